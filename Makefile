@@ -1,0 +1,96 @@
+# What Survives Augmentation: the book, its tests, and ways to read it.  `make help` lists the targets.
+# Kept to what GNU make 3.81 knows, which is the one that macOS has.
+
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-builtin-rules --no-print-directory
+
+# What may be set on the command line, as in `make serve PORT=8123`:
+PYTHON  ?= python3
+VENV    ?= .venv
+PORT    ?= 8000
+WORKERS ?= 2
+PYTEST  ?=
+LAB     ?=
+
+BIN    := $(VENV)/bin
+RUN    := $(BIN)/python -m
+STAMP  := $(VENV)/.ready
+PAGE   := _build/html/index.html
+SOURCE := sslbook tests tools data
+
+# One thread a process: parallel runs don't fight for the cores, and float32 sums come out the same each time.
+ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
+unexport PYTHONPATH
+unexport PYTHONHOME
+
+.PHONY: help environment book test check format serve lab notebooks lock clean distclean FORCE
+
+help:  ## list the targets
+	@echo "What Survives Augmentation: an executable book on why self-supervised learning works"
+	@echo
+	@sed -nE 's/^([a-z]+):[^#]*## (.*)/\1|\2/p' Makefile \
+	    | while IFS='|' read -r target words; do printf '  make %-12s %s\n' "$$target" "$$words"; done
+
+environment: $(STAMP)  ## make the environment in .venv (the other targets do so when they need it)
+	@echo "The environment is in $(VENV).  Next: make book"
+
+# Also made again where its Python has gone, or where the checkout has moved: its scripts hold absolute paths.
+ifeq ($(wildcard $(BIN)/python),)
+$(STAMP): FORCE
+else ifneq ($(shell cat $(STAMP) 2>/dev/null),$(CURDIR))
+$(STAMP): FORCE
+endif
+$(STAMP): pyproject.toml requirements.lock tools/environment.py
+	@echo "Making the environment in $(VENV) (once; a minute or two, mostly downloads)"
+	@$(PYTHON) tools/environment.py $(VENV)
+	@echo "$(CURDIR)" > $@
+
+book: $(STAMP)  ## execute what changed, check every number, build the pages
+	@echo "Building the book"
+	@$(RUN) sslbook build
+	@echo "Open the book: file://$(CURDIR)/$(PAGE)"
+
+test: check  ## lint, types, and all the tests
+	@echo "Testing, $(WORKERS) at a time"
+	@$(ONE_THREAD) $(RUN) pytest -n $(WORKERS) $(PYTEST)
+	@if [ -f $(PAGE) ]; then echo "All is well.  The book: file://$(CURDIR)/$(PAGE)"; \
+	    else echo "All is well, but the tests of the pages were skipped: make book, then make test"; fi
+
+check: $(STAMP)  ## lint, format and types, without running anything
+	@echo "Checking lint, format and types"
+	@$(RUN) ruff check $(SOURCE)
+	@$(RUN) ruff format --check $(SOURCE)
+	@$(RUN) mypy
+
+format: $(STAMP)  ## put the code into its format, and mend what lint can mend
+	@$(RUN) ruff check --fix $(SOURCE)
+	@$(RUN) ruff format $(SOURCE)
+
+serve: book  ## read the book at http://127.0.0.1:8000 (elsewhere: make serve PORT=8123)
+	@echo "Serving the book at http://127.0.0.1:$(PORT)/  (Ctrl-C stops it)"
+	@$(RUN) http.server --bind 127.0.0.1 --directory $(dir $(PAGE)) $(PORT) \
+	    || { status=$$?; [ $$status -ge 130 ] || echo "Is port $(PORT) taken?  make serve PORT=8123"; exit $$status; }
+
+lab: $(STAMP)  ## open the chapters in JupyterLab; a double click opens one as a notebook
+	@echo "Opening the chapters in JupyterLab, at http://localhost:8888/lab or the next free port.  Double-click one."
+	@$(RUN) jupyter lab --notebook-dir=chapters $$([ "$$(id -u)" -ne 0 ] || echo --allow-root) $(LAB)
+
+notebooks: $(STAMP)  ## write the chapters as .ipynb that run alone, to _build/notebooks
+	@echo "Writing the notebooks"
+	@$(RUN) sslbook notebooks _build/notebooks
+	@echo "They are in $(CURDIR)/_build/notebooks"
+
+lock:  ## resolve requirements.lock anew from the ranges of pyproject.toml (for maintainers; needs uv)
+	@command -v uv >/dev/null || { echo "make lock needs uv: pip install uv"; exit 1; }
+	@uv pip compile pyproject.toml --extra book --extra lab --extra test --universal --fork-strategy fewest \
+	    --python-version 3.11 --upgrade --no-annotate --custom-compile-command "make lock" --quiet -o requirements.lock
+	@echo "requirements.lock is new.  Next: make book test"
+
+clean:  ## remove what was built (the environment stays)
+	@rm -rf _build build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@find sslbook tests tools data -name __pycache__ -type d -prune -exec rm -rf {} +
+	@echo "Removed what was built, and nothing else (make distclean removes the environment too)."
+
+distclean: clean  ## remove the environment as well
+	@rm -rf $(VENV)
+	@echo "Removed the environment as well.  From nothing again: make book"

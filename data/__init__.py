@@ -1,0 +1,5 @@
+"""What the book holds its numbers to: ``claims.yml``, ``expected/`` and ``results/``.
+
+In a checkout this is the folder ``data/``; in an installed package it is ``sslbook.data``, and
+``importlib.resources.files("sslbook.data")`` finds it in both.
+"""

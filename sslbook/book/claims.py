@@ -1,0 +1,317 @@
+"""What a chapter calls: `begin` opens its run, `claim` asserts a number, `measure` reports one.
+
+The order in a chapter::
+
+    scale, seed, device = "quick", 0, "auto"          # the cell tagged `parameters`
+    run = begin("covariance", scale=scale, seed=seed, device=device)
+    trials = run.pick(quick=20, paper=200)
+    claim("thm3-gap", gap, below=1e-12, rejects={"centring left out": broken_gap}, id="A-Thm3")
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import platform
+import random
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+
+import sslbook
+from sslbook.book import plots
+from sslbook.book.badges import badge, line
+from sslbook.book.layout import DEVICES, SCALES
+from sslbook.book.values import GLUE_PREFIX, RECORD_KEY, Criterion, Number
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Run:
+    """One execution of one chapter: its name, its scale, its seed and the device that it computes on."""
+
+    chapter: str
+    scale: str
+    seed: int
+    device: torch.device
+
+    def pick(self, *, quick: T, paper: T) -> T:
+        """The argument that belongs to this run's scale: ``run.pick(quick=20, paper=200)``."""
+        return quick if self.scale == "quick" else paper
+
+
+@dataclass
+class _Session:
+    """What this module must remember between calls: the run, when the cell began, and which cell gave which name.
+
+    It is the one piece of state here, because a notebook's cells share nothing but the kernel. ``cell`` identifies
+    the cell that is running and ``execution`` this running of it: a name may come again only from another execution
+    of the same cell.
+    """
+
+    run: Run | None = None
+    cell: str = ""
+    execution: int = 0
+    started: float = field(default_factory=time.perf_counter)
+    owners: dict[str, tuple[str, int]] = field(default_factory=dict)
+    hooked: Any = None
+
+
+_session = _Session()
+
+
+def begin(chapter: str, *, scale: str = "quick", seed: int = 0, device: str = "auto") -> Run:
+    """Open a chapter's run: seed every generator, choose the device, set the threads and the figures' style.
+
+    ``device="auto"`` takes CUDA where there is one. ``SSLBOOK_THREADS``, if set, is the number of threads that torch
+    uses; one thread per kernel keeps sums in one order, and so reproducible.
+
+    Raises ValueError for an unknown scale or device, for ``device="cuda"`` without CUDA, and for a seed outside [0,
+    2^32); TypeError for a seed that is not an int.
+    """
+    if not re.fullmatch(r"[A-Za-z][\w-]*", chapter):
+        raise ValueError(f"chapter: got {chapter!r}; allowed is the file's name without .md, such as 'covariance'")
+    if scale not in SCALES:
+        raise ValueError(f"scale: got {scale!r}; allowed are {_list(SCALES)}")
+    if not isinstance(seed, int) or isinstance(seed, bool):
+        raise TypeError(f"seed: got {seed!r} ({type(seed).__name__}); an int is needed")
+    if not 0 <= seed < 2**32:
+        raise ValueError(f"seed: got {seed}; allowed are 0 to 2**32 - 1")
+    run = Run(chapter, scale, seed, _device(device))
+    if threads := os.environ.get("SSLBOOK_THREADS"):
+        if not threads.isdigit() or int(threads) < 1:
+            raise ValueError(f"SSLBOOK_THREADS: got {threads!r}; a whole number of threads, at least 1, is needed")
+        torch.set_num_threads(int(threads))
+    random.seed(seed)
+    np.random.seed(seed)  # noqa: NPY002 - chapters may use code that draws from the global stream
+    torch.manual_seed(seed)
+    plots.style()
+    _session.run = run
+    _session.owners.clear()
+    _session.started = time.perf_counter()
+    _watch_cells()
+    return run
+
+
+def claim(
+    name: str,
+    value: Any,
+    *,
+    id: str | None,
+    expect: Any = None,
+    rtol: float | None = None,
+    atol: float | None = None,
+    below: Any = None,
+    above: Any = None,
+    rejects: Mapping[str, Any] | None = None,
+    why: str | None = None,
+) -> float:
+    """Assert a number, glue it for the prose, and record it for the regression and the ledger.
+
+    The value passes if ``|value - expect| <= atol + rtol |expect|`` (with ``expect``), ``value <= below`` and
+    ``value >= above`` (with those). ``rejects`` maps what was deliberately broken to the value measured on the broken
+    variant: each of these must fail the same test, or the check could not fail. ``id`` is the claim's id in the
+    ledger, None for a check that belongs to no claim of the papers; ``why`` is one sentence on the choice of
+    criterion.
+
+    ``value``, ``expect``, the bounds and the values of ``rejects`` may be Python, NumPy or torch scalars. Returns the
+    value as a Python number. Raises AssertionError if the value fails (NaN and infinities always do) or a broken variant passes;
+    ValueError if there is no criterion, no tolerance for ``expect``, no ``rejects`` for an ``id``, or the name is
+    taken.
+    """
+    number, dtype = _scalar("value", value)
+    given = {"expect": expect, "rtol": rtol, "atol": atol, "below": below, "above": above}
+    criterion = Criterion(**{part: _scalar(part, v)[0] for part, v in given.items() if v is not None})
+    _check_criterion(name, criterion)
+    broken = {what: _scalar(f"rejects[{what!r}]", v)[0] for what, v in (rejects or {}).items()}
+    if id is not None and not broken:
+        raise ValueError(
+            f"claim {name!r}: rejects is missing; give {{what was broken: the value measured on it}} so that it is seen to fail"
+        )
+    label = f"{name} ({id})" if id else name
+    if not criterion.passes(number):
+        off = "" if criterion.expect is None else f" (off by {abs(number - criterion.expect):.3g})"
+        raise AssertionError(f"{label}: {number!r} is not {criterion}{off}")
+    for what, bad in broken.items():
+        if criterion.passes(bad):
+            raise AssertionError(
+                f"{label}: this check can't fail: the broken variant {what!r} gives {bad!r}, also {criterion}"
+            )
+    return _publish(_number(name, number, id, dtype, criterion, broken, why))
+
+
+def measure(
+    name: str, value: Any, *, rtol: float | None = None, atol: float | None = None, id: str | None = None
+) -> float:
+    """Glue a number for the prose without asserting it here; the regression holds it to its recorded value.
+
+    ``|value - recorded| <= atol + rtol |recorded|``, with ``rtol = 1e-6`` if neither is given. Scalars and errors as
+    in `claim`.
+    """
+    number, dtype = _scalar("value", value)
+    if rtol is None and atol is None:
+        rtol = 1e-6
+    criterion = Criterion(None, rtol, atol)
+    _check_tolerances(name, criterion)
+    if not math.isfinite(number):
+        raise AssertionError(f"{name}: {number!r} is not a finite number")
+    return _publish(_number(name, number, id, dtype, criterion, {}, None))
+
+
+def _check_criterion(name: str, criterion: Criterion) -> None:
+    if not criterion.asserts:
+        raise ValueError(f"claim {name!r}: nothing to test; give expect (with rtol or atol), below or above")
+    tolerances = (criterion.rtol, criterion.atol)
+    if criterion.expect is None and tolerances != (None, None):
+        raise ValueError(f"claim {name!r}: rtol and atol belong to expect, which is not given")
+    if criterion.expect is not None and tolerances == (None, None):
+        raise ValueError(f"claim {name!r}: expect is given without rtol or atol")
+    for argument in ("below", "above"):
+        bound = getattr(criterion, argument)
+        if bound is not None and not math.isfinite(bound):
+            raise ValueError(f"claim {name!r}: {argument}: got {bound!r}; a bound is a finite number")
+    _check_tolerances(name, criterion)
+
+
+def _check_tolerances(name: str, criterion: Criterion) -> None:
+    for argument in ("rtol", "atol"):
+        tolerance = getattr(criterion, argument)
+        if tolerance is not None and not 0 <= tolerance < float("inf"):
+            raise ValueError(f"{name}: {argument}: got {tolerance!r}; allowed are finite numbers, at least 0")
+
+
+def _device(device: str) -> torch.device:
+    if device not in DEVICES:
+        raise ValueError(f"device: got {device!r}; allowed are {_list(DEVICES)}")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("device: got 'cuda', but torch finds no CUDA device here; allowed are 'auto' and 'cpu'")
+    return torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
+
+
+def _scalar(argument: str, value: Any) -> tuple[float, str]:
+    """A Python, NumPy or torch scalar as ``(Python number, dtype)``; an int stays an int, so that counts print as counts."""
+    dtype = str(getattr(value, "dtype", type(value).__name__))
+    if getattr(value, "shape", ()) != ():
+        raise TypeError(f"{argument}: got an array of shape {tuple(value.shape)}; one number is needed")
+    plain = value.item() if hasattr(value, "item") else value
+    if isinstance(plain, bool) or not isinstance(plain, (int, float)):
+        raise TypeError(f"{argument}: got {plain!r} ({type(plain).__name__}); a real number is needed")
+    return plain, dtype
+
+
+def _number(
+    name: str,
+    value: float,
+    id: str | None,
+    dtype: str,
+    criterion: Criterion,
+    rejects: Mapping[str, float],
+    why: str | None,
+) -> Number:
+    """The full record of a number of the run in progress; registers its name."""
+    run = _session.run
+    if run is None:
+        raise RuntimeError(f"{name}: no run is open; call begin(...) first")
+    if not re.fullmatch(r"[A-Za-z][\w.-]*", name):  # ':' would be read as a format by {glue:text}
+        raise ValueError(f"name: got {name!r}; allowed are letters, digits, '-', '_' and '.', beginning with a letter")
+    here = (_session.cell, _session.execution)
+    cell, execution = _session.owners.get(name, here)
+    if name in _session.owners and (cell != here[0] or execution == here[1]):
+        raise ValueError(
+            f"name: {name!r} is taken in this chapter; names are unique (to start over in a live notebook, run the cell "
+            "with begin(...) again)"
+        )
+    _session.owners[name] = here
+    return Number(
+        name=name,
+        value=value,
+        id=id,
+        chapter=run.chapter,
+        scale=run.scale,
+        seed=run.seed,
+        device=run.device.type,
+        device_name=device_name(run.device),
+        dtype=dtype.removeprefix("torch."),
+        seconds=round(time.perf_counter() - _session.started, 3),
+        versions=_versions(),
+        expect=criterion.expect,
+        rtol=criterion.rtol,
+        atol=criterion.atol,
+        below=criterion.below,
+        above=criterion.above,
+        rejects=rejects,
+        why=why,
+    )
+
+
+def _publish(number: Number) -> float:
+    """Send the number to the notebook, if there is one: once for the prose and the tools, once for the reader's eye."""
+    shell = _shell()
+    if shell is not None:
+        from IPython.display import display
+
+        glue = {"name": number.name, "mime_prefix": GLUE_PREFIX}
+        display(
+            {f"{GLUE_PREFIX}text/plain": repr(number.value)},
+            metadata={"scrapbook": glue, RECORD_KEY: number.to_json()},
+            raw=True,
+        )
+        if number.criterion.asserts:
+            display({"text/plain": line(number), "text/html": badge(number)}, raw=True)
+    return number.value
+
+
+def _versions() -> dict[str, str]:
+    return {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "sslbook": sslbook.__version__,
+    }
+
+
+def device_name(device: torch.device) -> str:
+    """The processor's own name, as it should stand beside a measured number."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+        match = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
+    except OSError:
+        match = None
+    return match.group(1).strip() if match else platform.processor() or platform.machine()
+
+
+def _shell() -> Any:
+    """The running IPython shell, or None in plain Python (where a claim only asserts and records)."""
+    try:
+        from IPython import get_ipython
+    except ImportError:
+        return None
+    return get_ipython()
+
+
+def _watch_cells() -> None:
+    """Ask IPython to say when a cell begins, so that a number knows its cell and the seconds since the cell's start."""
+    shell = _shell()
+    if shell is None or _session.hooked is shell:
+        return
+
+    def cell_begins(info: Any) -> None:
+        _session.cell = getattr(info, "cell_id", None) or info.raw_cell
+        _session.execution += 1
+        _session.started = time.perf_counter()
+
+    shell.events.register("pre_run_cell", cell_begins)
+    _session.hooked = shell
+
+
+def _list(allowed: tuple[str, ...]) -> str:
+    return ", ".join(repr(a) for a in allowed)

@@ -1,0 +1,125 @@
+"""Run one notebook through papermill in a kernel of the running interpreter.
+
+Jupyter looks for the kernel ``python3`` in the user's folders too, where it may belong to another environment. Here a
+folder with our own specification comes first, so that the interpreter that executes a chapter is the one that runs
+this code.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nbformat import NotebookNode
+
+from sslbook.book.layout import PACKAGE
+
+START_SECONDS = 120
+"""The longest that a kernel may take to start; on a busy machine importing ipykernel alone takes seconds."""
+
+_ANSI = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@contextmanager
+def environment() -> Iterator[dict[str, str]]:
+    """The variables under which kernels run, valid inside the block.
+
+    One thread a kernel (unless ``SSLBOOK_THREADS`` says otherwise): chapters run side by side, and sums keep their
+    order. The user's IPython profile and the calling shell's choice of matplotlib backend are kept out: pages must
+    not depend on them.
+    """
+    threads = os.environ.get("SSLBOOK_THREADS", "1")
+    with tempfile.TemporaryDirectory(prefix="sslbook-") as name:
+        spec = Path(name) / "kernels" / "python3"
+        spec.mkdir(parents=True)
+        quiet = (
+            "--log-level=50"  # else a kernel that is stopped after a failed cell says so in the middle of the report
+        )
+        argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}", quiet]
+        spec.joinpath("kernel.json").write_text(
+            json.dumps({"argv": argv, "display_name": "Python 3", "language": "python"}), encoding="utf-8"
+        )
+        yield {
+            "JUPYTER_PATH": _first(name, "JUPYTER_PATH"),
+            "PYTHONPATH": _package_path(),
+            "IPYTHONDIR": str(Path(name) / "ipython"),
+            "JUPYTER_PLATFORM_DIRS": "1",
+            "MPLBACKEND": "module://matplotlib_inline.backend_inline",
+            "PYTHONHASHSEED": "0",
+            "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
+            "SSLBOOK_THREADS": threads,
+            "SSLBOOK_LEDGER": "ledger.html",
+            **dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), threads),
+        }
+
+
+def _first(path: str, variable: str) -> str:
+    """``path`` put before what the path variable holds."""
+    return os.pathsep.join([path, *filter(None, [os.environ.get(variable)])])
+
+
+def _package_path() -> str:
+    """``PYTHONPATH`` under which a kernel, in another working folder, imports the same `sslbook` as this process."""
+    source = PACKAGE.parent
+    if source.name in ("site-packages", "dist-packages"):
+        return os.environ.get("PYTHONPATH", "")
+    return _first(str(source), "PYTHONPATH")
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a notebook did not run to its end: ``source`` is the cell that failed, empty if none is to blame."""
+
+    reason: str
+    source: str = ""
+    timed_out: bool = False
+
+
+def run(
+    notebook: NotebookNode, *, partial: Path, folder: Path, cell_seconds: float, values: Mapping[str, Any]
+) -> NotebookNode | Failure:
+    """Execute ``notebook`` with the parameters ``values``, working in ``folder``, saving to ``partial`` after each cell."""
+    import papermill
+    from nbclient.exceptions import CellTimeoutError, DeadKernelError
+    from papermill.exceptions import PapermillExecutionError
+
+    logging.getLogger("papermill").setLevel(logging.ERROR)
+    try:
+        executed: NotebookNode = papermill.execute_notebook(
+            notebook,
+            str(partial),
+            parameters=dict(values),
+            kernel_name="python3",
+            progress_bar=False,
+            start_timeout=START_SECONDS,
+            execution_timeout=cell_seconds,
+            cwd=str(folder),
+        )
+        return executed
+    except PapermillExecutionError as error:
+        return Failure(_explain(error), error.source)
+    except CellTimeoutError:
+        return Failure(f"a cell ran longer than {cell_seconds:g} s and was stopped", timed_out=True)
+    except (DeadKernelError, RuntimeError) as error:
+        return Failure(f"the kernel died or did not start: {error}")
+
+
+def _explain(error: Any) -> str:
+    """The error of a failed cell; with the way there, unless it is an assertion, whose message says all."""
+    if error.ename == "AssertionError":
+        return f"{error.ename}: {error.evalue}"
+    return _ANSI.sub("", "\n".join(error.traceback))

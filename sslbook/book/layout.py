@@ -1,0 +1,88 @@
+"""Where the book's files lie, and how a name that doesn't exist is answered."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+SCALES = ("quick", "paper")
+"""The two sizes of every experiment: under a minute a chapter on two CPU cores, and the papers' own."""
+
+DEVICES = ("auto", "cpu", "cuda")
+
+PACKAGE = Path(__file__).resolve().parents[1]
+"""The folder of the running `sslbook` package."""
+
+
+class InputError(ValueError):
+    """What the caller gave can't be used; the message says what was given and what is allowed (CLI: exit status 2)."""
+
+
+@dataclass(frozen=True)
+class Book:
+    """The folders of one book.
+
+    ``packages`` are the source packages whose modules decide, beside the chapter itself, what a chapter computes.
+    """
+
+    root: Path
+    packages: tuple[Path, ...] = (PACKAGE,)
+
+    @property
+    def chapters(self) -> Path:
+        """The sources: MyST Markdown, one file a chapter."""
+        return self.root / "chapters"
+
+    @property
+    def claims(self) -> Path:
+        """The ledger's source."""
+        return self.root / "data" / "claims.yml"
+
+    @property
+    def results(self) -> Path:
+        """Recorded full-size runs."""
+        return self.root / "data" / "results"
+
+    @property
+    def html(self) -> Path:
+        """The built pages."""
+        return self.root / "_build" / "html"
+
+    def executed(self, scale: str) -> Path:
+        """The folder of the notebooks executed at ``scale``."""
+        return self.root / "_build" / "executed" / scale
+
+    def notebooks(self, scale: str) -> list[Path]:
+        """The executed notebooks at ``scale``; failed and unfinished ones, ``<name>.<what>.ipynb``, left out."""
+        return sorted(path for path in self.executed(scale).glob("*.ipynb") if "." not in path.stem)
+
+    def expected(self, chapter: str, scale: str) -> Path:
+        """The file that holds the numbers of ``chapter`` at ``scale``."""
+        return self.root / "data" / "expected" / f"{chapter}.{scale}.json"
+
+    def shown(self, path: Path) -> str:
+        """``path`` as a message should name it: from the root if it lies below it."""
+        return str(path.relative_to(self.root)) if path.is_relative_to(self.root) else str(path)
+
+
+def find_book(start: Path | None = None) -> Book:
+    """The book that ``start`` (default: the working folder) lies in, else the one that this package's source lies in.
+
+    Raises InputError if there is neither: an installed package brings the library, not the chapters.
+    """
+    here = (start or Path.cwd()).resolve()
+    for folder in (here, *here.parents, PACKAGE.parent):
+        if (folder / "_toc.yml").is_file() and (folder / "chapters").is_dir():
+            return Book(folder)
+    raise InputError(f"no book in {here} or above it: a folder with _toc.yml and chapters/ is needed (see --root)")
+
+
+def unknown(what: str, given: str, allowed: Iterable[str]) -> InputError:
+    """The error for a name that doesn't exist, with the nearest that do (all of them if none is near)."""
+    names = sorted(allowed)
+    near = difflib.get_close_matches(given, names, n=3, cutoff=0.5)
+    if near:
+        return InputError(f"{what}: got {given!r}; did you mean {', '.join(near)}?")
+    return InputError(f"{what}: got {given!r}; there are {', '.join(names) or 'none'}")

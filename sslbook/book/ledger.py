@@ -1,0 +1,241 @@
+"""The ledger: every claim of the papers, its verdict, and the checks that stand behind it.
+
+`data/claims.yml` says what is owed and what the verdict is; the executed notebooks say what was checked. Here the two
+are joined, for the command line (`as_json`) and for the reader (`page`), and held against each other (`problems`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from sslbook.book.badges import entry_anchor
+from sslbook.book.chapters import find_chapters
+from sslbook.book.layout import Book, InputError, unknown
+from sslbook.book.regression import read_numbers
+from sslbook.book.values import Number, short
+
+KINDS = {"I": "identity", "B": "bound", "L": "limit", "D": "dynamics", "T": "table or figure"}
+
+VERDICTS = ("holds", "holds with the correction", "fails as stated", "trend holds, numbers differ", "open")
+
+
+TITLES = {
+    "emergence": "How features emerge",
+    "hltm": "Hierarchical latent tree models",
+    "byol": "Learning without negatives: BYOL",
+    "linear_byol": "Learning without negatives: linear BYOL, solved",
+    "landscape": "Nonlinearity: one layer",
+    "modulation": "Global modulation: two layers",
+    "training": "Training runs",
+}
+"""What chapters that are not written yet will be about; a chapter that is there has its own title."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One line of `data/claims.yml`; ``errata`` is the label of its entry in the errata, if it has one."""
+
+    id: str
+    paper: str
+    statement: str
+    chapter: str
+    kind: str
+    verdict: str
+    note: str = ""
+    errata: str = ""
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise InputError(f"{self.id}: kind: got {self.kind!r}; allowed are {', '.join(KINDS)}")
+        if self.verdict not in VERDICTS:
+            raise InputError(f"{self.id}: verdict: got {self.verdict!r}; allowed are {'; '.join(VERDICTS)}")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A claim with the numbers that carry its id, in the order of the book: checks first, then plain measurements."""
+
+    claim: Claim
+    numbers: tuple[Number, ...] = ()
+
+    @property
+    def checks(self) -> tuple[Number, ...]:
+        """The numbers that assert something."""
+        return tuple(number for number in self.numbers if number.criterion.asserts)
+
+
+def read_claims(path: Path) -> list[Claim]:
+    """The claims in file order. Raises InputError for a missing or unknown field, kind or verdict, or an id given twice."""
+    claims = []
+    for row in yaml.safe_load(path.read_text(encoding="utf-8")):
+        try:
+            claims.append(Claim(**row))
+        except TypeError as error:
+            raise InputError(f"{path.name}: {row.get('id', row)}: {error}") from None
+    twice = [id for id, count in Counter(claim.id for claim in claims).items() if count > 1]
+    if twice:
+        raise InputError(f"{path.name}: given twice: {', '.join(twice)}")
+    return claims
+
+
+def all_numbers(book: Book, scale: str) -> list[Number]:
+    """The numbers of every chapter that has been executed at ``scale``."""
+    names = [chapter.name for chapter in find_chapters(book) if chapter.runs]
+    done = [name for name in names if (book.executed(scale) / f"{name}.ipynb").exists()]
+    return [number for name in done for number in read_numbers(book, name, scale)]
+
+
+def join(claims: Iterable[Claim], numbers: Sequence[Number]) -> list[Entry]:
+    """Each claim with its numbers."""
+    entries = []
+    for claim in claims:
+        own = [number for number in numbers if number.id == claim.id]
+        own.sort(key=lambda number: not number.criterion.asserts)  # stable: the book's order within each kind
+        entries.append(Entry(claim, tuple(own)))
+    return entries
+
+
+def problems(entries: Sequence[Entry], numbers: Sequence[Number]) -> list[str]:
+    """Where ledger and notebooks contradict each other: an id that no claim has, a verdict that no check stands behind."""
+    known = [entry.claim.id for entry in entries]
+    found = [
+        f"{number.chapter}: {number.name}: {unknown('id', number.id, known)}"
+        for number in numbers
+        if number.id is not None and number.id not in known
+    ]
+    return found + [
+        f"{entry.claim.id}: its verdict is {entry.claim.verdict!r}, but no executed check carries its id"
+        for entry in entries
+        if entry.claim.verdict != "open" and not entry.checks
+    ]
+
+
+def as_json(entries: Iterable[Entry]) -> list[dict[str, Any]]:
+    """One object for each claim. ``value`` … ``seconds`` are its first check's (null without one); ``checks`` lists all."""
+    return [_object(entry) for entry in entries]
+
+
+def _object(entry: Entry) -> dict[str, Any]:
+    claim = entry.claim
+    first = _measured(entry.numbers[0]) if entry.numbers else dict.fromkeys(_MEASURED)
+    return {
+        "id": claim.id,
+        "paper": claim.paper,
+        "statement": claim.statement,
+        "chapter": claim.chapter,
+        "kind": claim.kind,
+        "verdict": claim.verdict,
+        **first,
+        "note": claim.note or None,
+        "checks": [{"name": number.name, **_measured(number), **_test(number)} for number in entry.numbers],
+    }
+
+
+_MEASURED = ("scale", "value", "expected", "tolerance", "device", "seconds")
+
+
+def _measured(number: Number) -> dict[str, Any]:
+    """``expected`` is the expected value, or the bound if there is one only; ``tolerance`` says what was tested, in symbols."""
+    bounds = [bound for bound in (number.below, number.above) if bound is not None]
+    expected = number.expect if number.expect is not None else bounds[0] if len(bounds) == 1 else None
+    return {
+        "scale": number.scale,
+        "value": number.value,
+        "expected": expected,
+        "tolerance": str(number.criterion) or None,
+        "device": number.device,
+        "seconds": number.seconds,
+    }
+
+
+def _test(number: Number) -> dict[str, Any]:
+    parts = {part: getattr(number, part) for part in ("expect", "rtol", "atol", "below", "above")}
+    return parts | {"rejects": number.to_json()["rejects"], "why": number.why, "dtype": number.dtype}
+
+
+def page(book: Book, scale: str = "quick") -> str:
+    """The ledger as a page of the book, in MyST Markdown: a summary by verdict, then each chapter's claims with their checks.
+
+    It is made of paragraphs and lists, not of a wide table, so that it reads on a phone. Raises InputError as
+    `read_claims` does.
+    """
+    numbers = all_numbers(book, scale)
+    entries = join(read_claims(book.claims), numbers)
+    titles = {chapter.name: chapter.title for chapter in find_chapters(book) if chapter.runs}
+    lines = ["# Ledger", "", *_summary(entries, numbers, scale), ""]
+    for name in dict.fromkeys(entry.claim.chapter for entry in entries):
+        own = [entry for entry in entries if entry.claim.chapter == name]
+        done = sum(entry.claim.verdict != "open" for entry in own)
+        lines += [f"## {titles.get(name) or TITLES.get(name, name.replace('_', ' ').capitalize())}", ""]
+        where = f"{{doc}}`Read the chapter <{name}>`. " if name in titles else "The chapter is not written yet. "
+        lines += [f"{where}{done} of {len(own)} claims have a verdict.", ""]
+        for entry in own:
+            lines += [*_entry(entry), ""]
+    return "\n".join(lines)
+
+
+def _summary(entries: Sequence[Entry], numbers: Sequence[Number], scale: str) -> list[str]:
+    counts = Counter(entry.claim.verdict for entry in entries)
+    machines = sorted({f"{number.device_name}, torch {number.versions.get('torch', '?')}" for number in numbers})
+    checks = sum(len(entry.checks) for entry in entries)
+    made = f"These numbers come from the book's own run at the scale `{scale}`"
+    return [
+        f"Every claim of the three papers that the book owes a check: {len(entries)} claims, {checks} checks.",
+        "This page is generated when the book is built. A check's link leads to the line where it passed; "
+        "what it *rejects* are deliberately broken variants, with the value measured on each.",
+        f"{made} on {'; '.join(_plain(machine) for machine in machines)}." if machines else "Nothing is executed yet.",
+        "",
+        "| Verdict | Claims |",
+        "|:--|--:|",
+        *(f"| {verdict} | {counts[verdict]} |" for verdict in VERDICTS if counts[verdict]),
+    ]
+
+
+def _entry(entry: Entry) -> list[str]:
+    claim = entry.claim
+    verdict = claim.verdict if claim.verdict == "open" else f"**{claim.verdict}**"
+    lines = [
+        f"({entry_anchor(claim.id)})=",
+        f"**{claim.id}** · {KINDS[claim.kind]} · {verdict}\\",
+        _words(claim.statement),
+    ]
+    if claim.note:
+        errata = f" ({{ref}}`errata <{claim.errata}>`)" if claim.errata else ""
+        lines += ["", f"Note: {_words(claim.note)}{errata}"]
+    elif claim.errata:
+        lines += ["", f"See the {{ref}}`errata <{claim.errata}>`."]
+    return [*lines, "", *(_check(number) for number in entry.numbers)] if entry.numbers else lines
+
+
+def _check(number: Number) -> str:
+    """One check as a list item, the link first."""
+    address = f"{number.chapter}.html" + (f"#{number.anchor}" if number.anchor else "")
+    criterion = f" {number.criterion}" if number.criterion.asserts else " (measured)"
+    rejects = ", ".join(f"{_plain(what)} ({short(bad)})" for what, bad in number.rejects.items())
+    facts = [number.scale, number.device, number.dtype, f"{number.seconds:.3g} s"]
+    return (
+        f'- <a href="{address}"><code>{number.name}</code></a> = {short(number.value)}{criterion} · {" · ".join(facts)}'
+        + (f" · rejects: {rejects}" if rejects else "")
+    )
+
+
+def _words(text: str) -> str:
+    """A statement as Markdown: ``K_l`` and ``f_{l-1}`` get their index below the line, ``x^t`` its exponent above."""
+    html = {"_": "sub", "^": "sup"}
+    parts = re.split(r"(?<=\S)([_^])(\{[^{}]*\}|\w+)", text)
+    words = _plain(parts[0])
+    for mark, index, rest in zip(parts[1::3], parts[2::3], parts[3::3], strict=True):
+        words += f"<{html[mark]}>{_plain(index.strip('{}'))}</{html[mark]}>{_plain(rest)}"
+    return words
+
+
+def _plain(text: str) -> str:
+    """Text that Markdown shows as it is."""
+    return re.sub(r"([\\`*_<>\[\]$|{}])", r"\\\1", text)

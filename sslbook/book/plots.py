@@ -1,0 +1,141 @@
+"""How the book's figures look: one style, a palette that colour-blind readers can tell apart, and four small helpers.
+
+Figures are drawn dark on white. In the dark theme the page's style sheet turns their lightness round and keeps their hues, so
+"the blue line" stays blue; a picture that must keep its values (a photograph) opts out with the class `keep-colors`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, cast
+
+import matplotlib as mpl
+import numpy as np
+from cycler import cycler
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from numpy.typing import ArrayLike
+
+PALETTE: Final = {
+    "blue": "#084573",
+    "vermilion": "#b03e09",
+    "green": "#0e9e7d",
+    "purple": "#dc44da",
+    "ochre": "#d48201",
+    "ink": "#272727",
+}
+"""Found by search: any two differ by at least 20 in CIELAB, seen with full colour vision and with each of the three
+dichromacies, and each has 3:1 contrast with the page, light and dark. In order of use; the first four differ most."""
+
+WIDTH: Final = 5.8
+"""Width of a figure in inches. On a phone it shrinks to a little more than half: text below 11 pt is hard to read there."""
+
+_RC: Final[dict[str, Any]] = {
+    "figure.figsize": (WIDTH, 3.2),
+    "figure.dpi": 100,
+    "savefig.dpi": 160,
+    "figure.constrained_layout.use": True,
+    "figure.facecolor": "white",
+    "savefig.facecolor": "white",
+    "font.family": "sans-serif",
+    "font.size": 11.5,
+    "axes.titlesize": 11.5,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.labelsize": 11.5,
+    "axes.edgecolor": "#333333",
+    "axes.labelcolor": "#1a1a1a",
+    "axes.linewidth": 0.9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.prop_cycle": cycler(color=list(PALETTE.values())),
+    "grid.color": "#dddddd",
+    "grid.linewidth": 0.7,
+    "xtick.color": "#333333",
+    "ytick.color": "#333333",
+    "xtick.labelsize": 10.5,
+    "ytick.labelsize": 10.5,
+    "lines.linewidth": 2.0,
+    "lines.markersize": 5,
+    "legend.frameon": False,
+    "legend.fontsize": 10.5,
+    "image.cmap": "cividis",
+    "image.interpolation": "nearest",
+    "svg.fonttype": "path",
+    "svg.hashsalt": "sslbook",
+}
+
+
+def style() -> None:
+    """Set the book's matplotlib style; in IPython also let figures come out as SVG in their true size, uncropped."""
+    mpl.rcParams.update(cast(Any, _RC))  # newer type stubs list the keys one by one
+    try:
+        from IPython import get_ipython
+    except ImportError:
+        return
+    shell = get_ipython()
+    if shell is not None:
+        from matplotlib_inline.backend_inline import set_matplotlib_formats
+
+        set_matplotlib_formats("svg", bbox_inches=None, metadata={"Date": None})
+
+
+def figure(columns: int = 1, rows: int = 1, *, height: float = 3.2, **subplots: Any) -> tuple[Figure, Any]:
+    """A figure as wide as the text with `rows` x `columns` axes, each row `height` inches high: `(figure, axes)`.
+
+    `axes` is one `Axes` or an array of them, as from `pyplot.subplots`, which takes the other keywords.
+    """
+    if columns < 1 or rows < 1:
+        raise ValueError(f"columns and rows: got {columns} and {rows}; at least 1 of each is needed")
+    import matplotlib.pyplot as plt
+
+    return plt.subplots(rows, columns, figsize=(WIDTH, height * rows), **subplots)
+
+
+def heatmap(ax: Axes, matrix: ArrayLike, *, label: str = "", signed: bool = True) -> None:
+    """Draw a matrix with its colour bar: red and blue around a white zero if `signed`, else cividis from its least value.
+
+    A `signed` scale is symmetric, so that equal colours are equal sizes; an all-zero matrix is drawn white.
+    """
+    values = np.asarray(matrix, dtype=float)
+    if values.ndim != 2:
+        raise ValueError(f"matrix: got {values.ndim} dimensions; two are needed")
+    reach = float(np.nanmax(np.abs(values))) or 1.0
+    scale: dict[str, Any] = {"cmap": "RdBu_r", "vmin": -reach, "vmax": reach} if signed else {"cmap": "cividis"}
+    image = ax.imshow(values, aspect="equal", **scale)
+    ax.grid(visible=False)
+    ax.spines[:].set_visible(False)
+    ax.set(xticks=[], yticks=[])
+    ax.figure.colorbar(image, ax=ax, label=label, shrink=0.8)
+
+
+def image_row(axes: Sequence[Axes], images: ArrayLike, titles: Sequence[str] | None = None) -> None:
+    """Draw grey images (n, height, width) into n axes, dark ink on white, all with one scale; `titles` below them."""
+    pictures = np.asarray(images, dtype=float)
+    if pictures.ndim != 3 or len(pictures) != len(axes):
+        raise ValueError(
+            f"images: got shape {pictures.shape}; ({len(axes)}, height, width) is needed, one image for each axes"
+        )
+    if titles is not None and len(titles) != len(axes):
+        raise ValueError(f"titles: got {len(titles)}; {len(axes)} are needed")
+    low, high = float(pictures.min()), float(pictures.max())
+    for i, (ax, picture) in enumerate(zip(axes, pictures, strict=True)):
+        ax.imshow(picture, cmap="gray_r", vmin=low, vmax=high)
+        ax.grid(visible=False)
+        ax.spines[:].set_visible(False)
+        ax.set(xticks=[], yticks=[])
+        if titles is not None:
+            ax.set_xlabel(titles[i])
+
+
+def slope(ax: Axes, power: float, *, through: tuple[float, float], label: str = "", span: float = 10.0) -> None:
+    """A dashed reference line y ~ x^power on logarithmic axes, from the point `through` over a factor `span` in x."""
+    x, y = through
+    if x <= 0 or y <= 0 or span <= 1:
+        raise ValueError(f"through, span: got {through}, {span}; a positive point and a factor above 1 are needed")
+    xs = np.array([x, x * span])
+    ax.plot(xs, y * (xs / x) ** power, color="#333333", linestyle=(0, (4, 3)), linewidth=1.3, zorder=1)
+    if label:
+        ax.annotate(label, (xs[1], float(y * span**power)), textcoords="offset points", xytext=(5, 0), va="center")

@@ -1,0 +1,163 @@
+"""Recorded full-size runs: numbers that took a GPU or an hour, with where they come from.
+
+A record is one file, `data/results/<name>.json`. The function that makes the numbers writes it (`save_record`);
+chapters show it (`recorded`) beside the paper's numbers and the live quick run, labelled as what it is. None is ever
+filled in by hand.
+"""
+
+from __future__ import annotations
+
+import datetime
+import importlib.resources
+import json
+import math
+import platform
+import re
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from sslbook.book.files import write_text
+from sslbook.book.layout import PACKAGE, unknown
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """Where recorded numbers come from; ``commit`` ends in ``+changes`` if the tree was not clean."""
+
+    hardware: str
+    versions: Mapping[str, str]
+    commit: str | None
+    seeds: tuple[int, ...]
+    seconds: float
+    command: str
+    date: str
+
+    def __str__(self) -> str:
+        """One line for a caption."""
+        seeds = "one seed" if len(self.seeds) == 1 else f"{len(self.seeds)} seeds"
+        return f"{self.hardware}, torch {self.versions.get('torch', '?')}, {seeds}, {self.seconds:,.0f} s, {self.date}"
+
+
+@dataclass(frozen=True)
+class Record:
+    """Named numbers (or nested lists and mappings of numbers) and their `Provenance`."""
+
+    name: str
+    values: Mapping[str, Any]
+    provenance: Provenance
+
+    def __getitem__(self, key: str) -> Any:
+        """``record["accuracy"]``; raises InputError (a ValueError) with the nearest names for one that isn't there."""
+        if key not in self.values:
+            raise unknown(f"value of the record {self.name!r}", key, self.values)
+        return self.values[key]
+
+
+def results_folder() -> Path:
+    """`data/results` of the source tree that this package lies in, else the one that was installed with it."""
+    source = PACKAGE.parent / "data" / "results"
+    if source.is_dir() and PACKAGE.parent.name not in ("site-packages", "dist-packages"):
+        return source
+    return Path(str(importlib.resources.files("sslbook.data"))) / "results"
+
+
+def recorded(name: str, *, folder: Path | None = None) -> Record:
+    """The record ``name``; raises InputError (a ValueError) if it was never made, ValueError if its file is damaged."""
+    folder = folder or results_folder()
+    path = folder / f"{_valid(name)}.json"
+    if not path.is_file():
+        raise unknown("recorded run", name, (p.stem for p in folder.glob("*.json")))
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        origin = content["provenance"]
+        return Record(name, content["values"], Provenance(**origin | {"seeds": tuple(origin["seeds"])}))
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path}: not a recorded run ({error})") from None
+
+
+def save_record(
+    name: str,
+    values: Mapping[str, Any],
+    *,
+    seeds: Sequence[int],
+    seconds: float,
+    command: str | None = None,
+    folder: Path | None = None,
+) -> Path:
+    """Write the record ``name``, atomically, and return its file.
+
+    ``values`` holds numbers, strings, and lists or mappings of them; NumPy and torch values become plain ones.
+    Hardware, versions, commit and date are taken from this process; ``command`` defaults to its command line. Raises
+    ValueError for a name that is no file name, no seeds, or a number that is not finite.
+    """
+    if not seeds:
+        raise ValueError("seeds: got none; a record says which seeds its numbers come from")
+    provenance = Provenance(
+        hardware=_hardware(),
+        versions={"python": platform.python_version()} | {d: version(d) for d in ("torch", "numpy")} | _own_version(),
+        commit=_commit(),
+        seeds=tuple(int(seed) for seed in seeds),
+        seconds=round(float(seconds), 3),
+        command=command if command is not None else " ".join(sys.argv),
+        date=datetime.datetime.now(datetime.UTC).date().isoformat(),
+    )
+    path = (folder or results_folder()) / f"{_valid(name)}.json"
+    content = {"name": name, "values": plain(values), "provenance": asdict(provenance)}
+    write_text(path, json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+    return path
+
+
+def plain(value: Any, where: str = "values") -> Any:
+    """``value`` with NumPy and torch numbers and arrays as Python numbers and lists; says where something has no such form."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(item, f"{where}[{key!r}]") for key, item in value.items()}
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if isinstance(value, (list, tuple)):
+        return [plain(item, f"{where}[{index}]") for index, item in enumerate(value)]
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{where}: got {value}; a record holds finite numbers only")
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    raise TypeError(f"{where}: got {type(value).__name__}; numbers, strings, lists and mappings can be recorded")
+
+
+def _valid(name: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9][\w.-]*", name):
+        raise ValueError(f"name: got {name!r}; allowed are letters, digits, '-', '_' and '.'")
+    return name
+
+
+def _own_version() -> dict[str, str]:
+    import sslbook
+
+    return {"sslbook": sslbook.__version__}
+
+
+def _hardware() -> str:
+    import torch
+
+    from sslbook.book.claims import device_name
+
+    return device_name(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+
+
+def _commit() -> str | None:
+    """The commit of the source tree, if there is one and git is here to ask."""
+
+    def git(*arguments: str) -> str | None:
+        try:
+            run = subprocess.run(
+                ["git", *arguments], cwd=PACKAGE, capture_output=True, text=True, check=True, timeout=30
+            )
+        except (OSError, subprocess.SubprocessError):
+            return None
+        return run.stdout.strip()
+
+    commit = git("rev-parse", "HEAD")
+    return f"{commit}+changes" if commit and git("status", "--porcelain", "--untracked-files=no") else commit

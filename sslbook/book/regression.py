@@ -1,0 +1,155 @@
+"""Hold every number of the executed chapters to the number that stood there before.
+
+`data/expected/<chapter>.<scale>.json` lists, by name, each number of a chapter and what it is held to. A number that
+moved beyond its tolerance, a test that was changed, a number that is new and one that is gone are all problems: a
+book's numbers change only on purpose, by ``sslbook execute --update-expected``.
+
+What a number is held to follows from how the chapter reports it:
+
+- claimed near an expected value, or measured: to its stored value, within its own ``rtol`` and ``atol``;
+- claimed within bounds: to the bounds alone (the value is rounding noise, and differs from machine to machine).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sslbook.book.files import write_text
+from sslbook.book.layout import Book, InputError
+from sslbook.book.values import Criterion, Number, numbers
+
+SEED = 0
+"""The seed whose numbers are held; a run with another seed is not compared."""
+
+_TEST = ("expect", "rtol", "atol", "below", "above")
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A chapter against its expected file: how many numbers were compared, and one sentence for each that does not agree."""
+
+    chapter: str
+    scale: str
+    compared: int
+    problems: tuple[str, ...]
+
+    @property
+    def command(self) -> str:
+        """What to run if the change is meant."""
+        return f"sslbook execute {self.chapter} --scale {self.scale} --update-expected"
+
+
+def read_numbers(book: Book, chapter: str, scale: str) -> list[Number]:
+    """The numbers of an executed chapter; raises FileNotFoundError if it is not executed, InputError for a name given twice."""
+    notebook = json.loads((book.executed(scale) / f"{chapter}.ipynb").read_text(encoding="utf-8"))
+    try:
+        return list(numbers(notebook))
+    except ValueError as error:
+        raise InputError(f"{chapter} ({scale}): {error}") from None
+
+
+def compare(book: Book, chapter: str, scale: str) -> Comparison:
+    """Compare an executed chapter with its expected file; a missing file holds no numbers, so that each number is new."""
+    found = read_numbers(book, chapter, scale)
+    held = read_expected(book.expected(chapter, scale))
+    return Comparison(chapter, scale, len(found), tuple(differences(found, held)))
+
+
+def differences(found: Sequence[Number], held: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """One sentence for each number of ``found`` and ``held`` on which the two don't agree."""
+    problems = []
+    for number in found:
+        if number.name not in held:
+            problems.append(f"{number.name}: new, with the value {number.value!r}; nothing is expected of it yet")
+        elif problem := _difference(number, held[number.name]):
+            problems.append(f"{number.name}: {problem}")
+    names = {number.name for number in found}
+    problems += [
+        f"{name}: missing; it was held to {_held_to(entry)}" for name, entry in held.items() if name not in names
+    ]
+    return problems
+
+
+def _difference(number: Number, entry: Mapping[str, Any]) -> str:
+    """What is wrong with one number, or an empty string."""
+    if number.id != entry.get("id"):
+        return f"belongs to {number.id or 'no claim'}; expected {entry.get('id') or 'no claim'}"
+    test = Criterion(**{part: entry.get(part) for part in _TEST})
+    for part in ("rtol", "atol", "below", "above"):
+        now, then = getattr(number, part), getattr(test, part)
+        if now != then:
+            return f"{part} is {now!r}; expected {then!r}"
+    tolerance = Criterion(rtol=test.rtol, atol=test.atol)
+    if (number.expect is None) != (test.expect is None):
+        return f"expect is {number.expect!r}; expected {test.expect!r}"
+    if number.expect is not None and test.expect is not None and not _near(number.expect, test.expect, tolerance):
+        return f"its theory value moved: expect is {number.expect!r}; expected {test.expect!r}"
+    if not test.asserts or test.expect is not None:
+        if (problem := _moved(number.value, float(entry["value"]), tolerance)) is not None:
+            return problem
+    elif not test.passes(number.value):
+        return f"{number.value!r} is not {test}"
+    return ""
+
+
+def _near(value: float, reference: float, tolerance: Criterion) -> bool:
+    return Criterion(reference, tolerance.rtol, tolerance.atol).passes(value)
+
+
+def _moved(value: float, stored: float, tolerance: Criterion) -> str | None:
+    if _near(value, stored, tolerance):
+        return None
+    allowed = Criterion(stored, tolerance.rtol, tolerance.atol).allowed()
+    off = abs(value - stored) if math.isfinite(value) else value
+    return f"moved to {value!r}; expected {stored!r} ± {allowed:.3g} (off by {off:.3g})"
+
+
+def _held_to(entry: Mapping[str, Any]) -> str:
+    if "value" in entry:
+        return repr(entry["value"])
+    return str(Criterion(**{part: entry.get(part) for part in _TEST}))
+
+
+def read_expected(path: Path) -> dict[str, dict[str, Any]]:
+    """The numbers of an expected file by name; empty if there is none. Raises InputError for a file that can't be read."""
+    if not path.exists():
+        return {}
+    try:
+        held = json.loads(path.read_text(encoding="utf-8"))["numbers"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{path}: not a file of expected numbers ({error})") from None
+    return dict(held)
+
+
+def entry(number: Number) -> dict[str, Any]:
+    """What the expected file says of a number; bounds stand without the value, which they make free."""
+    held: dict[str, Any] = {"id": number.id}
+    if number.expect is not None or not number.criterion.asserts:
+        held["value"] = number.value
+    return held | {part: getattr(number, part) for part in _TEST if getattr(number, part) is not None}
+
+
+def update(book: Book, chapter: str, scale: str) -> list[str]:
+    """Rewrite the expected file so that the executed chapter agrees with it; returns the differences that this accepted.
+
+    Entries that agree stay as they are, so that noise within the tolerance makes no diff.
+    """
+    found = read_numbers(book, chapter, scale)
+    path = book.expected(chapter, scale)
+    held = read_expected(path)
+    accepted = differences(found, held)
+    if accepted or not path.exists():
+        kept = {n.name: held[n.name] for n in found if n.name in held and not _difference(n, held[n.name])}
+        content = {
+            "chapter": chapter,
+            "scale": scale,
+            "seed": SEED,
+            "numbers": {n.name: kept.get(n.name, entry(n)) for n in found},
+        }
+        write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+    return accepted

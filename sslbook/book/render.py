@@ -1,0 +1,199 @@
+"""From executed notebooks to the HTML book.
+
+The notebooks are rendered as they are, with execution off: what the page shows is what the regression has read. They are
+staged in a folder of their own, together with the pages that hold no code and those that are generated; Jupyter Book runs
+there with every warning an error; and the finished pages take the old ones' place in one step, so that a failed build
+leaves the last good book.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from sslbook.book.chapters import read_chapter
+from sslbook.book.layout import PACKAGE
+from sslbook.book.notebooks import write_notebook
+from sslbook.book.sphinx_ext import DOWNLOADS
+
+_COMMAND = "from jupyter_book.cli.main import main; main()"
+_PROBLEM = re.compile(r"(WARNING|ERROR|CRITICAL)\b|[Ee]rror:|Exception occurred")
+_ANSI = re.compile(r"\x1b\[[0-9;]*m")
+_PLACE = re.compile(r"^(?P<page>\S+?)\.ipynb(?::(?P<line>\d+))?")
+_CELL = 10000  # MyST-NB counts a notebook's lines as 10000 times the cell's number, plus the line
+
+
+class RenderError(RuntimeError):
+    """The book could not be rendered; the message says what is missing, or quotes Sphinx's warnings with their place."""
+
+
+def build(executed: Path, out: Path, *, root: Path, generated: Mapping[str, str] | None = None) -> Path:
+    """Render the book below `root` into the folder `out` and return its first page, `out/index.html`.
+
+    `executed` holds one `<page>.ipynb` for each chapter with code (the file's name without `.md`); `root` holds `_config.yml`,
+    `_toc.yml` and the sources; `generated` maps pages of the table of contents (`chapters/ledger`) to their Markdown.
+    Stages into `out/../stage`, and writes Sphinx's whole output to `out/../render.log`.
+
+    Raises RenderError if a page is missing or not executed, or if Sphinx warns of anything; `out` is then untouched.
+    """
+    work = out.parent
+    staged = stage(executed, work / "stage", root=root, generated=generated or {})
+    fresh = _jupyter_book(staged, work)
+    shutil.rmtree(fresh / "_static/vendor/fontawesome", ignore_errors=True)  # no page loads it: see sphinx_ext
+    write_downloads(fresh / DOWNLOADS, root=root, generated=generated or {})
+    (fresh / "index.html").write_text(_front_door(root), encoding="utf-8")
+    return _replace(fresh, out) / "index.html"
+
+
+def pages(root: Path) -> list[str]:
+    """The pages of the table of contents in reading order, without suffix: `chapters/intro`, …"""
+    toc = yaml.safe_load((root / "_toc.yml").read_text(encoding="utf-8"))
+
+    def walk(node: Any) -> Iterator[str]:
+        if isinstance(node, Mapping):
+            own = node.get("root") or node.get("file")  # stands before what is below it, whatever the order of the keys
+            if own:
+                yield str(own).removesuffix(".md").removesuffix(".ipynb")
+            for value in node.values():
+                yield from walk(value)
+        elif isinstance(node, list):
+            for item in node:
+                yield from walk(item)
+
+    return list(walk(toc))
+
+
+def stage(executed: Path, folder: Path, *, root: Path, generated: Mapping[str, str]) -> Path:
+    """Gather in `folder`, made anew, what Sphinx is to read; returns `folder`. Arguments and errors as for `build`."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    for name in ("_config.yml", "_toc.yml"):
+        shutil.copy(root / name, folder / name)
+    missing, unexecuted = [], []
+    for page in pages(root):
+        target, source, notebook = folder / page, root / f"{page}.md", executed / f"{Path(page).name}.ipynb"
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if page in generated:
+            target.with_suffix(".md").write_text(generated[page], encoding="utf-8")
+        elif not source.exists():
+            missing.append(f"{page}.md")
+        elif not read_chapter(source).runs:
+            shutil.copy(source, target.with_suffix(".md"))
+        elif notebook.exists():
+            shutil.copy(notebook, target.with_suffix(".ipynb"))
+        else:
+            unexecuted.append(target.name)
+    if missing:
+        raise RenderError(f"_toc.yml names pages that do not exist: {', '.join(missing)}")
+    if unexecuted:
+        raise RenderError(f"not executed yet: {', '.join(unexecuted)}; run: sslbook execute {' '.join(unexecuted)}")
+    for folder_of_pages in {(root / page).parent for page in pages(root)}:
+        _copy_assets(folder_of_pages, folder / folder_of_pages.relative_to(root))
+    return folder
+
+
+def write_downloads(folder: Path, *, root: Path, generated: Mapping[str, str]) -> None:
+    """Fill the folder that the download buttons point to: every page's Markdown, and each chapter as a notebook without outputs."""
+    shutil.rmtree(folder, ignore_errors=True)
+    for page in pages(root):
+        source, target = root / f"{page}.md", folder / f"{page}.md"
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if page in generated:
+            target.write_text(generated[page], encoding="utf-8")
+            continue
+        shutil.copy(source, target)
+        chapter = read_chapter(source)
+        if chapter.runs:
+            write_notebook(chapter, target.parent)
+
+
+def explain(log: str, staged: Path) -> str:
+    """The problems in Sphinx's output, each with its place in the sources: page, cell and the line itself."""
+    problems = []
+    for line in _ANSI.sub("", log).splitlines():
+        line = line.replace(f"{staged}{os.sep}", "").replace(f"{staged.resolve()}{os.sep}", "")
+        if _PROBLEM.search(line) and not line.startswith("WARNING: keep_going"):
+            problems.append(_locate(line, staged))
+    unique = list(dict.fromkeys(problems))
+    return "\n".join(f"  {problem}" for problem in unique) or "\n".join(log.splitlines()[-15:])
+
+
+def _locate(line: str, staged: Path) -> str:
+    """A warning's line number in a notebook, `cell * 10000 + line`, turned into words and the line that it names."""
+    match = _PLACE.match(line)
+    if match is None or not (staged / f"{match['page']}.ipynb").exists():
+        return line
+    place, rest = f"{match['page']}.md", line[match.end() :]
+    if match["line"] is None or int(match["line"]) < _CELL:
+        return place + rest
+    cell, row = divmod(int(match["line"]), _CELL)
+    cells = json.loads((staged / f"{match['page']}.ipynb").read_text(encoding="utf-8"))["cells"]
+    if cell > len(cells):
+        return place + rest
+    source = cells[cell - 1]["source"]
+    rows = (source if isinstance(source, str) else "".join(source)).splitlines()
+    quoted = rows[min(max(row, 1), len(rows)) - 1].strip() if rows else ""
+    return f"{place}, cell {cell}, near “{quoted[:90]}”{rest}"
+
+
+def _copy_assets(source: Path, target: Path) -> None:
+    """Copy what the pages of a folder refer to: everything in it that is neither a page nor hidden."""
+    for path in sorted(source.rglob("*")):
+        relative = path.relative_to(source)
+        if path.is_dir() or path.suffix in (".md", ".ipynb") or any(part[0] in "._" for part in relative.parts):
+            continue
+        (target / relative).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, target / relative)
+
+
+def _jupyter_book(staged: Path, work: Path) -> Path:
+    """Run Jupyter Book on the staged sources; returns the folder of its HTML."""
+    command = [sys.executable, "-c", _COMMAND, "build", str(staged), "--path-output", str(work / "render")]
+    command += ["--all", "-W", "-n", "--keep-going"]
+    package = str(PACKAGE.parent)  # so that the extension is found even where sslbook is not installed
+    path = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))
+    environment = {**os.environ, "PYTHONPATH": path, "NO_COLOR": "1", "PYTHONWARNINGS": "ignore"}
+    shutil.rmtree(work / "render", ignore_errors=True)
+    run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    log = work / "render.log"
+    log.write_text(run.stdout + run.stderr, encoding="utf-8")
+    built = work / "render" / "_build" / "html"
+    if run.returncode != 0 or not built.is_dir():
+        raise RenderError(
+            f"Jupyter Book found problems (its whole output is in {log}):\n{explain(run.stdout + run.stderr, staged)}"
+        )
+    return built
+
+
+def _front_door(root: Path) -> str:
+    """`index.html`: leads to the first page, and says so where redirects are off."""
+    first = pages(root)[0]
+    title = yaml.safe_load((root / "_config.yml").read_text(encoding="utf-8")).get("title", "The book")
+    title = html.escape(title)
+    return (
+        f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{title}</title>\n'
+        f'<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f'<meta http-equiv="refresh" content="0; url={first}.html">\n</head>\n'
+        f'<body><main><h1>{title}</h1><p><a href="{first}.html">Open the book</a></p></main></body>\n</html>\n'
+    )
+
+
+def _replace(fresh: Path, out: Path) -> Path:
+    """Put the new pages in the old ones' place, by renaming."""
+    old = out.with_name(out.name + ".old")
+    shutil.rmtree(old, ignore_errors=True)
+    if out.exists():
+        out.rename(old)
+    fresh.rename(out)
+    shutil.rmtree(old, ignore_errors=True)
+    return out

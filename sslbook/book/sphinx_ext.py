@@ -1,0 +1,124 @@
+"""Sphinx extension of the book: everything local, accessible, and downloadable as a runnable notebook.
+
+Named under `sphinx.extra_extensions` in `_config.yml`. It serves MathJax, the icons, the style sheet and the sliders' script
+from `assets/`, so that no page asks another machine for anything; takes sphinx-thebe out (it names a CDN, and its script,
+added twice, raises an error in the console); puts right what an accessibility checker finds in the theme; and offers each
+chapter as `.ipynb` and `.md` (`render` writes those files beside the pages).
+"""
+
+from __future__ import annotations
+
+import itertools
+import posixpath
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from docutils import nodes
+from sphinx.application import Sphinx
+from sphinx.config import Config
+
+import sslbook
+
+ASSETS = Path(__file__).parent / "assets"
+DOWNLOADS = "_sources"  # the folder of the built book that holds the pages' sources
+MATHJAX: dict[str, Any] = {
+    # Without noundefined: a command that is not loaded becomes a visible error, which the page tests catch.
+    "tex": {"packages": ["base", "ams", "newcommand", "configmacros", "textmacros", "boldsymbol", "mathtools"]},
+    "svg": {"fontCache": "global"},
+}
+"""What `mathjax.js` is told; tools/make_mathjax.py decides which TeX packages it holds."""
+_DROPPED = ("sphinx_thebe", "sphinx_comments")
+_CITATION_LIST = 'role="list" class="citation-list"'
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    """Register the extension; see the module's docstring for what it does."""
+    _drop_listeners(app, _DROPPED)
+    app.connect("config-inited", _configure, priority=900)  # after the theme has appended its own template folders
+    app.connect("doctree-read", _unique_proof_ids)
+    app.connect("html-page-context", _page, priority=900)
+    app.add_css_file("sslbook/icons.css", priority=850)
+    app.add_css_file("sslbook/book.css", priority=900)
+    app.add_js_file("sslbook/book.js", loading_method="defer")
+    return {"version": sslbook.__version__, "parallel_read_safe": True, "parallel_write_safe": True}
+
+
+def _drop_listeners(app: Sphinx, modules: tuple[str, ...]) -> None:
+    """Disconnect what the extensions named in `modules`, which Jupyter Book always loads, have connected so far."""
+    for listeners in app.events.listeners.values():
+        for listener in list(listeners):
+            if listener.handler.__module__.partition(".")[0] in modules:
+                app.disconnect(listener.id)
+
+
+def _configure(app: Sphinx, config: Config) -> None:
+    """Point Sphinx to the book's own assets."""
+    config.html_static_path.append(str(ASSETS / "static"))
+    config.templates_path.insert(0, str(ASSETS / "templates"))
+    config.html_logo = config.html_logo or str(ASSETS / "static/sslbook/logo.svg")
+    config.html_favicon = config.html_favicon or str(ASSETS / "static/sslbook/logo.svg")
+    config.mathjax_path = "sslbook/mathjax.js"
+    config.mathjax3_config = {**MATHJAX, **(config.mathjax3_config or {})}
+
+
+def _unique_proof_ids(app: Sphinx, doctree: nodes.document) -> None:
+    """Number the ids `proof-content` and `proof`, which sphinx-proof gives to every box and every proof of a page."""
+    serial = itertools.count(1)
+    for node in doctree.findall(nodes.Element):
+        if "proof-content" in node.get("ids", ()):
+            node["ids"] = [f"proof-content-{next(serial)}"]
+        elif isinstance(node, nodes.admonition) and "proof" in node["ids"]:
+            node["ids"] = [f"proof-{next(serial)}"]
+            node["classes"].append("proof-text")
+            _set_apart(node, "Proof.")
+
+
+def _set_apart(node: nodes.Element, word: str) -> None:
+    """Set the first text of `node` in italics as far as `word`, if it begins with it."""
+    first = next(iter(node.findall(nodes.Text)), None)
+    if first is not None and first.astext().startswith(word):
+        rest = nodes.Text(first.astext().removeprefix(word))
+        first.parent.replace(first, [nodes.emphasis("", word), rest])
+
+
+def _page(app: Sphinx, pagename: str, template: str, context: dict[str, Any], doctree: nodes.document | None) -> None:
+    """Give the page its downloads and put its HTML right."""
+    context["downloads"] = _downloads(app.srcdir, pagename, context)
+    if "body" in context:
+        context["body"] = mend(context["body"])
+    dropped = re.compile(r"sphinx-thebe|THEBE_JS_URL")
+    for kind in ("script_files", "css_files"):
+        context[kind] = [item for item in context[kind] if not dropped.search(_text_of(item))]
+
+
+def _text_of(asset: Any) -> str:
+    """File name and inline text of an entry of `script_files` or `css_files`."""
+    return f"{getattr(asset, 'filename', asset)} {getattr(asset, 'attributes', {}).get('body', '')}"
+
+
+def _downloads(source: Path, pagename: str, context: Mapping[str, Any]) -> list[dict[str, str]]:
+    """What the download button offers: the notebook of a chapter, and the Markdown source of every page."""
+    if not context.get("page_source_suffix"):
+        return []
+    folder = context["pathto"](DOWNLOADS, 1)
+    offers = [(".md", "file-lines", "Source (MyST Markdown)")]
+    if (Path(source) / f"{pagename}.ipynb").exists():
+        offers.insert(0, (".ipynb", "code", "Notebook, ready to run"))
+    name = posixpath.basename(pagename)
+    return [
+        {"url": f"{folder}/{pagename}{suffix}", "file": name + suffix, "suffix": suffix, "icon": icon, "tooltip": text}
+        for suffix, icon, text in offers
+    ]
+
+
+def mend(body: str) -> str:
+    """Put right what accessibility checkers find in the HTML of a page's body.
+
+    A bibliography is a list whose entries carry a role that lists may not hold; a folded cell announces other words than it
+    shows.
+    """
+    if _CITATION_LIST in body:
+        body = body.replace('role="doc-biblioentry"', 'role="listitem"')
+    return body.replace('<summary aria-label="Toggle hidden content">', "<summary>")

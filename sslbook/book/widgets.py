@@ -1,0 +1,193 @@
+"""Figures for the page: `slider`, which works with no kernel and recomputes with one, and `show`.
+
+Without a kernel a slider is a `<figure>` that holds one picture for each value. The first is visible without any script;
+`book.js`, which every page of the book loads, shows the control and changes the picture. In live Jupyter the same call
+gives an ipywidgets slider that calls `draw` again.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import os
+import re
+from collections.abc import Callable, Sequence
+from html import escape
+from typing import Any
+
+from matplotlib.figure import Figure
+
+COLOURS = 64
+"""Colours kept in a frame: enough for a line plot, at a quarter of the bytes."""
+
+
+def slider(
+    draw: Callable[[Any], Figure],
+    values: Sequence[Any],
+    *,
+    label: str,
+    alt: str | Callable[[Any], str],
+    name: str,
+    start: int = 0,
+    format: str | Callable[[Any], str] = "{:g}",
+    keep_colors: bool = False,
+) -> None:
+    """Show `draw(value)` with a slider over `values`, the one with index `start` first.
+
+    `label` stands before the slider; `format` (a format string or a function) writes the value after it. `alt` says what
+    the picture shows, for readers who do not see it: one text for all values, or a function of the value. `name` is unique
+    on the page: the figure's anchor is `slider-<name>`. All frames must have one size, or the page would jump.
+    `keep_colors` keeps the picture as it is in the dark theme (photographs).
+
+    Raises ValueError for no values, an index `start` out of range, an empty `alt` or `label`, a name that is not an
+    anchor, or frames of different sizes; TypeError if `draw` does not return a matplotlib figure.
+    """
+    if len(values) == 0:
+        raise ValueError("values: got none; at least one is needed")
+    if not 0 <= start < len(values):
+        raise ValueError(f"start: got {start}; allowed are the indices 0 to {len(values) - 1}")
+    if not re.fullmatch(r"[A-Za-z][\w-]*", name):
+        raise ValueError(f"name: got {name!r}; allowed are letters, digits, '-' and '_', beginning with a letter")
+    if not label.strip():
+        raise ValueError("label: got nothing; a slider needs a label")
+
+    def text_of(value: Any) -> str:
+        return format(value) if callable(format) else format.format(value)
+
+    def alt_of(value: Any) -> str:
+        words = alt(value) if callable(alt) else alt
+        if not words.strip():
+            raise ValueError("alt: got nothing; say what the picture shows")
+        return words
+
+    if _live():
+        _live_slider(draw, values, label, alt_of, text_of, start)
+        return
+    frames = [png(draw(value)) for value in values]
+    sizes = {_size(frame) for frame in frames}
+    if len(sizes) > 1:
+        raise ValueError(f"draw: got frames of different sizes, {sorted(sizes)} pixels; draw them all with one figsize")
+    _display(
+        slider_html(
+            frames,
+            texts=[text_of(value) for value in values],
+            alts=[alt_of(value) for value in values],
+            label=label,
+            name=name,
+            start=start,
+            keep_colors=keep_colors,
+        ),
+        f"[figure with a slider: {label} = {text_of(values[0])} to {text_of(values[-1])}]",
+    )
+
+
+def show(fig: Figure, *, alt: str, keep_colors: bool = False) -> None:
+    """Show a figure with its alternative text (for figures outside the cell metadata's `mystnb: image: alt`), and close it."""
+    if not alt.strip():
+        raise ValueError("alt: got nothing; say what the picture shows")
+    image = _img(png(fig), alt, "sslbook-frame" + (" keep-colors" if keep_colors else ""))
+    _display(f'<figure class="sslbook-figure">{image}</figure>', f"[figure: {alt}]")
+
+
+def slider_html(
+    frames: Sequence[bytes],
+    *,
+    texts: Sequence[str],
+    alts: Sequence[str],
+    label: str,
+    name: str,
+    start: int = 0,
+    keep_colors: bool = False,
+) -> str:
+    """The HTML of a slider over PNG `frames`; one text and one alternative text for each."""
+    kind = "sslbook-frame" + (" keep-colors" if keep_colors else "")
+    pictures = "\n".join(
+        _img(frame, words, kind, text=text, hidden=i != start)
+        for i, (frame, text, words) in enumerate(zip(frames, texts, alts, strict=True))
+    )
+    control, shown = f"slider-{name}-control", escape(texts[start])
+    width = max(len(text) for text in texts)
+    return f"""<figure class="sslbook-slider" id="slider-{name}" data-sslbook-slider>
+<div class="sslbook-frames">
+{pictures}
+</div>
+<div class="sslbook-slider-control" hidden>
+<label for="{control}">{escape(label)}</label>
+<input type="range" id="{control}" min="0" max="{len(frames) - 1}" step="1" value="{start}" aria-valuetext="{shown}">
+<output for="{control}" style="min-width: {width}ch">{shown}</output>
+</div>
+<p class="sslbook-slider-note">{escape(label)} = {shown}. With scripts on, a slider moves this figure.</p>
+</figure>"""
+
+
+def png(fig: Figure, *, colours: int = COLOURS) -> bytes:
+    """The figure as a PNG with a palette of `colours` colours at the style's resolution, uncropped; the figure is closed."""
+    if not isinstance(fig, Figure):
+        raise TypeError(f"draw: got {type(fig).__name__}; a matplotlib Figure is needed")
+    import matplotlib.pyplot as plt
+    from PIL import Image
+
+    full, small = io.BytesIO(), io.BytesIO()
+    fig.savefig(full, format="png")
+    plt.close(fig)
+    Image.open(full).convert("RGB").quantize(colours, dither=Image.Dither.NONE).save(small, format="png", optimize=True)
+    return small.getvalue()
+
+
+def _size(frame: bytes) -> tuple[int, int]:
+    """Width and height in pixels, from the header of a PNG."""
+    return int.from_bytes(frame[16:20], "big"), int.from_bytes(frame[20:24], "big")
+
+
+def _img(frame: bytes, alt: str, kind: str, *, text: str | None = None, hidden: bool = False) -> str:
+    width, height = _size(frame)
+    data = "" if text is None else f' data-text="{escape(text)}"'
+    return (
+        f'<img class="{kind}" src="data:image/png;base64,{base64.b64encode(frame).decode()}" alt="{escape(alt)}"'
+        f' width="{width}" height="{height}"{data}{" hidden" if hidden else ""}>'
+    )
+
+
+def _live() -> bool:
+    """Whether a person runs this in Jupyter: the server sets the variable, papermill does not."""
+    return "JPY_SESSION_NAME" in os.environ
+
+
+def _display(html: str, text: str) -> None:
+    """Show HTML (and `text` where HTML is not shown); in plain Python the figures were drawn, and that is all."""
+    try:
+        from IPython import get_ipython
+        from IPython.display import display
+    except ImportError:
+        return
+    if get_ipython() is not None:
+        display({"text/html": html, "text/plain": text}, raw=True)
+
+
+def _live_slider(
+    draw: Callable[[Any], Figure],
+    values: Sequence[Any],
+    label: str,
+    alt_of: Callable[[Any], str],
+    text_of: Callable[[Any], str],
+    start: int,
+) -> None:
+    """The ipywidgets slider. No `Output` and no `interact`: both can hang when a notebook is executed without a person."""
+    import ipywidgets
+    from IPython.display import display
+
+    picture = ipywidgets.HTML()
+    choice = ipywidgets.IntSlider(value=start, min=0, max=len(values) - 1, description=label, readout=False)
+    choice.style.description_width = "initial"
+    reading = ipywidgets.Label()
+
+    def update(_: object = None) -> None:
+        value = values[choice.value]
+        frame = png(draw(value))
+        image = _img(frame, alt_of(value), "sslbook-frame")
+        picture.value = image.replace("<img ", '<img style="max-width: 100%; height: auto" ')
+        reading.value = text_of(value)
+
+    choice.observe(update, names="value")
+    update()
+    display(ipywidgets.VBox([picture, ipywidgets.HBox([choice, reading])]))

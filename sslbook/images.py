@@ -1,0 +1,327 @@
+"""Real images and enumerated augmentations, for checks where every expectation is an exact sum.
+
+An augmentation here is a finite set of views, all equally likely: ``p_aug(.|x)`` is uniform over the
+``V`` images that a function returns for ``x``.  So an average over augmentations is a mean over the
+view axis, with no sampling error.
+
+Images are ``(N, C, H, W)`` in [0, 1]; views are ``(N, V, C, H, W)``.  Where the un-augmented image is
+one of the views it comes first, so that ``views[:, 0]`` is the clean batch.
+
+Data: the handwritten digits that ship inside scikit-learn (no download), and CIFAR-10 [krizhevsky2009]
+in its official layout below the folder that the environment variable ``SSLBOOK_DATA`` names.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import io
+import os
+import pickle
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+__all__ = [
+    "Augmentation",
+    "Images",
+    "available",
+    "brightness",
+    "cifar10",
+    "crops",
+    "digits",
+    "flips",
+    "shifts",
+    "views",
+]
+
+Augmentation = Callable[[Tensor], Tensor]
+"""Maps images ``(N, C, H, W)`` to their views ``(N, V, C, H', W')``."""
+
+CIFAR10_FOLDER = "cifar-10-batches-py"
+CIFAR10_MD5 = {
+    "data_batch_1": "c99cafc152244af753f735de768cd75f",
+    "data_batch_2": "d4bba439e000b95fd0a9bffe97cbabec",
+    "data_batch_3": "54ebc095f3ab1f0389bbae665268c751",
+    "data_batch_4": "634d18415352ddfa80567beed471001a",
+    "data_batch_5": "482c414d41f54cd18b22e5b47cb7c3cb",
+    "test_batch": "40351d587109b95175f43aff81a1287e",
+}
+"""md5 of each file of the official archive (https://www.cs.toronto.edu/~kriz/cifar.html)."""
+CIFAR10_FILES = {
+    "train": tuple(f"data_batch_{i}" for i in range(1, 6)),
+    "test": ("test_batch",),
+}
+
+
+@dataclass(frozen=True)
+class Images:
+    """Labelled images: ``pixels (N, C, H, W)`` in [0, 1], ``labels (N,)`` int64, and the data's name."""
+
+    pixels: Tensor
+    labels: Tensor
+    name: str
+
+    def __post_init__(self) -> None:
+        _require_images(self.pixels, "pixels")
+        if self.labels.shape != self.pixels.shape[:1] or self.labels.dtype != torch.int64:
+            raise ValueError(
+                "labels must be int64 of shape (N,), one for each of the "
+                f"{len(self.pixels)} images, got {self.labels.dtype} {tuple(self.labels.shape)}"
+            )
+
+    def __len__(self) -> int:
+        return len(self.pixels)
+
+
+# ------------------------------------------------------------------------------------------ data
+
+
+def digits(n: int | None = None, seed: int = 0, size: int = 8, dtype: torch.dtype = torch.float32) -> Images:
+    """Handwritten digits from scikit-learn: 1797 images ``(1, 8, 8)`` with 17 grey levels k/16.
+
+    ``n`` images are drawn without replacement by ``seed`` (a smaller ``n`` gives a prefix of a larger
+    one); ``n=None`` gives all, in the data's order.  ``size`` 4 or 2 averages blocks of pixels, for
+    networks small enough to be opened by hand.
+    """
+    if size not in (8, 4, 2):
+        raise ValueError(f"size must be 8, 4 or 2, got {size}")
+    from sklearn.datasets import load_digits  # heavy, and not needed for CIFAR-10
+
+    data = load_digits()
+    pixels = torch.from_numpy(data.images).to(dtype)[:, None] / 16
+    if size != 8:
+        pixels = F.avg_pool2d(pixels, 8 // size)
+    labels = torch.from_numpy(data.target).long()
+    return _subset(Images(pixels, labels, "digits"), n, seed)
+
+
+def cifar10(
+    split: Literal["train", "test"] = "test",
+    n: int | None = None,
+    seed: int = 0,
+    dtype: torch.dtype = torch.float32,
+) -> Images:
+    """CIFAR-10: 50,000 train or 10,000 test images ``(3, 32, 32)`` in ten classes; ``n``, ``seed`` as in `digits`.
+
+    Reads ``cifar-10-batches-py`` below ``SSLBOOK_DATA``.  Every file that is needed is compared with its
+    official md5 before anything of it is used, and unpickled without the right to run code.
+
+    Raises FileNotFoundError if the folder or a file is missing, ValueError if a file is truncated or altered.
+    """
+    if split not in CIFAR10_FILES:
+        raise ValueError(f"split must be 'train' or 'test', got {split!r}")
+    folder = _cifar10_folder()
+    if folder is None:
+        raise FileNotFoundError(f"CIFAR-10 is not here: set SSLBOOK_DATA to the folder that holds {CIFAR10_FOLDER}/")
+    batches = [_read_cifar10_batch(folder / name) for name in CIFAR10_FILES[split]]
+    raw = np.concatenate([pixels for pixels, _ in batches]).reshape(-1, 3, 32, 32)
+    labels = torch.tensor([label for _, batch in batches for label in batch], dtype=torch.int64)
+    keep = _choice(len(raw), n, seed)  # before the conversion, which takes four times the memory
+    pixels = torch.from_numpy(raw)[keep].to(dtype) / 255
+    return Images(pixels, labels[keep], f"cifar10-{split}")
+
+
+def available(name: str) -> bool:
+    """Whether the data set ``name`` ("digits" or "cifar10") can be read here, with no download.
+
+    Looks for files only; `cifar10` checks what is in them.
+    """
+    known = ("digits", "cifar10")
+    if name not in known:
+        near = difflib.get_close_matches(str(name), known, n=1, cutoff=0.4)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise ValueError(f"name must be one of {', '.join(known)}, got {name!r}{hint}")
+    if name == "digits":
+        return True
+    folder = _cifar10_folder()
+    return folder is not None and all((folder / file).is_file() for file in CIFAR10_MD5)
+
+
+def _cifar10_folder() -> Path | None:
+    root = os.environ.get("SSLBOOK_DATA")
+    return Path(root).expanduser() / CIFAR10_FOLDER if root else None
+
+
+def _read_cifar10_batch(path: Path) -> tuple[np.ndarray, list[int]]:
+    """Pixels ``(n, 3072)`` uint8 and labels of one official file, checked and then unpickled."""
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise FileNotFoundError(
+            f"CIFAR-10 is incomplete: {path} can't be read ({error.strerror}); "
+            f"SSLBOOK_DATA must name the folder that holds {CIFAR10_FOLDER}/"
+        ) from error
+    found = hashlib.md5(content, usedforsecurity=False).hexdigest()
+    expected = CIFAR10_MD5[path.name]
+    if found != expected:
+        raise ValueError(
+            f"{path} is truncated or altered: its md5 is {found} ({len(content):,} bytes), the official "
+            f"one {expected}; nothing was loaded. Unpack the official archive again."
+        )
+    batch = _unpickle_arrays(content)
+    pixels, labels = batch[b"data"], batch[b"labels"]
+    if pixels.shape != (len(labels), 3072) or pixels.dtype != np.uint8:
+        raise ValueError(f"{path} does not hold (n, 3072) uint8 pixels, got {pixels.shape} {pixels.dtype}")
+    return pixels, labels
+
+
+class _ArrayUnpickler(pickle.Unpickler):
+    """Builds NumPy arrays and plain containers; anything else that a pickle could call is refused."""
+
+    # The official files were written by Python 2, when these lived under numpy.core.
+    ALLOWED: ClassVar[dict[tuple[str, str], Any]] = {
+        ("numpy.core.multiarray", "_reconstruct"): np.zeros(0).__reduce__()[0],
+        ("numpy", "ndarray"): np.ndarray,
+        ("numpy", "dtype"): np.dtype,
+    }
+
+    def find_class(self, module: str, name: str) -> Any:
+        try:
+            return self.ALLOWED[module, name]
+        except KeyError:
+            raise ValueError(f"the file asks for {module}.{name}; only NumPy arrays may be in it") from None
+
+
+def _unpickle_arrays(content: bytes) -> dict[bytes, Any]:
+    loaded = _ArrayUnpickler(io.BytesIO(content), encoding="bytes").load()
+    if not isinstance(loaded, dict):
+        raise ValueError(f"the file holds a {type(loaded).__name__}; a dict was expected")
+    return loaded
+
+
+def _choice(total: int, n: int | None, seed: int) -> Tensor:
+    """Indices of ``n`` of ``total`` items: all in order, or a prefix of the permutation by ``seed``."""
+    if n is None:
+        return torch.arange(total)
+    if isinstance(n, bool) or not isinstance(n, int):
+        raise TypeError(f"n must be an integer or None, got {type(n).__name__}")
+    if not 1 <= n <= total:
+        raise ValueError(f"n must be between 1 and {total}, got {n}")
+    return torch.from_numpy(np.random.default_rng(seed).permutation(total)[:n])
+
+
+def _subset(images: Images, n: int | None, seed: int) -> Images:
+    if n is None:
+        return images
+    keep = _choice(len(images), n, seed)
+    return Images(images.pixels[keep], images.labels[keep], images.name)
+
+
+# --------------------------------------------------------------------------------- augmentations
+
+
+def shifts(images: Tensor, radius: int = 1) -> Tensor:
+    """All ``(2 radius + 1)^2`` translations by up to ``radius`` pixels, zero where nothing moved in.
+
+    The unmoved image is first; the others follow by (dy, dx) in increasing order, where dy > 0 moves the
+    image down and dx > 0 moves it right.  ``(N, C, H, W) -> (N, V, C, H, W)``.
+    """
+    _require_images(images)
+    height, width = images.shape[-2:]
+    _require_int("radius", radius, 0, min(height, width) - 1)
+    windows = _windows(F.pad(images, (radius,) * 4), height, width)
+    # Window (sy, sx) starts at padded pixel (sy, sx): it shows the image moved by radius - s.
+    moved = windows.flip(1, 2).flatten(1, 2)
+    return _to_front(moved, moved.shape[1] // 2)
+
+
+def flips(images: Tensor, vertical: bool = False) -> Tensor:
+    """The image and its mirror image (left-right); ``vertical`` adds the same two upside down.
+
+    ``(N, C, H, W) -> (N, 2 or 4, C, H, W)``.
+    """
+    _require_images(images)
+    mirrored = torch.stack([images, images.flip(-1)], dim=1)
+    return torch.cat([mirrored, mirrored.flip(-2)], dim=1) if vertical else mirrored
+
+
+def crops(images: Tensor, size: int, padding: int = 0) -> Tensor:
+    """All ``size`` x ``size`` windows of the image after reflecting ``padding`` pixels at each border.
+
+    ``(N, C, H, W) -> (N, V, C, size, size)``, ``V = (H + 2 padding - size + 1)(W + 2 padding - size + 1)``, by
+    row and column of the window's corner; if ``size`` is both ``H`` and ``W``, the whole image is first.
+    """
+    _require_images(images)
+    height, width = images.shape[-2:]
+    smaller = min(height, width)
+    _require_int("padding", padding, 0, smaller - 1)  # reflection needs padding < side
+    _require_int("size", size, 1, smaller + 2 * padding)
+    padded = F.pad(images, (padding,) * 4, mode="reflect") if padding else images
+    windows = _windows(padded, size, size)
+    flat = windows.flatten(1, 2)
+    if size != height or size != width:
+        return flat
+    return _to_front(flat, padding * windows.shape[2] + padding)
+
+
+def brightness(images: Tensor, levels: Sequence[float] = (1.0, 0.8, 1.2)) -> Tensor:
+    """The image times each of ``levels``, clamped to [0, 1]: ``(N, C, H, W) -> (N, len(levels), C, H, W)``.
+
+    Level 1, if it is there, is first; the others keep their order.
+    """
+    _require_images(images)
+    given = [float(level) for level in levels]
+    if not given or not all(0 <= level < float("inf") for level in given):
+        raise ValueError(f"levels must be one or more finite numbers >= 0, got {list(levels)}")
+    given.sort(key=lambda level: level != 1.0)  # stable: moves only level 1
+    factors = torch.tensor(given, dtype=images.dtype, device=images.device)
+    return (images[:, None] * factors.view(1, -1, 1, 1, 1)).clamp(0, 1)
+
+
+def views(images: Tensor, augmentations: Sequence[Augmentation]) -> Tensor:
+    """Every combination of the given augmentations, applied from left to right.
+
+    The number of views is the product of theirs, with the last one varying fastest:
+    ``views(x, [shifts, flips])`` holds 9 x 2 views.  Bind parameters with ``functools.partial``.  With no
+    augmentation there is one view, the image.
+    """
+    _require_images(images)
+    combined = images[:, None]
+    for augment in augmentations:
+        n, v = combined.shape[:2]
+        finer = augment(combined.flatten(0, 1))
+        if finer.ndim != 5 or len(finer) != n * v:
+            raise ValueError(
+                "augmentations must map (N, C, H, W) to (N, V, C, H, W), "
+                f"one of them gave {tuple(finer.shape)} for N = {n * v}"
+            )
+        combined = finer.reshape(n, v * finer.shape[1], *finer.shape[2:])
+    return combined
+
+
+def _windows(images: Tensor, height: int, width: int) -> Tensor:
+    """All windows by the row and column of their corner: ``(N, C, H, W) -> (N, Sy, Sx, C, height, width)``."""
+    return images.unfold(2, height, 1).unfold(3, width, 1).permute(0, 2, 3, 1, 4, 5)
+
+
+def _to_front(stack: Tensor, index: int) -> Tensor:
+    """Move entry ``index`` of dimension 1 to the front; the others keep their order."""
+    order = [index, *(i for i in range(stack.shape[1]) if i != index)]
+    return stack[:, order]
+
+
+# ------------------------------------------------------------------------------------- bad input
+
+
+def _require_images(images: object, name: str = "images") -> None:
+    if not isinstance(images, Tensor):
+        hint = "; pass its .pixels" if isinstance(images, Images) else ""
+        raise TypeError(f"{name} must be a torch tensor, got {type(images).__name__}{hint}")
+    if not images.is_floating_point():
+        raise TypeError(f"{name} must have a floating dtype, got {images.dtype}")
+    if images.ndim != 4:
+        raise ValueError(f"{name} must have shape (N, C, H, W), got {tuple(images.shape)}")
+
+
+def _require_int(name: str, value: int, low: int, high: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} must be an integer, got {type(value).__name__}")
+    if not low <= value <= high:
+        raise ValueError(f"{name} must be between {low} and {high} here, got {value}")

@@ -1,0 +1,353 @@
+r"""The covariance operator as an operator: products with it, never its matrix.
+
+On a finite population of ``N`` samples with ``V`` equally likely views each, every operator of Section 4 of [tian2020]
+has the form
+
+    OP = sum_{a,b} C_ab  L_a R_b^T,      a, b over the N V views,
+
+with connections :math:`R_a = K_l(x_a)` (and :math:`L_a = R_a`, except under l2 normalisation, where
+:math:`R_a = K_a / \|f_a\|` and :math:`L_a = R_a P^\perp_{f_a}`), and a matrix ``C`` on the views that is a few means and
+differences (:class:`Mixing`).  So ``OP v`` is one JVP, one mixing, one VJP.
+
+``N V`` forward passes happen once, when the operator is made.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from scipy.sparse.linalg import LinearOperator, eigsh
+from torch import Tensor, nn
+
+from sslbook.connection import OpenedLayer, open_layer, unvec, vec
+from sslbook.losses import half_squared_distance, pair_weight
+
+WEIGHTED = ("soft_triplet", "info_nce")
+
+
+@dataclass(frozen=True)
+class Mixing:
+    r"""The matrix ``C`` of an operator, applied to a field ``u`` on ``(N, V, ...)`` without being formed.
+
+    .. math::  (C u)_{iv} = \frac{inter}{N^2 V} \sum_j \xi_{ij} (\bar u_i - \bar u_j)
+                            + \frac{intra}{N V} (u_{iv} - \bar u_i)
+
+    weights: :math:`\xi`, ``(N, N)``, or ``None`` for :math:`\xi = 1`; symmetric for every operator of Theorems 3 and 4, not so
+    for one tower and several negatives (Eq. 80).
+    """
+
+    inter: float = 1.0
+    intra: float = 0.0
+    weights: Tensor | None = None
+
+    def __call__(self, u: Tensor, *, adjoint: bool = False) -> Tensor:
+        """``C u``, or ``C^T u`` if ``adjoint``; the shape of ``u``."""
+        n, v = u.shape[:2]
+        mean = u.mean(dim=1, keepdim=True)
+        if self.weights is None:
+            between = (mean - mean.mean(dim=0, keepdim=True)) / n
+        else:
+            flat = mean.reshape(n, -1)
+            if not adjoint:  # C sends constants to zero: what samples have in common would only bring rounding
+                flat = flat - flat.mean(dim=0)
+            pulled = (self._laplacian.T if adjoint else self._laplacian) @ flat
+            between = pulled.reshape(mean.shape) / n**2
+        return (self.inter * between + (self.intra / n) * (u - mean)) / v
+
+    @cached_property
+    def symmetric(self) -> bool:
+        """Whether ``C`` is symmetric."""
+        return self.weights is None or bool(torch.equal(self.weights, self.weights.T))
+
+    @cached_property
+    def _laplacian(self) -> Tensor:
+        """``diag(sum_j xi_ij) - xi_ij`` without the terms ``i = j``, which cancel: in floating point only if left out."""
+        assert self.weights is not None
+        xi = self.weights - torch.diag(self.weights.diagonal())
+        return torch.diag(xi.sum(1)) - xi
+
+
+@dataclass(frozen=True)
+class EigenPairs:
+    r"""Leading eigenpairs, largest first.
+
+    values: ``(k,)``.  vectors: ``(size, k)``, orthonormal, in the order of :func:`sslbook.connection.vec`.
+    residuals: :math:`\|OP v - \lambda v\| / |\lambda|`, ``(k,)``.
+    """
+
+    values: Tensor
+    vectors: Tensor
+    residuals: Tensor
+
+    def directions(self, shape: torch.Size) -> Tensor:
+        """The eigenvectors as weights, ``(k, *shape)``."""
+        return torch.stack([unvec(v, shape) for v in self.vectors.T])
+
+
+@dataclass(frozen=True, eq=False)
+class CovarianceOperator:
+    r"""``OP_l`` of one layer over a fixed population of views; made by :func:`covariance_operator` and its sisters.
+
+    opened: the network opened at the layer on all ``N V`` views.  population: ``(N, V)``.  mixing: ``C``.
+    normalize: whether the output is l2-normalised (Eq. 56), which makes the operator a cross-covariance.
+    """
+
+    opened: OpenedLayer
+    population: tuple[int, int]
+    mixing: Mixing
+    normalize: bool = False
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """``(size, size)``, with ``size`` the number of weights of the layer."""
+        return self.opened.size, self.opened.size
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """That of the layer's weight."""
+        return self.opened.weight.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """That of the layer's weight."""
+        return self.opened.weight.device
+
+    @property
+    def symmetric(self) -> bool:
+        """Whether the operator equals its transpose by construction."""
+        return self.mixing.symmetric and not self.normalize
+
+    def apply(self, direction: Tensor) -> Tensor:
+        """``OP`` applied to a direction in the weight's shape (or ``(k, *shape)``): same shape back."""
+        return self.opened.vjp(self._left(self._mix(self._right(self.opened.jvp(direction)))))
+
+    def apply_transpose(self, direction: Tensor) -> Tensor:
+        """``OP^T`` applied to a direction in the weight's shape (or ``(k, *shape)``)."""
+        return self.opened.vjp(self._right(self._mix(self._left(self.opened.jvp(direction)), adjoint=True)))
+
+    def matvec(self, vector: Tensor) -> Tensor:
+        """``OP v`` for ``v`` of shape ``(size,)``, in the order of :func:`sslbook.connection.vec`."""
+        return vec(self.apply(unvec(vector, self.opened.weight.shape)))
+
+    def rmatvec(self, vector: Tensor) -> Tensor:
+        """``OP^T v``."""
+        return vec(self.apply_transpose(unvec(vector, self.opened.weight.shape)))
+
+    def matmat(self, matrix: Tensor) -> Tensor:
+        """``OP M`` for ``M`` of shape ``(size, k)``: the k products in one batched pass."""
+        directions = torch.stack([unvec(column, self.opened.weight.shape) for column in matrix.T])
+        return torch.stack([vec(out) for out in self.apply(directions)], dim=1)
+
+    def update(self) -> Tensor:
+        r"""``OP vec(W)`` in the weight's shape: the paper's update direction (Eq. 3), for outputs of degree 1 in this layer."""
+        return self.apply(self.opened.weight)
+
+    def exact_update(self) -> Tensor:
+        r"""The same with :math:`f_L` for :math:`K^T vec(W)`: :math:`\mathrm{Cov}_x[\bar K_l, \bar f_L]`, right for *any* network.
+
+        The two agree where :math:`K_l^T vec(W_l) = f_L` (no biases, no parallel path, degree 1): see :meth:`euler_gap`.
+        """
+        return self.opened.vjp(self._left(self._mix(self._right(self.opened.output))))
+
+    def euler_gap(self, degree: float = 1.0) -> float:
+        r"""Largest :math:`\|K_l^T vec(W_l) - \kappa f_L\| / \max \|\kappa f_L\|` over the population: 0 where Theorem 1 applies."""
+        lifted, output = self.opened.jvp(self.opened.weight), degree * self.opened.output
+        return float((lifted - output).norm(dim=1).max() / output.norm(dim=1).max())
+
+    def trace(self) -> float:
+        """The exact trace, output by output; about as many products as the network has outputs.
+
+        Takes ``(N V)^2`` numbers of memory for a linear layer with more weights than views, else ``N V size``.
+        """
+        opened, below = self.opened, self.opened.below
+        by_views = isinstance(opened.module, nn.Linear) and below.ndim == 2 and len(below) <= opened.size
+        # K_a = f_a (x) J_a^T, so that <K_a, K_b> is the product of two inner products; else gradients view by view
+        gradients = opened.pulled_back if by_views else opened.sample_gradients
+        total = torch.zeros((), dtype=self.dtype, device=self.device)
+        gram = torch.zeros(len(below), len(below), dtype=self.dtype, device=self.device) if by_views else None
+        for unit in torch.eye(opened.output.shape[1], dtype=self.dtype, device=self.device):
+            rows = unit.expand(opened.output.shape)
+            left = gradients(self._left(rows))
+            right = gradients(self._right(rows)) if self.normalize else left
+            if gram is None:
+                total += (left * self._mix(right)).sum()
+            else:
+                gram += right @ left.T
+        if gram is not None:
+            total = self._mix(gram * (below @ below.T)).diagonal().sum()
+        return float(total)
+
+    def dense(self) -> Tensor:
+        """The matrix, from dense connections and the definitions, term by term: the reference, for small layers."""
+        n, v = self.population
+        k = self.opened.connections().unflatten(0, (n, v))
+        norm, unit = self._scales()
+        if not self.normalize:
+            left, right = k, k
+        else:
+            right = k / norm.reshape(n, v, 1, 1)
+            left = right - (right @ unit.reshape(n, v, -1, 1)) * unit.reshape(n, v, 1, -1)
+        left_mean, right_mean = left.mean(1), right.mean(1)
+        if self.mixing.weights is None:
+            centred = right_mean - right_mean.mean(0)
+            between = torch.einsum("ino,imo->nm", left_mean - left_mean.mean(0), centred) / n
+        else:
+            between = torch.zeros(self.shape, dtype=self.dtype, device=self.device)
+            for i in range(n):  # one sample against all: memory stays N * size * n_L
+                gap = torch.einsum("j,jmo->mo", self.mixing.weights[i], right_mean[i] - right_mean)
+                between += torch.einsum("no,mo->nm", left_mean[i], gap) / n**2
+        within = torch.einsum("ivno,ivmo->nm", left - left_mean[:, None], right - right_mean[:, None]) / (n * v)
+        return self.mixing.inter * between + self.mixing.intra * within
+
+    def top_eigenpairs(self, k: int = 5, *, tol: float = 1e-9, seed: int = 0) -> EigenPairs:
+        """The ``k`` algebraically largest eigenpairs of a symmetric operator (ARPACK; dense below 4 k + 32 weights).
+
+        Raises ValueError for an operator that isn't symmetric and for ``k`` outside ``1 .. size``.
+        """
+        size = self.shape[0]
+        if not self.symmetric:
+            raise ValueError(
+                "eigenpairs are for symmetric operators; with normalize=True use to_scipy() and scipy's eigs"
+            )
+        if not 1 <= k <= size:
+            raise ValueError(f"k must be between 1 and {size}, got {k}")
+        if size <= 4 * k + 32:
+            values, vectors = torch.linalg.eigh(self.dense())
+            values, vectors = values.flip(0)[:k], vectors.flip(1)[:, :k]
+        else:
+            start = np.random.default_rng(seed).standard_normal(size).astype(_numpy_dtype(self.dtype))
+            tol = max(tol, 4 * torch.finfo(self.dtype).eps)  # in float32 ARPACK would never be content with less
+            product = self.to_scipy()
+            if not product.matvec(start).any():  # a zero operator, on which ARPACK can't start
+                found, basis = np.zeros(k, start.dtype), np.eye(size, k, dtype=start.dtype)
+            else:
+                found, basis = eigsh(product, k=k, which="LA", tol=tol, v0=start)
+            order = np.argsort(found)[::-1].copy()
+            values = torch.as_tensor(found[order], dtype=self.dtype, device=self.device)
+            vectors = torch.as_tensor(basis[:, order], dtype=self.dtype, device=self.device)
+        gap = (self.matmat(vectors) - vectors * values).norm(dim=0)
+        return EigenPairs(values, vectors, gap / values.abs().clamp_min(torch.finfo(self.dtype).tiny))
+
+    def to_scipy(self) -> LinearOperator:
+        """A ``scipy.sparse.linalg.LinearOperator`` on NumPy vectors."""
+
+        def wrap(product: Tensor) -> np.ndarray:
+            array: np.ndarray = product.cpu().numpy()
+            return array
+
+        def tensor(array: np.ndarray) -> Tensor:
+            return torch.as_tensor(np.ascontiguousarray(array), dtype=self.dtype, device=self.device)
+
+        return LinearOperator(
+            self.shape,
+            matvec=lambda v: wrap(self.matvec(tensor(v.reshape(-1)))),
+            rmatvec=lambda v: wrap(self.rmatvec(tensor(v.reshape(-1)))),
+            matmat=lambda m: wrap(self.matmat(tensor(m))),
+            dtype=_numpy_dtype(self.dtype),
+        )
+
+    # -- the three factors; fields on views are (..., N V, n_L) ---------------------------------------------------------
+
+    def _mix(self, u: Tensor, *, adjoint: bool = False) -> Tensor:
+        if u.ndim == 3:  # a batch of k fields: the views' axis must come first
+            mixed = self._mix(u.movedim(0, -1).flatten(1), adjoint=adjoint)
+            return mixed.reshape(*u.shape[1:], len(u)).movedim(-1, 0)
+        out: Tensor = self.mixing(u.unflatten(0, self.population), adjoint=adjoint).flatten(0, 1)
+        return out
+
+    def _scales(self) -> tuple[Tensor, Tensor]:
+        norm = self.opened.output.norm(dim=1, keepdim=True)
+        return norm, self.opened.output / norm
+
+    def _right(self, u: Tensor) -> Tensor:
+        """Multiply by what stands right of the connection: ``1 / ||f||`` under normalisation."""
+        return u / self._scales()[0] if self.normalize else u
+
+    def _left(self, u: Tensor) -> Tensor:
+        r"""Multiply by :math:`P^\perp_f / \|f\|` under normalisation."""
+        if not self.normalize:
+            return u
+        norm, unit = self._scales()
+        return (u - (u * unit).sum(-1, keepdim=True) * unit) / norm
+
+
+def covariance_operator(
+    net: nn.Module,
+    layer: str | nn.Module,
+    views: Tensor,
+    *,
+    loss: str = "simple",
+    tau: float | None = None,
+    margin: float = 0.0,
+    beta: float = 0.0,
+    normalize: bool = False,
+    clean: Tensor | None = None,
+) -> CovarianceOperator:
+    r"""The covariance operator of ``layer`` on a population of views.
+
+    views: ``(N, V, ...)``, N samples with V equally likely views each.  The result depends on ``loss``:
+
+    * ``"simple"``: :math:`V_x[\bar K_l]` (Theorem 3); with ``beta``, :math:`-\beta EV_l + VE_l` (Corollary 1).
+    * ``"soft_triplet"``, ``"info_nce"``: :math:`\frac12 V^\xi_{x,x'}[\bar K_l(x) - \bar K_l(x')]`, the main term of Theorem 4
+      (H = 1), with :math:`\xi` from the distances between the outputs of ``clean``, the un-augmented samples ``(N, ...)``;
+      needs ``tau``.
+
+    normalize: the network's output is divided by its norm in the loss; the operator then is
+    :math:`Cov_x[\overline{K^n P^\perp}, \bar K^n]` (Eq. 56).
+
+    ``net`` may be any ``torch.nn`` network that treats samples independently; ``layer`` a linear or convolutional layer of it.
+    Raises ValueError for a population without two axes, an unknown loss, weights without ``clean`` or ``tau``.
+    """
+    population = _population(views)
+    if loss not in WEIGHTED and loss != "simple":
+        raise ValueError(f"loss must be one of simple, {', '.join(WEIGHTED)}, got {loss!r}")
+    if loss == "simple":
+        mixing = Mixing(inter=1.0, intra=-beta)
+    else:
+        if beta:
+            raise ValueError(f"beta belongs to loss='simple', got beta={beta} with loss={loss!r}")
+        if clean is None or tau is None:
+            raise ValueError(
+                f"loss={loss!r} weighs pairs by the distance of un-augmented samples: give clean=(N, ...) and tau"
+            )
+        if len(clean) != population[0]:
+            raise ValueError(
+                f"clean must hold one sample for each of the {population[0]} rows of views, got {len(clean)}"
+            )
+        mixing = Mixing(weights=pair_weights(net, clean, loss=loss, tau=tau, margin=margin, normalize=normalize))
+    opened = open_layer(net, layer, views.flatten(0, 1))
+    if normalize and bool((opened.output == 0).all(dim=1).any()):
+        raise ValueError("normalize=True needs outputs that aren't zero: that of at least one view is (dead ReLUs?)")
+    return CovarianceOperator(opened, population, mixing, normalize)
+
+
+def intra_operator(net: nn.Module, layer: str | nn.Module, views: Tensor) -> CovarianceOperator:
+    r""":math:`EV_l = E_x V_{x' | x}[K_l(x')]`, the covariance *within* augmentations (Eq. 9)."""
+    population = _population(views)
+    mixing = Mixing(inter=0.0, intra=1.0)
+    return CovarianceOperator(open_layer(net, layer, views.flatten(0, 1)), population, mixing)
+
+
+@torch.no_grad()
+def pair_weights(
+    net: nn.Module, clean: Tensor, *, loss: str, tau: float, margin: float = 0.0, normalize: bool = False
+) -> Tensor:
+    r""":math:`\xi(r(x_i, x_j))` of Eq. 6 for all pairs of un-augmented samples, ``(N, N)``."""
+    output = net(clean).flatten(1)
+    if normalize:
+        output = output / output.norm(dim=1, keepdim=True)
+    distances = half_squared_distance(output[:, None], output[None, :])
+    return pair_weight(distances, loss=loss, tau=tau, margin=margin)
+
+
+def _population(views: Tensor) -> tuple[int, int]:
+    if views.ndim < 3 or views.shape[0] < 1 or views.shape[1] < 1:
+        raise ValueError(f"views must have shape (samples, views, ...), got {tuple(views.shape)}")
+    return views.shape[0], views.shape[1]
+
+
+def _numpy_dtype(dtype: torch.dtype) -> np.dtype:
+    return torch.empty(0, dtype=dtype).numpy().dtype

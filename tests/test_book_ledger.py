@@ -1,0 +1,154 @@
+"""The ledger: the claims file is complete and well formed, and the joined ledger tells what was checked."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from sslbook.book import ledger
+from sslbook.book.ledger import KINDS, VERDICTS, as_json, join, problems, read_claims
+from sslbook.book.values import Number
+
+ROOT = Path(__file__).resolve().parents[1]
+
+IDS = """
+A-Def1 A-Lem1 A-Thm1 A-Eq41 A-Thm2 A-Lem2 A-Thm3 A-Eq56 A-Thm4 A-Eq80 A-Eq7 A-Cor1 A-NTK A-5.1a A-5.1b A-5.1c A-5.1d
+B-Thm5 B-MoG B-Fig7 B-Fig8 A-RN A-HLTM A-Lem3 A-Lem4 A-Lem5 A-Lem6 A-Lem7 A-Lem8 A-Fig11 A-Thm5 A-Lem9 A-Thm6 A-Eq15
+A-Tab4 A-Tab6 B-Tab2 A-Fig13 A-Fig14 B-Fig9 B-Fig10 B-Eq11 B-Thm8 B-Cor1 B-Cor2 B-Thm9 B-F1 B-F2 B-F3 B-F4 B-Fig5
+B-Tab3 B-Tab4 B-Tab5 B-Tab7 B-Tab8 B-Tab9 B-Tab10 C-Eq2 C-Lem1 C-Lem2 C-Cor1 C-Lem3 C-Lin C-Eq8 C-Eq9 C-Thm1 C-Thm2
+C-Cor2 C-Thm3 C-Fig1 C-B5 C-Fig8 C-Lem4 C-Thm4 C-Lem5 C-Thm5 C-Thm6 C-Lem6 C-Cor3 C-Fig4 C-Fig9 C-Fig10 C-Fig5 C-Fig11
+C-Tab1 C-Fig12 C-Fig13 A-Tab2 A-Tab3 A-IN B-IN
+"""
+
+
+def number(name: str, id: str | None = "A-Thm1", **rest: object) -> Number:
+    fixed = {"value": 1e-15, "chapter": "good", "scale": "quick", "seed": 0, "device": "cpu", "device_name": "a CPU"}
+    fixed |= {"dtype": "float64", "seconds": 0.123, "versions": {"torch": "2.0"}, "anchor": f"check-{name}"}
+    return Number(name=name, id=id, **(fixed | rest))
+
+
+CHECK = number("gap", below=1e-12, rejects={"sign": 1.4, "nothing": float("nan")})
+MEASURE = number("seen", value=3, rtol=1e-6)
+
+
+def test_the_claims_are_all_there() -> None:
+    claims = read_claims(ROOT / "data" / "claims.yml")
+    assert sorted(claim.id for claim in claims) == sorted(IDS.split())
+    for claim in claims:
+        assert claim.paper == claim.id[0]
+        assert len(claim.statement) > 20
+        assert claim.statement.endswith((".", ")."))
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("{id: A, paper: A, chapter: c, kind: X, verdict: open, statement: s}", "A: kind: got 'X'"),
+        ("{id: A, paper: A, chapter: c, kind: I, verdict: maybe, statement: s}", "A: verdict: got 'maybe'"),
+        ("{id: A, paper: A, chapter: c, kind: I, verdict: open}", "A: .*statement"),
+        ("{id: A, paper: A, chapter: c, kind: I, verdict: open, statement: s, colour: red}", "A: .*colour"),
+        ("{id: A-Thm1, paper: A, chapter: c, kind: I, verdict: open, statement: s}", "given twice: A-Thm1"),
+    ],
+)
+def test_a_bad_claims_file_is_refused(line: str, message: str, write_book) -> None:
+    book = write_book()
+    book.claims.write_text(book.claims.read_text() + f"- {line}\n")
+    with pytest.raises(ValueError, match=message):
+        read_claims(book.claims)
+
+
+def test_json_has_one_object_for_each_claim(write_book) -> None:
+    objects = as_json(join(read_claims(write_book().claims), [MEASURE, CHECK]))
+    fields = [
+        "id",
+        "paper",
+        "statement",
+        "chapter",
+        "kind",
+        "verdict",
+        "scale",
+        "value",
+        "expected",
+        "tolerance",
+        "device",
+        "seconds",
+    ]
+    assert [list(item)[:12] for item in objects] == [fields, fields]
+    done, undone = objects
+    assert {k: done[k] for k in fields[6:]} == {
+        "scale": "quick",
+        "value": 1e-15,
+        "expected": 1e-12,
+        "tolerance": "≤ 1e-12",
+        "device": "cpu",
+        "seconds": 0.123,
+    }
+    assert [check["name"] for check in done["checks"]] == ["gap", "seen"], "checks come before measurements"
+    assert done["checks"][0]["rejects"] == {"sign": 1.4, "nothing": "nan"}
+    assert all(undone[k] is None for k in fields[6:])
+    assert undone["verdict"] == "open"
+    json.dumps(objects, allow_nan=False)
+
+
+def settled(write_book, verdict: str) -> list[ledger.Claim]:
+    path = write_book().claims
+    path.write_text(path.read_text().replace("verdict: open", f"verdict: {json.dumps(verdict)}", 1))
+    return read_claims(path)
+
+
+@pytest.mark.parametrize("verdict", [v for v in VERDICTS if v != "open"])
+def test_a_verdict_needs_a_check(verdict: str, write_book) -> None:
+    claims = settled(write_book, verdict)
+    assert problems(join(claims, [CHECK]), [CHECK]) == []
+    for numbers in ([], [MEASURE]):
+        assert problems(join(claims, numbers), numbers) == [
+            f"A-Thm1: its verdict is {verdict!r}, but no executed check carries its id"
+        ]
+
+
+def test_an_id_that_no_claim_has_is_found(write_book) -> None:
+    numbers = [number("gap", "A-Thm11", below=1.0), number("free", None, below=1.0)]
+    found = problems(join(read_claims(write_book().claims), numbers), numbers)
+    assert len(found) == 1
+    assert found[0].startswith("good: gap: id: got 'A-Thm11'; did you mean A-Thm1")
+
+
+def test_the_page(write_book, monkeypatch: pytest.MonkeyPatch) -> None:
+    book = write_book(good="<<1>>")
+    hidden = number("unseen", below=1.0, anchor=None, rejects={"a_b*c": 2.0})
+    monkeypatch.setattr(ledger, "all_numbers", lambda book, scale: [CHECK, hidden, MEASURE])
+    page = ledger.page(book)
+    assert page.startswith("# Ledger\n")
+    assert "2 claims, 2 checks" in page
+    assert "| open | 2 |" in page
+    assert "## The chapter good" in page
+    assert "{doc}`Read the chapter <good>`" in page
+    assert "## Later\n\nThe chapter is not written yet." in page
+    assert "(ledger-a-thm1)=\n**A-Thm1** · identity · open\\\nOne plus one is two." in page
+    check = next(line for line in page.splitlines() if ">gap<" in line)
+    assert check.startswith(
+        '- <a href="good.html#check-gap"><code>gap</code></a> = 1e-15 ≤ 1e-12 · quick · cpu · float64 · 0.123 s'
+    )
+    assert check.endswith("rejects: sign (1.4), nothing (nan)")
+    assert '<a href="good.html"><code>unseen</code></a>' in page, "no link to a line that the page does not show"
+    assert r"a\_b\*c (2)" in page
+    assert "= 3 (measured)" in page
+    assert max(len(cell) for line in page.splitlines() for cell in re.findall(r"\|([^|]+)", line)) < 40, "no wide table"
+
+
+def test_the_page_of_a_book_that_is_not_executed(write_book) -> None:
+    assert "Nothing is executed yet." in ledger.page(write_book(good="<<1>>"))
+
+
+def test_indices_and_exponents_are_set_as_such() -> None:
+    assert (
+        ledger._words("f_{l-1}(x), W_p = (1 + κ)^t, a*b")
+        == r"f<sub>l-1</sub>(x), W<sub>p</sub> = (1 + κ)<sup>t</sup>, a\*b"
+    )
+
+
+def test_every_kind_has_a_word() -> None:
+    assert set(KINDS) == set("IBLDT")

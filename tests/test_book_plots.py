@@ -1,0 +1,122 @@
+"""`sslbook.book.plots`: a palette that can be told apart, and helpers that refuse what they cannot draw."""
+
+from __future__ import annotations
+
+import itertools
+
+import matplotlib
+
+matplotlib.use("Agg")
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+from matplotlib.colors import to_rgb
+
+from sslbook.book import plots
+
+# Machado, Oliveira, Fernandes (2009), severity 1, on linear RGB.
+DEFICIENCIES = {
+    "protanopia": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
+    "deuteranopia": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]],
+    "tritanopia": [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]],
+}
+
+
+def linear(colour: str) -> np.ndarray:
+    c = np.array(to_rgb(colour))
+    return np.where(c <= 0.04045, c / 12.92, ((c + 0.055) / 1.055) ** 2.4)
+
+
+def lab(rgb: np.ndarray) -> np.ndarray:
+    """CIELAB of a linear RGB colour (D65)."""
+    to_xyz = np.array(
+        [[0.4124564, 0.3575761, 0.1804375], [0.2126729, 0.7151522, 0.0721750], [0.0193339, 0.1191920, 0.9503041]]
+    )
+    x = to_xyz @ np.clip(rgb, 0, 1) / np.array([0.95047, 1.0, 1.08883])
+    f = np.where(x > 0.008856, np.cbrt(x), 7.787 * x + 16 / 116)
+    return np.array([116 * f[1] - 16, 500 * (f[0] - f[1]), 200 * (f[1] - f[2])])
+
+
+def contrast(a: np.ndarray, b: np.ndarray) -> float:
+    weights = np.array([0.2126, 0.7152, 0.0722])
+    high, low = sorted((float(weights @ a), float(weights @ b)), reverse=True)
+    return (high + 0.05) / (low + 0.05)
+
+
+def nearest(colours: list[str], matrix: np.ndarray) -> float:
+    seen = [lab(matrix @ linear(colour)) for colour in colours]
+    return min(float(np.linalg.norm(a - b)) for a, b in itertools.combinations(seen, 2))
+
+
+@pytest.mark.parametrize("deficiency", ["none", *DEFICIENCIES])
+def test_the_first_colours_can_be_told_apart(deficiency: str) -> None:
+    """The first four are what a figure should do with; a distance of 10 in CIELAB is seen at a glance."""
+    matrix = np.eye(3) if deficiency == "none" else np.array(DEFICIENCIES[deficiency])
+    assert nearest(list(plots.PALETTE.values())[:4], matrix) > 30
+    assert nearest(list(plots.PALETTE.values()), matrix) > 20
+
+
+def test_that_test_rejects_red_and_green() -> None:
+    assert nearest(["#d62728", "#7a7a00"], np.array(DEFICIENCIES["deuteranopia"])) < 20
+
+
+def in_the_dark(colour: str, page: str = "#14181d") -> np.ndarray:
+    """What book.css makes of a colour in the dark theme: invert, hue-rotate(180deg), brightness(.92), screen; linear RGB."""
+    luma = np.array([[0.213, 0.715, 0.072]] * 3)
+    turned = np.clip((2 * luma - np.eye(3)) @ (1 - np.array(to_rgb(colour))), 0, 1) * 0.92
+    mixed = 1 - (1 - turned) * (1 - np.array(to_rgb(page)))
+    return np.where(mixed <= 0.04045, mixed / 12.92, ((mixed + 0.055) / 1.055) ** 2.4)
+
+
+@pytest.mark.parametrize("name", plots.PALETTE)
+def test_every_colour_stands_out_from_the_page(name: str) -> None:
+    assert contrast(linear(plots.PALETTE[name]), linear("#ffffff")) >= 2.99
+    assert contrast(in_the_dark(plots.PALETTE[name]), linear("#14181d")) >= 3
+
+
+def test_figures_come_in_one_width_and_colour_cycle() -> None:
+    plots.style()
+    fig, axes = plots.figure(3, rows=2, height=2.0)
+    assert tuple(fig.get_size_inches()) == (plots.WIDTH, 4.0)
+    assert axes.shape == (2, 3)
+    lines = [axes[0, 0].plot([0, 1])[0] for _ in plots.PALETTE]
+    assert [line.get_color() for line in lines] == list(plots.PALETTE.values())
+    with pytest.raises(ValueError, match="columns and rows: got 0 and 1"):
+        plots.figure(0)
+    plt.close("all")
+
+
+def test_a_signed_heatmap_is_white_at_zero() -> None:
+    _, ax = plots.figure()
+    plots.heatmap(ax, [[0.0, 2.0], [-1.0, 0.0]], label="entry")
+    image = ax.images[0]
+    assert image.get_clim() == (-2.0, 2.0)
+    assert min(image.cmap(image.norm(0.0))[:3]) > 0.95
+    plots.heatmap(plots.figure()[1], np.zeros((2, 2)))  # no entry to scale by
+    with pytest.raises(ValueError, match="matrix: got 1 dimensions"):
+        plots.heatmap(ax, [1.0, 2.0])
+    plt.close("all")
+
+
+def test_image_row_wants_one_image_an_axes() -> None:
+    _, axes = plots.figure(2)
+    plots.image_row(axes, np.arange(8.0).reshape(2, 2, 2), titles=["a", "b"])
+    assert {ax.images[0].get_clim() for ax in axes} == {(0.0, 7.0)}, "one scale for all, or they could not be compared"
+    with pytest.raises(ValueError, match=r"images: got shape \(3, 2, 2\)"):
+        plots.image_row(axes, np.zeros((3, 2, 2)))
+    with pytest.raises(ValueError, match="titles: got 1; 2 are needed"):
+        plots.image_row(axes, np.zeros((2, 2, 2)), titles=["a"])
+    plt.close("all")
+
+
+def test_slope_draws_its_power() -> None:
+    _, ax = plots.figure()
+    ax.set(xscale="log", yscale="log")
+    plots.slope(ax, -0.5, through=(10.0, 3.0), span=100.0, label="rate")
+    x, y = ax.lines[0].get_data()
+    assert np.diff(np.log(y)) / np.diff(np.log(x)) == pytest.approx([-0.5])
+    assert (x[0], y[0]) == (10.0, 3.0)
+    with pytest.raises(ValueError, match="a positive point and a factor above 1"):
+        plots.slope(ax, 1.0, through=(0.0, 1.0))
+    plt.close("all")

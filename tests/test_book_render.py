@@ -1,0 +1,190 @@
+"""`sslbook.book.render` and `sphinx_ext`: what is staged, what a failed build says, and a small book rendered whole."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import nbformat
+import pytest
+import yaml
+from bs4 import BeautifulSoup
+
+from sslbook.book import render, sphinx_ext
+
+ROOT = Path(__file__).resolve().parents[1]
+HEADER = """---
+jupytext:
+  text_representation: {extension: .md, format_name: myst, format_version: 0.13}
+kernelspec: {display_name: Python 3, language: python, name: python3}
+---
+
+"""
+CHAPTER = """# One
+
+```{prf:theorem} First
+:label: thm-first
+$x = x$
+```
+
+```{prf:lemma}
+:label: lem-second
+By {prf:ref}`thm-first`.
+```
+
+```{prf:proof}
+Clear.
+```
+
+```{prf:proof}
+Clear again.
+```
+
+$$ a = b $$ (eq-first)
+
+See {eq}`eq-first`, {prf:ref}`lem-second` and {cite}`tian2020`.
+
+```{code-cell} ipython3
+:tags: [hide-input]
+print("hello")
+```
+"""
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A book of three pages with this book's own configuration."""
+    root = tmp_path / "book"
+    (root / "chapters/figures").mkdir(parents=True)
+    shutil.copy(ROOT / "_config.yml", root)
+    shutil.copy(ROOT / "chapters/references.bib", root / "chapters")
+    (root / "chapters/figures/one.svg").write_text("<svg xmlns='http://www.w3.org/2000/svg'/>")
+    (root / "chapters/.hidden.txt").write_text("not for the page")
+    part = {"caption": "Part", "numbered": True, "chapters": [{"file": "chapters/one"}, {"file": "chapters/ledger"}]}
+    toc = {"format": "jb-book", "root": "chapters/intro", "parts": [part]}
+    (root / "_toc.yml").write_text(yaml.safe_dump(toc))
+    (root / "chapters/intro.md").write_text("# Intro\n\n```{bibliography}\n```\n")
+    (root / "chapters/one.md").write_text(HEADER + CHAPTER)
+    execute(root, CHAPTER)
+    return root
+
+
+def execute(root: Path, chapter: str) -> None:
+    """Write the notebook that an execution of `chapter` would leave."""
+    import jupytext
+
+    notebook = jupytext.reads(HEADER + chapter, fmt="md:myst")
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            cell.outputs = [nbformat.v4.new_output("stream", name="stdout", text="hello\n")]
+    (root / "executed").mkdir(exist_ok=True)
+    nbformat.write(notebook, root / "executed/one.ipynb")
+
+
+def stage(root: Path) -> Path:
+    return render.stage(
+        root / "executed", root / "_build/stage", root=root, generated={"chapters/ledger": "# Ledger\n"}
+    )
+
+
+def build(root: Path) -> Path:
+    return render.build(root / "executed", root / "_build/html", root=root, generated={"chapters/ledger": "# Ledger\n"})
+
+
+def test_pages_come_in_reading_order(root: Path) -> None:
+    assert render.pages(root) == ["chapters/intro", "chapters/one", "chapters/ledger"]
+
+
+def test_stage_gathers_notebooks_pages_and_what_they_refer_to(root: Path) -> None:
+    (root / "_build/stage/chapters").mkdir(parents=True)
+    (root / "_build/stage/chapters/old.md").write_text("left by an earlier build")
+    folder = stage(root)
+    files = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+    assert files == [
+        "_config.yml",
+        "_toc.yml",
+        "chapters/figures/one.svg",
+        "chapters/intro.md",
+        "chapters/ledger.md",
+        "chapters/one.ipynb",
+        "chapters/references.bib",
+    ]
+    assert (folder / "chapters/one.ipynb").read_bytes() == (root / "executed/one.ipynb").read_bytes()
+
+
+def test_stage_names_what_is_missing(root: Path) -> None:
+    (root / "executed/one.ipynb").unlink()
+    with pytest.raises(render.RenderError, match="not executed yet: one; run: sslbook execute one"):
+        stage(root)
+    (root / "chapters/intro.md").unlink()
+    with pytest.raises(render.RenderError, match=r"_toc.yml names pages that do not exist: chapters/intro.md"):
+        stage(root)
+
+
+def test_explain_quotes_the_line_that_a_warning_means(root: Path) -> None:
+    folder = stage(root)
+    log = (
+        f"\x1b[91m{folder}/chapters/one.ipynb:10001: WARNING: something\x1b[39;49;00m\n"
+        f"{folder}/chapters/intro.md:3: WARNING: plain\nreading sources... done\n"
+    )
+    assert render.explain(log, folder).splitlines() == [
+        "  chapters/one.md, cell 1, near “# One”: WARNING: something",
+        "  chapters/intro.md:3: WARNING: plain",
+    ]
+
+
+@pytest.mark.slow
+def test_a_small_book_rendered_whole(root: Path) -> None:
+    index = build(root)
+    html = index.parent
+    assert index == root / "_build/html/index.html"
+    assert "url=chapters/intro.html" in index.read_text()
+    text = (html / "chapters/one.html").read_text()
+    page = BeautifulSoup(text, "html.parser")
+
+    titles = [" ".join(title.text.split()) for title in page.select("div.proof .admonition-title")]
+    assert titles == ["Theorem 1.1 (First)", "Lemma 1.2"], "one counter for all statements, numbered by chapter"
+    assert page.select_one("div.proof.lemma a.reference").text == "Theorem 1.1"
+    assert page.select_one(".eqno").text.startswith("(1.1)")
+    assert page.select_one("a.reference[href='#equation-eq-first']").text == "(1.1)"
+    ids = [tag["id"] for tag in page.find_all(id=True)]
+    assert len(ids) == len(set(ids)), "anchors are unique"
+    assert [proof.em.text for proof in page.select("div.proof-text")] == ["Proof.", "Proof."]
+
+    loaded = [tag.get("src") or tag.get("href") for tag in page.find_all(["script", "link"])]
+    assert not [url for url in loaded if url and re.match(r"(https?:)?//", url)]
+    assert "thebe" not in text
+    assert "fontawesome" not in text
+    assert "_static/sslbook/mathjax.js" in text
+
+    offers = {link["download"]: link["href"] for link in page.select("a[download]")}
+    assert set(offers) == {"one.ipynb", "one.md"}
+    notebook = json.loads((html / "chapters" / offers["one.ipynb"]).read_text())
+    assert [cell["outputs"] for cell in notebook["cells"] if cell["cell_type"] == "code"] == [[]]
+    assert (html / "chapters" / offers["one.md"]).read_text() == HEADER + CHAPTER
+    plain = BeautifulSoup((html / "chapters/ledger.html").read_text(), "html.parser")
+    assert [link["download"] for link in plain.select("a[download]")] == ["ledger.md"]
+
+    # A page with a broken reference: refused, with its place; the good book stays.
+    execute(root, CHAPTER + "\nSee {prf:ref}`thm-nowhere`.\n")
+    with pytest.raises(render.RenderError, match=r"chapters/one\.md.*thm-nowhere"):
+        build(root)
+    assert (html / "chapters/one.html").read_text() == text
+
+
+def test_mend_leaves_other_lists_alone() -> None:
+    entry = '<div class="citation" role="doc-biblioentry">'
+    assert sphinx_ext.mend(entry) == entry
+    listed = f'<div role="list" class="citation-list">{entry}'
+    assert sphinx_ext.mend(listed).count('role="listitem"') == 1
+
+
+def test_the_script_holds_the_packages_that_are_switched_on() -> None:
+    """`mathjax.js` is joined by a tool and configured here: the two must name the same TeX packages."""
+    script = (sphinx_ext.ASSETS / "static/sslbook/mathjax.js").read_text(encoding="utf-8")
+    preloaded = re.search(r"MathJax\.loader\.preLoad\((.*?)\);", script)
+    assert preloaded is not None
+    held = set(re.findall(r'"\[tex\]/(\w+)"', preloaded[1]))
+    assert held == set(sphinx_ext.MATHJAX["tex"]["packages"]) - {"base"}

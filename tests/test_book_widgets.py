@@ -1,0 +1,130 @@
+"""`sslbook.book.widgets`: sliders that work with no kernel, and recompute with one."""
+
+from __future__ import annotations
+
+import base64
+import io
+
+import matplotlib
+
+matplotlib.use("Agg")
+
+import matplotlib.pyplot as plt
+import pytest
+from bs4 import BeautifulSoup
+from matplotlib.figure import Figure
+from PIL import Image
+
+from sslbook.book import widgets
+
+
+def draw(value: float, *, width: float = 3.0) -> Figure:
+    fig, ax = plt.subplots(figsize=(width, 2))
+    ax.plot([0, 1], [0, value])
+    return fig
+
+
+def shown(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Collects the HTML that would be displayed."""
+    pages: list[str] = []
+    monkeypatch.setattr(widgets, "_display", lambda html, text: pages.append(html))
+    monkeypatch.delenv("JPY_SESSION_NAME", raising=False)
+    return pages
+
+
+def test_one_frame_a_value_and_the_start_is_visible_without_script(monkeypatch: pytest.MonkeyPatch) -> None:
+    pages = shown(monkeypatch)
+    widgets.slider(
+        draw,
+        [0.5, 1.0, 2.0],
+        label="slope <a>",
+        alt=lambda v: f"A line of slope {v}",
+        name="line",
+        start=1,
+        format="{:.1f}",
+    )
+    soup = BeautifulSoup(pages[0], "html.parser")
+    frames = soup.select("figure#slider-line img")
+    assert [frame["data-text"] for frame in frames] == ["0.5", "1.0", "2.0"]
+    assert [frame["alt"] for frame in frames] == [f"A line of slope {v}" for v in (0.5, 1.0, 2.0)]
+    assert [frame.has_attr("hidden") for frame in frames] == [True, False, True]
+    assert soup.select_one(".sslbook-slider-control").has_attr("hidden"), "without the script the control does nothing"
+    control = soup.select_one("input[type=range]")
+    assert (control["min"], control["max"], control["value"], control["aria-valuetext"]) == ("0", "2", "1", "1.0")
+    assert soup.select_one("label")["for"] == control["id"]
+    assert soup.select_one("label").text == "slope <a>"
+    assert not soup.find("script"), "the script is shipped once, in the book's static files"
+    assert len({frame["src"] for frame in frames}) == 3
+
+
+def test_frames_are_small_uncropped_and_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown(monkeypatch)
+    plt.close("all")
+    fig = draw(1.0)
+    fig.set_dpi(100)
+    image = Image.open(io.BytesIO(widgets.png(fig)))
+    assert image.mode == "P"
+    assert image.getcolors(widgets.COLOURS) is not None, "more colours than the palette"
+    assert image.width / image.height == pytest.approx(1.5, abs=0.01), "cropped: frames would jump"
+    assert plt.get_fignums() == []
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"values": []}, "values: got none"),
+        ({"start": 2}, "start: got 2; allowed are the indices 0 to 1"),
+        ({"start": -1}, "start: got -1"),
+        ({"name": "two words"}, "name: got 'two words'"),
+        ({"label": " "}, "label: got nothing"),
+        ({"alt": ""}, "alt: got nothing"),
+        ({"alt": lambda value: ""}, "alt: got nothing"),
+        ({"draw": lambda value: draw(value, width=value)}, "frames of different sizes"),
+    ],
+)
+def test_bad_input_is_named(monkeypatch: pytest.MonkeyPatch, change: dict[str, object], message: str) -> None:
+    shown(monkeypatch)
+    good = {"draw": draw, "values": [2.0, 3.0], "label": "slope", "alt": "A line", "name": "line"} | change
+    with pytest.raises(ValueError, match=message):
+        widgets.slider(good.pop("draw"), good.pop("values"), **good)
+    plt.close("all")
+
+
+def test_draw_must_return_a_figure(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown(monkeypatch)
+    with pytest.raises(TypeError, match="draw: got int; a matplotlib Figure is needed"):
+        widgets.slider(lambda value: 1, [1.0], label="slope", alt="A line", name="line")
+
+
+def test_show_carries_its_words_and_keeps_its_colours(monkeypatch: pytest.MonkeyPatch) -> None:
+    pages = shown(monkeypatch)
+    widgets.show(draw(1.0), alt='A "rising" line', keep_colors=True)
+    image = BeautifulSoup(pages[0], "html.parser").img
+    assert image["alt"] == 'A "rising" line'
+    assert "keep-colors" in image["class"]
+    Image.open(io.BytesIO(base64.b64decode(image["src"].partition(",")[2]))).verify()
+    with pytest.raises(ValueError, match="alt: got nothing"):
+        widgets.show(draw(1.0), alt="")
+    plt.close("all")
+
+
+def test_live_jupyter_recomputes_when_the_slider_moves(monkeypatch: pytest.MonkeyPatch) -> None:
+    ipywidgets = pytest.importorskip("ipywidgets")
+    monkeypatch.setenv("JPY_SESSION_NAME", "chapter.ipynb")
+    boxes: list[object] = []
+    monkeypatch.setattr("IPython.display.display", boxes.append)
+    drawn: list[float] = []
+
+    def counted(value: float) -> Figure:
+        drawn.append(value)
+        return draw(value)
+
+    widgets.slider(counted, [0.5, 1.0, 2.0], label="slope", alt=lambda v: f"Slope {v}", name="line")
+    assert drawn == [0.5], "a live slider draws what is looked at, not every frame"
+    picture, row = boxes[0].children
+    choice = next(child for child in row.children if isinstance(child, ipywidgets.IntSlider))
+    before = picture.value
+    choice.value = 2
+    assert drawn == [0.5, 2.0]
+    assert picture.value != before
+    assert 'alt="Slope 2.0"' in picture.value

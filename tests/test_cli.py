@@ -1,0 +1,271 @@
+"""The command line: exit statuses, messages, and the order of a build. What the commands do is tested with their modules."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import sslbook
+from sslbook import cli
+from sslbook.book import execute, render
+from sslbook.book.execute import Outcome, Setting
+from sslbook.book.layout import Book
+
+CHAPTER = "<<claim('gap', 1e-15, below=1e-12, rejects={'sign': 1.0}, id='A-Thm1')>>\n"
+
+
+@pytest.fixture
+def book(write_book, monkeypatch: pytest.MonkeyPatch) -> Book:
+    """A book in the working folder."""
+    book = write_book(good=CHAPTER, other="<<1>>\n")
+    (book.root / "_config.yml").write_text("title: Tiny\n")
+    monkeypatch.chdir(book.root)
+    return book
+
+
+@pytest.fixture
+def executed(book: Book, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Execution without kernels: every chapter gives the number that ``values`` names; returns the chapters as they run."""
+    ran: list[str] = []
+    book.executed("quick").mkdir(parents=True)
+
+    def number(name: str, value: float) -> dict:
+        fixed = {
+            "chapter": "good",
+            "scale": "quick",
+            "seed": 0,
+            "device": "cpu",
+            "device_name": "a CPU",
+            "dtype": "float",
+        }
+        record = fixed | {"name": name, "value": value, "id": "A-Thm1", "below": 1e-12, "seconds": 1.0, "versions": {}}
+        metadata = {"scrapbook": {"name": name}, "sslbook": record | {"rejects": {"sign": 1.0}}}
+        return {"output_type": "display_data", "data": {}, "metadata": metadata}
+
+    def run(book, chapters, setting: Setting, *, force, jobs, say):
+        outcomes = []
+        for chapter in chapters:
+            target = book.executed(setting.scale) / f"{chapter.name}.ipynb"
+            if force or not execute.is_current(book, chapter, setting):
+                ran.append(chapter.name)
+                parts = execute.key_parts(book, chapter, scale=setting.scale, seed=setting.seed, device=setting.device)
+                record = {"key": execute.key(parts), "source": execute.digest(chapter.text.encode())}
+                outputs = [number("gap", 1e-15)] if chapter.name == "good" else []
+                cells = [{"cell_type": "code", "metadata": {}, "outputs": outputs}]
+                target.write_text(json.dumps({"metadata": {"sslbook": record}, "cells": cells}))
+            outcomes.append(Outcome(chapter.name, "failed" if "fails" in chapter.text else "executed"))
+        return outcomes
+
+    monkeypatch.setattr(execute, "execute", run)
+    return ran
+
+
+@pytest.fixture
+def rendered(monkeypatch: pytest.MonkeyPatch) -> list[dict]:
+    """Rendering without Sphinx: one page that links to the check as the ledger does; returns the generated pages of each call."""
+    calls: list[dict] = []
+
+    def build(executed: Path, out: Path, *, root: Path, generated: dict) -> Path:
+        calls.append(generated)
+        (out / "chapters").mkdir(parents=True, exist_ok=True)
+        (out / "chapters" / "good.html").write_text('<article><div id="check-gap"></div></article>')
+        (out / "index.html").write_text('<a href="chapters/good.html#check-gap">open</a>')
+        return out / "index.html"
+
+    monkeypatch.setattr(render, "build", build)
+    return calls
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["--version"])
+    assert stop.value.code == 0
+    assert capsys.readouterr().out == f"sslbook {sslbook.__version__}\n"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["bild"],
+        ["execute", "--scale", "papper"],
+        ["execute", "--device", "gpu"],
+        ["execute", "--seed", "-1"],
+        ["execute", "--seed", "x"],
+        ["execute", "--jobs", "0"],
+        ["execute", "--root", "nowhere"],
+        ["execute", "--seed", "3", "--update-expected"],
+        ["execute", "godo"],
+        ["bench", "covarience"],
+        ["ledger", "--scale", "huge"],
+    ],
+)
+def test_bad_input_gets_status_2_and_no_traceback(
+    arguments: list[str], book: Book, capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        status = cli.main(arguments)
+    except SystemExit as stop:  # argparse's own way out
+        status = stop.code
+    assert status == 2
+    error = capsys.readouterr().err
+    assert error.startswith(("usage: sslbook", "sslbook: "))
+    assert "Traceback" not in error
+
+
+def test_an_unknown_chapter_is_answered_with_the_nearest(book: Book, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["execute", "godo"]) == 2
+    assert capsys.readouterr().err == "sslbook: chapter: got 'godo'; did you mean good?\n"
+
+
+def test_the_module_runs_as_a_command() -> None:
+    run = subprocess.run(
+        [sys.executable, "-m", "sslbook", "execute", "--jobs", "none"], capture_output=True, text=True, check=False
+    )
+    assert run.returncode == 2
+    assert "'none' is not a whole number" in run.stderr
+
+
+def test_no_heavy_import_before_it_is_needed() -> None:
+    code = "import sys, sslbook.cli; print({'torch', 'papermill', 'matplotlib', 'numpy'} & set(sys.modules))"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout == "set()\n"
+
+
+def test_what_is_not_installed_is_named(
+    book: Book, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "sslbook.book.chapters", None)
+
+    def absent(options: object) -> int:
+        raise ModuleNotFoundError("No module named 'papermill'", name="papermill")
+
+    monkeypatch.setattr(cli, "execute", absent)
+    assert cli.main(["execute"]) == 2
+    assert "papermill is not installed; this command needs: pip install 'sslbook[book]'" in capsys.readouterr().err
+
+
+def test_execute_compares_and_updates(book: Book, executed: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["execute"]) == 1
+    printed = capsys.readouterr().out
+    assert "good (quick): 1 number not as expected:\n  gap: new, with the value 1e-15" in printed
+    assert "If that is meant: sslbook execute good --scale quick --update-expected" in printed
+
+    assert cli.main(["execute", "good", "--update-expected"]) == 0
+    assert "data/expected/good.quick.json: 1 change" in capsys.readouterr().out
+    assert cli.main(["execute"]) == 0
+    assert "As expected: 1 number." in capsys.readouterr().out
+    assert executed == ["good", "other"], "what has not changed runs once"
+    assert cli.main(["execute", "good", "--force"]) == 0
+    assert executed == ["good", "other", "good"]
+
+
+def test_another_seed_is_not_compared(book: Book, executed: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["execute", "--seed", "3"]) == 0
+    assert "this is seed 3" in capsys.readouterr().out
+
+
+def test_a_failed_chapter_gives_status_1_and_is_not_compared(book: Book, executed: list[str], capsys) -> None:
+    path = book.chapters / "other.md"
+    path.write_text(path.read_text() + "fails\n")
+    assert cli.main(["execute", "--update-expected"]) == 1
+    assert "Failed: other." in capsys.readouterr().out
+    assert book.expected("good", "quick").exists()
+    assert not book.expected("other", "quick").exists()
+
+
+def test_build(book: Book, executed: list[str], rendered: list[dict], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["build"]) == 1
+    assert not rendered, "numbers that nobody expects stop the build"
+    assert cli.main(["execute", "--update-expected"]) == 0
+    assert cli.main(["build"]) == 0
+    assert "good.html#check-gap" in rendered[0]["chapters/ledger"]
+    assert capsys.readouterr().out.endswith(f"Open {(book.html / 'index.html').as_uri()}\n")
+
+    assert cli.main(["build"]) == 0
+    assert (len(executed), len(rendered)) == (2, 1), "nothing changed: nothing runs and nothing is rendered"
+    assert "The pages are up to date." in capsys.readouterr().out
+
+    (book.html / "index.html").write_text("touched")
+    assert cli.main(["build"]) == 0
+    (book.root / "_config.yml").write_text("title: Other\n")
+    assert cli.main(["build"]) == 0
+    assert len(rendered) == 3, "touched pages and a new configuration are rendered again"
+
+
+def test_bad_pages_stop_the_build_each_time(
+    book: Book, executed: list[str], rendered: list[dict], monkeypatch, capsys
+) -> None:
+    assert cli.main(["execute", "--update-expected"]) == 0
+    good = render.build
+
+    def build(*arguments, **named) -> Path:
+        first = good(*arguments, **named)
+        first.write_text('<a href="nowhere.html">open</a>')
+        return first
+
+    monkeypatch.setattr(render, "build", build)
+    for _ in range(2):
+        assert cli.main(["build"]) == 1
+        assert "index.html: nowhere.html leads to no file" in capsys.readouterr().out
+
+
+def test_a_verdict_without_a_check_stops_the_build(
+    book: Book, executed: list[str], rendered: list[dict], capsys
+) -> None:
+    assert cli.main(["execute", "--update-expected"]) == 0
+    book.claims.write_text(book.claims.read_text().replace("verdict: open", "verdict: holds"))
+    assert cli.main(["build"]) == 1
+    assert "A-Thm2: its verdict is 'holds', but no executed check carries its id" in capsys.readouterr().out
+    assert not rendered
+
+
+def test_build_without_executing(book: Book, executed: list[str], rendered: list[dict], capsys) -> None:
+    assert cli.main(["build", "--no-execute"]) == 1
+    assert "Run: sslbook execute good other" in capsys.readouterr().out
+    assert cli.main(["execute", "--update-expected"]) == 0
+    assert cli.main(["build", "--no-execute"]) == 0
+    path = book.chapters / "good.md"
+    path.write_text(path.read_text() + "New prose.\n")
+    assert cli.main(["build", "--no-execute"]) == 1, "the page would not be the source's"
+
+
+def test_ledger(book: Book, executed: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    cli.main(["execute"])
+    capsys.readouterr()
+    assert cli.main(["ledger", "--json"]) == 0
+    objects = json.loads(capsys.readouterr().out)
+    assert [(item["id"], item["verdict"], item["value"]) for item in objects] == [
+        ("A-Thm1", "open", 1e-15),
+        ("A-Thm2", "open", None),
+    ]
+    assert cli.main(["ledger"]) == 0
+    assert capsys.readouterr().out.splitlines()[0] == "A-Thm1  good           open  1e-15 ≤ 1e-12"
+
+
+def test_notebooks(book: Book, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["notebooks", str(tmp_path / "out")]) == 0
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["good.ipynb", "other.ipynb"]
+
+
+def test_bench_passes_the_rest_of_the_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import sslbook.bench
+
+    (tmp_path / "tiny_bench.py").write_text("def main(arguments):\n    print(arguments)\n    return 0\n")
+    monkeypatch.setattr(sslbook.bench, "__path__", [*sslbook.bench.__path__, str(tmp_path)])
+    assert cli.main(["bench", "tiny_bench", "--repeats", "3"]) == 0
+    assert capsys.readouterr().out == "['--repeats', '3']\n"
+
+
+def test_interrupting_gives_status_130(book: Book, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(*arguments: object, **named: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(execute, "execute", stop)
+    assert cli.main(["execute"]) == 130

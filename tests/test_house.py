@@ -1,0 +1,285 @@
+"""The house rules that a machine can hold: which way imports point, how long a file may grow, what is packaged and pinned."""
+
+from __future__ import annotations
+
+import ast
+import graphlib
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.version import Version
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "sslbook"
+LONGEST = 400
+"""Lines in a Python file."""
+
+GROUND = {"connection", "images", "losses", "networks", "operators"}
+"""The shared ground. A module of the package's first level that is neither here nor below is a chapter's."""
+UPPER = {"bench", "book", "training"}
+TOP = {"cli", "__main__"}
+
+Graph = dict[str, set[str]]
+
+
+# --- imports ---------------------------------------------------------------------------------------------------------
+
+
+def module_name(path: Path, package: Path = PACKAGE) -> str:
+    parts = path.relative_to(package.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imports_of(tree: ast.AST, module: str, *, is_package: bool) -> Iterator[str]:
+    """Absolute names of what a module imports when it runs, wherever the statement stands; not under TYPE_CHECKING."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            continue
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                above = module.split(".")[: len(module.split(".")) - node.level + is_package]
+                base = ".".join([*above, base] if base else above)
+            yield from (f"{base}.{alias.name}" for alias in node.names)
+        yield from imports_of(node, module, is_package=is_package)
+
+
+def import_graph(package: Path = PACKAGE) -> Graph:
+    """Module -> the package's own modules that it imports. An attribute's name is cut back to the module it lives in."""
+    files = {module_name(path, package): path for path in package.rglob("*.py")}
+    graph: Graph = {}
+    for module, path in files.items():
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        graph[module] = set()
+        for name in imports_of(tree, module, is_package=path.name == "__init__.py"):
+            while name and name not in files:
+                name = name.rpartition(".")[0]
+            if name and name != module:
+                graph[module].add(name)
+    return graph
+
+
+def room(module: str) -> str:
+    """The room of a module: sslbook.book.claims -> book; the package itself -> ''."""
+    return module.split(".")[1] if "." in module else ""
+
+
+def floor(room_name: str) -> int:
+    if room_name in TOP:
+        return 3
+    if room_name in UPPER:
+        return 2
+    return 0 if room_name in GROUND else 1
+
+
+def wrong_arrows(graph: Graph) -> list[str]:
+    """Imports that point up, or sideways into another room; the ground is one room, and so are the command line's modules."""
+    wrong = []
+    for module, targets in graph.items():
+        for target in sorted(targets):
+            here, there = room(module), room(target)
+            if here == there or not there:  # within a room; the package itself holds only the version
+                continue
+            same_floor_allowed = floor(here) in (0, 3)
+            lower = floor(there) < floor(here) or (floor(there) == floor(here) and same_floor_allowed)
+            if not here or not lower:
+                wrong.append(f"{module} imports {target}")
+    return wrong
+
+
+def test_imports_run_one_way() -> None:
+    graph = import_graph()
+    assert {f"sslbook.{name}" for name in ("losses", "networks", "covariance", "cli")} <= set(graph)
+    assert wrong_arrows(graph) == []
+
+
+@pytest.mark.parametrize(
+    ("module", "target"),
+    [
+        ("sslbook.losses", "sslbook.covariance"),
+        ("sslbook.covariance", "sslbook.dual_networks"),
+        ("sslbook.covariance", "sslbook.book.claims"),
+        ("sslbook.bench.covariance", "sslbook.book.records"),
+        ("sslbook.book.render", "sslbook.cli"),
+        ("sslbook", "sslbook.losses"),
+    ],
+)
+def test_a_wrong_arrow_is_seen(module: str, target: str) -> None:
+    assert wrong_arrows({module: {target}}) == [f"{module} imports {target}"]
+
+
+def test_there_are_no_import_cycles() -> None:
+    list(graphlib.TopologicalSorter(import_graph()).static_order())
+
+
+def test_a_cycle_is_seen(tmp_path: Path) -> None:
+    package = tmp_path / "sslbook"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "losses.py").write_text("def f():\n    from .networks import g\n")
+    (package / "networks.py").write_text("import sslbook.losses\n")
+    with pytest.raises(graphlib.CycleError):
+        list(graphlib.TopologicalSorter(import_graph(package)).static_order())
+
+
+# --- size, package, requirements -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("folder", ["sslbook", "tests", "tools"])
+def test_no_file_is_too_long(folder: str) -> None:
+    files = list((ROOT / folder).rglob("*.py"))
+    assert files
+    lengths = {path.name: len(path.read_text(encoding="utf-8").splitlines()) for path in files}
+    assert {name: lines for name, lines in lengths.items() if lines > LONGEST} == {}
+
+
+def rooms() -> set[str]:
+    """What stands at the package's first level: modules, and folders of modules."""
+    inside = {path.stem for path in PACKAGE.glob("*.py")} | {path.parent.name for path in PACKAGE.glob("*/*.py")}
+    return inside - {"__init__", "__main__"}
+
+
+def test_every_chapter_module_has_its_room() -> None:
+    """One name for a subject: chapters/x.md, sslbook/x.py, tests/test_x.py."""
+    tests = {path.stem.removeprefix("test_") for path in (ROOT / "tests").glob("test_*.py")}
+    assert rooms() - UPPER - tests == set()
+    chapters = {path.stem for path in (ROOT / "chapters").glob("*.md")}
+    assert rooms() - GROUND - UPPER - TOP - chapters == set()
+
+
+def project() -> dict:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+
+
+def test_every_subpackage_is_packaged() -> None:
+    folders = {module_name(path.parent / "__init__.py") for path in PACKAGE.rglob("__init__.py")}
+    assert set(project()["tool"]["setuptools"]["packages"]) == folders | {"sslbook.data"}
+    strays = {path.parent for path in PACKAGE.rglob("*.py")} - {path.parent for path in PACKAGE.rglob("__init__.py")}
+    assert strays == set(), "a folder with modules but without __init__.py would not be packaged"
+
+
+def lock_pins() -> dict[str, Version]:
+    text = (ROOT / "requirements.lock").read_text(encoding="utf-8")
+    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
+    assert all(re.match(r"[a-z0-9]", line) for line in lines), "an option, such as an extra index, is no pin"
+    pins = {}
+    for requirement in map(Requirement, lines):
+        (specifier,) = requirement.specifier
+        assert specifier.operator == "==", requirement
+        assert "+" not in specifier.version, f"{requirement}: a local build that a stranger can't get"
+        pins[canonical(requirement.name)] = Version(specifier.version)
+    return pins
+
+
+def canonical(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def test_the_lock_satisfies_the_ranges() -> None:
+    pins, table = lock_pins(), project()["project"]
+    ranges = [*table["dependencies"], *(line for extra in table["optional-dependencies"].values() for line in extra)]
+    for requirement in map(Requirement, ranges):
+        pin = pins.get(canonical(requirement.name))
+        assert pin is not None, f"{requirement} is not in requirements.lock: make lock"
+        assert requirement.specifier.contains(pin), f"requirements.lock has {requirement.name} {pin}: make lock"
+
+
+IMPORT_ALONE = """
+import importlib, sys
+
+class Absent:
+    names = {names!r}
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in self.names:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Absent())
+import sslbook
+assert "torch" not in sys.modules, "import sslbook should cost nothing"
+try:
+    import papermill
+except ModuleNotFoundError:
+    pass
+else:
+    raise AssertionError("the test hides nothing")
+for name in {modules!r}:
+    importlib.import_module(name)
+from sslbook.book import begin, check, claim, measure, recorded, show
+"""
+
+
+def test_the_package_works_without_the_books_extras() -> None:
+    hidden = {
+        "papermill",
+        "jupytext",
+        "jupyter_book",
+        "sphinx",
+        "myst_nb",
+        "nbclient",
+        "nbformat",
+        "ipywidgets",
+        "bs4",
+        "yaml",
+    }
+    modules = [f"sslbook.{name}" for name in sorted(rooms())]
+    script = IMPORT_ALONE.format(names=hidden, modules=modules)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
+# --- commands and workflows ------------------------------------------------------------------------------------------
+
+
+def make_targets() -> set[str]:
+    return set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), flags=re.MULTILINE))
+
+
+def promised_targets(text: str) -> set[str]:
+    """Targets named in code: `make book test PORT=1` -> book, test."""
+    named: set[str] = set()
+    for words in re.findall(r"(?:^|`|run: |: |&& )make ((?:[a-z]+ ?)+)", text, flags=re.MULTILINE):
+        named |= set(words.split())
+    return named
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        "README.md",
+        "CONTRIBUTING.md",
+        "chapters/reproduce.md",
+        ".ci/run",
+        *(f".github/workflows/{n}.yml" for n in ("cpu", "gpu", "pages")),
+    ],
+)
+def test_commands_that_are_promised_exist(file: str) -> None:
+    text = (ROOT / file).read_text(encoding="utf-8")
+    assert promised_targets(text) - make_targets() == set()
+
+
+def test_an_empty_promise_is_seen() -> None:
+    assert promised_targets("Then `make coffee` and\nmake book test\n") == {"coffee", "book", "test"}
+    assert "coffee" not in make_targets()
+
+
+def test_ci_runs_the_commands_of_the_readme() -> None:
+    readme = promised_targets((ROOT / "README.md").read_text(encoding="utf-8"))
+    ci = promised_targets((ROOT / ".ci" / "run").read_text(encoding="utf-8"))
+    assert {"book", "test"} <= readme & ci
+
+
+def test_workflows_pass_actionlint() -> None:
+    program = shutil.which("actionlint")
+    if program is None:
+        pytest.skip("no actionlint here; get it: https://github.com/rhysd/actionlint/blob/main/docs/install.md")
+    done = subprocess.run([program, "-no-color"], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout

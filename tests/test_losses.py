@@ -1,0 +1,558 @@
+"""Losses: closed forms, gradients, Theorem 2 as a property, limits, and the batch form against other code."""
+
+from __future__ import annotations
+
+import functools
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.special import expit, logsumexp, softmax
+from torch import Tensor
+from torch.nn import functional as F
+
+from sslbook import losses
+from sslbook.losses import (
+    contrastive,
+    exact,
+    half_squared_distance,
+    info_nce,
+    joint_pair_weight,
+    pair_distances,
+    pair_weight,
+    partials,
+    quadratic,
+    simple,
+    soft_triplet,
+)
+
+EPS = torch.finfo(torch.float64).eps
+# Forward-mode differentiation inside torch 2.x calls a function of its own that it has deprecated.
+forward_mode = pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
+VIEWS = ("both_views", "other_view", "same_view")
+
+
+def distances(*shape: int, h: int, seed: int = 0, scale: float = 1.0) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    r_pos = scale * torch.rand(shape, generator=generator, dtype=torch.float64)
+    r_neg = scale * torch.rand((*shape, h), generator=generator, dtype=torch.float64)
+    return r_pos, r_neg
+
+
+def embeddings(*shape: int, seed: int = 0) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    z1 = torch.randn(*shape, generator=generator, dtype=torch.float64)
+    return z1, z1 + 0.5 * torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+
+# ------------------------------------------------------------------------------ closed forms
+
+
+def test_half_squared_distance():
+    a = torch.tensor([[1.0, 2.0], [0.0, 0.0]])
+    b = torch.tensor([[4.0, 6.0], [0.0, 0.0]])
+    assert half_squared_distance(a, b).tolist() == [12.5, 0.0]
+    assert half_squared_distance(a[:, None], b).shape == (2, 2)
+
+
+def test_half_squared_distance_of_unit_vectors_is_one_minus_cosine():
+    z1, z2 = (F.normalize(z, dim=-1) for z in embeddings(7, 3))
+    torch.testing.assert_close(half_squared_distance(z1, z2), 1 - F.cosine_similarity(z1, z2))
+
+
+def closed_forms() -> dict[str, tuple[losses.Callable[..., Tensor], losses.Callable[..., np.ndarray]]]:
+    """Our loss, and the formula as printed, in NumPy (safe only for moderate distances)."""
+    tau, margin, beta = 0.3, 0.2, -0.4
+
+    def printed_nce(p: np.ndarray, n: np.ndarray) -> np.ndarray:
+        positive = np.exp(-p / tau)
+        return -np.log(positive / (positive + np.exp(-n / tau).sum(-1)))
+
+    def printed_nce_half(p: np.ndarray, n: np.ndarray) -> np.ndarray:
+        positive = np.exp(-p / tau)
+        return -np.log(positive / (0.5 * positive + np.exp(-n / tau).sum(-1)))
+
+    return {
+        "simple": (simple, lambda p, n: p - n.mean(-1)),
+        "simple-beta": (functools.partial(simple, beta=beta), lambda p, n: 0.6 * p - n.mean(-1)),
+        "soft_triplet": (
+            functools.partial(soft_triplet, tau=tau, margin=margin),
+            lambda p, n: tau * np.log(1 + np.exp((p[..., None] - n + margin) / tau)).mean(-1),
+        ),
+        "info_nce": (functools.partial(info_nce, tau=tau), printed_nce),
+        "info_nce-epsilon": (functools.partial(info_nce, tau=tau, epsilon=0.5), printed_nce_half),
+        "info_nce-decoupled": (
+            functools.partial(info_nce, tau=tau, epsilon=0.0),
+            lambda p, n: p / tau + logsumexp(-n / tau, axis=-1),
+        ),
+        "exact": (
+            lambda p, n: exact(p, n, 2 * n.detach(), tau=tau),
+            lambda p, n: (expit(-2 * n / tau) / tau * (p[..., None] - n)).sum(-1),
+        ),
+        "exact-triplet": (
+            lambda p, n: exact(p, n, 2 * n.detach(), tau=tau, margin=margin, weight="soft_triplet"),
+            lambda p, n: (expit((margin - 2 * n) / tau) * (p[..., None] - n)).sum(-1),
+        ),
+        "quadratic": (quadratic, lambda p, n: p - n.sum(-1) / (n.shape[-1] + 1)),
+    }
+
+
+@pytest.mark.parametrize("name", closed_forms())
+@pytest.mark.parametrize("h", [1, 5])
+@pytest.mark.parametrize("leading", [(), (4,), (2, 3)])
+def test_value_is_the_printed_formula(name, h, leading):
+    ours, printed = closed_forms()[name]
+    r_pos, r_neg = distances(*leading, h=h)
+    value = ours(r_pos, r_neg)
+    assert value.shape == leading
+    np.testing.assert_allclose(value.numpy(), printed(r_pos.numpy(), r_neg.numpy()), rtol=1e-13, atol=1e-15)
+    single = ours(r_pos.float(), r_neg.float())
+    assert single.dtype == torch.float32
+    torch.testing.assert_close(single.double(), value, rtol=1e-5, atol=1e-6)
+
+
+@forward_mode
+@pytest.mark.parametrize("name", closed_forms())
+@pytest.mark.parametrize("h", [1, 4])
+def test_gradients(name, h):
+    ours, _ = closed_forms()[name]
+    inputs = tuple(t.requires_grad_() for t in distances(3, h=h))
+    frozen = inputs[1].detach().clone()  # finite differences must not move the stop-gradient weights
+    if name.startswith("exact"):
+        weight = "info_nce" if name == "exact" else "soft_triplet"
+
+        def ours(p: Tensor, n: Tensor) -> Tensor:
+            return exact(p, n, frozen, tau=0.3, margin=0.2, weight=weight)
+
+    assert torch.autograd.gradcheck(ours, inputs, check_forward_ad=True, atol=1e-8)
+    if name.startswith(("simple", "exact", "quadratic")):  # linear: there is no second derivative to check
+        return
+    assert torch.autograd.gradgradcheck(ours, inputs, atol=1e-8)
+
+
+@pytest.mark.parametrize("h", [1, 6])
+def test_partials_of_info_nce_are_equations_43_and_44(h):
+    tau = 0.2
+    r_pos, r_neg = distances(5, h=h)
+    share = softmax(-np.concatenate([r_pos.numpy()[:, None], r_neg.numpy()], -1) / tau, axis=-1)
+    got = partials(functools.partial(info_nce, tau=tau), r_pos, r_neg)
+    np.testing.assert_allclose(got.pos.numpy(), (1 - share[:, 0]) / tau, rtol=1e-13)
+    np.testing.assert_allclose(got.neg.numpy(), -share[:, 1:] / tau, rtol=1e-13)
+
+
+def test_partials_leave_the_inputs_alone_and_work_without_grad():
+    r_pos, r_neg = distances(3, h=2)
+    with torch.no_grad():
+        got = partials(simple, r_pos, r_neg)
+    assert not r_pos.requires_grad
+    assert not r_neg.requires_grad
+    assert got.pos.tolist() == [1.0] * 3
+    assert got.neg.tolist() == [[-0.5, -0.5]] * 3
+
+
+def test_partials_of_a_loss_that_ignores_the_negatives():
+    r_pos, r_neg = distances(3, h=2)
+    assert partials(lambda p, n: 2 * p, r_pos, r_neg).neg.tolist() == [[0.0, 0.0]] * 3
+
+
+# ------------------------------------------------------------------ Theorem 2, as a property
+
+
+def sum_rule_gap(loss_fn, r_pos: Tensor, r_neg: Tensor, beta: float = 0.0) -> float:
+    """How far the partials' sum is from ``beta``, relative to their size (0 where all of them vanish)."""
+    pos, neg = partials(loss_fn, r_pos, r_neg)
+    size = pos.abs() + neg.abs().sum(-1) + abs(beta)
+    gap = (pos + neg.sum(-1) - beta).abs() / torch.where(size > 0, size, 1.0)
+    return float(gap.max())
+
+
+@st.composite
+def anchors(draw, largest: float = 1e4):
+    """One to three anchors with one to eight negatives, at any distances up to ``largest``."""
+    count, h = draw(st.integers(1, 3)), draw(st.integers(1, 8))
+    numbers = st.floats(0, largest, allow_subnormal=False)
+    flat = draw(st.lists(numbers, min_size=count * (h + 1), max_size=count * (h + 1)))
+    r = torch.tensor(flat, dtype=torch.float64).reshape(count, h + 1)
+    return r[:, 0], r[:, 1:]
+
+
+taus = st.floats(-3, 3).map(lambda exponent: 10**exponent)
+margins = st.floats(0, 100, allow_subnormal=False)
+
+
+def theorem2_losses(tau: float, margin: float):
+    return {
+        "simple": simple,
+        "soft_triplet": functools.partial(soft_triplet, tau=tau, margin=margin),
+        "info_nce": functools.partial(info_nce, tau=tau),
+    }
+
+
+@settings(deadline=None)
+@given(anchors(), taus, margins)
+def test_partials_sum_to_zero_and_have_the_right_signs(pairs, tau, margin):
+    r_pos, r_neg = pairs
+    for loss_fn in theorem2_losses(tau, margin).values():
+        assert torch.isfinite(loss_fn(r_pos, r_neg)).all()
+        pos, neg = partials(loss_fn, r_pos, r_neg)
+        # Up to 1e7 temperatures apart: a partial may underflow to zero, but not change sign.
+        assert (pos >= 0).all()
+        assert (neg <= 0).all()
+        assert sum_rule_gap(loss_fn, r_pos, r_neg) <= 16 * EPS
+
+
+@settings(deadline=None)
+@given(anchors(largest=300), st.floats(0, 300))
+def test_signs_are_strict_where_nothing_underflows(pairs, margin):
+    for loss_fn in theorem2_losses(1.0, margin).values():
+        pos, neg = partials(loss_fn, *pairs)
+        assert (pos > 0).all()
+        assert (neg < 0).all()
+
+
+@settings(deadline=None)
+@given(anchors(), st.floats(-5, 5))
+def test_partials_of_the_extended_loss_sum_to_beta(pairs, beta):
+    loss_fn = functools.partial(simple, beta=beta)
+    assert sum_rule_gap(loss_fn, *pairs, beta=beta) <= 16 * EPS
+
+
+@settings(deadline=None)
+@given(anchors(), taus, st.floats(0, 4))
+def test_info_nce_keeps_the_sum_rule_for_every_epsilon(pairs, tau, epsilon):
+    # epsilon = 0 drops the positive pair from the denominator: the loss still sees differences alone.
+    assert sum_rule_gap(functools.partial(info_nce, tau=tau, epsilon=epsilon), *pairs) <= 16 * EPS
+
+
+@settings(deadline=None)
+@given(anchors(), anchors(), taus, margins)
+def test_exact_keeps_the_sum_rule(pairs, clean, tau, margin):
+    r_pos, r_neg = pairs
+    r_clean = clean[1].flatten()[0] * torch.ones_like(r_neg) + r_neg
+    for weight in ("simple", "soft_triplet", "info_nce"):
+        loss_fn = functools.partial(exact, r_clean=r_clean, tau=tau, margin=margin, weight=weight)
+        assert sum_rule_gap(loss_fn, r_pos, r_neg) <= 16 * EPS
+
+
+BROKEN = {
+    "the positive left out of InfoNCE's numerator": lambda p, n: torch.logsumexp(
+        torch.cat([-p[..., None], -n], -1), -1
+    ),
+    "the positive counted twice in InfoNCE's numerator": lambda p, n: info_nce(p, n, tau=1.0) + p,
+    "negatives summed where the mean belongs": lambda p, n: p - n.sum(-1),
+    "the positive's distance not halved": lambda p, n: info_nce(2 * p, n, tau=1.0),
+    "no gradient through the negatives": lambda p, n: soft_triplet(p, n.detach(), tau=1.0),
+    "quadratic: the pairs i = j attract": quadratic,
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_the_sum_rule_rejects_broken_losses(name):
+    assert sum_rule_gap(BROKEN[name], *distances(4, h=3)) > 0.01
+
+
+def test_the_signs_reject_swapped_pairs():
+    r_pos, r_neg = distances(4, h=1)
+    swapped = partials(lambda p, n: info_nce(n[..., 0], p[..., None], tau=1.0), r_pos, r_neg)
+    assert (swapped.pos < 0).all()  # the sum rule alone would not see it
+    assert sum_rule_gap(lambda p, n: info_nce(n[..., 0], p[..., None], tau=1.0), r_pos, r_neg) <= 16 * EPS
+
+
+@pytest.mark.parametrize("h", [1, 2, 7])
+def test_quadratic_is_a_scaled_extended_simple_loss(h):
+    r_pos, r_neg = distances(5, h=h)
+    torch.testing.assert_close(quadratic(r_pos, r_neg), h / (h + 1) * simple(r_pos, r_neg, beta=1 / h))
+    pos, neg = partials(quadratic, r_pos, r_neg)
+    torch.testing.assert_close(pos + neg.sum(-1), torch.full_like(pos, 1 / (h + 1)))
+
+
+# ---------------------------------------------------------------------------- limits, stability
+
+
+@pytest.mark.parametrize("tau", [1e-1, 1e-3, 1e-6, 1e-12])
+@pytest.mark.parametrize("margin", [0.0, 0.3])
+def test_soft_triplet_tends_to_the_hinge(tau, margin):
+    r_pos, r_neg = distances(50, h=3)
+    hinge = (r_pos[:, None] - r_neg + margin).clamp(min=0).mean(-1)
+    excess = soft_triplet(r_pos, r_neg, tau=tau, margin=margin) - hinge
+    assert (excess >= -1e-15).all()
+    assert (excess <= tau * math.log(2) + 1e-15).all()
+    at_the_kink = soft_triplet(r_pos, (r_pos + margin)[:, None], tau=tau, margin=margin)
+    torch.testing.assert_close(at_the_kink, torch.full_like(r_pos, tau * math.log(2)), rtol=1e-3, atol=1e-16)
+
+
+@pytest.mark.parametrize("tau", [1e-1, 1e-3, 1e-6])
+def test_info_nce_tends_to_the_hinge_of_the_hardest_negative(tau):
+    r_pos, r_neg = distances(50, h=3)
+    excess = tau * info_nce(r_pos, r_neg, tau=tau) - (r_pos - r_neg.amin(-1)).clamp(min=0)
+    assert (excess >= -1e-15).all()
+    assert (excess <= tau * math.log(4) + 1e-15).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("sign", [-1, 1])
+def test_stable_at_ten_thousand_temperatures(dtype, sign):
+    tau = 1e-2
+    r_pos = torch.full((1,), 100.0 if sign > 0 else 0.0, dtype=dtype)
+    r_neg = torch.full((1, 2), 100.0 if sign < 0 else 0.0, dtype=dtype)
+    nce, triplet = functools.partial(info_nce, tau=tau), functools.partial(soft_triplet, tau=tau)
+    expected = 1e4 + math.log(2) if sign > 0 else 0.0
+    tolerance = {"rtol": 4 * torch.finfo(dtype).eps, "atol": 0.0}
+    torch.testing.assert_close(nce(r_pos, r_neg), torch.tensor([expected], dtype=dtype), **tolerance)
+    torch.testing.assert_close(triplet(r_pos, r_neg), torch.tensor([100.0 * (sign > 0)], dtype=dtype), **tolerance)
+    slope = partials(nce, r_pos, r_neg)
+    torch.testing.assert_close(slope.pos, torch.tensor([100.0 * (sign > 0)], dtype=dtype), **tolerance)
+    assert torch.isfinite(slope.neg).all()
+
+
+@pytest.mark.parametrize("gap", [-40.0, -21.0, 0.0, 19.0, 21.0, 35.0])
+def test_full_precision_on_both_sides_of_zero(gap):
+    # softplus(21) of torch drops exp(-21): a relative 4e-11, which this refuses.
+    expected = max(gap, 0.0) + math.log1p(math.exp(-abs(gap)))
+    r_pos = torch.tensor(50.0 + gap, dtype=torch.float64)
+    r_neg = torch.tensor([50.0], dtype=torch.float64)
+    for loss_fn in (info_nce, soft_triplet):
+        assert loss_fn(r_pos, r_neg, tau=1.0).item() == pytest.approx(expected, rel=1e-14)
+    if gap == 21:
+        assert F.softplus(r_pos - r_neg).item() != pytest.approx(expected, rel=1e-14)
+
+
+# ---------------------------------------------------------------------- the weights of Theorem 4
+
+
+@settings(deadline=None)
+@given(st.floats(0, 1e4), taus, margins)
+def test_pair_weight_is_the_slope_at_the_clean_pair(r, tau, margin):
+    r_pos, r_neg = torch.zeros(1, dtype=torch.float64), torch.tensor([[r]], dtype=torch.float64)
+    for name, loss_fn in theorem2_losses(tau, margin).items():
+        slope = -partials(loss_fn, r_pos, r_neg).neg
+        torch.testing.assert_close(pair_weight(r_neg, name, tau=tau, margin=margin), slope, rtol=1e-12, atol=1e-300)
+
+
+def test_pair_weight_is_equation_6():
+    r, tau, margin = np.linspace(0, 3, 7), 0.4, 0.5
+    tensor = torch.from_numpy(r)
+    triplet = np.exp(-(r - margin) / tau) / (1 + np.exp(-(r - margin) / tau))
+    nce = np.exp(-r / tau) / (1 + np.exp(-r / tau)) / tau
+    np.testing.assert_allclose(pair_weight(tensor, "soft_triplet", tau=tau, margin=margin), triplet, rtol=1e-14)
+    np.testing.assert_allclose(pair_weight(tensor, "info_nce", tau=tau), nce, rtol=1e-14)
+    assert pair_weight(tensor, "simple").tolist() == [1.0] * 7
+
+
+def test_triplet_weight_tends_to_an_indicator():
+    r = torch.tensor([0.1, 0.5, 0.9], dtype=torch.float64)
+    assert pair_weight(r, "soft_triplet", tau=1e-4, margin=0.5).tolist() == pytest.approx([1.0, 0.5, 0.0], abs=1e-15)
+
+
+@pytest.mark.parametrize("h", [1, 2, 9])
+def test_joint_pair_weight_is_the_slope_of_info_nce(h):
+    tau = 0.25
+    _, r = distances(4, h=h)
+    slope = -partials(functools.partial(info_nce, tau=tau), torch.zeros(4, dtype=r.dtype), r).neg
+    torch.testing.assert_close(joint_pair_weight(r, tau), slope)
+    alone = pair_weight(r, "info_nce", tau=tau)
+    if h == 1:
+        torch.testing.assert_close(joint_pair_weight(r, tau), alone)
+    else:  # the other negatives share the denominator
+        assert (joint_pair_weight(r, tau) < alone).all()
+
+
+def test_exact_has_the_slopes_of_info_nce_without_augmentation():
+    tau = 0.3
+    _, r = distances(4, h=1)
+    zero = torch.zeros(4, dtype=r.dtype)
+    ours = partials(lambda p, n: exact(p, n, r, tau=tau), zero, r)
+    theirs = partials(functools.partial(info_nce, tau=tau), zero, r)
+    torch.testing.assert_close(ours.pos, theirs.pos)
+    torch.testing.assert_close(ours.neg, theirs.neg)
+
+
+def test_exact_stops_the_gradient_of_its_weights():
+    r_pos, r_neg = distances(3, h=2)
+    r_clean = r_neg.clone().requires_grad_()
+    assert not exact(r_pos, r_neg, r_clean, tau=0.5).requires_grad
+
+
+# ------------------------------------------------------------------------------- pair distances
+
+
+def loop_distances(z1: np.ndarray, z2: np.ndarray, negatives: str) -> tuple[np.ndarray, np.ndarray]:
+    """The definition, one pair at a time."""
+    n = len(z1)
+
+    def r(a: np.ndarray, b: np.ndarray) -> float:
+        return 0.5 * float(((a - b) ** 2).sum())
+
+    towers = [(z1, z2), (z2, z1)] if negatives == "both_views" else [(z1, z2)]
+    pos, neg = [], []
+    for mine, partner in towers:
+        for i in range(n):
+            pos.append(r(mine[i], partner[i]))
+            pools = {"both_views": [z1, z2], "other_view": [z2], "same_view": [z1]}[negatives]
+            neg.append([r(mine[i], pool[j]) for pool in pools for j in range(n) if j != i])
+    return np.array(pos), np.array(neg)
+
+
+@pytest.mark.parametrize("negatives", VIEWS)
+@pytest.mark.parametrize("normalize", [False, True])
+@pytest.mark.parametrize("n", [2, 5])
+def test_pair_distances_are_the_definition(negatives, normalize, n):
+    z1, z2 = embeddings(n, 3)
+    got = pair_distances(z1, z2, normalize=normalize, negatives=negatives)
+    a, b = ((z / z.norm(dim=-1, keepdim=True) if normalize else z).numpy() for z in (z1, z2))
+    pos, neg = loop_distances(a, b, negatives)
+    assert got.pos.shape == (2 * n if negatives == "both_views" else n,)
+    assert got.neg.shape == ((2 * n, 2 * n - 2) if negatives == "both_views" else (n, n - 1))
+    np.testing.assert_allclose(got.pos, pos, rtol=1e-13)
+    np.testing.assert_allclose(got.neg, neg, rtol=1e-12)
+
+
+@pytest.mark.parametrize("negatives", VIEWS)
+def test_replicas_equal_the_same_batch_alone(negatives):
+    z1, z2 = embeddings(2, 3, 4, 5)
+    together = pair_distances(z1, z2, negatives=negatives)
+    for i in range(2):
+        for j in range(3):
+            alone = pair_distances(z1[i, j], z2[i, j], negatives=negatives)
+            torch.testing.assert_close(together.pos[i, j], alone.pos)
+            torch.testing.assert_close(together.neg[i, j], alone.neg)
+
+
+@forward_mode
+@pytest.mark.parametrize("negatives", VIEWS)
+def test_gradients_of_pair_distances(negatives):
+    inputs = tuple(z.requires_grad_() for z in embeddings(3, 2))
+
+    def both(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+        return tuple(pair_distances(a, b, normalize=True, negatives=negatives))
+
+    assert torch.autograd.gradcheck(both, inputs, check_forward_ad=True)
+
+
+def test_a_common_offset_costs_no_digits():
+    z1, z2 = (z.float() for z in embeddings(6, 3))
+    a, b = z1 + 1000, z2 + 1000
+    _, expected = loop_distances(a.double().numpy(), b.double().numpy(), "other_view")
+    centred = pair_distances(a, b, negatives="other_view").neg
+    np.testing.assert_allclose(centred, expected, rtol=1e-5)
+    gram = 0.5 * a.square().sum(-1)[:, None] + 0.5 * b.square().sum(-1) - a @ b.T  # without centring
+    off = gram[~torch.eye(6, dtype=torch.bool)].reshape(6, 5)
+    assert np.abs(off.numpy() - expected).max() > 1e-2
+
+
+# --------------------------------------------------------------------------------- batch losses
+
+
+def nt_xent(z1: Tensor, z2: Tensor, tau: float) -> Tensor:
+    """SimCLR's loss as most code bases write it: a cross-entropy over cosines."""
+    z = F.normalize(torch.cat([z1, z2]), dim=-1)
+    logits = (z @ z.T / tau).masked_fill(torch.eye(len(z), dtype=torch.bool), -math.inf)
+    return F.cross_entropy(logits, torch.arange(len(z)).roll(len(z1)))
+
+
+@pytest.mark.parametrize("tau", [0.05, 0.5])
+@pytest.mark.parametrize("n", [2, 16])
+def test_the_default_is_nt_xent(tau, n):
+    z1, z2 = (z.requires_grad_() for z in embeddings(n, 8))
+    ours, theirs = contrastive(z1, z2, tau=tau), nt_xent(z1, z2, tau)
+    torch.testing.assert_close(ours, theirs, rtol=1e-13, atol=1e-13)
+    for a, b in zip(torch.autograd.grad(ours, (z1, z2)), torch.autograd.grad(theirs, (z1, z2)), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-11, atol=1e-13)
+    assert contrastive(z1, z2, tau=tau, normalize=False).item() != pytest.approx(theirs.item(), rel=0.1)
+    assert contrastive(z1, z2, tau=2 * tau).item() != pytest.approx(
+        theirs.item(), rel=0.1
+    )  # ||a - b||^2, not half of it
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+def test_quadratic_is_minus_the_trace_of_the_contrastive_covariance(normalize):
+    z1, z2 = embeddings(6, 3)
+    ours = contrastive(z1, z2, "quadratic", normalize=normalize, negatives="same_view").item()
+    f, g = ((F.normalize(z, dim=-1) if normalize else z).numpy() for z in (z1, z2))
+    n = len(f)
+    covariance = np.zeros((3, 3))
+    for i in range(n):
+        for j in range(n):
+            covariance += np.outer(f[i] - f[j], f[i] - f[j]) - np.outer(f[i] - g[i], f[i] - g[i])
+    assert ours == pytest.approx(-np.trace(covariance) / (2 * n**2), rel=1e-12)
+    if normalize:  # in dot products, with the positives on the diagonal
+        dots = f @ f.T
+        np.fill_diagonal(dots, (f * g).sum(-1))
+        in_dots = -(1 + 1 / n) * np.diag(dots).mean() + dots.mean()
+        assert ours == pytest.approx(in_dots + 1 / n, rel=1e-12)
+
+
+@pytest.mark.parametrize("negatives", VIEWS)
+def test_exact_takes_its_weights_from_the_clean_pairs(negatives):
+    tau = 0.4
+    z1, z2 = embeddings(5, 3)
+    clean, _ = embeddings(5, 3, seed=1)
+    ours = contrastive(z1, z2, "exact", normalize=False, negatives=negatives, clean=clean, tau=tau)
+    pos, neg = loop_distances(z1.numpy(), z2.numpy(), negatives)
+    _, r = loop_distances(clean.numpy(), clean.numpy(), negatives)
+    expected = (expit(-r / tau) / tau * (pos[:, None] - neg)).sum(-1).mean()
+    assert ours.item() == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("loss", "params"),
+    [
+        ("simple", {"beta": 0.2}),
+        ("soft_triplet", {"tau": 0.5, "margin": 0.1}),
+        ("info_nce", {"tau": 0.5}),
+        ("quadratic", {}),
+        ("exact", {"tau": 0.5, "weight": "soft_triplet", "margin": 0.1}),
+    ],
+)
+def test_one_loss_per_replica(loss, params):
+    z1, z2 = embeddings(3, 4, 5)
+    extra = {"clean": z1} if loss == "exact" else {}
+    together = contrastive(z1, z2, loss, **extra, **params)
+    assert together.shape == (3,)
+    for i in range(3):
+        alone = {key: value[i] for key, value in extra.items()}
+        torch.testing.assert_close(together[i], contrastive(z1[i], z2[i], loss, **alone, **params))
+
+
+# ------------------------------------------------------------------------------------ bad input
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda p, n: info_nce(p, n, tau=0), ValueError, r"tau must be > 0, got 0"),
+        (lambda p, n: info_nce(p, n, tau=float("nan")), ValueError, r"tau must be finite, got nan"),
+        (lambda p, n: info_nce(p, n, tau="1"), TypeError, r"tau must be a number, got str"),
+        (lambda p, n: info_nce(p, n, tau=True), TypeError, r"tau must be a number, got bool"),
+        (lambda p, n: info_nce(p, n, tau=1, epsilon=-1), ValueError, r"epsilon must be >= 0, got -1"),
+        (lambda p, n: soft_triplet(p, n, tau=-1.0), ValueError, r"tau must be > 0, got -1.0"),
+        (lambda p, n: soft_triplet(p, n, tau=1, margin=-0.1), ValueError, r"margin must be >= 0, got -0.1"),
+        (lambda p, n: simple(p, n, beta=math.inf), ValueError, r"beta must be finite, got inf"),
+        (lambda p, n: simple(p, n[..., 0]), ValueError, r"\(\.\.\., H\), got \(3,\) and \(3,\)"),
+        (lambda p, n: simple(p[:1], n), ValueError, r"got \(1,\) and \(3, 2\)"),
+        (lambda p, n: quadratic(p, n[:, :0]), ValueError, r"H >= 1 negatives, got shape \(3, 0\)"),
+        (lambda p, n: simple(p.long(), n), TypeError, r"r_pos must have a floating dtype, got torch.int64"),
+        (lambda p, n: simple(p, n.tolist()), TypeError, r"r_neg must be a torch tensor, got list"),
+        (lambda p, n: exact(p, n, n[:, :1], tau=1), ValueError, r"r_clean must have the shape of r_neg"),
+        (lambda p, n: pair_weight(n, "info_nec", tau=1), ValueError, r"did you mean 'info_nce'\?"),
+        (lambda p, n: pair_weight(n, "info_nce"), TypeError, r"tau must be a number, got NoneType"),
+        (lambda p, n: pair_weight(n, "quadratic", tau=1), ValueError, r"loss must be one of simple, "),
+        (lambda p, n: joint_pair_weight(n[:, :0], 1.0), ValueError, r"H >= 1, got \(3, 0\)"),
+        (lambda p, n: half_squared_distance(n.int(), n), TypeError, r"a must have a floating dtype"),
+        (lambda p, n: pair_distances(n, n[:2]), ValueError, r"got \(3, 2\) and \(2, 2\)"),
+        (lambda p, n: pair_distances(n[:1], n[:1]), ValueError, r"N >= 2 samples"),
+        (lambda p, n: pair_distances(n, n, negatives="other"), ValueError, r"did you mean 'other_view'\?"),
+        (lambda p, n: contrastive(n, n, "triplet", tau=1), ValueError, r"did you mean 'soft_triplet'\?"),
+        (lambda p, n: contrastive(n, n, "exact", tau=1), ValueError, r"loss='exact' needs clean"),
+        (lambda p, n: contrastive(n, n, "exact", clean=n[:2], tau=1), ValueError, r"clean must have the shape of z1"),
+        (lambda p, n: contrastive(n, n, "simple", clean=n), ValueError, r"clean is for loss='exact' alone"),
+        (lambda p, n: contrastive(n, n, "info_nce"), TypeError, r"tau"),
+    ],
+)
+def test_bad_input_gets_a_sentence(call, error, message):
+    r_pos, r_neg = distances(3, h=2)
+    with pytest.raises(error, match=message):
+        call(r_pos, r_neg)

@@ -1,0 +1,326 @@
+#!/usr/bin/env python3
+"""Make the environment that builds and tests the book: ``python3 tools/environment.py [FOLDER]`` (default ``.venv``).
+
+It needs a Python of at least 3.11 and its own standard library, and nothing else.  Running it again only mends what
+is missing.  What it does:
+
+1. finds a Python (3.11 to 3.13 are what CI runs; a newer one is taken, with a warning, if there is no other);
+2. makes the virtual environment, afresh if the one that is there is broken or of another Python;
+3. installs the exact versions of ``requirements.lock``, apart from torch;
+4. installs torch, in the build that suits the machine (below);
+5. installs this package in place, tells JupyterLab to open a chapter as a notebook, and tries it all out.
+
+Which torch.  On Linux the package index's torch brings several gigabytes of CUDA libraries, so on a machine without an
+NVIDIA GPU these are tried in order: what is installed already; a wheel that pip is configured to find locally; the
+PyTorch project's CPU index; and only then the package index.  ``SSLBOOK_TORCH`` overrules that: ``cpu`` and ``cuda``
+name a build, ``system`` takes the torch of the Python underneath (clusters and containers often have a good one).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import NamedTuple, NoReturn
+
+ROOT = Path(__file__).resolve().parent.parent
+LOCK = ROOT / "requirements.lock"
+OLDEST, NEWEST_TESTED = (3, 11), (3, 13)
+CPU_INDEX = "https://download.pytorch.org/whl/cpu"
+TORCH_RANGE = "torch>=2.5,<3"
+TORCH_CHOICES = ("auto", "cpu", "cuda", "system")
+ATTEMPTS = 3
+TORCH_TRIAL = "import torch; assert float(torch.ones(2) @ torch.ones(2)) == 2.0; print(torch.__version__)"
+# A double click on a chapter opens it as a notebook and not as text.
+LAB_SETTINGS = {"@jupyterlab/docmanager-extension:plugin": {"defaultViewers": {"markdown": "Jupytext Notebook"}}}
+
+
+class Source(NamedTuple):
+    """One place that torch may come from: what to call it, and the arguments for pip."""
+
+    name: str
+    arguments: list[str]
+
+
+def say(text: str) -> None:
+    print(text, flush=True)
+
+
+def stop(text: str) -> NoReturn:
+    print(f"environment: {text}", file=sys.stderr, flush=True)
+    raise SystemExit(1)
+
+
+# --- finding a Python ------------------------------------------------------------------------------------------------
+
+
+def python_version(command: str) -> tuple[int, int] | None:
+    """Version of a Python that can make environments; None where it is absent, a stub, or lacks venv or ensurepip."""
+    probe = "import sys, venv, ensurepip; print(*sys.version_info[:2])"
+    try:
+        done = subprocess.run([command, "-c", probe], capture_output=True, text=True, timeout=60)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    if done.returncode != 0:
+        return None
+    major, minor = done.stdout.split()
+    return int(major), int(minor)
+
+
+def find_python() -> str:
+    """The Python to build on: the one running this if CI tests its version, else one on the path, else a newer one."""
+    names = [sys.executable, "python3.12", "python3.11", "python3.13", "python3", "python"]
+    newer = None
+    for name in names:
+        version = python_version(name)
+        if version is None or version < OLDEST:
+            continue
+        if version <= NEWEST_TESTED:
+            return name
+        newer = newer or name
+    if newer is None:
+        stop(
+            f"found no Python from {dotted(OLDEST)} on that can make environments (Debian keeps that part in python3-venv). "
+            "Install one, or name it: make book PYTHON=/path/to/python3"
+        )
+    say(f"  warning: {newer} is newer than {dotted(NEWEST_TESTED)}, the newest Python that the book is tested on")
+    return newer
+
+
+def dotted(version: tuple[int, int]) -> str:
+    return ".".join(map(str, version))
+
+
+# --- talking to pip --------------------------------------------------------------------------------------------------
+
+
+class Pip:
+    """pip of one environment: shows how far it is, keeps a log, tries again when the network fails."""
+
+    def __init__(self, python: Path, log: Path) -> None:
+        self.python, self.log = python, log
+
+    def install(self, *arguments: str, total: int = 0, attempts: int = ATTEMPTS) -> bool:
+        """Run ``pip install``; True if it worked.  ``total``: how many packages to count up to."""
+        # Compiling is left to `compile_all`, which uses every core.
+        command = [str(self.python), "-m", "pip", "install", "--no-compile", "--progress-bar", "off", *arguments]
+        for attempt in range(1, attempts + 1):
+            if attempt > 1:
+                say(f"  that failed; attempt {attempt} of {attempts}")
+                time.sleep(3 * attempt)
+            if self._run(command, total) == 0:
+                return True
+        return False
+
+    def _run(self, command: list[str], total: int) -> int:
+        seen = 0
+        with self.log.open("a", encoding="utf-8") as log:
+            log.write(f"\n$ {' '.join(command)}\n")
+            with subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+            ) as process:
+                assert process.stdout is not None
+                for line in process.stdout:
+                    log.write(line)
+                    if line.startswith(("Collecting ", "Processing ", "Requirement already satisfied")):
+                        seen += 1
+                        if total:
+                            progress(f"  fetched {seen} of about {total} packages", seen, total)
+                    elif line.startswith("Installing collected packages") and total:
+                        progress("", 0, 1)
+                        say("  writing them to disk")
+            return process.returncode
+
+    def tail(self, lines: int = 25) -> str:
+        return "\n".join(self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:])
+
+
+def progress(text: str, done: int, total: int) -> None:
+    """A line that rewrites itself on a terminal, and every fortieth step in a log."""
+    if sys.stdout.isatty():
+        sys.stdout.write(f"\r\x1b[2K{text}")
+        sys.stdout.flush()
+    elif done and (done % 40 == 0 or done == total):
+        say(text)
+
+
+# --- torch -----------------------------------------------------------------------------------------------------------
+
+
+def has_nvidia() -> bool:
+    """Whether this machine has an NVIDIA GPU with a working driver."""
+    if Path("/proc/driver/nvidia/version").exists():
+        return True
+    tool = shutil.which("nvidia-smi") or "/usr/lib/wsl/lib/nvidia-smi"
+    try:
+        listed = subprocess.run([tool, "-L"], capture_output=True, text=True, timeout=60)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return listed.returncode == 0 and "GPU" in listed.stdout
+
+
+def locked_torch() -> str:
+    """The version of torch in the lock, such as ``2.13.0``."""
+    found = re.search(r"^torch==([0-9.]+)", LOCK.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    if found is None:
+        stop(f"{LOCK.name} pins no torch")
+    return found.group(1)
+
+
+def torch_sources(version: str, *, cuda: bool, linux: bool) -> list[Source]:
+    """Where to look for torch, best place first.
+
+    A local wheel and the CPU index come with ``--no-deps``: the lock already holds what those builds need.  ``===`` asks
+    for the index's own build, which ``==`` would pass over for a local ``+cpu`` wheel of the same version.
+    """
+    local = ["--no-index", "--no-deps", "--only-binary=torch"]
+    index = [
+        Source("the package index", [f"torch==={version}" if cuda else f"torch=={version}"]),
+        Source("the package index (another version)", [TORCH_RANGE]),
+    ]
+    if cuda:
+        return index
+    nearby = [
+        Source("a wheel on this machine", [*local, f"torch=={version}"]),
+        Source("a wheel on this machine (another version)", [*local, TORCH_RANGE]),
+    ]
+    if not linux:  # elsewhere the package index's build is for the CPU anyway
+        return nearby + index
+    # "+cpu" in full, so that no other configured index can answer with a CUDA build.
+    cpu_index = ["--index-url", CPU_INDEX, "--retries", "2", "--timeout", "30", "--no-deps", f"torch=={version}+cpu"]
+    return [*nearby, Source("the PyTorch project's CPU index", cpu_index), *index]
+
+
+def torch_works(python: Path | str, *, on_cuda: bool = False) -> str | None:
+    """The version of torch that this Python imports and can compute with, if it is in the range; else None."""
+    trial = TORCH_TRIAL + ("; assert torch.cuda.is_available()" if on_cuda else "")
+    done = subprocess.run([str(python), "-c", trial], capture_output=True, text=True)
+    version = done.stdout.strip()
+    found = re.match(r"(\d+)\.(\d+)", version)
+    if done.returncode != 0 or found is None or not (2, 5) <= (int(found[1]), int(found[2])) < (3, 0):
+        return None
+    return version
+
+
+def install_torch(pip: Pip, pins: Path, choice: str, nvidia: bool) -> str:
+    """Make torch importable in the environment and return its version."""
+    present = torch_works(pip.python, on_cuda=choice == "cuda")
+    if present:
+        say(f"  torch {present} is there already")
+        return present
+    cuda = choice == "cuda" or (choice == "auto" and nvidia)
+    for source in torch_sources(locked_torch(), cuda=cuda, linux=platform.system() == "Linux"):
+        if source.name == "the package index" and not cuda and platform.system() == "Linux":
+            say("  no CPU build was found: the package index's may bring gigabytes of CUDA libraries (Ctrl-C stops)")
+        say(f"  from {source.name}: {source.arguments[-1]}")
+        local = "--no-index" in source.arguments
+        if pip.install("--constraint", str(pins), *source.arguments, attempts=1 if local else 2):
+            version = torch_works(pip.python)
+            if version:
+                return version
+            say("  it was installed but does not run here; trying the next place")
+    stop(f"torch could not be installed. The end of {pip.log}:\n{pip.tail()}")
+
+
+# --- the environment -------------------------------------------------------------------------------------------------
+
+
+def make_venv(folder: Path, base: str, system_packages: bool) -> Path:
+    """Create the environment if there is none that runs on the same Python; return its interpreter."""
+    python = folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+    settings = folder / "pyvenv.cfg"
+    moved = settings.exists() and str(folder) not in settings.read_text(encoding="utf-8")
+    if python.exists() and not moved and python_version(str(python)) == python_version(base):
+        say(f"  {folder.name} is there already")
+        return python
+    if folder.exists() and not settings.exists() and any(folder.iterdir()):
+        stop(f"{folder} exists and is not a virtual environment: it is left alone; name another folder")
+    options = ["--system-site-packages"] if system_packages else []
+    if subprocess.run([base, "-m", "venv", "--clear", *options, str(folder)]).returncode != 0:
+        stop(f"{base} could not make an environment in {folder} (on Debian: apt install python3-venv)")
+    return python
+
+
+def compile_all(python: Path) -> None:
+    """Byte-compile what was installed, on every core; without it the first import of everything would be slow."""
+    where = "import sysconfig; print(sysconfig.get_paths()['purelib'])"
+    site = subprocess.run([str(python), "-c", where], capture_output=True, text=True, check=True).stdout.strip()
+    # Some packages ship files that no Python can compile on purpose, so the status says nothing.
+    skip = r"[/\\](tests?|testing|idlelib)[/\\]"
+    subprocess.run([str(python), "-m", "compileall", "-qq", "-j", "0", "-x", skip, site], stdout=subprocess.DEVNULL)
+
+
+def write_lab_settings(folder: Path) -> None:
+    settings = folder / "share/jupyter/lab/settings/overrides.json"
+    settings.parent.mkdir(parents=True, exist_ok=True)
+    settings.write_text(json.dumps(LAB_SETTINGS, indent=2) + "\n", encoding="utf-8")
+
+
+def verify(python: Path, nvidia: bool) -> None:
+    """Import the package and its neighbours, check that versions agree, and that no CUDA came without a GPU."""
+    trial = "import sslbook, papermill, jupytext, jupyter_book; print(sslbook.__version__)"
+    done = subprocess.run([str(python), "-c", trial], capture_output=True, text=True, cwd=python.parent)
+    if done.returncode != 0:
+        stop(f"the environment does not work:\n{done.stderr}")
+    agreed = subprocess.run([str(python), "-m", "pip", "check"], capture_output=True, text=True)
+    if agreed.returncode != 0:
+        say(f"  warning: pip check says:\n{agreed.stdout}")
+    listed = subprocess.run([str(python), "-m", "pip", "list", "--format=freeze"], capture_output=True, text=True)
+    cuda = re.findall(r"^nvidia-\S+", listed.stdout, flags=re.MULTILINE)
+    if cuda and not nvidia:
+        say(f"  warning: {len(cuda)} CUDA packages came with torch, and this machine has no NVIDIA GPU")
+
+
+def main(arguments: list[str]) -> None:
+    if len(arguments) > 1 or any(argument.startswith("-") for argument in arguments):
+        print(__doc__)
+        raise SystemExit(0 if arguments in (["-h"], ["--help"]) else 2)
+    choice = os.environ.get("SSLBOOK_TORCH", "auto")
+    if choice not in TORCH_CHOICES:
+        stop(f"SSLBOOK_TORCH is {choice!r}; it may be one of {', '.join(TORCH_CHOICES)}")
+    began = time.monotonic()
+    folder = Path(arguments[0] if arguments else ".venv").absolute()
+
+    base = find_python()
+    nvidia = choice != "cpu" and has_nvidia()
+    if choice == "auto" and nvidia and torch_works(base, on_cuda=True):
+        choice = "system"  # it computes on the GPU already: nothing to download
+    version = python_version(base)
+    assert version is not None
+    say(f"[1/5] Python {dotted(version)} ({base}), {'an NVIDIA GPU' if nvidia else 'CPU only'}: making {folder.name}")
+    python = make_venv(folder, base, system_packages=choice == "system")
+    pip = Pip(python, folder / "pip.log")
+    pip.log.unlink(missing_ok=True)
+
+    pins = folder / "pins.txt"
+    lines = LOCK.read_text(encoding="utf-8").splitlines(keepends=True)
+    pins.write_text("".join(line for line in lines if not line.startswith("torch==")), encoding="utf-8")
+    total = sum(bool(re.match(r"\w", line)) and ";" not in line for line in lines)
+    say("[2/5] the exact versions of requirements.lock")
+    # The lock is complete, so there is nothing to resolve.
+    if not pip.install("--no-deps", "--requirement", str(pins), total=total):
+        stop(f"pip failed. The end of {pip.log}:\n{pip.tail()}")
+
+    say("[3/5] torch")
+    torch = install_torch(pip, pins, choice, nvidia)
+
+    say("[4/5] compiling, and sslbook itself, in place")
+    compile_all(python)
+    # The lock holds setuptools, so building the package needs no download.
+    if not pip.install("--no-deps", "--no-index", "--no-build-isolation", "--editable", str(ROOT), attempts=1):
+        stop(f"installing sslbook failed. The end of {pip.log}:\n{pip.tail()}")
+    write_lab_settings(folder)
+
+    say("[5/5] trying it out")
+    verify(python, nvidia)
+    say(f"The environment is ready: {folder.name}, torch {torch}, {time.monotonic() - began:.0f} s.")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
