@@ -118,6 +118,25 @@ def write_notebooks(options: argparse.Namespace) -> int:
     return 0
 
 
+def record(options: argparse.Namespace) -> int:
+    """``sslbook record``: make a recorded run again, with the function that made it, and write it with its provenance."""
+    from sslbook.book.records import RECORDERS, save_record
+
+    if options.name not in RECORDERS:
+        raise unknown("recorded run", options.name, RECORDERS)
+    module, _, function = RECORDERS[options.name].partition(":")
+    _say(f"Making {options.name} with {function}() of {module} …")
+    start = time.monotonic()
+    try:
+        values = getattr(importlib.import_module(module), function)(tuple(options.seeds))
+    except FileNotFoundError as error:
+        raise InputError(str(error)) from None
+    command = f"sslbook record {options.name} --seeds {' '.join(map(str, options.seeds))}"
+    path = save_record(options.name, values, seeds=options.seeds, seconds=time.monotonic() - start, command=command)
+    print(f"Written: {path}")
+    return 0
+
+
 def bench(options: argparse.Namespace) -> int:
     """``sslbook bench``: run one benchmark with the rest of the command line."""
     import sslbook.bench
@@ -266,6 +285,11 @@ def _parser() -> argparse.ArgumentParser:
 
     added = command("notebooks", write_notebooks, "Write the chapters as notebooks without outputs.")
     added.add_argument("folder", nargs="?", type=Path, metavar="DIR", help="where to (default: _build/notebooks)")
+
+    added = commands.add_parser("record", help="Make a recorded run again.", description="Make a recorded run again.")
+    added.add_argument("name", metavar="NAME", help="a file of data/results, such as covariance-cifar10")
+    added.add_argument("--seeds", type=_seed, nargs="+", default=[0, 1, 2], metavar="N", help="seeds (default: 0 1 2)")
+    added.set_defaults(run=record)
 
     added = commands.add_parser("bench", help="Run a benchmark.", description="Run a benchmark.")
     added.add_argument("name", metavar="NAME", help="a module of sslbook.bench, such as covariance")

@@ -25,6 +25,10 @@ from sslbook.book.files import write_text
 from sslbook.book.layout import PACKAGE, unknown
 
 
+RECORDERS: dict[str, str] = {"covariance-cifar10": "sslbook.covariance.step:cifar10_values"}
+"""What makes each record: ``module:function``, called with the seeds. Named, not imported: the book doesn't load the experiments."""
+
+
 @dataclass(frozen=True)
 class Provenance:
     """Where recorded numbers come from; ``commit`` ends in ``+changes`` if the tree was not clean."""

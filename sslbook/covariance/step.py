@@ -212,7 +212,7 @@ def cifar10_values(seeds: tuple[int, ...] = (0, 1, 2)) -> dict[str, object]:
         net = scene_network(scene, seed)
         for loss, row in rows.items():
             op = scene_operator(net, "2", scene, loss=loss)
-            found = simclr_agreement(op, loss=loss, seed=seed)
+            found = simclr_agreement(op, loss=loss, replicates=2, seed=seed)
             row.append(found.mean)
             if loss == "simple":
                 lengths.append(found.length)
