@@ -15,6 +15,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -189,6 +190,20 @@ class OpenedLayer:
         down = self._above_vjp(cotangent, batched)
         (out,) = torch.autograd.grad(self._lifted, self._leaf, down, retain_graph=True, is_grads_batched=batched)
         return out
+
+    def kernel(self, cotangent: Tensor) -> Tensor:
+        r"""The layer's tangent kernel applied: :math:`K(x)^T \sum_{x'} K(x') c(x')` for each sample, ``(B, n_L)``.
+
+        For a linear layer wider than half the batch through the inner products of what lies below, without forming a weight.
+        """
+        below = self.below
+        if not (isinstance(self.module, nn.Linear) and below.ndim == 2 and len(below) < 2 * below.shape[1]):
+            return self.jvp(self.vjp(cotangent))
+        return self._above_jvp(self._gram @ self.pulled_back(cotangent), batched=False)
+
+    @cached_property
+    def _gram(self) -> Tensor:
+        return self.below @ self.below.T
 
     def jacobian(self) -> Tensor:
         r""":math:`J_l(x)` on flattened features, ``(B, n_L, n_l)``."""

@@ -14,6 +14,7 @@ differences (:class:`Mixing`).  So ``OP v`` is one JVP, one mixing, one VJP.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -56,6 +57,19 @@ class Mixing:
             pulled = (self._laplacian.T if adjoint else self._laplacian) @ flat
             between = pulled.reshape(mean.shape) / n**2
         return (self.inter * between + (self.intra / n) * (u - mean)) / v
+
+    def root(self, samples: int, views: int) -> Mixing | None:
+        r"""The mixing :math:`C^{1/2}` for fields on ``(samples, views, ...)``; ``None`` unless ``C`` is symmetric and plainly positive."""
+        if min(self.inter, self.intra) < 0 or not self.symmetric:
+            return None
+        intra = math.sqrt(self.intra * samples * views)
+        if self.weights is None:
+            return Mixing(math.sqrt(self.inter * samples * views), intra)
+        if bool((self.weights < 0).any()):
+            return None
+        values, vectors = torch.linalg.eigh(self._laplacian)
+        half = (vectors * values.clamp_min(0).sqrt()) @ vectors.T
+        return Mixing(samples * math.sqrt(self.inter * views), intra, -0.5 * (half + half.T))
 
     @cached_property
     def symmetric(self) -> bool:
@@ -203,49 +217,68 @@ class CovarianceOperator:
         return self.mixing.inter * between + self.mixing.intra * within
 
     def top_eigenpairs(self, k: int = 5, *, tol: float = 1e-9, seed: int = 0) -> EigenPairs:
-        """The ``k`` algebraically largest eigenpairs of a symmetric operator (ARPACK; dense below 4 k + 32 weights).
+        r"""The ``k`` algebraically largest eigenpairs of a symmetric operator, by Lanczos' method (ARPACK) to a residual of ``tol``.
+
+        With :math:`OP = B B^T`, :math:`B = K C^{1/2}`, they come from :math:`B^T B`, which acts on fields of ``N V n_L`` numbers,
+        wherever ``C`` is positive and these are fewer than the weights.  Below ``4 k + 32`` weights the matrix is formed.
 
         Raises ValueError for an operator that isn't symmetric and for ``k`` outside ``1 .. size``.
         """
         size = self.shape[0]
         if not self.symmetric:
-            raise ValueError(
-                "eigenpairs are for symmetric operators; with normalize=True use to_scipy() and scipy's eigs"
-            )
+            raise ValueError("eigenpairs are for symmetric operators; for others use to_scipy() and scipy's eigs")
         if not 1 <= k <= size:
             raise ValueError(f"k must be between 1 and {size}, got {k}")
         if size <= 4 * k + 32:
-            values, vectors = torch.linalg.eigh(self.dense())
-            values, vectors = values.flip(0)[:k], vectors.flip(1)[:, :k]
+            basis = torch.linalg.eigh(self.dense())[1].flip(1)[:, :k]
         else:
-            start = np.random.default_rng(seed).standard_normal(size).astype(_numpy_dtype(self.dtype))
             tol = max(tol, 4 * torch.finfo(self.dtype).eps)  # in float32 ARPACK would never be content with less
-            product = self.to_scipy()
-            if not product.matvec(start).any():  # a zero operator, on which ARPACK can't start
-                found, basis = np.zeros(k, start.dtype), np.eye(size, k, dtype=start.dtype)
-            else:
-                found, basis = eigsh(product, k=k, which="LA", tol=tol, v0=start)
-            order = np.argsort(found)[::-1].copy()
-            values = torch.as_tensor(found[order], dtype=self.dtype, device=self.device)
-            vectors = torch.as_tensor(basis[:, order], dtype=self.dtype, device=self.device)
-        gap = (self.matmat(vectors) - vectors * values).norm(dim=0)
+            root = self.mixing.root(*self.population)
+            fields = self.opened.output.numel()
+            dual = root is not None and 4 * k + 32 < fields < size
+            basis = self._dual_basis(root, k, tol, seed) if root and dual else _lanczos(self.to_scipy(), k, tol, seed)
+        basis = torch.linalg.qr(torch.as_tensor(basis, dtype=self.dtype, device=self.device))[0]
+        image = self.matmat(basis)
+        small = basis.T @ image
+        values, turn = torch.linalg.eigh(0.5 * (small + small.T))  # Rayleigh and Ritz, at no further cost
+        values, turn = values.flip(0), turn.flip(1)
+        vectors = basis @ turn
+        gap = (image @ turn - vectors * values).norm(dim=0)
         return EigenPairs(values, vectors, gap / values.abs().clamp_min(torch.finfo(self.dtype).tiny))
+
+    def _dual_basis(self, root: Mixing, k: int, tol: float, seed: int) -> Tensor:
+        """``B u`` for the top eigenvectors ``u`` of ``B^T B``; where the eigenvalue is zero, any vector (made orthogonal later)."""
+        shape = self.opened.output.shape
+
+        def mix(u: Tensor) -> Tensor:
+            return root(u.unflatten(0, self.population)).flatten(0, 1)
+
+        def product(u: np.ndarray) -> np.ndarray:
+            field = torch.as_tensor(u, dtype=self.dtype, device=self.device).reshape(shape)
+            return _array(mix(self.opened.kernel(mix(field))).reshape(-1))
+
+        operator = LinearOperator((shape.numel(), shape.numel()), matvec=product, dtype=_numpy_dtype(self.dtype))
+        columns = []
+        for column in _lanczos(operator, k, tol, seed).T:
+            field = torch.as_tensor(column, dtype=self.dtype, device=self.device).reshape(shape)
+            columns.append(vec(self.opened.vjp(mix(field))))
+        basis = torch.stack(columns, dim=1)
+        length = basis.norm(dim=0)
+        draw = torch.Generator().manual_seed(seed)
+        spare = torch.randn(basis.shape, generator=draw, dtype=self.dtype).to(self.device)
+        return torch.where(length > 1e-6 * length.max(), basis / length, spare / spare.norm(dim=0))
 
     def to_scipy(self) -> LinearOperator:
         """A ``scipy.sparse.linalg.LinearOperator`` on NumPy vectors."""
-
-        def wrap(product: Tensor) -> np.ndarray:
-            array: np.ndarray = product.cpu().numpy()
-            return array
 
         def tensor(array: np.ndarray) -> Tensor:
             return torch.as_tensor(np.ascontiguousarray(array), dtype=self.dtype, device=self.device)
 
         return LinearOperator(
             self.shape,
-            matvec=lambda v: wrap(self.matvec(tensor(v.reshape(-1)))),
-            rmatvec=lambda v: wrap(self.rmatvec(tensor(v.reshape(-1)))),
-            matmat=lambda m: wrap(self.matmat(tensor(m))),
+            matvec=lambda v: _array(self.matvec(tensor(v.reshape(-1)))),
+            rmatvec=lambda v: _array(self.rmatvec(tensor(v.reshape(-1)))),
+            matmat=lambda m: _array(self.matmat(tensor(m))),
             dtype=_numpy_dtype(self.dtype),
         )
 
@@ -347,6 +380,21 @@ def _population(views: Tensor) -> tuple[int, int]:
     if views.ndim < 3 or views.shape[0] < 1 or views.shape[1] < 1:
         raise ValueError(f"views must have shape (samples, views, ...), got {tuple(views.shape)}")
     return views.shape[0], views.shape[1]
+
+
+def _lanczos(operator: LinearOperator, k: int, tol: float, seed: int) -> np.ndarray:
+    """Eigenvectors ``(n, k)`` of the ``k`` largest eigenvalues of a symmetric operator, largest first."""
+    start = np.random.default_rng(seed).standard_normal(operator.shape[0]).astype(operator.dtype)
+    if not operator.matvec(start).any():  # a zero operator, on which ARPACK can't start
+        return np.eye(operator.shape[0], k, dtype=operator.dtype)
+    values, vectors = eigsh(operator, k=k, which="LA", tol=tol, v0=start)
+    found: np.ndarray = vectors[:, np.argsort(values)[::-1]]
+    return found
+
+
+def _array(tensor: Tensor) -> np.ndarray:
+    array: np.ndarray = tensor.cpu().numpy()
+    return array
 
 
 def _numpy_dtype(dtype: torch.dtype) -> np.dtype:

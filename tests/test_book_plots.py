@@ -120,3 +120,12 @@ def test_slope_draws_its_power() -> None:
     with pytest.raises(ValueError, match="a positive point and a factor above 1"):
         plots.slope(ax, 1.0, through=(0.0, 1.0))
     plt.close("all")
+
+
+def test_strips_share_the_width_and_keep_their_titles() -> None:
+    fig = plots.strips({"one": np.zeros((4, 3, 3)), "two": np.ones((4, 3, 3))})
+    assert fig.get_figwidth() == plots.WIDTH
+    assert [band.get_suptitle() for band in fig.subfigs] == ["one", "two"]
+    assert [len(band.axes) for band in fig.subfigs] == [4, 4]
+    with pytest.raises(ValueError, match="rows"):
+        plots.strips({})

@@ -269,3 +269,29 @@ def test_interrupting_gives_status_130(book: Book, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(execute, "execute", stop)
     assert cli.main(["execute"]) == 130
+
+
+def test_record_runs_the_named_function_and_writes_its_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from sslbook.book import records
+
+    (tmp_path / "tiny_experiment.py").write_text("def values(seeds):\n    return {'sum': sum(seeds)}\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(records, "RECORDERS", {"tiny": "tiny_experiment:values"})
+    monkeypatch.setattr(records, "results_folder", lambda: tmp_path)
+    assert cli.main(["record", "tiny", "--seeds", "1", "2"]) == 0
+    found = records.recorded("tiny", folder=tmp_path)
+    assert found["sum"] == 3
+    assert found.provenance.seeds == (1, 2)
+    assert found.provenance.command == "sslbook record tiny --seeds 1 2"
+    assert cli.main(["record", "tyni"]) == 2
+    assert "'tiny'" in capsys.readouterr().err
+
+
+def test_record_says_what_data_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("SSLBOOK_DATA", raising=False)
+    assert cli.main(["record", "covariance-cifar10"]) == 2
+    assert "SSLBOOK_DATA" in capsys.readouterr().err

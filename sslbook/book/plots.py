@@ -6,7 +6,7 @@ Figures are drawn dark on white. In the dark theme the page's style sheet turns 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
 
 import matplotlib as mpl
@@ -128,6 +128,20 @@ def image_row(axes: Sequence[Axes], images: ArrayLike, titles: Sequence[str] | N
         ax.set(xticks=[], yticks=[])
         if titles is not None:
             ax.set_xlabel(titles[i])
+
+
+def strips(rows: Mapping[str, ArrayLike], *, height: float = 0.85) -> Figure:
+    """Rows of grey images (n, height, width) below their titles, as wide as the text; each row `height` inches high."""
+    if not rows:
+        raise ValueError("rows: got none; at least one is needed")
+    import matplotlib.pyplot as plt
+
+    fig = plt.figure(figsize=(WIDTH, height * len(rows)))
+    bands = np.atleast_1d(fig.subfigures(len(rows), 1))
+    for band, (title, pictures) in zip(bands, rows.items(), strict=True):
+        band.suptitle(title, x=0.01, ha="left", fontsize=11.5, fontweight="bold")
+        image_row(np.atleast_1d(band.subplots(1, len(np.asarray(pictures)))), pictures)
+    return fig
 
 
 def slope(ax: Axes, power: float, *, through: tuple[float, float], label: str = "", span: float = 10.0) -> None:

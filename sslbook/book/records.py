@@ -24,9 +24,8 @@ from typing import Any
 from sslbook.book.files import write_text
 from sslbook.book.layout import PACKAGE, unknown
 
-
 RECORDERS: dict[str, str] = {"covariance-cifar10": "sslbook.covariance.step:cifar10_values"}
-"""What makes each record: ``module:function``, called with the seeds. Named, not imported: the book doesn't load the experiments."""
+"""What makes each record: ``module:function``, called with the seeds. Names, so that the book loads no experiments."""
 
 
 @dataclass(frozen=True)
