@@ -14,9 +14,7 @@ differences (:class:`Mixing`).  So ``OP v`` is one JVP, one mixing, one VJP.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 import torch
@@ -25,63 +23,9 @@ from torch import Tensor, nn
 
 from sslbook.connection import OpenedLayer, open_layer, unvec, vec
 from sslbook.losses import half_squared_distance, pair_weight
+from sslbook.mixing import Mixing
 
 WEIGHTED = ("soft_triplet", "info_nce")
-
-
-@dataclass(frozen=True)
-class Mixing:
-    r"""The matrix ``C`` of an operator, applied to a field ``u`` on ``(N, V, ...)`` without being formed.
-
-    .. math::  (C u)_{iv} = \frac{inter}{N^2 V} \sum_j \xi_{ij} (\bar u_i - \bar u_j)
-                            + \frac{intra}{N V} (u_{iv} - \bar u_i)
-
-    weights: :math:`\xi`, ``(N, N)``, or ``None`` for :math:`\xi = 1`; symmetric for every operator of Theorems 3 and 4, not so
-    for one tower and several negatives (Eq. 80).
-    """
-
-    inter: float = 1.0
-    intra: float = 0.0
-    weights: Tensor | None = None
-
-    def __call__(self, u: Tensor, *, adjoint: bool = False) -> Tensor:
-        """``C u``, or ``C^T u`` if ``adjoint``; the shape of ``u``."""
-        n, v = u.shape[:2]
-        mean = u.mean(dim=1, keepdim=True)
-        if self.weights is None:
-            between = (mean - mean.mean(dim=0, keepdim=True)) / n
-        else:
-            flat = mean.reshape(n, -1)
-            if not adjoint:  # C sends constants to zero: what samples have in common would only bring rounding
-                flat = flat - flat.mean(dim=0)
-            pulled = (self._laplacian.T if adjoint else self._laplacian) @ flat
-            between = pulled.reshape(mean.shape) / n**2
-        return (self.inter * between + (self.intra / n) * (u - mean)) / v
-
-    def root(self, samples: int, views: int) -> Mixing | None:
-        r"""The mixing :math:`C^{1/2}` for fields on ``(samples, views, ...)``; ``None`` unless ``C`` is symmetric and plainly positive."""
-        if min(self.inter, self.intra) < 0 or not self.symmetric:
-            return None
-        intra = math.sqrt(self.intra * samples * views)
-        if self.weights is None:
-            return Mixing(math.sqrt(self.inter * samples * views), intra)
-        if bool((self.weights < 0).any()):
-            return None
-        values, vectors = torch.linalg.eigh(self._laplacian)
-        half = (vectors * values.clamp_min(0).sqrt()) @ vectors.T
-        return Mixing(samples * math.sqrt(self.inter * views), intra, -0.5 * (half + half.T))
-
-    @cached_property
-    def symmetric(self) -> bool:
-        """Whether ``C`` is symmetric."""
-        return self.weights is None or bool(torch.equal(self.weights, self.weights.T))
-
-    @cached_property
-    def _laplacian(self) -> Tensor:
-        """``diag(sum_j xi_ij) - xi_ij`` without the terms ``i = j``, which cancel: in floating point only if left out."""
-        assert self.weights is not None
-        xi = self.weights - torch.diag(self.weights.diagonal())
-        return torch.diag(xi.sum(1)) - xi
 
 
 @dataclass(frozen=True)
@@ -237,17 +181,19 @@ class CovarianceOperator:
             fields = self.opened.output.numel()
             dual = root is not None and 4 * k + 32 < fields < size
             basis = self._dual_basis(root, k, tol, seed) if root and dual else _lanczos(self.to_scipy(), k, tol, seed)
-        basis = torch.linalg.qr(torch.as_tensor(basis, dtype=self.dtype, device=self.device))[0]
-        image = self.matmat(basis)
+        # In float64: LAPACK's single-precision sums over a million weights lose three digits.
+        basis = torch.linalg.qr(torch.as_tensor(basis, dtype=torch.float64, device=self.device))[0]
+        image = self.matmat(basis.to(self.dtype)).double()
         small = basis.T @ image
         values, turn = torch.linalg.eigh(0.5 * (small + small.T))  # Rayleigh and Ritz, at no further cost
         values, turn = values.flip(0), turn.flip(1)
         vectors = basis @ turn
         gap = (image @ turn - vectors * values).norm(dim=0)
-        return EigenPairs(values, vectors, gap / values.abs().clamp_min(torch.finfo(self.dtype).tiny))
+        residuals = gap / values.abs().clamp_min(torch.finfo(self.dtype).tiny)
+        return EigenPairs(values.to(self.dtype), vectors.to(self.dtype), residuals.to(self.dtype))
 
     def _dual_basis(self, root: Mixing, k: int, tol: float, seed: int) -> Tensor:
-        """``B u`` for the top eigenvectors ``u`` of ``B^T B``; where the eigenvalue is zero, any vector (made orthogonal later)."""
+        """``B u`` for the top eigenvectors ``u`` of ``B^T B``; any vector where the eigenvalue is zero."""
         shape = self.opened.output.shape
 
         def mix(u: Tensor) -> Tensor:

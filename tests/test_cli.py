@@ -286,7 +286,7 @@ def test_record_runs_the_named_function_and_writes_its_numbers(
     assert found.provenance.seeds == (1, 2)
     assert found.provenance.command == "sslbook record tiny --seeds 1 2"
     assert cli.main(["record", "tyni"]) == 2
-    assert "'tiny'" in capsys.readouterr().err
+    assert "did you mean tiny" in capsys.readouterr().err
 
 
 def test_record_says_what_data_is_missing(

@@ -1,0 +1,1 @@
+"""Benchmarks: `sslbook bench NAME` runs the module of that name."""
