@@ -304,8 +304,8 @@ def open_layer(net: nn.Module, layer: str | nn.Module, x: Tensor) -> OpenedLayer
         )
     if not output.requires_grad:
         raise ValueError(f"the output doesn't depend on layer {name!r} in a way that can be differentiated")
-    graph = output.reshape(len(output), -1)
     with torch.enable_grad():
+        graph = output.reshape(len(output), -1)
         dummy = torch.zeros_like(graph, requires_grad=True)
         (pullback,) = torch.autograd.grad(graph, preactivation, dummy, create_graph=True)
         leaf = module.weight.detach().requires_grad_(True)

@@ -48,8 +48,12 @@ class Mixing:
             return Mixing(math.sqrt(self.inter * samples * views), intra)
         if bool((self.weights < 0).any()):
             return None
-        values, vectors = torch.linalg.eigh(self._laplacian)
-        half = (vectors * values.clamp_min(0).sqrt()) @ vectors.T
+        laplacian = self._laplacian
+        # A constant goes to zero: lifted out of the way, as the root of its rounding error would be 1e-8
+        constant = torch.full_like(laplacian, 1 / samples)
+        lift = float(laplacian.diagonal().max()) or 1.0
+        values, vectors = torch.linalg.eigh(laplacian + lift * constant)
+        half = (vectors * values.clamp_min(0).sqrt()) @ vectors.T - math.sqrt(lift) * constant
         return Mixing(samples * math.sqrt(self.inter * views), intra, -0.5 * (half + half.T))
 
     @cached_property

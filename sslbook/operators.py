@@ -161,7 +161,7 @@ class CovarianceOperator:
         return self.mixing.inter * between + self.mixing.intra * within
 
     def top_eigenpairs(self, k: int = 5, *, tol: float = 1e-9, seed: int = 0) -> EigenPairs:
-        r"""The ``k`` algebraically largest eigenpairs of a symmetric operator, by Lanczos' method (ARPACK) to a residual of ``tol``.
+        r"""The ``k`` algebraically largest eigenpairs of a symmetric operator, by Lanczos' method (ARPACK) to ``tol``.
 
         With :math:`OP = B B^T`, :math:`B = K C^{1/2}`, they come from :math:`B^T B`, which acts on fields of ``N V n_L`` numbers,
         wherever ``C`` is positive and these are fewer than the weights.  Below ``4 k + 32`` weights the matrix is formed.

@@ -1,1 +1,1 @@
-"""Benchmarks: `sslbook bench NAME` runs the module of that name."""
+"""Benchmarks: every speed is a ratio, or stands beside what it is compared with; run with ``sslbook bench NAME``."""

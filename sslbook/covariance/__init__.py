@@ -3,10 +3,10 @@
 The operator itself is shared ground, in :mod:`sslbook.operators`; its makers are repeated here because this is where readers look.
 """
 
+from sslbook.mixing import Mixing
 from sslbook.operators import (
     CovarianceOperator,
     EigenPairs,
-    Mixing,
     covariance_operator,
     intra_operator,
     pair_weights,

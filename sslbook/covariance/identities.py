@@ -24,8 +24,9 @@ from sslbook.covariance.population import (
     simple_loss,
     triplet_loss,
 )
+from sslbook.mixing import Mixing
 from sslbook.networks import mlp, random_network
-from sslbook.operators import CovarianceOperator, Mixing, covariance_operator, intra_operator
+from sslbook.operators import CovarianceOperator, covariance_operator, intra_operator
 
 Gaps = dict[str, float]
 DEGREE_ONE = ("linear", "relu", "leaky_relu", "conv", "residual")

@@ -18,6 +18,9 @@ from sslbook.networks import convnet, mlp
 from sslbook.operators import CovarianceOperator, covariance_operator
 
 
+Device = torch.device | str
+
+
 @dataclass(frozen=True)
 class Scene:
     """A finite population of real images: ``views (N, V, C, H, W)``, un-augmented ``clean (N, C, H, W)``, ``labels (N,)``."""
@@ -27,26 +30,30 @@ class Scene:
     labels: Tensor
     name: str
 
+    def to(self, device: Device) -> Scene:
+        """The same population on another device."""
+        return Scene(self.views.to(device), self.clean.to(device), self.labels.to(device), self.name)
 
-def digits_scene(samples: int = 256, radius: int = 1, seed: int = 0) -> Scene:
+
+def digits_scene(samples: int = 256, radius: int = 1, seed: int = 0, device: Device = "cpu") -> Scene:
     """Handwritten digits with all translations by up to ``radius`` pixels; the mean image is subtracted."""
     data = images.digits(samples, seed, dtype=torch.float64)
     mean = data.pixels.mean(0)
-    return Scene(images.shifts(data.pixels, radius) - mean, data.pixels - mean, data.labels, "digits")
+    return Scene(images.shifts(data.pixels, radius) - mean, data.pixels - mean, data.labels, "digits").to(device)
 
 
-def cifar10_scene(samples: int = 256, seed: int = 0) -> Scene:
+def cifar10_scene(samples: int = 256, seed: int = 0, device: Device = "cpu") -> Scene:
     """CIFAR-10 test images, each with its mirror image at three levels of brightness (6 views); the mean image is subtracted."""
     data = images.cifar10("test", samples, seed, dtype=torch.float64)
     mean = data.pixels.mean(0)
     augmented = images.views(data.pixels, [images.flips, images.brightness])
-    return Scene(augmented - mean, data.pixels - mean, data.labels, "cifar10")
+    return Scene(augmented - mean, data.pixels - mean, data.labels, "cifar10").to(device)
 
 
 def scene_network(scene: Scene, seed: int = 0) -> nn.Sequential:
     """The small conv net of these experiments: two convolutions (8 and 16 channels) and a linear head of 16 outputs."""
     channels, size = scene.clean.shape[1], scene.clean.shape[2]
-    return convnet((channels, 8, 16), size, 16, seed=seed)
+    return convnet((channels, 8, 16), size, 16, seed=seed).to(scene.views.device)
 
 
 def scene_operator(
@@ -108,8 +115,9 @@ def simclr_gradients(
         raise ValueError(f"a batch must hold between 2 and {n} images, got {size}")
     draw = torch.Generator().manual_seed(seed)
     sample = torch.rand(replicates, n, generator=draw).argsort(1)[:, :size]
-    first, second = (sample * v + torch.randint(v, sample.shape, generator=draw) for _ in range(2))
     y = op.opened.output.detach()
+    # drawn on the CPU, so that every device sees the same batches
+    first, second = ((sample * v + torch.randint(v, sample.shape, generator=draw)).to(y.device) for _ in range(2))
     pair = [y[index].requires_grad_(True) for index in (first, second)]
     if loss == "info_nce":
         value = losses.contrastive(pair[0], pair[1], loss=loss, normalize=True, tau=tau)
@@ -117,7 +125,7 @@ def simclr_gradients(
         value = losses.contrastive(pair[0], pair[1], loss=loss, normalize=False)
     pulls = torch.autograd.grad(value.sum(), pair)
     cotangent = torch.zeros(replicates * n * v, y.shape[1], dtype=y.dtype, device=y.device)
-    row = n * v * torch.arange(replicates)[:, None]
+    row = n * v * torch.arange(replicates, device=y.device)[:, None]
     for index, pull in zip((first, second), pulls, strict=True):
         cotangent.index_add_(0, (index + row).flatten().to(y.device), pull.flatten(0, 1))
     return op.opened.vjp(cotangent.unflatten(0, (replicates, n * v)))
@@ -185,10 +193,10 @@ def surviving_modes(scene: Scene, k: int = 6) -> tuple[Tensor, Tensor, float]:
     The connection of one linear neuron is its input, so the operator is the covariance of the view-averaged images.
     """
     size = scene.clean[0].numel()
-    net = nn.Sequential(nn.Flatten(), nn.Linear(size, 1, bias=False, dtype=scene.views.dtype))
+    net = nn.Sequential(nn.Flatten(), nn.Linear(size, 1, bias=False, dtype=scene.views.dtype)).to(scene.views.device)
     op = covariance_operator(net, "1", scene.views)
     pairs = op.top_eigenpairs(k)
-    return pairs.values, pairs.vectors.T.reshape(k, *scene.clean.shape[1:]), op.trace()
+    return pairs.values.cpu(), pairs.vectors.T.reshape(k, *scene.clean.shape[1:]).cpu(), op.trace()
 
 
 def residue_on_digits(

@@ -1,0 +1,314 @@
+r"""The covariance operator against its bars: exactness, the cost of one application, and a layer that no matrix could hold.
+
+1. Matrix-free products against the dense operator, in float64, on every layer of 20 random networks and for every kind of operator;
+   and what the dense way costs where it fits into memory.
+2. One application against one forward and backward pass on the same batch, measured in turns; what lies below the layer is
+   computed once, when the operator is made.
+3. The top 5 eigenpairs of a layer of 1536 x 1536 weights on 256 samples with 4 views each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import resource
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+
+import torch
+from torch import Tensor, nn
+
+from sslbook.connection import Layer
+from sslbook.losses import half_squared_distance
+from sslbook.networks import convnet, mlp, random_network
+from sslbook.operators import CovarianceOperator, covariance_operator, intra_operator
+
+ERROR_BAR = 1e-12
+RATIO_BAR = 1.3
+RESIDUAL_BAR = 1e-6
+SECONDS_BAR = 60.0
+MEMORY_BAR = 4.0
+
+
+@dataclass(frozen=True)
+class Row:
+    """One measured number; ``bar`` is the largest value allowed, ``None`` for a number that only stands beside others."""
+
+    part: str
+    what: str
+    value: float
+    unit: str = ""
+    bar: float | None = None
+
+    @property
+    def verdict(self) -> str:
+        """``"ok"``, ``"MISSED"`` (also for NaN), or nothing where there is no bar."""
+        if self.bar is None:
+            return ""
+        return "ok" if self.value <= self.bar else "MISSED"
+
+
+def run(*, quick: bool = False) -> list[Row]:
+    """All measurements; ``quick`` shrinks them, for a test of the benchmark itself."""
+    eigen = eigenpairs(
+        64 if quick else 1536, samples=16 if quick else 256
+    )  # first: the peak of memory is the process's
+    return [*accuracy(4 if quick else 20), *dense_cost(16 if quick else 48), *applications(quick=quick), *eigen]
+
+
+# -- 1: exactness -------------------------------------------------------------------------------------------------------
+
+
+def operators(net: nn.Module, layer: str, views: Tensor, clean: Tensor) -> Iterator[tuple[str, CovarianceOperator]]:
+    """Every kind of operator of one layer; the l2-normalised ones only where no output is zero.
+
+    Temperatures are the mean distance of the samples: at a fixed one, the weights of a network with large outputs underflow to zero.
+    """
+    with torch.no_grad():
+        y = net(clean).flatten(1)
+        alive = all(bool(f.any(dim=1).all()) for f in (y, net(views.flatten(0, 1)).flatten(1)))
+    tau = float(half_squared_distance(y[:, None], y[None]).mean()) or 1.0
+    yield "simple", covariance_operator(net, layer, views)
+    yield "beta < 0", covariance_operator(net, layer, views, beta=-0.7)
+    yield "beta > 0", covariance_operator(net, layer, views, beta=0.7)
+    yield "intra", intra_operator(net, layer, views)
+    yield (
+        "soft_triplet",
+        covariance_operator(net, layer, views, loss="soft_triplet", tau=tau, margin=0.4 * tau, clean=clean),
+    )
+    yield "info_nce", covariance_operator(net, layer, views, loss="info_nce", tau=tau, clean=clean)
+    if alive:
+        yield "l2", covariance_operator(net, layer, views, normalize=True)
+        yield (
+            "l2, info_nce",
+            covariance_operator(net, layer, views, loss="info_nce", tau=0.5, clean=clean, normalize=True),
+        )
+
+
+def product_error(op: CovarianceOperator) -> float:
+    r"""Largest relative error of :math:`OP v` and :math:`OP^T v` against the dense matrix, in the operator's norm."""
+    dense = op.dense()
+    scale = torch.linalg.matrix_norm(dense)
+    eye = torch.eye(op.shape[0], dtype=op.dtype, device=op.device)
+    forward = (op.matmat(eye) - dense).norm() / scale
+    probe = torch.randn(op.shape[0], generator=torch.Generator().manual_seed(0), dtype=op.dtype).to(op.device)
+    transposed = (op.rmatvec(probe) - dense.T @ probe).norm() / (scale * probe.norm())
+    return float(torch.maximum(forward, transposed))
+
+
+def population(
+    shape: Sequence[int], samples: int, views: int, *, seed: int, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """Gaussian samples ``(N, *shape)`` and noisy views of them, ``(N, V, *shape)``."""
+    draw = torch.Generator().manual_seed(seed)
+    clean = torch.randn(samples, *shape, generator=draw, dtype=dtype)
+    return clean, clean[:, None] + 0.5 * torch.randn(samples, views, *shape, generator=draw, dtype=dtype)
+
+
+def architecture(seed: int) -> tuple[nn.Sequential, tuple[int, ...]]:
+    """A random network with up to 3,000 weights in a layer, and the shape of one input; every third is one of `random_network`."""
+    draw = torch.Generator().manual_seed(seed)
+
+    def pick(low: int, high: int) -> int:
+        return int(torch.randint(low, high + 1, (1,), generator=draw))
+
+    if seed % 3 == 0:
+        return random_network(seed)
+    if seed % 3 == 1:
+        channels, size = (pick(1, 3), *(pick(4, 16) for _ in range(pick(1, 2)))), pick(5, 8)
+        return convnet(channels, size, 3000 // (channels[-1] * 16) // 4 + 1, seed=seed), (channels[0], size, size)
+    widths = [pick(16, 54) for _ in range(pick(2, 4))]
+    act = ("linear", "relu", "leaky_relu", "power")[pick(0, 3)]
+    return mlp((*widths, pick(2, 6)), act, seed=seed), (widths[0],)
+
+
+def accuracy(networks: int) -> list[Row]:
+    """The worst error over every layer of random networks, for each kind of operator."""
+    worst: dict[str, float] = {}
+    layers = most = 0
+    for seed in range(networks):
+        net, shape = architecture(seed)
+        clean, views = population(shape, 4, 3, seed=seed, dtype=torch.float64)
+        for name, module in net.named_modules():
+            if not isinstance(module, Layer):
+                continue
+            layers, most = layers + 1, max(most, module.weight.numel())
+            for kind, op in operators(net, name, views, clean):
+                error = product_error(op)
+                if not error <= worst.get(kind, 0.0):  # so that NaN is the worst of all
+                    worst[kind] = error
+    part = f"relative error of matrix-free products, {networks} networks, {layers} layers of up to {most:,} weights"
+    return [Row(part, kind, error, bar=ERROR_BAR) for kind, error in worst.items()]
+
+
+def dense_cost(width: int) -> list[Row]:
+    """Time and memory of the dense way beside the matrix-free one, for a layer of ``width ** 2`` weights."""
+    net = mlp((width, width, width, 8))
+    _, views = population((width,), 32, 4, seed=0, dtype=torch.float64)
+    start = time.perf_counter()
+    op = covariance_operator(net, "2", views)
+    made = time.perf_counter() - start
+    start = time.perf_counter()
+    matrix = op.dense()
+    dense = time.perf_counter() - start
+    vector = torch.ones(op.shape[0], dtype=op.dtype)
+    (free, product), _ = alternate([lambda: op.matvec(vector), lambda: matrix @ vector], 9)
+    size, bytes_ = op.shape[0], matrix.element_size()
+    part = f"the dense way, {size:,} weights, 32 samples x 4 views"
+    return [
+        Row(part, "relative error", product_error(op), bar=ERROR_BAR),
+        Row(part, "matrix-free: made once", 1e3 * made, "ms"),
+        Row(part, "matrix-free: one product", 1e3 * free, "ms"),
+        Row(part, "dense: made once", 1e3 * dense, "ms"),
+        Row(part, "dense: one product", 1e3 * product, "ms"),
+        Row(part, "dense: matrix and connections", bytes_ * size * (size + op.opened.output.numel()) / 2**20, "MiB"),
+    ]
+
+
+# -- 2: one application -------------------------------------------------------------------------------------------------
+
+
+def alternate(calls: Sequence[Callable[[], object]], rounds: int) -> tuple[list[float], list[list[float]]]:
+    """Median seconds of each call, and all of them; measured in turns, so that a busy machine slows all alike."""
+    for call in calls:
+        call()
+    times: list[list[float]] = [[] for _ in calls]
+    for _ in range(rounds):
+        for call, found in zip(calls, times, strict=True):
+            start = time.perf_counter()
+            call()
+            found.append(time.perf_counter() - start)
+    return [statistics.median(found) for found in times], times
+
+
+def application_ratio(net: nn.Module, layer: str, views: Tensor, rounds: int) -> float:
+    """Time of one application of the layer's operator over that of one forward and backward pass through ``net``."""
+    op = covariance_operator(net, layer, views)
+    direction = torch.randn(op.opened.weight.shape, generator=torch.Generator().manual_seed(0), dtype=op.dtype)
+    batch = views.flatten(0, 1)
+
+    def step() -> None:
+        net.zero_grad()
+        net(batch).square().mean().backward()
+
+    (applied, stepped), _ = alternate([lambda: op.apply(direction), step], rounds)
+    return applied / stepped
+
+
+def applications(*, quick: bool = False) -> list[Row]:
+    """The ratio for every layer of an MLP and of a small conv net, in float32."""
+    dtype = torch.float32
+    if quick:
+        nets = [
+            ("MLP", mlp((32, 32, 8), dtype=dtype), (32,), (8, 2)),
+            ("conv", convnet((3, 4, 4), 8, 8, dtype=dtype), (3, 8, 8), (4, 2)),
+        ]
+    else:
+        nets = [
+            ("MLP 512-512-512-512-128", mlp((512, 512, 512, 512, 128), dtype=dtype), (512,), (256, 4)),
+            ("conv 3-32-64-64-head, 32 x 32", convnet((3, 32, 64, 64), 32, 128, dtype=dtype), (3, 32, 32), (16, 4)),
+        ]
+    rows = []
+    for name, net, shape, (samples, count) in nets:
+        _, views = population(shape, samples, count, seed=0, dtype=dtype)
+        part = f"one application / (forward + backward), {name}, {samples} samples x {count} views"
+        for layer, module in net.named_modules():
+            if isinstance(module, Layer):
+                ratio = application_ratio(net, layer, views, 3 if quick else 15)
+                label = f"layer {layer}, {module.weight.numel():,} weights"
+                rows.append(Row(part, label, ratio, bar=None if quick else RATIO_BAR))
+    return rows
+
+
+# -- 3: a layer that no matrix could hold ----------------------------------------------------------------------------------
+
+
+def eigenpairs(width: int = 1536, *, samples: int = 256, views: int = 4, k: int = 5) -> list[Row]:
+    """Top eigenpairs of the middle layer of an MLP ``width-width-width-128`` on white inputs: close eigenvalues, the hard case."""
+    net = mlp((width, width, width, 128))
+    _, x = population((width,), samples, views, seed=0, dtype=torch.float64)
+    before = peak_memory()
+    start = time.perf_counter()
+    op = covariance_operator(net, "2", x)
+    found = op.top_eigenpairs(k, tol=RESIDUAL_BAR / 2)
+    seconds = time.perf_counter() - start
+    peak = peak_memory()
+    part = f"top {k} eigenpairs, {width} x {width} weights, {samples} samples x {views} views, float64"
+    overlap = found.vectors.T @ found.vectors - torch.eye(k, dtype=op.dtype)
+    return [
+        Row(part, "largest relative residual", float(found.residuals.max()), bar=RESIDUAL_BAR),
+        Row(part, "eigenvectors: distance from orthonormal", float(overlap.abs().max()), bar=1e-10),
+        Row(part, "seconds, operator and eigenpairs", seconds, "s", bar=SECONDS_BAR),
+        Row(part, "peak memory of the process", peak, "GiB", bar=MEMORY_BAR),
+        Row(part, "of it, more than before", peak - before, "GiB"),
+        Row(part, "the matrix, were it formed: in float64", op.shape[0] ** 2 * 8 / 1e12, "TB"),
+        Row(part, "the matrix, were it formed: in float32", op.shape[0] ** 2 * 4 / 1e12, "TB"),
+    ]
+
+
+def peak_memory() -> float:
+    """The most memory that this process has held so far, in GiB."""
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**30
+
+
+# -- the command ----------------------------------------------------------------------------------------------------------
+
+
+def table(rows: Sequence[Row]) -> str:
+    """The rows as text, grouped by part."""
+    width = max(len(row.what) for row in rows)
+    lines: list[str] = []
+    part = ""
+    for row in rows:
+        if row.part != part:
+            part = row.part
+            lines += ["", part]
+        bar = "" if row.bar is None else f"<= {row.bar:g}"
+        lines.append(f"  {row.what:<{width}}  {row.value:>9.3g} {row.unit:<4} {bar:<9} {row.verdict}".rstrip())
+    return "\n".join(lines[1:])
+
+
+def machine() -> dict[str, str | int]:
+    """What the numbers were measured on."""
+    return {
+        "processor": platform.processor() or platform.machine(),
+        "cores": os.cpu_count() or 0,
+        "threads": torch.get_num_threads(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """``sslbook bench covariance``: print the table; exit status 1 if a bar is missed."""
+    parser = argparse.ArgumentParser(
+        prog="sslbook bench covariance", description=__doc__.splitlines()[0] if __doc__ else ""
+    )
+    parser.add_argument("--quick", action="store_true", help="small sizes: a test of the benchmark, not of the machine")
+    parser.add_argument("--json", action="store_true", help="as JSON")
+    parser.add_argument("--threads", type=int, metavar="N", help="threads of PyTorch (default: as it starts)")
+    options = parser.parse_args(arguments)
+    if options.threads is not None:
+        if options.threads < 1:
+            parser.error(f"argument --threads: must be at least 1, got {options.threads}")
+        torch.set_num_threads(options.threads)
+    rows = run(quick=options.quick)
+    missed = sum(row.verdict == "MISSED" for row in rows)
+    if options.json:
+        print(
+            json.dumps(
+                {"machine": machine(), "rows": [asdict(row) | {"verdict": row.verdict} for row in rows]}, indent=2
+            )
+        )
+        return int(missed > 0)
+    print(", ".join(f"{key} {value}" for key, value in machine().items()))
+    print(table(rows))
+    bars = sum(row.bar is not None for row in rows)
+    print(f"\n{bars - missed} of {bars} bars are met.")
+    return int(missed > 0)
