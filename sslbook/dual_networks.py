@@ -316,7 +316,9 @@ def _along(weight: Tensor, gradient: Tensor, truth: Tensor) -> float:
     return float((gradient @ vec(weight)).abs().max() / (truth.norm(dim=1).max() * weight.norm()))
 
 
-LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+PairLoss = Callable[[Tensor, Tensor], Tensor]
+
+LOSSES: dict[str, PairLoss] = {
     "simple": lambda p, n: losses.simple(p, n),
     "soft_triplet": lambda p, n: losses.soft_triplet(p, n, tau=0.7, margin=0.3),
     "info_nce": lambda p, n: losses.info_nce(p, n, tau=0.7),
@@ -339,16 +341,26 @@ def partial_sums(instances_: int = 400, negatives: int = 5, seed: int = 0, beta:
         return p / 0.7 + torch.logsumexp(torch.cat([-p[..., None], -n], -1), -1)
 
     wrong = losses.partials(detuned, r_pos, r_neg)
+    swapped = [losses.partials(_exchanged(fn), r_pos, r_neg[:, :1]) for fn in LOSSES.values()]
+
+    def margin(pair: losses.Partials) -> float:
+        return float(torch.cat([pair.pos, -pair.neg.flatten()]).min())
 
     def total(pair: losses.Partials) -> Tensor:
         return (pair.pos + pair.neg.sum(-1)).abs()
 
     return {
         "sum": max(float(total(pair).max()) for pair in found.values()),
-        "smallest sign margin": min(float(torch.cat([pair.pos, -pair.neg.flatten()]).min()) for pair in found.values()),
+        "smallest sign margin": min(margin(pair) for pair in found.values()),
+        "broken: pairs exchanged": max(margin(pair) for pair in swapped),
         "broken: extended loss": float(total(extended).min()),
         "broken: two temperatures": float(total(wrong).min()),
     }
+
+
+def _exchanged(loss: PairLoss) -> PairLoss:
+    """The loss with the positive and its one negative exchanged."""
+    return lambda p, n: loss(n[:, 0], p[:, None])
 
 
 def contrastive_gaps(networks: int = 20, tuples: int = 8, negatives: int = 4, seed: int = 0) -> Gaps:
@@ -373,7 +385,7 @@ def contrastive_gaps(networks: int = 20, tuples: int = 8, negatives: int = 4, se
     return _worst(rows)
 
 
-def _anchor_gradient(loss: Callable[[Tensor, Tensor], Tensor], y: Tensor) -> tuple[Tensor, Tensor]:
+def _anchor_gradient(loss: PairLoss, y: Tensor) -> tuple[Tensor, Tensor]:
     """Autograd's derivative of the loss in the anchor's output, and in the negatives' distances."""
     anchor = y[:, 0].detach().requires_grad_(True)
     r_pos = losses.half_squared_distance(anchor, y[:, 1])

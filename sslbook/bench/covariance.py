@@ -67,7 +67,7 @@ def run(*, quick: bool = False) -> list[Row]:
 def operators(net: nn.Module, layer: str, views: Tensor, clean: Tensor) -> Iterator[tuple[str, CovarianceOperator]]:
     """Every kind of operator of one layer; the l2-normalised ones only where no output is zero.
 
-    Temperatures are the mean distance of the samples: at a fixed one, the weights of a network with large outputs underflow to zero.
+    Temperatures are the mean distance of the samples: at a fixed one, large outputs would underflow the weights.
     """
     with torch.no_grad():
         y = net(clean).flatten(1)

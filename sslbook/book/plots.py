@@ -137,10 +137,10 @@ def strips(rows: Mapping[str, ArrayLike], *, height: float = 0.85) -> Figure:
     import matplotlib.pyplot as plt
 
     fig = plt.figure(figsize=(WIDTH, height * len(rows)))
-    bands = np.atleast_1d(fig.subfigures(len(rows), 1))
+    bands = fig.subfigures(len(rows), 1, squeeze=False)[:, 0]
     for band, (title, pictures) in zip(bands, rows.items(), strict=True):
         band.suptitle(title, x=0.01, ha="left", fontsize=11.5, fontweight="bold")
-        image_row(np.atleast_1d(band.subplots(1, len(np.asarray(pictures)))), pictures)
+        image_row(list(np.atleast_1d(band.subplots(1, len(np.asarray(pictures))))), pictures)
     return fig
 
 

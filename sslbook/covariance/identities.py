@@ -99,6 +99,7 @@ def theorem3_gaps(networks: int = 20, seed: int = 0) -> Gaps:
                 "broken: not centred": relative_gap(raw, vec(one)),
                 "broken: views not averaged": _gap(unaveraged, one),
                 "broken: both towers, not doubled": _gap(update, step(both=True)),
+                "broken: distinct negatives, not corrected": _gap(update, step(distinct=True)),
             }
         )
     return worst(rows)
@@ -189,15 +190,17 @@ def normalized_gaps(networks: int = 20, seed: int = 0) -> Gaps:
     return worst(rows)
 
 
-def asymmetry(networks: int = 20, seed: int = 0) -> tuple[float, float]:
-    r"""Of Eq. 56's operator: the median of :math:`\|A - A^T\| / \|A\|`, the share of instances with indefinite symmetric part."""
+def asymmetry(networks: int = 20, seed: int = 0) -> tuple[float, int, int]:
+    r"""Of Eq. 56's operator: the median of :math:`\|A - A^T\| / \|A\|` (Frobenius), the number of instances whose symmetric part
+    is indefinite, and the number of instances.
+    """
     sizes, indefinite = [], []
     for p in populations(networks, seed):
         a = covariance_operator(p.net, p.layer, p.views, normalize=True).dense()
         values = torch.linalg.eigvalsh(0.5 * (a + a.T))
         sizes.append(float((a - a.T).norm() / a.norm()))
-        indefinite.append(float(values[0] < -1e-9 * values[-1]))
-    return float(torch.tensor(sizes).median()), sum(indefinite) / len(indefinite)
+        indefinite.append(bool(values[0] < -1e-9 * values[-1]))
+    return float(torch.tensor(sizes).median()), sum(indefinite), len(indefinite)
 
 
 def weighted_gaps(networks: int = 12, seed: int = 0, tau: float = 2.0, margin: float = 0.5) -> Gaps:
@@ -344,6 +347,7 @@ class KernelComparison:
     operator_rank: int
     kernel_size: int
     kernel_rank: int
+    centred_rank: int
     spectrum_gap: float
     uncentred_gap: float
 
@@ -366,14 +370,15 @@ def kernel_comparison(
     def top(values: Tensor, count: int) -> Tensor:
         return torch.nn.functional.pad(values.flip(0), (0, count))[:count]
 
-    operator, full = eig(op.dense()), eig(kernel(k))
+    operator, full, centred_kernel = eig(op.dense()), eig(kernel(k)), eig(kernel(centred))
     count = min(op.shape[0], full.numel())
     return KernelComparison(
         op.shape[0],
         _rank(operator),
         full.numel(),
         _rank(full),
-        relative_gap(top(operator, count), top(eig(kernel(centred)) / samples, count)),
+        _rank(centred_kernel),
+        relative_gap(top(operator, count), top(centred_kernel / samples, count)),
         relative_gap(top(operator, count), top(full / samples, count)),
     )
 

@@ -17,7 +17,6 @@ from sslbook.covariance.residue import ResidueRun, train_and_measure
 from sslbook.networks import convnet, mlp
 from sslbook.operators import CovarianceOperator, covariance_operator
 
-
 Device = torch.device | str
 
 
@@ -135,15 +134,16 @@ def simclr_gradients(
 class Snapshot:
     """One moment of a SimCLR run: the step, the loss of its batch, top eigenvalues of the operator, its trace, and alignments.
 
-    inside: share of the *update* (squared norm of its normalised direction) in the span of the top ``k`` eigenvectors of the
-    plain operator.  chance: what a random direction would have, ``k / size``.
+    step_inside, weights_inside: share of the expected SimCLR step, and of the weights, that lies in the span of the plain
+    operator's top ``k`` eigenvectors (squared norms).  chance: what a random direction has on average, ``k / size``.
     """
 
     step: int
     loss: float
     values: Tensor
     trace: float
-    inside: float
+    step_inside: float
+    weights_inside: float
     chance: float
 
 
@@ -172,19 +172,28 @@ def simclr_run(
         if step % every == 0:
             op = scene_operator(net, layer, scene)
             pairs = op.top_eigenpairs(k, tol=1e-6)
-            move = _direction(scene_operator(net, layer, scene, loss="info_nce", tau=tau))
-            inside = float((pairs.vectors.T @ move).square().sum())
-            found.append(Snapshot(step, float(loss.detach()), pairs.values, op.trace(), inside, k / op.shape[0]))
+            move = scene_operator(net, layer, scene, loss="info_nce", tau=tau).update()
+            found.append(
+                Snapshot(
+                    step,
+                    float(loss.detach()),
+                    pairs.values.cpu(),
+                    op.trace(),
+                    step_inside=_inside(pairs.vectors, move),
+                    weights_inside=_inside(pairs.vectors, op.opened.weight),
+                    chance=k / op.shape[0],
+                )
+            )
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
     return found
 
 
-def _direction(op: CovarianceOperator) -> Tensor:
-    move = vec(op.update())
-    out: Tensor = move / move.norm()
-    return out
+def _inside(basis: Tensor, direction: Tensor) -> float:
+    """Share of the squared norm of ``direction`` in the span of the orthonormal columns of ``basis``."""
+    unit = vec(direction) / direction.norm()
+    return float((basis.T @ unit).square().sum())
 
 
 def surviving_modes(scene: Scene, k: int = 6) -> tuple[Tensor, Tensor, float]:
