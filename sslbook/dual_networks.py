@@ -8,19 +8,24 @@ return relative errors by name; those whose name starts with ``broken:`` belong 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from sslbook import losses
-from sslbook.connection import Layer, connection, open_layer, relative_gap, vec
-from sslbook.networks import Residual, degree, initialize, mlp, random_network, residual_net, transitions
-
-Gaps = dict[str, float]
-
+from sslbook.connection import connection, open_layer, relative_gap, vec
+from sslbook.gaps import Gaps, worst
+from sslbook.instances import Instance, instances
+from sslbook.networks import (
+    Residual,
+    degree,
+    instance_seeds,
+    mlp,
+    residual_net,
+    transitions,
+)
 
 # -- the formulas -------------------------------------------------------------------------------------------------------
 
@@ -105,55 +110,6 @@ def autograd_gradient(
 # -- checks on random networks ------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Instance:
-    """One random network with a twin of other weights, ``pairs`` input pairs, and one of its layers."""
-
-    net: nn.Sequential
-    twin: nn.Sequential
-    layer: str
-    x1: Tensor
-    x2: Tensor
-
-    @property
-    def index(self) -> int:
-        """Position of the layer among the members of the network."""
-        return int(self.layer)
-
-    @property
-    def weight(self) -> Tensor:
-        """The layer's weight."""
-        weight = self.net[self.index].weight
-        assert isinstance(weight, Tensor)
-        return weight.detach()
-
-    @property
-    def other(self) -> Tensor:
-        """The weight of the twin's layer."""
-        weight = self.twin[self.index].weight
-        assert isinstance(weight, Tensor)
-        return weight.detach()
-
-
-def instances(networks: int, pairs: int, seed: int, kinds: Sequence[str]) -> Iterator[Instance]:
-    """Every top-level linear or convolutional layer of ``networks`` random networks, with ``pairs`` random pairs each."""
-    for s in range(seed, seed + networks):
-        net, shape = random_network(s, kinds)
-        twin, _ = random_network(s, kinds)
-        initialize(twin, s + 1_000_003)
-        draw = torch.Generator().manual_seed(s)
-        x1, x2 = torch.randn(2, pairs, *shape, generator=draw, dtype=torch.float64)
-        for name, module in net.named_children():
-            if isinstance(module, Layer):
-                yield Instance(net, twin, name, x1, x2)
-
-
-def _worst(rows: list[Gaps]) -> Gaps:
-    """Over all instances: the largest gap of what must agree, the *smallest* of what must not."""
-    keys = dict.fromkeys(key for row in rows for key in row)
-    return {key: (min if key.startswith("broken:") else max)(row[key] for row in rows if key in row) for key in keys}
-
-
 def connection_gaps(networks: int = 20, pairs: int = 8, seed: int = 0) -> Gaps:
     r"""Definition 1: the opened layer's connections against the explicit Kronecker product :math:`f_{l-1} \otimes J_l^T`."""
     rows: list[Gaps] = []
@@ -169,7 +125,7 @@ def connection_gaps(networks: int = 20, pairs: int = 8, seed: int = 0) -> Gaps:
         rows.append({"kronecker": relative_gap(k, kron)})
         if min(it.weight.shape) > 1:  # with one row or one column the two orders are the same
             rows[-1]["broken: factors swapped"] = relative_gap(k, swapped)
-    return _worst(rows)
+    return worst(rows)
 
 
 def recursion_gaps(networks: int = 24, pairs: int = 8, seed: int = 0) -> Gaps:
@@ -189,7 +145,7 @@ def recursion_gaps(networks: int = 24, pairs: int = 8, seed: int = 0) -> Gaps:
         if it.index + 1 < len(it.net) and not all(isinstance(m, (nn.Identity, nn.Linear)) for m in it.net):
             row["broken: one tower's gates for both"] = relative_gap(swapped, truth)
         rows.append(row)
-    return _worst(rows)
+    return worst(rows)
 
 
 def _preactivation_gradient(it: Instance) -> Tensor:
@@ -226,7 +182,7 @@ def distance_gaps(networks: int = 24, pairs: int = 8, seed: int = 0) -> Gaps:
             matrix = matrix_gradient(a.jacobian(), w, a.below, b.jacobian(), v, b.below)
             row["matrix form"] = relative_gap(torch.stack([vec(m) for m in matrix]), kronecker)
         rows.append(row)
-    return _worst(rows)
+    return worst(rows)
 
 
 def power_gaps(networks: int = 16, pairs: int = 8, seed: int = 0) -> Gaps:
@@ -245,13 +201,13 @@ def power_gaps(networks: int = 16, pairs: int = 8, seed: int = 0) -> Gaps:
                 "broken: as printed": relative_gap(printed, truth),
             }
         )
-    return _worst(rows)
+    return worst(rows)
 
 
 def branch_gaps(pairs: int = 32, seeds: int = 10, seed: int = 0) -> Gaps:
     r"""Theorem 1 inside a residual branch: :math:`K^T vec(W)` lacks the skip's output; :math:`K_1 [f_1 - f_2]` is right."""
     rows: list[Gaps] = []
-    for s in range(seed, seed + seeds):
+    for s in instance_seeds(seeds, seed):
         net = residual_net(6, 2, 5, 3, seed=s)
         x1, x2 = torch.randn(2, pairs, 5, generator=torch.Generator().manual_seed(s), dtype=torch.float64)
         for at, block in enumerate(net):
@@ -267,13 +223,13 @@ def branch_gaps(pairs: int = 32, seeds: int = 10, seed: int = 0) -> Gaps:
                         "broken: as printed": relative_gap(tower_gradient(k1, one.weight, k2, one.weight), truth),
                     }
                 )
-    return _worst(rows)
+    return worst(rows)
 
 
 def bias_gaps(pairs: int = 32, seeds: int = 10, seed: int = 0) -> Gaps:
     """Theorem 1 in ReLU networks with biases: the theorem's hypothesis dropped."""
     rows: list[Gaps] = []
-    for s in range(seed, seed + seeds):
+    for s in instance_seeds(seeds, seed):
         net = mlp((5, 7, 6, 3), bias=True, seed=s)
         x1, x2 = torch.randn(2, pairs, 5, generator=torch.Generator().manual_seed(s), dtype=torch.float64)
         for name in ("0", "2"):  # in the top layer the biases of the two towers cancel
@@ -281,39 +237,38 @@ def bias_gaps(pairs: int = 32, seeds: int = 10, seed: int = 0) -> Gaps:
             weight = open_layer(net, name, x1).weight
             truth = autograd_gradient(net, net, name, x1, x2)
             rows.append({"broken: with biases": relative_gap(tower_gradient(k1, weight, k2, weight), truth)})
-    return _worst(rows)
+    return worst(rows)
 
 
 def normalized_gaps(networks: int = 24, pairs: int = 8, seed: int = 0) -> Gaps:
     r"""Eq. 41: the gradient with l2-normalised outputs; broken without the projection, and with unscaled connections."""
     rows: list[Gaps] = []
     for it in instances(networks, pairs, seed, ("linear", "relu", "leaky_relu", "conv", "residual")):
-        alive = (it.net(it.x1).norm(dim=1) > 0) & (it.net(it.x2).norm(dim=1) > 0)  # a zero output has no direction
-        x1, x2 = it.x1[alive], it.x2[alive]
-        if len(x1) == 0:
-            continue
-        one, two = open_layer(it.net, it.layer, x1), open_layer(it.net, it.layer, x2)
+        one, two = open_layer(it.net, it.layer, it.x1), open_layer(it.net, it.layer, it.x2)
         k1, k2, w = one.connections(), two.connections(), it.weight
-        truth = autograd_gradient(it.net, it.net, it.layer, x1, x2, normalize=True)
+        truth = autograd_gradient(it.net, it.net, it.layer, it.x1, it.x2, normalize=True)
         n1, n2 = k1 / one.output.norm(dim=1)[:, None, None], k2 / two.output.norm(dim=1)[:, None, None]
         value = normalized_gradient(k1, one.output, k2, two.output, w)
         straight = _times(n1, lifted(n1 - n2, w))
+        if truth.norm() < 1e-6 * straight.norm():
+            continue  # the layer cannot turn its output: nothing but rounding is left
         rows.append(
             {
                 "Eq. 41": relative_gap(value, truth),
-                "gradient along the weights": _along(w, value, truth),
+                "gradient along the weights": _along(w, value, straight),
                 "broken: projection left out": relative_gap(straight, truth),
-                "broken: along the weights without projection": _along(w, straight, truth),
+                "broken: along the weights without projection": _along(w, straight, straight),
                 "broken: connections not scaled": relative_gap(
                     _times(k1, project_out(one.output, lifted(k1 - k2, w))), truth
                 ),
             }
         )
-    return _worst(rows)
+    return worst(rows)
 
 
-def _along(weight: Tensor, gradient: Tensor, truth: Tensor) -> float:
-    return float((gradient @ vec(weight)).abs().max() / (truth.norm(dim=1).max() * weight.norm()))
+def _along(weight: Tensor, gradient: Tensor, scale: Tensor) -> float:
+    """Largest component of a gradient along the weights, over the batch, in units of the largest ``scale``."""
+    return float((gradient @ vec(weight)).abs().max() / (scale.norm(dim=1).max() * weight.norm()))
 
 
 PairLoss = Callable[[Tensor, Tensor], Tensor]
@@ -325,8 +280,27 @@ LOSSES: dict[str, PairLoss] = {
 }
 
 
+def _printed_triplet(p: Tensor, n: Tensor) -> Tensor:
+    return (0.7 * (1 + ((p[:, None] - n + 0.3) / 0.7).exp()).log()).mean(1)
+
+
+def _printed_nce(p: Tensor, n: Tensor) -> Tensor:
+    attract = (-p / 0.7).exp()
+    return -(attract / (attract + (-n / 0.7).exp().sum(1))).log()
+
+
+PRINTED: dict[str, PairLoss] = {
+    "simple": lambda p, n: p - n.mean(1),
+    "soft_triplet": _printed_triplet,
+    "info_nce": _printed_nce,
+}
+"""The losses of ``LOSSES`` letter by letter: unsafe for large distances, independent of :mod:`sslbook.losses`."""
+
+
 def partial_sums(instances_: int = 400, negatives: int = 5, seed: int = 0, beta: float = 0.25) -> Gaps:
-    r"""Theorem 2: the largest :math:`|\partial_{r_+} L + \sum_k \partial_{r_{k-}} L|`, the smallest partial of the right sign.
+    r"""Theorem 2, for the formulas as printed: the largest sum of all partials, the smallest partial of the right sign.
+
+    ``library`` is the largest difference between these partials and those of :mod:`sslbook.losses`.
 
     Broken: :math:`L^\beta` (sums to beta), and an InfoNCE whose denominator has a temperature of its own (another loss that is
     easily written by mistake).
@@ -334,7 +308,8 @@ def partial_sums(instances_: int = 400, negatives: int = 5, seed: int = 0, beta:
     draw = torch.Generator().manual_seed(seed)
     r_pos = torch.rand(instances_, generator=draw, dtype=torch.float64) * 3
     r_neg = torch.rand(instances_, negatives, generator=draw, dtype=torch.float64) * 3
-    found = {name: losses.partials(fn, r_pos, r_neg) for name, fn in LOSSES.items()}
+    found = {name: losses.partials(fn, r_pos, r_neg) for name, fn in PRINTED.items()}
+    ours = {name: losses.partials(fn, r_pos, r_neg) for name, fn in LOSSES.items()}
     extended = losses.partials(lambda p, n: losses.simple(p, n, beta=beta), r_pos, r_neg)
 
     def detuned(p: Tensor, n: Tensor) -> Tensor:
@@ -351,6 +326,7 @@ def partial_sums(instances_: int = 400, negatives: int = 5, seed: int = 0, beta:
 
     return {
         "sum": max(float(total(pair).max()) for pair in found.values()),
+        "library": max(relative_gap(ours[name].neg, pair.neg) for name, pair in found.items()),
         "smallest sign margin": min(margin(pair) for pair in found.values()),
         "broken: pairs exchanged": max(margin(pair) for pair in swapped),
         "broken: extended loss": float(total(extended).min()),
@@ -382,7 +358,7 @@ def contrastive_gaps(networks: int = 20, tuples: int = 8, negatives: int = 4, se
         beta = _anchor_gradient(lambda p, n: losses.simple(p, n, beta=0.5), y)
         value = contrastive_gradient(k[:, 0], k[:, 1], k[:, 2:], beta[1], opened.weight)
         rows.append({"broken: partials that sum to beta": relative_gap(value, _times(k[:, 0], beta[0]))})
-    return _worst(rows)
+    return worst(rows)
 
 
 def _anchor_gradient(loss: PairLoss, y: Tensor) -> tuple[Tensor, Tensor]:

@@ -281,8 +281,18 @@ def _degree(module: nn.Module) -> int:
 KINDS = ("linear", "relu", "leaky_relu", "power", "conv", "residual")
 
 
+def instance_seeds(count: int, seed: int) -> range:
+    """The seeds of ``count`` (up to 1,000) random instances; another ``seed`` shares none of them."""
+    if not 1 <= count <= 1000:
+        raise ValueError(f"count must be between 1 and 1000, got {count}")
+    return range(1000 * seed, 1000 * seed + count)
+
+
 def random_network(seed: int, kinds: Sequence[str] = KINDS, outputs: int = 3) -> tuple[nn.Sequential, tuple[int, ...]]:
-    """A small random float64 network of one of ``kinds`` and the shape of one input; at most 3,000 weights a layer."""
+    """A small random float64 network and the shape of one input; at most 3,000 weights a layer.
+
+    The ``kinds`` take turns by ``seed``, so that as many consecutive seeds as there are kinds give each of them once.
+    """
     unknown = sorted(set(kinds) - set(KINDS))
     if unknown or not kinds:
         raise ValueError(f"kinds must be drawn from {', '.join(KINDS)}, got {', '.join(unknown) or 'none'}")
@@ -291,7 +301,7 @@ def random_network(seed: int, kinds: Sequence[str] = KINDS, outputs: int = 3) ->
     def pick(low: int, high: int) -> int:
         return int(torch.randint(low, high + 1, (1,), generator=draw))
 
-    kind = kinds[pick(0, len(kinds) - 1)]
+    kind = kinds[seed % len(kinds)]
     if kind == "conv":
         size = pick(4, 6)
         channels = (pick(1, 2), *(pick(2, 4) for _ in range(pick(1, 2))))

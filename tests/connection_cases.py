@@ -1,10 +1,16 @@
-"""Answers that share no code with what is tested: plain autograd, one sample and one output at a time; sums as they are defined."""
+"""Networks of every kind, and answers that share no code with what is tested: plain autograd, sums as they are defined."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+
+from sslbook.networks import Residual
+
+Make = Callable[[], nn.Module]
 
 
 def connections(net: nn.Module, layer: str, x: Tensor) -> Tensor:
@@ -38,3 +44,122 @@ def operator(k: Tensor, y: Tensor, *, inter: float, intra: float, xi: Tensor | N
         for a in range(v):
             total += intra / (n * v) * (left[i, a] - lm[i]) @ (right[i, a] - rm[i]).T
     return total
+
+
+class Tokens(nn.Module):
+    """A block of attention on tokens ``(B, T, 5)``, with every branch a network of our time has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.norm = nn.Linear(5, 8), nn.LayerNorm(8)
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+        self.down = nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.up(input=x)
+        h = self.norm(x)
+        x = x + self.attention(h, h, h, need_weights=False)[0]
+        return self.down(nn.functional.gelu(x)).mean(1)
+
+
+def worn(net: nn.Module) -> nn.Module:
+    """BatchNorm with statistics that aren't 0 and 1."""
+    for module in net.modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            module.running_mean.copy_(torch.linspace(-0.3, 0.4, module.num_features))
+            module.running_var.copy_(torch.linspace(0.5, 2.0, module.num_features))
+    return net
+
+
+NETS: dict[str, tuple[Make, tuple[int, ...]]] = {
+    "one layer": (lambda: nn.Sequential(nn.Linear(4, 3)), (4,)),
+    "conv1d, stride, groups": (
+        lambda: nn.Sequential(nn.Conv1d(4, 6, 3, 2, 1, groups=2), nn.ReLU(), nn.Conv1d(6, 2, 2), nn.Flatten()),
+        (4, 9),
+    ),
+    "conv2d, strides that miss the last rows": (
+        lambda: nn.Sequential(
+            nn.Conv2d(2, 3, 3, padding=1),
+            nn.LeakyReLU(0.2),
+            nn.Conv2d(3, 4, (2, 3), (3, 2), (0, 1)),
+            nn.Flatten(),
+            nn.Linear(32, 2),
+        ),
+        (2, 7, 8),
+    ),
+    "conv2d, same, dilated": (
+        lambda: nn.Sequential(
+            nn.Conv2d(1, 3, 3, padding="same", dilation=2),
+            nn.Tanh(),
+            nn.Conv2d(3, 2, (3, 1), padding="same"),
+            nn.Tanh(),
+            nn.Conv2d(2, 2, 3, padding=2, dilation=2),
+            nn.Flatten(),
+        ),
+        (1, 5, 5),
+    ),
+    "conv2d, circular and reflected": (
+        lambda: nn.Sequential(
+            nn.Conv2d(2, 3, 3, padding=1, padding_mode="circular"),
+            nn.ReLU(),
+            nn.Conv2d(3, 2, 3, padding="same", padding_mode="reflect"),
+            nn.ReLU(),
+            nn.Flatten(),
+            nn.Linear(50, 2),
+        ),
+        (2, 5, 5),
+    ),
+    "conv3d": (
+        lambda: nn.Sequential(nn.Conv3d(1, 2, 2, padding=1), nn.ELU(), nn.Conv3d(2, 2, 2, 2), nn.Flatten()),
+        (1, 3, 4, 3),
+    ),
+    "batch norm and pooling": (
+        lambda: worn(
+            nn.Sequential(
+                nn.Conv2d(1, 4, 3, padding=1, bias=False),
+                nn.BatchNorm2d(4),
+                nn.ReLU(inplace=True),
+                nn.MaxPool2d(2),
+                nn.Conv2d(4, 4, 3, padding=1, groups=4),
+                nn.GroupNorm(2, 4),
+                nn.SiLU(),
+                nn.AvgPool2d(2),
+                nn.Flatten(),
+                nn.Linear(4, 3),
+            )
+        ),
+        (1, 4, 4),
+    ),
+    "in place": (
+        lambda: nn.Sequential(
+            nn.Conv2d(1, 2, 2), nn.ReLU(inplace=True), nn.Conv2d(2, 2, 2), nn.ELU(inplace=True), nn.Flatten()
+        ),
+        (1, 4, 4),
+    ),
+    "transposed above": (
+        lambda: nn.Sequential(nn.Conv2d(1, 2, 3), nn.Softplus(), nn.ConvTranspose2d(2, 1, 2, 2), nn.Flatten()),
+        (1, 4, 4),
+    ),
+    "residual": (
+        lambda: nn.Sequential(
+            nn.Conv2d(1, 3, 3, padding=1),
+            Residual(nn.Sequential(nn.Conv2d(3, 3, 3, padding=1), nn.ReLU(), nn.Conv2d(3, 3, 1))),
+            nn.AdaptiveAvgPool2d(1),
+            nn.Flatten(),
+        ),
+        (1, 4, 4),
+    ),
+    "layer norm, GELU": (
+        lambda: nn.Sequential(nn.Linear(5, 6), nn.LayerNorm(6), nn.GELU(), nn.Linear(6, 6), nn.GELU(), nn.Linear(6, 3)),
+        (5,),
+    ),
+    "tokens": (lambda: nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3), nn.Flatten()), (6, 4)),
+    "attention": (Tokens, (4, 5)),
+    "transformer": (
+        lambda: nn.Sequential(
+            nn.Linear(5, 8), nn.TransformerEncoderLayer(8, 2, 12, batch_first=True), nn.Flatten(), nn.Linear(32, 2)
+        ),
+        (4, 5),
+    ),
+    "image out": (lambda: nn.Sequential(nn.Conv2d(1, 2, 3), nn.Tanh(), nn.Conv2d(2, 1, 1)), (1, 4, 4)),
+}

@@ -20,6 +20,7 @@ from sslbook.networks import (
     degree,
     gates,
     initialize,
+    instance_seeds,
     mlp,
     random_network,
     residual_net,
@@ -193,6 +194,12 @@ def test_random_networks_are_many_and_small() -> None:
     assert random_network(0, ["power"], outputs=7)[0](inputs(random_network(0, ["power"])[1])).shape == (5, 7)
 
 
+def test_kinds_take_turns_and_seeds_share_no_instance() -> None:
+    assert [type(random_network(s, ["relu", "conv"])[0][0]) for s in range(3)] == [nn.Linear, nn.Conv2d, nn.Linear]
+    assert list(instance_seeds(3, 2)) == [2000, 2001, 2002]
+    assert not set(instance_seeds(1000, 0)) & set(instance_seeds(1000, 1))
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -205,6 +212,7 @@ def test_random_networks_are_many_and_small() -> None:
         (lambda: convnet((3,), 8, 2), "two or more channels"),
         (lambda: random_network(0, ["conv", "rnn"]), "got rnn"),
         (lambda: random_network(0, []), "got none"),
+        (lambda: instance_seeds(1001, 0), "count must be between 1 and 1000, got 1001"),
     ],
 )
 def test_bad_input(call: object, message: str) -> None:

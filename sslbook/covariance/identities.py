@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from sslbook import losses
-from sslbook.connection import Layer, open_layer, relative_gap, vec
+from sslbook.connection import Layer, relative_gap, vec
 from sslbook.covariance.population import (
     Tuples,
     all_tuples,
@@ -24,11 +24,10 @@ from sslbook.covariance.population import (
     simple_loss,
     triplet_loss,
 )
-from sslbook.mixing import Mixing
-from sslbook.networks import mlp, random_network
-from sslbook.operators import CovarianceOperator, covariance_operator, intra_operator
+from sslbook.gaps import Gaps, worst
+from sslbook.networks import instance_seeds, mlp, random_network
+from sslbook.operators import covariance_operator, intra_operator
 
-Gaps = dict[str, float]
 DEGREE_ONE = ("linear", "relu", "leaky_relu", "conv", "residual")
 
 
@@ -56,7 +55,7 @@ def populations(
     kinds: tuple[str, ...] = DEGREE_ONE,
 ) -> Iterator[Population]:
     """Every top-level layer of ``networks`` random networks whose outputs don't all vanish, each with its own random population."""
-    for s in range(seed, seed + networks):
+    for s in instance_seeds(networks, seed):
         net, shape = random_network(s, kinds)
         draw = torch.Generator().manual_seed(s)
         clean = torch.randn(samples, *shape, generator=draw, dtype=torch.float64)
@@ -67,12 +66,6 @@ def populations(
         for name, module in net.named_children():
             if isinstance(module, Layer):
                 yield Population(net, name, clean, population)
-
-
-def worst(rows: list[Gaps]) -> Gaps:
-    """The largest gap of what must agree, the smallest of what must not."""
-    keys = dict.fromkeys(key for row in rows for key in row)
-    return {key: (min if key.startswith("broken:") else max)(row[key] for row in rows if key in row) for key in keys}
 
 
 def theorem3_gaps(networks: int = 20, seed: int = 0) -> Gaps:
@@ -108,7 +101,7 @@ def theorem3_gaps(networks: int = 20, seed: int = 0) -> Gaps:
 def affine_gaps(networks: int = 10, seed: int = 0) -> Gaps:
     r"""A ReLU network with biases: ``OP vec(W)`` fails, :math:`Cov_x[\bar K_l, \bar f_L]` (:meth:`exact_update`) holds."""
     rows: list[Gaps] = []
-    for s in range(seed, seed + networks):
+    for s in instance_seeds(networks, seed):
         net = mlp((5, 7, 6, 3), bias=True, seed=s)
         draw = torch.Generator().manual_seed(s)
         views = torch.randn(4, 3, 5, generator=draw, dtype=torch.float64)
@@ -177,11 +170,15 @@ def normalized_gaps(networks: int = 20, seed: int = 0) -> Gaps:
         k = k.unflatten(0, op.population).mean(1)
         centred = k - k.mean(0)
         unprojected = torch.einsum("ino,imo,m->n", centred, centred, vec(op.opened.weight)) / len(k)
+        if one.norm() < 1e-6 * unprojected.norm():
+            continue  # all outputs are parallel: the projection leaves nothing but rounding
         rows.append(
             {
                 "one tower": _gap(op.update(), one),
                 "both towers, doubled": _gap(2 * op.update(), both),
                 "step along the weights": _cosine(op.update(), op.opened.weight),
+                "transpose on the weights": float((dense.T @ vec(op.opened.weight)).norm() / one.norm()),
+                "broken: operator on the weights": float((dense @ vec(op.opened.weight)).norm() / one.norm()),
                 "broken: projection left out": relative_gap(unprojected, vec(one)),
                 "broken: output not normalised": _gap(plain, one),
                 "broken: transpose": relative_gap(dense.T @ vec(op.opened.weight), vec(one)),
@@ -190,17 +187,13 @@ def normalized_gaps(networks: int = 20, seed: int = 0) -> Gaps:
     return worst(rows)
 
 
-def asymmetry(networks: int = 20, seed: int = 0) -> tuple[float, int, int]:
-    r"""Of Eq. 56's operator: the median of :math:`\|A - A^T\| / \|A\|` (Frobenius), the number of instances whose symmetric part
-    is indefinite, and the number of instances.
-    """
-    sizes, indefinite = [], []
+def asymmetry(networks: int = 20, seed: int = 0, *, normalize: bool = True) -> float:
+    r"""Of Eq. 56's operator (or Theorem 3's): the median of :math:`\|A - A^T\| / \|A\|` (Frobenius) over random instances."""
+    found = []
     for p in populations(networks, seed):
-        a = covariance_operator(p.net, p.layer, p.views, normalize=True).dense()
-        values = torch.linalg.eigvalsh(0.5 * (a + a.T))
-        sizes.append(float((a - a.T).norm() / a.norm()))
-        indefinite.append(bool(values[0] < -1e-9 * values[-1]))
-    return float(torch.tensor(sizes).median()), sum(indefinite), len(indefinite)
+        a = covariance_operator(p.net, p.layer, p.views, normalize=normalize).dense()
+        found.append(float((a - a.T).norm() / a.norm()))
+    return float(torch.tensor(found).median())
 
 
 def weighted_gaps(networks: int = 12, seed: int = 0, tau: float = 2.0, margin: float = 0.5) -> Gaps:
@@ -240,6 +233,8 @@ def exact_loss_gaps(networks: int = 8, seed: int = 0, tau: float = 2.0) -> Gaps:
 
     for p in populations(networks, seed, samples=3, views=2):
         op = covariance_operator(p.net, p.layer, p.views, loss="info_nce", tau=tau, clean=p.clean)
+        if op.update().norm() < 1e-6 * covariance_operator(p.net, p.layer, p.views).update().norm():
+            continue  # all samples are far apart and the force vanishes: nothing but rounding is left
         for h in (1, 2, 3):
             one = -expected_gradient(p.net, p.layer, p.views, exact_loss(tau), p.tuples(h), clean=p.clean)
             rows.append({f"H = {h}, one tower": _gap(h * op.update(), one)})
@@ -277,119 +272,9 @@ def extended_gaps(networks: int = 20, seed: int = 0) -> Gaps:
     return worst(rows)
 
 
-# -- several negatives (Eq. 80) -----------------------------------------------------------------------------------------
-
-
-def joint_weights(distances: Tensor, negatives: int, tau: float) -> Tensor:
-    r"""Mean weight :math:`\Xi_{ij} = N\, E[\sum_k \xi_k 1(x_k = x_j) \mid x = x_i]` of a pair under H negatives, ``(N, N)``.
-
-    ``distances`` are :math:`r(x_i, x_j)`, ``(N, N)``; all :math:`N^H` draws of negatives are listed.  Symmetric for H = 1 only.
-    """
-    n = len(distances)
-    draws = torch.cartesian_prod(*[torch.arange(n)] * negatives).reshape(-1, negatives)
-    xi = losses.joint_pair_weight(distances[:, draws], tau)  # (N, N^H, H)
-    total = torch.zeros(n, n, dtype=distances.dtype)
-    return total.index_add_(1, draws.flatten(), xi.flatten(1)) * (n / len(draws))
-
-
-@dataclass(frozen=True)
-class SeveralNegatives:
-    """What happens to the operator of InfoNCE without augmentation when there are H negatives, as relative numbers.
-
-    one_tower: enumerated one-tower gradient against :math:`OP vec(W)` with the non-symmetric weights (an identity).
-    symmetrised: the same against the symmetric operator (what Eq. 67 would give): the break of the symmetry trick.
-    both_towers: enumerated two-tower gradient against twice the symmetric operator (an identity for every H).
-    asymmetry: :math:`\\|A - A^T\\| / \\|A\\|` of the one-tower operator.
-    """
-
-    negatives: int
-    one_tower: float
-    symmetrised: float
-    both_towers: float
-    asymmetry: float
-
-
-def several_negatives(negatives: int, *, tau: float = 0.5, seed: int = 0, samples: int = 5) -> SeveralNegatives:
-    """Measure :class:`SeveralNegatives` on one leaky-ReLU network without augmentation."""
-    net = mlp((4, 8, 6, 3), "leaky_relu", seed=seed)
-    clean = torch.randn(samples, 4, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    views, layer = clean[:, None], "2"
-    opened = open_layer(net, layer, clean)
-    y = opened.output
-    xi = joint_weights(losses.half_squared_distance(y[:, None], y[None]), negatives, tau)
-    skew = CovarianceOperator(opened, (samples, 1), Mixing(weights=xi))
-    even = CovarianceOperator(opened, (samples, 1), Mixing(weights=0.5 * (xi + xi.T)))
-    tuples = all_tuples(samples, 1, negatives)
-    one = -expected_gradient(net, layer, views, nce_loss(tau), tuples)
-    both = -expected_gradient(net, layer, views, nce_loss(tau), tuples, both=True)
-    a = skew.dense()
-    return SeveralNegatives(
-        negatives,
-        _gap(skew.update(), one),
-        _gap(even.update(), one),
-        _gap(2 * even.update(), both),
-        float((a - a.T).norm() / a.norm()),
-    )
-
-
-# -- not the NTK --------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class KernelComparison:
-    """One layer's covariance operator beside its neural tangent kernel, on ``samples`` points.
-
-    spectrum_gap: relative gap between the non-zero eigenvalues of the operator (no augmentation) and of the kernel's *centred*
-    version over N; uncentred_gap: the same without centring (they differ).  Ranks at a relative cut of 1e-10.
-    """
-
-    operator_size: int
-    operator_rank: int
-    kernel_size: int
-    kernel_rank: int
-    centred_rank: int
-    spectrum_gap: float
-    uncentred_gap: float
-
-
-def kernel_comparison(
-    samples: int, *, widths: tuple[int, ...] = (5, 6, 4, 2), layer: str = "2", seed: int = 0
-) -> KernelComparison:
-    r"""Compare :math:`V_x[K_l]` (``n x n``) with the layer's NTK :math:`K_l(x)^T K_l(x')` (``N n_L x N n_L``)."""
-    net = mlp(widths, seed=seed)
-    x = torch.randn(samples, widths[0], generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    op = covariance_operator(net, layer, x[:, None])
-    k = op.opened.connections()
-    centred = k - k.mean(0)
-    eig = torch.linalg.eigvalsh
-
-    def kernel(c: Tensor) -> Tensor:
-        rows = c.movedim(2, 1).flatten(0, 1)
-        return rows @ rows.T
-
-    def top(values: Tensor, count: int) -> Tensor:
-        return torch.nn.functional.pad(values.flip(0), (0, count))[:count]
-
-    operator, full, centred_kernel = eig(op.dense()), eig(kernel(k)), eig(kernel(centred))
-    count = min(op.shape[0], full.numel())
-    return KernelComparison(
-        op.shape[0],
-        _rank(operator),
-        full.numel(),
-        _rank(full),
-        _rank(centred_kernel),
-        relative_gap(top(operator, count), top(centred_kernel / samples, count)),
-        relative_gap(top(operator, count), top(full / samples, count)),
-    )
-
-
-def _rank(values: Tensor) -> int:
-    return int((values > 1e-10 * values.max()).sum())
+def _gap(value: Tensor, reference: Tensor) -> float:
+    return relative_gap(vec(value), vec(reference))
 
 
 def _cosine(a: Tensor, b: Tensor) -> float:
-    return float((a * b).sum().abs() / (a.norm() * b.norm()))
-
-
-def _gap(value: Tensor, reference: Tensor) -> float:
-    return relative_gap(vec(value), vec(reference))
+    return abs(float((a * b).sum() / (a.norm() * b.norm())))

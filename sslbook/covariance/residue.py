@@ -16,7 +16,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from sslbook.covariance.population import TupleLoss, all_tuples, expected_gradient, nce_loss, tuple_losses
+from sslbook.connection import relative_gap, vec
+from sslbook.covariance.population import (
+    TupleLoss,
+    all_tuples,
+    expected_gradient,
+    nce_loss,
+    triplet_loss,
+    tuple_losses,
+)
+from sslbook.gaps import Gaps, worst
 from sslbook.networks import mlp
 from sslbook.operators import covariance_operator
 
@@ -25,13 +34,17 @@ from sslbook.operators import covariance_operator
 class Residue:
     r"""Theorem 4's two terms and the bounds on the second; operators by their spectral norm.
 
-    main: :math:`\|\frac12 V^\xi\|`.  theta: :math:`\|\theta\|`.  printed, corrected: Eq. 79 as printed, and as it should be (with
-    the sharper :math:`|\partial F| \le 1/(4\tau^2)`, and :math:`1/(4\tau)` for the triplet loss).
+    main: :math:`\|\frac12 V^\xi\|`.  theta: :math:`\|\theta\|`.
+    step_rest: what the main term leaves unexplained of the expected step through both towers,
+    :math:`\|\Delta W - 2\,main\,vec(W)\| / \|2\,main\,vec(W)\|`.
+    printed, corrected: Eq. 79 as printed, and as it should be (with the sharper :math:`|\partial F| \le 1/(4\tau^2)`, and
+    :math:`1/(4\tau)` for the triplet loss).
     spread: :math:`E_x[\sigma^2_{aug}(x)]`.  bias: :math:`E_x[c_0(x)^2]`.
     """
 
     main: float
     theta: float
+    step_rest: float
     printed: float
     corrected: float
     spread: float
@@ -61,8 +74,10 @@ def residue(
     n, v = views.shape[:2]
     op = covariance_operator(net, layer, views, loss=loss, tau=tau, margin=margin, clean=clean)
     k, y = op.opened.connections(), op.opened.output
-    full = torch.einsum("ano,ab,bmo->nm", k, _coefficients(y, n, v, loss, tau, margin), k)
-    main = op.dense()
+    coefficients = _coefficients(y, n, v, loss, tau, margin)
+    full, both = (torch.einsum("ano,ab,bmo->nm", k, c, k) for c in coefficients)
+    main, weight = op.dense(), vec(op.opened.weight)
+    step = main @ weight
     with torch.no_grad():
         y0 = net(clean).flatten(1)
     norm = float(torch.linalg.matrix_norm(k, 2).max())
@@ -77,6 +92,7 @@ def residue(
     return Residue(
         main=float(torch.linalg.matrix_norm(main, 2)),
         theta=float(torch.linalg.matrix_norm(full - main, 2)),
+        step_rest=float((both @ weight - 2 * step).norm() / (2 * step).norm()),
         printed=2 * norm**2 * slope * (2 * first + 3 * spread),
         corrected=2 * norm**2 * (slope / 4) * (2 * second + 3 * spread + 2 * squared),
         spread=spread,
@@ -84,8 +100,11 @@ def residue(
     )
 
 
-def _coefficients(y: Tensor, n: int, v: int, loss: str, tau: float, margin: float) -> Tensor:
-    r"""``C`` with ``E[F K(x1)(K(x+) - K(x-))^T] = sum_ab C_ab K_a K_b^T``, ``(N V, N V)``."""
+def _coefficients(y: Tensor, n: int, v: int, loss: str, tau: float, margin: float) -> tuple[Tensor, Tensor]:
+    r"""The expected step as ``sum_ab C_ab K_a K_b^T vec(W)``: ``C`` through one tower and through both, ``(N V, N V)`` each.
+
+    One tower: :math:`E[F K(x_1)(K(x_+) - K(x_-))^T]`.  Both: :math:`E[F \{(K_1 - K_-)(K_1 - K_-)^T - (K_1 - K_+)(K_1 - K_+)^T\}]`.
+    """
     r = 0.5 * (y[:, None] - y[None]).square().sum(2).unflatten(0, (n, v))
     same = r.unflatten(2, (n, v)).diagonal(dim1=0, dim2=2).movedim(2, 0)  # (N, V, V): r+ of the views of one sample
     exponent = (same[:, :, :, None] - r[:, :, None, :]) / tau  # (N, V anchors, V positives, N V negatives)
@@ -94,7 +113,9 @@ def _coefficients(y: Tensor, n: int, v: int, loss: str, tau: float, margin: floa
     attract = torch.zeros(n, v, n, v, dtype=y.dtype, device=y.device)
     index = torch.arange(n, device=y.device)
     attract[index, :, index, :] = force.sum(3)
-    return attract.reshape(n * v, n * v) - force.sum(2).reshape(n * v, n * v)
+    attract, repel = attract.reshape(n * v, n * v), force.sum(2).reshape(n * v, n * v)
+    one = attract - repel
+    return one, one + one.T + torch.diag(repel.sum(0) - attract.sum(0))
 
 
 def population_with_strength(
@@ -145,6 +166,28 @@ def deterministic_augmentation(shift: float = 0.5, tau: float = 0.5) -> Residue:
     clean = torch.eye(2, dtype=torch.float64)
     views = clean * torch.tensor([[1 + shift], [1 - shift]], dtype=torch.float64)
     return residue(net, "0", views[:, None], clean, tau=tau)
+
+
+def step_gaps(seed: int = 0, tau: float = 0.7, margin: float = 0.2) -> Gaps:
+    """The coefficients of the two terms against autograd on the enumerated loss, for both losses, one tower and both."""
+    rows: list[Gaps] = []
+    net, clean, views = population_with_strength(0.5, symmetric=False, seed=seed)
+    op = covariance_operator(net, "0", views)
+    k, weight = op.opened.connections(), vec(op.opened.weight)
+    for name, loss in (("info_nce", nce_loss(tau)), ("soft_triplet", triplet_loss(tau, margin))):
+        shift = margin if name == "soft_triplet" else 0.0
+        found = _coefficients(op.opened.output, *op.population, name, tau, shift)
+        for c, both in zip(found, (False, True), strict=True):
+            tuples = all_tuples(*op.population)
+            truth = -vec(expected_gradient(net, "0", views, loss, tuples, clean=clean, both=both))
+            main = covariance_operator(net, "0", views, loss=name, tau=tau, margin=shift, clean=clean)
+            rows.append(
+                {
+                    "step": relative_gap(torch.einsum("ano,ab,bmo,m->n", k, c, k, weight), truth),
+                    "broken: main term alone": relative_gap((1 + both) * main.matvec(weight), truth),
+                }
+            )
+    return worst(rows)
 
 
 @dataclass(frozen=True)

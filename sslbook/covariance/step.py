@@ -49,6 +49,12 @@ def cifar10_scene(samples: int = 256, seed: int = 0, device: Device = "cpu") -> 
     return Scene(augmented - mean, data.pixels - mean, data.labels, "cifar10").to(device)
 
 
+def faded(scene: Scene, strength: float) -> Scene:
+    """The same images with weaker augmentation: views ``x + strength (x' - x)``."""
+    clean = scene.clean[:, None]
+    return Scene(clean + strength * (scene.views - clean), scene.clean, scene.labels, scene.name)
+
+
 def scene_network(scene: Scene, seed: int = 0) -> nn.Sequential:
     """The small conv net of these experiments: two convolutions (8 and 16 channels) and a linear head of 16 outputs."""
     channels, size = scene.clean.shape[1], scene.clean.shape[2]
@@ -100,7 +106,7 @@ def simclr_agreement(
         groups = steps[:, : steps.shape[1] // m * m].unflatten(1, (-1, m)).mean(2).flatten(0, 1)
         cosine = groups @ predicted / (groups.norm(dim=1) * predicted.norm())
         means.append(float(cosine.mean()))
-        spreads.append(float(cosine.std()))
+        spreads.append(float(cosine.std()) if len(cosine) > 1 else 0.0)
     overall = steps.flatten(0, 1).mean(0)
     return Agreement(batches, tuple(means), tuple(spreads), float(overall.norm() / predicted.norm()))
 

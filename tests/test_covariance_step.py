@@ -1,0 +1,120 @@
+"""Real images: a SimCLR batch against backpropagation, its mean against the operator, and what is measured along a run."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from sslbook import images, losses
+from sslbook.connection import relative_gap, vec
+from sslbook.covariance import intra_operator, step
+from sslbook.operators import pair_weights
+
+
+@pytest.fixture(scope="module")
+def scene() -> step.Scene:
+    return step.digits_scene(32)
+
+
+def test_a_scene_of_digits(scene: step.Scene) -> None:
+    assert scene.views.shape == (32, 9, 1, 8, 8)
+    assert scene.clean.shape == (32, 1, 8, 8)
+    assert scene.labels.shape == (32,)
+    assert float(scene.clean.mean(0).abs().max()) < 1e-14
+    raw = images.digits(32, 0, dtype=torch.float64).pixels
+    assert torch.allclose(scene.views, images.shifts(raw, 1) - raw.mean(0))
+    assert torch.allclose(scene.views[:, 0], scene.clean)
+
+
+def test_batches_of_all_images_average_to_the_operator(scene: step.Scene) -> None:
+    r"""A batch of every image draws its views alone: the mean gradient is :math:`-2 N / (N - 1) OP vec(W)`."""
+    net = step.scene_network(scene)
+    op = step.scene_operator(net, "2", scene)
+    steps = -step.simclr_gradients(op, 32, replicates=400, seed=0).flatten(1)
+    predicted = 2 * 32 / 31 * op.update().flatten()
+    error = (steps.mean(0) - predicted).norm() / predicted.norm()
+    noise = ((steps - steps.mean(0)).square().sum(1).mean() / len(steps)).sqrt() / predicted.norm()
+    assert float(noise) < 0.2
+    assert float(error) < 1.5 * float(noise)  # the distance of a mean from what it estimates
+    wrong = intra_operator(net, "2", scene.views).update().flatten()  # another operator, scaled as well as can be
+    wrong = wrong * (wrong @ steps.mean(0)) / wrong.square().sum()
+    assert float((steps.mean(0) - wrong).norm() / predicted.norm()) > 3 * float(noise)
+
+
+def test_a_batch_is_what_backpropagation_through_the_network_gives(scene: step.Scene) -> None:
+    net = step.scene_network(scene)
+    for loss, normalize in (("simple", False), ("info_nce", True)):
+        op = step.scene_operator(net, "2", scene, loss=loss)
+        found = step.simclr_gradients(op, 8, loss=loss, replicates=2, seed=3)
+        draw = torch.Generator().manual_seed(3)
+        sample = torch.rand(2, 32, generator=draw).argsort(1)[:, :8]
+        views = [torch.randint(9, sample.shape, generator=draw) for _ in range(2)]
+        for r in range(2):
+            z = [net(scene.views[sample[r], v[r]]) for v in views]
+            extra = {"tau": 0.5} if normalize else {}
+            value = losses.contrastive(z[0], z[1], loss, normalize=normalize, **extra)
+            weight = net[2].weight
+            assert isinstance(weight, Tensor)
+            (wanted,) = torch.autograd.grad(value, weight)
+            assert relative_gap(vec(found[r]), vec(wanted)) < 1e-10
+    for size in (1, 33):
+        with pytest.raises(ValueError, match=f"between 2 and 32 images, got {size}"):
+            step.simclr_gradients(op, size)
+
+
+def test_agreement_rises_with_the_number_of_batches(scene: step.Scene) -> None:
+    net = step.scene_network(scene)
+    op = step.scene_operator(net, "2", scene)
+    found = step.simclr_agreement(op, size=16, batches=(1, 8, 64), replicates=2)
+    assert found.batches == (1, 8, 64)
+    assert found.mean[0] < found.mean[1] < found.mean[2]
+    assert found.mean[2] > 0.9
+    assert found.length == pytest.approx(32 / 31, abs=0.15)
+
+
+def test_weights_of_a_scene_are_those_of_normalised_outputs(scene: step.Scene) -> None:
+    net = step.scene_network(scene)
+    op = step.scene_operator(net, "2", scene, loss="info_nce", tau=0.3)
+    assert op.normalize
+    assert op.mixing.weights is not None
+    assert torch.equal(op.mixing.weights, pair_weights(net, scene.clean, loss="info_nce", tau=0.3, normalize=True))
+
+
+def test_a_simclr_run(scene: step.Scene) -> None:
+    net = step.scene_network(scene)
+    found = step.simclr_run(net, "2", scene, steps=4, every=2, size=16, rate=0.1, k=3)
+    assert [s.step for s in found] == [0, 2, 4]
+    start = step.scene_operator(step.scene_network(scene), "2", scene)
+    assert found[0].trace == pytest.approx(start.trace())
+    assert torch.allclose(found[0].values, start.top_eigenpairs(3).values, rtol=1e-5)
+    assert all(0 <= share <= 1 for s in found for share in (s.step_inside, s.weights_inside))
+    basis, weight = start.top_eigenpairs(3).vectors, vec(start.opened.weight)
+    assert found[0].weights_inside == pytest.approx(float((basis.T @ weight).norm() / weight.norm()) ** 2, abs=1e-5)
+    assert found[0].chance == 3 / start.shape[0]
+    assert found[-1].trace != found[0].trace
+
+
+def test_surviving_modes_are_those_of_the_averaged_images(scene: step.Scene) -> None:
+    values, modes, trace = step.surviving_modes(scene, 3)
+    blurred = scene.views.mean(1).flatten(1).numpy()
+    wanted, vectors = np.linalg.eigh(np.cov(blurred.T, bias=True))
+    assert np.allclose(values, wanted[::-1][:3])
+    assert trace == pytest.approx(wanted.sum())
+    assert modes.shape == (3, 1, 8, 8)
+    assert abs(float(modes[0].flatten() @ torch.from_numpy(vectors[:, -1].copy()))) == pytest.approx(1, abs=1e-7)
+
+
+def test_faded_views_lie_on_the_way_from_the_clean_images(scene: step.Scene) -> None:
+    half = step.faded(scene, 0.5)
+    assert torch.allclose(half.views, 0.5 * (scene.views + scene.clean[:, None]))
+    assert torch.equal(step.faded(scene, 0.0).views, scene.clean[:, None].expand_as(scene.views))
+    assert half.name == "digits"
+
+
+def test_the_residue_on_digits() -> None:
+    found = step.residue_on_digits(0, samples=4, steps=2, every=1)
+    assert found.steps == (0, 1, 2)
+    assert found.loss[2] < found.loss[0]
+    assert all(r.theta <= r.corrected for r in found.residues)
