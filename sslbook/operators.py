@@ -176,7 +176,7 @@ class CovarianceOperator:
         if size <= 4 * k + 32:
             basis = torch.linalg.eigh(self.dense())[1].flip(1)[:, :k]
         else:
-            tol = max(tol, 4 * torch.finfo(self.dtype).eps)  # in float32 ARPACK would never be content with less
+            tol = max(tol, 4 * torch.finfo(self.dtype).eps)  # below it, float32 gains nothing
             root = self.mixing.root(*self.population)
             fields = self.opened.output.numel()
             dual = root is not None and 4 * k + 32 < fields < size

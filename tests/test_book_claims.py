@@ -296,8 +296,26 @@ def test_the_badge(monkeypatch: pytest.MonkeyPatch, published: list[Number]) -> 
     assert line(published[0]) == "✓ A-Thm1  thm1-gap = 3.1e-16 ≤ 1e-12 · rejects: tower <2>'s sign (1.4)"
     html = badge(published[0])
     assert 'id="check-thm1-gap"' in html
-    assert "tower &lt;2&gt;" in html
+    nobreak = '<span class="sslbook-nobreak">{}</span>'.format
+    assert nobreak("=\u00a03.1\u00a0×\u00a010⁻¹⁶") + " " + nobreak("≤\u00a010⁻¹²") in html
+    assert nobreak("<strong>A-Thm1</strong>") in html
+    assert '<details class="sslbook-check-rejects"><summary>rejects one broken variant</summary>' in html
+    assert f"<li>tower &lt;2&gt;&#x27;s sign: {nobreak('1.4')}</li>" in html
     assert "<a " not in html
     monkeypatch.setitem(os.environ, "SSLBOOK_LEDGER", "ledger.html")
     assert '<a href="ledger.html#ledger-a-thm1">' in badge(published[0])
     assert entry_anchor("A-5.1a") == "ledger-a-5-1a"
+
+
+def test_what_a_badge_says_of_a_value(published: list[Number]) -> None:
+    from sslbook.book.badges import badge, outcome
+
+    claim("size", 10, id="A-NTK", expect=10, atol=0, rejects={"less": 9, "more": 11})
+    claim("rate", -0.487, id="A-Thm3", expect=-0.5, atol=0.06, below=0.0, rejects={"flat": 0.1})
+    measure("seen", 2e-9)
+    size, rate, seen = map(outcome, published)
+    assert size == ["=\u00a010, exactly"]
+    assert rate == ["=\u00a0−0.487", "≈\u00a0−0.5\u00a0±\u00a00.06", "and\u00a0≤\u00a00"]
+    assert seen == ["=\u00a02\u00a0×\u00a010⁻⁹"]
+    assert "<summary>rejects 2 broken variants</summary>" in badge(published[0])
+    assert "rejects" not in badge(published[2])

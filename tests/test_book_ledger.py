@@ -10,6 +10,7 @@ import pytest
 
 from sslbook.book import ledger
 from sslbook.book.ledger import KINDS, VERDICTS, as_json, join, problems, read_claims
+from sslbook.book.sphinx_ext import ASSETS
 from sslbook.book.values import Number
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -123,20 +124,57 @@ def test_the_page(write_book, monkeypatch: pytest.MonkeyPatch) -> None:
     page = ledger.page(book)
     assert page.startswith("# Ledger\n")
     assert "2 claims, 2 checks" in page
-    assert "| open | 2 |" in page
+    tag = '<span class="sslbook-verdict sslbook-verdict-open">open</span>'
+    assert f"| {tag} | 2 |" in page
+    assert "**A** is {cite:t}`tian2020`" in page
+    assert page.count('<details class="sslbook-fold"><summary>One open claim</summary>\n\n(ledger-') == 2
+    assert page.count("</details>") == 2
     assert "## The chapter good" in page
     assert "{doc}`Read the chapter <good>`" in page
     assert "## Later\n\nThe chapter is not written yet." in page
-    assert "(ledger-a-thm1)=\n**A-Thm1** · identity · open\\\nOne plus one is two." in page
+    assert f"(ledger-a-thm1)=\n{{.sslbook-entry}}\n**A-Thm1** · identity {tag}\\\nOne plus one is two." in page
     check = next(line for line in page.splitlines() if ">gap<" in line)
-    assert check.startswith(
-        '- <a href="good.html#check-gap"><code>gap</code></a> = 1e-15 ≤ 1e-12 · quick · cpu · float64 · 0.123 s'
+    assert check == (
+        '- <a href="good.html#check-gap"><code>gap</code></a> =\u00a010⁻¹⁵ ≤\u00a010⁻¹² '
+        '<span class="sslbook-check-facts">· float64 · 0.123 s · rejects: sign (1.4), nothing (nan)</span>'
     )
-    assert check.endswith("rejects: sign (1.4), nothing (nan)")
     assert '<a href="good.html"><code>unseen</code></a>' in page, "no link to a line that the page does not show"
     assert r"a\_b\*c (2)" in page
-    assert "= 3 (measured)" in page
-    assert max(len(cell) for line in page.splitlines() for cell in re.findall(r"\|([^|]+)", line)) < 40, "no wide table"
+    assert "=\u00a03 (measured)" in page
+    assert (
+        max(len(cell) for line in page.splitlines() for cell in re.findall(r"\|([^|]+)", re.sub("<[^>]*>", "", line)))
+        < 40
+    ), "no wide table"
+
+
+def test_settled_claims_are_not_folded(write_book, monkeypatch: pytest.MonkeyPatch) -> None:
+    book = write_book(good="<<1>>")
+    settled(lambda: book, "holds")
+    monkeypatch.setattr(ledger, "all_numbers", lambda book, scale: [number("n", value=10, expect=10, dtype="float")])
+    before, _, after = ledger.page(book).partition("<details")
+    assert "sslbook-verdict-holds" in before.partition("## ")[2]
+    assert '=\u00a010, exactly <span class="sslbook-check-facts">· float64 · ' in before
+    assert "**A-Thm1**" not in after
+
+
+def test_every_tag_can_be_read() -> None:
+    """Each verdict's tag has its colours in both themes, with a contrast of at least 4.5."""
+    sheet = (ASSETS / "static/sslbook/book.css").read_text(encoding="utf-8")
+    for verdict, tag in ledger.TAGS.items():
+        colour = re.search(rf"sslbook-verdict-{tag} {{ --tag: var\((--[\w-]+)\); --tag-wash: var\((--[\w-]+)\)", sheet)
+        assert colour is not None, verdict
+        inks, washes = (re.findall(rf"{name}: #(\w{{6}});", sheet) for name in colour.groups())
+        assert len(inks) == len(washes) == 2, "one for light, one for dark"
+        for ink, wash in zip(inks, washes, strict=True):
+            high, low = sorted((luminance(ink), luminance(wash)), reverse=True)
+            assert (high + 0.05) / (low + 0.05) >= 4.5, (verdict, ink, wash)
+
+
+def luminance(colour: str) -> float:
+    """Relative luminance of an sRGB colour, as WCAG defines it."""
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (0, 2, 4)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
+    return sum(weight * c for weight, c in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
 
 
 def test_the_page_of_a_book_that_is_not_executed(write_book) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 
 import matplotlib
 
@@ -129,3 +130,20 @@ def test_strips_share_the_width_and_keep_their_titles() -> None:
     assert [len(band.axes) for band in fig.subfigs] == [4, 4]
     with pytest.raises(ValueError, match="rows"):
         plots.strips({})
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "labels"),
+    [(1e-6, 1.0, []), (0.08, 2.0, []), (0.06, 0.7, ["2", "5"]), (0.15, 0.9, ["2", "5"])],
+)
+def test_minor_labels_of_a_logarithmic_axis(low: float, high: float, labels: list[str]) -> None:
+    plots.style()
+    fig, ax = plots.figure()
+    ax.plot([1, 2], [low, high])
+    ax.set_yscale("log")
+    ax.set_ylim(low, high)
+    fig.canvas.draw()
+    texts = [label.get_text() for label in ax.yaxis.get_ticklabels(minor=True)]
+    shown = [re.sub(r".*?(\d)\\times.*", r"\1", text) for text in texts if text]
+    plt.close(fig)
+    assert sorted(set(shown)) == labels

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from sslbook.book.records import Record, plain, recorded, results_folder, save_record
+from sslbook.book.records import Provenance, Record, plain, recorded, results_folder, save_record
 
 
 def test_a_record_comes_back(tmp_path: Path) -> None:
@@ -30,7 +30,18 @@ def test_a_record_comes_back(tmp_path: Path) -> None:
     assert {"python", "numpy", "sslbook"} <= set(origin.versions)
     assert origin.hardware
     assert len(origin.date) == 10
-    assert "2 seeds, 12 s" in str(origin)
+    facts, how = str(origin).splitlines()
+    assert "2 seeds, 12 s" in facts
+    assert how.split("  ")[1] == "sslbook …"
+
+
+@pytest.mark.parametrize(
+    ("commit", "shown"),
+    [("0123456789abcdef", "0123456789"), ("0123456789abcdef+changes", "0123456789, with changes"), (None, "unknown")],
+)
+def test_a_caption_names_command_and_commit(commit: str | None, shown: str) -> None:
+    origin = Provenance("a CPU", {"torch": "2.0"}, commit, (0,), 3.0, "sslbook record x", "2026-01-02")
+    assert str(origin) == f"2026-01-02, a CPU, torch 2.0, one seed, 3 s\n  sslbook record x  (commit {shown})"
 
 
 def test_unknown_names_are_answered_with_the_nearest(tmp_path: Path) -> None:

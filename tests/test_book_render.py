@@ -44,7 +44,11 @@ Clear again.
 
 $$ a = b $$ (eq-first)
 
-See {eq}`eq-first`, {prf:ref}`lem-second` and {cite}`tian2020`.
+See {eq}`eq-first`, {prf:ref}`lem-second` and {cite}`tian2020`. It is ($x$) of the $k$-th $y$, or {glue:text}`gap:.1e`.
+
+| A | B | C | D |
+|---|---|---|---|
+| 1 | `torch.nn.Linear` | 3 | 4 |
 
 ```{code-cell} ipython3
 :tags: [hide-input]
@@ -78,7 +82,14 @@ def execute(root: Path, chapter: str) -> None:
     notebook = jupytext.reads(HEADER + chapter, fmt="md:myst")
     for cell in notebook.cells:
         if cell.cell_type == "code":
-            cell.outputs = [nbformat.v4.new_output("stream", name="stdout", text="hello\n")]
+            cell.outputs = [
+                nbformat.v4.new_output("stream", name="stdout", text="hello\n"),
+                nbformat.v4.new_output(
+                    "display_data",
+                    data={"application/papermill.record/text/plain": "-1.23e-15"},
+                    metadata={"scrapbook": {"name": "gap", "mime_prefix": "application/papermill.record/"}},
+                ),
+            ]
     (root / "executed").mkdir(exist_ok=True)
     nbformat.write(notebook, root / "executed/one.ipynb")
 
@@ -152,6 +163,22 @@ def test_a_small_book_rendered_whole(root: Path) -> None:
     ids = [tag["id"] for tag in page.find_all(id=True)]
     assert len(ids) == len(set(ids)), "anchors are unique"
     assert [proof.em.text for proof in page.select("div.proof-text")] == ["Proof.", "Proof."]
+
+    assert page.select_one("article span.pasted-text").text == "−1.2\u00a0×\u00a010⁻¹⁵"
+    held = [span.text for span in page.select("span.sslbook-nobreak")]
+    assert held == [r"(\(x\))", r"\(k\)-th", r"\(y\),"], "punctuation stays with its formula"
+    table = page.select_one("table.sslbook-stack")
+    assert [cell["data-label"] for cell in table.select("tbody td")] == list("ABCD")
+    assert table.select_one("code").decode_contents().count("<wbr/>") == 2
+    intro = BeautifulSoup((html / "chapters/intro.html").read_text(), "html.parser")
+    assert intro.select_one("div.citation .label").text.strip("[]") == "Tian et al., 2020"
+    assert all(len(entry.select("p a")) <= 1 for entry in intro.select("div.citation")), "one link for each"
+    assert intro.select_one("div.citation p a").text == "arXiv:2010.00578"
+    assert page.select_one("footer p.copyright").text == "© 2026 The sslbook authors · MIT licence"
+    assert not list(html.glob("prf-*.html")) + list(html.glob("genindex*"))
+    icon = re.search(r'rel="icon" href="([^"]+)"', index.read_text())
+    assert icon is not None
+    assert (html / icon[1]).is_file()
 
     loaded = [tag.get("src") or tag.get("href") for tag in page.find_all(["script", "link"])]
     assert not [url for url in loaded if url and re.match(r"(https?:)?//", url)]

@@ -19,8 +19,9 @@ from torch import Tensor, nn
 from sslbook.bench.covariance import operators, population, product_error
 from sslbook.connection import Layer, open_layer, relative_gap, vec
 from sslbook.covariance.population import all_tuples, expected_gradient, nce_loss, simple_loss, triplet_loss
+from sslbook.mixing import Mixing
 from sslbook.networks import convnet, degree, mlp, random_network
-from sslbook.operators import covariance_operator, intra_operator, pair_weights
+from sslbook.operators import CovarianceOperator, covariance_operator, intra_operator, pair_weights
 
 BAR = 1e-12
 KINDS = ("simple", "beta < 0", "beta > 0", "intra", "soft_triplet", "info_nce", "l2", "l2, info_nce")
@@ -175,6 +176,16 @@ def test_normalised_outputs_leave_no_step_along_the_weights() -> None:
             assert float(op.rmatvec(along).norm()) <= 1e-10 * size * float(along.norm())
             assert float(op.matvec(along).norm()) > 1e-3 * size * float(along.norm())
             assert float(plain.rmatvec(along).norm()) > 1e-3 * float(plain.dense().norm() * along.norm())
+
+
+def test_the_transpose_of_an_operator_with_skew_weights() -> None:
+    """One tower and several negatives (Eq. 80): ``xi`` isn't symmetric."""
+    _, views = population((4,), 5, 2, seed=0, dtype=torch.float64)
+    xi = torch.rand(5, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    opened = open_layer(mlp((4, 6, 3)), "0", views.flatten(0, 1))
+    op = CovarianceOperator(opened, (5, 2), Mixing(weights=xi))
+    assert product_error(op) < BAR
+    assert relative_gap(op.dense().T, op.dense()) > 0.05
 
 
 def test_euler_gap() -> None:

@@ -65,10 +65,11 @@ def test_eigenpairs_are_those_of_the_dense_matrix(name: str) -> None:
     assert torch.equal(vec(shaped[0]), found.vectors[:, 0])
 
 
-def test_eigenpairs_of_a_vanishing_operator() -> None:
-    net = mlp((10, 12, 3))
-    views = torch.randn(1, 3, 10, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    found = covariance_operator(net, "0", views).top_eigenpairs(4)  # one sample: nothing to compare it with
+@pytest.mark.parametrize("views", [3, 40])  # fewer weights than fields, and more
+def test_eigenpairs_of_a_vanishing_operator(views: int) -> None:
+    net = mlp((30, 20, 2))
+    x = torch.randn(1, views, 30, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    found = covariance_operator(net, "0", x).top_eigenpairs(4)  # one sample: nothing to compare it with
     assert float(found.values.abs().max()) == 0.0
     assert torch.allclose(found.vectors.T @ found.vectors, torch.eye(4, dtype=torch.float64))
 

@@ -265,6 +265,48 @@ def test_a_slider_shows_its_first_state_without_scripts(browser: Browser, addres
         browser.cdp("Emulation.setScriptExecutionDisabled", value=False)
 
 
+INLINE = """
+return [...document.querySelectorAll('.bd-article span.math')].filter(m => m.getClientRects().length).map(m => {
+  const box = (m.closest('.sslbook-nobreak') || m).getBoundingClientRect();
+  const cut = box.right > document.documentElement.clientWidth && !m.closest('.pst-scrollable-table-container');
+  return [m.hasAttribute('tabindex'), cut];
+});
+"""
+WIDE = """
+return [...document.querySelectorAll('[data-sslbook-wide]')].map(e => [
+  e.dataset.sslbookWide, e.tabIndex, e.scrollWidth > e.clientWidth + 1, getComputedStyle(e).maskImage !== 'none']);
+"""
+
+
+@pytest.mark.parametrize("page", page_names())
+def test_formulas_in_sentences_are_whole(browser: Browser, address: str, page: str) -> None:
+    """None is a tab stop at a desk; none reaches beyond a phone's edge."""
+    browser.open(f"{address}/{page}.html", VIEWS["light"])
+    assert not any(stop for stop, _ in browser.driver.execute_script(INLINE))
+    browser.open(f"{address}/{page}.html", VIEWS["phone"])
+    assert not any(cut for _, cut in browser.driver.execute_script(INLINE))
+
+
+def test_what_scrolls_says_so(browser: Browser, address: str) -> None:
+    browser.open(f"{address}/chapters/covariance.html", VIEWS["phone"])
+    found = browser.driver.execute_script(WIDE)
+    assert found
+    assert all(state == ["right", 0, True, True] for state in found), "faded at the right, and reached by keyboard"
+    browser.driver.execute_script("document.querySelector('[data-sslbook-wide]').scrollLeft = 1e4")
+    time.sleep(0.2)
+    assert browser.driver.execute_script(WIDE)[0][0] == "left"
+
+
+def test_a_link_opens_what_is_folded(browser: Browser, address: str) -> None:
+    folded = "return document.querySelector('details.sslbook-fold p.sslbook-entry').checkVisibility()"
+    browser.open(f"{address}/chapters/ledger.html", VIEWS["light"])
+    assert not browser.driver.execute_script(folded)
+    anchor = "return document.querySelector('details.sslbook-fold [id^=ledger-]').id"
+    anchor = browser.driver.execute_script(anchor)
+    browser.open(f"{address}/chapters/ledger.html#{anchor}", VIEWS["light"])
+    assert browser.driver.execute_script(folded)
+
+
 def test_the_theme_button_turns_the_page_dark(browser: Browser, address: str) -> None:
     from selenium.webdriver.common.by import By
 

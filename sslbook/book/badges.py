@@ -6,7 +6,10 @@ import html
 import os
 import re
 
+from sslbook.book.typeset import typeset
 from sslbook.book.values import Number, anchor_id, short
+
+NOBREAK = "\u00a0"
 
 
 def line(number: Number) -> str:
@@ -19,27 +22,49 @@ def line(number: Number) -> str:
 
 
 def badge(number: Number) -> str:
-    """The same line as HTML: it carries the anchor that the ledger links to, and no style but its class ``sslbook-check``.
+    """The same as HTML: one line that carries the anchor to which the ledger links, and what it rejects, folded below it.
 
-    While the book is built, ``SSLBOOK_LEDGER`` holds the address of the ledger's page and the id links to its entry
-    there.
+    It has no style but its classes, and reads without them. Nothing that belongs together (an id, a name, a number with its
+    relation) is broken between two lines. While the book is built, ``SSLBOOK_LEDGER`` holds the address of the ledger's page
+    and the id links to its entry there.
     """
     ledger = os.environ.get("SSLBOOK_LEDGER")
     identity = ""
     if number.id:
-        identity = f"<strong>{html.escape(number.id)}</strong> "
+        identity = f"<strong>{html.escape(number.id)}</strong>"
         if ledger:
-            identity = f'<a href="{html.escape(ledger)}#{entry_anchor(number.id)}">{identity.strip()}</a> '
-    rejects = ""
-    if number.rejects:
-        variants = ", ".join(f"{html.escape(what)} ({html.escape(short(bad))})" for what, bad in number.rejects.items())
-        rejects = f' <span class="sslbook-check-rejects">· rejects: {variants}</span>'
+            identity = f'<a href="{html.escape(ledger)}#{entry_anchor(number.id)}">{identity}</a>'
+    words = ['<span class="sslbook-check-mark" role="img" aria-label="check passed">✓</span>', identity]
+    words += [f"<code>{html.escape(number.name)}</code>", *(html.escape(part) for part in outcome(number))]
+    line = " ".join(f'<span class="sslbook-nobreak">{word}</span>' for word in words if word)
     return (
         f'<div class="sslbook-check" id="{html.escape(anchor_id(number.name))}">'
-        '<span class="sslbook-check-mark" role="img" aria-label="check passed">✓</span> '
-        f"{identity}<code>{html.escape(number.name)}</code> = {html.escape(short(number.value))} "
-        f"{html.escape(str(number.criterion))}{rejects}</div>"
+        f'<div class="sslbook-check-line">{line}</div>{_rejects(number)}</div>'
     )
+
+
+def outcome(number: Number) -> list[str]:
+    """Value and criterion in typographic form, in parts that belong together: ``["= 3.1 × 10⁻¹⁶", "≤ 10⁻¹²"]``."""
+    value = f"={NOBREAK}{typeset(short(number.value))}"
+    criterion = number.criterion
+    if not criterion.asserts:
+        return [value]
+    if number.value == number.expect and criterion.allowed() == 0:
+        return [f"{value}, exactly"]
+    parts = typeset(str(criterion)).replace(" ", NOBREAK).split(f"{NOBREAK}and{NOBREAK}")
+    return [value, parts[0], *(f"and{NOBREAK}{part}" for part in parts[1:])]
+
+
+def _rejects(number: Number) -> str:
+    """The broken variants and the value measured on each, in a disclosure that is closed at first."""
+    if not number.rejects:
+        return ""
+    variants = "".join(
+        f'<li>{html.escape(what)}: <span class="sslbook-nobreak">{html.escape(typeset(short(bad)))}</span></li>'
+        for what, bad in number.rejects.items()
+    )
+    count = "one broken variant" if len(number.rejects) == 1 else f"{len(number.rejects)} broken variants"
+    return f'<details class="sslbook-check-rejects"><summary>rejects {count}</summary><ul>{variants}</ul></details>'
 
 
 def entry_anchor(id: str) -> str:

@@ -16,6 +16,7 @@ from myst_nb.core.variables import format_plain_text
 
 from sslbook.book.chapters import Chapter, find_chapters
 from sslbook.book.layout import Book
+from sslbook.book.typeset import typeset
 from sslbook.book.values import GLUE_PREFIX
 
 _ROLE = re.compile(r"\{glue:text\}`([^`]+)`")
@@ -71,7 +72,7 @@ def check_html(book: Book, scale: str, out: Path) -> list[str]:
 
 
 def glued(book: Book, scale: str, pages: Mapping[Path, Page]) -> Iterator[str]:
-    """Each number that a source pastes into its prose must stand in its page, formatted, and no other may."""
+    """Each number that a source pastes into its prose must stand in its page, formatted and typeset, and no other may."""
     values = {path.stem: glue(path) for path in book.notebooks(scale)}
     for chapter in find_chapters(book):
         page = next((page for path, page in pages.items() if path.stem == chapter.name), None)
@@ -82,7 +83,7 @@ def glued(book: Book, scale: str, pages: Mapping[Path, Page]) -> Iterator[str]:
             if key not in values.get(name, {}):
                 yield f"{page.path}: {{glue:text}} names {key!r}, which {name} does not produce"
             else:
-                wanted[format_plain_text(values[name][key], form)] += 1
+                wanted[typeset(format_plain_text(values[name][key], form))] += 1
         shown = Counter(span.get_text() for span in page.soup.select("article span.pasted-text"))
         for text in wanted - shown:
             yield f"{page.path}: the number {text} of its source is not in the page"

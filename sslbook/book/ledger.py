@@ -15,16 +15,22 @@ from typing import Any
 
 import yaml
 
-from sslbook.book.badges import entry_anchor
+from sslbook.book.badges import entry_anchor, outcome
 from sslbook.book.chapters import find_chapters
 from sslbook.book.layout import Book, InputError, unknown
 from sslbook.book.regression import read_numbers
+from sslbook.book.typeset import typeset
 from sslbook.book.values import Number, short
 
 KINDS = {"I": "identity", "B": "bound", "L": "limit", "D": "dynamics", "T": "table or figure"}
 
 VERDICTS = ("holds", "holds with the correction", "fails as stated", "trend holds, numbers differ", "open")
 
+TAGS = dict(zip(VERDICTS, ("holds", "corrected", "fails", "trend", "open"), strict=True))
+"""The style class of each verdict's tag, after `sslbook-verdict-`: the style sheet gives it its colour."""
+
+PAPERS = {"A": "tian2020", "B": "tian2021iclr", "C": "tian2023"}
+"""What the first letter of an id stands for: keys of the bibliography."""
 
 TITLES = {
     "emergence": "How features emerge",
@@ -163,8 +169,8 @@ def _test(number: Number) -> dict[str, Any]:
 def page(book: Book, scale: str = "quick") -> str:
     """The ledger as a page of the book, in MyST Markdown: a summary by verdict, then each chapter's claims with their checks.
 
-    It is made of paragraphs and lists, not of a wide table, so that it reads on a phone. Raises InputError as
-    `read_claims` does.
+    It is made of paragraphs and lists, not of a wide table, so that it reads on a phone; a chapter's open claims are folded.
+    Raises InputError as `read_claims` does.
     """
     numbers = all_numbers(book, scale)
     entries = join(read_claims(book.claims), numbers)
@@ -177,8 +183,21 @@ def page(book: Book, scale: str = "quick") -> str:
         where = f"{{doc}}`Read the chapter <{name}>`. " if name in titles else "The chapter is not written yet. "
         lines += [f"{where}{done} of {len(own)} claims have a verdict.", ""]
         for entry in own:
-            lines += [*_entry(entry), ""]
+            if entry.claim.verdict != "open":
+                lines += [*_entry(entry), ""]
+        lines += _folded([entry for entry in own if entry.claim.verdict == "open"])
     return "\n".join(lines)
+
+
+def _folded(entries: Sequence[Entry]) -> list[str]:
+    """Open claims in a disclosure that is closed at first; Markdown goes on inside it."""
+    if not entries:
+        return []
+    what = "One open claim" if len(entries) == 1 else f"{len(entries)} open claims"
+    lines = [f'<details class="sslbook-fold"><summary>{what}</summary>', ""]
+    for entry in entries:
+        lines += [*_entry(entry), ""]
+    return [*lines, "</details>", ""]
 
 
 def _summary(entries: Sequence[Entry], numbers: Sequence[Number], scale: str) -> list[str]:
@@ -192,18 +211,34 @@ def _summary(entries: Sequence[Entry], numbers: Sequence[Number], scale: str) ->
         "what it *rejects* are deliberately broken variants, with the value measured on each.",
         f"{made} on {'; '.join(_plain(machine) for machine in machines)}." if machines else "Nothing is executed yet.",
         "",
+        *_legend(entries),
+        "",
         "| Verdict | Claims |",
         "|:--|--:|",
-        *(f"| {verdict} | {counts[verdict]} |" for verdict in VERDICTS if counts[verdict]),
+        *(f"| {_tag(verdict)} | {counts[verdict]} |" for verdict in VERDICTS if counts[verdict]),
     ]
+
+
+def _legend(entries: Sequence[Entry]) -> list[str]:
+    """What the letters of the ids and the word "open" mean."""
+    letters = sorted({entry.claim.paper for entry in entries} & set(PAPERS))
+    papers = ", ".join(f"**{letter}** is {{cite:t}}`{PAPERS[letter]}`" for letter in letters)
+    return [
+        f"An id begins with the paper that makes the claim: {papers}. *Open* means that we have not examined it yet."
+    ]
+
+
+def _tag(verdict: str) -> str:
+    """A verdict as a coloured tag."""
+    return f'<span class="sslbook-verdict sslbook-verdict-{TAGS[verdict]}">{verdict}</span>'
 
 
 def _entry(entry: Entry) -> list[str]:
     claim = entry.claim
-    verdict = claim.verdict if claim.verdict == "open" else f"**{claim.verdict}**"
     lines = [
         f"({entry_anchor(claim.id)})=",
-        f"**{claim.id}** · {KINDS[claim.kind]} · {verdict}\\",
+        "{.sslbook-entry}",
+        f"**{claim.id}** · {KINDS[claim.kind]} {_tag(claim.verdict)}\\",
         _words(claim.statement),
     ]
     if claim.note:
@@ -211,19 +246,25 @@ def _entry(entry: Entry) -> list[str]:
         lines += ["", f"Note: {_words(claim.note)}{errata}"]
     elif claim.errata:
         lines += ["", f"See the {{ref}}`errata <{claim.errata}>`."]
-    return [*lines, "", *(_check(number) for number in entry.numbers)] if entry.numbers else lines
+    if entry.numbers:
+        lines += ["", "{.sslbook-checks}", *(_check(number) for number in entry.numbers)]
+    return lines
 
 
 def _check(number: Number) -> str:
     """One check as a list item, the link first."""
     address = f"{number.chapter}.html" + (f"#{number.anchor}" if number.anchor else "")
-    criterion = f" {number.criterion}" if number.criterion.asserts else " (measured)"
-    rejects = ", ".join(f"{_plain(what)} ({short(bad)})" for what, bad in number.rejects.items())
-    facts = [number.scale, number.device, number.dtype, f"{number.seconds:.3g} s"]
+    result = _plain(" ".join(outcome(number))) + ("" if number.criterion.asserts else " (measured)")
+    rejects = ", ".join(f"{_plain(what)} ({typeset(short(bad))})" for what, bad in number.rejects.items())
+    facts = " · ".join(filter(None, [_DTYPES.get(number.dtype, number.dtype), f"{number.seconds:.3g} s"]))
     return (
-        f'- <a href="{address}"><code>{number.name}</code></a> = {short(number.value)}{criterion} · {" · ".join(facts)}'
-        + (f" · rejects: {rejects}" if rejects else "")
+        f'- <a href="{address}"><code>{number.name}</code></a> {result} '
+        f'<span class="sslbook-check-facts">· {facts}{f" · rejects: {rejects}" if rejects else ""}</span>'
     )
+
+
+_DTYPES = {"float": "float64", "int": ""}
+"""What Python calls a number, as a reader of torch's names knows it; whole numbers are exact and need no word."""
 
 
 def _words(text: str) -> str:

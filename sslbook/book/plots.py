@@ -13,7 +13,10 @@ import matplotlib as mpl
 import numpy as np
 from cycler import cycler
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
+from matplotlib.scale import LogScale, register_scale
+from matplotlib.ticker import LogFormatterSciNotation
 from numpy.typing import ArrayLike
 
 PALETTE: Final = {
@@ -28,7 +31,7 @@ PALETTE: Final = {
 dichromacies, and each has 3:1 contrast with the page, light and dark. In order of use; the first four differ most."""
 
 WIDTH: Final = 5.8
-"""Width of a figure in inches. On a phone it shrinks to a little more than half: text below 11 pt is hard to read there."""
+"""Width of a figure in inches. On a phone it shrinks to 0.65 of that: text below 11 pt is hard to read there."""
 
 _RC: Final[dict[str, Any]] = {
     "figure.figsize": (WIDTH, 3.2),
@@ -38,11 +41,11 @@ _RC: Final[dict[str, Any]] = {
     "figure.facecolor": "white",
     "savefig.facecolor": "white",
     "font.family": "sans-serif",
-    "font.size": 11.5,
-    "axes.titlesize": 11.5,
+    "font.size": 12.5,
+    "axes.titlesize": 12.5,
     "axes.titleweight": "bold",
     "axes.titlelocation": "left",
-    "axes.labelsize": 11.5,
+    "axes.labelsize": 12.5,
     "axes.edgecolor": "#333333",
     "axes.labelcolor": "#1a1a1a",
     "axes.linewidth": 0.9,
@@ -55,12 +58,12 @@ _RC: Final[dict[str, Any]] = {
     "grid.linewidth": 0.7,
     "xtick.color": "#333333",
     "ytick.color": "#333333",
-    "xtick.labelsize": 10.5,
-    "ytick.labelsize": 10.5,
+    "xtick.labelsize": 11.5,
+    "ytick.labelsize": 11.5,
     "lines.linewidth": 2.0,
     "lines.markersize": 5,
     "legend.frameon": False,
-    "legend.fontsize": 10.5,
+    "legend.fontsize": 11.5,
     "image.cmap": "cividis",
     "image.interpolation": "nearest",
     "svg.fonttype": "path",
@@ -68,9 +71,40 @@ _RC: Final[dict[str, Any]] = {
 }
 
 
+class FewLabels(LogFormatterSciNotation):
+    """Minor labels of a logarithmic axis: none where two powers of ten are in view, else only those at 2 and 5."""
+
+    def __init__(self) -> None:
+        super().__init__(labelOnlyBase=False, minor_thresholds=(np.inf, np.inf))
+
+    def __call__(self, x: float, pos: int | None = None) -> str:
+        """The label at `x`, or nothing."""
+        if self.axis is None or x <= 0:
+            return ""
+        low, high = np.log10(np.sort(np.abs(self.axis.get_view_interval())))
+        if np.floor(high) - np.ceil(low) >= 1:
+            return ""
+        leading = round(x / 10 ** np.floor(np.log10(x)))
+        return super().__call__(x, pos) if leading in (2, 5) else ""
+
+
+class BookLogScale(LogScale):
+    """matplotlib's logarithmic scale with `FewLabels`; `style` puts it in that one's place, as no rcParam does this."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)  # with the axis before matplotlib 3.11, without it since
+
+    def set_default_locators_and_formatters(self, axis: Axis) -> None:
+        """As matplotlib does it, but for the minor labels of base 10."""
+        super().set_default_locators_and_formatters(axis)
+        if self.base == 10:
+            axis.set_minor_formatter(FewLabels())
+
+
 def style() -> None:
     """Set the book's matplotlib style; in IPython also let figures come out as SVG in their true size, uncropped."""
     mpl.rcParams.update(cast(Any, _RC))  # newer type stubs list the keys one by one
+    register_scale(BookLogScale)
     try:
         from IPython import get_ipython
     except ImportError:
@@ -139,7 +173,7 @@ def strips(rows: Mapping[str, ArrayLike], *, height: float = 0.85) -> Figure:
     fig = plt.figure(figsize=(WIDTH, height * len(rows)))
     bands = fig.subfigures(len(rows), 1, squeeze=False)[:, 0]
     for band, (title, pictures) in zip(bands, rows.items(), strict=True):
-        band.suptitle(title, x=0.01, ha="left", fontsize=11.5, fontweight="bold")
+        band.suptitle(title, x=0.01, ha="left", fontsize=12.5, fontweight="bold")
         image_row(list(np.atleast_1d(band.subplots(1, len(np.asarray(pictures))))), pictures)
     return fig
 

@@ -41,9 +41,15 @@ class Provenance:
     date: str
 
     def __str__(self) -> str:
-        """One line for a caption."""
+        """Two lines for a caption: when, where and how long; then the command and the commit (ten digits of it) it ran at."""
         seeds = "one seed" if len(self.seeds) == 1 else f"{len(self.seeds)} seeds"
-        return f"{self.hardware}, torch {self.versions.get('torch', '?')}, {seeds}, {self.seconds:,.0f} s, {self.date}"
+        torch = f"torch {self.versions.get('torch', '?')}"
+        facts = f"{self.date}, {self.hardware}, {torch}, {seeds}, {self.seconds:,.0f} s"
+        return f"{facts}\n  {self.command}  (commit {self._short_commit()})"
+
+    def _short_commit(self) -> str:
+        commit, plus, changes = (self.commit or "unknown").partition("+")
+        return commit[:10] + (f", with {changes}" if plus else "")
 
 
 @dataclass(frozen=True)

@@ -183,6 +183,7 @@ def _front_door(root: Path) -> str:
     return (
         f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{title}</title>\n'
         f'<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f'<link rel="icon" href="_static/sslbook/logo.svg">\n'  # or browsers ask for a favicon.ico
         f'<meta http-equiv="refresh" content="0; url={first}.html">\n</head>\n'
         f'<body><main><h1>{title}</h1><p><a href="{first}.html">Open the book</a></p></main></body>\n</html>\n'
     )

@@ -15,11 +15,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from bs4 import BeautifulSoup
 from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.config import Config
 
 import sslbook
+from sslbook.book import bibliography
+from sslbook.book.typeset import typeset
 
 ASSETS = Path(__file__).parent / "assets"
 DOWNLOADS = "_sources"  # the folder of the built book that holds the pages' sources
@@ -37,7 +40,10 @@ def setup(app: Sphinx) -> dict[str, Any]:
     """Register the extension; see the module's docstring for what it does."""
     _drop_listeners(app, _DROPPED)
     app.connect("config-inited", _configure, priority=900)  # after the theme has appended its own template folders
+    bibliography.register()
     app.connect("doctree-read", _unique_proof_ids)
+    app.connect("doctree-resolved", _typeset_numbers)  # by now numbers of other pages are pasted too
+    app.connect("doctree-resolved", _hold_punctuation)
     app.connect("html-page-context", _page, priority=900)
     app.add_css_file("sslbook/icons.css", priority=850)
     app.add_css_file("sslbook/book.css", priority=900)
@@ -83,6 +89,38 @@ def _set_apart(node: nodes.Element, word: str) -> None:
         first.parent.replace(first, [nodes.emphasis("", word), rest])
 
 
+def _typeset_numbers(app: Sphinx, doctree: nodes.document, pagename: str) -> None:
+    """Print the numbers pasted into the prose as numbers are printed; `htmlcheck` expects them in this form."""
+    for node in doctree.findall(nodes.inline):
+        if "pasted-text" in node["classes"]:
+            for text in list(node.findall(nodes.Text)):
+                text.parent.replace(text, nodes.Text(typeset(text.astext())))
+
+
+_OPENING = re.compile(r"[(\[“‘\"']+$")
+_CLOSING = re.compile(r"^[^\w\s(\[“‘—–/·]+(?:\w{1,2}\b)?")  # also the ’s and the -th of an index
+
+
+def _hold_punctuation(app: Sphinx, doctree: nodes.document, pagename: str) -> None:
+    """Keep an inline formula on one line with the punctuation around it: browsers may break beside any picture."""
+    for formula in list(doctree.findall(nodes.math)):
+        parent = formula.parent
+        at = parent.index(formula)
+        before, after = (parent[i] if 0 <= i < len(parent) else None for i in (at - 1, at + 1))
+        opening = _OPENING.search(before.astext()) if isinstance(before, nodes.Text) else None
+        closing = _CLOSING.match(after.astext()) if isinstance(after, nodes.Text) else None
+        if closing is not None and after is not None:
+            parent.replace(after, nodes.Text(after.astext()[closing.end() :]))
+        if opening is not None and before is not None:
+            parent.replace(before, nodes.Text(before.astext()[: opening.start()]))
+        if opening or closing:
+            held = nodes.inline(classes=["sslbook-nobreak"])
+            parent.replace(formula, held)
+            held += [nodes.Text(opening[0])] if opening else []
+            held += formula
+            held += [nodes.Text(closing[0])] if closing else []
+
+
 def _page(app: Sphinx, pagename: str, template: str, context: dict[str, Any], doctree: nodes.document | None) -> None:
     """Give the page its downloads and put its HTML right."""
     context["downloads"] = _downloads(app.srcdir, pagename, context)
@@ -117,8 +155,38 @@ def mend(body: str) -> str:
     """Put right what accessibility checkers find in the HTML of a page's body.
 
     A bibliography is a list whose entries carry a role that lists may not hold; a folded cell announces other words than it
-    shows.
+    shows. Beyond that, for narrow screens: dotted names in code get places to break, and wide tables learn to stack.
     """
     if _CITATION_LIST in body:
         body = body.replace('role="doc-biblioentry"', 'role="listitem"')
-    return body.replace('<summary aria-label="Toggle hidden content">', "<summary>")
+    body = body.replace('<summary aria-label="Toggle hidden content">', "<summary>")
+    body = _NAME_IN_CODE.sub(lambda name: f"{name[1]}{_JOINT.sub(_BREAK, name[2])}</span>", body)
+    return _TABLE.sub(lambda table: _stacking(table[0]), body)
+
+
+_NAME_IN_CODE = re.compile(r'(<span class="pre">)([^<]*)</span>')
+_JOINT = re.compile(r"(?<=\w)([._/=,])(?=\w)")
+_BREAK = r"\1<wbr>"
+_TABLE = re.compile(r"<table\b.*?</table>", re.DOTALL)
+_ROLES = {"table": "table", "thead": "rowgroup", "tbody": "rowgroup", "tr": "row", "th": "columnheader", "td": "cell"}
+_STACK_FROM = 4  # columns: narrower tables fit on a phone
+
+
+def _stacking(table: str) -> str:
+    """A wide table whose cells know their column, so that a phone can show each row as a block of its own.
+
+    A style sheet that lays out table rows as blocks takes the table's meaning from them; the roles keep it.
+    """
+    soup = BeautifulSoup(table, "html.parser")
+    heads, outer = soup.select("thead th"), soup.find_all("table")
+    if len(heads) < _STACK_FROM or soup.select("[colspan], [rowspan], tbody th") or len(outer) != 1:
+        return table
+    labels = [" ".join(head.get_text().split()) for head in heads]
+    outer[0]["class"] = " ".join([*outer[0].get_attribute_list("class"), "sslbook-stack"])
+    for name, role in _ROLES.items():
+        for tag in soup.find_all(name):
+            tag["role"] = role
+    for row in soup.select("tbody tr"):
+        for cell, label in zip(row.find_all("td"), labels, strict=True):
+            cell["data-label"] = label
+    return str(soup)

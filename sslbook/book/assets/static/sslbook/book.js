@@ -26,18 +26,56 @@
     show(); /* a reloaded page keeps the slider's place: bring the picture there */
   }
 
-  /* Wide equations, tables and code scroll inside the column; a keyboard can only scroll what it can focus. */
-  const SCROLLING = "div.math > mjx-container, span.math, .pst-scrollable-table-container, .bd-article pre, .cell_output .text_html";
+  /* Wide equations, tables and code scroll inside the column; a keyboard can only scroll what it can focus.
+     data-sslbook-wide says where there is more to see (left, right or both): the style sheet fades that side. */
+  const SCROLLING = "div.math > mjx-container, .pst-scrollable-table-container, .bd-article pre, .cell_output .text_html, span.math.sslbook-scrolls";
+  function more(box) {
+    const left = box.scrollLeft > 1, right = box.scrollLeft + box.clientWidth < box.scrollWidth - 1;
+    box.dataset.sslbookWide = left && right ? "both" : left ? "left" : "right";
+  }
   function focusable() {
+    document.querySelectorAll("span.math").forEach(fit);
     document.querySelectorAll(SCROLLING).forEach((box) => {
-      if (box.scrollWidth > box.clientWidth + 1) {
-        box.dataset.sslbookWide = "";
+      if (box.scrollWidth > box.clientWidth + 1 && getComputedStyle(box).overflowX !== "visible") {
+        if (!("sslbookWide" in box.dataset)) box.addEventListener("scroll", () => more(box), { passive: true });
         if (!box.hasAttribute("tabindex")) box.setAttribute("tabindex", "0");
+        more(box);
       } else if ("sslbookWide" in box.dataset) {
         delete box.dataset.sslbookWide;
         box.removeAttribute("tabindex");
       }
     });
+  }
+
+  /* A formula in a sentence can't be broken. One that is a little wider than its column is set smaller; one that is much
+     wider scrolls. A few pixels are no excess: ink may reach beyond its box. */
+  const SLACK = 24, SMALLEST = 0.72;
+  function fit(formula) {
+    const picture = formula.querySelector("mjx-container");
+    const column = formula.closest("p, li, dd, dt, td, th, h1, h2, h3, figcaption, summary");
+    formula.classList.remove("sslbook-scrolls");
+    formula.style.fontSize = "";
+    if ("sslbookWide" in formula.dataset) {
+      delete formula.dataset.sslbookWide;
+      formula.removeAttribute("tabindex");
+    }
+    if (!picture || !column || column.closest("table")) return; /* a table grows with what it holds, and scrolls itself */
+    const style = getComputedStyle(column);
+    const room = column.clientWidth - parseFloat(style.paddingLeft) - parseFloat(style.paddingRight);
+    const held = formula.closest(".sslbook-nobreak") || formula;
+    const need = held.getBoundingClientRect().width;
+    if (room <= 0 || need <= room + 1) return;
+    if (room / need >= SMALLEST) formula.style.fontSize = `${(100 * room) / need}%`;
+    else if (need - room > SLACK) formula.classList.add("sslbook-scrolls");
+  }
+
+  /* A link into a folded part of the page opens it. */
+  function unfold() {
+    const target = location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1)));
+    let fold = target && target.closest("details:not([open])");
+    if (!fold) return;
+    for (; fold; fold = target.closest("details:not([open])")) fold.open = true;
+    target.scrollIntoView();
   }
 
   /* Paper is white: print a dark page as a light one. */
@@ -50,6 +88,8 @@
 
   function start() {
     printLight();
+    unfold();
+    window.addEventListener("hashchange", unfold);
     document.querySelectorAll("[data-sslbook-slider]").forEach(slider);
     const typeset = window.MathJax && MathJax.startup && MathJax.startup.promise;
     (typeset || Promise.resolve()).then(focusable);
