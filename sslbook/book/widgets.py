@@ -17,8 +17,8 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-COLOURS = 64
-"""Colours kept in a frame: enough for a line plot, at a quarter of the bytes."""
+COLOURS = 256
+"""Colours kept in a frame: a palette is a third of the bytes, and this many also carry a heat map beside a photograph."""
 
 
 def slider(
