@@ -32,7 +32,10 @@ def resolve(name: str) -> None:
     for i, step in enumerate(path):
         if i == len(path) - 1 and step in getattr(value, "__dataclass_fields__", {}):
             return
-        value = getattr(value, step)
+        if not hasattr(value, step) and hasattr(value, "__path__"):  # a module of a package that nobody has imported yet
+            value = importlib.import_module(f"{value.__name__}.{step}")
+        else:
+            value = getattr(value, step)
 
 
 def test_there_are_tables_and_every_row_was_read():
