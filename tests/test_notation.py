@@ -32,7 +32,8 @@ def resolve(name: str) -> None:
     for i, step in enumerate(path):
         if i == len(path) - 1 and step in getattr(value, "__dataclass_fields__", {}):
             return
-        if not hasattr(value, step) and hasattr(value, "__path__"):  # a module of a package that nobody has imported yet
+        if not hasattr(value, step) and hasattr(value, "__path__"):
+            # a module of a package that nobody has imported yet
             value = importlib.import_module(f"{value.__name__}.{step}")
         else:
             value = getattr(value, step)
