@@ -37,8 +37,11 @@ TORCH_RANGE = "torch>=2.5,<3"
 TORCH_CHOICES = ("auto", "cpu", "cuda", "system")
 ATTEMPTS = 3
 TORCH_TRIAL = "import torch; assert float(torch.ones(2) @ torch.ones(2)) == 2.0; print(torch.__version__)"
-# A double click on a chapter opens it as a notebook and not as text.
-LAB_SETTINGS = {"@jupyterlab/docmanager-extension:plugin": {"defaultViewers": {"markdown": "Jupytext Notebook"}}}
+# A double click on a chapter opens it as a notebook and not as text; and Lab asks nothing of the network.
+LAB_SETTINGS = {
+    "@jupyterlab/docmanager-extension:plugin": {"defaultViewers": {"markdown": "Jupytext Notebook"}},
+    "@jupyterlab/apputils-extension:notification": {"checkForUpdates": False, "fetchNews": "false"},
+}
 
 
 class Source(NamedTuple):
