@@ -174,13 +174,13 @@ def step_gaps(seed: int = 0, tau: float = 0.7, margin: float = 0.2) -> Gaps:
     net, clean, views = population_with_strength(0.5, symmetric=False, seed=seed)
     op = covariance_operator(net, "0", views)
     k, weight = op.opened.connections(), vec(op.opened.weight)
+    tuples = all_tuples(*op.population)
     for name, loss in (("info_nce", nce_loss(tau)), ("soft_triplet", triplet_loss(tau, margin))):
         shift = margin if name == "soft_triplet" else 0.0
         found = _coefficients(op.opened.output, *op.population, name, tau, shift)
+        main = covariance_operator(net, "0", views, loss=name, tau=tau, margin=shift, clean=clean)
         for c, both in zip(found, (False, True), strict=True):
-            tuples = all_tuples(*op.population)
             truth = -vec(expected_gradient(net, "0", views, loss, tuples, clean=clean, both=both))
-            main = covariance_operator(net, "0", views, loss=name, tau=tau, margin=shift, clean=clean)
             rows.append(
                 {
                     "step": relative_gap(torch.einsum("ano,ab,bmo,m->n", k, c, k, weight), truth),
