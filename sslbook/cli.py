@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from sslbook.book.chapters import Chapter
     from sslbook.book.execute import Outcome, Setting
 
+TABLES: dict[str, str] = dict.fromkeys(("A-Tab4", "A-Tab6", "B-Tab2"), "sslbook.hltm.show:main")
+"""What reruns each printed table: ``module:function``, called with the name, the rest of the line and a reader of records."""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status."""
@@ -135,6 +138,16 @@ def record(options: argparse.Namespace) -> int:
     path = save_record(options.name, values, seeds=options.seeds, seconds=time.monotonic() - start, command=command)
     print(f"Written: {path}")
     return 0
+
+
+def table(options: argparse.Namespace) -> int:
+    """``sslbook table``: rerun one printed table with the rest of the command line, beside the paper's numbers."""
+    from sslbook.book.records import recorded
+
+    if options.name not in TABLES:
+        raise unknown("printed table", options.name, TABLES)
+    module, _, function = TABLES[options.name].partition(":")
+    return int(getattr(importlib.import_module(module), function)(options.name, options.arguments, recorded))
 
 
 def bench(options: argparse.Namespace) -> int:
@@ -290,6 +303,13 @@ def _parser() -> argparse.ArgumentParser:
     added.add_argument("name", metavar="NAME", help="a file of data/results, such as covariance-cifar10")
     added.add_argument("--seeds", type=_seed, nargs="+", default=[0, 1, 2], metavar="N", help="seeds (default: 0 1 2)")
     added.set_defaults(run=record)
+
+    added = commands.add_parser("table", help="Rerun a printed table.", description="Rerun a printed table.")
+    added.add_argument("name", metavar="NAME", help=f"the table's claim: {', '.join(TABLES)}")
+    added.add_argument(
+        "arguments", nargs=argparse.REMAINDER, metavar="…", help="options of the table: --help lists them"
+    )
+    added.set_defaults(run=table)
 
     added = commands.add_parser("bench", help="Run a benchmark.", description="Run a benchmark.")
     added.add_argument("name", metavar="NAME", help="a module of sslbook.bench, such as covariance")

@@ -21,7 +21,7 @@ PACKAGE = ROOT / "sslbook"
 LONGEST = 400
 """Lines in a Python file."""
 
-GROUND = {"connection", "gaps", "images", "instances", "losses", "mixing", "networks", "operators"}
+GROUND = {"connection", "gaps", "images", "instances", "losses", "mixing", "networks", "operators", "streams"}
 """The shared ground. A module of the package's first level that is neither here nor below is a chapter's."""
 UPPER = {"bench", "book", "training"}
 TOP = {"cli", "__main__"}

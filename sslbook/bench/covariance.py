@@ -10,19 +10,16 @@ r"""The covariance operator against its bars: exactness, the cost of one applica
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import platform
 import resource
 import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
 
 import torch
 from torch import Tensor, nn
 
+from sslbook.bench._report import Row, report
 from sslbook.connection import Layer
 from sslbook.losses import half_squared_distance
 from sslbook.networks import convnet, mlp, random_network
@@ -33,24 +30,6 @@ RATIO_BAR = 1.3
 RESIDUAL_BAR = 1e-6
 SECONDS_BAR = 60.0
 MEMORY_BAR = 4.0
-
-
-@dataclass(frozen=True)
-class Row:
-    """One measured number; ``bar`` is the largest value allowed, ``None`` for a number that only stands beside others."""
-
-    part: str
-    what: str
-    value: float
-    unit: str = ""
-    bar: float | None = None
-
-    @property
-    def verdict(self) -> str:
-        """``"ok"``, ``"MISSED"`` (also for NaN), or nothing where there is no bar."""
-        if self.bar is None:
-            return ""
-        return "ok" if self.value <= self.bar else "MISSED"
 
 
 def run(*, quick: bool = False) -> list[Row]:
@@ -259,31 +238,6 @@ def peak_memory() -> float:
 # -- the command ----------------------------------------------------------------------------------------------------------
 
 
-def table(rows: Sequence[Row]) -> str:
-    """The rows as text, grouped by part."""
-    width = max(len(row.what) for row in rows)
-    lines: list[str] = []
-    part = ""
-    for row in rows:
-        if row.part != part:
-            part = row.part
-            lines += ["", part]
-        bar = "" if row.bar is None else f"<= {row.bar:g}"
-        lines.append(f"  {row.what:<{width}}  {row.value:>9.3g} {row.unit:<4} {bar:<9} {row.verdict}".rstrip())
-    return "\n".join(lines[1:])
-
-
-def machine() -> dict[str, str | int]:
-    """What the numbers were measured on."""
-    return {
-        "processor": platform.processor() or platform.machine(),
-        "cores": os.cpu_count() or 0,
-        "threads": torch.get_num_threads(),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-    }
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """``sslbook bench covariance``: print the table; exit status 1 if a bar is missed."""
     parser = argparse.ArgumentParser(
@@ -297,17 +251,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.threads < 1:
             parser.error(f"argument --threads: must be at least 1, got {options.threads}")
         torch.set_num_threads(options.threads)
-    rows = run(quick=options.quick)
-    missed = sum(row.verdict == "MISSED" for row in rows)
-    if options.json:
-        print(
-            json.dumps(
-                {"machine": machine(), "rows": [asdict(row) | {"verdict": row.verdict} for row in rows]}, indent=2
-            )
-        )
-        return int(missed > 0)
-    print(", ".join(f"{key} {value}" for key, value in machine().items()))
-    print(table(rows))
-    bars = sum(row.bar is not None for row in rows)
-    print(f"\n{bars - missed} of {bars} bars are met.")
-    return int(missed > 0)
+    return report(run(quick=options.quick), as_json=options.json)

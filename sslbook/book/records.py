@@ -24,7 +24,13 @@ from typing import Any
 from sslbook.book.files import write_text
 from sslbook.book.layout import PACKAGE, unknown
 
-RECORDERS: dict[str, str] = {"covariance-cifar10": "sslbook.covariance.step:cifar10_values"}
+RECORDERS: dict[str, str] = {
+    "covariance-cifar10": "sslbook.covariance.step:cifar10_values",
+    "emergence-two-layer": "sslbook.emergence.two_layer:two_layer_values",
+    "hltm-narrow": "sslbook.hltm.recorded:narrow_values",
+    "hltm-norms": "sslbook.hltm.recorded:norm_values",
+    "hltm-tables": "sslbook.hltm.recorded:table_values",
+}
 """What makes each record: ``module:function``, called with the seeds. Names, so that the book loads no experiments."""
 
 

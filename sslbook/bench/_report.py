@@ -1,0 +1,72 @@
+"""What the benchmarks share: rows with bars, their table as text, and what they were measured on."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+import torch
+
+
+@dataclass(frozen=True)
+class Row:
+    """One measured number.
+
+    bar: the largest value allowed, or the smallest if ``at_least``; None for a number that only stands beside others.
+    """
+
+    part: str
+    what: str
+    value: float
+    unit: str = ""
+    bar: float | None = None
+    at_least: bool = False
+
+    @property
+    def verdict(self) -> str:
+        """``"ok"``, ``"MISSED"`` (also for NaN), or nothing where there is no bar."""
+        if self.bar is None:
+            return ""
+        return "ok" if (self.value >= self.bar if self.at_least else self.value <= self.bar) else "MISSED"
+
+
+def table(rows: Sequence[Row]) -> str:
+    """The rows as text, grouped by part."""
+    width = max(len(row.what) for row in rows)
+    lines: list[str] = []
+    part = ""
+    for row in rows:
+        if row.part != part:
+            part = row.part
+            lines += ["", part]
+        bar = "" if row.bar is None else f"{'>=' if row.at_least else '<='} {row.bar:g}"
+        lines.append(f"  {row.what:<{width}}  {row.value:>9.3g} {row.unit:<4} {bar:<9} {row.verdict}".rstrip())
+    return "\n".join(lines[1:])
+
+
+def machine() -> dict[str, str | int]:
+    """What the numbers were measured on."""
+    return {
+        "processor": platform.processor() or platform.machine(),
+        "cores": os.cpu_count() or 0,
+        "threads": torch.get_num_threads(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+    }
+
+
+def report(rows: Sequence[Row], *, as_json: bool) -> int:
+    """Print the rows; exit status 1 if a bar is missed."""
+    missed = sum(row.verdict == "MISSED" for row in rows)
+    if as_json:
+        shown = [asdict(row) | {"verdict": row.verdict} for row in rows]
+        print(json.dumps({"machine": machine(), "rows": shown}, indent=2))
+        return int(missed > 0)
+    print(", ".join(f"{key} {value}" for key, value in machine().items()))
+    print(table(rows))
+    bars = sum(row.bar is not None for row in rows)
+    print(f"\n{bars - missed} of {bars} bars are met.")
+    return int(missed > 0)

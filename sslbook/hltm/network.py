@@ -1,0 +1,155 @@
+r"""The tree-shaped ReLU network: one small fully connected part :math:`\mathcal N_\mu` for each hidden variable of the tree.
+
+Part :math:`\mu` reads the rectified outputs of its children's parts, the lowest parts read the leaves' values; the root's part
+has no rectifier, and its output is divided by its length (Section 6 and Appendix D.1 of [tian2020]).  All replicas and all
+parts of a depth are one batched product.  Features stand before samples, ``(R, parts, width, B)``, so that the children's
+outputs *are* the parent's input, without a copy.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sslbook.streams import Streams
+
+EPSILON = 1e-4
+"""Added to the output's length before the division, as in the released experiments."""
+
+
+@dataclass(frozen=True)
+class TreeNetwork:
+    """``R`` networks on trees of one shape.
+
+    weights: one tensor a depth of the hidden variables, root first; ``weights[d]`` is ``(R, nodes at depth d, width, fan-in)``,
+        and the fan-in counts the children's units, child after child.
+    biases: likewise ``(R, nodes at depth d, width)``.
+    """
+
+    weights: tuple[Tensor, ...]
+    biases: tuple[Tensor, ...]
+
+    @property
+    def replicas(self) -> int:
+        """Number of networks, ``R``."""
+        return self.weights[0].shape[0]
+
+    @property
+    def depth(self) -> int:
+        """Number of layers, :math:`L`."""
+        return len(self.weights)
+
+    @property
+    def width(self) -> int:
+        r"""Units of a part, :math:`|\mathcal N_\mu|`."""
+        return self.weights[0].shape[2]
+
+    def replica(self, r: int) -> TreeNetwork:
+        """Network ``r`` alone, with a replica axis of length 1."""
+        return TreeNetwork(tuple(w[r : r + 1] for w in self.weights), tuple(b[r : r + 1] for b in self.biases))
+
+    def clone(self) -> TreeNetwork:
+        """A copy that shares no memory."""
+        return TreeNetwork(tuple(w.clone() for w in self.weights), tuple(b.clone() for b in self.biases))
+
+    def to(self, *target: torch.device | torch.dtype) -> TreeNetwork:
+        """The networks on another device or in another precision."""
+
+        def move(tensor: Tensor) -> Tensor:
+            for t in target:
+                tensor = tensor.to(t)
+            return tensor
+
+        return TreeNetwork(tuple(map(move, self.weights)), tuple(map(move, self.biases)))
+
+
+def initial_network(
+    seeds: Sequence[int], branching: Sequence[int], width: int, *, bias: bool = True, dtype: torch.dtype = torch.float32
+) -> TreeNetwork:
+    r"""Networks with every weight and bias from :math:`U[-1, 1] / \sqrt{\text{fan-in}}` (PyTorch's default), one a seed.
+
+    branching: children of a variable at each depth, root first.  Without ``bias`` the biases are zero (and trained all the same).
+    Raises ValueError for a width of 0 or an empty tree.
+    """
+    if width < 1:
+        raise ValueError(f"width must be at least 1, got {width}")
+    if not branching or any(b < 1 for b in branching):
+        raise ValueError(f"branching must hold one number of at least 1 a depth, got {tuple(branching)}")
+    streams = Streams(seeds, "weights")
+    nodes = list(itertools.accumulate((1, *branching[:-1]), lambda n, b: n * b))
+    weights, biases = [], []
+    for d, (n, b) in enumerate(zip(nodes, branching)):
+        fan_in = b if d == len(branching) - 1 else b * width
+        drawn = (2 * streams.uniform((n, width, fan_in + 1), torch.float64) - 1) / fan_in**0.5
+        weights.append(drawn[..., :fan_in].to(dtype).contiguous())
+        biases.append((drawn[..., fan_in] * bias).to(dtype).contiguous())
+    return TreeNetwork(tuple(weights), tuple(biases))
+
+
+@dataclass(frozen=True)
+class Activity:
+    r"""What a forward pass leaves, one tensor a depth, root first.
+
+    inputs: what a part reads, rectified, ``(R, nodes, fan-in, B)``.
+    pre: pre-activations :math:`\tilde f`, ``(R, nodes, width, B)``; ``pre[0]`` is the output before the division by its length.
+    """
+
+    inputs: tuple[Tensor, ...]
+    pre: tuple[Tensor, ...]
+
+
+def forward(net: TreeNetwork, leaves: Tensor) -> Activity:
+    """Run ``leaves`` of shape ``(R, leaves, B)`` through all parts, from the bottom up."""
+    inputs: list[Tensor] = []
+    pre: list[Tensor] = []
+    below = leaves.to(net.weights[0].dtype)
+    for weight, bias in zip(reversed(net.weights), reversed(net.biases)):
+        r, nodes, width, fan_in = weight.shape
+        read = below.reshape(r * nodes, fan_in, -1)
+        out = torch.baddbmm(bias.reshape(-1, width, 1), weight.flatten(0, 1), read)
+        inputs.append(read.unflatten(0, (r, nodes)))
+        pre.append(out.unflatten(0, (r, nodes)))
+        below = out.relu()
+    return Activity(tuple(reversed(inputs)), tuple(reversed(pre)))
+
+
+def normalize(output: Tensor, epsilon: float = EPSILON) -> Tensor:
+    """``output / (length + epsilon)`` along the axis of the units, ``(R, width, B)``."""
+    return output / (length(output) + epsilon)
+
+
+def length(output: Tensor) -> Tensor:
+    """Length along the axis of the units, ``(R, 1, B)``."""
+    return output.square().sum(1, keepdim=True).sqrt_()
+
+
+def normalize_backward(output: Tensor, grad: Tensor, epsilon: float = EPSILON) -> Tensor:
+    r"""Gradient through :func:`normalize` of an output :math:`o` of length n.
+
+    :math:`(g - \hat o\,(\hat o^\top g)\,n / (n + \epsilon)) / (n + \epsilon)` with :math:`\hat o = o / n`, or 0 for :math:`o = 0`.
+    """
+    n = length(output)
+    scale = n + epsilon
+    along = (output * grad).sum(1, keepdim=True) / (n.clamp_min(torch.finfo(output.dtype).tiny) * scale)
+    return (grad - output * along) / scale
+
+
+def backward(net: TreeNetwork, seen: Activity, grad: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+    """Gradients of all weights and biases, root first, from that of the root's pre-activation ``(R, width, B)``."""
+    weights: list[Tensor] = []
+    biases: list[Tensor] = []
+    above = grad.contiguous()
+    for d, weight in enumerate(net.weights):
+        r, nodes, width, _ = weight.shape
+        g, read = above.view(r * nodes, width, -1), seen.inputs[d].flatten(0, 1)
+        weights.append(torch.bmm(g, read.transpose(1, 2)).view_as(weight))
+        biases.append(g.sum(-1).view(r, nodes, width))
+        if d + 1 < net.depth:
+            down = torch.bmm(weight.flatten(0, 1).transpose(1, 2), g)
+            # the rows of read are the children's units, rectified
+            above = torch.ops.aten.threshold_backward(down, read, 0.0)
+    return weights, biases

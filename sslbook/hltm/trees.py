@@ -1,0 +1,309 @@
+r"""Hierarchical latent tree models: categorical variables on a tree, of which only the leaves are seen.
+
+The root :math:`z_0` says what object it is; every other variable is drawn given its parent, from a transition table
+:math:`P_{\mu\nu} = [\mathbb P(z_\nu \mid z_\mu)]` (Section 6 of [tian2020]).  An augmentation redraws everything below the root.
+
+Trees are complete, their tables are not tied: every edge of every replica has its own.  Depth 0 is the root, depth
+:math:`L` the leaves (the papers count layers from the leaves).  A node's name is ``s`` and the path to it, as in the papers:
+``s01`` is the right child of the left child of the root ``s``.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sslbook.streams import Streams
+
+
+@dataclass(frozen=True)
+class LatentTree:
+    r"""``R`` complete trees of one shape, each with its own tables.
+
+    root: prior of :math:`z_0`, shape ``(R, m_0)``.
+    tables: one tensor a depth; ``tables[d]`` has shape ``(R, nodes at depth d + 1, m_d, m_{d+1})``, and its rows (the last axis)
+        sum to one.  The children of a node stand beside each other.
+
+    Raises ValueError for a depth of 0, shapes that don't fit, entries outside [0, 1], rows that don't sum to one.
+    """
+
+    root: Tensor
+    tables: tuple[Tensor, ...]
+
+    def __post_init__(self) -> None:
+        if not self.tables:
+            raise ValueError("the tree's depth must be at least 1, got 0: a root alone has no leaves to see")
+        if self.root.ndim != 2:
+            raise ValueError(f"root must have shape (replicas, values), got {tuple(self.root.shape)}")
+        _check_probabilities("root", self.root)
+        nodes, values = 1, self.root.shape[1]
+        for depth, table in enumerate(self.tables):
+            fits = table.ndim == 4 and table.shape[0] == self.replicas and table.shape[2] == values
+            if not fits or table.shape[1] < nodes or table.shape[1] % nodes:
+                raise ValueError(
+                    f"tables[{depth}] must have shape ({self.replicas}, a multiple of {nodes}, {values}, values below), "
+                    f"got {tuple(table.shape)}"
+                )
+            _check_probabilities(f"tables[{depth}]", table)
+            nodes, values = table.shape[1], table.shape[3]
+
+    @property
+    def replicas(self) -> int:
+        """Number of trees, ``R``."""
+        return self.root.shape[0]
+
+    @property
+    def depth(self) -> int:
+        """Number of edges from the root to a leaf, :math:`L`."""
+        return len(self.tables)
+
+    @property
+    def nodes(self) -> tuple[int, ...]:
+        """Number of nodes at each depth, root first."""
+        return (1, *(table.shape[1] for table in self.tables))
+
+    @property
+    def values(self) -> tuple[int, ...]:
+        """Number of values :math:`m` that a variable takes, at each depth, root first."""
+        return (self.root.shape[1], *(table.shape[3] for table in self.tables))
+
+    @property
+    def branching(self) -> tuple[int, ...]:
+        """Number of children of a node, at each depth but the last."""
+        return tuple(below // above for above, below in itertools.pairwise(self.nodes))
+
+    def replica(self, r: int) -> LatentTree:
+        """Tree ``r`` alone, with a replica axis of length 1."""
+        return LatentTree(self.root[r : r + 1], tuple(table[r : r + 1] for table in self.tables))
+
+
+def _check_probabilities(name: str, table: Tensor) -> None:
+    if bool((table < 0).any()) or bool((table > 1).any()) or not bool(torch.isfinite(table).all()):
+        raise ValueError(f"{name} must hold probabilities between 0 and 1, got {table.min():.6g} to {table.max():.6g}")
+    sums = table.sum(-1)
+    worst = float((sums - 1).abs().max())
+    if worst > 64 * torch.finfo(table.dtype).eps * table.shape[-1]:
+        where = tuple(torch.nonzero((sums - 1).abs() == (sums - 1).abs().max())[0].tolist())
+        raise ValueError(f"every row of {name} must sum to one, row {where} sums to {float(sums[where]):.6g}")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Kinds of trees
+
+
+def symmetric_binary(polarities: Sequence[Tensor], root_polarity: float = 0.0) -> LatentTree:
+    r"""SB-HLTM: binary variables that equal their parent with probability :math:`(1 + \rho_{\mu\nu})/2`, whatever its value.
+
+    polarities: :math:`\rho_{\mu\nu}` in [-1, 1], one tensor a depth, ``(R, nodes at depth d + 1)`` (Eq. 14 of [tian2020]).
+    root_polarity: :math:`\rho_0 = \mathbb P(z_0 = 1) - \mathbb P(z_0 = 0)`.
+    """
+    if not polarities:
+        raise ValueError("polarities must hold one tensor a depth; got none: the tree's depth must be at least 1")
+    if not -1 <= root_polarity <= 1:
+        raise ValueError(f"root_polarity must lie between -1 and 1, got {root_polarity}")
+    for depth, rho in enumerate(polarities):
+        if not bool((rho.abs() <= 1).all()):
+            raise ValueError(f"polarities[{depth}] must lie between -1 and 1, got {rho.min():.6g} to {rho.max():.6g}")
+    first = polarities[0]
+    root = torch.tensor([1 - root_polarity, 1 + root_polarity], dtype=first.dtype, device=first.device) / 2
+    return LatentTree(root.expand(first.shape[0], 2), tuple(_binary_table(rho) for rho in polarities))
+
+
+def _binary_table(rho: Tensor) -> Tensor:
+    stay, flip = (1 + rho) / 2, (1 - rho) / 2
+    return torch.stack([torch.stack([stay, flip], -1), torch.stack([flip, stay], -1)], -2)
+
+
+def random_polarities(
+    seeds: Sequence[int], depth: int, lower: float, upper: float = 1.0, *, branching: int = 2, signed: bool = True
+) -> list[Tensor]:
+    r"""Polarities :math:`|\rho| \sim U[\text{lower}, \text{upper}]` for :func:`symmetric_binary`, one tree a seed, float64.
+
+    signed: with a random sign each, as in the released experiments; the paper prints :math:`U[\text{lower}, 1]` without one.
+    """
+    if depth < 1 or branching < 1:
+        raise ValueError(f"the tree's depth and branching must be at least 1, got {depth} and {branching}")
+    if not -1 <= lower <= upper <= 1:
+        raise ValueError(f"polarities are drawn from [lower, upper] within [-1, 1], got [{lower}, {upper}]")
+    streams = Streams(seeds, "polarities")
+    drawn = []
+    for d in range(depth):
+        u = streams.uniform((2, branching ** (d + 1)), torch.float64)
+        rho = lower + (upper - lower) * u[:, 0]
+        drawn.append(torch.where(u[:, 1] < 0.5, -rho, rho) if signed else rho)
+    return drawn
+
+
+def random_symmetric(seeds: Sequence[int], depth: int, lower: float, upper: float = 1.0, **options: bool) -> LatentTree:
+    """Binary SB-HLTMs with the polarities of :func:`random_polarities` and a uniform root: the data of the papers' tables."""
+    return symmetric_binary(random_polarities(seeds, depth, lower, upper, **options))
+
+
+def random_regularized(seeds: Sequence[int], values: Sequence[int], branching: Sequence[int]) -> LatentTree:
+    r"""TR-HLTMs (Definition 3 of [tian2020]) with ``values[d]`` values at depth ``d`` and a random prior of the root.
+
+    :math:`P_{\mu\nu} = \frac{1}{m_\nu} 1 1^\top + C_{\mu\nu}` with :math:`C 1 = 0` and :math:`1^\top C = 0`: a random doubly
+    centred matrix, times a random 0.3 to 1 of the factor that would make the table's smallest entry 0.
+    """
+
+    def regularized(u: Tensor) -> Tensor:
+        centred = u - u.mean(-1, keepdim=True)
+        centred = centred - centred.mean(-2, keepdim=True)
+        lowest = centred.flatten(-2).min(-1).values[..., None, None]
+        strength = 0.3 + 0.7 * u[..., :1, :1]
+        return 1 / u.shape[-1] - centred * strength / (u.shape[-1] * lowest)
+
+    return _random_tree(seeds, values, branching, regularized)
+
+
+def random_categorical(seeds: Sequence[int], values: Sequence[int], branching: Sequence[int]) -> LatentTree:
+    """HLTMs with any tables: rows drawn uniformly and normalised."""
+    return _random_tree(seeds, values, branching, lambda u: u / u.sum(-1, keepdim=True))
+
+
+def _random_tree(seeds: Sequence[int], values: Sequence[int], branching: Sequence[int], table) -> LatentTree:  # type: ignore[no-untyped-def]
+    if len(values) != len(branching) + 1 or any(b < 1 for b in branching) or any(m < 2 for m in values):
+        raise ValueError(
+            f"values needs one entry of at least 2 a depth and branching one of at least 1 less; got {values}, {branching}"
+        )
+    streams = Streams(seeds, "tables")
+    prior = 0.2 + streams.uniform((values[0],), torch.float64)
+    nodes = itertools.accumulate(branching, lambda n, b: n * b)
+    shapes = [(n, above, below) for n, (above, below) in zip(nodes, itertools.pairwise(values))]
+    return LatentTree(
+        prior / prior.sum(-1, keepdim=True), tuple(table(streams.uniform(shape, torch.float64)) for shape in shapes)
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What follows from the tables
+
+
+def from_root(tree: LatentTree) -> list[Tensor]:
+    r""":math:`P_{0\mu} = [\mathbb P(z_\mu \mid z_0)]` for all nodes, as products along paths (Lemma 6).
+
+    One tensor a depth, ``(R, nodes, m_0, m_d)``.
+    """
+    m0 = tree.values[0]
+    product = torch.eye(m0, dtype=tree.root.dtype, device=tree.root.device).expand(tree.replicas, 1, m0, m0)
+    products = [product]
+    for table, b in zip(tree.tables, tree.branching):
+        product = product.repeat_interleave(b, 1) @ table
+        products.append(product)
+    return products
+
+
+def marginals(tree: LatentTree) -> list[Tensor]:
+    r""":math:`\mathbb P(z_\mu)` for all nodes: one tensor a depth, ``(R, nodes, m_d)``."""
+    return [torch.einsum("rz,rnzm->rnm", tree.root, product) for product in from_root(tree)]
+
+
+def polarity(table: Tensor) -> Tensor:
+    r"""Polarity :math:`\rho = 2\,\mathbb P(z_\nu = 1 \mid z_\mu = 1) - 1` of tables ``(..., 2, 2)`` (Table 1 of [tian2020])."""
+    return 2 * table[..., 1, 1] - 1
+
+
+def residual_table(table: Tensor) -> Tensor:
+    r""":math:`C_{\mu\nu} = P_{\mu\nu} - \frac{1}{m_\nu} 1 1^\top` (Definition 3 of [tian2020]).
+
+    Its columns sum to zero in a TR-HLTM.
+    """
+    return table - 1 / table.shape[-1]
+
+
+def place(tree: LatentTree, name: str) -> tuple[int, int]:
+    """Depth and index of the node called ``name``: ``s`` and one digit a step, such as ``s01``."""
+    if not name.startswith("s") or len(name) - 1 > tree.depth:
+        raise ValueError(f"a node's name is s and at most {tree.depth} digits, got {name!r}")
+    index = 0
+    for digit, b in zip(name[1:], tree.branching):
+        if not digit.isdigit() or int(digit) >= b:
+            raise ValueError(f"the digits of a node's name lie between 0 and {b - 1}, got {name!r}")
+        index = index * b + int(digit)
+    return len(name) - 1, index
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Sampling
+
+
+def numbers_needed(tree: LatentTree) -> int:
+    """How many uniform numbers one sample takes below the root: one a variable."""
+    return sum(tree.nodes[1:])
+
+
+def draw_root(tree: LatentTree, uniform: Tensor) -> Tensor:
+    """Values of the root for uniform numbers ``(R, B)``: ``(R, B)``, boolean if there are two."""
+    edges = tree.root.cumsum(-1)[:, :-1].to(uniform.dtype)
+    passed = uniform[..., None] >= edges[:, None]
+    return passed[..., 0] if edges.shape[1] == 1 else passed.sum(-1)
+
+
+def thresholds(tree: LatentTree, dtype: torch.dtype) -> list[Tensor]:
+    """Cumulative tables without their last entry, which :func:`descend` compares with.
+
+    One tensor a depth, ``(R, nodes, m above, m below - 1)``.
+    """
+    return [table.cumsum(-1)[..., :-1].to(dtype) for table in tree.tables]
+
+
+def descend(tree: LatentTree, root: Tensor, uniform: Tensor, edges: Sequence[Tensor] | None = None) -> list[Tensor]:
+    """Draw everything below the root: one tensor ``(R, nodes, B)`` a depth, the root's first, the leaves' last.
+
+    root: values ``(R, B)``.  uniform: ``(R, numbers_needed, B)`` in [0, 1), the numbers of the upper depths first.
+    edges: the tree's :func:`thresholds`, for whoever draws often.
+    Binary variables come as booleans, others as int64.
+    """
+    edges = thresholds(tree, uniform.dtype) if edges is None else edges
+    drawn, start = [root[:, None]], 0
+    for edge, b in zip(edges, tree.branching):
+        nodes, above, cuts = edge.shape[1:]
+        parent = drawn[-1][:, :, None]
+        u = uniform[:, start : start + nodes]
+        start += nodes
+        # inverse of the cumulative distribution: one comparison a value
+        if above == 2 and cuts == 1:  # the papers' case, several times faster than to gather
+            if_0, if_1 = (u >= edge[:, :, value] for value in (0, 1))
+            differs = (if_0 ^ if_1).unflatten(1, (-1, b)) & parent.bool()
+            drawn.append(if_0 ^ differs.flatten(1, 2))
+            continue
+        index = parent.long().expand(-1, -1, b, -1).flatten(1, 2)[..., None].expand(-1, -1, -1, cuts)
+        passed = u[..., None] >= edge.gather(2, index)
+        drawn.append(passed[..., 0] if cuts == 1 else passed.sum(-1))
+    return drawn
+
+
+def sample(tree: LatentTree, seeds: Sequence[int], count: int, root: Tensor | None = None) -> list[Tensor]:
+    """``count`` samples of every tree: one tensor ``(R, nodes, count)`` a depth, from one stream a tree.
+
+    root: the roots' values ``(R, count)`` to keep, as an augmentation does; drawn if not given.
+    """
+    if len(seeds) != tree.replicas:
+        raise ValueError(f"seeds must hold one number a tree, got {len(seeds)} for {tree.replicas} trees")
+    streams = Streams(seeds, "samples")
+    u = streams.uniform((1 + numbers_needed(tree), count), torch.float64)
+    return descend(tree, draw_root(tree, u[:, 0]) if root is None else root, u[:, 1:])
+
+
+def joint(tree: LatentTree, limit: int = 1 << 20) -> tuple[list[Tensor], Tensor]:
+    r"""Every assignment of every variable, listed, with its probability: the slow, independent oracle for small trees.
+
+    Returns the assignments as :func:`sample` returns samples, ``(1, nodes, A)`` a depth, and :math:`\mathbb P`, ``(R, A)``.
+    Raises ValueError if there are more than ``limit`` of them.
+    """
+    counts = [m for m, n in zip(tree.values, tree.nodes) for _ in range(n)]
+    if math.prod(counts) > limit:
+        raise ValueError(f"the tree has {math.prod(counts)} assignments, more than limit = {limit}")
+    listed = torch.cartesian_prod(*(torch.arange(m) for m in counts)).T
+    assignments = [part[None] for part in listed.split(list(tree.nodes))]
+    probability = tree.root[:, assignments[0][0, 0]]
+    for d, table in enumerate(tree.tables):
+        parent = assignments[d].repeat_interleave(tree.branching[d], 1)[0]
+        for node in range(table.shape[1]):
+            probability = probability * table[:, node, parent[node], assignments[d + 1][0, node]]
+    return assignments, probability

@@ -1,0 +1,46 @@
+"""One stream of random numbers for each replica, so that replica ``r`` of a batch draws what it would draw alone.
+
+Experiments with many seeds carry a leading replica axis.  If all replicas shared one generator, the numbers that a
+replica gets would depend on how many others run beside it; with a stream each, a batch can be cut, enlarged or spread
+over processes and every replica stays what it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+class Streams:
+    """Independent generators, one a seed; every draw has shape ``(len(seeds), *shape)``.
+
+    purpose: keeps apart the streams that one seed needs for different things (its data, its weights).
+    """
+
+    def __init__(self, seeds: Sequence[int], purpose: str = "") -> None:
+        if not seeds or any(int(seed) != seed or seed < 0 for seed in seeds):
+            raise ValueError(f"seeds must be one or more whole numbers of at least 0, got {list(seeds)}")
+        words = list(purpose.encode())
+        self._generators = [np.random.Generator(np.random.SFC64([int(seed), *words])) for seed in seeds]
+
+    def __len__(self) -> int:
+        return len(self._generators)
+
+    def uniform(self, shape: Sequence[int], dtype: torch.dtype = torch.float32, out: Tensor | None = None) -> Tensor:
+        """Uniform on [0, 1), on the CPU; into ``out``, ``(R, *shape)`` and contiguous, if it is given."""
+        drawn = torch.empty(len(self), *shape, dtype=dtype) if out is None else out
+        kind = np.float64 if drawn.dtype == torch.float64 else np.float32
+        for generator, row in zip(self._generators, drawn.numpy(), strict=True):  # the streams are what is apart
+            generator.random(dtype=kind, out=row)
+        return drawn
+
+    def normal(self, shape: Sequence[int], dtype: torch.dtype = torch.float64) -> Tensor:
+        """Standard normal numbers, on the CPU."""
+        kind = np.float64 if dtype == torch.float64 else np.float32
+        drawn = torch.empty(len(self), *shape, dtype=dtype)
+        for generator, row in zip(self._generators, drawn.numpy(), strict=True):
+            generator.standard_normal(dtype=kind, out=row)
+        return drawn

@@ -1,0 +1,75 @@
+"""The chapter's identities and bounds, its growth law and its shared children: what must hold holds, what is broken is seen."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from gap_cases import assert_gaps
+
+from sslbook.hltm import groups, growth, identities, recorded, tables
+from sslbook.hltm.training import Protocol
+
+
+@pytest.mark.parametrize("seed", [0, 1000])
+def test_sampling_and_message_passing(seed: int) -> None:
+    assert identities.sampling_score(4, 20_000, seed) < 5.5
+    assert identities.sampling_score(4, 20_000, seed, transposed=True) > 20
+    gaps = identities.message_gaps(8, seed)
+    assert_gaps(gaps, ("correlation", "conditional mean", "operator"), ("root ignored",))
+
+
+@pytest.mark.parametrize("seed", [0, 1000])
+def test_lemmas_on_nonlinearities(seed: int) -> None:
+    for bound, broken in [
+        (identities.squashing, {"power": 1}),
+        (identities.sharpened_jensen, {"half": 0.25}),
+        (identities.relu_jensen, {"factor": 0.45}),
+    ]:
+        held = bound(500, seed)
+        assert held.least > -1e-12
+        assert held.tightest <= 1 + 1e-12
+        assert bound(500, seed, **broken).least < -0.05
+    assert identities.relu_jensen(500, seed, factor=0.5).tightest == pytest.approx(1), "half is enough, and is reached"
+
+
+@pytest.mark.parametrize("seed", [0, 1000])
+def test_products_and_growth(seed: int) -> None:
+    gaps = identities.product_gaps(8, seed)
+    assert max(gaps[name] for name in ("Lemma 6", "Lemma 7", "columns of C")) < 1e-12
+    assert gaps["broken: any tables"] > 1e-3
+    gaps = identities.activation_gaps(6, seed)
+    assert max(gaps["Lemma 9"], gaps["Theorem 6"]) < 1e-11
+    assert min(gap for name, gap in gaps.items() if name.startswith("broken:")) > 1e-4
+    gaps = growth.growth_gaps(5, seed)
+    assert gaps["growth"] < 1e-12
+    assert min(gap for name, gap in gaps.items() if name.startswith("broken:")) > 1e-2
+
+
+def test_shared_children() -> None:
+    found = groups.shared_children(4, 0.9, 1.0, units=20_000, seed=0)
+    assert found.lucky > 100
+    assert found.worst > 1, "units that read one variable are not independent"
+    assert found.exceeding > 0
+    with pytest.raises(ValueError, match="none of 1000 units is lucky for copies = 1"):
+        groups.shared_children(1, 0.9, 4.0, units=1000, seed=0)
+    shares = groups.promising_parts(Protocol(depth=3, width=3, lower=0.9), [0, 1], 9.0)
+    assert len(shares) == 3
+    assert all(0 <= share <= 1 for share in shares)
+
+
+def test_untrained_networks_are_those_before_training() -> None:
+    protocol = Protocol(depth=3, width=2, epoch_size=128)
+    found = tables.untrained(protocol, [1, 2, 3], ("s", "s01"), block=2)
+    (run,) = tables.rerun([protocol], [1, 2, 3], latents=("s", "s01"), epochs=(0,), workers=1, samples=128)
+    assert (found - run["population"][0]).abs().max() < 1e-12
+
+
+def test_narrow_values() -> None:
+    base = replace(Protocol(), depth=2, width=2, epoch_size=128)
+    values = recorded.narrow_values([1, 2], base=base, epochs=(0, 1), workers=1)
+    for loss in ("printed", "released"):
+        for statistic in tables.STATISTICS:
+            assert torch.tensor(values[loss][statistic]).shape == (3, 2, 2)
+    assert values["printed"]["population"][0][0] == values["released"]["population"][0][0], "untrained"
