@@ -15,9 +15,9 @@ from sslbook.hltm.training import Protocol
 @pytest.mark.parametrize("seed", [0, 1000])
 def test_sampling_and_message_passing(seed: int) -> None:
     assert identities.sampling_score(4, 20_000, seed) < 5.5
-    assert identities.sampling_score(4, 20_000, seed, transposed=True) > 20
+    assert identities.sampling_score(4, 20_000, seed, other_tree=True) > 20
     gaps = identities.message_gaps(8, seed)
-    assert_gaps(gaps, ("correlation", "conditional mean", "operator"), ("root ignored",))
+    assert_gaps(gaps, ("correlation", "conditional mean", "operator"), ("roots exchanged",))
 
 
 @pytest.mark.parametrize("seed", [0, 1000])
@@ -42,6 +42,9 @@ def test_products_and_growth(seed: int) -> None:
     gaps = identities.activation_gaps(6, seed)
     assert max(gaps["Lemma 9"], gaps["Theorem 6"]) < 1e-11
     assert min(gap for name, gap in gaps.items() if name.startswith("broken:")) > 1e-4
+    gaps = identities.lemma9_gaps(6, seed)
+    assert gaps["Lemma 9"] < 1e-11
+    assert gaps["broken: not centred"] > 1e-2
     gaps = growth.growth_gaps(5, seed)
     assert gaps["growth"] < 1e-12
     assert min(gap for name, gap in gaps.items() if name.startswith("broken:")) > 1e-2
@@ -71,5 +74,19 @@ def test_narrow_values() -> None:
     values = recorded.narrow_values([1, 2], base=base, epochs=(0, 1), workers=1)
     for loss in ("printed", "released"):
         for statistic in tables.STATISTICS:
-            assert torch.tensor(values[loss][statistic]).shape == (3, 2, 2)
-    assert values["printed"]["population"][0][0] == values["released"]["population"][0][0], "untrained"
+            assert torch.tensor(values[loss][statistic]).shape == (3, 3, 2, 2)  # latents, lower, epochs, trials
+    assert values["printed"]["population"][0][0][0] == values["released"]["population"][0][0][0], "untrained"
+
+
+def test_a_column_of_our_own_trials_is_likely_and_a_shifted_one_is_not() -> None:
+    draw = torch.Generator().manual_seed(0)
+    shared = torch.randn(1, 1, 50, generator=draw)  # the cells of a trial go together
+    trials = shared + 0.3 * torch.randn(3, 3, 50, generator=draw)
+    own, others = trials[..., :40], trials[..., 40:]
+    column = tables.Column(*tables.spread(others), trials=10)
+    assert tables.chance_of_column(own, column, draws=200, seed=1) > 0.05
+    shifted = replace(column, mean=column.mean + 2)
+    assert tables.chance_of_column(own, shifted, draws=200, seed=1) < 0.02
+    error = (own.var(-1) / 40 + column.std.square() / 10).sqrt()
+    by_hand = ((own.mean(-1) - column.mean) / error).square().mean().sqrt()
+    assert tables.distance(own, column) == pytest.approx(float(by_hand))

@@ -44,7 +44,7 @@ def shared_children(copies: int, rho: float, c: float, *, units: int, seed: int)
     up, down = (active @ torch.where(patterns == 1, p, 1 - p).prod(1) for p in (chance, chance.flip(0)))
     variance = sums.square().sum(1) * (1 - rho**2) / 4
     allowed = 3 / 4 * (1 - rho**2)
-    bound = 3 * float(lucky.bracket(part.h, part.rho, c, torch.tensor(0.0, dtype=torch.float64)))
+    bound = 3 * float(lucky.bracket(part.s, part.rho, c, torch.tensor(0.0, dtype=torch.float64)))
     gaps = (up.square() - down.square()).abs()
     return SharedChildren(
         len(found),

@@ -16,7 +16,7 @@ from sslbook.connection import relative_gap
 from sslbook.gaps import Gaps, worst
 from sslbook.hltm import exact, trees
 from sslbook.hltm.network import TreeNetwork, forward, initial_network
-from sslbook.hltm.training import Protocol, start, train
+from sslbook.hltm.training import Protocol, train
 from sslbook.hltm.trees import LatentTree
 from sslbook.networks import instance_seeds
 
@@ -122,9 +122,3 @@ def watch(protocol: Protocol, seeds: list[int], epochs: list[int]) -> list[Snaps
 
     found = train(protocol, seeds, max(epochs), measure, epochs)
     return [found[epoch] for epoch in epochs]
-
-
-def untrained(protocol: Protocol, seeds: list[int]) -> Snapshot:
-    """The same before training; cheap, so that many trials can be had."""
-    tree, net = start(protocol, seeds)
-    return Snapshot(0, [c.abs().amax(-1) for c in exact.correlations(tree, net)])

@@ -185,6 +185,11 @@ class LeafPart:
         return torch.full_like(self.rho, 0.5)
 
     @property
+    def s(self) -> Tensor:
+        """Selectivities of the children."""
+        return torch.full_like(self.rho, 0.5)
+
+    @property
     def a(self) -> Tensor:
         """Child selectivity vector."""
         return self.rho / 2
@@ -255,20 +260,25 @@ class BoundCheck:
         return float(self.gaps.median()) / self.bound
 
 
-def lucky_bound(part: LeafPart, c: float, units: int, *, seed: int, sigma_w: float = 1.0) -> BoundCheck:
-    """Draw units until ``units`` are lucky, and compute their mean activations exactly, over all :math:`2^n` patterns."""
+def lucky_bound(
+    part: LeafPart, c: float, units: int, *, seed: int, sigma_w: float = 1.0, any_unit: bool = False
+) -> BoundCheck:
+    """Draw units until ``units`` are lucky, and compute their mean activations exactly, over all :math:`2^n` patterns.
+
+    any_unit: take the first ones, lucky or not, of which the theorem says nothing.
+    """
     n = part.rho.numel()
     found: list[Tensor] = []
     count = tries = 0
     while count < units and tries < 200:
         weights = uniform_weights((20_000, n), sigma_w, seed + 7919 * tries)
-        found.append(weights[is_lucky(weights, part.h, part.a, c, sigma_w)])
+        found.append(weights if any_unit else weights[is_lucky(weights, part.h, part.a, c, sigma_w)])
         count, tries = count + len(found[-1]), tries + 1
     lucky = torch.cat(found)[:units]
     on = torch.from_numpy((np.arange(2**n)[:, None] >> np.arange(n)) & 1).double()
     up, down = (_mean_relu(lucky, on, (1 + sign * part.rho) / 2) for sign in (1, -1))
     return BoundCheck(
-        (up.square() - down.square()).abs(), 3 * sigma_w**2 * float(bracket(part.h, part.rho, c, torch.tensor(0.0)))
+        (up.square() - down.square()).abs(), 3 * sigma_w**2 * float(bracket(part.s, part.rho, c, torch.tensor(0.0)))
     )
 
 

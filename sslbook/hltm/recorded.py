@@ -18,6 +18,7 @@ from sslbook.hltm import norms, tables
 from sslbook.hltm.training import LOSSES, Protocol
 
 LATENTS = ("s", "s0", "s1", "s101", "s0111")
+NARROW = LATENTS[:3]
 LOWER = (0.7, 0.8, 0.9)
 WIDTHS = (2, 5, 10)
 UNTRAINED = 200
@@ -70,20 +71,21 @@ def narrow_values(
 ) -> dict[str, Any]:
     """The narrowest networks again with as many trials as there are ``seeds``: ten say little where one in three dies.
 
-    ``values[loss][statistic]`` has the axes lower x epochs x trials and is that of the root.
+    The root and its two children, :data:`NARROW`: latents x lower x epochs x trials.
     """
     base = base or Protocol(width=min(WIDTHS))
     values: dict[str, Any] = {
-        "axes": "values[loss][statistic][lower][epoch][trial]",
+        "axes": "values[loss][statistic][latent][lower][epoch][trial]",
+        "latents": NARROW,
         "lower": LOWER,
         "epochs": tuple(epochs),
     }
     for loss in LOSSES:
         cells = [replace(base, loss=loss, lower=lower) for lower in LOWER]
         size, processes = base.epoch_size, workers or cores()
-        runs = tables.rerun(cells, seeds, latents=("s",), epochs=epochs, workers=processes, samples=size)
+        runs = tables.rerun(cells, seeds, latents=NARROW, epochs=epochs, workers=processes, samples=size)
         values[loss] = {
-            statistic: rounded(torch.stack([run[statistic][:, :, 0] for run in runs]), decimals=5)
+            statistic: rounded(torch.stack([run[statistic] for run in runs]).permute(3, 0, 1, 2), decimals=5)
             for statistic in tables.STATISTICS
         }
     return values

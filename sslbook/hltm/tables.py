@@ -165,3 +165,36 @@ def table(
 def spread(trials: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and sample standard deviation (divided by trials - 1) over the last axis."""
     return trials.mean(-1), trials.std(-1) if trials.shape[-1] > 1 else torch.full(trials.shape[:-1], math.nan)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Could a printed column be a draw of ours?
+
+
+@dataclass(frozen=True)
+class Column:
+    """Printed means and standard deviations of some cells, ``(latents, lower)``, over so many trials."""
+
+    mean: Tensor
+    std: Tensor
+    trials: int
+
+
+def distance(own: Tensor, column: Column) -> Tensor:
+    """Root mean square distance of the means of ``own``, ``(latents, lower, trials)``, from a column, in standard errors."""
+    error = own.var(-1) / own.shape[-1] + column.std.square() / column.trials
+    return ((own.mean(-1) - column.mean).square() / error).mean().sqrt()
+
+
+def chance_of_column(own: Tensor, column: Column, draws: int, seed: int) -> float:
+    """How often trials drawn from ``own`` in the column's place lie at least as far from the rest as the column does.
+
+    The same trials are drawn for all cells, because the cells of a trial share a tree and a network; a score that took
+    them for independent would reject too often.
+    """
+    observed, generator, far = distance(own, column), torch.Generator().manual_seed(seed), 0
+    for _ in range(draws):
+        order = torch.randperm(own.shape[-1], generator=generator)
+        drawn, rest = own[..., order[: column.trials]], own[..., order[column.trials :]]
+        far += bool(distance(rest, Column(*spread(drawn), column.trials)) >= observed)
+    return far / draws

@@ -139,9 +139,11 @@ def random_polarities(
     return drawn
 
 
-def random_symmetric(seeds: Sequence[int], depth: int, lower: float, upper: float = 1.0, **options: bool) -> LatentTree:
+def random_symmetric(
+    seeds: Sequence[int], depth: int, lower: float, upper: float = 1.0, *, branching: int = 2, signed: bool = True
+) -> LatentTree:
     """Binary SB-HLTMs with the polarities of :func:`random_polarities` and a uniform root: the data of the papers' tables."""
-    return symmetric_binary(random_polarities(seeds, depth, lower, upper, **options))
+    return symmetric_binary(random_polarities(seeds, depth, lower, upper, branching=branching, signed=signed))
 
 
 def random_regularized(seeds: Sequence[int], values: Sequence[int], branching: Sequence[int]) -> LatentTree:
