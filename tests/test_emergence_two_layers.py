@@ -35,7 +35,9 @@ def test_what_the_flow_conserves(diagonal: bool, linear: bool) -> None:
 
 def test_the_discrete_step_moves_the_conserved_quantity() -> None:
     start = flow.random_start(4)
-    assert flow.step_gap(start)[0] < 1e-9
+    right, wrong = flow.step_gap(start)
+    assert right < 1e-9
+    assert wrong > 0.1
     time = flow.horizon(start, 1.3)
     coarse, fine = flow.drift(start, time, (time / 100, time / 400))
     assert math.log(coarse / fine) / math.log(4) == pytest.approx(1, abs=0.1)
@@ -54,8 +56,10 @@ def test_the_second_layer_leaves_the_diagonal() -> None:
     assert share.shape == (50,)
     assert float(share.min()) > 1e-3
     assert float(flow.off_diagonal_share(50, masked=True).abs().max()) < 1e-12
-    relu, linear = flow.leave_diagonal(replicas=4, growth=2.0)
-    assert float(torch.cat([relu, linear]).min()) > 1e-4
+    for linear in (False, True):
+        assert float(flow.leave_diagonal(replicas=4, growth=2.0, linear=linear).min()) > 1e-4
+    with pytest.raises(ValueError, match=r"growth=1e\+300 is out of reach of some replica in 4000 steps"):
+        flow.leave_diagonal(replicas=1, growth=1e300)
 
 
 @pytest.mark.parametrize("seed", [0, 1])
@@ -91,13 +95,18 @@ def test_linear_nodes_share_one_direction() -> None:
 
 
 def test_specialisation_depends_on_the_angles() -> None:
-    even = mixture.specialise(mixture.equiangular_mixture(5, 6, 8, 0.1), steps=1500)
-    acute = mixture.specialise(mixture.equiangular_mixture(5, 6, 8, 0.1, cosine=0.6), steps=1500)
+    even = mixture.specialise(mixture.equiangular_mixture(5, 6, 8, 0.1))
+    acute = mixture.specialise(mixture.equiangular_mixture(5, 6, 8, 0.1, cosine=0.6))
+    finer = mixture.specialise(mixture.equiangular_mixture(5, 6, 8, 0.1), steps=2000, rate=0.25)
+    assert torch.equal(even.active, finer.active)
     assert float(even.single.double().mean()) > 0.95
     assert float(even.first.double().mean()) > 0.95
     assert float(acute.single.double().mean()) < 0.1
     gram = mixture.equiangular_mixture(1, 6, 8, 0.1, cosine=0.6).centres[0, 1:]
     assert torch.allclose(gram @ gram.T, 0.4 * torch.eye(5, dtype=torch.float64) + 0.6)
+    assert torch.allclose(
+        mixture.equiangular_mixture(3, 6, 8, 0.1, cosine=0.6).closest(), torch.full((3,), 0.6, dtype=torch.float64)
+    )
 
 
 # -- the trainer ----------------------------------------------------------------------------------------------------------
@@ -171,6 +180,14 @@ def test_counts_and_correlations() -> None:
     assert two_layer.by_count(net) == {0: (1, 3.0), 1: (1, 2.0), 2: (1, 1.0)}
     assert two_layer.selective_share(net) == pytest.approx(2 / 3)
     assert two_layer.fan_out(net, 1, 2) == (2.0, 1.0)  # torch's median of two is the lower
+
+
+def test_a_node_without_a_centre_responds_most_to_the_origin() -> None:
+    centres = torch.tensor([[[0.0, 0.0], [3.0, 0.0], [0.0, 3.0]]])
+    net = two_layer.TwoLayers(torch.tensor([[[-1.0, -1.0], [1.0, 1.0]]]), torch.ones(1, 2), centres)
+    second = two_layer.second_response(net, two_layer.Protocol(size=2, nodes=2, components=3))[0]
+    assert float(second[0]) < 1e-6
+    assert float(second[1]) == pytest.approx(1)
 
 
 def test_the_record_of_a_short_run() -> None:

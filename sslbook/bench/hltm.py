@@ -2,7 +2,8 @@
 
 1. Table 6 of A, all of it: 60 trials of 50 epochs of 64,000 triplets, measured after 0, 1 and 49 of them.
 2. The same work done the way of the released experiments, in a short run of its own: one process a trial, a walk over the
-   tree in Python, samples drawn one by one with one call for each variable, one linear layer for each part, autograd.
+   tree in Python, samples drawn one by one with one call for each variable, one linear layer for each part, autograd, and
+   a pass of statistics before every epoch, as they have it; the ratio without that is printed too.
 3. Replica r of a batch of R against the same replica trained alone.
 4. Steps and samples a second.
 """
@@ -218,14 +219,14 @@ def slow_way(ours: float, workers: int, count: int = 2) -> list[Row]:
             times = [call.result() for call in calls]
             training += trials * EPOCHS * steps * sum(t for t, _ in times) / workers**2
             statistics += trials * steps * sum(s for _, s in times) / workers**2  # of one pass
-    same = training + len(MEASURED) * statistics
+    released, fewer = training + EPOCHS * statistics, training + len(MEASURED) * statistics
     part = f"the released way, extrapolated from {count} minibatches of training and of statistics a process and width"
     return [
         Row(part, "one epoch of training of one trial", training * workers / (TRIALS * 6 * EPOCHS), "s"),
         Row(part, "one pass of statistics of one trial", statistics * workers / (TRIALS * 6), "s"),
-        Row(part, "Table 6, measured as often as ours", same / 3600, "h"),
-        Row(part, "of that, ours is faster by", same / ours, "x", RATIO_BAR, at_least=True),
-        Row(part, "and if it measures after every epoch, by", (training + EPOCHS * statistics) / ours, "x"),
+        Row(part, "Table 6, measured before every epoch", released / 3600, "h"),
+        Row(part, "ours is faster by", released / ours, "x", RATIO_BAR, at_least=True),
+        Row(part, "had it measured only as often as ours", fewer / ours, "x"),
     ]
 
 

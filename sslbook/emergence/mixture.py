@@ -49,9 +49,10 @@ class Mixture:
         z = m / (self.sigma * w.norm(dim=-1)[:, None]).clamp_min(torch.finfo(w.dtype).tiny)
         return torch.special.ndtr(z), torch.exp(-0.5 * z.square()) / math.sqrt(2 * math.pi)
 
-    def rows(self, index: Tensor) -> Mixture:
-        """Some of the replicas."""
-        return Mixture(self.centres[index], self.sigma)
+    def closest(self) -> Tensor:
+        """The largest cosine between two centres other than the first, ``(R,)``."""
+        unit = torch.nn.functional.normalize(self.centres[:, 1:], dim=-1)
+        return (unit @ unit.mT - 2 * torch.eye(unit.shape[1], dtype=unit.dtype)).amax((1, 2))
 
     def sample(self, count: int, draw: torch.Generator) -> tuple[Tensor, Tensor]:
         """``count`` draws ``(R, count, d)`` from random components, with the components' numbers ``(R, count)``."""
@@ -131,12 +132,17 @@ class Ends:
         return self.active == 1
 
 
-def specialise(mixture: Mixture, nodes: int = 20, *, steps: int = 600, tol: float = 0.1, seed: int = 0) -> Ends:
-    """Grow ``nodes`` random ReLU nodes a replica and see which centres they respond to at the end."""
+def specialise(
+    mixture: Mixture, nodes: int = 20, *, steps: int = 1000, rate: float = 0.5, tol: float = 0.1, seed: int = 0
+) -> Ends:
+    """Grow ``nodes`` random ReLU nodes a replica and see which centres they respond to at the end.
+
+    The steps are as long as they can be here: with half the rate and twice the steps the same nodes end at the same centres.
+    """
     draw = torch.Generator().manual_seed(seed + 77)
     r, _, d = mixture.centres.shape
     start = torch.randn(r, nodes, d, generator=draw, dtype=torch.float64)
-    end = grow(start, mixture, steps=steps)
+    end = grow(start, mixture, steps=steps, rate=rate)
     before, after = (torch.einsum("rkd,rnd->rnk", mixture.centres, w) for w in (start, end))
     top, which = after.max(-1)
     norms = mixture.centres.norm(dim=-1)[:, None].expand_as(after)

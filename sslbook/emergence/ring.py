@@ -148,7 +148,7 @@ def operator_gaps(count: int = 50, seed: int = 0) -> Gaps:
     draw = torch.Generator().manual_seed(seed)
     gaps = dict.fromkeys(("library's operator", "one tower", "both towers, doubled", "stuck"), 0.0)
     broken = dict.fromkeys(
-        ("broken: d for d squared", "broken: not doubled", "broken: all patterns counted", "broken: signs left out"),
+        ("broken: d for d squared", "broken: not doubled", "broken: signs left out"),
         float("inf"),
     )
     for i in range(count):
@@ -165,11 +165,10 @@ def operator_gaps(count: int = 50, seed: int = 0) -> Gaps:
         gaps["library's operator"] = max(gaps["library's operator"], relative_gap(found.flatten(), op.flatten()))
         gaps["one tower"] = max(gaps["one tower"], relative_gap(op @ weight, one))
         gaps["both towers, doubled"] = max(gaps["both towers, doubled"], relative_gap(2 * op @ weight, two))
-        everything, unsigned = SIGNS @ pattern_inputs(bias), chosen.double() @ pattern_inputs(bias)
+        unsigned = chosen.double() @ pattern_inputs(bias)
         for name, matrix, truth in (
             ("d for d squared", torch.outer(u, u) / (4 * d), one),
             ("not doubled", op, two),
-            ("all patterns counted", torch.outer(everything, everything) / (4 * d**2), one),
             ("signs left out", torch.outer(unsigned, unsigned) / (4 * d**2), one),
         ):
             if name != "signs left out" or (chosen[[0, 3]].any() and chosen[[1, 2]].any()):
@@ -274,9 +273,13 @@ def endings(weight: Tensor, *, tol: float = 0.05) -> Tensor:
     return found
 
 
+STEPS = 2500
+"""Steps after which nothing turns any more."""
+
+
 @cache
 def simulate(
-    bias: bool, count: int = 20000, steps: int = 2500, rate: float = 0.01, seed: int = 0
+    bias: bool, count: int = 20000, steps: int = STEPS, rate: float = 0.01, seed: int = 0
 ) -> tuple[Tensor, Tensor]:
     """Gaussian start weights (and biases) ``(count, 2 or 3)`` and the `endings` of their exact expected dynamics, ``(count,)``."""
     draw = torch.Generator().manual_seed(seed)
@@ -288,9 +291,9 @@ def simulate(
     return start, endings(weight)
 
 
-def fates(bias: bool, count: int = 20000, seed: int = 0) -> tuple[Fate, ...]:
+def fates(bias: bool, count: int = 20000, seed: int = 0, steps: int = STEPS) -> tuple[Fate, ...]:
     """What becomes of Gaussian neurons, by the set in which they begin (`simulate`); sets that none begins in are left out."""
-    start, ends = simulate(bias, count, seed=seed)
+    start, ends = simulate(bias, count, steps, seed=seed)
     began = selected(start)
     found = []
     for names in possible_sets(bias):
@@ -301,18 +304,25 @@ def fates(bias: bool, count: int = 20000, seed: int = 0) -> tuple[Fate, ...]:
     return tuple(found)
 
 
-def foretold(bias: bool, count: int = 20000, seed: int = 0) -> tuple[float, float]:
-    r"""Share of neurons whose end the *sign* of the contrast g(w) at the start foretells, and the same for the strongest response.
+def foretold(bias: bool, count: int = 20000, seed: int = 0) -> dict[str, float]:
+    r"""Shares of neurons whose end is foretold at the start: by the *sign* of the contrast g(w), by responses.
 
-    g > 0 foretells 00 or 11, g < 0 foretells 01 or 10, g = 0 silent or stuck; the rival foretells the pattern with the largest h.
+    sign, of all neurons: g > 0 foretells 00 or 11, g < 0 foretells 01 or 10, g = 0 silent or stuck.  strongest and last, of those
+    that move: they end at the pattern to which they respond most strongly, or at the last one, 11, if they respond to it at all.
     """
-    start, ends = simulate(bias, count, seed=seed)
-    g, strongest = contrast(start), responses(start).argmax(-1)
+    start, ends = simulate(bias, count, STEPS, seed=seed)
+    g, h = contrast(start), responses(start)
     g = torch.where(
         g.abs() > 1e-12 * start.norm(dim=-1), g, torch.zeros_like(g)
     )  # where terms cancel, rounding is left
     kind = torch.tensor([1, -1, -1, 1, 0, 0, 9])[ends]  # the last is what `endings` calls -1: no end at all
-    return float((g.sign() == kind).double().mean()), float((strongest == ends).double().mean())
+    moves = direction(h > 0, bias).ne(0).any(-1)
+    right = {
+        "sign": g.sign() == kind,
+        "strongest": (h.argmax(-1) == ends)[moves],
+        "last": ((h[:, 3] > 0) == (ends == ENDS.index("11")))[moves],
+    }
+    return {name: float(which.double().mean()) for name, which in right.items()}
 
 
 def end_rate(p: str, bias: bool, *, steps: int = 4000, rate: float = 0.002) -> float:

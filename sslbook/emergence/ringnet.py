@@ -15,11 +15,12 @@ import torch
 from torch import Tensor
 
 from sslbook import losses
-from sslbook.emergence.ring import direction, pattern_inputs, ring_scene, selected, windows
+from sslbook.emergence.ring import direction, pattern_inputs, responses, ring_scene, selected, windows
 from sslbook.streams import Streams
 
-SETTINGS = ("simple", "info_nce", "simclr")
-"""simple: L_simp of the pooled responses; info_nce: InfoNCE of them; simclr: InfoNCE of a linear head's normalised outputs."""
+SETTINGS = ("simple", "info_nce", "head", "normalised", "simclr")
+"""simple: L_simp of the pooled responses; info_nce: InfoNCE of them; head: of a linear head's outputs; normalised: of the pooled
+responses scaled to unit length; simclr: of a linear head's outputs scaled to unit length."""
 
 
 @dataclass(frozen=True)
@@ -92,9 +93,9 @@ def train(
         return (high * draws.uniform(shape, torch.float64)).long()
 
     scene = ring_scene(d)
-    rate = {"simple": 0.03, "info_nce": 0.075, "simclr": 0.5}[setting] if rate is None else rate
+    rate = {"simple": 0.03, "info_nce": 0.075}.get(setting, 0.5) if rate is None else rate
     w = 0.5 * normal(filters, 3 if bias else 2)
-    head = normal(outputs, filters) / filters**0.5 if setting == "simclr" else None
+    head = normal(outputs, filters) / filters**0.5 if setting in ("head", "simclr") else None
     start = Network(w, head, linear)
     leaves = [w.clone().requires_grad_(True)] + ([] if head is None else [head.clone().requires_grad_(True)])
     limit = 10 * w.norm(dim=-1).amax(1)
@@ -112,7 +113,7 @@ def train(
         if setting == "simple":
             loss = losses.contrastive(*pair, loss="simple", normalize=False)
         else:
-            loss = losses.contrastive(*pair, normalize=setting == "simclr", tau=tau)
+            loss = losses.contrastive(*pair, normalize=setting in ("normalised", "simclr"), tau=tau)
         gradients = torch.autograd.grad(loss.sum(), leaves)
         with torch.no_grad():
             live = (leaves[0].norm(dim=-1).amax(1) < limit).double()[:, None, None]
@@ -139,8 +140,8 @@ def accuracy(net: Network, clean: Tensor, x: Tensor, kind: Tensor) -> Tensor:
     return (side.long() == kind).double().mean(1)
 
 
-def census(net: Network, tol: float = 0.25) -> dict[str, float]:
-    """Shares of the filters that respond to no pattern, to patterns that cancel, and to one pattern alone.
+def kinds(net: Network, tol: float = 0.25) -> dict[str, Tensor]:
+    """Which filters respond to no pattern, to patterns that cancel, and to one pattern alone: masks ``(R, k)``.
 
     For the last, a response below ``tol`` times the filter's largest counts as none: at their ends filters hover about thresholds.
     """
@@ -148,23 +149,30 @@ def census(net: Network, tol: float = 0.25) -> dict[str, float]:
     h = net.filters @ pattern_inputs(bias).T
     chosen = selected(net.filters)
     silent = ~chosen.any(-1)
-    shares = {
+    return {
         "silent": silent,
         "stuck": ~silent & (direction(chosen, bias) == 0).all(-1),
         "single": ~silent & ((h > tol * h.amax(-1, keepdim=True).clamp_min(0)).sum(-1) == 1),
     }
-    return {name: float(which.double().mean()) for name, which in shares.items()}
 
 
-def agreement(trained: Trained) -> float:
-    r"""Share of the filters that ended as the single neuron's theory foretells from the start.
+def census(net: Network) -> dict[str, float]:
+    """Shares of all filters that are of one of the `kinds`."""
+    return {name: float(which.double().mean()) for name, which in kinds(net).items()}
 
-    Single if the contrast is not zero, else silent or stuck as they began (without a bias; filters in between count as misses).
+
+def released(trained: Trained) -> dict[str, float]:
+    """What the filters that were stuck at the start are at the end: shares of them that are of one of the `kinds`."""
+    stuck = kinds(trained.start)["stuck"]
+    return {name: float(which[stuck].double().mean()) for name, which in kinds(trained.end).items()}
+
+
+def agreement(start: Network, end: Network) -> float:
+    """Share of the filters that move which respond, at the ``end``, to the pattern strongest at the ``start``, and to it alone.
+
+    Those that move are those whose patterns at the start do not cancel; "alone" as in `kinds`.
     """
-    start, end = trained.start.filters, trained.end.filters
-    bias = start.shape[-1] == 3
-    moving = direction(selected(start), bias).ne(0).any(-1)
-    h = end @ pattern_inputs(bias).T
-    single = (h > 0.25 * h.amax(-1, keepdim=True).clamp_min(0)).sum(-1) == 1
-    same = (selected(start) == selected(end)).all(-1)
-    return float(torch.where(moving, single, same).double().mean())
+    bias = start.filters.shape[-1] == 3
+    moving = direction(selected(start.filters), bias).ne(0).any(-1)
+    before, after = (responses(net.filters).argmax(-1) for net in (start, end))
+    return float((kinds(end)["single"] & (before == after))[moving].double().mean())

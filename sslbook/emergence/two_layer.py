@@ -227,6 +227,18 @@ def selective_share(net: TwoLayers, most: int = 1) -> float:
     return float((net.active() <= most).double().mean())
 
 
+def second_response(net: TwoLayers, protocol: Protocol = DEFAULT) -> Tensor:
+    r"""Each node's second largest mean response to a component over its largest, ``(R, n)``.
+
+    A node that no centre activates responds most to the component at the origin: :math:`E[\max(w^T x, 0)]` grows with
+    :math:`w^T \mu`, which is zero there.
+    """
+    w = net.w1.double()
+    u = Mixture(net.centres.double(), protocol.variance**0.5).gated_means(w)
+    top = torch.einsum("rknd,rnd->rnk", u, w).topk(2, dim=-1).values
+    return top[..., 1] / top[..., 0]
+
+
 def fan_out(net: TwoLayers, few: int = 2, many: int = 4) -> tuple[float, float]:
     r"""Median :math:`|w_{2j}|` of the nodes that at most ``few`` centres activate, and of those that ``many`` or more do."""
     active, size = net.active(), net.w2.abs()
@@ -257,7 +269,7 @@ def two_layer_values(seeds: Sequence[int], steps: int = 5000) -> dict[str, Any]:
         }
     values["foretold"] = foretold_steps(seeds)
     others = {f"{d} by {n}": Protocol(size=d, nodes=n) for d, n in ((2, 20), (5, 10), (10, 10), (10, 50), (50, 50))}
-    others |= {f"floor {floor:g}": Protocol(floor=floor) for floor in (1e-2, 1e-6, 1e-12)}
+    others |= {f"floor {floor:g}": Protocol(floor=floor) for floor in (1e-2, 1e-3, 1e-6, 1e-12)}
     values["others"] = {
         name: {loss: _nodes(train(seeds[:8], loss, True, steps=steps, protocol=protocol)) for loss in LOSSES}
         for name, protocol in others.items()
