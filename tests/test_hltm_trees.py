@@ -263,3 +263,12 @@ def test_bad_names_seeds_and_sizes() -> None:
         trees.sample(tree, [0], 10)
     with pytest.raises(ValueError, match="128 assignments, more than limit = 100"):
         trees.joint(tree, limit=100)
+
+
+def test_regular_tables_survive_a_nearly_uniform_draw() -> None:
+    """A doubly centred matrix of rounding errors, scaled up, would no longer have rows that sum to one."""
+    tree = trees.random_regularized(range(2000), (2, 2, 2), (2, 2))
+    for table in tree.tables:
+        assert float((table.sum(-1) - 1).abs().max()) < 1e-14
+        assert float(trees.residual_table(table).sum(-2).abs().max()) < 1e-13
+        assert float(table.min()) >= 0

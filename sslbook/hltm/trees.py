@@ -153,12 +153,15 @@ def random_regularized(seeds: Sequence[int], values: Sequence[int], branching: S
     centred matrix, times a random 0.3 to 1 of the factor that would make the table's smallest entry 0.
     """
 
+    def centred(c: Tensor) -> Tensor:
+        c = c - c.mean(-1, keepdim=True)
+        return c - c.mean(-2, keepdim=True)
+
     def regularized(u: Tensor) -> Tensor:
-        centred = u - u.mean(-1, keepdim=True)
-        centred = centred - centred.mean(-2, keepdim=True)
-        lowest = centred.flatten(-2).min(-1).values[..., None, None]
-        strength = 0.3 + 0.7 * u[..., :1, :1]
-        return 1 / u.shape[-1] - centred * strength / (u.shape[-1] * lowest)
+        c = centred(u)
+        lowest = c.flatten(-2).min(-1).values[..., None, None]
+        c = centred(c / lowest)  # again: to divide by a small number magnifies what rounding left
+        return (1 - c * (0.3 + 0.7 * u[..., :1, :1])) / u.shape[-1]
 
     return _random_tree(seeds, values, branching, regularized)
 
