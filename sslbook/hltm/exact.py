@@ -119,7 +119,7 @@ def _moments(values: Tensor, given: Tensor) -> Moments:
 
 
 def _moments_of_root(tree: LatentTree, net: TreeNetwork, listed: list[Parts | None]) -> Moments:
-    below, b = _below(tree, listed, 0), tree.branching[0]
+    below, b = parts_below(tree, listed, 0), tree.branching[0]
     given = tree.tables[0].double() @ below.given  # of the pattern, given the root
     mean = below.active @ given.transpose(-1, -2)  # (R, children, width, m0)
     centre = mean.mean(-1, keepdim=True)
@@ -172,7 +172,7 @@ def selectivity(parts: Parts) -> Tensor:
 
 def child_selectivity(tree: LatentTree, listed: list[Parts | None], depth: int) -> Tensor:
     r""":math:`a_\mu = [\rho_{\mu\nu(k)} s_k]` for the nodes of one depth of a binary tree, ``(R, nodes, fan-in)`` (Eq. 110)."""
-    below = _below(tree, listed, depth)
+    below = parts_below(tree, listed, depth)
     table = tree.tables[depth].double()
     rho = table[..., 1, 1] + table[..., 0, 0] - 1
     a: Tensor = (rho[..., None] * selectivity(below)).unflatten(1, (-1, tree.branching[depth])).flatten(2)
@@ -184,14 +184,14 @@ def means_given_root(tree: LatentTree, listed: list[Parts | None], depth: int) -
 
     Shape ``(R, nodes, m_0, fan-in)``.
     """
-    means = activation_means(_below(tree, listed, depth)).transpose(-1, -2)
+    means = activation_means(parts_below(tree, listed, depth)).transpose(-1, -2)
     given_root = from_root(tree)[depth + 1].double() @ means  # (R, children, m0, width)
     b = tree.branching[depth]
     grouped: Tensor = given_root.unflatten(1, (-1, b)).movedim(2, 3).flatten(3)
     return grouped
 
 
-def _below(tree: LatentTree, listed: list[Parts | None], depth: int) -> Parts:
+def parts_below(tree: LatentTree, listed: list[Parts | None], depth: int) -> Parts:
     """What the parts of one depth read: the parts below, or the leaves."""
     below = listed[depth + 1] if depth + 1 < tree.depth else _leaves(tree)
     assert below is not None
@@ -222,7 +222,7 @@ def expected_connection(tree: LatentTree, net: TreeNetwork, listed: list[Parts |
     depth, index = place(tree, name)
     if depth == tree.depth:
         raise ValueError(f"name must be that of a hidden variable, got the leaf {name!r}: a leaf has no part")
-    below, b = _below(tree, listed, depth), tree.branching[depth]
+    below, b = parts_below(tree, listed, depth), tree.branching[depth]
     if depth == 0:  # J is the identity
         means = means_given_root(tree, listed, 0)[:, 0]
         eye = torch.eye(net.width, dtype=torch.float64, device=means.device)

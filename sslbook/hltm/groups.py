@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from sslbook.hltm import exact, lucky
+from sslbook.hltm import exact, lucky, trees
 from sslbook.hltm.training import Protocol, start
 
 
@@ -61,13 +61,9 @@ def promising_parts(protocol: Protocol, seeds: Sequence[int], c: float) -> list[
     shares = []
     for depth in range(tree.depth):
         b = tree.branching[depth]
-        below = listed[depth + 1] if depth + 1 < tree.depth else None
-        table = tree.tables[depth].double()
-        rho = table[..., 1, 1] + table[..., 0, 0] - 1  # (R, children)
-        if below is None:
-            s, sigma = torch.full_like(rho, 0.5)[..., None], torch.zeros_like(rho)
-        else:
-            s, sigma = exact.selectivity(below), exact.activation_variances(below).amax((-1, -2))
+        below = exact.parts_below(tree, listed, depth)
+        rho = trees.polarity(tree.tables[depth])  # (R, children)
+        s, sigma = exact.selectivity(below), exact.activation_variances(below).amax((-1, -2))
         wide = rho[..., None].expand_as(s).unflatten(1, (-1, b)).flatten(2)
         found = lucky.bracket(s.unflatten(1, (-1, b)).flatten(2), wide, c, sigma.unflatten(1, (-1, b)).amax(-1))
         shares.append(float((found > 0).double().mean()))

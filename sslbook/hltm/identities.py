@@ -68,7 +68,7 @@ def message_gaps(count: int, seed: int) -> Gaps:
             row["correlation"] = max(
                 row["correlation"], float((_correlation(z, f, chance[0]) - found[d][0]).abs().max())
             )
-            given = torch.stack([_conditional_mean(f, chance[0] * (z == value)[:, None]) for value in (0, 1)], -1)
+            given = torch.stack([_conditional_mean(f, chance[0] * (z == value)) for value in (0, 1)], -1)
             row["conditional mean"] = max(row["conditional mean"], relative_gap(moments[d].mean[0], given))
         for name in ("s", "s0", "s1"):
             brute = _enumerated_connection(tree, net, assignments, chance, name)
@@ -88,9 +88,7 @@ def _correlation(z: Tensor, f: Tensor, chance: Tensor) -> Tensor:
 
 
 def _conditional_mean(f: Tensor, weight: Tensor) -> Tensor:
-    return torch.einsum(
-        "nwb,nb->nw", f, weight.expand(f.shape[0], 1, -1)[:, 0] / weight.expand(f.shape[0], 1, -1)[:, 0].sum(-1, True)
-    )
+    return torch.einsum("nwb,nb->nw", f, weight / weight.sum(-1, keepdim=True))
 
 
 def _enumerated_connection(
