@@ -21,7 +21,19 @@ PACKAGE = ROOT / "sslbook"
 LONGEST = 400
 """Lines in a Python file."""
 
-GROUND = {"connection", "gaps", "images", "instances", "losses", "mixing", "networks", "operators", "streams"}
+GROUND = {
+    "connection",
+    "gaps",
+    "images",
+    "instances",
+    "losses",
+    "mixing",
+    "networks",
+    "normalization",
+    "operators",
+    "shipped",
+    "streams",
+}
 """The shared ground. A module of the package's first level that is neither here nor below is a chapter's."""
 UPPER = {"bench", "book", "training"}
 TOP = {"cli", "__main__"}

@@ -8,7 +8,6 @@ filled in by hand.
 from __future__ import annotations
 
 import datetime
-import importlib.resources
 import json
 import math
 import platform
@@ -21,10 +20,13 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from sslbook import shipped
 from sslbook.book.files import write_text
 from sslbook.book.layout import PACKAGE, unknown
 
 RECORDERS: dict[str, str] = {
+    "byol-cifar10": "sslbook.byol.recorded:cifar10_values",
+    "byol-digits": "sslbook.byol.recorded:digits_values",
     "covariance-cifar10": "sslbook.covariance.step:cifar10_values",
     "emergence-two-layer": "sslbook.emergence.two_layer:two_layer_values",
     "hltm-narrow": "sslbook.hltm.recorded:narrow_values",
@@ -75,10 +77,7 @@ class Record:
 
 def results_folder() -> Path:
     """`data/results` of the source tree that this package lies in, else the one that was installed with it."""
-    source = PACKAGE.parent / "data" / "results"
-    if source.is_dir() and PACKAGE.parent.name not in ("site-packages", "dist-packages"):
-        return source
-    return Path(str(importlib.resources.files("sslbook.data"))) / "results"
+    return shipped.folder() / "results"
 
 
 def recorded(name: str, *, folder: Path | None = None) -> Record:

@@ -6,18 +6,15 @@ of a unit of its part with it, over the part's units.
 
 from __future__ import annotations
 
-import importlib.resources
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from sslbook import shipped
 from sslbook.hltm import exact, trees
 from sslbook.hltm.network import TreeNetwork, forward
 from sslbook.hltm.statistics import CentredCorrelation, RawCorrelation
@@ -52,7 +49,7 @@ def printed(name: str) -> Printed:
     if name not in TABLES:
         raise ValueError(f"name must be one of {', '.join(TABLES)}, got {name!r}")
     file = "A-Tab6" if name == "A-Tab4" else name
-    raw: dict[str, Any] = json.loads(_data(f"printed/{file}.json"))
+    raw = shipped.printed(file)
     mean = torch.tensor(raw["mean"], dtype=torch.float64)
     std = None if raw["std"] is None else torch.tensor(raw["std"], dtype=torch.float64)
     lists = {key: tuple(raw[key]) for key in ("latents", "lower", "widths", "columns", "epochs")}
@@ -68,13 +65,6 @@ def printed(name: str) -> Printed:
             std=std[:1, ..., [0, 2]],
         )
     return table
-
-
-def _data(name: str) -> str:
-    source = Path(__file__).parents[2] / "data" / name
-    if source.is_file():
-        return source.read_text(encoding="utf-8")
-    return (importlib.resources.files("sslbook.data") / name).read_text(encoding="utf-8")
 
 
 TABLES = ("A-Tab4", "A-Tab6", "B-Tab2")

@@ -1,0 +1,48 @@
+"""What a representation is worth: a linear probe, its effective rank, and how alike the outputs of different images are."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+RIDGE = 1e-3
+"""Penalty of the probe, beside standardised features, whose mean square is 1."""
+
+
+def linear_probe(train: Tensor, labels: Tensor, test: Tensor, truth: Tensor) -> Tensor:
+    """Accuracy ``(R,)`` on the test images of the best linear map, by least squares, from features to classes.
+
+    train ``(R, N, F)``, test ``(R, M, F)``: standardised by the training features' means and deviations, as in the released
+    code; targets are centred indicators of the classes.  In float64, with a penalty of :data:`RIDGE`, and in closed form:
+    there is nothing to tune, and nothing is chosen on the test images.
+    """
+    centre, spread = train.double().mean(1, keepdim=True), train.double().std(1, keepdim=True)
+    x, y = ((part.double() - centre) / spread.clamp(min=1e-12) for part in (train, test))
+    wanted = F.one_hot(labels).double()
+    shares = wanted.mean(0)
+    gram = x.mT @ x / x.shape[1] + RIDGE * torch.eye(x.shape[2], dtype=x.dtype, device=x.device)
+    scores = y @ torch.linalg.solve(gram, x.mT @ (wanted - shares) / x.shape[1]) + shares
+    right: Tensor = scores.argmax(2) == truth
+    return right.double().mean(1)
+
+
+def effective_rank(features: Tensor) -> Tensor:
+    r""":math:`\exp(-\sum_i p_i \log p_i)`, ``(R,)``, with the shares :math:`p_i` of the variances along the principal axes.
+
+    Between 1, all features on a line, and the smaller of their number and the number of images; 0 where nothing varies.
+    """
+    centred = features.double() - features.double().mean(1, keepdim=True)
+    size = centred.square().sum((1, 2))
+    scale = features.double().square().sum((1, 2)).clamp(min=torch.finfo(torch.float64).tiny)
+    values = torch.linalg.eigvalsh(centred.mT @ centred).clamp(min=0)
+    shares = values / values.sum(1, keepdim=True).clamp(min=torch.finfo(torch.float64).tiny)
+    entropy = -torch.special.xlogy(shares, shares).sum(1)
+    return torch.where(size > 1e-20 * scale, entropy.exp(), 0.0)
+
+
+def likeness(outputs: Tensor) -> Tensor:
+    """Mean cosine ``(R,)`` between the outputs of two different images: 1 when all images have the same direction."""
+    units = F.normalize(outputs.double(), dim=2)
+    count = units.shape[1]
+    return (units.sum(1).square().sum(1) - count) / (count * (count - 1))

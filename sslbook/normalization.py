@@ -1,0 +1,144 @@
+r"""BatchNorm taken apart: its mean and its deviation, each with or without its forward and its backward half.
+
+BatchNorm without its affine part maps a batch to :math:`(x - \mu)/\sqrt{\sigma^2 + \epsilon}`, where :math:`\mu` and
+:math:`\sigma^2` are the batch's mean and variance, and the gradient flows through both statistics.  Section 5 and Table 4 of
+[tian2021iclr] ask which of these halves matters, so each statistic has a mode of its own:
+
+========== ======================= ==========================================
+mode       forward                 gradient through the statistic
+========== ======================= ==========================================
+normal     yes                     yes
+detach     yes                     no: the statistic is a constant
+omit       no                      no
+backward   no: the identity        yes: Eq. 12 of [tian2021iclr] for the mean
+========== ======================= ==========================================
+
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+MODES = ("normal", "detach", "omit", "backward")
+
+
+def batch_normalize(
+    x: Tensor,
+    *,
+    mean: str = "normal",
+    std: str = "normal",
+    dims: int | Sequence[int] = 0,
+    eps: float = 1e-5,
+    unbiased: bool = False,
+) -> Tensor:
+    r"""``x`` less its mean over ``dims``, divided by :math:`\sqrt{\sigma^2 + \epsilon}`, each statistic in its :data:`MODES`.
+
+    With ``mean="backward"``, ``std="omit"`` the result is ``x``, and its gradient :math:`g_i - \frac1{|B|}\sum_j g_j`
+    (Eq. 12 of [tian2021iclr]).  With ``std="backward"`` the forward pass does not divide, and the gradient loses its part
+    along the normalised activations, as it does behind the division, without the factor :math:`1/\sigma`.
+
+    The deviation is always taken about the mean, also where the mean is not subtracted.  unbiased: divide the squares by one
+    less than their number.  Raises ValueError for an unknown mode, an ``eps`` below 0, or a variance of one number only.
+    """
+    _require_mode("mean", mean)
+    _require_mode("std", std)
+    if not eps >= 0:
+        raise ValueError(f"eps must be at least 0, got {eps}")
+    over = (dims,) if isinstance(dims, int) else tuple(dims)
+    centre = x.mean(over, keepdim=True)
+    y = x if mean == "omit" else x - _half(centre, mean)
+    if std == "omit":
+        return y
+    count = x.numel() // centre.numel()
+    if count < 2:
+        raise ValueError(f"dims must cover two numbers or more, as a deviation does, got {tuple(x.shape)} over {over}")
+    scale = (_variance(x, centre, over, count - unbiased) + eps).sqrt()
+    return y / (scale / scale.detach() if std == "backward" else _half(scale, std))
+
+
+def _variance(x: Tensor, centre: Tensor, over: tuple[int, ...], divisor: int) -> Tensor:
+    return (x - centre).square().sum(over, keepdim=True) / divisor
+
+
+def _half(statistic: Tensor, mode: str) -> Tensor:
+    if mode == "detach":
+        return statistic.detach()
+    return statistic - statistic.detach() if mode == "backward" else statistic
+
+
+class BatchNorm(nn.Module):
+    r"""BatchNorm of ``features`` channels, ``(N, C)`` or ``(N, C, ...)``, with a mode for each statistic.
+
+    All-normal it is ``torch.nn.BatchNorm1d/2d``: the same values, gradients and running statistics.  In ``eval`` the
+    running statistics stand in for the batch's (unless omitted; with ``backward`` there is nothing left to do).
+
+    affine: learned scale and shift per channel.  momentum: share of the newest batch in the running statistics.
+    """
+
+    running_mean: Tensor
+    running_var: Tensor
+
+    def __init__(
+        self,
+        features: int,
+        *,
+        mean: str = "normal",
+        std: str = "normal",
+        affine: bool = False,
+        eps: float = 1e-5,
+        unbiased: bool = False,
+        momentum: float = 0.1,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        _require_mode("mean", mean)
+        _require_mode("std", std)
+        if features < 1:
+            raise ValueError(f"features must be at least 1, got {features}")
+        if not 0 <= momentum <= 1:
+            raise ValueError(f"momentum must be between 0 and 1, got {momentum}")
+        self.features, self.mean, self.std = features, mean, std
+        self.eps, self.unbiased, self.momentum = eps, unbiased, momentum
+        self.weight = nn.Parameter(torch.ones(features, dtype=dtype)) if affine else None
+        self.bias = nn.Parameter(torch.zeros(features, dtype=dtype)) if affine else None
+        self.register_buffer("running_mean", torch.zeros(features, dtype=dtype))
+        self.register_buffer("running_var", torch.ones(features, dtype=dtype))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``x`` normalised per channel; raises ValueError unless it is ``(N, features, ...)``."""
+        if x.ndim < 2 or x.shape[1] != self.features:
+            raise ValueError(f"x must have shape (N, {self.features}, ...), got {tuple(x.shape)}")
+        over = (0, *range(2, x.ndim))
+        if self.training:
+            y = batch_normalize(x, mean=self.mean, std=self.std, dims=over, eps=self.eps, unbiased=self.unbiased)
+            self._follow(x.detach(), over)
+        else:
+            y = x if self.mean in ("omit", "backward") else x - self._channels(self.running_mean, x)
+            if self.std not in ("omit", "backward"):
+                y = y / (self._channels(self.running_var, x) + self.eps).sqrt()
+        if self.weight is None or self.bias is None:
+            return y
+        return y * self._channels(self.weight, x) + self._channels(self.bias, x)
+
+    @torch.no_grad()
+    def _follow(self, x: Tensor, over: tuple[int, ...]) -> None:
+        count = x.numel() // self.features
+        if count > 1:  # the running variance is the unbiased one, as in PyTorch
+            self.running_mean.lerp_(x.mean(over), self.momentum)
+            self.running_var.lerp_(x.var(over), self.momentum)
+
+    @staticmethod
+    def _channels(statistic: Tensor, x: Tensor) -> Tensor:
+        return statistic.view(1, -1, *(1,) * (x.ndim - 2))
+
+    def extra_repr(self) -> str:
+        """What ``print`` shows in the parentheses."""
+        return f"{self.features}, mean={self.mean!r}, std={self.std!r}, affine={self.weight is not None}"
+
+
+def _require_mode(name: str, mode: str) -> None:
+    if mode not in MODES:
+        raise ValueError(f"{name} must be one of {', '.join(MODES)}, got {mode!r}")

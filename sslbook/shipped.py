@@ -1,0 +1,28 @@
+"""The data files that ship with the package: printed tables, recorded runs, the ledger's source."""
+
+from __future__ import annotations
+
+import importlib.resources
+import json
+from pathlib import Path
+from typing import Any
+
+PACKAGE = Path(__file__).resolve().parent
+
+
+def folder() -> Path:
+    """`data` of the source tree that this package lies in, else the one that was installed with it."""
+    source = PACKAGE.parent / "data"
+    if source.is_dir() and PACKAGE.parent.name not in ("site-packages", "dist-packages"):
+        return source
+    return Path(str(importlib.resources.files("sslbook.data")))
+
+
+def printed(name: str) -> dict[str, Any]:
+    """The numbers of a printed table, as `data/printed/<name>.json` has them; raises ValueError, naming those there are."""
+    path = folder() / "printed" / f"{name}.json"
+    if not path.is_file():
+        known = ", ".join(sorted(file.stem for file in path.parent.glob("*.json")))
+        raise ValueError(f"name must be one of {known}, got {name!r}")
+    content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return content
