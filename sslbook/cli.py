@@ -23,7 +23,10 @@ if TYPE_CHECKING:
     from sslbook.book.chapters import Chapter
     from sslbook.book.execute import Outcome, Setting
 
-TABLES: dict[str, str] = dict.fromkeys(("A-Tab4", "A-Tab6", "B-Tab2"), "sslbook.hltm.show:main")
+TABLES: dict[str, str] = {
+    **dict.fromkeys(("A-Tab4", "A-Tab6", "B-Tab2"), "sslbook.hltm.show:main"),
+    **dict.fromkeys((f"B-Tab{n}" for n in (3, 4, 5, 7, 8, 9, 10)), "sslbook.byol.show:main"),
+}
 """What reruns each printed table: ``module:function``, called with the name, the rest of the line and a reader of records."""
 
 

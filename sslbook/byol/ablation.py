@@ -150,8 +150,7 @@ def _train(
     kind = cells[0]
     online = siamese.initial(protocol.shape, seeds, len(cells), kind.predictor, dtype)
     streams = Streams(seeds, "byol predictor")
-    if any(cell.span for cell in cells):
-        _draw_predictor(online, cells, streams)
+    _draw_predictor(online, cells, streams, [cell.span is not None for cell in cells])
     online = {name: w.to(device).requires_grad_() for name, w in online.items()}
     target = {name: w.detach().clone() for name, w in online.items()} if kind.ema else None
     keep = torch.tensor([cell.ema for cell in cells], dtype=dtype, device=device).repeat(len(seeds))
@@ -164,7 +163,7 @@ def _train(
             break
         if kind.reset and epoch and epoch % kind.reset == 0:
             with torch.no_grad():
-                _draw_predictor(online, cells, streams)
+                _draw_predictor(online, cells, streams, [True] * len(cells))
         for views in batches:
             _step(protocol, kind, online, target, keep, velocity, views)
     return measured
@@ -222,18 +221,23 @@ def _symmetrize(weights: Parameters) -> None:
         first.copy_(mean.mT)
 
 
-def _draw_predictor(weights: Parameters, cells: Sequence[Cell], streams: Streams) -> None:
-    """New predictors: uniform on the cell's span, else on Xavier's, and no bias; the momentum stays, as in the released code."""
+def _draw_predictor(weights: Parameters, cells: Sequence[Cell], streams: Streams, which: Sequence[bool]) -> None:
+    """New predictors for ``which`` cells: uniform on the cell's span, else on Xavier's, and no bias.
+
+    All cells take their numbers, so that the next ones are the same whatever runs beside a cell.  The momentum stays, as in the
+    released code.
+    """
     for name in ("predictor0", "predictor1"):
         if f"{name}.weight" not in weights:
             continue
-        w = weights[f"{name}.weight"]
-        u = streams.uniform(w.shape[1:]).to(w.device).repeat_interleave(len(cells), 0)
+        w, bias = weights[f"{name}.weight"], weights[f"{name}.bias"]
+        u = streams.uniform(w.shape[1:]).to(w).repeat_interleave(len(cells), 0)
         xavier = math.sqrt(6 / (w.shape[1] + w.shape[2]))
-        spans = torch.tensor([cell.span or (-xavier, xavier) for cell in cells], device=w.device)
+        spans = torch.tensor([cell.span or (-xavier, xavier) for cell in cells]).to(w)
         low, high = (end.repeat(len(streams))[:, None, None] for end in spans.unbind(1))
-        w.copy_(low + (high - low) * u.to(w.dtype))
-        weights[f"{name}.bias"].zero_()
+        chosen = torch.tensor(which, device=w.device).repeat(len(streams))
+        w.copy_(torch.where(chosen[:, None, None], low + (high - low) * u, w))
+        bias[chosen] = 0
 
 
 CHUNK = 2000

@@ -1,0 +1,106 @@
+"""``sslbook table B-Tab3``: an ablation of BYOL, rerun on small images and shown beside the paper's numbers."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sslbook.byol import tables
+from sslbook.byol.ablation import MEASURES, cifar10, digits, run
+from sslbook.byol.recorded import CIFAR10, DIGITS
+
+DATA = {"digits": (digits, DIGITS), "cifar10": (cifar10, CIFAR10)}
+
+
+def main(name: str, arguments: Sequence[str], records: Callable[[str], Any]) -> int:
+    """Show the table ``name``; ``records`` gives a recorded run by its name."""
+    parser = argparse.ArgumentParser(
+        prog=f"sslbook table {name}", description="Rerun an ablation on small images, beside the paper's numbers."
+    )
+    parser.add_argument("--data", choices=tuple(DATA), default="digits", help="images to train on (default: digits)")
+    parser.add_argument("--trials", type=_positive, default=5, metavar="N", help="seeds 0 to N - 1 (default: 5)")
+    parser.add_argument("--epochs", type=_positive, metavar="N", help="epochs (default: 100 on digits, 4 on CIFAR-10)")
+    parser.add_argument("--device", default="cpu", help="where to train (default: cpu)")
+    parser.add_argument("--recorded", action="store_true", help="show the recorded run instead of a new one")
+    parser.add_argument("--json", action="store_true", help="as JSON, with every trial")
+    options = parser.parse_args(arguments)
+    load, protocol = DATA[options.data]
+    began = time.monotonic()
+    if options.recorded:
+        record = records(f"byol-{options.data}")
+        if name not in record["tables"]:
+            parser.error(f"--recorded: the run on {options.data} holds {', '.join(record['tables'])}, not {name}")
+        found = last(record["tables"][name])
+        epochs, origin = record["epochs"][-1], f"Recorded: {record.provenance}"
+    else:
+        protocol = tables.protocol_of(name, replace(protocol, epochs=options.epochs or protocol.epochs))
+        try:
+            data, device = load(), torch.device(options.device)
+        except (FileNotFoundError, RuntimeError) as error:
+            parser.error(str(error))
+        fresh = run(protocol, tables.cells(name, protocol), range(options.trials), data, device=device)
+        found = {cell: {m: values[m][0] for m in MEASURES} for cell, values in fresh.items()}
+        epochs, origin = protocol.epochs, f"{time.monotonic() - began:.0f} s on {device}."
+    target = tables.printed(name)
+    if options.json:
+        print(json.dumps(as_json(target, found, options.data, epochs), indent=2, ensure_ascii=False))
+        return 0
+    trials = len(next(iter(found.values()))["accuracy"])
+    print(f"{name}: {target.source}; theirs on STL-10 with a ResNet-18, ours on {options.data} with a small conv net.")
+    print(f"{trials} trials of {epochs} epochs.\n\n{block(target, found)}\n\n{origin}")
+    return 0
+
+
+def last(cells: dict[str, dict[str, list[list[float]]]]) -> dict[str, dict[str, Tensor]]:
+    """A recorded table after its last epoch: cell, measure, ``(seeds,)``."""
+    return {cell: {m: torch.tensor(v[-1]).double() for m, v in measured.items()} for cell, measured in cells.items()}
+
+
+def block(target: tables.Printed, found: dict[str, dict[str, Tensor]]) -> str:
+    """A line a cell: the paper's accuracy, ours, and what tells a collapse."""
+    wide = max(len(cell) for cell in target.cells) + 2
+    lines = [f"{'':{wide}}{'the paper':<15}{'ours':<15}{'rank':<8}likeness"]
+    for index, cell in enumerate(target.cells):
+        row, column = divmod(index, len(target.columns))
+        theirs = entry(target.mean[row, column], None if target.std is None else target.std[row, column])
+        ours = found[cell]
+        accuracy = entry(
+            100 * ours["accuracy"].mean(), 100 * ours["accuracy"].std() if len(ours["accuracy"]) > 1 else None
+        )
+        lines.append(f"{cell:{wide}}{theirs:<15}{accuracy:<15}{ours['rank'].mean():<8.1f}{ours['likeness'].mean():.3f}")
+    return "\n".join(lines)
+
+
+def entry(mean: Tensor, std: Tensor | None) -> str:
+    """``78.1 ± 0.3``, or the mean alone where there is no spread."""
+    return f"{mean:.1f}" if std is None else f"{mean:.1f} ± {std:.1f}"
+
+
+def as_json(target: tables.Printed, found: dict[str, dict[str, Tensor]], data: str, epochs: int) -> dict[str, Any]:
+    """The table with every trial, for a program to read."""
+    return {
+        "name": target.name,
+        "source": target.source,
+        "data": data,
+        "epochs": epochs,
+        "cells": {cell: {m: values.tolist() for m, values in found[cell].items()} for cell in target.cells},
+        "printed": {
+            "rows": target.rows,
+            "columns": target.columns,
+            "mean": target.mean.tolist(),
+            "std": None if target.std is None else target.std.tolist(),
+        },
+    }
+
+
+def _positive(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+    return int(text)

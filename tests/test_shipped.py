@@ -1,0 +1,24 @@
+"""Data files of the package, found and named."""
+
+from __future__ import annotations
+
+import pytest
+
+from sslbook import shipped
+
+
+def test_the_folder_of_a_source_tree_is_its_own() -> None:
+    assert shipped.folder() == shipped.PACKAGE.parent / "data"
+
+
+def test_an_installed_package_finds_the_folder_installed_with_it(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
+    monkeypatch.setattr(shipped, "PACKAGE", tmp_path / "site-packages" / "sslbook")
+    (tmp_path / "site-packages" / "data").mkdir(parents=True)  # somebody else's
+    assert shipped.folder() != tmp_path / "site-packages" / "data"
+    assert (shipped.folder() / "printed" / "B-Tab3.json").is_file()
+
+
+def test_printed_tables_by_name() -> None:
+    assert shipped.printed("B-Tab3")["source"] == "Table 3 of [tian2021iclr]"
+    with pytest.raises(ValueError, match=r"name must be one of A-Tab6, B-Tab10, .*B-Tab9, got 'B-Tab6'"):
+        shipped.printed("B-Tab6")
