@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import math
 from dataclasses import replace
 
@@ -41,7 +42,7 @@ class Reference(nn.Module):
     def __init__(self, shape: Shape, predictor: int) -> None:
         super().__init__()
         c = (shape.colours, *shape.channels)
-        convs = [nn.Conv2d(a, b, 3, 2, 1, bias=False) for a, b in zip(c[:-1], c[1:])]
+        convs = [nn.Conv2d(a, b, 3, 2, 1, bias=False) for a, b in itertools.pairwise(c)]
         self.encoder = nn.Sequential(
             *(m for conv in convs for m in (conv, nn.BatchNorm2d(conv.out_channels, affine=False), nn.ReLU())),
             nn.AdaptiveAvgPool2d(1),
@@ -183,11 +184,11 @@ def test_symmetric_predictor_stays_symmetric(layers: int) -> None:
 
 def test_cells_refuse_what_makes_no_sense() -> None:
     for wrong, words in [
-        (dict(predictor=3), "predictor must be 0, 1 or 2 layers, got 3"),
-        (dict(ema=1.0), "ema must be at least 0 and below 1, got 1.0"),
-        (dict(reset=-1), "reset must be a number of epochs"),
-        (dict(span=(0.1, 0.0)), "span must be two numbers in increasing order"),
-        (dict(predictor=0, reset=3), "there is none"),
+        ({"predictor": 3}, "predictor must be 0, 1 or 2 layers, got 3"),
+        ({"ema": 1.0}, "ema must be at least 0 and below 1, got 1.0"),
+        ({"reset": -1}, "reset must be a number of epochs"),
+        ({"span": (0.1, 0.0)}, "span must be two numbers in increasing order"),
+        ({"predictor": 0, "reset": 3}, "there is none"),
     ]:
         with pytest.raises(ValueError, match=words):
             Cell(**wrong)

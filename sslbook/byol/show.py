@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from sslbook.byol import tables
-from sslbook.byol.ablation import MEASURES, cifar10, digits, run
+from sslbook.byol.ablation import MEASURES, Protocol, Split, cifar10, digits, run
 from sslbook.byol.recorded import CIFAR10, DIGITS
 
-DATA = {"digits": (digits, DIGITS), "cifar10": (cifar10, CIFAR10)}
+DATA: dict[str, tuple[Callable[[], Split], Protocol]] = {"digits": (digits, DIGITS), "cifar10": (cifar10, CIFAR10)}
 
 
 def main(name: str, arguments: Sequence[str], records: Callable[[str], Any]) -> int:
@@ -54,7 +54,7 @@ def main(name: str, arguments: Sequence[str], records: Callable[[str], Any]) -> 
         return 0
     trials = len(next(iter(found.values()))["accuracy"])
     print(f"{name}: {target.source}; theirs on STL-10 with a ResNet-18, ours on {options.data} with a small conv net.")
-    print(f"{trials} trials of {epochs} epochs.\n\n{block(target, found)}\n\n{origin}")
+    print(f"{_count(trials, 'trial')} of {_count(epochs, 'epoch')}.\n\n{block(target, found)}\n\n{origin}")
     return 0
 
 
@@ -98,6 +98,10 @@ def as_json(target: tables.Printed, found: dict[str, dict[str, Tensor]], data: s
             "std": None if target.std is None else target.std.tolist(),
         },
     }
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def _positive(text: str) -> int:

@@ -64,8 +64,8 @@ def printed(name: str) -> Printed:
         raise ValueError(f"name must be one of {', '.join(TABLES)}, got {name!r}")
     raw = shipped.printed(name)
     rows = 1 if name == "B-Tab5" else len(raw["rows"])
-    mean, std = (None if raw[key] is None else torch.tensor(raw[key][:rows]).double() for key in ("mean", "std"))
-    assert mean is not None
+    mean = torch.tensor(raw["mean"][:rows], dtype=torch.float64)
+    std = None if raw["std"] is None else torch.tensor(raw["std"][:rows], dtype=torch.float64)
     return Printed(name, raw["source"], tuple(raw["rows"][:rows]), tuple(raw["columns"]), mean, std)
 
 

@@ -1,0 +1,149 @@
+"""The papers' ablation tables as cells to run, their recorded runs, and the command that shows them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from sslbook.byol import ablation, recorded, show, tables
+from sslbook.byol.ablation import Cell, Protocol, Split
+from sslbook.byol.siamese import NONE, Norm, Shape
+from sslbook.images import Images
+
+SMALL = Protocol(shape=Shape(channels=(3, 5), width=7, output=4), epochs=1, batch=16)
+
+
+def tiny() -> Split:
+    everything = ablation.digits().train
+    return Split(
+        *(Images(everything.pixels[part], everything.labels[part], "digits") for part in (slice(40), slice(40, 80)))
+    )
+
+
+@pytest.mark.parametrize("name", tables.TABLES)
+def test_every_printed_cell_is_a_cell(name: str) -> None:
+    target = tables.printed(name)
+    cells = tables.cells(name, SMALL)
+    assert list(cells) == target.cells
+    assert len(set(cells.values())) == len(cells) == target.mean.numel()
+    assert target.std is None or target.std.shape == target.mean.shape
+    trials = {cell: torch.full((2,), float(i)) for i, cell in enumerate(cells)}
+    shown = tables.in_table(name, trials)
+    assert shown.shape == (*target.mean.shape, 2)
+    assert shown[..., 0].flatten().tolist() == list(range(len(cells)))
+
+
+def test_cells_are_what_their_names_say() -> None:
+    third = tables.cells("B-Tab3", SMALL)
+    assert third["–"] == Cell(0, 0.0, NONE, NONE)
+    assert third["EMA, BN"] == Cell(0, tables.EMA)
+    assert third["P, BN"] == Cell(2, 0.0, Norm(), Norm())
+    assert third["P, EMA, BN"] == tables.cells("B-Tab4", SMALL)["μ, σ"] == tables.cells("B-Tab5", SMALL)["original"]
+    assert third["P, EMA"] == tables.cells("B-Tab4", SMALL)["–"]
+    detached = tables.cells("B-Tab4", SMALL)["μ̸, σ"]
+    assert detached.projector == detached.head == Norm("detach", "normal")
+    seventh = tables.cells("B-Tab7", SMALL)["no BN in predictor; [0, 0.05]"]
+    # a third of Xavier's range for 128 x 128, so a third of ours for 4 x 4
+    assert replace(seventh, span=None) == Cell(1, 0.0, head=NONE)
+    assert seventh.span == pytest.approx((0.0, 0.05 * (256 / 8) ** 0.5))
+    tenth = tables.cells("B-Tab10", SMALL)["T = 20; 0.01"]
+    assert tenth.reset == 20
+    assert tenth.span == pytest.approx((-0.01 * (640 / 11) ** 0.5, 0.01 * (640 / 11) ** 0.5))
+    assert tables.protocol_of("B-Tab10", SMALL).rate == pytest.approx(SMALL.rate * 0.02 / 0.03)
+    assert tables.protocol_of("B-Tab3", SMALL) == SMALL
+
+
+def test_printed_numbers_and_their_range_of_weights() -> None:
+    third = tables.printed("B-Tab3")
+    assert third.mean[0, -1] == 78.1
+    assert third.mean[0].argmax() == 7
+    assert tables.printed("B-Tab5").mean.shape == (1, 4)  # the row on STL-10
+    assert tables.xavier(128, 128) == pytest.approx(0.153, abs=5e-4)  # the caption of Table 8 says 0.15
+    assert tables.xavier(128, 512) == pytest.approx(0.097, abs=5e-4)  # and that of Table 10, 0.097
+    for wrong in (tables.printed, lambda name: tables.cells(name, SMALL)):
+        with pytest.raises(ValueError, match=r"name must be one of B-Tab3, .*got 'B-Tab6'"):
+            wrong("B-Tab6")
+
+
+def test_differences_are_paired() -> None:
+    worse = torch.tensor([1.0, 5.0, 9.0], dtype=torch.float64)
+    gap, error = tables.above(worse + torch.tensor([0.9, 1.0, 1.1]), worse)
+    assert gap == pytest.approx(1.0)
+    assert error == pytest.approx(0.1 / 3**0.5)
+
+
+def test_the_record_holds_every_table_once_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[int] = []
+    original = recorded.run
+
+    def counting(protocol, cells, *rest, **more):
+        ran.append(len(cells))
+        return original(protocol, cells, *rest, **more)
+
+    monkeypatch.setattr(recorded, "run", counting)
+    monkeypatch.setattr(recorded, "RATES", (0.1,))
+    values = recorded.digits_values([0, 1], protocol=SMALL, data=tiny(), at=(0, 1))
+    json.dumps(values)
+    assert set(values["tables"]) == set(tables.TABLES)
+    for name, cells in values["tables"].items():
+        assert list(cells) == tables.printed(name).cells
+        assert all(len(cell["accuracy"]) == 2 == len(cell["accuracy"][0]) for cell in cells.values())
+    # 8 + 9 + 4 + 6 + 6 + 6 cells, of which "P, EMA" and "P, EMA, BN" are in more than one table
+    assert ran[0] == 8 + 7 + 3 + 6 + 6 + 6
+    shared = [values["tables"]["B-Tab3"]["P, EMA, BN"], values["tables"]["B-Tab4"]["μ, σ"]]
+    assert shared[0] == shared[1]
+
+
+def test_cifar10_values_have_the_same_form() -> None:
+    values = recorded.cifar10_values([0], protocol=SMALL, data=tiny(), device="cpu")
+    assert values["images"] == 40
+    assert values["epochs"] == (0, 1)
+    assert list(values["tables"]["B-Tab3"]) == tables.printed("B-Tab3").cells
+
+
+def records(values: dict) -> SimpleNamespace:
+    class Record(SimpleNamespace):
+        def __getitem__(self, key: str):
+            return values[key]
+
+    return Record(provenance="made up")
+
+
+def test_a_table_at_the_command_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(show.DATA, "digits", (tiny, SMALL))
+    assert show.main("B-Tab4", ["--trials", "2"], records) == 0
+    shown = capsys.readouterr().out
+    assert "2 trials of 1 epoch." in shown
+    assert shown.count("±") == 9 * 2
+    assert show.main("B-Tab7", ["--trials", "1", "--json"], records) == 0
+    content = json.loads(capsys.readouterr().out)
+    assert len(content["cells"]) == 6
+    assert content["printed"]["mean"][1][0] == 71.95
+
+
+def test_a_recorded_table_at_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+    values = recorded.cifar10_values([0, 1], protocol=replace(SMALL, epochs=1), data=tiny(), device="cpu")
+    assert show.main("B-Tab3", ["--data", "cifar10", "--recorded"], lambda name: records(values)) == 0
+    shown = capsys.readouterr().out
+    assert "Recorded: made up" in shown
+    assert "P, EMA, BN  78.1 ± 0.3" in shown
+    with pytest.raises(SystemExit, match="2"):
+        show.main("B-Tab4", ["--data", "cifar10", "--recorded"], lambda name: records(values))
+    assert "the run on cifar10 holds B-Tab3, not B-Tab4" in capsys.readouterr().err
+
+
+def test_bad_options_of_a_table(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SSLBOOK_DATA", raising=False)
+    for arguments, words in [
+        (["--trials", "0"], "'0' is not a whole number of at least 1"),
+        (["--data", "stl10"], "invalid choice: 'stl10'"),
+        (["--data", "cifar10"], "CIFAR-10 is not here: set SSLBOOK_DATA"),
+        (["--device", "abacus"], "abacus"),
+    ]:
+        with pytest.raises(SystemExit, match="2"):
+            show.main("B-Tab3", arguments, records)
+        assert words in capsys.readouterr().err
