@@ -101,7 +101,7 @@ def test_the_record_holds_every_table_once_run(monkeypatch: pytest.MonkeyPatch) 
 def test_cifar10_values_have_the_same_form() -> None:
     values = recorded.cifar10_values([0], protocol=SMALL, data=tiny(), device="cpu")
     assert values["images"] == 40
-    assert values["epochs"] == (0, 1)
+    assert values["epochs"] == [0, 1]
     assert list(values["tables"]["B-Tab3"]) == tables.printed("B-Tab3").cells
 
 

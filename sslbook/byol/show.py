@@ -14,9 +14,12 @@ from torch import Tensor
 
 from sslbook.byol import tables
 from sslbook.byol.ablation import MEASURES, Protocol, Split, cifar10, digits, run
-from sslbook.byol.recorded import CIFAR10, DIGITS
+from sslbook.byol.recorded import CIFAR10, CIFAR10_IMAGES, DIGITS
 
-DATA: dict[str, tuple[Callable[[], Split], Protocol]] = {"digits": (digits, DIGITS), "cifar10": (cifar10, CIFAR10)}
+DATA: dict[str, tuple[Callable[[], Split], Protocol]] = {
+    "digits": (digits, DIGITS),
+    "cifar10": (lambda: cifar10(CIFAR10_IMAGES), CIFAR10),
+}
 
 
 def main(name: str, arguments: Sequence[str], records: Callable[[str], Any]) -> int:
