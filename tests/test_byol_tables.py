@@ -125,12 +125,21 @@ def test_a_table_at_the_command_line(capsys: pytest.CaptureFixture[str], monkeyp
     assert content["printed"]["mean"][1][0] == 71.95
 
 
+def test_a_grid_has_the_tables_shape() -> None:
+    target = tables.printed("B-Tab7")
+    found = {cell: {"accuracy": torch.tensor([0.5, 0.7]) + i / 100} for i, cell in enumerate(target.cells)}
+    head, first, second = show.grid(target, found).splitlines()
+    assert head.split("[")[1:] == ["0, 0.01]     ", "0, 0.02]     ", "0, 0.05]"]
+    assert first == "BN in predictor     62.8 | 60.0   62.9 | 61.0   62.3 | 62.0"
+    assert second == "no BN in predictor  72.0 | 63.0   72.1 | 64.0   71.9 | 65.0"
+
+
 def test_a_recorded_table_at_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     values = recorded.cifar10_values([0, 1], protocol=replace(SMALL, epochs=1), data=tiny(), device="cpu")
     assert show.main("B-Tab3", ["--data", "cifar10", "--recorded"], lambda name: records(values)) == 0
     shown = capsys.readouterr().out
     assert "Recorded: made up" in shown
-    assert "P, EMA, BN  78.1 ± 0.3" in shown
+    assert "P, EMA, BN 78.1 ± 0.3" in shown
     with pytest.raises(SystemExit, match="2"):
         show.main("B-Tab4", ["--data", "cifar10", "--recorded"], lambda name: records(values))
     assert "the run on cifar10 holds B-Tab3, not B-Tab4" in capsys.readouterr().err

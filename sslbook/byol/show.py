@@ -68,8 +68,8 @@ def last(cells: dict[str, dict[str, list[list[float]]]]) -> dict[str, dict[str, 
 
 def block(target: tables.Printed, found: dict[str, dict[str, Tensor]]) -> str:
     """A line a cell: the paper's accuracy, ours, and what tells a collapse."""
-    wide = max(len(cell) for cell in target.cells) + 2
-    lines = [f"{'':{wide}}{'the paper':<15}{'ours':<15}{'rank':<8}likeness"]
+    wide = max(len(cell) for cell in target.cells) + 1
+    lines = [f"{'':{wide}}{'paper':<11}{'ours':<11}{'rank':<5}likeness"]
     for index, cell in enumerate(target.cells):
         row, column = divmod(index, len(target.columns))
         theirs = entry(target.mean[row, column], None if target.std is None else target.std[row, column])
@@ -77,7 +77,18 @@ def block(target: tables.Printed, found: dict[str, dict[str, Tensor]]) -> str:
         accuracy = entry(
             100 * ours["accuracy"].mean(), 100 * ours["accuracy"].std() if len(ours["accuracy"]) > 1 else None
         )
-        lines.append(f"{cell:{wide}}{theirs:<15}{accuracy:<15}{ours['rank'].mean():<8.1f}{ours['likeness'].mean():.3f}")
+        rank, likeness = (ours[m].mean() for m in ("rank", "likeness"))
+        lines.append(f"{cell:{wide}}{theirs:<11}{accuracy:<11}{rank:<5.1f}{likeness:.3f}")
+    return "\n".join(lines)
+
+
+def grid(target: tables.Printed, found: dict[str, dict[str, Tensor]]) -> str:
+    """The table's own shape, for many cells: in each the paper's mean accuracy, a bar, and ours."""
+    ours = 100 * tables.in_table(target.name, {cell: found[cell]["accuracy"] for cell in target.cells}).mean(2)
+    wide = max(len(row) for row in target.rows) + 2
+    lines = [" " * wide + "".join(f"{column:<14}" for column in target.columns).rstrip()]
+    for name, theirs, row in zip(target.rows, target.mean, ours, strict=True):
+        lines.append(f"{name:<{wide}}" + "".join(f"{a:.1f} | {b:<7.1f}" for a, b in zip(theirs, row)).rstrip())
     return "\n".join(lines)
 
 

@@ -1,0 +1,182 @@
+"""Linear BYOL: fixed points, Jacobians, spectra, verdicts, and the ends of random starts."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from sslbook.linear_byol import flow, stability, starts
+from sslbook.linear_byol.flow import Times, Weights
+
+
+def test_the_modes_diagonalise_both_moments() -> None:
+    data = flow.random_moments(30, 5, np.random.default_rng(0))
+    found = stability.modes(data)
+    turned = found.rows.swapaxes(1, 2)
+    assert np.allclose(found.rows @ data.same @ turned, np.eye(5), atol=1e-9)
+    assert np.allclose(found.rows @ data.cross @ turned, found.values[:, :, None] * np.eye(5), atol=1e-9)
+    assert np.allclose(found.rows @ data.operator, found.values[:, :, None] * found.rows, atol=1e-8)
+    assert (np.diff(found.values) < 0).all()
+
+
+def test_fixed_points_rest() -> None:
+    gaps = stability.fixed_point_gaps(150, 1)
+    assert gaps["fixed"] < 1e-9
+    assert min(gap for name, gap in gaps.items() if name.startswith("broken")) > 1e-3
+
+
+def test_the_flow_keeps_rotations_alone() -> None:
+    gaps = stability.symmetry_gaps(150, 1)
+    assert gaps["orthogonal"] < 1e-12
+    assert min(gaps["broken: any invertible basis"], gaps["broken: twice an orthogonal one"]) > 1e-2
+
+
+def test_the_jacobian_is_autograds() -> None:
+    exact, rough = stability.jacobian_gap(50, 1)
+    assert exact < 1e-12
+    assert rough > 1e-3
+
+
+@pytest.mark.parametrize("outputs", [1, 2, 3])
+def test_the_manifold_has_n_squared_dimensions(outputs: int) -> None:
+    rng = np.random.default_rng(2)
+    data = flow.random_moments(20, 4, rng)
+    kept = stability.random_kept(20, outputs, 4, rng, leading=False)
+    basis = np.linalg.qr(rng.standard_normal((20, outputs, outputs)))[0]
+    point = stability.fixed_point(stability.modes(data), kept, basis)
+    assert (stability.manifold_dimension(stability.jacobian(point, data)) == outputs**2).all()
+
+
+def test_the_spectrum_of_aligned_solutions() -> None:
+    rng = np.random.default_rng(3)
+    data, tau = flow.random_moments(100, 4, rng, commuting=True), stability.random_times(100, rng)
+    found, kept = stability.modes(data), stability.random_kept(100, 2, 4, rng, leading=False)
+    same = 1 / np.square(found.rows).sum(-1)
+    lengths = rng.uniform(0.2, 2, (100, 2))
+    turn = np.linalg.qr(rng.standard_normal((100, 2, 2)))[0]
+    basis = turn * (lengths * np.sqrt(np.take_along_axis(same, kept, 1)))[:, None]
+    matrix = stability.jacobian(stability.fixed_point(found, kept, basis), data, tau)
+    assert (
+        stability.spectrum_gap(matrix, stability.aligned_spectrum(found.values, same, kept, lengths, tau)).max() < 1e-9
+    )
+    wrong = stability.aligned_spectrum(found.values, same, kept, lengths, tau, held=False)
+    assert stability.spectrum_gap(matrix, wrong).min() > 1e-4
+
+
+def test_the_roots_solve_the_quadratic() -> None:
+    tau = Times(0.7, 1.3, 2.1)
+    w, s, c, q = np.random.default_rng(4).uniform(0.1, 1, (4, 50))
+    for mu in stability.pair_roots(w, s, c, q, tau):
+        value = 0.7 * 2.1 * mu**2 + (0.7 + 2.1 * (0.7 * q + w**2 * s)) * mu + 0.7 * q + w * (w * s - c)
+        assert np.abs(value).max() < 1e-12
+
+
+@pytest.mark.parametrize(("outputs", "balanced"), [(1, False), (2, False), (3, False), (2, True)])
+def test_jacobian_and_flow_agree(outputs: int, balanced: bool) -> None:
+    found = starts.verdicts(60, outputs, outputs + 2, 4, balanced=balanced)
+    assert found.agree == 1
+    assert (found.agree_held < 0.9) == (outputs > 1)
+    if outputs == 1 or balanced:
+        assert np.array_equal(found.jacobian, found.leading)
+
+
+def test_the_rule_holds_for_one_unit_and_for_balanced_solutions() -> None:
+    assert starts.stable_shares(300, 1, 3, 5) == (1, 0)
+    assert starts.stable_shares(300, 2, 4, 5, balanced=True) == (1, 0)
+    assert starts.stable_shares(300, 3, 5, 5, balanced=True) == (1, 0)
+    lead, other = starts.stable_shares(300, 2, 4, 5)
+    assert lead < 0.95
+    assert other > 0.02
+
+
+def test_balanced_bases_are_balanced() -> None:
+    rng = np.random.default_rng(6)
+    data, tau = flow.random_moments(20, 4, rng, commuting=True), stability.random_times(20, rng)
+    found, kept = stability.modes(data), stability.random_kept(20, 2, 4, rng, leading=False)
+    basis = starts.balanced_basis(found.values, found.rows, kept, tau, rng)
+    assert np.abs(flow.balance(stability.fixed_point(found, kept, basis), tau)).max() < 1e-9
+
+
+@pytest.mark.parametrize(("name", "stable"), [("sheared", True), ("small", False), ("skewed", False)])
+def test_the_examples(name: str, stable: bool) -> None:
+    point, data = starts.example(name)
+    assert np.abs(flow.error(point, data)).max() < 1e-10
+    assert stability.is_stable(stability.jacobian(point, data))[0] == stable
+    rests = stability.rests(point, data, push=1e-7, rest=1e-8, rounds=20, method="LSODA")
+    assert rests[0] == stable
+
+
+def test_the_skewed_example_grows_along_the_mode_left_out() -> None:
+    point, data = starts.example("skewed")
+    values, vectors = np.linalg.eig(stability.jacobian(point, data)[0])
+    online = vectors[:12, values.real.argmax()].reshape(3, 4)
+    share = np.linalg.norm(online[:, 3]) / np.linalg.norm(online)
+    assert share > 0.99
+    assert stability.share_left_out(point, data, np.array([[0, 1, 2]]))[0] == pytest.approx(share)
+
+
+def test_the_small_example_loses_a_mode() -> None:
+    point, data = starts.example("small")
+    rng = np.random.default_rng(0)
+    nudge = Weights(*(part + 1e-3 * rng.standard_normal(part.shape) for part in point))
+    values = np.linalg.svd(flow.integrate(nudge, data, 2000.0).online[-1, 0])[1]
+    assert values[1] < 1e-6 * values[0]
+
+
+def test_collapsed_solutions() -> None:
+    rng = np.random.default_rng(7)
+    data = flow.random_moments(50, 4, rng)
+    top = stability.modes(data).values[:, :1, None]
+    turn = np.linalg.qr(rng.standard_normal((50, 2, 2)))[0]
+    for omega, stable in ((-0.4, True), (1.1 * top, True), (0.9 * top, False)):
+        predictor = (turn * (omega * np.ones((1, 1, 2)))) @ turn.swapaxes(1, 2)
+        matrix = stability.jacobian(stability.collapsed(predictor, 4), data)
+        assert (stability.is_stable(matrix) == stable).all()
+    origin = stability.jacobian(stability.collapsed(np.zeros((50, 2, 2)), 4), data, Times(target=2.0))
+    assert np.allclose(np.unique(np.linalg.eigvals(origin).real.round(12)), [-0.5, 0])
+
+
+def test_where_random_starts_end() -> None:
+    seen = {kind: starts.ends(kind, 24, seed=2) for kind in starts.STARTS}
+    assert seen["balanced"].full.all()
+    assert seen["balanced"].leading.mean() > 0.85
+    assert not seen["reflected"].full.any()
+    assert not seen["identity"].rank.any()
+    assert seen["gaussian"].full.mean() < 0.9
+
+
+def test_balanced_starts_end_with_a_symmetric_predictor_where_moments_commute() -> None:
+    assert starts.ends("balanced", 20, seed=3, commuting=True).asymmetry.max() < 0.01
+    assert starts.ends("balanced", 20, seed=3).asymmetry.max() > 0.01
+
+
+def test_alignment() -> None:
+    rows = np.eye(4)[None, :2]
+    assert stability.alignment(np.array([[[1.0, 2, 0, 0], [3, 4, 0, 0]]]), rows)[0] == pytest.approx(1)
+    assert stability.alignment(np.eye(4)[None, [0, 2]], rows)[0] == pytest.approx(0, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: _point(kept=[[0, 5]]), "kept must hold modes from 0 to 3, got 0 to 5"),
+        (lambda: _point(kept=[[1, 1]]), "kept must name each mode once"),
+        (lambda: _point(basis=np.eye(3)[None]), r"basis must have shape \(1, 2, 2\), got \(1, 3, 3\)"),
+        (lambda: _undecided(), "rounds=1 leaves 1 of 1 problems undecided"),
+        (lambda: starts.example("tall"), "name must be one of 'sheared', 'small', 'skewed', got 'tall'"),
+        (lambda: starts.ends("large", 2), "kind must be one of 'balanced', .* got 'large'"),
+        (lambda: starts.verdicts(50, 2, 4, slowest=0.9), "problems=50 asks for more than the 0 clear ones among 1000"),
+    ],
+)
+def test_bad_input_is_named(call, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        call()
+
+
+def _undecided() -> None:
+    stability.rests(*starts.example("skewed"), rounds=1, rest=1e-12)
+
+
+def _point(kept=((0, 1),), basis=None) -> Weights:
+    data = flow.random_moments(1, 4, np.random.default_rng(0))
+    return stability.fixed_point(stability.modes(data), np.array(kept), np.eye(2)[None] if basis is None else basis)
