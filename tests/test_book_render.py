@@ -11,6 +11,8 @@ import nbformat
 import pytest
 import yaml
 from bs4 import BeautifulSoup
+from docutils import nodes
+from docutils.utils import new_document
 
 from sslbook.book import render, sphinx_ext
 
@@ -199,6 +201,18 @@ def test_a_small_book_rendered_whole(root: Path) -> None:
     with pytest.raises(render.RenderError, match=r"chapters/one\.md.*thm-nowhere"):
         build(root)
     assert (html / "chapters/one.html").read_text() == text
+
+
+def test_two_sentences_keep_a_full_stop_each() -> None:
+    """The full stop after a number is a text of its own, equal to the one after a formula; only the latter moves."""
+    formula = nodes.math("", "y")
+    tree = new_document("page")
+    tree += nodes.paragraph(
+        "", "", nodes.strong("", "1.0"), nodes.Text("."), nodes.Text(" So is "), formula, nodes.Text(".")
+    )
+    sphinx_ext._hold_punctuation(None, tree, "page")
+    assert tree.astext() == "1.0. So is y."
+    assert formula.parent.astext() == "y."
 
 
 def test_mend_leaves_other_lists_alone() -> None:

@@ -109,13 +109,14 @@ def _hold_punctuation(app: Sphinx, doctree: nodes.document, pagename: str) -> No
         before, after = (parent[i] if 0 <= i < len(parent) else None for i in (at - 1, at + 1))
         opening = _OPENING.search(before.astext()) if isinstance(before, nodes.Text) else None
         closing = _CLOSING.match(after.astext()) if isinstance(after, nodes.Text) else None
+        # by place: parent.replace finds the first *equal* text, and one full stop is like another
         if closing is not None and after is not None:
-            parent.replace(after, nodes.Text(after.astext()[closing.end() :]))
+            parent[at + 1] = nodes.Text(after.astext()[closing.end() :])
         if opening is not None and before is not None:
-            parent.replace(before, nodes.Text(before.astext()[: opening.start()]))
+            parent[at - 1] = nodes.Text(before.astext()[: opening.start()])
         if opening or closing:
             held = nodes.inline(classes=["sslbook-nobreak"])
-            parent.replace(formula, held)
+            parent[at] = held
             held += [nodes.Text(opening[0])] if opening else []
             held += formula
             held += [nodes.Text(closing[0])] if closing else []
