@@ -199,7 +199,9 @@ def test_the_enumerator_finds_what_the_closed_form_counts() -> None:
         assert len(found.w) == circle.closed_form(circle.NINE, act)
         assert found.residual < 1e-12
     angles = torch.atan2(found.w[:, 1], found.w[:, 0]).sort().values
-    assert torch.allclose(angles, torch.tensor(circle.maxima(circle.NINE, LINEAR).smooth), atol=1e-9)
+    assert torch.allclose(
+        angles, torch.tensor(circle.maxima(circle.NINE, LINEAR).smooth, dtype=torch.float64), atol=1e-9
+    )
 
 
 def test_certified_maxima_are_maxima_in_every_direction() -> None:
