@@ -216,6 +216,19 @@ def test_certified_maxima_are_maxima_in_every_direction() -> None:
     assert bool((own.energy(moved, RELU) < found.energy[:, None]).all())
 
 
+def test_a_gate_that_stays_shut_holds_on_one_side_alone() -> None:
+    # a point across w, with t = 0: w is a maximum only if it leads A in the direction away from that point, too
+    w, replica = torch.tensor([[1.0, 0.0]], dtype=torch.float64), torch.zeros(1, dtype=torch.long)
+    weight = torch.tensor([[0.4, 0.4, 0.2]], dtype=torch.float64)
+    for angle, holds in ((math.pi / 9, True), (math.pi / 3, False)):
+        cloud = models.Cloud(models.grid([angle, -angle, math.pi / 2]), weight)
+        good, residual = optima.certify(cloud, RELU, w, torch.tensor([[False, False, True]]), replica)
+        assert float(residual) < 1e-12
+        assert bool(good) == holds
+        away = models.grid([-1e-4])
+        assert bool(cloud.energy(away, RELU) < cloud.energy(w[None], RELU)) == holds
+
+
 def test_patterns_are_the_only_maxima_of_the_categorical_model() -> None:
     p = torch.tensor([[0.2, 0.3, 0.5], [0.4, 0.35, 0.25]], dtype=torch.float64)
     u = models.orthonormal(2, 3, 3)

@@ -5,9 +5,9 @@ there is the leading eigenvector of :math:`A`.  On a plane the mean response has
 :math:`(1 - a)\, p_i\, E[h]\, |x_i^T \dot w|` (a the lower slope), and the sphere can have a maximum there too: w with
 :math:`w^T x_i = 0` for i in Z is one if, with :math:`g = P^\perp_w A w` (gates of Z at a),
 
-.. math::  g = (1 - a)\, E[h] \sum_{i \in Z} t_i\, p_i\, x_i, \qquad 0 < t_i < 1,
+.. math::  g = (1 - a)\, E[h] \sum_{i \in Z} t_i\, p_i\, x_i, \qquad 0 \le t_i \le 1,
 
-and w leads the restriction of A to the complement of :math:`\{x_i\}_{i \in Z}`.  :math:`t_i` is how far gate i is open.
+and w leads A, with gate i open by :math:`t_i`, on the complement of the :math:`x_i` with :math:`0 < t_i < 1`.
 `find` climbs from many starts, puts what it finds exactly where it belongs and keeps what passes this test.
 """
 
@@ -118,21 +118,25 @@ def certify(cloud: Cloud, act: Activation, w: Tensor, on: Tensor, replica: Tenso
     pull = project(w, velocity)
     mean = (p * act(u[:, 0]) * ~on).sum(-1)
     residual = (on * u[:, 0]).norm(dim=-1)
+    opening = torch.zeros_like(u[:, 0])
     for k, (mask, force) in enumerate(zip(on, pull, strict=True)):
         columns = ((1 - act.slope) * mean[k] * p[k, mask, None] * x[k, mask]).T
         if columns.any():
             found = lsq_linear(columns.numpy(), force.numpy(), bounds=(0, 1), method="bvls")
-            force = force - columns @ torch.as_tensor(found.x)
+            opening[k, mask] = torch.as_tensor(found.x)
+            force = force - columns @ opening[k, mask]
         residual[k] += force.norm() / value[k]
-    face = _complement(single, on[:, None])[:, 0]
-    inner = face - w[:, :, None] * w[:, None, :]
+    # a gate that is shut or open to the end holds w on one side alone: there its point moves freely, with that gate
+    between = on & (opening > 1e-9) & (opening < 1 - 1e-9)
+    a = _open(single, act, u, on[:, None], opening[:, None])[:, 0]
+    inner = _complement(single, between[:, None])[:, 0] - w[:, :, None] * w[:, None, :]
     second = torch.linalg.eigvalsh(inner @ a @ inner)[..., -1]
     return (residual < 1e-9) & (second < value * (1 - 1e-9)), residual
 
 
-def _open(cloud: Cloud, act: Activation, u: Tensor, on: Tensor) -> Tensor:
-    """``A`` with the gates of the points on the plane at the lower slope."""
-    gate = torch.where(on, torch.full_like(u, act.slope), act.gate(u))
+def _open(cloud: Cloud, act: Activation, u: Tensor, on: Tensor, opening: Tensor | float = 0.0) -> Tensor:
+    """``A`` with the gates of the points on the plane open by ``opening``: at the lower slope for 0, at one for 1."""
+    gate = torch.where(on, torch.zeros_like(u) + act.slope + (1 - act.slope) * opening, act.gate(u))
     weight = cloud.p[:, None] * gate
     mean = weight @ cloud.x
     return torch.einsum("rsn,rnd,rne->rsde", weight * gate, cloud.x, cloud.x) - mean[..., :, None] * mean[..., None, :]
