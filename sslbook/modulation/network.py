@@ -85,7 +85,7 @@ def lookups(tokens: Tensor, count: int, group: str, dtype: torch.dtype) -> list[
     flat = (rows + offset).flatten().numpy()
     ones, pointers = np.ones(len(flat), np.uint8), np.arange(0, len(flat) + 1, fields)
     matrix = sparse.csr_matrix((ones, flat, pointers), shape=(len(pointers) - 1, steps * cells)).tocsc()
-    samples = torch.from_numpy(matrix.indices).long() % rows.shape[1]
+    samples = torch.from_numpy(matrix.indices % rows.shape[1]).long()
     edges = torch.from_numpy(matrix.indptr).long()
     found = []
     for step in range(steps):
