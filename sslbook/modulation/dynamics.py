@@ -183,6 +183,10 @@ def theorem4_gaps(count: int, seed: int, *, steps: int = 9) -> Gaps:
     filters through :math:`\bar w` alone, so that the straight path to :math:`\bar w_k / \sum_m s_{km}` consists of critical
     points.  The paper's path first exchanges two filters without their :math:`s_{km}`; it does not.  Sizes of ``b`` are in units
     of its size where the filters are scaled one by one at random.
+
+    ``sum of w b``: where ``s`` is the leading eigenvector of :math:`C[f_1]`, as after fast training of the top layer,
+    :math:`\sum_k \bar w_k^\top b_k = \lambda_{\max}(C[f_1])`.  So all :math:`b_k` vanish only with the whole covariance, and the
+    theorem's critical points are networks with constant outputs; :func:`linear_filters` has the others.
     """
     drawn = random_instances(count, seed, fields=3, filters=3, d=4, samples=8)
     replicas, k, m, d = drawn.weights.shape
@@ -210,6 +214,10 @@ def theorem4_gaps(count: int, seed: int, *, steps: int = 9) -> Gaps:
     same = (wanted / s.sum(2, keepdim=True))[:, :, None].expand_as(critical)
     swapped = critical[:, :, [1, 0, *range(2, m)]]
     times = torch.linspace(0, 1, steps, dtype=DTYPE).tolist()
+    f1 = drawn.hidden(drawn.weights, "linear")[:, :1].expand(-1, 2, -1, -1)
+    values, vectors = torch.linalg.eigh(contrastive_covariance(f1, f1, alpha))
+    leading = vectors[..., -1].view(replicas, k, m)
+    mean = (leading[..., None] * drawn.weights).sum(2)
     rank_two = torch.randn(replicas, 2, k * m, generator=draw, dtype=DTYPE)
     slopes = s[..., None] * b(drawn.weights)[:, :, None]
     full = modulated(rank_two.mT @ rank_two, _repeated(covariance, k, m, d), drawn.weights.flatten(1))
@@ -220,6 +228,7 @@ def theorem4_gaps(count: int, seed: int, *, steps: int = 9) -> Gaps:
                 slopes,
                 modulated(_outer(s), _repeated(covariance, k, m, d), drawn.weights.flatten(1)).view_as(slopes),
             ),
+            "sum of w b": relative((mean * b(drawn.weights, leading)).sum((1, 2)), values[:, -1]),
             "critical": b(critical).flatten(1).norm(dim=1) / unit,
             "path to identical filters": largest([(1 - t) * critical + t * same for t in times]),
             "broken: printed path": largest([(1 - t / 2) * critical + t / 2 * swapped for t in times]),
