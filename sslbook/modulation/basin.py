@@ -1,11 +1,10 @@
-r"""Who wins: Theorem 6 of [tian2023], its blow-up times, and the probability that a favoured direction is learned (Eqs. 155 to
-157).
+r"""Who wins: Theorem 6 of [tian2023], its blow-up times, and the probability that a favoured direction is learned (Eqs. 155
+to 157).
 
 With :math:`A(w) = \sum_l g_l(u_l^\top w)\, u_l u_l^\top` and :math:`g_l(x) = x + b_l` the components :math:`y_l = u_l^\top w`
-follow
-:math:`\dot y_l = (y_l + b_l)\, y_l` (**free** flow, Eq. 146), or, with the filter's length held at 1 as in Theorem 5,
-:math:`\dot y_l = (y_l + b_l - \nu)\, y_l` with :math:`\nu = \sum_l (y_l + b_l)\, y_l^2` (**unit** flow).  Modulation adds ``c``
-to one :math:`b_l`.
+follow :math:`\dot y_l = (y_l + b_l)\, y_l` (**free** flow, Eq. 146), or, with the filter's length held at 1 as in Theorem 5,
+:math:`\dot y_l = (y_l + b_l - \nu)\, y_l` with :math:`\nu = \sum_l (y_l + b_l)\, y_l^2` (**unit** flow).  Modulation adds
+``c`` to one :math:`b_l`.
 """
 
 from __future__ import annotations
@@ -73,10 +72,9 @@ def closed_form_gaps(count: int, seed: int) -> Gaps:
 def winners(start: Tensor, b: Tensor, *, unit: bool, rate: float = 0.05, steps: int = 4000) -> Tensor:
     r"""Which component a flow ends in, ``(...,)``, from ``start (..., d)``; -1 where none dominates.
 
-    Simulated with exact exponential steps for a frozen rate, :math:`y_l \leftarrow y_l\, e^{h (y_l + b_l)}`.  For the ``unit``
-    flow the
-    result is divided by its length, which is the common rate :math:`\nu`; for the free one ``h`` shrinks with the largest
-    component, and lengths are only divided out at the end.
+    Simulated with exact exponential steps for a frozen rate, :math:`y_l \leftarrow y_l\, e^{h (y_l + b_l)}`.  For the
+    ``unit`` flow the result is divided by its length, which is the common rate :math:`\nu`; for the free one ``h`` shrinks
+    with the largest component, and lengths are only divided out at the end.
     """
     y = start / start.norm(dim=-1, keepdim=True) if unit else start.clone()
     for _ in range(steps):
@@ -96,10 +94,9 @@ def winners(start: Tensor, b: Tensor, *, unit: bool, rate: float = 0.05, steps: 
 def basin_shares(d: int, c: float, b: float, count: int, seed: int) -> dict[str, float]:
     r"""How often the component with the larger :math:`b_0 = b + c` wins, from :math:`y(0)` uniform on the unit sphere.
 
-    ``unit`` and ``free``: by simulating the flows.  ``blow-up``: by the shortest time of Eq. 150.  ``agreement``: of that time
-    with the
-    unit flow, among the starts with a positive component.  ``lost``: starts that the component wins without ``c`` and loses
-    with it.
+    ``unit`` and ``free``: by simulating the flows.  ``blow-up``: by the shortest time of Eq. 150.  ``agreement``: of that
+    time with the unit flow, among the starts with a positive component.  ``lost``: starts that the component wins without
+    ``c`` and loses with it.
     """
     draw = torch.Generator().manual_seed(seed)
     start = torch.randn(count, d, generator=draw, dtype=DTYPE)

@@ -1,7 +1,8 @@
 r"""Conditionally independent fields: Lemma 5, Theorem 5 and Corollary 3 of [tian2023], against enumeration and autograd.
 
-A class ``z`` of ``C`` is drawn with probability :math:`p_c`, and given ``z`` each field sees one of ``n`` inputs on its own, with
-probabilities that depend on ``z`` (Assumption 2).  All :math:`C n^K` cases are listed, so that every expectation is exact.
+A class ``z`` of ``C`` is drawn with probability :math:`p_c`, and given ``z`` each field sees one of ``n`` inputs on its own,
+with probabilities that depend on ``z`` (Assumption 2).  All :math:`C n^K` cases are listed, so that every expectation is
+exact.
 """
 
 from __future__ import annotations
@@ -77,8 +78,8 @@ def covariance(features: Tensor, chance: Tensor) -> Tensor:
 class Parts:
     """What the formulas are made of.
 
-    within: :math:`L_k = E_z V[\\tilde x_k \\mid z]`, ``(R, K, p, p)``.  means: :math:`E[\\tilde x_k \\mid z = c]`, ``(R, C, K,
-    p)``.
+    within: :math:`L_k = E_z V[\\tilde x_k \\mid z]`, ``(R, K, p, p)``.  means: :math:`E[\\tilde x_k \\mid z = c]`, ``(R, C,
+    K, p)``.
     """
 
     within: Tensor
@@ -170,8 +171,7 @@ def modulation(found: Parts, prior: Tensor, weights: Tensor) -> Modulation:
     r"""From the parts ``found`` of a population with two classes and filters ``(R, K, d)``.
 
     The largest eigenvalue solves :math:`1 + p_0 p_1 \sum_k b_k^2/(d_k - \lambda) = 0`, and above :math:`\max_k d_k` the left
-    side grows
-    in :math:`\lambda`; a bisection finds it.  Raises ValueError unless there are two classes.
+    side grows in :math:`\lambda`; a bisection finds it.  Raises ValueError unless there are two classes.
     """
     if prior.shape[1] != 2:
         raise ValueError(f"prior must have two classes, got {prior.shape[1]}")
@@ -215,9 +215,8 @@ def balanced(population: Population) -> Population:
 def theorem5_gaps(count: int, seed: int) -> Gaps:
     r"""Theorem 5 against autograd of :math:`\frac12\lambda_{\max}(V[f_1])`, the energy once the top layer has converged.
 
-    ``printed factor`` is the second form that the proof gives for :math:`\delta_k`, :math:`1 - p_0 p_1 b_k^2/(\lambda - d_k)`;
-    it lacks
-    :math:`1/(Z^2(\lambda - d_k))`, with which it is ``second form``.
+    ``printed factor`` is the second form that the proof gives for :math:`\delta_k`,
+    :math:`1 - p_0 p_1 b_k^2/(\lambda - d_k)`; it lacks :math:`1/(Z^2(\lambda - d_k))`, with which it is ``second form``.
     """
     drawn = balanced(random_population(count, seed, fields=4))
     w = drawn.weights[:, :, 0].clone().requires_grad_()
@@ -265,12 +264,11 @@ def normalized(found: Parts, prior: Tensor, weights: Tensor) -> Parts:
 
 
 def corollary3_gaps(count: int, seed: int) -> Gaps:
-    r"""Corollary 3 against autograd of :math:`\frac12\operatorname{tr}V[f_2]`, with the deviations :math:`\sigma_k` and the top
-    layer held constant.
+    r"""Corollary 3 against autograd of :math:`\frac12\operatorname{tr}V[f_2]`, with the deviations :math:`\sigma_k` and the
+    top layer held constant.
 
     ``d formula``: :math:`d_k^{bn} = 1/(1 + p_0 p_1 b_k^2/d_k)`.  ``scale of a field``: :math:`d^{bn}` before and after every
-    field's
-    input is multiplied by a factor of its own, which multiplies :math:`d_k` by its square.
+    field's input is multiplied by a factor of its own, which multiplies :math:`d_k` by its square.
     """
     drawn = random_population(count, seed, fields=4)
     w = drawn.weights[:, :, 0]
@@ -316,8 +314,7 @@ def uniformity(count: int, seed: int, spread: float) -> tuple[Tensor, Tensor]:
     r"""Spread of :math:`d_k` and of :math:`d_k^{bn}` over the fields, standard deviation over mean: ``(R,)`` each.
 
     spread: of the fields' scales, whose logarithms are normal with this deviation.  BatchNorm takes the scales away exactly;
-    what is
-    left is how much of a field's variance lies within the classes, which can differ more than the :math:`d_k` did.
+    what is left is how much of a field's variance lies within the classes, which can differ more than the :math:`d_k` did.
     """
     drawn = random_population(count, seed, fields=4)
     draw = torch.Generator().manual_seed(seed + 1)

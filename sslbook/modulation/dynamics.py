@@ -1,10 +1,9 @@
 r"""Dynamics of two layers: Lemma 4, Theorem 4 and Lemma 6 of [tian2023], each against autograd, on many random instances.
 
-A lower layer of ``K`` disjoint receptive fields with ``M`` filters :math:`w_{km} \in \mathbb R^d` each, homogeneous activation
-:math:`h(u) = h'(u)\,u`, and a linear top layer ``V`` with :math:`S = V^\top V`.  Training ascends the energy
-:math:`\mathcal E_\alpha = \frac12 \operatorname{tr} C_\alpha[f_2]`, with :math:`\alpha` held constant.  Replicas lie along the
-first
-axis; ``x`` is ``(R, 2, N, K, d)``, two views of ``N`` samples.
+A lower layer of ``K`` disjoint receptive fields with ``M`` filters :math:`w_{km} \in \mathbb R^d` each, homogeneous
+activation :math:`h(u) = h'(u)\,u`, and a linear top layer ``V`` with :math:`S = V^\top V`.  Training ascends the energy
+:math:`\mathcal E_\alpha = \frac12 \operatorname{tr} C_\alpha[f_2]`, with :math:`\alpha` held constant.  Replicas lie along
+the first axis; ``x`` is ``(R, 2, N, K, d)``, two views of ``N`` samples.
 """
 
 from __future__ import annotations
@@ -63,8 +62,8 @@ def info_nce(f: Tensor, tau: float) -> Tensor:
 
 
 def info_nce_alpha(f: Tensor, tau: float) -> Tensor:
-    r"""The pairwise importance of that loss, :math:`\alpha_{ij} = e^{-d_{ij}^2/\tau} / \sum_{j \ne i} e^{-d_{ij}^2/\tau}`, 0 on
-    the diagonal."""
+    r"""The pairwise importance of that loss, :math:`\alpha_{ij} = e^{-d_{ij}^2/\tau} / \sum_{j \ne i} e^{-d_{ij}^2/\tau}`, 0
+    on the diagonal."""
     own = torch.eye(f.shape[2], dtype=torch.bool)
     return (-distances(f)[0] / tau).masked_fill(own, -torch.inf).softmax(-1)
 
@@ -119,8 +118,8 @@ def projected(direction: Tensor, weights: Tensor) -> Tensor:
 
 
 def lemma4_gaps(count: int, seed: int, *, tau: float = 0.7) -> Gaps:
-    r"""Eq. 12 against autograd: of the energy with random :math:`\alpha`, and of InfoNCE itself, where it is :math:`-1/(2N^2)`
-    of the loss's.
+    r"""Eq. 12 against autograd: of the energy with random :math:`\alpha`, and of InfoNCE itself, where it is
+    :math:`-1/(2N^2)` of the loss's.
 
     Half of the instances have ReLU, half leaky ReLU.
     """
@@ -181,12 +180,12 @@ def theorem4_gaps(count: int, seed: int, *, steps: int = 9) -> Gaps:
     Inputs are fewer than ``K d``, so that their covariance has a kernel, and filters are chosen with
     :math:`b = C[x]\,\bar w = 0`, :math:`\bar w_k = \sum_m s_{km} w_{km} \ne 0`.  With ``s`` held fixed, ``b`` depends on the
     filters through :math:`\bar w` alone, so that the straight path to :math:`\bar w_k / \sum_m s_{km}` consists of critical
-    points.  The paper's path first exchanges two filters without their :math:`s_{km}`; it does not.  Sizes of ``b`` are in units
-    of its size where the filters are scaled one by one at random.
+    points.  The paper's path first exchanges two filters without their :math:`s_{km}`; it does not.  Sizes of ``b`` are in
+    units of its size where the filters are scaled one by one at random.
 
     ``sum of w b``: where ``s`` is the leading eigenvector of :math:`C[f_1]`, as after fast training of the top layer,
-    :math:`\sum_k \bar w_k^\top b_k = \lambda_{\max}(C[f_1])`.  So all :math:`b_k` vanish only with the whole covariance, and the
-    theorem's critical points are networks with constant outputs; :func:`linear_filters` has the others.
+    :math:`\sum_k \bar w_k^\top b_k = \lambda_{\max}(C[f_1])`.  So all :math:`b_k` vanish only with the whole covariance, and
+    the theorem's critical points are networks with constant outputs; :func:`linear_filters` has the others.
     """
     drawn = random_instances(count, seed, fields=3, filters=3, d=4, samples=8)
     replicas, k, m, d = drawn.weights.shape
@@ -259,8 +258,9 @@ def _aside(vectors: Tensor) -> Tensor:
 def linear_filters(count: int, seed: int, steps: int = 4000) -> Tensor:
     r"""Smallest :math:`|\cos|` between two filters of a field at the end of linear training, ``(R,)``.
 
-    Filters keep unit length, and the top layer has converged at each step, :math:`S = ss^\top` with the leading eigenvector of
-    :math:`C[f_1]`.  At a critical point each filter with :math:`s_{km} \ne 0` is :math:`\pm b_k/\|b_k\|`, so this tends to 1.
+    Filters keep unit length, and the top layer has converged at each step, :math:`S = ss^\top` with the leading eigenvector
+    of :math:`C[f_1]`.  At a critical point each filter with :math:`s_{km} \ne 0` is :math:`\pm b_k/\|b_k\|`, so this tends to
+    1.
     """
     drawn = random_instances(count, seed, filters=3, samples=40)
     x, w = drawn.x[:, 0] - drawn.x[:, 0].mean(1, keepdim=True), drawn.weights.clone()

@@ -1,9 +1,9 @@
 r"""One step of the two-layer network on one-hot inputs, computed on tables of tokens instead of samples.
 
-A field sees one of ``d`` tokens.  So its activations are a table of ``d`` rows, BatchNorm's statistics are sums over that table
-weighted by how often each token occurs, and a sample's output is a sum of ``K`` rows of the table
-:math:`T_k = \mathrm{BN}[h(W_k)]\,V_k`, one looked up in each field.  The backward pass is the same in reverse: gradients
-of samples are summed token by token.  Where the batch is larger than ``d`` this saves most of the arithmetic, and nothing is
+A field sees one of ``d`` tokens.  So its activations are a table of ``d`` rows, BatchNorm's statistics are sums over that
+table weighted by how often each token occurs, and a sample's output is a sum of ``K`` rows of the table
+:math:`T_k = \mathrm{BN}[h(W_k)]\,V_k`, one looked up in each field.  The backward pass is the same in reverse: gradients of
+samples are summed token by token.  Where the batch is larger than ``d`` this saves most of the arithmetic, and nothing is
 approximated.
 """
 

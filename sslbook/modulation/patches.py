@@ -22,9 +22,8 @@ FIELDS = ("upper left", "upper right", "lower left", "lower right")
 class PatchProtocol:
     r"""Appendix E.3 of [tian2023], and what it leaves open as the released code has it.
 
-    strength: crops cover ``[1 - strength, 1]`` of the image's area with sides in the ratio ``[1 - strength, 1 + strength]``, as
-    in the
-    text for 1/2; 0 takes the image as it is, and the pair is equal.
+    strength: crops cover ``[1 - strength, 1]`` of the image's area with sides in the ratio ``[1 - strength, 1 + strength]``,
+    as in the text for 1/2; 0 takes the image as it is, and the pair is equal.
     """
 
     beta: int = 5
@@ -72,8 +71,7 @@ def crop_boxes(u: Tensor, size: int, strength: float) -> Tensor:
     r"""Random boxes as torchvision's ``RandomResizedCrop`` draws them, ``(..., 4)``: top, left, height, width in whole pixels.
 
     u: uniform numbers ``(..., T, 4)`` for up to ``T`` tries (area, ratio, top, left); the first box that fits is taken, else
-    all of
-    the image.  The ratio is uniform on a logarithmic scale.
+    all of the image.  The ratio is uniform on a logarithmic scale.
     """
     area = size**2 * (1 - strength * u[..., 0])
     low, high = torch.log(torch.tensor([1 - strength, 1 + strength], dtype=u.dtype))
@@ -142,8 +140,8 @@ def train_filters(data: Images, protocol: PatchProtocol, seeds: list[int]) -> Te
 
 
 def roughness(filters: Tensor) -> Tensor:
-    """Squared differences of neighbouring pixels over the squares, ``(..., )`` for ``(..., S, S)``: near 4 for noise, small for
-    smooth ones.
+    """Squared differences of neighbouring pixels over the squares, ``(..., )`` for ``(..., S, S)``: near 4 for noise, small
+    for smooth ones.
 
     Of each filter less its mean; a filter that is constant has 0.
     """

@@ -25,11 +25,11 @@ DIGITS = 4
 def table_values(
     seeds: Sequence[int], *, steps: int | None = None, workers: int | None = None, names: Sequence[str] = tables.NAMES
 ) -> dict[str, Any]:
-    """Table 1 in all of :data:`tables.VARIANTS`, the figures as the released code has them, and Figure 5's weights of the first
-    seed.
+    """Table 1 in all of :data:`tables.VARIANTS`, the figures as the released code has them, and Figure 5's weights of the
+    first seed.
 
-    steps: minibatches, the paper's 5000 if not given.  Axes: ``tables[name][variant][score][beta][patterns][label][seed]`` and
-    ``weights[label][field][token][filter]``.
+    steps: minibatches, the paper's 5000 if not given.  Axes: ``tables[name][variant][score][beta][patterns][label][seed]``
+    and ``weights[label][field][token][filter]``.
     """
     values: dict[str, Any] = {
         "axes": "tables[name][variant][score][beta][patterns][label][seed]; weights[label][field][token][filter]",

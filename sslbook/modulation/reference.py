@@ -1,7 +1,7 @@
 r"""The two-layer network and its losses as one would write them for autograd: what the fast step must agree with.
 
-:math:`f(x) = V^\top \mathrm{BN}[h(W_k^\top x_k)]`, one after the other over ``K`` disjoint receptive fields with ``M`` filters
-each.
+:math:`f(x) = V^\top \mathrm{BN}[h(W_k^\top x_k)]`, one after the other over ``K`` disjoint receptive fields with ``M``
+filters each.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ GROUPS = ("view", "batch")
 
 
 def hidden(x: Tensor, weights: Tensor, activation: str, mean: str, std: str) -> Tensor:
-    """Normalised activations ``(..., N, K, M)`` of ``x (..., N, K, d)``; statistics over the ``N``. ``weights``: ``(..., K, d,
-    M)``."""
+    """Normalised activations ``(..., N, K, M)`` of ``x (..., N, K, d)``; statistics over the ``N``. ``weights``: ``(..., K,
+    d, M)``."""
     h = ACTIVATIONS[activation](torch.einsum("...nkd,...kdm->...nkm", x, weights))
     return batch_normalize(h, mean=mean, std=std, dims=h.ndim - 3)
 
@@ -43,8 +43,8 @@ def outputs(
 ) -> Tensor:
     """Outputs of unit length ``(..., 2, B, O)`` of two views ``(..., 2, B, K, d)``; ``top`` is ``(..., K, M, O)``.
 
-    group: BatchNorm's statistics are those of each ``view``, as in the released code, or of the whole ``batch``, as in Eqs. 164
-    and 165.
+    group: BatchNorm's statistics are those of each ``view``, as in the released code, or of the whole ``batch``, as in Eqs.
+    164 and 165.
     """
     one, two = x.unbind(-4)
     if group == "view":
@@ -59,12 +59,11 @@ def loss(z: Tensor, kind: str, form: str, tau: float) -> Tensor:
     r"""Contrastive loss of unit outputs ``(..., 2, B, O)``.
 
     With :math:`s_{ij} = z_i^\top z_j` between first views and :math:`s_{ii} = z_i^\top z_i'` on the diagonal, ``infonce`` is
-    the mean
-    over ``i`` of :math:`-\log(e^{s_{ii}/\tau}/\sum_j e^{s_{ij}/\tau})`, and ``quadratic`` is
-    :math:`(-(1 + \frac1B)\,\mathrm{mean}_i\, s_{ii} + \mathrm{mean}_{ij}\, s_{ij})/\tau`.  These are the ``released`` forms.  The
-    ``printed`` ones are Eq. 1 with :math:`\epsilon = 1`, which is :math:`\tau B` times the former because
-    :math:`d_{ij}^2 = 1 - s_{ij}`, and minus the energy with :math:`\alpha \equiv 1`, whose gradient is :math:`\tau/2` times the
-    latter's.
+    the mean over ``i`` of :math:`-\log(e^{s_{ii}/\tau}/\sum_j e^{s_{ij}/\tau})`, and ``quadratic`` is
+    :math:`(-(1 + \frac1B)\,\mathrm{mean}_i\, s_{ii} + \mathrm{mean}_{ij}\, s_{ij})/\tau`.  These are the ``released`` forms.
+    The ``printed`` ones are Eq. 1 with :math:`\epsilon = 1`, which is :math:`\tau B` times the former because
+    :math:`d_{ij}^2 = 1 - s_{ij}`, and minus the energy with :math:`\alpha \equiv 1`, whose gradient is :math:`\tau/2` times
+    the latter's.
     """
     one, two = z.unbind(-3)
     s = one @ one.mT

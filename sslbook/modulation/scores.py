@@ -1,5 +1,5 @@
-r"""How well the filters match the tokens that the generators fix: :math:`\bar\chi_+` and :math:`\bar\chi_-` (Eqs. 16, 180, 181
-of [tian2023])."""
+r"""How well the filters match the tokens that the generators fix: :math:`\bar\chi_+` and :math:`\bar\chi_-` (Eqs. 16, 180,
+181 of [tian2023])."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ def cosines(weights: Tensor) -> Tensor:
     d)``.
 
     weights: ``(R, K, d, M)``, filters in columns.  Token vectors are orthogonal, so the cosine is an entry over a length; a
-    filter
-    that is zero throughout matches nothing.
+    filter that is zero throughout matches nothing.
     """
     lengths = weights.norm(dim=2, keepdim=True).clamp_min(torch.finfo(weights.dtype).tiny)
     best: Tensor = (weights / lengths).amax(-1)
@@ -32,8 +31,7 @@ def scores(weights: Tensor, world: World, linear: bool | Tensor = False) -> dict
         :math:`\bar\chi_-` is :math:`(d - P)/P` times a mean of cosines and reaches 19 where ``P = 1`` and ``d = 20``.
     released: what the authors' code averages: means over the tokens that *occur* in a generator, and over all others; filters of
         linear networks (``linear``, one value or one a replica) count with the absolute value of the cosine, since their sign
-        means
-        nothing; and lengths grow by a thousandth of the field's largest weight, which fades filters that have died.
+        means nothing; and lengths grow by a thousandth of the field's largest weight, which fades filters that have died.
     """
     best = cosines(weights)
     size = world.allowed.sum(-1).to(best)

@@ -112,8 +112,8 @@ def spread(trials: Tensor) -> tuple[Tensor, Tensor | None]:
 def distance(trials: Tensor, target: Printed, seeds: int = 3) -> tuple[float, float]:
     """How far Table 1's means lie from ours: the mean absolute difference, and the root mean square in standard errors.
 
-    The errors are of both means, ours over the trials and theirs over ``seeds``; a printed spread of 0.00 counts as half its last
-    digit.
+    The errors are of both means, ours over the trials and theirs over ``seeds``; a printed spread of 0.00 counts as half its
+    last digit.
     """
     mean, std = spread(trials)
     gap = (mean - target.mean).abs()

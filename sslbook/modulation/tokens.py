@@ -1,9 +1,9 @@
 r"""The world of Section 5 of [tian2023]: sequences of tokens, made by generators with wildcards.
 
-A sequence has ``K`` places (the receptive fields), and ``d`` tokens can stand in each.  A **generator** fixes the token of five
-places and leaves a wildcard in the others; two sequences of one generator are a positive pair.  In place ``k`` a generator
-may only fix tokens of a subset :math:`R_k^g` of ``P`` tokens, so that any other token there is noise.  Token ``a`` enters the
-network as the vector :math:`u_a = \ell_a e_a`.
+A sequence has ``K`` places (the receptive fields), and ``d`` tokens can stand in each.  A **generator** fixes the token of
+five places and leaves a wildcard in the others; two sequences of one generator are a positive pair.  In place ``k`` a
+generator may only fix tokens of a subset :math:`R_k^g` of ``P`` tokens, so that any other token there is noise.  Token ``a``
+enters the network as the vector :math:`u_a = \ell_a e_a`.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ def make_world(
     r"""One world a replica: replica ``r`` has ``candidates[r]`` tokens in each :math:`R_k^g` and draws from streams of
     ``seeds[r]``.
 
-    Generators are drawn independently, so they may repeat.  The first half of the tokens has length :math:`1/\zeta`, the others
-    :math:`\zeta`.  With one seed, worlds of different ``candidates`` fix the same places, and their :math:`R_k^g` are nested.
-    Raises ValueError for a subset that is empty or larger than the tokens, more places fixed than there are, or ``zeta`` not
-    above 0.
+    Generators are drawn independently, so they may repeat.  The first half of the tokens has length :math:`1/\zeta`, the
+    others :math:`\zeta`.  With one seed, worlds of different ``candidates`` fix the same places, and their :math:`R_k^g` are
+    nested. Raises ValueError for a subset that is empty or larger than the tokens, more places fixed than there are, or
+    ``zeta`` not above 0.
     """
     zeta = [1.0] * len(seeds) if zeta is None else zeta
     if len(candidates) != len(seeds) or len(zeta) != len(seeds):
