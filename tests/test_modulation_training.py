@@ -162,7 +162,11 @@ def test_scores_of_known_filters() -> None:
         "printed -": 0.35,  # the sum over two others, divided by P = 2
         "released +": pytest.approx(0.5, abs=3e-3),
         "released -": pytest.approx(0.233, abs=2e-3),
+        "signless +": 0.5,
+        "signless -": 0.35,
     }
+    for name in ("signless +", "signless -"):
+        assert scores(-weights, world)[name].equal(found[name])
     assert float(scores(weights, world, linear=True)["released +"]) == pytest.approx(1, abs=3e-3)
 
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from sslbook.modulation.tokens import World
 
-SCORES = ("printed +", "printed -", "released +", "released -")
+SCORES = ("printed +", "printed -", "released +", "released -", "signless +", "signless -")
 
 
 def cosines(weights: Tensor) -> Tensor:
@@ -27,13 +27,14 @@ def scores(weights: Tensor, world: World, linear: bool | Tensor = False) -> dict
     r"""Each of :data:`SCORES`, ``(R,)``: means over the fields.
 
     printed: Eqs. 180 and 181 as they stand.  Both sums are divided by ``P``, also the one over the ``d - P`` other tokens, so
-    that
-        :math:`\bar\chi_-` is :math:`(d - P)/P` times a mean of cosines and reaches 19 where ``P = 1`` and ``d = 20``.
+        that :math:`\bar\chi_-` is :math:`(d - P)/P` times a mean of cosines and reaches 19 where ``P = 1`` and ``d = 20``.
     released: what the authors' code averages: means over the tokens that *occur* in a generator, and over all others; filters of
         linear networks (``linear``, one value or one a replica) count with the absolute value of the cosine, since their sign
         means nothing; and lengths grow by a thousandth of the field's largest weight, which fades filters that have died.
+    signless: means over the tokens of :math:`R_k^g`, and over the others, of the largest *absolute* cosine, for every activation:
+        the sign of a filter means as little under the square, which is even, as in a linear network behind BatchNorm.
     """
-    best = cosines(weights)
+    best, either = cosines(weights), torch.maximum(cosines(weights), cosines(-weights))
     size = world.allowed.sum(-1).to(best)
     largest = weights.abs().amax((2, 3), keepdim=True)
     shares = weights / (weights.norm(dim=2, keepdim=True) + (largest / 1000).clamp_min(1e-6))
@@ -44,6 +45,8 @@ def scores(weights: Tensor, world: World, linear: bool | Tensor = False) -> dict
         "printed -": ((best * ~world.allowed).sum(-1) / size).mean(-1),
         "released +": _mean_over(faded, world.used),
         "released -": _mean_over(faded, ~world.used),
+        "signless +": _mean_over(either, world.allowed),
+        "signless -": _mean_over(either, ~world.allowed),
     }
 
 

@@ -31,7 +31,10 @@ def main(name: str, arguments: Sequence[str], records: Callable[[str], Any]) -> 
         "--variant", choices=tuple(tables.VARIANTS), default="released", help="whose experiment (default: released)"
     )
     parser.add_argument(
-        "--scores", choices=("printed", "released"), default="printed", help="whose formula (default: printed)"
+        "--scores",
+        choices=("printed", "released", "signless"),
+        default="printed",
+        help="whose formula (default: printed)",
     )
     parser.add_argument("--steps", type=_positive, metavar="N", help="minibatches (default: 5000)")
     parser.add_argument("--workers", type=_positive, metavar="N", help="processes (default: one a core)")
