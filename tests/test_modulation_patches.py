@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch.nn import functional
 
+from sslbook.book.records import RECORDERS
 from sslbook.images import digits
-from sslbook.modulation import patches
+from sslbook.modulation import patches, recorded
 from sslbook.modulation.patches import PatchProtocol
 from sslbook.streams import Streams
 
@@ -63,6 +64,20 @@ def test_training() -> None:
     assert (both[0] - both[1]).abs().max() > 0.1
     plain = patches.train_filters(data, replace(protocol, strength=0.0, steps=1), [3])
     assert plain.shape == (1, 4, 10, 4, 4)
+
+
+def test_recorded_filters() -> None:
+    protocol = PatchProtocol(beta=2, outputs=8, steps=150)
+    values = recorded.filter_values([1, 2], protocol=protocol, data=digits())
+    assert torch.tensor(values["filters"]["C-Fig13"]).shape == (4, recorded.KEPT, 4, 4)
+    for name in ("roughness", "likeness"):
+        assert {figure: len(found) for figure, found in values[name].items()} == {
+            "untrained": 2,
+            "C-Fig12": 2,
+            "C-Fig13": 2,
+        }
+    assert values["data"] == "digits"
+    assert RECORDERS["modulation-filters"] == "sslbook.modulation.recorded:filter_values"
 
 
 def test_roughness_and_likeness() -> None:

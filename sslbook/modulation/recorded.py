@@ -1,6 +1,6 @@
-"""The chapter's recorded runs: Table 1 in its variants, and the figures, at the paper's size.
+"""The chapter's recorded runs: Table 1 in its variants, the figures, and filters of images, at the paper's size.
 
-``sslbook record modulation-tables --seeds 1 2 3`` makes them again.
+``sslbook record modulation-tables --seeds 1 2 3`` and ``sslbook record modulation-filters --seeds 1 2 3`` make them again.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sslbook.images import Images
 from sslbook.modulation import tables
+from sslbook.modulation.patches import PatchProtocol, images, likeness, roughness, train_filters
 from sslbook.modulation.scores import SCORES
 from sslbook.modulation.training import run
 from sslbook.processes import cores
@@ -85,3 +87,30 @@ def rounded(values: Tensor) -> Any:
         return [each(part) for part in value] if isinstance(value, list) else round(value, DIGITS)
 
     return each(values.double().tolist())
+
+
+STRENGTHS = {"C-Fig12": 0.0, "C-Fig13": 0.5}
+KEPT = 12
+"""Filters of each field that a record keeps, of the first seed; the measures are of all."""
+
+
+def filter_values(
+    seeds: Sequence[int], *, protocol: PatchProtocol | None = None, data: Images | None = None
+) -> dict[str, Any]:
+    """Figures 12 and 13: filters of image quarters without and with random crops, how rough and how alike they are.
+
+    ``filters[figure][field][filter][row][column]``; ``roughness[figure][seed]`` and ``likeness[figure][seed]`` are means over the
+    fields, before training under ``untrained``.
+    """
+    protocol, data = protocol or PatchProtocol(), data or images()
+    values: dict[str, Any] = {"data": data.name, "images": len(data), "steps": protocol.steps, "filters": {}}
+    for name in ("roughness", "likeness"):
+        values[name] = {}
+    for figure, strength in {"untrained": 0.0, **STRENGTHS}.items():
+        steps = 1 if figure == "untrained" else protocol.steps
+        found = train_filters(data, replace(protocol, strength=strength, steps=steps), list(seeds))
+        values["roughness"][figure] = rounded(roughness(found).mean((1, 2)))
+        values["likeness"][figure] = rounded(likeness(found).mean(1))
+        if figure != "untrained":
+            values["filters"][figure] = rounded(found[0, :, :KEPT])
+    return values
