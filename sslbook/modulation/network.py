@@ -21,7 +21,7 @@ from torch.nn.functional import embedding_bag
 from sslbook.modulation.reference import SLOPE
 
 Segments = Sequence[tuple[str, slice]]
-"""Replicas that share a kind of activation or of loss; they lie side by side."""
+"""Replicas in a row that share a kind of activation or of loss, in order."""
 
 
 @dataclass(frozen=True)

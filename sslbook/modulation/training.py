@@ -131,7 +131,7 @@ def world_of(protocol: Protocol, replicas: Sequence[Replica]) -> World:
 
 
 def settings_of(protocol: Protocol, replicas: Sequence[Replica], world: World, dtype: torch.dtype) -> Settings:
-    """Kinds of activation, loss and BatchNorm by replica; raises ValueError where replicas of a kind don't lie side by side."""
+    """Kinds of activation, loss and BatchNorm by replica; it costs least where replicas of a kind lie side by side."""
     cells = [cell for cell, _ in replicas]
     even = bool((world.lengths == 1).all())
     return Settings(
