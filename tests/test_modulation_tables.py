@@ -78,7 +78,7 @@ def test_recorded_values(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     record = SimpleNamespace(values=kept, provenance="here")
     assert show.main("C-Fig4", ["--recorded"], lambda name: record) == 0
     shown = capsys.readouterr().out
-    assert "released experiment, printed scores, 2 seeds" in shown
+    assert "released experiment, released scores, 2 seeds" in shown
     assert "Recorded: here" in shown
     assert show.main("C-Fig5", ["--recorded"], lambda name: record) == 0
     assert "R9" in capsys.readouterr().out
