@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 TABLES: dict[str, str] = {
     **dict.fromkeys(("A-Tab4", "A-Tab6", "B-Tab2"), "sslbook.hltm.show:main"),
     **dict.fromkeys((f"B-Tab{n}" for n in (3, 4, 5, 7, 8, 9, 10)), "sslbook.byol.show:main"),
+    **dict.fromkeys(("C-Tab1", "C-Fig4", "C-Fig5", "C-Fig9", "C-Fig10", "C-Fig11"), "sslbook.modulation.show:main"),
 }
 """What reruns each printed table: ``module:function``, called with the name, the rest of the line and a reader of records."""
 

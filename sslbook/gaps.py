@@ -7,7 +7,9 @@ on purpose, and must stay large on *every* instance.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+
+from torch import Tensor
 
 Gaps = dict[str, float]
 
@@ -26,3 +28,26 @@ def worst(rows: Sequence[Gaps]) -> Gaps:
     keys = dict.fromkeys(key for row in rows for key in row)
     found = {key: (min if key.startswith("broken:") else max)(row[key] for row in rows if key in row) for key in keys}
     return {**found, "instances": float(len(rows))}
+
+
+def relative(value: Tensor, reference: Tensor) -> Tensor:
+    r""":math:`\|v - r\| / \|r\|` of each instance, ``(R,)``; the instances lie along the first axis.
+
+    Raises ValueError where a reference is zero or the shapes differ: neither leaves anything to compare.
+    """
+    if value.shape != reference.shape:
+        raise ValueError(
+            f"value and reference must have one shape, got {tuple(value.shape)} and {tuple(reference.shape)}"
+        )
+    count = len(reference)
+    size = reference.reshape(count, -1).norm(dim=1)
+    if not bool((size > 0).all()):
+        raise ValueError("reference must not be zero in any instance")
+    gap: Tensor = (value - reference).reshape(count, -1).norm(dim=1) / size
+    return gap
+
+
+def over_instances(named: Mapping[str, Tensor]) -> Gaps:
+    """:func:`worst` for gaps that lie along one axis, ``(R,)`` each."""
+    columns = {key: values.tolist() for key, values in named.items()}
+    return worst([dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)])

@@ -7,13 +7,14 @@ view axis, with no sampling error.
 Images are ``(N, C, H, W)`` in [0, 1]; views are ``(N, V, C, H, W)``.  Where the un-augmented image is
 one of the views it comes first, so that ``views[:, 0]`` is the clean batch.
 
-Data: the handwritten digits that ship inside scikit-learn (no download), and CIFAR-10 [krizhevsky2009]
-in its official layout below the folder that the environment variable ``SSLBOOK_DATA`` names.
+Data: the handwritten digits that ship inside scikit-learn (no download), and CIFAR-10 [krizhevsky2009] and MNIST
+in their official layouts below the folder that the environment variable ``SSLBOOK_DATA`` names.
 """
 
 from __future__ import annotations
 
 import difflib
+import gzip
 import hashlib
 import io
 import os
@@ -37,6 +38,7 @@ __all__ = [
     "crops",
     "digits",
     "flips",
+    "mnist",
     "shifts",
     "views",
 ]
@@ -54,6 +56,15 @@ CIFAR10_MD5 = {
     "test_batch": "40351d587109b95175f43aff81a1287e",
 }
 """md5 of each file of the official archive (https://www.cs.toronto.edu/~kriz/cifar.html)."""
+MNIST_FOLDER = "mnist"
+MNIST_MD5 = {
+    "train-images-idx3-ubyte.gz": "f68b3c2dcbeaaa9fbdd348bbdeb94873",
+    "train-labels-idx1-ubyte.gz": "d53e105ee54ea40749a09fcbcd1e9432",
+    "t10k-images-idx3-ubyte.gz": "9fb629c4189551a2d022fa330f9573f3",
+    "t10k-labels-idx1-ubyte.gz": "ec29112dd5afa0611ce80d1b7f02629c",
+}
+"""md5 of each of the official files (http://yann.lecun.com/exdb/mnist/)."""
+MNIST_FILES = {"train": "train", "test": "t10k"}
 CIFAR10_FILES = {
     "train": tuple(f"data_batch_{i}" for i in range(1, 6)),
     "test": ("test_batch",),
@@ -128,20 +139,59 @@ def cifar10(
     return Images(pixels, labels[keep], f"cifar10-{split}")
 
 
-def available(name: str) -> bool:
-    """Whether the data set ``name`` ("digits" or "cifar10") can be read here, with no download.
+def mnist(
+    split: Literal["train", "test"] = "train",
+    n: int | None = None,
+    seed: int = 0,
+    dtype: torch.dtype = torch.float32,
+) -> Images:
+    """MNIST: 60,000 train or 10,000 test images ``(1, 28, 28)`` of digits; ``n``, ``seed`` as in `digits`.
 
-    Looks for files only; `cifar10` checks what is in them.
+    Reads the four official files in the folder ``mnist`` below ``SSLBOOK_DATA``, each compared with its md5 before it is used.
+    Raises FileNotFoundError if the folder or a file is missing, ValueError if a file is truncated or altered.
     """
-    known = ("digits", "cifar10")
+    if split not in MNIST_FILES:
+        raise ValueError(f"split must be 'train' or 'test', got {split!r}")
+    folder = _mnist_folder()
+    if folder is None:
+        raise FileNotFoundError(f"MNIST is not here: set SSLBOOK_DATA to the folder that holds {MNIST_FOLDER}/")
+    stem = MNIST_FILES[split]
+    raw = _read_mnist(folder / f"{stem}-images-idx3-ubyte.gz", 16).reshape(-1, 1, 28, 28)
+    labels = torch.from_numpy(_read_mnist(folder / f"{stem}-labels-idx1-ubyte.gz", 8)).long()
+    keep = _choice(len(raw), n, seed)
+    return Images(torch.from_numpy(raw)[keep].to(dtype) / 255, labels[keep], f"mnist-{split}")
+
+
+def available(name: str) -> bool:
+    """Whether the data set ``name`` ("digits", "mnist" or "cifar10") can be read here, with no download.
+
+    Looks for files only; `cifar10` and `mnist` check what is in them.
+    """
+    known = ("digits", "mnist", "cifar10")
     if name not in known:
         near = difflib.get_close_matches(str(name), known, n=1, cutoff=0.4)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise ValueError(f"name must be one of {', '.join(known)}, got {name!r}{hint}")
     if name == "digits":
         return True
-    folder = _cifar10_folder()
-    return folder is not None and all((folder / file).is_file() for file in CIFAR10_MD5)
+    folder, files = (_mnist_folder(), MNIST_MD5) if name == "mnist" else (_cifar10_folder(), CIFAR10_MD5)
+    return folder is not None and all((folder / file).is_file() for file in files)
+
+
+def _mnist_folder() -> Path | None:
+    root = os.environ.get("SSLBOOK_DATA")
+    return Path(root).expanduser() / MNIST_FOLDER if root else None
+
+
+def _read_mnist(path: Path, header: int) -> np.ndarray:
+    """The bytes of one official file behind its header, checked and then unpacked."""
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise FileNotFoundError(f"MNIST is incomplete: {path} can't be read ({error.strerror})") from error
+    if hashlib.md5(content, usedforsecurity=False).hexdigest() != MNIST_MD5[path.name]:
+        raise ValueError(f"{path} is truncated or altered: its md5 is not that of the official file")
+    return np.frombuffer(gzip.decompress(content), np.uint8)[header:].copy()
 
 
 def _cifar10_folder() -> Path | None:

@@ -156,7 +156,7 @@ def test_the_command_at_tiny_size(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["A-Tab5"], "printed table: got 'A-Tab5'; did you mean A-Tab6"),
+        (["A-Tab5"], "printed table: got 'A-Tab5'; did you mean"),
         (["A-Tab6", "--trials", "0"], "'0' is not a whole number of at least 1"),
         (["A-Tab6", "--loss", "nce"], "invalid choice: 'nce'"),
         (["A-Tab6", "--epoch-size", "100"], "'100' is not a positive multiple of the minibatch, 128"),
@@ -229,7 +229,7 @@ def test_recorded_trials_are_those_of_a_rerun(tmp_path) -> None:
 def test_recorders_are_named() -> None:
     assert records.RECORDERS["hltm-tables"] == "sslbook.hltm.recorded:table_values"
     assert records.RECORDERS["hltm-norms"] == "sslbook.hltm.recorded:norm_values"
-    assert set(cli.TABLES) == set(tables.TABLES)
+    assert set(tables.TABLES) <= set(cli.TABLES)
 
 
 def test_rounding() -> None:

@@ -155,7 +155,7 @@ def test_how_replicas_are_cut_into_chunks_changes_nothing(monkeypatch: pytest.Mo
     for units, workers in [(3, 1), (6, 1), (60, 3)]:
         monkeypatch.setattr("sslbook.hltm.training.CACHE_UNITS", units)
         if workers > 1:
-            monkeypatch.setattr("sslbook.hltm.training.ProcessPoolExecutor", Inline)
+            monkeypatch.setattr("sslbook.processes.ProcessPoolExecutor", Inline)
         cut = train_chunks(protocols, seeds, 1, parameters, [0, 1], workers=workers, dtype=torch.float64)
         for a, b in zip(whole, cut, strict=True):
             for epoch in (0, 1):

@@ -31,6 +31,7 @@ GROUND = {
     "networks",
     "normalization",
     "operators",
+    "processes",
     "shipped",
     "streams",
 }

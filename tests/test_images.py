@@ -210,7 +210,7 @@ def test_cifar10_names_what_is_missing(fake_cifar10, monkeypatch):
 
 def test_unknown_names_get_the_nearest():
     with pytest.raises(
-        ValueError, match=r"name must be one of digits, cifar10, got 'cifar-10'; did you mean 'cifar10'"
+        ValueError, match=r"name must be one of digits, mnist, cifar10, got 'cifar-10'; did you mean 'cifar10'"
     ):
         available("cifar-10")
     with pytest.raises(ValueError, match="split must be 'train' or 'test', got 'val'"):

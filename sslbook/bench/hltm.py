@@ -21,19 +21,18 @@ from torch import Tensor, nn
 from sslbook.bench._report import Row, report
 from sslbook.hltm import tables, trees
 from sslbook.hltm.network import EPSILON, TreeNetwork
-from sslbook.hltm.recorded import cores
 from sslbook.hltm.training import (
     CACHE_UNITS,
     LOSSES,
     Protocol,
     minibatches,
-    processes,
     start,
     step,
     train,
     train_chunks,
 )
 from sslbook.hltm.trees import LatentTree
+from sslbook.processes import cores, processes
 from sslbook.streams import Streams
 
 MINUTES_BAR = 12.0

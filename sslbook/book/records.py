@@ -32,6 +32,8 @@ RECORDERS: dict[str, str] = {
     "hltm-narrow": "sslbook.hltm.recorded:narrow_values",
     "hltm-norms": "sslbook.hltm.recorded:norm_values",
     "hltm-tables": "sslbook.hltm.recorded:table_values",
+    "modulation-filters": "sslbook.modulation.recorded:filter_values",
+    "modulation-tables": "sslbook.modulation.recorded:table_values",
 }
 """What makes each record: ``module:function``, called with the seeds. Names, so that the book loads no experiments."""
 

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -16,6 +15,7 @@ from torch import Tensor
 
 from sslbook.hltm import norms, tables
 from sslbook.hltm.training import LOSSES, Protocol
+from sslbook.processes import cores
 
 LATENTS = ("s", "s0", "s1", "s101", "s0111")
 NARROW = LATENTS[:3]
@@ -119,11 +119,6 @@ def norm_values(
     curves = norms.curves(norms.cells(base), seeds, epochs, workers=workers or cores())
     cells = {cell: {part: significant(found, 6) for part, found in parts.items()} for cell, parts in curves.items()}
     return {"axes": "cells[cell][norm][epoch][seed]", "epochs": tuple(epochs), "cells": cells}
-
-
-def cores() -> int:
-    """Processes that this machine runs at once."""
-    return os.cpu_count() or 1
 
 
 def rounded(values: Tensor, decimals: int) -> Any:

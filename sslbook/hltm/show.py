@@ -15,6 +15,7 @@ from torch import Tensor
 from sslbook.hltm import recorded, tables
 from sslbook.hltm.statistics import RawCorrelation
 from sslbook.hltm.training import LOSSES, Protocol
+from sslbook.processes import cores
 
 RECORD = "hltm-tables"
 CELL = 25
@@ -45,7 +46,7 @@ def main(name: str, arguments: Sequence[str], records: Callable[[str], Any]) -> 
         size, origin = record.values["samples"], f"Recorded: {record.provenance}"
     else:
         base = Protocol(loss=options.loss, epoch_size=options.epoch_size or Protocol.epoch_size)
-        seeds, workers = range(1, options.trials + 1), options.workers or recorded.cores()
+        seeds, workers = range(1, options.trials + 1), options.workers or cores()
         found = tables.table(name, seeds, workers=workers, base=base)
         trials, size = found[options.statistic], base.epoch_size
         origin = f"{time.monotonic() - start:.0f} s on {workers} process{'es' if workers > 1 else ''}."

@@ -6,11 +6,7 @@ released code computes; they are not the same.
 
 from __future__ import annotations
 
-import contextlib
-import multiprocessing
-import os
 from collections.abc import Callable, Collection, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -20,6 +16,7 @@ from torch import Tensor
 from sslbook.hltm import trees
 from sslbook.hltm.network import TreeNetwork, backward, forward, initial_network, normalize, normalize_backward
 from sslbook.hltm.trees import LatentTree
+from sslbook.processes import processes
 from sslbook.streams import Streams
 
 LOSSES = ("printed", "released")
@@ -158,13 +155,6 @@ def train(
 # ---------------------------------------------------------------------------------------------------------------------
 # Many trials on all cores
 
-WORKER_ENVIRONMENT = {
-    "OMP_NUM_THREADS": "1",
-    # glibc gives freed blocks back to the system at once, and the step spends as long on page faults as on arithmetic
-    "MALLOC_MMAP_THRESHOLD_": "1000000000",
-    "MALLOC_TRIM_THRESHOLD_": "2000000000",
-}
-
 
 def train_chunks(
     protocols: Sequence[Protocol],
@@ -220,32 +210,3 @@ def _chunks(seeds: list[int], most: int, pieces: int) -> Iterator[tuple[int, lis
     size = -(-len(seeds) // pieces)
     for first in range(0, len(seeds), size):
         yield first, seeds[first : first + size]
-
-
-def _one_thread() -> None:
-    torch.set_num_threads(1)
-
-
-@contextlib.contextmanager
-def processes(workers: int) -> Iterator[ProcessPoolExecutor]:
-    """A pool of processes with one thread each and an allocator that suits the training step."""
-    with (
-        _environment(WORKER_ENVIRONMENT),
-        ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), initializer=_one_thread) as pool,
-    ):
-        yield pool
-
-
-@contextlib.contextmanager
-def _environment(variables: dict[str, str]) -> Iterator[None]:
-    """Set environment variables for the processes started inside."""
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value

@@ -1,0 +1,107 @@
+r"""The world of Section 5 of [tian2023]: sequences of tokens, made by generators with wildcards.
+
+A sequence has ``K`` places (the receptive fields), and ``d`` tokens can stand in each.  A **generator** fixes the token of
+five places and leaves a wildcard in the others; two sequences of one generator are a positive pair.  In place ``k`` a
+generator may only fix tokens of a subset :math:`R_k^g` of ``P`` tokens, so that any other token there is noise.  Token ``a``
+enters the network as the vector :math:`u_a = \ell_a e_a`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sslbook.streams import Streams
+
+WILDCARD = -1
+
+
+@dataclass(frozen=True)
+class World:
+    """Generators of ``R`` replicas.
+
+    allowed: ``(R, K, d)``, whether a token belongs to :math:`R_k^g`.
+    generators: ``(R, G, K)``, the token that a generator fixes in a place, or :data:`WILDCARD`.
+    lengths: ``(R, d)``, the length of each token's vector.
+    """
+
+    allowed: Tensor
+    generators: Tensor
+    lengths: Tensor
+
+    @property
+    def used(self) -> Tensor:
+        """``(R, K, d)``: whether a generator fixes the token there; some of the ``P`` tokens may be in none."""
+        tokens = torch.arange(self.allowed.shape[2])
+        return (self.generators[..., None] == tokens).any(1)
+
+
+def make_world(
+    seeds: Sequence[int],
+    candidates: Sequence[int],
+    *,
+    fields: int = 10,
+    tokens: int = 20,
+    generators: int = 40,
+    fixed: int = 5,
+    zeta: Sequence[float] | None = None,
+) -> World:
+    r"""One world a replica: replica ``r`` has ``candidates[r]`` tokens in each :math:`R_k^g` and draws from streams of
+    ``seeds[r]``.
+
+    Generators are drawn independently, so they may repeat.  The first half of the tokens has length :math:`1/\zeta`, the
+    others :math:`\zeta`.  With one seed, worlds of different ``candidates`` fix the same places, and their :math:`R_k^g` are
+    nested. Raises ValueError for a subset that is empty or larger than the tokens, more places fixed than there are, or
+    ``zeta`` not above 0.
+    """
+    zeta = [1.0] * len(seeds) if zeta is None else zeta
+    if len(candidates) != len(seeds) or len(zeta) != len(seeds):
+        raise ValueError(
+            f"candidates and zeta must have one entry a seed, got {len(candidates)}, {len(zeta)}, {len(seeds)}"
+        )
+    if any(not 1 <= count <= tokens for count in candidates):
+        raise ValueError(f"candidates must lie between 1 and tokens = {tokens}, got {list(candidates)}")
+    if not 1 <= fixed <= fields:
+        raise ValueError(f"fixed must lie between 1 and fields = {fields}, got {fixed}")
+    if generators < 1:
+        raise ValueError(f"generators must be at least 1, got {generators}")
+    if any(not z > 0 for z in zeta):
+        raise ValueError(f"zeta must be above 0, got {list(zeta)}")
+    streams, size = Streams(seeds, "generators"), torch.tensor(candidates)
+    order = streams.uniform((fields, tokens), torch.float64).argsort(
+        -1
+    )  # the first P of a place's order are its subset
+    rank = order.argsort(-1)
+    places = streams.uniform((generators, fields), torch.float64).argsort(-1).argsort(-1) < fixed
+    picked = (streams.uniform((generators, fields), torch.float64) * size[:, None, None]).long()
+    token = order.gather(2, picked.mT).mT
+    length = torch.tensor(zeta, dtype=torch.float64)[:, None]
+    half = torch.arange(tokens) < tokens // 2
+    return World(
+        allowed=rank < size[:, None, None],
+        generators=torch.where(places, token, WILDCARD),
+        lengths=torch.where(half, 1 / length, length),
+    )
+
+
+def draw_pairs(world: World, streams: Streams, batch: int, steps: int = 1) -> Tensor:
+    """Tokens of ``steps`` minibatches of positive pairs, ``(R, steps, 2, batch, K)``: one generator a pair, wildcards anew in
+    each."""
+    replicas, count, fields = world.generators.shape
+    tokens = world.allowed.shape[2]
+    u = streams.uniform((steps, batch, 1 + 2 * fields))
+    which = (u[..., 0] * count).long().clamp_(max=count - 1)
+    rows = which.view(replicas, -1, 1).expand(-1, -1, fields)
+    pattern = world.generators.gather(1, rows).view(replicas, steps, 1, batch, fields)
+    noise = (u[..., 1:] * tokens).long().clamp_(max=tokens - 1)
+    noise = noise.view(replicas, steps, batch, 2, fields).transpose(2, 3)
+    return torch.where(pattern == WILDCARD, noise, pattern)
+
+
+def embed(world: World, tokens: Tensor) -> Tensor:
+    """Vectors of tokens ``(R, ..., K)``: ``(R, ..., K, d)``, of the world's dtype."""
+    hot = torch.nn.functional.one_hot(tokens, world.lengths.shape[1]).to(world.lengths)
+    return hot * world.lengths.view(len(world.lengths), *(1,) * (tokens.ndim - 1), -1)

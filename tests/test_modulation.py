@@ -1,0 +1,139 @@
+"""Two layers: the identities and bounds of the theory, each on many random instances, with broken variants beside them."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+import torch
+from gap_cases import assert_gaps
+
+from sslbook.gaps import over_instances, relative
+from sslbook.modulation import basin, decomposition, dynamics
+
+SEEDS = [0, 1000]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_dynamics_of_two_layers(seed: int) -> None:
+    gaps = dynamics.lemma4_gaps(100, seed)
+    held = ("filters", "top layer", "filters, InfoNCE", "top layer, InfoNCE")
+    assert_gaps(gaps, held, ("fields apart", "no gates", "quadratic activation"))
+    assert gaps["broken: quadratic activation"] == pytest.approx(1), "h(u) = h'(u) u / 2 gives twice the gradient"
+    assert gaps["instances"] == 100
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_linear_filters_move_together(seed: int) -> None:
+    gaps = dynamics.theorem4_gaps(100, seed)
+    held = ("collinear", "against Lemma 4", "sum of w b", "critical", "path to identical filters")
+    assert_gaps(gaps, held, ("printed path", "S of rank two", "filters of unit length"))
+    assert float(dynamics.linear_filters(20, seed, steps=500).min()) > 1 - 1e-6
+    assert float(dynamics.linear_filters(20, seed, steps=0).min()) < 0.9
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_dynamics_with_batchnorm(seed: int) -> None:
+    gaps = dynamics.lemma6_gaps(100, seed)
+    assert_gaps(gaps, ("filters", "top layer", "mean detached"), ("deviation differentiated", "not divided"))
+    gaps = decomposition.corollary3_gaps(100, seed)
+    held = ("dynamics", "lambda below d", "negative factor", "variance one", "d formula", "scale of a field")
+    assert_gaps(gaps, held, ("scale without BatchNorm", "deviation differentiated", "not divided"))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_independent_fields(seed: int) -> None:
+    gaps = decomposition.lemma5_gaps(120, seed)
+    assert_gaps(gaps, ("Lemma 5", "rank"), ("one power of 1 - p", "no classes", "fields not independent"))
+    gaps = decomposition.theorem5_gaps(100, seed)
+    held = ("dynamics", "eigenvalue", "eigenvector", "second form", "negative factor")
+    assert_gaps(gaps, held, ("printed factor", "no modulation", "own field counted twice"))
+
+
+def test_the_expectations_are_those_of_all_cases() -> None:
+    drawn = decomposition.random_population(5, 3, classes=3, filters=2)
+    cases, chance = drawn.listed(drawn.gated())
+    assert torch.allclose(chance.sum((1, 2)), torch.ones(5, dtype=torch.float64))
+    found = decomposition.parts(drawn)
+    means = torch.einsum("rcs,rsp->rcp", chance, cases) / drawn.prior[..., None]
+    assert torch.allclose(means, found.means.flatten(2))
+
+
+def test_batchnorm_takes_scales_away_but_not_every_difference() -> None:
+    before, after = decomposition.uniformity(400, 0, 2.0)
+    assert after.mean() < 0.2 * before.mean()
+    before, after = decomposition.uniformity(400, 0, 0.0)
+    assert 0 < (after > before).double().mean() < 0.1, "a few are less uniform than they were"
+    assert torch.allclose(after, decomposition.uniformity(400, 0, 2.0)[1])
+
+
+def test_only_two_classes_are_modulated() -> None:
+    drawn = decomposition.random_population(2, 0, classes=3)
+    with pytest.raises(ValueError, match="prior must have two classes, got 3"):
+        decomposition.modulation(decomposition.parts(drawn), drawn.prior, drawn.weights[:, :, 0])
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_blow_up_times(seed: int) -> None:
+    gaps = basin.closed_form_gaps(200, seed)
+    held = ("Eq. 146", "at time 0", "at the blow-up", "Eq. 151", "a slope not negative")
+    assert_gaps(gaps, held, ())
+    assert min(gaps["broken: b forgotten"], gaps["broken: time 1/y(0)"]) > 5e-3
+    assert basin.blow_up_time(torch.tensor([-1.0, 0.0]), torch.tensor([1.0, 1.0])).isinf().all()
+
+
+def test_a_modulated_basin_grows() -> None:
+    shares = [basin.basin_shares(4, c, 2.0, 400, 0) for c in (0.0, 0.3, 0.8)]
+    assert shares[0]["agreement"] == shares[0]["free agreement"] == 1
+    for less, more in itertools.pairwise(shares):
+        assert less["unit"] < more["unit"]
+        assert less["free"] <= more["free"]
+        assert more["lost"] == 0
+        assert more["free agreement"] > 0.99
+    assert shares[2]["agreement"] < 0.9, "blow-up times do not decide where filters keep their length"
+    unit, free = basin.edge_of_two(0.5, 2.0)
+    angles = torch.tensor([free - 0.01, free + 0.01, unit - 0.01, unit + 0.01], dtype=torch.float64)
+    start, b = torch.stack([angles.cos(), angles.sin()], 1), torch.tensor([2.5, 2.0], dtype=torch.float64)
+    assert basin.winners(start, b, unit=True).tolist() == [0, 0, 0, 1]
+    assert basin.winners(start, b, unit=False).tolist() == [0, 1, 1, 1]
+    assert basin.edge_of_two(1.0, 2.0)[0] == pytest.approx(math.pi / 2)
+    with pytest.raises(ValueError, match="c must be at least 0 and b above 0, got -1 and 2"):
+        basin.edge_of_two(-1, 2)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_probability_of_winning(seed: int) -> None:
+    found = basin.probability_scores(40_000, seed, (2, 5))
+    assert found["standard errors"] < 4.5
+    assert found["quadrature"] < 1e-13
+    assert min(found["broken: 1/d"], found["broken: half forgotten"]) > 20
+    factors = 2 * torch.rand(4, 5, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    exact = basin.win_probabilities(factors)
+    error = (exact * (1 - exact) / 40_000).sqrt().clamp_min(1 / 40_000)
+    assert ((basin.sampled_probabilities(factors, 40_000, seed) - exact).abs() / error).max() < 4.5
+    with pytest.raises(ValueError, match="d must be at least 2, got 1"):
+        basin.win_probability(0.0, 1)
+
+
+def test_bounds_on_the_probability() -> None:
+    near = basin.bound_slack(300, 6, 1.0, 0)
+    assert near["lower"] > 0
+    assert near["upper"] > 0
+    assert near["lower tightest"] > 0.5
+    assert near["upper tightest"] > 0.9
+    far = basin.bound_slack(300, 6, 3.0, 0)
+    assert far["lower violated"] > 0.05
+    assert far["upper violated"] > 0.05
+    assert min(far["lower mended"], far["upper mended"]) > -1e-12
+
+
+def test_gaps_of_instances() -> None:
+    values = torch.tensor([[1.0, 0.0], [0.0, 2.0]])
+    assert relative(values * 1.5, values).tolist() == [0.5, 0.5]
+    found = over_instances({"a": torch.tensor([0.1, 0.3]), "broken: b": torch.tensor([2.0, 1.0])})
+    assert found == {"a": pytest.approx(0.3), "broken: b": 1.0, "instances": 2.0}
+    with pytest.raises(ValueError, match="reference must not be zero in any instance"):
+        relative(values, torch.zeros(2, 2))
+    with pytest.raises(ValueError, match="one shape"):
+        relative(values, values[:1])

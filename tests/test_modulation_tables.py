@@ -1,0 +1,119 @@
+"""Table 1 and the figures: cells, printed numbers, the command, the record."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from sslbook import cli
+from sslbook.book.records import RECORDERS
+from sslbook.modulation import recorded, show, tables
+from sslbook.modulation.scores import SCORES
+from sslbook.modulation.training import Cell, Protocol, run
+
+
+def test_cells_of_every_table() -> None:
+    counts = {name: len(tables.cells(name)) for name in tables.NAMES}
+    assert counts == {"C-Tab1": 64, "C-Fig4": 64, "C-Fig9": 80, "C-Fig10": 80, "C-Fig11": 96, "C-Fig5": 2}
+    for name in tables.NAMES:
+        for (beta, p, label), cell in tables.cells(name).items():
+            assert (cell.beta, cell.patterns) == (beta, p)
+            assert cell == replace(tables.curves(name)[label], beta=beta, patterns=p)
+    assert tables.cells("C-Tab1")[2, 3, "μ̸, σ"] == Cell(3, 2, mean="detach", std="normal", zeta=10.0)
+    assert tables.cells("C-Fig11")[5, 1, "no BN, ζ = 5"] == Cell(1, 5, mean="omit", std="omit", zeta=5.0)
+    assert set(tables.cells("C-Fig4").values()) <= {*tables.cells("C-Fig9").values(), *tables.cells("C-Fig10").values()}
+    assert tables.protocol_of("C-Fig5", Protocol()).tokens == 8
+    with pytest.raises(ValueError, match="name must be one of C-Tab1"):
+        tables.cells("C-Fig8")
+
+
+def test_printed_numbers_as_both_transcriptions_have_them() -> None:
+    target = tables.printed()
+    assert target.mean.shape == target.std.shape == (4, 4, 4)
+    at = dict(zip(tables.PARTS, target.mean[1, 1]))
+    assert {label: float(value) for label, value in at.items()} == {
+        "μ̸, σ̸": 0.78,
+        "μ̸, σ": 0.0,
+        "μ, σ̸": 0.8,
+        "μ, σ": 0.41,
+    }
+    assert target.mean.sum() == pytest.approx(40.46)
+    assert target.std.sum() == pytest.approx(4.01)
+
+
+def test_distance_from_the_paper() -> None:
+    target = tables.printed()
+    draw = torch.Generator().manual_seed(0)
+    own = target.mean[..., None] + 0.05 * torch.randn(4, 4, 4, 40, generator=draw, dtype=torch.float64)
+    gap, errors = tables.distance(own, target)
+    assert gap < 0.02
+    assert errors < 2
+    assert tables.distance(own + 0.3, target)[0] == pytest.approx(0.3, abs=0.02)
+    assert tables.distance(own + 0.3, target)[1] > 5
+
+
+def values() -> dict:
+    return recorded.table_values([1, 2], steps=2, workers=1, names=("C-Tab1", "C-Fig4", "C-Fig5"))
+
+
+def test_recorded_values(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(tables, "BETAS", (1, 2))
+    monkeypatch.setattr(tables, "PATTERNS", (1, 3))
+    kept = json.loads(json.dumps(values()))
+    assert list(kept["tables"]["C-Tab1"]) == list(tables.VARIANTS)
+    assert list(kept["tables"]["C-Fig4"]) == ["released"]
+    found = recorded.trials(kept, "C-Fig4", "released", "printed +")
+    assert found.shape == (2, 2, 4, 2)
+    cell = tables.cells("C-Fig4")[2, 3, "relu, quadratic loss"]
+    alone = run(replace(Protocol(), steps=2), [cell], [1, 2])[cell]["printed +"]
+    assert (found[1, 1, 3] - alone).abs().max() < 1e-4
+    assert torch.tensor(kept["weights"]["relu"]).shape == (10, 8, 15)
+    assert torch.tensor(kept["allowed"]).sum() == 30
+    with pytest.raises(ValueError, match="variant must be one of released for C-Fig4, got 'printed'"):
+        recorded.trials(kept, "C-Fig4", "printed", "printed +")
+    record = SimpleNamespace(values=kept, provenance="here")
+    assert show.main("C-Fig4", ["--recorded"], lambda name: record) == 0
+    shown = capsys.readouterr().out
+    assert "released experiment, released scores, 2 seeds" in shown
+    assert "Recorded: here" in shown
+    assert show.main("C-Fig5", ["--recorded"], lambda name: record) == 0
+    assert "R9" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        show.main("C-Fig4", ["--recorded", "--variant", "printed"], lambda name: record)
+    assert "variant must be one of" in capsys.readouterr().err
+
+
+def test_the_command_runs_a_table(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    line = ["table", "C-Tab1", "--steps", "1", "--seeds", "1", "2", "--workers", "1"]
+    assert cli.main(line) == 0
+    shown = capsys.readouterr().out
+    assert "128 runs of 1 minibatch:" in shown
+    assert "on 1 process." in shown
+    assert "| 0.31 ± 0.24" in shown
+    assert "Difference from the paper's means:" in shown
+    assert cli.main([*line, "--json", "--variant", "printed"]) == 0
+    content = json.loads(capsys.readouterr().out)
+    assert content["variant"] == "printed"
+    assert set(content["scores"]) == set(SCORES)
+    assert torch.tensor(content["scores"]["printed +"]).shape == (4, 4, 4, 2)
+    assert content["printed"]["mean"][0][0][0] == 0.31
+
+
+def test_the_command_shows_weights(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["table", "C-Fig5", "--steps", "1", "--workers", "1", "--json"]) == 0
+    content = json.loads(capsys.readouterr().out)
+    assert set(content["weights"]) == {"relu", "linear"}
+    for bad in (["--seeds", "-1"], ["--workers", "0"], ["--variant", "other"]):
+        with pytest.raises(SystemExit) as stopped:
+            cli.main(["table", "C-Fig5", *bad])
+        assert stopped.value.code == 2
+    capsys.readouterr()
+
+
+def test_the_record_has_its_maker() -> None:
+    assert RECORDERS["modulation-tables"] == "sslbook.modulation.recorded:table_values"
+    assert all(cli.TABLES[name] == "sslbook.modulation.show:main" for name in tables.NAMES)
