@@ -122,7 +122,11 @@ def certify(cloud: Cloud, act: Activation, w: Tensor, on: Tensor, replica: Tenso
     for k, (mask, force) in enumerate(zip(on, pull, strict=True)):
         columns = ((1 - act.slope) * mean[k] * p[k, mask, None] * x[k, mask]).T
         if columns.any():
-            found = lsq_linear(columns.numpy(), force.numpy(), bounds=(0, 1), method="bvls")
+            # dependent points leave a choice: openings strictly between the ends, if there are any, say most
+            for edge in (1e-6, 0.0):
+                found = lsq_linear(columns.numpy(), force.numpy(), bounds=(edge, 1 - edge), method="bvls")
+                if found.cost < 1e-24 * float(value[k]) ** 2:
+                    break
             opening[k, mask] = torch.as_tensor(found.x)
             force = force - columns @ opening[k, mask]
         residual[k] += force.norm() / value[k]
