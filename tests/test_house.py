@@ -37,6 +37,8 @@ GROUND = {
 }
 """The shared ground. A module of the package's first level that is neither here nor below is a chapter's."""
 UPPER = {"bench", "book", "training"}
+UNWRITTEN = {"modulation"}
+"""Libraries whose chapter is still to come; the test below wants a name out again as soon as its chapter is there."""
 TOP = {"cli", "__main__"}
 
 Graph = dict[str, set[str]]
@@ -166,7 +168,7 @@ def test_every_chapter_module_has_its_room() -> None:
     tests = {path.stem.removeprefix("test_") for path in (ROOT / "tests").glob("test_*.py")}
     assert rooms() - UPPER - tests == set()
     chapters = {path.stem for path in (ROOT / "chapters").glob("*.md")}
-    assert rooms() - GROUND - UPPER - TOP - chapters == set()
+    assert rooms() - GROUND - UPPER - TOP - chapters == UNWRITTEN
 
 
 def project() -> dict:
