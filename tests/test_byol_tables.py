@@ -139,7 +139,7 @@ def test_a_recorded_table_at_the_command_line(capsys: pytest.CaptureFixture[str]
     assert show.main("B-Tab3", ["--data", "cifar10", "--recorded"], lambda name: records(values)) == 0
     shown = capsys.readouterr().out
     assert "Recorded: made up" in shown
-    assert "P, EMA, BN 78.1 ± 0.3" in shown
+    assert "P, EMA, BN 78.1±0.3" in shown
     with pytest.raises(SystemExit, match="2"):
         show.main("B-Tab4", ["--data", "cifar10", "--recorded"], lambda name: records(values))
     assert "the run on cifar10 holds B-Tab3, not B-Tab4" in capsys.readouterr().err

@@ -69,7 +69,7 @@ def last(cells: dict[str, dict[str, list[list[float]]]]) -> dict[str, dict[str, 
 def block(target: tables.Printed, found: dict[str, dict[str, Tensor]]) -> str:
     """A line a cell: the paper's accuracy, ours, and what tells a collapse."""
     wide = max(len(cell) for cell in target.cells) + 1
-    lines = [f"{'':{wide}}{'paper':<11}{'ours':<11}{'rank':<5}likeness"]
+    lines = [f"{'':{wide}}{'paper':<9}{'ours':<9}{'rank':<5}likeness"]
     for index, cell in enumerate(target.cells):
         row, column = divmod(index, len(target.columns))
         theirs = entry(target.mean[row, column], None if target.std is None else target.std[row, column])
@@ -78,7 +78,7 @@ def block(target: tables.Printed, found: dict[str, dict[str, Tensor]]) -> str:
             100 * ours["accuracy"].mean(), 100 * ours["accuracy"].std() if len(ours["accuracy"]) > 1 else None
         )
         rank, likeness = (ours[m].mean() for m in ("rank", "likeness"))
-        lines.append(f"{cell:{wide}}{theirs:<11}{accuracy:<11}{rank:<5.1f}{likeness:.3f}")
+        lines.append(f"{cell:{wide}}{theirs:<9}{accuracy:<9}{rank:<5.1f}{likeness:.3f}")
     return "\n".join(lines)
 
 
@@ -93,8 +93,8 @@ def grid(target: tables.Printed, found: dict[str, dict[str, Tensor]]) -> str:
 
 
 def entry(mean: Tensor, std: Tensor | None) -> str:
-    """``78.1 ± 0.3``, or the mean alone where there is no spread."""
-    return f"{mean:.1f}" if std is None else f"{mean:.1f} ± {std:.1f}"
+    """``78.1±0.3``, or the mean alone where there is no spread; without spaces, so that a line fits a phone."""
+    return f"{mean:.1f}" if std is None else f"{mean:.1f}±{std:.1f}"
 
 
 def as_json(target: tables.Printed, found: dict[str, dict[str, Tensor]], data: str, epochs: int) -> dict[str, Any]:
