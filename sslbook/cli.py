@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import sslbook
+from sslbook.arguments import counted, positive, seed
 from sslbook.book.layout import DEVICES, SCALES, Book, InputError, find_book, unknown
 
 if TYPE_CHECKING:
@@ -182,7 +183,7 @@ def _execute(
     ran = sum(outcome.status in ("executed", "failed") for outcome in outcomes)
     failed = [outcome.chapter for outcome in outcomes if outcome.status == "failed"]
     print(
-        f"{_count(len(outcomes), 'chapter')}: {ran} executed, {len(outcomes) - ran} kept, in {time.monotonic() - start:.1f} s."
+        f"{counted(len(outcomes), 'chapter')}: {ran} executed, {len(outcomes) - ran} kept, in {time.monotonic() - start:.1f} s."
     )
     if failed:
         print(f"Failed: {', '.join(failed)}.")
@@ -202,17 +203,17 @@ def _hold(book: Book, chapters: Sequence[str], scale: str, *, update: bool) -> b
     if update:
         for name in chapters:
             accepted = regression.update(book, name, scale)
-            print(f"{book.shown(book.expected(name, scale))}: {_count(len(accepted), 'change')}")
+            print(f"{book.shown(book.expected(name, scale))}: {counted(len(accepted), 'change')}")
             _list(accepted)
         return True
     compared = [regression.compare(book, name, scale) for name in chapters]
     for result in compared:
         if result.problems:
-            count = _count(len(result.problems), "number")
+            count = counted(len(result.problems), "number")
             _report(f"{result.chapter} ({scale}): {count} not as expected", result.problems)
             print(f"  If that is meant: {result.command}")
     if all(not result.problems for result in compared):
-        print(f"As expected: {_count(sum(result.compared for result in compared), 'number')}.")
+        print(f"As expected: {counted(sum(result.compared for result in compared), 'number')}.")
         return True
     return False
 
@@ -242,10 +243,6 @@ def _render(book: Book, scale: str, generated: dict[str, str]) -> int:
         print(f"Rendered and checked in {time.monotonic() - start:.1f} s.")
     print(f"Open {first.as_uri()}")
     return 0
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def _report(title: str, lines: Sequence[str]) -> int:
@@ -280,13 +277,13 @@ def _parser() -> argparse.ArgumentParser:
     running.add_argument("--scale", choices=SCALES, default="quick", help="size of the experiments (default: quick)")
     running.add_argument("--device", choices=DEVICES, default="auto", help="what computes (default: auto)")
     running.add_argument(
-        "--jobs", type=_positive, metavar="N", help="chapters at once (default: one a core; one on CUDA)"
+        "--jobs", type=positive, metavar="N", help="chapters at once (default: one a core; one on CUDA)"
     )
-    running.add_argument("--cell-seconds", type=_positive, metavar="S", help="the longest that one cell may take")
+    running.add_argument("--cell-seconds", type=positive, metavar="S", help="the longest that one cell may take")
 
     added = command("execute", execute, "Execute chapters whose inputs changed, and compare their numbers.", running)
     added.add_argument("chapters", nargs="*", metavar="CHAPTER", help="chapters to execute (default: all)")
-    added.add_argument("--seed", type=_seed, default=0, metavar="N", help="seed of every generator (default: 0)")
+    added.add_argument("--seed", type=seed, default=0, metavar="N", help="seed of every generator (default: 0)")
     added.add_argument("--force", action="store_true", help="execute even what has not changed")
     added.add_argument("--update-expected", action="store_true", help="make the new numbers the expected ones")
 
@@ -305,7 +302,7 @@ def _parser() -> argparse.ArgumentParser:
 
     added = commands.add_parser("record", help="Make a recorded run again.", description="Make a recorded run again.")
     added.add_argument("name", metavar="NAME", help="a file of data/results, such as covariance-cifar10")
-    added.add_argument("--seeds", type=_seed, nargs="+", default=[0, 1, 2], metavar="N", help="seeds (default: 0 1 2)")
+    added.add_argument("--seeds", type=seed, nargs="+", default=[0, 1, 2], metavar="N", help="seeds (default: 0 1 2)")
     added.set_defaults(run=record)
 
     added = commands.add_parser("table", help="Rerun a printed table.", description="Rerun a printed table.")
@@ -327,15 +324,3 @@ def _folder(text: str) -> Path:
     if not (folder / "_toc.yml").is_file() or not (folder / "chapters").is_dir():
         raise argparse.ArgumentTypeError(f"{text}: a folder with _toc.yml and chapters/ is needed")
     return folder
-
-
-def _positive(text: str) -> int:
-    if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
-    return int(text)
-
-
-def _seed(text: str) -> int:
-    if not text.isdigit() or int(text) >= 2**32:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 to 2**32 - 1")
-    return int(text)

@@ -22,6 +22,7 @@ LONGEST = 400
 """Lines in a Python file."""
 
 GROUND = {
+    "arguments",
     "connection",
     "gaps",
     "images",

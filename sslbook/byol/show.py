@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sslbook.arguments import counted, positive
 from sslbook.byol import tables
 from sslbook.byol.ablation import MEASURES, Protocol, Split, cifar10, digits, run
 from sslbook.byol.recorded import CIFAR10, CIFAR10_IMAGES, DIGITS
@@ -28,8 +29,8 @@ def main(name: str, arguments: Sequence[str], records: Callable[[str], Any]) -> 
         prog=f"sslbook table {name}", description="Rerun an ablation on small images, beside the paper's numbers."
     )
     parser.add_argument("--data", choices=tuple(DATA), default="digits", help="images to train on (default: digits)")
-    parser.add_argument("--trials", type=_positive, default=5, metavar="N", help="seeds 0 to N - 1 (default: 5)")
-    parser.add_argument("--epochs", type=_positive, metavar="N", help="epochs (default: 100 on digits, 4 on CIFAR-10)")
+    parser.add_argument("--trials", type=positive, default=5, metavar="N", help="seeds 0 to N - 1 (default: 5)")
+    parser.add_argument("--epochs", type=positive, metavar="N", help="epochs (default: 100 on digits, 4 on CIFAR-10)")
     parser.add_argument("--device", default="cpu", help="where to train (default: cpu)")
     parser.add_argument("--recorded", action="store_true", help="show the recorded run instead of a new one")
     parser.add_argument("--json", action="store_true", help="as JSON, with every trial")
@@ -57,7 +58,7 @@ def main(name: str, arguments: Sequence[str], records: Callable[[str], Any]) -> 
         return 0
     trials = len(next(iter(found.values()))["accuracy"])
     print(f"{name}: {target.source}; theirs on STL-10 with a ResNet-18, ours on {options.data} with a small conv net.")
-    print(f"{_count(trials, 'trial')} of {_count(epochs, 'epoch')}.\n\n{block(target, found)}\n\n{origin}")
+    print(f"{counted(trials, 'trial')} of {counted(epochs, 'epoch')}.\n\n{block(target, found)}\n\n{origin}")
     return 0
 
 
@@ -112,13 +113,3 @@ def as_json(target: tables.Printed, found: dict[str, dict[str, Tensor]], data: s
             "std": None if target.std is None else target.std.tolist(),
         },
     }
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
-
-
-def _positive(text: str) -> int:
-    if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
-    return int(text)

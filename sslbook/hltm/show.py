@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sslbook.arguments import positive
 from sslbook.hltm import recorded, tables
 from sslbook.hltm.statistics import RawCorrelation
 from sslbook.hltm.training import LOSSES, Protocol
@@ -27,7 +28,7 @@ def main(name: str, arguments: Sequence[str], records: Callable[[str], Any]) -> 
     parser = argparse.ArgumentParser(
         prog=f"sslbook table {name}", description="Rerun a printed table at full size, beside the paper's numbers."
     )
-    parser.add_argument("--trials", type=_positive, default=10, metavar="N", help="seeds 1 to N (default: 10)")
+    parser.add_argument("--trials", type=positive, default=10, metavar="N", help="seeds 1 to N (default: 10)")
     parser.add_argument("--loss", choices=LOSSES, default="released", help="whose formula (default: released)")
     parser.add_argument(
         "--statistic", choices=tables.STATISTICS, default="exact", help="how correlations are taken (default: exact)"
@@ -35,7 +36,7 @@ def main(name: str, arguments: Sequence[str], records: Callable[[str], Any]) -> 
     parser.add_argument(
         "--epoch-size", type=_epoch, metavar="N", help="samples an epoch and a measurement (default: 64000)"
     )
-    parser.add_argument("--workers", type=_positive, metavar="N", help="processes (default: one a core)")
+    parser.add_argument("--workers", type=positive, metavar="N", help="processes (default: one a core)")
     parser.add_argument("--recorded", action="store_true", help="show the recorded run instead of a new one")
     parser.add_argument("--json", action="store_true", help="as JSON, with every trial")
     options = parser.parse_args(arguments)
@@ -110,12 +111,6 @@ def as_json(name: str, target: tables.Printed, trials: Tensor, loss: str, statis
         "trials": recorded.rounded(trials, 5),
         "printed": {"mean": target.mean.tolist(), "std": None if target.std is None else target.std.tolist()},
     }
-
-
-def _positive(text: str) -> int:
-    if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
-    return int(text)
 
 
 def _epoch(text: str) -> int:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sslbook.arguments import counted, positive, seed
 from sslbook.modulation import recorded, tables
 from sslbook.modulation.scores import SCORES
 from sslbook.modulation.training import run
@@ -26,7 +27,7 @@ def main(name: str, arguments: Sequence[str], records: Callable[[str], Any]) -> 
     parser = argparse.ArgumentParser(
         prog=f"sslbook table {name}", description="Rerun a table or figure of matching scores at full size."
     )
-    parser.add_argument("--seeds", type=_seed, nargs="+", default=[1, 2, 3], metavar="N", help="seeds (default: 1 2 3)")
+    parser.add_argument("--seeds", type=seed, nargs="+", default=[1, 2, 3], metavar="N", help="seeds (default: 1 2 3)")
     parser.add_argument(
         "--variant", choices=tuple(tables.VARIANTS), default="released", help="whose experiment (default: released)"
     )
@@ -36,8 +37,8 @@ def main(name: str, arguments: Sequence[str], records: Callable[[str], Any]) -> 
         default="released",
         help="whose formula (default: released, which Table 1 was made with)",
     )
-    parser.add_argument("--steps", type=_positive, metavar="N", help="minibatches (default: 5000)")
-    parser.add_argument("--workers", type=_positive, metavar="N", help="processes (default: one a core)")
+    parser.add_argument("--steps", type=positive, metavar="N", help="minibatches (default: 5000)")
+    parser.add_argument("--workers", type=positive, metavar="N", help="processes (default: one a core)")
     parser.add_argument("--recorded", action="store_true", help="show the recorded run instead of a new one")
     parser.add_argument("--json", action="store_true", help="as JSON, with every trial")
     options = parser.parse_args(arguments)
@@ -57,14 +58,14 @@ def main(name: str, arguments: Sequence[str], records: Callable[[str], Any]) -> 
         trained = run(protocol, tables.wanted_cells([name]), options.seeds, workers=workers)
         found = {s: tables.in_table(name, trained, s) for s in SCORES}
         count = len(tables.cells(name)) * len(dict.fromkeys(options.seeds))
-        ran = f"{_count(count, 'run')} of {_count(protocol.steps, 'minibatch')}"
-        origin = f"{ran}: {time.monotonic() - start:.0f} s on {_count(workers, 'process')}."
+        ran = f"{counted(count, 'run')} of {counted(protocol.steps, 'minibatch')}"
+        origin = f"{ran}: {time.monotonic() - start:.0f} s on {counted(workers, 'process')}."
     if options.json:
         print(json.dumps(as_json(name, options.variant, found), indent=2, ensure_ascii=False))
         return 0
     plus, minus = (found[f"{options.scores} {sign}"] for sign in "+-")
     print(
-        f"{name} of [tian2023]; {options.variant} experiment, {options.scores} scores, {_count(plus.shape[-1], 'seed')}."
+        f"{name} of [tian2023]; {options.variant} experiment, {options.scores} scores, {counted(plus.shape[-1], 'seed')}."
     )
     if name == "C-Tab1":
         print(f"χ+: ours | the paper's.\n\n{beside(plus)}\n\n{origin}\n{summary(plus)}")
@@ -161,20 +162,3 @@ def as_json(name: str, variant: str, found: dict[str, Tensor]) -> dict[str, Any]
         target = tables.printed()
         content["printed"] = {"mean": target.mean.tolist(), "std": target.std.tolist()}
     return content
-
-
-def _count(number: int, what: str) -> str:
-    plural = what + ("es" if what.endswith(("s", "ch")) else "s")
-    return f"{number} {what if number == 1 else plural}"
-
-
-def _positive(text: str) -> int:
-    if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
-    return int(text)
-
-
-def _seed(text: str) -> int:
-    if not text.isdigit() or int(text) >= 2**32:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 to 2**32 - 1")
-    return int(text)

@@ -1,0 +1,25 @@
+"""What several command lines ask of an argument, and how they count."""
+
+from __future__ import annotations
+
+import argparse
+
+
+def positive(text: str) -> int:
+    """A whole number of at least 1; raises ArgumentTypeError for anything else."""
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+    return int(text)
+
+
+def seed(text: str) -> int:
+    """A whole number from 0 to 2**32 - 1; raises ArgumentTypeError for anything else."""
+    if not text.isdigit() or int(text) >= 2**32:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 to 2**32 - 1")
+    return int(text)
+
+
+def counted(number: int, what: str) -> str:
+    """``1 trial``, ``2 trials``, ``3 batches``."""
+    plural = what + ("es" if what.endswith(("s", "ch")) else "s")
+    return f"{number} {what if number == 1 else plural}"
