@@ -1,0 +1,1 @@
+"""The training side: SimCLR and BYOL with ResNets on real images."""
