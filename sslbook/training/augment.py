@@ -7,7 +7,7 @@ from ``(seed, step, view)`` alone, so that a resumed run, another device or anot
 Levels stay floating-point numbers where Pillow cuts them to bytes after every operation, and that is all the difference to
 Pillow there is, but for hue, of which Pillow keeps 8 bits.  The largest differences, in levels of 255, on noise and on photographs:
 crop and resize 1, mirror 0, brightness 1, contrast 1.6, saturation 1.4, grey 0.5, hue 17 (0.3 on average on photographs).
-``tests/test_training_pixels.py`` holds each.  With TF32 products allowed, a GPU adds up to half a level to crops and blurs.
+``tests/test_training_pixels.py`` holds each.  With TF32 products allowed, a GPU adds up to half a level to a crop and to a blur.
 """
 
 from __future__ import annotations
