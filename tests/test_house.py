@@ -34,6 +34,7 @@ GROUND = {
     "normalization",
     "operators",
     "processes",
+    "representations",
     "shipped",
     "streams",
 }
