@@ -179,6 +179,19 @@ def test_views_are_normalised_apart() -> None:
     assert siamese(*views, images(6, 8, 3)).clean.requires_grad is False
 
 
+@pytest.mark.parametrize("norm", [("normal", "normal"), ("detach", "normal"), None])
+def test_half_precision_ends_in_whole_embeddings(norm: tuple[str, str] | None) -> None:
+    siamese, views = byol(projector_norm=norm, predictor_norm=norm), [images(16, 16, seed).float() for seed in (1, 2)]
+    whole = siamese(*views)
+    with torch.autocast("cpu", torch.bfloat16):
+        half = siamese(*views)
+    for a, b in zip(half[:6], whole[:6], strict=True):
+        assert a.dtype == torch.float32
+        assert F.cosine_similarity(a, b).mean().item() > 0.99
+    F.cosine_similarity(half.p1, half.t2).mean().backward()
+    assert all(w.grad is None or w.grad.isfinite().all() for w in siamese.learning())
+
+
 def test_without_predictor_and_target_they_are_the_embeddings() -> None:
     out = build(Networks(**SMALL), 0).outputs(images(3, 8).float(), images(3, 8, 1).float())
     assert out.p1 is out.z1
