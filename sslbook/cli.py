@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import os
 import pkgutil
 import sys
 import time
@@ -167,6 +168,8 @@ def table(options: argparse.Namespace) -> int:
 
 def train(options: argparse.Namespace) -> int:
     """``sslbook train``: run a preset with the rest of the command line."""
+    # OpenMP reads it when torch is loaded: threads that wait must not take the cores from those that work, where others work too.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from sslbook.training import show
 
     return show.main(options.arguments)

@@ -8,6 +8,7 @@ import pytest
 
 from sslbook.book.records import RECORDERS, plain
 from sslbook.training import recorded
+from sslbook.training.presets import presets
 from sslbook.training.recorded import RUNS, SMALL, settings_of
 
 DIGITS = (
@@ -68,5 +69,5 @@ def test_neighbours_are_named_by_their_places_in_the_whole_file() -> None:
 
 
 def test_small_is_what_two_cores_do_in_minutes() -> None:
-    assert "subset=5000" in SMALL
-    assert "networks.width=16" in SMALL
+    assert {"subset=5000", "networks.width=16"} <= set(SMALL)
+    assert settings_of("info_nce", 0).hash() == presets()["cifar10-small"].settings.hash()

@@ -15,7 +15,7 @@ from sslbook.datasets import Dataset
 from sslbook.processes import keep_freed_memory
 from sslbook.training.augment import PIPELINES
 from sslbook.training.evaluate import epochs_between, report
-from sslbook.training.presets import simclr_settings
+from sslbook.training.presets import SMALL, simclr_settings
 from sslbook.training.settings import Settings
 from sslbook.training.siamese import Networks
 from sslbook.training.trainer import Trainer
@@ -104,7 +104,7 @@ def evaluate(*, quick: bool, workers: int) -> list[Row]:
 
 def small() -> Settings:
     """The run that two cores do in minutes."""
-    return replace(simclr_settings("cifar10"), networks=Networks(width=SMALL_WIDTH), epochs=SMALL_EPOCHS, probes=())
+    return replace(SMALL, subset=None, networks=Networks(width=SMALL_WIDTH), epochs=SMALL_EPOCHS)
 
 
 def trainer(settings: Settings, images: int) -> Trainer:
