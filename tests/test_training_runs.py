@@ -259,6 +259,7 @@ def test_a_run_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert cli.main(asked) == 0
     captured = capsys.readouterr()
     assert "digits-simclr-nce: epoch 1  loss" in captured.err
+    assert "  Changed: dataset=digits, " in captured.out
     assert re.search(r"k-NN \d+\.\d\d % before, \d+\.\d\d % after 1 epochs; linear", captured.out)
     assert cli.main(asked) == 0
     assert "Finished already" in capsys.readouterr().out

@@ -177,7 +177,8 @@ def _train(parser: argparse.ArgumentParser, run: Run, root: Path, options: argpa
             print(f"Finished already: {folder} (--again begins anew)")
         return 0
     if first and not options.quiet:
-        print(f"{preset_of(run.name).text()}\nIn {folder}", flush=True)
+        changed = f"\n  Changed: {', '.join(options.changes)}." if options.changes else ""
+        print(f"{preset_of(run.name).text()}{changed}\nIn {folder}", flush=True)
     try:
         result = train(
             run.settings,
