@@ -247,6 +247,10 @@ def test_the_package_works_without_the_books_extras() -> None:
         "ipywidgets",
         "bs4",
         "yaml",
+        "pooch",
+        "tqdm",
+        "tensorboard",
+        "submitit",
     }
     modules = [f"sslbook.{name}" for name in sorted(rooms())]
     script = IMPORT_ALONE.format(names=hidden, modules=modules)

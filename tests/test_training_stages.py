@@ -28,3 +28,20 @@ def test_operations_are_those_of_the_standard_network(monkeypatch: pytest.Monkey
     speed = stages.measure_forward(Networks(width=16), batch=2)
     multiplications = speed.flops * speed.seconds / 2 / 2
     assert multiplications == pytest.approx(0.557e9 / 16, rel=0.02)
+
+
+def test_every_stage_gives_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a network and a data set that cost nothing; the numbers are for reading."""
+    from sslbook.bench import _training_rows as rows
+    from sslbook.bench import training as bench
+
+    monkeypatch.setattr(rows, "SMALL_WIDTH", 2)
+    monkeypatch.setattr(rows, "SMALL_IMAGES", 256)
+    monkeypatch.setattr(rows, "TESTS", 64)
+    monkeypatch.setattr(rows, "device", lambda: "cpu")
+    found = {}
+    for name in ("forward", "step", "epoch", "evaluate"):
+        found[name] = bench.STAGES[name](quick=True, workers=1)
+        assert all(row.value > 0 for row in found[name])
+    assert [row.bar for row in found["epoch"]] == [None, None, rows.MINUTES_BAR]
+    assert found["evaluate"][-1].bar == 5.0

@@ -1,6 +1,8 @@
 """``sslbook bench training``: images a second of the stages of training, each beside what it is compared with.
 
 augment: our batched augmentation against what torchvision does to one image after another with Pillow, on the same images.
+forward, step: the encoder, and a training step, beside the device's own rate of multiplication.
+epoch: whole epochs of the real loop.  evaluate: what looking costs, as a share of the training between two looks.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import torch
 from torch import Tensor
 
 from sslbook import datasets
+from sslbook.bench import _training_rows
 from sslbook.bench._report import Row, report
 from sslbook.processes import cores, processes
 from sslbook.training import augment
@@ -201,7 +204,13 @@ def augmentation(*, quick: bool, workers: int, rounds: int = 3) -> list[Row]:
     ]
 
 
-STAGES: dict[str, Callable[..., list[Row]]] = {"augment": augmentation}
+STAGES: dict[str, Callable[..., list[Row]]] = {
+    "augment": augmentation,
+    "forward": _training_rows.forward,
+    "step": _training_rows.step,
+    "epoch": _training_rows.epoch,
+    "evaluate": _training_rows.evaluate,
+}
 """What can be measured, by name: functions of ``quick`` and ``workers``."""
 
 
