@@ -11,9 +11,9 @@ from scipy import ndimage
 from sklearn.datasets import load_sample_images
 from torch import Tensor
 
-from sslbook.bench.training import Choice, pillow_jitter, pillow_view
 from sslbook.training import augment, crops, jitter
 from sslbook.training.blur import blur, taps
+from sslbook.training.pillow import Choice, pillow_jitter, pillow_view
 from sslbook.training.pipelines import PIPELINES
 
 Image = pytest.importorskip("PIL.Image", reason="pip install pillow")

@@ -13,7 +13,6 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -24,10 +23,8 @@ from sslbook.bench import _training_rows
 from sslbook.bench._report import Row, report
 from sslbook.processes import cores, processes
 from sslbook.training import augment
+from sslbook.training.pillow import Choice, pillow_view
 from sslbook.training.pipelines import PIPELINES, Pipeline
-
-if TYPE_CHECKING:
-    from PIL import Image
 
 AUGMENT_BAR = 5.0
 IMAGES, QUICK_IMAGES, VIEWS = 10_000, 1_000, 2
@@ -35,16 +32,6 @@ BATCH, SMALL_BATCH = 1_000, 128
 
 
 # -- what torchvision does with Pillow --------------------------------------------------------------------------------------
-
-
-class Choice(NamedTuple):
-    """What one image undergoes.  box: top, left, height, width; order: of the four jitters, empty for none."""
-
-    box: tuple[int, int, int, int]
-    mirror: bool
-    order: tuple[int, ...]
-    factors: tuple[float, float, float, float]
-    grey: bool
 
 
 def choose(height: int, width: int, pipeline: Pipeline, stream: random.Random) -> Choice:
@@ -81,34 +68,6 @@ def choose_box(height: int, width: int, pipeline: Pipeline, stream: random.Rando
     elif width / height > pipeline.ratio[1]:
         w = round(height * pipeline.ratio[1])
     return (height - h) // 2, (width - w) // 2, h, w
-
-
-def pillow_view(image: Image.Image, choice: Choice, size: int) -> Image.Image:
-    """One view of one image, by Pillow's own operations on bytes."""
-    from PIL import Image
-
-    top, left, height, width = choice.box
-    view = image.crop((left, top, left + width, top + height)).resize((size, size), Image.Resampling.BILINEAR)
-    if choice.mirror:
-        view = view.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
-    for kind in choice.order:
-        view = pillow_jitter(view, kind, choice.factors[kind])
-    if choice.grey:
-        grey = view.convert("L")
-        view = Image.merge("RGB", (grey, grey, grey))
-    return view
-
-
-def pillow_jitter(image: Image.Image, kind: int, factor: float) -> Image.Image:
-    """Brightness, contrast or saturation by ImageEnhance; hue by adding to the byte of it, as torchvision does."""
-    from PIL import Image, ImageEnhance
-
-    if kind < 3:
-        enhance = (ImageEnhance.Brightness, ImageEnhance.Contrast, ImageEnhance.Color)[kind]
-        return enhance(image).enhance(factor)
-    hue, saturation, value = image.convert("HSV").split()
-    turned = np.asarray(hue) + np.uint8(int(factor * 255) % 256)
-    return Image.merge("HSV", (Image.fromarray(turned), saturation, value)).convert("RGB")
 
 
 # -- the stage ----------------------------------------------------------------------------------------------------------

@@ -6,11 +6,12 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch.nn import functional as F
 
@@ -143,3 +144,40 @@ def pictures(result: Result, known: Dataset, asked: Dataset, device: str) -> dic
         "neighbours": place[nearest].tolist(),
         "neighbour_labels": known.labels[nearest].tolist(),
     }
+
+
+# -- as the page shows it ---------------------------------------------------------------------------------------------
+
+LABELS = {
+    "info_nce": "InfoNCE",
+    "exact": "exact",
+    "beta -0.5": "β = −0.5",
+    "simple": "simple",
+    "triplet": "triplet",
+    "quadratic": "quadratic",
+    "byol": "BYOL",
+    "byol, gradient through the target": "no stop-gradient",
+    "byol, no predictor": "no predictor",
+}
+"""Short names of :data:`RUNS`."""
+
+
+def curve(values: Mapping[str, Any], name: str, measure: str) -> np.ndarray:
+    """A measure of :data:`CURVES` by look and seed, ``(looks, seeds)``, float64; nan where there is none."""
+    return np.array(values["runs"][name][measure], dtype=float)
+
+
+def last(values: Mapping[str, Any], name: str, measure: str) -> np.ndarray:
+    """knn, linear, linear_best, rank or seconds at the end, a number a seed, on all test images."""
+    return np.array(values["last"][name][measure], dtype=float)
+
+
+def block(values: Mapping[str, Any]) -> str:
+    """A line a run: k-NN and linear accuracy at the end, in percent, mean and deviation over seeds, and the mean rank."""
+    wide = max(map(len, LABELS.values())) + 2
+    lines = [f"{'':{wide}}{'k-NN':<10}{'linear':<10}rank"]
+    for name in values["last"]:
+        shown = (100 * last(values, name, measure) for measure in ("knn", "linear"))
+        cells = "".join(f"{x.mean():.1f}±{x.std(ddof=1):.1f}".ljust(10) for x in shown)
+        lines.append(f"{LABELS[name]:<{wide}}{cells}{last(values, name, 'rank').mean():.1f}")
+    return "\n".join(lines)
