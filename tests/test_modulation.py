@@ -28,7 +28,7 @@ def test_dynamics_of_two_layers(seed: int) -> None:
 def test_linear_filters_move_together(seed: int) -> None:
     gaps = dynamics.theorem4_gaps(100, seed)
     held = ("collinear", "against Lemma 4", "sum of w b", "critical", "path to identical filters")
-    assert_gaps(gaps, held, ("printed path", "S of rank two", "filters of unit length"))
+    assert_gaps(gaps, held, ("printed path", "S of rank two", "another unit vector", "filters of unit length"))
     assert float(dynamics.linear_filters(20, seed, steps=500).min()) > 1 - 1e-6
     assert float(dynamics.linear_filters(20, seed, steps=0).min()) < 0.9
 

@@ -39,4 +39,9 @@ def test_everything_can_be_drawn() -> None:
     image = four.images[0].get_array()
     assert image is not None
     assert image.shape == (5, 3 * 5 + 2 * 2)
+    four.clear()
+    drawing.tiles(four, torch.stack([torch.ones(5, 5), torch.full((5, 5), 0.01)]), gap=0, least=1.0)
+    image = four.images[0].get_array()
+    assert image is not None
+    assert image.sum() == 25, "what is too short stays blank"
     fig.canvas.draw()

@@ -76,11 +76,13 @@ def scores(ax: Axes, trials: Tensor, labels: Sequence[str], styles: Mapping[str,
     ax.set(xticks=places, xticklabels=[str(beta) for beta in BETAS], xlim=(-0.3, len(BETAS) - 0.7))
 
 
-def tiles(ax: Axes, pictures: Tensor, gap: int = 2) -> None:
-    """Small pictures ``(n, S, S)`` in a row, each in units of its own largest value."""
+def tiles(ax: Axes, pictures: Tensor, *, gap: int = 2, least: float = 0.0) -> None:
+    """Small pictures ``(n, S, S)`` in a row, each in units of its own largest value; those shorter than ``least`` blank."""
     shown = pictures / pictures.abs().amax((1, 2), keepdim=True).clamp_min(1e-9)
+    shown = shown * (pictures.flatten(1).norm(dim=1) >= least)[:, None, None]
     padded = torch.nn.functional.pad(shown, (0, gap), value=0.0)
-    ax.imshow(torch.cat(list(padded), 1)[:, :-gap].numpy(), cmap="RdBu_r", vmin=-1, vmax=1)
+    row = torch.cat(list(padded), 1)
+    ax.imshow(row[:, : row.shape[1] - gap].numpy(), cmap="RdBu_r", vmin=-1, vmax=1)
     ax.grid(visible=False)
     ax.spines[:].set_visible(False)
     ax.set(xticks=[], yticks=[])
