@@ -1,4 +1,4 @@
-"""The command ``sslbook``: execute the chapters, build the book, read its ledger, write its notebooks, run its benchmarks.
+"""The command ``sslbook``: execute the chapters, build the book, read its ledger, write its notebooks, train, run its benchmarks.
 
 Exit status: 0 if all is well; 1 if a chapter, a number or a page is not as it should be; 2 if the command itself
 can't be used as given; 130 after Ctrl-C. What takes long is imported by the command that needs it.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import os
 import pkgutil
 import sys
 import time
@@ -27,9 +28,17 @@ if TYPE_CHECKING:
 TABLES: dict[str, str] = {
     **dict.fromkeys(("A-Tab4", "A-Tab6", "B-Tab2"), "sslbook.hltm.show:main"),
     **dict.fromkeys((f"B-Tab{n}" for n in (3, 4, 5, 7, 8, 9, 10)), "sslbook.byol.show:main"),
+    **dict.fromkeys(("A-Tab2", "A-Tab3"), "sslbook.training.show:table"),
+    **dict.fromkeys(
+        (f"B-Tab{n}-{data}" for data in ("stl10", "cifar10") for n in (3, 4, 5, 7, 8, 9, 10)),
+        "sslbook.training.show:table",
+    ),
     **dict.fromkeys(("C-Tab1", "C-Fig4", "C-Fig5", "C-Fig9", "C-Fig10", "C-Fig11"), "sslbook.modulation.show:main"),
 }
 """What reruns each printed table: ``module:function``, called with the name, the rest of the line and a reader of records."""
+
+TRAINING = ("pooch", "tqdm", "tensorboard", "submitit")
+"""Packages of the extra ``train``; what else may be missing is of the extra ``book``."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -43,8 +52,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] == "sslbook":
             raise
+        extra = "train" if error.name.partition(".")[0] in TRAINING else "book"
         print(
-            f"sslbook: {error.name} is not installed; this command needs: pip install 'sslbook[book]'", file=sys.stderr
+            f"sslbook: {error.name} is not installed; this command needs: pip install 'sslbook[{extra}]'",
+            file=sys.stderr,
         )
         return 2
     except KeyboardInterrupt:
@@ -153,6 +164,15 @@ def table(options: argparse.Namespace) -> int:
         raise unknown("printed table", options.name, TABLES)
     module, _, function = TABLES[options.name].partition(":")
     return int(getattr(importlib.import_module(module), function)(options.name, options.arguments, recorded))
+
+
+def train(options: argparse.Namespace) -> int:
+    """``sslbook train``: run a preset with the rest of the command line."""
+    # OpenMP reads it when torch is loaded: threads that wait must not take the cores from those that work, where others work too.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    from sslbook.training import show
+
+    return show.main(options.arguments)
 
 
 def bench(options: argparse.Namespace) -> int:
@@ -304,6 +324,11 @@ def _parser() -> argparse.ArgumentParser:
     added.add_argument("name", metavar="NAME", help="a file of data/results, such as covariance-cifar10")
     added.add_argument("--seeds", type=seed, nargs="+", default=[0, 1, 2], metavar="N", help="seeds (default: 0 1 2)")
     added.set_defaults(run=record)
+
+    # To this parser nothing is an option, so that also --list and --help, with no name before them, reach the command's own.
+    added = commands.add_parser("train", help="Train a preset of the image tables.", add_help=False, prefix_chars="\0")
+    added.add_argument("arguments", nargs=argparse.REMAINDER, metavar="…", help="a preset and its options")
+    added.set_defaults(run=train)
 
     added = commands.add_parser("table", help="Rerun a printed table.", description="Rerun a printed table.")
     added.add_argument("name", metavar="NAME", help=f"the table's claim: {', '.join(TABLES)}")

@@ -13,21 +13,16 @@ in their official layouts below the folder that the environment variable ``SSLBO
 
 from __future__ import annotations
 
-import difflib
-import gzip
-import hashlib
-import io
 import os
-import pickle
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Literal
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+
+from sslbook import datasets
 
 __all__ = [
     "Augmentation",
@@ -45,30 +40,6 @@ __all__ = [
 
 Augmentation = Callable[[Tensor], Tensor]
 """Maps images ``(N, C, H, W)`` to their views ``(N, V, C, H', W')``."""
-
-CIFAR10_FOLDER = "cifar-10-batches-py"
-CIFAR10_MD5 = {
-    "data_batch_1": "c99cafc152244af753f735de768cd75f",
-    "data_batch_2": "d4bba439e000b95fd0a9bffe97cbabec",
-    "data_batch_3": "54ebc095f3ab1f0389bbae665268c751",
-    "data_batch_4": "634d18415352ddfa80567beed471001a",
-    "data_batch_5": "482c414d41f54cd18b22e5b47cb7c3cb",
-    "test_batch": "40351d587109b95175f43aff81a1287e",
-}
-"""md5 of each file of the official archive (https://www.cs.toronto.edu/~kriz/cifar.html)."""
-MNIST_FOLDER = "mnist"
-MNIST_MD5 = {
-    "train-images-idx3-ubyte.gz": "f68b3c2dcbeaaa9fbdd348bbdeb94873",
-    "train-labels-idx1-ubyte.gz": "d53e105ee54ea40749a09fcbcd1e9432",
-    "t10k-images-idx3-ubyte.gz": "9fb629c4189551a2d022fa330f9573f3",
-    "t10k-labels-idx1-ubyte.gz": "ec29112dd5afa0611ce80d1b7f02629c",
-}
-"""md5 of each of the official files (http://yann.lecun.com/exdb/mnist/)."""
-MNIST_FILES = {"train": "train", "test": "t10k"}
-CIFAR10_FILES = {
-    "train": tuple(f"data_batch_{i}" for i in range(1, 6)),
-    "test": ("test_batch",),
-}
 
 
 @dataclass(frozen=True)
@@ -121,22 +92,12 @@ def cifar10(
 ) -> Images:
     """CIFAR-10: 50,000 train or 10,000 test images ``(3, 32, 32)`` in ten classes; ``n``, ``seed`` as in `digits`.
 
-    Reads ``cifar-10-batches-py`` below ``SSLBOOK_DATA``.  Every file that is needed is compared with its
-    official md5 before anything of it is used, and unpickled without the right to run code.
+    Reads ``cifar-10-batches-py``, or ``cifar-10-batches-bin``, below ``SSLBOOK_DATA``.  Every file that
+    is needed is compared with its official md5 before anything of it is used, and unpickled without the right to run code.
 
     Raises FileNotFoundError if the folder or a file is missing, ValueError if a file is truncated or altered.
     """
-    if split not in CIFAR10_FILES:
-        raise ValueError(f"split must be 'train' or 'test', got {split!r}")
-    folder = _cifar10_folder()
-    if folder is None:
-        raise FileNotFoundError(f"CIFAR-10 is not here: set SSLBOOK_DATA to the folder that holds {CIFAR10_FOLDER}/")
-    batches = [_read_cifar10_batch(folder / name) for name in CIFAR10_FILES[split]]
-    raw = np.concatenate([pixels for pixels, _ in batches]).reshape(-1, 3, 32, 32)
-    labels = torch.tensor([label for _, batch in batches for label in batch], dtype=torch.int64)
-    keep = _choice(len(raw), n, seed)  # before the conversion, which takes four times the memory
-    pixels = torch.from_numpy(raw)[keep].to(dtype) / 255
-    return Images(pixels, labels[keep], f"cifar10-{split}")
+    return _read("cifar10", split, n, seed, dtype)
 
 
 def mnist(
@@ -150,16 +111,7 @@ def mnist(
     Reads the four official files in the folder ``mnist`` below ``SSLBOOK_DATA``, each compared with its md5 before it is used.
     Raises FileNotFoundError if the folder or a file is missing, ValueError if a file is truncated or altered.
     """
-    if split not in MNIST_FILES:
-        raise ValueError(f"split must be 'train' or 'test', got {split!r}")
-    folder = _mnist_folder()
-    if folder is None:
-        raise FileNotFoundError(f"MNIST is not here: set SSLBOOK_DATA to the folder that holds {MNIST_FOLDER}/")
-    stem = MNIST_FILES[split]
-    raw = _read_mnist(folder / f"{stem}-images-idx3-ubyte.gz", 16).reshape(-1, 1, 28, 28)
-    labels = torch.from_numpy(_read_mnist(folder / f"{stem}-labels-idx1-ubyte.gz", 8)).long()
-    keep = _choice(len(raw), n, seed)
-    return Images(torch.from_numpy(raw)[keep].to(dtype) / 255, labels[keep], f"mnist-{split}")
+    return _read("mnist", split, n, seed, dtype)
 
 
 def available(name: str) -> bool:
@@ -167,100 +119,32 @@ def available(name: str) -> bool:
 
     Looks for files only; `cifar10` and `mnist` check what is in them.
     """
-    known = ("digits", "mnist", "cifar10")
-    if name not in known:
-        near = difflib.get_close_matches(str(name), known, n=1, cutoff=0.4)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise ValueError(f"name must be one of {', '.join(known)}, got {name!r}{hint}")
-    if name == "digits":
-        return True
-    folder, files = (_mnist_folder(), MNIST_MD5) if name == "mnist" else (_cifar10_folder(), CIFAR10_MD5)
-    return folder is not None and all((folder / file).is_file() for file in files)
+    datasets.require_known(name, ("digits", "mnist", "cifar10"))
+    folder = os.environ.get(
+        "SSLBOOK_DATA"
+    )  # not the cache folder: the book's numbers depend on what is named, and only on that
+    return name == "digits" or (bool(folder) and datasets.available(name, folder=folder))
 
 
-def _mnist_folder() -> Path | None:
-    root = os.environ.get("SSLBOOK_DATA")
-    return Path(root).expanduser() / MNIST_FOLDER if root else None
-
-
-def _read_mnist(path: Path, header: int) -> np.ndarray:
-    """The bytes of one official file behind its header, checked and then unpacked."""
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise FileNotFoundError(f"MNIST is incomplete: {path} can't be read ({error.strerror})") from error
-    if hashlib.md5(content, usedforsecurity=False).hexdigest() != MNIST_MD5[path.name]:
-        raise ValueError(f"{path} is truncated or altered: its md5 is not that of the official file")
-    return np.frombuffer(gzip.decompress(content), np.uint8)[header:].copy()
-
-
-def _cifar10_folder() -> Path | None:
-    root = os.environ.get("SSLBOOK_DATA")
-    return Path(root).expanduser() / CIFAR10_FOLDER if root else None
-
-
-def _read_cifar10_batch(path: Path) -> tuple[np.ndarray, list[int]]:
-    """Pixels ``(n, 3072)`` uint8 and labels of one official file, checked and then unpickled."""
-    try:
-        content = path.read_bytes()
-    except OSError as error:
+def _read(name: str, split: str, n: int | None, seed: int, dtype: torch.dtype) -> Images:
+    """What `sslbook.datasets` reads below ``SSLBOOK_DATA``, as numbers in [0, 1]."""
+    if split not in ("train", "test"):
+        raise ValueError(f"split must be 'train' or 'test', got {split!r}")
+    folder = os.environ.get("SSLBOOK_DATA")
+    if not folder:
+        layout = datasets.LAYOUTS[name][0]
         raise FileNotFoundError(
-            f"CIFAR-10 is incomplete: {path} can't be read ({error.strerror}); "
-            f"SSLBOOK_DATA must name the folder that holds {CIFAR10_FOLDER}/"
-        ) from error
-    found = hashlib.md5(content, usedforsecurity=False).hexdigest()
-    expected = CIFAR10_MD5[path.name]
-    if found != expected:
-        raise ValueError(
-            f"{path} is truncated or altered: its md5 is {found} ({len(content):,} bytes), the official "
-            f"one {expected}; nothing was loaded. Unpack the official archive again."
+            f"{layout.title} is not here: set SSLBOOK_DATA to the folder that holds {layout.folder}/"
         )
-    batch = _unpickle_arrays(content)
-    pixels, labels = batch[b"data"], batch[b"labels"]
-    if pixels.shape != (len(labels), 3072) or pixels.dtype != np.uint8:
-        raise ValueError(f"{path} does not hold (n, 3072) uint8 pixels, got {pixels.shape} {pixels.dtype}")
-    return pixels, labels
-
-
-class _ArrayUnpickler(pickle.Unpickler):
-    """Builds NumPy arrays and plain containers; anything else that a pickle could call is refused."""
-
-    # The official files were written by Python 2, when these lived under numpy.core.
-    ALLOWED: ClassVar[dict[tuple[str, str], Any]] = {
-        ("numpy.core.multiarray", "_reconstruct"): np.zeros(0).__reduce__()[0],
-        ("numpy", "ndarray"): np.ndarray,
-        ("numpy", "dtype"): np.dtype,
-    }
-
-    def find_class(self, module: str, name: str) -> Any:
-        try:
-            return self.ALLOWED[module, name]
-        except KeyError:
-            raise ValueError(f"the file asks for {module}.{name}; only NumPy arrays may be in it") from None
-
-
-def _unpickle_arrays(content: bytes) -> dict[bytes, Any]:
-    loaded = _ArrayUnpickler(io.BytesIO(content), encoding="bytes").load()
-    if not isinstance(loaded, dict):
-        raise ValueError(f"the file holds a {type(loaded).__name__}; a dict was expected")
-    return loaded
-
-
-def _choice(total: int, n: int | None, seed: int) -> Tensor:
-    """Indices of ``n`` of ``total`` items: all in order, or a prefix of the permutation by ``seed``."""
-    if n is None:
-        return torch.arange(total)
-    if isinstance(n, bool) or not isinstance(n, int):
-        raise TypeError(f"n must be an integer or None, got {type(n).__name__}")
-    if not 1 <= n <= total:
-        raise ValueError(f"n must be between 1 and {total}, got {n}")
-    return torch.from_numpy(np.random.default_rng(seed).permutation(total)[:n])
+    # chosen before the conversion, which takes four times the memory
+    data = datasets.subset(datasets.load(name, split, folder=folder), n, seed)
+    return Images(data.pixels.to(dtype) / 255, data.labels, data.name)
 
 
 def _subset(images: Images, n: int | None, seed: int) -> Images:
     if n is None:
         return images
-    keep = _choice(len(images), n, seed)
+    keep = datasets.choose(len(images), n, seed)
     return Images(images.pixels[keep], images.labels[keep], images.name)
 
 

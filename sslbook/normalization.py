@@ -17,12 +17,13 @@ backward   no: the identity        yes: Eq. 12 of [tian2021iclr] for the mean
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
 
 MODES = ("normal", "detach", "omit", "backward")
+Average = Callable[[Tensor], Tensor]
 
 
 def batch_normalize(
@@ -33,6 +34,8 @@ def batch_normalize(
     dims: int | Sequence[int] = 0,
     eps: float = 1e-5,
     unbiased: bool = False,
+    average: Average | None = None,
+    parts: int = 1,
 ) -> Tensor:
     r"""``x`` less its mean over ``dims``, divided by :math:`\sqrt{\sigma^2 + \epsilon}`, each statistic in its :data:`MODES`.
 
@@ -41,25 +44,33 @@ def batch_normalize(
     along the normalised activations, as it does behind the division, without the factor :math:`1/\sigma`.
 
     The deviation is always taken about the mean, also where the mean is not subtracted.  unbiased: divide the squares by one
-    less than their number.  Raises ValueError for an unknown mode, an ``eps`` below 0, or a variance of one number only.
+    less than their number.  average, parts: ``x`` is one of so many equal parts of a batch, which processes hold between them, and
+    ``average`` takes a tensor's mean over these parts, gradient and all.
+
+    Raises ValueError for an unknown mode, an ``eps`` below 0, or a variance of one number only.
     """
     _require_mode("mean", mean)
     _require_mode("std", std)
     if not eps >= 0:
         raise ValueError(f"eps must be at least 0, got {eps}")
     over = (dims,) if isinstance(dims, int) else tuple(dims)
-    centre = x.mean(over, keepdim=True)
+    centre = _over_parts(x.mean(over, keepdim=True), average)
     y = x if mean == "omit" else x - _half(centre, mean)
     if std == "omit":
         return y
-    count = x.numel() // centre.numel()
+    count = x.numel() // centre.numel() * parts
     if count < 2:
         raise ValueError(f"dims must cover two numbers or more, as a deviation does, got {tuple(x.shape)} over {over}")
-    scale = (_variance(x, centre, over, count - unbiased) + eps).sqrt()
+    variance = _over_parts(_variance(x, centre, over, (count - unbiased) / parts), average)
+    scale = (variance + eps).sqrt()
     return y / (scale / scale.detach() if std == "backward" else _half(scale, std))
 
 
-def _variance(x: Tensor, centre: Tensor, over: tuple[int, ...], divisor: int) -> Tensor:
+def _over_parts(statistic: Tensor, average: Average | None) -> Tensor:
+    return statistic if average is None else average(statistic)
+
+
+def _variance(x: Tensor, centre: Tensor, over: tuple[int, ...], divisor: float) -> Tensor:
     return (x - centre).square().sum(over, keepdim=True) / divisor
 
 
@@ -76,6 +87,9 @@ class BatchNorm(nn.Module):
     running statistics stand in for the batch's (unless omitted; with ``backward`` there is nothing left to do).
 
     affine: learned scale and shift per channel.  momentum: share of the newest batch in the running statistics.
+    Numbers of half precision are normalised, and given back, in that of the running statistics.
+
+    ``average`` and ``parts`` are those of :func:`batch_normalize`; whoever spreads a batch over processes sets them.
     """
 
     running_mean: Tensor
@@ -104,6 +118,8 @@ class BatchNorm(nn.Module):
         self.eps, self.unbiased, self.momentum = eps, unbiased, momentum
         self.weight = nn.Parameter(torch.ones(features, dtype=dtype)) if affine else None
         self.bias = nn.Parameter(torch.zeros(features, dtype=dtype)) if affine else None
+        self.average: Average | None = None
+        self.parts = 1
         self.register_buffer("running_mean", torch.zeros(features, dtype=dtype))
         self.register_buffer("running_var", torch.ones(features, dtype=dtype))
 
@@ -112,9 +128,20 @@ class BatchNorm(nn.Module):
         if x.ndim < 2 or x.shape[1] != self.features:
             raise ValueError(f"x must have shape (N, {self.features}, ...), got {tuple(x.shape)}")
         over = (0, *range(2, x.ndim))
+        if x.dtype in (torch.bfloat16, torch.float16):  # a mean of half precision would keep two or three digits
+            x = x.to(self.running_mean.dtype)
         if self.training:
-            y = batch_normalize(x, mean=self.mean, std=self.std, dims=over, eps=self.eps, unbiased=self.unbiased)
-            self._follow(x.detach(), over)
+            y = batch_normalize(
+                x,
+                mean=self.mean,
+                std=self.std,
+                dims=over,
+                eps=self.eps,
+                unbiased=self.unbiased,
+                average=self.average,
+                parts=self.parts,
+            )
+            follow(x.detach(), over, self.running_mean, self.running_var, self.momentum, self.average, self.parts)
         else:
             y = x if self.mean in ("omit", "backward") else x - self._channels(self.running_mean, x)
             if self.std not in ("omit", "backward"):
@@ -123,13 +150,6 @@ class BatchNorm(nn.Module):
             return y
         return y * self._channels(self.weight, x) + self._channels(self.bias, x)
 
-    @torch.no_grad()
-    def _follow(self, x: Tensor, over: tuple[int, ...]) -> None:
-        count = x.numel() // self.features
-        if count > 1:  # the running variance is the unbiased one, as in PyTorch
-            self.running_mean.lerp_(x.mean(over), self.momentum)
-            self.running_var.lerp_(x.var(over), self.momentum)
-
     @staticmethod
     def _channels(statistic: Tensor, x: Tensor) -> Tensor:
         return statistic.view(1, -1, *(1,) * (x.ndim - 2))
@@ -137,6 +157,29 @@ class BatchNorm(nn.Module):
     def extra_repr(self) -> str:
         """What ``print`` shows in the parentheses."""
         return f"{self.features}, mean={self.mean!r}, std={self.std!r}, affine={self.weight is not None}"
+
+
+@torch.no_grad()
+def follow(
+    x: Tensor,
+    over: tuple[int, ...],
+    running_mean: Tensor,
+    running_var: Tensor,
+    momentum: float,
+    average: Average | None = None,
+    parts: int = 1,
+) -> None:
+    """Move running statistics ``(C,)``, in place, by ``momentum`` towards those of ``x`` over the dimensions ``over``.
+
+    The running variance is the unbiased one, as in PyTorch; nothing moves for a batch of one number.
+    """
+    count = x.numel() // running_mean.numel() * parts
+    if count < 2:
+        return
+    centre = _over_parts(x.mean(over, keepdim=True), average)
+    variance = _over_parts(_variance(x, centre, over, (count - 1) / parts), average)
+    running_mean.lerp_(centre.flatten(), momentum)
+    running_var.lerp_(variance.flatten(), momentum)
 
 
 def _require_mode(name: str, mode: str) -> None:

@@ -18,7 +18,7 @@ from scipy import ndimage
 from sklearn.datasets import load_digits
 from torch import Tensor
 
-from sslbook import images
+from sslbook import datasets
 from sslbook.images import Images, available, brightness, cifar10, crops, digits, flips, shifts, views
 
 
@@ -122,13 +122,11 @@ def fake_cifar10(tmp_path, monkeypatch) -> Path:
     """A folder in the official layout with four images a file, and the md5 table to match."""
     folder = tmp_path / "cifar-10-batches-py"
     folder.mkdir()
-    table = {}
-    for i, name in enumerate(images.CIFAR10_MD5):
+    for i, name in enumerate(datasets.CIFAR10_MD5):
         pixels = np.random.default_rng(i).integers(0, 256, (4, 3072), dtype=np.uint8)
         content = python2_batch(pixels, [i, 1, 2, 9])
         (folder / name).write_bytes(content)
-        table[name] = hashlib.md5(content).hexdigest()
-    monkeypatch.setattr(images, "CIFAR10_MD5", table)
+        monkeypatch.setitem(datasets.CIFAR10_MD5, name, hashlib.md5(content).hexdigest())
     monkeypatch.setenv("SSLBOOK_DATA", str(tmp_path))
     return folder
 
@@ -169,7 +167,7 @@ def test_cifar10_refuses_a_truncated_file(fake_cifar10):
 def test_cifar10_refuses_the_wrong_shape_even_with_the_right_md5(fake_cifar10, monkeypatch):
     content = python2_batch(np.zeros((4, 100), np.uint8), [0, 1, 2, 3])
     (fake_cifar10 / "test_batch").write_bytes(content)
-    monkeypatch.setitem(images.CIFAR10_MD5, "test_batch", hashlib.md5(content).hexdigest())
+    monkeypatch.setitem(datasets.CIFAR10_MD5, "test_batch", hashlib.md5(content).hexdigest())
     with pytest.raises(ValueError, match=r"does not hold \(n, 3072\) uint8 pixels, got \(4, 100\)"):
         cifar10("test")
 
@@ -182,7 +180,7 @@ class Harmful:
 def test_unpickling_runs_no_code(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ValueError, match=r"asks for (posix|nt)\.mkdir; only NumPy arrays may be in it"):
-        images._unpickle_arrays(python2_pickle({"data": Harmful()}))
+        datasets._unpickle_arrays(python2_pickle({"data": Harmful()}))
     assert not Path("harm").exists()
     pickle.loads(pickle.dumps(Harmful(), protocol=2))  # what would have happened
     assert Path("harm").exists()
@@ -190,7 +188,7 @@ def test_unpickling_runs_no_code(tmp_path, monkeypatch):
 
 def test_unpickling_wants_a_dict():
     with pytest.raises(ValueError, match="holds a list; a dict was expected"):
-        images._unpickle_arrays(pickle.dumps([1], protocol=2))
+        datasets._unpickle_arrays(pickle.dumps([1], protocol=2))
 
 
 def test_cifar10_names_what_is_missing(fake_cifar10, monkeypatch):

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sslbook import images
+from sslbook import datasets, images
 from sslbook.images import available
 
 
@@ -24,7 +24,7 @@ def write_mnist(folder: Path, monkeypatch: pytest.MonkeyPatch, count: int = 5) -
         ):
             path = folder / "mnist" / f"{stem}-{kind}-ubyte.gz"
             path.write_bytes(gzip.compress(bytes(header) + content.tobytes()))
-            monkeypatch.setitem(images.MNIST_MD5, path.name, hashlib.md5(path.read_bytes()).hexdigest())
+            monkeypatch.setitem(datasets.MNIST_MD5, path.name, hashlib.md5(path.read_bytes()).hexdigest())
     monkeypatch.setenv("SSLBOOK_DATA", str(folder))
 
 

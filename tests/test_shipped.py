@@ -20,5 +20,5 @@ def test_an_installed_package_finds_the_folder_installed_with_it(monkeypatch: py
 
 def test_printed_tables_by_name() -> None:
     assert shipped.printed("B-Tab3")["source"] == "Table 3 of [tian2021iclr]"
-    with pytest.raises(ValueError, match=r"name must be one of A-Tab6, .*B-Tab9.*, got 'B-Tab6'"):
+    with pytest.raises(ValueError, match=r"name must be one of A-Tab2, .*B-Tab9.*, got 'B-Tab6'"):
         shipped.printed("B-Tab6")

@@ -16,10 +16,11 @@ from torch import Tensor
 
 from sslbook import images
 from sslbook.byol import siamese
-from sslbook.byol.probe import effective_rank, likeness, linear_probe
+from sslbook.byol.probe import likeness, linear_probe
 from sslbook.byol.siamese import Norm, Parameters, Shape
 from sslbook.byol.views import NUMBERS, Augmentation, augment
 from sslbook.images import Images
+from sslbook.representations import effective_rank
 from sslbook.streams import Streams
 
 MEASURES = ("accuracy", "rank", "likeness")

@@ -1,4 +1,4 @@
-"""What a representation is worth: a linear probe, its effective rank, and how alike the outputs of different images are."""
+"""What a representation is worth: a linear probe, and how alike the outputs of different images are."""
 
 from __future__ import annotations
 
@@ -25,20 +25,6 @@ def linear_probe(train: Tensor, labels: Tensor, test: Tensor, truth: Tensor) -> 
     scores = y @ torch.linalg.solve(gram, x.mT @ (wanted - shares) / x.shape[1]) + shares
     right: Tensor = scores.argmax(2) == truth
     return right.double().mean(1)
-
-
-def effective_rank(features: Tensor) -> Tensor:
-    r""":math:`\exp(-\sum_i p_i \log p_i)`, ``(R,)``, with the shares :math:`p_i` of the variances along the principal axes.
-
-    Between 1, all features on a line, and the smaller of their number and the number of images; 0 where nothing varies.
-    """
-    centred = features.double() - features.double().mean(1, keepdim=True)
-    size = centred.square().sum((1, 2))
-    scale = features.double().square().sum((1, 2)).clamp(min=torch.finfo(torch.float64).tiny)
-    values = torch.linalg.eigvalsh(centred.mT @ centred).clamp(min=0)
-    shares = values / values.sum(1, keepdim=True).clamp(min=torch.finfo(torch.float64).tiny)
-    entropy = -torch.special.xlogy(shares, shares).sum(1)
-    return torch.where(size > 1e-20 * scale, entropy.exp(), 0.0)
 
 
 def likeness(outputs: Tensor) -> Tensor:

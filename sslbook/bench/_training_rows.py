@@ -1,0 +1,143 @@
+"""Stages of training as rows: encoder, step, whole epochs with their augmentation, and what looking costs beside them."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from sslbook.bench._report import Row
+from sslbook.bench._training_stages import Speed, measure_evaluate, measure_forward, measure_rate, measure_step
+from sslbook.datasets import Dataset
+from sslbook.processes import keep_freed_memory
+from sslbook.training.augment import PIPELINES
+from sslbook.training.evaluate import epochs_between, report
+from sslbook.training.presets import SMALL, simclr_settings
+from sslbook.training.settings import Settings
+from sslbook.training.siamese import Networks
+from sslbook.training.trainer import Trainer
+
+IMAGES, TESTS = 50_000, 10_000
+SMALL_IMAGES, SMALL_EPOCHS, SMALL_WIDTH = 5_000, 10, 16
+EPOCH_BARS = {512: 2.0, 128: 3.0}
+"""Seconds of an epoch of 50,000 images by the size of its batches, on one H200."""
+MINUTES_BAR, SHARE_BAR = 4.0, 0.05
+
+
+def device() -> str:
+    """Where it is measured."""
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def forward(*, quick: bool, workers: int) -> list[Row]:
+    """The encoder alone, and what share of the device's own rate of multiplication it comes to."""
+    del workers
+    place = device()
+    networks, batch = (Networks(), 512) if place == "cuda" else (Networks(width=SMALL_WIDTH), 128 if quick else 512)
+    speed = measure_forward(networks, batch=batch, device=place)
+    return _rows(f"forward: ResNet-18 of width {networks.width}, {batch} images of 32 x 32, {place}", speed, place)
+
+
+def step(*, quick: bool, workers: int) -> list[Row]:
+    """A step without its augmentation: two views forwards and backwards, and the optimiser."""
+    del quick, workers
+    place = device()
+    networks, batch = (Networks(), 512) if place == "cuda" else (Networks(width=SMALL_WIDTH), 128)
+    speed = measure_step(networks, batch=batch, device=place)
+    return _rows(f"step: width {networks.width}, {batch} images x 2 views, {place}", speed, place)
+
+
+def _rows(part: str, speed: Speed, place: str) -> list[Row]:
+    kind = "bfloat16" if place == "cuda" else "float32"
+    return [
+        Row(part, "images", speed.images, "/s"),
+        Row(part, "a call", 1e3 * speed.seconds, "ms"),
+        Row(part, "arithmetic", speed.flops / 1e12, "TF/s"),
+        Row(part, f"share of the measured {kind} rate", 100 * speed.flops / measure_rate(place), "%"),
+    ]
+
+
+def epoch(*, quick: bool, workers: int) -> list[Row]:
+    """Epochs as a run has them, on noise: the real loop with augmentation, step and optimiser."""
+    del workers
+    if device() == "cuda":
+        part = f"epoch: {IMAGES} CIFAR-sized images x 2 views, ResNet-18, augmentation and all, one GPU"
+        rows = []
+        for batch, bar in EPOCH_BARS.items():
+            run = trainer(replace(simclr_settings("cifar10"), batch=batch, subset=None), IMAGES)
+            seconds = _steps(run, run.per_epoch if not quick else 20, warm=20) * run.per_epoch
+            rows.append(Row(part, f"batches of {batch}", seconds, "s", bar))
+            rows.append(Row(part, f"images a second, batches of {batch}", IMAGES / seconds, "/s"))
+        return rows
+    keep_freed_memory()
+    part = f"epoch: {SMALL_IMAGES} CIFAR-sized images x 2 views, width {SMALL_WIDTH}, {torch.get_num_threads()} threads"
+    run = trainer(small(), SMALL_IMAGES)
+    seconds = _steps(run, 4 if quick else 20, warm=2) * run.per_epoch
+    looks = 2 * _look(run)
+    return [
+        Row(part, "an epoch", seconds, "s"),
+        Row(part, "images", SMALL_IMAGES / seconds, "/s"),
+        Row(part, f"{SMALL_EPOCHS} epochs and two looks", (SMALL_EPOCHS * seconds + looks) / 60, "min", MINUTES_BAR),
+    ]
+
+
+def evaluate(*, quick: bool, workers: int) -> list[Row]:
+    """What looking costs at its default interval, as a share of the training between two looks."""
+    del workers
+    place = device()
+    settings, images = (simclr_settings("cifar10"), IMAGES) if place == "cuda" else (small(), SMALL_IMAGES)
+    run = trainer(settings, images)
+    seconds = _steps(run, 4 if quick else 20, warm=2) * run.per_epoch
+    looking, between = _look(run), epochs_between(images, images + TESTS)
+    part = f"evaluate: {images} and {TESTS} images, {place}"
+    parts = measure_evaluate(8 * settings.networks.width, train=images, test=TESTS, device=place)
+    return [
+        Row(part, "a look: k-NN and rank", looking, "s"),
+        Row(part, "of it, k-NN on embeddings", parts["knn"], "s"),
+        Row(part, "an epoch of the linear protocol", parts["linear epoch"], "s"),
+        Row(part, f"share of {between} epochs of training", 100 * looking / (between * seconds), "%", 100 * SHARE_BAR),
+    ]
+
+
+def small() -> Settings:
+    """The run that two cores do in minutes."""
+    return replace(SMALL, subset=None, networks=Networks(width=SMALL_WIDTH), epochs=SMALL_EPOCHS)
+
+
+def trainer(settings: Settings, images: int) -> Trainer:
+    """A run on noise, which costs what photographs cost."""
+    generator = torch.Generator().manual_seed(0)
+
+    def noise(count: int) -> Dataset:
+        pixels = torch.randint(0, 256, (count, 3, 32, 32), dtype=torch.uint8, generator=generator)
+        return Dataset(pixels, torch.arange(count) % 10, "noise", 10)
+
+    folder = Path(tempfile.gettempdir()) / "sslbook-bench"  # nothing is written: it never comes to a checkpoint
+    return Trainer(settings, folder, (noise(images), noise(TESTS)), torch.device(device()), quiet=True)
+
+
+def _steps(run: Trainer, count: int, warm: int) -> float:
+    """Seconds of a step, the mean over ``count`` after some to warm up."""
+    for _ in range(warm):
+        run.advance()
+    _wait()
+    begun = time.perf_counter()
+    for _ in range(count):
+        run.advance()
+    _wait()
+    return (time.perf_counter() - begun) / count
+
+
+def _look(run: Trainer) -> float:
+    begun = time.perf_counter()
+    report(run.state.model, *run.data, PIPELINES[run.settings.pipeline], run.device)
+    _wait()
+    return time.perf_counter() - begun
+
+
+def _wait() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()

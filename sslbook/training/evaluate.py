@@ -1,0 +1,218 @@
+r"""What a network's representations are worth: nearest neighbours, the papers' linear protocol, effective rank.
+
+Representations are the encoder's, before the projector, of un-augmented images, with BatchNorm by its running statistics.
+
+Cost.  An epoch of training passes each image twice forwards and twice backwards, which is about six times an evaluation's one
+pass: :func:`epochs_between` says how seldom to look so that looking stays below five per cent.  Nearest neighbours and rank are
+for looking on the way; the linear protocol is for the end.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from sslbook.datasets import Dataset
+from sslbook.representations import effective_rank
+from sslbook.training.augment import plain
+from sslbook.training.pipelines import Pipeline
+from sslbook.training.siamese import Siamese
+
+SIMILARITIES = 2**25
+"""Numbers of one block of cosines, 128 MB of them."""
+PASSES = 6
+"""What an image costs in an epoch of training, in units of what it costs in an evaluation: two views, forwards and backwards."""
+
+
+@dataclass(frozen=True)
+class Linear:
+    """Test accuracy of the linear protocol, in [0, 1]: after the last epoch, the best of all epochs, and after each ``curve``.
+
+    The released code reports ``best``, which the test set has chosen.
+    """
+
+    final: float
+    best: float
+    curve: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Report:
+    """Accuracies in [0, 1], the effective rank of the test images' representations, and the seconds that all this took.
+
+    ``linear_final`` and ``linear_best`` are None where the linear protocol did not run.
+    """
+
+    knn: float
+    linear_final: float | None
+    linear_best: float | None
+    rank: float
+    seconds: float
+
+
+def epochs_between(trained: int, evaluated: int, share: float = 0.05) -> int:
+    """The least number of epochs of ``trained`` images after which a look at ``evaluated`` images costs at most ``share`` of them.
+
+    CIFAR-10: 4 for a look at all 60,000 images.  STL-10: 1.  5,000 images of CIFAR-10, and its 10,000 test images: 10.
+    Raises ValueError for numbers that are not above 0.
+    """
+    if min(trained, evaluated) < 1 or share <= 0:
+        raise ValueError(f"trained, evaluated and share must be above 0, got {trained}, {evaluated} and {share}")
+    return max(1, math.ceil(evaluated / (PASSES * share * trained) - 1e-9))
+
+
+@torch.no_grad()
+def embed(
+    features: Callable[[Tensor], Tensor],
+    dataset: Dataset,
+    pipeline: Pipeline,
+    device: torch.device | str,
+    batch: int = 512,
+) -> Tensor:
+    """Representations ``(N, F)`` of all images, float32 on ``device``; bfloat16 inside on a GPU, as in training.
+
+    features: from ``(B, C, size, size)`` to ``(B, F)``; in evaluation mode, if it has one.
+    """
+    if batch < 1:
+        raise ValueError(f"batch must be at least 1, got {batch}")
+    place, parts = torch.device(device), []
+    for start in range(0, len(dataset.pixels), batch):
+        images = plain(dataset.pixels[start : start + batch].to(place, non_blocking=True), pipeline)
+        with torch.autocast(place.type, torch.bfloat16, enabled=place.type == "cuda"):
+            parts.append(features(images.contiguous(memory_format=torch.channels_last)).float())
+    return torch.cat(parts)
+
+
+@torch.no_grad()
+def knn(train: Tensor, labels: Tensor, test: Tensor, truth: Tensor, *, k: int = 200, tau: float = 0.1) -> float:
+    r"""Accuracy in [0, 1] of the weighted vote of the ``k`` nearest neighbours (Wu et al. 2018, Section 3.4).
+
+    A neighbour at cosine :math:`c` gives its class :math:`e^{c/\tau}`.  train ``(N, F)`` with labels ``(N,)``, test ``(M, F)`` with
+    truth ``(M,)``, on one device; in blocks, so that memory does not grow with ``M``.
+
+    Raises ValueError for shapes that don't fit, an unlabelled image, and a ``k`` that is not between 1 and ``N``.
+    """
+    _require_labelled(train, labels, test, truth)
+    if not 1 <= k <= len(train):
+        raise ValueError(f"k must be between 1 and the {len(train)} training images, got {k}")
+    if not tau > 0:
+        raise ValueError(f"tau must be above 0, got {tau}")
+    classes = int(torch.maximum(labels.max(), truth.max())) + 1
+    neighbours, wanted = F.normalize(train, dim=1), F.normalize(test, dim=1)
+    right = torch.zeros((), dtype=torch.int64, device=test.device)
+    rows = max(1, SIMILARITIES // len(train))
+    for block, answers in zip(wanted.split(rows), truth.split(rows), strict=True):
+        cosine, nearest = (block @ neighbours.T).topk(k, dim=1, sorted=False)
+        votes = cosine.new_zeros(len(block), classes).scatter_add_(1, labels[nearest], ((cosine - 1) / tau).exp())
+        right += (votes.argmax(1) == answers).sum()
+    return right.item() / len(test)
+
+
+@torch.no_grad()
+def linear(
+    train: Tensor,
+    labels: Tensor,
+    test: Tensor,
+    truth: Tensor,
+    *,
+    epochs: int = 50,
+    batch: int = 128,
+    rate: float = 3e-4,
+    decay: float = 1e-3,
+    seed: int = 0,
+) -> Linear:
+    """The papers' linear protocol, as released: multinomial logistic regression on standardised representations, by Adam.
+
+    Standardised by mean and population deviation of the training images; weights start as PyTorch's linear layer does, and
+    ``decay`` is Adam's penalty, of weights and biases; the last, smaller batch counts too.  Test accuracy after each epoch.
+    Arguments as for :func:`knn`; order and first weights are functions of ``seed``.
+
+    The gradient of the mean cross-entropy, ``x^T (softmax(x W) - onehot) / batch``, is written out: these steps are so small that
+    automatic differentiation would double their time.
+    """
+    _require_labelled(train, labels, test, truth)
+    if min(epochs, batch) < 1 or not rate > 0 or decay < 0:
+        raise ValueError(
+            f"epochs, batch and rate must be above 0 and decay at least 0, got {epochs}, {batch}, {rate} and {decay}"
+        )
+    generator = torch.Generator().manual_seed(seed)
+    classes = int(torch.maximum(labels.max(), truth.max())) + 1
+    x, y = _standardised(train, test)
+    wanted = F.one_hot(labels, classes).to(x.dtype)
+    bound = 1 / math.sqrt(train.shape[1])
+    start = torch.empty(train.shape[1] + 1, classes).uniform_(-bound, bound, generator=generator)
+    weights = torch.nn.Parameter(start.to(x))
+    optimizer = torch.optim.Adam([weights], lr=rate, weight_decay=decay, fused=True)
+    curve = []
+    for _ in range(epochs):
+        order = torch.randperm(len(x), generator=generator).to(x.device)
+        for inputs, targets in zip(x[order].split(batch), wanted[order].split(batch), strict=True):
+            excess = torch.softmax(inputs @ weights, dim=1).sub_(targets)
+            weights.grad = (inputs.T @ excess).div_(len(inputs))
+            optimizer.step()
+        curve.append(((y @ weights).argmax(1) == truth).double().mean())
+    accuracies = torch.stack(curve).tolist()
+    return Linear(accuracies[-1], max(accuracies), tuple(accuracies))
+
+
+_protocol = linear  # report has a flag of that name
+
+
+def _standardised(train: Tensor, test: Tensor) -> tuple[Tensor, Tensor]:
+    """Both by the training images' mean and deviation, in float32, with a column of ones; what never varies is only centred."""
+    centre, spread = train.double().mean(0), train.double().std(0, correction=0)
+    spread[spread <= 1e-7 * centre.abs()] = 1  # float32's rounding of a constant
+    spread[spread == 0] = 1
+    x, y = (F.pad(((part.double() - centre) / spread).float(), (0, 1), value=1.0) for part in (train, test))
+    return x, y
+
+
+def _require_labelled(train: Tensor, labels: Tensor, test: Tensor, truth: Tensor) -> None:
+    if train.ndim != 2 or test.ndim != 2 or train.shape[1] != test.shape[1]:
+        shapes = f"{tuple(train.shape)} and {tuple(test.shape)}"
+        raise ValueError(f"train and test must be (N, F) and (M, F), got {shapes}")
+    for name, images, classes in (("labels", train, labels), ("truth", test, truth)):
+        if classes.shape != images.shape[:1] or not len(classes):
+            raise ValueError(f"{name} must hold one class for each of {len(images)} images, got {tuple(classes.shape)}")
+        if int(classes.min()) < 0:
+            raise ValueError(f"{name} must be classes from 0 on, got {int(classes.min())}: an image without a label")
+
+
+def report(
+    model: Siamese,
+    train: Dataset,
+    test: Dataset,
+    pipeline: Pipeline,
+    device: torch.device | str,
+    *,
+    linear: bool = False,
+    seed: int = 0,
+    k: int = 200,
+    batch: int = 512,
+) -> Report:
+    """Nearest neighbours and rank, and with ``linear`` the linear protocol as well; the model's mode is put back.
+
+    With fewer than ``k`` training images all of them vote.
+    """
+    begun, mode = time.perf_counter(), model.training
+    model.eval()
+    try:
+        known, asked = (embed(model.features, part, pipeline, device, batch) for part in (train, test))
+    finally:
+        model.train(mode)
+    labels, truth = train.labels.to(device), test.labels.to(device)
+    accuracy = knn(known, labels, asked, truth, k=min(k, len(known)))
+    found = _protocol(known, labels, asked, truth, seed=seed) if linear else None
+    return Report(
+        knn=accuracy,
+        linear_final=None if found is None else found.final,
+        linear_best=None if found is None else found.best,
+        rank=effective_rank(asked).item(),
+        seconds=time.perf_counter() - begun,
+    )

@@ -1,0 +1,203 @@
+r"""What a network is trained to minimise, as functions of two views' embeddings.
+
+===========  ==================================================================================================
+info_nce     SimCLR's NT-Xent: cosines, temperature, all :math:`2N - 2` others as negatives (Eq. 2 of [tian2020])
+exact        its covariance operator without the residue (Eq. 7 of [tian2020])
+beta         info_nce with more or less weight on the positive pair (Section 4.2 and Table 3 of [tian2020])
+simple       :math:`(1 + \beta) r_+ - r_-` (Corollary 1 of [tian2020])
+triplet      the soft triplet loss (Section 4 of [tian2020])
+quadratic    uniform pairwise importance (Eq. 3 of [tian2023])
+byol         two cosines, of predictions and targets (Section 2 of [tian2021iclr])
+===========  ==================================================================================================
+
+The losses themselves are those of :mod:`sslbook.losses`; embeddings are divided by their norms, so that a pair's distance is
+:math:`r = \|a - b\|^2/2 = 1 - \cos`.  Where processes share a batch, each objective is that of the whole of it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from sslbook import losses
+from sslbook.training.distributed import gather, world
+from sslbook.training.siamese import Outputs
+
+Objective = Callable[[Outputs], Tensor]
+"""Outputs ``(N, D)`` to a scalar."""
+
+
+def info_nce(tau: float = 0.5) -> Objective:
+    r""":math:`-\frac1{2N}\sum_i \log\frac{e^{-r_i^+/\tau}}{e^{-r_i^+/\tau} + \sum_k e^{-r_{ik}/\tau}}`; anchors of both views."""
+    _positive("tau", tau)
+    return partial(_contrast, loss="info_nce", tau=tau)
+
+
+def exact(tau: float = 0.5, beta: float = 0.0, weights: str = "augmented", over: str = "mean") -> Objective:
+    r""":math:`\sum_k \mathrm{sg}(\xi(r_k)) ((1 + \beta) r_+ - r_{k-})`, :math:`\xi(r) = \sigma(-r/\tau)/\tau`: Eq. 7 of [tian2020].
+
+    weights: distances :math:`r_k` of the "augmented" images, as the released code has them for the paper's table, or of the "clean"
+    ones, as printed; those ask for ``clean`` in the outputs.  over: "mean" divides by the number of negatives, as released;
+    "sum", as printed, does not.
+    """
+    _positive("tau", tau)
+    _number("beta", beta)
+    _one_of("weights", weights, ("augmented", "clean"))
+    _one_of("over", over, ("mean", "sum"))
+    return partial(_exact, tau=tau, beta=beta, clean=weights == "clean", mean=over == "mean")
+
+
+def beta(tau: float = 0.5, beta: float = 0.0, form: str = "released") -> Objective:
+    r"""info_nce whose partial derivatives by the distances do not add up to zero (Section 4.2 and Table 3 of [tian2020]).
+
+    "released", the loss of the table: :math:`(L_\text{nce} + \beta (r_+ - 1)/\tau)/(1 + \beta)`.  Its partials add up to
+    :math:`\beta/(\tau(1 + \beta))`.  "printed": :math:`L_\text{nce} + \beta r_+`, whose partials add up to :math:`\beta`, as the
+    paper's condition says.  Raises ValueError for a released ``beta`` of -1 or less.
+    """
+    _positive("tau", tau)
+    _number("beta", beta)
+    _one_of("form", form, ("released", "printed"))
+    if form == "released" and beta <= -1:
+        raise ValueError(f"beta must be above -1, since the released loss divides by 1 + beta, got {beta}")
+    return partial(_beta, tau=tau, beta=beta, released=form == "released")
+
+
+def simple(beta: float = 0.0) -> Objective:
+    r""":math:`(1 + \beta) r_+ - \frac1H\sum_k r_{k-}`, averaged over both views' anchors (Corollary 1 of [tian2020])."""
+    _number("beta", beta)
+    return partial(_contrast, loss="simple", beta=beta)
+
+
+def triplet(tau: float = 0.5, margin: float = 0.0) -> Objective:
+    r""":math:`\frac1H\sum_k \tau\log(1 + e^{(r_+ - r_{k-} + r_0)/\tau})`, with margin :math:`r_0` (Section 4 of [tian2020])."""
+    _positive("tau", tau)
+    _number("margin", margin)
+    if margin < 0:
+        raise ValueError(f"margin must be at least 0, got {margin}")
+    return partial(_contrast, loss="soft_triplet", tau=tau, margin=margin)
+
+
+def quadratic() -> Objective:
+    r""":math:`r_+ - \frac1{H+1}\sum_k r_{k-}`, negatives from the anchor's own view (Eq. 3 of [tian2023], :math:`\alpha = 1`)."""
+    return partial(_contrast, loss="quadratic", negatives="same_view")
+
+
+def byol(stop_gradient: bool = True) -> Objective:
+    r""":math:`-\frac2N\sum_i (\cos(p_{1i}, t_{2i}) + \cos(p_{2i}, t_{1i}))`, in [-4, 4], as in the released code.
+
+    stop_gradient: the targets are constants.  No gradient reaches a target tower in either case.
+    """
+    if not isinstance(stop_gradient, bool):
+        raise ValueError(f"stop_gradient must be true or false, got {stop_gradient!r}")
+    return partial(_byol, stop_gradient=stop_gradient)
+
+
+OBJECTIVES: dict[str, Callable[..., Objective]] = {
+    "info_nce": info_nce,
+    "exact": exact,
+    "beta": beta,
+    "simple": simple,
+    "triplet": triplet,
+    "quadratic": quadratic,
+    "byol": byol,
+}
+"""What makes an objective of its numbers, by name."""
+
+
+def objective(name: str, **settings: Any) -> Objective:
+    """The objective of that name; raises ValueError for a name or a setting that there is not, with the nearest ones."""
+    _one_of("objective", name, tuple(OBJECTIVES))
+    allowed = tuple(inspect.signature(OBJECTIVES[name]).parameters)
+    for setting in settings:
+        if setting not in allowed:
+            raise ValueError(
+                f"{name} takes {', '.join(allowed) or 'no settings'}; got {setting!r}{_near(setting, allowed)}"
+            )
+    return OBJECTIVES[name](**settings)
+
+
+def needs_clean(name: str, **settings: Any) -> bool:
+    """Whether that objective asks for the embeddings of the un-augmented images."""
+    return name == "exact" and settings.get("weights") == "clean"
+
+
+# --- the functions ---------------------------------------------------------------------------------------------------
+
+
+def _whole_batch(*parts: Tensor) -> tuple[Tensor, ...]:
+    """All processes' rows of each, in one exchange."""
+    if world() == 1:
+        return parts
+    together = gather(torch.cat(parts, dim=1))
+    return tuple(torch.split(together, [part.shape[1] for part in parts], dim=1))
+
+
+def _contrast(outputs: Outputs, *, loss: str, **numbers: Any) -> Tensor:
+    z1, z2 = _whole_batch(outputs.z1, outputs.z2)
+    return losses.contrastive(z1, z2, loss, **numbers)
+
+
+def _exact(outputs: Outputs, *, tau: float, beta: float, clean: bool, mean: bool) -> Tensor:
+    if not clean:
+        z1, z2 = _whole_batch(outputs.z1, outputs.z2)
+        r_pos, r_neg = losses.pair_distances(z1, z2, normalize=True)
+        r_clean = r_neg.detach()
+    else:
+        if outputs.clean is None:
+            raise ValueError(
+                "exact with clean weights needs the embeddings of the un-augmented images: outputs.clean is None"
+            )
+        z1, z2, z0 = _whole_batch(outputs.z1, outputs.z2, outputs.clean.detach())
+        r_pos, r_neg = losses.pair_distances(z1, z2, normalize=True)
+        r_clean = losses.pair_distances(z0, z0, normalize=True).neg
+    loss = losses.exact(r_pos, r_neg, r_clean, tau)
+    if beta:
+        loss = loss + beta * losses.pair_weight(r_clean, tau=tau).sum(-1) * r_pos
+    return loss.mean() / (r_neg.shape[-1] if mean else 1)
+
+
+def _beta(outputs: Outputs, *, tau: float, beta: float, released: bool) -> Tensor:
+    z1, z2 = _whole_batch(outputs.z1, outputs.z2)
+    r_pos, r_neg = losses.pair_distances(z1, z2, normalize=True)
+    nce = losses.info_nce(r_pos, r_neg, tau).mean()
+    if released:
+        return (nce + beta * (r_pos.mean() - 1) / tau) / (1 + beta)
+    return nce + beta * r_pos.mean()
+
+
+def _byol(outputs: Outputs, *, stop_gradient: bool) -> Tensor:
+    t1, t2 = (outputs.t1.detach(), outputs.t2.detach()) if stop_gradient else (outputs.t1, outputs.t2)
+    p1, p2, t1, t2 = _whole_batch(outputs.p1, outputs.p2, t1, t2)
+    return -2 * (F.cosine_similarity(p1, t2) + F.cosine_similarity(p2, t1)).mean()
+
+
+# --- bad input -------------------------------------------------------------------------------------------------------
+
+
+def _number(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError(f"{name} must be a finite number, got {value!r}")
+
+
+def _positive(name: str, value: float) -> None:
+    _number(name, value)
+    if value <= 0:
+        raise ValueError(f"{name} must be above 0, got {value}")
+
+
+def _one_of(argument: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise ValueError(f"{argument} must be one of {', '.join(allowed)}, got {value!r}{_near(value, allowed)}")
+
+
+def _near(value: object, allowed: tuple[str, ...]) -> str:
+    close = difflib.get_close_matches(str(value), allowed, n=1, cutoff=0.5)
+    return f"; did you mean {close[0]!r}?" if close else ""

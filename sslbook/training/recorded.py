@@ -1,0 +1,141 @@
+"""The chapter's recorded run: every objective on 5,000 real images, with a small network, on a processor.
+
+``sslbook record training-cifar10 --seeds 0 1 2`` makes it again: each core trains one run at a time.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.nn import functional as F
+
+from sslbook import datasets
+from sslbook.datasets import Dataset
+from sslbook.processes import cores, processes
+from sslbook.training.augment import PIPELINES
+from sslbook.training.evaluate import embed, report
+from sslbook.training.presets import presets
+from sslbook.training.resources import SUBSET_SEED, load_data
+from sslbook.training.settings import Settings, with_changes
+from sslbook.training.trainer import Result, train
+
+SMALL = ("subset=5000", "networks.width=16", "epochs=10", "probes=10", "evaluate=1", "shuffle=true", "drop_last=true")
+SLOWER = ("rate=0.001", "schedule=constant")
+"""SimCLR in so few steps; BYOL keeps the released rate."""
+SIMCLR, BYOL = "cifar10-simclr-nce", "cifar10-byol"
+FASTER = ("ema=0.97",)
+"""A target that follows in some thirty steps: the released one would hardly move in four hundred."""
+RUNS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "info_nce": (SIMCLR, SLOWER),
+    "exact": (SIMCLR, (*SLOWER, "objective=exact")),
+    "simple": (SIMCLR, (*SLOWER, "objective=simple")),
+    "triplet": (SIMCLR, (*SLOWER, "objective=triplet")),
+    "quadratic": (SIMCLR, (*SLOWER, "objective=quadratic")),
+    "byol": (BYOL, FASTER),
+    "byol, gradient through the target": (BYOL, ("networks.target=none", "numbers.stop_gradient=false")),
+    "byol, no predictor": (BYOL, (*FASTER, "networks.predictor=0")),
+}
+"""What is compared: the preset that each begins with, and what is changed in it."""
+LOOKS = 2000
+"""Test images that the curves are measured on; the last numbers are measured on all."""
+QUERIES, NEIGHBOURS = 10, 6
+PICTURED = ("info_nce", "byol")
+"""Runs whose first layer and nearest neighbours are kept, for the first seed."""
+CURVES = ("loss", "knn", "rank")
+
+
+def settings_of(name: str, seed: int, changes: Sequence[str] = SMALL) -> Settings:
+    """The settings of one of :data:`RUNS`, made small."""
+    preset, more = RUNS[name]
+    return replace(with_changes(presets()[preset].settings, [*more, *changes]), seed=seed)
+
+
+def cifar10_values(
+    seeds: Sequence[int],
+    *,
+    changes: Sequence[str] = SMALL,
+    names: Sequence[str] = tuple(RUNS),
+    workers: int | None = None,
+    device: str | None = None,
+) -> dict[str, Any]:
+    """Curves, last accuracies, first layers and nearest neighbours; raises FileNotFoundError without the data."""
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    jobs = [
+        (name, seed, tuple(changes), name in PICTURED and seed == seeds[0], device) for name in names for seed in seeds
+    ]
+    load_data(settings_of(names[0], seeds[0], changes))  # says at once if there is no data
+    if device == "cpu" and (workers or cores()) > 1:
+        with processes(workers or cores()) as pool:
+            found = [call.result() for call in [pool.submit(one, *job) for job in jobs]]
+    else:
+        found = [one(*job) for job in jobs]
+    by_job = {(name, seed): values for (name, seed, *_), values in zip(jobs, found, strict=True)}
+    base = settings_of(names[0], seeds[0], changes)
+    values: dict[str, Any] = {
+        "axes": "runs[name][measure][epoch][seed], last[name][measure][seed], pictures[name]",
+        "epochs": by_job[names[0], seeds[0]]["epochs"],
+        "images": base.subset,
+        "batch": base.batch,
+        "width": base.networks.width,
+        "runs": {},
+        "last": {},
+        "pictures": {},
+    }
+    for name in names:
+        mine = [by_job[name, seed] for seed in seeds]
+        values["runs"][name] = {m: [list(row) for row in zip(*(part[m] for part in mine))] for m in CURVES}
+        values["last"][name] = {m: [part["last"][m] for part in mine] for m in mine[0]["last"]}
+        if "pictures" in mine[0]:
+            values["pictures"][name] = mine[0]["pictures"]
+    return values
+
+
+def one(name: str, seed: int, changes: Sequence[str], pictured: bool, device: str) -> dict[str, Any]:
+    """One run in a folder that goes away: its curves, its last numbers on all test images, and its pictures."""
+    settings = settings_of(name, seed, changes)
+    known, asked = load_data(settings)
+    few = datasets.subset(asked, min(LOOKS, len(asked.pixels)), SUBSET_SEED)
+    with tempfile.TemporaryDirectory() as folder:
+        result = train(settings, Path(folder), data=(known, few), device=device, quiet=True, name=name)
+    last = report(result.model, known, asked, PIPELINES[settings.pipeline], device, linear=True, seed=seed)
+    values: dict[str, Any] = {m: [row.get(m) for row in result.rows] for m in CURVES}
+    values = {m: [None if v is None else round(v, 4) for v in column] for m, column in values.items()}
+    values["epochs"] = [row["epoch"] for row in result.rows]
+    values["last"] = {
+        "knn": round(last.knn, 4),
+        "linear": last.linear_final,
+        "linear_best": last.linear_best,
+        "rank": round(last.rank, 3),
+        "seconds": round(result.rows[-1]["seconds"], 1),
+    }
+    if pictured:
+        values["pictures"] = pictures(result, known, asked, device)
+    return values
+
+
+def pictures(result: Result, known: Dataset, asked: Dataset, device: str) -> dict[str, Any]:
+    """First-layer filters ``(width, C, k, k)``, and for a test image of each class the nearest training images.
+
+    Images are named by their places in the whole official files, so that whoever has them can show them.
+    """
+    settings, model = result.settings, result.model.eval()
+    pipeline = PIPELINES[settings.pipeline]
+    first = [int((asked.labels == label).nonzero()[0]) for label in range(min(QUERIES, asked.classes))]
+    queries = replace(asked, pixels=asked.pixels[first], labels=asked.labels[first])
+    near, far = (F.normalize(embed(model.features, part, pipeline, device), dim=1) for part in (queries, known))
+    nearest = (near @ far.T).topk(NEIGHBOURS, dim=1).indices.cpu()
+    whole = len(datasets.load(settings.dataset, settings.split).pixels)
+    place = datasets.choose(whole, settings.subset, SUBSET_SEED)
+    kernel = next(weights for weights in model.encoder.parameters() if weights.ndim == 4)
+    return {
+        "filters": [[[[round(v, 3) for v in row] for row in c] for c in f] for f in kernel.detach().cpu().tolist()],
+        "queries": first,
+        "query_labels": queries.labels.tolist(),
+        "neighbours": place[nearest].tolist(),
+        "neighbour_labels": known.labels[nearest].tolist(),
+    }

@@ -1,0 +1,75 @@
+"""What a run needs from the machine: its images, its device, and the other processes."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from sslbook import datasets
+from sslbook.datasets import Dataset
+from sslbook.training import distributed
+from sslbook.training.settings import Settings
+
+SUBSET_SEED = 0
+"""Which images a subset holds, whatever the run's seed."""
+
+
+def load_data(settings: Settings, *, download: bool = False) -> tuple[Dataset, Dataset]:
+    """Training images, or a subset of them, and test images."""
+    whole = datasets.load(settings.dataset, settings.split, download=download)
+    if settings.subset is not None:
+        whole = datasets.subset(whole, settings.subset, SUBSET_SEED)
+    return whole, datasets.load(settings.dataset, "test", download=download)
+
+
+def labelled(data: Dataset) -> Dataset:
+    """The images with a label; raises ValueError if there is none.  Where they come first nothing is copied."""
+    there = data.labels >= 0
+    count = int(there.sum())
+    if not count:
+        raise ValueError(
+            f"{data.name} must hold images with labels, by which accuracy is measured, and these have none"
+        )
+    keep: slice | Tensor = slice(count) if bool(there[:count].all()) else there
+    return replace(data, pixels=data.pixels[keep], labels=data.labels[keep])
+
+
+def join(device: str | torch.device | None) -> torch.device:
+    """This process's device; under ``torchrun`` it also joins the others, each with a GPU of its own if there are any."""
+    if "WORLD_SIZE" not in os.environ:
+        return device_of(device)
+    kind = device_of(device).type if device is not None else "auto"
+    if dist.is_initialized():
+        return torch.device("cpu") if dist.get_backend() == "gloo" else device_of("cuda")
+    return distributed.setup_from_environment(kind).device
+
+
+def together() -> None:
+    """Wait for the other processes."""
+    if distributed.world() > 1:
+        dist.barrier()
+
+
+def device_of(wanted: str | torch.device | None) -> torch.device:
+    """The device named, or CUDA where there is one, a process each; raises ValueError for one that is not here."""
+    try:
+        device = torch.device(wanted or ("cuda" if torch.cuda.is_available() else "cpu"))
+    except RuntimeError:
+        raise ValueError(f"device must be cpu, cuda or cuda:N, got {wanted!r}") from None
+    if device.type not in ("cpu", "cuda"):
+        raise ValueError(f"device must be cpu, cuda or cuda:N, got {wanted!r}")
+    if device.type == "cuda":
+        if not torch.cuda.is_available():
+            raise ValueError(f"device must be cpu here, where there is no CUDA, got {wanted!r}")
+        if device == torch.device("cuda"):
+            device = torch.device("cuda", torch.cuda.current_device())
+    return device
+
+
+def device_name(device: torch.device) -> str:
+    """What a result says that it was made on."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"

@@ -1,0 +1,134 @@
+"""Runs on disk: a folder each, named by preset, seed and the hash of the settings; a finished one is known and not made again."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from sslbook.training.logs import Row
+from sslbook.training.presets import Preset, Sheet, presets
+from sslbook.training.settings import Settings, with_changes
+
+RESULT = "result.json"
+
+
+@dataclass(frozen=True)
+class Run:
+    """Settings with the name of the preset that they come from."""
+
+    name: str
+    settings: Settings
+
+    def folder(self, root: Path) -> Path:
+        """Where its files lie: ``cifar10-simclr-nce-s1-0a1b2c3d4e`` below ``root``."""
+        return root / f"{self.name}-s{self.settings.seed}-{self.settings.hash()}"
+
+    def rows(self, root: Path) -> list[Row]:
+        """Its rows, one an epoch, if it was ever finished, also if with fewer epochs; none otherwise."""
+        content = read_result(self.folder(root))
+        return [] if content is None else list(content["rows"])
+
+    def finished(self, root: Path) -> bool:
+        """Whether its last epoch is done."""
+        return any(row["epoch"] == self.settings.epochs for row in self.rows(root))
+
+    def go(self, root: Path, **options: Any) -> None:
+        """Train to the end, or on from where it stopped; nothing if it is finished.  options: of ``trainer.train``."""
+        if self.finished(root):
+            return
+        from sslbook.training.trainer import train  # loads PyTorch's parts, which a list of runs does not need
+
+        train(self.settings, self.folder(root), name=f"{self.name} seed {self.settings.seed}", **options)
+
+
+def runs_folder(given: Path | None = None) -> Path:
+    """Where runs lie: the folder given, else what ``SSLBOOK_RUNS`` names, else ``runs`` in the working folder."""
+    return (given or Path(os.environ.get("SSLBOOK_RUNS", "runs"))).expanduser().resolve()
+
+
+def read_result(folder: Path) -> dict[str, Any] | None:
+    """What a finished run wrote; None if there is nothing; raises ValueError, naming the file, if it is damaged."""
+    path = folder / RESULT
+    if not path.is_file():
+        return None
+    try:
+        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(content["rows"], list):
+            raise TypeError("rows is no list")
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} is not the result of a run ({error}); remove it and run again") from None
+    return content
+
+
+def run_of(name: str, *, seed: int, epochs: int | None = None, changes: Iterable[str] = ()) -> Run:
+    """The run of a preset; raises ValueError for an unknown name, with the nearest, or for changes that are not allowed.
+
+    Fewer epochs than the preset's leave out its later probes.
+    """
+    preset = preset_of(name)
+    settings = preset.settings
+    if epochs is not None:
+        settings = replace(settings, epochs=epochs)
+    settings = with_changes(settings, changes)
+    kept = tuple(epoch for epoch in settings.probes if epoch <= settings.epochs)
+    return Run(name, replace(settings, seed=seed, probes=kept))
+
+
+def preset_of(name: str) -> Preset:
+    """A preset by its name; raises ValueError with the nearest names."""
+    import difflib
+
+    known = presets()
+    if name not in known:
+        near = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
+        hint = f"did you mean {', '.join(near)}?" if near else "sslbook train --list shows them"
+        raise ValueError(f"there is no preset {name!r}; {hint}")
+    return known[name]
+
+
+@dataclass(frozen=True)
+class Line:
+    """A cell of a table with what we have of it: accuracies of the linear protocol, one a seed, as shares of 1."""
+
+    label: str
+    preset: str
+    epochs: int
+    printed: tuple[float | None, float | None]
+    best: list[float]
+    final: list[float]
+
+
+def runs_of(sheet: Sheet, seeds: Sequence[int], *, epochs: int | None = None, changes: Sequence[str] = ()) -> list[Run]:
+    """The runs that a table needs, each once: to the last column that it is for, or to ``epochs``."""
+    longest: dict[str, int] = {}
+    for cell in sheet.cells:
+        longest[cell.preset] = max(cell.epochs, longest.get(cell.preset, 0))
+    most = {name: min(epochs or last, last) for name, last in longest.items()}
+    return [run_of(name, seed=seed, epochs=last, changes=changes) for seed in seeds for name, last in most.items()]
+
+
+def lines(
+    sheet: Sheet, seeds: Sequence[int], root: Path, *, epochs: int | None = None, changes: Sequence[str] = ()
+) -> list[Line]:
+    """The table's cells with what finished runs have of them.
+
+    With fewer epochs than the table's first column, that column is shown after as many as there are.
+    """
+    rows = {
+        (run.name, run.settings.seed): run.rows(root) for run in runs_of(sheet, seeds, epochs=epochs, changes=changes)
+    }
+    first: dict[str, int] = {}
+    for cell in sheet.cells:
+        first[cell.preset] = min(cell.epochs, first.get(cell.preset, cell.epochs))
+    found = []
+    for cell in sheet.cells:
+        short = epochs is not None and epochs < cell.epochs
+        at = epochs if short and epochs is not None and cell.epochs == first[cell.preset] else cell.epochs
+        there = [row for seed in seeds for row in rows[cell.preset, seed] if row["epoch"] == at and row.get("linear")]
+        best, final = [row["linear_best"] for row in there], [row["linear"] for row in there]
+        found.append(Line(cell.label, cell.preset, at, (cell.mean, cell.std), best, final))
+    return found

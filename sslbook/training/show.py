@@ -1,0 +1,240 @@
+"""``sslbook train`` and the tables of full runs: ``sslbook table A-Tab2``, ``sslbook table B-Tab3-stl10``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from sslbook.arguments import counted, positive, seed
+from sslbook.training import cluster
+from sslbook.training.presets import Sheet, presets, sheets
+from sslbook.training.runs import Line, Run, lines, preset_of, run_of, runs_folder, runs_of
+
+
+def main(arguments: Sequence[str]) -> int:
+    """``sslbook train``: run a preset, or list them; exit status 1 if the run diverges, 2 for what can't be run."""
+    parser = argparse.ArgumentParser(
+        prog="sslbook train", description="Train a preset from the papers' tables, or go on with it."
+    )
+    parser.add_argument("name", nargs="?", metavar="NAME", help="a preset; --list shows them")
+    parser.add_argument("--list", action="store_true", help="list the presets; with NAME, say what it is and stop")
+    parser.add_argument("--epochs", type=positive, metavar="N", help="epochs in all (default: the preset's)")
+    parser.add_argument("--seed", type=seed, default=0, metavar="N", help="seed of everything random (default: 0)")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        dest="changes",
+        help="change a setting: --set rate=0.1",
+    )
+    parser.add_argument("--workers", type=positive, default=1, metavar="N", help="processes that share each batch")
+    parser.add_argument("--again", action="store_true", help="begin anew, although there are checkpoints")
+    parser.add_argument("--tensorboard", action="store_true", help="write curves for TensorBoard too")
+    _common(parser)
+    options = parser.parse_args(arguments)
+    if options.list or options.name is None:
+        if options.name is None and not options.list:
+            parser.error("NAME is missing; --list shows the presets")
+        return _list(parser, options.name)
+    try:
+        run = run_of(options.name, seed=options.seed, epochs=options.epochs, changes=options.changes)
+    except ValueError as error:
+        parser.error(str(error))
+    if options.workers > 1 and "LOCAL_RANK" not in os.environ:
+        _spread(options.workers, arguments)
+    return _train(parser, run, runs_folder(options.folder), options)
+
+
+def table(name: str, arguments: Sequence[str], records: Callable[[str], Any]) -> int:
+    """``sslbook table``: the paper's numbers beside those of our finished runs; ``--run`` makes what is missing."""
+    sheet = sheets()[name]
+    parser = argparse.ArgumentParser(
+        prog=f"sslbook table {name}", description="Full runs beside the paper's numbers; what is missing is said."
+    )
+    parser.add_argument("--run", action="store_true", help="make the runs that are missing, one after the other")
+    parser.add_argument("--cluster", choices=cluster.CLUSTERS, help="make them through submitit instead")
+    parser.add_argument(
+        "--workers", type=positive, default=1, metavar="N", help="runs at once on a cluster (default: 1)"
+    )
+    parser.add_argument("--seeds", type=positive, default=5, metavar="N", help="seeds 1 to N (default: 5)")
+    parser.add_argument("--epochs", type=positive, metavar="N", help="epochs at most (default: the table's)")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", dest="changes", help="change a setting of all runs"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="name the runs that are missing, and make none")
+    parser.add_argument("--json", action="store_true", help="as JSON, with every seed")
+    _common(parser)
+    options = parser.parse_args(arguments)
+    seeds, root = range(1, options.seeds + 1), runs_folder(options.folder)
+    chosen = {"epochs": options.epochs, "changes": options.changes}
+    try:
+        wanted = runs_of(sheet, seeds, **chosen)
+        missing = [run for run in wanted if not run.finished(root)]
+        if options.dry_run:
+            return _name(missing, root)
+        if missing and (options.run or options.cluster):
+            _make(missing, root, options)
+        found = lines(sheet, seeds, root, **chosen)
+    except (ValueError, FileNotFoundError) as error:
+        parser.error(str(error))
+    if options.json:
+        print(json.dumps(as_json(sheet, found), indent=2, ensure_ascii=False))
+        return 0
+    print(f"{name}: {sheet.source}.")
+    print("Accuracy of the linear protocol in percent; best: over its epochs, by the test images, as released.\n")
+    print(block(found))
+    left = [run for run in wanted if not run.finished(root)]
+    if left:
+        print(f"\n{counted(len(left), 'run')} of {len(wanted)} not made yet: sslbook table {name} --run makes them.")
+    return 0
+
+
+def block(found: Sequence[Line]) -> str:
+    """A row a cell: the paper's accuracy, ours, the difference; and ours at the end of the linear protocol."""
+    wide = max(len(row.label) for row in found) + 2
+    out = [f"{'':{wide}}{'paper':<14}{'best':<14}{'diff.':<9}{'final':<14}n"]
+    for row in found:
+        mean, std = row.printed
+        theirs = "–" if mean is None else entry(mean, std)
+        if not row.best:
+            out.append(f"{row.label:<{wide}}{theirs:<14}no run")
+            continue
+        best, final = ([100 * value for value in values] for values in (row.best, row.final))
+        apart = "–" if mean is None else f"{statistics.mean(best) - mean:+.2f}"
+        out.append(f"{row.label:<{wide}}{theirs:<14}{ours(best):<14}{apart:<9}{ours(final):<14}{len(best)}")
+    return "\n".join(out)
+
+
+def ours(values: Sequence[float]) -> str:
+    """Mean and sample deviation over the seeds; the mean alone of one."""
+    return entry(statistics.mean(values), statistics.stdev(values) if len(values) > 1 else None)
+
+
+def entry(mean: float, std: float | None) -> str:
+    """``84.20±0.09``, or the mean alone."""
+    return f"{mean:.2f}" if std is None else f"{mean:.2f}±{std:.2f}"
+
+
+def as_json(sheet: Sheet, found: Sequence[Line]) -> dict[str, Any]:
+    """The table with every seed, for a program to read."""
+    cells = [
+        {
+            "cell": row.label,
+            "preset": row.preset,
+            "epochs": row.epochs,
+            "printed": {"mean": row.printed[0], "std": row.printed[1]},
+            "best": row.best,
+            "final": row.final,
+        }
+        for row in found
+    ]
+    return {"name": sheet.name, "source": sheet.source, "cells": cells}
+
+
+def _common(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--folder", type=Path, metavar="DIR", help="where runs lie (default: SSLBOOK_RUNS, else runs)")
+    parser.add_argument("--device", metavar="D", help="cpu, cuda or cuda:N (default: cuda if there is one)")
+    parser.add_argument("--download", action="store_true", help="fetch the images if they are not here")
+    parser.add_argument("--quiet", action="store_true", help="say nothing while it runs")
+
+
+def _list(parser: argparse.ArgumentParser, name: str | None) -> int:
+    if name is not None:
+        try:
+            print(preset_of(name).text())
+        except ValueError as error:
+            parser.error(str(error))
+        return 0
+    known = presets()
+    wide = max(map(len, known))
+    for preset in known.values():
+        for_tables = ", ".join(dict.fromkeys(table for table, _ in preset.cells))
+        print(f"{preset.name:<{wide}}  {preset.what}{f' ({for_tables})' if for_tables else ''}")
+    return 0
+
+
+def _spread(workers: int, arguments: Sequence[str]) -> None:
+    """Become torchrun with so many processes of this command; doesn't return."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={workers}"]
+    os.execv(sys.executable, [*command, "-m", "sslbook", "train", *arguments])
+
+
+def _train(parser: argparse.ArgumentParser, run: Run, root: Path, options: argparse.Namespace) -> int:
+    from sslbook.training import distributed
+    from sslbook.training.trainer import Diverged, train
+
+    first = os.environ.get("RANK", "0") == "0"
+    folder = run.folder(root)
+    if run.finished(root) and not options.again:
+        if first:
+            print(f"Finished already: {folder} (--again begins anew)")
+        return 0
+    if first and not options.quiet:
+        changed = f"\n  Changed: {', '.join(options.changes)}." if options.changes else ""
+        print(f"{preset_of(run.name).text()}{changed}\nIn {folder}", flush=True)
+    try:
+        result = train(
+            run.settings,
+            folder,
+            resume=not options.again,
+            device=options.device,
+            download=options.download,
+            tensorboard=options.tensorboard,
+            quiet=options.quiet,
+            name=run.name,
+        )
+    except (ValueError, FileNotFoundError) as error:
+        parser.error(str(error))
+    except Diverged as error:
+        print(f"sslbook train: {error} (in {folder})", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("sslbook train: stopped; the same command goes on from the last checkpoint", file=sys.stderr)
+        return 130
+    finally:
+        distributed.leave()
+    if first:
+        print(summary(result.rows))
+    return 0
+
+
+def summary(rows: Sequence[dict[str, Any]]) -> str:
+    """First and last numbers of a run, in a line or two."""
+    begun, ended = rows[0], rows[-1]
+    parts = []
+    if begun.get("knn") is not None and ended.get("knn") is not None and ended is not begun:
+        parts.append(
+            f"k-NN {100 * begun['knn']:.2f} % before, {100 * ended['knn']:.2f} % after {ended['epoch']} epochs"
+        )
+    if ended.get("linear") is not None:
+        parts.append(f"linear {100 * ended['linear']:.2f} % (best {100 * ended['linear_best']:.2f} %)")
+    return "; ".join([*parts, f"{ended['seconds']:.0f} s"])
+
+
+def _name(missing: Sequence[Run], root: Path) -> int:
+    for run in missing:
+        print(run.folder(root))
+    print(f"{counted(len(missing), 'run')} missing.")
+    return 0
+
+
+def _make(missing: Sequence[Run], root: Path, options: argparse.Namespace) -> None:
+    chosen = {"device": options.device, "download": options.download}
+    if options.cluster is None:
+        for number, run in enumerate(missing, 1):
+            if not options.quiet:
+                print(f"Run {number} of {len(missing)}: {run.folder(root).name}", flush=True)
+            run.go(root, quiet=options.quiet, **chosen)
+        return
+    jobs = cluster.submit(missing, root, options.cluster, workers=options.workers, **chosen)
+    print(f"{counted(len(jobs), 'job')} handed over; their logs are in {root / 'jobs'}", flush=True)
+    if options.cluster != "slurm":
+        for job in jobs:
+            job.result()

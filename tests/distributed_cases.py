@@ -1,0 +1,126 @@
+"""Steps that one process makes alone and several make together, with the mistakes that the comparison must see."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.multiprocessing
+from torch import Tensor
+
+from sslbook.training import distributed, objectives
+from sslbook.training.siamese import Networks, build
+
+SMALL: dict[str, Any] = {"width": 4, "projector_hidden": 16, "projector_out": 8, "predictor_hidden": 16}
+BYOL: dict[str, Any] = {"predictor": 2, "target": "ema", "target_init": "own"}
+HALVES: dict[str, Any] = {
+    "projector_norm": ("detach", "normal"),
+    "predictor_norm": ("backward", "detach"),
+    "unbiased": True,
+}
+
+CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "info_nce": ("info_nce", {}, {}),
+    "exact": ("exact", {}, {}),
+    "exact clean": ("exact", {"weights": "clean", "over": "sum"}, {}),
+    "beta": ("beta", {"beta": -0.5}, {}),
+    "triplet": ("triplet", {}, {"projector_norm": None}),
+    "quadratic": ("quadratic", {}, {}),
+    "byol": ("byol", {}, BYOL),
+    "byol halves": ("byol", {}, {**BYOL, **HALVES}),
+    "byol gradient": ("byol", {"stop_gradient": False}, {"predictor": 1}),
+}
+SINGLE = ("info_nce", "exact", "byol")
+"""What float32 is tried on, for one step: the first update multiplies rounding by the hundreds, with one process or two."""
+BROKEN = {"gather without gradient": "info_nce", "BatchNorm apart": "byol"}
+BATCH = 16
+
+Result = dict[str, Tensor]
+
+
+def images(dtype: torch.dtype) -> Tensor:
+    return torch.randn(3, BATCH, 3, 16, 16, generator=torch.Generator().manual_seed(1), dtype=torch.float64).to(dtype)
+
+
+def steps(case: str, dtype: torch.dtype, broken: str = "") -> Result:
+    """Steps of gradient descent, two in float64, by this process's part of the batch: loss, gradient and statistics of each."""
+    name, numbers, sizes = CASES[case]
+    siamese = build(Networks(**{**SMALL, **sizes}), 0).to(dtype)
+    if broken != "BatchNorm apart":
+        distributed.synchronize_batchnorm(siamese)
+    loss_of = objectives.objective(name, **numbers)
+    views = images(dtype)[:, distributed.own_rows(BATCH)]
+    clean = views[2] if objectives.needs_clean(name, **numbers) else None
+    result: Result = {}
+    for step in ("first", "second") if dtype == torch.float64 else ("first",):
+        siamese.zero_grad(set_to_none=True)
+        loss = loss_of(siamese(views[0], views[1], clean))
+        loss.backward()
+        distributed.average_gradients(siamese.learning())
+        with torch.no_grad():
+            for weights in siamese.learning():
+                assert weights.grad is not None
+                weights -= 0.05 * weights.grad
+        siamese.update_target(0.9)
+        result[f"{step} loss"] = loss.detach()
+        result[f"{step} gradient"] = torch.cat([w.grad.flatten() for w in siamese.learning() if w.grad is not None])
+        result[f"{step} statistics"] = torch.cat([b.flatten() for b in siamese.buffers() if b.is_floating_point()])
+    return result
+
+
+def gather_without_gradient(x: Tensor) -> Tensor:
+    """The mistake: the others' rows as constants, one's own with its gradient."""
+    with torch.no_grad():
+        everything = distributed.gather(x.detach())
+    rows = distributed.own_rows(len(everything))
+    return torch.cat([everything[: rows.start], x, everything[rows.stop :]])
+
+
+def wrapped() -> Result:
+    """A step behind PyTorch's DistributedDataParallel, which must give the gradient of :func:`steps`' first one."""
+    siamese = distributed.synchronize_batchnorm(build(Networks(**{**SMALL, **BYOL}), 0).double())
+    parallel = torch.nn.parallel.DistributedDataParallel(siamese)
+    views = images(torch.float64)[:, distributed.own_rows(BATCH)]
+    objectives.objective("byol")(parallel(views[0], views[1])).backward()
+    return {"gradient": torch.cat([w.grad.flatten() for w in siamese.parameters() if w.grad is not None])}
+
+
+def everything() -> dict[str, Result]:
+    """All cases in float64, and those of :data:`SINGLE` in float32."""
+    kinds = [(case, torch.float64) for case in CASES] + [(case, torch.float32) for case in SINGLE]
+    return {f"{case} {dtype}": steps(case, dtype) for case, dtype in kinds}
+
+
+def _worker(rank: int, world: int, port: int, folder: str) -> None:
+    torch.set_num_threads(1)
+    numbers = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "MASTER_PORT": port}
+    environment = {**{name: str(number) for name, number in numbers.items()}, "MASTER_ADDR": "127.0.0.1"}
+    place = distributed.setup_from_environment("cpu", environment)
+    assert (place.rank, place.world, distributed.world()) == (rank, world, world)
+    results = everything() | {"wrapped": wrapped()}
+    for broken, case in BROKEN.items():
+        right: Callable[[Tensor], Tensor] = objectives.gather
+        if broken == "gather without gradient":
+            objectives.gather = gather_without_gradient
+        results[broken] = steps(case, torch.float64, broken)
+        objectives.gather = right
+    refused = ""
+    try:
+        distributed.own_rows(5)
+    except ValueError as error:
+        refused = str(error)
+    torch.save((results, refused), Path(folder) / f"{rank}.pt")
+    distributed.leave()
+    assert distributed.world() == 1
+
+
+def in_processes(world: int, folder: Path) -> list[tuple[dict[str, Result], str]]:
+    """What each of ``world`` processes gets."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    torch.multiprocessing.spawn(_worker, (world, port, str(folder)), nprocs=world)
+    return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(world)]

@@ -1,0 +1,173 @@
+"""What the training side stands on: schedules against PyTorch's, checkpoints that nothing spoils, logs."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+
+from sslbook.training import checkpoints, logs
+from sslbook.training.schedules import SCHEDULES, Length, cosine, needs_length, released
+
+# -- schedules --------------------------------------------------------------------------------------------------------
+
+
+def torchs(epochs: int, period: int) -> list[float]:
+    """PyTorch's own cosine, stepped as the released code steps it: after each epoch from the eleventh on."""
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=period)
+    rates = []
+    for epoch in range(epochs):
+        rates.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        if epoch >= 10:
+            schedule.step()
+    return rates
+
+
+@pytest.mark.parametrize("period", [39, 390, 820])
+def test_the_released_schedule_is_torchs_cosine_stepped_once_an_epoch(period: int) -> None:
+    ours = [released(epoch * period + period // 2, Length(period, 500)) for epoch in range(500)]
+    theirs = torchs(500, period)
+    assert max(abs(a - b) for a, b in zip(ours, theirs, strict=True)) < 1e-9
+    stepped_from_the_start = [released((epoch + 10) * period, Length(period, 500)) for epoch in range(500)]
+    assert max(abs(a - b) for a, b in zip(stepped_from_the_start, theirs, strict=True)) > 1e-3
+
+
+def test_the_released_schedule_ends_where_the_released_runs_ended() -> None:
+    assert released(400 * 390, Length(390, 500)) == pytest.approx(0, abs=1e-15)  # epoch 401 of CIFAR-10
+    assert released(499 * 390, Length(390, 500)) == pytest.approx(0.15, abs=0.005)
+    assert released(499 * 820, Length(820, 500)) == pytest.approx(0.35, abs=0.005)
+
+
+def test_the_cosine_is_torchs_after_its_warm_up() -> None:
+    length = Length(steps=7, epochs=20, warmup=3)
+    rates = [cosine(step, length) for step in range(140)]
+    assert rates[:21] == pytest.approx([(step + 1) / 21 for step in range(21)])
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=119)
+    theirs = []
+    for _ in range(119):
+        theirs.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        schedule.step()
+    assert rates[21:] == pytest.approx(theirs, abs=1e-12)
+
+
+def test_only_the_cosine_depends_on_the_length() -> None:
+    for name, schedule in SCHEDULES.items():
+        same = all(schedule(step, Length(10, 20)) == schedule(step, Length(10, 50)) for step in range(200))
+        assert same is not needs_length(name)
+
+
+def test_a_length_of_nothing_is_refused() -> None:
+    with pytest.raises(ValueError, match="steps must be at least 1, got 0"):
+        Length(0, 3)
+    with pytest.raises(ValueError, match="epochs must be at least 1, got -1"):
+        Length(2, -1)
+
+
+# -- checkpoints ------------------------------------------------------------------------------------------------------
+
+
+def content(step: int) -> dict:
+    return {"step": step, "weights": torch.full((1000,), float(step)), "rows": "[]"}
+
+
+def test_a_checkpoint_comes_back_and_the_last_two_stay(tmp_path: Path) -> None:
+    for step in (5, 10, 100):
+        checkpoints.save(tmp_path, step, content(step))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-000000010.pt", "step-000000100.pt"]
+    loaded = checkpoints.latest(tmp_path, pytest.fail)
+    assert loaded is not None
+    assert loaded["step"] == 100
+    assert torch.equal(loaded["weights"], content(100)["weights"])
+    assert checkpoints.newest_step(tmp_path) == 100
+    checkpoints.clear(tmp_path)
+    assert checkpoints.latest(tmp_path, pytest.fail) is None
+    assert checkpoints.newest_step(tmp_path) is None
+
+
+@pytest.mark.parametrize("damage", ["truncated", "altered", "empty", "foreign"])
+def test_a_damaged_checkpoint_is_refused_by_name_and_the_one_before_it_used(tmp_path: Path, damage: str) -> None:
+    checkpoints.save(tmp_path, 1, content(1))
+    newest = checkpoints.save(tmp_path, 2, content(2))
+    whole = newest.read_bytes()
+    middle = len(whole) // 2
+    newest.write_bytes(
+        {
+            "truncated": whole[:-100],
+            "altered": whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :],
+            "empty": b"",
+            "foreign": b"not a checkpoint\n" + whole,
+        }[damage]
+    )
+    with pytest.raises(ValueError, match=r"step-000000002\.pt (is truncated or altered|is no checkpoint)"):
+        checkpoints.load(newest)
+    said: list[str] = []
+    loaded = checkpoints.latest(tmp_path, said.append)
+    assert loaded is not None
+    assert loaded["step"] == 1
+    assert len(said) == 1
+    assert "step-000000002.pt" in said[0]
+
+
+def test_a_checkpoint_can_not_run_code(tmp_path: Path) -> None:
+    class Trap:
+        def __reduce__(self) -> tuple:
+            return (Path.touch, (tmp_path / "sprung",))
+
+    path = checkpoints.save(tmp_path, 1, {"trap": Trap()})
+    with pytest.raises(Exception, match=r"weights_only|Unsupported"):
+        checkpoints.load(path)
+    assert not (tmp_path / "sprung").exists()
+
+
+def test_a_process_killed_while_it_writes_leaves_the_last_good_one(tmp_path: Path) -> None:
+    checkpoints.save(tmp_path, 1, content(1))
+    child = os.fork()
+    if child == 0:  # dies after half of the file
+        os.fsync = lambda handle: os.kill(os.getpid(), signal.SIGKILL)
+        checkpoints.save(tmp_path, 2, content(2))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    assert any(path.name.startswith(".step-000000002") for path in tmp_path.iterdir())
+    loaded = checkpoints.latest(tmp_path, pytest.fail)
+    assert loaded is not None
+    assert loaded["step"] == 1
+    checkpoints.save(tmp_path, 3, content(3))  # clears away what the dead one left
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-000000001.pt", "step-000000003.pt"]
+
+
+# -- logs -------------------------------------------------------------------------------------------------------------
+
+
+def test_rows_come_back_from_the_file(tmp_path: Path) -> None:
+    rows = [{"epoch": 0, "step": 0, "knn": 0.25}, {"epoch": 1, "step": 39, "loss": math.pi, "rate": 1e-3, "knn": None}]
+    logs.write_csv(tmp_path / "log.csv", rows)
+    back = logs.read_csv(tmp_path / "log.csv")
+    assert [row["epoch"] for row in back] == [0, 1]
+    assert back[0]["knn"] == 0.25
+    assert back[0]["loss"] is None
+    assert back[1]["loss"] == math.pi  # to the last bit
+    assert back[1]["knn"] is None
+
+
+def test_a_row_as_a_line() -> None:
+    row = {"epoch": 3, "loss": 4.5, "knn": 0.381, "linear": 0.5, "rank": 12.34, "images_per_second": 1204.0}
+    assert logs.line(row) == "epoch 3  loss 4.5000  k-NN 38.10 %  linear 50.00 %  rank 12.3  1,204 images/s"
+    assert logs.line({"epoch": 0}) == "epoch 0"
+
+
+def test_curves_are_written_where_they_are_asked_for(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    curves = logs.Curves(tmp_path / "curves")
+    curves.add({"epoch": 1, "step": 39, "loss": 4.0, "knn": None})
+    curves.close()
+    assert list((tmp_path / "curves").glob("events*"))
+    none = logs.Curves(None)
+    none.add({"epoch": 1, "step": 39})
+    none.close()

@@ -1,0 +1,202 @@
+"""Nearest neighbours and the linear protocol against scikit-learn and PyTorch's own layers; what a report says and leaves alone."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LogisticRegression
+from sklearn.neighbors import KNeighborsClassifier
+from sklearn.preprocessing import StandardScaler
+from torch import Tensor
+from torch.nn import functional as F
+
+from sslbook import datasets
+from sslbook.datasets import Dataset
+from sslbook.training import evaluate
+from sslbook.training.augment import PIPELINES, plain
+from sslbook.training.evaluate import embed, epochs_between, knn, linear, report
+from sslbook.training.siamese import Networks, Siamese, build
+
+Problem = tuple[Tensor, Tensor, Tensor, Tensor]
+
+
+def problem(count: int = 600, features: int = 12, classes: int = 4, noise: float = 2.5) -> Problem:
+    """Classes around their centres, so far apart that some are mistaken; features of unlike means and deviations."""
+    generator = torch.Generator().manual_seed(0)
+    centres = torch.randn(classes, features, generator=generator)
+    labels = torch.randint(0, classes, (2 * count,), generator=generator)
+    x = centres[labels] + noise * torch.randn(2 * count, features, generator=generator)
+    x = x * torch.linspace(0.1, 3, features) + torch.linspace(-1, 1, features)
+    return x[:count], labels[:count], x[count:], labels[count:]
+
+
+# --- nearest neighbours ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("k", [1, 20, 200, 600])
+def test_neighbours_vote_as_in_scikit_learn(k: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    train, labels, test, truth = problem()
+    theirs = KNeighborsClassifier(k, metric="cosine", algorithm="brute", weights=lambda d: np.exp(-d / 0.1))
+    wanted = theirs.fit(train.numpy(), labels.numpy()).score(test.numpy(), truth.numpy())
+    assert knn(train, labels, test, truth, k=k) == pytest.approx(wanted, abs=1e-9)
+    monkeypatch.setattr(evaluate, "SIMILARITIES", 7 * 600)
+    assert knn(train, labels, test, truth, k=k) == pytest.approx(wanted, abs=1e-9), "in blocks of seven"
+
+
+def test_the_weight_of_a_vote_matters() -> None:
+    """One neighbour close by, two further off: the temperature decides."""
+    train = torch.tensor([[1.0, 0.1], [1.0, 0.5], [1.0, -0.5]])
+    labels, test, truth = torch.tensor([1, 0, 0]), torch.tensor([[1.0, 0.0]]), torch.tensor([1])
+    assert knn(train, labels, test, truth, k=3, tau=0.1) == 1
+    assert knn(train, labels, test, truth, k=3, tau=10) == 0
+
+
+BAD = [
+    ({"labels": torch.zeros(3, dtype=torch.int64)}, "labels must hold one class for each of 600 images, got"),
+    ({"truth": torch.full((600,), -1)}, "truth must be classes from 0 on, got -1: an image without a label"),
+    ({"test": torch.zeros(600, 3)}, r"train and test must be \(N, F\) and \(M, F\), got \(600, 12\) and \(600, 3\)"),
+]
+
+
+@pytest.mark.parametrize(("changes", "sentence"), BAD)
+def test_what_has_no_accuracy_is_refused(changes: dict[str, Tensor], sentence: str) -> None:
+    arguments = dict(zip(("train", "labels", "test", "truth"), problem())) | changes
+    for measure in (knn, linear):
+        with pytest.raises(ValueError, match=sentence):
+            measure(**arguments)  # type: ignore[operator]
+
+
+def test_numbers_out_of_range_are_refused() -> None:
+    with pytest.raises(ValueError, match="k must be between 1 and the 600 training images, got 601"):
+        knn(*problem(), k=601)
+    with pytest.raises(ValueError, match="tau must be above 0, got 0"):
+        knn(*problem(), tau=0)
+    with pytest.raises(ValueError, match="epochs, batch and rate must be above 0"):
+        linear(*problem(), epochs=0)
+    with pytest.raises(ValueError, match="trained, evaluated and share must be above 0, got 0, 1 and"):
+        epochs_between(0, 1)
+
+
+# --- the linear protocol ---------------------------------------------------------------------------------------------
+
+
+def by_autograd(
+    train: Tensor, labels: Tensor, test: Tensor, truth: Tensor, epochs: int, decay: float = 1e-3
+) -> list[float]:
+    """The released protocol with PyTorch's layer, loss and optimiser and scikit-learn's scaler."""
+    scaler = StandardScaler().fit(train.numpy())
+    x, y = (torch.from_numpy(scaler.transform(part.numpy())).float() for part in (train, test))
+    generator = torch.Generator().manual_seed(0)
+    layer = torch.nn.Linear(x.shape[1], 4)
+    bound = x.shape[1] ** -0.5
+    start = torch.empty(x.shape[1] + 1, 4).uniform_(-bound, bound, generator=generator)
+    layer.weight.data, layer.bias.data = start[:-1].T.clone(), start[-1].clone()
+    optimizer = torch.optim.Adam(layer.parameters(), lr=3e-4, weight_decay=decay)
+    curve = []
+    for _ in range(epochs):
+        order = torch.randperm(len(x), generator=generator)
+        for rows in order.split(128):
+            optimizer.zero_grad()
+            F.cross_entropy(layer(x[rows]), labels[rows]).backward()
+            optimizer.step()
+        curve.append((layer(y).argmax(1) == truth).double().mean().item())
+    return curve
+
+
+def test_the_protocol_is_the_released_one() -> None:
+    data = problem()
+    found, wanted = linear(*data, epochs=8), by_autograd(*data, epochs=8)
+    assert found.curve == pytest.approx(wanted, abs=1.5 / 600), "an image or so on the border between two classes"
+    assert found.final == found.curve[-1]
+    assert found.best == max(found.curve) >= found.final
+    unpenalised = by_autograd(*data, epochs=8, decay=100.0)
+    assert max(abs(a - b) for a, b in zip(found.curve, unpenalised)) > 0.01, "the comparison sees another penalty"
+
+
+def test_it_ends_near_the_best_linear_classifier() -> None:
+    train, labels, test, truth = problem()
+    found = linear(train, labels, test, truth, epochs=60, rate=1e-2, decay=0.0)
+    scaler = StandardScaler().fit(train.numpy())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        theirs = LogisticRegression(C=np.inf, max_iter=2000).fit(scaler.transform(train.numpy()), labels.numpy())
+    assert found.final == pytest.approx(theirs.score(scaler.transform(test.numpy()), truth.numpy()), abs=0.02)
+
+
+def test_the_same_seed_gives_the_same_numbers() -> None:
+    torch.manual_seed(1)
+    first = linear(*problem(), epochs=3, seed=5)
+    torch.manual_seed(2)
+    assert linear(*problem(), epochs=3, seed=5) == first
+    assert linear(*problem(), epochs=3, seed=6) != first
+
+
+def test_features_that_never_vary_are_harmless() -> None:
+    train, labels, test, truth = problem()
+    constant = torch.tensor([0.0, 0.1, 7.7])
+    more = [torch.cat([part, constant.expand(len(part), 3)], dim=1) for part in (train, test)]
+    found = linear(more[0], labels, more[1], truth, epochs=30, rate=1e-2)
+    assert found.final == pytest.approx(linear(train, labels, test, truth, epochs=30, rate=1e-2).final, abs=0.02)
+    assert found.final > 0.4
+
+
+# --- reports ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def digits() -> tuple[Siamese, Dataset, Dataset]:
+    model = build(Networks(width=4, projector_hidden=16, projector_out=8, channels=1), 0)
+    train, test = (datasets.load("digits", split) for split in ("train", "test"))
+    return model, datasets.subset(train, 300, 0), datasets.subset(test, 100, 0)
+
+
+def test_a_report_leaves_the_model_alone(digits: tuple[Siamese, Dataset, Dataset]) -> None:
+    model, train, test = digits
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    found = report(model, train, test, PIPELINES["digits"], "cpu", linear=True)
+    assert model.training
+    assert all(tensor.equal(before[name]) for name, tensor in model.state_dict().items())
+    assert 0.3 < found.knn <= 1, "pixels seen through random filters tell digits apart"
+    assert found.linear_final is not None
+    assert found.linear_best is not None
+    assert 0 < found.linear_final <= found.linear_best <= 1
+    assert 1 < found.rank < 32
+    assert found.seconds > 0
+    quick = report(model.eval(), train, test, PIPELINES["digits"], "cpu")
+    assert (quick.knn, quick.linear_final, quick.linear_best) == (found.knn, None, None)
+    assert not model.training
+    model.train()
+
+
+def test_embeddings_do_not_depend_on_the_batch(digits: tuple[Siamese, Dataset, Dataset]) -> None:
+    model, train, _ = digits
+    model.eval()
+    whole = embed(model.features, train, PIPELINES["digits"], "cpu", batch=300)
+    model.train()
+    assert whole.shape == (300, 32)
+    parts: dict[str, Any] = {"dataset": train, "pipeline": PIPELINES["digits"], "device": "cpu", "batch": 7}
+    model.eval()
+    assert torch.allclose(embed(model.features, **parts), whole, rtol=1e-4, atol=1e-5)
+    by_hand = model.features(plain(train.pixels[:5], PIPELINES["digits"])).detach()
+    model.train()
+    assert torch.allclose(whole[:5], by_hand, rtol=1e-4, atol=1e-5)
+    assert not torch.allclose(embed(model.features, **parts), whole, rtol=1e-2), (
+        "in training mode each batch has its own"
+    )
+    with pytest.raises(ValueError, match="batch must be at least 1, got 0"):
+        embed(model.features, train, PIPELINES["digits"], "cpu", batch=0)
+
+
+def test_how_seldom_to_look() -> None:
+    assert epochs_between(50_000, 60_000) == 4
+    assert epochs_between(105_000, 13_000) == 1
+    assert epochs_between(5_000, 15_000) == 10
+    for trained, evaluated in [(5_000, 15_000), (777, 12_345)]:
+        every = epochs_between(trained, evaluated)
+        assert evaluated <= 0.05 * 6 * trained * every * (1 + 1e-9)
+        assert every == 1 or evaluated > 0.05 * 6 * trained * (every - 1)

@@ -1,0 +1,222 @@
+"""Objectives on random embeddings: against the formulas of the papers and of the released code, written out with plain sums."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from sslbook import losses
+from sslbook.training.objectives import OBJECTIVES, needs_clean, objective
+from sslbook.training.siamese import Outputs
+
+N, D = 9, 6
+
+
+def embeddings(seed: int = 0, dtype: torch.dtype = torch.float64) -> Outputs:
+    generator = torch.Generator().manual_seed(seed)
+    drawn = torch.randn(7, N, D, generator=generator, dtype=torch.float64)
+    drawn[1] = drawn[0] + 0.7 * drawn[1]  # two views of an image are alike
+    return Outputs(*(part.to(dtype).requires_grad_() for part in drawn))
+
+
+def cosines(out: Outputs) -> tuple[Tensor, Tensor]:
+    """Of 2N embeddings: their positive partner's, and the (2N, 2N) matrix, as the released code has them."""
+    z = torch.cat([out.z1, out.z2])
+    matrix = F.cosine_similarity(z[:, None], z[None], dim=2)
+    return torch.cat([matrix.diagonal(N), matrix.diagonal(-N)]), matrix
+
+
+def others(matrix: Tensor) -> Tensor:
+    """Entries of neither the diagonal nor the partners: (2N, 2N - 2)."""
+    keep = ~torch.eye(N, dtype=torch.bool).repeat(2, 2)
+    return matrix[keep].view(2 * N, 2 * N - 2)
+
+
+def nt_xent(out: Outputs, tau: float) -> Tensor:
+    positive, matrix = cosines(out)
+    logits = torch.cat([positive[:, None], others(matrix)], 1) / tau
+    return F.cross_entropy(logits, torch.zeros(2 * N, dtype=torch.int64))
+
+
+def released_beta(out: Outputs, tau: float, beta: float) -> Tensor:
+    return (nt_xent(out, tau) - beta * cosines(out)[0].mean() / tau) / (1 + beta)
+
+
+def released_exact(out: Outputs, tau: float, beta: float = 0.0) -> Tensor:
+    positive, matrix = cosines(out)
+    r_pos, r_neg = 1 - positive, 1 - others(matrix)
+    w = (-r_neg.detach() / tau).exp()
+    w = w / (1 + w) / tau / (2 * N - 2)
+    return (w.sum(1) * r_pos - (w * r_neg).sum(1)).mean() + beta * (w.sum(1) * r_pos).mean()
+
+
+def printed_exact(out: Outputs, tau: float) -> Tensor:
+    """Eq. 7, by loops over anchors and negatives."""
+    assert out.clean is not None
+    z, clean = F.normalize(torch.cat([out.z1, out.z2]), dim=1), F.normalize(torch.cat([out.clean] * 2), dim=1).detach()
+    terms = []
+    for i in range(2 * N):
+        r_pos = 0.5 * (z[i] - z[(i + N) % (2 * N)]).square().sum()
+        for k in range(2 * N):
+            if k % N != i % N:
+                r_clean = 0.5 * (clean[i] - clean[k]).square().sum()
+                xi = 1 / (tau * (1 + (r_clean / tau).exp()))
+                terms.append(xi * (r_pos - 0.5 * (z[i] - z[k]).square().sum()))
+    return torch.stack(terms).sum() / (2 * N)
+
+
+def by_hand_byol(out: Outputs) -> Tensor:
+    p1, p2, t1, t2 = (F.normalize(part, dim=1) for part in (out.p1, out.p2, out.t1, out.t2))
+    return (-2 * (p1 * t2).sum(1) - 2 * (p2 * t1).sum(1)).mean()
+
+
+def by_hand_quadratic(out: Outputs) -> Tensor:
+    z1, z2 = F.normalize(out.z1, dim=1), F.normalize(out.z2, dim=1)
+    own = 0.5 * (z1[:, None] - z1[None]).square().sum(2)
+    return 0.5 * (z1 - z2).square().sum(1).mean() - own.sum() / N**2
+
+
+def by_hand_triplet(out: Outputs, tau: float, margin: float) -> Tensor:
+    positive, matrix = cosines(out)
+    gap = (others(matrix) - positive[:, None] + margin) / tau
+    return (tau * gap.exp().log1p()).mean()
+
+
+CASES: list[tuple[str, dict[str, Any], Any]] = [
+    ("info_nce", {}, lambda out: nt_xent(out, 0.5)),
+    ("info_nce", {"tau": 0.07}, lambda out: nt_xent(out, 0.07)),
+    ("beta", {"beta": -0.5}, lambda out: released_beta(out, 0.5, -0.5)),
+    ("beta", {"beta": 0.2, "tau": 0.3}, lambda out: released_beta(out, 0.3, 0.2)),
+    ("beta", {"beta": 0.2, "form": "printed"}, lambda out: nt_xent(out, 0.5) + 0.2 * (1 - cosines(out)[0]).mean()),
+    ("exact", {}, lambda out: released_exact(out, 0.5)),
+    ("exact", {"beta": 0.3, "tau": 0.2}, lambda out: released_exact(out, 0.2, 0.3)),
+    ("exact", {"weights": "clean", "over": "sum"}, lambda out: printed_exact(out, 0.5)),
+    ("simple", {}, lambda out: (1 - cosines(out)[0]).mean() - (1 - others(cosines(out)[1])).mean()),
+    ("simple", {"beta": 0.4}, lambda out: 1.4 * (1 - cosines(out)[0]).mean() - (1 - others(cosines(out)[1])).mean()),
+    ("triplet", {}, lambda out: by_hand_triplet(out, 0.5, 0.0)),
+    ("triplet", {"tau": 0.1, "margin": 0.3}, lambda out: by_hand_triplet(out, 0.1, 0.3)),
+    ("quadratic", {}, by_hand_quadratic),
+    ("byol", {"stop_gradient": False}, by_hand_byol),
+    ("byol", {}, lambda out: by_hand_byol(out._replace(t1=out.t1.detach(), t2=out.t2.detach()))),
+]
+
+
+def gradients(value: Tensor, out: Outputs) -> Tensor:
+    leaves = [part for part in out if part is not None]
+    return torch.cat(torch.autograd.grad(value, leaves, materialize_grads=True, allow_unused=True))
+
+
+@pytest.mark.parametrize(("name", "settings", "formula"), CASES)
+def test_values_and_gradients_are_the_formulas(name: str, settings: dict[str, Any], formula: Any) -> None:
+    for seed in range(5):
+        out = embeddings(seed)
+        found, wanted = objective(name, **settings)(out), formula(out)
+        assert found.shape == ()
+        assert abs(found - wanted) < 1e-12 * max(1.0, abs(wanted))
+        expected = gradients(wanted, out)
+        assert float((gradients(found, out) - expected).abs().max()) < 1e-12 * max(1.0, float(expected.abs().max()))
+
+
+BROKEN: list[tuple[str, dict[str, Any], Any]] = [
+    ("info_nce", {}, lambda out: nt_xent(out, 0.4)),
+    ("beta", {"beta": -0.5}, lambda out: nt_xent(out, 0.5) + 0.5 * cosines(out)[0].mean()),
+    ("exact", {}, lambda out: (2 * N - 2) * released_exact(out, 0.5)),
+    ("exact", {"weights": "clean", "over": "sum"}, lambda out: (2 * N - 2) * released_exact(out, 0.5)),
+    ("byol", {}, by_hand_byol),
+    ("quadratic", {}, lambda out: (1 - cosines(out)[0]).mean() - (1 - others(cosines(out)[1])).mean()),
+    ("triplet", {"margin": 0.3}, lambda out: by_hand_triplet(out, 0.5, 0.0)),
+]
+
+
+@pytest.mark.parametrize(("name", "settings", "formula"), BROKEN)
+def test_another_formula_is_seen(name: str, settings: dict[str, Any], formula: Any) -> None:
+    out = embeddings()
+    found = gradients(objective(name, **settings)(out), out)
+    assert float((found - gradients(formula(out), out)).abs().max()) > 1e-3 * float(found.abs().max())
+
+
+def test_they_are_the_losses_of_the_book() -> None:
+    out = embeddings()
+    pairs = losses.pair_distances(out.z1, out.z2, normalize=True)
+    assert objective("info_nce", tau=0.2)(out).equal(losses.info_nce(*pairs, tau=0.2).mean())
+    assert objective("triplet", tau=0.2)(out).equal(losses.soft_triplet(*pairs, tau=0.2).mean())
+    assert objective("simple", beta=0.1)(out).equal(losses.simple(*pairs, beta=0.1).mean())
+
+
+@pytest.mark.parametrize(("form", "total"), [("printed", -0.5), ("released", -0.5 / (0.5 * 0.5))])
+def test_the_partials_of_the_two_betas(form: str, total: float) -> None:
+    """Section 4.2 asks for partials that add up to beta; the released loss's add up to beta / (tau (1 + beta)).
+
+    A common factor on all distances of one anchor moves the loss by the sum of partials times distances; here by a shift.
+    """
+    out = embeddings()
+    pairs = losses.pair_distances(out.z1, out.z2, normalize=True)
+
+    def loss(r_pos: Tensor, r_neg: Tensor) -> Tensor:
+        nce = losses.info_nce(r_pos, r_neg, 0.5)
+        return (nce - 0.5 * (r_pos - 1) / 0.5) / 0.5 if form == "released" else nce - 0.5 * r_pos
+
+    found = losses.partials(loss, *pairs)
+    assert torch.allclose(found.pos + found.neg.sum(-1), torch.tensor(total, dtype=torch.float64), atol=1e-12)
+    assert objective("beta", beta=-0.5, form=form)(out).item() == pytest.approx(loss(*pairs).mean().item(), rel=1e-12)
+
+
+def test_collapsed_and_distant_embeddings_have_finite_gradients() -> None:
+    for name in OBJECTIVES:
+        out = Outputs(*(torch.ones(N, D).requires_grad_() for _ in range(7)))
+        value = objective(name)(out)
+        assert value.isfinite()
+        assert gradients(value, out).isfinite().all()
+    out = embeddings(dtype=torch.float32)
+    sharp = objective("info_nce", tau=1e-4)(out)
+    assert gradients(sharp, out).isfinite().all()
+
+
+def test_byol_reaches_its_ends() -> None:
+    out = embeddings()
+    same = out._replace(p1=out.t2.detach(), p2=3 * out.t1.detach())
+    assert objective("byol")(same).item() == pytest.approx(-4)
+    assert objective("byol")(same._replace(p1=-out.t2, p2=-out.t1)).item() == pytest.approx(4)
+
+
+def test_a_large_batch_takes_no_cube_of_memory() -> None:
+    """512 images: (2N)^2 x D numbers would be half a gigabyte; none of the tensors kept for the backward pass is near it."""
+    out = Outputs(*(torch.randn(512, 128).requires_grad_() for _ in range(6)))
+    sizes: list[int] = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: sizes.append(x.numel()) or x, lambda x: x):  # type: ignore[func-returns-value]
+        objective("info_nce")(out).backward()
+    assert max(sizes) <= 1024**2
+
+
+BAD: list[tuple[str, dict[str, Any], str]] = [
+    ("infonce", {}, "objective must be one of info_nce, .*, got 'infonce'; did you mean 'info_nce'?"),
+    ("info_nce", {"temperature": 1}, "info_nce takes tau; got 'temperature'"),
+    ("quadratic", {"tau": 1}, "quadratic takes no settings; got 'tau'"),
+    ("info_nce", {"tau": 0}, "tau must be above 0, got 0"),
+    ("simple", {"beta": math.nan}, "beta must be a finite number, got nan"),
+    ("beta", {"beta": -1.0}, "beta must be above -1, since the released loss divides by 1 \\+ beta, got -1.0"),
+    ("beta", {"form": "corrected"}, "form must be one of released, printed, got 'corrected'"),
+    ("exact", {"weights": "cleaned"}, "weights must be one of augmented, clean, got 'cleaned'; did you mean 'clean'?"),
+    ("exact", {"over": "max"}, "over must be one of mean, sum, got 'max'"),
+    ("triplet", {"margin": -1}, "margin must be at least 0, got -1"),
+    ("byol", {"stop_gradient": 1}, "stop_gradient must be true or false, got 1"),
+]
+
+
+@pytest.mark.parametrize(("name", "settings", "sentence"), BAD)
+def test_what_makes_no_objective_is_refused(name: str, settings: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        objective(name, **settings)
+
+
+def test_clean_weights_need_clean_images() -> None:
+    assert needs_clean("exact", weights="clean")
+    assert not needs_clean("exact")
+    assert not needs_clean("info_nce")
+    with pytest.raises(ValueError, match="un-augmented images"):
+        objective("exact", weights="clean")(embeddings()._replace(clean=None))

@@ -1,0 +1,73 @@
+"""The recorded run of the chapter, made small enough for a test."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from sslbook.book.records import RECORDERS, plain
+from sslbook.training import recorded
+from sslbook.training.presets import presets
+from sslbook.training.recorded import RUNS, SMALL, settings_of
+
+DIGITS = (
+    "dataset=digits",
+    "pipeline=digits",
+    "networks.channels=1",
+    "networks.width=2",
+    "networks.projector_hidden=8",
+    "networks.projector_out=8",
+    "networks.predictor_hidden=8",
+    "subset=128",
+    "batch=64",
+    "epochs=2",
+    "evaluate=1",
+    "probes=2",
+)
+
+
+def test_the_record_can_be_made() -> None:
+    assert RECORDERS["training-cifar10"] == "sslbook.training.recorded:cifar10_values"
+
+
+def test_what_is_compared_differs_in_what_its_name_says() -> None:
+    small = {name: settings_of(name, 0) for name in RUNS}
+    assert {s.subset for s in small.values()} == {5000}
+    assert {(s.epochs, s.batch, s.shuffle) for s in small.values()} == {(10, 128, True)}
+    assert len({s.hash() for s in small.values()}) == len(RUNS)
+    assert small["simple"].numbers == {}
+    assert small["byol, no predictor"].networks.predictor == 0
+    through = small["byol, gradient through the target"]
+    assert (through.networks.target, through.numbers) == (None, {"stop_gradient": False})
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_curves_last_numbers_and_pictures(workers: int) -> None:
+    names = ("info_nce", "simple", "byol, no predictor") if workers == 1 else ("info_nce",)
+    values = plain(recorded.cifar10_values([3, 4], changes=DIGITS, names=names, workers=workers, device="cpu"))
+    json.dumps(values, allow_nan=False)
+    assert values["epochs"] == [0, 1, 2]
+    assert set(values["runs"]) == set(names)
+    for curves in values["runs"].values():
+        assert curves["loss"][0] == [None, None]
+        assert all(len(row) == 2 and None not in row for row in curves["knn"])
+    assert set(values["last"]["info_nce"]) == {"knn", "linear", "linear_best", "rank", "seconds"}
+    shown = values["pictures"]["info_nce"]
+    assert len(shown["filters"]) == 2
+    assert len(shown["queries"]) == len(shown["neighbours"]) == 10
+    assert shown["query_labels"] == list(range(10))
+    assert all(len(row) == recorded.NEIGHBOURS for row in shown["neighbours"])
+
+
+def test_neighbours_are_named_by_their_places_in_the_whole_file() -> None:
+    values = recorded.cifar10_values([0], changes=DIGITS, names=("info_nce",), workers=1, device="cpu")
+    whole = recorded.datasets.load("digits", "train")
+    shown = values["pictures"]["info_nce"]
+    labels = [[int(whole.labels[i]) for i in row] for row in shown["neighbours"]]
+    assert labels == shown["neighbour_labels"]
+
+
+def test_small_is_what_two_cores_do_in_minutes() -> None:
+    assert {"subset=5000", "networks.width=16"} <= set(SMALL)
+    assert settings_of("info_nce", 0).hash() == presets()["cifar10-small"].settings.hash()

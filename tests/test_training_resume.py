@@ -1,0 +1,202 @@
+"""A run that is killed and goes on is the run that was never killed, bit for bit; and what stops a run leaves it whole."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from sslbook.training import checkpoints, logs, trainer
+from sslbook.training.runs import run_of
+from sslbook.training.trainer import Diverged, train
+
+ROOT = Path(__file__).resolve().parents[1]
+TINY = (
+    "networks.width=2",
+    "networks.projector_hidden=8",
+    "networks.projector_out=8",
+    "subset=128",
+    "batch=64",
+    "evaluate=2",
+)
+
+
+@pytest.fixture(scope="module")
+def data() -> tuple:
+    return trainer.load_data(run_of("digits-simclr-nce", seed=0, changes=TINY).settings)
+
+
+def settings(*changes: str, preset: str = "digits-simclr-nce", epochs: int = 2) -> trainer.Settings:
+    return run_of(preset, seed=0, epochs=epochs, changes=(*TINY, *changes)).settings
+
+
+def test_killed_twenty_times_and_still_the_same_bit_for_bit(tmp_path: Path) -> None:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "tests" / "training_killed.py"), str(tmp_path), "20"],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env=environment,
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["killed"] == 20
+    assert found["steps"] == [48, 48]
+    assert found["apart"] == 0.0
+    assert found["broken"] > 1e-6  # without the optimiser's momentum
+
+
+def test_a_run_stopped_and_resumed_tells_the_same_story(tmp_path: Path, data: tuple) -> None:
+    whole = train(settings(), tmp_path / "whole", data=data, device="cpu", quiet=True)
+    half = train(settings(), tmp_path / "parts", data=data, device="cpu", quiet=True, stop_after=3)
+    assert (half.step, half.finished) == (3, False)
+    assert not (tmp_path / "parts" / trainer.RESULT).exists()
+    rest = train(settings(), tmp_path / "parts", data=data, device="cpu", quiet=True)
+    assert rest.finished
+    assert [row["loss"] for row in rest.rows[1:]] == [row["loss"] for row in whole.rows[1:]]
+    assert [row["epoch"] for row in logs.read_csv(tmp_path / "parts" / "log.csv")] == [0, 1, 2]
+    result = json.loads((tmp_path / "parts" / trainer.RESULT).read_text())
+    assert result["hash"] == settings().hash()
+    assert result["rows"][-1]["linear"] == whole.at(2)["linear"]
+    again = train(settings(), tmp_path / "parts", data=data, device="cpu", quiet=True)  # nothing is left to do
+    assert again.rows == rest.rows
+
+
+def test_a_longer_run_goes_on_where_the_shorter_one_ended(tmp_path: Path, data: tuple) -> None:
+    steady = ("schedule=released", "evaluate=0")
+    whole = train(settings(*steady, epochs=3), tmp_path / "whole", data=data, device="cpu", quiet=True)
+    train(settings(*steady, epochs=1), tmp_path / "parts", data=data, device="cpu", quiet=True)
+    longer = train(settings(*steady, epochs=3), tmp_path / "parts", data=data, device="cpu", quiet=True)
+    assert [row["epoch"] for row in longer.rows] == [1, 2, 3]
+    one, other = whole.model.state_dict(), longer.model.state_dict()
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_a_damaged_checkpoint_is_passed_over_by_name(
+    tmp_path: Path, data: tuple, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = train(settings(), tmp_path / "whole", data=data, device="cpu", quiet=True)
+    train(settings(), tmp_path / "parts", data=data, device="cpu", quiet=True, stop_after=3, save_every=1)
+    newest = tmp_path / "parts" / "step-000000003.pt"
+    newest.write_bytes(newest.read_bytes()[:-1])
+    rest = train(settings(), tmp_path / "parts", data=data, device="cpu")
+    said = capsys.readouterr().err
+    assert "step-000000003.pt is truncated or altered" in said
+    assert "going on after step 2 of 4" in said
+    one, other = whole.model.state_dict(), rest.model.state_dict()
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_another_runs_folder_is_refused(tmp_path: Path, data: tuple) -> None:
+    train(settings(), tmp_path, data=data, device="cpu", quiet=True, stop_after=1)
+    with pytest.raises(ValueError, match=r"holds another run: settings .* with seed 0, and this is .*; choose another"):
+        train(settings("rate=0.5"), tmp_path, data=data, device="cpu", quiet=True)
+    fresh = train(settings("rate=0.5"), tmp_path, data=data, device="cpu", quiet=True, resume=False)
+    assert fresh.finished
+
+
+def test_a_run_that_diverges_stops_says_where_and_keeps_its_checkpoint(tmp_path: Path, data: tuple) -> None:
+    wild = settings("optimizer=sgd", "rate=1e25", "schedule=constant", "evaluate=0", epochs=4)
+    with pytest.raises(
+        Diverged, match=r"(the loss is (nan|inf) at|a weight is no finite number after) step \d; the last"
+    ):
+        train(wild, tmp_path, data=data, device="cpu", quiet=True, save_every=1)
+    assert not (tmp_path / trainer.RESULT).exists()
+    good = checkpoints.latest(tmp_path, pytest.fail)
+    if good is not None:
+        assert all(value.isfinite().all() for value in good["model"].values())
+
+
+def test_a_loss_that_is_no_number_is_named_by_its_step() -> None:
+    state = trainer.State(torch.nn.Linear(1, 1), None, torch.zeros(10), step=37)  # type: ignore[arg-type]
+    losses = torch.zeros(7)
+    trainer.check(losses, state)
+    losses[4] = torch.nan
+    with pytest.raises(Diverged, match="the loss is nan at step 35;"):
+        trainer.check(losses, state)
+    with torch.no_grad():
+        state.model.weight.fill_(torch.inf)  # type: ignore[operator]
+    with pytest.raises(Diverged, match="a weight is no finite number after step 37;"):
+        trainer.check(torch.zeros(7), state)
+
+
+@pytest.mark.parametrize(
+    ("changes", "options", "sentence"),
+    [
+        (("batch=200",), {}, "batch must be at most the 128 images there are, got 200"),
+        ((), {"device": "gpu"}, "device must be cpu, cuda or cuda:N, got 'gpu'"),
+        ((), {"stop_after": 0}, "stop_after must be at least 1, got 0"),
+        ((), {"save_every": -1}, "save_every must be at least 1, got -1"),
+        (("capture=graph",), {"device": "cpu"}, "capture must be none or compile on cpu with 1 processes, got 'graph'"),
+    ],
+)
+def test_what_cannot_be_run_gets_a_sentence(
+    tmp_path: Path, data: tuple, changes: tuple, options: dict, sentence: str
+) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        train(settings(*changes), tmp_path, data=data, quiet=True, **options)
+
+
+def test_half_precision_trains_and_looks_at_whole_numbers(tmp_path: Path, data: tuple) -> None:
+    low = train(settings("precision=bfloat16", "evaluate=0"), tmp_path / "low", data=data, device="cpu", quiet=True)
+    full = train(settings("precision=float32", "evaluate=0"), tmp_path / "full", data=data, device="cpu", quiet=True)
+    assert low.at(1)["loss"] == pytest.approx(full.at(1)["loss"], rel=0.02)
+    assert low.at(1)["loss"] != full.at(1)["loss"]
+    assert {weights.dtype for weights in low.model.parameters()} == {torch.float32}
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("capture", ["graph", "compile", "both"])
+def test_a_captured_step_is_the_eager_one(tmp_path: Path, data: tuple, capture: str) -> None:
+    """Also where the last batch of an epoch is not full, and where the run is resumed."""
+    asked = ("precision=float32", "evaluate=0", "batch=48", "drop_last=false", "shuffle=true")
+    eager = train(settings("capture=none", *asked), tmp_path / "eager", data=data, device="cuda", quiet=True)
+    held = settings(f"capture={capture}", *asked)
+    train(held, tmp_path / "held", data=data, device="cuda", quiet=True, stop_after=2)
+    captured = train(held, tmp_path / "held", data=data, device="cuda", quiet=True)
+    assert [row["loss"] for row in captured.rows] == pytest.approx([row["loss"] for row in eager.rows], rel=1e-3)
+    one, other = eager.model.state_dict(), captured.model.state_dict()
+    for name, value in one.items():
+        assert torch.allclose(value.float(), other[name].float(), rtol=1e-2, atol=1e-3), name
+
+
+def test_views_and_orders_are_functions_of_the_step(data: tuple) -> None:
+    from sslbook.training import rules
+
+    shuffled = replace(settings(), shuffle=True)
+    assert torch.equal(rules.epoch_order(shuffled, 100, 3), rules.epoch_order(shuffled, 100, 3))
+    assert not torch.equal(rules.epoch_order(shuffled, 100, 3), rules.epoch_order(shuffled, 100, 4))
+    assert sorted(rules.epoch_order(shuffled, 100, 3).tolist()) == list(range(100))
+    still = replace(settings(), shuffle=False)
+    assert torch.equal(rules.epoch_order(still, 100, 3), torch.arange(100))
+    index, one, two = rules.share(shuffled, torch.arange(8), 5)
+    again = rules.share(shuffled, torch.arange(8), 5)
+    assert torch.equal(one, again[1])
+    assert not torch.equal(one, two)
+    assert not torch.equal(one, rules.share(shuffled, torch.arange(8), 6)[1])
+    assert index.tolist() == list(range(8))
+
+
+def test_processes_share_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    from sslbook.training import distributed, rules
+
+    whole = rules.share(settings(), torch.arange(8), 5)
+    parts = []
+    monkeypatch.setattr(distributed, "world", lambda: 2)
+    for rank in (0, 1):
+        monkeypatch.setattr(distributed, "rank", lambda rank=rank: rank)
+        parts.append(rules.share(settings(), torch.arange(8), 5))
+    for number, all_rows in enumerate(whole):
+        assert torch.equal(torch.cat([part[number] for part in parts]), all_rows)
+    with pytest.raises(ValueError, match="batch must be a multiple of the 2 processes, got 63"):
+        rules.steps_per_epoch(settings("batch=63"), 128)
+    with pytest.raises(ValueError, match="drop_last must be true here: the last batch of 1 can't be shared by 2"):
+        rules.steps_per_epoch(settings("drop_last=false"), 129)

@@ -1,0 +1,313 @@
+"""Presets, runs on disk, tables beside the paper's numbers, and the command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sslbook import cli, shipped
+from sslbook.training import cluster, logs, runs, show, trainer
+from sslbook.training.presets import presets, sheets
+from sslbook.training.runs import Run, run_of, runs_of
+
+ROOT = Path(__file__).resolve().parents[1]
+TINY = ("networks.width=2", "networks.projector_hidden=8", "networks.projector_out=8", "subset=128", "batch=64")
+DIGITS = ("dataset=digits", "split=train", "pipeline=digits", "networks.channels=1", "networks.stem=cifar", *TINY)
+SET = [part for change in DIGITS for part in ("--set", change)]
+
+# -- presets ----------------------------------------------------------------------------------------------------------
+
+
+def test_every_cell_of_every_table_has_its_preset() -> None:
+    names = {"A-Tab2", "A-Tab3"} | {f"B-Tab{n}-{data}" for n in (3, 4, 5, 7, 8, 9, 10) for data in ("stl10", "cifar10")}
+    assert set(sheets()) == names
+    assert names <= set(cli.TABLES)
+    for sheet in sheets().values():
+        for cell in sheet.cells:
+            assert cell.preset in presets(), cell
+            assert cell.epochs <= presets()[cell.preset].settings.epochs
+    in_tables = {cell.preset for sheet in sheets().values() for cell in sheet.cells}
+    assert set(presets()) - in_tables == {"digits-simclr-nce", "digits-byol", "cifar10-small"}
+
+
+def test_the_tables_carry_the_papers_numbers() -> None:
+    for name, sheet in sheets().items():
+        raw = shipped.printed(name.removesuffix("-stl10").removesuffix("-cifar10"))
+        count = 1 if raw["source"].startswith("Table 5") else len(raw["rows"])
+        means = [value for row in raw["mean"][:count] for value in row]
+        assert [cell.mean for cell in sheet.cells] == ([None] * len(means) if "cifar10" in name else means)
+    second = {cell.label: cell for cell in sheets()["A-Tab2"].cells}
+    cell = second["STL-10, InfoNCE; 500 epochs"]
+    assert (cell.mean, cell.std, cell.preset, cell.epochs) == (83.82, 0.11, "stl10-simclr-nce", 500)
+    third = {cell.label: cell for cell in sheets()["A-Tab3"].cells}
+    assert third["CIFAR-10, β = −0.5; 100 epochs"].preset == "cifar10-simclr-beta-minus-0.5"
+
+
+def test_presets_are_the_released_settings() -> None:
+    """The protocols by their facts: see the chapter's list of what the released code does."""
+    nce = presets()["cifar10-simclr-nce"].settings
+    assert (nce.optimizer, nce.rate, nce.batch, nce.shuffle, nce.drop_last) == ("adam", 0.01, 128, False, True)
+    assert (nce.schedule, nce.numbers, nce.probes) == ("released", {"tau": 0.5}, (100, 300, 500))
+    stl = presets()["stl10-simclr-exact-noise"].settings
+    assert (stl.rate, stl.split, stl.networks.stem, stl.objective, stl.noise) == (
+        1e-3,
+        "train+unlabeled",
+        "stl",
+        "exact",
+        0.01,
+    )
+    assert presets()["cifar10-simclr-beta-minus-0.5"].settings.numbers == {"tau": 0.5, "beta": -0.5}
+    byol = presets()["stl10-byol"].settings
+    assert (byol.optimizer, byol.rate, byol.momentum, byol.decay, byol.schedule) == ("sgd", 0.03, 0.9, 4e-4, "constant")
+    assert (byol.shuffle, byol.drop_last, byol.epochs, byol.ema) == (True, False, 100, 0.996)
+    assert (byol.networks.predictor, byol.networks.target, byol.networks.target_init) == (2, "ema", "own")
+    assert presets()["stl10-byol-noema"].settings.networks.target is None
+    bare = presets()["stl10-byol-bare"].settings.networks
+    assert (bare.predictor, bare.projector_norm, bare.target) == (0, None, None)
+    assert presets()["stl10-byol-norm-xmean-std"].settings.networks.predictor_norm == ("detach", "normal")
+    linear = presets()["stl10-byol-noema-linear-nobn-0.02"].settings
+    assert (linear.networks.predictor, linear.networks.predictor_norm, linear.reset) == (1, None, 0)
+    assert linear.networks.predictor_range == (0.0, 0.02)
+    assert linear.networks.projector_norm == ("normal", "normal")
+    assert presets()["stl10-byol-linear-0.02"].settings.reset == 10
+    small = presets()["stl10-byol-small-0.03-reset-5"].settings
+    assert (small.rate, small.reset, small.networks.predictor_range) == (0.02, 5, (-0.03, 0.03))
+
+
+def test_no_two_presets_are_the_same_run() -> None:
+    """But for BatchNorm with both parts, which Table 4 builds from another layer."""
+    hashes = {}
+    for name, preset in presets().items():
+        hashes.setdefault(preset.settings.hash(), []).append(name)
+    assert [names for names in hashes.values() if len(names) > 1] == []
+
+
+def test_a_preset_tells_its_command_its_accuracy_and_its_time() -> None:
+    text = presets()["cifar10-simclr-nce"].text()
+    assert "sslbook train cifar10-simclr-nce --seed 1" in text
+    assert "A-Tab2: 84.20 ± 0.09 % after 100 epochs" in text
+    assert re.search(r"500 epochs: estimated at \d+ minutes on one H200", text)
+    assert "The papers print no accuracy for it." in presets()["cifar10-byol-noema"].text()
+
+
+# -- runs -------------------------------------------------------------------------------------------------------------
+
+
+def done(run: Run, root: Path, rows: list[logs.Row]) -> None:
+    folder = run.folder(root)
+    folder.mkdir(parents=True)
+    (folder / trainer.RESULT).write_text(json.dumps({"rows": rows, "hash": run.settings.hash()}))
+
+
+def test_a_folder_is_named_by_preset_seed_and_hash(tmp_path: Path) -> None:
+    run = run_of("cifar10-byol", seed=3)
+    assert run.folder(tmp_path).name == f"cifar10-byol-s3-{run.settings.hash()}"
+    assert run_of("cifar10-byol", seed=3, epochs=5).folder(tmp_path) == run.folder(tmp_path)  # its beginning
+    assert run_of("cifar10-byol", seed=3, changes=["rate=0.1"]).folder(tmp_path) != run.folder(tmp_path)
+
+
+def test_finished_runs_are_known_and_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trainer, "train", lambda *a, **k: pytest.fail("it was finished"))
+    run = run_of("cifar10-byol", seed=3, epochs=7)
+    assert not run.finished(tmp_path)
+    done(run, tmp_path, [{"epoch": 7, "linear": 0.5, "linear_best": 0.6}])
+    assert run.finished(tmp_path)
+    run.go(tmp_path)
+    assert not run_of("cifar10-byol", seed=3, epochs=8).finished(tmp_path)
+    (run.folder(tmp_path) / trainer.RESULT).write_text("{}")
+    with pytest.raises(ValueError, match=r"result\.json is not the result of a run"):
+        run.finished(tmp_path)
+
+
+def test_fewer_epochs_leave_out_the_later_probes() -> None:
+    assert run_of("cifar10-simclr-nce", seed=0, epochs=300).settings.probes == (100, 300)
+    with pytest.raises(ValueError, match=r"there is no preset 'cifar-simclr-nce'; did you mean cifar10-simclr-nce"):
+        run_of("cifar-simclr-nce", seed=0)
+
+
+def test_a_table_needs_each_run_once() -> None:
+    wanted = runs_of(sheets()["A-Tab2"], [1, 2])
+    assert len(wanted) == 12
+    assert {run.settings.epochs for run in wanted} == {500}
+    assert {run.settings.epochs for run in runs_of(sheets()["A-Tab2"], [1], epochs=100)} == {100}
+
+
+def test_where_runs_lie(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("SSLBOOK_RUNS", str(tmp_path / "here"))
+    assert runs.runs_folder() == tmp_path / "here"
+    assert runs.runs_folder(tmp_path / "there") == tmp_path / "there"
+    monkeypatch.delenv("SSLBOOK_RUNS")
+    monkeypatch.chdir(tmp_path)
+    assert runs.runs_folder() == tmp_path / "runs"
+
+
+# -- tables -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_table_shows_paper_ours_and_difference_and_says_what_is_missing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for seed, best in ((1, 0.84), (2, 0.85)):
+        rows = [{"epoch": 100, "linear": best - 0.01, "linear_best": best}, {"epoch": 500, "linear": None}]
+        done(run_of("cifar10-simclr-nce", seed=seed), tmp_path, rows)
+    assert cli.main(["table", "A-Tab2", "--folder", str(tmp_path), "--seeds", "2"]) == 0
+    out = capsys.readouterr().out
+    assert "Table 2 of [tian2020]" in out
+    line = next(line for line in out.splitlines() if line.startswith("CIFAR-10, InfoNCE; 100 epochs"))
+    assert line.split()[-5:] == ["84.20±0.09", "84.50±0.71", "+0.30", "83.50±0.71", "2"]
+    assert re.search(r"CIFAR-10, InfoNCE; 300 epochs +87\.57±0\.31 +no run", out)
+    assert "10 runs of 12 not made yet: sslbook table A-Tab2 --run makes them." in out
+
+    assert cli.main(["table", "A-Tab2", "--folder", str(tmp_path), "--seeds", "2", "--json"]) == 0
+    cells = {cell["cell"]: cell for cell in json.loads(capsys.readouterr().out)["cells"]}
+    assert cells["CIFAR-10, InfoNCE; 100 epochs"]["best"] == [0.84, 0.85]
+    assert cells["STL-10, exact; 100 epochs"]["best"] == []
+
+    assert cli.main(["table", "A-Tab2", "--folder", str(tmp_path), "--seeds", "1", "--dry-run"]) == 0
+    out = capsys.readouterr().out
+    assert "5 runs missing." in out
+    assert str(run_of("stl10-simclr-exact", seed=1).folder(tmp_path)) in out
+
+
+def test_a_table_without_printed_numbers_is_still_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    done(run_of("cifar10-byol", seed=1), tmp_path, [{"epoch": 100, "linear": 0.5, "linear_best": 0.5}])
+    assert cli.main(["table", "B-Tab3-cifar10", "--folder", str(tmp_path), "--seeds", "1"]) == 0
+    out = capsys.readouterr().out
+    assert "here on CIFAR-10, where nothing is printed" in out
+    line = next(line for line in out.splitlines() if line.startswith("P, EMA, BN"))
+    assert line.split()[3:] == ["–", "50.00", "–", "50.00", "1"]
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")  # submitit leaves its logs open
+@pytest.mark.parametrize("how", [["--run"], ["--cluster", "debug", "--workers", "2"]])
+def test_a_table_makes_what_is_missing(
+    tmp_path: Path, how: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if "--cluster" in how:
+        pytest.importorskip("submitit")
+    sheet = replace(sheets()["B-Tab5-cifar10"], cells=sheets()["B-Tab5-cifar10"].cells[:2])
+    monkeypatch.setattr(show, "sheets", lambda: {sheet.name: sheet})
+    asked = ["table", sheet.name, *how, "--epochs", "1", "--seeds", "1", "--folder", str(tmp_path), "--device", "cpu"]
+    small = ["--set", "evaluate=0", "--set", "networks.predictor_hidden=8", "--quiet"]
+    assert cli.main([*asked, *SET, *small]) == 0
+    out = capsys.readouterr().out
+    assert "no run" not in out
+    assert "not made yet" not in out
+    assert cli.main([*asked, *SET, *small, "--dry-run"]) == 0
+    assert "0 runs missing." in capsys.readouterr().out
+
+
+def test_runs_are_dealt_out_to_workers() -> None:
+    wanted = runs_of(sheets()["A-Tab2"], [1])
+    parts = cluster.shares(wanted, 4)
+    assert sorted(run.name for part in parts for run in part) == sorted(run.name for run in wanted)
+    assert [len(part) for part in parts] == [2, 2, 1, 1]
+    assert len(cluster.shares(wanted, 100)) == 6
+    assert cluster.shares([], 3) == []
+
+
+def test_a_cluster_that_is_not_here_gets_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match="cluster must be one of local, slurm, debug, got 'pbs'"):
+        cluster.submit([], tmp_path, "pbs")
+    with pytest.raises(ValueError, match="workers must be at least 1, got 0"):
+        cluster.submit([], tmp_path, "local", workers=0)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ValueError, match="cluster must be local here, where Slurm's sbatch is not to be found"):
+        cluster.submit([], tmp_path, "slurm")
+
+
+def test_slurm_gets_an_array_with_a_gpu_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything up to the submission, with a stand-in for Slurm's own program."""
+    pytest.importorskip("submitit")
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name in ("sbatch", "srun"):
+        (programs / name).write_text('#!/bin/sh\ncp "$1" "$0.seen"\necho "Submitted batch job 12"\n')
+        (programs / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    wanted = runs_of(sheets()["A-Tab3"], [1], epochs=1)
+    done(wanted[0], tmp_path, [{"epoch": 1, "linear": 0.5, "linear_best": 0.5}])
+    jobs = cluster.submit(wanted, tmp_path, "slurm", workers=2, parameters={"slurm_partition": "gpu"})
+    script = (programs / "sbatch.seen").read_text()
+    assert len(jobs) == len(wanted) - 1
+    assert "--array=0-2%2" in script
+    assert "--gpus-per-node=1" in script
+    assert "--partition=gpu" in script
+
+
+# -- the command line -------------------------------------------------------------------------------------------------
+
+
+def test_the_list_names_every_preset(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["train", "--list"]) == 0
+    out = capsys.readouterr().out
+    assert all(re.search(rf"^{re.escape(name)} ", out, flags=re.MULTILINE) for name in presets())
+    assert cli.main(["train", "stl10-byol", "--list"]) == 0
+    assert "B-Tab3-stl10: 78.10 ± 0.30 %" in capsys.readouterr().out
+
+
+def test_a_run_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["train", "digits-simclr-nce", "--epochs", "1", "--seed", "4", "--folder", str(tmp_path)]
+    asked += [*SET, "--device", "cpu"]
+    assert cli.main(asked) == 0
+    captured = capsys.readouterr()
+    assert "digits-simclr-nce: epoch 1  loss" in captured.err
+    assert "  Changed: dataset=digits, " in captured.out
+    assert re.search(r"k-NN \d+\.\d\d % before, \d+\.\d\d % after 1 epochs; linear", captured.out)
+    assert cli.main(asked) == 0
+    assert "Finished already" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ([], "NAME is missing"),
+        (["cifar-byol"], "there is no preset 'cifar-byol'; did you mean"),
+        (["cifar-byol", "--list"], "there is no preset 'cifar-byol'; did you mean"),
+        (["digits-byol", "--set", "widht=3"], "there is no setting widht; did you mean"),
+        (["digits-byol", "--epochs", "0"], "'0' is not a whole number of at least 1"),
+        (["digits-byol", "--device", "gpu"], "device must be cpu, cuda or cuda:N, got 'gpu'"),
+    ],
+)
+def test_bad_input_gets_status_2_and_a_sentence(
+    arguments: list[str], sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["train", *arguments, "--folder", str(tmp_path)])
+    assert stop.value.code == 2
+    assert sentence in capsys.readouterr().err
+
+
+def test_a_run_that_diverges_exits_with_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    wild = ["--set", "optimizer=sgd", "--set", "rate=1e25", "--set", "schedule=constant", "--set", "evaluate=0"]
+    asked = ["train", "digits-simclr-nce", "--epochs", "2", "--folder", str(tmp_path), "--quiet", "--device", "cpu"]
+    assert cli.main([*asked, *SET, *wild]) == 1
+    assert "the last good checkpoint stays" in capsys.readouterr().err
+
+
+def test_two_processes_share_each_batch(tmp_path: Path) -> None:
+    """``--workers 2`` becomes torchrun with gloo; its run is that of one process, to float32's rounding."""
+    found = {}
+    for workers in ("1", "2"):
+        root = tmp_path / workers
+        asked = ["train", "digits-simclr-nce", "--epochs", "2", "--folder", str(root), "--workers", workers]
+        done_ = subprocess.run(
+            [sys.executable, "-m", "sslbook", *asked, *SET, "--device", "cpu", "--quiet", "--set", "evaluate=0"],
+            capture_output=True,
+            text=True,
+            timeout=300,
+            cwd=ROOT,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
+        )
+        assert done_.returncode == 0, done_.stderr
+        content = runs.read_result(next(root.iterdir()))
+        assert content is not None
+        found[workers] = [row["loss"] for row in content["rows"]]
+    assert found["2"] == pytest.approx(found["1"], rel=1e-4)
