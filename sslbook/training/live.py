@@ -30,7 +30,7 @@ RUNS: dict[str, tuple[str, tuple[str, ...]]] = {
     "SimCLR": ("digits-simclr-nce", SIMCLR),
     "BYOL": ("digits-byol", BYOL),
     "BYOL, no predictor": ("digits-byol", (*BYOL, "networks.predictor=0")),
-    "BYOL, no stop-gradient": ("digits-byol", (*BYOL, "networks.target=none", "numbers.stop_gradient=false")),
+    "BYOL, no EMA, no stop-gradient": ("digits-byol", (*BYOL, "networks.target=none", "numbers.stop_gradient=false")),
 }
 """What the page trains: the preset that each begins with, and what is changed in it."""
 
