@@ -95,15 +95,25 @@ def test_orders_are_uniform_and_factors_lie_in_their_ranges() -> None:
     numbers = draws(CIFAR, 24_000, 0, 0, 0)[:, augment.JITTER]
     counts = jitter.order_of(numbers).bincount(minlength=24)
     assert stats.chisquare(counts.numpy()).pvalue > RARE
-    assert (
-        stats.chisquare((counts * torch.linspace(0.9, 1.1, 24)).numpy() * 24_000 / 24_000, sum_check=False).pvalue
-        < RARE
-    )
+    assert stats.chisquare((counts * torch.linspace(0.9, 1.1, 24)).numpy()).pvalue < RARE
     factors = jitter.factors_of(numbers, (0.4, 1.5, 0.4, 0.1), 0.8)
     idle = (factors == torch.tensor([1.0, 1.0, 1.0, 0.0])).all(1)
     assert stats.binomtest(int(idle.sum()), 24_000, 0.2).pvalue > RARE
     for column, low, high in zip(factors[~idle].T, (0.6, 0.0, 0.6, -0.1), (1.4, 2.5, 1.4, 0.1), strict=True):
         assert stats.kstest(column.numpy(), stats.uniform(low, high - low).cdf).pvalue > RARE
+
+
+def test_flips_greys_and_blurs_come_as_often_as_asked_and_widths_are_uniform() -> None:
+    pipeline = Pipeline(32, flip=0.3, grey=0.15, blur=0.4, blur_sigma=(0.3, 1.7))
+    plan = augment._plan(draws(pipeline, SAMPLES, 2, 0, 0), pipeline, 32, 32)
+    middle, beside = plan.kernels[:, 4].double(), plan.kernels[:, 5].double()
+    blurred = beside > 0  # a single tap where nothing is blurred
+    for chosen, probability in ((plan.mirror, 0.3), (plan.grey, 0.15), (blurred, 0.4)):
+        assert stats.binomtest(int(chosen.sum()), SAMPLES, probability).pvalue > RARE
+        assert stats.binomtest(int(chosen.sum()), SAMPLES, 1 - probability).pvalue < RARE
+    widths = (-0.5 / (beside / middle)[blurred].log()).sqrt().numpy()  # beside / middle = exp(-1 / (2 sigma^2))
+    assert stats.kstest(widths, stats.uniform(0.3, 1.4).cdf).pvalue > RARE
+    assert stats.kstest(widths, stats.uniform(0.1, 1.9).cdf).pvalue < RARE
 
 
 def test_every_number_is_uniform_and_independent_of_the_others() -> None:
