@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from functorch.compile import make_boxed_func
 from scipy import stats
+from torch._dynamo.backends.common import aot_autograd
 
 from sslbook import cli
 from sslbook.bench import training as bench
@@ -160,16 +165,22 @@ def test_the_sorted_way_is_the_plain_way(monkeypatch: pytest.MonkeyPatch) -> Non
         torch.testing.assert_close(apply(pixels, CIFAR, numbers), straight, atol=2e-6, rtol=0)
 
 
-@pytest.mark.filterwarnings("ignore:Dynamo detected a call to a `functools.lru_cache`")
 def test_nothing_stops_a_graph() -> None:
-    """The way that devices take is one graph: no shape and no branch depends on data."""
-    pixels, numbers = noise(8), draws(CIFAR, 8, 0, 0, 0)
+    """The way that devices take is one graph: no shape and no branch depends on data, and no table is copied anew in each call."""
+    pipeline = replace(CIFAR, blur=0.5)
+    pixels, numbers = noise(8), draws(pipeline, 8, 0, 0, 0)
+    graphs: list[torch.fx.GraphModule] = []
 
-    def way(pixels: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
-        return augment._view(pixels, CIFAR, augment._plan(numbers, CIFAR, 32, 32))
+    def kept(graph: torch.fx.GraphModule, inputs: list) -> Any:
+        graphs.append(graph)
+        return make_boxed_func(graph.forward)
 
-    graph = torch.compile(way, backend="eager", fullgraph=True)
-    torch.testing.assert_close(graph(pixels, numbers), way(pixels, numbers))
+    way = partial(apply, pipeline=pipeline)
+    compiled = torch.compile(way, backend=aot_autograd(fw_compiler=kept), fullgraph=True)
+    torch.testing.assert_close(compiled(pixels, draws=numbers), way(pixels, draws=numbers), atol=2e-6, rtol=0)
+    nodes = [(node.op, str(node.target)) for graph in graphs for node in graph.graph.nodes]
+    assert sum(name == "aten.bmm.default" for _, name in nodes) == 4, "two for the crop, two for the blur"
+    assert not [name for kind, name in nodes if kind == "get_attr" or "lift_fresh" in name]
 
 
 def test_floating_pixels_are_levels_over_255() -> None:
