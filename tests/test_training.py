@@ -159,6 +159,37 @@ def test_table_4s_layer_divides_by_one_less() -> None:
     assert build(Networks(**SMALL, projector_norm=None), 0).projector.norm is None
 
 
+def test_clean_images_leave_no_trace_in_the_running_statistics() -> None:
+    """Neither PyTorch's BatchNorm nor ours counts them; they pass normalised by their own batch all the same."""
+    for norm in (("normal", "normal"), ("detach", "normal")):
+        with_clean, without = (build(Networks(**SMALL, projector_norm=norm), 0) for _ in range(2))
+        views = [images(6, 8, seed).float() for seed in (1, 2, 3)]
+        out = with_clean.outputs(*views)
+        without.outputs(*views[:2])
+        counts = dict(without.named_buffers())
+        assert counts["encoder.bn1.num_batches_tracked"].item() == 2
+        assert all(buffer.equal(counts[name]) for name, buffer in with_clean.named_buffers())
+        assert out.clean is not None
+        assert out.clean.equal(without.projector(without.encoder(views[2])))
+        assert not all(buffer.equal(dict(without.named_buffers())[name]) for name, buffer in with_clean.named_buffers())
+        (out.z1 + out.clean).sum().backward()
+
+
+def test_first_weights_come_with_fresh_statistics() -> None:
+    for norm in (("normal", "normal"), ("detach", "normal")):
+        siamese = build(Networks(**SMALL, projector_norm=norm), 0)
+        fresh = {name: buffer.clone() for name, buffer in siamese.named_buffers()}
+        siamese.outputs(images(6, 8, 1).float(), images(6, 8, 2).float())
+        assert not all(buffer.equal(fresh[name]) for name, buffer in siamese.projector.named_buffers("projector"))
+        initialize(siamese, generator())
+        assert all(buffer.equal(fresh[name]) for name, buffer in siamese.named_buffers())
+    layer = BatchNorm(3, affine=True)
+    for tensor in layer.state_dict().values():
+        tensor.fill_(7)
+    layer.reset_parameters()
+    assert [tensor.unique().tolist() for tensor in layer.state_dict().values()] == [[1], [0], [0], [1]]
+
+
 def test_half_precision_is_normalised_in_whole() -> None:
     layer = BatchNorm(3, mean="detach")
     x = 100 + torch.randn(64, 3, generator=generator())
