@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import random
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
@@ -238,6 +239,13 @@ def test_plain_images() -> None:
         (lambda: Pipeline(32, ratio=(2.0, 1.0)), "ratio must be two numbers above 0 in increasing order, got"),
         (lambda: Pipeline(32, flip=1.5), "flip must be a probability from 0 to 1, got 1.5"),
         (lambda: Pipeline(32, grey=-0.1), "grey must be a probability"),
+        (lambda: Pipeline(32, flip="a"), "flip must be a probability from 0 to 1, got 'a'"),  # type: ignore[arg-type]
+        (lambda: Pipeline(32, blur=math.nan), "blur must be a probability from 0 to 1, got nan"),
+        (lambda: Pipeline(32, scale=None), "scale must be a tuple of finite numbers, got None"),  # type: ignore[arg-type]
+        (lambda: Pipeline(32, scale=(0.5,)), r"scale must be two numbers above 0 .* got \(0.5,\)"),  # type: ignore[arg-type]
+        (lambda: Pipeline(32, ratio=(1.0, math.inf)), "ratio must be a tuple of finite numbers"),
+        (lambda: Pipeline(32, mean=(math.nan,), std=(1.0,)), r"mean must be a tuple of finite numbers, got \(nan,\)"),
+        (lambda: Pipeline(32, jitter=(0.4, 0.4)), "jitter must be four strengths"),  # type: ignore[arg-type]
         (lambda: Pipeline(32, jitter=(0.4, 0.4, 0.4, 0.6)), "jitter must be four strengths .* at most 0.5, got"),
         (lambda: Pipeline(32, blur_kernel=8), "blur_kernel must be odd"),
         (lambda: Pipeline(4, blur=0.5, blur_kernel=9), "less than twice the size 4, got 9"),
@@ -260,6 +268,14 @@ def test_plain_images() -> None:
 def test_bad_input_gets_a_sentence(call, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_a_pipeline_comes_back_from_json() -> None:
+    read = Pipeline(**json.loads(json.dumps(asdict(CIFAR))))
+    assert read == CIFAR
+    assert hash(read) == hash(CIFAR)
+    pixels, numbers = noise(3), draws(CIFAR, 3, 0, 0, 0)
+    assert apply(pixels, read, numbers).equal(apply(pixels, CIFAR, numbers))
 
 
 # -- the benchmark ----------------------------------------------------------------------------------------------------------
