@@ -13,8 +13,9 @@ byol         two cosines, of predictions and targets (Section 2 of [tian2021iclr
 The losses themselves are those of :mod:`sslbook.losses`; embeddings are divided by their norms, so that a pair's distance is
 :math:`r = \|a - b\|^2/2 = 1 - \cos`.  Where processes share a batch, each objective is that of the whole of it.
 
-All are computed in float32 or float64, also under autocast: products in bfloat16 would move the gradient of info_nce by up to 1e-3 of it.
-TF32 products, which PyTorch uses for matrices only where it is told to, would leave cosines three digits; that is not undone here.
+All are computed in float32 or float64, also under autocast: products in bfloat16 would move the gradient of info_nce by up to
+1e-3 of it.  TF32 products, which PyTorch uses for matrices only where it is told to, would leave cosines three digits; that is
+not undone here.
 """
 
 from __future__ import annotations
