@@ -70,7 +70,7 @@ def test_recorded_filters() -> None:
     protocol = PatchProtocol(beta=2, outputs=8, steps=150)
     values = recorded.filter_values([1, 2], protocol=protocol, data=digits())
     assert torch.tensor(values["filters"]["C-Fig13"]).shape == (4, recorded.KEPT, 4, 4)
-    for name in ("roughness", "likeness"):
+    for name in ("living", "roughness", "likeness"):
         assert {figure: len(found) for figure, found in values[name].items()} == {
             "untrained": 2,
             "C-Fig12": 2,
@@ -89,8 +89,25 @@ def test_roughness_and_likeness() -> None:
     assert patches.roughness(checks) > 7
     assert patches.roughness(torch.ones(14, 14)) == 0
     same = smooth.expand(1, 4, 3, 14, 14)
-    assert patches.likeness(same).allclose(torch.ones(1, 4))
+    assert patches.likeness(same).item() == pytest.approx(1)
     assert patches.likeness(torch.eye(9).view(1, 1, 9, 3, 3)).item() == pytest.approx(0)
+
+
+def test_filters_that_have_faded_do_not_count() -> None:
+    draw = torch.Generator().manual_seed(2)
+    filters = torch.randn(2, 4, 3, 5, 5, generator=draw)
+    filters[0, :2, 1:] = 1e-20
+    filters[0, 3] = 0
+    alive = patches.living(filters)
+    assert alive.sum((1, 2)).tolist() == [5, 12]
+    assert alive[0].tolist() == [[True, False, False]] * 2 + [[True] * 3, [False] * 3]
+    rough = patches.roughness(filters)
+    assert patches.mean_of(rough, alive)[0] == pytest.approx(float(rough[0][alive[0]].mean()))
+    alone = filters[:1, 2:3]
+    assert patches.likeness(filters, alive)[0] == pytest.approx(float(patches.likeness(alone)))
+    assert patches.likeness(filters, alive)[1] == pytest.approx(float(patches.likeness(filters)[1]))
+    nobody = torch.zeros(2, 4, 3, dtype=torch.bool)
+    assert patches.likeness(filters, nobody).tolist() == [0, 0]
 
 
 def test_bad_input() -> None:

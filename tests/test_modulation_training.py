@@ -12,7 +12,7 @@ from sslbook.modulation.network import gradients, lookups
 from sslbook.modulation.reference import ACTIVATIONS, FORMS, GROUPS, LOSSES, loss, outputs, printed_factor
 from sslbook.modulation.scores import SCORES, cosines, scores
 from sslbook.modulation.tokens import WILDCARD, World, draw_pairs, embed, make_world
-from sslbook.modulation.training import Cell, Protocol, initial_state, run, settings_of, train, world_of
+from sslbook.modulation.training import Cell, Protocol, course, initial_state, run, settings_of, train, world_of
 from sslbook.streams import Streams
 
 TINY = Protocol(fields=4, tokens=6, generators=5, fixed=2, outputs=3, batch=9, steps=20)
@@ -74,6 +74,20 @@ def test_a_replica_trains_as_it_would_alone() -> None:
             alone, _ = train(protocol, [replicas[r]], dtype=dtype)
             assert (together.weights[r] - alone.weights[0]).abs().max() <= bar
             assert (together.top[r] - alone.top[0]).abs().max() <= bar
+
+
+def test_a_look_on_the_way_changes_nothing() -> None:
+    protocol, replicas = replace(TINY, steps=20), [(Cell(2, 2), 3), (Cell(2, 2, "linear"), 3)]
+    states, world = course(protocol, replicas, [0, 7, 20])
+    begun, (end, same) = initial_state(protocol, [3, 3], 4), train(protocol, replicas)
+    assert states[0].weights.equal(begun.weights)
+    assert states[2].weights.equal(end.weights)
+    assert states[2].top.equal(end.top)
+    assert states[1].weights.equal(train(replace(protocol, steps=7), replicas)[0].weights)
+    assert world.generators.equal(same.generators)
+    for at in ([], [-1, 3], [3, 3], [0, 21]):
+        with pytest.raises(ValueError, match=r"at must increase within 0 to steps = 20, got \["):
+            course(protocol, replicas, at)
 
 
 def test_training_is_that_of_torch() -> None:

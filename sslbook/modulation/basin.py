@@ -77,7 +77,9 @@ def winners(start: Tensor, b: Tensor, *, unit: bool, rate: float = 0.05, steps: 
     with the largest component, and lengths are only divided out at the end.
     """
     y = start / start.norm(dim=-1, keepdim=True) if unit else start.clone()
-    for _ in range(steps):
+    for step in range(steps):
+        if unit and step % 100 == 0 and bool((y.abs().amax(-1) > 1 - 1e-9).all()):
+            break  # every filter is at rest
         h = rate if unit else rate / (1 + y.abs().amax(-1, keepdim=True))
         y = y * torch.exp(h * (y + b))
         if unit:

@@ -217,6 +217,9 @@ def theorem5_gaps(count: int, seed: int) -> Gaps:
 
     ``printed factor`` is the second form that the proof gives for :math:`\delta_k`,
     :math:`1 - p_0 p_1 b_k^2/(\lambda - d_k)`; it lacks :math:`1/(Z^2(\lambda - d_k))`, with which it is ``second form``.
+    As printed it is the ``share`` of the other fields in the class term, :math:`\delta_k/(p_0 p_1 s_k^2 + \delta_k)`.
+    ``as if alone``: :math:`s_k^2 P^\perp (L_k + \frac{p_0 p_1}{\pi_k} \Delta_k \Delta_k^\top) w_k` with
+    :math:`\pi_k = p_0 p_1 b_k^2/(\lambda - d_k)`.
     """
     drawn = balanced(random_population(count, seed, fields=4))
     w = drawn.weights[:, :, 0].clone().requires_grad_()
@@ -237,13 +240,17 @@ def theorem5_gaps(count: int, seed: int) -> Gaps:
 
     true = _project(slope, w)
     apart = m.top[:, None] - m.d
-    printed = 1 - m.pq * m.b.square() / apart
+    own = m.pq * m.b.square() / apart
+    printed = 1 - own
+    louder = torch.einsum("rkpq,rkq->rkp", found.within, w) + (m.pq / own * m.b)[..., None] * m.delta
     return over_instances(
         {
             "dynamics": relative(flow(m.factor), true),
+            "as if alone": relative(_project(m.s.square()[..., None] * louder, w), true),
             "eigenvalue": relative(m.top, values[:, -1].detach()),
             "eigenvector": relative(m.s, leading),
             "second form": relative(printed, m.factor * m.scale.square() * apart),
+            "share": relative(printed, m.factor / (m.pq * m.s.square() + m.factor)),
             "negative factor": (-m.factor).amax(1).clamp_min(0),
             "broken: printed factor": relative(printed, m.factor),
             "broken: no modulation": relative(flow(torch.zeros_like(m.factor)), true),
@@ -310,9 +317,10 @@ def corollary3_gaps(count: int, seed: int) -> Gaps:
     )
 
 
-def uniformity(count: int, seed: int, spread: float) -> tuple[Tensor, Tensor]:
-    r"""Spread of :math:`d_k` and of :math:`d_k^{bn}` over the fields, standard deviation over mean: ``(R,)`` each.
+def uniformity(count: int, seed: int, spread: float) -> dict[str, tuple[Tensor, Tensor]]:
+    r"""How unequal the fields are without and with BatchNorm: standard deviation over mean of four quantities, ``(R,)`` each.
 
+    ``d``: :math:`d_k`.  ``room``: :math:`\lambda - d_k`.  ``s``: :math:`s_k^2`.  ``factor``: :math:`\delta_k`.
     spread: of the fields' scales, whose logarithms are normal with this deviation.  BatchNorm takes the scales away exactly;
     what is left is how much of a field's variance lies within the classes, which can differ more than the :math:`d_k` did.
     """
@@ -321,6 +329,10 @@ def uniformity(count: int, seed: int, spread: float) -> tuple[Tensor, Tensor]:
     scales = (spread * torch.randn(count, 4, 1, 1, generator=draw, dtype=DTYPE)).exp()
     drawn = Population(drawn.prior, drawn.points * scales, drawn.chances, drawn.weights)
     found, w = parts(drawn), drawn.weights[:, :, 0]
-    d = modulation(found, drawn.prior, w).d
-    after = modulation(normalized(found, drawn.prior, w), drawn.prior, w).d
-    return d.std(1) / d.mean(1), after.std(1) / after.mean(1)
+    pair = [modulation(part, drawn.prior, w) for part in (found, normalized(found, drawn.prior, w))]
+
+    def unequal(values: Tensor) -> Tensor:
+        return values.std(1) / values.mean(1)
+
+    rows = [{"d": m.d, "room": m.top[:, None] - m.d, "s": m.s.square(), "factor": m.factor} for m in pair]
+    return {name: (unequal(rows[0][name]), unequal(rows[1][name])) for name in rows[0]}

@@ -217,6 +217,8 @@ def theorem4_gaps(count: int, seed: int, *, steps: int = 9) -> Gaps:
     values, vectors = torch.linalg.eigh(contrastive_covariance(f1, f1, alpha))
     leading = vectors[..., -1].view(replicas, k, m)
     mean = (leading[..., None] * drawn.weights).sum(2)
+    other = s / s.flatten(1).norm(dim=1)[:, None, None]
+    aside = (other[..., None] * drawn.weights).sum(2)
     rank_two = torch.randn(replicas, 2, k * m, generator=draw, dtype=DTYPE)
     slopes = s[..., None] * b(drawn.weights)[:, :, None]
     full = modulated(rank_two.mT @ rank_two, _repeated(covariance, k, m, d), drawn.weights.flatten(1))
@@ -231,6 +233,7 @@ def theorem4_gaps(count: int, seed: int, *, steps: int = 9) -> Gaps:
             "critical": b(critical).flatten(1).norm(dim=1) / unit,
             "path to identical filters": largest([(1 - t) * critical + t * same for t in times]),
             "broken: printed path": largest([(1 - t / 2) * critical + t / 2 * swapped for t in times]),
+            "broken: another unit vector": relative((aside * b(drawn.weights, other)).sum((1, 2)), values[:, -1]),
             "broken: S of rank two": _aside(full.view_as(slopes)),
             "broken: filters of unit length": _aside(projected(slopes, drawn.weights)),
         }

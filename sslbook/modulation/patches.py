@@ -151,9 +151,30 @@ def roughness(filters: Tensor) -> Tensor:
     return torch.where(size > 0, pairs / size.clamp_min(1e-30), 0.0)
 
 
-def likeness(filters: Tensor) -> Tensor:
-    """Mean absolute cosine of two different filters of a field, ``(R, 4)`` for ``(R, 4, M, S, S)``: 1 if all are alike."""
+def living(filters: Tensor, share: float = 0.05) -> Tensor:
+    """Which filters have not faded, ``(R, 4, M)`` for ``(R, 4, M, S, S)``: longer than ``share`` of the replica's longest.
+
+    A ReLU filter that no input opens any more gets no gradient, and weight decay takes it to zero.
+    """
+    lengths = filters.flatten(-2).norm(dim=-1)
+    alive: Tensor = lengths > share * lengths.amax((-2, -1), keepdim=True)
+    return alive
+
+
+def mean_of(values: Tensor, chosen: Tensor) -> Tensor:
+    """Mean of ``values (R, 4, M)`` over the ``chosen`` of all fields, ``(R,)``."""
+    total: Tensor = (values * chosen).sum((1, 2)) / chosen.sum((1, 2))
+    return total
+
+
+def likeness(filters: Tensor, chosen: Tensor | None = None) -> Tensor:
+    """Mean absolute cosine of two different filters of a field, ``(R,)`` for ``(R, 4, M, S, S)``: 1 if all are alike.
+
+    chosen: which filters count, ``(R, 4, M)``; all if not given.  0 where no field has two.
+    """
     flat = torch.nn.functional.normalize(filters.flatten(-2), dim=-1)
-    count = flat.shape[-2]
-    total = (flat @ flat.mT).abs().sum((-2, -1)) - count
-    return total / (count * (count - 1))
+    kept = torch.ones_like(flat[..., 0]) if chosen is None else chosen.to(flat)
+    pairs = kept[..., None] * kept[..., None, :] * (1 - torch.eye(flat.shape[-2]).to(flat))
+    cosines = (flat @ flat.mT).abs()
+    total: Tensor = (cosines * pairs).sum((1, 2, 3)) / pairs.sum((1, 2, 3)).clamp_min(1)
+    return total

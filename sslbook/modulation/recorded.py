@@ -15,7 +15,7 @@ from torch import Tensor
 
 from sslbook.images import Images
 from sslbook.modulation import tables
-from sslbook.modulation.patches import PatchProtocol, images, likeness, roughness, train_filters
+from sslbook.modulation.patches import PatchProtocol, images, likeness, living, mean_of, roughness, train_filters
 from sslbook.modulation.scores import SCORES
 from sslbook.modulation.training import run
 from sslbook.processes import cores
@@ -90,27 +90,31 @@ def rounded(values: Tensor) -> Any:
 
 
 STRENGTHS = {"C-Fig12": 0.0, "C-Fig13": 0.5}
-KEPT = 12
-"""Filters of each field that a record keeps, of the first seed; the measures are of all."""
+KEPT = 10
+"""Filters of each field that a record keeps, the longest of the first seed; the measures are of all that live."""
 
 
 def filter_values(
     seeds: Sequence[int], *, protocol: PatchProtocol | None = None, data: Images | None = None
 ) -> dict[str, Any]:
-    """Figures 12 and 13: filters of image quarters without and with random crops, how rough and how alike they are.
+    """Figures 12 and 13: filters of image quarters without and with random crops, how many live, how rough and how alike
+    these are.
 
-    ``filters[figure][field][filter][row][column]``; ``roughness[figure][seed]`` and ``likeness[figure][seed]`` are means over the
-    fields, before training under ``untrained``.
+    ``filters[figure][field][filter][row][column]``; ``living[figure][seed]`` is a share of all filters, ``roughness`` and
+    ``likeness`` likewise are means over the living ones, before training under ``untrained``.
     """
     protocol, data = protocol or PatchProtocol(), data or images()
     values: dict[str, Any] = {"data": data.name, "images": len(data), "steps": protocol.steps, "filters": {}}
-    for name in ("roughness", "likeness"):
+    for name in ("living", "roughness", "likeness"):
         values[name] = {}
     for figure, strength in {"untrained": 0.0, **STRENGTHS}.items():
         steps = 1 if figure == "untrained" else protocol.steps
-        found = train_filters(data, replace(protocol, strength=strength, steps=steps), list(seeds))
-        values["roughness"][figure] = rounded(roughness(found).mean((1, 2)))
-        values["likeness"][figure] = rounded(likeness(found).mean(1))
+        found = train_filters(data, replace(protocol, strength=strength, steps=steps), list(seeds)).double()
+        alive = living(found)
+        values["living"][figure] = rounded(alive.double().mean((1, 2)))
+        values["roughness"][figure] = rounded(mean_of(roughness(found), alive))
+        values["likeness"][figure] = rounded(likeness(found, alive))
         if figure != "untrained":
-            values["filters"][figure] = rounded(found[0, :, :KEPT])
+            longest = found[0].flatten(2).norm(dim=2).argsort(1, descending=True)[:, :KEPT]
+            values["filters"][figure] = rounded(torch.stack([w[i] for w, i in zip(found[0], longest, strict=True)]))
     return values

@@ -176,20 +176,48 @@ def train(
 
     Raises ValueError for none, or for replicas with different numbers of filters.
     """
+    world, state = _start(protocol, replicas, dtype)
+    for _ in _descent(protocol, replicas, state, world):
+        pass
+    return state, world
+
+
+@torch.no_grad()
+def course(
+    protocol: Protocol, replicas: Sequence[Replica], at: Sequence[int], *, dtype: torch.dtype = torch.float32
+) -> tuple[list[State], World]:
+    """The same training, looked at on the way: the state after each of ``at`` minibatches, 0 the start.
+
+    Raises ValueError for numbers of minibatches that do not increase from 0 or more to ``protocol.steps`` at most; else as
+    :func:`train`.
+    """
+    if not at or at[0] < 0 or at[-1] > protocol.steps or any(b <= a for a, b in itertools.pairwise(at)):
+        raise ValueError(f"at must increase within 0 to steps = {protocol.steps}, got {list(at)}")
+    world, state = _start(protocol, replicas, dtype)
+    steps = itertools.chain([0], _descent(protocol, replicas, state, world))
+    passing = itertools.islice(steps, at[-1] + 1)
+    return [State(state.weights.clone(), state.top.clone()) for done in passing if done in at], world
+
+
+def _start(protocol: Protocol, replicas: Sequence[Replica], dtype: torch.dtype) -> tuple[World, State]:
     if not replicas:
         raise ValueError("replicas must hold at least one cell with a seed, got none")
     filters = {cell.filters for cell, _ in replicas}
     if len(filters) > 1:
         raise ValueError(f"replicas must share one number of filters, got {sorted(filters)}")
     seeds = [seed for _, seed in replicas]
-    world = world_of(protocol, replicas)
-    state = initial_state(protocol, seeds, filters.pop(), dtype)
-    how, streams = settings_of(protocol, replicas, world, dtype), Streams(seeds, "pairs")
+    return world_of(protocol, replicas), initial_state(protocol, seeds, filters.pop(), dtype)
+
+
+def _descent(protocol: Protocol, replicas: Sequence[Replica], state: State, world: World) -> Iterator[int]:
+    """Change ``state`` in place, and count the minibatches done."""
+    dtype = state.weights.dtype
+    how, streams = settings_of(protocol, replicas, world, dtype), Streams([seed for _, seed in replicas], "pairs")
     for done in range(0, protocol.steps, BLOCK):
         pairs = draw_pairs(world, streams, protocol.batch, min(BLOCK, protocol.steps - done))
-        for look in lookups(pairs, protocol.tokens, protocol.group, dtype):
+        for number, look in enumerate(lookups(pairs, protocol.tokens, protocol.group, dtype), done + 1):
             descend(state, gradients(state.weights, state.top, look, how), protocol)
-    return state, world
+            yield number
 
 
 # ---------------------------------------------------------------------------------------------------------------------

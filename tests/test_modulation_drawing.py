@@ -1,0 +1,47 @@
+"""The chapter's figures: which filter stands where, and that everything can be drawn."""
+
+from __future__ import annotations
+
+import torch
+from matplotlib.figure import Figure
+
+from sslbook.book.plots import PALETTE
+from sslbook.modulation import drawing
+
+
+def test_filters_in_order_of_their_tokens_and_faded_ones_last() -> None:
+    allowed = torch.tensor([False, True, False, True])
+    last = torch.zeros(4, 5)
+    last[3, 0], last[1, 1], last[0, 2], last[1, 3], last[3, 4] = -1.0, 0.5, 0.6, 0.9, 0.01
+    tokens, order = drawing.field_order(last, allowed)
+    assert tokens.tolist() == [1, 3, 0, 2], "tokens that generators use come first"
+    assert order.tolist() == [3, 1, 0, 2, 4], "the larger first, the faded last"
+
+
+def test_views_in_the_drawn_world_share_what_the_generator_fixes() -> None:
+    for view in (drawing.ONE, drawing.TWO):
+        assert len(view) == len(drawing.PATTERN) == 10
+        assert all(rule in ("*", letter) for rule, letter in zip(drawing.PATTERN, view, strict=True))
+    assert sum(rule != "*" for rule in drawing.PATTERN) == 5
+
+
+def test_everything_can_be_drawn() -> None:
+    fig = Figure()
+    one, two, three, four = fig.subplots(4)
+    drawing.world(one, PALETTE)
+    drawing.filters(two, torch.randn(6, 3), 2, PALETTE)
+    image = two.images[0].get_array()
+    assert image is not None
+    assert image.shape == (3, 6), "a row a filter"
+    drawing.scores(three, torch.rand(4, 2, 3), ("a", "b"), {"a": ("red", "o-"), "b": ("blue", "s--")})
+    assert [line.get_label() for line in three.lines if not str(line.get_label()).startswith("_")] == ["a", "b"]
+    drawing.tiles(four, torch.randn(3, 5, 5), gap=2)
+    image = four.images[0].get_array()
+    assert image is not None
+    assert image.shape == (5, 3 * 5 + 2 * 2)
+    four.clear()
+    drawing.tiles(four, torch.stack([torch.ones(5, 5), torch.full((5, 5), 0.01)]), gap=0, least=1.0)
+    image = four.images[0].get_array()
+    assert image is not None
+    assert image.sum() == 25, "what is too short stays blank"
+    fig.canvas.draw()
