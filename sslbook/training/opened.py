@@ -1,0 +1,148 @@
+r"""The covariance operator of [tian2020] on the layers of a ResNet in training, without its matrix.
+
+The network that is opened is encoder and projector, as the loss sees it, with BatchNorm by its running statistics: in a batch's own
+statistics one sample's connection would depend on the others.  Then a layer's operator is
+:math:`\mathrm{OP}_l = \mathbb V_x[\bar K_l(x)]`, and BatchNorm is part of what stands above.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sslbook.connection import vec
+from sslbook.datasets import Dataset
+from sslbook.operators import covariance_operator
+from sslbook.processes import cores, processes
+from sslbook.training.augment import PIPELINES, apply, draws
+from sslbook.training.recorded import SMALL, settings_of
+from sslbook.training.resources import load_data
+from sslbook.training.rules import steps_per_epoch
+from sslbook.training.siamese import Siamese, build
+from sslbook.training.trainer import train
+
+KINDS = (nn.Linear, nn.Conv2d)
+
+
+@dataclass(frozen=True)
+class Modes:
+    r"""A row a layer, in the order of the network.
+
+    sizes: weights.  values: the leading eigenvalues ``(L, k)``.  trace ``(L,)``: these, and an estimate of the others' sum.
+    residual ``(L,)``: the largest :math:`\|\mathrm{OP} v - \lambda v\| / \lambda` of the eigenpairs.
+    share ``(L,)``: of :math:`\|\operatorname{vec}(W)\|^2` within the leading eigenvectors; a random weight has ``k / sizes`` there.
+    gain ``(L,)``: :math:`w^\top \mathrm{OP}\, w / \|w\|^2` of :math:`w = \operatorname{vec}(W)`, over the mean eigenvalue; a random
+    weight has 1 on average.
+    """
+
+    names: tuple[str, ...]
+    sizes: Tensor
+    values: Tensor
+    trace: Tensor
+    residual: Tensor
+    share: Tensor
+    gain: Tensor
+
+
+def opened(model: Siamese) -> nn.Sequential:
+    """Encoder and projector as one network, in evaluation mode; the model's own mode changes with it."""
+    return nn.Sequential(model.encoder, model.projector).eval()
+
+
+def views_of(dataset: Dataset, pipeline: str, count: int, each: int, seed: int) -> Tensor:
+    """``each`` views of the first ``count`` images, ``(count, each, C, size, size)``."""
+    plan, pixels = PIPELINES[pipeline], dataset.pixels[:count]
+    return torch.stack([apply(pixels, plan, draws(plan, count, seed, 0, view)) for view in range(each)], dim=1)
+
+
+def layers_of(net: nn.Module) -> tuple[str, ...]:
+    """The names of all linear and convolutional layers."""
+    return tuple(name for name, part in net.named_modules() if isinstance(part, KINDS))
+
+
+def modes(
+    net: nn.Module, views: Tensor, k: int, names: Sequence[str] | None = None, *, tol: float = 1e-4, probes: int = 16
+) -> Modes:
+    """The leading ``k`` modes of the operator of each layer; raises ValueError for a layer with fewer than ``k`` weights.
+
+    probes: random directions for the estimate, of which each costs one product with the operator.
+    """
+    chosen = tuple(names) if names is not None else layers_of(net)
+    rows = []
+    for name in chosen:
+        operator = covariance_operator(net, name, views)
+        found = operator.top_eigenpairs(k, tol=tol)
+        weight = vec(operator.opened.weight).double()
+        draw = torch.Generator().manual_seed(len(rows))
+        signs = torch.randint(0, 2, (operator.shape[0], probes), generator=draw).to(operator.dtype) * 2 - 1
+        beside = signs - found.vectors @ (found.vectors.T @ signs)  # what is left is small, and so is its spread
+        trace = found.values.double().sum() + (beside * operator.matmat(beside)).sum().double() / probes
+        length = weight.square().sum()
+        share = (found.vectors.double().T @ weight).square().sum() / length
+        seen = weight @ operator.matvec(weight.to(operator.dtype)).double() / length
+        gain = seen * operator.shape[0] / trace
+        rows.append((operator.shape[0], found.values.double(), trace, found.residuals.max().double(), share, gain))
+    sizes, *columns = zip(*rows, strict=True)
+    stacked = (torch.stack(part) for part in columns)
+    return Modes(chosen, torch.tensor(sizes), *stacked)
+
+
+# -- along a real run -------------------------------------------------------------------------------------------------
+
+EPOCHS = (0, 2, 10)
+IMAGES, VIEWS, LEADING = 24, 4, 8
+MEASURED = ("values", "trace", "residual", "share", "gain")
+
+
+def operator_values(
+    seeds: Sequence[int],
+    *,
+    changes: Sequence[str] = SMALL,
+    epochs: Sequence[int] = EPOCHS,
+    images: int = IMAGES,
+    workers: int | None = None,
+) -> dict[str, Any]:
+    """The modes of every layer along the run ``info_nce`` of :mod:`sslbook.training.recorded`, after each of ``epochs``.
+
+    On test images, which the network has not seen.  Raises FileNotFoundError without the data.
+    """
+    jobs = [(seed, tuple(changes), tuple(epochs), images) for seed in seeds]
+    if (workers or cores()) > 1:
+        with processes(workers or cores()) as pool:
+            found = [call.result() for call in [pool.submit(along, *job) for job in jobs]]
+    else:
+        found = [along(*job) for job in jobs]
+    first = found[0][0]
+    return {
+        "axes": "measure[seed][epoch][layer]; values with one axis more, of modes",
+        "epochs": list(epochs),
+        "names": list(first.names),
+        "sizes": first.sizes.tolist(),
+        "images": images,
+        "views": VIEWS,
+        **{name: [[getattr(part, name).tolist() for part in run] for run in found] for name in MEASURED},
+    }
+
+
+def along(seed: int, changes: Sequence[str], epochs: Sequence[int], images: int) -> list[Modes]:
+    """One run, stopped to measure after each of ``epochs``, in a folder that goes away."""
+    settings = settings_of("info_nce", seed, changes)
+    data = load_data(settings)
+    views = views_of(data[1], settings.pipeline, images, VIEWS, seed)
+    steps = steps_per_epoch(settings, len(data[0].pixels))
+    found = []
+    with tempfile.TemporaryDirectory() as folder:
+        for epoch in epochs:
+            model = build(settings.networks, seed)
+            if epoch:
+                model = train(
+                    settings, Path(folder), stop_after=epoch * steps, data=data, device="cpu", quiet=True
+                ).model
+            found.append(modes(opened(model), views, LEADING))
+    return found
