@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -78,7 +79,7 @@ def course(name: str, seeds: Sequence[int], epochs: int, every: int) -> Course:
     return Course(looks, *table, *pictures)
 
 
-def _one(settings: Settings, looks: Sequence[int]) -> list[tuple]:
+def _one(settings: Settings, looks: Sequence[int]) -> list[tuple[Any, ...]]:
     known, asked = (datasets.load(settings.dataset, split) for split in ("train", "test"))
     rows = [(float("nan"), *look(build(settings.networks, settings.seed), settings, known, asked))]
     steps = steps_per_epoch(settings, len(known))
@@ -92,7 +93,7 @@ def _one(settings: Settings, looks: Sequence[int]) -> list[tuple]:
 
 
 @torch.no_grad()
-def look(model: Siamese, settings: Settings, known: Dataset, asked: Dataset) -> tuple:
+def look(model: Siamese, settings: Settings, known: Dataset, asked: Dataset) -> tuple[Any, ...]:
     """k-NN accuracy, effective rank, likeness; embeddings and representations of ``asked``, representations of ``known``."""
     pipeline, mode = PIPELINES[settings.pipeline], model.training
     model.eval()

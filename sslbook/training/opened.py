@@ -74,7 +74,7 @@ def modes(
     probes: random directions for the estimate, of which each costs one product with the operator.
     """
     chosen = tuple(names) if names is not None else layers_of(net)
-    rows = []
+    rows: list[tuple[Any, ...]] = []
     for name in chosen:
         operator = covariance_operator(net, name, views)
         found = operator.top_eigenpairs(k, tol=tol)

@@ -7,9 +7,10 @@ import tempfile
 from pathlib import Path
 
 import torch
-import torch.multiprocessing
 from torch import Tensor
+from torch.multiprocessing.spawn import spawn
 
+from sslbook import losses
 from sslbook.training import distributed, objectives
 from sslbook.training.siamese import Networks, build
 
@@ -45,7 +46,7 @@ def _one_sided(z1: Tensor, z2: Tensor) -> Tensor:
         everything = distributed.gather(z.detach())
         rows = distributed.own_rows(len(everything))
         whole.append(torch.cat([everything[: rows.start], z, everything[rows.stop :]]))
-    return objectives.losses.contrastive(*whole, loss="info_nce", tau=0.5)
+    return losses.contrastive(*whole, "info_nce", tau=0.5)
 
 
 def by_processes(seed: int, processes: int = 2) -> dict[str, Tensor]:
@@ -54,7 +55,7 @@ def by_processes(seed: int, processes: int = 2) -> dict[str, Tensor]:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
         probe.close()
-        torch.multiprocessing.spawn(_worker, (processes, port, folder, seed), nprocs=processes)
+        spawn(_worker, (processes, port, folder, seed), nprocs=processes)
         found: dict[str, Tensor] = torch.load(Path(folder) / "found.pt", weights_only=True)
     return found
 

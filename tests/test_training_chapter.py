@@ -1,0 +1,173 @@
+"""What the chapter on training runs live and says of the runs that wait, made small; and the checks of its exercises."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from sslbook import cli, losses
+from sslbook.book import check
+from sslbook.training import augment, live, owed, pillow, recorded, runs, schedules, shared
+from sslbook.training.presets import sheets
+
+# -- a run to watch ---------------------------------------------------------------------------------------------------
+
+
+def test_a_course_has_a_row_a_look_and_a_column_a_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    few = {split: live.datasets.subset(live.datasets.load("digits", split), 256) for split in ("train", "test")}
+    monkeypatch.setattr(live.datasets, "load", lambda name, split: few[split])
+    found = live.course("SimCLR", (0, 1), 2, 1)
+    assert found.epochs == (0, 1, 2)
+    assert found.knn.shape == found.rank.shape == found.likeness.shape == (3, 2)
+    assert bool(found.loss[0].isnan().all())
+    assert bool(found.loss[1:].isfinite().all())
+    assert found.embeddings.shape[:2] == found.features.shape[:2] == found.known.shape[:2] == (3, 256)
+    torch.testing.assert_close(found.embeddings.norm(dim=2), torch.ones(3, 256))
+    assert not torch.equal(found.features[1], found.features[2])
+    alone = live.course("SimCLR", (1,), 2, 2)
+    assert torch.equal(alone.knn[-1, 0], found.knn[-1, 1]), "a stop to look changes nothing, nor does another seed"
+
+
+def test_courses_that_can_not_be_are_refused() -> None:
+    with pytest.raises(ValueError, match="every must divide the 3 epochs, got 2"):
+        live.course("SimCLR", (0,), 3, 2)
+    with pytest.raises(ValueError, match="name must be one of SimCLR, BYOL"):
+        live.settings_of("MoCo", 0, 1)
+
+
+def test_the_spoiled_runs_differ_from_byol_in_what_their_names_say() -> None:
+    byol, bare, through = (live.settings_of(name, 0, 1) for name in list(live.RUNS)[1:])
+    assert replace(bare, networks=byol.networks) == byol
+    assert (bare.networks.predictor, bare.networks.target) == (0, "ema")
+    assert (through.networks.target, through.numbers) == (None, {"stop_gradient": False})
+    assert through.networks.predictor == byol.networks.predictor
+
+
+def test_likeness_is_the_mean_cosine_of_two_images() -> None:
+    units = torch.nn.functional.normalize(torch.randn(9, 4, dtype=torch.float64), dim=1)
+    cosines = units @ units.T
+    assert live.likeness(units) == pytest.approx(float((cosines.sum() - 9) / 72))
+    assert live.likeness(units[:1].expand(5, -1)) == pytest.approx(1)
+
+
+def test_nearest_come_first() -> None:
+    known = torch.tensor([[1.0, 0.0], [0.0, 2.0], [5.0, 5.0]])
+    assert live.nearest(known, torch.tensor([[3.0, 1.0]]), 3).tolist() == [[0, 2, 1]]
+
+
+def test_a_resumed_run_is_the_same_and_one_without_momentum_is_not() -> None:
+    found = live.resumed_apart(1)
+    assert found["resumed"] == 0
+    assert found["broken: momentum lost"] > 1e-3
+
+
+# -- views ------------------------------------------------------------------------------------------------------------
+
+
+def test_pillow_is_told_what_our_batch_does() -> None:
+    plan = replace(augment.PIPELINES["cifar10"], mean=(), std=())
+    pixels, numbers = pillow.photographs(40, 48), augment.draws(plan, 40, 3, 1, 0)
+    theirs, ours = pillow.pillow_views(pixels, plan, numbers), 255 * augment.apply(pixels, plan, numbers)
+    assert float((ours - theirs).abs().mean((1, 2, 3)).max()) < 5
+    assert float((ours.roll(1, 0) - theirs).abs().mean()) > 20
+    crop = replace(plan, flip=0.0, jitter=(0, 0, 0, 0), grey=0.0)
+    cut = pillow.pillow_views(pixels, crop, numbers)
+    assert float((255 * augment.apply(pixels, crop, numbers) - cut).abs().max()) < 1.01
+    assert float((pillow.grid_sampled(pixels, crop, numbers) - cut).abs().max()) > 10
+
+
+def test_windows_of_the_photographs_are_different_and_counted() -> None:
+    windows = pillow.photographs(6, 64, seed=2)
+    assert windows.shape == (6, 3, 64, 64)
+    assert windows.dtype == torch.uint8
+    assert len({tuple(window.flatten().tolist()) for window in windows}) == 6
+    with pytest.raises(ValueError, match=r"count must be between 1 and the .* windows"):
+        pillow.photographs(10_000, 200)
+
+
+# -- processes --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_two_processes_give_the_gradient_of_one() -> None:
+    alone, together = shared.gradient(1), shared.by_processes(1)
+    off = {name: float((part - alone).norm() / alone.norm()) for name, part in together.items()}
+    assert off[""] < 1e-10
+    assert off["gather without gradient"] == pytest.approx(0.5)
+    assert off["BatchNorm apart"] > 0.1
+
+
+# -- what waits -------------------------------------------------------------------------------------------------------
+
+
+def test_all_runs_wait_where_there_are_none(tmp_path: Path) -> None:
+    found = owed.owed("A-Tab2", range(1, 6), tmp_path)
+    assert (found.runs, found.finished) == (30, 0)
+    assert found.hours == pytest.approx(5 * 3 * 500 * (3.0 + 3.8) / 3600)
+    assert "30 of 30" in str(found)
+    shown = owed.grid("A-Tab3", range(1, 6), tmp_path).splitlines()
+    assert len(shown) == 1 + 4
+    assert shown[1].split()[-9:] == ["85.2", "|", "–", "88.0", "|", "–", "88.1", "|", "–"]
+    with pytest.raises(ValueError, match="table must be one of A-Tab2"):
+        owed.owed("A-Tab9", range(1, 6), tmp_path)
+
+
+def test_a_finished_run_is_no_debt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs.Run, "rows", lambda run, root: [{"epoch": 500, "linear": 0.875, "linear_best": 0.877}])
+    assert owed.owed("A-Tab2", [1], tmp_path).hours == 0
+    assert "87.7 | 87.7" in owed.grid("A-Tab2", [1], tmp_path).splitlines()[1]
+
+
+@pytest.mark.parametrize("table", sheets())
+def test_each_tables_command_can_be_tried_dry(table: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = owed.owed(table, [1], tmp_path).command.split()
+    assert command[0] == "sslbook"
+    assert cli.main([*command[1:], "--dry-run", "--seeds", "1", "--folder", str(tmp_path)]) == 0
+    assert capsys.readouterr().out.strip()
+    assert not any(tmp_path.iterdir())
+
+
+# -- the record as the page shows it ----------------------------------------------------------------------------------
+
+
+def test_the_records_block() -> None:
+    numbers = {"knn": [0.38, 0.4], "linear": [0.41, 0.41], "linear_best": [0.42, 0.41], "rank": [10.0, 12.0]}
+    values = {"last": {"info_nce": numbers}, "runs": {"info_nce": {"knn": [[0.2, 0.2], [0.38, None]]}}}
+    lines = recorded.block(values).splitlines()
+    assert lines[0].split() == ["k-NN", "linear", "rank"]
+    assert lines[1].split() == ["InfoNCE", "39.0±1.4", "41.0±0.0", "11.0"]
+    np.testing.assert_array_equal(recorded.curve(values, "info_nce", "knn"), [[0.2, 0.2], [0.38, np.nan]])
+    assert set(recorded.LABELS) == set(recorded.RUNS)
+
+
+# -- exercises --------------------------------------------------------------------------------------------------------
+
+
+def test_the_released_schedule_is_told_from_the_one_meant() -> None:
+    def library(epoch: int, batches: int) -> float:
+        return schedules.released(epoch * batches, schedules.Length(batches, 500))
+
+    def right(epoch: int, batches: int) -> float:
+        return float(1 + np.cos(np.pi * max(0, epoch - 10) / batches)) / 2
+
+    cases = [(epoch, batches) for epoch in (0, 10, 11, 400, 499) for batches in (390, 820)]
+    assert check(right, library, cases)
+    assert not check(lambda e, b: right(e + 1, b), library, cases)
+
+
+def test_the_pull_of_the_released_beta() -> None:
+    def library(p: float, beta: float, tau: float) -> torch.Tensor:
+        r_neg = tau * torch.tensor([np.log((1 - p) / p)], dtype=torch.float64)
+
+        def loss(r_pos: torch.Tensor, r: torch.Tensor) -> torch.Tensor:
+            return (losses.info_nce(r_pos, r, tau) + beta * (r_pos - 1) / tau) / (1 + beta)
+
+        return losses.partials(loss, torch.zeros((), dtype=torch.float64), r_neg).pos
+
+    cases = [(p, beta, 0.5) for p in (0.2, 0.6, 0.95) for beta in (-0.5, 0.2)]
+    assert check(lambda p, b, t: torch.tensor((p + b) / (t * (1 + b)), dtype=torch.float64), library, cases)
+    assert not check(lambda p, b, t: torch.tensor(p / t + b, dtype=torch.float64), library, cases)
