@@ -46,7 +46,7 @@ def _one_sided(z1: Tensor, z2: Tensor) -> Tensor:
         everything = distributed.gather(z.detach())
         rows = distributed.own_rows(len(everything))
         whole.append(torch.cat([everything[: rows.start], z, everything[rows.stop :]]))
-    return losses.contrastive(*whole, "info_nce", tau=0.5)
+    return losses.contrastive(whole[0], whole[1], "info_nce", tau=0.5)
 
 
 def by_processes(seed: int, processes: int = 2) -> dict[str, Tensor]:
