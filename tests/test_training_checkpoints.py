@@ -114,6 +114,10 @@ def test_a_damaged_checkpoint_is_refused_by_name_and_the_one_before_it_used(tmp_
     assert loaded["step"] == 1
     assert len(said) == 1
     assert "step-000000002.pt" in said[0]
+    assert said[0].endswith("The one before it is used.")
+    (tmp_path / "step-000000001.pt").write_bytes(b"")
+    assert checkpoints.latest(tmp_path, said.append) is None
+    assert said[-1].endswith("Starting from the beginning.")
 
 
 def test_a_checkpoint_can_not_run_code(tmp_path: Path) -> None:
@@ -122,7 +126,7 @@ def test_a_checkpoint_can_not_run_code(tmp_path: Path) -> None:
             return (Path.touch, (tmp_path / "sprung",))
 
     path = checkpoints.save(tmp_path, 1, {"trap": Trap()})
-    with pytest.raises(Exception, match=r"weights_only|Unsupported"):
+    with pytest.raises(ValueError, match=r"step-000000001\.pt can't be read with weights_only"):
         checkpoints.load(path)
     assert not (tmp_path / "sprung").exists()
 
@@ -138,8 +142,29 @@ def test_a_process_killed_while_it_writes_leaves_the_last_good_one(tmp_path: Pat
     loaded = checkpoints.latest(tmp_path, pytest.fail)
     assert loaded is not None
     assert loaded["step"] == 1
-    checkpoints.save(tmp_path, 3, content(3))  # clears away what the dead one left
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-000000001.pt", "step-000000003.pt"]
+    checkpoints.save(tmp_path, 3, content(3))
+    assert any(path.name.startswith(".step-000000002") for path in tmp_path.iterdir()), "it may be another process's"
+    with checkpoints.locked(tmp_path):  # clears away what the dead one left
+        assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", "step-000000001.pt", "step-000000003.pt"]
+
+
+def test_a_folder_is_one_processs_at_a_time(tmp_path: Path) -> None:
+    here, there = os.pipe()
+    child = os.fork()
+    if child == 0:
+        with checkpoints.locked(tmp_path / "run"):
+            os.write(there, b"held")
+            signal.pause()
+    os.read(here, 4)
+    with (
+        pytest.raises(checkpoints.Busy, match="run is being trained by another process"),
+        checkpoints.locked(tmp_path / "run"),
+    ):
+        pytest.fail("both hold it")
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    with checkpoints.locked(tmp_path / "run"):
+        pass  # the system let it go
 
 
 # -- logs -------------------------------------------------------------------------------------------------------------

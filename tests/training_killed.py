@@ -21,6 +21,7 @@ from torch import Tensor
 from sslbook import datasets
 from sslbook.training import checkpoints, trainer
 from sslbook.training.runs import run_of
+from sslbook.training.state import State
 
 CHANGES = (
     "networks.width=4",
@@ -111,13 +112,13 @@ def main(root: Path, kills: int) -> None:
     assert attempt(root / "whole", data, None, draw)
     killed = survive(root / "killed", data, kills, seed=1)
     assert not attempt(root / "broken", data, 12, draw)
-    restore = trainer.State.restore
+    restore = State.restore
 
-    def forgetful(self: trainer.State, content: dict, *rest: object) -> None:
+    def forgetful(self: State, content: dict, *rest: object) -> None:
         content = {**content, "optimizer": {**content["optimizer"], "state": {}}}
         restore(self, content, *rest)  # type: ignore[arg-type]
 
-    trainer.State.restore = forgetful  # type: ignore[method-assign]
+    State.restore = forgetful  # type: ignore[method-assign]
     assert attempt(root / "broken", data, None, draw)
     steps = (checkpoints.newest_step(root / "whole"), checkpoints.newest_step(root / "killed"))
     print(

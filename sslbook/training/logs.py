@@ -39,9 +39,12 @@ def _number(text: str) -> float | int | None:
 
 
 class Curves:
-    """Curves for TensorBoard in the folder of a run, if they are asked for; raises ValueError without the package."""
+    """Curves for TensorBoard in the folder of a run, if they are asked for; raises ValueError without the package.
 
-    def __init__(self, folder: Path | None) -> None:
+    first: the first step that is yet to come; points of an interrupted run from there on are not shown.
+    """
+
+    def __init__(self, folder: Path | None, first: int = 0) -> None:
         self._writer: Any = None
         if folder is None:
             return
@@ -49,7 +52,7 @@ class Curves:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
             raise ValueError("TensorBoard is not installed: pip install 'sslbook[train]'") from None
-        self._writer = SummaryWriter(str(folder))
+        self._writer = SummaryWriter(str(folder), purge_step=first)
 
     def add(self, row: Row) -> None:
         """One point a column."""
