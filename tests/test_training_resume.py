@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from training_cases import read_csv
 
-from sslbook.training import checkpoints, distributed, logs, resources, rules, state, steps, trainer
+from sslbook.training import checkpoints, distributed, resources, rules, state, steps, trainer
 from sslbook.training.runs import run_of
 from sslbook.training.trainer import Diverged, train
 
@@ -64,7 +65,7 @@ def test_a_run_stopped_and_resumed_tells_the_same_story(tmp_path: Path, data: tu
     rest = train(settings(), tmp_path / "parts", data=data, device="cpu", quiet=True)
     assert rest.finished
     assert [row["loss"] for row in rest.rows[1:]] == [row["loss"] for row in whole.rows[1:]]
-    assert [row["epoch"] for row in logs.read_csv(tmp_path / "parts" / "log.csv")] == [0, 1, 2]
+    assert [row["epoch"] for row in read_csv(tmp_path / "parts" / "log.csv")] == [0, 1, 2]
     result = json.loads((tmp_path / "parts" / checkpoints.RESULT).read_text())
     assert result["hash"] == settings().hash()
     assert result["rows"][-1]["linear"] == whole.at(2)["linear"]
@@ -147,7 +148,7 @@ def test_a_run_that_is_begun_anew_is_not_finished_until_it_is(tmp_path: Path, da
     with pytest.raises(KeyboardInterrupt):
         train(settings(), tmp_path, data=data, device="cpu", quiet=True, resume=False, on_step=interrupt)
     assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", "log.csv"]
-    assert [row["epoch"] for row in logs.read_csv(tmp_path / "log.csv")] == [0], "the new run's"
+    assert [row["epoch"] for row in read_csv(tmp_path / "log.csv")] == [0], "the new run's"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
