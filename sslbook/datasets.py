@@ -21,6 +21,7 @@ import importlib.util
 import io
 import os
 import pickle
+import shutil
 import sys
 import tarfile
 import tempfile
@@ -95,26 +96,16 @@ def _pairs(images: str, labels: str, **stems: str) -> dict[str, tuple[str, ...]]
     return {split: (f"{stem}{images}", f"{stem}{labels}") for split, stem in stems.items()}
 
 
-_TORONTO = "https://www.cs.toronto.edu/~kriz/"
+def _toronto(kind: str, ending: str, archive: str, md5: Mapping[str, str], checksum: str) -> Layout:
+    address = f"https://www.cs.toronto.edu/~kriz/cifar-10-{archive}.tar.gz"
+    return Layout("CIFAR-10", f"cifar-10-batches-{kind}", md5, _batches(ending), address, checksum)
+
+
 _STL10_SPLITS = _pairs("_X.bin", "_y.bin", train="train", test="test") | {"unlabeled": ("unlabeled_X.bin",)}
 LAYOUTS: dict[str, tuple[Layout, ...]] = {
     "cifar10": (
-        Layout(
-            "CIFAR-10",
-            "cifar-10-batches-py",
-            CIFAR10_MD5,
-            _batches(""),
-            _TORONTO + "cifar-10-python.tar.gz",
-            "c58f30108f718f92721af3b95e74349a",
-        ),
-        Layout(
-            "CIFAR-10",
-            "cifar-10-batches-bin",
-            CIFAR10_BINARY_MD5,
-            _batches(".bin"),
-            _TORONTO + "cifar-10-binary.tar.gz",
-            "c32a1d4ab5d03f1284b67883e8d87530",
-        ),
+        _toronto("py", "", "python", CIFAR10_MD5, "c58f30108f718f92721af3b95e74349a"),
+        _toronto("bin", ".bin", "binary", CIFAR10_BINARY_MD5, "c32a1d4ab5d03f1284b67883e8d87530"),
     ),
     "stl10": (
         Layout(
@@ -175,10 +166,7 @@ def load(name: str, split: str, *, download: bool = False, folder: str | Path | 
     of it is used; FileNotFoundError where files are missing; ModuleNotFoundError if pooch is needed and not installed.
     """
     require_known(name, NAMES)
-    splits = ("train", "test") if name == "digits" else tuple(LAYOUTS[name][0].splits)
-    if split not in splits:
-        allowed = ", ".join(map(repr, splits[:-1])) + f" or {splits[-1]!r}"
-        raise ValueError(f"split must be {allowed}, got {split!r}")
+    _require_split(name, split)
     if name == "digits":
         return _digits(split)
     root = Path(folder).expanduser() if folder is not None else data_folder()
@@ -201,6 +189,8 @@ def subset(dataset: Dataset, n: int | None, seed: int = 0) -> Dataset:
 def available(name: str, split: str | None = None, folder: str | Path | None = None) -> bool:
     """Whether the files of a data set, or of one split of it, are here; what is in them, `load` checks."""
     require_known(name, NAMES)
+    if split is not None:
+        _require_split(name, split)
     if name == "digits":
         return True
     root = Path(folder).expanduser() if folder is not None else data_folder()
@@ -238,6 +228,13 @@ def require_known(name: object, known: tuple[str, ...]) -> None:
         near = difflib.get_close_matches(str(name), known, n=1, cutoff=0.4)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise ValueError(f"name must be one of {', '.join(known)}, got {name!r}{hint}")
+
+
+def _require_split(name: str, split: str) -> None:
+    splits = ("train", "test") if name == "digits" else tuple(LAYOUTS[name][0].splits)
+    if split not in splits:
+        allowed = ", ".join(map(repr, splits[:-1])) + f" or {splits[-1]!r}"
+        raise ValueError(f"split must be {allowed}, got {split!r}")
 
 
 def _layout(name: str, root: Path, split: str) -> Layout:
@@ -385,14 +382,18 @@ def _download(layout: Layout, root: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     if not layout.archive:
         for path in layout.missing(root):
-            pooch.retrieve(
-                layout.url + path.name, f"md5:{layout.md5[path.name]}", path.name, path=folder, progressbar=bar
-            )
+            md5 = f"md5:{layout.md5[path.name]}"
+            pooch.retrieve(layout.url + path.name, md5, path.name, path=folder, progressbar=bar)
         return
-    name = layout.url.rpartition("/")[2]
-    archive = Path(pooch.retrieve(layout.url, f"md5:{layout.archive}", name, path=root, progressbar=bar))
+    md5, name = f"md5:{layout.archive}", layout.url.rpartition("/")[2]
+    archive = Path(pooch.retrieve(layout.url, md5, name, path=root, progressbar=bar))
+    wanted = {f"{layout.folder}/{path.name}": path for path in layout.missing(root)}
     with tempfile.TemporaryDirectory(dir=root, prefix=".unpacking-") as scratch, tarfile.open(archive) as members:
-        for path in layout.missing(root):
-            members.extract(f"{layout.folder}/{path.name}", scratch, filter="data")
-            (Path(scratch) / layout.folder / path.name).replace(path)  # whole, or not there
-    archive.unlink()
+        for member in members:  # in one pass; only contents are taken, so that no name or link in it can lead elsewhere
+            if member.isfile() and member.name in wanted:
+                whole, content = Path(scratch) / "whole", members.extractfile(member)
+                assert content is not None
+                with content, whole.open("wb") as file:
+                    shutil.copyfileobj(content, file)
+                whole.replace(wanted[member.name])  # whole, or not there
+    archive.unlink(missing_ok=True)  # another process may have been here too

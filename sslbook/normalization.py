@@ -123,6 +123,16 @@ class BatchNorm(nn.Module):
         self.register_buffer("running_mean", torch.zeros(features, dtype=dtype))
         self.register_buffer("running_var", torch.ones(features, dtype=dtype))
 
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """As at first: running mean 0 and variance 1; weights 1 and biases 0, if there are any."""
+        for ones in (self.running_var, self.weight):
+            if ones is not None:
+                ones.fill_(1)
+        for zeros in (self.running_mean, self.bias):
+            if zeros is not None:
+                zeros.zero_()
+
     def forward(self, x: Tensor) -> Tensor:
         """``x`` normalised per channel; raises ValueError unless it is ``(N, features, ...)``."""
         if x.ndim < 2 or x.shape[1] != self.features:

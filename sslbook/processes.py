@@ -10,8 +10,6 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 
-import torch
-
 WORKER_ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     # glibc gives freed blocks back to the system at once, and a training step spends as long on page faults as on arithmetic
@@ -20,9 +18,13 @@ WORKER_ENVIRONMENT = {
 }
 
 
+LARGEST_OLD = 32 * 2**20
+"""The largest M_MMAP_THRESHOLD that mallopt documents, in bytes."""
+
+
 def cores() -> int:
-    """Processes that this machine runs at once."""
-    return os.cpu_count() or 1
+    """How many cores this process may use: those of its affinity mask, where the system has one."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @contextlib.contextmanager
@@ -38,6 +40,8 @@ def processes(workers: int) -> Iterator[ProcessPoolExecutor]:
 
 
 def _one_thread() -> None:
+    import torch  # the book asks this module for `cores` alone
+
     torch.set_num_threads(1)
 
 
@@ -59,15 +63,15 @@ def _environment(variables: dict[str, str]) -> Iterator[None]:
 def keep_freed_memory() -> bool:
     """Let this process, from now on, keep freed blocks for its next step, as :data:`WORKER_ENVIRONMENT` does from the start.
 
-    A training step on a processor becomes shorter by a sixth to a third.  False where the allocator is not glibc's, or says no.
+    A training step on a processor becomes shorter by a sixth to a third.  Older versions of glibc can't keep blocks above 32 MiB,
+    and keep smaller ones.  False where the allocator is not glibc's, or keeps nothing.
     """
     if not sys.platform.startswith("linux"):
         return False
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:
         return False
-    thresholds = {
-        -3: "MALLOC_MMAP_THRESHOLD_",
-        -1: "MALLOC_TRIM_THRESHOLD_",
-    }  # M_MMAP_THRESHOLD and M_TRIM_THRESHOLD of malloc.h
-    return all(mallopt(option, int(WORKER_ENVIRONMENT[name])) == 1 for option, name in thresholds.items())
+    # M_TRIM_THRESHOLD is -1 and M_MMAP_THRESHOLD -3 in malloc.h.  Either one ends glibc's own adapting of both.
+    trim = mallopt(-1, int(WORKER_ENVIRONMENT["MALLOC_TRIM_THRESHOLD_"])) == 1
+    mapped = any(mallopt(-3, size) == 1 for size in (int(WORKER_ENVIRONMENT["MALLOC_MMAP_THRESHOLD_"]), LARGEST_OLD))
+    return trim or mapped

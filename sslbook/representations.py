@@ -6,16 +6,34 @@ import torch
 from torch import Tensor
 
 
-def effective_rank(features: Tensor) -> Tensor:
+def effective_rank(features: Tensor, resolution: float | None = None) -> Tensor:
     r""":math:`\exp(-\sum_i p_i \log p_i)` of features ``(..., N, F) -> (...)``.
 
-    The :math:`p_i` are the shares of the variances along the principal axes.  The value is between 1, all
-    features on a line, and the smaller of their number and the number of images; and 0 where nothing varies.
+    The :math:`p_i` are the shares of the variances along the principal axes.  The value is between 1, all features on a line, and
+    the smaller of their number and the number of images; and 0 where nothing varies.  RankMe (Garrido et al. 2023) takes shares
+    of the singular values instead, of features that are not centred, and so counts weak directions for more.
+
+    resolution: what varies by less than this, relative to the features' root mean square, is their rounding, and counts as nothing:
+    the last places of a constant have the rank of noise.  By default 4 units of the last place of their type, and at least 1e-10.
+    Raises ValueError where features are no finite numbers.
     """
+    require_finite(features=features)
+    finest = 4 * torch.finfo(features.dtype).eps if resolution is None else resolution
     centred = features.double() - features.double().mean(-2, keepdim=True)
     size = centred.square().sum((-2, -1))
     scale = features.double().square().sum((-2, -1)).clamp(min=torch.finfo(torch.float64).tiny)
     values = torch.linalg.eigvalsh(centred.mT @ centred).clamp(min=0)
     shares = values / values.sum(-1, keepdim=True).clamp(min=torch.finfo(torch.float64).tiny)
     entropy = -torch.special.xlogy(shares, shares).sum(-1)
-    return torch.where(size > 1e-20 * scale, entropy.exp(), 0.0)
+    return torch.where(size > max(finest, 1e-10) ** 2 * scale, entropy.exp(), 0.0)
+
+
+def require_finite(**features: Tensor) -> None:
+    """Raise ValueError, which says how many rows it is, where features ``(..., F)`` hold a NaN or an infinity."""
+    for name, values in features.items():
+        bad = (~values.isfinite()).any(-1)
+        if bad.any():
+            raise ValueError(
+                f"{name} must be finite numbers, got {int(bad.sum())} of {bad.numel()} rows that are not: "
+                "the network has diverged"
+            )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gzip
 import hashlib
 import http.server
 import sys
@@ -154,6 +155,8 @@ def test_a_missing_file_is_named_and_the_network_not_asked(stl10: Path, monkeypa
     [
         (lambda: load("cifar", "train"), "name must be one of .*, got 'cifar'; did you mean 'cifar10'"),
         (lambda: available("imagenette"), "name must be one of digits, mnist, cifar10, stl10"),
+        (lambda: available("cifar10", "unlabeled"), "split must be 'train' or 'test', got 'unlabeled'"),
+        (lambda: available("digits", "unlabeled"), "split must be 'train' or 'test', got 'unlabeled'"),
         (lambda: load("mnist", "valid"), "split must be 'train' or 'test', got 'valid'"),
         (lambda: load("digits", "unlabeled"), "split must be 'train' or 'test', got 'unlabeled'"),
         (lambda: load("stl10", "all"), r"split must be 'train', 'test', 'unlabeled' or 'train\+unlabeled', got 'all'"),
@@ -238,6 +241,26 @@ def test_an_archive_is_fetched_checked_and_unpacked(
     assert {path.name for path in stl10.parent.iterdir()} == {"served", "stl10_binary"}  # nothing is left lying about
 
 
+def test_an_archive_is_read_once_and_only_for_its_contents(
+    stl10: Path, server: tuple[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To go back in a gzip file is to unpack it anew; and a link in it that bears a wanted name is not followed."""
+    archive, rewound = serve_stl10(stl10, server, monkeypatch), []
+    monkeypatch.setattr(gzip._GzipReader, "_rewind", lambda reader: rewound.append(reader))  # type: ignore[attr-defined]
+    load("stl10", "train", download=True)
+    assert rewound == []
+    (stl10 / "test_y.bin").unlink()
+    with tarfile.open(archive, "w:gz") as members:
+        link = tarfile.TarInfo("stl10_binary/test_y.bin")
+        link.type, link.linkname = tarfile.SYMTYPE, "train_y.bin"
+        members.addfile(link)
+    md5 = hashlib.md5(archive.read_bytes()).hexdigest()
+    monkeypatch.setitem(datasets.LAYOUTS, "stl10", (replace(datasets.LAYOUTS["stl10"][0], archive=md5),))
+    with pytest.raises(FileNotFoundError, match=r"test_y.bin can't be read"):
+        load("stl10", "test", download=True)
+    assert not (stl10 / "test_y.bin").is_symlink()
+
+
 def test_an_altered_archive_is_refused_and_kept_apart(
     stl10: Path, server: tuple[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -249,8 +272,6 @@ def test_an_altered_archive_is_refused_and_kept_apart(
 
 
 def test_single_files_are_fetched(tmp_path: Path, server: tuple[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    import gzip
-
     address, served = server
     contents = {}
     for stem in ("train", "t10k"):

@@ -265,6 +265,15 @@ def make_targets() -> set[str]:
     return set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), flags=re.MULTILINE))
 
 
+def test_every_extra_that_a_message_names_exists() -> None:
+    """``pip install 'sslbook[...]'`` of the code and of the pages; the command line fills in ``train`` or ``book``."""
+    texts = [*sorted(PACKAGE.rglob("*.py")), *sorted(ROOT.glob("*.md")), *sorted((ROOT / "chapters").glob("*.md"))]
+    named = {extra for path in texts for extra in re.findall(r"sslbook\[([^\]]+)\]", path.read_text(encoding="utf-8"))}
+    assert "train" in named
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert (named - {"{extra}"}) | {"train", "book"} <= set(project["optional-dependencies"])
+
+
 def promised_targets(text: str) -> set[str]:
     """Targets named in code: `make book test PORT=1` -> book, test."""
     named: set[str] = set()

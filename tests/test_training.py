@@ -137,9 +137,15 @@ def test_a_predictor_of_one_layer_normalises_first() -> None:
     w, b = head.parameters()
     y = (x - x.mean(0)) / (x.var(0, correction=0) + 1e-5).sqrt()
     assert torch.allclose(head(x), y @ w.T + b, rtol=1e-12)
-    assert torch.allclose(Head(6, None, 6, None).double()(x).detach(), torch.zeros(7, 6).double(), atol=5), (
-        "no BatchNorm"
-    )
+
+
+def test_a_head_without_batchnorm_is_linear() -> None:
+    head = Head(6, None, 6, None).double()
+    x = torch.randn(7, 6, generator=generator(), dtype=torch.float64)
+    w, b = head.parameters()
+    assert torch.allclose(head(x), x @ w.T + b, rtol=1e-12)
+    normalised = (x - x.mean(0)) / (x.var(0, correction=0) + 1e-5).sqrt()
+    assert not torch.allclose(head(x), normalised @ w.T + b, rtol=1e-2)
 
 
 def test_table_4s_layer_divides_by_one_less() -> None:
@@ -151,6 +157,37 @@ def test_table_4s_layer_divides_by_one_less() -> None:
     assert torch.allclose(norm(x).std(0), torch.ones(16), rtol=1e-3)
     assert isinstance(build(Networks(**SMALL), 0).projector.norm, nn.BatchNorm1d)
     assert build(Networks(**SMALL, projector_norm=None), 0).projector.norm is None
+
+
+def test_clean_images_leave_no_trace_in_the_running_statistics() -> None:
+    """Neither PyTorch's BatchNorm nor ours counts them; they pass normalised by their own batch all the same."""
+    for norm in (("normal", "normal"), ("detach", "normal")):
+        with_clean, without = (build(Networks(**SMALL, projector_norm=norm), 0) for _ in range(2))
+        views = [images(6, 8, seed).float() for seed in (1, 2, 3)]
+        out = with_clean.outputs(*views)
+        without.outputs(*views[:2])
+        counts = dict(without.named_buffers())
+        assert counts["encoder.bn1.num_batches_tracked"].item() == 2
+        assert all(buffer.equal(counts[name]) for name, buffer in with_clean.named_buffers())
+        assert out.clean is not None
+        assert out.clean.equal(without.projector(without.encoder(views[2])))
+        assert not all(buffer.equal(dict(without.named_buffers())[name]) for name, buffer in with_clean.named_buffers())
+        (out.z1 + out.clean).sum().backward()
+
+
+def test_first_weights_come_with_fresh_statistics() -> None:
+    for norm in (("normal", "normal"), ("detach", "normal")):
+        siamese = build(Networks(**SMALL, projector_norm=norm), 0)
+        fresh = {name: buffer.clone() for name, buffer in siamese.named_buffers()}
+        siamese.outputs(images(6, 8, 1).float(), images(6, 8, 2).float())
+        assert not all(buffer.equal(fresh[name]) for name, buffer in siamese.projector.named_buffers("projector"))
+        initialize(siamese, generator())
+        assert all(buffer.equal(fresh[name]) for name, buffer in siamese.named_buffers())
+    layer = BatchNorm(3, affine=True)
+    for tensor in layer.state_dict().values():
+        tensor.fill_(7)
+    layer.reset_parameters()
+    assert [tensor.unique().tolist() for tensor in layer.state_dict().values()] == [[1], [0], [0], [1]]
 
 
 def test_half_precision_is_normalised_in_whole() -> None:
@@ -166,17 +203,27 @@ def byol(**changes: object) -> Siamese:
     return build(Networks(**{**SMALL, "predictor": 2, "target": "ema", **changes}), 0)  # type: ignore[arg-type]
 
 
-def test_views_are_normalised_apart() -> None:
-    siamese = byol().double()
-    views = images(6, 8, 1), images(6, 8, 2) * 3
-    out = siamese.outputs(*views)
-    again = byol().double()
-    assert out.z1.equal(again.projector(again.encoder(views[0])))
+def test_each_output_is_that_of_its_view_and_tower() -> None:
+    """Each view normalised by itself; in training mode no output depends on what BatchNorm has counted."""
+    siamese, again = (byol(target_init="own").double() for _ in range(2))
+    views, clean = (images(6, 8, 1), images(6, 8, 2) * 3), images(6, 8, 3)
+    out = siamese(*views, clean)
+    assert again.predictor is not None
+    assert again.target_encoder is not None
+    assert again.target_projector is not None
+    for view, z, p, t in zip(views, (out.z1, out.z2), (out.p1, out.p2), (out.t1, out.t2), strict=True):
+        assert z.equal(again.projector(again.encoder(view)))
+        assert p.equal(again.predictor(z))
+        assert t.equal(again.target_projector(again.target_encoder(view)))
+        assert not torch.allclose(t, z, rtol=1e-2), "the target's own weights"
+    for one, other in ((out.z1, out.z2), (out.p1, out.p2), (out.t1, out.t2)):
+        assert not torch.allclose(one, other, rtol=1e-2), "the two views are told apart"
     together = again.projector(again.encoder(torch.cat(views))).chunk(2)
     assert not torch.allclose(out.z1, together[0], rtol=1e-2)
-    assert out.p2.equal(siamese.predictor(out.z2))  # type: ignore[misc]
-    assert out.clean is None
-    assert siamese(*views, images(6, 8, 3)).clean.requires_grad is False
+    assert out.clean is not None
+    assert out.clean.equal(again.projector(again.encoder(clean)))
+    assert out.clean.requires_grad is False
+    assert siamese.outputs(*views).clean is None
 
 
 @pytest.mark.parametrize("norm", [("normal", "normal"), ("detach", "normal"), None])

@@ -7,6 +7,7 @@ import torch
 from distributed_cases import BYOL, CASES, SINGLE, SMALL, Result, everything, images, in_processes, steps
 from torch import Tensor, nn
 
+from sslbook.normalization import BatchNorm
 from sslbook.training import distributed, objectives
 from sslbook.training.distributed import SharedBatchNorm, average_gradients, own_rows, setup_from_environment
 from sslbook.training.siamese import Networks, build
@@ -89,6 +90,17 @@ def test_alone_nothing_happens() -> None:
     assert (distributed.rank(), distributed.world(), own_rows(5)) == (0, 1, slice(0, 5))
     assert type(distributed.synchronize_batchnorm(net)[0]) is nn.BatchNorm1d  # type: ignore[index]
     average_gradients(net.parameters())
+
+
+def test_a_layer_by_itself_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(distributed, "world", lambda: 2)
+    layer, ours = nn.BatchNorm1d(3), BatchNorm(3)
+    shared = distributed.synchronize_batchnorm(layer)
+    assert isinstance(shared, SharedBatchNorm)
+    assert shared.weight is layer.weight
+    assert distributed.synchronize_batchnorm(shared) is shared
+    assert distributed.synchronize_batchnorm(ours) is ours
+    assert ours.parts == 2
 
 
 @pytest.mark.parametrize("affine", [True, False])

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -56,6 +59,26 @@ def test_the_weight_of_a_vote_matters() -> None:
     assert knn(train, labels, test, truth, k=3, tau=10) == 0
 
 
+def test_a_small_temperature_leaves_the_nearest_neighbours_vote() -> None:
+    train, labels, test, truth = problem()
+    cosine = F.normalize(test, dim=1) @ F.normalize(train, dim=1).T
+    first, second = cosine.topk(2).values.unbind(1)
+    clear = first - second > 20e-4
+    assert clear.sum() > 200
+    assert (first[clear] < 0.99).any(), "where weights of the cosine itself would all be 0"
+    nearest = knn(train, labels, test[clear], truth[clear], k=1)
+    assert knn(train, labels, test[clear], truth[clear], k=50, tau=1e-4) == nearest
+    assert knn(train, labels, test[clear], truth[clear], k=50, tau=0.1) != nearest
+
+
+def test_autocast_does_not_reach_in() -> None:
+    data = problem()
+    neighbours, fitted = knn(*data), linear(*data, epochs=3)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert knn(*data) == neighbours
+        assert linear(*data, epochs=3) == fitted
+
+
 BAD = [
     ({"labels": torch.zeros(3, dtype=torch.int64)}, "labels must hold one class for each of 600 images, got"),
     ({"truth": torch.full((600,), -1)}, "truth must be classes from 0 on, got -1: an image without a label"),
@@ -68,6 +91,15 @@ def test_what_has_no_accuracy_is_refused(changes: dict[str, Tensor], sentence: s
     arguments = dict(zip(("train", "labels", "test", "truth"), problem())) | changes
     for measure in (knn, linear):
         with pytest.raises(ValueError, match=sentence):
+            measure(**arguments)  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("part", ["train", "test"])
+def test_diverged_features_are_refused(part: str) -> None:
+    arguments = dict(zip(("train", "labels", "test", "truth"), problem()))
+    arguments[part][[3, 8], [0, 1]] = torch.tensor([torch.nan, torch.inf])
+    for measure in (knn, linear):
+        with pytest.raises(ValueError, match=f"{part} must be finite numbers, got 2 of 600 rows that are not"):
             measure(**arguments)  # type: ignore[operator]
 
 
@@ -86,9 +118,15 @@ def test_numbers_out_of_range_are_refused() -> None:
 
 
 def by_autograd(
-    train: Tensor, labels: Tensor, test: Tensor, truth: Tensor, epochs: int, decay: float = 1e-3
-) -> list[float]:
-    """The released protocol with PyTorch's layer, loss and optimiser and scikit-learn's scaler."""
+    data: Problem,
+    epochs: int,
+    *,
+    rate: float = 3e-4,
+    decay: float = 1e-3,
+    optimizer: type[torch.optim.Optimizer] = torch.optim.Adam,
+) -> tuple[list[float], Tensor]:
+    """The released protocol with PyTorch's layer, loss and optimiser and scikit-learn's scaler: its curve, and its weights."""
+    train, labels, test, truth = data
     scaler = StandardScaler().fit(train.numpy())
     x, y = (torch.from_numpy(scaler.transform(part.numpy())).float() for part in (train, test))
     generator = torch.Generator().manual_seed(0)
@@ -96,26 +134,46 @@ def by_autograd(
     bound = x.shape[1] ** -0.5
     start = torch.empty(x.shape[1] + 1, 4).uniform_(-bound, bound, generator=generator)
     layer.weight.data, layer.bias.data = start[:-1].T.clone(), start[-1].clone()
-    optimizer = torch.optim.Adam(layer.parameters(), lr=3e-4, weight_decay=decay)
+    descent = optimizer(layer.parameters(), lr=rate, weight_decay=decay)  # type: ignore[call-arg]
     curve = []
     for _ in range(epochs):
         order = torch.randperm(len(x), generator=generator)
         for rows in order.split(128):
-            optimizer.zero_grad()
+            descent.zero_grad()
             F.cross_entropy(layer(x[rows]), labels[rows]).backward()
-            optimizer.step()
+            descent.step()
         curve.append((layer(y).argmax(1) == truth).double().mean().item())
-    return curve
+    return curve, torch.cat([layer.weight.T, layer.bias[None]]).detach()
 
 
-def test_the_protocol_is_the_released_one() -> None:
-    data = problem()
-    found, wanted = linear(*data, epochs=8), by_autograd(*data, epochs=8)
-    assert found.curve == pytest.approx(wanted, abs=1.5 / 600), "an image or so on the border between two classes"
+def test_the_protocol_is_the_released_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    data, fit, seen = problem(), evaluate._fit, []
+
+    def watched(*arguments: Any) -> Iterator[Tensor]:
+        for weights in fit(*arguments):
+            seen.append(weights.clone())
+            yield weights
+
+    monkeypatch.setattr(evaluate, "_fit", watched)
+    found, (curve, weights) = linear(*data, epochs=8), by_autograd(data, 8)
+    assert found.curve == pytest.approx(curve, abs=1.5 / 600), "an image or so on the border between two classes"
     assert found.final == found.curve[-1]
     assert found.best == max(found.curve) >= found.final
-    unpenalised = by_autograd(*data, epochs=8, decay=100.0)
-    assert max(abs(a - b) for a, b in zip(found.curve, unpenalised)) > 0.01, "the comparison sees another penalty"
+    assert (seen[-1] - weights).abs().max() < 1e-6, "forty steps, each with a rounding of 1e-8"
+
+
+WRONG: dict[str, dict[str, Any]] = {
+    "no penalty": {"decay": 0.0},
+    "twice the penalty": {"decay": 2e-3},
+    "a penalty beside the gradient": {"optimizer": torch.optim.AdamW},
+    "a smaller rate": {"rate": 2e-4},
+}
+
+
+@pytest.mark.parametrize("change", WRONG)
+def test_another_protocol_has_other_weights(change: str) -> None:
+    data = problem()
+    assert (by_autograd(data, 8)[1] - by_autograd(data, 8, **WRONG[change])[1]).abs().max() > 5e-5
 
 
 def test_it_ends_near_the_best_linear_classifier() -> None:
@@ -138,8 +196,17 @@ def test_the_same_seed_gives_the_same_numbers() -> None:
 
 def test_features_that_never_vary_are_harmless() -> None:
     train, labels, test, truth = problem()
-    constant = torch.tensor([0.0, 0.1, 7.7])
-    more = [torch.cat([part, constant.expand(len(part), 3)], dim=1) for part in (train, test)]
+    constant = torch.tensor([0.1, 7.7, 1.0001, -1.0001])
+    generator = torch.Generator().manual_seed(1)
+
+    def with_constants(part: Tensor) -> Tensor:
+        """Nothing, four constants, and the same one unit of the last place above or below."""
+        upwards = torch.randint(0, 2, (len(part), 4), generator=generator).bool()
+        noisy = torch.nextafter(constant, torch.where(upwards, torch.inf, -torch.inf))
+        return torch.cat([part, torch.zeros(len(part), 1), constant.expand(len(part), 4), noisy], dim=1)
+
+    more = [with_constants(part) for part in (train, test)]
+    assert all(evaluate._standardised(*more)[0][:, 12:21].abs().amax(0) < 1e-5)
     found = linear(more[0], labels, more[1], truth, epochs=30, rate=1e-2)
     assert found.final == pytest.approx(linear(train, labels, test, truth, epochs=30, rate=1e-2).final, abs=0.02)
     assert found.final > 0.4
@@ -171,6 +238,19 @@ def test_a_report_leaves_the_model_alone(digits: tuple[Siamese, Dataset, Dataset
     assert (quick.knn, quick.linear_final, quick.linear_best) == (found.knn, None, None)
     assert not model.training
     model.train()
+
+
+def test_a_report_refuses_images_without_labels_at_once(digits: tuple[Siamese, Dataset, Dataset]) -> None:
+    model, train, test = digits
+    unlabelled = replace(test, labels=torch.full_like(test.labels, -1))
+    untouched: Any = None  # a model that would fail if it were asked
+    with pytest.raises(ValueError, match=r"test.labels must be classes from 0 on, got -1: an image without a label"):
+        report(untouched, train, unlabelled, PIPELINES["digits"], "cpu")
+    with torch.no_grad():
+        diverged = copy.deepcopy(model)
+        diverged.encoder.bn1.weight.fill_(torch.nan)
+    with pytest.raises(ValueError, match="train must be finite numbers, got 300 of 300 rows that are not"):
+        report(diverged, train, test, PIPELINES["digits"], "cpu")
 
 
 def test_embeddings_do_not_depend_on_the_batch(digits: tuple[Siamese, Dataset, Dataset]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import colorsys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -64,10 +65,9 @@ def test_crop_and_resize(pixels: Tensor, numbers: Tensor, size: int) -> None:
     rounded = (found + 0.5).floor()
     assert (rounded - expected).abs().max() <= 1
     assert (rounded != expected).float().mean() < 0.15  # two roundings instead of one
-    # a resize of the whole image that is cut afterwards takes in pixels from outside the box
-    whole_height = crops.weights(box.top, box.height, 32, size)
-    spread = (whole_height > 0).any(1).sum(1)
-    assert (spread <= box.height).all()
+    rows = (crops.weights(box.top, box.height, 32, size) > 0).any(1)
+    outside = (torch.arange(32) < box.top[:, None]) | (torch.arange(32) >= (box.top + box.height)[:, None])
+    assert not (rows & outside).any()
 
 
 def test_pixels_from_outside_the_box_would_be_seen(pixels: Tensor, numbers: Tensor) -> None:
@@ -112,7 +112,7 @@ def one_jitter(pixels: Tensor, kind: int, factor: Tensor) -> Tensor:
 
 def test_hue_is_that_of_colorsys(pixels: Tensor) -> None:
     """Exactly what Pillow does with 8 bits, so that the difference to Pillow is those bits."""
-    some = pixels[:: COUNT // 6, :, ::5, ::5]
+    some = pixels[:: COUNT // 6, :, ::5, ::5].clone()  # the other tests see the same pixels
     some[0, :, 0] = torch.tensor([[0, 255, 7], [0, 255, 7], [0, 255, 7]])[:, [0, 1, 2, 0, 1, 2, 0]]  # greys
     turn = torch.linspace(-0.5, 0.5, len(some))
     found = jitter.turn_hue_(some.float(), turn).permute(0, 2, 3, 1)
@@ -121,6 +121,40 @@ def test_hue_is_that_of_colorsys(pixels: Tensor) -> None:
             hue, saturation, value = colorsys.rgb_to_hsv(*(channel / 255 for channel in pixel))
             expected = colorsys.hsv_to_rgb((hue + by) % 1, saturation, value)
             assert np.abs(np.array(seen) - 255 * np.array(expected)).max() < 1e-3  # float32, levels to 255
+
+
+def one_after_another(image: Tensor, order: tuple[int, ...], factors: list[float]) -> np.ndarray:
+    """The jitter of one image ``(3, H, W)`` in levels as it is defined: four operations in turn, each clamped; float64."""
+    x = image.double().numpy()
+    for kind in order:
+        f, light = factors[kind], np.tensordot(jitter.GREY, x, 1)
+        if kind == jitter.HUE:
+            hsv = [colorsys.rgb_to_hsv(*pixel) for pixel in x.reshape(3, -1).T / 255]
+            x = 255 * np.array([colorsys.hsv_to_rgb((h + f) % 1, s, v) for h, s, v in hsv]).T.reshape(x.shape)
+        else:
+            x = f * x + (1 - f) * {0: 0, 1: np.floor(light.mean() + 0.5), 2: light}[kind]
+        x = x.clip(0, 255)
+    return x
+
+
+def test_every_order_of_the_jitter_is_kept(pixels: Tensor) -> None:
+    """All 24, in floating-point numbers, where only rounding may differ: hue has its place among the others."""
+    some = pixels[[3, -3], :, ::5, ::5].repeat(24, 1, 1, 1)
+    numbers = augment.draws(PIPELINES["stl10"], len(some), 9, 0, 0)[:, augment.JITTER].clone()
+    numbers[:, 0] = 0  # all of them are jittered
+    numbers[:, 1] = (torch.arange(len(some)) // 2 + 0.5) / 24
+    assert jitter.order_of(numbers).bincount().tolist() == [2] * 24
+    strengths = (0.8, 0.8, 0.8, 0.5)
+    found = jitter.jitter_(some.float(), jitter.draw(numbers, strengths, 0.8)).double().numpy()
+    factors = jitter.factors_of(numbers, strengths, 0.8).tolist()
+    moved = {"first": 0.0, "last": 0.0}
+    for image, order, by, seen in zip(some, np.repeat(jitter.ORDERS, 2, axis=0).tolist(), factors, found, strict=True):
+        assert np.abs(seen - one_after_another(image, order, by)).max() < 1e-2, order  # float32, levels to 255
+        rest = [kind for kind in order if kind != jitter.HUE]
+        for place, wrong in (("first", [jitter.HUE, *rest]), ("last", [*rest, jitter.HUE])):
+            if wrong != order:
+                moved[place] += np.abs(seen - one_after_another(image, wrong, by)).max() > 2
+    assert min(moved.values()) > 24, "of 36 images each: hue ahead of all, or behind all, is another picture"
 
 
 def test_grey(pixels: Tensor) -> None:
@@ -165,6 +199,29 @@ def test_whole_views_against_pillow(pixels: Tensor) -> None:
     reordered = [choice._replace(order=choice.order[::-1]) for choice in choices]
     wrong = levels([pillow_view(image, choice, 32) for image, choice in zip(pictures(pixels), reordered)])
     assert (found - wrong).abs().max() > 20  # the order of the jitter is told apart
+
+
+def test_a_blurred_view_is_the_view_blurred(pixels: Tensor) -> None:
+    """`apply` with grey, blur, mean and deviation is scipy's blur of the view without them, where the same numbers say so."""
+    sharp = augment.Pipeline(32, jitter=(0.8, 0.8, 0.8, 0.2), grey=0.5)
+    mean, std = (0.1, 0.2, 0.3), (0.5, 0.6, 0.7)
+    soft = replace(sharp, blur=0.3, blur_sigma=(0.4, 1.6), mean=mean, std=std)
+    numbers = augment.draws(soft, COUNT, 4, 0, 0)
+    levels = augment.apply(pixels, sharp, numbers).double().numpy()
+    found = augment.apply(pixels, soft, numbers).double().numpy()
+
+    def expected(probability: float, low: float, high: float) -> np.ndarray:
+        views = []
+        for view, row in zip(levels, numbers.double().numpy(), strict=True):
+            width = low + (high - low) * row[augment.SIGMA]
+            for axis in (1, 2) if row[augment.BLUR] < probability else ():
+                view = ndimage.gaussian_filter1d(view, width, axis=axis, mode="mirror", radius=4)
+            views.append((view - np.array(mean)[:, None, None]) / np.array(std)[:, None, None])
+        return np.stack(views)
+
+    assert np.abs(found - expected(0.3, 0.4, 1.6)).max() < 1e-5  # float32
+    for wrong in (expected(0.7, 0.4, 1.6), expected(0.0, 0.4, 1.6), expected(0.3, 0.4, 0.4)):
+        assert np.abs(found - wrong).max() > 0.1
 
 
 def choices_of(numbers: Tensor, pipeline: augment.Pipeline) -> list[Choice]:

@@ -28,6 +28,7 @@ from sslbook.book.chapters import Chapter, code_cells, number_cells, parameters,
 from sslbook.book.files import atomic
 from sslbook.book.layout import Book, InputError
 from sslbook.book.values import RECORD_KEY
+from sslbook.processes import cores
 
 CELL_SECONDS = {"quick": 600, "paper": 6 * 3600}
 """The longest that one cell may take before it is stopped, by scale."""
@@ -121,7 +122,7 @@ def execute(
                 _Job(c, setting, folder / f"{c.name}.ipynb", parts, environment, book.shown(c.path))
                 for c, parts in waiting
             ]
-            default = 1 if setting.device == "cuda" else kernel.cores()
+            default = 1 if setting.device == "cuda" else cores()
             for outcome in _run_all(todo, min(jobs or default, len(todo)), say):
                 outcomes[outcome.chapter] = outcome
     return [outcomes[chapter.name] for chapter in chapters]

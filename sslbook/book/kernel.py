@@ -29,11 +29,6 @@ START_SECONDS = 120
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 
-def cores() -> int:
-    """How many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 @contextmanager
 def environment() -> Iterator[dict[str, str]]:
     """The variables under which kernels run, valid inside the block.

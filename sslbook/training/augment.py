@@ -12,7 +12,6 @@ crop and resize 1, mirror 0, brightness 1, contrast 1.6, saturation 1.4, grey 0.
 
 from __future__ import annotations
 
-import functools
 from typing import NamedTuple
 
 import numpy as np
@@ -54,7 +53,8 @@ def draws(pipeline: Pipeline, count: int, seed: int, step: int, view: int) -> Te
 def apply(pixels: Tensor, pipeline: Pipeline, draws: Tensor) -> Tensor:
     """One view of each image: ``(B, C, H, W)`` uint8, or floating in [0, 1], to float32 ``(B, C, size, size)`` on the same device.
 
-    draws: ``(B, NUMBERS)``.  No Python loop over images, no shape that depends on data, nothing that waits for the device.
+    draws: ``(B, NUMBERS)``, on the device too if nothing shall wait: from a processor's pageable memory they are copied first.
+    No Python loop over images, no shape that depends on data, nothing read back and no table kept: a graph can hold it all.
     """
     _require_pixels(pixels, pipeline)
     if draws.shape != (len(pixels), NUMBERS):
@@ -143,12 +143,11 @@ def _normalised(levels: Tensor, pipeline: Pipeline, out: Tensor | None = None) -
     return torch.mul(levels, factor, out=out).add_(shift)  # three times as fast as addcmul, which vectorises no factors
 
 
-@functools.lru_cache(maxsize=32)
 def _scaling(pipeline: Pipeline, device: torch.device) -> tuple[Tensor, Tensor]:
-    mean = torch.tensor(pipeline.mean or (0.0,), dtype=torch.float64)
-    std = torch.tensor(pipeline.std or (1.0,), dtype=torch.float64)
-    factor, shift = (1 / (LEVELS * std)).float(), (-mean / std).float()
-    return factor.view(-1, 1, 1).to(device), shift.view(-1, 1, 1).to(device)
+    """``1 / (255 std)`` and ``-mean / std``, each ``(C, 1, 1)``; filled on the device, since a copy would be waited for."""
+    mean, std = pipeline.mean or (0.0,), pipeline.std or (1.0,)
+    factor = [torch.full((1, 1), 1 / (LEVELS * s), device=device) for s in std]
+    return torch.stack(factor), torch.stack([torch.full((1, 1), -m / s, device=device) for m, s in zip(mean, std)])
 
 
 def _require_pixels(pixels: Tensor, pipeline: Pipeline) -> None:

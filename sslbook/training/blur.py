@@ -6,22 +6,18 @@ A blur along one side is linear, so it is a matrix, and the reflected border is 
 
 from __future__ import annotations
 
-import functools
-
 import torch
 from torch import Tensor
 
 from sslbook.training.crops import resample
 
 
-@functools.lru_cache(maxsize=8)
 def _shifts(kernel: int, side: int, device: torch.device) -> Tensor:
     """For each tap, the matrix ``(kernel, side * side)`` that moves pixels by it, reflected at the borders."""
-    offset = torch.arange(kernel) - kernel // 2
-    source = (torch.arange(side) + offset[:, None]).abs()
+    offset, pixel = torch.arange(kernel, device=device) - kernel // 2, torch.arange(side, device=device)
+    source = (pixel + offset[:, None]).abs()
     source = torch.where(source > side - 1, 2 * (side - 1) - source, source)
-    moved = torch.nn.functional.one_hot(source, side)  # row i of a tap's matrix reads pixel i + offset
-    return moved.float().flatten(1).to(device)
+    return (source[:, :, None] == pixel).float().flatten(1)  # row i of a tap's matrix reads pixel i + offset
 
 
 def taps(sigma: Tensor, kernel: int, applied: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 import torch.distributed as dist
@@ -173,8 +173,9 @@ class SharedBatchNorm(nn.BatchNorm1d):
 
 
 def synchronize_batchnorm(module: nn.Module) -> nn.Module:
-    """Let each BatchNorm below ``module`` normalise by the whole batch: PyTorch's layers, and ours in all modes; in place.
+    """Let each BatchNorm in ``module`` normalise by the whole batch: PyTorch's layers, and ours in all modes.
 
+    In place, but for a ``module`` that is itself one of PyTorch's layers: what is returned takes its place.
     Call it once ``module`` is on its device.  On a GPU, PyTorch's layers become its ``SyncBatchNorm``.
     """
     if world() == 1:
@@ -183,11 +184,19 @@ def synchronize_batchnorm(module: nn.Module) -> nn.Module:
         if isinstance(part, BatchNorm):
             part.average, part.parts = average, world()
         for name, child in list(part.named_children()):
-            if isinstance(child, nn.BatchNorm1d | nn.BatchNorm2d) and not isinstance(child, SharedBatchNorm):
-                on_gpu = child.running_mean is not None and child.running_mean.is_cuda
-                shared = nn.SyncBatchNorm.convert_sync_batchnorm(child) if on_gpu else SharedBatchNorm.like(child)
-                setattr(part, name, shared)
-    return module
+            if _counts_apart(child):
+                setattr(part, name, _sharing(child))
+    return _sharing(module) if _counts_apart(module) else module
+
+
+def _counts_apart(layer: nn.Module) -> TypeGuard[nn.BatchNorm1d | nn.BatchNorm2d]:
+    return isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d) and not isinstance(layer, SharedBatchNorm)
+
+
+def _sharing(layer: nn.BatchNorm1d | nn.BatchNorm2d) -> nn.Module:
+    on_gpu = layer.running_mean is not None and layer.running_mean.is_cuda
+    shared: nn.Module = nn.SyncBatchNorm.convert_sync_batchnorm(layer) if on_gpu else SharedBatchNorm.like(layer)
+    return shared
 
 
 # --- the processes ---------------------------------------------------------------------------------------------------

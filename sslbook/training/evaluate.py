@@ -5,13 +5,16 @@ Representations are the encoder's, before the projector, of un-augmented images,
 Cost.  An epoch of training passes each image twice forwards and twice backwards, which is about six times an evaluation's one
 pass: :func:`epochs_between` says how seldom to look so that looking stays below five per cent.  Nearest neighbours and rank are
 for looking on the way; the linear protocol is for the end.
+
+Accuracies are computed in the features' own precision, also under autocast.  TF32 products, where a GPU is allowed to use them
+(PyTorch allows them for convolutions alone), leave a cosine three digits, and near ties among neighbours may fall otherwise.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -19,13 +22,16 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from sslbook.datasets import Dataset
-from sslbook.representations import effective_rank
+from sslbook.representations import effective_rank, require_finite
 from sslbook.training.augment import plain
 from sslbook.training.pipelines import Pipeline
 from sslbook.training.siamese import Siamese
 
 SIMILARITIES = 2**25
 """Numbers of one block of cosines, 128 MB of them."""
+RESOLUTION = 2 * torch.finfo(torch.bfloat16).eps
+"""Of representations computed in bfloat16: of one image with noise too faint to matter they vary by 0.7 eps, of digits by 14 eps
+or more, before any training."""
 PASSES = 6
 """What an image costs in an epoch of training, in units of what it costs in an evaluation: two views, forwards and backwards."""
 
@@ -93,10 +99,12 @@ def embed(
 def knn(train: Tensor, labels: Tensor, test: Tensor, truth: Tensor, *, k: int = 200, tau: float = 0.1) -> float:
     r"""Accuracy in [0, 1] of the weighted vote of the ``k`` nearest neighbours (Wu et al. 2018, Section 3.4).
 
-    A neighbour at cosine :math:`c` gives its class :math:`e^{c/\tau}`.  train ``(N, F)`` with labels ``(N,)``, test ``(M, F)`` with
+    A neighbour at cosine :math:`c` gives its class :math:`e^{(c - c_1)/\tau}`, where :math:`c_1` is the nearest one's, so that a
+    small temperature leaves that one's vote.  train ``(N, F)`` with labels ``(N,)``, test ``(M, F)`` with
     truth ``(M,)``, on one device; in blocks, so that memory does not grow with ``M``.
 
-    Raises ValueError for shapes that don't fit, an unlabelled image, and a ``k`` that is not between 1 and ``N``.
+    Raises ValueError for shapes that don't fit, features that are no finite numbers, an unlabelled image, and a ``k`` that is not
+    between 1 and ``N``.
     """
     _require_labelled(train, labels, test, truth)
     if not 1 <= k <= len(train):
@@ -104,13 +112,15 @@ def knn(train: Tensor, labels: Tensor, test: Tensor, truth: Tensor, *, k: int = 
     if not tau > 0:
         raise ValueError(f"tau must be above 0, got {tau}")
     classes = int(torch.maximum(labels.max(), truth.max())) + 1
-    neighbours, wanted = F.normalize(train, dim=1), F.normalize(test, dim=1)
     right = torch.zeros((), dtype=torch.int64, device=test.device)
     rows = max(1, SIMILARITIES // len(train))
-    for block, answers in zip(wanted.split(rows), truth.split(rows), strict=True):
-        cosine, nearest = (block @ neighbours.T).topk(k, dim=1, sorted=False)
-        votes = cosine.new_zeros(len(block), classes).scatter_add_(1, labels[nearest], ((cosine - 1) / tau).exp())
-        right += (votes.argmax(1) == answers).sum()
+    with torch.autocast(test.device.type, enabled=False):
+        neighbours, wanted = F.normalize(train, dim=1), F.normalize(test, dim=1)
+        for block, answers in zip(wanted.split(rows), truth.split(rows), strict=True):
+            cosine, nearest = (block @ neighbours.T).topk(k, dim=1, sorted=False)
+            weights = ((cosine - cosine.amax(1, keepdim=True)) / tau).exp()
+            votes = cosine.new_zeros(len(block), classes).scatter_add_(1, labels[nearest], weights)
+            right += (votes.argmax(1) == answers).sum()
     return right.item() / len(test)
 
 
@@ -133,32 +143,41 @@ def linear(
     ``decay`` is Adam's penalty, of weights and biases; the last, smaller batch counts too.  Test accuracy after each epoch.
     Arguments as for :func:`knn`; order and first weights are functions of ``seed``.
 
-    The gradient of the mean cross-entropy, ``x^T (softmax(x W) - onehot) / batch``, is written out: these steps are so small that
-    automatic differentiation would double their time.
+    Raises ValueError for what :func:`knn` refuses, and for numbers out of range.
     """
     _require_labelled(train, labels, test, truth)
     if min(epochs, batch) < 1 or not rate > 0 or decay < 0:
         raise ValueError(
             f"epochs, batch and rate must be above 0 and decay at least 0, got {epochs}, {batch}, {rate} and {decay}"
         )
-    generator = torch.Generator().manual_seed(seed)
     classes = int(torch.maximum(labels.max(), truth.max())) + 1
-    x, y = _standardised(train, test)
-    wanted = F.one_hot(labels, classes).to(x.dtype)
-    bound = 1 / math.sqrt(train.shape[1])
-    start = torch.empty(train.shape[1] + 1, classes).uniform_(-bound, bound, generator=generator)
+    with torch.autocast(test.device.type, enabled=False):
+        x, y = _standardised(train, test)
+        fitted = _fit(x, F.one_hot(labels, classes).to(x.dtype), epochs, batch, rate, decay, seed)
+        curve = [((y @ weights).argmax(1) == truth).double().mean() for weights in fitted]
+    accuracies = torch.stack(curve).tolist()
+    return Linear(accuracies[-1], max(accuracies), tuple(accuracies))
+
+
+@torch.no_grad()
+def _fit(x: Tensor, wanted: Tensor, epochs: int, batch: int, rate: float, decay: float, seed: int) -> Iterator[Tensor]:
+    """The weights ``(F + 1, classes)`` after each epoch, of inputs ``(N, F + 1)`` and targets ``(N, classes)``; one tensor, moving.
+
+    The gradient of the mean cross-entropy, ``x^T (softmax(x W) - onehot) / batch``, is written out: these steps are so small that
+    automatic differentiation would double their time.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    bound = 1 / math.sqrt(x.shape[1] - 1)
+    start = torch.empty(x.shape[1], wanted.shape[1]).uniform_(-bound, bound, generator=generator)
     weights = torch.nn.Parameter(start.to(x))
     optimizer = torch.optim.Adam([weights], lr=rate, weight_decay=decay, fused=True)
-    curve = []
     for _ in range(epochs):
         order = torch.randperm(len(x), generator=generator).to(x.device)
         for inputs, targets in zip(x[order].split(batch), wanted[order].split(batch), strict=True):
             excess = torch.softmax(inputs @ weights, dim=1).sub_(targets)
             weights.grad = (inputs.T @ excess).div_(len(inputs))
             optimizer.step()
-        curve.append(((y @ weights).argmax(1) == truth).double().mean())
-    accuracies = torch.stack(curve).tolist()
-    return Linear(accuracies[-1], max(accuracies), tuple(accuracies))
+        yield weights
 
 
 _protocol = linear  # report has a flag of that name
@@ -167,7 +186,7 @@ _protocol = linear  # report has a flag of that name
 def _standardised(train: Tensor, test: Tensor) -> tuple[Tensor, Tensor]:
     """Both by the training images' mean and deviation, in float32, with a column of ones; what never varies is only centred."""
     centre, spread = train.double().mean(0), train.double().std(0, correction=0)
-    spread[spread <= 1e-7 * centre.abs()] = 1  # float32's rounding of a constant
+    spread[spread <= 1e-6 * centre.abs()] = 1  # a constant and the last places of float32, which are 1.2e-7 apart
     spread[spread == 0] = 1
     x, y = (F.pad(((part.double() - centre) / spread).float(), (0, 1), value=1.0) for part in (train, test))
     return x, y
@@ -177,11 +196,16 @@ def _require_labelled(train: Tensor, labels: Tensor, test: Tensor, truth: Tensor
     if train.ndim != 2 or test.ndim != 2 or train.shape[1] != test.shape[1]:
         shapes = f"{tuple(train.shape)} and {tuple(test.shape)}"
         raise ValueError(f"train and test must be (N, F) and (M, F), got {shapes}")
-    for name, images, classes in (("labels", train, labels), ("truth", test, truth)):
-        if classes.shape != images.shape[:1] or not len(classes):
-            raise ValueError(f"{name} must hold one class for each of {len(images)} images, got {tuple(classes.shape)}")
-        if int(classes.min()) < 0:
-            raise ValueError(f"{name} must be classes from 0 on, got {int(classes.min())}: an image without a label")
+    _require_classes("labels", labels, len(train))
+    _require_classes("truth", truth, len(test))
+    require_finite(train=train, test=test)
+
+
+def _require_classes(name: str, classes: Tensor, images: int) -> None:
+    if classes.shape != (images,) or not images:
+        raise ValueError(f"{name} must hold one class for each of {images} images, got {tuple(classes.shape)}")
+    if int(classes.min()) < 0:
+        raise ValueError(f"{name} must be classes from 0 on, got {int(classes.min())}: an image without a label")
 
 
 def report(
@@ -198,8 +222,11 @@ def report(
 ) -> Report:
     """Nearest neighbours and rank, and with ``linear`` the linear protocol as well; the model's mode is put back.
 
-    With fewer than ``k`` training images all of them vote.
+    With fewer than ``k`` training images all of them vote.  Raises ValueError for an image without a label, before anything is
+    computed, and where representations are no finite numbers.
     """
+    for name, part in (("train.labels", train), ("test.labels", test)):
+        _require_classes(name, part.labels, len(part.pixels))
     begun, mode = time.perf_counter(), model.training
     model.eval()
     try:
@@ -213,6 +240,6 @@ def report(
         knn=accuracy,
         linear_final=None if found is None else found.final,
         linear_best=None if found is None else found.best,
-        rank=effective_rank(asked).item(),
+        rank=effective_rank(asked, RESOLUTION if known.device.type == "cuda" else None).item(),
         seconds=time.perf_counter() - begun,
     )

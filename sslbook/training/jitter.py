@@ -10,7 +10,6 @@ does not use has f = 1.  Levels are floating-point numbers from 0 to 255; Pillow
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -38,19 +37,15 @@ class Jitter(NamedTuple):
     before: Tensor
 
 
-@functools.lru_cache(maxsize=8)
-def _orders(device: torch.device) -> tuple[Tensor, Tensor]:
-    """For each of the 24 orders, the three kinds without hue ``(24, 3)``, and the place of hue ``(24, 1)``."""
-    kinds = [[kind for kind in order if kind != HUE] for order in ORDERS]
-    return torch.tensor(kinds, device=device), torch.tensor([[order.index(HUE)] for order in ORDERS], device=device)
+# For each of the 24 orders, the three kinds without hue, and the place of hue.  Each column is packed into one number, 2 bits an
+# order: a table on a device would have to be copied there, which no graph can hold, or be kept, which a compiler passes by.
+_COLUMNS = zip(*([kind for kind in order if kind != HUE] + [order.index(HUE)] for order in ORDERS))
+_PACKED = [sum(entry << 2 * order for order, entry in enumerate(column)) for column in _COLUMNS]
 
 
-@functools.lru_cache(maxsize=32)
-def _ranges(strengths: tuple[float, ...], device: torch.device) -> Tensor:
-    """For each factor, the least that is added to it, the width of the range of that, and what it is without jitter, ``(3, 4)``."""
-    low = torch.tensor([max(-1.0, -s) for s in strengths])
-    neutral = torch.tensor([1.0, 1.0, 1.0, 0.0])
-    return torch.stack([low, torch.tensor(strengths) - low, neutral]).to(device)
+def _unpacked(orders: Tensor) -> Tensor:
+    """The kinds without hue, in their order, and the place of hue: ``(B,)`` to ``(B, 4)``."""
+    return torch.stack([torch.bitwise_right_shift(column, 2 * orders) & 3 for column in _PACKED], 1)
 
 
 def order_of(numbers: Tensor) -> Tensor:
@@ -64,14 +59,15 @@ def factors_of(numbers: Tensor, strengths: Sequence[float], probability: float) 
     Otherwise factors of 1 and no turn.  strengths: s of brightness, contrast, saturation and hue.
     """
     applied = numbers[:, :1] < probability
-    low, wide, neutral = _ranges(tuple(strengths), numbers.device).unbind()
-    change = torch.where(applied, low + wide * numbers[:, 2:], 0)
-    return change + neutral
+    low = [max(-1.0, -s) for s in strengths]
+    changes = [least + (s - least) * u for least, s, u in zip(low, strengths, numbers[:, 2:].unbind(1), strict=True)]
+    change = torch.where(applied, torch.stack(changes, 1), 0)
+    return change + (torch.arange(len(changes), device=change.device) != HUE)  # without jitter, 1 and no turn
 
 
 def draw(numbers: Tensor, strengths: Sequence[float], probability: float) -> Jitter:
     """The jitter that uniform numbers ``(B, JITTER_NUMBERS)`` give; see `order_of` and `factors_of`."""
-    kinds, places = (table[order_of(numbers)] for table in _orders(numbers.device))
+    kinds, places = _unpacked(order_of(numbers)).split([3, 1], 1)
     factors = factors_of(numbers, strengths, probability)
     used = factors[:, :HUE].gather(1, kinds)
     slot = torch.arange(3, device=numbers.device)

@@ -12,11 +12,16 @@ byol         two cosines, of predictions and targets (Section 2 of [tian2021iclr
 
 The losses themselves are those of :mod:`sslbook.losses`; embeddings are divided by their norms, so that a pair's distance is
 :math:`r = \|a - b\|^2/2 = 1 - \cos`.  Where processes share a batch, each objective is that of the whole of it.
+
+All are computed in float32 or float64, also under autocast: products in bfloat16 would move the gradient of info_nce by up to
+1e-3 of it.  TF32 products, which PyTorch uses for matrices only where it is told to, would leave cosines three digits; that is
+not undone here.
 """
 
 from __future__ import annotations
 
 import difflib
+import functools
 import inspect
 import math
 from collections.abc import Callable
@@ -132,6 +137,20 @@ def needs_clean(name: str, **settings: Any) -> bool:
 # --- the functions ---------------------------------------------------------------------------------------------------
 
 
+def _outside_autocast(value: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """``value`` of embeddings in float32 at least, its products too, wherever it is called."""
+
+    @functools.wraps(value)
+    def whole(outputs: Outputs, **numbers: Any) -> Tensor:
+        half = {
+            name: part.float() for name, part in outputs._asdict().items() if part is not None and part.itemsize < 4
+        }
+        with torch.autocast(outputs.z1.device.type, enabled=False):
+            return value(outputs._replace(**half), **numbers)
+
+    return whole
+
+
 def _whole_batch(*parts: Tensor) -> tuple[Tensor, ...]:
     """All processes' rows of each, in one exchange."""
     if world() == 1:
@@ -140,11 +159,13 @@ def _whole_batch(*parts: Tensor) -> tuple[Tensor, ...]:
     return tuple(torch.split(together, [part.shape[1] for part in parts], dim=1))
 
 
+@_outside_autocast
 def _contrast(outputs: Outputs, *, loss: str, **numbers: Any) -> Tensor:
     z1, z2 = _whole_batch(outputs.z1, outputs.z2)
     return losses.contrastive(z1, z2, loss, **numbers)
 
 
+@_outside_autocast
 def _exact(outputs: Outputs, *, tau: float, beta: float, clean: bool, mean: bool) -> Tensor:
     if not clean:
         z1, z2 = _whole_batch(outputs.z1, outputs.z2)
@@ -164,6 +185,7 @@ def _exact(outputs: Outputs, *, tau: float, beta: float, clean: bool, mean: bool
     return loss.mean() / (r_neg.shape[-1] if mean else 1)
 
 
+@_outside_autocast
 def _beta(outputs: Outputs, *, tau: float, beta: float, released: bool) -> Tensor:
     z1, z2 = _whole_batch(outputs.z1, outputs.z2)
     r_pos, r_neg = losses.pair_distances(z1, z2, normalize=True)
@@ -173,6 +195,7 @@ def _beta(outputs: Outputs, *, tau: float, beta: float, released: bool) -> Tenso
     return nce + beta * r_pos.mean()
 
 
+@_outside_autocast
 def _byol(outputs: Outputs, *, stop_gradient: bool) -> Tensor:
     t1, t2 = (outputs.t1.detach(), outputs.t2.detach()) if stop_gradient else (outputs.t1, outputs.t2)
     p1, p2, t1, t2 = _whole_batch(outputs.p1, outputs.p2, t1, t2)

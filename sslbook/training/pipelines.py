@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 
@@ -29,14 +30,18 @@ class Pipeline:
     std: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
+        """Raises ValueError with a sentence for what can't be carried out; lists, as JSON has them, become tuples."""
         require_whole("size", self.size, 1)
+        for name in ("scale", "ratio", "jitter", "blur_sigma", "mean", "std"):
+            object.__setattr__(self, name, _numbers(name, getattr(self, name)))
         _range("scale", self.scale, 1.0)
-        _range("ratio", self.ratio, float("inf"))
-        _range("blur_sigma", self.blur_sigma, float("inf"))
+        _range("ratio", self.ratio)
+        _range("blur_sigma", self.blur_sigma)
         for name in ("flip", "jitter_probability", "grey", "blur"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name} must be a probability from 0 to 1, got {getattr(self, name)}")
-        if len(self.jitter) != 4 or not all(0 <= s < float("inf") for s in self.jitter) or self.jitter[3] > 0.5:
+            chance = getattr(self, name)
+            if not _is_number(chance) or not 0 <= chance <= 1:
+                raise ValueError(f"{name} must be a probability from 0 to 1, got {chance!r}")
+        if len(self.jitter) != 4 or min(self.jitter) < 0 or self.jitter[3] > 0.5:
             raise ValueError(
                 "jitter must be four strengths of at least 0, of brightness, contrast, saturation and hue, "
                 f"the last at most 0.5, got {self.jitter}"
@@ -58,9 +63,19 @@ def require_whole(name: str, value: int, low: int) -> None:
         raise ValueError(f"{name} must be a whole number of at least {low}, got {value!r}")
 
 
-def _range(name: str, value: tuple[float, float], high: float) -> None:
-    if len(value) != 2 or not 0 < value[0] <= value[1] <= high or value[1] == float("inf"):
-        top = "" if high == float("inf") else f", the second at most {high:g}"
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _numbers(name: str, value: object) -> tuple[float, ...]:
+    if not isinstance(value, tuple | list) or not all(map(_is_number, value)):
+        raise ValueError(f"{name} must be a tuple of finite numbers, got {value!r}")
+    return tuple(value)
+
+
+def _range(name: str, value: tuple[float, ...], high: float = math.inf) -> None:
+    if len(value) != 2 or not 0 < value[0] <= value[1] <= high:
+        top = "" if high == math.inf else f", the second at most {high:g}"
         raise ValueError(f"{name} must be two numbers above 0 in increasing order{top}, got {value}")
 
 

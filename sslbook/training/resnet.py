@@ -24,6 +24,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from sslbook.normalization import BatchNorm
+from sslbook.training.pipelines import require_whole
+
 STEMS = ("cifar", "stl")
 
 
@@ -89,8 +92,7 @@ def require_shape(stem: str, width: int, channels: int) -> None:
     if stem not in STEMS:
         raise ValueError(f"stem must be one of {', '.join(STEMS)}, got {stem!r}")
     for name, size in (("width", width), ("channels", channels)):
-        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-            raise ValueError(f"{name} must be a whole number of at least 1, got {size!r}")
+        require_whole(name, size, 1)
 
 
 @torch.no_grad()
@@ -113,5 +115,5 @@ def initialize(module: nn.Module, generator: torch.Generator) -> None:
             fan_out = part.weight.numel() // part.in_channels
             drawn = torch.empty(part.weight.shape, dtype=part.weight.dtype).normal_(generator=generator)
             part.weight.copy_(drawn * math.sqrt(2 / fan_out))
-        elif isinstance(part, nn.BatchNorm1d | nn.BatchNorm2d):
+        elif isinstance(part, nn.BatchNorm1d | nn.BatchNorm2d | BatchNorm):
             part.reset_parameters()

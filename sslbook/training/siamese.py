@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from sslbook.training.heads import Head, Norm, require_norm, restart, symmetrize
+from sslbook.training.pipelines import require_whole
 from sslbook.training.resnet import ResNet18, initialize, require_shape
 
 TARGETS = ("ema",)
@@ -53,9 +54,7 @@ class Networks:
         """Raises ValueError with a sentence for what can't be built."""
         require_shape(self.stem, self.width, self.channels)
         for name in ("projector_hidden", "projector_out", "predictor_hidden"):
-            size = getattr(self, name)
-            if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-                raise ValueError(f"{name} must be a whole number of at least 1, got {size!r}")
+            require_whole(name, getattr(self, name), 1)
         for name in ("projector_norm", "predictor_norm"):  # JSON has lists where we have pairs
             object.__setattr__(self, name, require_norm(name, getattr(self, name)))
         if not isinstance(self.unbiased, bool):
@@ -127,7 +126,7 @@ class Siamese(nn.Module):
         """What the objectives ask for, of two views ``(N, C, H, W)``, each in its own pass.
 
         Also the target tower normalises by its batch when it is in training mode; no gradient reaches it.  clean: the same
-        images without augmentation, for the objective ``exact``; they pass with no gradient.
+        images without augmentation, for the objective ``exact``; they pass with no gradient, and BatchNorm does not count them.
         """
         z1, z2 = self._projected(view1), self._projected(view2)
         p1, p2 = (z1, z2) if self.predictor is None else (_whole(self.predictor(z1)), _whole(self.predictor(z2)))
@@ -137,7 +136,7 @@ class Siamese(nn.Module):
             if self.target_encoder is not None and self.target_projector is not None:
                 t1, t2 = (_whole(self.target_projector(self.target_encoder(view))) for view in (view1, view2))
             if clean is not None:
-                unaugmented = self._projected(clean)
+                unaugmented = _whole(_uncounted(self.projector, _uncounted(self.encoder, clean)))
         return Outputs(z1, z2, p1, p2, t1, t2, unaugmented)
 
     def _projected(self, view: Tensor) -> Tensor:
@@ -194,8 +193,7 @@ def build(networks: Networks, seed: int) -> Siamese:
 
     ``predictor_range`` sets the range of the predictor's first weights, with biases 0.  Raises ValueError for a negative seed.
     """
-    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-        raise ValueError(f"seed must be a whole number of at least 0, got {seed!r}")
+    require_whole("seed", seed, 0)
     with torch.random.fork_rng(devices=[]):  # PyTorch draws weights when it makes a layer, and ours replace them
         siamese = Siamese(networks)
     initialize(siamese.encoder, _generator(seed, "encoder"))
@@ -223,6 +221,13 @@ def _pairs(siamese: Siamese) -> list[tuple[Tensor, Tensor]]:
         return []
     theirs = [*siamese.target_encoder.parameters(), *siamese.target_projector.parameters()]
     return list(zip(theirs, [*siamese.encoder.parameters(), *siamese.projector.parameters()], strict=True))
+
+
+def _uncounted(module: nn.Module, x: Tensor) -> Tensor:
+    """The module's output, with copies in the place of its buffers: BatchNorm's running statistics stay as they were."""
+    buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
+    passed: Tensor = torch.func.functional_call(module, buffers, (x,))
+    return passed
 
 
 def _whole(x: Tensor) -> Tensor:
