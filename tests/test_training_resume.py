@@ -261,7 +261,6 @@ def test_half_precision_trains_and_looks_at_whole_numbers(tmp_path: Path, data: 
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:Dynamo detected a call to a `functools.lru_cache`")  # whose values are constants
 def test_a_compiled_step_is_the_eager_one(tmp_path: Path, data: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is traced, augmentation and loss and gradient; by PyTorch's own kernels, since a compiler takes minutes here."""
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager", fullgraph=True))
