@@ -163,13 +163,17 @@ def record(options: argparse.Namespace) -> int:
 
 def table(options: argparse.Namespace) -> int:
     """``sslbook table``: rerun one printed table with the rest of the command line, beside the paper's numbers."""
-    from sslbook.book.records import recorded
+    from sslbook.book.records import recorded, save_record
 
     if options.name not in TABLES:
         raise unknown("printed table", options.name, TABLES)
     module, _, function = TABLES[options.name].partition(":")
     _wait_passively()
-    return int(getattr(importlib.import_module(module), function)(options.name, options.arguments, recorded))
+    saving = (
+        {"save": save_record} if module == "sslbook.training.show" else {}
+    )  # the others have recorders of their own
+    show = getattr(importlib.import_module(module), function)
+    return int(show(options.name, options.arguments, recorded, **saving))
 
 
 def train(options: argparse.Namespace) -> int:

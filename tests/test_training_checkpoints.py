@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 import os
 import signal
+import time
 from pathlib import Path
 
 import pytest
 import torch
+from training_cases import read_csv
 
 from sslbook.training import checkpoints, logs
 from sslbook.training.schedules import SCHEDULES, Length, cosine, needs_length, released
@@ -173,7 +175,7 @@ def test_a_folder_is_one_processs_at_a_time(tmp_path: Path) -> None:
 def test_rows_come_back_from_the_file(tmp_path: Path) -> None:
     rows = [{"epoch": 0, "step": 0, "knn": 0.25}, {"epoch": 1, "step": 39, "loss": math.pi, "rate": 1e-3, "knn": None}]
     logs.write_csv(tmp_path / "log.csv", rows)
-    back = logs.read_csv(tmp_path / "log.csv")
+    back = read_csv(tmp_path / "log.csv")
     assert [row["epoch"] for row in back] == [0, 1]
     assert back[0]["knn"] == 0.25
     assert back[0]["loss"] is None
@@ -196,3 +198,14 @@ def test_curves_are_written_where_they_are_asked_for(tmp_path: Path) -> None:
     none = logs.Curves(None)
     none.add({"epoch": 1, "step": 39})
     none.close()
+
+
+def test_curves_of_a_resumed_run_begin_where_it_does(tmp_path: Path) -> None:
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    for first, step in ((1, 10), (11, 20), (15, 25)):
+        curves = logs.Curves(tmp_path, first)
+        curves.add({"epoch": 1, "step": step, "loss": float(step)})
+        curves.close()
+        time.sleep(1.1)  # TensorBoard reads files in the order of their names, which hold the second
+    shown = accumulator.EventAccumulator(str(tmp_path)).Reload()
+    assert [point.step for point in shown.Scalars("loss")] == [10, 25]

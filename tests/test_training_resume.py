@@ -8,12 +8,14 @@ import signal
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
+from training_cases import read_csv
 
-from sslbook.training import checkpoints, logs, state, trainer
+from sslbook.training import checkpoints, distributed, resources, rules, state, steps, trainer
 from sslbook.training.runs import run_of
 from sslbook.training.trainer import Diverged, train
 
@@ -37,10 +39,11 @@ def settings(*changes: str, preset: str = "digits-simclr-nce", epochs: int = 2) 
     return run_of(preset, seed=0, epochs=epochs, changes=(*TINY, *changes)).settings
 
 
-def test_killed_twenty_times_and_still_the_same_bit_for_bit(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("optimizer", "kills"), [("sgd", 20), ("adam", 5)])
+def test_killed_twenty_times_and_still_the_same_bit_for_bit(tmp_path: Path, optimizer: str, kills: int) -> None:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
-        [sys.executable, str(ROOT / "tests" / "training_killed.py"), str(tmp_path), "20"],
+        [sys.executable, str(ROOT / "tests" / "training_killed.py"), str(tmp_path), str(kills), optimizer],
         capture_output=True,
         text=True,
         timeout=300,
@@ -48,10 +51,10 @@ def test_killed_twenty_times_and_still_the_same_bit_for_bit(tmp_path: Path) -> N
     )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
-    assert found["killed"] == 20
+    assert found["killed"] == kills
     assert found["steps"] == [48, 48]
     assert found["apart"] == 0.0
-    assert found["broken"] > 1e-6  # without the optimiser's momentum
+    assert found["broken"] > 1e-6  # without the optimiser's moments
 
 
 def test_a_run_stopped_and_resumed_tells_the_same_story(tmp_path: Path, data: tuple) -> None:
@@ -62,7 +65,7 @@ def test_a_run_stopped_and_resumed_tells_the_same_story(tmp_path: Path, data: tu
     rest = train(settings(), tmp_path / "parts", data=data, device="cpu", quiet=True)
     assert rest.finished
     assert [row["loss"] for row in rest.rows[1:]] == [row["loss"] for row in whole.rows[1:]]
-    assert [row["epoch"] for row in logs.read_csv(tmp_path / "parts" / "log.csv")] == [0, 1, 2]
+    assert [row["epoch"] for row in read_csv(tmp_path / "parts" / "log.csv")] == [0, 1, 2]
     result = json.loads((tmp_path / "parts" / checkpoints.RESULT).read_text())
     assert result["hash"] == settings().hash()
     assert result["rows"][-1]["linear"] == whole.at(2)["linear"]
@@ -145,7 +148,7 @@ def test_a_run_that_is_begun_anew_is_not_finished_until_it_is(tmp_path: Path, da
     with pytest.raises(KeyboardInterrupt):
         train(settings(), tmp_path, data=data, device="cpu", quiet=True, resume=False, on_step=interrupt)
     assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", "log.csv"]
-    assert [row["epoch"] for row in logs.read_csv(tmp_path / "log.csv")] == [0], "the new run's"
+    assert [row["epoch"] for row in read_csv(tmp_path / "log.csv")] == [0], "the new run's"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -257,6 +260,56 @@ def test_half_precision_trains_and_looks_at_whole_numbers(tmp_path: Path, data: 
     assert {weights.dtype for weights in low.model.parameters()} == {torch.float32}
 
 
+@pytest.mark.slow
+def test_a_compiled_step_is_the_eager_one(tmp_path: Path, data: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is traced, augmentation and loss and gradient; by PyTorch's own kernels, since a compiler takes minutes here."""
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager", fullgraph=True))
+    asked = ("evaluate=0", "batch=128")
+    losses = {}
+    for capture in ("none", "compile"):
+        run = settings(f"capture={capture}", *asked)
+        rows = train(run, tmp_path / capture, data=data, device="cpu", quiet=True).rows
+        losses[capture] = [row["loss"] for row in rows]
+    assert losses["compile"] == pytest.approx(losses["none"], rel=1e-5)
+    assert json.loads((tmp_path / "compile" / checkpoints.RESULT).read_text())["capture"] == "compile"
+
+
+def test_a_graph_is_of_a_whole_batch(data: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the first batch that a resumed run sees is the last of its epoch, and not full."""
+    asked = settings("batch=48", "drop_last=false")
+    run = trainer.Trainer(asked, Path("nowhere"), data, torch.device("cpu"), quiet=True)
+    run.step.capture = "graph"
+    recorded = []
+
+    def record(step: steps.Step, *inputs: torch.Tensor) -> None:
+        recorded.append([len(part) for part in inputs])
+        step._inputs, step._gradients = tuple(part.clone() for part in inputs), []  # type: ignore[assignment]
+        step._graph = type("Graph", (), {"replay": lambda self: None})()
+        step._result = torch.tensor(1.5)
+
+    monkeypatch.setattr(steps.Step, "_record", record)
+    part, whole = (rules.share(asked, torch.arange(count), 0) for count in (32, 48))
+    assert float(run.step(*part)) > 2
+    assert recorded == []
+    assert float(run.step(*whole)) == 1.5
+    assert recorded == [[48, 48, 48]]
+    assert float(run.step(*part)) > 2
+
+
+def test_processes_agree_on_their_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    def gather(into: list, mine: int) -> None:
+        into[:] = [mine, 6]
+
+    resources.agree(5)
+    monkeypatch.setattr(resources.distributed, "world", lambda: 2)
+    monkeypatch.setattr(resources.dist, "all_gather_object", gather)
+    resources.agree(6)
+    with pytest.raises(
+        ValueError, match="the processes read checkpoints of steps 5 and 6: all must see the same folder"
+    ):
+        resources.agree(5)
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("capture", ["graph", "compile", "both"])
@@ -274,8 +327,6 @@ def test_a_captured_step_is_the_eager_one(tmp_path: Path, data: tuple, capture: 
 
 
 def test_views_and_orders_are_functions_of_the_step(data: tuple) -> None:
-    from sslbook.training import rules
-
     shuffled = replace(settings(), shuffle=True)
     assert torch.equal(rules.epoch_order(shuffled, 100, 3), rules.epoch_order(shuffled, 100, 3))
     assert not torch.equal(rules.epoch_order(shuffled, 100, 3), rules.epoch_order(shuffled, 100, 4))
@@ -291,8 +342,6 @@ def test_views_and_orders_are_functions_of_the_step(data: tuple) -> None:
 
 
 def test_processes_share_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    from sslbook.training import distributed, rules
-
     whole = rules.share(settings(), torch.arange(8), 5)
     parts = []
     monkeypatch.setattr(distributed, "world", lambda: 2)

@@ -12,7 +12,7 @@ import pytest
 from training_cases import SET, done
 
 from sslbook import cli, shipped
-from sslbook.training import checkpoints, runs, trainer
+from sslbook.training import checkpoints, runs, show, trainer
 from sslbook.training.presets import presets, sheets
 from sslbook.training.runs import run_of, runs_of
 
@@ -271,3 +271,69 @@ def test_two_processes_share_each_batch(tmp_path: Path) -> None:
         assert content is not None
         found[workers] = [row["loss"] for row in content["rows"]]
     assert found["2"] == pytest.approx(found["1"], rel=1e-4)
+
+
+def test_errors_of_the_machine_get_status_2_and_those_of_the_program_a_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ["train", "digits-simclr-nce", "--epochs", "1", *SET, "--device", "cpu", "--quiet"]
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SystemExit) as stop:
+        cli.main([*asked, "--folder", str(tmp_path / "file")])
+    assert stop.value.code == 2
+    assert "Not a directory: " in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        cli.main([*asked, "--folder", str(tmp_path), "--set", "batch=4000"])
+    assert "batch must be at most the 128 images there are, got 4000" in capsys.readouterr().err
+
+    def broken(run: trainer.Trainer) -> None:
+        raise ValueError("a mistake of ours")
+
+    monkeypatch.setattr(trainer.Trainer, "advance", broken)
+    with pytest.raises(ValueError, match="a mistake of ours"):
+        cli.main([*asked, "--folder", str(tmp_path)])
+
+
+def test_images_are_fetched_once_before_the_processes_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(show, "load_data", lambda settings, download: told.append(f"{settings.dataset} {download}"))
+    monkeypatch.setattr(show, "_train", lambda *a: 0)
+    monkeypatch.setattr(show, "_spread", lambda *a: told.append("spread"))
+    assert cli.main(["train", "digits-byol", "--download", "--workers", "2", "--folder", str(tmp_path)]) == 0
+    assert told == ["digits True", "spread"]
+
+    monkeypatch.setattr(show.cluster, "submit", lambda *a, **options: told.append(f"jobs {options}") or [])
+    monkeypatch.setattr(show.cluster, "collect", lambda jobs: [])
+    asked = [
+        "table",
+        "A-Tab3",
+        "--cluster",
+        "local",
+        "--download",
+        "--seeds",
+        "1",
+        "--folder",
+        str(tmp_path),
+        "--quiet",
+    ]
+    assert cli.main(asked) == 0
+    assert told[2:4] == ["cifar10 True", "stl10 True"]
+    assert told[4].startswith("jobs")
+    assert "download" not in told[4]
+
+
+def test_a_reader_who_leaves_early_is_no_error() -> None:
+    done_ = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "import sys, os; os.close(1); os.open(os.devnull, os.O_RDONLY)\n"
+            "r, w = os.pipe(); os.close(r); os.dup2(w, 1)\n"
+            "from sslbook import cli; sys.exit(cli.main(['train', '--list']))",
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
+    )
+    assert (done_.returncode, done_.stderr) == (141, "")

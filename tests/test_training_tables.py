@@ -14,6 +14,7 @@ import torch
 from training_cases import SET, done
 
 from sslbook import cli
+from sslbook.book import records
 from sslbook.training import checkpoints, cluster, show
 from sslbook.training.presets import Sheet, sheets
 from sslbook.training.runs import Run, run_of, runs_of
@@ -249,3 +250,36 @@ def test_a_table_refuses_with_status_2(
         cli.main(["table", two.name, *more, "--folder", str(tmp_path)])
     assert stop.value.code == 2
     assert sentence in capsys.readouterr().err
+
+
+def test_a_record_stands_in_for_runs_that_are_not_here(
+    two: Sheet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(records, "results_folder", lambda: tmp_path / "results")
+    asked = ["table", two.name, "--seeds", "1", "--folder", str(tmp_path)]
+    with pytest.raises(SystemExit):
+        cli.main([*asked, "--record"])
+    assert "there is nothing to record" in capsys.readouterr().err
+    run = run_of("stl10-byol", seed=1)
+    done(run, tmp_path, [{"epoch": 100, "linear": 0.7, "linear_best": 0.75}])
+    content = json.loads((run.folder(tmp_path) / checkpoints.RESULT).read_text())
+    content |= {"seed": 1, "seconds": 12.5, "precision": "bfloat16", "device": "a GPU", "commit": "0123456789abc"}
+    (run.folder(tmp_path) / checkpoints.RESULT).write_text(json.dumps(content))
+    assert cli.main([*asked, "--record"]) == 0
+    here = capsys.readouterr().out
+    assert "recorded" not in here
+
+    written = json.loads((tmp_path / "results" / f"{two.name}.json").read_text())
+    assert written["provenance"]["seconds"] == 12.5
+    assert written["values"]["runs"][run.folder(tmp_path).name]["precision"] == "bfloat16"
+    elsewhere = ["table", two.name, "--seeds", "1", "--folder", str(tmp_path / "elsewhere")]
+    assert cli.main(elsewhere) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"^original +78\.10 +75\.00 +-3\.10 +70\.00 +1 r$", out, flags=re.MULTILINE)
+    assert re.search(r"^T = 5 .* no run$", out, flags=re.MULTILINE)
+    assert "r: recorded, " in out
+    assert cli.main([*elsewhere, "--set", "rate=0.1"]) == 0
+    assert "recorded" not in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        cli.main([*asked, "--record", "--set", "rate=0.1"])
+    assert "--record is of the table as it is printed" in capsys.readouterr().err

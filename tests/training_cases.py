@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 
@@ -17,3 +18,15 @@ def done(run: Run, root: Path, rows: list[logs.Row]) -> None:
     folder = run.folder(root)
     folder.mkdir(parents=True)
     (folder / checkpoints.RESULT).write_text(json.dumps({"rows": rows, "hash": run.settings.hash()}))
+
+
+def read_csv(path: Path) -> list[logs.Row]:
+    """The rows of ``write_csv``, as numbers; None in empty cells."""
+    with path.open(encoding="utf-8", newline="") as file:
+        return [{name: _number(text) for name, text in row.items()} for row in csv.DictReader(file)]
+
+
+def _number(text: str) -> float | int | None:
+    if not text:
+        return None
+    return int(text) if text.lstrip("-").isdigit() else float(text)

@@ -1,7 +1,9 @@
-"""Kills a run again and again and lets it go on: ``python training_killed.py FOLDER KILLS``, for tests/test_training_resume.py.
+"""Kills a run again and again and lets it go on: for tests/test_training_resume.py.
+
+``python training_killed.py FOLDER KILLS OPTIMIZER``.
 
 PyTorch is imported once; every attempt is a process forked from this one, killed with SIGKILL by this one at a random moment:
-in a step, in an evaluation, in the middle of writing a checkpoint.  The broken variant goes on without the optimiser's momentum.
+in a step, in an evaluation, in the middle of writing a checkpoint.  The broken variant goes on without the optimiser's moments.
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ CHANGES = (
     "noise=0.01",
     "evaluate=4",
 )
-SETTINGS = run_of("digits-byol", seed=1, epochs=16, changes=CHANGES).settings
+OPTIMIZERS = {"sgd": (), "adam": ("optimizer=adam", "rate=0.001")}
+SETTINGS = run_of("digits-byol", seed=1, epochs=16, changes=(*CHANGES, *OPTIMIZERS[sys.argv[3]])).settings
 
 
 def attempt(folder: Path, data: tuple, after: int | None, random_part: random.Random) -> bool:

@@ -26,18 +26,6 @@ def write_csv(path: Path, rows: Sequence[Row]) -> None:
     write_bytes(path, text.getvalue().encode())
 
 
-def read_csv(path: Path) -> list[Row]:
-    """The rows of :func:`write_csv`, as numbers; None in empty cells."""
-    with path.open(encoding="utf-8", newline="") as file:
-        return [{name: _number(text) for name, text in row.items()} for row in csv.DictReader(file)]
-
-
-def _number(text: str) -> float | int | None:
-    if not text:
-        return None
-    return int(text) if text.lstrip("-").isdigit() else float(text)
-
-
 class Curves:
     """Curves for TensorBoard in the folder of a run, if they are asked for; raises ValueError without the package.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -108,7 +108,7 @@ class Line:
     """A cell of a table with what we have of it: accuracies of the linear protocol, one a seed, as shares of 1.
 
     comparable: with the printed number, since nothing was changed and there are as many epochs.
-    diverged: a sentence for each seed whose run came to no end.
+    diverged: a sentence for each seed whose run came to no end.  recorded: not of runs that are here.
     """
 
     label: str
@@ -119,6 +119,7 @@ class Line:
     final: list[float]
     comparable: bool = True
     diverged: tuple[str, ...] = ()
+    recorded: bool = False
 
 
 def runs_of(sheet: Sheet, seeds: Sequence[int], *, epochs: int | None = None, changes: Sequence[str] = ()) -> list[Run]:
@@ -156,3 +157,31 @@ def lines(
         comparable = at == cell.epochs and same[cell.preset]
         found.append(Line(label, cell.preset, at, (cell.mean, cell.std), best, final, comparable, lost))
     return found
+
+
+def with_record(found: Sequence[Line], values: Mapping[str, Any]) -> list[Line]:
+    """The lines, those without a run of their own with the recorded numbers, as :func:`record_of` gave them."""
+    cells = {(cell["cell"], cell["epochs"]): cell for cell in values["cells"]}
+    filled = []
+    for row in found:
+        cell = cells.get((row.label, row.epochs))
+        if not row.best and cell and cell["best"]:
+            row = replace(row, best=cell["best"], final=cell["final"], recorded=True)
+        filled.append(row)
+    return filled
+
+
+def record_of(found: Sequence[Line], runs: Sequence[Run], root: Path) -> dict[str, Any]:
+    """A table's accuracies, and where each of its runs comes from; what a record of it holds."""
+    origins = {}
+    for run in runs:
+        content = read_result(run.folder(root))
+        if content is not None:
+            facts = {name: content.get(name) for name in ORIGIN}
+            origins[run.folder(root).name] = facts
+    cells = [{"cell": row.label, "epochs": row.epochs, "best": row.best, "final": row.final} for row in found]
+    return {"cells": cells, "runs": origins}
+
+
+ORIGIN = ("seed", "seconds", "device", "torch", "sslbook", "commit", "precision", "capture", "processes")
+"""What a record keeps of each run's ``result.json``."""

@@ -16,7 +16,7 @@ from sslbook.arguments import counted, positive, seed
 from sslbook.training import cluster
 from sslbook.training.presets import Sheet, presets, sheets
 from sslbook.training.resources import Refused, load_data
-from sslbook.training.runs import Line, Run, lines, preset_of, run_of, runs_folder, runs_of
+from sslbook.training.runs import Line, Run, lines, preset_of, record_of, run_of, runs_folder, runs_of, with_record
 from sslbook.training.settings import values_of
 
 SEEDS = 5
@@ -60,8 +60,13 @@ def main(arguments: Sequence[str]) -> int:
     return _train(parser, run, runs_folder(options.folder), options)
 
 
-def table(name: str, arguments: Sequence[str], records: Callable[[str], Any]) -> int:
-    """``sslbook table``: the paper's numbers beside those of our finished runs; ``--run`` makes what is missing."""
+def table(
+    name: str, arguments: Sequence[str], records: Callable[[str], Any], save: Callable[..., Path] | None = None
+) -> int:
+    """``sslbook table``: the paper's numbers beside those of our finished runs; ``--run`` makes what is missing.
+
+    records, save: read and write what was recorded; a cell that no run is here for is shown as recorded.
+    """
     sheet = sheets()[name]
     parser = argparse.ArgumentParser(
         prog=f"sslbook table {name}", description="Full runs beside the paper's numbers; what is missing is said."
@@ -76,8 +81,12 @@ def table(name: str, arguments: Sequence[str], records: Callable[[str], Any]) ->
     )
     parser.add_argument("--dry-run", action="store_true", help="name the runs that are missing, and make none")
     parser.add_argument("--json", action="store_true", help="as JSON, with every seed")
+    parser.add_argument("--record", action="store_true", help="write the finished runs' numbers to data/results")
     _common(parser)
     options = parser.parse_args(arguments)
+    as_printed = not options.changes and options.epochs is None
+    if options.record and (save is None or not as_printed):
+        parser.error("--record is of the table as it is printed, without --set and --epochs")
     if options.workers and not options.cluster:
         parser.error("--workers is for a cluster: add --cluster local")
     seeds, root = range(1, options.seeds + 1), runs_folder(options.folder)
@@ -96,6 +105,18 @@ def table(name: str, arguments: Sequence[str], records: Callable[[str], Any]) ->
         except (Refused, OSError) as error:
             parser.error(str(error))
     found = lines(sheet, seeds, root, **chosen)
+    if options.record and save is not None:
+        if not any(row.best for row in found):
+            parser.error(f"there is nothing to record: no run of {name} is finished in {root}")
+        values = record_of(found, wanted, root)
+        seconds = sum(origin["seconds"] or 0 for origin in values["runs"].values())
+        file = save(
+            name, values, seeds=seeds, seconds=seconds, command=shlex.join(["sslbook", "table", name, *arguments])
+        )
+        print(f"Written: {file}", file=sys.stderr)
+    record = _recorded(name, records) if as_printed else None
+    if record is not None:
+        found = with_record(found, record.values)
     if options.json:
         print(json.dumps(as_json(sheet, found), indent=2, ensure_ascii=False))
         return 1 if failed else 0
@@ -104,11 +125,21 @@ def table(name: str, arguments: Sequence[str], records: Callable[[str], Any]) ->
         print(f"Changed: {', '.join(options.changes)}.")
     print("Accuracy of the linear protocol in percent; best: over its epochs, by the test images, as released.\n")
     print(block(found))
+    if record is not None and any(row.recorded for row in found):
+        print(f"\nr: recorded, {record.provenance}")
     left = [run for run in wanted if not run.finished(root)]
     if left:
         again = shlex.join(["sslbook", "table", name, *_given(options), "--run"])
         print(f"\n{counted(len(left), 'run')} of {len(wanted)} not made yet: {again} makes them.")
     return 1 if failed else 0
+
+
+def _recorded(name: str, records: Callable[[str], Any]) -> Any:
+    """The record of a table; None if there is none."""
+    try:
+        return records(name)
+    except ValueError:
+        return None
 
 
 def _given(options: argparse.Namespace) -> list[str]:
@@ -133,7 +164,11 @@ def block(found: Sequence[Line]) -> str:
             continue
         best, final = ([100 * value for value in values] for values in (row.best, row.final))
         apart = "–" if mean is None or not row.comparable else f"{statistics.mean(best) - mean:+.2f}"
-        count = f"{len(best)}" + (f", {len(row.diverged)} diverged" if row.diverged else "")
+        count = (
+            f"{len(best)}"
+            + (" r" if row.recorded else "")
+            + (f", {len(row.diverged)} diverged" if row.diverged else "")
+        )
         out.append(f"{row.label:<{wide}}{theirs:<14}{ours(best):<14}{apart:<9}{ours(final):<14}{count}")
     return "\n".join(out)
 
@@ -159,6 +194,7 @@ def as_json(sheet: Sheet, found: Sequence[Line]) -> dict[str, Any]:
             "best": row.best,
             "final": row.final,
             "comparable": row.comparable,
+            "recorded": row.recorded,
             "diverged": list(row.diverged),
         }
         for row in found

@@ -40,7 +40,7 @@ class Step:
     ) -> None:
         self.model, self.objective, self.pipeline = model, objective, pipeline
         self.pixels, self.precision, self.capture, self.clean = pixels, precision, capture, clean
-        self.batch, self._cold = batch, capture != "none"
+        self.batch = batch
         self._loss = torch.compile(self.loss) if capture in ("compile", "both") else self.loss
         self._graph: torch.cuda.CUDAGraph | None = None
         self._inputs: tuple[Tensor, Tensor, Tensor]
@@ -66,8 +66,6 @@ class Step:
         """Gradients into the parameters, and the loss."""
         device = self.pixels.device
         inputs = tuple(to_device(part, device) for part in (index, one, two))
-        if self._cold:
-            self._fill_caches(*inputs)
         if self.capture not in ("graph", "both") or len(index) != self.batch:  # a last batch that is not full
             return self._backward(*inputs)
         if self._graph is None:
@@ -86,13 +84,6 @@ class Step:
         loss = self._loss(index, one, two)
         loss.backward()
         return loss.detach()
-
-    def _fill_caches(self, index: Tensor, one: Tensor, two: Tensor) -> None:
-        """Let the augmentation make its tables now, and not while it is compiled or recorded."""
-        with torch.no_grad():
-            self.views(self.pixels[index], one)
-            plain(self.pixels[index], self.pipeline)
-        self._cold = False
 
     def _record(self, index: Tensor, one: Tensor, two: Tensor) -> None:
         """Capture forward and backward; the passes before it move BatchNorm's running statistics, so they are put back."""
