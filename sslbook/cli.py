@@ -45,10 +45,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status."""
     options = _parser().parse_args(arguments)
     try:
-        return int(options.run(options))
+        status = int(options.run(options))
+        sys.stdout.flush()
+        return status
     except InputError as error:
         print(f"sslbook: {error}", file=sys.stderr)
         return 2
+    except BrokenPipeError:  # whoever reads has had enough, as head has
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] == "sslbook":
             raise
@@ -158,18 +163,22 @@ def record(options: argparse.Namespace) -> int:
 
 def table(options: argparse.Namespace) -> int:
     """``sslbook table``: rerun one printed table with the rest of the command line, beside the paper's numbers."""
-    from sslbook.book.records import recorded
+    from sslbook.book.records import recorded, save_record
 
     if options.name not in TABLES:
         raise unknown("printed table", options.name, TABLES)
     module, _, function = TABLES[options.name].partition(":")
-    return int(getattr(importlib.import_module(module), function)(options.name, options.arguments, recorded))
+    _wait_passively()
+    saving = (
+        {"save": save_record} if module == "sslbook.training.show" else {}
+    )  # the others have recorders of their own
+    show = getattr(importlib.import_module(module), function)
+    return int(show(options.name, options.arguments, recorded, **saving))
 
 
 def train(options: argparse.Namespace) -> int:
     """``sslbook train``: run a preset with the rest of the command line."""
-    # OpenMP reads it when torch is loaded: threads that wait must not take the cores from those that work, where others work too.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    _wait_passively()
     from sslbook.training import show
 
     return show.main(options.arguments)
@@ -177,6 +186,7 @@ def train(options: argparse.Namespace) -> int:
 
 def bench(options: argparse.Namespace) -> int:
     """``sslbook bench``: run one benchmark with the rest of the command line."""
+    _wait_passively()
     import sslbook.bench
 
     modules = pkgutil.iter_modules(sslbook.bench.__path__)
@@ -184,6 +194,11 @@ def bench(options: argparse.Namespace) -> int:
     if options.name not in names:
         raise unknown("benchmark", options.name, names)
     return int(importlib.import_module(f"sslbook.bench.{options.name}").main(options.arguments) or 0)
+
+
+def _wait_passively() -> None:
+    """Threads that wait must not take the cores from those that work; OpenMP reads it when torch is loaded."""
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 def _setting(options: argparse.Namespace) -> Setting:

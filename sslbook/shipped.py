@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.resources
 import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -26,3 +27,19 @@ def printed(name: str) -> dict[str, Any]:
         raise ValueError(f"name must be one of {known}, got {name!r}")
     content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return content
+
+
+def commit() -> str | None:
+    """The commit of the source tree, if there is one and git is here to ask; ends in ``+changes`` if files differ from it."""
+
+    def git(*arguments: str) -> str | None:
+        try:
+            run = subprocess.run(
+                ["git", *arguments], cwd=PACKAGE, capture_output=True, text=True, check=True, timeout=30
+            )
+        except (OSError, subprocess.SubprocessError):
+            return None
+        return run.stdout.strip()
+
+    head = git("rev-parse", "HEAD")
+    return f"{head}+changes" if head and git("status", "--porcelain", "--untracked-files=no") else head

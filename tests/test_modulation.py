@@ -95,6 +95,10 @@ def test_a_modulated_basin_grows() -> None:
         assert more["lost"] == 0
         assert more["free agreement"] > 0.99
     assert shares[2]["agreement"] < 0.9, "blow-up times do not decide where filters keep their length"
+    far = {c: basin.basin_shares(4, c, 2.0, 400, 0) for c in (1.2, 1.45)}
+    assert far[1.2]["unit"] == far[1.45]["unit"], "all that can be won is won at 1"
+    assert 0.05 < far[1.2]["opposite"] < 0.5, "the others rest at mixtures"
+    assert far[1.45]["opposite"] == 1, "beyond the root of 2 all on the other side go to its end"
     unit, free = basin.edge_of_two(0.5, 2.0)
     angles = torch.tensor([free - 0.01, free + 0.01, unit - 0.01, unit + 0.01], dtype=torch.float64)
     start, b = torch.stack([angles.cos(), angles.sin()], 1), torch.tensor([2.5, 2.0], dtype=torch.float64)

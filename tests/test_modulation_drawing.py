@@ -35,6 +35,9 @@ def test_everything_can_be_drawn() -> None:
     assert image.shape == (3, 6), "a row a filter"
     drawing.scores(three, torch.rand(4, 2, 3), ("a", "b"), {"a": ("red", "o-"), "b": ("blue", "s--")})
     assert [line.get_label() for line in three.lines if not str(line.get_label()).startswith("_")] == ["a", "b"]
+    axes = Figure().subplots(2, 2)
+    drawing.panels(axes, torch.rand(4, 4, 1, 3), ("a",), {"a": ("red", "o-")})
+    assert [ax.get_title() for ax in axes.flat] == ["P = 1", "P = 3", "P = 5", "P = 10"]
     drawing.tiles(four, torch.randn(3, 5, 5), gap=2)
     image = four.images[0].get_array()
     assert image is not None

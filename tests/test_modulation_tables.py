@@ -56,6 +56,23 @@ def test_distance_from_the_paper() -> None:
     assert tables.distance(own + 0.3, target)[1] > 5
 
 
+def test_what_chance_makes_of_a_perfect_reproduction() -> None:
+    target = tables.printed()
+    draw = torch.Generator().manual_seed(1)
+    own = target.mean[..., None] + 0.07 * torch.randn(4, 4, 4, 3, generator=draw, dtype=torch.float64)
+    gaps, errors = tables.chance(own, target, 400, 0)
+    assert gaps.shape == errors.shape == (400,)
+    assert 1.25 < errors.mean() < 1.5, "errors that are estimated from three values each"
+    assert gaps.mean() == pytest.approx(tables.standard_error(own, target) * (2 / torch.pi) ** 0.5, rel=0.15)
+    many = tables.chance(own.repeat(1, 1, 1, 100), target, 50, 0, seeds=300)[1]
+    assert many.mean() == pytest.approx(1, abs=0.2), "known errors, but for the rounding"
+    ten = target.only(10)
+    assert ten.mean.equal(target.mean[:, 3])
+    assert tables.distance(own[:, 3], ten)[0] < 0.1
+    assert tables.chance(own[:, 3], ten, 30, 0)[1].shape == (30,)
+    assert torch.tensor(tables.distance(own[..., :1], target)[1]).isnan()
+
+
 def values() -> dict:
     return recorded.table_values([1, 2], steps=2, workers=1, names=("C-Tab1", "C-Fig4", "C-Fig5"))
 

@@ -156,6 +156,25 @@ def test_positive_pairs_share_a_generator_and_nothing_else() -> None:
     assert x.argmax(-1).equal(pairs[:, 0])
 
 
+def test_one_place_of_a_world_trains_by_itself() -> None:
+    protocol, replicas = replace(TINY, steps=5), [(Cell(2, 2), 3), (Cell(2, 2), 4)]
+    whole = world_of(protocol, replicas)
+    cut = whole.place(2)
+    assert cut.generators[..., 0].equal(whole.generators[..., 2])
+    assert cut.used[:, 0].equal(whole.used[:, 2])
+    assert cut.lengths.equal(whole.lengths)
+    narrow = replace(protocol, fields=1, fixed=1)
+    (begun, end), world = course(narrow, replicas, [0, 5], world=cut)
+    assert world is cut
+    assert begun.weights.shape == (2, 1, 6, 4)
+    assert end.weights.equal(train(narrow, replicas, world=cut)[0].weights)
+    assert not end.weights.equal(train(narrow, replicas)[0].weights), "there each generator fixes the place"
+    with pytest.raises(ValueError, match="k must lie between 0 and 3, got 4"):
+        whole.place(4)
+    with pytest.raises(ValueError, match=r"world must have \(2, 4, 6\) replicas, fields and tokens, got \(2, 1, 6\)"):
+        train(protocol, replicas, world=cut)
+
+
 # --- scores -------------------------------------------------------------------------------------------------------------
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 import os
 import signal
+import time
 from pathlib import Path
 
 import pytest
 import torch
+from training_cases import read_csv
 
 from sslbook.training import checkpoints, logs
 from sslbook.training.schedules import SCHEDULES, Length, cosine, needs_length, released
@@ -114,6 +116,10 @@ def test_a_damaged_checkpoint_is_refused_by_name_and_the_one_before_it_used(tmp_
     assert loaded["step"] == 1
     assert len(said) == 1
     assert "step-000000002.pt" in said[0]
+    assert said[0].endswith("The one before it is used.")
+    (tmp_path / "step-000000001.pt").write_bytes(b"")
+    assert checkpoints.latest(tmp_path, said.append) is None
+    assert said[-1].endswith("Starting from the beginning.")
 
 
 def test_a_checkpoint_can_not_run_code(tmp_path: Path) -> None:
@@ -122,7 +128,7 @@ def test_a_checkpoint_can_not_run_code(tmp_path: Path) -> None:
             return (Path.touch, (tmp_path / "sprung",))
 
     path = checkpoints.save(tmp_path, 1, {"trap": Trap()})
-    with pytest.raises(Exception, match=r"weights_only|Unsupported"):
+    with pytest.raises(ValueError, match=r"step-000000001\.pt can't be read with weights_only"):
         checkpoints.load(path)
     assert not (tmp_path / "sprung").exists()
 
@@ -138,8 +144,29 @@ def test_a_process_killed_while_it_writes_leaves_the_last_good_one(tmp_path: Pat
     loaded = checkpoints.latest(tmp_path, pytest.fail)
     assert loaded is not None
     assert loaded["step"] == 1
-    checkpoints.save(tmp_path, 3, content(3))  # clears away what the dead one left
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-000000001.pt", "step-000000003.pt"]
+    checkpoints.save(tmp_path, 3, content(3))
+    assert any(path.name.startswith(".step-000000002") for path in tmp_path.iterdir()), "it may be another process's"
+    with checkpoints.locked(tmp_path):  # clears away what the dead one left
+        assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", "step-000000001.pt", "step-000000003.pt"]
+
+
+def test_a_folder_is_one_processs_at_a_time(tmp_path: Path) -> None:
+    here, there = os.pipe()
+    child = os.fork()
+    if child == 0:
+        with checkpoints.locked(tmp_path / "run"):
+            os.write(there, b"held")
+            signal.pause()
+    os.read(here, 4)
+    with (
+        pytest.raises(checkpoints.Busy, match="run is being trained by another process"),
+        checkpoints.locked(tmp_path / "run"),
+    ):
+        pytest.fail("both hold it")
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    with checkpoints.locked(tmp_path / "run"):
+        pass  # the system let it go
 
 
 # -- logs -------------------------------------------------------------------------------------------------------------
@@ -148,7 +175,7 @@ def test_a_process_killed_while_it_writes_leaves_the_last_good_one(tmp_path: Pat
 def test_rows_come_back_from_the_file(tmp_path: Path) -> None:
     rows = [{"epoch": 0, "step": 0, "knn": 0.25}, {"epoch": 1, "step": 39, "loss": math.pi, "rate": 1e-3, "knn": None}]
     logs.write_csv(tmp_path / "log.csv", rows)
-    back = logs.read_csv(tmp_path / "log.csv")
+    back = read_csv(tmp_path / "log.csv")
     assert [row["epoch"] for row in back] == [0, 1]
     assert back[0]["knn"] == 0.25
     assert back[0]["loss"] is None
@@ -171,3 +198,14 @@ def test_curves_are_written_where_they_are_asked_for(tmp_path: Path) -> None:
     none = logs.Curves(None)
     none.add({"epoch": 1, "step": 39})
     none.close()
+
+
+def test_curves_of_a_resumed_run_begin_where_it_does(tmp_path: Path) -> None:
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    for first, step in ((1, 10), (11, 20), (15, 25)):
+        curves = logs.Curves(tmp_path, first)
+        curves.add({"epoch": 1, "step": step, "loss": float(step)})
+        curves.close()
+        time.sleep(1.1)  # TensorBoard reads files in the order of their names, which hold the second
+    shown = accumulator.EventAccumulator(str(tmp_path)).Reload()
+    assert [point.step for point in shown.Scalars("loss")] == [10, 25]

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
+from training_cases import read_csv
 
-from sslbook.training import checkpoints, logs, trainer
+from sslbook.training import checkpoints, distributed, resources, rules, state, steps, trainer
 from sslbook.training.runs import run_of
 from sslbook.training.trainer import Diverged, train
 
@@ -36,10 +39,11 @@ def settings(*changes: str, preset: str = "digits-simclr-nce", epochs: int = 2) 
     return run_of(preset, seed=0, epochs=epochs, changes=(*TINY, *changes)).settings
 
 
-def test_killed_twenty_times_and_still_the_same_bit_for_bit(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("optimizer", "kills"), [("sgd", 20), ("adam", 5)])
+def test_killed_twenty_times_and_still_the_same_bit_for_bit(tmp_path: Path, optimizer: str, kills: int) -> None:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
-        [sys.executable, str(ROOT / "tests" / "training_killed.py"), str(tmp_path), "20"],
+        [sys.executable, str(ROOT / "tests" / "training_killed.py"), str(tmp_path), str(kills), optimizer],
         capture_output=True,
         text=True,
         timeout=300,
@@ -47,22 +51,22 @@ def test_killed_twenty_times_and_still_the_same_bit_for_bit(tmp_path: Path) -> N
     )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
-    assert found["killed"] == 20
+    assert found["killed"] == kills
     assert found["steps"] == [48, 48]
     assert found["apart"] == 0.0
-    assert found["broken"] > 1e-6  # without the optimiser's momentum
+    assert found["broken"] > 1e-6  # without the optimiser's moments
 
 
 def test_a_run_stopped_and_resumed_tells_the_same_story(tmp_path: Path, data: tuple) -> None:
     whole = train(settings(), tmp_path / "whole", data=data, device="cpu", quiet=True)
     half = train(settings(), tmp_path / "parts", data=data, device="cpu", quiet=True, stop_after=3)
     assert (half.step, half.finished) == (3, False)
-    assert not (tmp_path / "parts" / trainer.RESULT).exists()
+    assert not (tmp_path / "parts" / checkpoints.RESULT).exists()
     rest = train(settings(), tmp_path / "parts", data=data, device="cpu", quiet=True)
     assert rest.finished
     assert [row["loss"] for row in rest.rows[1:]] == [row["loss"] for row in whole.rows[1:]]
-    assert [row["epoch"] for row in logs.read_csv(tmp_path / "parts" / "log.csv")] == [0, 1, 2]
-    result = json.loads((tmp_path / "parts" / trainer.RESULT).read_text())
+    assert [row["epoch"] for row in read_csv(tmp_path / "parts" / "log.csv")] == [0, 1, 2]
+    result = json.loads((tmp_path / "parts" / checkpoints.RESULT).read_text())
     assert result["hash"] == settings().hash()
     assert result["rows"][-1]["linear"] == whole.at(2)["linear"]
     again = train(settings(), tmp_path / "parts", data=data, device="cpu", quiet=True)  # nothing is left to do
@@ -86,6 +90,10 @@ def test_a_damaged_checkpoint_is_passed_over_by_name(
     train(settings(), tmp_path / "parts", data=data, device="cpu", quiet=True, stop_after=3, save_every=1)
     newest = tmp_path / "parts" / "step-000000003.pt"
     newest.write_bytes(newest.read_bytes()[:-1])
+    train(settings(), tmp_path / "quiet", data=data, device="cpu", quiet=True, stop_after=1)
+    (tmp_path / "quiet" / "step-000000001.pt").write_bytes(b"")
+    train(settings(), tmp_path / "quiet", data=data, device="cpu", quiet=True, stop_after=1)
+    assert "Starting from the beginning." in capsys.readouterr().err, "also where nothing else is said"
     rest = train(settings(), tmp_path / "parts", data=data, device="cpu")
     said = capsys.readouterr().err
     assert "step-000000003.pt is truncated or altered" in said
@@ -103,28 +111,128 @@ def test_another_runs_folder_is_refused(tmp_path: Path, data: tuple) -> None:
 
 
 def test_a_run_that_diverges_stops_says_where_and_keeps_its_checkpoint(tmp_path: Path, data: tuple) -> None:
-    wild = settings("optimizer=sgd", "rate=1e25", "schedule=constant", "evaluate=0", epochs=4)
-    with pytest.raises(
-        Diverged, match=r"(the loss is (nan|inf) at|a weight is no finite number after) step \d; the last"
-    ):
-        train(wild, tmp_path, data=data, device="cpu", quiet=True, save_every=1)
-    assert not (tmp_path / trainer.RESULT).exists()
+    asked = settings("evaluate=0", epochs=4)
+    with trainer.prepared(asked, tmp_path, data=data, device="cpu", quiet=True) as run:
+
+        def poison(step: int) -> None:
+            if step == 3:
+                with torch.no_grad():
+                    next(iter(run.state.model.encoder.parameters()))[0] = torch.nan
+
+        with pytest.raises(Diverged, match=r"the loss is nan at step 4; the checkpoint of step 3 stays") as caught:
+            run.go(save_every=1, on_step=poison)
+    assert caught.value.step == 4
+    assert not (tmp_path / checkpoints.RESULT).exists()
+    assert (tmp_path / checkpoints.DIVERGED).read_text() == "diverged at step 4\n"
     good = checkpoints.latest(tmp_path, pytest.fail)
-    if good is not None:
-        assert all(value.isfinite().all() for value in good["model"].values())
+    assert good is not None
+    assert good["step"] == 3
+    assert all(value.isfinite().all() for value in good["model"].values())
+    assert train(asked, tmp_path, data=data, device="cpu", quiet=True).finished
+    assert not (tmp_path / checkpoints.DIVERGED).exists()
+
+
+def test_one_that_diverges_before_its_first_checkpoint_says_so(tmp_path: Path, data: tuple) -> None:
+    wild = settings("optimizer=sgd", "rate=1e25", "schedule=constant", "evaluate=0", epochs=4)
+    with pytest.raises(Diverged, match=r"after step 1; there is no checkpoint before it"):
+        train(wild, tmp_path, data=data, device="cpu", quiet=True, save_every=1)
+
+
+def test_a_run_that_is_begun_anew_is_not_finished_until_it_is(tmp_path: Path, data: tuple) -> None:
+    train(settings(), tmp_path, data=data, device="cpu", quiet=True)
+    (tmp_path / "curves").mkdir()
+
+    def interrupt(step: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(settings(), tmp_path, data=data, device="cpu", quiet=True, resume=False, on_step=interrupt)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", "log.csv"]
+    assert [row["epoch"] for row in read_csv(tmp_path / "log.csv")] == [0], "the new run's"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_run_that_is_told_to_stop_leaves_a_checkpoint(tmp_path: Path, data: tuple, number: signal.Signals) -> None:
+    whole = train(settings(), tmp_path / "whole", data=data, device="cpu", quiet=True)
+    before = signal.getsignal(number)
+    with pytest.raises(KeyboardInterrupt):
+        train(
+            settings(),
+            tmp_path / "parts",
+            data=data,
+            device="cpu",
+            quiet=True,
+            on_step=lambda step: os.kill(os.getpid(), number),
+        )
+    assert signal.getsignal(number) is before
+    assert checkpoints.newest_step(tmp_path / "parts") == 2  # heard after the first step, obeyed after the second
+    rest = train(settings(), tmp_path / "parts", data=data, device="cpu", quiet=True)
+    one, other = whole.model.state_dict(), rest.model.state_dict()
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_long_epochs_have_checkpoints_too(tmp_path: Path, data: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trainer, "LONG_SECONDS", 0.0)
+    seen = []
+    train(
+        settings(epochs=1),
+        tmp_path,
+        data=data,
+        device="cpu",
+        quiet=True,
+        on_step=lambda step: seen.append(checkpoints.newest_step(tmp_path)),
+    )
+    assert seen == [1, 2]
+
+
+def test_a_folder_that_another_process_trains_in_is_refused(tmp_path: Path, data: tuple) -> None:
+    with (
+        trainer.prepared(settings(), tmp_path, data=data, device="cpu", quiet=True),
+        pytest.raises(checkpoints.Busy, match="is being trained by another process"),
+    ):
+        train(settings(), tmp_path, data=data, device="cpu", quiet=True)
+
+
+def test_another_precision_is_refused(tmp_path: Path, data: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
+    train(settings(), tmp_path, data=data, device="cpu", quiet=True, stop_after=1)
+    monkeypatch.setattr(trainer, "precision_of", lambda *a: torch.bfloat16)  # as auto is on a GPU
+    with pytest.raises(ValueError, match=r"was trained in float32 so far, and here precision is bfloat16"):
+        train(settings(), tmp_path, data=data, device="cpu", quiet=True)
+
+
+def test_a_checkpoint_past_the_epoch_that_is_asked_for(tmp_path: Path, data: tuple) -> None:
+    steady = ("schedule=released", "evaluate=0")
+    long = settings(*steady, "probes=1", epochs=3)
+    train(long, tmp_path, data=data, device="cpu", quiet=True, stop_after=6)
+    (tmp_path / checkpoints.RESULT).unlink()
+    short = train(settings(*steady, epochs=1), tmp_path, data=data, device="cpu", quiet=True)
+    assert [row["epoch"] for row in short.rows] == [1]
+    content = json.loads((tmp_path / checkpoints.RESULT).read_text())
+    assert [row["epoch"] for row in content["rows"]] == [1]
+    with pytest.raises(ValueError, match=r"is at step 6, past epoch 2, after which the linear protocol was not run"):
+        train(settings(*steady, epochs=2), tmp_path, data=data, device="cpu", quiet=True)
+
+
+def test_the_last_row_gets_what_an_earlier_run_did_not_ask_for(tmp_path: Path, data: tuple) -> None:
+    steady = ("schedule=released", "evaluate=0")
+    train(settings(*steady, epochs=3), tmp_path, data=data, device="cpu", quiet=True, stop_after=4)
+    short = train(settings(*steady, epochs=2), tmp_path, data=data, device="cpu", quiet=True)
+    assert short.finished
+    assert short.at(2)["linear"] is not None
 
 
 def test_a_loss_that_is_no_number_is_named_by_its_step() -> None:
-    state = trainer.State(torch.nn.Linear(1, 1), None, torch.zeros(10), step=37)  # type: ignore[arg-type]
+    now = state.State(torch.nn.Linear(1, 1), None, torch.zeros(10), step=37)  # type: ignore[arg-type]
     losses = torch.zeros(7)
-    trainer.check(losses, state)
+    state.check(losses, now)
     losses[4] = torch.nan
-    with pytest.raises(Diverged, match="the loss is nan at step 35;"):
-        trainer.check(losses, state)
+    with pytest.raises(Diverged, match="the loss is nan at step 35") as caught:
+        state.check(losses, now)
+    assert caught.value.step == 35
     with torch.no_grad():
-        state.model.weight.fill_(torch.inf)  # type: ignore[operator]
-    with pytest.raises(Diverged, match="a weight is no finite number after step 37;"):
-        trainer.check(torch.zeros(7), state)
+        now.model.weight.fill_(torch.inf)  # type: ignore[operator]
+    with pytest.raises(Diverged, match="a weight is no finite number after step 37"):
+        state.check(torch.zeros(7), now)
 
 
 @pytest.mark.parametrize(
@@ -152,6 +260,56 @@ def test_half_precision_trains_and_looks_at_whole_numbers(tmp_path: Path, data: 
     assert {weights.dtype for weights in low.model.parameters()} == {torch.float32}
 
 
+@pytest.mark.slow
+def test_a_compiled_step_is_the_eager_one(tmp_path: Path, data: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is traced, augmentation and loss and gradient; by PyTorch's own kernels, since a compiler takes minutes here."""
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager", fullgraph=True))
+    asked = ("evaluate=0", "batch=128")
+    losses = {}
+    for capture in ("none", "compile"):
+        run = settings(f"capture={capture}", *asked)
+        rows = train(run, tmp_path / capture, data=data, device="cpu", quiet=True).rows
+        losses[capture] = [row["loss"] for row in rows]
+    assert losses["compile"] == pytest.approx(losses["none"], rel=1e-5)
+    assert json.loads((tmp_path / "compile" / checkpoints.RESULT).read_text())["capture"] == "compile"
+
+
+def test_a_graph_is_of_a_whole_batch(data: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the first batch that a resumed run sees is the last of its epoch, and not full."""
+    asked = settings("batch=48", "drop_last=false")
+    run = trainer.Trainer(asked, Path("nowhere"), data, torch.device("cpu"), quiet=True)
+    run.step.capture = "graph"
+    recorded = []
+
+    def record(step: steps.Step, *inputs: torch.Tensor) -> None:
+        recorded.append([len(part) for part in inputs])
+        step._inputs, step._gradients = tuple(part.clone() for part in inputs), []  # type: ignore[assignment]
+        step._graph = type("Graph", (), {"replay": lambda self: None})()
+        step._result = torch.tensor(1.5)
+
+    monkeypatch.setattr(steps.Step, "_record", record)
+    part, whole = (rules.share(asked, torch.arange(count), 0) for count in (32, 48))
+    assert float(run.step(*part)) > 2
+    assert recorded == []
+    assert float(run.step(*whole)) == 1.5
+    assert recorded == [[48, 48, 48]]
+    assert float(run.step(*part)) > 2
+
+
+def test_processes_agree_on_their_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    def gather(into: list, mine: int) -> None:
+        into[:] = [mine, 6]
+
+    resources.agree(5)
+    monkeypatch.setattr(resources.distributed, "world", lambda: 2)
+    monkeypatch.setattr(resources.dist, "all_gather_object", gather)
+    resources.agree(6)
+    with pytest.raises(
+        ValueError, match="the processes read checkpoints of steps 5 and 6: all must see the same folder"
+    ):
+        resources.agree(5)
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("capture", ["graph", "compile", "both"])
@@ -169,8 +327,6 @@ def test_a_captured_step_is_the_eager_one(tmp_path: Path, data: tuple, capture: 
 
 
 def test_views_and_orders_are_functions_of_the_step(data: tuple) -> None:
-    from sslbook.training import rules
-
     shuffled = replace(settings(), shuffle=True)
     assert torch.equal(rules.epoch_order(shuffled, 100, 3), rules.epoch_order(shuffled, 100, 3))
     assert not torch.equal(rules.epoch_order(shuffled, 100, 3), rules.epoch_order(shuffled, 100, 4))
@@ -186,8 +342,6 @@ def test_views_and_orders_are_functions_of_the_step(data: tuple) -> None:
 
 
 def test_processes_share_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    from sslbook.training import distributed, rules
-
     whole = rules.share(settings(), torch.arange(8), 5)
     parts = []
     monkeypatch.setattr(distributed, "world", lambda: 2)
@@ -200,3 +354,5 @@ def test_processes_share_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
         rules.steps_per_epoch(settings("batch=63"), 128)
     with pytest.raises(ValueError, match="drop_last must be true here: the last batch of 1 can't be shared by 2"):
         rules.steps_per_epoch(settings("drop_last=false"), 129)
+    with pytest.raises(ValueError, match="the last batch of 2 can't be shared by 2 processes, at least 2 each"):
+        rules.steps_per_epoch(settings("drop_last=false"), 130)

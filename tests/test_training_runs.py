@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from training_cases import SET, done
 
 from sslbook import cli, shipped
-from sslbook.training import cluster, logs, runs, show, trainer
+from sslbook.training import checkpoints, runs, show, trainer
 from sslbook.training.presets import presets, sheets
-from sslbook.training.runs import Run, run_of, runs_of
+from sslbook.training.runs import run_of, runs_of
 
 ROOT = Path(__file__).resolve().parents[1]
-TINY = ("networks.width=2", "networks.projector_hidden=8", "networks.projector_out=8", "subset=128", "batch=64")
-DIGITS = ("dataset=digits", "split=train", "pipeline=digits", "networks.channels=1", "networks.stem=cifar", *TINY)
-SET = [part for change in DIGITS for part in ("--set", change)]
-
 # -- presets ----------------------------------------------------------------------------------------------------------
 
 
@@ -32,7 +27,9 @@ def test_every_cell_of_every_table_has_its_preset() -> None:
     for sheet in sheets().values():
         for cell in sheet.cells:
             assert cell.preset in presets(), cell
-            assert cell.epochs <= presets()[cell.preset].settings.epochs
+            settings = presets()[cell.preset].settings
+            assert cell.epochs <= settings.epochs
+            assert cell.epochs in settings.probes, "also where a longer run goes past it"
     in_tables = {cell.preset for sheet in sheets().values() for cell in sheet.cells}
     assert set(presets()) - in_tables == {"digits-simclr-nce", "digits-byol", "cifar10-small"}
 
@@ -81,6 +78,59 @@ def test_presets_are_the_released_settings() -> None:
     assert (small.rate, small.reset, small.networks.predictor_range) == (0.02, 5, (-0.03, 0.03))
 
 
+def told(table: str, label: str) -> dict[str, object]:
+    """What a cell's label says of its run, in the words of the settings."""
+    facts: dict[str, object] = {}
+    if table == "A-Tab2":
+        facts["objective"] = "info_nce" if "InfoNCE" in label else "exact"
+        facts["noise"] = 0.01 if "η = 0.01" in label else 0.0
+    if table == "A-Tab3":
+        sign, size = re.search(r"β = (.)(\d\.\d)", label).groups()  # type: ignore[union-attr]
+        facts["numbers"] = {"tau": 0.5, "beta": float(size) * (-1 if sign == "−" else 1)}
+    if table == "B-Tab3":
+        parts = label.split(", ")
+        norm = ("normal", "normal") if "BN" in parts else None
+        facts |= {"predictor": 2 if "P" in parts else 0, "target": "ema" if "EMA" in parts else None}
+        facts |= {"projector_norm": norm, "predictor_norm": norm}
+    if table == "B-Tab4":
+        modes = dict.fromkeys("μσ", "omit") | {p[0]: "normal" if len(p) == 1 else "detach" for p in label.split(", ")}
+        facts |= {"projector_norm": (modes["μ"], modes["σ"]), "unbiased": True, "predictor": 2, "target": "ema"}
+    if table in ("B-Tab7", "B-Tab8", "B-Tab9"):
+        low, high = map(float, re.search(r"\[(.+), (.+)\]", label).groups())  # type: ignore[union-attr]
+        facts |= {"predictor": 1, "predictor_range": (low, high), "projector_norm": ("normal", "normal")}
+        facts["predictor_norm"] = None if "no BN in predictor" in label else ("normal", "normal")
+        facts["target"] = None if table == "B-Tab7" else "ema"
+    if table == "B-Tab10":
+        end = float(label.split("; ")[1])
+        facts |= {"predictor": 2, "predictor_range": (-end, end), "rate": 0.02}
+    if table in ("B-Tab5", "B-Tab10"):
+        period = re.search(r"T = (\d+)", label)
+        facts["reset"] = int(period.group(1)) if period else 0
+    return facts
+
+
+@pytest.mark.parametrize("name", list(sheets()))
+def test_a_cells_settings_are_what_its_label_says(name: str) -> None:
+    table, _, data = name.rpartition("-") if name.count("-") > 1 else (name, "", "")
+    for cell in sheets()[name].cells:
+        settings = presets()[cell.preset].settings
+        assert settings.dataset == (data or ("stl10" if cell.label.startswith("STL-10") else "cifar10"))
+        facts = told(table, cell.label)
+        assert facts, cell.label
+        for key, value in facts.items():
+            home = settings if hasattr(settings, key) else settings.networks
+            assert getattr(home, key) == value, (cell.label, key)
+        if re.search(r"\d+ epochs", cell.label):
+            assert f"; {cell.epochs} epochs" in cell.label
+
+
+def test_other_readings_are_told() -> None:
+    text = presets()["stl10-byol-noema-linear-0.02"].text()
+    assert "--set reset=10 is that reading" in text
+    assert "another run in its first step only" in text
+    assert "that reading" not in presets()["stl10-byol-linear-0.02"].text()
+
+
 def test_no_two_presets_are_the_same_run() -> None:
     """But for BatchNorm with both parts, which Table 4 builds from another layer."""
     hashes = {}
@@ -100,12 +150,6 @@ def test_a_preset_tells_its_command_its_accuracy_and_its_time() -> None:
 # -- runs -------------------------------------------------------------------------------------------------------------
 
 
-def done(run: Run, root: Path, rows: list[logs.Row]) -> None:
-    folder = run.folder(root)
-    folder.mkdir(parents=True)
-    (folder / trainer.RESULT).write_text(json.dumps({"rows": rows, "hash": run.settings.hash()}))
-
-
 def test_a_folder_is_named_by_preset_seed_and_hash(tmp_path: Path) -> None:
     run = run_of("cifar10-byol", seed=3)
     assert run.folder(tmp_path).name == f"cifar10-byol-s3-{run.settings.hash()}"
@@ -121,7 +165,10 @@ def test_finished_runs_are_known_and_skipped(tmp_path: Path, monkeypatch: pytest
     assert run.finished(tmp_path)
     run.go(tmp_path)
     assert not run_of("cifar10-byol", seed=3, epochs=8).finished(tmp_path)
-    (run.folder(tmp_path) / trainer.RESULT).write_text("{}")
+    assert not run_of("cifar10-byol", seed=3, epochs=7, changes=["probes=5"]).finished(tmp_path)
+    (run.folder(tmp_path) / checkpoints.RESULT).write_text('{"rows": [{"epoch": 7, "knn": 0.5, "linear": null}]}')
+    assert not run.finished(tmp_path), "without the number that a table shows"
+    (run.folder(tmp_path) / checkpoints.RESULT).write_text("{}")
     with pytest.raises(ValueError, match=r"result\.json is not the result of a run"):
         run.finished(tmp_path)
 
@@ -130,6 +177,13 @@ def test_fewer_epochs_leave_out_the_later_probes() -> None:
     assert run_of("cifar10-simclr-nce", seed=0, epochs=300).settings.probes == (100, 300)
     with pytest.raises(ValueError, match=r"there is no preset 'cifar-simclr-nce'; did you mean cifar10-simclr-nce"):
         run_of("cifar-simclr-nce", seed=0)
+
+
+def test_what_has_an_option_is_not_set() -> None:
+    with pytest.raises(ValueError, match="seed is given by --seed, not by --set"):
+        run_of("digits-byol", seed=0, changes=["seed=3"])
+    with pytest.raises(ValueError, match="epochs is given by --epochs, not by --set"):
+        runs_of(sheets()["A-Tab2"], [1], changes=["epochs=3"])
 
 
 def test_a_table_needs_each_run_once() -> None:
@@ -146,100 +200,6 @@ def test_where_runs_lie(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
     monkeypatch.delenv("SSLBOOK_RUNS")
     monkeypatch.chdir(tmp_path)
     assert runs.runs_folder() == tmp_path / "runs"
-
-
-# -- tables -----------------------------------------------------------------------------------------------------------
-
-
-def test_a_table_shows_paper_ours_and_difference_and_says_what_is_missing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for seed, best in ((1, 0.84), (2, 0.85)):
-        rows = [{"epoch": 100, "linear": best - 0.01, "linear_best": best}, {"epoch": 500, "linear": None}]
-        done(run_of("cifar10-simclr-nce", seed=seed), tmp_path, rows)
-    assert cli.main(["table", "A-Tab2", "--folder", str(tmp_path), "--seeds", "2"]) == 0
-    out = capsys.readouterr().out
-    assert "Table 2 of [tian2020]" in out
-    line = next(line for line in out.splitlines() if line.startswith("CIFAR-10, InfoNCE; 100 epochs"))
-    assert line.split()[-5:] == ["84.20±0.09", "84.50±0.71", "+0.30", "83.50±0.71", "2"]
-    assert re.search(r"CIFAR-10, InfoNCE; 300 epochs +87\.57±0\.31 +no run", out)
-    assert "10 runs of 12 not made yet: sslbook table A-Tab2 --run makes them." in out
-
-    assert cli.main(["table", "A-Tab2", "--folder", str(tmp_path), "--seeds", "2", "--json"]) == 0
-    cells = {cell["cell"]: cell for cell in json.loads(capsys.readouterr().out)["cells"]}
-    assert cells["CIFAR-10, InfoNCE; 100 epochs"]["best"] == [0.84, 0.85]
-    assert cells["STL-10, exact; 100 epochs"]["best"] == []
-
-    assert cli.main(["table", "A-Tab2", "--folder", str(tmp_path), "--seeds", "1", "--dry-run"]) == 0
-    out = capsys.readouterr().out
-    assert "5 runs missing." in out
-    assert str(run_of("stl10-simclr-exact", seed=1).folder(tmp_path)) in out
-
-
-def test_a_table_without_printed_numbers_is_still_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    done(run_of("cifar10-byol", seed=1), tmp_path, [{"epoch": 100, "linear": 0.5, "linear_best": 0.5}])
-    assert cli.main(["table", "B-Tab3-cifar10", "--folder", str(tmp_path), "--seeds", "1"]) == 0
-    out = capsys.readouterr().out
-    assert "here on CIFAR-10, where nothing is printed" in out
-    line = next(line for line in out.splitlines() if line.startswith("P, EMA, BN"))
-    assert line.split()[3:] == ["–", "50.00", "–", "50.00", "1"]
-
-
-@pytest.mark.filterwarnings("ignore::ResourceWarning")  # submitit leaves its logs open
-@pytest.mark.parametrize("how", [["--run"], ["--cluster", "debug", "--workers", "2"]])
-def test_a_table_makes_what_is_missing(
-    tmp_path: Path, how: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if "--cluster" in how:
-        pytest.importorskip("submitit")
-    sheet = replace(sheets()["B-Tab5-cifar10"], cells=sheets()["B-Tab5-cifar10"].cells[:2])
-    monkeypatch.setattr(show, "sheets", lambda: {sheet.name: sheet})
-    asked = ["table", sheet.name, *how, "--epochs", "1", "--seeds", "1", "--folder", str(tmp_path), "--device", "cpu"]
-    small = ["--set", "evaluate=0", "--set", "networks.predictor_hidden=8", "--quiet"]
-    assert cli.main([*asked, *SET, *small]) == 0
-    out = capsys.readouterr().out
-    assert "no run" not in out
-    assert "not made yet" not in out
-    assert cli.main([*asked, *SET, *small, "--dry-run"]) == 0
-    assert "0 runs missing." in capsys.readouterr().out
-
-
-def test_runs_are_dealt_out_to_workers() -> None:
-    wanted = runs_of(sheets()["A-Tab2"], [1])
-    parts = cluster.shares(wanted, 4)
-    assert sorted(run.name for part in parts for run in part) == sorted(run.name for run in wanted)
-    assert [len(part) for part in parts] == [2, 2, 1, 1]
-    assert len(cluster.shares(wanted, 100)) == 6
-    assert cluster.shares([], 3) == []
-
-
-def test_a_cluster_that_is_not_here_gets_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ValueError, match="cluster must be one of local, slurm, debug, got 'pbs'"):
-        cluster.submit([], tmp_path, "pbs")
-    with pytest.raises(ValueError, match="workers must be at least 1, got 0"):
-        cluster.submit([], tmp_path, "local", workers=0)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(ValueError, match="cluster must be local here, where Slurm's sbatch is not to be found"):
-        cluster.submit([], tmp_path, "slurm")
-
-
-def test_slurm_gets_an_array_with_a_gpu_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Everything up to the submission, with a stand-in for Slurm's own program."""
-    pytest.importorskip("submitit")
-    programs = tmp_path / "bin"
-    programs.mkdir()
-    for name in ("sbatch", "srun"):
-        (programs / name).write_text('#!/bin/sh\ncp "$1" "$0.seen"\necho "Submitted batch job 12"\n')
-        (programs / name).chmod(0o755)
-    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
-    wanted = runs_of(sheets()["A-Tab3"], [1], epochs=1)
-    done(wanted[0], tmp_path, [{"epoch": 1, "linear": 0.5, "linear_best": 0.5}])
-    jobs = cluster.submit(wanted, tmp_path, "slurm", workers=2, parameters={"slurm_partition": "gpu"})
-    script = (programs / "sbatch.seen").read_text()
-    assert len(jobs) == len(wanted) - 1
-    assert "--array=0-2%2" in script
-    assert "--gpus-per-node=1" in script
-    assert "--partition=gpu" in script
 
 
 # -- the command line -------------------------------------------------------------------------------------------------
@@ -289,7 +249,7 @@ def test_a_run_that_diverges_exits_with_1(tmp_path: Path, capsys: pytest.Capture
     wild = ["--set", "optimizer=sgd", "--set", "rate=1e25", "--set", "schedule=constant", "--set", "evaluate=0"]
     asked = ["train", "digits-simclr-nce", "--epochs", "2", "--folder", str(tmp_path), "--quiet", "--device", "cpu"]
     assert cli.main([*asked, *SET, *wild]) == 1
-    assert "the last good checkpoint stays" in capsys.readouterr().err
+    assert "there is no checkpoint before it" in capsys.readouterr().err
 
 
 def test_two_processes_share_each_batch(tmp_path: Path) -> None:
@@ -311,3 +271,69 @@ def test_two_processes_share_each_batch(tmp_path: Path) -> None:
         assert content is not None
         found[workers] = [row["loss"] for row in content["rows"]]
     assert found["2"] == pytest.approx(found["1"], rel=1e-4)
+
+
+def test_errors_of_the_machine_get_status_2_and_those_of_the_program_a_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ["train", "digits-simclr-nce", "--epochs", "1", *SET, "--device", "cpu", "--quiet"]
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SystemExit) as stop:
+        cli.main([*asked, "--folder", str(tmp_path / "file")])
+    assert stop.value.code == 2
+    assert "Not a directory: " in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        cli.main([*asked, "--folder", str(tmp_path), "--set", "batch=4000"])
+    assert "batch must be at most the 128 images there are, got 4000" in capsys.readouterr().err
+
+    def broken(run: trainer.Trainer) -> None:
+        raise ValueError("a mistake of ours")
+
+    monkeypatch.setattr(trainer.Trainer, "advance", broken)
+    with pytest.raises(ValueError, match="a mistake of ours"):
+        cli.main([*asked, "--folder", str(tmp_path)])
+
+
+def test_images_are_fetched_once_before_the_processes_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(show, "load_data", lambda settings, download: told.append(f"{settings.dataset} {download}"))
+    monkeypatch.setattr(show, "_train", lambda *a: 0)
+    monkeypatch.setattr(show, "_spread", lambda *a: told.append("spread"))
+    assert cli.main(["train", "digits-byol", "--download", "--workers", "2", "--folder", str(tmp_path)]) == 0
+    assert told == ["digits True", "spread"]
+
+    monkeypatch.setattr(show.cluster, "submit", lambda *a, **options: told.append(f"jobs {options}") or [])
+    monkeypatch.setattr(show.cluster, "collect", lambda jobs: [])
+    asked = [
+        "table",
+        "A-Tab3",
+        "--cluster",
+        "local",
+        "--download",
+        "--seeds",
+        "1",
+        "--folder",
+        str(tmp_path),
+        "--quiet",
+    ]
+    assert cli.main(asked) == 0
+    assert told[2:4] == ["cifar10 True", "stl10 True"]
+    assert told[4].startswith("jobs")
+    assert "download" not in told[4]
+
+
+def test_a_reader_who_leaves_early_is_no_error() -> None:
+    done_ = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "import sys, os; os.close(1); os.open(os.devnull, os.O_RDONLY)\n"
+            "r, w = os.pipe(); os.close(r); os.dup2(w, 1)\n"
+            "from sslbook import cli; sys.exit(cli.main(['train', '--list']))",
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
+    )
+    assert (done_.returncode, done_.stderr) == (141, "")

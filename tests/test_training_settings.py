@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, make_dataclass, replace
+from inspect import signature
 
 import pytest
 import torch
 from torch import nn
 
+from sslbook.training.objectives import OBJECTIVES
 from sslbook.training.optimizers import LARS, make_optimizer, set_rate
+from sslbook.training.pipelines import PIPELINES, Pipeline
 from sslbook.training.presets import presets
-from sslbook.training.settings import FREE, Settings, from_json, known_keys, with_changes
+from sslbook.training.settings import FREE, Settings, from_json, known_keys, values_of, with_changes
 from sslbook.training.siamese import Networks
 
 # -- settings ---------------------------------------------------------------------------------------------------------
@@ -43,6 +46,8 @@ from sslbook.training.siamese import Networks
         ("reset=5", "reset and symmetric are for a predictor, and networks.predictor is 0"),
         ("numbers.temperature=1", "info_nce takes tau; got 'temperature'"),
         ("numbers.tau=-1", "tau must be above 0, got -1"),
+        ("objective=[1]", "objective must be one of .*got \\[1\\]"),
+        ("warmup=1", "warmup is for the cosine schedule, and schedule is released: got 1"),
         ("networks.width=0", "width must be .*got 0"),
         ("widht=3", "there is no setting widht; did you mean networks.width"),
         ("networks.widht=3", "there is no setting networks.widht; did you mean networks.width"),
@@ -89,6 +94,7 @@ def test_changes_are_read_as_what_they_are_for() -> None:
     assert (simple.numbers, with_changes(simple, ["objective=exact", "numbers.tau=0.1"]).numbers) == ({}, {"tau": 0.1})
     assert with_changes(changed, ["subset=none"]).subset is None
     assert with_changes(changed, ["probes=7"]).probes == (7,)
+    assert with_changes(changed, ["probes=none"]).probes == with_changes(changed, ["probes="]).probes == ()
 
 
 def test_all_settings_go_through_json() -> None:
@@ -107,7 +113,6 @@ def test_the_hash_tells_runs_apart_and_nothing_else() -> None:
         assert replace(base, **{name: value}).hash() == base.hash(), name
     others = {
         "dataset": "mnist",
-        "split": "train",
         "subset": 10,
         "pipeline": "mnist",
         "networks": Networks(width=16),
@@ -115,32 +120,186 @@ def test_the_hash_tells_runs_apart_and_nothing_else() -> None:
         "numbers": {"tau": 0.1},
         "optimizer": "sgd",
         "rate": 0.5,
-        "momentum": 0.5,
         "betas": (0.5, 0.5),
         "decay": 0.1,
         "schedule": "released",
-        "warmup": 1,
         "batch": 64,
         "shuffle": True,
         "drop_last": False,
-        "ema": 0.5,
-        "reset": 2,
-        "symmetric": True,
         "noise": 0.1,
         "precision": "float32",
     }
-    assert set(others) | set(same) == {field.name for field in fields(Settings)}
-    del others["split"], others["reset"], others["symmetric"]  # they need another data set, or a predictor
+    elsewhere = {
+        "split",
+        "momentum",
+        "warmup",
+        "ema",
+        "reset",
+        "symmetric",
+    }  # only some runs use them: see the next test
+    assert set(others) | set(same) | elsewhere == {field.name for field in fields(Settings)}
     hashes = {replace(base, **{name: value}).hash() for name, value in others.items()}
     assert len(hashes | {base.hash()}) == len(others) + 1
     cosine = replace(base, schedule="cosine")
     assert replace(cosine, epochs=500).hash() != cosine.hash()  # its rates depend on the length
 
 
+BYOL = presets()["stl10-byol"].settings
+
+
+@pytest.mark.parametrize(
+    ("base", "change"),
+    [
+        (replace(Settings(), optimizer="sgd"), "momentum=0.5"),
+        (replace(Settings(), optimizer="lars"), "momentum=0.5"),
+        (replace(Settings(), schedule="cosine"), "warmup=2"),
+        (BYOL, "split=train"),
+        (BYOL, "ema=0.5"),
+        (BYOL, "reset=2"),
+        (BYOL, "symmetric=true"),
+        (BYOL, "networks.target_init=copy"),
+        (BYOL, "networks.predictor_hidden=8"),
+        (BYOL, "networks.predictor_norm=none"),
+        (BYOL, "networks.predictor_range=0,0.1"),
+        (BYOL, "networks.unbiased=true"),
+        (replace(BYOL, networks=replace(BYOL.networks, target=None)), "numbers.stop_gradient=false"),
+    ],
+)
+def test_what_a_run_uses_is_in_its_hash(base: Settings, change: str) -> None:
+    assert with_changes(base, [change]).hash() != base.hash()
+
+
+@pytest.mark.parametrize(
+    ("base", "changes"),
+    [
+        (Settings(), ["numbers.tau=0.5"]),
+        (Settings(), ["rate=0.010"]),
+        (Settings(), ["momentum=0.5"]),
+        (Settings(), ["ema=0.5"]),
+        (Settings(), ["networks.target_init=own"]),
+        (Settings(), ["networks.predictor_hidden=8", "networks.predictor_norm=none", "networks.predictor_range=0,1"]),
+        (replace(Settings(), optimizer="sgd"), ["betas=0.5,0.5"]),
+        (BYOL, ["numbers.stop_gradient=true"]),
+        (BYOL, ["networks.predictor=2.0"]),
+        (replace(BYOL, networks=replace(BYOL.networks, predictor=1)), ["networks.predictor_hidden=8"]),
+        (with_changes(Settings(), ["networks.projector_norm=none"]), ["networks.unbiased=true"]),
+    ],
+)
+def test_what_a_run_does_not_use_is_not_in_its_hash(base: Settings, changes: list[str]) -> None:
+    assert with_changes(base, changes).hash() == base.hash()
+
+
+def test_an_augmentation_counts_by_what_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = Settings().hash()
+    monkeypatch.setitem(PIPELINES, "again", PIPELINES["cifar10"])
+    assert replace(Settings(), pipeline="again").hash() == before
+    monkeypatch.setitem(PIPELINES, "cifar10", replace(PIPELINES["cifar10"], grey=0.1))
+    assert Settings().hash() != before
+
+
 def test_the_hash_is_the_same_everywhere() -> None:
     """Written down, since folders of runs are found by it: another number here orphans everybody's runs."""
-    assert Settings().hash() == Settings().hash() == from_json(Settings().as_json()).hash()
+    names = ("cifar10-simclr-nce", "cifar10-simclr-beta-plus-0.2", "stl10-byol", "stl10-byol-linear-0.02")
+    assert [presets()[name].settings.hash() for name in names] == [
+        "9b18ebfa08",
+        "e60cb02918",
+        "ec084ee49b",
+        "9a99d93ade",
+    ]
+    assert presets()["digits-simclr-nce"].settings.hash() == "4562b29a29"
+    assert Settings().hash() == "9b18ebfa08" == from_json(Settings().as_json()).hash()
     assert with_changes(Settings(), ["rate=1"]).hash() == with_changes(Settings(), ["rate=1.0"]).hash()
+
+
+def test_defaults_stay_what_they_are() -> None:
+    """The hash leaves them out, so another default would give another run an old one's name; a new setting is welcome."""
+    settings = Settings().as_json()
+    networks = settings.pop("networks")
+    numbers = {name: {k: p.default for k, p in signature(make).parameters.items()} for name, make in OBJECTIVES.items()}
+    augmentation = asdict(Pipeline(32))
+    for name, found in (
+        ("settings", settings),
+        ("networks", networks),
+        ("numbers", numbers),
+        ("pipeline", augmentation),
+    ):
+        written = DEFAULTS[name]
+        assert {key: found[key] for key in written} == written, name
+
+
+DEFAULTS: dict[str, dict] = {
+    "settings": {
+        "dataset": "cifar10",
+        "split": "train",
+        "subset": None,
+        "objective": "info_nce",
+        "optimizer": "adam",
+        "rate": 0.01,
+        "momentum": 0.9,
+        "betas": [0.9, 0.999],
+        "decay": 0.0,
+        "schedule": "released",
+        "warmup": 0,
+        "batch": 128,
+        "epochs": 100,
+        "shuffle": False,
+        "drop_last": True,
+        "ema": 0.996,
+        "reset": 0,
+        "symmetric": False,
+        "noise": 0.0,
+        "precision": "auto",
+    },
+    "networks": {
+        "stem": "cifar",
+        "width": 64,
+        "projector_hidden": 512,
+        "projector_out": 128,
+        "projector_norm": ["normal", "normal"],
+        "predictor_norm": ["normal", "normal"],
+        "unbiased": False,
+        "predictor": 0,
+        "predictor_hidden": 512,
+        "predictor_range": None,
+        "target": None,
+        "target_init": "copy",
+        "channels": 3,
+    },
+    "numbers": {
+        "info_nce": {"tau": 0.5},
+        "exact": {"tau": 0.5, "beta": 0.0, "weights": "augmented", "over": "mean"},
+        "beta": {"tau": 0.5, "beta": 0.0, "form": "released"},
+        "simple": {"beta": 0.0},
+        "triplet": {"tau": 0.5, "margin": 0.0},
+        "byol": {"stop_gradient": True},
+    },
+    "pipeline": {
+        "scale": (0.08, 1.0),
+        "ratio": (3 / 4, 4 / 3),
+        "flip": 0.5,
+        "jitter": (0.0, 0.0, 0.0, 0.0),
+        "jitter_probability": 0.8,
+        "grey": 0.2,
+        "blur": 0.0,
+        "blur_kernel": 9,
+        "blur_sigma": (0.1, 2.0),
+        "mean": (),
+        "std": (),
+    },
+}
+
+
+def test_a_setting_that_is_new_leaves_the_hash_as_it_is() -> None:
+    newer = make_dataclass("Newer", [("novelty", float, 0.0)], bases=(Settings,), frozen=True)
+    assert newer().hash() == Settings().hash()
+
+
+def test_values_are_printed_as_they_are_set() -> None:
+    for preset in presets().values():
+        values = {k: v for k, v in values_of(preset.settings).items() if k != "networks.predictor_range" or v != "none"}
+        again = with_changes(preset.settings, [f"{key}={value}" for key, value in values.items()])
+        assert again.hash() == preset.settings.hash()
+        assert again.probes == preset.settings.probes
 
 
 def test_every_key_can_be_named() -> None:

@@ -1,7 +1,9 @@
-"""Kills a run again and again and lets it go on: ``python training_killed.py FOLDER KILLS``, for tests/test_training_resume.py.
+"""Kills a run again and again and lets it go on: for tests/test_training_resume.py.
+
+``python training_killed.py FOLDER KILLS OPTIMIZER``.
 
 PyTorch is imported once; every attempt is a process forked from this one, killed with SIGKILL by this one at a random moment:
-in a step, in an evaluation, in the middle of writing a checkpoint.  The broken variant goes on without the optimiser's momentum.
+in a step, in an evaluation, in the middle of writing a checkpoint.  The broken variant goes on without the optimiser's moments.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from torch import Tensor
 from sslbook import datasets
 from sslbook.training import checkpoints, trainer
 from sslbook.training.runs import run_of
+from sslbook.training.state import State
 
 CHANGES = (
     "networks.width=4",
@@ -33,7 +36,8 @@ CHANGES = (
     "noise=0.01",
     "evaluate=4",
 )
-SETTINGS = run_of("digits-byol", seed=1, epochs=16, changes=CHANGES).settings
+OPTIMIZERS = {"sgd": (), "adam": ("optimizer=adam", "rate=0.001")}
+SETTINGS = run_of("digits-byol", seed=1, epochs=16, changes=(*CHANGES, *OPTIMIZERS[sys.argv[3]])).settings
 
 
 def attempt(folder: Path, data: tuple, after: int | None, random_part: random.Random) -> bool:
@@ -111,13 +115,13 @@ def main(root: Path, kills: int) -> None:
     assert attempt(root / "whole", data, None, draw)
     killed = survive(root / "killed", data, kills, seed=1)
     assert not attempt(root / "broken", data, 12, draw)
-    restore = trainer.State.restore
+    restore = State.restore
 
-    def forgetful(self: trainer.State, content: dict, *rest: object) -> None:
+    def forgetful(self: State, content: dict, *rest: object) -> None:
         content = {**content, "optimizer": {**content["optimizer"], "state": {}}}
         restore(self, content, *rest)  # type: ignore[arg-type]
 
-    trainer.State.restore = forgetful  # type: ignore[method-assign]
+    State.restore = forgetful  # type: ignore[method-assign]
     assert attempt(root / "broken", data, None, draw)
     steps = (checkpoints.newest_step(root / "whole"), checkpoints.newest_step(root / "killed"))
     print(

@@ -47,7 +47,7 @@ def step(*, quick: bool, workers: int) -> list[Row]:
     place = device()
     networks, batch = (Networks(), 512) if place == "cuda" else (Networks(width=SMALL_WIDTH), 128)
     speed = measure_step(networks, batch=batch, device=place)
-    return _rows(f"step: width {networks.width}, {batch} images x 2 views, {place}", speed, place)
+    return _rows(f"step, eager: width {networks.width}, {batch} images x 2 views, {place}", speed, place)
 
 
 def _rows(part: str, speed: Speed, place: str) -> list[Row]:
@@ -68,18 +68,23 @@ def epoch(*, quick: bool, workers: int) -> list[Row]:
         rows = []
         for batch, bar in EPOCH_BARS.items():
             run = trainer(replace(simclr_settings("cifar10"), batch=batch, subset=None), IMAGES)
-            seconds = _steps(run, run.per_epoch if not quick else 20, warm=20) * run.per_epoch
-            rows.append(Row(part, f"batches of {batch}", seconds, "s", bar))
-            rows.append(Row(part, f"images a second, batches of {batch}", IMAGES / seconds, "/s"))
+            speed = batch / _steps(run, run.per_epoch if not quick else 20, warm=20)
+            one = measure_step(run.settings.networks, batch=batch, device="cuda")
+            arithmetic = one.flops * one.seconds / batch * speed  # the step's operations, at the speed of the epoch
+            rows.append(Row(part, f"batches of {batch}", IMAGES / speed, "s", bar))
+            rows.append(Row(part, f"images a second, batches of {batch}", speed, "/s"))
+            share = 100 * arithmetic / measure_rate("cuda")
+            rows.append(Row(part, f"share of the measured bfloat16 rate, batches of {batch}", share, "%"))
         return rows
     keep_freed_memory()
     part = f"epoch: {SMALL_IMAGES} CIFAR-sized images x 2 views, width {SMALL_WIDTH}, {torch.get_num_threads()} threads"
     run = trainer(small(), SMALL_IMAGES)
-    seconds = _steps(run, 4 if quick else 20, warm=2) * run.per_epoch
+    speed = run.settings.batch / _steps(run, 4 if quick else 20, warm=2)
+    seconds = SMALL_IMAGES / speed  # of as many images as there are, also where a last batch is left out
     looks = 2 * _look(run)
     return [
         Row(part, "an epoch", seconds, "s"),
-        Row(part, "images", SMALL_IMAGES / seconds, "/s"),
+        Row(part, "images", speed, "/s"),
         Row(part, f"{SMALL_EPOCHS} epochs and two looks", (SMALL_EPOCHS * seconds + looks) / 60, "min", MINUTES_BAR),
     ]
 

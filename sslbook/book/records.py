@@ -12,7 +12,6 @@ import json
 import math
 import platform
 import re
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -22,7 +21,7 @@ from typing import Any
 
 from sslbook import shipped
 from sslbook.book.files import write_text
-from sslbook.book.layout import PACKAGE, unknown
+from sslbook.book.layout import unknown
 
 RECORDERS: dict[str, str] = {
     "byol-cifar10": "sslbook.byol.recorded:cifar10_values",
@@ -118,7 +117,7 @@ def save_record(
     provenance = Provenance(
         hardware=_hardware(),
         versions={"python": platform.python_version()} | {d: version(d) for d in ("torch", "numpy")} | _own_version(),
-        commit=_commit(),
+        commit=shipped.commit(),
         seeds=tuple(int(seed) for seed in seeds),
         seconds=round(float(seconds), 3),
         command=command if command is not None else " ".join(sys.argv),
@@ -163,19 +162,3 @@ def _hardware() -> str:
     from sslbook.book.claims import device_name
 
     return device_name(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
-
-
-def _commit() -> str | None:
-    """The commit of the source tree, if there is one and git is here to ask."""
-
-    def git(*arguments: str) -> str | None:
-        try:
-            run = subprocess.run(
-                ["git", *arguments], cwd=PACKAGE, capture_output=True, text=True, check=True, timeout=30
-            )
-        except (OSError, subprocess.SubprocessError):
-            return None
-        return run.stdout.strip()
-
-    commit = git("rev-parse", "HEAD")
-    return f"{commit}+changes" if commit and git("status", "--porcelain", "--untracked-files=no") else commit

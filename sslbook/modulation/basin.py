@@ -70,12 +70,20 @@ def closed_form_gaps(count: int, seed: int) -> Gaps:
 
 
 def winners(start: Tensor, b: Tensor, *, unit: bool, rate: float = 0.05, steps: int = 4000) -> Tensor:
-    r"""Which component a flow ends in, ``(...,)``, from ``start (..., d)``; -1 where none dominates.
+    r"""Which component a flow ends in, ``(...,)``, from ``start (..., d)``; -1 where no positive one dominates.
 
+    On the unit sphere that is so at :math:`-u_l`, and, with an advantage ``c`` between 1 and :math:`\sqrt2` for one
+    component, at the mixtures :math:`y_l = y_1 + c` where most starts with :math:`y_1 < 0` come to rest.
     Simulated with exact exponential steps for a frozen rate, :math:`y_l \leftarrow y_l\, e^{h (y_l + b_l)}`.  For the
     ``unit`` flow the result is divided by its length, which is the common rate :math:`\nu`; for the free one ``h`` shrinks
     with the largest component, and lengths are only divided out at the end.
     """
+    value, index = _ends(start, b, unit, rate, steps).max(-1)
+    return torch.where(value > 0.99, index, -1)
+
+
+def _ends(start: Tensor, b: Tensor, unit: bool, rate: float = 0.05, steps: int = 4000) -> Tensor:
+    """Where a flow ends, of length 1."""
     y = start / start.norm(dim=-1, keepdim=True) if unit else start.clone()
     for step in range(steps):
         if unit and step % 100 == 0 and bool((y.abs().amax(-1) > 1 - 1e-9).all()):
@@ -88,9 +96,8 @@ def winners(start: Tensor, b: Tensor, *, unit: bool, rate: float = 0.05, steps: 
             break
         else:
             y = y.clamp_max(1e15)
-    share = y / y.norm(dim=-1, keepdim=True)
-    value, index = share.max(-1)
-    return torch.where(value > 0.99, index, -1)
+    direction: Tensor = y / y.norm(dim=-1, keepdim=True)
+    return direction
 
 
 def basin_shares(d: int, c: float, b: float, count: int, seed: int) -> dict[str, float]:
@@ -98,7 +105,8 @@ def basin_shares(d: int, c: float, b: float, count: int, seed: int) -> dict[str,
 
     ``unit`` and ``free``: by simulating the flows.  ``blow-up``: by the shortest time of Eq. 150.  ``agreement``: of that
     time with the unit flow, among the starts with a positive component.  ``lost``: starts that the component wins without
-    ``c`` and loses with it.
+    ``c`` and loses with it.  ``opposite``: of the starts with :math:`y_0(0) < 0`, those that the unit flow leads to
+    :math:`-u_0`.
     """
     draw = torch.Generator().manual_seed(seed)
     start = torch.randn(count, d, generator=draw, dtype=DTYPE)
@@ -106,7 +114,9 @@ def basin_shares(d: int, c: float, b: float, count: int, seed: int) -> dict[str,
     shifts = torch.full((d,), b, dtype=DTYPE)
     plain = winners(start, shifts, unit=True)
     shifts[0] += c
-    unit, free = (winners(start, shifts, unit=kind) for kind in (True, False))
+    end = _ends(start, shifts, unit=True)
+    unit = torch.where(end.amax(-1) > 0.99, end.argmax(-1), -1)
+    free = winners(start, shifts, unit=False)
     first = blow_up_time(start, shifts).argmin(1)
     positive = (start > 0).any(1)
     first = torch.where(positive, first, -1)
@@ -120,6 +130,7 @@ def basin_shares(d: int, c: float, b: float, count: int, seed: int) -> dict[str,
         "blow-up": share(first == 0),
         "agreement": share((first == unit)[positive]),
         "free agreement": share((first == free)[positive]),
+        "opposite": share(end[start[:, 0] < 0, 0] < -0.99),
         "lost": share((plain == 0) & (unit != 0)),
     }
 

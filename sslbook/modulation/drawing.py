@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
+from numpy.typing import NDArray
 from torch import Tensor
 
-from sslbook.modulation.tables import BETAS, spread
+from sslbook.modulation.tables import BETAS, PATTERNS, spread
 
 Colours = Mapping[str, str]
 
@@ -74,6 +76,15 @@ def scores(ax: Axes, trials: Tensor, labels: Sequence[str], styles: Mapping[str,
             ax.errorbar(places, mean[:, c], deviation[:, c], fmt="none", ecolor=tone, elinewidth=1)
         ax.plot(places, mean[:, c], line, color=tone, linewidth=1.6, markersize=4, label=label)
     ax.set(xticks=places, xticklabels=[str(beta) for beta in BETAS], xlim=(-0.3, len(BETAS) - 0.7))
+
+
+def panels(axes: NDArray[Any], trials: Tensor, labels: Sequence[str], styles: Mapping[str, tuple[str, str]]) -> None:
+    """Four panels of scores, one a ``P``, from ``trials (betas, patterns, labels, seeds)``."""
+    for j, (ax, patterns) in enumerate(zip(axes.flat, PATTERNS, strict=True)):
+        scores(ax, trials[:, j], labels, styles)
+        ax.set_title(f"P = {patterns}")
+    for ax in axes[-1]:
+        ax.set_xlabel("β")
 
 
 def tiles(ax: Axes, pictures: Tensor, *, gap: int = 2, least: float = 0.0) -> None:

@@ -83,6 +83,11 @@ class Printed:
     mean: Tensor
     std: Tensor
 
+    def only(self, patterns: int) -> Printed:
+        """The rows of one ``P``, ``(betas, columns)``."""
+        j = PATTERNS.index(patterns)
+        return Printed(self.source, self.mean[:, j], self.std[:, j])
+
 
 @cache
 def printed() -> Printed:
@@ -115,12 +120,42 @@ def distance(trials: Tensor, target: Printed, seeds: int = 3) -> tuple[float, fl
     The errors are of both means, ours over the trials and theirs over ``seeds``; a printed spread of 0.00 counts as half its
     last digit.
     """
-    mean, std = spread(trials)
-    gap = (mean - target.mean).abs()
-    if std is None:
-        return gap.mean().item(), float("nan")
-    error = std.square() / trials.shape[-1] + target.std.clamp_min(0.005).square() / seeds
-    return gap.mean().item(), (gap.square() / error).mean().sqrt().item()
+    gap, errors = _apart(trials, target.mean, target.std, seeds, trials.ndim - 1)
+    return gap.item(), errors.item()
+
+
+def standard_error(trials: Tensor, target: Printed, seeds: int = 3) -> float:
+    """The standard error of the difference of the two means, mean over the cells; NaN for one trial."""
+    return _errors(trials, target.std, seeds).mean().item()
+
+
+def chance(trials: Tensor, target: Printed, draws: int, seed: int, seeds: int = 3) -> tuple[Tensor, Tensor]:
+    """The two numbers of :func:`distance`, ``(draws,)`` each, where nothing but chance differs: a perfect reproduction's.
+
+    Ours and theirs are drawn from one normal distribution a cell, with the printed mean and the mean of the two variances;
+    theirs are rounded as the table is.  Errors that are estimated from three seeds make the second number larger than 1.
+    """
+    draw = torch.Generator().manual_seed(seed)
+    scale = ((trials.var(-1) + target.std.square()) / 2).sqrt()[..., None]
+
+    def drawn(count: int) -> Tensor:
+        noise = torch.randn(draws, *trials.shape[:-1], count, generator=draw, dtype=trials.dtype)
+        return target.mean[..., None] + scale * noise
+
+    own, theirs = drawn(trials.shape[-1]), drawn(seeds)
+    mean, std = (part.mul(100).round() / 100 for part in (theirs.mean(-1), theirs.std(-1)))
+    return _apart(own, mean, std, seeds, trials.ndim - 1)
+
+
+def _errors(trials: Tensor, std: Tensor, seeds: int) -> Tensor:
+    own = trials.std(-1) if trials.shape[-1] > 1 else torch.full(trials.shape[:-1], torch.nan, dtype=trials.dtype)
+    return (own.square() / trials.shape[-1] + std.clamp_min(0.005).square() / seeds).sqrt()
+
+
+def _apart(trials: Tensor, mean: Tensor, std: Tensor, seeds: int, cells: int) -> tuple[Tensor, Tensor]:
+    """:func:`distance` over the last ``cells`` axes of the means."""
+    gap, over = (trials.mean(-1) - mean).abs(), tuple(range(-cells, 0))
+    return gap.mean(over), (gap / _errors(trials, std, seeds)).square().mean(over).sqrt()
 
 
 def wanted_cells(names: Sequence[str]) -> list[Cell]:

@@ -38,6 +38,17 @@ class World:
         tokens = torch.arange(self.allowed.shape[2])
         return (self.generators[..., None] == tokens).any(1)
 
+    def place(self, k: int) -> World:
+        """The same sequences cut down to place ``k``, as a world of one field; its generators fix the token or leave a wildcard.
+
+        Raises ValueError for a place that there is not.
+        """
+        fields = self.allowed.shape[1]
+        if not 0 <= k < fields:
+            raise ValueError(f"k must lie between 0 and {fields - 1}, got {k}")
+        one = slice(k, k + 1)
+        return World(self.allowed[:, one], self.generators[:, :, one].contiguous(), self.lengths)
+
 
 def make_world(
     seeds: Sequence[int],

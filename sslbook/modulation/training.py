@@ -170,13 +170,14 @@ BLOCK = 16
 
 @torch.no_grad()
 def train(
-    protocol: Protocol, replicas: Sequence[Replica], *, dtype: torch.dtype = torch.float32
+    protocol: Protocol, replicas: Sequence[Replica], *, dtype: torch.dtype = torch.float32, world: World | None = None
 ) -> tuple[State, World]:
     """Train replicas with one number of filters, side by side; replica ``r`` draws from streams of its seed alone.
 
-    Raises ValueError for none, or for replicas with different numbers of filters.
+    world: in place of the one that the seeds draw, such as a single place of it.  Raises ValueError for no replicas, for
+    different numbers of filters, or for a world of another shape.
     """
-    world, state = _start(protocol, replicas, dtype)
+    world, state = _start(protocol, replicas, dtype, world)
     for _ in _descent(protocol, replicas, state, world):
         pass
     return state, world
@@ -184,7 +185,12 @@ def train(
 
 @torch.no_grad()
 def course(
-    protocol: Protocol, replicas: Sequence[Replica], at: Sequence[int], *, dtype: torch.dtype = torch.float32
+    protocol: Protocol,
+    replicas: Sequence[Replica],
+    at: Sequence[int],
+    *,
+    dtype: torch.dtype = torch.float32,
+    world: World | None = None,
 ) -> tuple[list[State], World]:
     """The same training, looked at on the way: the state after each of ``at`` minibatches, 0 the start.
 
@@ -193,20 +199,25 @@ def course(
     """
     if not at or at[0] < 0 or at[-1] > protocol.steps or any(b <= a for a, b in itertools.pairwise(at)):
         raise ValueError(f"at must increase within 0 to steps = {protocol.steps}, got {list(at)}")
-    world, state = _start(protocol, replicas, dtype)
+    world, state = _start(protocol, replicas, dtype, world)
     steps = itertools.chain([0], _descent(protocol, replicas, state, world))
     passing = itertools.islice(steps, at[-1] + 1)
     return [State(state.weights.clone(), state.top.clone()) for done in passing if done in at], world
 
 
-def _start(protocol: Protocol, replicas: Sequence[Replica], dtype: torch.dtype) -> tuple[World, State]:
+def _start(
+    protocol: Protocol, replicas: Sequence[Replica], dtype: torch.dtype, world: World | None
+) -> tuple[World, State]:
     if not replicas:
         raise ValueError("replicas must hold at least one cell with a seed, got none")
     filters = {cell.filters for cell, _ in replicas}
     if len(filters) > 1:
         raise ValueError(f"replicas must share one number of filters, got {sorted(filters)}")
     seeds = [seed for _, seed in replicas]
-    return world_of(protocol, replicas), initial_state(protocol, seeds, filters.pop(), dtype)
+    world = world_of(protocol, replicas) if world is None else world
+    if (wanted := (len(replicas), protocol.fields, protocol.tokens)) != (shape := tuple(world.allowed.shape)):
+        raise ValueError(f"world must have {wanted} replicas, fields and tokens, got {shape}")
+    return world, initial_state(protocol, seeds, filters.pop(), dtype)
 
 
 def _descent(protocol: Protocol, replicas: Sequence[Replica], state: State, world: World) -> Iterator[int]:

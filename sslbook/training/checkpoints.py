@@ -7,26 +7,57 @@ Everything random in a run is a function of its seed and the step, so no state o
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import io
 import os
+import pickle
 import re
+import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from sslbook.training.resources import Refused
+
 KEPT = 2
 """Checkpoints that stay: the newest, and the one to fall back on."""
 MAGIC = b"sslbook-checkpoint sha256 "
+RESULT, DIVERGED = "result.json", "diverged"
+"""What a run leaves at its end, and what one that came to no end."""
+PART = ".part"
+"""How the name ends of a file that is being written."""
+
+
+class Busy(Refused):
+    """Another process trains in the folder."""
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold a folder, made if need be, for this process alone; the system lets it go if the process dies.
+
+    Files that a dead process was writing are removed.  Raises :class:`Busy` if another process holds the folder.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Busy(f"{folder} is being trained by another process") from None
+        for part in folder.glob(f".*{PART}"):
+            part.unlink(missing_ok=True)
+        yield
 
 
 def write_bytes(path: Path, content: bytes) -> None:
     """Write a file so that it is there whole or not at all, also after a power cut; makes its folder if need be."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=PART)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(content)
@@ -36,11 +67,16 @@ def write_bytes(path: Path, content: bytes) -> None:
         Path(name).replace(path)
     finally:
         Path(name).unlink(missing_ok=True)
-    folder = os.open(path.parent, os.O_RDONLY)
+    _sync(path.parent)  # the rename itself
+
+
+def _sync(folder: Path) -> None:
+    """Bring to the disk which files a folder has."""
+    handle = os.open(folder, os.O_RDONLY)
     try:
-        os.fsync(folder)  # the rename itself
+        os.fsync(handle)
     finally:
-        os.close(folder)
+        os.close(handle)
 
 
 def save(folder: Path, step: int, content: dict[str, Any]) -> Path:
@@ -50,7 +86,7 @@ def save(folder: Path, step: int, content: dict[str, Any]) -> Path:
     payload = buffer.getvalue()
     path = folder / f"step-{step:09d}.pt"
     write_bytes(path, MAGIC + hashlib.sha256(payload).hexdigest().encode() + b"\n" + payload)
-    for old in [*_files(folder)[:-KEPT], *folder.glob(".step-*")]:  # the latter: what a killed process was writing
+    for old in _files(folder)[:-KEPT]:
         old.unlink(missing_ok=True)
     return path
 
@@ -58,31 +94,38 @@ def save(folder: Path, step: int, content: dict[str, Any]) -> Path:
 def load(path: Path) -> dict[str, Any]:
     """What :func:`save` wrote, on the CPU, without the right to run code.
 
-    Raises ValueError, naming the file, if it is truncated, altered or something else.
+    Raises ValueError, naming the file, if it is truncated, altered or something else, or holds more than numbers and words.
     """
     line, newline, payload = path.read_bytes().partition(b"\n")
     if not line.startswith(MAGIC) or not newline:
         raise ValueError(f"{path} is no checkpoint of this program, or its beginning is lost; nothing was loaded")
     if hashlib.sha256(payload).hexdigest().encode() != line.removeprefix(MAGIC):
         raise ValueError(f"{path} is truncated or altered: its checksum is not that of its content; nothing was loaded")
-    content: dict[str, Any] = torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True)
+    try:
+        content: dict[str, Any] = torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise ValueError(f"{path} can't be read with weights_only: {error}") from None
     return content
 
 
-def latest(folder: Path, say: Callable[[str], None]) -> dict[str, Any] | None:
+def latest(folder: Path, warn: Callable[[str], None]) -> dict[str, Any] | None:
     """The newest checkpoint that is whole; says by name which ones are not.  None if there is none."""
-    for path in reversed(_files(folder)):
+    files = _files(folder)
+    for path in reversed(files):
         try:
             return load(path)
         except ValueError as error:
-            say(f"{error}. The checkpoint before it is used.")
+            warn(f"{error}. {'Starting from the beginning.' if path == files[0] else 'The one before it is used.'}")
     return None
 
 
 def clear(folder: Path) -> None:
-    """Remove all checkpoints of a folder."""
-    for path in _files(folder):
-        path.unlink()
+    """Remove what a run wrote; its result first, so that nobody takes an old result for that of an interrupted new run."""
+    (folder / RESULT).unlink(missing_ok=True)
+    _sync(folder)
+    for path in [folder / DIVERGED, folder / "log.csv", *_files(folder)]:
+        path.unlink(missing_ok=True)
+    shutil.rmtree(folder / "curves", ignore_errors=True)
 
 
 def newest_step(folder: Path) -> int | None:

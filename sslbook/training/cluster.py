@@ -2,22 +2,76 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from sslbook.training.checkpoints import Busy
+from sslbook.training.resources import Refused
 from sslbook.training.runs import Run
 
 CLUSTERS = ("local", "slurm", "debug")
 """``debug`` runs the jobs one after the other in this process."""
+NO_END = 24 * 365
+"""Hours that no job takes."""
+
+
+class Work:
+    """One job's share of the runs; a job that its cluster stops is queued again, and goes on from its checkpoints."""
+
+    def __init__(self, runs: Sequence[Run], root: Path, options: dict[str, Any]) -> None:
+        self.runs, self.root, self.options = runs, root, options
+
+    def __call__(self) -> list[str]:
+        """As :func:`work`."""
+        return work(self.runs, self.root, self.options)
+
+    def checkpoint(self) -> Any:
+        """What is to be queued again."""
+        import submitit
+
+        return submitit.helpers.DelayedSubmission(self)
 
 
 def work(runs: Sequence[Run], root: Path, options: dict[str, Any]) -> list[str]:
-    """Make one job's share of the runs, one after the other; returns their names."""
+    """Make runs one after the other; returns, and says, a sentence for each that diverged.
+
+    A run that another process is making is left to it.
+    """
+    from sslbook.training.state import Diverged
+
+    failed = []
     for run in runs:
-        run.go(root, **options)
-    return [run.name for run in runs]
+        sentence = f"{run.name} seed {run.settings.seed}: "
+        try:
+            run.go(root, **options)
+            continue
+        except Busy as error:
+            sentence += f"{error}, and left to it"
+        except Diverged as error:
+            sentence += str(error)
+            failed.append(sentence)
+        print(sentence, file=sys.stderr, flush=True)
+    return failed
+
+
+def collect(jobs: Sequence[Any]) -> list[str]:
+    """Wait for the jobs; a sentence for each run that diverged, and for each job that failed."""
+    from submitit.core.utils import UncompletedJobError
+
+    failed: list[str] = []
+    for job in jobs:
+        try:
+            failed += job.result()
+        except UncompletedJobError:
+            failed.append(f"job {job.job_id} failed: {job.paths.stderr} says why")
+            print(failed[-1], file=sys.stderr, flush=True)
+    return failed
 
 
 def submit(
@@ -26,35 +80,61 @@ def submit(
     cluster: str,
     *,
     workers: int = 1,
-    hours: int = 24,
+    hours: int | None = None,
     parameters: dict[str, Any] | None = None,
     **options: Any,
 ) -> list[Any]:
     """Hand over all runs that are not finished, and return the jobs.
 
     On ``slurm`` each run is a job of one array, ``workers`` of them at a time, with a GPU each; elsewhere ``workers`` processes
-    share the runs.  parameters: more for submitit, such as ``slurm_partition``.  options: of ``trainer.train``.
+    share the runs, and on ``local`` the GPUs, where there are any.  hours: the longest that a job may take, 24 on Slurm and no end
+    elsewhere.  parameters: more for submitit, such as ``slurm_partition`` or ``visible_gpus``.  options: of ``trainer.train``.
 
-    Raises ValueError without submitit, for an unknown cluster, or without Slurm's programs.
+    Raises Refused, a ValueError, without submitit, for an unknown cluster, or without Slurm's programs.
     """
     if cluster not in CLUSTERS:
-        raise ValueError(f"cluster must be one of {', '.join(CLUSTERS)}, got {cluster!r}")
+        raise Refused(f"cluster must be one of {', '.join(CLUSTERS)}, got {cluster!r}")
     if workers < 1:
-        raise ValueError(f"workers must be at least 1, got {workers}")
+        raise Refused(f"workers must be at least 1, got {workers}")
     if cluster == "slurm" and shutil.which("sbatch") is None:
-        raise ValueError("cluster must be local here, where Slurm's sbatch is not to be found, got 'slurm'")
+        raise Refused("cluster must be local here, where Slurm's sbatch is not to be found, got 'slurm'")
     try:
         import submitit
     except ImportError:
-        raise ValueError("submitit is not installed: pip install 'sslbook[train]'") from None
+        raise Refused("submitit is not installed: pip install 'sslbook[train]'") from None
     waiting = [run for run in runs if not run.finished(root)]
-    parts = [[run] for run in waiting] if cluster == "slurm" else shares(waiting, workers)
-    executor = submitit.AutoExecutor(folder=root / "jobs", cluster=cluster)
-    executor.update_parameters(name="sslbook", timeout_min=60 * hours, **(parameters or {}))
-    if cluster == "slurm":
-        executor.update_parameters(gpus_per_node=1, cpus_per_task=8, slurm_array_parallelism=workers)
-    with executor.batch():
-        return [executor.submit(work, part, root, {"quiet": True, **options}) for part in parts]
+    slurm = cluster == "slurm"
+    hours = hours or (24 if slurm else NO_END)
+    if slurm:
+        asked: dict[str, Any] = {"gpus_per_node": 1, "cpus_per_task": 8, "slurm_array_parallelism": workers}
+        groups = [([[run] for run in waiting], asked)] if waiting else []
+    else:
+        groups = [([part], gpu_of(n) if cluster == "local" else {}) for n, part in enumerate(shares(waiting, workers))]
+    jobs = []
+    for parts, more in groups:
+        executor: Any  # submitit's AutoExecutor has no word for a GPU of this machine
+        if cluster == "local":
+            executor = submitit.LocalExecutor(folder=root / "jobs")
+        else:
+            executor = submitit.AutoExecutor(folder=root / "jobs", cluster=cluster)
+        executor.update_parameters(**{"name": "sslbook", "timeout_min": 60 * hours, **more, **(parameters or {})})
+        with executor.batch():
+            jobs += [executor.submit(Work(part, root, options)) for part in parts]
+    return jobs
+
+
+def gpu_of(worker: int) -> dict[str, Any]:
+    """What tells submitit which GPU a process of this machine has; without it, a process has none."""
+    count = torch.cuda.device_count()
+    if not count:
+        return {}
+    number = worker % count
+    seen = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(
+        ","
+    )  # submitit replaces it, and counts from the machine's first
+    if len(seen) >= count and all(name.strip().isdigit() for name in seen):
+        number = int(seen[number])
+    return {"gpus_per_node": 1, "visible_gpus": (number,)}
 
 
 def shares(runs: Sequence[Run], workers: int) -> list[list[Run]]:

@@ -26,22 +26,13 @@ def write_csv(path: Path, rows: Sequence[Row]) -> None:
     write_bytes(path, text.getvalue().encode())
 
 
-def read_csv(path: Path) -> list[Row]:
-    """The rows of :func:`write_csv`, as numbers; None in empty cells."""
-    with path.open(encoding="utf-8", newline="") as file:
-        return [{name: _number(text) for name, text in row.items()} for row in csv.DictReader(file)]
-
-
-def _number(text: str) -> float | int | None:
-    if not text:
-        return None
-    return int(text) if text.lstrip("-").isdigit() else float(text)
-
-
 class Curves:
-    """Curves for TensorBoard in the folder of a run, if they are asked for; raises ValueError without the package."""
+    """Curves for TensorBoard in the folder of a run, if they are asked for; raises ValueError without the package.
 
-    def __init__(self, folder: Path | None) -> None:
+    first: the first step that is yet to come; points of an interrupted run from there on are not shown.
+    """
+
+    def __init__(self, folder: Path | None, first: int = 0) -> None:
         self._writer: Any = None
         if folder is None:
             return
@@ -49,7 +40,7 @@ class Curves:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
             raise ValueError("TensorBoard is not installed: pip install 'sslbook[train]'") from None
-        self._writer = SummaryWriter(str(folder))
+        self._writer = SummaryWriter(str(folder), purge_step=first)
 
     def add(self, row: Row) -> None:
         """One point a column."""

@@ -25,27 +25,51 @@ SECONDS = {"cifar10": 3.0, "stl10": 3.8}
 TARGET = 4 / 3
 """A target tower's forward passes, beside forward and backward of the other."""
 
-NORMS: dict[str, tuple[str, str]] = {
-    "–": ("omit", "omit"),
-    "μ": ("normal", "omit"),
-    "σ": ("omit", "normal"),
-    "μ, σ": ("normal", "normal"),
-    "μ̸": ("detach", "omit"),
-    "σ̸": ("omit", "detach"),
-    "μ̸, σ": ("detach", "normal"),
-    "μ, σ̸": ("normal", "detach"),
-    "μ̸, σ̸": ("detach", "detach"),
+NORMS: dict[str, tuple[str, Norm]] = {
+    "–": ("norm-none", ("omit", "omit")),
+    "μ": ("norm-mean", ("normal", "omit")),
+    "σ": ("norm-std", ("omit", "normal")),
+    "μ, σ": ("norm-both", ("normal", "normal")),
+    "μ̸": ("norm-xmean", ("detach", "omit")),
+    "σ̸": ("norm-xstd", ("omit", "detach")),
+    "μ̸, σ": ("norm-xmean-std", ("detach", "normal")),
+    "μ, σ̸": ("norm-mean-xstd", ("normal", "detach")),
+    "μ̸, σ̸": ("norm-xmean-xstd", ("detach", "detach")),
 }
-"""Table 4's columns of [tian2021iclr]: modes of mean and deviation; a stroke: not differentiated through."""
-SLUGS = (
-    "norm-none",
-    "norm-mean",
-    "norm-std",
-    "norm-both",
-    "norm-xmean",
-    "norm-xstd",
-    "norm-xmean-std",
-    "norm-mean-xstd",
+"""Table 4's columns of [tian2021iclr]: names of presets, and modes of mean and deviation; a stroke: not differentiated through."""
+WIDE, NARROW, TINY = (0.01, 0.02, 0.05), (0.003, 0.005, 0.007), (0.01, 0.02, 0.03, 0.05)
+PARTS: dict[str, tuple[bool, bool, bool]] = {
+    "byol-bare": (False, False, False),
+    "byol-ema-only": (False, False, True),
+    "byol-bn-only": (False, True, False),
+    "byol-nopredictor": (False, True, True),
+    "byol-predictor-only": (True, False, False),
+    "byol-nobn": (True, False, True),
+    "byol-noema": (True, True, False),
+    "byol": (True, True, True),
+}
+"""Table 3's cells, in its order: whether there are a predictor, BatchNorm, and a moving average."""
+
+
+DIGITS = Settings(
+    dataset="digits",
+    pipeline="digits",
+    networks=Networks(width=8, projector_hidden=64, projector_out=32, channels=1),
+    numbers={"tau": 0.5},
+    rate=1e-3,
+    schedule="cosine",
+    batch=128,
+    epochs=20,
+    shuffle=True,
+)
+SMALL = Settings(
+    subset=5000,
+    networks=Networks(width=16),
+    numbers={"tau": 0.5},
+    rate=1e-3,  # the released rate of full runs, 0.01, learns half as much in so few steps
+    schedule="constant",
+    epochs=10,
+    shuffle=True,
 )
 
 
@@ -86,6 +110,17 @@ class Preset:
         more = TARGET if self.settings.networks.target else 1.0
         return SECONDS.get(self.settings.dataset, 0.0) * more * self.settings.epochs / 60
 
+    def notes(self) -> list[str]:
+        """Where the released code can be read in another way, or differs from this."""
+        networks, notes = self.settings.networks, []
+        if networks.predictor_range is not None and not self.settings.reset:
+            notes.append("The released code gives the predictor this range only where it also draws it anew")
+            notes[-1] += " (rand_pred_n_epoch > 0), which the table does not say: --set reset=10 is that reading."
+        if self.settings.objective == "byol" and networks.target is None:
+            notes.append("The released code without EMA keeps a target tower with m = 0 and first weights of its own,")
+            notes[-1] += " which is another run in its first step only."
+        return notes
+
     def text(self) -> str:
         """What it is, the command, the accuracy to expect, and the time."""
         lines = [f"{self.name}: {self.what}", f"  sslbook train {self.name} --seed 1"]
@@ -95,6 +130,7 @@ class Preset:
                 lines.append(f"  {table}: {cell.mean:.2f}{spread} % after {cell.epochs} epochs ({cell.label})")
         if not any(cell.mean is not None for _, cell in self.cells):
             lines.append("  The papers print no accuracy for it.")
+        lines += [f"  {note}" for note in self.notes()]
         if self.minutes:
             lines.append(f"  {self.settings.epochs} epochs: estimated at {self.minutes:.0f} minutes on one H200.")
         return "\n".join(lines)
@@ -126,30 +162,6 @@ def _all() -> Iterator[tuple[str, str, Settings]]:
     for data in DATA:
         for slug, what, settings in (*_simclr(data), *_ablations(data)):
             yield f"{data}-{slug}", f"{what}, on {_title(data)}", settings
-
-
-DIGITS = Settings(
-    dataset="digits",
-    pipeline="digits",
-    networks=Networks(width=8, projector_hidden=64, projector_out=32, channels=1),
-    numbers={"tau": 0.5},
-    rate=1e-3,
-    schedule="cosine",
-    batch=128,
-    epochs=20,
-    shuffle=True,
-)
-
-
-SMALL = Settings(
-    subset=5000,
-    networks=Networks(width=16),
-    numbers={"tau": 0.5},
-    rate=1e-3,  # the released rate of full runs, 0.01, learns half as much in so few steps
-    schedule="constant",
-    epochs=10,
-    shuffle=True,
-)
 
 
 def simclr_settings(data: str) -> Settings:
@@ -184,7 +196,7 @@ def _simclr(data: str) -> Iterator[tuple[str, str, Settings]]:
 
 def byol_settings(data: str) -> Settings:
     """The released BYOL, but for the symmetric predictor: 100 epochs; on STL-10 with its unlabelled images."""
-    return replace(_byol(simclr_settings(data), rate=0.03), epochs=100, probes=())
+    return replace(_byol(simclr_settings(data), rate=0.03), epochs=100, probes=(100,))
 
 
 def _byol(base: Settings, rate: float) -> Settings:
@@ -210,9 +222,9 @@ def _ablations(data: str) -> Iterator[tuple[str, str, Settings]]:
         missing = [name for name, there in (("predictor", predictor), ("BatchNorm", norm), ("EMA", ema)) if not there]
         what = f"BYOL without {' and '.join(missing)}" if missing else "BYOL"
         yield slug, what, replace(base, networks=networks)
-    for column, slug in zip(NORMS, _norm_slugs(), strict=True):
-        networks = replace(_with(base.networks, norm=NORMS[column]), unbiased=True)
-        yield slug, f"BYOL with BatchNorm's parts {column}", replace(base, networks=networks)
+    for column, (slug, modes) in NORMS.items():
+        networks = replace(_with(base.networks, norm=modes), unbiased=True)
+        yield f"byol-{slug}", f"BYOL with BatchNorm's parts {column}", replace(base, networks=networks)
     for epochs in RESETS:
         yield f"byol-reset-{epochs}", f"BYOL with a new predictor every {epochs} epochs", replace(base, reset=epochs)
     for ema, reset, ends in ((False, 0, WIDE), (True, 10, (*NARROW, *WIDE))):
@@ -230,29 +242,10 @@ def _ablations(data: str) -> Iterator[tuple[str, str, Settings]]:
             yield f"byol-small-{end:g}-reset-{reset}", what, replace(base, networks=networks, reset=reset, rate=0.02)
 
 
-WIDE, NARROW, TINY = (0.01, 0.02, 0.05), (0.003, 0.005, 0.007), (0.01, 0.02, 0.03, 0.05)
-
-PARTS: dict[str, tuple[bool, bool, bool]] = {
-    "byol-bare": (False, False, False),
-    "byol-ema-only": (False, False, True),
-    "byol-bn-only": (False, True, False),
-    "byol-nopredictor": (False, True, True),
-    "byol-predictor-only": (True, False, False),
-    "byol-nobn": (True, False, True),
-    "byol-noema": (True, True, False),
-    "byol": (True, True, True),
-}
-"""Table 3's cells, in its order: whether there are a predictor, BatchNorm, and a moving average."""
-
-
 def _with(networks: Networks, norm: Norm | None = BATCHNORM, predictor: int = 2, ema: bool = True) -> Networks:
     return replace(
         networks, projector_norm=norm, predictor_norm=norm, predictor=predictor, target="ema" if ema else None
     )
-
-
-def _norm_slugs() -> list[str]:
-    return [f"byol-{slug}" for slug in (*SLUGS, "norm-xmean-xstd")]
 
 
 def _linear_slug(ema: bool, norm: bool, end: float) -> str:
@@ -275,7 +268,7 @@ def sheets() -> Mapping[str, Sheet]:
     wide, narrow = ([(norm, end) for norm in (True, False) for end in ends] for ends in (WIDE, NARROW))
     slugs: dict[str, Sequence[str]] = {
         "B-Tab3": tuple(PARTS),
-        "B-Tab4": _norm_slugs(),
+        "B-Tab4": [f"byol-{slug}" for slug, _ in NORMS.values()],
         "B-Tab5": ["byol", *(f"byol-reset-{epochs}" for epochs in RESETS)],
         "B-Tab7": [_linear_slug(False, norm, end) for norm, end in wide],
         "B-Tab8": [_linear_slug(True, norm, end) for norm, end in narrow],

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from types import FrameType
 
 import torch
 import torch.distributed as dist
@@ -16,6 +21,10 @@ from sslbook.training.settings import Settings
 
 SUBSET_SEED = 0
 """Which images a subset holds, whatever the run's seed."""
+
+
+class Refused(ValueError):
+    """A run that can't be made here as it is asked for; not an error of the program."""
 
 
 def load_data(settings: Settings, *, download: bool = False) -> tuple[Dataset, Dataset]:
@@ -54,6 +63,45 @@ def together() -> None:
         dist.barrier()
 
 
+def agree(step: int) -> None:
+    """Raise ValueError unless all processes read a checkpoint of the same step."""
+    if distributed.world() == 1:
+        return
+    steps: list[int] = [0] * distributed.world()
+    dist.all_gather_object(steps, step)
+    if len(set(steps)) > 1:
+        raise ValueError(
+            f"the processes read checkpoints of steps {' and '.join(map(str, sorted(set(steps))))}: all must see the same folder"
+        )
+
+
+@contextlib.contextmanager
+def asked_to_stop() -> Iterator[Callable[[], bool]]:
+    """Whether Ctrl-C or SIGTERM came: the first is only noted, so that no step is left half done; a second one interrupts.
+
+    Whoever has handlers of its own, such as a cluster's jobs, keeps them.
+    """
+    seen: list[int] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        if seen:
+            raise KeyboardInterrupt
+        seen.append(number)
+
+    before = {}
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGINT, signal.SIGTERM):
+            handler = signal.getsignal(number)
+            if handler in (signal.SIG_DFL, signal.default_int_handler):
+                before[number] = handler
+                signal.signal(number, note)
+    try:
+        yield lambda: bool(seen)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 def device_of(wanted: str | torch.device | None) -> torch.device:
     """The device named, or CUDA where there is one, a process each; raises ValueError for one that is not here."""
     try:
@@ -65,6 +113,9 @@ def device_of(wanted: str | torch.device | None) -> torch.device:
     if device.type == "cuda":
         if not torch.cuda.is_available():
             raise ValueError(f"device must be cpu here, where there is no CUDA, got {wanted!r}")
+        count = torch.cuda.device_count()
+        if device.index is not None and device.index >= count:
+            raise ValueError(f"device must be one of cuda:0 to cuda:{count - 1} here, got {str(wanted)!r}")
         if device == torch.device("cuda"):
             device = torch.device("cuda", torch.cuda.current_device())
     return device

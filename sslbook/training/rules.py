@@ -31,11 +31,12 @@ def steps_per_epoch(settings: Settings, images: int) -> int:
         raise ValueError(f"batch must be a multiple of the {processes} processes, got {settings.batch}")
     if images < settings.batch:
         raise ValueError(f"batch must be at most the {images} images there are, got {settings.batch}")
-    if settings.drop_last or images % settings.batch == 0:
+    rest = images % settings.batch
+    if settings.drop_last or rest == 0:
         return images // settings.batch
-    if images % settings.batch % processes:
+    if rest % processes or rest < 2 * processes:
         raise ValueError(
-            f"drop_last must be true here: the last batch of {images % settings.batch} can't be shared by {processes} processes"
+            f"drop_last must be true here: the last batch of {rest} can't be shared by {processes} processes, at least 2 each"
         )
     return images // settings.batch + 1
 

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from sslbook.training.checkpoints import DIVERGED, RESULT
 from sslbook.training.logs import Row
 from sslbook.training.presets import Preset, Sheet, presets
 from sslbook.training.settings import Settings, with_changes
-
-RESULT = "result.json"
 
 
 @dataclass(frozen=True)
@@ -33,8 +32,14 @@ class Run:
         return [] if content is None else list(content["rows"])
 
     def finished(self, root: Path) -> bool:
-        """Whether its last epoch is done."""
-        return any(row["epoch"] == self.settings.epochs for row in self.rows(root))
+        """Whether the linear protocol was run after its last epoch and after all that ``probes`` names."""
+        measured = {row["epoch"] for row in self.rows(root) if row.get("linear") is not None}
+        return measured >= {self.settings.epochs, *self.settings.probes}
+
+    def diverged(self, root: Path) -> str:
+        """Where it diverged, such as ``diverged at step 12``; empty if it did not, as far as one knows."""
+        path = self.folder(root) / DIVERGED
+        return path.read_text(encoding="utf-8").strip() if path.is_file() and not self.finished(root) else ""
 
     def go(self, root: Path, **options: Any) -> None:
         """Train to the end, or on from where it stopped; nothing if it is finished.  options: of ``trainer.train``."""
@@ -73,9 +78,17 @@ def run_of(name: str, *, seed: int, epochs: int | None = None, changes: Iterable
     settings = preset.settings
     if epochs is not None:
         settings = replace(settings, epochs=epochs)
+    changes = list(changes)
+    _refuse(changes, "seed")
     settings = with_changes(settings, changes)
     kept = tuple(epoch for epoch in settings.probes if epoch <= settings.epochs)
     return Run(name, replace(settings, seed=seed, probes=kept))
+
+
+def _refuse(changes: Iterable[str], name: str) -> None:
+    """Raise ValueError for a change of what has an option of its own."""
+    if any(change.partition("=")[0].strip() == name for change in changes):
+        raise ValueError(f"{name} is given by --{name}, not by --set")
 
 
 def preset_of(name: str) -> Preset:
@@ -92,7 +105,11 @@ def preset_of(name: str) -> Preset:
 
 @dataclass(frozen=True)
 class Line:
-    """A cell of a table with what we have of it: accuracies of the linear protocol, one a seed, as shares of 1."""
+    """A cell of a table with what we have of it: accuracies of the linear protocol, one a seed, as shares of 1.
+
+    comparable: with the printed number, since nothing was changed and there are as many epochs.
+    diverged: a sentence for each seed whose run came to no end.  recorded: not of runs that are here.
+    """
 
     label: str
     preset: str
@@ -100,10 +117,14 @@ class Line:
     printed: tuple[float | None, float | None]
     best: list[float]
     final: list[float]
+    comparable: bool = True
+    diverged: tuple[str, ...] = ()
+    recorded: bool = False
 
 
 def runs_of(sheet: Sheet, seeds: Sequence[int], *, epochs: int | None = None, changes: Sequence[str] = ()) -> list[Run]:
     """The runs that a table needs, each once: to the last column that it is for, or to ``epochs``."""
+    _refuse(changes, "epochs")
     longest: dict[str, int] = {}
     for cell in sheet.cells:
         longest[cell.preset] = max(cell.epochs, longest.get(cell.preset, 0))
@@ -116,19 +137,51 @@ def lines(
 ) -> list[Line]:
     """The table's cells with what finished runs have of them.
 
-    With fewer epochs than the table's first column, that column is shown after as many as there are.
+    With fewer epochs than the table's first column, that column is shown after as many as there are, and says so.
     """
-    rows = {
-        (run.name, run.settings.seed): run.rows(root) for run in runs_of(sheet, seeds, epochs=epochs, changes=changes)
-    }
+    runs = runs_of(sheet, seeds, epochs=epochs, changes=changes)
+    rows = {(run.name, run.settings.seed): run.rows(root) for run in runs}
+    wild = {(run.name, run.settings.seed): run.diverged(root) for run in runs}
+    same = {run.name: run.settings.hash() == preset_of(run.name).settings.hash() for run in runs}
     first: dict[str, int] = {}
     for cell in sheet.cells:
         first[cell.preset] = min(cell.epochs, first.get(cell.preset, cell.epochs))
     found = []
     for cell in sheet.cells:
-        short = epochs is not None and epochs < cell.epochs
-        at = epochs if short and epochs is not None and cell.epochs == first[cell.preset] else cell.epochs
-        there = [row for seed in seeds for row in rows[cell.preset, seed] if row["epoch"] == at and row.get("linear")]
+        at = min(epochs or cell.epochs, cell.epochs) if cell.epochs == first[cell.preset] else cell.epochs
+        mine = [row for seed in seeds for row in rows[cell.preset, seed] if row["epoch"] == at]
+        there = [row for row in mine if row.get("linear") is not None]
+        label = cell.label if at == cell.epochs else f"{cell.label} (after {at})"
         best, final = [row["linear_best"] for row in there], [row["linear"] for row in there]
-        found.append(Line(cell.label, cell.preset, at, (cell.mean, cell.std), best, final))
+        lost = tuple(text for seed in seeds if (text := wild[cell.preset, seed]))
+        comparable = at == cell.epochs and same[cell.preset]
+        found.append(Line(label, cell.preset, at, (cell.mean, cell.std), best, final, comparable, lost))
     return found
+
+
+def with_record(found: Sequence[Line], values: Mapping[str, Any]) -> list[Line]:
+    """The lines, those without a run of their own with the recorded numbers, as :func:`record_of` gave them."""
+    cells = {(cell["cell"], cell["epochs"]): cell for cell in values["cells"]}
+    filled = []
+    for row in found:
+        cell = cells.get((row.label, row.epochs))
+        if not row.best and cell and cell["best"]:
+            row = replace(row, best=cell["best"], final=cell["final"], recorded=True)
+        filled.append(row)
+    return filled
+
+
+def record_of(found: Sequence[Line], runs: Sequence[Run], root: Path) -> dict[str, Any]:
+    """A table's accuracies, and where each of its runs comes from; what a record of it holds."""
+    origins = {}
+    for run in runs:
+        content = read_result(run.folder(root))
+        if content is not None:
+            facts = {name: content.get(name) for name in ORIGIN}
+            origins[run.folder(root).name] = facts
+    cells = [{"cell": row.label, "epochs": row.epochs, "best": row.best, "final": row.final} for row in found]
+    return {"cells": cells, "runs": origins}
+
+
+ORIGIN = ("seed", "seconds", "device", "torch", "sslbook", "commit", "precision", "capture", "processes")
+"""What a record keeps of each run's ``result.json``."""

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from types import UnionType
 from typing import Any, TypeVar
 
-from sslbook.training.augment import PIPELINES
 from sslbook.training.objectives import OBJECTIVES, objective
+from sslbook.training.pipelines import PIPELINES, Pipeline
 from sslbook.training.schedules import SCHEDULES, needs_length
 from sslbook.training.siamese import Networks
 
@@ -113,7 +113,9 @@ class Settings:
             raise ValueError(f"probes must be epochs, such as 100,300, got {self.probes!r}")
         for epoch in self.probes:
             _whole("probes", epoch, 1)
-        if self.warmup >= self.epochs and self.schedule == "cosine":
+        if self.warmup and self.schedule != "cosine":
+            raise ValueError(f"warmup is for the cosine schedule, and schedule is {self.schedule}: got {self.warmup}")
+        if self.warmup >= self.epochs:
             raise ValueError(f"warmup must be shorter than the {self.epochs} epochs of the run, got {self.warmup}")
         if not isinstance(self.networks, Networks):
             raise ValueError(f"networks must be a Networks, got {self.networks!r}")
@@ -129,13 +131,42 @@ class Settings:
     def hash(self) -> str:
         """Ten hexadecimal digits that tell runs apart; equal for two runs of which one is the beginning of the other.
 
-        Of the canonical JSON without :data:`FREE`, and without ``epochs`` where the schedule does not depend on it.
+        Of the canonical JSON of :meth:`essence`.
         """
-        content = self.as_json()
-        for name in FREE if needs_length(self.schedule) else (*FREE, "epochs"):
-            del content[name]
-        text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+        text = json.dumps(self.essence(), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
         return hashlib.sha256(text.encode()).hexdigest()[:10]
+
+    def essence(self) -> dict[str, Any]:
+        """What the weights depend on, as far as it differs from the defaults, so that a new setting leaves old hashes alone.
+
+        The augmentation is there by what it does and not by its name; what this run doesn't use is not there.
+        """
+        unused = self._unused()
+        content = _differing(self, type(self)(), unused)
+        defaults = inspect.signature(OBJECTIVES[self.objective]).parameters
+        numbers = {name: _canonical(value) for name, value in self.numbers.items() if name not in unused}
+        content["numbers"] = {n: value for n, value in numbers.items() if value != _canonical(defaults[n].default)}
+        content["networks"] = _differing(self.networks, Networks(), unused)
+        content["pipeline"] = _differing(PIPELINES[self.pipeline], Pipeline(size=32), set())
+        return content
+
+    def _unused(self) -> set[str]:
+        """Names of settings that don't touch the weights of this run."""
+        networks = self.networks
+        unused = {*FREE, "momentum" if self.optimizer == "adam" else "betas"}
+        if not needs_length(self.schedule):
+            unused.add("epochs")
+        if networks.target is None:
+            unused |= {"ema", "target_init"}
+        else:
+            unused.add("stop_gradient")  # no gradient reaches a target tower in any case
+        if networks.predictor == 0:
+            unused |= {"predictor_norm", "predictor_range"}
+        if networks.predictor != 2:
+            unused.add("predictor_hidden")
+        if networks.projector_norm is None and (networks.predictor == 0 or networks.predictor_norm is None):
+            unused.add("unbiased")
+        return unused
 
 
 def from_json(content: Mapping[str, Any]) -> Settings:
@@ -180,9 +211,39 @@ def known_keys() -> list[str]:
     return [*top, *(f"networks.{f.name}" for f in dataclasses.fields(Networks))]
 
 
-def _taken(objective_name: object) -> list[str]:
+def values_of(settings: Settings) -> dict[str, str]:
+    """Everything that :func:`with_changes` can set, as it takes it, with the present values."""
+    defaults = {name: p.default for name, p in inspect.signature(OBJECTIVES[settings.objective]).parameters.items()}
+    values = {name: getattr(settings, name) for name in known_keys() if "." not in name}
+    values |= {f"numbers.{name}": value for name, value in {**defaults, **settings.numbers}.items()}
+    values |= {f"networks.{f.name}": getattr(settings.networks, f.name) for f in dataclasses.fields(Networks)}
+    return {name: _written(value) for name, value in values.items()}
+
+
+def _written(value: Any) -> str:
+    if isinstance(value, tuple):
+        return ",".join(map(_written, value)) or "none"
+    return str(value).lower() if value is None or isinstance(value, bool) else str(value)
+
+
+def _differing(value: Any, default: Any, unused: set[str]) -> dict[str, Any]:
+    """The fields of a dataclass that differ from those of another one, but for the unused."""
+    names = [f.name for f in dataclasses.fields(value) if f.name not in unused]
+    both = {name: (_canonical(getattr(value, name)), _canonical(getattr(default, name))) for name in names}
+    return {name: mine for name, (mine, theirs) in both.items() if mine != theirs}
+
+
+def _canonical(value: Any) -> Any:
+    """A value as JSON has it, with 1 and 1.0 the same."""
+    if isinstance(value, (list, tuple)):
+        return [_canonical(item) for item in value]
+    return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def _taken(name: object) -> list[str]:
     """The numbers that an objective takes; none for a name that there is not, which is refused elsewhere."""
-    return list(inspect.signature(OBJECTIVES[objective_name]).parameters) if objective_name in OBJECTIVES else []
+    known = isinstance(name, str) and name in OBJECTIVES
+    return list(inspect.signature(OBJECTIVES[str(name)]).parameters) if known else []
 
 
 def _replaced(value: Record, changes: Mapping[str, Any], room: str) -> Record:
@@ -201,10 +262,14 @@ def _replaced(value: Record, changes: Mapping[str, Any], room: str) -> Record:
 def _fitted(value: Any, hint: Any) -> Any:
     kinds = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, UnionType) else (hint,)
     for kind in kinds:
+        if typing.get_origin(kind) is tuple and typing.get_args(kind)[-1] is Ellipsis and value in (None, ""):
+            return ()
         if typing.get_origin(kind) is tuple and value is not None:
             inner = typing.get_args(kind)[0]
             items: Sequence[Any] = value if isinstance(value, (list, tuple)) else (value,)
             return tuple(_fitted(item, inner) for item in items)
+    if value is None and kinds == (str,):
+        return "none"  # the word, as in capture=none
     if float in kinds and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     return value

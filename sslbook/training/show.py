@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 import statistics
 import sys
 from collections.abc import Callable, Sequence
@@ -14,7 +15,12 @@ from typing import Any
 from sslbook.arguments import counted, positive, seed
 from sslbook.training import cluster
 from sslbook.training.presets import Sheet, presets, sheets
-from sslbook.training.runs import Line, Run, lines, preset_of, run_of, runs_folder, runs_of
+from sslbook.training.resources import Refused, load_data
+from sslbook.training.runs import Line, Run, lines, preset_of, record_of, run_of, runs_folder, runs_of, with_record
+from sslbook.training.settings import values_of
+
+SEEDS = 5
+"""Runs of each cell, as the papers have them."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -45,55 +51,105 @@ def main(arguments: Sequence[str]) -> int:
         return _list(parser, options.name)
     try:
         run = run_of(options.name, seed=options.seed, epochs=options.epochs, changes=options.changes)
-    except ValueError as error:
+        if options.download and "LOCAL_RANK" not in os.environ:
+            load_data(run.settings, download=True)
+    except (ValueError, OSError) as error:
         parser.error(str(error))
     if options.workers > 1 and "LOCAL_RANK" not in os.environ:
         _spread(options.workers, arguments)
     return _train(parser, run, runs_folder(options.folder), options)
 
 
-def table(name: str, arguments: Sequence[str], records: Callable[[str], Any]) -> int:
-    """``sslbook table``: the paper's numbers beside those of our finished runs; ``--run`` makes what is missing."""
+def table(
+    name: str, arguments: Sequence[str], records: Callable[[str], Any], save: Callable[..., Path] | None = None
+) -> int:
+    """``sslbook table``: the paper's numbers beside those of our finished runs; ``--run`` makes what is missing.
+
+    records, save: read and write what was recorded; a cell that no run is here for is shown as recorded.
+    """
     sheet = sheets()[name]
     parser = argparse.ArgumentParser(
         prog=f"sslbook table {name}", description="Full runs beside the paper's numbers; what is missing is said."
     )
     parser.add_argument("--run", action="store_true", help="make the runs that are missing, one after the other")
     parser.add_argument("--cluster", choices=cluster.CLUSTERS, help="make them through submitit instead")
-    parser.add_argument(
-        "--workers", type=positive, default=1, metavar="N", help="runs at once on a cluster (default: 1)"
-    )
-    parser.add_argument("--seeds", type=positive, default=5, metavar="N", help="seeds 1 to N (default: 5)")
+    parser.add_argument("--workers", type=positive, metavar="N", help="runs at once on a cluster (default: 1)")
+    parser.add_argument("--seeds", type=positive, default=SEEDS, metavar="N", help=f"seeds 1 to N (default: {SEEDS})")
     parser.add_argument("--epochs", type=positive, metavar="N", help="epochs at most (default: the table's)")
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", dest="changes", help="change a setting of all runs"
     )
     parser.add_argument("--dry-run", action="store_true", help="name the runs that are missing, and make none")
     parser.add_argument("--json", action="store_true", help="as JSON, with every seed")
+    parser.add_argument("--record", action="store_true", help="write the finished runs' numbers to data/results")
     _common(parser)
     options = parser.parse_args(arguments)
+    as_printed = not options.changes and options.epochs is None
+    if options.record and (save is None or not as_printed):
+        parser.error("--record is of the table as it is printed, without --set and --epochs")
+    if options.workers and not options.cluster:
+        parser.error("--workers is for a cluster: add --cluster local")
     seeds, root = range(1, options.seeds + 1), runs_folder(options.folder)
     chosen = {"epochs": options.epochs, "changes": options.changes}
     try:
         wanted = runs_of(sheet, seeds, **chosen)
         missing = [run for run in wanted if not run.finished(root)]
-        if options.dry_run:
-            return _name(missing, root)
-        if missing and (options.run or options.cluster):
-            _make(missing, root, options)
-        found = lines(sheet, seeds, root, **chosen)
-    except (ValueError, FileNotFoundError) as error:
+    except ValueError as error:
         parser.error(str(error))
+    if options.dry_run:
+        return _name(missing, root)
+    failed: list[str] = []
+    if missing and (options.run or options.cluster):
+        try:
+            failed = _make(missing, root, options)
+        except (Refused, OSError) as error:
+            parser.error(str(error))
+    found = lines(sheet, seeds, root, **chosen)
+    if options.record and save is not None:
+        if not any(row.best for row in found):
+            parser.error(f"there is nothing to record: no run of {name} is finished in {root}")
+        values = record_of(found, wanted, root)
+        seconds = sum(origin["seconds"] or 0 for origin in values["runs"].values())
+        file = save(
+            name, values, seeds=seeds, seconds=seconds, command=shlex.join(["sslbook", "table", name, *arguments])
+        )
+        print(f"Written: {file}", file=sys.stderr)
+    record = _recorded(name, records) if as_printed else None
+    if record is not None:
+        found = with_record(found, record.values)
     if options.json:
         print(json.dumps(as_json(sheet, found), indent=2, ensure_ascii=False))
-        return 0
+        return 1 if failed else 0
     print(f"{name}: {sheet.source}.")
+    if options.changes:
+        print(f"Changed: {', '.join(options.changes)}.")
     print("Accuracy of the linear protocol in percent; best: over its epochs, by the test images, as released.\n")
     print(block(found))
+    if record is not None and any(row.recorded for row in found):
+        print(f"\nr: recorded, {record.provenance}")
     left = [run for run in wanted if not run.finished(root)]
     if left:
-        print(f"\n{counted(len(left), 'run')} of {len(wanted)} not made yet: sslbook table {name} --run makes them.")
-    return 0
+        again = shlex.join(["sslbook", "table", name, *_given(options), "--run"])
+        print(f"\n{counted(len(left), 'run')} of {len(wanted)} not made yet: {again} makes them.")
+    return 1 if failed else 0
+
+
+def _recorded(name: str, records: Callable[[str], Any]) -> Any:
+    """The record of a table; None if there is none."""
+    try:
+        return records(name)
+    except ValueError:
+        return None
+
+
+def _given(options: argparse.Namespace) -> list[str]:
+    """The options that say which runs are meant, as they were given."""
+    given = [part for change in options.changes for part in ("--set", change)]
+    if options.seeds != SEEDS:
+        given += ["--seeds", str(options.seeds)]
+    if options.epochs is not None:
+        given += ["--epochs", str(options.epochs)]
+    return given + (["--folder", str(options.folder)] if options.folder is not None else [])
 
 
 def block(found: Sequence[Line]) -> str:
@@ -104,11 +160,16 @@ def block(found: Sequence[Line]) -> str:
         mean, std = row.printed
         theirs = "–" if mean is None else entry(mean, std)
         if not row.best:
-            out.append(f"{row.label:<{wide}}{theirs:<14}no run")
+            out.append(f"{row.label:<{wide}}{theirs:<14}{'; '.join(dict.fromkeys(row.diverged)) or 'no run'}")
             continue
         best, final = ([100 * value for value in values] for values in (row.best, row.final))
-        apart = "–" if mean is None else f"{statistics.mean(best) - mean:+.2f}"
-        out.append(f"{row.label:<{wide}}{theirs:<14}{ours(best):<14}{apart:<9}{ours(final):<14}{len(best)}")
+        apart = "–" if mean is None or not row.comparable else f"{statistics.mean(best) - mean:+.2f}"
+        count = (
+            f"{len(best)}"
+            + (" r" if row.recorded else "")
+            + (f", {len(row.diverged)} diverged" if row.diverged else "")
+        )
+        out.append(f"{row.label:<{wide}}{theirs:<14}{ours(best):<14}{apart:<9}{ours(final):<14}{count}")
     return "\n".join(out)
 
 
@@ -132,6 +193,9 @@ def as_json(sheet: Sheet, found: Sequence[Line]) -> dict[str, Any]:
             "printed": {"mean": row.printed[0], "std": row.printed[1]},
             "best": row.best,
             "final": row.final,
+            "comparable": row.comparable,
+            "recorded": row.recorded,
+            "diverged": list(row.diverged),
         }
         for row in found
     ]
@@ -148,15 +212,21 @@ def _common(parser: argparse.ArgumentParser) -> None:
 def _list(parser: argparse.ArgumentParser, name: str | None) -> int:
     if name is not None:
         try:
-            print(preset_of(name).text())
+            preset = preset_of(name)
         except ValueError as error:
             parser.error(str(error))
+        print(f"{preset.text()}\n  What --set KEY=VALUE changes, and its values:")
+        values = {key: value for key, value in values_of(preset.settings).items() if key not in ("seed", "epochs")}
+        print("\n".join(f"    {key}={value}" for key, value in values.items()))
         return 0
     known = presets()
     wide = max(map(len, known))
     for preset in known.values():
-        for_tables = ", ".join(dict.fromkeys(table for table, _ in preset.cells))
-        print(f"{preset.name:<{wide}}  {preset.what}{f' ({for_tables})' if for_tables else ''}")
+        printed = [f"{table} {cell.mean:.2f} %" for table, cell in preset.cells if cell.mean is not None]
+        also = [table for table, cell in preset.cells if cell.mean is None]
+        time = [f"about {preset.minutes:.0f} min on one H200"] if preset.minutes else []
+        more = "; ".join(dict.fromkeys([*printed, *also, *time]))
+        print(f"{preset.name:<{wide}}  {preset.what}{f' ({more})' if more else ''}")
     return 0
 
 
@@ -168,7 +238,8 @@ def _spread(workers: int, arguments: Sequence[str]) -> None:
 
 def _train(parser: argparse.ArgumentParser, run: Run, root: Path, options: argparse.Namespace) -> int:
     from sslbook.training import distributed
-    from sslbook.training.trainer import Diverged, train
+    from sslbook.training.state import Diverged
+    from sslbook.training.trainer import train
 
     first = os.environ.get("RANK", "0") == "0"
     folder = run.folder(root)
@@ -190,7 +261,9 @@ def _train(parser: argparse.ArgumentParser, run: Run, root: Path, options: argpa
             quiet=options.quiet,
             name=run.name,
         )
-    except (ValueError, FileNotFoundError) as error:
+    except BrokenPipeError:
+        raise
+    except (Refused, OSError) as error:
         parser.error(str(error))
     except Diverged as error:
         print(f"sslbook train: {error} (in {folder})", file=sys.stderr)
@@ -225,16 +298,19 @@ def _name(missing: Sequence[Run], root: Path) -> int:
     return 0
 
 
-def _make(missing: Sequence[Run], root: Path, options: argparse.Namespace) -> None:
-    chosen = {"device": options.device, "download": options.download}
+def _make(missing: Sequence[Run], root: Path, options: argparse.Namespace) -> list[str]:
+    """Make runs here or on a cluster; returns a sentence for each that came to no end."""
+    if options.download:
+        for settings in {(run.settings.dataset, run.settings.split): run.settings for run in missing}.values():
+            load_data(settings, download=True)
+    chosen = {"device": options.device, "quiet": options.quiet}
     if options.cluster is None:
+        failed = []
         for number, run in enumerate(missing, 1):
             if not options.quiet:
                 print(f"Run {number} of {len(missing)}: {run.folder(root).name}", flush=True)
-            run.go(root, quiet=options.quiet, **chosen)
-        return
-    jobs = cluster.submit(missing, root, options.cluster, workers=options.workers, **chosen)
+            failed += cluster.work([run], root, chosen)
+        return failed
+    jobs = cluster.submit(missing, root, options.cluster, workers=options.workers or 1, **chosen)
     print(f"{counted(len(jobs), 'job')} handed over; their logs are in {root / 'jobs'}", flush=True)
-    if options.cluster != "slurm":
-        for job in jobs:
-            job.result()
+    return [] if options.cluster == "slurm" else cluster.collect(jobs)

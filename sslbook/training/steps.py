@@ -19,7 +19,8 @@ class Step:
 
     pixels: all images, uint8 ``(N, C, H, W)``, where they are trained on.  objective: of :class:`Outputs`.
     precision: the type in which the networks multiply, under autocast; views and loss stay in float32.
-    capture: ``none``, ``graph``, ``compile`` or ``both``.  clean: the objective asks for the un-augmented images too.
+    capture: ``none``, ``graph``, ``compile`` or ``both``; a graph is of ``batch`` images.
+    clean: the objective asks for the un-augmented images too.
 
     Calling it with images' numbers ``(B,)`` and the two views' draws ``(B, NUMBERS)`` leaves the gradients in the parameters and
     gives the loss, a scalar on the device that the next call may overwrite.  Nothing is read back.
@@ -32,12 +33,14 @@ class Step:
         pipeline: Pipeline,
         pixels: Tensor,
         *,
+        batch: int,
         precision: torch.dtype = torch.float32,
         capture: str = "none",
         clean: bool = False,
     ) -> None:
         self.model, self.objective, self.pipeline = model, objective, pipeline
         self.pixels, self.precision, self.capture, self.clean = pixels, precision, capture, clean
+        self.batch = batch
         self._loss = torch.compile(self.loss) if capture in ("compile", "both") else self.loss
         self._graph: torch.cuda.CUDAGraph | None = None
         self._inputs: tuple[Tensor, Tensor, Tensor]
@@ -63,12 +66,10 @@ class Step:
         """Gradients into the parameters, and the loss."""
         device = self.pixels.device
         inputs = tuple(to_device(part, device) for part in (index, one, two))
-        if self.capture not in ("graph", "both"):
+        if self.capture not in ("graph", "both") or len(index) != self.batch:  # a last batch that is not full
             return self._backward(*inputs)
         if self._graph is None:
             self._record(*inputs)
-        if len(index) != len(self._inputs[0]):  # a last batch that is not full
-            return self._backward(*inputs)
         for held, new in zip(self._inputs, inputs, strict=True):
             held.copy_(new)
         assert self._graph is not None

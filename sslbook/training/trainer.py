@@ -7,15 +7,14 @@ a CPU, as one that was left alone.
 
 from __future__ import annotations
 
-import json
+import contextlib
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from sslbook.datasets import Dataset
 from sslbook.processes import keep_freed_memory
@@ -25,20 +24,18 @@ from sslbook.training.evaluate import epochs_between, report
 from sslbook.training.logs import Curves, Progress, Row, line, write_csv
 from sslbook.training.objectives import needs_clean, objective
 from sslbook.training.optimizers import make_optimizer, set_rate
-from sslbook.training.resources import device_name, join, labelled, load_data, together
+from sslbook.training.resources import Refused, agree, asked_to_stop, join, labelled, load_data, together
 from sslbook.training.rules import begin_epoch, epoch_order, rate_at, share, steps_per_epoch
 from sslbook.training.schedules import Length
 from sslbook.training.settings import Settings
 from sslbook.training.siamese import Siamese, build
+from sslbook.training.state import Diverged, State, check, origin_of, row_at, rows_until, write_result
 from sslbook.training.steps import Step, capture_of, precision_of
 
 SAVE_SECONDS = 30.0
 """Least time between two checkpoints at the ends of epochs."""
-RESULT = "result.json"
-
-
-class Diverged(FloatingPointError):
-    """The loss or a weight is no finite number any more; the last good checkpoint stays."""
+LONG_SECONDS = 600.0
+"""Most time between two checkpoints, within an epoch too."""
 
 
 @dataclass(frozen=True)
@@ -57,53 +54,6 @@ class Result:
         return row_at(self.rows, epoch)
 
 
-def row_at(rows: list[Row], epoch: int) -> Row:
-    """The row of an epoch; raises ValueError, naming the epochs there are."""
-    for row in rows:
-        if row["epoch"] == epoch:
-            return row
-    raise ValueError(f"epoch must be one of {', '.join(str(row['epoch']) for row in rows) or 'none'}, got {epoch}")
-
-
-@dataclass
-class State:
-    """What changes while a run goes on, and all of it that a checkpoint holds."""
-
-    model: Siamese
-    optimizer: torch.optim.Optimizer
-    losses: Tensor
-    step: int = 0
-    seconds: float = 0.0
-    rows: list[Row] = field(default_factory=list)
-
-    def content(self, settings: Settings) -> dict[str, Any]:
-        """As :func:`sslbook.training.checkpoints.save` takes it."""
-        return {
-            "settings": json.dumps(settings.as_json()),
-            "hash": settings.hash(),
-            "seed": settings.seed,
-            "step": self.step,
-            "seconds": self.seconds,
-            "rows": json.dumps(self.rows),
-            "losses": self.losses.cpu(),
-            "model": self.model.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-        }
-
-    def restore(self, content: dict[str, Any], settings: Settings, folder: Path) -> None:
-        """Go back to a checkpoint; raises ValueError if it is another run's."""
-        theirs, ours = (content["hash"], content["seed"]), (settings.hash(), settings.seed)
-        if theirs != ours:
-            raise ValueError(
-                f"{folder} holds another run: settings {theirs[0]} with seed {theirs[1]}, and this is {ours[0]} with seed "
-                f"{ours[1]}; choose another folder"
-            )
-        self.step, self.seconds, self.rows = content["step"], content["seconds"], json.loads(content["rows"])
-        self.losses.copy_(content["losses"])
-        self.model.load_state_dict(content["model"])
-        self.optimizer.load_state_dict(content["optimizer"])
-
-
 class Trainer:
     """One run on one process: its state, its step, and what it writes.  :func:`train` is the way to use it."""
 
@@ -118,7 +68,8 @@ class Trainer:
         tensorboard: bool = False,
         quiet: bool = False,
     ) -> None:
-        self.settings, self.folder, self.data, self.device, self.name = settings, folder, data, device, name
+        self.settings, self.folder, self.data, self.device = settings, folder, data, device
+        self.name, self.tensorboard, self.quiet = name, tensorboard, quiet
         self.images = len(data[0].pixels)
         self.known = labelled(data[0])  # the neighbours, and what the linear protocol learns from
         self.interval = settings.evaluate
@@ -132,61 +83,127 @@ class Trainer:
         model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         if distributed.world() > 1:
             distributed.synchronize_batchnorm(model)
+        precision = precision_of(settings.precision, device)
+        capture = capture_of(settings.capture, device, distributed.world())
         self.step = Step(
             model,
             objective(settings.objective, **settings.numbers),
             PIPELINES[settings.pipeline],
             data[0].pixels.to(device),
-            precision=precision_of(settings.precision, device),
-            capture=capture_of(settings.capture, device, distributed.world()),
+            batch=settings.batch // distributed.world(),
+            precision=precision,
+            capture=capture,
             clean=needs_clean(settings.objective, **settings.numbers),
         )
+        kind = str(precision).removeprefix("torch.")
         losses = torch.zeros(self.per_epoch, device=device)
-        self.state = State(model, make_optimizer(model.learning(), settings), losses)
-        self.progress = Progress(self.total, 0, name, visible=self.first and not quiet)
-        self.say = self.progress.say if self.first and not quiet else lambda text: None
-        self.curves = Curves(folder / "curves" if tensorboard and self.first else None)
+        self.state = State(model, make_optimizer(model.learning(), settings), losses, kind)
+        self.origin = origin_of(device, kind, capture) if self.first else {}
+        self.progress, self.curves = Progress(self.total, 0, name, visible=False), Curves(None)
         self.order = (-1, torch.empty(0, dtype=torch.int64))
         self.begun = self.epoch_begun = self.saved = time.monotonic()
         self.epoch_from, self.spent = 0, 0.0
 
-    def resume(self) -> None:
-        """Go back to the last whole checkpoint in the folder, if there is one."""
-        content = checkpoints.latest(self.folder, self.say)
-        if content is not None:
-            self.state.restore(content, self.settings, self.folder)
-            self.spent, self.epoch_from = self.state.seconds, self.state.step
-            self.say(f"{self.name}: going on after step {self.state.step} of {self.total}")
-        together()  # nobody writes before all have read
+    def say(self, text: str) -> None:
+        """A line for the person who waits, from one of the processes."""
+        if not self.quiet:
+            self.warn(text)
 
-    def go(self, stop_after: int | None, save_every: int | None, on_step: Callable[[int], None] | None) -> Result:
-        """Train to the end, or until ``stop_after`` steps are done in all."""
+    def warn(self, text: str) -> None:
+        """A line that also a quiet run prints."""
+        if self.first:
+            self.progress.say(text)
+
+    def begin(self, resume: bool) -> None:
+        """Go back to the last whole checkpoint in the folder, if there is one; or clear the folder."""
+        if resume:
+            self._resume()
+        elif self.first:
+            checkpoints.clear(self.folder)
+        together()  # nobody writes before all have read
+        at = self.state.step
+        self.progress = Progress(self.total, at, self.name, visible=self.first and not self.quiet)
+        self.curves = Curves(self.folder / "curves" if self.tensorboard and self.first else None, at + 1)
+
+    def _resume(self) -> None:
+        content, state = checkpoints.latest(self.folder, self.warn), self.state
+        if content is not None:
+            state.restore(content, self.settings, self.folder)
+        agree(state.step)
+        if content is None:
+            return
+        for row in state.rows:
+            if row["step"] < state.step and probes(self.settings, row["epoch"]) and row.get("linear") is None:
+                raise ValueError(
+                    f"the checkpoint in {self.folder} is at step {state.step}, past epoch {row['epoch']}, after which the "
+                    "linear protocol was not run: leave that epoch out, or begin anew with --again"
+                )
+        self.spent, self.epoch_from = state.seconds, state.step
+        self.say(f"{self.name}: going on after step {state.step} of {self.total}")
+
+    def go(
+        self,
+        stop_after: int | None = None,
+        save_every: int | None = None,
+        on_step: Callable[[int], None] | None = None,
+    ) -> Result:
+        """Train to the end, or until ``stop_after`` steps are done in all.
+
+        Ctrl-C and SIGTERM are heard between two steps, and leave a checkpoint.
+        """
         state, last = self.state, min(self.total, self.total if stop_after is None else stop_after)
-        if state.step == 0 and not state.rows and self.interval:
-            self._end_epoch(0)
         try:
-            while state.step < last:
-                epoch, within = divmod(state.step, self.per_epoch)
-                if within == 0:
-                    begin_epoch(state.model, self.settings, epoch)
-                    self.epoch_begun, self.epoch_from = time.monotonic(), state.step
-                self.advance()
-                ended = within + 1 == self.per_epoch
-                if ended:
-                    self._end_epoch(epoch + 1)
-                late = ended and time.monotonic() - self.saved > SAVE_SECONDS
-                if late or state.step == last or (save_every is not None and state.step % save_every == 0):
-                    self._save(within)
-                if on_step is not None:
-                    on_step(state.step)
+            with asked_to_stop() as asked:
+                self._look_again()
+                while state.step < last:
+                    epoch, within = divmod(state.step, self.per_epoch)
+                    if within == 0:
+                        begin_epoch(state.model, self.settings, epoch)
+                        self.epoch_begun, self.epoch_from = time.monotonic(), state.step
+                    self.advance()
+                    ended = within + 1 == self.per_epoch
+                    if ended:
+                        self._end_epoch(epoch + 1)
+                    stop = asked()
+                    late = time.monotonic() - self.saved > (SAVE_SECONDS if ended else LONG_SECONDS)
+                    if stop or late or state.step == last or (save_every is not None and state.step % save_every == 0):
+                        self._save(within)
+                    if stop:
+                        raise KeyboardInterrupt
+                    if on_step is not None:
+                        on_step(state.step)
+        except Diverged as error:
+            raise self._diverged(error) from None
         finally:
             self.curves.close()
             self.progress.close()
         finished = state.step >= self.total
         if finished and self.first:
-            write_result(self.folder, self.settings, state)
+            write_result(self.folder, self.settings, state, self.origin)
+            (self.folder / checkpoints.DIVERGED).unlink(missing_ok=True)
         together()
-        return Result(self.settings, self.folder, state.step, finished, state.rows, state.model)
+        rows = rows_until(state.rows, self.settings.epochs)
+        return Result(self.settings, self.folder, state.step, finished, rows, state.model)
+
+    def _look_again(self) -> None:
+        """The row before the first step; or what this run's last row lacks, if an earlier one did not ask for it."""
+        state, settings = self.state, self.settings
+        if state.step == 0 and not state.rows and self.interval:
+            self._end_epoch(0)
+        if not state.rows or state.rows[-1]["step"] != state.step:
+            return
+        row = state.rows[-1]
+        if self.first and probes(settings, row["epoch"]) and row.get("linear") is None:
+            row |= look(state.model, settings, (self.known, self.data[1]), self.device, linear=True)
+        together()
+
+    def _diverged(self, error: Diverged) -> Diverged:
+        """Written down for the tables, and told with what is left."""
+        if self.first:
+            checkpoints.write_bytes(self.folder / checkpoints.DIVERGED, f"diverged at step {error.step}\n".encode())
+        kept = checkpoints.newest_step(self.folder)
+        left = "there is no checkpoint before it" if kept is None else f"the checkpoint of step {kept} stays"
+        return Diverged(f"{error}; {left}", error.step)
 
     def advance(self) -> None:
         """One step: nothing in it waits for the device."""
@@ -239,55 +256,67 @@ class Trainer:
         return self.spent + time.monotonic() - self.begun
 
 
-def train(
+@contextlib.contextmanager
+def prepared(
     settings: Settings,
     folder: Path,
     *,
     resume: bool = True,
-    stop_after: int | None = None,
-    on_step: Callable[[int], None] | None = None,
     device: str | torch.device | None = None,
-    save_every: int | None = None,
     data: tuple[Dataset, Dataset] | None = None,
     download: bool = False,
     tensorboard: bool = False,
     quiet: bool = False,
     name: str = "train",
+) -> Iterator[Trainer]:
+    """A run that is ready to go, in a folder that no other process trains in meanwhile; options and errors as in :func:`train`."""
+    with contextlib.ExitStack() as stack:
+        try:
+            place = join(device)
+            if place.type == "cpu":
+                keep_freed_memory()
+            else:
+                torch.backends.cudnn.benchmark = True  # all batches have one shape
+            if download and distributed.rank() == 0:
+                load_data(settings, download=True)
+            together()  # the others find the files there
+            images = data or load_data(settings)
+            run = Trainer(settings, folder, images, place, name=name, tensorboard=tensorboard, quiet=quiet)
+            if run.first:
+                stack.enter_context(checkpoints.locked(folder))
+            run.begin(resume)
+        except Refused:
+            raise
+        except ValueError as error:
+            raise Refused(str(error)) from error
+        yield run
+
+
+def train(
+    settings: Settings,
+    folder: Path,
+    *,
+    stop_after: int | None = None,
+    on_step: Callable[[int], None] | None = None,
+    save_every: int | None = None,
+    **options: Any,
 ) -> Result:
     """Run ``settings`` in ``folder`` to its end, from its last checkpoint if there is one and ``resume`` says so.
 
     stop_after: leave off, with a checkpoint, after this many steps in all.  on_step: called with the number of steps done.
-    device: ``cuda`` if there is one.  save_every: a checkpoint every so many steps, beside those at the ends of epochs.
+    save_every: a checkpoint every so many steps, beside those at the ends of epochs.
+    resume, device, data, download, tensorboard, quiet, name: options of :func:`prepared`.  device: ``cuda`` if there is one.
     data: training and test images, instead of the settings' own.  Under ``torchrun`` each process takes its share of a batch.
 
-    Raises ValueError for settings that this machine or data can't run, FileNotFoundError without the data, and
-    :class:`Diverged`, naming the step, when the loss is no number any more.
+    Raises Refused, a ValueError, for settings that this machine or data can't run, or for a folder that another process trains in
+    (:class:`sslbook.training.checkpoints.Busy`); FileNotFoundError without the data; and :class:`Diverged`, naming the step, when
+    the loss is no number any more.
     """
     for given, value in (("stop_after", stop_after), ("save_every", save_every)):
         if value is not None and value < 1:
             raise ValueError(f"{given} must be at least 1, got {value}")
-    place = join(device)
-    if place.type == "cpu":
-        keep_freed_memory()
-    else:
-        torch.backends.cudnn.benchmark = True  # all batches have one shape
-    if download and distributed.rank() == 0:
-        load_data(settings, download=True)
-    together()  # the others find the files there
-    run = Trainer(
-        settings,
-        folder,
-        data or load_data(settings),
-        place,
-        name=name,
-        tensorboard=tensorboard,
-        quiet=quiet,
-    )
-    if resume:
-        run.resume()
-    elif run.first:
-        checkpoints.clear(folder)
-    return run.go(stop_after, save_every, on_step)
+    with prepared(settings, folder, **options) as run:
+        return run.go(stop_after, save_every, on_step)
 
 
 # -- looking ----------------------------------------------------------------------------------------------------------
@@ -309,28 +338,3 @@ def look(
     """k-NN accuracy and rank, and the linear protocol's accuracy at its end and at its best, as columns of a row."""
     found = report(model, *data, PIPELINES[settings.pipeline], device, linear=linear, seed=settings.seed)
     return {"knn": found.knn, "rank": found.rank, "linear": found.linear_final, "linear_best": found.linear_best}
-
-
-def check(losses: Tensor, state: State) -> None:
-    """Raise :class:`Diverged` unless the epoch's losses so far and all weights are finite numbers."""
-    bad = (~losses.isfinite()).nonzero()
-    if len(bad):
-        at = (state.step - 1) // len(state.losses) * len(state.losses) + int(bad[0]) + 1
-        raise Diverged(f"the loss is {losses[bad[0]].item()} at step {at}; the last good checkpoint stays")
-    sizes = torch._foreach_norm([p.detach() for p in state.model.parameters()])
-    if not bool(torch.stack(sizes).isfinite().all()):
-        raise Diverged(f"a weight is no finite number after step {state.step}; the last good checkpoint stays")
-
-
-def write_result(folder: Path, settings: Settings, state: State) -> None:
-    """``result.json``: the settings, their hash, and a row for each epoch; it is there as soon as a run is finished."""
-    content = {
-        "settings": settings.as_json(),
-        "hash": settings.hash(),
-        "seed": settings.seed,
-        "seconds": round(state.seconds, 3),
-        "device": device_name(state.losses.device),
-        "torch": torch.__version__,
-        "rows": state.rows,
-    }
-    checkpoints.write_bytes(folder / RESULT, (json.dumps(content, indent=2) + "\n").encode())
