@@ -22,7 +22,7 @@ def test_a_course_has_a_row_a_look_and_a_column_a_seed(monkeypatch: pytest.Monke
     monkeypatch.setattr(live.datasets, "load", lambda name, split: few[split])
     found = live.course("SimCLR", (0, 1), 2, 1)
     assert found.epochs == (0, 1, 2)
-    assert found.knn.shape == found.rank.shape == found.likeness.shape == (3, 2)
+    assert found.knn.shape == found.rank.shape == found.likeness.shape == found.span.shape == (3, 2)
     assert bool(found.loss[0].isnan().all())
     assert bool(found.loss[1:].isfinite().all())
     assert found.embeddings.shape[:2] == found.features.shape[:2] == found.known.shape[:2] == (3, 256)
@@ -40,11 +40,17 @@ def test_courses_that_can_not_be_are_refused() -> None:
 
 
 def test_the_spoiled_runs_differ_from_byol_in_what_their_names_say() -> None:
-    byol, bare, through = (live.settings_of(name, 0, 1) for name in list(live.RUNS)[1:])
+    byol, bare, through = (live.settings_of(name, 0, 1) for name in live.COMPARED[1:])
     assert replace(bare, networks=byol.networks) == byol
     assert (bare.networks.predictor, bare.networks.target) == (0, "ema")
     assert (through.networks.target, through.numbers) == (None, {"stop_gradient": False})
     assert through.networks.predictor == byol.networks.predictor
+
+
+def test_the_runs_on_weights_differ_in_their_loss_alone() -> None:
+    simclr, *others = (live.settings_of(name, 0, 1) for name in ("SimCLR", *live.UNIFORM))
+    assert {other.objective for other in others} == {"triplet", "simple", "quadratic"}
+    assert all(replace(other, objective="info_nce", numbers=simclr.numbers) == simclr for other in others)
 
 
 def test_likeness_is_the_mean_cosine_of_two_images() -> None:

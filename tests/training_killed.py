@@ -36,7 +36,7 @@ CHANGES = (
     "noise=0.01",
     "evaluate=4",
 )
-OPTIMIZERS = {"sgd": (), "adam": ("optimizer=adam", "rate=0.001")}
+OPTIMIZERS = {"sgd": ("optimizer=sgd", "rate=0.1", "decay=0.0004"), "adam": ("rate=0.001",)}
 SETTINGS = run_of("digits-byol", seed=1, epochs=16, changes=(*CHANGES, *OPTIMIZERS[sys.argv[3]])).settings
 
 

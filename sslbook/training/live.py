@@ -24,16 +24,19 @@ from sslbook.training.settings import Settings
 from sslbook.training.siamese import Siamese, build
 from sslbook.training.trainer import train
 
-SMALL = ("schedule=constant", "evaluate=0")
-SIMCLR = ("rate=0.005", *SMALL)
-BYOL = ("optimizer=adam", "rate=0.002", "decay=0", "batch=64", "ema=0.9", *SMALL)
+STEADY = ("schedule=constant", "evaluate=0")
 RUNS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "SimCLR": ("digits-simclr-nce", SIMCLR),
-    "BYOL": ("digits-byol", BYOL),
-    "BYOL, no predictor": ("digits-byol", (*BYOL, "networks.predictor=0")),
-    "BYOL, no EMA, no stop-gradient": ("digits-byol", (*BYOL, "networks.target=none", "numbers.stop_gradient=false")),
+    "SimCLR": ("digits-simclr-nce", STEADY),
+    "BYOL": ("digits-byol", STEADY),
+    "BYOL, no predictor": ("digits-byol", (*STEADY, "networks.predictor=0")),
+    "BYOL, no EMA, no stop-gradient": ("digits-byol", (*STEADY, "networks.target=none", "numbers.stop_gradient=false")),
+    "soft triplet": ("digits-simclr-nce", (*STEADY, "objective=triplet")),
+    "simple": ("digits-simclr-nce", (*STEADY, "objective=simple")),
+    "quadratic": ("digits-simclr-nce", (*STEADY, "objective=quadratic")),
 }
 """What the page trains: the preset that each begins with, and what is changed in it."""
+COMPARED, UNIFORM = tuple(RUNS)[:4], tuple(RUNS)[4:]
+"""Runs that differ in how they avoid collapse, and runs that differ from SimCLR in whom their loss pushes away."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,7 @@ class Course:
     """Runs of one kind, a column a seed, a row a look: after so many ``epochs``, the first before training.
 
     loss: the last epoch's mean, of nothing before the first.  knn: accuracy in [0, 1].  rank: of the test images' representations.
-    likeness: mean cosine of two different test images' embeddings.  embeddings, features: ``(looks, N, D)`` and ``(looks, N, F)``
+    likeness: mean cosine of two different test images' embeddings.  span: effective rank of these embeddings.  embeddings, features: ``(looks, N, D)`` and ``(looks, N, F)``
     of the test images, by the first seed's network; known: ``(looks, M, F)``, of the training images.
     """
 
@@ -50,6 +53,7 @@ class Course:
     knn: Tensor
     rank: Tensor
     likeness: Tensor
+    span: Tensor
     embeddings: Tensor
     features: Tensor
     known: Tensor
@@ -74,8 +78,8 @@ def course(name: str, seeds: Sequence[int], epochs: int, every: int) -> Course:
     looks = tuple(range(0, epochs + 1, every))
     # One epoch more than is made, or the linear protocol would run at the end.
     found = [_one(settings_of(name, seed, epochs + 1), looks) for seed in seeds]
-    table = torch.tensor([[row[:4] for row in rows] for rows in found], dtype=torch.float64).permute(2, 1, 0)
-    pictures = [torch.stack([row[place] for row in found[0]]) for place in (4, 5, 6)]
+    table = torch.tensor([[row[:5] for row in rows] for rows in found], dtype=torch.float64).permute(2, 1, 0)
+    pictures = [torch.stack([row[place] for row in found[0]]) for place in (5, 6, 7)]
     return Course(looks, *table, *pictures)
 
 
@@ -94,14 +98,15 @@ def _one(settings: Settings, looks: Sequence[int]) -> list[tuple[Any, ...]]:
 
 @torch.no_grad()
 def look(model: Siamese, settings: Settings, known: Dataset, asked: Dataset) -> tuple[Any, ...]:
-    """k-NN accuracy, effective rank, likeness; embeddings and representations of ``asked``, representations of ``known``."""
+    """k-NN accuracy, effective rank, likeness, span; embeddings and representations of ``asked``, representations of ``known``."""
     pipeline, mode = PIPELINES[settings.pipeline], model.training
     model.eval()
     ours, theirs = (model.features(plain(part.pixels, pipeline)) for part in (asked, known))
     embeddings = F.normalize(model.projector(ours), dim=1)
     model.train(mode)
     accuracy = knn(theirs, known.labels, ours, asked.labels)
-    return accuracy, effective_rank(ours).item(), likeness(embeddings), embeddings, ours, theirs
+    spans = (likeness(embeddings), effective_rank(embeddings).item())
+    return accuracy, effective_rank(ours).item(), *spans, embeddings, ours, theirs
 
 
 def likeness(units: Tensor) -> float:

@@ -56,7 +56,7 @@ DIGITS = Settings(
     pipeline="digits",
     networks=Networks(width=8, projector_hidden=64, projector_out=32, channels=1),
     numbers={"tau": 0.5},
-    rate=1e-3,
+    rate=5e-3,
     schedule="cosine",
     batch=128,
     epochs=20,
@@ -152,7 +152,8 @@ def _all() -> Iterator[tuple[str, str, Settings]]:
     yield (
         "digits-byol",
         "BYOL on scikit-learn's digits, with a small network, in a minute",
-        replace(_byol(DIGITS, rate=0.1), ema=0.97),
+        # Adam, because the released SGD at a rate of 0.1 ended with an effective rank of 1.4, and k-NN at 34 %.
+        replace(_byol(DIGITS, rate=2e-3), optimizer="adam", decay=0.0, batch=64, ema=0.97),
     )
     yield (
         "cifar10-small",
