@@ -44,8 +44,9 @@ class Course:
     """Runs of one kind, a column a seed, a row a look: after so many ``epochs``, the first before training.
 
     loss: the last epoch's mean, of nothing before the first.  knn: accuracy in [0, 1].  rank: of the test images' representations.
-    likeness: mean cosine of two different test images' embeddings.  span: effective rank of these embeddings.  embeddings, features: ``(looks, N, D)`` and ``(looks, N, F)``
-    of the test images, by the first seed's network; known: ``(looks, M, F)``, of the training images.
+    likeness: mean cosine of two different test images' embeddings; span: effective rank of these embeddings.
+    embeddings, features: ``(looks, N, D)`` and ``(looks, N, F)`` of the test images, by the first seed's network; known:
+    ``(looks, M, F)``, of the training images.
     """
 
     epochs: tuple[int, ...]
