@@ -147,7 +147,7 @@ def test_the_records_block() -> None:
     assert lines[0].split() == ["k-NN", "linear", "rank"]
     assert lines[1].split() == ["InfoNCE", "39.0±1.4", "41.0±0.0", "11.0"]
     np.testing.assert_array_equal(recorded.curve(values, "info_nce", "knn"), [[0.2, 0.2], [0.38, np.nan]])
-    assert set(recorded.LABELS) == set(recorded.RUNS)
+    assert set(recorded.LABELS) == set(recorded.RUNS | recorded.WEIGHTS)
 
 
 # -- exercises --------------------------------------------------------------------------------------------------------

@@ -46,7 +46,8 @@ def test_modes_are_those_of_the_matrix(views: torch.Tensor) -> None:
         share = (vectors[:, -3:].T @ weight).square().sum() / weight.square().sum()
         torch.testing.assert_close(found.values[i], values.flip(0)[:3], rtol=1e-8, atol=0)
         torch.testing.assert_close(found.share[i], share, rtol=1e-6, atol=1e-12)
-        assert float(found.trace[i]) == pytest.approx(float(matrix.trace()), rel=0.1)  # 400 random signs
+        off = abs(float(found.trace[i] / matrix.trace()) - 1)
+        assert off < 4 * float(found.error[i]) < 0.2  # 400 random signs
         seen = float(weight @ matrix @ weight / weight.square().sum()) / float(matrix.trace()) * len(weight)
         assert float(found.gain[i]) == pytest.approx(seen, rel=0.1)
     assert float(found.residual.max()) < 1e-6

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
+from torch.nn.functional import normalize
 
 from sslbook.book.records import RECORDERS, plain
+from sslbook.representations import effective_rank
 from sslbook.training import recorded
+from sslbook.training.augment import plain as plain_images
 from sslbook.training.presets import presets
-from sslbook.training.recorded import RUNS, SMALL, settings_of
+from sslbook.training.recorded import RUNS, SMALL, WEIGHTS, settings_of
+from sslbook.training.siamese import build
 
 DIGITS = (
     "dataset=digits",
@@ -29,6 +34,7 @@ DIGITS = (
 
 def test_the_record_can_be_made() -> None:
     assert RECORDERS["training-cifar10"] == "sslbook.training.recorded:cifar10_values"
+    assert RECORDERS["training-weights"] == "sslbook.training.recorded:weight_values"
 
 
 def test_what_is_compared_differs_in_what_its_name_says() -> None:
@@ -42,6 +48,26 @@ def test_what_is_compared_differs_in_what_its_name_says() -> None:
     assert (through.networks.target, through.numbers) == (None, {"stop_gradient": False})
 
 
+def test_what_pushes_away_differs_in_the_loss_alone() -> None:
+    info_nce, *others = (settings_of(name, 0) for name in WEIGHTS)
+    for other in others:
+        assert other.objective != info_nce.objective
+        assert replace(other, objective="info_nce", numbers=info_nce.numbers) == info_nce
+
+
+def test_span_is_the_effective_rank_of_the_embeddings() -> None:
+    values = plain(recorded.cifar10_values([3], changes=DIGITS, names=("simple",), workers=1, device="cpu"))
+    settings, images = settings_of("simple", 3, DIGITS), recorded.datasets.load("digits", "test")
+    model = build(settings.networks, 3)
+    shares = recorded.axes(model, images, recorded.PIPELINES["digits"], "cpu")
+    embeddings = normalize(
+        model.projector(model.features(plain_images(images.pixels, recorded.PIPELINES["digits"]))), dim=1
+    )
+    found = recorded.span({"last": {"simple": {"axes": [shares]}}}, "simple")
+    assert found[0] == pytest.approx(float(effective_rank(embeddings.detach())), rel=1e-5)
+    assert sum(values["last"]["simple"]["axes"][0]) == pytest.approx(1, abs=1e-3)
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 def test_curves_last_numbers_and_pictures(workers: int) -> None:
     names = ("info_nce", "exact", "byol") if workers == 1 else ("info_nce",)
@@ -52,7 +78,7 @@ def test_curves_last_numbers_and_pictures(workers: int) -> None:
     for curves in values["runs"].values():
         assert curves["loss"][0] == [None, None]
         assert all(len(row) == 2 and None not in row for row in curves["knn"])
-    assert set(values["last"]["info_nce"]) == {"knn", "linear", "linear_best", "rank", "seconds"}
+    assert set(values["last"]["info_nce"]) == {"knn", "linear", "linear_best", "rank", "axes", "seconds"}
     shown = values["pictures"]["info_nce"]
     assert len(shown["filters"]) == 2
     assert len(shown["queries"]) == len(shown["neighbours"]) == 10

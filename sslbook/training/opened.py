@@ -34,7 +34,8 @@ KINDS = (nn.Linear, nn.Conv2d)
 class Modes:
     r"""A row a layer, in the order of the network.
 
-    sizes: weights.  values: the leading eigenvalues ``(L, k)``.  trace ``(L,)``: these, and an estimate of the others' sum.
+    sizes: weights.  values: the leading eigenvalues ``(L, k)``.  trace ``(L,)``: these, and an estimate of the others' sum;
+    error ``(L,)``: its standard error, relative.
     residual ``(L,)``: the largest :math:`\|\mathrm{OP} v - \lambda v\| / \lambda` of the eigenpairs.
     share ``(L,)``: of :math:`\|\operatorname{vec}(W)\|^2` within the leading eigenvectors; a random weight has ``k / sizes`` there.
     gain ``(L,)``: :math:`w^\top \mathrm{OP}\, w / \|w\|^2` of :math:`w = \operatorname{vec}(W)`, over the mean eigenvalue; a random
@@ -45,6 +46,7 @@ class Modes:
     sizes: Tensor
     values: Tensor
     trace: Tensor
+    error: Tensor
     residual: Tensor
     share: Tensor
     gain: Tensor
@@ -81,13 +83,17 @@ def modes(
         weight = vec(operator.opened.weight).double()
         draw = torch.Generator().manual_seed(len(rows))
         signs = torch.randint(0, 2, (operator.shape[0], probes), generator=draw).to(operator.dtype) * 2 - 1
-        beside = signs - found.vectors @ (found.vectors.T @ signs)  # what is left is small, and so is its spread
-        trace = found.values.double().sum() + (beside * operator.matmat(beside)).sum().double() / probes
+        beside = signs - found.vectors @ (found.vectors.T @ signs)
+        rest = (beside * operator.matmat(beside)).sum(0).double()
+        trace = found.values.double().sum() + rest.mean()
+        error = rest.std() / probes**0.5 / trace
         length = weight.square().sum()
         share = (found.vectors.double().T @ weight).square().sum() / length
         seen = weight @ operator.matvec(weight.to(operator.dtype)).double() / length
         gain = seen * operator.shape[0] / trace
-        rows.append((operator.shape[0], found.values.double(), trace, found.residuals.max().double(), share, gain))
+        rows.append(
+            (operator.shape[0], found.values.double(), trace, error, found.residuals.max().double(), share, gain)
+        )
     sizes, *columns = zip(*rows, strict=True)
     stacked = (torch.stack(part) for part in columns)
     return Modes(chosen, torch.tensor(sizes), *stacked)
@@ -97,7 +103,7 @@ def modes(
 
 EPOCHS = (0, 2, 10)
 IMAGES, VIEWS, LEADING = 24, 4, 8
-MEASURED = ("values", "trace", "residual", "share", "gain")
+MEASURED = ("values", "trace", "error", "residual", "share", "gain")
 
 
 def operator_values(

@@ -1,6 +1,7 @@
-"""The chapter's recorded run: every objective on 5,000 real images, with a small network, on a processor.
+"""The chapter's recorded runs: every objective on 5,000 real images, with a small network, on a processor.
 
-``sslbook record training-cifar10 --seeds 1 2 3`` makes it again: a run per core, three quarters of an hour on two.
+``sslbook record training-cifar10 --seeds 1 2 3`` makes them again: a run per core, three quarters of an hour on two, and
+``sslbook record training-weights --seeds 1 2 3`` those that differ in whom they push away: half an hour.
 """
 
 from __future__ import annotations
@@ -20,9 +21,11 @@ from sslbook.datasets import Dataset
 from sslbook.processes import cores, processes
 from sslbook.training.augment import PIPELINES
 from sslbook.training.evaluate import embed, report
+from sslbook.training.pipelines import Pipeline
 from sslbook.training.presets import presets
 from sslbook.training.resources import SUBSET_SEED, load_data
 from sslbook.training.settings import Settings, with_changes
+from sslbook.training.siamese import Siamese
 from sslbook.training.trainer import Result, train
 
 SMALL = ("subset=5000", "networks.width=16", "epochs=10", "probes=10", "evaluate=2", "shuffle=true", "drop_last=true")
@@ -45,6 +48,15 @@ RUNS: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
 }
 """What is compared: the preset that each begins with, and what is changed in it."""
+WEIGHTS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "info_nce": RUNS["info_nce"],
+    "exact": RUNS["exact"],
+    "exact, clean": (SIMCLR, (*SLOWER, "objective=exact", "numbers.weights=clean")),
+    "soft triplet": (SIMCLR, (*SLOWER, "objective=triplet")),
+    "simple": (SIMCLR, (*SLOWER, "objective=simple")),
+    "quadratic": (SIMCLR, (*SLOWER, "objective=quadratic")),
+}
+"""The same, for losses that differ in how hard they push against which negatives."""
 LOOKS = 2000
 """Test images that the curves are measured on; the last numbers are measured on all."""
 QUERIES, NEIGHBOURS = 10, 6
@@ -54,8 +66,8 @@ CURVES = ("loss", "knn", "rank")
 
 
 def settings_of(name: str, seed: int, changes: Sequence[str] = SMALL) -> Settings:
-    """The settings of one of :data:`RUNS`, made small."""
-    preset, more = RUNS[name]
+    """The settings of one of :data:`RUNS` or :data:`WEIGHTS`, made small."""
+    preset, more = (RUNS | WEIGHTS)[name]
     return replace(with_changes(presets()[preset].settings, [*more, *changes]), seed=seed)
 
 
@@ -99,6 +111,13 @@ def cifar10_values(
     return values
 
 
+def weight_values(
+    seeds: Sequence[int], *, changes: Sequence[str] = SMALL, workers: int | None = None
+) -> dict[str, Any]:
+    """The same for :data:`WEIGHTS`."""
+    return cifar10_values(seeds, changes=changes, names=tuple(WEIGHTS), workers=workers)
+
+
 def one(name: str, seed: int, changes: Sequence[str], pictured: bool, device: str) -> dict[str, Any]:
     """One run in a folder that goes away: its curves, its last numbers on all test images, and its pictures."""
     settings = settings_of(name, seed, changes)
@@ -106,7 +125,8 @@ def one(name: str, seed: int, changes: Sequence[str], pictured: bool, device: st
     few = datasets.subset(asked, min(LOOKS, len(asked.pixels)), SUBSET_SEED)
     with tempfile.TemporaryDirectory() as folder:
         result = train(settings, Path(folder), data=(known, few), device=device, quiet=True, name=name)
-    last = report(result.model, known, asked, PIPELINES[settings.pipeline], device, linear=True, seed=seed)
+    pipeline = PIPELINES[settings.pipeline]
+    last = report(result.model, known, asked, pipeline, device, linear=True, seed=seed)
     values: dict[str, Any] = {m: [row.get(m) for row in result.rows] for m in CURVES}
     values = {m: [None if v is None else round(v, 4) for v in column] for m, column in values.items()}
     values["epochs"] = [row["epoch"] for row in result.rows]
@@ -115,11 +135,22 @@ def one(name: str, seed: int, changes: Sequence[str], pictured: bool, device: st
         "linear": last.linear_final,
         "linear_best": last.linear_best,
         "rank": round(last.rank, 3),
+        "axes": [round(share, 5) for share in axes(result.model, few, pipeline, device)],
         "seconds": round(result.rows[-1]["seconds"], 1),
     }
     if pictured:
         values["pictures"] = pictures(result, known, asked, device)
     return values
+
+
+def axes(model: Siamese, images: Dataset, pipeline: Pipeline, device: str) -> list[float]:
+    """Shares of the variance of the normalised embeddings along their principal axes, the largest first: what the loss has used."""
+    model.eval()
+    embeddings = F.normalize(
+        embed(lambda x: model.projector(model.features(x)), images, pipeline, device), dim=1
+    ).double()
+    variances = torch.linalg.svdvals(embeddings - embeddings.mean(0)).square()
+    return list((variances / variances.sum()).tolist())
 
 
 def pictures(result: Result, known: Dataset, asked: Dataset, device: str) -> dict[str, Any]:
@@ -150,6 +181,10 @@ def pictures(result: Result, known: Dataset, asked: Dataset, device: str) -> dic
 LABELS = {
     "info_nce": "InfoNCE",
     "exact": "exact",
+    "exact, clean": "exact, clean",
+    "soft triplet": "soft triplet",
+    "simple": "simple",
+    "quadratic": "quadratic",
     "exact, noise": "exact, noise",
     "beta -0.5": "β = −0.5",
     "beta 0.2": "β = +0.2",
@@ -157,7 +192,7 @@ LABELS = {
     "byol, no EMA": "no EMA",
     "byol, no EMA, no stop-gradient": "no stop-gradient",
 }
-"""Short names of :data:`RUNS`."""
+"""Short names of the runs."""
 
 
 def curve(values: Mapping[str, Any], name: str, measure: str) -> np.ndarray:
@@ -168,6 +203,12 @@ def curve(values: Mapping[str, Any], name: str, measure: str) -> np.ndarray:
 def last(values: Mapping[str, Any], name: str, measure: str) -> np.ndarray:
     """knn, linear, linear_best, rank or seconds at the end, a number a seed, on all test images."""
     return np.array(values["last"][name][measure], dtype=float)
+
+
+def span(values: Mapping[str, Any], name: str) -> np.ndarray:
+    """Effective rank of the embeddings at the end, the exponential of the entropy of their axes' shares; a number a seed."""
+    shares = last(values, name, "axes")
+    return np.exp(-np.sum(shares * np.log(np.where(shares > 0, shares, 1)), axis=1))
 
 
 def block(values: Mapping[str, Any]) -> str:
