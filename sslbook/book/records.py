@@ -34,8 +34,8 @@ RECORDERS: dict[str, str] = {
     "modulation-filters": "sslbook.modulation.recorded:filter_values",
     "modulation-tables": "sslbook.modulation.recorded:table_values",
     "training-cifar10": "sslbook.training.recorded:cifar10_values",
-    "training-weights": "sslbook.training.recorded:weight_values",
     "training-operator": "sslbook.training.opened:operator_values",
+    "training-weights": "sslbook.training.recorded:weight_values",
 }
 """What makes each record: ``module:function``, called with the seeds. Names, so that the book loads no experiments."""
 

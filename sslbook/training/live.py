@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -30,13 +30,20 @@ RUNS: dict[str, tuple[str, tuple[str, ...]]] = {
     "BYOL": ("digits-byol", STEADY),
     "BYOL, no predictor": ("digits-byol", (*STEADY, "networks.predictor=0")),
     "BYOL, no EMA, no stop-gradient": ("digits-byol", (*STEADY, "networks.target=none", "numbers.stop_gradient=false")),
-    "soft triplet": ("digits-simclr-nce", (*STEADY, "objective=triplet")),
-    "simple": ("digits-simclr-nce", (*STEADY, "objective=simple")),
-    "quadratic": ("digits-simclr-nce", (*STEADY, "objective=quadratic")),
 }
 """What the page trains: the preset that each begins with, and what is changed in it."""
-COMPARED, UNIFORM = tuple(RUNS)[:4], tuple(RUNS)[4:]
-"""Runs that differ in how they avoid collapse, and runs that differ from SimCLR in whom their loss pushes away."""
+
+
+class Look(NamedTuple):
+    """What is seen of a network on test images: see :class:`Course`."""
+
+    knn: float
+    rank: float
+    likeness: float
+    span: float
+    embeddings: Tensor
+    features: Tensor
+    known: Tensor
 
 
 @dataclass(frozen=True)
@@ -79,35 +86,41 @@ def course(name: str, seeds: Sequence[int], epochs: int, every: int) -> Course:
     looks = tuple(range(0, epochs + 1, every))
     # One epoch more than is made, or the linear protocol would run at the end.
     found = [_one(settings_of(name, seed, epochs + 1), looks) for seed in seeds]
-    table = torch.tensor([[row[:5] for row in rows] for rows in found], dtype=torch.float64).permute(2, 1, 0)
-    pictures = [torch.stack([row[place] for row in found[0]]) for place in (5, 6, 7)]
-    return Course(looks, *table, *pictures)
+    loss = torch.tensor([[loss for loss, _ in rows] for rows in found], dtype=torch.float64).T
+    numbers = {
+        name: torch.tensor([[getattr(seen, name) for _, seen in rows] for rows in found], dtype=torch.float64).T
+        for name in ("knn", "rank", "likeness", "span")
+    }
+    pictures = {
+        name: torch.stack([getattr(seen, name) for _, seen in found[0]]) for name in ("embeddings", "features", "known")
+    }
+    return Course(looks, loss, **numbers, **pictures)
 
 
-def _one(settings: Settings, looks: Sequence[int]) -> list[tuple[Any, ...]]:
+def _one(settings: Settings, looks: Sequence[int]) -> list[tuple[float, Look]]:
     known, asked = (datasets.load(settings.dataset, split) for split in ("train", "test"))
-    rows = [(float("nan"), *look(build(settings.networks, settings.seed), settings, known, asked))]
+    rows = [(float("nan"), look(build(settings.networks, settings.seed), settings, known, asked))]
     steps = steps_per_epoch(settings, len(known))
     with tempfile.TemporaryDirectory() as folder:
         for epoch in looks[1:]:
             stopped = train(
                 settings, Path(folder), stop_after=epoch * steps, data=(known, asked), device="cpu", quiet=True
             )
-            rows.append((stopped.rows[-1]["loss"], *look(stopped.model, settings, known, asked)))
+            rows.append((stopped.rows[-1]["loss"], look(stopped.model, settings, known, asked)))
     return rows
 
 
 @torch.no_grad()
-def look(model: Siamese, settings: Settings, known: Dataset, asked: Dataset) -> tuple[Any, ...]:
-    """k-NN accuracy, effective rank, likeness, span; embeddings and representations of ``asked``, representations of ``known``."""
+def look(model: Siamese, settings: Settings, known: Dataset, asked: Dataset) -> Look:
+    """The model as it is now, in evaluation mode; its own mode is put back."""
     pipeline, mode = PIPELINES[settings.pipeline], model.training
     model.eval()
     ours, theirs = (model.features(plain(part.pixels, pipeline)) for part in (asked, known))
     embeddings = F.normalize(model.projector(ours), dim=1)
     model.train(mode)
     accuracy = knn(theirs, known.labels, ours, asked.labels)
-    spans = (likeness(embeddings), effective_rank(embeddings).item())
-    return accuracy, effective_rank(ours).item(), *spans, embeddings, ours, theirs
+    rank, span = effective_rank(ours).item(), effective_rank(embeddings).item()
+    return Look(accuracy, rank, likeness(embeddings), span, embeddings, ours, theirs)
 
 
 def likeness(units: Tensor) -> float:
