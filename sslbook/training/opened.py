@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from sslbook.connection import vec
 from sslbook.datasets import Dataset
 from sslbook.operators import covariance_operator
-from sslbook.processes import cores, processes
+from sslbook.processes import cores
 from sslbook.training.augment import PIPELINES, apply, draws
-from sslbook.training.recorded import SMALL, settings_of
+from sslbook.training.recorded import SMALL, each, settings_of
 from sslbook.training.resources import load_data
 from sslbook.training.rules import steps_per_epoch
 from sslbook.training.siamese import Siamese, build
@@ -119,11 +119,7 @@ def operator_values(
     On test images, which the network has not seen.  Raises FileNotFoundError without the data.
     """
     jobs = [(seed, tuple(changes), tuple(epochs), images) for seed in seeds]
-    if (workers or cores()) > 1:
-        with processes(workers or cores()) as pool:
-            found = [call.result() for call in [pool.submit(along, *job) for job in jobs]]
-    else:
-        found = [along(*job) for job in jobs]
+    found = each(along, jobs, workers or cores())
     first = found[0][0]
     return {
         "axes": "measure[seed][epoch][layer]; values with one axis more, of modes",

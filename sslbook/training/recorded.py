@@ -7,10 +7,10 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -27,6 +27,8 @@ from sslbook.training.resources import SUBSET_SEED, load_data
 from sslbook.training.settings import Settings, with_changes
 from sslbook.training.siamese import Siamese
 from sslbook.training.trainer import Result, train
+
+Found = TypeVar("Found")
 
 SMALL = ("subset=5000", "networks.width=16", "epochs=10", "probes=10", "evaluate=2", "shuffle=true", "drop_last=true")
 SLOWER = ("rate=0.001", "schedule=constant")
@@ -85,11 +87,7 @@ def cifar10_values(
         (name, seed, tuple(changes), name in PICTURED and seed == seeds[0], device) for name in names for seed in seeds
     ]
     load_data(settings_of(names[0], seeds[0], changes))  # says at once if there is no data
-    if device == "cpu" and (workers or cores()) > 1:
-        with processes(workers or cores()) as pool:
-            found = [call.result() for call in [pool.submit(one, *job) for job in jobs]]
-    else:
-        found = [one(*job) for job in jobs]
+    found = each(one, jobs, (workers or cores()) if device == "cpu" else 1)
     by_job = {(name, seed): values for (name, seed, *_), values in zip(jobs, found, strict=True)}
     base = settings_of(names[0], seeds[0], changes)
     values: dict[str, Any] = {
@@ -109,6 +107,14 @@ def cifar10_values(
         if "pictures" in mine[0]:
             values["pictures"][name] = mine[0]["pictures"]
     return values
+
+
+def each(function: Callable[..., Found], jobs: Sequence[tuple[Any, ...]], workers: int) -> list[Found]:
+    """``function(*job)`` of all jobs, in their order; with more than one worker a process each, a job at a time."""
+    if workers == 1:
+        return [function(*job) for job in jobs]
+    with processes(workers) as pool:
+        return [call.result() for call in [pool.submit(function, *job) for job in jobs]]
 
 
 def weight_values(
