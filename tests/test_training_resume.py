@@ -52,7 +52,7 @@ def test_killed_twenty_times_and_still_the_same_bit_for_bit(tmp_path: Path, opti
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["killed"] == kills
-    assert found["steps"] == [48, 48]
+    assert found["steps"] == [72, 72]
     assert found["apart"] == 0.0
     assert found["broken"] > 1e-6  # without the optimiser's moments
 

@@ -8,6 +8,7 @@ in a step, in an evaluation, in the middle of writing a checkpoint.  The broken 
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import random
@@ -37,12 +38,21 @@ CHANGES = (
     "evaluate=4",
 )
 OPTIMIZERS = {"sgd": ("optimizer=sgd", "rate=0.1", "decay=0.0004"), "adam": ("rate=0.001",)}
-SETTINGS = run_of("digits-byol", seed=1, epochs=16, changes=(*CHANGES, *OPTIMIZERS[sys.argv[3]])).settings
+SETTINGS = run_of("digits-byol", seed=1, epochs=24, changes=(*CHANGES, *OPTIMIZERS[sys.argv[3]])).settings
 
 
 def attempt(folder: Path, data: tuple, after: int | None, random_part: random.Random) -> bool:
     """Run, and kill it some steps after it has begun (None: never); whether it came to its end."""
     read, write = os.pipe()
+    made = itertools.count(1)
+
+    def told(step: int) -> None:
+        os.write(write, b".")
+        if after is not None and next(made) > after:
+            time.sleep(
+                60
+            )  # the killer is late, on a busy machine: wait for it, or the run would end before its last kill
+
     child = os.fork()
     if child == 0:
         status = 1
@@ -55,7 +65,7 @@ def attempt(folder: Path, data: tuple, after: int | None, random_part: random.Ra
                 data=data,
                 save_every=1,
                 quiet=True,
-                on_step=lambda step: os.write(write, b"."),
+                on_step=told,
             )
             status = 0
         finally:
