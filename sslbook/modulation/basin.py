@@ -78,7 +78,12 @@ def winners(start: Tensor, b: Tensor, *, unit: bool, rate: float = 0.05, steps: 
     ``unit`` flow the result is divided by its length, which is the common rate :math:`\nu`; for the free one ``h`` shrinks
     with the largest component, and lengths are only divided out at the end.
     """
-    value, index = _ends(start, b, unit, rate, steps).max(-1)
+    return _dominant(_ends(start, b, unit, rate, steps))
+
+
+def _dominant(direction: Tensor) -> Tensor:
+    """The component that makes nearly all of a unit vector, -1 for none."""
+    value, index = direction.max(-1)
     return torch.where(value > 0.99, index, -1)
 
 
@@ -115,7 +120,7 @@ def basin_shares(d: int, c: float, b: float, count: int, seed: int) -> dict[str,
     plain = winners(start, shifts, unit=True)
     shifts[0] += c
     end = _ends(start, shifts, unit=True)
-    unit = torch.where(end.amax(-1) > 0.99, end.argmax(-1), -1)
+    unit = _dominant(end)
     free = winners(start, shifts, unit=False)
     first = blow_up_time(start, shifts).argmin(1)
     positive = (start > 0).any(1)
