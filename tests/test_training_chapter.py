@@ -11,7 +11,7 @@ import torch
 
 from sslbook import cli, losses
 from sslbook.book import check
-from sslbook.training import augment, live, owed, pillow, recorded, runs, schedules, shared
+from sslbook.training import augment, evaluate, live, owed, pillow, recorded, runs, schedules, shared
 from sslbook.training.presets import sheets
 
 # -- a run to watch ---------------------------------------------------------------------------------------------------
@@ -22,7 +22,7 @@ def test_a_course_has_a_row_a_look_and_a_column_a_seed(monkeypatch: pytest.Monke
     monkeypatch.setattr(live.datasets, "load", lambda name, split: few[split])
     found = live.course("SimCLR", (0, 1), 2, 1)
     assert found.epochs == (0, 1, 2)
-    assert found.knn.shape == found.rank.shape == found.likeness.shape == found.span.shape == (3, 2)
+    assert found.knn.shape == found.likeness.shape == (3, 2)
     assert bool(found.loss[0].isnan().all())
     assert bool(found.loss[1:].isfinite().all())
     assert found.embeddings.shape[:2] == found.features.shape[:2] == found.known.shape[:2] == (3, 256)
@@ -56,7 +56,7 @@ def test_likeness_is_the_mean_cosine_of_two_images() -> None:
 
 def test_nearest_come_first() -> None:
     known = torch.tensor([[1.0, 0.0], [0.0, 2.0], [5.0, 5.0]])
-    assert live.nearest(known, torch.tensor([[3.0, 1.0]]), 3).tolist() == [[0, 2, 1]]
+    assert evaluate.nearest(known, torch.tensor([[3.0, 1.0]]), 3).tolist() == [[0, 2, 1]]
 
 
 def test_a_resumed_run_is_the_same_and_one_without_momentum_is_not() -> None:

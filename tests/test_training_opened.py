@@ -6,6 +6,7 @@ import json
 
 import pytest
 import torch
+from training_cases import DIGITS
 
 from sslbook.book.records import RECORDERS, plain
 from sslbook.connection import vec
@@ -14,19 +15,7 @@ from sslbook.training import opened
 from sslbook.training.siamese import Networks, build
 
 SMALL = Networks(width=2, projector_hidden=6, projector_out=4, channels=1)
-DIGITS = (
-    "dataset=digits",
-    "pipeline=digits",
-    "networks.channels=1",
-    "networks.width=2",
-    "networks.projector_hidden=8",
-    "networks.projector_out=8",
-    "subset=128",
-    "batch=64",
-    "epochs=3",
-    "probes=3",
-    "evaluate=0",
-)
+SHORT = (*DIGITS, "epochs=3", "probes=3", "evaluate=0")
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +51,7 @@ def test_every_convolution_and_linear_layer_is_there() -> None:
 
 def test_the_record_can_be_made() -> None:
     assert RECORDERS["training-operator"] == "sslbook.training.opened:operator_values"
-    values = plain(opened.operator_values([1], changes=DIGITS, epochs=(0, 2), images=4, workers=1))
+    values = plain(opened.operator_values([1], changes=SHORT, epochs=(0, 2), images=4, workers=1))
     json.dumps(values, allow_nan=False)
     assert values["epochs"] == [0, 2]
     layers = len(values["names"])

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 from torch.nn.functional import normalize
+from training_cases import DIGITS
 
 from sslbook.book.records import RECORDERS, plain
 from sslbook.representations import effective_rank
@@ -16,20 +17,7 @@ from sslbook.training.presets import presets
 from sslbook.training.recorded import RUNS, SMALL, WEIGHTS, settings_of
 from sslbook.training.siamese import build
 
-DIGITS = (
-    "dataset=digits",
-    "pipeline=digits",
-    "networks.channels=1",
-    "networks.width=2",
-    "networks.projector_hidden=8",
-    "networks.projector_out=8",
-    "networks.predictor_hidden=8",
-    "subset=128",
-    "batch=64",
-    "epochs=2",
-    "evaluate=1",
-    "probes=2",
-)
+SHORT = (*DIGITS, "networks.predictor_hidden=8", "epochs=2", "evaluate=1", "probes=2")
 
 
 def test_the_record_can_be_made() -> None:
@@ -56,8 +44,8 @@ def test_what_pushes_away_differs_in_the_loss_alone() -> None:
 
 
 def test_span_is_the_effective_rank_of_the_embeddings() -> None:
-    values = plain(recorded.cifar10_values([3], changes=DIGITS, names=("simple",), workers=1, device="cpu"))
-    settings, images = settings_of("simple", 3, DIGITS), recorded.datasets.load("digits", "test")
+    values = plain(recorded.cifar10_values([3], changes=SHORT, names=("simple",), workers=1, device="cpu"))
+    settings, images = settings_of("simple", 3, SHORT), recorded.datasets.load("digits", "test")
     model = build(settings.networks, 3)
     shares = recorded.axes(model, images, recorded.PIPELINES["digits"], "cpu")
     embeddings = normalize(
@@ -71,7 +59,7 @@ def test_span_is_the_effective_rank_of_the_embeddings() -> None:
 @pytest.mark.parametrize("workers", [1, 2])
 def test_curves_last_numbers_and_pictures(workers: int) -> None:
     names = ("info_nce", "exact", "byol") if workers == 1 else ("info_nce",)
-    values = plain(recorded.cifar10_values([3, 4], changes=DIGITS, names=names, workers=workers, device="cpu"))
+    values = plain(recorded.cifar10_values([3, 4], changes=SHORT, names=names, workers=workers, device="cpu"))
     json.dumps(values, allow_nan=False)
     assert values["epochs"] == [0, 1, 2]
     assert set(values["runs"]) == set(names)
@@ -87,7 +75,7 @@ def test_curves_last_numbers_and_pictures(workers: int) -> None:
 
 
 def test_neighbours_are_named_by_their_places_in_the_whole_file() -> None:
-    values = recorded.cifar10_values([0], changes=DIGITS, names=("info_nce",), workers=1, device="cpu")
+    values = recorded.cifar10_values([0], changes=SHORT, names=("info_nce",), workers=1, device="cpu")
     whole = recorded.datasets.load("digits", "train")
     shown = values["pictures"]["info_nce"]
     labels = [[int(whole.labels[i]) for i in row] for row in shown["neighbours"]]

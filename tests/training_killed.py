@@ -49,9 +49,8 @@ def attempt(folder: Path, data: tuple, after: int | None, random_part: random.Ra
     def told(step: int) -> None:
         os.write(write, b".")
         if after is not None and next(made) > after:
-            time.sleep(
-                60
-            )  # the killer is late, on a busy machine: wait for it, or the run would end before its last kill
+            # The killer is late, on a busy machine: wait for it, or the run would end before its last kill.
+            time.sleep(60)
 
     child = os.fork()
     if child == 0:

@@ -96,6 +96,12 @@ def embed(
 
 
 @torch.no_grad()
+def nearest(known: Tensor, asked: Tensor, count: int) -> Tensor:
+    """The ``count`` rows of ``known (M, F)`` with the largest cosine to each of ``asked (N, F)``, nearest first: ``(N, count)``."""
+    return (F.normalize(asked, dim=1) @ F.normalize(known, dim=1).T).topk(count, dim=1).indices
+
+
+@torch.no_grad()
 def knn(train: Tensor, labels: Tensor, test: Tensor, truth: Tensor, *, k: int = 200, tau: float = 0.1) -> float:
     r"""Accuracy in [0, 1] of the weighted vote of the ``k`` nearest neighbours (Wu et al. 2018, Section 3.4).
 

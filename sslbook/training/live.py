@@ -14,7 +14,6 @@ from torch.nn import functional as F
 
 from sslbook import datasets
 from sslbook.datasets import Dataset
-from sslbook.representations import effective_rank
 from sslbook.training import checkpoints
 from sslbook.training.augment import PIPELINES, plain
 from sslbook.training.evaluate import knn
@@ -38,9 +37,7 @@ class Look(NamedTuple):
     """What is seen of a network on test images: see :class:`Course`."""
 
     knn: float
-    rank: float
     likeness: float
-    span: float
     embeddings: Tensor
     features: Tensor
     known: Tensor
@@ -50,8 +47,8 @@ class Look(NamedTuple):
 class Course:
     """Runs of one kind, a column a seed, a row a look: after so many ``epochs``, the first before training.
 
-    loss: the last epoch's mean, of nothing before the first.  knn: accuracy in [0, 1].  rank: of the test images' representations.
-    likeness: mean cosine of two different test images' embeddings; span: effective rank of these embeddings.
+    loss: the last epoch's mean, of nothing before the first.  knn: accuracy in [0, 1].
+    likeness: mean cosine of two different test images' embeddings.
     embeddings, features: ``(looks, N, D)`` and ``(looks, N, F)`` of the test images, by the first seed's network; known:
     ``(looks, M, F)``, of the training images.
     """
@@ -59,9 +56,7 @@ class Course:
     epochs: tuple[int, ...]
     loss: Tensor
     knn: Tensor
-    rank: Tensor
     likeness: Tensor
-    span: Tensor
     embeddings: Tensor
     features: Tensor
     known: Tensor
@@ -89,7 +84,7 @@ def course(name: str, seeds: Sequence[int], epochs: int, every: int) -> Course:
     loss = torch.tensor([[loss for loss, _ in rows] for rows in found], dtype=torch.float64).T
     numbers = {
         name: torch.tensor([[getattr(seen, name) for _, seen in rows] for rows in found], dtype=torch.float64).T
-        for name in ("knn", "rank", "likeness", "span")
+        for name in ("knn", "likeness")
     }
     pictures = {
         name: torch.stack([getattr(seen, name) for _, seen in found[0]]) for name in ("embeddings", "features", "known")
@@ -119,19 +114,13 @@ def look(model: Siamese, settings: Settings, known: Dataset, asked: Dataset) -> 
     embeddings = F.normalize(model.projector(ours), dim=1)
     model.train(mode)
     accuracy = knn(theirs, known.labels, ours, asked.labels)
-    rank, span = effective_rank(ours).item(), effective_rank(embeddings).item()
-    return Look(accuracy, rank, likeness(embeddings), span, embeddings, ours, theirs)
+    return Look(accuracy, likeness(embeddings), embeddings, ours, theirs)
 
 
 def likeness(units: Tensor) -> float:
     """Mean cosine of two different rows of unit vectors ``(N, D)``: 1 where all are one."""
     count = len(units)
     return (float(units.double().sum(0).square().sum()) - count) / (count * (count - 1))
-
-
-def nearest(known: Tensor, asked: Tensor, count: int) -> Tensor:
-    """The ``count`` rows of ``known (M, F)`` with the largest cosine to each of ``asked (N, F)``, nearest first: ``(N, count)``."""
-    return (F.normalize(asked, dim=1) @ F.normalize(known, dim=1).T).topk(count, dim=1).indices
 
 
 def resumed_apart(seed: int) -> dict[str, float]:

@@ -14,13 +14,14 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from scipy.special import entr
 from torch.nn import functional as F
 
 from sslbook import datasets
 from sslbook.datasets import Dataset
 from sslbook.processes import cores, processes
 from sslbook.training.augment import PIPELINES
-from sslbook.training.evaluate import embed, report
+from sslbook.training.evaluate import embed, nearest, report
 from sslbook.training.pipelines import Pipeline
 from sslbook.training.presets import presets
 from sslbook.training.resources import SUBSET_SEED, load_data
@@ -168,8 +169,8 @@ def pictures(result: Result, known: Dataset, asked: Dataset, device: str) -> dic
     pipeline = PIPELINES[settings.pipeline]
     first = [int((asked.labels == label).nonzero()[0]) for label in range(min(QUERIES, asked.classes))]
     queries = replace(asked, pixels=asked.pixels[first], labels=asked.labels[first])
-    near, far = (F.normalize(embed(model.features, part, pipeline, device), dim=1) for part in (queries, known))
-    nearest = (near @ far.T).topk(NEIGHBOURS, dim=1).indices.cpu()
+    near, far = (embed(model.features, part, pipeline, device) for part in (queries, known))
+    kin = nearest(far, near, NEIGHBOURS).cpu()
     whole = len(datasets.load(settings.dataset, settings.split).pixels)
     place = datasets.choose(whole, settings.subset, SUBSET_SEED)
     kernel = next(weights for weights in model.encoder.parameters() if weights.ndim == 4)
@@ -177,8 +178,8 @@ def pictures(result: Result, known: Dataset, asked: Dataset, device: str) -> dic
         "filters": [[[[round(v, 3) for v in row] for row in c] for c in f] for f in kernel.detach().cpu().tolist()],
         "queries": first,
         "query_labels": queries.labels.tolist(),
-        "neighbours": place[nearest].tolist(),
-        "neighbour_labels": known.labels[nearest].tolist(),
+        "neighbours": place[kin].tolist(),
+        "neighbour_labels": known.labels[kin].tolist(),
     }
 
 
@@ -214,8 +215,7 @@ def last(values: Mapping[str, Any], name: str, measure: str) -> np.ndarray:
 def span(values: Mapping[str, Any], name: str) -> np.ndarray:
     """Effective rank of the embeddings at the end, the exponential of the entropy of their axes' shares; a number a seed."""
     shares = last(values, name, "axes")
-    entropy: np.ndarray = -np.sum(shares * np.log(np.where(shares > 0, shares, 1)), axis=1)
-    return np.asarray(np.exp(entropy))
+    return np.asarray(np.exp(entr(shares).sum(axis=1)))
 
 
 def block(values: Mapping[str, Any]) -> str:
