@@ -108,7 +108,7 @@ class Line:
     """A cell of a table with what we have of it: accuracies of the linear protocol, one a seed, as shares of 1.
 
     comparable: with the printed number, since nothing was changed and there are as many epochs.
-    diverged: a sentence for each seed whose run came to no end.  recorded: not of runs that are here.
+    diverged: a sentence for each seed whose run came to no end.  recorded: some are of a record, not of runs that are here.
     """
 
     label: str
@@ -133,14 +133,25 @@ def runs_of(sheet: Sheet, seeds: Sequence[int], *, epochs: int | None = None, ch
 
 
 def lines(
-    sheet: Sheet, seeds: Sequence[int], root: Path, *, epochs: int | None = None, changes: Sequence[str] = ()
+    sheet: Sheet,
+    seeds: Sequence[int],
+    root: Path,
+    *,
+    epochs: int | None = None,
+    changes: Sequence[str] = (),
+    recorded: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> list[Line]:
-    """The table's cells with what finished runs have of them.
+    """The table's cells with what finished runs have of them; a run that is not here by its rows in ``recorded``, if it is there.
 
+    recorded: the ``runs`` of a record, as :func:`record_of` gave them.
     With fewer epochs than the table's first column, that column is shown after as many as there are, and says so.
     """
     runs = runs_of(sheet, seeds, epochs=epochs, changes=changes)
     rows = {(run.name, run.settings.seed): run.rows(root) for run in runs}
+    kept = {
+        (run.name, run.settings.seed): list((recorded or {}).get(run.folder(root).name, {}).get("rows", []))
+        for run in runs
+    }
     wild = {(run.name, run.settings.seed): run.diverged(root) for run in runs}
     same = {run.name: run.settings.hash() == preset_of(run.name).settings.hash() for run in runs}
     first: dict[str, int] = {}
@@ -149,39 +160,41 @@ def lines(
     found = []
     for cell in sheet.cells:
         at = min(epochs or cell.epochs, cell.epochs) if cell.epochs == first[cell.preset] else cell.epochs
-        mine = [row for seed in seeds for row in rows[cell.preset, seed] if row["epoch"] == at]
-        there = [row for row in mine if row.get("linear") is not None]
+        here = [_at(rows[cell.preset, seed], at) for seed in seeds]
+        there = [_at(kept[cell.preset, seed], at) for seed in seeds]
+        mine = [row for pair in zip(here, there, strict=True) if (row := pair[0] or pair[1])]
         label = cell.label if at == cell.epochs else f"{cell.label} (after {at})"
-        best, final = [row["linear_best"] for row in there], [row["linear"] for row in there]
+        best, final = [row["linear_best"] for row in mine], [row["linear"] for row in mine]
         lost = tuple(text for seed in seeds if (text := wild[cell.preset, seed]))
         comparable = at == cell.epochs and same[cell.preset]
-        found.append(Line(label, cell.preset, at, (cell.mean, cell.std), best, final, comparable, lost))
+        only_recorded = any(kept and not own for own, kept in zip(here, there, strict=True))
+        found.append(Line(label, cell.preset, at, (cell.mean, cell.std), best, final, comparable, lost, only_recorded))
     return found
 
 
-def with_record(found: Sequence[Line], values: Mapping[str, Any]) -> list[Line]:
-    """The lines, those without a run of their own with the recorded numbers, as :func:`record_of` gave them."""
-    cells = {(cell["cell"], cell["epochs"]): cell for cell in values["cells"]}
-    filled = []
-    for row in found:
-        cell = cells.get((row.label, row.epochs))
-        if not row.best and cell and cell["best"]:
-            row = replace(row, best=cell["best"], final=cell["final"], recorded=True)
-        filled.append(row)
-    return filled
+def _at(rows: Sequence[Row], epoch: int) -> Row | None:
+    """The row after so many epochs, if the linear protocol was run there."""
+    return next((row for row in rows if row["epoch"] == epoch and row.get("linear") is not None), None)
 
 
-def record_of(found: Sequence[Line], runs: Sequence[Run], root: Path) -> dict[str, Any]:
-    """A table's accuracies, and where each of its runs comes from; what a record of it holds."""
-    origins = {}
+def record_of(found: Sequence[Line], runs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """What a record of a table holds: its accuracies, and ``runs``, where each comes from and its own."""
+    cells = [{"cell": row.label, "epochs": row.epochs, "best": row.best, "final": row.final} for row in found]
+    return {"cells": cells, "runs": dict(runs)}
+
+
+def origins(runs: Sequence[Run], root: Path) -> dict[str, dict[str, Any]]:
+    """By the names of their folders, what a record keeps of the runs that were finished: :data:`ORIGIN`, and probed rows."""
+    kept = {}
     for run in runs:
         content = read_result(run.folder(root))
         if content is not None:
-            facts = {name: content.get(name) for name in ORIGIN}
-            origins[run.folder(root).name] = facts
-    cells = [{"cell": row.label, "epochs": row.epochs, "best": row.best, "final": row.final} for row in found]
-    return {"cells": cells, "runs": origins}
+            rows = [{name: row[name] for name in PROBED} for row in content["rows"] if row.get("linear") is not None]
+            kept[run.folder(root).name] = {name: content.get(name) for name in ORIGIN} | {"rows": rows}
+    return kept
 
 
 ORIGIN = ("seed", "seconds", "device", "torch", "sslbook", "commit", "precision", "capture", "processes")
 """What a record keeps of each run's ``result.json``."""
+PROBED = ("epoch", "linear", "linear_best")
+"""And of each of its rows that has an accuracy of the linear protocol."""

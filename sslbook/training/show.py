@@ -16,7 +16,7 @@ from sslbook.arguments import counted, positive, seed
 from sslbook.training import cluster
 from sslbook.training.presets import Sheet, presets, sheets
 from sslbook.training.resources import Refused, load_data
-from sslbook.training.runs import Line, Run, lines, preset_of, record_of, run_of, runs_folder, runs_of, with_record
+from sslbook.training.runs import Line, Run, lines, origins, preset_of, record_of, run_of, runs_folder, runs_of
 from sslbook.training.settings import values_of
 
 SEEDS = 5
@@ -104,19 +104,18 @@ def table(
             failed = _make(missing, root, options)
         except (Refused, OSError) as error:
             parser.error(str(error))
-    found = lines(sheet, seeds, root, **chosen)
     if options.record and save is not None:
-        if not any(row.best for row in found):
+        here = origins(wanted, root)
+        if not here:
             parser.error(f"there is nothing to record: no run of {name} is finished in {root}")
-        values = record_of(found, wanted, root)
-        seconds = sum(origin["seconds"] or 0 for origin in values["runs"].values())
+        values = record_of(lines(sheet, seeds, root), here)
+        seconds = sum(origin["seconds"] or 0 for origin in here.values())
         file = save(
             name, values, seeds=seeds, seconds=seconds, command=shlex.join(["sslbook", "table", name, *arguments])
         )
         print(f"Written: {file}", file=sys.stderr)
     record = _recorded(name, records) if as_printed else None
-    if record is not None:
-        found = with_record(found, record.values)
+    found = lines(sheet, seeds, root, recorded=record["runs"] if record is not None else None, **chosen)
     if options.json:
         print(json.dumps(as_json(sheet, found), indent=2, ensure_ascii=False))
         return 1 if failed else 0
