@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.resources
 import json
+import os
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,10 @@ def printed(name: str) -> dict[str, Any]:
 
 
 def commit() -> str | None:
-    """The commit of the source tree, if there is one and git is here to ask; ends in ``+changes`` if files differ from it."""
+    """The commit of the source tree, if there is one and git is here to ask; ends in ``+changes`` if files differ from it.
+
+    Of a copy without its history, what ``SSLBOOK_COMMIT`` says.
+    """
 
     def git(*arguments: str) -> str | None:
         try:
@@ -42,4 +46,6 @@ def commit() -> str | None:
         return run.stdout.strip()
 
     head = git("rev-parse", "HEAD")
-    return f"{head}+changes" if head and git("status", "--porcelain", "--untracked-files=no") else head
+    if head is None:
+        return os.environ.get("SSLBOOK_COMMIT")
+    return f"{head}+changes" if git("status", "--porcelain", "--untracked-files=no") else head

@@ -24,6 +24,7 @@ IMAGES, TESTS = 50_000, 10_000
 SMALL_IMAGES, SMALL_EPOCHS, SMALL_WIDTH = 5_000, 10, 16
 EPOCH_BARS = {512: 2.0, 128: 3.0}
 """Seconds of an epoch of 50,000 images by the size of its batches, on one H200."""
+CAPTURES = ("none", "graph", "compile", "both")
 MINUTES_BAR, SHARE_BAR = 4.0, 0.05
 
 
@@ -87,6 +88,19 @@ def epoch(*, quick: bool, workers: int) -> list[Row]:
         Row(part, "images", speed, "/s"),
         Row(part, f"{SMALL_EPOCHS} epochs and two looks", (SMALL_EPOCHS * seconds + looks) / 60, "min", MINUTES_BAR),
     ]
+
+
+def capture(*, quick: bool, workers: int) -> list[Row]:
+    """The same steps eagerly, as a CUDA graph and compiled, each beside the first; a processor has no graph."""
+    del workers
+    gpu = device() == "cuda"
+    settings = replace(simclr_settings("cifar10"), subset=None) if gpu else small()
+    kinds = CAPTURES if gpu else tuple(kind for kind in CAPTURES if kind in ("none", "compile"))
+    count = (20 if quick else 100) if gpu else 3
+    part = f"capture: {count} steps of {settings.batch} images x 2 views, width {settings.networks.width}, {device()}"
+    seconds = {kind: _steps(trainer(replace(settings, capture=kind), SMALL_IMAGES), count, warm=5) for kind in kinds}
+    rows = [Row(part, f"{kind}: a step", 1e3 * value, "ms") for kind, value in seconds.items()]
+    return rows + [Row(part, f"{kind} against none", seconds["none"] / seconds[kind], "x") for kind in kinds[1:]]
 
 
 def evaluate(*, quick: bool, workers: int) -> list[Row]:

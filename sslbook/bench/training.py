@@ -2,6 +2,7 @@
 
 augment: our batched augmentation against what torchvision does to one image after another with Pillow, on the same images.
 forward, step: the encoder, and a training step, beside the device's own rate of multiplication.
+capture: a step eagerly, as a CUDA graph, and compiled.
 epoch: whole epochs of the real loop.  evaluate: what looking costs, as a share of the training between two looks.
 """
 
@@ -167,6 +168,7 @@ STAGES: dict[str, Callable[..., list[Row]]] = {
     "augment": augmentation,
     "forward": _training_rows.forward,
     "step": _training_rows.step,
+    "capture": _training_rows.capture,
     "epoch": _training_rows.epoch,
     "evaluate": _training_rows.evaluate,
 }

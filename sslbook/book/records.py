@@ -35,6 +35,7 @@ RECORDERS: dict[str, str] = {
     "modulation-tables": "sslbook.modulation.recorded:table_values",
     "training-cifar10": "sslbook.training.recorded:cifar10_values",
     "training-operator": "sslbook.training.opened:operator_values",
+    "training-operator-full": "sslbook.training.opened:full_values",
     "training-weights": "sslbook.training.recorded:weight_values",
 }
 """What makes each record: ``module:function``, called with the seeds. Names, so that the book loads no experiments."""
@@ -124,8 +125,13 @@ def save_record(
         command=command if command is not None else " ".join(sys.argv),
         date=datetime.datetime.now(datetime.UTC).date().isoformat(),
     )
-    path = (folder or results_folder()) / f"{_valid(name)}.json"
-    content = {"name": name, "values": plain(values), "provenance": asdict(provenance)}
+    return write_record(Record(name, plain(values), provenance), folder)
+
+
+def write_record(record: Record, folder: Path | None = None) -> Path:
+    """Write a record as it is, with the provenance that it has, atomically, and return its file."""
+    path = (folder or results_folder()) / f"{_valid(record.name)}.json"
+    content = {"name": record.name, "values": record.values, "provenance": asdict(record.provenance)}
     write_text(path, json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
     return path
 

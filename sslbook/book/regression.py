@@ -135,11 +135,15 @@ def entry(number: Number) -> dict[str, Any]:
 
 
 def update(book: Book, chapter: str, scale: str) -> list[str]:
-    """Rewrite the expected file so that the executed chapter agrees with it; returns the differences that this accepted.
+    """Rewrite the expected file so that the executed chapter agrees with it; returns the differences that this accepted."""
+    return accept(book, chapter, scale, read_numbers(book, chapter, scale))
+
+
+def accept(book: Book, chapter: str, scale: str, found: Sequence[Number]) -> list[str]:
+    """Rewrite the expected file so that ``found`` agrees with it; returns the differences that this accepted.
 
     Entries that agree stay as they are, so that noise within the tolerance makes no diff.
     """
-    found = read_numbers(book, chapter, scale)
     path = book.expected(chapter, scale)
     held = read_expected(path)
     accepted = differences(found, held)

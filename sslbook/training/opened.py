@@ -22,7 +22,7 @@ from sslbook.operators import covariance_operator
 from sslbook.processes import cores
 from sslbook.training.augment import PIPELINES, apply, draws
 from sslbook.training.recorded import SMALL, each, settings_of
-from sslbook.training.resources import load_data
+from sslbook.training.resources import device_of, load_data
 from sslbook.training.rules import steps_per_epoch
 from sslbook.training.siamese import Siamese, build
 from sslbook.training.trainer import train
@@ -82,7 +82,7 @@ def modes(
         found = operator.top_eigenpairs(k, tol=tol)
         weight = vec(operator.opened.weight).double()
         draw = torch.Generator().manual_seed(len(rows))
-        signs = torch.randint(0, 2, (operator.shape[0], probes), generator=draw).to(operator.dtype) * 2 - 1
+        signs = torch.randint(0, 2, (operator.shape[0], probes), generator=draw).to(found.vectors) * 2 - 1
         beside = signs - found.vectors @ (found.vectors.T @ signs)
         rest = (beside * operator.matmat(beside)).sum(0).double()
         trace = found.values.double().sum() + rest.mean()
@@ -103,6 +103,8 @@ def modes(
 
 EPOCHS = (0, 2, 10)
 IMAGES, VIEWS, LEADING = 24, 4, 8
+FULL = ("epochs=10", "probes=10", "evaluate=0", "shuffle=true", "drop_last=true")
+"""The run of full width, on all images: as long as the small one, which sees a tenth of them."""
 MEASURED = ("values", "trace", "error", "residual", "share", "gain")
 
 
@@ -113,13 +115,16 @@ def operator_values(
     epochs: Sequence[int] = EPOCHS,
     images: int = IMAGES,
     workers: int | None = None,
+    device: str = "cpu",
+    folder: Path | None = None,
 ) -> dict[str, Any]:
     """The modes of every layer along the run ``info_nce`` of :mod:`sslbook.training.recorded`, after each of ``epochs``.
 
-    On test images, which the network has not seen.  Raises FileNotFoundError without the data.
+    On test images, which the network has not seen.  folder: where the runs lie, to go on there if they are stopped; else they
+    lie in one that goes away.  Raises FileNotFoundError without the data.
     """
-    jobs = [(seed, tuple(changes), tuple(epochs), images) for seed in seeds]
-    found = each(along, jobs, workers or cores())
+    jobs = [(seed, tuple(changes), tuple(epochs), images, device, folder) for seed in seeds]
+    found = each(along, jobs, (workers or cores()) if device == "cpu" else 1)
     first = found[0][0]
     return {
         "axes": "measure[seed][epoch][layer]; values with one axis more, of modes",
@@ -132,19 +137,28 @@ def operator_values(
     }
 
 
-def along(seed: int, changes: Sequence[str], epochs: Sequence[int], images: int) -> list[Modes]:
-    """One run, stopped to measure after each of ``epochs``, in a folder that goes away."""
+def full_values(
+    seeds: Sequence[int], *, changes: Sequence[str] = FULL, device: str | None = None, **options: Any
+) -> dict[str, Any]:
+    """The same for a ResNet-18 of full width on all images, on a GPU where there is one; options as there."""
+    return operator_values(seeds, changes=changes, device=str(device_of(device)), workers=1, **options)
+
+
+def along(
+    seed: int, changes: Sequence[str], epochs: Sequence[int], images: int, device: str, folder: Path | None
+) -> list[Modes]:
+    """One run, stopped to measure after each of ``epochs``."""
     settings = settings_of("info_nce", seed, changes)
     data = load_data(settings)
-    views = views_of(data[1], settings.pipeline, images, VIEWS, seed)
+    views = views_of(data[1], settings.pipeline, images, VIEWS, seed).to(device)
     steps = steps_per_epoch(settings, len(data[0].pixels))
     found = []
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as passing:
         for epoch in epochs:
-            model = build(settings.networks, seed)
+            model = build(settings.networks, seed).to(device)
             if epoch:
-                model = train(
-                    settings, Path(folder), stop_after=epoch * steps, data=data, device="cpu", quiet=True
-                ).model
+                # Of runs that stay, each has its own: one that went on can't be taken back to measure it earlier.
+                place = Path(passing) if folder is None else folder / f"operator-s{seed}-{settings.hash()}-e{epoch}"
+                model = train(settings, place, stop_after=epoch * steps, data=data, device=device, quiet=True).model
             found.append(modes(opened(model), views, LEADING))
     return found
