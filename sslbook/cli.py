@@ -88,7 +88,7 @@ def execute(options: argparse.Namespace) -> int:
 
 def build(options: argparse.Namespace) -> int:
     """``sslbook build``: execute, compare, write the ledger, render, check the pages."""
-    from sslbook.book import ledger
+    from sslbook.book import ledger, machines
     from sslbook.book.chapters import choose, find_chapters
 
     book = find_book(options.root)
@@ -109,7 +109,7 @@ def build(options: argparse.Namespace) -> int:
     wrong = ledger.problems(ledger.join(ledger.read_claims(book.claims), numbers), numbers)
     if wrong:
         return _report("The ledger and the notebooks contradict each other", wrong)
-    return _render(book, options.scale, {"chapters/ledger": ledger.page(book, options.scale)})
+    return _render(book, options.scale, {"chapters/ledger": ledger.page(book, options.scale), **machines.pages(book)})
 
 
 def show_ledger(options: argparse.Namespace) -> int:
@@ -180,6 +180,13 @@ def train(options: argparse.Namespace) -> int:
     """``sslbook train``: run a preset with the rest of the command line."""
     _wait_passively()
     from sslbook.training import show
+
+    return show.main(options.arguments)
+
+
+def gpu(options: argparse.Namespace) -> int:
+    """``sslbook gpu``: work through what the book wants of a GPU, with the rest of the command line."""
+    from sslbook.gpu import show
 
     return show.main(options.arguments)
 
@@ -344,6 +351,10 @@ def _parser() -> argparse.ArgumentParser:
     added = commands.add_parser("train", help="Train a preset of the image tables.", add_help=False, prefix_chars="\0")
     added.add_argument("arguments", nargs=argparse.REMAINDER, metavar="…", help="a preset and its options")
     added.set_defaults(run=train)
+
+    added = commands.add_parser("gpu", help="All that the book wants of a GPU.", add_help=False, prefix_chars="\0")
+    added.add_argument("arguments", nargs=argparse.REMAINDER, metavar="…", help="options")
+    added.set_defaults(run=gpu)
 
     added = commands.add_parser("table", help="Rerun a printed table.", description="Rerun a printed table.")
     added.add_argument("name", metavar="NAME", help=f"the table's claim: {', '.join(TABLES)}")

@@ -1,0 +1,1 @@
+"""``sslbook gpu``: what the book wants of a GPU, in order of worth, for whoever has one for half an hour."""

@@ -1,0 +1,168 @@
+"""What may be missing on a machine that reaches no network: packages as wheels, and CIFAR-10, in pieces that can be carried."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import subprocess
+import sys
+import tarfile
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+
+from packaging.markers import default_environment
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from sslbook import datasets
+from sslbook.book.layout import InputError
+
+PIECE, WHOLE = 15 * 2**20, 64 * 2**20
+"""Bytes: the most that a piece may have, and all pieces but the images' together."""
+ROOTS = ("papermill", "jupytext", "ipykernel", "ipython", "nbformat", "pytest", "hypothesis", "pooch")
+"""What the steps use beside PyTorch and its neighbours."""
+THERE = ("torch", "numpy", "scipy", "matplotlib", "scikit-learn", "setuptools", "packaging")
+"""What must be there anyway."""
+UNUSED = (
+    "aiohttp",
+    "debugpy",
+    "tornado-speedups",
+    "widgetsnbextension",
+    "jupyterlab-widgets",
+    "requests",
+    "entrypoints",
+)
+"""What those ask for and what executing a chapter does without."""
+TAGS = (
+    "manylinux_2_28",
+    "manylinux_2_17",
+    "manylinux2014",
+    "manylinux_2_12",
+    "manylinux2010",
+    "manylinux_2_5",
+    "manylinux1",
+)
+IMAGES = "cifar-10-batches-py.tar.gz"
+
+
+def write(folder: Path, *, python: str, machine: str = "x86_64") -> Iterator[str]:
+    """Fill ``folder`` for a machine with that Python, such as ``3.12``; yields a sentence for each part of it.
+
+    Raises InputError where pip fails, or where the pieces grow too large.
+    """
+    if not re.fullmatch(r"3\.\d{1,2}", python):
+        raise InputError(f"--python: got {python!r}; a version such as 3.12 is needed")
+    wheels = folder / "wheels"
+    wheels.mkdir(parents=True, exist_ok=True)
+    for old in wheels.glob("*.whl"):
+        old.unlink()
+    wanted = [f"{name}=={version}" for name, version in sorted(closure(python).items())]
+    platforms = [part for tag in TAGS for part in ("--platform", f"{tag}_{machine}")]
+    target = ["--python-version", python, "--implementation", "cp", *platforms]
+    asked = ["--no-deps", "--only-binary=:all:", "--quiet", "--dest", str(wheels), *target, *wanted]
+    if subprocess.run([sys.executable, "-m", "pip", "download", *asked]).returncode:
+        raise InputError(f"pip could not fetch all of {', '.join(wanted)} for Python {python}")
+    sizes = {path.name: path.stat().st_size for path in wheels.glob("*.whl")}
+    large = [name for name, size in sizes.items() if size > PIECE]
+    if large or sum(sizes.values()) > WHOLE:
+        raise InputError(f"the wheels are too large to be carried: {', '.join(large) or sum(sizes.values())}")
+    yield f"{len(sizes)} wheels for Python {python}, {sum(sizes.values()) / 2**20:.1f} MiB: {wheels}"
+    yield _images(folder / "images")
+
+
+def closure(python: str) -> dict[str, str]:
+    """Name and version, as they are here, of :data:`ROOTS` and all that they need under that Python, but for what is there."""
+    environment = {name: str(value) for name, value in default_environment().items()}
+    environment |= {"python_version": python, "python_full_version": f"{python}.0", "extra": ""}
+    environment |= {"sys_platform": "linux", "platform_system": "Linux", "os_name": "posix"}
+    waiting, found = list(ROOTS), dict[str, str]()
+    while waiting:
+        name = canonicalize_name(waiting.pop())
+        if name in found or name in (*THERE, *UNUSED):
+            continue
+        try:
+            part = metadata.distribution(name)
+        except metadata.PackageNotFoundError:
+            if name in ROOTS:
+                raise InputError(
+                    f"{name} is not installed here, and a bundle has the versions of this machine"
+                ) from None
+            continue  # wanted under the other Python alone: pip is asked for what this machine knows
+        found[name] = part.version
+        for line in part.requires or ():
+            needed = Requirement(line)
+            if needed.marker is None or needed.marker.evaluate(environment):
+                waiting.append(needed.name)
+    return found
+
+
+def _images(folder: Path) -> str:
+    """The images as an archive in pieces, where they are at hand."""
+    layout = datasets.LAYOUTS["cifar10"][0]
+    root = datasets.data_folder()
+    if layout.missing(root):
+        return f"No images: {root} holds no {layout.folder} (SSLBOOK_DATA names the folder that does)"
+    folder.mkdir(parents=True, exist_ok=True)
+    for old in folder.glob(f"{IMAGES}.*"):
+        old.unlink()
+    whole = io.BytesIO()
+    with tarfile.open(fileobj=whole, mode="w:gz") as archive:
+        for name in layout.md5:
+            archive.add(root / layout.folder / name, f"{layout.folder}/{name}")
+    data = whole.getvalue()
+    parts = [data[begin : begin + PIECE] for begin in range(0, len(data), PIECE)]
+    for number, part in enumerate(parts, 1):
+        (folder / f"{IMAGES}.{number:02d}-of-{len(parts):02d}").write_bytes(part)
+    return f"CIFAR-10 in {len(parts)} pieces, {len(data) / 2**20:.0f} MiB: {folder}"
+
+
+# -- on the other machine ---------------------------------------------------------------------------------------------
+
+
+def unpack(bundle: Path, folder: Path) -> tuple[dict[str, str], list[str]]:
+    """Install what is missing here into ``folder`` and unpack the images; variables for the steps, and sentences to print.
+
+    Raises InputError if ``bundle`` is none, or where pip fails.
+    """
+    wheels = sorted((bundle / "wheels").glob("*.whl"))
+    if not wheels:
+        raise InputError(f"--from: {bundle} holds no wheels; sslbook gpu --bundle writes such a folder")
+    site, said = folder / "site", []
+    absent = [wheel for wheel in wheels if not _installed(wheel.name.partition("-")[0])]
+    if absent and not (site / ".ready").is_file():
+        asked = ["--no-index", "--no-deps", "--no-compile", "--upgrade", "--quiet", "--target", str(site)]
+        if subprocess.run([sys.executable, "-m", "pip", "install", *asked, *map(str, absent)]).returncode:
+            raise InputError(f"pip could not install the wheels of {bundle} with {sys.executable}")
+        (site / ".ready").touch()
+    said.append(f"{len(absent)} of {len(wheels)} packages taken from the bundle; the others are here")
+    path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(site)]))
+    variables = {"PYTHONPATH": path}
+    told = _unpack_images(bundle / "images", folder / "images")
+    if told is None:
+        variables["SSLBOOK_DATA"] = str(folder / "images")
+    return variables, said + ([told] if told else [])
+
+
+def _installed(name: str) -> bool:
+    try:
+        metadata.distribution(name.replace("_", "-"))
+    except metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+def _unpack_images(bundle: Path, folder: Path) -> str | None:
+    """Put the pieces together, unless that is done; a sentence if it can't be.  The files are checked when they are read."""
+    layout = datasets.LAYOUTS["cifar10"][0]
+    if not layout.missing(folder):
+        return None
+    pieces = sorted(bundle.glob(f"{IMAGES}.*"))
+    count = int(pieces[0].name.rpartition("-")[2]) if pieces else 0
+    if not pieces or len(pieces) < count:
+        return f"No images: the bundle has {len(pieces)} of {count or 'the'} pieces of {IMAGES}"
+    whole = io.BytesIO(b"".join(piece.read_bytes() for piece in pieces))
+    with tarfile.open(fileobj=whole, mode="r:gz") as archive:
+        archive.extractall(folder, filter="data")
+    return None

@@ -1,0 +1,112 @@
+"""Bring what a GPU gave into the book: records, the numbers of the papers' size, and a line in the table of machines."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+import zipfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from sslbook.book.layout import Book, InputError
+from sslbook.book.machines import Entry, add
+from sslbook.book.records import Record, recorded, write_record
+from sslbook.book.regression import accept, differences, read_expected
+from sslbook.book.values import Number
+from sslbook.gpu.desk import MACHINE, Desk, opened, read
+
+
+@dataclass(frozen=True)
+class Merged:
+    """What was written, and a sentence for each number that is not as expected."""
+
+    written: tuple[Path, ...]
+    differing: tuple[str, ...]
+
+
+@contextlib.contextmanager
+def found(place: Path) -> Iterator[Desk]:
+    """The folder, or the archive of one, that ``place`` names; raises InputError for anything else."""
+    if place.is_dir():
+        yield opened(place)
+        return
+    if not zipfile.is_zipfile(place):
+        raise InputError(f"--merge: got {place}, which is neither a folder of sslbook gpu nor its results.zip")
+    with tempfile.TemporaryDirectory() as folder, zipfile.ZipFile(place) as archive:
+        archive.extractall(folder)  # which drops leading slashes and "..", so that nothing is written elsewhere
+        yield opened(Path(folder))
+
+
+def merge(desk: Desk, book: Book, *, update: bool) -> Merged:
+    """Records into data/results; a line into data/machines.json; with ``update``, numbers into data/expected.
+
+    Raises InputError for a folder that was made with ``--tiny``, or holds a record that can't be read; then nothing is written.
+    """
+    if desk.tiny:
+        raise InputError(f"{desk.folder} was made with --tiny, which tries out the command: its numbers belong nowhere")
+    records = [_joined(_record(path), book) for path in sorted(desk.records.glob("*.json"))]
+    numbers = {name: _numbers(values) for name, values in desk.done("chapters").items() if not values["error"]}
+    written = [write_record(record, book.results) for record in records]
+    differing, agreed = [], 0
+    for name, found in numbers.items():
+        path = book.expected(name, "paper")
+        held = read_expected(path)
+        problems = differences(found, held)
+        gone = len(held.keys() - {number.name for number in found})
+        agreed += len(found) - (len(problems) - gone)
+        differing += [f"{name}: {problem}" for problem in problems]
+        if problems and update:
+            accept(book, name, "paper", found)
+            written.append(path)
+    written.append(add(book, entry(desk, numbers, agreed)))
+    return Merged(tuple(written), tuple(differing))
+
+
+def _record(path: Path) -> Record:
+    try:
+        return recorded(path.stem, folder=path.parent)
+    except ValueError as error:
+        raise InputError(str(error)) from None
+
+
+def _numbers(values: Mapping[str, Any]) -> list[Number]:
+    return [Number.from_json(number) for number in values["numbers"]]
+
+
+def _joined(record: Record, book: Book) -> Record:
+    """A table's record with the runs of the one that stands; any other takes that one's place."""
+    from sslbook.training.presets import sheets
+    from sslbook.training.runs import lines, record_of
+
+    if record.name not in sheets() or not (book.results / f"{record.name}.json").is_file():
+        return record
+    runs = {**recorded(record.name, folder=book.results)["runs"], **record["runs"]}
+    seeds = tuple(sorted({run["seed"] for run in runs.values()}))
+    with tempfile.TemporaryDirectory() as nowhere:
+        cells = lines(sheets()[record.name], seeds, Path(nowhere), recorded=runs)
+    seconds = sum(run["seconds"] or 0 for run in runs.values())
+    origin = replace(record.provenance, seeds=seeds, seconds=round(seconds, 3))
+    return Record(record.name, record_of(cells, runs), origin)
+
+
+def entry(desk: Desk, numbers: Mapping[str, list[Number]], agreed: int) -> Entry:
+    """The line of the table of machines."""
+    facts = read(desk.folder / MACHINE)
+    tests = desk.done("tests").get("gpu")
+    return Entry(
+        name=str(facts["name"]),
+        system=str(facts["system"]),
+        driver=" ".join(part for part in (facts["driver"], facts["cuda"] and f"CUDA {facts['cuda']}") if part),
+        python=str(facts["python"]),
+        torch=str(facts["torch"]),
+        commit=str(facts["commit"] or ""),
+        date=str(facts["begun"]),
+        scale="paper",
+        chapters=len(numbers),
+        numbers=sum(map(len, numbers.values())),
+        agreed=agreed,
+        passed=tests["passed"] if tests else None,
+        failed=tests["failed"] if tests else None,
+    )

@@ -1,0 +1,250 @@
+"""``sslbook gpu``: its plan, its clock and its bundle; and, on a processor, all of it, killed in the middle of every step."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sslbook import cli, datasets
+from sslbook.book.layout import PACKAGE, InputError
+from sslbook.gpu import bundle, drive, report
+from sslbook.gpu.desk import MACHINE, Desk, opened
+from sslbook.gpu.machine import find
+from sslbook.gpu.plan import STEPS, choose
+from sslbook.gpu.work import WORK
+
+TINY = [sys.executable, "-m", "sslbook", "gpu", "--device", "cpu", "--tiny"]
+TIMES = ("seconds", "seconds_per_epoch", "images_per_second", "date", "value", "verdict")
+"""What differs from one run of the same step to the next."""
+
+
+def start(out: Path, *arguments: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([*TINY, "--out", str(out), *arguments], cwd=PACKAGE.parent, stdout=subprocess.DEVNULL)
+
+
+def numbers(folder: Path, pattern: str) -> dict[str, Any]:
+    """The JSON files of a folder without what is a time."""
+    found = {str(path.relative_to(folder)): json.loads(path.read_text()) for path in sorted(folder.glob(pattern))}
+    assert found, f"{folder} has no {pattern}"
+    return {name: timeless(content) for name, content in found.items()}
+
+
+def timeless(value: Any) -> Any:
+    if isinstance(value, dict):
+        value = {k: v for k, v in value.items() if k not in TIMES or (k == "value" and "name" in value)}
+        return {k: timeless(v) for k, v in value.items()}
+    return [timeless(item) for item in value] if isinstance(value, list) else value
+
+
+def workers(out: Path) -> list[int]:
+    """The processes that work in a folder, by what the system says of their command lines."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = path.read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if b"sslbook.gpu.work" in words and str(out).encode() in words:
+            found.append(int(path.parent.name))
+    return found
+
+
+def wait_for(condition: Any, seconds: float = 300) -> None:
+    ends = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < ends
+        time.sleep(0.02)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="asks /proc which processes there are")
+def test_a_plan_killed_in_every_step_ends_with_the_same_records(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    calm, killed = tmp_path / "calm", tmp_path / "killed"
+    undisturbed = subprocess.run([*TINY, "--out", str(calm)], cwd=PACKAGE.parent, capture_output=True, text=True)
+    assert undisturbed.returncode == 0, undisturbed.stdout + undisturbed.stderr
+    assert "failed" not in undisturbed.stdout.partition("To carry")[0].replace("0 failed", "")
+    for step in STEPS:
+        spent = float(undisturbed.stdout.partition(f"{step.name}: done in ")[2].partition(" s")[0])
+        running = start(killed, "--only", step.name)
+        wait_for(lambda: workers(killed))
+        time.sleep(spent / 2)
+        running.send_signal(signal.SIGKILL)
+        running.wait()
+        wait_for(lambda: not workers(killed))  # which have lost their parent
+        again = start(killed, "--only", step.name)
+        assert again.wait() == 0, (killed / "logs" / f"{step.name}.log").read_text()
+    for pattern in ("done/**/*.json", "records/*.json"):
+        assert numbers(killed, pattern) == numbers(calm, pattern)
+    with zipfile.ZipFile(calm / report.ARCHIVE) as archive:
+        names = archive.namelist()
+    assert MACHINE in names
+    assert "records/A-Tab2.json" in names
+    assert not [name for name in names if name.endswith(".pt")], "checkpoints are too large to carry"
+    assert cli.main(["gpu", "--merge", str(calm)]) == 2
+    assert "made with --tiny" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_the_clock_stops_a_step_that_can_go_on(tmp_path: Path) -> None:
+    desk, (step,) = Desk(tmp_path, "cpu", True), choose(["simclr"])
+    desk.begin(find("cpu"))
+    said: list[str] = []
+    (outcome,) = drive.work_through(desk, [step], 5.5 / 60, {}, said.append)
+    assert outcome.status == drive.STOPPED
+    assert "goes on" in outcome.why
+    assert not workers(tmp_path)
+    (outcome,) = drive.work_through(desk, [step], 10, {}, said.append)
+    assert outcome.status == drive.DONE
+    assert len(desk.done("simclr")) == 2
+
+
+def test_nothing_begins_when_the_time_is_over(tmp_path: Path) -> None:
+    outcomes = drive.work_through(Desk(tmp_path, "cpu", True), STEPS, 0.01, {}, lambda line: None)
+    assert {outcome.status for outcome in outcomes} == {drive.STOPPED}
+    assert not (tmp_path / "logs").exists()
+
+
+def test_a_step_that_lacks_something_is_skipped_with_a_sentence(tmp_path: Path) -> None:
+    (step,) = choose(["operator"])
+    lacking = replace(step, needs=("no_such_module",))
+    assert "no_such_module can't be imported here" in drive.unable(lacking, True, {})
+    nowhere = {"SSLBOOK_DATA": str(tmp_path)}
+    assert "CIFAR-10 is not here" in drive.unable(step, False, nowhere)
+    assert drive.unable(step, True, nowhere) == ""
+    (tmp_path / "no_such_module.py").touch()
+    path = list(sys.path)
+    assert drive.unable(lacking, True, {"PYTHONPATH": str(tmp_path)}) == ""
+    assert sys.path == path
+    (outcome,) = drive.work_through(Desk(tmp_path, "cpu", True), [lacking], 1, {}, lambda line: None)
+    assert outcome.status == drive.SKIPPED
+
+
+def test_a_step_that_fails_says_where_its_log_is(tmp_path: Path) -> None:
+    """The folder lacks what says how to work in it."""
+    (outcome,) = drive.work_through(Desk(tmp_path, "cpu", True), choose(["tables"]), 5, {}, lambda line: None)
+    assert outcome.status == drive.FAILED
+    assert MACHINE in outcome.why
+    assert "tables.log" in outcome.why
+
+
+def test_every_step_of_the_plan_can_be_done() -> None:
+    assert [step.name for step in STEPS] == list(WORK)
+    assert sum(step.tiny for step in STEPS) < 180
+
+
+def status(arguments: list[str]) -> int | str | None:
+    """A command's exit status, however it ends."""
+    try:
+        return cli.main(arguments)
+    except SystemExit as stop:
+        return stop.code
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--only", "chapter"], "--only: got 'chapter'; did you mean chapters?"),
+        (["--minutes", "0"], "is not a number of minutes above 0"),
+        (["--minutes", "soon"], "is not a number of minutes above 0"),
+        (["--merge", "nowhere"], "neither a folder of sslbook gpu nor its results.zip"),
+        (["--merge", "."], "is no folder of sslbook gpu"),
+        (["--bundle", "there", "--python", "snake"], "a version such as 3.12 is needed"),
+        (["--device", "cpu", "--tiny", "--from", "nowhere"], "holds no wheels"),
+    ],
+)
+def test_bad_input_gets_a_sentence(
+    arguments: list[str], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert status(["gpu", *arguments]) == 2
+    assert sentence in capsys.readouterr().err
+
+
+def test_no_gpu_gets_a_sentence(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert cli.main(["gpu"]) == 2
+    assert "no GPU: torch" in capsys.readouterr().err
+
+
+def test_the_plan_is_told_with_its_seconds(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["gpu", "--device", "cpu", "--plan", "--minutes", "10"]) == 0
+    out = capsys.readouterr().out
+    assert all(f"  {step.name}" in out for step in STEPS)
+    assert "not all of it in this time" in out
+
+
+def test_a_folder_goes_on_with_its_own_work_alone(tmp_path: Path) -> None:
+    here = find("cpu")
+    Desk(tmp_path, "cpu", True).begin(here)
+    Desk(tmp_path, "cpu", True).begin(here)
+    assert opened(tmp_path) == Desk(tmp_path, "cpu", True)
+    with pytest.raises(InputError, match="tiny was True and is False"):
+        Desk(tmp_path, "cpu", False).begin(here)
+    with pytest.raises(InputError, match=r"torch was .* and is 2\.99"):
+        Desk(tmp_path, "cpu", True).begin(replace(here, torch="2.99"))
+
+
+# -- the bundle -------------------------------------------------------------------------------------------------------
+
+
+def test_the_bundle_has_what_executes_a_chapter_and_not_what_is_there() -> None:
+    found = bundle.closure("3.12")
+    assert {"papermill", "jupytext", "ipykernel", "ipython", "nbclient", "pyzmq", "pytest"} <= set(found)
+    assert not {"torch", "numpy", "scipy", "matplotlib", "scikit-learn", "aiohttp", "debugpy"} & set(found)
+    assert "colorama" not in found, "which Windows alone needs"
+
+
+def test_pip_is_asked_for_wheels_of_that_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[list[str]] = []
+
+    def pip(command: list[str], **_: Any) -> subprocess.CompletedProcess[bytes]:
+        asked.append(command)
+        (tmp_path / "wheels" / "papermill-2.6.0-py3-none-any.whl").write_bytes(b"x" * 10)
+        return subprocess.CompletedProcess(command, len(asked) - 1)
+
+    monkeypatch.setattr(subprocess, "run", pip)
+    monkeypatch.setattr(datasets, "data_folder", lambda: tmp_path / "nothing")
+    told = list(bundle.write(tmp_path, python="3.13"))
+    assert "1 wheels for Python 3.13" in told[0]
+    assert "No images" in told[1]
+    words = asked[0]
+    assert words[words.index("--python-version") + 1] == "3.13"
+    assert [word for word in words if word.startswith("papermill==")]
+    with pytest.raises(InputError, match="pip could not fetch"):
+        list(bundle.write(tmp_path, python="3.13"))
+    monkeypatch.setattr(bundle, "WHOLE", 5)
+    asked.clear()
+    with pytest.raises(InputError, match="too large to be carried"):
+        list(bundle.write(tmp_path, python="3.13"))
+
+
+def test_images_travel_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    layout, pieces = datasets.LAYOUTS["cifar10"][0], tmp_path / "bundle" / "images"
+    source = tmp_path / "data" / layout.folder
+    source.mkdir(parents=True)
+    for number, name in enumerate(layout.md5):
+        (source / name).write_bytes(os.urandom(1000 + number))
+    monkeypatch.setattr(datasets, "data_folder", lambda: tmp_path / "data")
+    monkeypatch.setattr(bundle, "PIECE", 1500)
+    said = bundle._images(pieces)
+    parts = sorted(pieces.iterdir())
+    assert f"{len(parts)} pieces" in said
+    assert max(part.stat().st_size for part in parts) <= 1500
+    assert bundle._unpack_images(pieces, tmp_path / "there") is None
+    for name in layout.md5:
+        assert (tmp_path / "there" / layout.folder / name).read_bytes() == (source / name).read_bytes()
+    parts[1].unlink()
+    assert "has 4 of 5 pieces" in str(bundle._unpack_images(pieces, tmp_path / "elsewhere"))
+    assert not (tmp_path / "elsewhere").exists()
