@@ -248,3 +248,33 @@ def test_images_travel_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     parts[1].unlink()
     assert "has 4 of 5 pieces" in str(bundle._unpack_images(pieces, tmp_path / "elsewhere"))
     assert not (tmp_path / "elsewhere").exists()
+
+
+def wheel(folder: Path, name: str, tag: str = "py3-none-any") -> Path:
+    """A wheel of one empty module."""
+    path = folder / "wheels" / f"{name}-1.0-{tag}.whl"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr(f"{name}.py", "")
+        file.writestr(f"{name}-1.0.dist-info/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        file.writestr(f"{name}-1.0.dist-info/RECORD", "")
+    return path
+
+
+def test_what_is_missing_is_taken_from_the_bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    wheel(tmp_path / "bundle", "not_here")
+    wheel(tmp_path / "bundle", "filelock")  # which torch brings
+    for _ in range(2):
+        variables, said = bundle.unpack(tmp_path / "bundle", tmp_path / "out")
+        assert variables == {"PYTHONPATH": str(tmp_path / "out" / "site")}
+        assert said[0].startswith("1 of 2 packages taken")
+        assert "has 0 of the pieces" in said[1]
+        assert [path.name for path in (tmp_path / "out" / "site").glob("*.py")] == ["not_here.py"]
+
+
+def test_a_bundle_for_another_python_is_refused(tmp_path: Path) -> None:
+    wheel(tmp_path / "bundle", "not_here", "cp36-cp36m-win32")
+    with pytest.raises(InputError, match="is not for this Python"):
+        bundle.unpack(tmp_path / "bundle", tmp_path / "out")
+    assert not (tmp_path / "out").exists()

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import io
 import os
+import platform
 import re
 import subprocess
 import sys
 import tarfile
+import zipfile
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 
 from packaging.markers import default_environment
 from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
+from packaging.tags import sys_tags
+from packaging.utils import canonicalize_name, parse_wheel_filename
 
 from sslbook import datasets
 from sslbook.book.layout import InputError
@@ -25,15 +28,7 @@ ROOTS = ("papermill", "jupytext", "ipykernel", "ipython", "nbformat", "pytest", 
 """What the steps use beside PyTorch and its neighbours."""
 THERE = ("torch", "numpy", "scipy", "matplotlib", "scikit-learn", "setuptools", "packaging")
 """What must be there anyway."""
-UNUSED = (
-    "aiohttp",
-    "debugpy",
-    "tornado-speedups",
-    "widgetsnbextension",
-    "jupyterlab-widgets",
-    "requests",
-    "entrypoints",
-)
+UNUSED = ("aiohttp", "debugpy")
 """What those ask for and what executing a chapter does without."""
 TAGS = (
     "manylinux_2_28",
@@ -124,19 +119,16 @@ def _images(folder: Path) -> str:
 def unpack(bundle: Path, folder: Path) -> tuple[dict[str, str], list[str]]:
     """Install what is missing here into ``folder`` and unpack the images; variables for the steps, and sentences to print.
 
-    Raises InputError if ``bundle`` is none, or where pip fails.
+    Raises InputError if ``bundle`` is none, or is for another Python.
     """
     wheels = sorted((bundle / "wheels").glob("*.whl"))
     if not wheels:
         raise InputError(f"--from: {bundle} holds no wheels; sslbook gpu --bundle writes such a folder")
-    site, said = folder / "site", []
-    absent = [wheel for wheel in wheels if not _installed(wheel.name.partition("-")[0])]
-    if absent and not (site / ".ready").is_file():
-        asked = ["--no-index", "--no-deps", "--no-compile", "--upgrade", "--quiet", "--target", str(site)]
-        if subprocess.run([sys.executable, "-m", "pip", "install", *asked, *map(str, absent)]).returncode:
-            raise InputError(f"pip could not install the wheels of {bundle} with {sys.executable}")
-        (site / ".ready").touch()
-    said.append(f"{len(absent)} of {len(wheels)} packages taken from the bundle; the others are here")
+    site = folder / "site"
+    absent = [wheel for wheel in wheels if not _installed(wheel)]
+    for wheel in absent:
+        _install(wheel, site)
+    said = [f"{len(absent)} of {len(wheels)} packages taken from the bundle; the others are here"]
     path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(site)]))
     variables = {"PYTHONPATH": path}
     told = _unpack_images(bundle / "images", folder / "images")
@@ -145,12 +137,25 @@ def unpack(bundle: Path, folder: Path) -> tuple[dict[str, str], list[str]]:
     return variables, said + ([told] if told else [])
 
 
-def _installed(name: str) -> bool:
+def _installed(wheel: Path) -> bool:
+    """Whether this Python has the wheel's package, in whatever version."""
     try:
-        metadata.distribution(name.replace("_", "-"))
+        metadata.distribution(parse_wheel_filename(wheel.name)[0])
     except metadata.PackageNotFoundError:
         return False
     return True
+
+
+def _install(wheel: Path, site: Path) -> None:
+    """Unzip a wheel, which is what installing without scripts comes to; there may be no pip.  InputError for another Python's."""
+    _, version, _, tags = parse_wheel_filename(wheel.name)
+    if tags.isdisjoint(sys_tags()):
+        raise InputError(
+            f"--from: {wheel.name} is not for this Python, {platform.python_version()}: see --python of --bundle"
+        )
+    if not list(site.glob(f"{wheel.name.partition('-')[0]}-{version}.dist-info/RECORD")):
+        with zipfile.ZipFile(wheel) as file:
+            file.extractall(site)
 
 
 def _unpack_images(bundle: Path, folder: Path) -> str | None:
