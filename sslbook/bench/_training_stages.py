@@ -13,6 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from sslbook.training.evaluate import knn, linear
 from sslbook.training.objectives import objective
+from sslbook.training.resources import layout_of
 from sslbook.training.siamese import Networks, Siamese, build
 
 REPEATS = 5
@@ -84,13 +85,14 @@ def measure_rate(device: str = "cpu") -> float:
 
 
 def _model(networks: Networks, device: str) -> Siamese:
-    return build(networks, 0).to(device, memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
+    layout = layout_of(networks.width, torch.device(device))
+    return build(networks, 0).to(device, memory_format=layout)  # type: ignore[call-overload, no-any-return]
 
 
 def _views(networks: Networks, size: int, batch: int, device: str) -> list[Tensor]:
     generator = torch.Generator().manual_seed(1)
     drawn = [torch.randn(batch, networks.channels, size, size, generator=generator) for _ in range(2)]
-    return [view.to(device).contiguous(memory_format=torch.channels_last) for view in drawn]
+    return [view.to(device) for view in drawn]
 
 
 def _precision(device: str) -> torch.autocast:

@@ -91,7 +91,7 @@ def embed(
     for start in range(0, len(dataset.pixels), batch):
         images = plain(dataset.pixels[start : start + batch].to(place, non_blocking=True), pipeline)
         with torch.autocast(place.type, torch.bfloat16, enabled=place.type == "cuda"):
-            parts.append(features(images.contiguous(memory_format=torch.channels_last)).float())
+            parts.append(features(images).float())
     return torch.cat(parts)
 
 

@@ -121,6 +121,18 @@ def device_of(wanted: str | torch.device | None) -> torch.device:
     return device
 
 
+def layout_of(width: int, device: torch.device) -> torch.memory_format:
+    """How a ResNet's maps and kernels lie in memory: channels last, except in narrow networks on a processor.
+
+    There, channels last saves a fifth of a step, but oneDNN's gradient of a 1x1 convolution of stride 2 with fewer channels than
+    a vector register has numbers writes behind its workspace: below 8 with AVX2, below 16 with AVX-512 and larger images
+    (uxlfoundation/oneDNN issue 6035; seen in 3.5.3 to 3.13.3, which are PyTorch 2.5 to 2.15).  The heap is corrupted, and the
+    process dies now or later.  Every such shortcut of the network has ``width`` channels or more.
+    """
+    narrow = device.type == "cpu" and width < 16
+    return torch.contiguous_format if narrow else torch.channels_last
+
+
 def device_name(device: torch.device) -> str:
     """What a result says that it was made on."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"

@@ -47,15 +47,15 @@ class Step:
         self._result: Tensor
 
     def views(self, pixels: Tensor, draws: Tensor) -> Tensor:
-        """One view of each image, in the layout that convolutions like; outside of autocast, which would round the crops."""
+        """One view of each image, outside of autocast, which would round the crops; the first kernel gives it its layout."""
         with torch.no_grad():
-            return apply(pixels, self.pipeline, draws).contiguous(memory_format=torch.channels_last)
+            return apply(pixels, self.pipeline, draws)
 
     def loss(self, index: Tensor, one: Tensor, two: Tensor) -> Tensor:
         """The objective of two views of the images ``index``."""
         pixels = self.pixels[index]
         first, second = self.views(pixels, one), self.views(pixels, two)
-        as_they_are = plain(pixels, self.pipeline).contiguous(memory_format=torch.channels_last) if self.clean else None
+        as_they_are = plain(pixels, self.pipeline) if self.clean else None
         low = self.precision != torch.float32
         # A graph must hold the casts of the weights too, so they are not kept from one pass to the next.
         with torch.autocast(pixels.device.type, self.precision, enabled=low, cache_enabled=False):

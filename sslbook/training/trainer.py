@@ -24,7 +24,7 @@ from sslbook.training.evaluate import epochs_between, report
 from sslbook.training.logs import Curves, Progress, Row, line, write_csv
 from sslbook.training.objectives import needs_clean, objective
 from sslbook.training.optimizers import make_optimizer, set_rate
-from sslbook.training.resources import Refused, agree, asked_to_stop, join, labelled, load_data, together
+from sslbook.training.resources import Refused, agree, asked_to_stop, join, labelled, layout_of, load_data, together
 from sslbook.training.rules import begin_epoch, epoch_order, rate_at, share, steps_per_epoch
 from sslbook.training.schedules import Length
 from sslbook.training.settings import Settings
@@ -80,7 +80,7 @@ class Trainer:
         self.length = Length(self.per_epoch, settings.epochs, settings.warmup)
         self.first = distributed.rank() == 0
         model = build(settings.networks, settings.seed).to(device)
-        model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        model.to(memory_format=layout_of(settings.networks.width, device))  # type: ignore[call-overload]
         if distributed.world() > 1:
             distributed.synchronize_batchnorm(model)
         precision = precision_of(settings.precision, device)
