@@ -38,6 +38,38 @@ def test_cores_are_those_that_this_process_may_use() -> None:
     assert heavy == "False", "the book counts cores without PyTorch"
 
 
+ELSEWHERE = """
+import ctypes, importlib, os, pkgutil, sys
+
+class Absent:
+    names = {"fcntl", "grp", "pwd", "resource", "termios", "tty"}
+    def find_spec(self, name, path=None, target=None):
+        if name in self.names:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Absent())
+for name in Absent.names:
+    sys.modules.pop(name, None)
+for name in ("fork", "sched_getaffinity", "sched_setaffinity"):
+    vars(os).pop(name, None)
+import sslbook
+for module in pkgutil.walk_packages(sslbook.__path__, "sslbook."):
+    if not module.name.endswith("__main__"):
+        importlib.import_module(module.name)
+assert not Absent.names & set(sys.modules), "the test hides nothing"
+from sslbook.processes import cores, keep_freed_memory
+ctypes.CDLL = lambda name: object()
+print(cores(), keep_freed_memory())
+"""
+
+
+def test_every_module_works_where_the_system_offers_less() -> None:
+    """Without what Linux alone has, or Unix: those modules, affinity masks, ``fork`` and ``mallopt``."""
+    done = subprocess.run([sys.executable, "-c", ELSEWHERE], capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == [str(os.cpu_count()), "False"]
+
+
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another allocator than glibc's")
 def test_freed_memory_is_kept() -> None:
     """Blocks of 40 MB, which the kernel would have to clear anew each time; an older glibc keeps smaller ones only."""

@@ -10,7 +10,6 @@ r"""The covariance operator against its bars: exactness, the cost of one applica
 from __future__ import annotations
 
 import argparse
-import resource
 import statistics
 import sys
 import time
@@ -231,6 +230,8 @@ def eigenpairs(width: int = 1536, *, samples: int = 256, views: int = 4, k: int 
 
 def peak_memory() -> float:
     """The most memory that this process has held so far, in GiB."""
+    import resource  # Windows has none
+
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**30
 

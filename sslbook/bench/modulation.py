@@ -6,8 +6,8 @@ Seconds of the two are CPU seconds of one thread, measured in one run on process
 from __future__ import annotations
 
 import argparse
+import os
 import random
-import resource
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -68,8 +68,8 @@ def _shares() -> list[list[Cell]]:
 
 def _children() -> float:
     """CPU seconds of processes that have ended."""
-    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return usage.ru_utime + usage.ru_stime
+    used = os.times()
+    return used.children_user + used.children_system
 
 
 def extrapolated(workers: int, steps: tuple[int, int] = (16, 112)) -> tuple[float, float]:

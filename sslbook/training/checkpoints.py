@@ -8,7 +8,6 @@ Everything random in a run is a function of its seed and the step, so no state o
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import io
 import os
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from filelock import FileLock, Timeout
 
 from sslbook.training.resources import Refused
 
@@ -41,13 +41,14 @@ class Busy(Refused):
 def locked(folder: Path) -> Iterator[None]:
     """Hold a folder, made if need be, for this process alone; the system lets it go if the process dies.
 
-    Files that a dead process was writing are removed.  Raises :class:`Busy` if another process holds the folder.
+    Files that a dead process was writing are removed.  Raises :class:`Busy` if another process holds the folder.  On a network's
+    file system the lock is as good as that system's: where it has none, filelock warns and goes by a file's existence.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("w") as file:
+    with contextlib.ExitStack() as stack:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+            stack.enter_context(FileLock(folder / ".lock", timeout=0))
+        except Timeout:
             raise Busy(f"{folder} is being trained by another process") from None
         for part in folder.glob(f".*{PART}"):
             part.unlink(missing_ok=True)
