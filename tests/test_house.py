@@ -289,7 +289,7 @@ def promised_targets(text: str) -> set[str]:
         "CONTRIBUTING.md",
         "chapters/reproduce.md",
         ".ci/run",
-        *(f".github/workflows/{n}.yml" for n in ("cpu", "gpu", "pages")),
+        *(f".github/workflows/{n}.yml" for n in ("cpu", "gpu", "pages", "versions")),
     ],
 )
 def test_commands_that_are_promised_exist(file: str) -> None:
