@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -151,6 +152,15 @@ def test_a_run_that_is_begun_anew_is_not_finished_until_it_is(tmp_path: Path, da
     assert [row["epoch"] for row in read_csv(tmp_path / "log.csv")] == [0], "the new run's"
 
 
+@pytest.fixture
+def heard() -> Iterator[None]:
+    """SIGINT as a terminal has it: a shell starts what it runs in the background with that signal ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("heard")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_run_that_is_told_to_stop_leaves_a_checkpoint(tmp_path: Path, data: tuple, number: signal.Signals) -> None:
     whole = train(settings(), tmp_path / "whole", data=data, device="cpu", quiet=True)
