@@ -168,12 +168,13 @@ def simclr_run(
 ) -> list[Snapshot]:
     """Train ``net`` in place by SGD on SimCLR's InfoNCE (l2-normalised, both towers), measuring the operator on the way."""
     draw = torch.Generator().manual_seed(seed)
-    n, v = scene.views.shape[:2]
+    (n, v), flat = scene.views.shape[:2], scene.views.flatten(0, 1)
     optimizer = torch.optim.SGD(net.parameters(), lr=rate)
     found: list[Snapshot] = []
     for step in range(steps + 1):
         sample = torch.randperm(n, generator=draw)[:size]
-        one, two = (scene.views[sample, torch.randint(v, (size,), generator=draw)] for _ in range(2))
+        shown = [v * sample + torch.randint(v, (size,), generator=draw) for _ in range(2)]
+        one, two = (flat[index] for index in torch.stack(shown).to(flat.device))
         loss = losses.contrastive(net(one), net(two), tau=tau)
         if step % every == 0:
             op = scene_operator(net, layer, scene)

@@ -82,7 +82,7 @@ def modes(
         found = operator.top_eigenpairs(k, tol=tol)
         weight = vec(operator.opened.weight).double()
         draw = torch.Generator().manual_seed(len(rows))
-        signs = torch.randint(0, 2, (operator.shape[0], probes), generator=draw).to(found.vectors) * 2 - 1
+        signs = torch.randint(0, 2, (operator.shape[0], probes), generator=draw).to(operator.opened.weight) * 2 - 1
         beside = signs - found.vectors @ (found.vectors.T @ signs)
         rest = (beside * operator.matmat(beside)).sum(0).double()
         trace = found.values.double().sum() + rest.mean()
@@ -95,7 +95,7 @@ def modes(
             (operator.shape[0], found.values.double(), trace, error, found.residuals.max().double(), share, gain)
         )
     sizes, *columns = zip(*rows, strict=True)
-    stacked = (torch.stack(part) for part in columns)
+    stacked = (torch.stack(part).cpu() for part in columns)
     return Modes(chosen, torch.tensor(sizes), *stacked)
 
 

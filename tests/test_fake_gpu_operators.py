@@ -1,0 +1,110 @@
+"""The covariance operator on a GPU that isn't there: of a ResNet-18 of full width, and of the chapter's small network."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from fake_gpu import GPU, Mixed, Read, fake_gpu
+from torch import Tensor, nn
+
+from sslbook.covariance import step
+from sslbook.operators import CovarianceOperator, covariance_operator, intra_operator
+from sslbook.training.opened import layers_of, modes, opened
+from sslbook.training.siamese import Networks, build
+
+MAY_READ = {
+    "operators.covariance_operator": "whether an output is zero, where outputs are divided by their length",
+    "operators.CovarianceOperator.trace": "a number",
+    "operators.CovarianceOperator.top_eigenpairs": "ARPACK iterates on the processor, and LAPACK says whether it converged",
+    "mixing.Mixing.root": "whether the pairs' weights allow a root, and their largest",
+    "mixing.Mixing.symmetric": "whether the pairs' weights are symmetric, once",
+}
+KINDS = {
+    "simple": {},
+    "beta": {"beta": 0.2},
+    "normalised": {"normalize": True},
+    "info_nce": {"loss": "info_nce", "tau": 0.5},
+}
+LAYERS = ("0.conv1", "0.layer3.0.downsample.0", "0.layer4.1.conv2", "1.linears.0")
+
+
+@pytest.fixture(scope="module")
+def network() -> nn.Module:
+    with fake_gpu():
+        return opened(build(Networks(), 0).to("cuda"))
+
+
+def views() -> Tensor:
+    return torch.zeros(24, 4, 3, 32, 32, device="cuda")
+
+
+def operator(network: nn.Module, layer: str, kind: str = "simple") -> CovarianceOperator:
+    clean = {"clean": torch.zeros(24, 3, 32, 32, device="cuda")} if kind == "info_nce" else {}
+    return covariance_operator(network, layer, views(), **KINDS[kind], **clean)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_products_read_nothing(network: nn.Module, layer: str) -> None:
+    with fake_gpu() as gpu:
+        op = operator(network, layer)
+        vector = torch.zeros(op.shape[0], device="cuda")
+        for product in (op.matvec(vector), op.rmatvec(vector), op.matmat(vector[:, None].expand(-1, 3))):
+            assert product.device == GPU
+            assert product.shape[0] == op.shape[0]
+        assert op.update().shape == op.exact_update().shape == op.opened.weight.shape
+        assert intra_operator(network, layer, views()).matvec(vector).device == GPU
+        assert gpu.waits == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_operator(network: nn.Module, kind: str) -> None:
+    with fake_gpu(MAY_READ) as gpu:
+        op = operator(network, "1.linears.1", kind)
+        assert op.apply(op.opened.weight).device == op.apply_transpose(op.opened.weight).device == GPU
+        assert gpu.reads == ["operators.covariance_operator"] * (kind == "normalised")
+        op.trace()
+        if op.symmetric:
+            assert op.top_eigenpairs(4).vectors.device == GPU
+
+
+def test_numbers_are_read_where_they_are_made(network: nn.Module) -> None:
+    with fake_gpu(set(MAY_READ) - {"operators.CovarianceOperator.trace"}), pytest.raises(Read, match="trace"):
+        operator(network, "1.linears.1").trace()
+    with fake_gpu(["operators.CovarianceOperator.trace"]), pytest.raises(Read, match="top_eigenpairs"):
+        operator(network, "1.linears.1").top_eigenpairs(4)
+
+
+def test_modes_along_a_run(network: nn.Module) -> None:
+    """What ``sslbook record training-operator`` measures, of layers of full width."""
+    with fake_gpu([*MAY_READ, "training.opened.modes"]):
+        found = modes(network, views(), 8, LAYERS, probes=2)
+        assert found.values.shape == (len(LAYERS), 8)
+        assert found.trace.device.type == "cpu"
+    assert set(LAYERS) < set(layers_of(network))
+
+
+def test_a_vector_of_the_host_is_refused(network: nn.Module) -> None:
+    with fake_gpu():
+        op = operator(network, "1.linears.1")
+        with pytest.raises(Mixed):
+            op.matvec(torch.zeros(op.shape[0]))
+
+
+@pytest.mark.parametrize("loss", ["simple", "info_nce"])
+def test_steps_beside_the_operator(loss: str) -> None:
+    """The chapter's network in float64, with steps of SimCLR drawn on the host."""
+    with fake_gpu([*MAY_READ, "covariance.step.simclr_agreement"]):
+        scene = step.digits_scene(64, device="cuda")
+        op = step.scene_operator(step.scene_network(scene), "2", scene, loss=loss)
+        assert step.simclr_gradients(op, 16, loss=loss).device == GPU
+        step.simclr_agreement(op, size=16, batches=(1, 2), loss=loss, replicates=2)
+
+
+def test_a_run_of_simclr() -> None:
+    """It asks where it measures, and in between only sends the places of a batch."""
+    with fake_gpu([*MAY_READ, "covariance.step.simclr_run", "covariance.step.surviving_modes"]) as gpu:
+        scene = step.digits_scene(64, device="cuda")
+        step.surviving_modes(scene)
+        gpu.waits.clear()
+        step.simclr_run(step.scene_network(scene), "0", scene, steps=4, every=4, size=16)
+        assert gpu.waits.count("covariance.step.simclr_run") <= 5 + 2 * 2
