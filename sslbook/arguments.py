@@ -12,6 +12,18 @@ def positive(text: str) -> int:
     return int(text)
 
 
+def device(text: str) -> str:
+    """``cpu``, or a GPU that is here, ``cuda`` or ``cuda:N``; raises ArgumentTypeError for anything else."""
+    import torch  # seconds, which a list of options does not need
+
+    here = ["cpu"]
+    if torch.cuda.is_available():
+        here += ["cuda", *(f"cuda:{number}" for number in range(torch.cuda.device_count()))]
+    if text not in here:
+        raise argparse.ArgumentTypeError(f"{text!r} is not one of this machine's devices, {', '.join(here)}")
+    return text
+
+
 def seed(text: str) -> int:
     """A whole number from 0 to 2**32 - 1; raises ArgumentTypeError for anything else."""
     if not text.isdigit() or int(text) >= 2**32:

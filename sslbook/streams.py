@@ -14,6 +14,14 @@ import torch
 from torch import Tensor
 
 
+def to_device(drawn: Tensor, device: torch.device | str) -> Tensor:
+    """Numbers of the CPU, on the device, without waiting for it; what they were drawn into can be drawn into again."""
+    place = torch.device(device)
+    if place.type == "cuda" and drawn.device.type == "cpu":
+        return drawn.pin_memory().to(place, non_blocking=True)
+    return drawn.to(place)
+
+
 class Streams:
     """Independent generators, one a seed; every draw has shape ``(len(seeds), *shape)``.
 

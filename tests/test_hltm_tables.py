@@ -91,7 +91,7 @@ def test_a_measurement_needs_whole_minibatches() -> None:
 def test_a_table_has_the_axes_of_the_printed_one(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[tuple[Protocol, tuple[int, ...]]] = []
 
-    def rerun(protocols, seeds, *, latents, epochs, workers, samples):
+    def rerun(protocols, seeds, *, latents, epochs, workers, samples, device="cpu"):
         calls.extend((protocol, tuple(epochs)) for protocol in protocols)
         shape = (len(epochs), len(seeds), len(latents))
         numbers = torch.arange(float(shape[0] * shape[1] * shape[2])).view(shape)
@@ -113,7 +113,7 @@ def test_a_table_has_the_axes_of_the_printed_one(monkeypatch: pytest.MonkeyPatch
 def made_up(name: str) -> Callable[..., dict[str, torch.Tensor]]:
     target = tables.printed(name)
 
-    def table(name, seeds, *, workers, base):
+    def table(name, seeds, *, workers, base, device="cpu"):
         assert list(seeds) == [1, 2, 3]
         offsets = torch.tensor([-0.02, 0.01, 0.04])  # of mean 0.01
         trials = target.mean[..., None] + offsets[: len(seeds)]
@@ -188,7 +188,7 @@ def test_a_table_that_was_never_recorded(
 def test_the_record_holds_every_table(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Numbers that say where they stand: the record's axes are those of its labels, and the tables' parts are found in it."""
 
-    def rerun(protocols, seeds, *, latents, epochs, workers, samples):
+    def rerun(protocols, seeds, *, latents, epochs, workers, samples, device="cpu"):
         def numbers(protocol: Protocol, s: int) -> torch.Tensor:
             cell = protocol.lower + protocol.width / 1000 + (protocol.loss == "printed") / 1e5 * 2
             e, t, n = len(epochs), len(seeds), len(latents)

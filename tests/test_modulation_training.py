@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from sslbook.modulation import training
+from sslbook.modulation import network, training
 from sslbook.modulation.network import gradients, lookups
 from sslbook.modulation.reference import ACTIVATIONS, FORMS, GROUPS, LOSSES, loss, outputs, printed_factor
 from sslbook.modulation.scores import SCORES, cosines, scores
@@ -42,6 +42,18 @@ def test_a_step_is_that_of_autograd(group: str, form: str) -> None:
         z = outputs(x[r], w, v, activation=cell.activation, mean=cell.mean, std=cell.std, group=group)
         for mine, true in zip(found, torch.autograd.grad(loss(z, cell.loss, form, protocol.tau), (w, v))):
             assert (mine[r] - true).norm() <= 1e-10 * true.norm(), cell
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_a_gpu_sorts_the_samples_as_the_processor_does(group: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    replicas = [(Cell(2, 2), 3), (Cell(3, 1), 4)]
+    tokens = draw_pairs(world_of(TINY, replicas), Streams([3, 4], "pairs"), 9, 3)
+    here = lookups(tokens, TINY.tokens, group, torch.float64)
+    monkeypatch.setattr(network, "_sorted_here", network.sorted_there)
+    there = lookups(tokens, TINY.tokens, group, torch.float64)
+    for one, two in zip(here, there, strict=True):
+        for name in ("rows", "samples", "starts", "shares"):
+            assert getattr(one, name).equal(getattr(two, name)), name
 
 
 def test_printed_losses_are_those_of_distances() -> None:
@@ -165,7 +177,7 @@ def test_one_place_of_a_world_trains_by_itself() -> None:
     assert cut.lengths.equal(whole.lengths)
     narrow = replace(protocol, fields=1, fixed=1)
     (begun, end), world = course(narrow, replicas, [0, 5], world=cut)
-    assert world is cut
+    assert world.generators is cut.generators
     assert begun.weights.shape == (2, 1, 6, 4)
     assert end.weights.equal(train(narrow, replicas, world=cut)[0].weights)
     assert not end.weights.equal(train(narrow, replicas)[0].weights), "there each generator fixes the place"

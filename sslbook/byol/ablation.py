@@ -21,7 +21,7 @@ from sslbook.byol.siamese import Norm, Parameters, Shape
 from sslbook.byol.views import NUMBERS, Augmentation, augment
 from sslbook.images import Images
 from sslbook.representations import effective_rank
-from sslbook.streams import Streams
+from sslbook.streams import Streams, to_device
 
 MEASURES = ("accuracy", "rank", "likeness")
 """Of the frozen encoder: linear probe and effective rank; of the projector: mean cosine between different images."""
@@ -175,10 +175,10 @@ def _epochs(protocol: Protocol, pixels: Tensor, seeds: Sequence[int]) -> Iterato
     streams = Streams(seeds, "byol views")
 
     def batches() -> Iterator[Tensor]:
-        order = streams.uniform((len(pixels),)).argsort(1).to(pixels.device)
+        order = to_device(streams.uniform((len(pixels),)).argsort(1), pixels.device)
         for chosen in order.split(protocol.batch, 1):
             if chosen.shape[1] == protocol.batch:
-                u = streams.uniform((2 * protocol.batch, NUMBERS)).flatten(0, 1).to(pixels.device)
+                u = to_device(streams.uniform((2 * protocol.batch, NUMBERS)).flatten(0, 1), pixels.device)
                 both = augment(pixels[chosen.repeat(1, 2)].flatten(0, 1), u, protocol.augmentation)
                 yield both.unflatten(0, (len(seeds), -1)).transpose(0, 1)
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sslbook.arguments import counted, positive
+from sslbook.arguments import counted, device, positive
 from sslbook.byol import tables
 from sslbook.byol.ablation import MEASURES, Protocol, Split, cifar10, digits, run
 from sslbook.byol.recorded import CIFAR10, CIFAR10_IMAGES, DIGITS
@@ -31,7 +31,7 @@ def main(name: str, arguments: Sequence[str], records: Callable[[str], Any]) -> 
     parser.add_argument("--data", choices=tuple(DATA), default="digits", help="images to train on (default: digits)")
     parser.add_argument("--trials", type=positive, default=5, metavar="N", help="seeds 0 to N - 1 (default: 5)")
     parser.add_argument("--epochs", type=positive, metavar="N", help="epochs (default: 100 on digits, 4 on CIFAR-10)")
-    parser.add_argument("--device", default="cpu", help="where to train (default: cpu)")
+    parser.add_argument("--device", type=device, default="cpu", metavar="D", help="cpu, cuda or cuda:N (default: cpu)")
     parser.add_argument("--recorded", action="store_true", help="show the recorded run instead of a new one")
     parser.add_argument("--json", action="store_true", help="as JSON, with every trial")
     options = parser.parse_args(arguments)
@@ -46,12 +46,12 @@ def main(name: str, arguments: Sequence[str], records: Callable[[str], Any]) -> 
     else:
         protocol = tables.protocol_of(name, replace(protocol, epochs=options.epochs or protocol.epochs))
         try:
-            data, device = load(), torch.device(options.device)
-        except (FileNotFoundError, RuntimeError) as error:
+            data = load()
+        except FileNotFoundError as error:
             parser.error(str(error))
-        fresh = run(protocol, tables.cells(name, protocol), range(options.trials), data, device=device)
+        fresh = run(protocol, tables.cells(name, protocol), range(options.trials), data, device=options.device)
         found = {cell: {m: values[m][0] for m in MEASURES} for cell, values in fresh.items()}
-        epochs, origin = protocol.epochs, f"{time.monotonic() - began:.0f} s on {device}."
+        epochs, origin = protocol.epochs, f"{time.monotonic() - began:.0f} s on {options.device}."
     target = tables.printed(name)
     if options.json:
         print(json.dumps(as_json(target, found, options.data, epochs), indent=2, ensure_ascii=False))

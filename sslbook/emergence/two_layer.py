@@ -24,7 +24,7 @@ from torch import Tensor
 
 from sslbook.emergence.flow import diagonal_velocity
 from sslbook.emergence.mixture import Mixture
-from sslbook.streams import Streams
+from sslbook.streams import Streams, to_device
 
 LOSSES = ("simple", "info_nce")
 CHUNK = 125
@@ -143,8 +143,11 @@ def train(
     steps: int = 5000,
     protocol: Protocol = DEFAULT,
     dtype: torch.dtype = torch.float32,
+    device: torch.device | str = "cpu",
 ) -> Run:
-    """SGD for every seed at once.  Raises ValueError for an unknown loss, no seeds and no steps."""
+    """SGD for every seed at once, on ``device``; the run that comes back lies on the CPU.
+
+    Raises ValueError for an unknown loss, no seeds and no steps."""
     if loss not in LOSSES:
         near = difflib.get_close_matches(str(loss), LOSSES, n=1, cutoff=0.4)
         hint = f"; did you mean {near[0]!r}?" if near else ""
@@ -152,28 +155,30 @@ def train(
     if steps < 1:
         raise ValueError(f"steps must be >= 1, got {steps}")
     start, draws = begin(seeds, protocol, dtype), Streams(seeds, "batches")
-    w1, w2, centres = start.w1.clone(), start.w2.clone(), start.centres
+    w1, w2, centres = (part.to(device, copy=True) for part in (start.w1, start.w2, start.centres))
     replicas, d, batch = len(seeds), protocol.size, protocol.batch
-    norms = torch.empty(replicas, steps + 1, 2, dtype=dtype)
-    stopped = torch.full((replicas,), steps + 1)
-    rows = torch.arange(replicas)[:, None, None]
+    norms = torch.empty(replicas, steps + 1, 2, dtype=dtype, device=device)
+    stopped = torch.full((replicas,), steps + 1, device=device)
+    rows = torch.arange(replicas, device=device)[:, None, None]
     limit = protocol.cap * w1.flatten(1).norm(dim=1)
     kinds = noise = torch.empty(0)
     for t in range(steps + 1):
         norms[:, t] = TwoLayers(w1, w2, centres).norms()
         stopped = torch.where((norms[:, t, 0] > limit) & (stopped > t), t, stopped)
-        if t == steps or bool((stopped <= t).all()):
-            norms[:, t + 1 :] = norms[:, t : t + 1]  # nothing moves any more
+        if t == steps:
             break
         if t % CHUNK == 0:
-            kinds = (protocol.components * draws.uniform((CHUNK, batch), torch.float64)).long()
-            noise = draws.normal((CHUNK, 2, batch, d), dtype)
+            if bool((stopped <= t).all()):  # asked seldom: whoever asks waits for the device
+                norms[:, t + 1 :] = norms[:, t : t + 1]  # nothing moves any more
+                break
+            kinds = to_device((protocol.components * draws.uniform((CHUNK, batch), torch.float64)).long(), w1.device)
+            noise = to_device(draws.normal((CHUNK, 2, batch, d), dtype), w1.device)
             noise *= protocol.variance**0.5
         views = centres[rows, kinds[:, t % CHUNK, None]] + noise[:, t % CHUNK]
         g1, g2 = gradients(w1, w2, views[:, 0], views[:, 1], loss, normalize, protocol.tau, protocol.floor)
         live = (stopped > t).to(dtype) * protocol.rate
         w1, w2 = w1 - live[:, None, None] * g1, w2 - live[:, None] * g2
-    return Run(start, TwoLayers(w1, w2, centres), norms, stopped)
+    return Run(start, TwoLayers(w1.cpu(), w2.cpu(), start.centres), norms.cpu(), stopped.cpu())
 
 
 def steps_to(norms: Tensor, factor: float) -> Tensor:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sslbook.arguments import positive
+from sslbook.arguments import counted, device, positive
 from sslbook.hltm import recorded, tables
 from sslbook.hltm.statistics import RawCorrelation
 from sslbook.hltm.training import LOSSES, Protocol
@@ -36,7 +36,10 @@ def main(name: str, arguments: Sequence[str], records: Callable[[str], Any]) -> 
     parser.add_argument(
         "--epoch-size", type=_epoch, metavar="N", help="samples an epoch and a measurement (default: 64000)"
     )
-    parser.add_argument("--workers", type=positive, metavar="N", help="processes (default: one a core)")
+    parser.add_argument(
+        "--workers", type=positive, metavar="N", help="processes (default: one a core, or one on a GPU)"
+    )
+    parser.add_argument("--device", type=device, default="cpu", metavar="D", help="cpu, cuda or cuda:N (default: cpu)")
     parser.add_argument("--recorded", action="store_true", help="show the recorded run instead of a new one")
     parser.add_argument("--json", action="store_true", help="as JSON, with every trial")
     options = parser.parse_args(arguments)
@@ -47,10 +50,11 @@ def main(name: str, arguments: Sequence[str], records: Callable[[str], Any]) -> 
         size, origin = record.values["samples"], f"Recorded: {record.provenance}"
     else:
         base = Protocol(loss=options.loss, epoch_size=options.epoch_size or Protocol.epoch_size)
-        seeds, workers = range(1, options.trials + 1), options.workers or cores()
-        found = tables.table(name, seeds, workers=workers, base=base)
+        seeds, workers = range(1, options.trials + 1), options.workers or (cores() if options.device == "cpu" else 1)
+        where = counted(workers, "process") if options.device == "cpu" else options.device
+        found = tables.table(name, seeds, workers=workers, base=base, device=options.device)
         trials, size = found[options.statistic], base.epoch_size
-        origin = f"{time.monotonic() - start:.0f} s on {workers} process{'es' if workers > 1 else ''}."
+        origin = f"{time.monotonic() - start:.0f} s on {where}."
     if options.json:
         print(json.dumps(as_json(name, target, trials, options.loss, options.statistic), indent=2))
         return 0

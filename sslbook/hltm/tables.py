@@ -20,7 +20,7 @@ from sslbook.hltm.network import TreeNetwork, forward
 from sslbook.hltm.statistics import CentredCorrelation, RawCorrelation
 from sslbook.hltm.training import Protocol, start, train_chunks
 from sslbook.hltm.trees import LatentTree
-from sslbook.streams import Streams
+from sslbook.streams import Streams, to_device
 
 STATISTICS = ("exact", "released", "population")
 """``exact``: centred, float64, on fresh samples; ``released``: raw sums in float32 on the same; ``population``: enumerated."""
@@ -88,7 +88,7 @@ def best_correlations(
     edges = trees.thresholds(tree, dtype)
     for done in range(0, samples, 3200):
         count = min(3200, samples - done)
-        u = streams.uniform((1 + trees.numbers_needed(tree), count), dtype).to(tree.root.device)
+        u = to_device(streams.uniform((1 + trees.numbers_needed(tree), count), dtype), tree.root.device)
         drawn = trees.descend(tree, trees.draw_root(tree, u[:, 0]), u[:, 1:], edges)
         seen = forward(net, drawn[-1])
         latent = torch.stack([drawn[d][:, i] for d, i in zip(depths, index)], 1)
@@ -131,23 +131,38 @@ def rerun(
     epochs: Sequence[int],
     workers: int = 2,
     samples: int = 64_000,
+    device: torch.device | str = "cpu",
 ) -> list[dict[str, Tensor]]:
     """Trials of several protocols side by side: for each, a statistic's name to ``(epochs, R, latents)``.
 
     epochs: after how many epochs to measure; the last one ends the training.  samples: of each measurement.
     """
     measure = Measurement(tuple(latents), samples)
-    runs = train_chunks(protocols, seeds, max(epochs), measure, epochs, workers=workers)
+    runs = train_chunks(protocols, seeds, max(epochs), measure, epochs, workers=workers, device=device)
     return [{name: torch.stack([found[epoch][name] for epoch in epochs]) for name in STATISTICS} for found in runs]
 
 
 def table(
-    name: str, seeds: Sequence[int], *, loss: str = "released", workers: int = 2, base: Protocol | None = None
+    name: str,
+    seeds: Sequence[int],
+    *,
+    loss: str = "released",
+    workers: int = 2,
+    base: Protocol | None = None,
+    device: torch.device | str = "cpu",
 ) -> dict[str, Tensor]:
     """Rerun one printed table: a statistic's name to ``(latents, lower, widths, columns, trials)``."""
     target, base = printed(name), base or Protocol(loss=loss)
     cells = [replace(base, lower=low, width=width) for low in target.lower for width in target.widths]
-    runs = rerun(cells, seeds, latents=target.latents, epochs=target.epochs, workers=workers, samples=base.epoch_size)
+    runs = rerun(
+        cells,
+        seeds,
+        latents=target.latents,
+        epochs=target.epochs,
+        workers=workers,
+        samples=base.epoch_size,
+        device=device,
+    )
     shape = (len(target.lower), len(target.widths))
     return {s: torch.stack([run[s] for run in runs]).unflatten(0, shape).permute(4, 0, 1, 2, 3) for s in STATISTICS}
 

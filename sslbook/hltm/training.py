@@ -17,7 +17,7 @@ from sslbook.hltm import trees
 from sslbook.hltm.network import TreeNetwork, backward, forward, initial_network, normalize, normalize_backward
 from sslbook.hltm.trees import LatentTree
 from sslbook.processes import processes
-from sslbook.streams import Streams
+from sslbook.streams import Streams, to_device
 
 LOSSES = ("printed", "released")
 
@@ -106,7 +106,7 @@ def minibatches(tree: LatentTree, streams: Streams, batch: int, steps: int, dtyp
     edges = trees.thresholds(tree, dtype)
     buffer = torch.empty(len(streams), 3 * trees.numbers_needed(tree) + 2, batch, dtype=dtype)
     for _ in range(steps):
-        u = streams.uniform(buffer.shape[1:], out=buffer).to(device)
+        u = to_device(streams.uniform(buffer.shape[1:], out=buffer), device)
         roots = trees.draw_root(tree, u[:, :2].flatten(1))
         anchor, negative = roots.chunk(2, dim=1)
         below = u[:, 2:].reshape(len(streams), -1, 3 * batch)
@@ -165,26 +165,33 @@ def train_chunks(
     *,
     workers: int = 2,
     dtype: torch.dtype = torch.float32,
+    device: torch.device | str = "cpu",
 ) -> list[dict[int, dict[str, Tensor]]]:
     """:func:`train` for every protocol and all seeds, in chunks of replicas that fit the cache, on ``workers`` processes.
 
-    measure: picklable; what it returns is joined along the replica axis, the first.
+    measure: picklable; what it returns is joined along the replica axis, the first.  On a GPU all seeds are one chunk.
     How replicas are cut into chunks changes nothing.  Raises ValueError for less than one worker.
     """
     if workers < 1:
         raise ValueError(f"workers must be at least 1, got {workers}")
+    gpu, pieces = torch.device(device).type != "cpu", -(-workers // len(protocols))
     jobs = [
         (p, protocol, first, part)
         for p, protocol in enumerate(protocols)
-        for first, part in _chunks(list(seeds), max(CACHE_UNITS // protocol.width, 1), -(-workers // len(protocols)))
+        for first, part in _chunks(
+            list(seeds), len(seeds) if gpu else max(CACHE_UNITS // protocol.width, 1), 1 if gpu else pieces
+        )
     ]
     jobs.sort(key=lambda job: -job[1].width * job[1].depth * len(job[3]))  # the longest first
     if workers == 1:
-        results = [train(protocol, part, epochs, measure, at, dtype=dtype) for _, protocol, _, part in jobs]
+        results = [
+            train(protocol, part, epochs, measure, at, dtype=dtype, device=device) for _, protocol, _, part in jobs
+        ]
     else:
         with processes(workers) as pool:
             calls = [
-                pool.submit(train, protocol, part, epochs, measure, at, dtype=dtype) for _, protocol, _, part in jobs
+                pool.submit(train, protocol, part, epochs, measure, at, dtype=dtype, device=device)
+                for _, protocol, _, part in jobs
             ]
             results = [call.result() for call in calls]
     joined: list[dict[int, dict[str, Tensor]]] = []

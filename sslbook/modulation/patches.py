@@ -13,7 +13,7 @@ from torch import Tensor
 
 from sslbook.images import Images, available, digits, mnist
 from sslbook.modulation.reference import loss, outputs
-from sslbook.streams import Streams
+from sslbook.streams import Streams, to_device
 
 FIELDS = ("upper left", "upper right", "lower left", "lower right")
 
@@ -80,7 +80,8 @@ def crop_boxes(u: Tensor, size: int, strength: float) -> Tensor:
     top, left = ((u[..., 2] * (size - height + 1)).floor(), (u[..., 3] * (size - width + 1)).floor())
     boxes = torch.stack([top, left, height, width], -1)
     fits = (width <= size) & (height <= size) & (width > 0) & (height > 0)
-    whole = torch.tensor([0, 0, size, size], dtype=u.dtype).expand_as(boxes[..., :1, :])
+    whole = torch.zeros_like(boxes[..., :1, :])
+    whole[..., 2:] = size
     boxes = torch.cat([boxes, whole], -2)
     first = torch.cat([fits, torch.ones_like(fits[..., :1])], -1).to(torch.int8).argmax(-1)
     return boxes.gather(-2, first[..., None, None].expand(*first.shape, 1, 4)).squeeze(-2)
@@ -92,7 +93,7 @@ def resize_matrices(start: Tensor, length: Tensor, size: int) -> Tensor:
 
     A new pixel's centre falls between two old ones of the box; beyond the outer centres it takes the outer pixel.
     """
-    grid = torch.arange(size, dtype=start.dtype)
+    grid = torch.arange(size, dtype=start.dtype, device=start.device)
     centre = (grid + 0.5) * (length[..., None] / size) - 0.5
     at = start[..., None] + centre.clamp_min(0).minimum(length[..., None] - 1)
     return (1 - (at[..., None] - grid).abs()).clamp_min(0)
@@ -101,29 +102,32 @@ def resize_matrices(start: Tensor, length: Tensor, size: int) -> Tensor:
 def random_crops(pixels: Tensor, streams: Streams, strength: float, tries: int = 10) -> Tensor:
     """A random crop of each image ``(R, N, S, S)``, enlarged to full size; boxes from the replicas' own streams."""
     size = pixels.shape[-1]
-    boxes = crop_boxes(streams.uniform((pixels.shape[1], tries, 4), pixels.dtype), size, strength)
+    u = to_device(streams.uniform((pixels.shape[1], tries, 4), pixels.dtype), pixels.device)
+    boxes = crop_boxes(u, size, strength)
     rows = resize_matrices(boxes[..., 0], boxes[..., 2], size)
     columns = resize_matrices(boxes[..., 1], boxes[..., 3], size)
     return rows @ pixels @ columns.mT
 
 
-def train_filters(data: Images, protocol: PatchProtocol, seeds: list[int]) -> Tensor:
+def train_filters(
+    data: Images, protocol: PatchProtocol, seeds: list[int], *, device: torch.device | str = "cpu"
+) -> Tensor:
     """Filters after training, ``(R, 4, M, S/2, S/2)``; every replica draws images and crops from streams of its seed.
 
     Images come in passes, each in a random order of its own, as far as whole minibatches go.
     """
-    pixels = data.pixels[:, 0]
+    pixels = data.pixels[:, 0].to(device)
     side, batch = pixels.shape[-1] // 2, protocol.batch
     starts, order, crops = (Streams(seeds, name) for name in ("weights", "order", "crops"))
     d, m, o = side**2, protocol.filters, protocol.outputs
-    w = starts.uniform((4, d, m)).mul_(2).sub_(1).div_(d**0.5).requires_grad_()
-    v = starts.uniform((4, m, o)).mul_(2).sub_(1).div_((4 * m) ** 0.5).requires_grad_()
+    w = starts.uniform((4, d, m)).mul_(2).sub_(1).div_(d**0.5).to(device).requires_grad_()
+    v = starts.uniform((4, m, o)).mul_(2).sub_(1).div_((4 * m) ** 0.5).to(device).requires_grad_()
     optimizer = torch.optim.SGD([w, v], protocol.rate, protocol.momentum, weight_decay=protocol.decay)
     a_pass = len(pixels) // batch
     queue = torch.empty(0)
     for step in range(protocol.steps):
         if step % a_pass == 0:
-            queue = order.uniform((len(pixels),)).argsort(1)
+            queue = to_device(order.uniform((len(pixels),)).argsort(1), pixels.device)
         at = step % a_pass * batch
         chosen = pixels[queue[:, at : at + batch]]
         if protocol.strength:

@@ -68,7 +68,7 @@ def loss(z: Tensor, kind: str, form: str, tau: float) -> Tensor:
     one, two = z.unbind(-3)
     s = one @ one.mT
     own = (one * two).sum(-1)
-    s = torch.where(torch.eye(s.shape[-1], dtype=torch.bool), own[..., None], s) / tau
+    s = torch.where(torch.eye(s.shape[-1], dtype=torch.bool, device=s.device), own[..., None], s) / tau
     batch = s.shape[-1]
     if kind == "infonce":
         released = (s.logsumexp(-1) - own / tau).mean(-1)

@@ -38,7 +38,7 @@ def scores(weights: Tensor, world: World, linear: bool | Tensor = False) -> dict
     size = world.allowed.sum(-1).to(best)
     largest = weights.abs().amax((2, 3), keepdim=True)
     shares = weights / (weights.norm(dim=2, keepdim=True) + (largest / 1000).clamp_min(1e-6))
-    signless = torch.as_tensor(linear).expand(len(weights)).view(-1, 1, 1, 1)
+    signless = torch.as_tensor(linear, device=weights.device).expand(len(weights)).view(-1, 1, 1, 1)
     faded = torch.where(signless, shares.abs(), shares).amax(-1)
     return {
         "printed +": ((best * world.allowed).sum(-1) / size).mean(-1),

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sslbook.arguments import counted, positive, seed
+from sslbook.arguments import counted, device, positive, seed
 from sslbook.modulation import recorded, tables
 from sslbook.modulation.scores import SCORES
 from sslbook.modulation.training import run
@@ -38,7 +38,10 @@ def main(name: str, arguments: Sequence[str], records: Callable[[str], Any]) -> 
         help="whose formula (default: released, which Table 1 was made with)",
     )
     parser.add_argument("--steps", type=positive, metavar="N", help="minibatches (default: 5000)")
-    parser.add_argument("--workers", type=positive, metavar="N", help="processes (default: one a core)")
+    parser.add_argument(
+        "--workers", type=positive, metavar="N", help="processes (default: one a core, or one on a GPU)"
+    )
+    parser.add_argument("--device", type=device, default="cpu", metavar="D", help="cpu, cuda or cuda:N (default: cpu)")
     parser.add_argument("--recorded", action="store_true", help="show the recorded run instead of a new one")
     parser.add_argument("--json", action="store_true", help="as JSON, with every trial")
     options = parser.parse_args(arguments)
@@ -53,13 +56,15 @@ def main(name: str, arguments: Sequence[str], records: Callable[[str], Any]) -> 
             parser.error(f"--recorded: {error}")
         origin = f"Recorded: {record.provenance}"
     else:
-        workers, protocol = options.workers or cores(), tables.VARIANTS[options.variant]
+        protocol = tables.VARIANTS[options.variant]
+        workers = options.workers or (cores() if options.device == "cpu" else 1)
+        where = counted(workers, "process") if options.device == "cpu" else options.device
         protocol = replace(protocol, steps=options.steps or protocol.steps)
-        trained = run(protocol, tables.wanted_cells([name]), options.seeds, workers=workers)
+        trained = run(protocol, tables.wanted_cells([name]), options.seeds, workers=workers, device=options.device)
         found = {s: tables.in_table(name, trained, s) for s in SCORES}
         count = len(tables.cells(name)) * len(dict.fromkeys(options.seeds))
         ran = f"{counted(count, 'run')} of {counted(protocol.steps, 'minibatch')}"
-        origin = f"{ran}: {time.monotonic() - start:.0f} s on {counted(workers, 'process')}."
+        origin = f"{ran}: {time.monotonic() - start:.0f} s on {where}."
     if options.json:
         print(json.dumps(as_json(name, options.variant, found), indent=2, ensure_ascii=False))
         return 0

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sslbook.streams import Streams
+from sslbook.streams import Streams, to_device
 
 WILDCARD = -1
 
@@ -35,8 +35,12 @@ class World:
     @property
     def used(self) -> Tensor:
         """``(R, K, d)``: whether a generator fixes the token there; some of the ``P`` tokens may be in none."""
-        tokens = torch.arange(self.allowed.shape[2])
+        tokens = torch.arange(self.allowed.shape[2], device=self.generators.device)
         return (self.generators[..., None] == tokens).any(1)
+
+    def to(self, device: torch.device | str) -> World:
+        """The same worlds on another device."""
+        return World(self.allowed.to(device), self.generators.to(device), self.lengths.to(device))
 
     def place(self, k: int) -> World:
         """The same sequences cut down to place ``k``, as a world of one field; its generators fix the token or leave a wildcard.
@@ -103,7 +107,7 @@ def draw_pairs(world: World, streams: Streams, batch: int, steps: int = 1) -> Te
     each."""
     replicas, count, fields = world.generators.shape
     tokens = world.allowed.shape[2]
-    u = streams.uniform((steps, batch, 1 + 2 * fields))
+    u = to_device(streams.uniform((steps, batch, 1 + 2 * fields)), world.generators.device)
     which = (u[..., 0] * count).long().clamp_(max=count - 1)
     rows = which.view(replicas, -1, 1).expand(-1, -1, fields)
     pattern = world.generators.gather(1, rows).view(replicas, steps, 1, batch, fields)

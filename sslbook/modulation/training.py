@@ -137,7 +137,7 @@ def settings_of(protocol: Protocol, replicas: Sequence[Replica], world: World, d
     return Settings(
         activations=_segments([cell.activation for cell in cells]),
         losses=_segments([cell.loss for cell in cells]),
-        norms=norms([(cell.mean, cell.std) for cell in cells], dtype),
+        norms=norms([(cell.mean, cell.std) for cell in cells], dtype, world.lengths.device),
         tau=protocol.tau,
         factors={
             loss: printed_factor(loss, protocol.tau, protocol.batch) if protocol.form == "printed" else 1.0
@@ -170,14 +170,19 @@ BLOCK = 16
 
 @torch.no_grad()
 def train(
-    protocol: Protocol, replicas: Sequence[Replica], *, dtype: torch.dtype = torch.float32, world: World | None = None
+    protocol: Protocol,
+    replicas: Sequence[Replica],
+    *,
+    dtype: torch.dtype = torch.float32,
+    world: World | None = None,
+    device: torch.device | str = "cpu",
 ) -> tuple[State, World]:
     """Train replicas with one number of filters, side by side; replica ``r`` draws from streams of its seed alone.
 
     world: in place of the one that the seeds draw, such as a single place of it.  Raises ValueError for no replicas, for
     different numbers of filters, or for a world of another shape.
     """
-    world, state = _start(protocol, replicas, dtype, world)
+    world, state = _start(protocol, replicas, dtype, world, device)
     for _ in _descent(protocol, replicas, state, world):
         pass
     return state, world
@@ -191,6 +196,7 @@ def course(
     *,
     dtype: torch.dtype = torch.float32,
     world: World | None = None,
+    device: torch.device | str = "cpu",
 ) -> tuple[list[State], World]:
     """The same training, looked at on the way: the state after each of ``at`` minibatches, 0 the start.
 
@@ -199,14 +205,14 @@ def course(
     """
     if not at or at[0] < 0 or at[-1] > protocol.steps or any(b <= a for a, b in itertools.pairwise(at)):
         raise ValueError(f"at must increase within 0 to steps = {protocol.steps}, got {list(at)}")
-    world, state = _start(protocol, replicas, dtype, world)
+    world, state = _start(protocol, replicas, dtype, world, device)
     steps = itertools.chain([0], _descent(protocol, replicas, state, world))
     passing = itertools.islice(steps, at[-1] + 1)
     return [State(state.weights.clone(), state.top.clone()) for done in passing if done in at], world
 
 
 def _start(
-    protocol: Protocol, replicas: Sequence[Replica], dtype: torch.dtype, world: World | None
+    protocol: Protocol, replicas: Sequence[Replica], dtype: torch.dtype, world: World | None, device: torch.device | str
 ) -> tuple[World, State]:
     if not replicas:
         raise ValueError("replicas must hold at least one cell with a seed, got none")
@@ -217,7 +223,8 @@ def _start(
     world = world_of(protocol, replicas) if world is None else world
     if (wanted := (len(replicas), protocol.fields, protocol.tokens)) != (shape := tuple(world.allowed.shape)):
         raise ValueError(f"world must have {wanted} replicas, fields and tokens, got {shape}")
-    return world, initial_state(protocol, seeds, filters.pop(), dtype)
+    state = initial_state(protocol, seeds, filters.pop(), dtype)
+    return world.to(device), State(state.weights.to(device), state.top.to(device))
 
 
 def _descent(protocol: Protocol, replicas: Sequence[Replica], state: State, world: World) -> Iterator[int]:
@@ -237,24 +244,34 @@ def _descent(protocol: Protocol, replicas: Sequence[Replica], state: State, worl
 CACHE = 8e6
 """Bytes of the arrays that a step of a chunk of replicas goes through: past this, chunks gain nothing by being longer."""
 
+MEMORY = 4e9
+"""The same of a GPU, where a step costs its kernels' launches: one chunk for each number of filters."""
+
 
 def run(
-    protocol: Protocol, cells: Sequence[Cell], seeds: Sequence[int], *, workers: int = 1, keep: bool = False
+    protocol: Protocol,
+    cells: Sequence[Cell],
+    seeds: Sequence[int],
+    *,
+    workers: int = 1,
+    keep: bool = False,
+    device: torch.device | str = "cpu",
 ) -> dict[Cell, dict[str, Tensor]]:
     """Train every cell with every seed; for each cell the scores ``(seeds,)`` of :mod:`scores`, and with ``keep`` its
     ``weights``.
 
-    Cells of equal shape train together, in chunks that fit the cache; how they are cut changes nothing.
-    workers: processes; 1 trains in this one.  Raises ValueError for less.
+    Cells of equal shape train together, in chunks that fit a processor's cache; how they are cut changes nothing.
+    workers: processes; 1 trains in this one.  Raises ValueError for less.  What comes back lies on the CPU.
     """
     if workers < 1:
         raise ValueError(f"workers must be at least 1, got {workers}")
-    chunks = sorted(_chunks(protocol, cells, seeds, workers), key=lambda chunk: -_cost(protocol, chunk))
+    memory = CACHE if torch.device(device).type == "cpu" else MEMORY
+    chunks = sorted(_chunks(protocol, cells, seeds, workers, memory), key=lambda chunk: -_cost(protocol, chunk))
     if workers == 1:
-        results = [_measured(protocol, chunk, keep) for chunk in chunks]
+        results = [_measured(protocol, chunk, keep, device) for chunk in chunks]
     else:
         with processes(workers) as pool:
-            calls = [pool.submit(_measured, protocol, chunk, keep) for chunk in chunks]
+            calls = [pool.submit(_measured, protocol, chunk, keep, device) for chunk in chunks]
             results = [call.result() for call in calls]
     found = {key: value for chunk, result in zip(chunks, results) for key, value in zip(chunk, _rows(result))}
     return {
@@ -263,11 +280,14 @@ def run(
     }
 
 
-def _measured(protocol: Protocol, replicas: Sequence[Replica], keep: bool) -> dict[str, Tensor]:
-    state, world = train(protocol, replicas)
+def _measured(
+    protocol: Protocol, replicas: Sequence[Replica], keep: bool, device: torch.device | str
+) -> dict[str, Tensor]:
+    state, world = train(protocol, replicas, device=device)
     linear = torch.tensor([cell.activation == "linear" for cell, _ in replicas])
     found = scores(state.weights.double(), world, linear)
-    return {**found, "weights": state.weights, "allowed": world.allowed} if keep else found
+    kept = {"weights": state.weights, "allowed": world.allowed} if keep else {}
+    return {name: values.cpu() for name, values in (found | kept).items()}
 
 
 def _rows(result: dict[str, Tensor]) -> Iterator[dict[str, Tensor]]:
@@ -275,13 +295,15 @@ def _rows(result: dict[str, Tensor]) -> Iterator[dict[str, Tensor]]:
         yield dict(zip(result, values, strict=True))
 
 
-def _chunks(protocol: Protocol, cells: Sequence[Cell], seeds: Sequence[int], workers: int) -> Iterator[list[Replica]]:
+def _chunks(
+    protocol: Protocol, cells: Sequence[Cell], seeds: Sequence[int], workers: int, memory: float
+) -> Iterator[list[Replica]]:
     """Replicas of one shape, like beside like, cut evenly."""
     by_shape: dict[int, list[Replica]] = {}
     for cell in sorted(dict.fromkeys(cells), key=lambda cell: (cell.loss, cell.activation, cell.zeta != 1)):
         by_shape.setdefault(cell.filters, []).extend((cell, seed) for seed in dict.fromkeys(seeds))
     for replicas in by_shape.values():
-        most = max(1, round(CACHE / _bytes(protocol, replicas[0][0].filters)))
+        most = max(1, round(memory / _bytes(protocol, replicas[0][0].filters)))
         pieces = max(-(-len(replicas) // most), min(workers, len(replicas)) if len(by_shape) < workers else 1)
         edges = [len(replicas) * i // pieces for i in range(pieces + 1)]
         for start, end in itertools.pairwise(edges):

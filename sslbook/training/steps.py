@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from sslbook.streams import to_device
 from sslbook.training.augment import Pipeline, apply, plain
 from sslbook.training.siamese import Outputs, Siamese
 
@@ -103,13 +104,6 @@ class Step:
         self._gradients = [(p, p.grad) for p in self.model.parameters() if p.grad is not None]
         for buffer, old in zip(self.model.buffers(), before, strict=True):
             buffer.copy_(old)
-
-
-def to_device(part: Tensor, device: torch.device) -> Tensor:
-    """On the device, without waiting for it."""
-    if device.type == "cuda" and part.device.type == "cpu":
-        return part.pin_memory().to(device, non_blocking=True)
-    return part.to(device)
 
 
 def capture_of(wanted: str, device: torch.device, processes: int) -> str:
