@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from fake_gpu import GPU, Mixed, Read, fake_gpu
@@ -9,6 +11,7 @@ from torch import Tensor, nn
 
 from sslbook.covariance import step
 from sslbook.operators import CovarianceOperator, covariance_operator, intra_operator
+from sslbook.training import opened as along
 from sslbook.training.opened import layers_of, modes, opened
 from sslbook.training.siamese import Networks, build
 
@@ -81,6 +84,20 @@ def test_modes_along_a_run(network: nn.Module) -> None:
         assert found.values.shape == (len(LAYERS), 8)
         assert found.trace.device.type == "cpu"
     assert set(LAYERS) < set(layers_of(network))
+
+
+def test_modes_are_of_whole_convolutions(network: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU convolutions have three digits, unless they are told not to."""
+    allowed: list[bool] = []
+
+    def watched(*args: Any, **kwargs: Any) -> CovarianceOperator:
+        allowed.append(torch.backends.cudnn.allow_tf32)
+        return covariance_operator(*args, **kwargs)
+
+    monkeypatch.setattr(along, "covariance_operator", watched)
+    with fake_gpu([*MAY_READ, "training.opened.modes"]):
+        modes(network, views(), 8, LAYERS[-1:], probes=2)
+    assert allowed == [False]
 
 
 def test_a_vector_of_the_host_is_refused(network: nn.Module) -> None:

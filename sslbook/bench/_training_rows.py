@@ -134,6 +134,7 @@ def trainer(settings: Settings, images: int) -> Trainer:
         pixels = torch.randint(0, 256, (count, 3, 32, 32), dtype=torch.uint8, generator=generator)
         return Dataset(pixels, torch.arange(count) % 10, "noise", 10)
 
+    torch.backends.cudnn.benchmark = True  # as in a run
     folder = Path(tempfile.gettempdir()) / "sslbook-bench"  # nothing is written: it never comes to a checkpoint
     return Trainer(settings, folder, (noise(images), noise(TESTS)), torch.device(device()), quiet=True)
 

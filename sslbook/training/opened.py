@@ -68,6 +68,7 @@ def layers_of(net: nn.Module) -> tuple[str, ...]:
     return tuple(name for name, part in net.named_modules() if isinstance(part, KINDS))
 
 
+@torch.backends.cudnn.flags(enabled=True, allow_tf32=False)  # convolutions of three digits would be no eigenproblem
 def modes(
     net: nn.Module, views: Tensor, k: int, names: Sequence[str] | None = None, *, tol: float = 1e-4, probes: int = 16
 ) -> Modes:
