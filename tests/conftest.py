@@ -6,8 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from sslbook.book.layout import PACKAGE, Book
+
+# How long an example takes says what else the machine has to do, not whether the example is right.
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
 
 HEADER = """---
 jupytext:

@@ -227,7 +227,11 @@ def test_plain_papermill_runs_the_reader_s_notebook(ran: Ran, tmp_path: Path) ->
         for name in ("JUPYTER_PATH", "PYTHONPATH"):
             patch.setenv(name, environment[name])
         done = papermill.execute_notebook(
-            str(source), str(tmp_path / "out.ipynb"), parameters={"scale": "paper"}, progress_bar=False
+            str(source),
+            str(tmp_path / "out.ipynb"),
+            parameters={"scale": "paper"},
+            progress_bar=False,
+            start_timeout=kernel.START_SECONDS,
         )
     assert {number.name: (number.value, number.scale) for number in numbers(done)}["n"] == (20, "paper")
 

@@ -31,7 +31,8 @@ def test_chapter_runs_alone_and_gives_its_numbers(chapter: Chapter, tmp_path: Pa
             parameters={"scale": "quick", "seed": 0},
             cwd=str(tmp_path),
             progress_bar=False,
-            execution_timeout=300,
+            start_timeout=kernel.START_SECONDS,
+            execution_timeout=1800,
         )
     found = list(numbers(executed))
     held = regression.read_expected(BOOK.expected(chapter.name, "quick"))

@@ -86,7 +86,7 @@ def test_a_wrong_choice_of_torch_is_named() -> None:
         env={**os.environ, "SSLBOOK_TORCH": "rocm"},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=600,
     )
     assert done.returncode == 1
     assert "SSLBOOK_TORCH is 'rocm'; it may be one of auto, cpu, cuda, system" in done.stderr

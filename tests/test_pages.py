@@ -15,10 +15,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -26,6 +26,7 @@ ROOT = Path(__file__).resolve().parents[1]
 AXE = ROOT / "tests/vendor/axe.min.js"
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 DRIVER = shutil.which("chromedriver")
+Seen = TypeVar("Seen")
 
 pytestmark = [
     pytest.mark.browser,
@@ -36,10 +37,15 @@ pytestmark = [
     ),
 ]
 
+PATIENCE = 110
+"""The longest that a page may take for anything, in seconds, on a machine with much else to do; selenium itself waits for 120."""
+# The page's own script asked for the maths first, so it has run when we are told; then what it changed is drawn, and what goes
+# wrong after that has a moment to show.
 TYPESET = """
 const done = arguments[arguments.length - 1];
 const ready = window.MathJax && MathJax.startup && MathJax.startup.promise || Promise.resolve();
-ready.then(() => setTimeout(done, 150), done);
+const drawn = () => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done, 150)));
+ready.then(drawn, drawn);
 """
 # A formula that was not typeset, one that MathJax could not read, and one whose picture is empty (a font that came too late).
 BAD_MATHS = """
@@ -138,7 +144,8 @@ class Browser:
             options.add_argument(f"--{flag}")
         options.set_capability("goog:loggingPrefs", {"performance": "ALL", "browser": "ALL"})
         self.driver = webdriver.Chrome(options=options, service=Service(DRIVER))
-        self.driver.set_page_load_timeout(60)
+        self.driver.set_page_load_timeout(PATIENCE)
+        self.driver.set_script_timeout(PATIENCE)
         self.cdp("Network.enable")
 
     def cdp(self, command: str, **arguments: Any) -> Any:
@@ -176,6 +183,14 @@ class Browser:
             found.append(f"{excess} px wider than the window")
         script(AXE.read_text(encoding="utf-8"))
         return found + [f"accessibility: {text}" for text in self.driver.execute_async_script(VIOLATIONS)]
+
+
+def settles(look: Callable[[], Seen], wanted: Seen) -> Seen:
+    """What ``look`` sees: ``wanted`` as soon as it does, and after :data:`PATIENCE` seconds whatever it sees instead."""
+    end = time.monotonic() + PATIENCE
+    while (seen := look()) != wanted and time.monotonic() < end:
+        time.sleep(0.05)
+    return seen
 
 
 @pytest.fixture(scope="session")
@@ -233,20 +248,23 @@ def check_sliders(browser: Browser) -> int:
             assert alt.strip()
             return index, text, alt
 
+        def place(state: Callable[[], tuple[int, str, str]] = state) -> int:
+            return state()[0]
+
         control.send_keys(Keys.HOME)
-        assert state()[0] == 0
+        assert settles(place, 0) == 0
         control.send_keys(Keys.ARROW_RIGHT)
-        assert state()[0] == 1
+        assert settles(place, 1) == 1
         control.send_keys(Keys.END)
-        assert state()[0] == last
+        assert settles(place, last) == last
         assert control.get_attribute("aria-valuetext") == state()[1]
         half = control.size["width"] // 2
         left, right = (control, 3 - half, 0), (control, half - 3, 0)
         ActionChains(browser.driver).move_to_element_with_offset(*left).click().perform()
-        assert state()[0] == 0
+        assert settles(place, 0) == 0
         drag = ActionChains(browser.driver).move_to_element_with_offset(*left).click_and_hold()
         drag.move_to_element_with_offset(*right).release().perform()
-        assert state()[0] == last
+        assert settles(place, last) == last
     return len(figures)
 
 
@@ -293,8 +311,7 @@ def test_what_scrolls_says_so(browser: Browser, address: str) -> None:
     assert found
     assert all(state == ["right", 0, True, True] for state in found), "faded at the right, and reached by keyboard"
     browser.driver.execute_script("document.querySelector('[data-sslbook-wide]').scrollLeft = 1e4")
-    time.sleep(0.2)
-    assert browser.driver.execute_script(WIDE)[0][0] == "left"
+    assert settles(lambda: browser.driver.execute_script(WIDE)[0][0], "left") == "left"
 
 
 def test_a_link_opens_what_is_folded(browser: Browser, address: str) -> None:
@@ -327,10 +344,12 @@ def test_search_finds_the_operator(browser: Browser, address: str, html: Path, s
 
     home = address if scheme == "http" else html.as_uri()
     browser.open(f"{home}/search.html?q=covariance", VIEWS["light"])
-    end = time.monotonic() + 15
-    while not (results := browser.driver.find_elements(By.CSS_SELECTOR, "ul.search li a")) and time.monotonic() < end:
-        time.sleep(0.1)
-    assert any("chapters/" in str(result.get_attribute("href")) for result in results)
+
+    def found() -> bool:
+        results = browser.driver.find_elements(By.CSS_SELECTOR, "ul.search li a")
+        return any("chapters/" in str(result.get_attribute("href")) for result in results)
+
+    assert settles(found, True)
     assert [url for url in browser.requests() if not url.startswith((home, "data:", "about:"))] == []
     assert browser.errors() == [] or scheme == "file"  # the excerpts below the results can't be fetched from file://
 

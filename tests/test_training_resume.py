@@ -47,7 +47,7 @@ def test_killed_twenty_times_and_still_the_same_bit_for_bit(tmp_path: Path, opti
         [sys.executable, str(ROOT / "tests" / "training_killed.py"), str(tmp_path), str(kills), optimizer],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=3600,
         env=environment,
     )
     assert done.returncode == 0, done.stderr

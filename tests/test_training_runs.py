@@ -262,7 +262,7 @@ def test_two_processes_share_each_batch(tmp_path: Path) -> None:
             [sys.executable, "-m", "sslbook", *asked, *SET, "--device", "cpu", "--quiet", "--set", "evaluate=0"],
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=6000,
             cwd=ROOT,
             env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
         )
@@ -333,7 +333,7 @@ def test_a_reader_who_leaves_early_is_no_error() -> None:
         ],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
     )
     assert (done_.returncode, done_.stderr) == (141, "")
