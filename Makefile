@@ -9,6 +9,7 @@ PYTHON  ?= python3
 VENV    ?= .venv
 PORT    ?= 8000
 WORKERS ?= 2
+THREADS ?= $(shell getconf _NPROCESSORS_ONLN)
 PYTEST  ?=
 LAB     ?=
 
@@ -20,10 +21,14 @@ SOURCE := sslbook tests tools data
 
 # One thread a process: parallel runs don't fight for the cores, and float32 sums come out the same each time.
 ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
+# A processor can be told to do as a lesser one: oneDNN, PyTorch's own kernels, and MKL, each by a variable of its own.
+AVX2 := ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2 MKL_ENABLE_INSTRUCTIONS=AVX2
+# Where sums are long: training, the operator, experiments with an axis of replicas, and their chapters' numbers.
+SUMS := -m "not browser" -k "(training or operators or connection or covariance or ablation or test_emergence) and not slurm"
 unexport PYTHONPATH
 unexport PYTHONHOME
 
-.PHONY: help environment book test check format serve lab notebooks lock clean distclean FORCE
+.PHONY: help environment book test check elsewhere format serve lab notebooks lock clean distclean FORCE
 
 help:  ## list the targets
 	@echo "What Survives Augmentation: an executable book on why self-supervised learning works"
@@ -55,6 +60,12 @@ test: check  ## lint, types, and all the tests
 	@$(ONE_THREAD) $(RUN) pytest -n $(WORKERS) $(PYTEST)
 	@if [ -f $(PAGE) ]; then echo "All is well.  The book: file://$(CURDIR)/$(PAGE)"; \
 	    else echo "All is well, but the tests of the pages were skipped: make book, then make test"; fi
+
+elsewhere: $(STAMP)  ## training and the operator again, as on an older processor, then with all threads
+	@echo "Testing as on a processor that has AVX2 at most, $(WORKERS) at a time"
+	@$(ONE_THREAD) $(AVX2) $(RUN) pytest -n $(WORKERS) $(SUMS) $(PYTEST)
+	@echo "Testing with $(THREADS) threads"
+	@SSLBOOK_THREADS=$(THREADS) OMP_NUM_THREADS=$(THREADS) $(RUN) pytest -n 1 $(SUMS) $(PYTEST)
 
 check: $(STAMP)  ## lint, format and types, without running anything
 	@echo "Checking lint, format and types"
