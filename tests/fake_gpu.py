@@ -26,6 +26,7 @@ from typing import Any
 from unittest import mock
 
 import torch
+import torch._dynamo  # optimisers load it, and it looks at torch.cuda's streams when it is loaded
 from torch import Tensor
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
@@ -303,6 +304,7 @@ def fake_gpu(may_read: Iterable[str] = (), found: Mapping[str, float] | None = N
         "current_device": lambda: 0,
         "get_device_name": lambda device=None: "a GPU that isn't there",
         "is_bf16_supported": lambda *_: True,
+        "is_current_stream_capturing": lambda: gpu.capturing,
         "synchronize": gpu.synchronize,
         "Stream": Stream,
         "current_stream": lambda device=None: Stream(),
