@@ -1,0 +1,46 @@
+"""What tests on a Slurm cluster share: the script that makes one, and patience."""
+
+from __future__ import annotations
+
+import importlib.util
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+SCRIPT = ROOT / "tools" / "slurm.py"
+PATIENCE = 300.0
+"""Seconds that a busy machine may take over anything."""
+
+
+def _tool() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("slurm", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+slurm = _tool()
+
+
+def there() -> None:
+    """Skip the test where Slurm is not installed, with the script's sentence."""
+    try:
+        slurm.programs()
+    except slurm.ClusterError as error:
+        pytest.skip(str(error))
+
+
+def until(condition: Callable[[], Any], every: float = 0.02) -> Any:
+    """The first true value of ``condition``."""
+    end = time.monotonic() + PATIENCE
+    while not (value := condition()):
+        assert time.monotonic() < end, f"waited {PATIENCE:.0f} s"
+        time.sleep(every)
+    return value
