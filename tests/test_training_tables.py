@@ -113,6 +113,47 @@ def test_slurm_gets_an_array_with_a_gpu_each(tmp_path: Path, monkeypatch: pytest
     assert "--array=0-2%2" in script
     assert "--gpus-per-node=1" in script
     assert "--partition=gpu" in script
+    assert [cluster.job_of(run, tmp_path) for run in wanted[1:]] == ["12_0", "12_1", "12_2"]
+
+    more = cluster.for_sbatch(["--cpus-per-task=2", "exclusive"])
+    cluster.submit(wanted, tmp_path, "slurm", hours=3, parameters=more, device="cpu")
+    script = (programs / "sbatch.seen").read_text()
+    assert "gpu" not in script, "none is asked for where none is used"
+    assert "--cpus-per-task=2\n" in script
+    assert "--cpus-per-task=8" not in script
+    assert "--exclusive\n" in script
+    assert "--time=180\n" in script
+
+
+def test_what_slurm_says_of_a_job_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    squeue = tmp_path / "squeue"
+    squeue.write_text("#!/bin/sh\necho '12_0 RUNNING None'; echo '12_1 PENDING Priority'\n")
+    squeue.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+    wanted = runs_of(sheets()["A-Tab3"], [1], epochs=1)
+    for number, run in enumerate(wanted[:3]):
+        run.folder(tmp_path).mkdir()
+        (run.folder(tmp_path) / cluster.JOB).write_text(f"12_{number}\n")
+    said = [sentence.partition(": ")[2] for sentence in cluster.fates(wanted, tmp_path)]
+    log = tmp_path / "jobs" / "12_2_0_log.err"
+    assert said == [
+        "job 12_0 is running",
+        "job 12_1 is pending (Priority)",
+        f"job 12_2 ended without it: {log} says why",
+    ]
+    squeue.write_text("#!/bin/sh\nexit 1\n")
+    assert cluster.fates(wanted, tmp_path) == [], "no answer is no news"
+    squeue.unlink()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert cluster.queued() is None
+
+
+@pytest.mark.parametrize(
+    ("option", "instead"), [("time=5", ", and --hours sets that"), ("--array=0-3", ""), ("=5", "")]
+)
+def test_an_option_that_is_set_elsewhere_is_not_handed_to_slurm(option: str, instead: str) -> None:
+    with pytest.raises(ValueError, match=f"--slurm must be an option of sbatch, .* got '{option}'{instead}"):
+        cluster.for_sbatch([option])
 
 
 def test_a_worker_of_this_machine_has_a_gpu_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -235,6 +276,8 @@ def test_what_is_not_comparable_is_not_compared(two: Sheet, tmp_path: Path, caps
     ("more", "sentence"),
     [
         (["--workers", "2"], "--workers is for a cluster: add --cluster local"),
+        (["--hours", "2"], "--hours is for a cluster: add --cluster local"),
+        (["--cluster", "local", "--slurm", "partition=gpu"], "--slurm is for a cluster: add --cluster slurm"),
         (["--set", "seed=3"], "seed is given by --seed, not by --set"),
         (["--set", "epochs=3"], "epochs is given by --epochs, not by --set"),
         (

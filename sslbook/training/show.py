@@ -74,6 +74,10 @@ def table(
     parser.add_argument("--run", action="store_true", help="make the runs that are missing, one after the other")
     parser.add_argument("--cluster", choices=cluster.CLUSTERS, help="make them through submitit instead")
     parser.add_argument("--workers", type=positive, metavar="N", help="runs at once on a cluster (default: 1)")
+    parser.add_argument("--hours", type=positive, metavar="N", help="the longest that a job may take (Slurm: 24)")
+    parser.add_argument(
+        "--slurm", action="append", default=[], metavar="OPTION", help="an option of sbatch: --slurm partition=gpu"
+    )
     parser.add_argument("--seeds", type=positive, default=SEEDS, metavar="N", help=f"seeds 1 to N (default: {SEEDS})")
     parser.add_argument("--epochs", type=positive, metavar="N", help="epochs at most (default: the table's)")
     parser.add_argument(
@@ -87,8 +91,11 @@ def table(
     as_printed = not options.changes and options.epochs is None
     if options.record and (save is None or not as_printed):
         parser.error("--record is of the table as it is printed, without --set and --epochs")
-    if options.workers and not options.cluster:
-        parser.error("--workers is for a cluster: add --cluster local")
+    for option in ("workers", "hours"):
+        if getattr(options, option) and not options.cluster:
+            parser.error(f"--{option} is for a cluster: add --cluster local")
+    if options.slurm and options.cluster != "slurm":
+        parser.error("--slurm is for a cluster: add --cluster slurm")
     seeds, root = range(1, options.seeds + 1), runs_folder(options.folder)
     chosen = {"epochs": options.epochs, "changes": options.changes}
     try:
@@ -130,6 +137,7 @@ def table(
     if left:
         again = shlex.join(["sslbook", "table", name, *_given(options), "--run"])
         print(f"\n{counted(len(left), 'run')} of {len(wanted)} not made yet: {again} makes them.")
+        print("".join(f"{sentence}\n" for sentence in cluster.fates(left, root)), end="")
     return 1 if failed else 0
 
 
@@ -310,6 +318,7 @@ def _make(missing: Sequence[Run], root: Path, options: argparse.Namespace) -> li
                 print(f"Run {number} of {len(missing)}: {run.folder(root).name}", flush=True)
             failed += cluster.work([run], root, chosen)
         return failed
-    jobs = cluster.submit(missing, root, options.cluster, workers=options.workers or 1, **chosen)
+    asked = {"hours": options.hours, "parameters": cluster.for_sbatch(options.slurm)}
+    jobs = cluster.submit(missing, root, options.cluster, workers=options.workers or 1, **asked, **chosen)
     print(f"{counted(len(jobs), 'job')} handed over; their logs are in {root / 'jobs'}", flush=True)
     return [] if options.cluster == "slurm" else cluster.collect(jobs)
