@@ -117,10 +117,15 @@ def _worker(rank: int, world: int, port: int, folder: str) -> None:
     assert distributed.world() == 1
 
 
-def in_processes(world: int, folder: Path) -> list[tuple[dict[str, Result], str]]:
-    """What each of ``world`` processes gets."""
+def free_port() -> int:
+    """A port of this machine that nobody listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    torch.multiprocessing.spawn(_worker, (world, port, str(folder)), nprocs=world)
+        port: int = probe.getsockname()[1]
+    return port
+
+
+def in_processes(world: int, folder: Path) -> list[tuple[dict[str, Result], str]]:
+    """What each of ``world`` processes gets."""
+    torch.multiprocessing.spawn(_worker, (world, free_port(), str(folder)), nprocs=world)
     return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(world)]

@@ -128,6 +128,15 @@ def average_gradients(parameters: Iterable[nn.Parameter]) -> None:
         gradient.copy_(mean.view(gradient.shape))
 
 
+def everywhere(here: bool) -> bool:
+    """Whether something is so in all processes."""
+    if world() == 1:
+        return here
+    found = [False] * world()
+    dist.all_gather_object(found, here)
+    return all(found)
+
+
 # --- BatchNorm -------------------------------------------------------------------------------------------------------
 
 

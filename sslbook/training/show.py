@@ -15,7 +15,7 @@ from typing import Any
 from sslbook.arguments import counted, positive, seed
 from sslbook.training import cluster
 from sslbook.training.presets import Sheet, presets, sheets
-from sslbook.training.resources import Refused, load_data
+from sslbook.training.resources import Refused, join, load_data
 from sslbook.training.runs import Line, Run, lines, origins, preset_of, record_of, run_of, runs_folder, runs_of
 from sslbook.training.settings import values_of
 
@@ -250,14 +250,14 @@ def _train(parser: argparse.ArgumentParser, run: Run, root: Path, options: argpa
 
     first = os.environ.get("RANK", "0") == "0"
     folder = run.folder(root)
-    if run.finished(root) and not options.again:
-        if first:
-            print(f"Finished already: {folder} (--again begins anew)")
-        return 0
-    if first and not options.quiet:
-        changed = f"\n  Changed: {', '.join(options.changes)}." if options.changes else ""
-        print(f"{preset_of(run.name).text()}{changed}\nIn {folder}", flush=True)
     try:
+        if not options.again and _finished(parser, run, root, options.device):
+            if first:
+                print(f"Finished already: {folder} (--again begins anew)")
+            return 0
+        if first and not options.quiet:
+            changed = f"\n  Changed: {', '.join(options.changes)}." if options.changes else ""
+            print(f"{preset_of(run.name).text()}{changed}\nIn {folder}", flush=True)
         result = train(
             run.settings,
             folder,
@@ -283,6 +283,18 @@ def _train(parser: argparse.ArgumentParser, run: Run, root: Path, options: argpa
     if first:
         print(summary(result.rows))
     return 0
+
+
+def _finished(parser: argparse.ArgumentParser, run: Run, root: Path, device: str | None) -> bool:
+    """Whether the run is finished, in the folders of all machines that take part: no process may leave the others waiting."""
+    from sslbook.training import distributed
+
+    try:
+        if "WORLD_SIZE" in os.environ:
+            join(device)
+        return distributed.everywhere(run.finished(root))
+    except ValueError as error:
+        parser.error(str(error))
 
 
 def summary(rows: Sequence[dict[str, Any]]) -> str:
