@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
@@ -99,7 +100,13 @@ def weights(run: Run, root: Path) -> dict[str, torch.Tensor]:
     return dict(content["model"])
 
 
-def test_whatever_befalls_a_job_its_run_ends_as_it_would_have(folder: Path) -> None:
+@pytest.fixture
+def threads() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(1) as pool:
+        yield pool
+
+
+def test_whatever_befalls_a_job_its_run_ends_as_it_would_have(folder: Path, threads: ThreadPoolExecutor) -> None:
     runs = runs_of(sheets()[TABLE], [1], epochs=EPOCHS, changes=SMALL[1::2])
     root, alone = folder / "runs", folder / "alone"
     assert "4 jobs handed over" in hand_over(root)
@@ -118,7 +125,7 @@ def test_whatever_befalls_a_job_its_run_ends_as_it_would_have(folder: Path) -> N
 
     until(stop_those_that_train)
     begun = time.monotonic()
-    table(*SMALL, "--run", "--quiet", "--folder", str(alone))
+    undisturbed = threads.submit(table, *SMALL, "--run", "--quiet", "--folder", str(alone))
     assert "0 jobs handed over" in hand_over(root), "what is in the queue stays there once"
     until(lambda: time.monotonic() - begun > SAVE_SECONDS + 1)
     for name, run in victims.items():
@@ -145,6 +152,7 @@ def test_whatever_befalls_a_job_its_run_ends_as_it_would_have(folder: Path) -> N
     assert "1 job handed over" in hand_over(root)
 
     until(lambda: all(run.finished(root) for run in runs))
+    undisturbed.result()
     shown, wanted = (table(*SMALL, "--folder", str(place)) for place in (root, alone))
     assert shown == wanted
     assert "no run" not in shown
