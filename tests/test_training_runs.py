@@ -9,12 +9,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from training_cases import SET, done
+from training_cases import DIGITS, SET, done
 
 from sslbook import cli, shipped
 from sslbook.training import checkpoints, runs, show, trainer
 from sslbook.training.presets import presets, sheets
 from sslbook.training.runs import run_of, runs_of
+from sslbook.training.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[1]
 # -- presets ----------------------------------------------------------------------------------------------------------
@@ -320,6 +321,25 @@ def test_images_are_fetched_once_before_the_processes_start(tmp_path: Path, monk
     assert told[2:4] == ["cifar10 True", "stl10 True"]
     assert told[4].startswith("jobs")
     assert "download" not in told[4]
+
+
+@pytest.mark.parametrize(("rank", "local", "fetches"), [(0, "0", 1), (1, "1", 0), (2, "0", 1)])
+def test_each_machine_fetches_once(
+    rank: int, local: str, fetches: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also the second, whose folder may not be the first one's."""
+    asked: list[bool] = []
+    data, settings = trainer.load_data, run_of("digits-byol", seed=0, changes=DIGITS).settings
+
+    def load(settings: Settings, download: bool = False) -> object:
+        asked.append(download)
+        return data(settings)
+
+    monkeypatch.setattr(trainer, "load_data", load)
+    monkeypatch.setattr(trainer.distributed, "rank", lambda: rank)
+    monkeypatch.setenv("LOCAL_RANK", local)
+    with trainer.prepared(settings, tmp_path, device="cpu", download=True, quiet=True):
+        assert sum(asked) == fetches
 
 
 def test_a_reader_who_leaves_early_is_no_error() -> None:

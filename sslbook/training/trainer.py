@@ -280,6 +280,9 @@ def prepared(
             if download and distributed.rank() == 0:
                 load_data(settings, download=True)
             together()  # the others find the files there
+            if download and distributed.rank() and distributed.first_here():
+                load_data(settings, download=True)  # on another machine, unless the folder is shared
+            together()
             images = data or load_data(settings)
             run = Trainer(settings, folder, images, place, name=name, tensorboard=tensorboard, quiet=quiet)
             if run.first:
