@@ -290,6 +290,13 @@ class Graph:
 class Stream:
     """As ``torch.cuda.Stream``, one thing after the other."""
 
+    def __init__(self, gpu: FakeGpu) -> None:
+        self.gpu = gpu
+
+    def is_capturing(self) -> bool:
+        """Whether what it is given goes into a graph."""
+        return self.gpu.capturing
+
     def wait_stream(self, other: Stream) -> None:
         """Wait for the other stream, not for the device."""
 
@@ -306,13 +313,17 @@ def fake_gpu(may_read: Iterable[str] = (), found: Mapping[str, float] | None = N
         "is_bf16_supported": lambda *_: True,
         "is_current_stream_capturing": lambda: gpu.capturing,
         "synchronize": gpu.synchronize,
-        "Stream": Stream,
-        "current_stream": lambda device=None: Stream(),
+        "Stream": lambda device=None, priority=0: Stream(gpu),
+        "current_stream": lambda device=None: Stream(gpu),
         "stream": lambda stream: contextlib.nullcontext(),
         "CUDAGraph": Graph,
         "graph": gpu.graph,
     }
-    with mock.patch.multiple(torch.cuda, **pretended), mock.patch.object(torch, "autocast", gpu.autocast):
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(mock.patch.multiple(torch.cuda, **pretended))
+        stack.enter_context(mock.patch.object(torch, "autocast", gpu.autocast))
+        if hasattr(torch, "accelerator"):  # from 2.6 on
+            stack.enter_context(mock.patch.object(torch.accelerator, "current_stream", pretended["current_stream"]))
         try:
             with _Operations(gpu), _Names(gpu):
                 yield gpu
