@@ -33,7 +33,7 @@ def printed(name: str) -> dict[str, Any]:
 def commit() -> str | None:
     """The commit of the source tree, if there is one and git is here to ask; ends in ``+changes`` if files differ from it.
 
-    Of a copy without its history, what ``SSLBOOK_COMMIT`` says.
+    ``SSLBOOK_COMMIT`` overrules it, for a copy without its history.
     """
 
     def git(*arguments: str) -> str | None:
@@ -45,7 +45,7 @@ def commit() -> str | None:
             return None
         return run.stdout.strip()
 
+    if given := os.environ.get("SSLBOOK_COMMIT"):
+        return given
     head = git("rev-parse", "HEAD")
-    if head is None:
-        return os.environ.get("SSLBOOK_COMMIT")
-    return f"{head}+changes" if git("status", "--porcelain", "--untracked-files=no") else head
+    return f"{head}+changes" if head and git("status", "--porcelain", "--untracked-files=no") else head

@@ -18,8 +18,9 @@ from sslbook.book.values import Number
 from sslbook.gpu import merge, report
 from sslbook.gpu.desk import MACHINE, Desk
 from sslbook.gpu.machine import find
+from sslbook.training import checkpoints
 from sslbook.training.presets import sheets
-from sslbook.training.runs import lines, record_of, run_of
+from sslbook.training.runs import lines, origins, record_of, run_of
 
 NUMBER = Number("gap", 0.5, "A-Thm1", "good", "paper", 0, "cuda", "a GPU", "float64", 0.1, {"torch": "2.11"}, rtol=1e-3)
 
@@ -27,18 +28,20 @@ NUMBER = Number("gap", 0.5, "A-Thm1", "good", "paper", 0, "cuda", "a GPU", "floa
 def desk_of(folder: Path, *found: Number, tests: tuple[int, int] = (30, 0)) -> Desk:
     desk = Desk(folder, "cuda", False)
     desk.begin(replace(find("cpu"), device="cuda", name="NVIDIA H100", driver="580.1", cuda="13.0", torch="2.11.0"))
-    values = {"scale": "paper", "seconds": 1.0, "error": "", "numbers": [number.to_json() for number in found]}
+    agreed = sum(number == NUMBER for number in found)
+    values = {"scale": "paper", "seconds": 1.0, "error": "", "compared": len(found), "agreed": agreed}
+    values["numbers"] = [number.to_json() for number in found]
     desk.keep("chapters", "good", values)
     desk.keep("chapters", "bad", {"scale": "paper", "seconds": 1.0, "error": "a cell failed"})
     desk.keep("tests", "gpu", {"passed": tests[0], "failed": tests[1], "skipped": 0, "failures": []})
     return desk
 
 
-def table_record(desk: Desk, seed: int, accuracy: float) -> str:
+def table_record(desk: Desk, seed: int, accuracy: float, *, epochs: tuple[int, ...] = (100,)) -> str:
     """A record of A-Tab2 with one run; returns the name of its folder."""
-    run = run_of("cifar10-simclr-nce", seed=seed, epochs=100)
-    row = {"epoch": 100, "linear": accuracy, "linear_best": accuracy + 0.01}
-    runs = {run.folder(Path()).name: {"seed": seed, "seconds": 300.0, "device": "a GPU", "rows": [row]}}
+    run = run_of("cifar10-simclr-nce", seed=seed, epochs=epochs[-1])
+    rows = [{"epoch": epoch, "linear": accuracy, "linear_best": accuracy + 0.01} for epoch in epochs]
+    runs = {run.folder(Path()).name: {"seed": seed, "seconds": 3.0 * epochs[-1], "device": "a GPU", "rows": rows}}
     cells = lines(sheets()["A-Tab2"], [seed], desk.runs, recorded=runs)
     save_record("A-Tab2", record_of(cells, runs), seeds=[seed], seconds=300.0, folder=desk.records)
     return run.folder(Path()).name
@@ -67,6 +70,32 @@ def test_records_of_a_table_are_joined_run_by_run(book: Book, tmp_path: Path) ->
     assert sum(bool(cell["final"]) for cell in joined["cells"]) == 1
 
 
+def test_a_longer_run_keeps_what_a_shorter_one_lacks(book: Book, tmp_path: Path) -> None:
+    """A run of 100 epochs is the beginning of one of 500, and has its name."""
+    long = desk_of(tmp_path / "long")
+    name = table_record(long, 1, 0.8, epochs=(100, 300, 500))
+    short = desk_of(tmp_path / "short")
+    assert table_record(short, 1, 0.7) == name
+    merge.merge(long, book, update=False)
+    merge.merge(short, book, update=False)
+    joined = recorded("A-Tab2", folder=book.results)
+    cells = {cell["epochs"]: cell["final"] for cell in joined["cells"] if cell["final"]}
+    assert cells == {100: [0.7], 300: [0.8], 500: [0.8]}
+    assert joined["runs"][name]["seconds"] == 1500.0
+    assert joined.provenance.seconds == 1500.0
+
+
+def test_a_run_that_diverged_is_in_the_record(book: Book, tmp_path: Path) -> None:
+    run = run_of("cifar10-simclr-nce", seed=1, epochs=100)
+    run.folder(tmp_path).mkdir(parents=True)
+    (run.folder(tmp_path) / checkpoints.DIVERGED).write_text("diverged at step 12\n")
+    runs = origins([run], tmp_path)
+    assert runs == {run.folder(tmp_path).name: {"seed": 1, "diverged": "diverged at step 12", "rows": []}}
+    found = lines(sheets()["A-Tab2"], [1], tmp_path / "elsewhere", recorded=runs)
+    assert [line.diverged for line in found if line.preset == run.name] == [("diverged at step 12",)] * 3
+    assert not any(line.best for line in found)
+
+
 def test_another_record_takes_the_old_ones_place(book: Book, tmp_path: Path) -> None:
     for value in (1, 2):
         desk = desk_of(tmp_path / str(value))
@@ -92,7 +121,7 @@ def test_numbers_that_differ_are_told_and_stay_unless_asked(book: Book, tmp_path
     assert merge.merge(desk, book, update=True).differing == merged.differing
     assert not merge.merge(desk, book, update=False).differing
     (entry,) = machines.entries(book)
-    assert (entry.numbers, entry.agreed) == (2, 2)
+    assert (entry.numbers, entry.agreed) == (2, 0), "when it ran"
 
 
 def test_a_number_that_is_gone_is_told_and_counts_among_none(book: Book, tmp_path: Path) -> None:
@@ -114,7 +143,7 @@ def test_the_table_of_machines_has_a_line_a_run(book: Book, tmp_path: Path) -> N
     assert first.endswith("| – |")
     assert second.startswith("| NVIDIA H100 |")
     assert "torch 2.11.0, 580.1 CUDA 13.0" in second
-    assert "| 0 of 1 in 1 chapters | 29 passed, 1 failed |" in second
+    assert "| 1 of 1 in 1 chapter | 29 passed, 1 failed |" in second
     page = book.root / "chapters" / "reproduce.md"
     assert machines.pages(book) == {}
     page.parent.mkdir()
@@ -149,6 +178,13 @@ def test_a_damaged_folder_changes_nothing(book: Book, tmp_path: Path) -> None:
     (desk.records / "Z-Tab1.json").write_text("{")
     with pytest.raises(InputError, match=r"Z-Tab1\.json: not a recorded run"):
         merge.merge(desk, book, update=True)
+    (desk.records / "Z-Tab1.json").unlink()
+    for damaged in (book.expected("good", "paper"), machines.path(book), book.results / "A-Tab2.json"):
+        damaged.parent.mkdir(exist_ok=True)
+        damaged.write_text("{")
+        with pytest.raises(InputError, match=damaged.name):
+            merge.merge(desk, book, update=True)
+        damaged.unlink()
     assert not list(book.results.iterdir())
     assert not machines.path(book).exists()
     desk.path("chapters", "good").write_text("[]")
@@ -163,7 +199,7 @@ def test_an_archive_can_write_nowhere_else(tmp_path: Path) -> None:
         file.writestr(MACHINE, facts)
         file.writestr("../../outside.json", "{}")
         file.writestr("/absolute.json", "{}")
-    with merge.found(archive) as desk:
+    with merge.desk_in(archive) as desk:
         inside = {path.name for path in desk.folder.rglob("*.json")}
         assert inside == {MACHINE, "outside.json", "absolute.json"}
     assert not list(tmp_path.rglob("outside.json"))
@@ -173,13 +209,17 @@ def test_a_table_says_what_each_item_gave(tmp_path: Path) -> None:
     from sslbook.gpu.plan import STEPS
 
     desk = desk_of(tmp_path, NUMBER)
-    desk.keep("chapters", "good", {"error": "", "compared": 3, "differences": ["gap: moved"], "seconds": 2.0})
+    desk.keep(
+        "chapters", "good", {"error": "", "compared": 3, "agreed": 2, "differences": ["gap: moved"], "seconds": 2.0}
+    )
     row: dict[str, Any] = {"linear": 0.8, "linear_best": 0.81, "epoch": 100, "seconds": 301.2}
     desk.keep("simclr", "cifar10-simclr-nce-s1", row)
     desk.keep("byol", "cifar10-byol-s1", {"diverged": "the loss is nan at step 3"})
     desk.keep("tables", "A-Tab6", {"seconds": 71.0})
-    desk.keep("operator", "run", {"layers": 22, "seconds": 100.0})
-    desk.keep("bench", "step", {"rows": [{"what": "images", "value": 1234.5, "unit": "/s", "verdict": "ok"}]})
+    desk.keep("operator", "epoch-2", {"values": {"names": ["conv1", "fc"]}, "seconds": 100.0})
+    rows = [{"what": "images", "value": 1234.5, "unit": "/s", "verdict": "ok"}]
+    rows.append({"what": "share", "value": None, "unit": "%", "verdict": ""})
+    desk.keep("bench", "step", {"rows": rows})
     text = report.table(desk, STEPS)
     for expected in (
         "30 passed, 0 failed, 0 skipped",
@@ -189,8 +229,9 @@ def test_a_table_says_what_each_item_gave(tmp_path: Path) -> None:
         "linear 80.00 % (best 81.00 %) after 100 epochs, 301 s",
         "the loss is nan at step 3",
         "71 s (bar: 60 s, MISSED)",
-        "22 layers, 100 s",
+        "2 layers, 100 s",
         "images: 1234 /s ok",
+        "share: no number %",
     ):
         assert expected in text
     assert report.wrong(desk) == ["chapters: bad failed"]

@@ -25,10 +25,12 @@ class Book:
     """The folders of one book.
 
     ``packages`` are the source packages whose modules decide, beside the chapter itself, what a chapter computes.
+    ``out`` is where what is built lies: ``_build`` in the root, if none is given.
     """
 
     root: Path
     packages: tuple[Path, ...] = (PACKAGE,)
+    out: Path | None = None
 
     @property
     def chapters(self) -> Path:
@@ -46,13 +48,18 @@ class Book:
         return self.root / "data" / "results"
 
     @property
+    def built(self) -> Path:
+        """The folder of all that is built."""
+        return self.out or self.root / "_build"
+
+    @property
     def html(self) -> Path:
         """The built pages."""
-        return self.root / "_build" / "html"
+        return self.built / "html"
 
     def executed(self, scale: str) -> Path:
         """The folder of the notebooks executed at ``scale``."""
-        return self.root / "_build" / "executed" / scale
+        return self.built / "executed" / scale
 
     def notebooks(self, scale: str) -> list[Path]:
         """The executed notebooks at ``scale``; failed and unfinished ones, ``<name>.<what>.ipynb``, left out."""

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from sslbook.arguments import counted
 from sslbook.book.files import write_text
 from sslbook.book.layout import Book, InputError
 
@@ -84,5 +85,5 @@ def table(rows: Sequence[Entry]) -> str:
 def _row(entry: Entry) -> str:
     versions = ", ".join(filter(None, [f"Python {entry.python}", f"torch {entry.torch}", entry.driver, entry.system]))
     tests = "–" if not entry.passed and not entry.failed else f"{entry.passed} passed, {entry.failed} failed"
-    numbers = f"{entry.agreed} of {entry.numbers} in {entry.chapters} chapters" if entry.chapters else "–"
+    numbers = f"{entry.agreed} of {entry.numbers} in {counted(entry.chapters, 'chapter')}" if entry.chapters else "–"
     return f"| {entry.name} | {entry.date}, `{entry.commit[:10] or 'unknown'}` | {versions} | {numbers} | {tests} |"

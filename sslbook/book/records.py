@@ -107,17 +107,19 @@ def save_record(
     seconds: float,
     command: str | None = None,
     folder: Path | None = None,
+    device: str | None = None,
 ) -> Path:
     """Write the record ``name``, atomically, and return its file.
 
     ``values`` holds numbers, strings, and lists or mappings of them; NumPy and torch values become plain ones.
-    Hardware, versions, commit and date are taken from this process; ``command`` defaults to its command line. Raises
+    Hardware, versions, commit and date are taken from this process; ``command`` defaults to its command line, and
+    ``device``, whose name the hardware is, to a GPU where there is one. Raises
     ValueError for a name that is no file name, no seeds, or a number that is not finite.
     """
     if not seeds:
         raise ValueError("seeds: got none; a record says which seeds its numbers come from")
     provenance = Provenance(
-        hardware=_hardware(),
+        hardware=_hardware(device),
         versions={"python": platform.python_version()} | {d: version(d) for d in ("torch", "numpy")} | _own_version(),
         commit=shipped.commit(),
         seeds=tuple(int(seed) for seed in seeds),
@@ -163,9 +165,9 @@ def _own_version() -> dict[str, str]:
     return {"sslbook": sslbook.__version__}
 
 
-def _hardware() -> str:
+def _hardware(device: str | None) -> str:
     import torch
 
     from sslbook.book.claims import device_name
 
-    return device_name(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+    return device_name(torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu")))

@@ -6,11 +6,13 @@ import io
 import os
 import platform
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
 import zipfile
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
 
@@ -116,22 +118,31 @@ def _images(folder: Path) -> str:
 # -- on the other machine ---------------------------------------------------------------------------------------------
 
 
-def unpack(bundle: Path, folder: Path) -> tuple[dict[str, str], list[str]]:
-    """Install what is missing here into ``folder`` and unpack the images; variables for the steps, and sentences to print.
+def unpack(bundles: Sequence[Path], folder: Path) -> tuple[dict[str, str], list[str]]:
+    """Install what is missing here into ``folder``, unpack the images; variables for the steps, and sentences to print.
 
-    Raises InputError if ``bundle`` is none, or is for another Python.
+    Each of ``bundles`` may have a part of the pieces alone: what was taken from others, also in earlier calls, is in ``folder``.
+    Raises InputError for a folder that has none of a bundle's parts, for another Python's, and for damaged pieces.
     """
-    wheels = sorted((bundle / "wheels").glob("*.whl"))
-    if not wheels:
-        raise InputError(f"--from: {bundle} holds no wheels; sslbook gpu --bundle writes such a folder")
     site = folder / "site"
-    absent = [wheel for wheel in wheels if not _installed(wheel)]
-    for wheel in absent:
-        _install(wheel, site)
-    said = [f"{len(absent)} of {len(wheels)} packages taken from the bundle; the others are here"]
+    said = []
+    for bundle in bundles:
+        wheels, pieces = sorted((bundle / "wheels").glob("*.whl")), sorted((bundle / "images").glob(f"{IMAGES}.*"))
+        if not wheels and not pieces:
+            raise InputError(
+                f"--from: {bundle} holds no wheels and no images; sslbook gpu --bundle writes such a folder"
+            )
+        absent = [wheel for wheel in wheels if not _installed(wheel)]
+        for wheel in absent:
+            _install(wheel, site)
+        if wheels:
+            said.append(f"{len(absent)} of {len(wheels)} packages taken from the bundle; the others are here")
+        for piece in pieces:
+            (folder / "pieces").mkdir(parents=True, exist_ok=True)
+            shutil.copy(piece, folder / "pieces" / piece.name)
     path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(site)]))
     variables = {"PYTHONPATH": path}
-    told = _unpack_images(bundle / "images", folder / "images")
+    told = _unpack_images(folder / "pieces", folder / "images")
     if told is None:
         variables["SSLBOOK_DATA"] = str(folder / "images")
     return variables, said + ([told] if told else [])
@@ -158,16 +169,28 @@ def _install(wheel: Path, site: Path) -> None:
             file.extractall(site)
 
 
-def _unpack_images(bundle: Path, folder: Path) -> str | None:
-    """Put the pieces together, unless that is done; a sentence if it can't be.  The files are checked when they are read."""
+def _unpack_images(pieces: Path, folder: Path) -> str | None:
+    """Put the pieces together, unless that is done; a sentence if some are missing.  The files are checked when they are read."""
     layout = datasets.LAYOUTS["cifar10"][0]
     if not layout.missing(folder):
         return None
-    pieces = sorted(bundle.glob(f"{IMAGES}.*"))
-    count = int(pieces[0].name.rpartition("-")[2]) if pieces else 0
-    if not pieces or len(pieces) < count:
-        return f"No images: the bundle has {len(pieces)} of {count or 'the'} pieces of {IMAGES}"
-    whole = io.BytesIO(b"".join(piece.read_bytes() for piece in pieces))
-    with tarfile.open(fileobj=whole, mode="r:gz") as archive:
-        archive.extractall(folder, filter="data")
+    there = sorted(pieces.glob(f"{IMAGES}.*"))
+    counts = {int(path.name.rpartition("-")[2]) for path in there}
+    if len(counts) > 1:
+        raise InputError(f"--from: pieces of two archives are in {pieces}; remove the older ones")
+    if not there or len(there) < max(counts):
+        return f"No images: {len(there)} of {max(counts, default='the')} pieces of {IMAGES} are here"
+    whole = io.BytesIO(b"".join(piece.read_bytes() for piece in there))
+    fresh = folder.with_name(f"{folder.name}.part")
+    shutil.rmtree(fresh, ignore_errors=True)
+    try:
+        with tarfile.open(fileobj=whole, mode="r:gz") as archive:
+            archive.extractall(fresh, filter="data")
+    except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
+        raise InputError(
+            f"--from: the pieces in {pieces} make no archive ({error}); remove them and bring them anew"
+        ) from None
+    shutil.rmtree(folder, ignore_errors=True)
+    fresh.rename(folder)
+    shutil.rmtree(pieces)
     return None

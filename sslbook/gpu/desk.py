@@ -1,9 +1,11 @@
 """The folder that a plan is worked in: what is done lies there whole, so that whatever is killed can go on.
 
 DIR/machine.json              where it runs, and how (`Desk.begin`)
+DIR/spent.json                seconds that each step has had
 DIR/done/<step>/<item>.json   what an item gave, written when it is done and not before
 DIR/records/<name>.json       recorded runs with provenance, for data/results
 DIR/runs/                     checkpoints and results of training
+DIR/executed/                 chapters
 DIR/logs/<step>.log           what the steps printed
 """
 
@@ -21,7 +23,7 @@ from sslbook.book.files import write_text
 from sslbook.book.layout import InputError
 from sslbook.gpu.machine import Machine
 
-MACHINE = "machine.json"
+MACHINE, SPENT = "machine.json", "spent.json"
 
 
 @dataclass(frozen=True)
@@ -33,17 +35,29 @@ class Desk:
     tiny: bool
 
     def begin(self, machine: Machine) -> None:
-        """Make the folder, or go on in it; raises InputError if it holds another device's, commit's or size's work."""
-        facts = asdict(machine) | {"tiny": self.tiny, "commit": shipped.commit()}
+        """Make the folder, or go on in it; raises InputError if it holds another machine's, version's or size's work.
+
+        Another commit may go on: whatever is kept says for itself at which it was made.
+        """
+        facts = asdict(machine) | {"tiny": self.tiny, "commit": shipped.commit(), "begun": time.strftime("%Y-%m-%d")}
         path = self.folder / MACHINE
         if path.is_file():
             before = read(path)
-            other = [name for name in ("name", "device", "tiny", "commit", "torch") if before.get(name) != facts[name]]
+            other = [name for name in ("name", "device", "tiny", "torch") if before.get(name) != facts[name]]
             if other:
                 told = "; ".join(f"{name} was {before.get(name)} and is {facts[name]}" for name in other)
                 raise InputError(f"{self.folder} holds other work ({told}): name another folder with --out")
-            return
-        write_text(path, json.dumps(facts | {"begun": time.strftime("%Y-%m-%d")}, indent=2) + "\n")
+            facts["begun"] = before.get("begun")
+        write_text(path, json.dumps(facts, indent=2) + "\n")
+
+    def spent(self, step: str) -> float:
+        """Seconds that a step has had so far, in all calls."""
+        return float(read(self.folder / SPENT).get(step, 0.0)) if (self.folder / SPENT).is_file() else 0.0
+
+    def spend(self, step: str, seconds: float) -> None:
+        """Add to what a step has had."""
+        before = read(self.folder / SPENT) if (self.folder / SPENT).is_file() else {}
+        write_text(self.folder / SPENT, json.dumps(before | {step: round(self.spent(step) + seconds, 1)}) + "\n")
 
     def path(self, step: str, item: str) -> Path:
         """The file of an item."""
@@ -54,7 +68,8 @@ class Desk:
         return self.path(step, item).is_file()
 
     def keep(self, step: str, item: str, values: Mapping[str, Any]) -> None:
-        """Write what an item gave, atomically: from now on it is done."""
+        """Write what an item gave, atomically, with the commit: from now on it is done."""
+        values = {**values, "commit": shipped.commit()}
         write_text(self.path(step, item), json.dumps(values, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
     def done(self, step: str) -> dict[str, dict[str, Any]]:

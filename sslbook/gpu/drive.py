@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,9 +18,9 @@ from sslbook.gpu.desk import Desk
 from sslbook.gpu.machine import missing
 from sslbook.gpu.plan import Step
 
-GRACE = 30.0
+GRACE = 20.0
 """Seconds between asking a step to stop, which leaves a checkpoint, and stopping it."""
-LEAST = 5.0
+LEAST = 15.0
 """Seconds that must be left to begin anything."""
 DONE, STOPPED, SKIPPED, FAILED = "done", "stopped", "skipped", "failed"
 
@@ -34,31 +35,51 @@ class Outcome:
     why: str = ""
 
 
+@contextlib.contextmanager
+def heard() -> Iterator[None]:
+    """Let SIGTERM end this process as Ctrl-C does, so that the step that it began is ended too."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def work_through(
     desk: Desk,
     steps: Sequence[Step],
-    minutes: float,
+    ends: float,
     environment: Mapping[str, str],
     say: Callable[[str], None],
 ) -> list[Outcome]:
-    """Go on with each step until ``minutes`` are over; what is stopped by then goes on when this is called again.
+    """Go on with the steps until ``ends``, by ``time.monotonic``; what is stopped goes on when this is called again.
 
-    environment: more variables for the steps.
+    First each has its share of the time, less what it had in earlier calls, so that a long one starves none; then those that
+    were stopped have what is left, in their order.  environment: more variables for the steps.
     """
-    ends = time.monotonic() + 60 * minutes
-    outcomes = []
-    for step in steps:
-        why = unable(step, desk.tiny, environment)
-        left = ends - time.monotonic()
-        if why:
-            outcomes.append(Outcome(step.name, SKIPPED, why=why))
-        elif left < LEAST:
-            outcomes.append(Outcome(step.name, STOPPED, why="not begun: the time is over"))
-        else:
-            say(f"{step.name}: {step.what} ({left:.0f} s left)")
-            outcomes.append(_go(desk, step, left, environment))
-        say(f"{step.name}: {outcomes[-1].status} in {outcomes[-1].seconds:.0f} s {outcomes[-1].why}".rstrip())
-    return outcomes
+    outcomes: dict[str, Outcome] = {}
+    for last in (False, True):
+        for step in steps:
+            if last and outcomes[step.name].status != STOPPED:
+                continue
+            if why := unable(step, desk.tiny, environment):
+                outcomes[step.name] = Outcome(step.name, SKIPPED, why=why)
+                say(f"{step.name}: {SKIPPED}: {why}")
+                continue
+            left = ends - time.monotonic() - GRACE
+            share = left if last else min(left, step.share(desk.tiny) - desk.spent(step.name))
+            if share < LEAST:
+                why = "the time is over" if left < LEAST else "it has had its share, and the others are first"
+                outcomes.setdefault(step.name, Outcome(step.name, STOPPED, why=why))
+                continue
+            say(f"{step.name}: {step.what} ({share:.0f} s)")
+            outcomes[step.name] = found = _go(desk, step, share, environment)
+            desk.spend(step.name, found.seconds)
+            say(f"{step.name}: {found.status} in {found.seconds:.0f} s {found.why}".rstrip())
+    return list(outcomes.values())
 
 
 def unable(step: Step, tiny: bool, environment: Mapping[str, str]) -> str:
@@ -87,13 +108,16 @@ def _on_path(environment: Mapping[str, str]) -> Iterator[None]:
 def _images(environment: Mapping[str, str]) -> bool:
     from sslbook import datasets
 
-    given = environment.get("SSLBOOK_DATA") or os.environ.get("SSLBOOK_DATA")
+    given = environment.get("SSLBOOK_DATA")
     root = Path(given) if given else datasets.data_folder()
     return any(not layout.missing(root) for layout in datasets.LAYOUTS["cifar10"])
 
 
 def _go(desk: Desk, step: Step, seconds: float, environment: Mapping[str, str]) -> Outcome:
-    """One step for so many seconds at most; its process group is gone when this returns, also after Ctrl-C."""
+    """One step for so many seconds at most; its process group is gone when this returns, also after Ctrl-C.
+
+    A chapter's kernel has a group of its own, and ends by itself a second after the process that began it.
+    """
     log = desk.folder / "logs" / f"{step.name}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "sslbook.gpu.work", step.name, str(desk.folder)]

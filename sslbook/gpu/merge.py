@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from sslbook.book.layout import Book, InputError
-from sslbook.book.machines import Entry, add
+from sslbook.book.machines import Entry, add, entries
 from sslbook.book.records import Record, recorded, write_record
 from sslbook.book.regression import accept, differences, read_expected
 from sslbook.book.values import Number
@@ -27,7 +27,7 @@ class Merged:
 
 
 @contextlib.contextmanager
-def found(place: Path) -> Iterator[Desk]:
+def desk_in(place: Path) -> Iterator[Desk]:
     """The folder, or the archive of one, that ``place`` names; raises InputError for anything else."""
     if place.is_dir():
         yield opened(place)
@@ -42,26 +42,24 @@ def found(place: Path) -> Iterator[Desk]:
 def merge(desk: Desk, book: Book, *, update: bool) -> Merged:
     """Records into data/results; a line into data/machines.json; with ``update``, numbers into data/expected.
 
-    Raises InputError for a folder that was made with ``--tiny``, or holds a record that can't be read; then nothing is written.
+    Raises InputError for a folder that was made with ``--tiny``, or where something can't be read; then nothing is written.
     """
     if desk.tiny:
         raise InputError(f"{desk.folder} was made with --tiny, which tries out the command: its numbers belong nowhere")
     records = [_joined(_record(path), book) for path in sorted(desk.records.glob("*.json"))]
-    numbers = {name: _numbers(values) for name, values in desk.done("chapters").items() if not values["error"]}
+    chapters = {name: values for name, values in desk.done("chapters").items() if not values["error"]}
+    line = entry(desk, chapters)
+    entries(book)  # which says if the table can't be read
+    differing: dict[str, list[str]] = {}
+    for name, values in chapters.items():
+        differing[name] = differences(_numbers(values), read_expected(book.expected(name, "paper")))
     written = [write_record(record, book.results) for record in records]
-    differing, agreed = [], 0
-    for name, found in numbers.items():
-        path = book.expected(name, "paper")
-        held = read_expected(path)
-        problems = differences(found, held)
-        gone = len(held.keys() - {number.name for number in found})
-        agreed += len(found) - (len(problems) - gone)
-        differing += [f"{name}: {problem}" for problem in problems]
+    for name, problems in differing.items():
         if problems and update:
-            accept(book, name, "paper", found)
-            written.append(path)
-    written.append(add(book, entry(desk, numbers, agreed)))
-    return Merged(tuple(written), tuple(differing))
+            accept(book, name, "paper", _numbers(chapters[name]))
+            written.append(book.expected(name, "paper"))
+    written.append(add(book, line))
+    return Merged(tuple(written), tuple(f"{name}: {problem}" for name in differing for problem in differing[name]))
 
 
 def _record(path: Path) -> Record:
@@ -78,35 +76,39 @@ def _numbers(values: Mapping[str, Any]) -> list[Number]:
 def _joined(record: Record, book: Book) -> Record:
     """A table's record with the runs of the one that stands; any other takes that one's place."""
     from sslbook.training.presets import sheets
-    from sslbook.training.runs import lines, record_of
+    from sslbook.training.runs import lines, record_of, together
 
     if record.name not in sheets() or not (book.results / f"{record.name}.json").is_file():
         return record
-    runs = {**recorded(record.name, folder=book.results)["runs"], **record["runs"]}
+    before: dict[str, Any] = _record(book.results / f"{record.name}.json")["runs"]
+    runs = {**before, **record["runs"]}
+    runs |= {name: together(before[name], run) for name, run in record["runs"].items() if name in before}
     seeds = tuple(sorted({run["seed"] for run in runs.values()}))
     with tempfile.TemporaryDirectory() as nowhere:
         cells = lines(sheets()[record.name], seeds, Path(nowhere), recorded=runs)
-    seconds = sum(run["seconds"] or 0 for run in runs.values())
+    seconds = sum(run.get("seconds") or 0 for run in runs.values())
     origin = replace(record.provenance, seeds=seeds, seconds=round(seconds, 3))
     return Record(record.name, record_of(cells, runs), origin)
 
 
-def entry(desk: Desk, numbers: Mapping[str, list[Number]], agreed: int) -> Entry:
-    """The line of the table of machines."""
-    facts = read(desk.folder / MACHINE)
-    tests = desk.done("tests").get("gpu")
-    return Entry(
-        name=str(facts["name"]),
-        system=str(facts["system"]),
-        driver=" ".join(part for part in (facts["driver"], facts["cuda"] and f"CUDA {facts['cuda']}") if part),
-        python=str(facts["python"]),
-        torch=str(facts["torch"]),
-        commit=str(facts["commit"] or ""),
-        date=str(facts["begun"]),
-        scale="paper",
-        chapters=len(numbers),
-        numbers=sum(map(len, numbers.values())),
-        agreed=agreed,
-        passed=tests["passed"] if tests else None,
-        failed=tests["failed"] if tests else None,
-    )
+def entry(desk: Desk, chapters: Mapping[str, Mapping[str, Any]]) -> Entry:
+    """The line of the table of machines: how many numbers agreed with those that were expected there and then."""
+    facts, tests = read(desk.folder / MACHINE), desk.done("tests").get("gpu", {})
+    try:
+        return Entry(
+            name=facts["name"],
+            system=facts["system"],
+            driver=" ".join(part for part in (facts["driver"], facts["cuda"] and f"CUDA {facts['cuda']}") if part),
+            python=facts["python"],
+            torch=facts["torch"],
+            commit=facts["commit"] or "",
+            date=facts["begun"],
+            scale="paper",
+            chapters=len(chapters),
+            numbers=sum(values["compared"] for values in chapters.values()),
+            agreed=sum(values["agreed"] for values in chapters.values()),
+            passed=tests.get("passed"),
+            failed=tests.get("failed"),
+        )
+    except KeyError as error:
+        raise InputError(f"{desk.folder}: {error} is missing from what it says of its machine or chapters") from None

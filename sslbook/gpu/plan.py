@@ -8,12 +8,15 @@ from dataclasses import dataclass
 
 from sslbook.book.layout import InputError
 
+PATIENCE, LEAST_SHARE = 1.5, 90.0
+"""How many times its predicted seconds a step may take before its turn is over, and seconds that it may take anyway."""
+
 
 @dataclass(frozen=True)
 class Step:
     """A part of the plan.
 
-    seconds: predicted on one H100 with 16 cores, from the bars that are set for it until one has run.
+    seconds: predicted on one H100 with 16 cores, of runs those of the first seed; from what is asked of it, until one has run.
     tiny: predicted on two cores with ``--tiny``.  needs: modules beyond those that every step needs.
     images: wants CIFAR-10.
     """
@@ -24,6 +27,10 @@ class Step:
     tiny: float
     needs: tuple[str, ...] = ()
     images: bool = False
+
+    def share(self, tiny: bool) -> float:
+        """Seconds after which a step lets the next ones have their turn, and goes on when they have had it."""
+        return max(LEAST_SHARE, PATIENCE * (self.tiny if tiny else self.seconds))
 
 
 STEPS = (
@@ -37,7 +44,7 @@ STEPS = (
         40,
         needs=("papermill", "jupytext", "nbformat", "ipykernel"),
     ),
-    Step("tables", "A-Tab6 and C-Tab1, rerun at full size", 120, 25),
+    Step("tables", "A-Tab6 and C-Tab1, rerun at full size on all cores", 120, 25),
     Step("byol", "B-Tab3 on CIFAR-10, 100 epochs: its eight cells", 2800, 10, images=True),
     Step("operator", "the covariance operator of a ResNet-18 of full width along a run", 240, 20, images=True),
 )

@@ -7,11 +7,21 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from sslbook.gpu.desk import MACHINE, Desk
+from sslbook.book.files import atomic
+from sslbook.gpu.desk import MACHINE, SPENT, Desk
 from sslbook.gpu.plan import Step
 
 ARCHIVE = "results.zip"
-CARRIED = (MACHINE, "done/**/*.json", "records/*.json", "runs/*/result.json", "runs/*/log.csv", "logs/*")
+CARRIED = (
+    MACHINE,
+    SPENT,
+    "done/**/*.json",
+    "executed/**/*.failed.ipynb",
+    "records/*.json",
+    "runs/*/result.json",
+    "runs/*/log.csv",
+    "logs/*",
+)
 """What the archive holds: all but checkpoints."""
 BARS = {"A-Tab6": 60.0, "C-Tab1": 60.0}
 """Seconds that a table may take."""
@@ -34,7 +44,8 @@ def brief(step: str, item: str, values: dict[str, Any]) -> Iterator[str]:
         yield from values["failures"]
     elif step == "bench":
         for row in values["rows"]:
-            yield f"{row['what']}: {row['value']:.4g} {row['unit']} {row['verdict']}".rstrip()
+            value = "no number" if row["value"] is None else f"{row['value']:.4g}"
+            yield f"{row['what']}: {value} {row['unit']} {row['verdict']}".rstrip()
     elif "diverged" in values:
         yield str(values["diverged"])
     elif step in ("simclr", "byol"):
@@ -46,7 +57,7 @@ def brief(step: str, item: str, values: dict[str, Any]) -> Iterator[str]:
         seconds, bar = values["seconds"], BARS[item]
         yield f"{seconds:.0f} s (bar: {bar:.0f} s{'' if seconds <= bar else ', MISSED'})"
     else:
-        yield f"{values['layers']} layers, {values['seconds']:.0f} s"
+        yield f"{len(values['values']['names'])} layers, {values['seconds']:.0f} s"
 
 
 def wrong(desk: Desk) -> list[str]:
@@ -60,15 +71,14 @@ def _chapter(values: dict[str, Any]) -> Iterator[str]:
     if values["error"]:
         yield f"failed after {values['seconds']:.0f} s: {str(values['error']).strip().splitlines()[-1]}"
         return
-    differ = values["differences"]
-    yield f"{values['compared'] - len(differ)} of {values['compared']} numbers as expected, {values['seconds']:.0f} s"
-    yield from differ
+    yield f"{values['agreed']} of {values['compared']} numbers as expected, {values['seconds']:.0f} s"
+    yield from values["differences"]
 
 
 def pack(desk: Desk) -> Path:
     """Write all that is worth carrying into one file in the folder, and return it."""
     target = desk.folder / ARCHIVE
-    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
+    with atomic(target) as fresh, zipfile.ZipFile(fresh, "w", zipfile.ZIP_DEFLATED) as archive:
         for path in sorted({path for pattern in CARRIED for path in desk.folder.glob(pattern) if path.is_file()}):
             archive.write(path, path.relative_to(desk.folder))
     return target

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import os
+import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from sslbook import shipped
 from sslbook.book.layout import InputError, find_book
 from sslbook.gpu import bundle, drive, machine, merge, report
 from sslbook.gpu.desk import Desk
@@ -20,7 +24,7 @@ TINY_OUT = Path("_build/gpu-tiny")
 
 def main(arguments: Sequence[str]) -> int:
     """Work through the plan, or prepare for it, or bring in what it gave; exit status 1 if something failed, 2 for bad input."""
-    options = _parser().parse_args(arguments)
+    begun, options = time.monotonic(), _parser().parse_args(arguments)
     try:
         if options.bundle is not None:
             for line in bundle.write(options.bundle, python=options.python):
@@ -28,52 +32,64 @@ def main(arguments: Sequence[str]) -> int:
             return 0
         if options.merge is not None:
             return _merge(options.merge, update=options.update_expected)
-        return _work(options)
+        return _work(options, begun + 60 * options.minutes)
     except OSError as error:
         raise InputError(str(error)) from None
 
 
-def _work(options: argparse.Namespace) -> int:
+def _work(options: argparse.Namespace, ends: float) -> int:
     steps = choose(options.only)
-    here = machine.find(options.device)
-    out = (options.out or (TINY_OUT if options.tiny else OUT)).resolve()
-    print(here, flush=True)
+    try:
+        here = machine.find(options.device)
+    except InputError as error:
+        if not options.plan:
+            raise
+        print(error, file=sys.stderr)  # the plan can be told anyway
+    else:
+        print(here, flush=True)
+    print(plan_as_text(steps, options.tiny, options.minutes), flush=True)
     if options.plan:
-        print(plan(steps, options.tiny, options.minutes))
         return 0
+    out = (options.out or (TINY_OUT if options.tiny else OUT)).resolve()
     desk = Desk(out, options.device, options.tiny)
     desk.begin(here)
+    if shipped.commit() is None:
+        print("The commit is unknown, and will be in the records: set SSLBOOK_COMMIT, or work in a clone.", flush=True)
     try:
         with FileLock(out / ".lock", blocking=False):
-            return _begun(desk, steps, options)
+            return _begun(desk, steps, options.bundle_from, ends)
     except Timeout:
         raise InputError(f"--out: in {out} another sslbook gpu is at work") from None
 
 
-def _begun(desk: Desk, steps: Sequence[Step], options: argparse.Namespace) -> int:
-    out = desk.folder
+def _begun(desk: Desk, steps: Sequence[Step], bundles: Sequence[Path], ends: float) -> int:
     environment = {"SSLBOOK_RUNS": str(desk.runs)}
-    if options.bundle_from is not None:
-        more, said = bundle.unpack(options.bundle_from, out)
-        environment |= more
-        print("\n".join(said), flush=True)
-    print(plan(steps, options.tiny, options.minutes), flush=True)
-    print(f"In {out}; the same command goes on where this one is stopped.\n", flush=True)
-    try:
-        outcomes = drive.work_through(desk, steps, options.minutes, environment, _say)
-    finally:
-        archive = report.pack(desk)
+    if given := os.environ.get("SSLBOOK_DATA"):
+        environment["SSLBOOK_DATA"] = str(Path(given).expanduser().resolve())  # steps work in other folders
+    more, said = bundle.unpack(bundles, desk.folder) if bundles else ({}, [])
+    environment |= more
+    print("".join(f"{line}\n" for line in said), end="")
+    print(f"In {desk.folder}; the same command goes on where this one is stopped.\n", flush=True)
+
+    def say(line: str) -> None:
+        print(line, flush=True)
+        report.pack(desk)  # so that whatever comes next, what is done can be carried
+
+    with drive.heard():
+        outcomes = drive.work_through(desk, steps, ends, environment, say)
+    archive = report.pack(desk)
     print(f"\n{report.table(desk, steps)}\n")
     for outcome in outcomes:
         if outcome.status != drive.DONE:
             print(f"{outcome.step}: {outcome.status}: {outcome.why}")
     wrong = report.wrong(desk)
-    print("\n".join(wrong), end="\n" if wrong else "")
+    print("".join(f"{line}\n" for line in wrong), end="")
     print(f"To carry: {archive}. Where the book is built: sslbook gpu --merge {archive.name}")
-    return int(bool(wrong) or any(outcome.status == drive.FAILED for outcome in outcomes))
+    nothing = all(outcome.status == drive.SKIPPED for outcome in outcomes)
+    return int(nothing or bool(wrong) or any(outcome.status == drive.FAILED for outcome in outcomes))
 
 
-def plan(steps: Sequence[Step], tiny: bool, minutes: float) -> str:
+def plan_as_text(steps: Sequence[Step], tiny: bool, minutes: float) -> str:
     """A line a step with its predicted seconds, and how far they come together."""
     lines, total = [], 0.0
     for step in steps:
@@ -87,7 +103,7 @@ def plan(steps: Sequence[Step], tiny: bool, minutes: float) -> str:
 
 def _merge(place: Path, *, update: bool) -> int:
     book = find_book()
-    with merge.found(place) as desk:
+    with merge.desk_in(place) as desk:
         merged = merge.merge(desk, book, update=update)
     for path in merged.written:
         print(f"Written: {book.shown(path)}")
@@ -97,10 +113,6 @@ def _merge(place: Path, *, update: bool) -> int:
         print("The expected numbers stay as they are; --update-expected takes those of the GPU.")
         return 1
     return 0
-
-
-def _say(line: str) -> None:
-    print(line, flush=True)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -114,7 +126,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--tiny", action="store_true", help="the same steps in minutes on two cores, to try them out")
     parser.add_argument("--plan", action="store_true", help="say what would be done, and do nothing")
     parser.add_argument(
-        "--from", type=Path, metavar="DIR", dest="bundle_from", help="take packages and images from a bundle"
+        "--from",
+        type=Path,
+        nargs="+",
+        default=[],
+        metavar="DIR",
+        dest="bundle_from",
+        help="take packages and images from a bundle, or from parts of one",
     )
     other = parser.add_mutually_exclusive_group()
     other.add_argument("--bundle", type=Path, metavar="DIR", help="write what a machine without a network may lack")

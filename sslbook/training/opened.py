@@ -8,7 +8,7 @@ statistics one sample's connection would depend on the others.  Then a layer's o
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -143,6 +143,13 @@ def full_values(
 ) -> dict[str, Any]:
     """The same for a ResNet-18 of full width on all images, on a GPU where there is one; options as there."""
     return operator_values(seeds, changes=changes, device=str(device_of(device)), workers=1, **options)
+
+
+def joined(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Values of :func:`operator_values` for some epochs after the other, of the same seeds, as one."""
+    first = parts[0]
+    measured = {m: [[row for part in parts for row in part[m][s]] for s in range(len(first[m]))] for m in MEASURED}
+    return {**first, "epochs": [epoch for part in parts for epoch in part["epochs"]], **measured}
 
 
 def along(

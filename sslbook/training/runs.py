@@ -152,7 +152,11 @@ def lines(
         (run.name, run.settings.seed): list((recorded or {}).get(run.folder(root).name, {}).get("rows", []))
         for run in runs
     }
-    wild = {(run.name, run.settings.seed): run.diverged(root) for run in runs}
+    wild = {
+        (run.name, run.settings.seed): run.diverged(root)
+        or (recorded or {}).get(run.folder(root).name, {}).get("diverged", "")
+        for run in runs
+    }
     same = {run.name: run.settings.hash() == preset_of(run.name).settings.hash() for run in runs}
     first: dict[str, int] = {}
     for cell in sheet.cells:
@@ -184,14 +188,23 @@ def record_of(found: Sequence[Line], runs: Mapping[str, Mapping[str, Any]]) -> d
 
 
 def origins(runs: Sequence[Run], root: Path) -> dict[str, dict[str, Any]]:
-    """By the names of their folders, what a record keeps of the runs that were finished: :data:`ORIGIN`, and probed rows."""
+    """By the names of their folders, what a record keeps of runs: :data:`ORIGIN` and probed rows; of one that diverged, where."""
     kept = {}
     for run in runs:
         content = read_result(run.folder(root))
         if content is not None:
             rows = [{name: row[name] for name in PROBED} for row in content["rows"] if row.get("linear") is not None]
             kept[run.folder(root).name] = {name: content.get(name) for name in ORIGIN} | {"rows": rows}
+        elif text := run.diverged(root):
+            kept[run.folder(root).name] = {"seed": run.settings.seed, "diverged": text, "rows": []}
     return kept
+
+
+def together(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    """One run as two records have it: all rows of both, the newer ones where both have an epoch; else as the longer one says."""
+    rows = {row["epoch"]: row for part in (old, new) for row in part["rows"]}
+    longer = max((new, old), key=lambda part: max((row["epoch"] for row in part["rows"]), default=-1))
+    return {**longer, "rows": [rows[epoch] for epoch in sorted(rows)]}
 
 
 ORIGIN = ("seed", "seconds", "device", "torch", "sslbook", "commit", "precision", "capture", "processes")

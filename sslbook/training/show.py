@@ -116,7 +116,7 @@ def table(
         if not here:
             parser.error(f"there is nothing to record: no run of {name} is finished in {root}")
         values = record_of(lines(sheet, seeds, root), here)
-        seconds = sum(origin["seconds"] or 0 for origin in here.values())
+        seconds = sum(origin.get("seconds") or 0 for origin in here.values())
         file = save(
             name, values, seeds=seeds, seconds=seconds, command=shlex.join(["sslbook", "table", name, *arguments])
         )
