@@ -168,7 +168,7 @@ def attempt(case: Case, options: argparse.Namespace, uv: Sequence[str], source: 
     say(f"{case.name}: making the environment")
     try:
         python, book = make(case, base, folder, uv, source)
-    except Failed as error:
+    except (Failed, OSError, subprocess.CalledProcessError) as error:
         say(f"{case.name}: {error}")
         return Outcome(case, good=False, tests="not installed")
     outcome = tried(case, python, book, options)
