@@ -164,21 +164,17 @@ def heard() -> Iterator[None]:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_run_that_is_told_to_stop_leaves_a_checkpoint(tmp_path: Path, data: tuple, number: signal.Signals) -> None:
     whole = train(settings(), tmp_path / "whole", data=data, device="cpu", quiet=True)
-    usual = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
-    before = signal.signal(number, usual)  # a shell makes what it runs in the background deaf to Ctrl-C
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            train(
-                settings(),
-                tmp_path / "parts",
-                data=data,
-                device="cpu",
-                quiet=True,
-                on_step=lambda step: os.kill(os.getpid(), number),
-            )
-        assert signal.getsignal(number) is usual
-    finally:
-        signal.signal(number, before)
+    usual = signal.getsignal(number)
+    with pytest.raises(KeyboardInterrupt):
+        train(
+            settings(),
+            tmp_path / "parts",
+            data=data,
+            device="cpu",
+            quiet=True,
+            on_step=lambda step: os.kill(os.getpid(), number),
+        )
+    assert signal.getsignal(number) is usual
     assert checkpoints.newest_step(tmp_path / "parts") == 2  # heard after the first step, obeyed after the second
     rest = train(settings(), tmp_path / "parts", data=data, device="cpu", quiet=True)
     one, other = whole.model.state_dict(), rest.model.state_dict()
