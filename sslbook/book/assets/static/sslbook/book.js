@@ -63,10 +63,16 @@
     const style = getComputedStyle(column);
     const room = column.clientWidth - parseFloat(style.paddingLeft) - parseFloat(style.paddingRight);
     const held = formula.closest(".sslbook-nobreak") || formula;
-    const need = held.getBoundingClientRect().width;
-    if (room <= 0 || need <= room + 1) return;
-    if (room / need >= SMALLEST) formula.style.fontSize = `${(100 * room) / need}%`;
-    else if (need - room > SLACK) formula.classList.add("sslbook-scrolls");
+    const need = () => held.getBoundingClientRect().width;
+    const excess = need() - room;
+    if (room <= 0 || excess <= 1) return;
+    /* Some machines draw letters in whole pixels only: what was asked for may not be enough. */
+    for (let size = room / need(); size >= SMALLEST; size *= Math.min(0.98, room / need())) {
+      formula.style.fontSize = `${100 * size}%`;
+      if (need() <= room + 1) return;
+    }
+    formula.style.fontSize = "";
+    if (excess > SLACK) formula.classList.add("sslbook-scrolls");
   }
 
   /* A link into a folded part of the page opens it. */
