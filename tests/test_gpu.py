@@ -18,6 +18,7 @@ import pytest
 
 from sslbook import cli, datasets
 from sslbook.book.layout import PACKAGE, InputError
+from sslbook.book.records import recorded
 from sslbook.gpu import bundle, drive, report, work
 from sslbook.gpu.desk import MACHINE, Desk, opened
 from sslbook.gpu.machine import find
@@ -357,3 +358,24 @@ def test_a_bundle_for_another_python_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is not for this Python"):
         bundle.unpack([tmp_path / "bundle"], tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_what_a_step_has_is_recorded_though_an_item_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the seconds of all items, also those of earlier calls; and nothing is written for nothing."""
+    desk = Desk(tmp_path, "cpu", False)
+
+    def asked(bench: str, training: str, stage: str, *options: str) -> dict[str, Any]:
+        if stage != "step":
+            raise RuntimeError("no compiler")
+        return {"rows": []}
+
+    desk.keep("bench", "epoch", {"seconds": 40.0, "rows": []})
+    monkeypatch.setattr(work, "_asked", asked)
+    with pytest.raises(RuntimeError, match="no compiler"):
+        work.bench(desk)
+    record = recorded("gpu-bench", folder=desk.records)
+    assert set(record.values) == {"epoch", "step"}
+    assert record.provenance.seconds == pytest.approx(40.0, abs=1)
+    with pytest.raises(RuntimeError):
+        work.tables(desk)
+    assert [path.name for path in desk.records.iterdir()] == ["gpu-bench.json"]

@@ -20,7 +20,7 @@ PAGE = "chapters/reproduce"
 class Entry:
     """One run of the chapters at ``scale`` on one machine; ``passed`` and ``failed`` count the tests that need a GPU.
 
-    numbers: those of the chapters that ran; agreed: of these, those as expected when they were merged.
+    numbers: those of the chapters that ran; agreed: of these, those as expected there and then.
     """
 
     name: str

@@ -52,12 +52,17 @@ class Desk:
 
     def spent(self, step: str) -> float:
         """Seconds that a step has had so far, in all calls."""
-        return float(read(self.folder / SPENT).get(step, 0.0)) if (self.folder / SPENT).is_file() else 0.0
+        return float(self._spent().get(step, 0.0))
 
     def spend(self, step: str, seconds: float) -> None:
         """Add to what a step has had."""
-        before = read(self.folder / SPENT) if (self.folder / SPENT).is_file() else {}
-        write_text(self.folder / SPENT, json.dumps(before | {step: round(self.spent(step) + seconds, 1)}) + "\n")
+        spent = self._spent()
+        spent[step] = round(spent.get(step, 0.0) + seconds, 1)
+        write_text(self.folder / SPENT, json.dumps(spent) + "\n")
+
+    def _spent(self) -> dict[str, Any]:
+        path = self.folder / SPENT
+        return read(path) if path.is_file() else {}
 
     def path(self, step: str, item: str) -> Path:
         """The file of an item."""

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sslbook.book.layout import InputError
+from sslbook.book.layout import unknown
 
 PATIENCE, LEAST_SHARE = 1.5, 90.0
 """How many times its predicted seconds a step may take before its turn is over, and seconds that it may take anyway."""
@@ -56,7 +55,5 @@ def choose(names: Sequence[str]) -> list[Step]:
     known = [step.name for step in STEPS]
     for name in names:
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
-            raise InputError(f"--only: got {name!r}; {hint}")
+            raise unknown("--only", name, known)
     return [step for step in STEPS if not names or step.name in names]

@@ -15,7 +15,7 @@ import threading
 import time
 import traceback
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -100,12 +100,15 @@ def bench(desk: Desk) -> None:
     """The stages of ``sslbook bench training``, each for itself, and all that are there as a record."""
 
     def measure(stage: str) -> None:
-        asked = _asked("bench", "training", stage, "--json", *(["--quick"] if desk.tiny else []))
-        desk.keep("bench", stage, asked)
+        begun = time.monotonic()
+        found = _asked("bench", "training", stage, "--json", *(["--quick"] if desk.tiny else []))
+        desk.keep("bench", stage, {"seconds": round(time.monotonic() - begun, 1), **found})
 
     waiting = [stage for stage in (("forward",) if desk.tiny else BENCH) if not desk.has("bench", stage)]
-    all_of(waiting, measure)
-    _record(desk, "bench", "gpu-bench")
+    try:
+        all_of(waiting, measure)
+    finally:
+        _record_all(desk, "bench")
 
 
 def tables(desk: Desk) -> None:
@@ -116,18 +119,23 @@ def tables(desk: Desk) -> None:
         found = _asked("table", name, "--json", *(TINY_TABLES[name] if desk.tiny else ()))
         desk.keep("tables", name, {"seconds": round(time.monotonic() - begun, 1), "table": found})
 
-    all_of([name for name in TINY_TABLES if not desk.has("tables", name)], rerun)
-    _record(desk, "tables", "gpu-tables")
+    try:
+        all_of([name for name in TINY_TABLES if not desk.has("tables", name)], rerun)
+    finally:
+        _record_all(desk, "tables")
 
 
-def _record(desk: Desk, step: str, name: str) -> None:
-    """All that a step has as one record."""
+def _record_all(desk: Desk, step: str) -> None:
+    """All that a step has so far as one record, if it has anything."""
+    if done := desk.done(step):
+        _record(desk, f"gpu-{step}", done, seeds=(0,), seconds=sum(part["seconds"] for part in done.values()))
+
+
+def _record(desk: Desk, name: str, values: Mapping[str, Any], *, seeds: Sequence[int], seconds: float) -> None:
+    """A record among those that travel, made by this command on this device."""
     from sslbook.book.records import save_record
 
-    seconds = desk.spent(step)
-    save_record(
-        name, desk.done(step), seeds=(0,), seconds=seconds, command=COMMAND, folder=desk.records, device=desk.device
-    )
+    save_record(name, values, seeds=seeds, seconds=seconds, command=COMMAND, folder=desk.records, device=desk.device)
 
 
 def simclr(desk: Desk) -> None:
@@ -144,7 +152,6 @@ def byol(desk: Desk) -> None:
 
 def _train(desk: Desk, step: str, table: str, slugs: Sequence[str], seeds: Sequence[int]) -> None:
     """Runs of a table's presets, and after each the table's record anew; one that diverged is in it too."""
-    from sslbook.book.records import save_record
     from sslbook.training.presets import sheets
     from sslbook.training.runs import lines, origins, record_of, run_of
     from sslbook.training.state import Diverged
@@ -162,15 +169,9 @@ def _train(desk: Desk, step: str, table: str, slugs: Sequence[str], seeds: Seque
             found = {"diverged": str(error)}
         here = origins(made, desk.runs)
         cells = lines(sheets()[table], seeds, desk.runs, epochs=epochs if desk.tiny else None, changes=changes)
-        save_record(
-            table,
-            record_of(cells, here),
-            seeds=sorted({origin["seed"] for origin in here.values()}),
-            seconds=sum(origin.get("seconds") or 0 for origin in here.values()),
-            command=COMMAND,
-            folder=desk.records,
-            device=desk.device,
-        )
+        seconds = sum(origin.get("seconds") or 0 for origin in here.values())
+        numbers = sorted({origin["seed"] for origin in here.values()})
+        _record(desk, table, record_of(cells, here), seeds=numbers, seconds=seconds)
         desk.keep(step, item, found)
 
     all_of([item for item in runs if not desk.has(step, item)], go)
@@ -219,7 +220,6 @@ def _say(line: str) -> None:
 
 def operator(desk: Desk) -> None:
     """The record of the operator along a run of full width, an epoch after the other."""
-    from sslbook.book.records import save_record
     from sslbook.training.opened import EPOCHS, FULL, full_values, joined
 
     small: dict[str, Any] = {"changes": (*FULL, *TINY), "images": 4} if desk.tiny else {}
@@ -233,15 +233,8 @@ def operator(desk: Desk) -> None:
     items = [f"epoch-{epoch}" for epoch in epochs]
     all_of([item for item in items if not desk.has("operator", item)], measure)
     done = desk.done("operator")
-    save_record(
-        "training-operator-full",
-        joined([done[item]["values"] for item in items]),
-        seeds=(1,),
-        seconds=sum(part["seconds"] for part in done.values()),
-        command=COMMAND,
-        folder=desk.records,
-        device=desk.device,
-    )
+    values, seconds = joined([done[item]["values"] for item in items]), sum(part["seconds"] for part in done.values())
+    _record(desk, "training-operator-full", values, seeds=(1,), seconds=seconds)
 
 
 def _asked(*arguments: str) -> dict[str, Any]:

@@ -148,15 +148,8 @@ def lines(
     """
     runs = runs_of(sheet, seeds, epochs=epochs, changes=changes)
     rows = {(run.name, run.settings.seed): run.rows(root) for run in runs}
-    kept = {
-        (run.name, run.settings.seed): list((recorded or {}).get(run.folder(root).name, {}).get("rows", []))
-        for run in runs
-    }
-    wild = {
-        (run.name, run.settings.seed): run.diverged(root)
-        or (recorded or {}).get(run.folder(root).name, {}).get("diverged", "")
-        for run in runs
-    }
+    known = {(run.name, run.settings.seed): (recorded or {}).get(run.folder(root).name, {}) for run in runs}
+    wild = {at: run.diverged(root) or known[at].get("diverged", "") for at, run in zip(known, runs, strict=True)}
     same = {run.name: run.settings.hash() == preset_of(run.name).settings.hash() for run in runs}
     first: dict[str, int] = {}
     for cell in sheet.cells:
@@ -165,8 +158,8 @@ def lines(
     for cell in sheet.cells:
         at = min(epochs or cell.epochs, cell.epochs) if cell.epochs == first[cell.preset] else cell.epochs
         here = [_at(rows[cell.preset, seed], at) for seed in seeds]
-        there = [_at(kept[cell.preset, seed], at) for seed in seeds]
-        mine = [row for pair in zip(here, there, strict=True) if (row := pair[0] or pair[1])]
+        there = [_at(known[cell.preset, seed].get("rows", []), at) for seed in seeds]
+        mine = [row for own, kept in zip(here, there, strict=True) if (row := own or kept)]
         label = cell.label if at == cell.epochs else f"{cell.label} (after {at})"
         best, final = [row["linear_best"] for row in mine], [row["linear"] for row in mine]
         lost = tuple(text for seed in seeds if (text := wild[cell.preset, seed]))
