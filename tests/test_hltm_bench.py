@@ -82,12 +82,15 @@ def test_the_slow_statistics_are_raw_sums() -> None:
         assert (ff * 40 >= f.square() * 0.999).all()
 
 
+@pytest.mark.usefixtures("one_thread")
 def test_the_rows_of_a_tiny_run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(bench, "PROTOCOL", Protocol(depth=4, batch=4, epoch_size=12))
+    # Not minibatches of four: 200 steps on those make a rounding visible, on processors that round a batch otherwise.
+    monkeypatch.setattr(bench, "PROTOCOL", Protocol(depth=4, batch=32, epoch_size=96))
     monkeypatch.setattr(bench, "TRIALS", 2)
     monkeypatch.setattr(bench, "processes", Inline)
     monkeypatch.setattr(bench, "table_seconds", lambda size, seeds, workers, epochs=50: 1.0 + size / 128)
-    assert bench.extrapolated(1) == pytest.approx(1 + 12 / 128), "on the line"
+    ours = 1 + 96 / 128
+    assert bench.extrapolated(1) == pytest.approx(ours), "on the line"
     monkeypatch.setattr(bench, "RATIO_BAR", 0.0)
     assert cli.main(["bench", "hltm", "--quick", "--json", "--workers", "1"]) == 0
     rows = json.loads(capsys.readouterr().out)["rows"]
@@ -102,7 +105,7 @@ def test_the_rows_of_a_tiny_run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     epoch, one_pass = by_name["one epoch of training of one trial"], by_name["one pass of statistics of one trial"]
     whole = 12 * 50 * (epoch + one_pass)
     assert by_name["Table 6, measured before every epoch"] * 3600 == pytest.approx(whole)
-    assert by_name["ours is faster by"] == pytest.approx(whole / (1 + 12 / 128))
+    assert by_name["ours is faster by"] == pytest.approx(whole / ours)
 
 
 class Inline:
@@ -135,6 +138,7 @@ def test_the_table_is_trained_for_all_its_epochs(monkeypatch: pytest.MonkeyPatch
     assert (len(measure.latents), measure.samples) == (5, 256)
 
 
+@pytest.mark.usefixtures("one_thread")
 def test_a_replica_that_differs_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench, "PROTOCOL", Protocol(depth=3, batch=8))
     assert [row.verdict for row in bench.alone(5)] == ["ok", "ok"]

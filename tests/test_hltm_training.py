@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -134,18 +134,6 @@ def test_minibatches_follow_the_tables() -> None:
 
 
 # --- replicas --------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def one_thread() -> Iterator[None]:
-    """As the worker processes have it: several threads share a product by how many replicas there are, which rounds otherwise.
-
-    120 steps make a millionfold of it: 1e-10 in float64, 0.01 in float32, seen with two threads.
-    """
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.mark.usefixtures("one_thread")
