@@ -293,7 +293,33 @@ def test_the_exercise_on_the_other_side_of_the_threshold() -> None:
 
 
 def test_the_exercise_on_openings() -> None:
-    kinks = torch.tensor(circle.maxima(circle.NINE, RELU).kinks, dtype=torch.float64)
-    before, after = (circle.slope(kinks + e, circle.NINE, RELU) for e in (-1e-9, 1e-9))
-    opened = before / (before - after)
-    assert bool(((opened > 0) & (opened < 1)).all())
+    sets = (2 * math.pi * torch.rand(6, 9, generator=torch.Generator().manual_seed(0), dtype=torch.float64)).tolist()
+
+    def slopes(points, i, e=1e-9):
+        crease = points[i] - math.pi / 2
+        return circle.slope(torch.tensor([crease - e, crease + e], dtype=torch.float64), points, RELU)
+
+    def measured(answer):
+        return lambda points, i: answer(*slopes(points, i))
+
+    cases = [(points, i) for points in sets for i in range(9) if slopes(points, i)[0] > 0 > slopes(points, i)[1]]
+    assert len(cases) > 5
+    assert check(measured(lambda before, after: before / (before - after)), circle.opening, cases, rtol=1e-6)
+    assert not check(measured(lambda before, after: before / (before + after)), circle.opening, cases, rtol=1e-6)
+
+
+def test_an_opening_lets_the_filter_rest() -> None:
+    """With the gate as far open as that, and held there, autograd finds no slope; and none but that does."""
+    points = (2 * math.pi * torch.rand(9, generator=torch.Generator().manual_seed(1), dtype=torch.float64)).tolist()
+    at = torch.tensor(points, dtype=torch.float64)
+    for i in range(9):
+        theta = (at[i] - math.pi / 2).requires_grad_()
+        for t, rests in ((circle.opening(points, i), True), (circle.opening(points, i) + 0.1, False)):
+            gate = ((theta - at).cos() > 1e-9).to(torch.float64)
+            gate[i] = t
+            (slope,) = torch.autograd.grad(0.5 * (gate * (theta - at).cos()).var(correction=0), theta)
+            assert (abs(float(slope)) < 1e-12) == rests
+    with pytest.raises(ValueError, match="index must be from 0 to 8, got 9"):
+        circle.opening(points, 9)
+    with pytest.raises(ValueError, match="points must have one on the crease of point 0, got another on it too"):
+        circle.opening(circle.NINE, 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from scipy.integrate import dblquad, quad
@@ -191,6 +192,15 @@ def test_the_exercise_on_the_ball() -> None:
     def reference(d, c):
         return roughness.uniform_ball(d, c)["roughness"]
 
+    def integrated(d, c):
+        """By slices at an angle to the filter, and, for the disc on its plane, at an angle to another direction."""
+        nodes, weights = np.polynomial.legendre.leggauss(60)
+        angle, weights = math.pi / 4 * (nodes + 1), math.pi / 2 * weights  # half of a turn's half, counted twice
+        ball, disc = (weights * np.sin(angle) ** k for k in (d, d - 1))
+        height = (ball * np.cos(angle)).sum() / 2 / ball.sum()
+        return c**2 * height * (disc * np.cos(angle) ** 2).sum() / disc.sum() / ball.sum()
+
     cases = [(d, c) for d in (2, 3, 8) for c in (0.1, 1.0, 2.5)]
     assert check(rough, reference, cases)
+    assert check(rough, integrated, cases)
     assert not check(lambda d, c: c * rough(d, c), reference, cases)

@@ -87,6 +87,28 @@ def slope(theta: Tensor, points: Sequence[float], act: Activation, alpha: str = 
     return (weight * gap * first).sum((1, 2)) / (2 * gap.shape[-1] ** 2)
 
 
+def opening(points: Sequence[float], index: int) -> float:
+    r"""How far a ReLU's gate for one point is open, at the crease where it opens as the angle grows, if the filter is to rest.
+
+    With ``w`` at the point's angle less a right angle, and the gate closed, the certificate :math:`A w = E[h]\, t\, p\, x` along
+    the point ``x`` itself, orthogonal to ``w``, solved for ``t``; between 0 and 1 at a maximum.  Uniform weights.  Raises
+    ValueError if there is no such point, or if another one is on the same crease.
+    """
+    at = torch.as_tensor(points, dtype=torch.float64)
+    if not 0 <= index < len(at):
+        raise ValueError(f"index must be from 0 to {len(at) - 1}, got {index}")
+    theta = at[index] - math.pi / 2
+    w, x = torch.stack([theta.cos(), theta.sin()]), torch.stack([at.cos(), at.sin()], -1)
+    u = x @ w
+    others = torch.arange(len(at)) != index
+    if bool((u[others].abs() < 1e-9).any()):
+        raise ValueError(f"points must have one on the crease of point {index}, got another on it too")
+    passed = (others & (u > 0)).to(u.dtype)[:, None] * x
+    centred = passed - passed.mean(0)
+    a = centred.T @ centred / len(at)
+    return float(x[index] @ a @ w / ((passed @ w).mean() / len(at)))
+
+
 def frozen_curvature(theta: Tensor, points: Sequence[float], act: Activation, alpha: str, tau: float) -> Tensor:
     """The second derivative of the energy whose weights are held at their value, ``(T,)``."""
     gap, first, second, weight = _parts(theta, torch.as_tensor(points, dtype=torch.float64), act, alpha, tau)
