@@ -9,6 +9,7 @@ import pytest
 import torch
 from gap_cases import assert_gaps
 
+from sslbook.book.exercises import check
 from sslbook.gaps import over_instances, relative
 from sslbook.modulation import basin, decomposition, dynamics
 
@@ -144,3 +145,21 @@ def test_gaps_of_instances() -> None:
         relative(values, torch.zeros(2, 2))
     with pytest.raises(ValueError, match="one shape"):
         relative(values, values[:1])
+
+
+def test_the_exercise_on_shares() -> None:
+    """By autograd of the eigenvalue, by 1 - pi_k, and by Theorem 5's factor."""
+    drawn = decomposition.balanced(decomposition.random_population(20, 5, fields=4))
+    m = decomposition.modulation(decomposition.parts(drawn), drawn.prior, drawn.weights[:, :, 0])
+    by_factor = m.factor / (m.pq * m.s.square() + m.factor)
+    cases = [(m.d[r], m.b[r], float(m.pq[r])) for r in range(20)]
+
+    def share(d, b, pq):
+        largest = torch.linalg.eigvalsh(torch.diag(d) + pq * torch.outer(b, b))[-1]
+        return 1 - pq * b**2 / (largest - d)
+
+    assert check(share, decomposition.others_share, cases, rtol=1e-6)
+    assert not check(lambda d, b, pq: 1 - share(d, b, pq), decomposition.others_share, cases, rtol=1e-6)
+    found = torch.stack([decomposition.others_share(*case) for case in cases])
+    assert torch.allclose(found, by_factor, rtol=1e-6)
+    assert torch.allclose((1 - found).sum(1), torch.ones(20, dtype=torch.float64))

@@ -202,6 +202,20 @@ def secular_root(d: Tensor, weight: Tensor, rounds: int = 120) -> Tensor:
     return (most + (low + high) / 2)[:, 0]
 
 
+def others_share(d: Tensor, b: Tensor, pq: float) -> Tensor:
+    r"""Share of each field's class term that the other fields supply, by autograd, ``(K,)``.
+
+    d, b: ``(K,)``, b without zeros.  pq: :math:`p_0 p_1`.  With :math:`\lambda(d, b)` the largest eigenvalue of
+    :math:`V[f_1]` and ``s`` its eigenvector, :math:`\frac12 \partial\lambda/\partial b_k = p_0 p_1 s_k \sum_l s_l b_l` is the
+    whole term and :math:`p_0 p_1 b_k\, \partial\lambda/\partial d_k = p_0 p_1 s_k^2 b_k` the field's own; one less their ratio.
+    """
+    leaves = (d.detach().clone().requires_grad_(), b.detach().clone().requires_grad_())
+    top = torch.linalg.eigvalsh(torch.diag(leaves[0]) + pq * torch.outer(leaves[1], leaves[1]))[-1]
+    by_d, by_b = torch.autograd.grad(top, leaves)
+    out: Tensor = 1 - pq * b * by_d / (by_b / 2)
+    return out
+
+
 def balanced(population: Population) -> Population:
     """The same with points scaled so that each field's first unit has variance 1; else one field often drowns the others."""
     found, w = parts(population), population.weights[:, :, 0]
