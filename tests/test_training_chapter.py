@@ -163,14 +163,20 @@ def test_the_released_schedule_is_told_from_the_one_meant() -> None:
 
 
 def test_the_pull_of_the_released_beta() -> None:
-    def library(p: float, beta: float, tau: float) -> torch.Tensor:
-        r_neg = tau * torch.tensor([np.log((1 - p) / p)], dtype=torch.float64)
+    def library(r_pos: torch.Tensor, r_neg: torch.Tensor, beta: float, tau: float) -> torch.Tensor:
+        def loss(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+            return (losses.info_nce(a, b, tau) + beta * (a - 1) / tau) / (1 + beta)
 
-        def loss(r_pos: torch.Tensor, r: torch.Tensor) -> torch.Tensor:
-            return (losses.info_nce(r_pos, r, tau) + beta * (r_pos - 1) / tau) / (1 + beta)
+        return losses.partials(loss, r_pos, r_neg).pos
 
-        return losses.partials(loss, torch.zeros((), dtype=torch.float64), r_neg).pos
+    def right(r_pos: torch.Tensor, r_neg: torch.Tensor, beta: float, tau: float) -> torch.Tensor:
+        p = 1 - torch.softmax(-torch.cat([r_pos[:, None], r_neg], dim=1) / tau, dim=1)[:, 0]
+        return (p + beta) / (tau * (1 + beta))
 
-    cases = [(p, beta, 0.5) for p in (0.2, 0.6, 0.95) for beta in (-0.5, 0.2)]
-    assert check(lambda p, b, t: torch.tensor((p + b) / (t * (1 + b)), dtype=torch.float64), library, cases)
-    assert not check(lambda p, b, t: torch.tensor(p / t + b, dtype=torch.float64), library, cases)
+    r_pos, r_neg = torch.rand(8, 7, generator=torch.Generator().manual_seed(0), dtype=torch.float64).split(
+        [1, 6], dim=1
+    )
+    cases = [(r_pos[:, 0], r_neg, beta, 0.5) for beta in (-0.5, 0.2)]
+    assert check(right, library, cases)
+    assert not check(lambda a, b, beta, tau: right(a, b, 0.0, tau) + beta, library, cases)  # the condition as printed
+    assert not check(lambda a, b, beta, tau: right(-a, -b, beta, tau), library, cases)
