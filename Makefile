@@ -82,11 +82,11 @@ serve: book  ## read the book at http://127.0.0.1:8000 (elsewhere: make serve PO
 	@$(RUN) http.server --bind 127.0.0.1 --directory $(dir $(PAGE)) $(PORT) \
 	    || { status=$$?; [ $$status -ge 130 ] || echo "Is port $(PORT) taken?  make serve PORT=8123"; exit $$status; }
 
-lab: $(STAMP)  ## open the chapters in JupyterLab; a double click opens one as a notebook
-	@echo "Opening the chapters in JupyterLab, at http://localhost:8888/lab or the next free port.  Double-click one."
-	@$(RUN) jupyter lab --notebook-dir=chapters $$([ "$$(id -u)" -ne 0 ] || echo --allow-root) $(LAB)
+lab: $(STAMP)  ## open the chapters in JupyterLab; a saved edit goes into the chapter
+	@echo "Opening the chapters in JupyterLab, at http://localhost:8888/lab or the next free port, once the book is built"
+	@$(RUN) sslbook lab -- $(LAB)
 
-notebooks: $(STAMP)  ## write the chapters as .ipynb that run alone, to _build/notebooks
+notebooks: $(STAMP)  ## build the book and write its chapters as .ipynb that run alone, to _build/notebooks
 	@echo "Writing the notebooks"
 	@$(RUN) sslbook notebooks _build/notebooks
 	@echo "They are in $(CURDIR)/_build/notebooks"

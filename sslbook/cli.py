@@ -131,15 +131,27 @@ def show_ledger(options: argparse.Namespace) -> int:
 
 
 def write_notebooks(options: argparse.Namespace) -> int:
-    """``sslbook notebooks``: each chapter as a notebook without outputs."""
-    from sslbook.book.chapters import choose, find_chapters
-    from sslbook.book.notebooks import write_notebook
+    """``sslbook notebooks``: the built book's notebooks, and what they need, in a folder of their own."""
+    from sslbook.book import lab
 
+    options.no_execute = False
+    if status := build(options):
+        return status
     book = find_book(options.root)
-    folder = options.folder or book.root / "_build" / "notebooks"
-    for chapter in choose(find_chapters(book), []):
-        print(write_notebook(chapter, folder))
+    for path in lab.copy_notebooks(book, options.folder or book.built / "notebooks"):
+        print(path)
     return 0
+
+
+def open_lab(options: argparse.Namespace) -> int:
+    """``sslbook lab``: the notebooks in JupyterLab, where a saved edit goes into its chapter's source."""
+    from sslbook.book import lab
+
+    options.no_execute = False
+    book = find_book(options.root)
+    if build(options):
+        print("The book was not built; JupyterLab has the notebooks of the last time that it was.")
+    return lab.start(book, options.arguments)
 
 
 def record(options: argparse.Namespace) -> int:
@@ -339,8 +351,13 @@ def _parser() -> argparse.ArgumentParser:
     added.add_argument("--json", action="store_true", help="as a JSON list")
     added.add_argument("--scale", choices=SCALES, default="quick", help="whose numbers to show (default: quick)")
 
-    added = command("notebooks", write_notebooks, "Write the chapters as notebooks without outputs.")
+    added = command("notebooks", write_notebooks, "Build the book and write its chapters as notebooks.", running)
     added.add_argument("folder", nargs="?", type=Path, metavar="DIR", help="where to (default: _build/notebooks)")
+    added.set_defaults(seed=0)
+
+    added = command("lab", open_lab, "Build the book and open its chapters in JupyterLab.", running)
+    added.add_argument("arguments", nargs="*", metavar="…", help="JupyterLab's own arguments, after --")
+    added.set_defaults(seed=0)
 
     added = commands.add_parser("record", help="Make a recorded run again.", description="Make a recorded run again.")
     added.add_argument("name", metavar="NAME", help="a file of data/results, such as covariance-cifar10")

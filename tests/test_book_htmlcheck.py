@@ -95,7 +95,7 @@ def test_good_pages_pass(book: Book) -> None:
 
 def test_roles_are_found_where_they_are_prose(book: Book) -> None:
     chapter = next(c for c in find_chapters(book) if c.name == "good")
-    assert list(pasted(chapter)) == [
+    assert list(pasted(chapter.text, "good")) == [
         ("good", "gap", ".1e"),
         ("good", "n", "s"),
         ("other", "rate", ".3f"),

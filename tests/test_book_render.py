@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 from pathlib import Path
@@ -190,8 +189,21 @@ def test_a_small_book_rendered_whole(root: Path) -> None:
 
     offers = {link["download"]: link["href"] for link in page.select("a[download]")}
     assert set(offers) == {"one.ipynb", "one.md"}
-    notebook = json.loads((html / "chapters" / offers["one.ipynb"]).read_text())
-    assert [cell["outputs"] for cell in notebook["cells"] if cell["cell_type"] == "code"] == [[]]
+    notebook = nbformat.read(html / "chapters" / offers["one.ipynb"], as_version=4)
+    nbformat.validate(notebook)
+    told = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
+    assert "> **Theorem 1.1** (First)\n>\n> $x = x$" in told
+    assert "By [Theorem 1.1](#thm-first)." in told
+    assert "$$\na = b\n\\tag{1.1}\n$$" in told
+    assert "See [(1.1)](#equation-eq-first), [Lemma 1.2](#lem-second)" in told
+    assert "It is ($x$) of the $k$-th $y$, or −1.2\u00a0×\u00a010⁻¹⁵." in told
+    assert "| A | B | C | D |\n| --- | --- | --- | --- |\n| 1 | `torch.nn.Linear` | 3 | 4 |" in told
+    assert "## References" in told
+    install, hello, beside = (cell for cell in notebook.cells if cell.cell_type == "code")
+    assert "%pip install --quiet sslbook" in install.source
+    assert '"gap:.1e=-1.23e-15"' in beside.source
+    assert (hello.source, [output.output_type for output in hello.outputs]) == ('print("hello")', ["stream"])
+    assert all(cell.metadata.jupyter.source_hidden for cell in (install, beside, hello))
     assert (html / "chapters" / offers["one.md"]).read_text() == HEADER + CHAPTER
     plain = BeautifulSoup((html / "chapters/ledger.html").read_text(), "html.parser")
     assert [link["download"] for link in plain.select("a[download]")] == ["ledger.md"]

@@ -247,9 +247,19 @@ def test_ledger(book: Book, executed: list[str], capsys: pytest.CaptureFixture[s
     assert capsys.readouterr().out.splitlines()[0] == "A-Thm1  good           open  1e-15 ≤ 1e-12"
 
 
-def test_notebooks(book: Book, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_notebooks(
+    book: Book, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(cli, "build", lambda options: 1)
+    assert cli.main(["notebooks", str(tmp_path / "out")]) == 1, "what the build says is enough"
+    monkeypatch.setattr(cli, "build", lambda options: 0)
+    assert cli.main(["notebooks", str(tmp_path / "out")]) == 2
+    assert "the notebooks are not built; run: sslbook build" in capsys.readouterr().err
+    (book.html / "notebooks").mkdir(parents=True)
+    (book.html / "notebooks/good.ipynb").write_text("{}")
     assert cli.main(["notebooks", str(tmp_path / "out")]) == 0
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["good.ipynb", "other.ipynb"]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["good.ipynb", "requirements.txt"]
+    assert (tmp_path / "out/requirements.txt").read_text().splitlines()[0] == "sslbook"
 
 
 def test_bench_passes_the_rest_of_the_line(

@@ -363,7 +363,9 @@ def test_code_can_be_copied_and_downloaded(browser: Browser, address: str, html:
     files = {str(offer.get_attribute("download")): str(offer.get_attribute("href")) for offer in offers}
     assert set(files) == {"covariance.ipynb", "covariance.md"}
     notebook = json.loads((html / files["covariance.ipynb"].removeprefix(address + "/")).read_text(encoding="utf-8"))
-    assert not any(cell.get("outputs") for cell in notebook["cells"])
+    assert any(
+        "image/png" in output.get("data", {}) for cell in notebook["cells"] for output in cell.get("outputs", ())
+    )
     assert not any("injected-parameters" in cell["metadata"].get("tags", ()) for cell in notebook["cells"])
 
 

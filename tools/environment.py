@@ -8,7 +8,7 @@ is missing.  What it does:
 2. makes the virtual environment, afresh if the one that is there is broken or of another Python;
 3. installs the exact versions of ``requirements.lock``, apart from torch;
 4. installs torch, in the build that suits the machine (below);
-5. installs this package in place, tells JupyterLab to open a chapter as a notebook, and tries it all out.
+5. installs this package in place, tells JupyterLab to ask nothing of the network, and tries it all out.
 
 Which torch.  On Linux the package index's torch brings several gigabytes of CUDA libraries, so on a machine without an
 NVIDIA GPU these are tried in order: what is installed already; a wheel that pip is configured to find locally; the
@@ -37,9 +37,8 @@ TORCH_RANGE = "torch>=2.5,<3"
 TORCH_CHOICES = ("auto", "cpu", "cuda", "system")
 ATTEMPTS = 3
 TORCH_TRIAL = "import torch; assert float(torch.ones(2) @ torch.ones(2)) == 2.0; print(torch.__version__)"
-# A double click on a chapter opens it as a notebook and not as text; and Lab asks nothing of the network.
+# Lab asks nothing of the network.
 LAB_SETTINGS = {
-    "@jupyterlab/docmanager-extension:plugin": {"defaultViewers": {"markdown": "Jupytext Notebook"}},
     "@jupyterlab/apputils-extension:notification": {"checkForUpdates": False, "fetchNews": "false"},
 }
 

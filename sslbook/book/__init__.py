@@ -14,10 +14,23 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sslbook.book.claims import Run, begin, claim, measure
     from sslbook.book.exercises import check
+    from sslbook.book.live import this_run
     from sslbook.book.records import Record, recorded, save_record
     from sslbook.book.widgets import show, slider
 
-__all__ = ["Record", "Run", "begin", "check", "claim", "measure", "recorded", "save_record", "show", "slider"]
+__all__ = [
+    "Record",
+    "Run",
+    "begin",
+    "check",
+    "claim",
+    "measure",
+    "recorded",
+    "save_record",
+    "show",
+    "slider",
+    "this_run",
+]
 
 _HOME = {
     "Run": "claims",
@@ -30,6 +43,7 @@ _HOME = {
     "save_record": "records",
     "show": "widgets",
     "slider": "widgets",
+    "this_run": "live",
 }
 
 

@@ -16,7 +16,7 @@ import platform
 import random
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -53,7 +53,7 @@ class _Session:
 
     It is the one piece of state here, because a notebook's cells share nothing but the kernel. ``cell`` identifies
     the cell that is running and ``execution`` this running of it: a name may come again only from another execution
-    of the same cell.
+    of the same cell. ``watchers`` are called when a number comes: the lines of `this_run`, which show it.
     """
 
     run: Run | None = None
@@ -61,6 +61,8 @@ class _Session:
     execution: int = 0
     started: float = field(default_factory=time.perf_counter)
     owners: dict[str, tuple[str, int]] = field(default_factory=dict)
+    numbers: dict[str, Number] = field(default_factory=dict)
+    watchers: dict[tuple[str, ...], Callable[[], None]] = field(default_factory=dict)
     hooked: Any = None
 
 
@@ -95,6 +97,7 @@ def begin(chapter: str, *, scale: str = "quick", seed: int = 0, device: str = "a
     plots.style()
     _session.run = run
     _session.owners.clear()
+    _session.numbers.clear()
     _session.started = time.perf_counter()
     _watch_cells()
     return run
@@ -265,6 +268,9 @@ def _publish(number: Number) -> float:
         )
         if number.criterion.asserts:
             display({"text/plain": line(number), "text/html": badge(number)}, raw=True)
+    _session.numbers[number.name] = number
+    for refresh in list(_session.watchers.values()):
+        refresh()
     return number.value
 
 

@@ -26,7 +26,7 @@ from sslbook.book import kernel
 from sslbook.book.cache import changes, digest, key, key_parts
 from sslbook.book.chapters import Chapter, code_cells, number_cells, parameters, tags
 from sslbook.book.files import atomic
-from sslbook.book.layout import Book, InputError
+from sslbook.book.layout import LIVE, Book, InputError
 from sslbook.book.values import RECORD_KEY
 from sslbook.processes import cores
 
@@ -168,7 +168,8 @@ def _run_all(todo: Sequence[_Job], workers: int, say: Callable[[str], None]) -> 
 def _run(job: _Job) -> Outcome:
     """In a worker: execute one chapter and put the notebook in its place; one more try if a cell ran out of time."""
     os.environ.update(job.environment)
-    os.environ.pop("JPY_SESSION_NAME", None)  # chapters take it as the sign of a live notebook
+    for name in LIVE:  # else a slider would wait for a person
+        os.environ.pop(name, None)
     start = time.monotonic()
     partial, failed = job.target.with_suffix(".running.ipynb"), job.target.with_suffix(".failed.ipynb")
     notes: tuple[str, ...] = ()

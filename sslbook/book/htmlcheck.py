@@ -9,12 +9,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from bs4 import BeautifulSoup
 from myst_nb.core.variables import format_plain_text
 
-from sslbook.book.chapters import Chapter, find_chapters
+from sslbook.book.chapters import find_chapters
 from sslbook.book.layout import Book
 from sslbook.book.typeset import typeset
 from sslbook.book.values import GLUE_PREFIX
@@ -73,13 +74,13 @@ def check_html(book: Book, scale: str, out: Path) -> list[str]:
 
 def glued(book: Book, scale: str, pages: Mapping[Path, Page]) -> Iterator[str]:
     """Each number that a source pastes into its prose must stand in its page, formatted and typeset, and no other may."""
-    values = {path.stem: glue(path) for path in book.notebooks(scale)}
+    values = {path.stem: glue(json.loads(path.read_text(encoding="utf-8"))) for path in book.notebooks(scale)}
     for chapter in find_chapters(book):
         page = next((page for path, page in pages.items() if path.stem == chapter.name), None)
         if page is None:
             continue
         wanted: Counter[str] = Counter()
-        for name, key, form in pasted(chapter):
+        for name, key, form in pasted(chapter.text, chapter.name):
             if key not in values.get(name, {}):
                 yield f"{page.path}: {{glue:text}} names {key!r}, which {name} does not produce"
             else:
@@ -91,10 +92,10 @@ def glued(book: Book, scale: str, pages: Mapping[Path, Page]) -> Iterator[str]:
             yield f"{page.path}: it shows the number {text}, which its source does not paste"
 
 
-def glue(path: Path) -> dict[str, str]:
+def glue(notebook: Mapping[str, Any]) -> dict[str, str]:
     """The glued values of an executed notebook by name, as text."""
     values = {}
-    for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+    for cell in notebook["cells"]:
         for output in cell.get("outputs", ()):
             name = output.get("metadata", {}).get("scrapbook", {}).get("name")
             text = output.get("data", {}).get(f"{GLUE_PREFIX}text/plain")
@@ -103,14 +104,14 @@ def glue(path: Path) -> dict[str, str]:
     return values
 
 
-def pasted(chapter: Chapter) -> Iterator[tuple[str, str, str]]:
-    """``(chapter, name, format)`` of each ``{glue:text}`` role in the prose of a page; roles shown as code don't count."""
-    for role in _ROLE.findall(prose(chapter.text)):
+def pasted(text: str, own: str) -> Iterator[tuple[str, str, str]]:
+    """``(chapter, name, format)`` of each ``{glue:text}`` role in the prose of the chapter ``own``, but not of those in code."""
+    for role in _ROLE.findall(prose(text)):
         key, colon, form = role.rpartition(":")
         if not colon or key.endswith(":"):  # no format: `name` or `page.md::name`
             key, form = role, "s"
         page, found, name = key.partition("::")
-        yield (Path(page).stem, name, form) if found else (chapter.name, key, form)
+        yield (Path(page).stem, name, form) if found else (own, key, form)
 
 
 def prose(text: str) -> str:

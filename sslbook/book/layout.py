@@ -7,6 +7,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+LIVE = ("JPY_SESSION_NAME", "VSCODE_PID", "COLAB_RELEASE_TAG")
+"""Variables of a kernel in which a person runs cells: Jupyter's server, VS Code and Colab set them, papermill does not."""
+
 SCALES = ("quick", "paper")
 """The two sizes of every experiment: under a minute a chapter on two CPU cores, and the papers' own."""
 

@@ -1,20 +1,250 @@
-"""The chapters as notebooks that a reader runs: no outputs, nothing needed but ``pip install sslbook``."""
+"""The notebooks that readers open: the executed chapter's cells, and between them the page's text in Markdown and LaTeX.
+
+Nothing is needed to read one but a Jupyter, and nothing to run it but the package, which its first code cell installs. What
+the build's own tools need (glued values, papermill's records) is left out; each cell says which cell of the source it is, so
+that `sslbook.book.lab` can bring an edit back.
+"""
 
 from __future__ import annotations
 
+import ast
+import html
+import json
+import re
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import nbformat
+from nbformat import NotebookNode
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-from sslbook.book.chapters import Chapter
+from sslbook.book.chapters import tags
 from sslbook.book.files import atomic
+from sslbook.book.htmlcheck import glue, pasted
+from sslbook.book.plain import Piece
+from sslbook.book.typeset import printed
+from sslbook.book.values import GLUE_PREFIX, HIDDEN_TAGS, RECORD_KEY
+
+INSTALL = """\
+# Runs anywhere: where the book's library is missing, this installs it.
+try:
+    from sslbook.book import this_run
+except ImportError:
+    print("Installing sslbook, once …")
+    %pip install --quiet {requirement}
+    from sslbook.book import this_run
+"""
+KERNEL = {
+    "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+    "language_info": {"name": "python"},
+}
 
 
-def write_notebook(chapter: Chapter, folder: Path) -> Path:
-    """Write ``chapter`` into ``folder`` as `<name>.ipynb`; the same chapter always gives the same bytes."""
-    notebook = chapter.notebook()
-    notebook.metadata["kernelspec"] = {"display_name": "Python 3", "language": "python", "name": "python3"}
-    target = folder / f"{chapter.name}.ipynb"
+def reader_notebook(name: str, executed: NotebookNode, page: Sequence[Piece], requirement: str) -> NotebookNode:
+    """The notebook of the chapter ``name`` for readers, from its executed one and the pieces of its page.
+
+    ``requirement`` is what pip is asked for where the package is missing. Raises ValueError if the page pastes other numbers
+    than the source asks for.
+    """
+    writer = _Writer(name, executed, requirement)
+    for piece in page:
+        writer.add(piece)
+    cells = writer.close()
+    for index, cell in enumerate(cells):
+        cell["id"] = f"cell-{index:03d}"
+    record = executed.metadata.get(RECORD_KEY, {})
+    told = {"chapter": name, **{key: record[key] for key in ("source", "scale", "seed") if key in record}}
+    return NotebookNode(new_notebook(cells=cells, metadata={**KERNEL, RECORD_KEY: told}))
+
+
+class _Writer:
+    """The cells of a reader's notebook, as the pieces of the page come in.
+
+    The page shows the opening's picture before the code that draws it (`sslbook.book.opening`). Here a still picture does, and
+    what the opening's numbers are in this run stands below the set-up, where the kernel first knows of them.
+    """
+
+    def __init__(self, name: str, executed: NotebookNode, requirement: str) -> None:
+        self.name, self.executed, self.requirement = name, executed, requirement
+        self.cells: list[NotebookNode] = []
+        self.place = _sources(executed)
+        self.waiting = [i for i in self.place if executed.cells[i].cell_type == "code"]
+        self.glued = {key: ast.literal_eval(text) for key, text in glue(executed).items()}
+        words = (cell.source for cell in executed.cells if cell.cell_type == "markdown")
+        self.asked = list(pasted("\n\n".join(words), name))
+        self.beside: list[str] = []  # of texts that no line stands below yet
+        self.pictured = -1
+        self.stage = "before"  # the first code cell; then "set-up", until there is text again; then "open"
+
+    def add(self, piece: Piece) -> None:
+        """Write one piece of the page."""
+        if piece.kind == "code":
+            self._code(piece.cell, folded=piece.folded)
+            return
+        if self.stage == "set-up":
+            self.stage = "open"
+            self._this_run()
+        if piece.kind == "picture":
+            self.pictured = piece.cell
+            self.cells.append(_still(self.executed.cells[piece.cell], piece.text))
+        elif piece.kind in ("caption", "references"):
+            self.cells.append(_made(new_markdown_cell(piece.text)))
+        else:
+            self.cells.append(_text(piece, self.place[piece.cell]))
+        self.beside += self._specs(piece)
+        if self.stage == "open":
+            self._this_run()
+
+    def close(self) -> list[NotebookNode]:
+        """All cells, the hidden ones at the end too."""
+        self._code(len(self.executed.cells), folded=False)
+        self._this_run()
+        if left := [name for _, name, _ in self.asked]:
+            raise ValueError(f"{self.name}: the page lacks the numbers {', '.join(left)}")
+        return self.cells
+
+    def _code(self, upto: int, *, folded: bool) -> None:
+        """The code cells that are due: the one numbered ``upto``, and those before it that the page doesn't show."""
+        if self.stage == "before":
+            self.stage = "set-up"
+            self.cells.append(_folded(_made(new_code_cell(INSTALL.format(requirement=self.requirement).rstrip()))))
+        while self.waiting and self.waiting[0] <= upto:
+            index = self.waiting.pop(0)
+            cell = _code(self.executed.cells[index], self.place[index])
+            if index == self.pictured:
+                cell.outputs = []
+            if folded or (self.stage == "set-up" and "parameters" not in tags(cell)):
+                _folded(cell)
+            self.cells.append(cell)
+
+    def _this_run(self) -> None:
+        """The cell that shows this run's values of the numbers in the text above it, if there are any."""
+        if self.beside:
+            lines = "".join(f"    {json.dumps(spec, ensure_ascii=False)},\n" for spec in self.beside)
+            # the first line is what stands in the bar of a folded cell
+            cell = new_code_cell(f"# this run's numbers beside those above\nthis_run(\n{lines})")
+            self.cells.append(_folded(_made(cell)))
+            self.beside = []
+
+    def _specs(self, piece: Piece) -> Iterator[str]:
+        """What `this_run` is told of the numbers of ``piece``; those of other chapters don't change here."""
+        own = self.name
+        for shown in piece.numbers:
+            if not self.asked:
+                raise ValueError(f"{own}: the page shows the number {shown}, which its source does not paste")
+            chapter, name, form = self.asked.pop(0)
+            if chapter != own:
+                continue
+            if printed(self.glued[name], form) != shown:
+                raise ValueError(f"{own}: the page shows {shown} where {name} is {printed(self.glued[name], form)}")
+            yield f"{name}:{form}={self.glued[name]!r}"
+
+
+def write_notebook(notebook: NotebookNode, target: Path) -> Path:
+    """Write ``notebook`` to the file ``target``, whole or not at all; the same notebook always gives the same bytes."""
     with atomic(target) as path:
         nbformat.write(notebook, path)
     return target
+
+
+def origin(cell: NotebookNode) -> int | None:
+    """The cell of the source that ``cell`` of a reader's notebook shows; None if the build made it, or the reader."""
+    told = cell.metadata.get(RECORD_KEY, {})
+    return int(told["cell"]) if "cell" in told else None
+
+
+def made(cell: NotebookNode) -> bool:
+    """Whether the build made ``cell`` and no cell of the source stands behind it: a caption, a line with this run's values."""
+    return bool(cell.metadata.get(RECORD_KEY, {}).get("made"))
+
+
+def _sources(executed: NotebookNode) -> dict[int, int]:
+    """The place in the source of each cell of the executed notebook; papermill's injected one has none."""
+    own = [i for i, cell in enumerate(executed.cells) if "injected-parameters" not in tags(cell)]
+    return {index: place for place, index in enumerate(own)}
+
+
+def _made(cell: NotebookNode) -> NotebookNode:
+    cell.metadata[RECORD_KEY] = {"made": True}
+    return cell
+
+
+def _folded(cell: NotebookNode) -> NotebookNode:
+    """Close the source: in JupyterLab and Notebook 7 by the first key, in Colab by the second."""
+    cell.metadata["jupyter"] = {"source_hidden": True}
+    cell.metadata["cellView"] = "form"
+    return cell
+
+
+def _text(piece: Piece, place: int) -> NotebookNode:
+    text = piece.text
+    if piece.kind == "solution":
+        text = f"<details>\n<summary>Solution</summary>\n\n{text}\n\n</details>"
+    return _from(new_markdown_cell(text), place)
+
+
+def _from(cell: NotebookNode, place: int) -> NotebookNode:
+    cell.metadata[RECORD_KEY] = {"cell": place}
+    return cell
+
+
+_FRAME = re.compile(
+    r'<img class="sslbook-frame[^"]*" src="data:image/png;base64,(?P<png>[^"]+)" alt="(?P<alt>[^"]*)"(?P<rest>[^>]*)>'
+)
+
+
+def _still(cell: NotebookNode, caption: str) -> NotebookNode:
+    """A Markdown cell with what ``cell`` drew: a figure, or the first frame of a slider that a reader sees."""
+    for output in cell.outputs:
+        data = output.get("data", {})
+        frames = [frame for frame in _FRAME.finditer(data.get("text/html", "")) if " hidden" not in frame["rest"]]
+        if "image/png" in data:
+            content, alt = data["image/png"], cell.metadata.get("mystnb", {}).get("image", {}).get("alt", "")
+        elif frames:
+            content, alt = frames[0]["png"], html.unescape(frames[0]["alt"])
+        else:
+            continue
+        words = " ".join(alt.split()).replace("[", "(").replace("]", ")")
+        made = new_markdown_cell(f"![{words}](attachment:picture.png)" + (f"\n\n{caption}" if caption else ""))
+        made["attachments"] = {"picture.png": {"image/png": content}}
+        return _made(made)
+    raise ValueError("the opening's picture has no image")
+
+
+def _code(cell: NotebookNode, place: int) -> NotebookNode:
+    """A code cell with what the page shows of its outputs."""
+    kept = _from(new_code_cell(cell.source), place)
+    if tags(cell):
+        kept.metadata["tags"] = tags(cell)
+    hidden = HIDDEN_TAGS & set(tags(cell))
+    if hidden or {"hide-input", "remove-input", "hide-cell"} & set(tags(cell)):
+        _folded(kept)
+    kept.outputs = [] if hidden else list(_outputs(cell))
+    return kept
+
+
+def _outputs(cell: NotebookNode) -> Iterator[NotebookNode]:
+    for output in cell.get("outputs", ()):
+        data = output.get("data", {})
+        if any(kind.startswith(GLUE_PREFIX) for kind in data):
+            continue  # pasted into the text, where it is wanted
+        shown = NotebookNode({**output, "metadata": {}} if "metadata" in output else dict(output))
+        if "image/png" in data:  # Jupyter doesn't show a stranger's SVG, which could hold a script
+            shown.data = {kind: content for kind, content in data.items() if kind != "image/svg+xml"}
+        if "text/html" in data:
+            shown.data = {**data, "text/html": _motionless(data["text/html"])}
+        if "execution_count" in shown:
+            shown.execution_count = None
+        yield shown
+
+
+_LATER_FRAME = re.compile(r'<img class="sslbook-frame[^>]* hidden>\n?')
+_CONTROL = re.compile(r'<div class="sslbook-slider-control".*?</div>\n', re.DOTALL)
+_TO_LEDGER = re.compile(r'<a href="ledger\.html[^"]*">(.*?)</a>', re.DOTALL)
+
+
+def _motionless(text: str) -> str:
+    """HTML without what only a page of the book can move or reach: a slider's other frames, links to the ledger."""
+    text = _CONTROL.sub("", _LATER_FRAME.sub("", text))
+    text = text.replace("With scripts on, a slider moves this figure.", "Run the cell to move it.")
+    return _TO_LEDGER.sub(r"\1", text)

@@ -113,7 +113,7 @@ def style() -> None:
     if shell is not None:
         from matplotlib_inline.backend_inline import set_matplotlib_formats
 
-        set_matplotlib_formats("svg", bbox_inches=None, metadata={"Date": None})
+        set_matplotlib_formats("svg", "png", bbox_inches=None, metadata={"Date": None})
 
 
 def figure(columns: int = 1, rows: int = 1, *, height: float = 3.2, **subplots: Any) -> tuple[Figure, Any]:

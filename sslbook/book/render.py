@@ -23,7 +23,6 @@ import yaml
 
 from sslbook.book.chapters import read_chapter
 from sslbook.book.layout import PACKAGE
-from sslbook.book.notebooks import write_notebook
 from sslbook.book.sphinx_ext import DOWNLOADS
 
 _COMMAND = "from jupyter_book.cli.main import main; main()"
@@ -103,18 +102,15 @@ def stage(executed: Path, folder: Path, *, root: Path, generated: Mapping[str, s
 
 
 def write_downloads(folder: Path, *, root: Path, generated: Mapping[str, str]) -> None:
-    """Fill the folder that the download buttons point to: every page's Markdown, and each chapter as a notebook without outputs."""
+    """Fill the folder of the pages' sources, which the download buttons offer: every page's Markdown."""
     shutil.rmtree(folder, ignore_errors=True)
     for page in pages(root):
         source, target = root / f"{page}.md", folder / f"{page}.md"
         target.parent.mkdir(parents=True, exist_ok=True)
         if page in generated:
             target.write_text(generated[page], encoding="utf-8")
-            continue
-        shutil.copy(source, target)
-        chapter = read_chapter(source)
-        if chapter.runs:
-            write_notebook(chapter, target.parent)
+        else:
+            shutil.copy(source, target)
 
 
 def explain(log: str, staged: Path) -> str:

@@ -15,17 +15,25 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import nbformat
 from bs4 import BeautifulSoup
 from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.config import Config
 
 import sslbook
-from sslbook.book import bibliography
+from sslbook.book import bibliography, plain
+from sslbook.book.notebooks import reader_notebook, write_notebook
+from sslbook.book.opening import open_with_picture
+from sslbook.book.repository import Repository
 from sslbook.book.typeset import typeset
 
 ASSETS = Path(__file__).parent / "assets"
 DOWNLOADS = "_sources"  # the folder of the built book that holds the pages' sources
+NOTEBOOKS = "notebooks"  # and the one with the readers' notebooks
+_BODIES = (
+    "sslbook_bodies"  # the attribute of Sphinx's application that keeps the chapters' HTML till all pages are there
+)
 MATHJAX: dict[str, Any] = {
     # Without noundefined: a command that is not loaded becomes a visible error, which the page tests catch.
     "tex": {"packages": ["base", "ams", "newcommand", "configmacros", "textmacros", "boldsymbol", "mathtools"]},
@@ -44,7 +52,9 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("doctree-read", _unique_proof_ids)
     app.connect("doctree-resolved", _typeset_numbers)  # by now numbers of other pages are pasted too
     app.connect("doctree-resolved", _hold_punctuation)
+    app.connect("doctree-resolved", _mark, priority=900)
     app.connect("html-page-context", _page, priority=900)
+    app.connect("build-finished", _write_notebooks)
     app.add_css_file("sslbook/icons.css", priority=850)
     app.add_css_file("sslbook/book.css", priority=900)
     app.add_js_file("sslbook/book.js", loading_method="defer")
@@ -122,11 +132,41 @@ def _hold_punctuation(app: Sphinx, doctree: nodes.document, pagename: str) -> No
             held += [nodes.Text(closing[0])] if closing else []
 
 
+def _mark(app: Sphinx, doctree: nodes.document, pagename: str) -> None:
+    """Open a chapter with its picture, and mark its cells for the reader's notebook."""
+    if _is_notebook(app, pagename):
+        open_with_picture(doctree)
+        plain.mark_cells(doctree)
+
+
+def _is_notebook(app: Sphinx, pagename: str) -> bool:
+    return (Path(app.srcdir) / f"{pagename}.ipynb").exists()
+
+
+def _write_notebooks(app: Sphinx, error: Exception | None) -> None:
+    """Write the reader's notebook of each chapter, from its page, once all pages are there."""
+    if error is not None:
+        return
+    bodies = getattr(app, _BODIES, {})
+    names = [posixpath.basename(page) for page in bodies]
+    repository = Repository.of(app.config.html_theme_options)
+    for page, body in bodies.items():
+        name = posixpath.basename(page)
+        executed = nbformat.read(Path(app.srcdir) / f"{page}.ipynb", as_version=4)
+        pieces = plain.pieces(body, plain.Links(names, repository.site))
+        notebook = reader_notebook(name, executed, pieces, repository.requirement)
+        write_notebook(notebook, Path(app.outdir) / NOTEBOOKS / f"{name}.ipynb")
+
+
 def _page(app: Sphinx, pagename: str, template: str, context: dict[str, Any], doctree: nodes.document | None) -> None:
     """Give the page its downloads and put its HTML right."""
-    context["downloads"] = _downloads(app.srcdir, pagename, context)
+    is_notebook = _is_notebook(app, pagename)
+    context["downloads"] = _downloads(pagename, context, is_notebook=is_notebook)
+    context["launches"] = Repository.of(app.config.html_theme_options).launches(pagename) if is_notebook else []
     if "body" in context:
-        context["body"] = mend(context["body"])
+        if is_notebook:
+            app.__dict__.setdefault(_BODIES, {})[pagename] = context["body"]
+        context["body"] = mend(plain.without_marks(context["body"]))
     dropped = re.compile(r"sphinx-thebe|THEBE_JS_URL")
     for kind in ("script_files", "css_files"):
         context[kind] = [item for item in context[kind] if not dropped.search(_text_of(item))]
@@ -137,18 +177,23 @@ def _text_of(asset: Any) -> str:
     return f"{getattr(asset, 'filename', asset)} {getattr(asset, 'attributes', {}).get('body', '')}"
 
 
-def _downloads(source: Path, pagename: str, context: Mapping[str, Any]) -> list[dict[str, str]]:
+def _downloads(pagename: str, context: Mapping[str, Any], *, is_notebook: bool) -> list[dict[str, str]]:
     """What the download button offers: the notebook of a chapter, and the Markdown source of every page."""
     if not context.get("page_source_suffix"):
         return []
-    folder = context["pathto"](DOWNLOADS, 1)
-    offers = [(".md", "file-lines", "Source (MyST Markdown)")]
-    if (Path(source) / f"{pagename}.ipynb").exists():
-        offers.insert(0, (".ipynb", "code", "Notebook, ready to run"))
     name = posixpath.basename(pagename)
+    offers = [(f"{DOWNLOADS}/{pagename}.md", "file-lines", "Source (MyST Markdown)")]
+    if is_notebook:
+        offers.insert(0, (f"{NOTEBOOKS}/{name}.ipynb", "code", "Notebook, ready to run"))
     return [
-        {"url": f"{folder}/{pagename}{suffix}", "file": name + suffix, "suffix": suffix, "icon": icon, "tooltip": text}
-        for suffix, icon, text in offers
+        {
+            "url": context["pathto"](path, 1),
+            "file": posixpath.basename(path),
+            "suffix": posixpath.splitext(path)[1],
+            "icon": icon,
+            "tooltip": text,
+        }
+        for path, icon, text in offers
     ]
 
 

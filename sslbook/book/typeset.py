@@ -31,3 +31,11 @@ def _typeset(match: re.Match[str]) -> str:
         return sign + digits
     scale = "10" + str(int(power)).translate(_RAISED)
     return sign + (scale if digits == "1" else digits + _TIMES + scale)
+
+
+def printed(value: float, form: str) -> str:
+    """``value`` as ``{glue:text}`` with the format ``form`` prints it in a sentence: MyST-NB's rule, then `typeset`."""
+    if form.endswith("s"):
+        return typeset(format(str(value), form))
+    kind = int if form.endswith(("d", "x", "b", "o")) else float if form.endswith(tuple("eEfFgGn%")) else type(value)
+    return typeset(format(kind(value), form))

@@ -2,12 +2,13 @@
 
 Without a kernel a slider is a `<figure>` that holds one picture for each value. The first is visible without any script;
 `book.js`, which every page of the book loads, shows the control and changes the picture. In live Jupyter the same call
-gives an ipywidgets slider that calls `draw` again.
+gives an ipywidgets slider that calls `draw` again, at more places than the page has frames for where `draw` can take them.
 """
 
 from __future__ import annotations
 
 import base64
+import importlib.util
 import io
 import os
 import re
@@ -16,6 +17,8 @@ from html import escape
 from typing import Any
 
 from matplotlib.figure import Figure
+
+from sslbook.book.layout import LIVE
 
 COLOURS = 256
 """Colours kept in a frame: a palette is a third of the bytes, and this many also carry a heat map beside a photograph."""
@@ -31,13 +34,15 @@ def slider(
     start: int = 0,
     format: str | Callable[[Any], str] = "{:g}",
     keep_colors: bool = False,
+    step: float | None = None,
 ) -> None:
     """Show `draw(value)` with a slider over `values`, the one with index `start` first.
 
     `label` stands before the slider; `format` (a format string or a function) writes the value after it. `alt` says what
     the picture shows, for readers who do not see it: one text for all values, or a function of the value. `name` is unique
     on the page: the figure's anchor is `slider-<name>`. All frames must have one size, or the page would jump.
-    `keep_colors` keeps the picture as it is in the dark theme (photographs).
+    `keep_colors` keeps the picture as it is in the dark theme (photographs). With a `step`, `draw` and `alt` take any number from
+    the least value to the largest, and in live Jupyter the slider moves by `step` and computes at each place.
 
     Raises ValueError for no values, an index `start` out of range, an empty `alt` or `label`, a name that is not an
     anchor, or frames of different sizes; TypeError if `draw` does not return a matplotlib figure.
@@ -61,7 +66,8 @@ def slider(
         return words
 
     if _live():
-        _live_slider(draw, values, label, alt_of, text_of, start)
+        places = list(values) if step is None else _places(values, step)
+        _live_slider(draw, places, label, alt_of, text_of, places.index(values[start]))
         return
     frames = [png(draw(value)) for value in values]
     sizes = {_size(frame) for frame in frames}
@@ -149,8 +155,16 @@ def _img(frame: bytes, alt: str, kind: str, *, text: str | None = None, hidden: 
 
 
 def _live() -> bool:
-    """Whether a person runs this in Jupyter: the server sets the variable, papermill does not."""
-    return "JPY_SESSION_NAME" in os.environ
+    """Whether a person runs this, where a slider can call `draw` again."""
+    return any(name in os.environ for name in LIVE) and importlib.util.find_spec("ipywidgets") is not None
+
+
+def _places(values: Sequence[Any], step: float) -> list[Any]:
+    """The numbers from the least of ``values`` to the largest by ``step``, and ``values`` themselves."""
+    low, high = min(values), max(values)
+    fine = [low + step * k for k in range(int((high - low) / step + 0.5) + 1)]
+    kept = [place for place in fine if place <= high and all(abs(place - value) > step / 4 for value in values)]
+    return sorted([*kept, *values])
 
 
 def _display(html: str, text: str) -> None:

@@ -1,0 +1,91 @@
+"""A reader's notebook beside a run of it: `this_run` says where the text's numbers, which are the book's, are others here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sslbook.book import claims
+from sslbook.book.typeset import printed, typeset
+from sslbook.book.values import Criterion, Number, short
+
+
+def this_run(*text: str) -> None:
+    """Show, below a text, this run's values of the numbers in it, where they are printed otherwise; and keep them up to date.
+
+    Each of ``text`` is ``name:format=value``: a number of this chapter, how the text prints it, and the book's value. The line
+    names the run, puts each new value beside the printed one, in the order of the text, and in bold where the two differ by
+    more than the number's tolerance. It is empty while the run has none of the numbers, and says so if all are as printed.
+    Written by the build into the notebooks; raises ValueError for a text that it didn't write.
+    """
+    for spec in text:
+        if "=" not in spec or ":" not in spec.partition("=")[0]:
+            raise ValueError(f"text: got {spec!r}; name:format=value is needed")
+    shown = [line(text)]
+    handle = _display(shown[0])
+
+    def refresh() -> None:
+        now = line(text)
+        if handle is not None and now != shown[0]:
+            shown[0] = now
+            handle.update({"text/markdown": now, "text/plain": _plain(now)}, raw=True)
+
+    claims._session.watchers[text] = refresh
+
+
+def line(text: tuple[str, ...]) -> str:
+    """The line of `this_run` as it is now, in Markdown."""
+    run = claims._session.run
+    found = claims._session.numbers
+    news, same = [], 0
+    for spec in dict.fromkeys(text):
+        told, _, book = spec.rpartition("=")
+        name, _, form = told.partition(":")
+        if name not in found:
+            continue
+        here, there = (
+            printed(found[name].value, form),
+            printed(float(book) if "." in book or "e" in book else int(book), form),
+        )
+        same += here == there
+        if here != there:
+            news.append(_news(here, there, found[name], float(book)))
+    if run is None or not (news or same):
+        return ""
+    where = f"{run.scale}, seed {run.seed}, {run.device.type}"
+    if not news:
+        return f"✓ *This run ({where}): the same.*"
+    return (
+        f"↻ *This run ({where}):* "
+        + "; ".join(dict.fromkeys(news))
+        + ("." if same == 0 else "; the others as printed.")
+    )
+
+
+def _news(here: str, there: str, number: Number, book: float) -> str:
+    """One number that is printed otherwise: ``0.53 where the book has 0.51``, and whether that is more than it may."""
+    if within(number, book):
+        return f"{here} where the book has {there}"
+    tolerance = Criterion(book, number.rtol, number.atol).allowed()
+    return f"**{here}** where the book has {there} (it is held to ± {typeset(short(tolerance))})"
+
+
+def within(number: Number, book: float) -> bool:
+    """Whether ``number`` agrees with the book's value as the regression has it: within its tolerance, or within its bounds."""
+    test = number.criterion
+    if test.asserts and test.expect is None:
+        return test.passes(number.value)
+    return Criterion(book, number.rtol, number.atol).passes(number.value)
+
+
+def _plain(markdown: str) -> str:
+    return markdown.replace("*", "")
+
+
+def _display(markdown: str) -> Any:
+    """Show Markdown and return the handle to change it; None outside a notebook."""
+    if claims._shell() is None:
+        return None
+    from IPython.display import display
+
+    data = {"text/markdown": markdown, "text/plain": _plain(markdown)}
+    return display(data, raw=True, display_id=True)
