@@ -183,6 +183,34 @@ def test_the_expected_gradient_by_a_loop_over_tuples() -> None:
         assert relative_gap(vec(found), vec(wanted)) < 1e-11
 
 
+@pytest.mark.parametrize("views", [1, 2, 3])
+def test_an_estimate_from_few_views_by_a_loop_over_draws(views: int) -> None:
+    k = torch.randn(3, 2, 4, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    estimates = []
+    for i, j in itertools.product(range(3), repeat=2):
+        for drawn in itertools.product(range(2), repeat=2 * views):
+            pair = torch.stack([k[i, list(drawn[:views])].mean(0), k[j, list(drawn[views:])].mean(0)])
+            estimates.append(sum(torch.cov(column.T) for column in pair.unbind(-1)))
+    mean = torch.stack([torch.as_tensor(e) for e in estimates]).mean(0)
+    assert relative_gap(population.mean_estimate(k, views), mean) < 1e-14
+
+
+def test_an_estimate_from_few_views_is_too_large_by_a_share_of_the_variance_within() -> None:
+    k = torch.randn(4, 3, 5, 2, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    between, within = k.mean(1) - k.mean((0, 1)), k - k.mean(1, keepdim=True)
+    ve = torch.einsum("ino,imo->nm", between, between) / 4
+    ev = torch.einsum("ijno,ijmo->nm", within, within) / 12
+    for views in (1, 2, 3):
+        assert relative_gap(population.mean_estimate(k, views), ve + ev / views) < 1e-13
+        assert relative_gap(population.mean_estimate(k, views), ve) > 0.1
+
+
+@pytest.mark.parametrize(("views", "message"), [(0, "at least 1"), (9, "too many")])
+def test_estimates_that_cannot_be_listed(views: int, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        population.mean_estimate(torch.ones(4, 3, 2, 1), views)
+
+
 def test_the_package_repeats_the_operators() -> None:
     assert covariance_operator.__module__ == "sslbook.operators"
     assert population.TupleLoss is not None

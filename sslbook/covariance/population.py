@@ -105,6 +105,27 @@ def tuple_losses(f: Tensor, loss: TupleLoss, tuples: Tuples, clean: Tensor, *, b
     return loss(r_pos, r_neg, r_clean)
 
 
+def mean_estimate(k: Tensor, views: int) -> Tensor:
+    r"""The operator that is estimated from two images with ``views`` views each, its mean over all draws, ``(n, n)``.
+
+    ``k (N, V, n, n_L)`` are the connections.  Images and views are drawn with replacement, :math:`m_i` is the mean of the
+    connections of image i's drawn views, and the estimate is the covariance of the two with Bessel's correction,
+    :math:`\frac12 (m_1 - m_2)(m_1 - m_2)^T`.  Raises ValueError for no views, and for more than 10,000 means :math:`m`.
+    """
+    if views < 1:
+        raise ValueError(f"views must be at least 1, got {views}")
+    samples, count = k.shape[:2]
+    if samples * count**views > 10_000:
+        raise ValueError(f"{samples * count**views:,} means of views are too many to pair with each other")
+    picks = torch.cartesian_prod(*[torch.arange(count)] * views).reshape(-1, views)
+    means = k[:, picks].mean(2).flatten(0, 1)  # (N V^views, n, n_L)
+    total = k.new_zeros(k.shape[2], k.shape[2])
+    for mean in means:  # one at a time: a table of all pairs would take N^2 V^(2 views) matrices
+        gaps = (mean - means).movedim(1, 0).flatten(1)
+        total += gaps @ gaps.T
+    return total / (2 * len(means) ** 2)
+
+
 def simple_loss(beta: float = 0.0) -> TupleLoss:
     r""":math:`L^\beta_{simp} = (1 + \beta) r_+ - r_-`."""
     return lambda p, n, _: losses.simple(p, n, beta=beta)
