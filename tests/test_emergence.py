@@ -10,6 +10,7 @@ import torch
 from sslbook import losses
 from sslbook.book.exercises import check
 from sslbook.emergence import preserved, ring, ringnet
+from sslbook.operators import covariance_operator
 
 
 @pytest.mark.parametrize("seed", [0, 7])
@@ -209,13 +210,29 @@ def test_the_exercise_on_other_objects() -> None:
         return torch.outer(gap, gap) / 4
 
     def reference(d, first, second):
-        centred = ring.neuron_views(d, False, (first, second)).mean(1)
-        centred = centred - centred.mean(0)
-        return torch.einsum("on,om->nm", centred, centred) / 2
+        blank = ring.neuron(torch.zeros(2, dtype=torch.float64), linear=True)
+        return covariance_operator(blank, "0", ring.neuron_views(d, False, (first, second))).dense()
 
-    cases = [(d, a, b) for d in (5, 8) for a, b in (("1", "11"), ("111", "101"), ("1011", "1"))]
+    cases = [(d, a, b) for d in (5, 8) for a, b in (("1", "11"), ("111", "101"), ("1011", "1"), ("1101", "1011"))]
     assert check(answer, reference, cases)
     assert not check(lambda *case: 4 * answer(*case), reference, cases)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 4])
+def test_the_distance_from_a_span(rows: int) -> None:
+    draw = torch.Generator().manual_seed(rows)
+    x = torch.randn(5, generator=draw, dtype=torch.float64)
+    others = torch.randn(rows, 5, generator=draw, dtype=torch.float64)
+    nearest = torch.linalg.lstsq(others.T, x[:, None]).solution[:, 0]
+    distance = ring.squared_distance(x, others)
+    assert float(distance) == pytest.approx(float((x - others.T @ nearest).square().sum()), rel=1e-10)
+    assert float(ring.squared_distance(x + others[0], others)) == pytest.approx(float(distance), rel=1e-10)
+    assert float(ring.squared_distance(others.sum(0), others)) == pytest.approx(0, abs=1e-10)
+
+
+def test_the_distance_from_dependent_vectors() -> None:
+    with pytest.raises(ValueError, match="independent"):
+        ring.squared_distance(torch.ones(3), torch.ones(2, 3))
 
 
 def test_pooling_needs_no_negatives_of_its_own() -> None:

@@ -331,3 +331,21 @@ def end_rate(p: str, bias: bool, *, steps: int = 4000, rate: float = 0.002) -> f
     path = follow(start, steps, rate, every=steps // 2)
     h = responses(path)[:, PATTERNS.index(p)]
     return float((h[-1] / h[-2]).log() / (rate * steps / 2))
+
+
+def squared_distance(x: Tensor, others: Tensor) -> Tensor:
+    r"""The squared distance of ``x (n,)`` from the span of the rows :math:`b` of ``others (m, n)``, by determinants.
+
+    :math:`\rho^2 = \det G(x, b_1, ..., b_m) / \det G(b_1, ..., b_m)` with the Gram matrix G: the squared volume of a
+    parallelepiped is that of its base times its squared height.  Nothing is projected, so it can check who does.  Raises
+    ValueError for rows that are linearly dependent: they span no volume.
+    """
+
+    def volume(rows: Tensor) -> Tensor:
+        square: Tensor = torch.linalg.det(rows @ rows.T)
+        return square
+
+    base = volume(others)
+    if not base > 1e-12 * others.square().sum(1).prod():
+        raise ValueError("the rows of others must be linearly independent")
+    return volume(torch.cat([x[None], others])) / base
