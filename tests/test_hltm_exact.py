@@ -121,6 +121,25 @@ def test_constant_units_are_uncorrelated() -> None:
     assert exact.correlations(tree, net)[2].abs().max() == 0
 
 
+def test_the_best_linear_unit() -> None:
+    """One leaf: its own correlation.  Two: no unit on a circle of directions is better, and the best of them is as good."""
+    alone = trees.symmetric_binary([torch.tensor([[0.7], [-0.4]], dtype=torch.float64)], root_polarity=0.0)
+    assert exact.best_linear(alone).tolist() == pytest.approx([0.7, 0.4])
+    tree = trees.random_categorical([5, 6], (2, 2), (2,))
+    assignments, chance = trees.joint(tree)
+    angle = torch.linspace(0, math.pi, 20_001, dtype=torch.float64)
+    units = torch.stack([angle.cos(), angle.sin()], 1) @ assignments[-1][0].double()
+    for found, p in zip(exact.best_linear(tree), chance, strict=True):
+        tried = correlation(assignments[0][0, 0].double(), units, p).abs()
+        assert float(tried.max()) <= float(found) + 1e-12
+        assert float(tried.max()) == pytest.approx(float(found), abs=1e-7)
+
+
+def test_the_best_linear_unit_where_leaves_repeat_each_other() -> None:
+    tree = trees.symmetric_binary([torch.tensor([[1.0, 1.0]]).double()])
+    assert float(exact.best_linear(tree)) == pytest.approx(1)
+
+
 @SMALL
 @given(st.integers(0, 10**6), st.integers(0, 3), st.sampled_from([1, 3]))
 def test_selectivity(seed: int, shape: int, width: int) -> None:

@@ -144,6 +144,23 @@ def test_the_bracket_as_printed_and_for_groups() -> None:
         assert sign * float(lucky.bracket(one, rho_value * one, c, torch.tensor(0.0))) > 0
 
 
+@pytest.mark.parametrize("n", [1, 3, 8])
+def test_the_listed_bracket_subtracts_a_quarter_of_the_variance(n: int) -> None:
+    s, rho = torch.rand(2, n, generator=torch.Generator().manual_seed(n), dtype=torch.float64)
+    for c in (1.0, 9.0):
+        wanted = sum(
+            float(a) ** 2 * (c * float(r) ** 2 / 6 - (1 - float(r) ** 2) / 4) for a, r in zip(s, rho, strict=True)
+        )
+        assert float(lucky.listed_bracket(s, rho, c)) == pytest.approx(wanted / n, abs=1e-14)
+        assert lucky.listed_bracket(s, rho, c) > lucky.bracket(s, rho, c, torch.tensor(0.0)), "and is the sharper one"
+
+
+def test_the_listed_bracket_bounds_the_gaps_of_lucky_units() -> None:
+    part = lucky.balanced_part(8, 0.8, 1.0, 0)
+    gaps = lucky.lucky_bound(part, 4.0, 200, seed=1).gaps
+    assert float(gaps.min()) > 3 * float(lucky.listed_bracket(part.s, part.rho, 4.0)) > 0
+
+
 def test_the_gaps_of_lucky_units_by_listing_patterns() -> None:
     part = lucky.LeafPart(torch.tensor([0.95, -0.9, 0.85]).double())
     check = lucky.lucky_bound(part, 4.0, 50, seed=3)

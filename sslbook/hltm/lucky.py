@@ -166,6 +166,23 @@ def bracket(s: Tensor, rho: Tensor, c: float, sigma_l2: Tensor, *, group: int = 
     return terms.mean(-1) - group * sigma_l2
 
 
+def listed_bracket(s: Tensor, rho: Tensor, c: float) -> Tensor:
+    r"""The bracket of Eq. 130 for :math:`\sigma_l = 0` with the sharp bound of Lemma 5, for ``s`` and ``rho`` of shape ``(n,)``.
+
+    The steps of Theorem 5's proof in units of :math:`3 \sigma_w^2`: from :math:`c \lVert a \rVert^2 / 2n`, below the square of
+    :math:`v^+`, the square of :math:`\frac12 \sqrt{V[\tilde f | z_\mu]}`, above :math:`v^-`.  The variance is that of the largest
+    weights, :math:`\sqrt{3/n}`, and is summed over all :math:`2^n` patterns of the children :math:`h_k \pm s_k`.
+    """
+    n = len(s)
+    sign = torch.cartesian_prod(*[torch.tensor([-1.0, 1.0], dtype=s.dtype)] * n).reshape(-1, n)
+    chance = ((1 + sign * rho) / 2).prod(1)
+    unit = math.sqrt(3 / n) * (sign @ s)
+    mean = chance @ unit
+    most = 0.5 * (chance @ (unit - mean).square()).sqrt()
+    least: Tensor = c / (2 * n) * (s * rho).square().sum()
+    return (least - most.square()) / 3
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # A world in which the hypotheses hold: one part that reads leaves
 
