@@ -175,6 +175,137 @@ def test_there_are_chapters_to_test() -> None:
     assert {"dual_networks", "covariance"} <= {path.stem for path in NOTEBOOKS}
 
 
+# --- exercises -------------------------------------------------------------------------------------------------------
+
+IN_SOLUTION = re.compile(r"\b(check|claim|measure)\(|\bassert\b")
+
+
+def exercises(text: str) -> dict[str, str]:
+    """What is wrong with each exercise of a chapter, by its label; an empty text if nothing is.
+
+    An exercise is: its words; a visible cell with a stub and one with the check (one or two cells); a folded hint; a folded
+    solution whose code holds the answer and nothing that checks it; and behind it the proof that the check can pass and fail.
+    """
+    found = {}
+    for part in re.split(r"^```\{exercise\}", text, flags=re.MULTILINE)[1:]:
+        label = re.search(r"^:label: (\S+)", part, flags=re.MULTILINE)
+        assert label is not None
+        found[label[1]] = _problem(part, label[1])
+    return found
+
+
+def _problem(part: str, label: str) -> str:
+    begin = re.search(rf"^````\{{solution-start\}} {label}$", part, flags=re.MULTILINE)
+    end = part.find("````{solution-end}")
+    if begin is None or end < 0:
+        return "it has no solution"
+    before, solution, after = part[: begin.start()], part[begin.end() : end], part[end:]
+    shown = _cells(before)
+    if not shown or any("tags" in cell for cell in shown):
+        return "it has no cell to write in that a reader sees"
+    code = "\n".join(shown)
+    stub = re.search(r"def (\w+)\([^)]*\):\s+(?:\"\"\".*?\"\"\"\s+)?raise NotImplementedError", code, flags=re.DOTALL)
+    if stub is None:
+        return "no cell before its solution has a stub"
+    if f"`{stub[1]}(" not in before:
+        return f"its words do not ask for {stub[1]}"
+    if "check(" not in code[stub.end() :]:
+        return "no cell before its solution checks"
+    hint = before.rfind("Hint\n:class: dropdown")
+    if hint < before.rfind("check("):
+        return "it has no folded hint between the check and the solution"
+    if ":class: dropdown" not in solution[:40]:
+        return "its solution stands open"
+    answer = "\n".join(_cells(solution))
+    if f"def {stub[1]}(" not in answer and f"{stub[1]} =" not in answer:
+        return f"its solution has no {stub[1]}"
+    if IN_SOLUTION.search(answer):
+        return "its solution checks itself"
+    proof = next(iter(_cells(after)), "")
+    if "remove-cell" not in proof or "assert check(" not in proof or "assert not check(" not in proof:
+        return "no hidden cell behind it shows that the check accepts the solution and rejects another"
+    return ""
+
+
+def _cells(text: str) -> list[str]:
+    return re.findall(r"^```\{code-cell\}[^\n]*\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=page)
+def test_exercises_can_be_worked_in(path: Path) -> None:
+    found = exercises(path.read_text(encoding="utf-8"))
+    assert {label: problem for label, problem in found.items() if problem} == {}
+    assert len(found) >= 2 or path.stem == "intro"
+
+
+EXERCISE = """
+```{exercise} Twice
+:label: ex-twice
+
+Write `twice(x)`.
+```
+
+```{code-cell} ipython3
+def twice(x):
+    raise NotImplementedError  # yours
+
+check(twice, np.add, [(1, 1)], name="twice");
+```
+
+:::{admonition} Hint
+:class: dropdown tip
+Add.
+:::
+
+````{solution-start} ex-twice
+:class: dropdown
+````
+
+Like this.
+
+```{code-cell} ipython3
+def twice(x):
+    return x + x
+```
+
+````{solution-end}
+````
+
+```{code-cell} ipython3
+:tags: [remove-cell]
+
+assert check(twice, np.add, [(1, 1)])
+assert not check(abs, np.add, [(1, 1)], name="once")
+```
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "problem"),
+    [
+        ("", "", ""),
+        ("    raise NotImplementedError  # yours\n", "    return 2 * x\n", "no cell before its solution has a stub"),
+        ("Write `twice(x)`.", "How much is it?", "its words do not ask for twice"),
+        ('check(twice, np.add, [(1, 1)], name="twice");\n', "", "no cell before its solution checks"),
+        ("Hint\n:class: dropdown tip", "Note\n:class: tip", "it has no folded hint between the check and the solution"),
+        (
+            "def twice(x):\n    raise",
+            ":tags: [hide-input]\n\ndef twice(x):\n    raise",
+            "it has no cell to write in that a reader sees",
+        ),
+        ("    return x + x\n", "    return x + x\nassert twice(1) == 2\n", "its solution checks itself"),
+        ("ex-twice\n:class: dropdown", "ex-twice", "its solution stands open"),
+        (
+            "assert not check",
+            "check",
+            "no hidden cell behind it shows that the check accepts the solution and rejects another",
+        ),
+    ],
+)
+def test_an_exercise_that_lacks_something_is_found(old: str, new: str, problem: str) -> None:
+    assert exercises(EXERCISE.replace(old, new) if old else EXERCISE) == {"ex-twice": problem}
+
+
 # --- the tests above can fail ----------------------------------------------------------------------------------------
 
 BAD = """---

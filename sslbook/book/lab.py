@@ -57,12 +57,15 @@ def start(book: Book, arguments: Sequence[str]) -> int:
     folder = book.built / "lab"
     copy_notebooks(book, folder)
     copy_notebooks(book, folder / WRITTEN)
-    command = [sys.executable, "-m", "jupyter", "lab", f"--notebook-dir={folder}"]
-    command += ["--FileContentsManager.post_save_hook=sslbook.book.lab.saved"]
-    if hasattr(os, "geteuid") and os.geteuid() == 0:
-        command.append("--allow-root")
+    options = ["--allow-root"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []
     environment = {**os.environ, "SSLBOOK_ROOT": str(book.root)}
-    return subprocess.run([*command, *arguments], env=environment, check=False).returncode
+    return subprocess.run([*command(folder), *options, *arguments], env=environment, check=False).returncode
+
+
+def command(folder: Path) -> list[str]:
+    """The command that opens JupyterLab on ``folder``, with the hook; ``SSLBOOK_ROOT`` tells that where the book is."""
+    hook = "--FileContentsManager.post_save_hook=sslbook.book.lab.saved"
+    return [sys.executable, "-m", "jupyter", "lab", f"--notebook-dir={folder}", hook]
 
 
 def saved(model: dict[str, Any], os_path: str, contents_manager: Any, **_: Any) -> None:

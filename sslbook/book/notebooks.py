@@ -219,6 +219,8 @@ def _code(cell: NotebookNode, place: int) -> NotebookNode:
     hidden = HIDDEN_TAGS & set(tags(cell))
     if hidden or {"hide-input", "remove-input", "hide-cell"} & set(tags(cell)):
         _folded(kept)
+    if hidden:  # when it is run its output is not for the page either
+        kept.metadata["jupyter"]["outputs_hidden"] = True
     kept.outputs = [] if hidden else list(_outputs(cell))
     return kept
 

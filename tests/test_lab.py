@@ -1,0 +1,302 @@
+"""The readers' notebooks in a real JupyterLab, in a browser: what a reader sees, what a run changes, what a saved edit does.
+
+Needs the system's Chromium and its driver, and the built book (`make book`).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+import time
+import urllib.request
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from bs4 import BeautifulSoup
+
+from sslbook.book import lab
+from sslbook.book.chapters import find_chapters
+from sslbook.book.layout import find_book
+
+BOOK = find_book(Path(__file__).resolve().parents[1])
+CHAPTERS = [chapter.name for chapter in find_chapters(BOOK) if chapter.runs]
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+DRIVER = shutil.which("chromedriver")
+PATIENCE = 240.0
+"""The longest wait for anything, in seconds, on a machine with much else to do."""
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        not (CHROMIUM and DRIVER),
+        reason="no Chromium here; on Debian and Ubuntu: apt-get install chromium chromium-driver",
+    ),
+    pytest.mark.skipif(not list((BOOK.html / "notebooks").glob("*.ipynb")), reason="the book is not built: make book"),
+    pytest.mark.xdist_group("lab"),
+]
+
+OPEN = """
+const [path, done] = arguments;
+const app = window.jupyterapp;
+app.commands.execute('docmanager:open', {path}).then(w => Promise.all([w.context.ready, w.revealed])).then(() => done(true));
+"""
+PANEL = "const panel = window.jupyterapp.shell.currentWidget, cells = panel.content.widgets;"
+# Markdown cells that are not rendered yet, and formulas whose picture is not there yet.
+WAITING = f"""{PANEL}
+const there = c => c.rendered && c.node.querySelector('.jp-RenderedMarkdown')?.innerHTML.trim();
+return cells.filter(c => c.model.type === 'markdown' && !there(c)).length;
+"""
+# Text as a reader sees it; MathJax's pictures have no text of their own, but their source for screen readers has.
+TEXTS = f"""{PANEL}
+return cells.filter(c => c.model.type === 'markdown').map(c => {{
+  const copy = c.node.querySelector('.jp-RenderedMarkdown').cloneNode(true);
+  copy.querySelectorAll('mjx-container, code, pre').forEach(e => e.remove());
+  return copy.textContent;
+}});
+"""
+FORMULAS = f"""{PANEL}
+return [panel.node.querySelectorAll('.jp-RenderedMarkdown mjx-container').length,
+        panel.node.querySelectorAll('mjx-merror, [data-mjx-error]').length];
+"""
+IMAGES = f"""{PANEL}
+return [...panel.node.querySelectorAll('.jp-RenderedMarkdown img, .jp-OutputArea img')]
+  .filter(i => !(i.complete && i.naturalWidth)).map(i => i.alt.slice(0, 60));
+"""
+OPEN_CODE = f"""{PANEL}
+return cells.filter(c => c.model.type === 'code' && !c.inputHidden).map(c => c.model.sharedModel.getSource());
+"""
+LINES = f"""{PANEL}
+return cells.filter(c => c.model.type === 'code' && c.model.sharedModel.getSource().includes('this_run('))
+  .filter(c => !c.model.sharedModel.getSource().includes('%pip'))
+  .map(c => c.node.querySelector('.jp-OutputArea')?.textContent.trim() || '');
+"""
+MYST = re.compile(r"\{[a-z:]+\}`|^:{3,}|`{3,}\{|^\([\w-]+\)=|\$|\\begin|\\label|\\math|\\frac", re.MULTILINE)
+
+
+class Lab:
+    """A JupyterLab in a headless Chromium."""
+
+    def __init__(self, url: str) -> None:
+        from selenium import webdriver
+        from selenium.webdriver.chrome.options import Options
+        from selenium.webdriver.chrome.service import Service
+
+        options = Options()
+        options.binary_location = str(CHROMIUM)
+        for flag in (
+            "headless=new",
+            "no-sandbox",
+            "disable-gpu",
+            "no-proxy-server",
+            "no-first-run",
+            "window-size=1400,1200",
+        ):
+            options.add_argument(f"--{flag}")
+        self.driver = webdriver.Chrome(options=options, service=Service(DRIVER))
+        self.driver.set_script_timeout(PATIENCE)
+        self.driver.get(f"{url}/lab?reset")
+        self.wait(lambda: self.js("return Boolean(window.jupyterapp && window.jupyterapp.shell)"))
+        self.js("return window.jupyterapp.restored.then(() => true)")
+
+    def js(self, script: str, *arguments: Any) -> Any:
+        return self.driver.execute_script(script, *arguments)
+
+    def wait(self, seen: Callable[[], Any], seconds: float = PATIENCE) -> Any:
+        end = time.monotonic() + seconds
+        while not (found := seen()):
+            assert time.monotonic() < end, "waited in vain"
+            time.sleep(0.2)
+        return found
+
+    def open(self, name: str) -> None:
+        """Open a notebook and wait until all its text and formulas are there."""
+        self.driver.execute_async_script(OPEN, f"{name}.ipynb")
+        self.wait(lambda: self.js(WAITING) == 0)
+        count = [-1, 0]
+
+        def settled() -> bool:
+            count[:] = [self.js(FORMULAS)[0], count[0]]
+            time.sleep(1)
+            return count[0] == count[1]
+
+        self.wait(settled)
+
+    def do(self, command: str) -> Any:
+        """Run one of JupyterLab's commands to its end."""
+        script = """const [name, done] = arguments;
+        window.jupyterapp.commands.execute(name).then(() => done('done'), e => done(String(e)));"""
+        return self.driver.execute_async_script(script, command)
+
+    def source(self, part: str, new: str | None = None) -> str:
+        """The source of the one cell that holds ``part``; ``new`` replaces that part."""
+        script = f"""{PANEL}
+        const found = cells.filter(c => c.model.sharedModel.getSource().includes(arguments[0]));
+        if (found.length !== 1) return null;
+        const model = found[0].model.sharedModel;
+        if (arguments[1] !== null) model.setSource(model.getSource().replace(arguments[0], arguments[1]));
+        return model.getSource();"""
+        found = self.js(script, part, new)
+        assert found is not None, f"no cell, or more than one, holds {part!r}"
+        return str(found)
+
+    def run(self, part: str) -> None:
+        """Select the cell that holds ``part`` and run it."""
+        script = f"""{PANEL}
+        panel.content.activeCellIndex = cells.findIndex(c => c.model.sharedModel.getSource().includes(arguments[0]));"""
+        self.js(script, part)
+        assert self.do("notebook:run-cell") == "done"
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the chapters, whose notebooks are open: what is saved goes there."""
+    root = tmp_path_factory.mktemp("lab")
+    shutil.copytree(BOOK.chapters, root / "chapters")
+    shutil.copytree(BOOK.html / "notebooks", root / "_build/html/notebooks")
+    for name in ("_config.yml", "_toc.yml"):
+        shutil.copy(BOOK.root / name, root)
+    book = type(BOOK)(root)
+    for folder in (root / "_build/lab", root / "_build/lab" / lab.WRITTEN):
+        lab.copy_notebooks(book, folder)
+    return root
+
+
+@pytest.fixture(scope="module")
+def page(root: Path) -> Iterator[Lab]:
+    """JupyterLab with the hook of `sslbook lab`, showing all cells at once."""
+    settings = root / "settings/@jupyterlab/notebook-extension/tracker.jupyterlab-settings"
+    settings.parent.mkdir(parents=True)
+    settings.write_text('{"windowingMode": "none"}')
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [*lab.command(root / "_build/lab"), "--no-browser", f"--port={port}", "--ServerApp.port_retries=0"]
+    command += ["--IdentityProvider.token=", "--LabApp.expose_app_in_browser=True", "--allow-root"]
+    environment = {
+        **os.environ,
+        "SSLBOOK_ROOT": str(root),
+        "JUPYTERLAB_SETTINGS_DIR": str(root / "settings"),
+        "JUPYTER_CONFIG_DIR": str(root / "config"),
+        "PYTHONPATH": os.pathsep.join([str(BOOK.root), os.environ.get("PYTHONPATH", "")]),
+    }
+    with (
+        (root / "lab.log").open("w") as log,
+        subprocess.Popen(command, env=environment, stdout=log, stderr=log) as server,
+    ):
+        url = f"http://127.0.0.1:{port}"
+        end = time.monotonic() + PATIENCE
+        while True:
+            try:
+                urllib.request.urlopen(f"{url}/api", timeout=5)
+                break
+            except OSError:
+                assert server.poll() is None, (root / "lab.log").read_text()
+                assert time.monotonic() < end, (root / "lab.log").read_text()
+                time.sleep(0.3)
+        page = Lab(url)
+        try:
+            yield page
+        finally:
+            page.driver.quit()
+            server.terminate()
+
+
+def pasted_numbers(name: str) -> Counter[str]:
+    soup = BeautifulSoup((BOOK.html / f"chapters/{name}.html").read_text(encoding="utf-8"), "html.parser")
+    return Counter(span.get_text() for span in soup.select("article span.pasted-text"))
+
+
+@pytest.mark.parametrize("name", CHAPTERS)
+def test_a_notebook_reads_as_the_page(page: Lab, root: Path, name: str) -> None:
+    page.open(name)
+    texts = [re.sub(r"[ \n]+", " ", text) for text in page.js(TEXTS)]
+    assert [found for text in page.js(TEXTS) for found in MYST.findall(text)] == []
+    formulas, wrong = page.js(FORMULAS)
+    notebook = nbformat.read(root / f"_build/lab/{name}.ipynb", as_version=4)
+    markdown = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
+    written = re.sub(r"`[^`]*`", "", markdown)
+    assert formulas == len(re.findall(r"\$\$.+?\$\$|\$[^$]+\$", written, re.DOTALL))
+    assert wrong == 0
+    assert page.js(IMAGES) == []
+    whole = " ".join(texts)
+    for number, count in pasted_numbers(name).items():
+        assert whole.count(re.sub(r"[ \n]+", " ", number)) >= count, number
+    assert not any("def " in code and "solution" in code for code in page.js(OPEN_CODE))
+    folded = [cell.source for cell in notebook.cells if cell.metadata.get("jupyter", {}).get("source_hidden")]
+    assert not set(folded) & set(page.js(OPEN_CODE))
+    assert page.do("docmanager:save") == "done"
+    assert (root / f"chapters/{name}.md").read_bytes() == (BOOK.chapters / f"{name}.md").read_bytes()
+    page.do("application:close")
+
+
+def test_a_run_with_another_seed_changes_the_lines_below_the_text(page: Lab, root: Path) -> None:
+    """The book's own seed changes nothing that is printed, apart from rounding; another one does, at once where it is run."""
+    page.open("dual_networks")
+    assert [text for text in page.js(LINES) if text] == [], "nothing before it is run"
+    assert page.do("notebook:run-all-cells") == "done"
+    first = page.js(LINES)
+    assert all(
+        text.startswith(("✓ This run (quick, seed 0, cpu)", "↻ This run (quick, seed 0, cpu)")) for text in first
+    )
+    page.source("seed = 0", "seed = 3")
+    for part in ("seed = 3", 'begin("dual_networks"'):
+        page.run(part)
+    claim = next(
+        c.source for c in nbformat.read(root / "_build/lab/dual_networks.ipynb", 4).cells if "claim(" in c.source
+    )
+    page.run(claim)
+    now = page.wait(lambda: (lines := page.js(LINES)) != first and lines)
+    changed = [text for before, text in zip(first, now, strict=True) if before != text]
+    assert all("(quick, seed 3, cpu)" in text for text in changed if text), (
+        "and what the new run has not computed is gone"
+    )
+    assert "where the book has" in " ".join(changed)
+    page.do("application:close")
+
+
+def test_a_saved_edit_changes_the_source_by_what_was_edited(page: Lab, root: Path) -> None:
+    path = root / "chapters/covariance.md"
+    before = path.read_text(encoding="utf-8")
+    page.open("covariance")
+    page.source("Read it from the inside out.", "Read it from within.")
+    page.source("scene = step.digits_scene(count, seed=run.seed, device=run.device)", "scene = None")
+    assert page.do("docmanager:save") == "done"
+    page.wait(lambda: path.read_text(encoding="utf-8") != before)
+    assert path.read_text(encoding="utf-8") == before.replace(
+        "Read it from the inside out.", "Read it from within."
+    ).replace("scene = step.digits_scene(count, seed=run.seed, device=run.device)", "scene = None")
+    page.do("application:close")
+
+
+def test_links_lead_to_their_theorems(page: Lab) -> None:
+    page.open("covariance")
+    script = f"""{PANEL}
+    const links = [...panel.node.querySelectorAll('.jp-RenderedMarkdown a')];
+    const link = links.find(a => a.getAttribute('href') === '#' + arguments[0]);
+    link.scrollIntoView(); link.click();"""
+    place = """const target = document.querySelector(`[data-jupyter-id="${arguments[0]}"]`);
+    return target && target.getBoundingClientRect().top;"""
+    for label in ("cor-beta", "equation-eq-apply", "thm-operator"):
+        page.js(script, label)
+        page.wait(lambda label=label: 0 <= page.js(place, label) < 400)  # type: ignore[misc]
+    page.do("application:close")
+
+
+def test_the_tests_above_can_fail() -> None:
+    for text in (
+        "make {glue:text}`n` tuples",
+        "(covariance)=\n",
+        ":::{admonition} X",
+        "so $x$ is",
+        "```{prf:theorem} X",
+    ):
+        assert MYST.search(text), text
+    assert not MYST.search("make 432 tuples, (2.3) and {glue}")
