@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
-from sslbook.book.layout import PACKAGE, Book
+from sslbook.book.layout import PACKAGE, Book, find_book
 
 # How long an example takes says what else the machine has to do, not whether the example is right.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -79,3 +80,21 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="session")
+def reader(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The Python of a reader's environment, with the package from its wheel; one for all processes of pytest."""
+    import reader_cases
+    from filelock import FileLock
+
+    book = find_book(Path(__file__).resolve().parents[1])
+    if not list((book.html / "notebooks").glob("*.ipynb")):
+        pytest.skip("the book is not built: make book")
+    folder = tmp_path_factory.getbasetemp()
+    folder = (folder.parent if os.environ.get("PYTEST_XDIST_WORKER") else folder) / "reader"
+    with FileLock(f"{folder}.lock"):
+        if not (folder / "ready").exists():
+            reader_cases.make(book, folder)
+            (folder / "ready").touch()
+    return folder / "bin/python"

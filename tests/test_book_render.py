@@ -46,6 +46,7 @@ Clear again.
 $$ a = b $$ (eq-first)
 
 See {eq}`eq-first`, {prf:ref}`lem-second` and {cite}`tian2020`. It is ($x$) of the $k$-th $y$, or {glue:text}`gap:.1e`.
+The [errata](ledger.md) say so.
 
 | A | B | C | D |
 |---|---|---|---|
@@ -63,7 +64,9 @@ def root(tmp_path: Path) -> Path:
     """A book of three pages with this book's own configuration."""
     root = tmp_path / "book"
     (root / "chapters/figures").mkdir(parents=True)
-    shutil.copy(ROOT / "_config.yml", root)
+    config = (ROOT / "_config.yml").read_text()
+    assert config.count('  url: ""\n') == 1
+    (root / "_config.yml").write_text(config.replace('  url: ""\n', '  url: "https://github.com/Ada/book"\n'))
     shutil.copy(ROOT / "chapters/references.bib", root / "chapters")
     (root / "chapters/figures/one.svg").write_text("<svg xmlns='http://www.w3.org/2000/svg'/>")
     (root / "chapters/.hidden.txt").write_text("not for the page")
@@ -200,7 +203,12 @@ def test_a_small_book_rendered_whole(root: Path) -> None:
     assert "| A | B | C | D |\n| --- | --- | --- | --- |\n| 1 | `torch.nn.Linear` | 3 | 4 |" in told
     assert "## References" in told
     install, hello, beside = (cell for cell in notebook.cells if cell.cell_type == "code")
-    assert "%pip install --quiet sslbook" in install.source
+    assert '%pip install --quiet "sslbook @ git+https://github.com/Ada/book"' in install.source
+    assert "[errata](https://ada.github.io/book/chapters/ledger.html)" in told
+    assert [button["href"] for button in page.select(".dropdown-launch-buttons a")] == [
+        "https://colab.research.google.com/github/Ada/book/blob/notebooks/one.ipynb",
+        "https://mybinder.org/v2/gh/Ada/book/notebooks?urlpath=lab/tree/one.ipynb",
+    ]
     assert '"gap:.1e=-1.23e-15"' in beside.source
     assert (hello.source, [output.output_type for output in hello.outputs]) == ('print("hello")', ["stream"])
     assert all(cell.metadata.jupyter.source_hidden for cell in (install, beside, hello))

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import os
-import runpy
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import papermill
 import pytest
-from filelock import FileLock
+from reader_cases import kernel_of
 
 from sslbook.book import kernel, regression
 from sslbook.book.chapters import Chapter, find_chapters
@@ -22,45 +16,6 @@ from sslbook.book.values import numbers
 
 BOOK = find_book(Path(__file__).resolve().parents[1])
 CHAPTERS = [chapter for chapter in find_chapters(BOOK) if chapter.runs]
-
-
-@pytest.fixture(scope="session")
-def reader(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The Python of a fresh environment with the package from its wheel, and what it needs; one for all processes of pytest."""
-    folder = tmp_path_factory.getbasetemp()
-    folder = (folder.parent if os.environ.get("PYTEST_XDIST_WORKER") else folder) / "reader"
-    python = folder / "bin/python"
-    with FileLock(f"{folder}.lock"):
-        if not (folder / "ready").exists():
-            run([sys.executable, "-m", "venv", "--clear", str(folder)])
-            source = folder / "source"  # setuptools leaves its work where it builds
-            left_out = shutil.ignore_patterns("_build", "_data", ".*", "tests")
-            shutil.copytree(BOOK.root, source, ignore=left_out, symlinks=True)
-            wheel = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
-            run([*wheel, "-w", str(folder), str(source)])
-            lock = BOOK.root / "requirements.lock"
-            tool = runpy.run_path(str(BOOK.root / "tools/environment.py"))  # which torch suits this machine, it knows
-            tool["install_torch"](tool["Pip"](python, folder / "pip.log"), lock, "auto", tool["has_nvidia"]())
-            (made,) = folder.glob("sslbook-*.whl")
-            pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-            run([*pip, f"--constraint={lock}", str(made), "ipykernel", "ipywidgets"])
-            (folder / "ready").touch()
-    return python
-
-
-def run(command: list[str]) -> None:
-    """Run a command, and say what it said if it fails."""
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}\n{done.stderr}"
-
-
-def kernel_of(python: Path, folder: Path) -> Path:
-    """A folder for JUPYTER_PATH in which the kernel `python3` is ``python``."""
-    spec = folder / "kernels/python3/kernel.json"
-    spec.parent.mkdir(parents=True)
-    argv = [str(python), "-m", "ipykernel_launcher", "-f", "{connection_file}"]
-    spec.write_text(json.dumps({"argv": argv, "display_name": "Python 3", "language": "python"}), encoding="utf-8")
-    return folder
 
 
 def notebook_of(chapter: Chapter) -> Path:
@@ -74,7 +29,7 @@ def notebook_of(chapter: Chapter) -> Path:
 @pytest.mark.slow
 @pytest.mark.parametrize("chapter", CHAPTERS, ids=lambda chapter: chapter.name)
 def test_chapter_runs_alone_and_gives_its_numbers(chapter: Chapter, reader: Path, tmp_path: Path) -> None:
-    """By papermill, in an environment made from the wheel, outside the checkout, and without a warning."""
+    """By papermill, in the environment of `requirements.txt` with the package's wheel, outside the checkout, without a warning."""
     with kernel.environment() as variables, pytest.MonkeyPatch.context() as patch:
         for name, value in variables.items():
             patch.setenv(name, value)
@@ -97,6 +52,14 @@ def test_chapter_runs_alone_and_gives_its_numbers(chapter: Chapter, reader: Path
         claims = [number for number in found if number.id and number.criterion.asserts]
         assert claims, "a chapter without claims checks nothing"
         assert all(number.rejects for number in claims)
+
+
+@pytest.mark.slow
+def test_the_first_cell_installs_what_is_missing_and_says_so(reader: Path) -> None:
+    """It made the environment that the tests above ran in: see the fixture."""
+    told = (reader.parents[1] / "first-cell.txt").read_text(encoding="utf-8")
+    assert told.startswith("Installing sslbook, once …")
+    assert "Error" not in told
 
 
 def test_the_regression_sees_a_number_that_moved() -> None:

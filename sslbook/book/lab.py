@@ -46,8 +46,7 @@ def copy_notebooks(book: Book, folder: Path) -> list[Path]:
         raise InputError("the notebooks are not built; run: sslbook build")
     folder.mkdir(parents=True, exist_ok=True)
     copied = [Path(shutil.copy(path, folder / path.name)) for path in built]
-    config = (book.root / "_config.yml").read_text(encoding="utf-8")
-    requirement = Repository.read(config).requirement.strip('"')
+    requirement = Repository.read(book.root).requirement.strip('"')
     write_text(folder / "requirements.txt", f"{requirement}\nipywidgets>=8.1,<9\njupyterlab>=4.2,<5\n")
     return copied
 

@@ -6,9 +6,8 @@ are no links that lead nowhere.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import yaml
@@ -24,15 +23,10 @@ class Repository:
     url: str = ""
 
     @classmethod
-    def of(cls, theme_options: Mapping[str, Any]) -> Repository:
-        """The repository that Jupyter Book's configuration names, as it hands it to the theme."""
-        return cls(str(theme_options.get("repository_url") or "").rstrip("/"))
-
-    @classmethod
-    def read(cls, config: str) -> Repository:
-        """The repository that the text of `_config.yml` names."""
-        told = yaml.safe_load(config).get("repository") or {}
-        return cls.of({"repository_url": told.get("url")})
+    def read(cls, folder: Path) -> Repository:
+        """The repository that the `_config.yml` in ``folder`` names."""
+        told = yaml.safe_load((folder / "_config.yml").read_text(encoding="utf-8")) or {}
+        return cls(str((told.get("repository") or {}).get("url") or "").rstrip("/"))
 
     @property
     def site(self) -> str:

@@ -149,7 +149,7 @@ def _write_notebooks(app: Sphinx, error: Exception | None) -> None:
         return
     bodies = getattr(app, _BODIES, {})
     names = [posixpath.basename(page) for page in bodies]
-    repository = Repository.of(app.config.html_theme_options)
+    repository = Repository.read(Path(app.srcdir))
     for page, body in bodies.items():
         name = posixpath.basename(page)
         executed = nbformat.read(Path(app.srcdir) / f"{page}.ipynb", as_version=4)
@@ -162,7 +162,7 @@ def _page(app: Sphinx, pagename: str, template: str, context: dict[str, Any], do
     """Give the page its downloads and put its HTML right."""
     is_notebook = _is_notebook(app, pagename)
     context["downloads"] = _downloads(pagename, context, is_notebook=is_notebook)
-    context["launches"] = Repository.of(app.config.html_theme_options).launches(pagename) if is_notebook else []
+    context["launches"] = Repository.read(Path(app.srcdir)).launches(pagename) if is_notebook else []
     if "body" in context:
         if is_notebook:
             app.__dict__.setdefault(_BODIES, {})[pagename] = context["body"]

@@ -1,0 +1,84 @@
+"""A reader's environment: what `sslbook notebooks` says that its notebooks need, and nothing of this checkout."""
+
+from __future__ import annotations
+
+import json
+import os
+import runpy
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import papermill
+
+from sslbook.book import kernel, lab
+from sslbook.book.layout import Book
+
+
+def make(book: Book, folder: Path) -> Path:
+    """Make the environment in ``folder`` as Binder would, from `requirements.txt`; returns its Python.
+
+    The package is then taken out, and put back by the first cell of a notebook, whose words go to `first-cell.txt`.
+    """
+    python = folder / "bin/python"
+    run([sys.executable, "-m", "venv", "--clear", str(folder)])
+    source = folder / "source"  # setuptools leaves its work where it builds
+    shutil.copytree(book.root, source, ignore=shutil.ignore_patterns("_build", "_data", ".*", "tests"), symlinks=True)
+    wheel = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
+    run([*wheel, "-w", str(folder), str(source)])
+    lock = book.root / "requirements.lock"
+    tool = runpy.run_path(str(book.root / "tools/environment.py"))  # which torch suits this machine, it knows
+    tool["install_torch"](tool["Pip"](python, folder / "pip.log"), lock, "auto", tool["has_nvidia"]())
+    first, *_ = lab.copy_notebooks(book, folder / "notebooks")
+    pip = [str(python), "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    needed = str(folder / "notebooks/requirements.txt")
+    run([*pip, "install", f"--find-links={folder}", f"--constraint={lock}", "-r", needed])
+    run([*pip, "uninstall", "--yes", "sslbook"])
+    (folder / "first-cell.txt").write_text(run_first_cell(first, python, folder), encoding="utf-8")
+    return python
+
+
+def run_first_cell(path: Path, python: Path, folder: Path) -> str:
+    """Run the first code cell of a notebook where pip finds the package in ``folder`` and nowhere else."""
+    notebook = nbformat.read(path, as_version=4)
+    notebook.cells = [next(cell for cell in notebook.cells if cell.cell_type == "code")]
+    nbformat.write(notebook, folder / "first.ipynb")
+    offline = {
+        "PIP_NO_INDEX": "1",
+        "PIP_FIND_LINKS": str(folder),
+        "JUPYTER_PATH": str(kernel_of(python, folder / "jupyter")),
+    }
+    before = {name: os.environ.get(name) for name in (*offline, "PYTHONPATH")}
+    os.environ.update(offline)
+    os.environ.pop("PYTHONPATH", None)
+    try:
+        done = papermill.execute_notebook(
+            str(folder / "first.ipynb"),
+            str(folder / "first-done.ipynb"),
+            progress_bar=False,
+            start_timeout=kernel.START_SECONDS,
+            cwd=str(folder),
+        )
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
+    return "".join(output.get("text", "") for output in done.cells[0].outputs)
+
+
+def run(command: list[str]) -> None:
+    """Run a command, and say what it said if it fails."""
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}\n{done.stderr}"
+
+
+def kernel_of(python: Path, folder: Path) -> Path:
+    """A folder for JUPYTER_PATH in which the kernel `python3` is ``python``."""
+    spec = folder / "kernels/python3/kernel.json"
+    spec.parent.mkdir(parents=True)
+    argv = [str(python), "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+    spec.write_text(json.dumps({"argv": argv, "display_name": "Python 3", "language": "python"}), encoding="utf-8")
+    return folder
