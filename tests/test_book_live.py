@@ -39,8 +39,14 @@ def test_it_says_so_if_all_is_as_printed() -> None:
 
 def test_a_measured_number_beyond_its_tolerance_is_bold() -> None:
     measure("share", 0.31, rtol=1e-6)
+    assert line(TEXT) == "↻ *This run (quick, seed 7, cpu):* **31.0%** where the book has 25.0%."
+
+
+def test_with_the_book_s_seed_it_says_what_the_number_is_held_to() -> None:
+    begin("covariance", seed=0, device="cpu")
+    measure("share", 0.31, rtol=1e-6)
     assert line(TEXT) == (
-        "↻ *This run (quick, seed 7, cpu):* **31.0%** where the book has 25.0% (it is held to ± 2.5\u00a0×\u00a010⁻⁷)."
+        "↻ *This run (quick, seed 0, cpu):* **31.0%** where the book has 25.0% (it is held to ± 2.5\u00a0×\u00a010⁻⁷)."
     )
 
 

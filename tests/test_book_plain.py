@@ -85,7 +85,7 @@ def test_what_is_cited_stands_at_the_end() -> None:
     assert text.text == "[[Tian, 2020](#ref-id8)]"
     assert (references.kind, references.text) == (
         "references",
-        '## References\n\n- <a id="ref-id8"></a>A. Tian. Book. 2020.',
+        '## References\n\n- <a id="ref-id8"></a>**Tian, 2020.** A. Tian. Book. 2020.',
     )
 
 

@@ -5,6 +5,8 @@ Needs the system's Chromium and its driver, and the built book (`make book`).
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
 import re
 import shutil
@@ -48,6 +50,10 @@ OPEN = """
 const [path, done] = arguments;
 const app = window.jupyterapp;
 app.commands.execute('docmanager:open', {path}).then(w => Promise.all([w.context.ready, w.revealed])).then(() => done(true));
+"""
+CLOSE = """
+const done = arguments[0], panel = window.jupyterapp.shell.currentWidget;
+panel.sessionContext.shutdown().catch(() => null).then(() => { panel.context.model.dirty = false; panel.dispose(); done(true); });
 """
 PANEL = "const panel = window.jupyterapp.shell.currentWidget, cells = panel.content.widgets;"
 # Markdown cells that are not rendered yet, and formulas whose picture is not there yet.
@@ -117,8 +123,9 @@ class Lab:
             time.sleep(0.2)
         return found
 
-    def open(self, name: str) -> None:
-        """Open a notebook and wait until all its text and formulas are there."""
+    @contextlib.contextmanager
+    def opened(self, name: str) -> Iterator[None]:
+        """Open a notebook and wait until all its text and formulas are there; in the end close it, unsaved, and its kernel."""
         self.driver.execute_async_script(OPEN, f"{name}.ipynb")
         self.wait(lambda: self.js(WAITING) == 0)
         count = [-1, 0]
@@ -129,12 +136,18 @@ class Lab:
             return count[0] == count[1]
 
         self.wait(settled)
+        try:
+            yield
+        finally:
+            self.driver.execute_async_script(CLOSE)
 
     def do(self, command: str) -> Any:
-        """Run one of JupyterLab's commands to its end."""
-        script = """const [name, done] = arguments;
-        window.jupyterapp.commands.execute(name).then(() => done('done'), e => done(String(e)));"""
-        return self.driver.execute_async_script(script, command)
+        """Run one of JupyterLab's commands to its end, asking now and then: selenium's own patience ends after two minutes."""
+        script = """window.told = '';
+        const tell = word => { window.told = word; };
+        window.jupyterapp.commands.execute(arguments[0]).then(() => tell('done'), error => tell(String(error)));"""
+        self.js(script, command)
+        return self.wait(lambda: self.js("return window.told"))
 
     def source(self, part: str, new: str | None = None) -> str:
         """The source of the one cell that holds ``part``; ``new`` replaces that part."""
@@ -217,25 +230,27 @@ def pasted_numbers(name: str) -> Counter[str]:
 
 @pytest.mark.parametrize("name", CHAPTERS)
 def test_a_notebook_reads_as_the_page(page: Lab, root: Path, name: str) -> None:
-    page.open(name)
-    texts = [re.sub(r"[ \n]+", " ", text) for text in page.js(TEXTS)]
-    assert [found for text in page.js(TEXTS) for found in MYST.findall(text)] == []
-    formulas, wrong = page.js(FORMULAS)
-    notebook = nbformat.read(root / f"_build/lab/{name}.ipynb", as_version=4)
-    markdown = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
-    written = re.sub(r"`[^`]*`", "", markdown)
-    assert formulas == len(re.findall(r"\$\$.+?\$\$|\$[^$]+\$", written, re.DOTALL))
-    assert wrong == 0
-    assert page.js(IMAGES) == []
-    whole = " ".join(texts)
-    for number, count in pasted_numbers(name).items():
-        assert whole.count(re.sub(r"[ \n]+", " ", number)) >= count, number
-    assert not any("def " in code and "solution" in code for code in page.js(OPEN_CODE))
-    folded = [cell.source for cell in notebook.cells if cell.metadata.get("jupyter", {}).get("source_hidden")]
-    assert not set(folded) & set(page.js(OPEN_CODE))
-    assert page.do("docmanager:save") == "done"
-    assert (root / f"chapters/{name}.md").read_bytes() == (BOOK.chapters / f"{name}.md").read_bytes()
-    page.do("application:close")
+    with page.opened(name):
+        texts = [re.sub(r"[ \n]+", " ", text) for text in page.js(TEXTS)]
+        assert [found for text in page.js(TEXTS) for found in MYST.findall(text)] == []
+        formulas, wrong = page.js(FORMULAS)
+        notebook = nbformat.read(root / f"_build/lab/{name}.ipynb", as_version=4)
+        markdown = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
+        written = re.sub(r"`[^`]*`", "", markdown)
+        assert formulas == len(re.findall(r"\$\$.+?\$\$|\$[^$]+\$", written, re.DOTALL))
+        assert wrong == 0
+        assert page.js(IMAGES) == []
+        whole = " ".join(texts)
+        for number, count in pasted_numbers(name).items():
+            assert whole.count(re.sub(r"[ \n]+", " ", number)) >= count, number
+        pairs = itertools.pairwise(notebook.cells)
+        answers = [b.source for a, b in pairs if "<summary>Solution</summary>" in a.source and b.cell_type == "code"]
+        assert len(answers) == (BOOK.chapters / f"{name}.md").read_text(encoding="utf-8").count("{solution-start}")
+        assert not set(answers) & set(page.js(OPEN_CODE))
+        folded = [cell.source for cell in notebook.cells if cell.metadata.get("jupyter", {}).get("source_hidden")]
+        assert not set(folded) & set(page.js(OPEN_CODE))
+        assert page.do("docmanager:save") == "done"
+        assert (root / f"chapters/{name}.md").read_bytes() == (BOOK.chapters / f"{name}.md").read_bytes()
 
 
 RUNS = CHAPTERS if os.environ.get("SSLBOOK_LAB") == "all" else ["intro"]
@@ -248,65 +263,61 @@ return [...panel.node.querySelectorAll('.jp-OutputArea-output[data-mime-type="ap
 
 @pytest.mark.parametrize("name", RUNS)
 def test_a_notebook_runs_to_its_end(page: Lab, name: str) -> None:
-    page.open(name)
-    assert page.do("notebook:run-all-cells") == "done"
-    assert page.js(ERRORS) == []
-    counts = page.js(f"{PANEL} return cells.filter(c => c.model.type === 'code').map(c => c.model.executionCount);")
-    assert all(counts)
-    page.do("application:close")
+    with page.opened(name):
+        assert page.do("notebook:run-all-cells") == "done"
+        assert page.js(ERRORS) == []
+        counts = page.js(f"{PANEL} return cells.filter(c => c.model.type === 'code').map(c => c.model.executionCount);")
+        assert all(counts)
 
 
 def test_a_run_with_another_seed_changes_the_lines_below_the_text(page: Lab, root: Path) -> None:
     """The book's own seed changes nothing that is printed, apart from rounding; another one does, at once where it is run."""
-    page.open("dual_networks")
-    assert [text for text in page.js(LINES) if text] == [], "nothing before it is run"
-    assert page.do("notebook:run-all-cells") == "done"
-    first = page.js(LINES)
-    assert all(
-        text.startswith(("✓ This run (quick, seed 0, cpu)", "↻ This run (quick, seed 0, cpu)")) for text in first
-    )
-    page.source("seed = 0", "seed = 3")
-    for part in ("seed = 3", 'begin("dual_networks"'):
-        page.run(part)
-    claim = next(
-        c.source for c in nbformat.read(root / "_build/lab/dual_networks.ipynb", 4).cells if "claim(" in c.source
-    )
-    page.run(claim)
-    now = page.wait(lambda: (lines := page.js(LINES)) != first and lines)
-    changed = [text for before, text in zip(first, now, strict=True) if before != text]
-    assert all("(quick, seed 3, cpu)" in text for text in changed if text), (
-        "and what the new run has not computed is gone"
-    )
-    assert "where the book has" in " ".join(changed)
-    page.do("application:close")
+    with page.opened("dual_networks"):
+        assert [text for text in page.js(LINES) if text] == [], "nothing before it is run"
+        assert page.do("notebook:run-all-cells") == "done"
+        first = page.js(LINES)
+        assert all(
+            text.startswith(("✓ This run (quick, seed 0, cpu)", "↻ This run (quick, seed 0, cpu)")) for text in first
+        )
+        page.source("seed = 0", "seed = 3")
+        for part in ("seed = 3", 'begin("dual_networks"'):
+            page.run(part)
+        claim = next(
+            c.source for c in nbformat.read(root / "_build/lab/dual_networks.ipynb", 4).cells if "claim(" in c.source
+        )
+        page.run(claim)
+        now = page.wait(lambda: (lines := page.js(LINES)) != first and lines)
+        changed = [text for before, text in zip(first, now, strict=True) if before != text]
+        assert all("(quick, seed 3, cpu)" in text for text in changed if text), (
+            "and what the new run has not computed is gone"
+        )
+        assert "where the book has" in " ".join(changed)
 
 
 def test_a_saved_edit_changes_the_source_by_what_was_edited(page: Lab, root: Path) -> None:
     path = root / "chapters/covariance.md"
     before = path.read_text(encoding="utf-8")
-    page.open("covariance")
-    page.source("Read it from the inside out.", "Read it from within.")
-    page.source("scene = step.digits_scene(count, seed=run.seed, device=run.device)", "scene = None")
-    assert page.do("docmanager:save") == "done"
-    page.wait(lambda: path.read_text(encoding="utf-8") != before)
-    assert path.read_text(encoding="utf-8") == before.replace(
-        "Read it from the inside out.", "Read it from within."
-    ).replace("scene = step.digits_scene(count, seed=run.seed, device=run.device)", "scene = None")
-    page.do("application:close")
+    with page.opened("covariance"):
+        page.source("Read it from the inside out.", "Read it from within.")
+        page.source("scene = step.digits_scene(count, seed=run.seed, device=run.device)", "scene = None")
+        assert page.do("docmanager:save") == "done"
+        page.wait(lambda: path.read_text(encoding="utf-8") != before)
+        assert path.read_text(encoding="utf-8") == before.replace(
+            "Read it from the inside out.", "Read it from within."
+        ).replace("scene = step.digits_scene(count, seed=run.seed, device=run.device)", "scene = None")
 
 
 def test_links_lead_to_their_theorems(page: Lab) -> None:
-    page.open("covariance")
-    script = f"""{PANEL}
-    const links = [...panel.node.querySelectorAll('.jp-RenderedMarkdown a')];
-    const link = links.find(a => a.getAttribute('href') === '#' + arguments[0]);
-    link.scrollIntoView(); link.click();"""
-    place = """const target = document.querySelector(`[data-jupyter-id="${arguments[0]}"]`);
-    return target && target.getBoundingClientRect().top;"""
-    for label in ("cor-beta", "equation-eq-apply", "thm-operator"):
-        page.js(script, label)
-        page.wait(lambda label=label: 0 <= page.js(place, label) < 400)  # type: ignore[misc]
-    page.do("application:close")
+    with page.opened("covariance"):
+        script = f"""{PANEL}
+        const links = [...panel.node.querySelectorAll('.jp-RenderedMarkdown a')];
+        const link = links.find(a => a.getAttribute('href') === '#' + arguments[0]);
+        link.scrollIntoView(); link.click();"""
+        place = """const target = document.querySelector(`[data-jupyter-id="${arguments[0]}"]`);
+        return target && target.getBoundingClientRect().top;"""
+        for label in ("cor-beta", "equation-eq-apply", "thm-operator"):
+            page.js(script, label)
+            page.wait(lambda label=label: 0 <= page.js(place, label) < 400)  # type: ignore[misc]
 
 
 def test_the_tests_above_can_fail() -> None:

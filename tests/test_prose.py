@@ -222,7 +222,9 @@ def _problem(part: str, label: str) -> str:
     if IN_SOLUTION.search(answer):
         return "its solution checks itself"
     proof = next(iter(_cells(after)), "")
-    if "remove-cell" not in proof or "assert check(" not in proof or "assert not check(" not in proof:
+    if IN_SOLUTION.search(proof.replace("assert", "").replace("check(", "")):
+        return "the hidden cell behind it computes a number, which readers' notebooks would lack"
+    if "[remove-cell, tests-solution]" not in proof or "assert check(" not in proof or "assert not check(" not in proof:
         return "no hidden cell behind it shows that the check accepts the solution and rejects another"
     return ""
 
@@ -272,7 +274,7 @@ def twice(x):
 ````
 
 ```{code-cell} ipython3
-:tags: [remove-cell]
+:tags: [remove-cell, tests-solution]
 
 assert check(twice, np.add, [(1, 1)])
 assert not check(abs, np.add, [(1, 1)], name="once")
@@ -368,3 +370,12 @@ def test_unknown_claims_are_seen() -> None:
         "C-B5",
         "B-F2",
     }
+
+
+def test_what_a_chapter_reports_is_no_value_of_its_cell() -> None:
+    """`claim`, `measure` and `check` return what they have shown already; a semicolon keeps a notebook from showing it again."""
+    ends = re.compile(r"^(claim|measure|check)\((?:(?!^\w).)*\)$", re.MULTILINE | re.DOTALL)
+    for path in NOTEBOOKS:
+        for cell in _cells(path.read_text(encoding="utf-8")):
+            last = list(ends.finditer(cell.rstrip()))
+            assert not last or last[-1].end() < len(cell.rstrip()), f"{path.name}: {cell}"

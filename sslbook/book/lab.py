@@ -83,7 +83,7 @@ def saved(model: dict[str, Any], os_path: str, contents_manager: Any, **_: Any) 
     if text != chapter.text:
         write_text(chapter.path, text)
         contents_manager.log.info("%s: changed by what was edited in the notebook", book.shown(chapter.path))
-        shutil.copy(path, written)
+    shutil.copy(path, written)  # what is carried is carried once, and what is refused is said once
     if refused:
         raise InputError(f"{book.shown(chapter.path)} was not changed where the notebook says: {'; '.join(refused)}")
 
@@ -160,7 +160,7 @@ def _refused_of_made(before: NotebookNode, after: NotebookNode) -> list[str]:
 
 def _unfolded(texts: Sequence[str]) -> str:
     """The texts that one cell of the source has become, in one; without the tags that fold a solution."""
-    return re.sub(r"</?details>|<summary>Solution</summary>", "", "\n\n".join(texts))
+    return re.sub(r"</?details>|<summary>Solution(, continued)?</summary>", "", "\n\n".join(texts))
 
 
 def _merged(before: str, after: str, source: str) -> tuple[str, str]:

@@ -14,8 +14,9 @@ def this_run(*text: str) -> None:
 
     Each of ``text`` is ``name:format=value``: a number of this chapter, how the text prints it, and the book's value. The line
     names the run, puts each new value beside the printed one, in the order of the text, and in bold where the two differ by
-    more than the number's tolerance. It is empty while the run has none of the numbers, and says so if all are as printed.
-    Written by the build into the notebooks; raises ValueError for a text that it didn't write.
+    more than the number's tolerance; with the book's own seed and scale, where they should not, it says what that is. It is
+    empty while the run has none of the numbers, and says so if all are as printed. Written by the build into the notebooks;
+    raises ValueError for a text that it didn't write.
     """
     for spec in text:
         if "=" not in spec or ":" not in spec.partition("=")[0]:
@@ -65,6 +66,8 @@ def _news(here: str, there: str, number: Number, book: float) -> str:
     """One number that is printed otherwise: ``0.53 where the book has 0.51``, and whether that is more than it may."""
     if within(number, book):
         return f"{here} where the book has {there}"
+    if (number.seed, number.scale) != (0, "quick"):
+        return f"**{here}** where the book has {there}"
     tolerance = Criterion(book, number.rtol, number.atol).allowed()
     return f"**{here}** where the book has {there} (it is held to ± {typeset(short(tolerance))})"
 

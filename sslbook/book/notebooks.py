@@ -26,14 +26,16 @@ from sslbook.book.typeset import printed
 from sslbook.book.values import GLUE_PREFIX, HIDDEN_TAGS, RECORD_KEY
 
 INSTALL = """\
-# Runs anywhere: where the book's library is missing, this installs it.
+# Run this first: where the book's library is missing, it installs it.
 try:
     from sslbook.book import this_run
 except ImportError:
     print("Installing sslbook, once …")
     %pip install --quiet {requirement}
-    from sslbook.book import this_run
+    from sslbook.book import this_run  # if this fails: pip install . in a copy of the book, then restart the kernel
 """
+TESTS_SOLUTION = "tests-solution"
+"""The tag of a cell by which the book tests a solution of its own; it is none of a reader's."""
 KERNEL = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
     "language_info": {"name": "python"},
@@ -74,12 +76,15 @@ class _Writer:
         self.asked = list(pasted("\n\n".join(words), name))
         self.beside: list[str] = []  # of texts that no line stands below yet
         self.pictured = -1
+        self.last = ""  # kind of text
         self.stage = "before"  # the first code cell; then "set-up", until there is text again; then "open"
 
     def add(self, piece: Piece) -> None:
         """Write one piece of the page."""
         if piece.kind == "code":
             self._code(piece.cell, folded=piece.folded)
+            if self.stage == "open":
+                self._this_run()
             return
         if self.stage == "set-up":
             self.stage = "open"
@@ -90,9 +95,11 @@ class _Writer:
         elif piece.kind in ("caption", "references"):
             self.cells.append(_made(new_markdown_cell(piece.text)))
         else:
-            self.cells.append(_text(piece, self.place[piece.cell]))
+            continued = self.last == piece.kind == "solution"
+            self.cells.append(_text(piece, self.place[piece.cell], continued=continued))
+            self.last = piece.kind
         self.beside += self._specs(piece)
-        if self.stage == "open":
+        if self.stage == "open" and not piece.text.endswith(":"):  # what leads to code, code follows
             self._this_run()
 
     def close(self) -> list[NotebookNode]:
@@ -104,12 +111,16 @@ class _Writer:
         return self.cells
 
     def _code(self, upto: int, *, folded: bool) -> None:
-        """The code cells that are due: the one numbered ``upto``, and those before it that the page doesn't show."""
+        """The code cells that are due: those up to the one numbered ``upto``, and those behind it that the page doesn't show."""
         if self.stage == "before":
             self.stage = "set-up"
             self.cells.append(_folded(_made(new_code_cell(INSTALL.format(requirement=self.requirement).rstrip()))))
-        while self.waiting and self.waiting[0] <= upto:
+        while self.waiting and (
+            self.waiting[0] <= upto or HIDDEN_TAGS & set(tags(self.executed.cells[self.waiting[0]]))
+        ):
             index = self.waiting.pop(0)
+            if TESTS_SOLUTION in tags(self.executed.cells[index]):
+                continue
             cell = _code(self.executed.cells[index], self.place[index])
             if index == self.pictured:
                 cell.outputs = []
@@ -176,10 +187,11 @@ def _folded(cell: NotebookNode) -> NotebookNode:
     return cell
 
 
-def _text(piece: Piece, place: int) -> NotebookNode:
+def _text(piece: Piece, place: int, *, continued: bool) -> NotebookNode:
     text = piece.text
     if piece.kind == "solution":
-        text = f"<details>\n<summary>Solution</summary>\n\n{text}\n\n</details>"
+        title = "Solution, continued" if continued else "Solution"
+        text = f"<details>\n<summary>{title}</summary>\n\n{text}\n\n</details>"
     return _from(new_markdown_cell(text), place)
 
 
@@ -205,7 +217,12 @@ def _still(cell: NotebookNode, caption: str) -> NotebookNode:
         else:
             continue
         words = " ".join(alt.split()).replace("[", "(").replace("]", ")")
-        made = new_markdown_cell(f"![{words}](attachment:picture.png)" + (f"\n\n{caption}" if caption else ""))
+        below = (
+            caption
+            or (frames and "*Run the cells below: the last of them shows this picture with the slider that moves it.*")
+            or ""
+        )
+        made = new_markdown_cell(f"![{words}](attachment:picture.png)\n\n{below}".strip())
         made["attachments"] = {"picture.png": {"image/png": content}}
         return _made(made)
     raise ValueError("the opening's picture has no image")
@@ -242,6 +259,7 @@ def _outputs(cell: NotebookNode) -> Iterator[NotebookNode]:
 
 _LATER_FRAME = re.compile(r'<img class="sslbook-frame[^>]* hidden>\n?')
 _CONTROL = re.compile(r'<div class="sslbook-slider-control".*?</div>\n', re.DOTALL)
+_SIZE = re.compile(r'(<img class="sslbook-frame[^>]*)width="\d+" height="\d+"')
 _TO_LEDGER = re.compile(r'<a href="ledger\.html[^"]*">(.*?)</a>', re.DOTALL)
 
 
@@ -249,4 +267,5 @@ def _motionless(text: str) -> str:
     """HTML without what only a page of the book can move or reach: a slider's other frames, links to the ledger."""
     text = _CONTROL.sub("", _LATER_FRAME.sub("", text))
     text = text.replace("With scripts on, a slider moves this figure.", "Run the cell to move it.")
+    text = _SIZE.sub(r'\1width="580"', text)  # as wide as the other figures
     return _TO_LEDGER.sub(r"\1", text)

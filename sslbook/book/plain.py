@@ -185,8 +185,7 @@ class _Plain(MarkdownConverter):
     def convert_p(self, el: Tag, text: str, parent_tags: set[str]) -> str:
         kinds = el.get_attribute_list("class")
         if "admonition-title" in kinds:
-            words = " ".join(el.get_text().split())
-            return f"\n\n\ue004{words}\ue005\n\n"
+            return f"\n\n\ue004{_words_of(el)}\ue005\n\n"
         return str(super().convert_p(el, f"{_anchor(el)}{text}", parent_tags))  # type: ignore[misc]
 
     def convert_figure(self, el: Tag, text: str, parent_tags: set[str]) -> str:
@@ -250,14 +249,21 @@ class _Plain(MarkdownConverter):
         if "headerlink" in el.get_attribute_list("class"):
             return ""
         href = str(el.get("href", ""))
-        if el.find_parent(class_="bibtex-citation") is not None and el.get("title"):
+        citation = el.find_parent(class_="bibtex-citation")
+        if citation is not None and el.get("title"):
             label = "ref-" + href.partition("#")[2]
-            self.cited[label] = str(el["title"])
+            whole = citation.get_text() if len(citation.find_all("a")) == 1 else el.get_text()
+            key = " ".join(re.sub(r"[][]", "", whole).split())
+            self.cited[label] = f"**{key}.** {_ARXIV.sub(_LINKED, str(el['title']))}"
             return f"[{text}](#{label})"
         target = (
             None if el.find_parent(class_="label") is not None else self.links(href)
         )  # labels lead back to where one was
-        return f"[{text}]({target})" if target else text
+        if target:
+            return f"[{text}]({target})"
+        page = href.partition("#")[0].removesuffix(".html")
+        named = not page or page in text.lower() or el.find_parent(class_="label") is not None
+        return text if named else f"{page}: “{text}”"
 
     def convert_caption(self, el: Tag, text: str, parent_tags: set[str]) -> str:
         return f"{text.strip()}\n\n"
@@ -265,7 +271,10 @@ class _Plain(MarkdownConverter):
     def convert__document_(self, el: Tag, text: str, parent_tags: set[str]) -> str:
         text = text.replace("\ue004", "**").replace("\ue005", "**")
         if self.cited and el.select_one(".citation") is None:
-            entries = "\n".join(f'- <a id="{label}"></a>{title}' for label, title in sorted(self.cited.items()))
+            entries = "\n".join(
+                f'- <a id="{label}"></a>{title}'
+                for label, title in sorted(self.cited.items(), key=lambda item: item[1])
+            )
             text += f"\n\n\ue000references:\ue001\n\n## References\n\n{entries}\n"
         return text
 
@@ -277,6 +286,8 @@ def _is_boxed(el: Tag) -> bool:
     )
 
 
+_ARXIV = re.compile(r"(?<!/)\barXiv:(\d{4}\.\d{4,5})")
+_LINKED = r"[arXiv:\1](https://arxiv.org/abs/\1)"
 _AUTOMATIC = re.compile(r"proof-|check-|exercise-content|solution-content|id\d+$|chapters/")
 
 
@@ -288,11 +299,16 @@ def _anchor(el: Tag) -> str:
 def _titled(el: Tag, text: str) -> str:
     """A box's text after its title in bold, the number apart from the name: ``**Theorem 2.1** (Covariance operator)``."""
     title = el.find("p", class_="admonition-title")
-    words = "" if title is None else " ".join(title.get_text().split())
+    words = "" if title is None else _words_of(title)
     number = None if title is None else title.find(class_="caption-number")
     bold = " ".join(number.get_text().split()) if number else words
     rest = words.removeprefix(bold).strip()
     return f"**{bold}**{' ' + rest if rest else ''}\n\n{_without_title(el, text)}"
+
+
+def _words_of(el: Tag) -> str:
+    """The text of a title on one line, its formulas in dollars."""
+    return re.sub(r"\\\((.*?)\\\)", r"$\1$", " ".join(el.get_text().split()))
 
 
 def _without_title(el: Tag, text: str) -> str:
