@@ -47,7 +47,8 @@ def copy_notebooks(book: Book, folder: Path) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     copied = [Path(shutil.copy(path, folder / path.name)) for path in built]
     requirement = Repository.read(book.root).requirement.strip('"')
-    write_text(folder / "requirements.txt", f"{requirement}\nipywidgets>=8.1,<9\njupyterlab>=4.2,<5\n")
+    kernel = "ipykernel>=6.29,<7.3  # 7.4 prints a warning whenever a kernel starts"
+    write_text(folder / "requirements.txt", f"{requirement}\n{kernel}\nipywidgets>=8.1,<9\njupyterlab>=4.2,<5\n")
     return copied
 
 
