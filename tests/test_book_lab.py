@@ -17,7 +17,7 @@ from nbformat import NotebookNode
 
 from sslbook.book import lab
 from sslbook.book.chapters import Chapter, find_chapters, read_chapter
-from sslbook.book.layout import InputError, find_book
+from sslbook.book.layout import Book, InputError, find_book
 from sslbook.book.notebooks import INSTALL, made, origin, reader_notebook
 from sslbook.book.plain import Piece
 
@@ -173,33 +173,62 @@ def test_the_hook_writes_the_source_and_says_what_it_could_not(
 ) -> None:
     (tmp_path / "_toc.yml").write_text("format: jb-book\nroot: chapters/one\n")
     monkeypatch.setenv("SSLBOOK_ROOT", str(tmp_path))
-    folder = tmp_path / "_build/lab"
-    (folder / lab.WRITTEN).mkdir(parents=True)
-    for place in (folder, folder / lab.WRITTEN):
-        nbformat.write(written, place / "one.ipynb")
+    book = Book(tmp_path)
+    (book.html / "notebooks").mkdir(parents=True)
+    nbformat.write(written, book.html / "notebooks/one.ipynb")
+    (tmp_path / "_config.yml").write_text("title: One\n")
+    folder = lab.lay_out(book)
     manager = SimpleNamespace(log=logging.getLogger("lab"))
 
-    def save(edit: Callable[[NotebookNode], None]) -> None:
+    def save(edit: Callable[[NotebookNode], None], name: str = "one.ipynb", kind: str = "notebook") -> str:
         notebook = nbformat.read(folder / "one.ipynb", as_version=4)
         edit(notebook)
-        nbformat.write(notebook, folder / "one.ipynb")
-        lab.saved(model={"type": "notebook"}, os_path=str(folder / "one.ipynb"), contents_manager=manager)
+        nbformat.write(notebook, folder / name)
+        lab.saved(model={"type": kind}, os_path=str(folder / name), contents_manager=manager)
+        return chapter.path.read_text()
+
+    def say(old: str, new: str) -> Callable[[NotebookNode], None]:
+        def edit(notebook: NotebookNode) -> None:
+            cell = cell_with(notebook, old)
+            cell.source = cell.source.replace(old, new)
+
+        return edit
 
     before = chapter.path.stat().st_mtime_ns
     save(lambda notebook: None)
     assert chapter.path.stat().st_mtime_ns == before, "not written where nothing changed"
-    for old, new in (("x = 1", "x = 2"), ("x = 2", "x = 3")):  # twice: the second is an edit of the first
-        save(lambda notebook, old=old, new=new: setattr(cell_with(notebook, old), "source", new))  # type: ignore[misc]
-        assert chapter.path.read_text() == SOURCE.replace("x = 1", new)
+    assert save(say("x = 1", "x = 2")) == SOURCE.replace("x = 1", "x = 2")
+    added = SOURCE.replace("x = 1", "x = 2").replace(
+        "Between the cells.\n", "Between the cells.\n\n```{code-cell} ipython3\nnew = 1\n```\n"
+    )
+    assert save(lambda notebook: notebook.cells.insert(5, nbformat.v4.new_code_cell("new = 1"))) == added
+    assert save(lambda notebook: None) == added, "a new cell is new once"
+    assert save(say("The end.", "The very end.")) == added.replace("The end.", "The very end."), (
+        "what comes behind it keeps its place"
+    )
+    assert save(say("The very end.", "The end.")) == added
     with pytest.raises(InputError, match=r"chapters/one\.md was not changed where the notebook says: at “1”"):
-        save(
-            lambda notebook: setattr(
-                cell_with(notebook, "10⁻¹⁵"), "source", notebook.cells[0].source.replace("1.2", "2.2")
-            )
-        )
-    save(lambda notebook: None)  # said once
-    lab.saved(model={"type": "file"}, os_path=str(folder / "one.ipynb"), contents_manager=manager)
-    lab.saved(model={"type": "notebook"}, os_path=str(folder / "mine.ipynb"), contents_manager=manager)
+        save(say("1.2", "2.2"))
+    assert save(lambda notebook: None) == added, "said once"
+    save(lambda notebook: None, kind="file")
+    save(say("x = 2", "x = 7"), name="mine.ipynb")  # a copy of the reader's own
+    assert chapter.path.read_text() == added
+    chapter.path.write_text(added.replace("The end.", "Changed in an editor."))
+    with pytest.raises(InputError, match="was changed elsewhere since the notebook was written, and stays as it is"):
+        save(say("x = 2", "x = 3"))
+    assert "Changed in an editor." in chapter.path.read_text()
+
+
+def test_cells_that_were_moved_or_changed_their_kind_are_refused(chapter: Chapter, written: NotebookNode) -> None:
+    def swap(notebook: NotebookNode) -> None:
+        notebook.cells[0], notebook.cells[-1] = notebook.cells[-1], notebook.cells[0]
+
+    assert after(chapter, written, swap) == (SOURCE, ["cells were moved; move them there"])
+
+    def turn(notebook: NotebookNode) -> None:
+        cell_with(notebook, "x = 1").cell_type = "raw"
+
+    assert after(chapter, written, turn) == (SOURCE, ["“x = 1” became a cell of another kind"])
 
 
 # --- the real chapters -----------------------------------------------------------------------------------------------

@@ -177,9 +177,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(BOOK.html / "notebooks", root / "_build/html/notebooks")
     for name in ("_config.yml", "_toc.yml"):
         shutil.copy(BOOK.root / name, root)
-    book = type(BOOK)(root)
-    for folder in (root / "_build/lab", root / "_build/lab" / lab.WRITTEN):
-        lab.copy_notebooks(book, folder)
+    lab.lay_out(type(BOOK)(root))
     return root
 
 

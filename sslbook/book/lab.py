@@ -8,12 +8,14 @@ the hook says which words these were, and leaves the source of that cell as it i
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any
@@ -22,7 +24,7 @@ import jupytext
 import nbformat
 from nbformat import NotebookNode
 
-from sslbook.book.chapters import Chapter, read_chapter
+from sslbook.book.chapters import Chapter
 from sslbook.book.files import write_text
 from sslbook.book.layout import Book, InputError, find_book
 from sslbook.book.notebooks import made, origin
@@ -30,7 +32,7 @@ from sslbook.book.repository import Repository
 from sslbook.book.sphinx_ext import NOTEBOOKS
 
 WRITTEN = ".written"
-"""The folder beside the notebooks that keeps them as they were written."""
+"""The folder beside the notebooks that keeps them, and their chapters' sources, as they were when the notebooks were written."""
 
 _HEADER = re.compile(r"\A---\n.*?\n---\n", re.DOTALL)
 _TOKEN = re.compile(r"\s+|\w+|[^\w\s]")
@@ -52,11 +54,35 @@ def copy_notebooks(book: Book, folder: Path) -> list[Path]:
     return copied
 
 
-def start(book: Book, arguments: Sequence[str]) -> int:
-    """Open JupyterLab on fresh copies of the notebooks, in `_build/lab`; returns its exit status when it is closed."""
+def lay_out(book: Book) -> Path:
+    """Put fresh copies of the notebooks into `_build/lab`, and what `saved` compares them with; returns that folder."""
     folder = book.built / "lab"
     copy_notebooks(book, folder)
-    copy_notebooks(book, folder / WRITTEN)
+    for path in copy_notebooks(book, folder / WRITTEN):
+        source = (book.chapters / f"{path.stem}.md").read_text(encoding="utf-8")
+        _Kept(source, source, []).write(path)
+    return folder
+
+
+@dataclass
+class _Kept:
+    """A chapter's ``source`` when its notebook was written, what the last save made of it, and the edits refused so far."""
+
+    source: str
+    last: str
+    refused: list[str]
+
+    @classmethod
+    def read(cls, written: Path) -> _Kept:
+        return cls(**json.loads(written.with_suffix(".json").read_text(encoding="utf-8")))
+
+    def write(self, written: Path) -> None:
+        write_text(written.with_suffix(".json"), json.dumps(asdict(self), ensure_ascii=False))
+
+
+def start(book: Book, arguments: Sequence[str]) -> int:
+    """Open JupyterLab on fresh copies of the notebooks, in `_build/lab`; returns its exit status when it is closed."""
+    folder = lay_out(book)
     options = ["--allow-root"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []
     environment = {**os.environ, "SSLBOOK_ROOT": str(book.root)}
     return subprocess.run([*command(folder), *options, *arguments], env=environment, check=False).returncode
@@ -71,33 +97,44 @@ def command(folder: Path) -> list[str]:
 def saved(model: dict[str, Any], os_path: str, contents_manager: Any, **_: Any) -> None:
     """Jupyter's hook after a file is saved: carry what was edited in a chapter's notebook into the chapter's source.
 
-    Raises InputError, which JupyterLab shows, naming what could not be carried over.
+    Whatever was saved before, the edits are those since the notebook was written, and go into the source as it was then.
+    Raises InputError, which JupyterLab shows, if the source was changed elsewhere in the meantime, and once for each edit that
+    can't be carried over.
     """
     path = Path(os_path)
     written = path.parent / WRITTEN / path.name
     if model.get("type") != "notebook" or not written.exists():
         return
     book = find_book(Path(os.environ["SSLBOOK_ROOT"]))
-    chapter = read_chapter(book.chapters / f"{path.stem}.md")
+    file = book.chapters / f"{path.stem}.md"
+    kept, shown = _Kept.read(written), book.shown(file)
     before, after = (nbformat.read(p, as_version=4) for p in (written, path))
-    text, refused = carried(chapter, before, after)
-    if text != chapter.text:
-        write_text(chapter.path, text)
-        contents_manager.log.info("%s: changed by what was edited in the notebook", book.shown(chapter.path))
-    shutil.copy(path, written)  # what is carried is carried once, and what is refused is said once
-    if refused:
-        raise InputError(f"{book.shown(chapter.path)} was not changed where the notebook says: {'; '.join(refused)}")
+    text, refused = carried(Chapter(path.stem, file, kept.source, runs=True), before, after)
+    if text != kept.last:
+        if file.read_text(encoding="utf-8") != kept.last:
+            raise InputError(
+                f"{shown} was changed elsewhere since the notebook was written, and stays as it is; run: make lab"
+            )
+        write_text(file, text)
+        contents_manager.log.info("%s: changed by what was edited in the notebook", shown)
+    new = [problem for problem in refused if problem not in kept.refused]
+    _Kept(kept.source, text, refused).write(written)
+    if new:
+        raise InputError(f"{shown} was not changed where the notebook says: {'; '.join(new)}")
 
 
 def carried(chapter: Chapter, before: NotebookNode, after: NotebookNode) -> tuple[str, list[str]]:
     """The text of ``chapter`` after the edits that lead from ``before`` to ``after``, and the edits that it can't take.
 
-    Cells keep their places, those that are gone go, and new ones stand behind the one that they follow. Without an edit the
-    text comes back as it was, byte for byte.
+    ``before`` is the notebook that was written from that text. Cells that are gone go, and new ones stand behind the one that
+    they follow; cells that were moved or became of another kind are refused. Without an edit the text comes back as it was,
+    byte for byte.
     """
     source = chapter.notebook()
     old, new = _by_place(before), _by_place(after)
-    refused: list[str] = []
+    refused = _refused_of_made(before, after)
+    if [place for place in old if place in new] != [place for place in new if place in old]:
+        refused.append("cells were moved; move them there")
     changed = False
     cells: list[NotebookNode] = []
     added = _added(after)
@@ -105,7 +142,11 @@ def carried(chapter: Chapter, before: NotebookNode, after: NotebookNode) -> tupl
         if place in old and place not in new:
             changed = True
         else:
-            if place in old and (ours := [c.source for c in new[place]]) != (theirs := [c.source for c in old[place]]):
+            if any(ours.cell_type != cell.cell_type for ours in new.get(place, ())):
+                refused.append(f"“{_few(cell.source)}” became a cell of another kind")
+            elif place in old and (ours := [c.source for c in new[place]]) != (
+                theirs := [c.source for c in old[place]]
+            ):
                 merged, problem = (
                     ("\n\n".join(ours), "")
                     if cell.cell_type == "code"
@@ -119,12 +160,10 @@ def carried(chapter: Chapter, before: NotebookNode, after: NotebookNode) -> tupl
             changed = True
             cells.append(extra)
     if not changed:
-        return chapter.text, refused + _refused_of_made(before, after)
+        return chapter.text, refused
     source.cells = [*added.get(-1, []), *cells]
     text = _HEADER.sub("", jupytext.writes(source, fmt="md:myst"))  # Jupytext adds its version to the header
-    return "".join(match[0] for match in _HEADER.finditer(chapter.text)) + text, refused + _refused_of_made(
-        before, after
-    )
+    return "".join(match[0] for match in _HEADER.finditer(chapter.text)) + text, refused
 
 
 def _by_place(notebook: NotebookNode) -> dict[int, list[NotebookNode]]:
