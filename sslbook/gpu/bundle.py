@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import os
 import platform
@@ -180,11 +181,12 @@ def _unpack_images(pieces: Path, folder: Path) -> str | None:
         raise InputError(f"--from: pieces of two archives are in {pieces}; remove the older ones")
     if not there or len(there) < max(counts):
         return f"No images: {len(there)} of {max(counts, default='the')} pieces of {IMAGES} are here"
-    whole = io.BytesIO(b"".join(piece.read_bytes() for piece in there))
+    whole = b"".join(piece.read_bytes() for piece in there)
     fresh = folder.with_name(f"{folder.name}.part")
     shutil.rmtree(fresh, ignore_errors=True)
     try:
-        with tarfile.open(fileobj=whole, mode="r:gz") as archive:
+        # whole, so that its checksum is compared: tarfile stops at the last file, and random damage can look like one
+        with tarfile.open(fileobj=io.BytesIO(gzip.decompress(whole))) as archive:
             archive.extractall(fresh, filter="data")
     except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
         raise InputError(
