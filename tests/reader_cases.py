@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import runpy
 import shutil
 import subprocess
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import nbformat
 import papermill
+import pytest
 
 from sslbook.book import kernel, lab
 from sslbook.book.layout import Book
@@ -45,15 +45,11 @@ def run_first_cell(path: Path, python: Path, folder: Path) -> str:
     notebook = nbformat.read(path, as_version=4)
     notebook.cells = [next(cell for cell in notebook.cells if cell.cell_type == "code")]
     nbformat.write(notebook, folder / "first.ipynb")
-    offline = {
-        "PIP_NO_INDEX": "1",
-        "PIP_FIND_LINKS": str(folder),
-        "JUPYTER_PATH": str(kernel_of(python, folder / "jupyter")),
-    }
-    before = {name: os.environ.get(name) for name in (*offline, "PYTHONPATH")}
-    os.environ.update(offline)
-    os.environ.pop("PYTHONPATH", None)
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PIP_NO_INDEX", "1")
+        patch.setenv("PIP_FIND_LINKS", str(folder))
+        patch.setenv("JUPYTER_PATH", str(kernel_of(python, folder / "jupyter")))
+        patch.delenv("PYTHONPATH", raising=False)
         done = papermill.execute_notebook(
             str(folder / "first.ipynb"),
             str(folder / "first-done.ipynb"),
@@ -61,11 +57,6 @@ def run_first_cell(path: Path, python: Path, folder: Path) -> str:
             start_timeout=kernel.START_SECONDS,
             cwd=str(folder),
         )
-    finally:
-        for name, value in before.items():
-            os.environ.pop(name, None)
-            if value is not None:
-                os.environ[name] = value
     return "".join(output.get("text", "") for output in done.cells[0].outputs)
 
 

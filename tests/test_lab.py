@@ -10,7 +10,6 @@ import itertools
 import os
 import re
 import shutil
-import socket
 import subprocess
 import time
 import urllib.request
@@ -19,9 +18,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import browser_cases
 import nbformat
 import pytest
 from bs4 import BeautifulSoup
+from distributed_cases import free_port
 from reader_cases import kernel_of
 
 from sslbook.book import lab
@@ -30,18 +31,11 @@ from sslbook.book.layout import find_book
 
 BOOK = find_book(Path(__file__).resolve().parents[1])
 CHAPTERS = [chapter.name for chapter in find_chapters(BOOK) if chapter.runs]
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-DRIVER = shutil.which("chromedriver")
 PATIENCE = 600.0 if os.environ.get("SSLBOOK_LAB") == "all" else 240.0
 """The longest wait for anything, in seconds, on a machine with much else to do."""
 
 pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.slow,
-    pytest.mark.skipif(
-        not (CHROMIUM and DRIVER),
-        reason="no Chromium here; on Debian and Ubuntu: apt-get install chromium chromium-driver",
-    ),
+    *browser_cases.MARKS,
     pytest.mark.skipif(not list((BOOK.html / "notebooks").glob("*.ipynb")), reason="the book is not built: make book"),
     pytest.mark.xdist_group("lab"),
 ]
@@ -92,22 +86,7 @@ class Lab:
     """A JupyterLab in a headless Chromium."""
 
     def __init__(self, url: str) -> None:
-        from selenium import webdriver
-        from selenium.webdriver.chrome.options import Options
-        from selenium.webdriver.chrome.service import Service
-
-        options = Options()
-        options.binary_location = str(CHROMIUM)
-        for flag in (
-            "headless=new",
-            "no-sandbox",
-            "disable-gpu",
-            "no-proxy-server",
-            "no-first-run",
-            "window-size=1400,1200",
-        ):
-            options.add_argument(f"--{flag}")
-        self.driver = webdriver.Chrome(options=options, service=Service(DRIVER))
+        self.driver = browser_cases.headless("window-size=1400,1200")
         self.driver.set_script_timeout(PATIENCE)
         self.driver.get(f"{url}/lab?reset")
         self.wait(lambda: self.js("return Boolean(window.jupyterapp && window.jupyterapp.shell)"))
@@ -187,9 +166,7 @@ def page(root: Path, reader: Path) -> Iterator[Lab]:
     settings = root / "settings/@jupyterlab/notebook-extension/tracker.jupyterlab-settings"
     settings.parent.mkdir(parents=True)
     settings.write_text('{"windowingMode": "none"}')
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     command = [*lab.command(root / "_build/lab"), "--no-browser", f"--port={port}", "--ServerApp.port_retries=0"]
     command += ["--IdentityProvider.token=", "--LabApp.expose_app_in_browser=True", "--allow-root"]
     environment = {
@@ -229,8 +206,8 @@ def pasted_numbers(name: str) -> Counter[str]:
 @pytest.mark.parametrize("name", CHAPTERS)
 def test_a_notebook_reads_as_the_page(page: Lab, root: Path, name: str) -> None:
     with page.opened(name):
-        texts = [re.sub(r"[ \n]+", " ", text) for text in page.js(TEXTS)]
-        assert [found for text in page.js(TEXTS) for found in MYST.findall(text)] == []
+        texts = page.js(TEXTS)
+        assert [found for text in texts for found in MYST.findall(text)] == []
         formulas, wrong = page.js(FORMULAS)
         notebook = nbformat.read(root / f"_build/lab/{name}.ipynb", as_version=4)
         markdown = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
@@ -238,7 +215,7 @@ def test_a_notebook_reads_as_the_page(page: Lab, root: Path, name: str) -> None:
         assert formulas == len(re.findall(r"\$\$.+?\$\$|\$[^$]+\$", written, re.DOTALL))
         assert wrong == 0
         assert page.js(IMAGES) == []
-        whole = " ".join(texts)
+        whole = re.sub(r"[ \n]+", " ", " ".join(texts))
         for number, count in pasted_numbers(name).items():
             assert whole.count(re.sub(r"[ \n]+", " ", number)) >= count, number
         pairs = itertools.pairwise(notebook.cells)

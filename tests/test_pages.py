@@ -10,7 +10,6 @@ import functools
 import http.server
 import json
 import os
-import shutil
 import subprocess
 import sys
 import threading
@@ -20,22 +19,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+import browser_cases
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 AXE = ROOT / "tests/vendor/axe.min.js"
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-DRIVER = shutil.which("chromedriver")
 Seen = TypeVar("Seen")
 
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.slow,
-    pytest.mark.skipif(
-        not (CHROMIUM and DRIVER),
-        reason="no Chromium here; on Debian and Ubuntu: apt-get install chromium chromium-driver",
-    ),
-]
+pytestmark = browser_cases.MARKS
 
 PATIENCE = 110
 """The longest that a page may take for anything, in seconds, on a machine with much else to do; selenium itself waits for 120."""
@@ -133,17 +124,9 @@ class Browser:
     """A headless Chromium that remembers what a page asked for and complained about."""
 
     def __init__(self) -> None:
-        from selenium import webdriver
-        from selenium.webdriver.chrome.options import Options
-        from selenium.webdriver.chrome.service import Service
-
-        options = Options()
-        options.binary_location = str(CHROMIUM)
-        flags = "headless=new no-sandbox disable-gpu no-proxy-server no-first-run disable-background-networking disable-sync"
-        for flag in f"{flags} disable-component-update disable-quic hide-scrollbars window-size=1300,1000".split():
-            options.add_argument(f"--{flag}")
-        options.set_capability("goog:loggingPrefs", {"performance": "ALL", "browser": "ALL"})
-        self.driver = webdriver.Chrome(options=options, service=Service(DRIVER))
+        flags = "disable-background-networking disable-sync disable-component-update disable-quic hide-scrollbars"
+        logging = {"performance": "ALL", "browser": "ALL"}
+        self.driver = browser_cases.headless(*flags.split(), "window-size=1300,1000", logging=logging)
         self.driver.set_page_load_timeout(PATIENCE)
         self.driver.set_script_timeout(PATIENCE)
         self.cdp("Network.enable")

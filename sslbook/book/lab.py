@@ -14,9 +14,11 @@ import re
 import shutil
 import subprocess
 import sys
+import textwrap
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from difflib import SequenceMatcher
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +37,7 @@ WRITTEN = ".written"
 """The folder beside the notebooks that keeps them, and their chapters' sources, as they were when the notebooks were written."""
 
 _HEADER = re.compile(r"\A---\n.*?\n---\n", re.DOTALL)
+_short = partial(textwrap.shorten, width=62, placeholder=" …")
 _TOKEN = re.compile(r"\s+|\w+|[^\w\s]")
 
 
@@ -143,7 +146,7 @@ def carried(chapter: Chapter, before: NotebookNode, after: NotebookNode) -> tupl
             changed = True
         else:
             if any(ours.cell_type != cell.cell_type for ours in new.get(place, ())):
-                refused.append(f"“{_few(cell.source)}” became a cell of another kind")
+                refused.append(f"“{_short(cell.source)}” became a cell of another kind")
             elif place in old and (ours := [c.source for c in new[place]]) != (
                 theirs := [c.source for c in old[place]]
             ):
@@ -192,7 +195,7 @@ def _refused_of_made(before: NotebookNode, after: NotebookNode) -> list[str]:
     """Edits of what the build made: captions and references, whose words stand elsewhere."""
     old = {cell.id: cell.source for cell in before.cells if made(cell)}
     return [
-        f"“{_few(cell.source)}” is not text of its own there"
+        f"“{_short(cell.source)}” is not text of its own there"
         for cell in after.cells
         if made(cell) and old.get(cell.id, cell.source) != cell.source
     ]
@@ -223,14 +226,8 @@ def _merged(before: str, after: str, source: str) -> tuple[str, str]:
             last, known = first - 1, first >= 0
         if not known:
             lost = "".join(old[i:j]).strip() or "".join(new[k:m]).strip()
-            return source, f"at “{_few(lost)}” the source has a role or a directive; edit it there"
+            return source, f"at “{_short(lost)}” the source has a role or a directive; edit it there"
         edits.append((first, last + 1, new[k:m]))
     for first, end, put in reversed(edits):
         words[first:end] = put
     return "".join(words), ""
-
-
-def _few(text: str, length: int = 60) -> str:
-    """The beginning of a text, on one line."""
-    line = " ".join(text.split())
-    return line if len(line) <= length else line[:length].rsplit(" ", 1)[0] + " …"

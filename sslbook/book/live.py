@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from typing import Any
 
 from sslbook.book import claims
@@ -21,13 +22,14 @@ def this_run(*text: str) -> None:
     for spec in text:
         if "=" not in spec or ":" not in spec.partition("=")[0]:
             raise ValueError(f"text: got {spec!r}; name:format=value is needed")
-    shown = [line(text)]
-    handle = _display(shown[0])
+    shown = line(text)
+    handle = _display(shown)
 
     def refresh() -> None:
+        nonlocal shown
         now = line(text)
-        if handle is not None and now != shown[0]:
-            shown[0] = now
+        if handle is not None and now != shown:
+            shown = now
             handle.update({"text/markdown": now, "text/plain": _plain(now)}, raw=True)
 
     claims._session.watchers[text] = refresh
@@ -43,10 +45,7 @@ def line(text: tuple[str, ...]) -> str:
         name, _, form = told.partition(":")
         if name not in found:
             continue
-        here, there = (
-            printed(found[name].value, form),
-            printed(float(book) if "." in book or "e" in book else int(book), form),
-        )
+        here, there = printed(found[name].value, form), printed(ast.literal_eval(book), form)
         same += here == there
         if here != there:
             news.append(_news(here, there, found[name], float(book)))
@@ -75,9 +74,7 @@ def _news(here: str, there: str, number: Number, book: float) -> str:
 def within(number: Number, book: float) -> bool:
     """Whether ``number`` agrees with the book's value as the regression has it: within its tolerance, or within its bounds."""
     test = number.criterion
-    if test.asserts and test.expect is None:
-        return test.passes(number.value)
-    return Criterion(book, number.rtol, number.atol).passes(number.value)
+    return (Criterion(book, number.rtol, number.atol) if test.holds_value else test).passes(number.value)
 
 
 def _plain(markdown: str) -> str:

@@ -12,14 +12,11 @@ import html
 import json
 import re
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
-import nbformat
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from sslbook.book.chapters import tags
-from sslbook.book.files import atomic
 from sslbook.book.htmlcheck import glue, pasted
 from sslbook.book.plain import Piece
 from sslbook.book.typeset import printed
@@ -149,13 +146,6 @@ class _Writer:
             if printed(self.glued[name], form) != shown:
                 raise ValueError(f"{own}: the page shows {shown} where {name} is {printed(self.glued[name], form)}")
             yield f"{name}:{form}={self.glued[name]!r}"
-
-
-def write_notebook(notebook: NotebookNode, target: Path) -> Path:
-    """Write ``notebook`` to the file ``target``, whole or not at all; the same notebook always gives the same bytes."""
-    with atomic(target) as path:
-        nbformat.write(notebook, path)
-    return target
 
 
 def origin(cell: NotebookNode) -> int | None:

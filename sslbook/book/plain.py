@@ -256,14 +256,12 @@ class _Plain(MarkdownConverter):
             key = " ".join(re.sub(r"[][]", "", whole).split())
             self.cited[label] = f"**{key}.** {_ARXIV.sub(_LINKED, str(el['title']))}"
             return f"[{text}](#{label})"
-        target = (
-            None if el.find_parent(class_="label") is not None else self.links(href)
-        )  # labels lead back to where one was
-        if target:
+        if el.find_parent(class_="label") is not None:
+            return text  # a label leads back to where one was
+        if target := self.links(href):
             return f"[{text}]({target})"
         page = href.partition("#")[0].removesuffix(".html")
-        named = not page or page in text.lower() or el.find_parent(class_="label") is not None
-        return text if named else f"{page}: “{text}”"
+        return text if not page or page in text.lower() else f"{page}: “{text}”"
 
     def convert_caption(self, el: Tag, text: str, parent_tags: set[str]) -> str:
         return f"{text.strip()}\n\n"

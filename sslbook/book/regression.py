@@ -89,7 +89,7 @@ def _difference(number: Number, entry: Mapping[str, Any]) -> str:
         return f"expect is {number.expect!r}; expected {test.expect!r}"
     if number.expect is not None and test.expect is not None and not _near(number.expect, test.expect, tolerance):
         return f"its theory value moved: expect is {number.expect!r}; expected {test.expect!r}"
-    if not test.asserts or test.expect is not None:
+    if test.holds_value:
         if (problem := _moved(number.value, float(entry["value"]), tolerance)) is not None:
             return problem
     elif not test.passes(number.value):
@@ -129,7 +129,7 @@ def read_expected(path: Path) -> dict[str, dict[str, Any]]:
 def entry(number: Number) -> dict[str, Any]:
     """What the expected file says of a number; bounds stand without the value, which they make free."""
     held: dict[str, Any] = {"id": number.id}
-    if number.expect is not None or not number.criterion.asserts:
+    if number.criterion.holds_value:
         held["value"] = number.value
     return held | {part: getattr(number, part) for part in _TEST if getattr(number, part) is not None}
 

@@ -8,6 +8,7 @@ chapter as `.ipynb` and `.md` (`render` writes those files beside the pages).
 
 from __future__ import annotations
 
+import functools
 import itertools
 import posixpath
 import re
@@ -23,7 +24,8 @@ from sphinx.config import Config
 
 import sslbook
 from sslbook.book import bibliography, plain
-from sslbook.book.notebooks import reader_notebook, write_notebook
+from sslbook.book.execute import write
+from sslbook.book.notebooks import reader_notebook
 from sslbook.book.opening import open_with_picture
 from sslbook.book.repository import Repository
 from sslbook.book.typeset import typeset
@@ -139,6 +141,11 @@ def _mark(app: Sphinx, doctree: nodes.document, pagename: str) -> None:
         plain.mark_cells(doctree)
 
 
+@functools.cache
+def _repository(app: Sphinx) -> Repository:
+    return Repository.read(Path(app.srcdir))
+
+
 def _is_notebook(app: Sphinx, pagename: str) -> bool:
     return (Path(app.srcdir) / f"{pagename}.ipynb").exists()
 
@@ -149,20 +156,20 @@ def _write_notebooks(app: Sphinx, error: Exception | None) -> None:
         return
     bodies = getattr(app, _BODIES, {})
     names = [posixpath.basename(page) for page in bodies]
-    repository = Repository.read(Path(app.srcdir))
+    repository = _repository(app)
     for page, body in bodies.items():
         name = posixpath.basename(page)
         executed = nbformat.read(Path(app.srcdir) / f"{page}.ipynb", as_version=4)
         pieces = plain.pieces(body, plain.Links(names, repository.site))
         notebook = reader_notebook(name, executed, pieces, repository.requirement)
-        write_notebook(notebook, Path(app.outdir) / NOTEBOOKS / f"{name}.ipynb")
+        write(notebook, Path(app.outdir) / NOTEBOOKS / f"{name}.ipynb")
 
 
 def _page(app: Sphinx, pagename: str, template: str, context: dict[str, Any], doctree: nodes.document | None) -> None:
     """Give the page its downloads and put its HTML right."""
     is_notebook = _is_notebook(app, pagename)
     context["downloads"] = _downloads(pagename, context, is_notebook=is_notebook)
-    context["launches"] = Repository.read(Path(app.srcdir)).launches(pagename) if is_notebook else []
+    context["launches"] = _repository(app).launches(pagename) if is_notebook else []
     if "body" in context:
         if is_notebook:
             app.__dict__.setdefault(_BODIES, {})[pagename] = context["body"]

@@ -38,6 +38,11 @@ class Criterion:
         """Whether there is anything to test: a bare tolerance (as `measure` has) asserts nothing."""
         return not (self.expect is None and self.below is None and self.above is None)
 
+    @property
+    def holds_value(self) -> bool:
+        """Whether a run is held to the value that another had; within bounds alone the value is free (rounding noise)."""
+        return self.expect is not None or not self.asserts
+
     def allowed(self) -> float:
         """The largest distance from ``expect`` that passes."""
         return (self.atol or 0.0) + (self.rtol or 0.0) * abs(self.expect or 0.0)
