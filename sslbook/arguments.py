@@ -1,8 +1,14 @@
-"""What several command lines ask of an argument, and how they count."""
+"""What is asked of an argument, and how one that can't be used is answered."""
 
 from __future__ import annotations
 
 import argparse
+import difflib
+from collections.abc import Iterable
+
+
+class InputError(ValueError):
+    """What the caller gave can't be used; the message says what was given and what is allowed (CLI: exit status 2)."""
 
 
 def positive(text: str) -> int:
@@ -35,3 +41,12 @@ def counted(number: int, what: str) -> str:
     """``1 trial``, ``2 trials``, ``3 batches``."""
     plural = what + ("es" if what.endswith(("s", "ch")) else "s")
     return f"{number} {what if number == 1 else plural}"
+
+
+def unknown(what: str, given: str, allowed: Iterable[str]) -> InputError:
+    """The error for a name that doesn't exist, with the nearest that do (all of them if none is near)."""
+    names = sorted(allowed)
+    near = difflib.get_close_matches(given, names, n=3, cutoff=0.5)
+    if near:
+        return InputError(f"{what}: got {given!r}; did you mean {', '.join(near)}?")
+    return InputError(f"{what}: got {given!r}; there are {', '.join(names) or 'none'}")

@@ -18,22 +18,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import sslbook
-from sslbook.arguments import counted, positive, seed
-from sslbook.book.layout import DEVICES, SCALES, Book, InputError, find_book, unknown
+from sslbook.arguments import InputError, counted, positive, seed, unknown
+from sslbook.book.layout import DEVICES, SCALES, Book, find_book
 
 if TYPE_CHECKING:
     from sslbook.book.chapters import Chapter
     from sslbook.book.execute import Outcome, Setting
 
 TABLES: dict[str, str] = {
-    **dict.fromkeys(("A-Tab4", "A-Tab6", "B-Tab2"), "sslbook.hltm.show:main"),
-    **dict.fromkeys((f"B-Tab{n}" for n in (3, 4, 5, 7, 8, 9, 10)), "sslbook.byol.show:main"),
-    **dict.fromkeys(("A-Tab2", "A-Tab3"), "sslbook.training.show:table"),
+    **dict.fromkeys(("A-Tab4", "A-Tab6", "B-Tab2"), "sslbook.chapters.hltm.show:main"),
+    **dict.fromkeys((f"B-Tab{n}" for n in (3, 4, 5, 7, 8, 9, 10)), "sslbook.chapters.byol.show:main"),
+    **dict.fromkeys(("A-Tab2", "A-Tab3"), "sslbook.chapters.training.show:table"),
     **dict.fromkeys(
         (f"B-Tab{n}-{data}" for data in ("stl10", "cifar10") for n in (3, 4, 5, 7, 8, 9, 10)),
-        "sslbook.training.show:table",
+        "sslbook.chapters.training.show:table",
     ),
-    **dict.fromkeys(("C-Tab1", "C-Fig4", "C-Fig5", "C-Fig9", "C-Fig10", "C-Fig11"), "sslbook.modulation.show:main"),
+    **dict.fromkeys(
+        ("C-Tab1", "C-Fig4", "C-Fig5", "C-Fig9", "C-Fig10", "C-Fig11"), "sslbook.chapters.modulation.show:main"
+    ),
 }
 """What reruns each printed table: ``module:function``, called with the name, the rest of the line and a reader of records."""
 
@@ -156,7 +158,7 @@ def open_lab(options: argparse.Namespace) -> int:
 
 def record(options: argparse.Namespace) -> int:
     """``sslbook record``: make a recorded run again, with the function that made it, and write it with its provenance."""
-    from sslbook.book.records import RECORDERS, save_record
+    from sslbook.records import RECORDERS, save_record
 
     if options.name not in RECORDERS:
         raise unknown("recorded run", options.name, RECORDERS)
@@ -175,14 +177,14 @@ def record(options: argparse.Namespace) -> int:
 
 def table(options: argparse.Namespace) -> int:
     """``sslbook table``: rerun one printed table with the rest of the command line, beside the paper's numbers."""
-    from sslbook.book.records import recorded, save_record
+    from sslbook.records import recorded, save_record
 
     if options.name not in TABLES:
         raise unknown("printed table", options.name, TABLES)
     module, _, function = TABLES[options.name].partition(":")
     _wait_passively()
     saving = (
-        {"save": save_record} if module == "sslbook.training.show" else {}
+        {"save": save_record} if module == "sslbook.chapters.training.show" else {}
     )  # the others have recorders of their own
     show = getattr(importlib.import_module(module), function)
     return int(show(options.name, options.arguments, recorded, **saving))
@@ -191,14 +193,14 @@ def table(options: argparse.Namespace) -> int:
 def train(options: argparse.Namespace) -> int:
     """``sslbook train``: run a preset with the rest of the command line."""
     _wait_passively()
-    from sslbook.training import show
+    from sslbook.chapters.training import show
 
     return show.main(options.arguments)
 
 
 def gpu(options: argparse.Namespace) -> int:
     """``sslbook gpu``: work through what the book wants of a GPU, with the rest of the command line."""
-    from sslbook.gpu import show
+    from sslbook.bench.gpu import show
 
     return show.main(options.arguments)
 
@@ -209,7 +211,7 @@ def bench(options: argparse.Namespace) -> int:
     import sslbook.bench
 
     modules = pkgutil.iter_modules(sslbook.bench.__path__)
-    names = [module.name for module in modules if not module.name.startswith("_")]
+    names = [module.name for module in modules if not (module.ispkg or module.name.startswith("_"))]
     if options.name not in names:
         raise unknown("benchmark", options.name, names)
     return int(importlib.import_module(f"sslbook.bench.{options.name}").main(options.arguments) or 0)

@@ -15,9 +15,10 @@ import nbformat
 import pytest
 from nbformat import NotebookNode
 
+from sslbook.arguments import InputError
 from sslbook.book import lab
 from sslbook.book.chapters import Chapter, find_chapters, read_chapter
-from sslbook.book.layout import Book, InputError, find_book
+from sslbook.book.layout import Book, find_book
 from sslbook.book.notebooks import INSTALL, made, origin, reader_notebook
 from sslbook.book.plain import Piece
 

@@ -9,8 +9,8 @@ import torch
 from gap_cases import assert_gaps
 from torch import nn
 
-from sslbook.byol import contrast, terms, theorem8, towers
-from sslbook.byol.towers import BACKWARD, BOTH, FORWARD, Pair
+from sslbook.chapters.byol import contrast, terms, theorem8, towers
+from sslbook.chapters.byol.towers import BACKWARD, BOTH, FORWARD, Pair
 from sslbook.connection import connection, relative_gap
 from sslbook.normalization import BatchNorm
 

@@ -14,11 +14,11 @@ from scipy import ndimage
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from sslbook.byol import ablation, siamese
-from sslbook.byol.ablation import MEASURES, Cell, Protocol, Split
-from sslbook.byol.probe import likeness, linear_probe
-from sslbook.byol.siamese import NONE, Norm, Shape
-from sslbook.byol.views import NUMBERS, Augmentation, augment
+from sslbook.chapters.byol import ablation, siamese
+from sslbook.chapters.byol.ablation import MEASURES, Cell, Protocol, Split
+from sslbook.chapters.byol.probe import likeness, linear_probe
+from sslbook.chapters.byol.siamese import NONE, Norm, Shape
+from sslbook.chapters.byol.views import NUMBERS, Augmentation, augment
 from sslbook.images import Images
 
 SMALL = Protocol(shape=Shape(channels=(3, 5), width=7, output=4), epochs=2, batch=16)

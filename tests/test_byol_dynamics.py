@@ -7,7 +7,7 @@ import pytest
 import torch
 from gap_cases import assert_gaps
 
-from sslbook.byol import collapse, ema, halves
+from sslbook.chapters.byol import collapse, ema, halves
 
 # -- Eq. 11 ----------------------------------------------------------------------------------------------------------------
 

@@ -7,8 +7,8 @@ import torch
 from gap_cases import assert_gaps
 
 from sslbook.book.exercises import check
-from sslbook.byol import predictor, towers
-from sslbook.byol.terms import inter_matrix, intra_matrix
+from sslbook.chapters.byol import predictor, towers
+from sslbook.chapters.byol.terms import inter_matrix, intra_matrix
 
 
 @pytest.mark.parametrize("seed", [0, 3])

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from sslbook.byol import ablation, recorded, show, tables
-from sslbook.byol.ablation import Cell, Protocol, Split
-from sslbook.byol.siamese import NONE, Norm, Shape
+from sslbook.chapters.byol import ablation, recorded, show, tables
+from sslbook.chapters.byol.ablation import Cell, Protocol, Split
+from sslbook.chapters.byol.siamese import NONE, Norm, Shape
 from sslbook.images import Images
 
 SMALL = Protocol(shape=Shape(channels=(3, 5), width=7, output=4), epochs=1, batch=16)

@@ -284,7 +284,7 @@ def test_interrupting_gives_status_130(book: Book, monkeypatch: pytest.MonkeyPat
 def test_record_runs_the_named_function_and_writes_its_numbers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from sslbook.book import records
+    from sslbook import records
 
     (tmp_path / "tiny_experiment.py").write_text("def values(seeds):\n    return {'sum': sum(seeds)}\n")
     monkeypatch.syspath_prepend(str(tmp_path))

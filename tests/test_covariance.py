@@ -11,9 +11,8 @@ from gap_cases import assert_gaps
 from torch import Tensor
 
 from sslbook import losses
-from sslbook.connection import relative_gap, unvec, vec
-from sslbook.covariance import covariance_operator, identities, kernel, population, several
-from sslbook.covariance.population import (
+from sslbook.chapters.covariance import identities, kernel, population, several
+from sslbook.chapters.covariance.population import (
     all_tuples,
     exact_loss,
     expected_gradient,
@@ -22,7 +21,9 @@ from sslbook.covariance.population import (
     simple_loss,
     triplet_loss,
 )
+from sslbook.connection import relative_gap, unvec, vec
 from sslbook.networks import mlp
+from sslbook.operators import covariance_operator
 
 FAMILIES: dict[str, tuple[Callable[..., identities.Gaps], tuple[str, ...], tuple[str, ...]]] = {
     "A-Thm3": (

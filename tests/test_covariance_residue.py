@@ -6,11 +6,12 @@ import pytest
 import torch
 from gap_cases import assert_gaps
 
+from sslbook.chapters.covariance import residue
+from sslbook.chapters.covariance.identities import Curve
+from sslbook.chapters.covariance.population import all_tuples, expected_gradient, nce_loss, triplet_loss
 from sslbook.connection import open_layer, relative_gap, vec
-from sslbook.covariance import covariance_operator, residue
-from sslbook.covariance.identities import Curve
-from sslbook.covariance.population import all_tuples, expected_gradient, nce_loss, triplet_loss
 from sslbook.networks import mlp
+from sslbook.operators import covariance_operator
 
 
 @pytest.mark.parametrize(("loss", "margin"), [("info_nce", 0.0), ("soft_triplet", 0.2)])

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from sslbook import images, losses
+from sslbook.chapters.covariance import step
 from sslbook.connection import relative_gap, vec
-from sslbook.covariance import intra_operator, step
-from sslbook.operators import pair_weights
+from sslbook.operators import intra_operator, pair_weights
 
 
 @pytest.fixture(scope="module")

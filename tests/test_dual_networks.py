@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from sslbook import dual_networks as dual
 from sslbook import losses
+from sslbook.chapters.dual_networks import identities as dual
 from sslbook.connection import connection, relative_gap, vec
 from sslbook.networks import mlp, random_network
 

@@ -9,7 +9,7 @@ import torch
 
 from sslbook import losses
 from sslbook.book.exercises import check
-from sslbook.emergence import preserved, ring, ringnet
+from sslbook.chapters.emergence import preserved, ring, ringnet
 from sslbook.operators import covariance_operator
 
 

@@ -9,7 +9,7 @@ import torch
 from gap_cases import assert_gaps
 
 from sslbook import losses
-from sslbook.emergence import flow, mixture, two_layer
+from sslbook.chapters.emergence import flow, mixture, two_layer
 
 
 @pytest.mark.parametrize("seed", [0, 5])

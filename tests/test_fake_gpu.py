@@ -12,10 +12,13 @@ from torch import Tensor, nn
 
 from sslbook.datasets import Dataset
 from sslbook.representations import require_finite
-from sslbook.training import augment, distributed, objectives, siamese, steps
-from sslbook.training.settings import Settings
-from sslbook.training.siamese import Networks
-from sslbook.training.trainer import Trainer
+from sslbook.training import objectives
+from sslbook.training.networks import siamese
+from sslbook.training.networks.siamese import Networks
+from sslbook.training.runs import distributed, steps
+from sslbook.training.runs.settings import Settings
+from sslbook.training.runs.trainer import Trainer
+from sslbook.training.views import augment
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 

@@ -9,11 +9,11 @@ import torch
 from fake_gpu import GPU, Mixed, Read, fake_gpu
 from torch import Tensor, nn
 
-from sslbook.covariance import step
+from sslbook.chapters.covariance import step
+from sslbook.chapters.training import opened as along
+from sslbook.chapters.training.opened import layers_of, modes, opened
 from sslbook.operators import CovarianceOperator, covariance_operator, intra_operator
-from sslbook.training import opened as along
-from sslbook.training.opened import layers_of, modes, opened
-from sslbook.training.siamese import Networks, build
+from sslbook.training.networks.siamese import Networks, build
 
 MAY_READ = {
     "operators.covariance_operator": "whether an output is zero, where outputs are divided by their length",

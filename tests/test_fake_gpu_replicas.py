@@ -10,18 +10,18 @@ import torch
 from fake_gpu import GPU, Mixed, fake_gpu
 from torch import Tensor
 
-from sslbook.byol import ablation
-from sslbook.byol import recorded as byol
-from sslbook.byol import tables as byol_tables
-from sslbook.emergence import two_layer
-from sslbook.hltm import norms
-from sslbook.hltm import tables as trees_tables
-from sslbook.hltm import training as trees
+from sslbook.chapters.byol import ablation
+from sslbook.chapters.byol import recorded as byol
+from sslbook.chapters.byol import tables as byol_tables
+from sslbook.chapters.emergence import two_layer
+from sslbook.chapters.hltm import norms
+from sslbook.chapters.hltm import tables as trees_tables
+from sslbook.chapters.hltm import training as trees
+from sslbook.chapters.modulation import patches
+from sslbook.chapters.modulation import tables as tokens_tables
+from sslbook.chapters.modulation import training as tokens
+from sslbook.chapters.modulation.reference import ACTIVATIONS
 from sslbook.images import Images
-from sslbook.modulation import patches
-from sslbook.modulation import tables as tokens_tables
-from sslbook.modulation import training as tokens
-from sslbook.modulation.reference import ACTIVATIONS
 
 BEFORE = {"hltm.trees._check_probabilities": "a tree's tables are checked when it is made"}
 

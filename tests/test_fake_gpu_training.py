@@ -11,13 +11,13 @@ import torch
 from fake_gpu import GPU, fake_gpu
 
 from sslbook.datasets import Dataset
-from sslbook.training import rules, steps
-from sslbook.training.augment import PIPELINES
+from sslbook.training.networks.siamese import Networks
 from sslbook.training.objectives import OBJECTIVES
-from sslbook.training.optimizers import LARS
-from sslbook.training.settings import OPTIMIZERS, Settings
-from sslbook.training.siamese import Networks
-from sslbook.training.trainer import Trainer, train
+from sslbook.training.runs import rules, steps
+from sslbook.training.runs.optimizers import LARS
+from sslbook.training.runs.settings import OPTIMIZERS, Settings
+from sslbook.training.runs.trainer import Trainer, train
+from sslbook.training.views.augment import PIPELINES
 
 BATCH = 512
 BYOL = Networks(predictor=2, target="ema")

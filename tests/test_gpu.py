@@ -18,12 +18,13 @@ from typing import Any
 import pytest
 
 from sslbook import cli, datasets
-from sslbook.book.layout import PACKAGE, InputError
-from sslbook.book.records import recorded
-from sslbook.gpu import bundle, drive, report, work
-from sslbook.gpu.desk import MACHINE, Desk, opened
-from sslbook.gpu.machine import find
-from sslbook.gpu.plan import STEPS, choose
+from sslbook.arguments import InputError
+from sslbook.bench.gpu import bundle, drive, report, work
+from sslbook.bench.gpu.desk import MACHINE, Desk, opened
+from sslbook.bench.gpu.machine import find
+from sslbook.bench.gpu.plan import STEPS, choose
+from sslbook.book.layout import PACKAGE
+from sslbook.records import recorded
 
 TINY = [sys.executable, "-m", "sslbook", "gpu", "--device", "cpu", "--tiny"]
 TIMES = ("seconds", "images_per_second", "value", "verdict")
@@ -56,7 +57,7 @@ def workers(out: Path) -> list[int]:
             words = path.read_bytes().split(b"\0")
         except OSError:
             continue
-        if b"sslbook.gpu.work" in words and str(out).encode() in words:
+        if b"sslbook.bench.gpu.work" in words and str(out).encode() in words:
             found.append(int(path.parent.name))
     return found
 

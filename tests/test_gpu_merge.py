@@ -11,16 +11,17 @@ from typing import Any
 import pytest
 
 from sslbook import cli
+from sslbook.arguments import InputError
+from sslbook.bench.gpu import merge, report
+from sslbook.bench.gpu.desk import MACHINE, Desk
+from sslbook.bench.gpu.machine import find
 from sslbook.book import machines, regression
-from sslbook.book.layout import Book, InputError
-from sslbook.book.records import recorded, save_record
+from sslbook.book.layout import Book
 from sslbook.book.values import Number
-from sslbook.gpu import merge, report
-from sslbook.gpu.desk import MACHINE, Desk
-from sslbook.gpu.machine import find
-from sslbook.training import checkpoints
-from sslbook.training.presets import sheets
-from sslbook.training.runs import lines, origins, record_of, run_of
+from sslbook.chapters.training.presets import sheets
+from sslbook.chapters.training.runs import lines, origins, record_of, run_of
+from sslbook.records import recorded, save_record
+from sslbook.training.runs import checkpoints
 
 NUMBER = Number("gap", 0.5, "A-Thm1", "good", "paper", 0, "cuda", "a GPU", "float64", 0.1, {"torch": "2.11"}, rtol=1e-3)
 
@@ -162,7 +163,7 @@ def test_an_archive_is_as_good_as_its_folder(
     (desk.runs / "run").mkdir(parents=True)
     (desk.runs / "run" / "step-000000001.pt").write_bytes(b"large")
     archive = report.pack(desk)
-    monkeypatch.setattr("sslbook.gpu.show.find_book", lambda: book)
+    monkeypatch.setattr("sslbook.bench.gpu.show.find_book", lambda: book)
     regression.accept(book, "good", "paper", [NUMBER])
     assert cli.main(["gpu", "--merge", str(archive)]) == 0
     assert "Written: data/results/A-Tab2.json" in capsys.readouterr().out
@@ -206,7 +207,7 @@ def test_an_archive_can_write_nowhere_else(tmp_path: Path) -> None:
 
 
 def test_a_table_says_what_each_item_gave(tmp_path: Path) -> None:
-    from sslbook.gpu.plan import STEPS
+    from sslbook.bench.gpu.plan import STEPS
 
     desk = desk_of(tmp_path, NUMBER)
     desk.keep(

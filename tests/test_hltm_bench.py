@@ -11,10 +11,10 @@ import torch
 from sslbook import cli
 from sslbook.bench import hltm as bench
 from sslbook.bench._report import Row, table
-from sslbook.hltm import trees
-from sslbook.hltm.network import forward, initial_network, normalize
-from sslbook.hltm.training import Protocol, step, triplet_loss
+from sslbook.chapters.hltm.training import Protocol, step, triplet_loss
 from sslbook.streams import Streams
+from sslbook.trees import latent as trees
+from sslbook.trees.network import forward, initial_network, normalize
 
 
 def twins(width: int, seed: int) -> tuple[bench.Node, bench.TreeNetwork, trees.LatentTree]:

@@ -8,8 +8,8 @@ import pytest
 import torch
 from gap_cases import assert_gaps
 
-from sslbook.hltm import groups, growth, identities, recorded, tables
-from sslbook.hltm.training import Protocol
+from sslbook.chapters.hltm import groups, growth, identities, recorded, tables
+from sslbook.chapters.hltm.training import Protocol
 
 
 @pytest.mark.parametrize("seed", [0, 1000])

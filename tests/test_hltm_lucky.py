@@ -9,7 +9,7 @@ import pytest
 import torch
 from scipy import integrate, stats
 
-from sslbook.hltm import lucky
+from sslbook.chapters.hltm import lucky
 
 GRID = [(c, gamma) for c in (0.25, 0.5, 1.0, 2.0, 4.0, 9.0, 25.0) for gamma in (0.0, 0.1, 0.3, 0.5, 0.7, 0.85, 0.95)]
 

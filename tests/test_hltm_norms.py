@@ -7,10 +7,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from sslbook.book import records
-from sslbook.hltm import exact, norms, recorded
-from sslbook.hltm.network import initial_network
-from sslbook.hltm.trees import random_symmetric
+from sslbook import records
+from sslbook.chapters.hltm import norms, recorded
+from sslbook.trees import exact
+from sslbook.trees.latent import random_symmetric
+from sslbook.trees.network import initial_network
 
 TINY = replace(norms.BASE, batch=32, epoch_size=64)
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from sslbook.hltm.statistics import CentredCorrelation, RawCorrelation
+from sslbook.chapters.hltm.statistics import CentredCorrelation, RawCorrelation
 
 
 def data(seed: int, count: int, mean: float = 0.0) -> tuple[Tensor, Tensor]:

@@ -9,12 +9,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from sslbook import cli
-from sslbook.book import records
-from sslbook.hltm import recorded, show, tables
-from sslbook.hltm.network import initial_network
-from sslbook.hltm.training import Protocol
-from sslbook.hltm.trees import random_symmetric
+from sslbook import cli, records
+from sslbook.chapters.hltm import recorded, show, tables
+from sslbook.chapters.hltm.training import Protocol
+from sslbook.trees.latent import random_symmetric
+from sslbook.trees.network import initial_network
 
 TINY = Protocol(epoch_size=256)
 
@@ -227,8 +226,8 @@ def test_recorded_trials_are_those_of_a_rerun(tmp_path) -> None:
 
 
 def test_recorders_are_named() -> None:
-    assert records.RECORDERS["hltm-tables"] == "sslbook.hltm.recorded:table_values"
-    assert records.RECORDERS["hltm-norms"] == "sslbook.hltm.recorded:norm_values"
+    assert records.RECORDERS["hltm-tables"] == "sslbook.chapters.hltm.recorded:table_values"
+    assert records.RECORDERS["hltm-norms"] == "sslbook.chapters.hltm.recorded:norm_values"
     assert set(tables.TABLES) <= set(cli.TABLES)
 
 

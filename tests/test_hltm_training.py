@@ -13,10 +13,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from sslbook import losses
-from sslbook.hltm import trees
-from sslbook.hltm.network import TreeNetwork, forward, normalize
-from sslbook.hltm.tables import Measurement
-from sslbook.hltm.training import (
+from sslbook.chapters.hltm.tables import Measurement
+from sslbook.chapters.hltm.training import (
     LOSSES,
     Protocol,
     minibatches,
@@ -27,8 +25,10 @@ from sslbook.hltm.training import (
     triplet_gradient,
     triplet_loss,
 )
-from sslbook.hltm.trees import LatentTree
 from sslbook.streams import Streams
+from sslbook.trees import latent as trees
+from sslbook.trees.latent import LatentTree
+from sslbook.trees.network import TreeNetwork, forward, normalize
 
 TINY = Protocol(depth=3, width=3, batch=32, epoch_size=128)
 
@@ -154,9 +154,9 @@ def test_how_replicas_are_cut_into_chunks_changes_nothing(monkeypatch: pytest.Mo
     seeds = [5, 3, 5, 9, 2]  # in any order, twice if need be
     whole = train_chunks(protocols, seeds, 1, parameters, [0, 1], workers=1, dtype=torch.float64)
     for units, workers in [(3, 1), (6, 1), (60, 3)]:
-        monkeypatch.setattr("sslbook.hltm.training.CACHE_UNITS", units)
+        monkeypatch.setattr("sslbook.chapters.hltm.training.CACHE_UNITS", units)
         if workers > 1:
-            monkeypatch.setattr("sslbook.processes.ProcessPoolExecutor", Inline)
+            monkeypatch.setattr("sslbook.machine.ProcessPoolExecutor", Inline)
         cut = train_chunks(protocols, seeds, 1, parameters, [0, 1], workers=workers, dtype=torch.float64)
         for a, b in zip(whole, cut, strict=True):
             for epoch in (0, 1):

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from sslbook.book.exercises import check
-from sslbook.landscape import circle, contrast, kernel, linear, models, optima
-from sslbook.landscape.contrast import LINEAR, RELU, Activation, monomial
+from sslbook.chapters.landscape import circle, contrast, kernel, linear, models, optima
+from sslbook.chapters.landscape.contrast import LINEAR, RELU, Activation, monomial
 
 
 def direct(a: torch.Tensor, b: torch.Tensor, a2: torch.Tensor, b2: torch.Tensor, alpha: torch.Tensor) -> torch.Tensor:

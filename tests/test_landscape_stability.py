@@ -10,8 +10,8 @@ import torch
 from scipy.integrate import dblquad, quad
 
 from sslbook.book.exercises import check
-from sslbook.landscape import basin, circle, models, rotation, roughness, stability
-from sslbook.landscape.contrast import LINEAR, RELU, Activation, monomial
+from sslbook.chapters.landscape import basin, circle, models, rotation, roughness, stability
+from sslbook.chapters.landscape.contrast import LINEAR, RELU, Activation, monomial
 from sslbook.streams import Streams
 
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from sslbook.book.exercises import check
-from sslbook.linear_byol import flow, scalar
-from sslbook.linear_byol.flow import Moments, Times, Weights
-from sslbook.linear_byol.stability import jacobian
+from sslbook.chapters.linear_byol import flow, scalar
+from sslbook.chapters.linear_byol.flow import Moments, Times, Weights
+from sslbook.chapters.linear_byol.stability import jacobian
 
 
 @pytest.mark.parametrize("seed", [0, 5])

@@ -8,8 +8,8 @@ import pytest
 
 from sslbook.book import plots
 from sslbook.book.exercises import check
-from sslbook.linear_byol import flow, scalar, scrambling, show, stability
-from sslbook.linear_byol.flow import Moments
+from sslbook.chapters.linear_byol import flow, scalar, scrambling, show, stability
+from sslbook.chapters.linear_byol.flow import Moments
 
 
 @pytest.mark.parametrize("scrambled", [1, 2])

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sslbook.linear_byol import flow, stability, starts
-from sslbook.linear_byol.flow import Times, Weights
+from sslbook.chapters.linear_byol import flow, stability, starts
+from sslbook.chapters.linear_byol.flow import Times, Weights
 
 
 def test_the_modes_diagonalise_both_moments() -> None:

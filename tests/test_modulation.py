@@ -10,8 +10,8 @@ import torch
 from gap_cases import assert_gaps
 
 from sslbook.book.exercises import check
+from sslbook.chapters.modulation import basin, decomposition, dynamics
 from sslbook.gaps import over_instances, relative
-from sslbook.modulation import basin, decomposition, dynamics
 
 SEEDS = [0, 1000]
 

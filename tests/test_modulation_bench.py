@@ -11,10 +11,10 @@ import torch
 
 from sslbook import cli
 from sslbook.bench import modulation as bench
-from sslbook.modulation import training
-from sslbook.modulation.reference import outputs
-from sslbook.modulation.tokens import WILDCARD, make_world
-from sslbook.modulation.training import Cell
+from sslbook.chapters.modulation import training
+from sslbook.chapters.modulation.reference import outputs
+from sslbook.chapters.modulation.tokens import WILDCARD, make_world
+from sslbook.chapters.modulation.training import Cell
 
 
 def test_the_slow_network_is_the_fast_one() -> None:

@@ -7,7 +7,7 @@ from matplotlib import rcParams
 from matplotlib.figure import Figure
 
 from sslbook.book.plots import PALETTE
-from sslbook.modulation import drawing
+from sslbook.chapters.modulation import drawing
 
 
 def test_filters_in_order_of_their_tokens_and_faded_ones_last() -> None:

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch.nn import functional
 
-from sslbook.book.records import RECORDERS
+from sslbook.chapters.modulation import patches, recorded
+from sslbook.chapters.modulation.patches import PatchProtocol
 from sslbook.images import digits
-from sslbook.modulation import patches, recorded
-from sslbook.modulation.patches import PatchProtocol
+from sslbook.records import RECORDERS
 from sslbook.streams import Streams
 
 
@@ -77,7 +77,7 @@ def test_recorded_filters() -> None:
             "C-Fig13": 2,
         }
     assert values["data"] == "digits"
-    assert RECORDERS["modulation-filters"] == "sslbook.modulation.recorded:filter_values"
+    assert RECORDERS["modulation-filters"] == "sslbook.chapters.modulation.recorded:filter_values"
 
 
 def test_roughness_and_likeness() -> None:

@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from sslbook import cli
-from sslbook.book.records import RECORDERS
-from sslbook.modulation import recorded, show, tables
-from sslbook.modulation.scores import SCORES
-from sslbook.modulation.training import Cell, Protocol, run
+from sslbook.chapters.modulation import recorded, show, tables
+from sslbook.chapters.modulation.scores import SCORES
+from sslbook.chapters.modulation.training import Cell, Protocol, run
+from sslbook.records import RECORDERS
 
 
 def test_cells_of_every_table() -> None:
@@ -132,5 +132,5 @@ def test_the_command_shows_weights(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_record_has_its_maker() -> None:
-    assert RECORDERS["modulation-tables"] == "sslbook.modulation.recorded:table_values"
-    assert all(cli.TABLES[name] == "sslbook.modulation.show:main" for name in tables.NAMES)
+    assert RECORDERS["modulation-tables"] == "sslbook.chapters.modulation.recorded:table_values"
+    assert all(cli.TABLES[name] == "sslbook.chapters.modulation.show:main" for name in tables.NAMES)

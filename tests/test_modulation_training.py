@@ -7,12 +7,21 @@ from dataclasses import replace
 import pytest
 import torch
 
-from sslbook.modulation import network, training
-from sslbook.modulation.network import gradients, lookups
-from sslbook.modulation.reference import ACTIVATIONS, FORMS, GROUPS, LOSSES, loss, outputs, printed_factor
-from sslbook.modulation.scores import SCORES, cosines, scores
-from sslbook.modulation.tokens import WILDCARD, World, draw_pairs, embed, make_world
-from sslbook.modulation.training import Cell, Protocol, course, initial_state, run, settings_of, train, world_of
+from sslbook.chapters.modulation import network, training
+from sslbook.chapters.modulation.network import gradients, lookups
+from sslbook.chapters.modulation.reference import ACTIVATIONS, FORMS, GROUPS, LOSSES, loss, outputs, printed_factor
+from sslbook.chapters.modulation.scores import SCORES, cosines, scores
+from sslbook.chapters.modulation.tokens import WILDCARD, World, draw_pairs, embed, make_world
+from sslbook.chapters.modulation.training import (
+    Cell,
+    Protocol,
+    course,
+    initial_state,
+    run,
+    settings_of,
+    train,
+    world_of,
+)
 from sslbook.streams import Streams
 
 TINY = Protocol(fields=4, tokens=6, generators=5, fixed=2, outputs=3, batch=9, steps=20)

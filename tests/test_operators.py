@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from sslbook.bench.covariance import operators, population, product_error
+from sslbook.chapters.covariance.population import all_tuples, expected_gradient, nce_loss, simple_loss, triplet_loss
 from sslbook.connection import Layer, open_layer, relative_gap, vec
-from sslbook.covariance.population import all_tuples, expected_gradient, nce_loss, simple_loss, triplet_loss
 from sslbook.mixing import Mixing
 from sslbook.networks import convnet, degree, mlp, random_network
 from sslbook.operators import CovarianceOperator, covariance_operator, intra_operator, pair_weights

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sslbook.normalization import BatchNorm
-from sslbook.training.heads import Head, symmetrize
-from sslbook.training.resnet import ResNet18, initialize
-from sslbook.training.siamese import Networks, Siamese, build
+from sslbook.training.networks.heads import Head, symmetrize
+from sslbook.training.networks.resnet import ResNet18, initialize
+from sslbook.training.networks.siamese import Networks, Siamese, build
 
 SMALL = {"width": 4, "projector_hidden": 16, "projector_out": 8, "predictor_hidden": 16}
 

@@ -11,8 +11,11 @@ import torch
 
 from sslbook import cli, losses
 from sslbook.book import check
-from sslbook.training import augment, evaluate, live, owed, pillow, recorded, runs, schedules, shared
-from sslbook.training.presets import sheets
+from sslbook.chapters.training import live, owed, pillow, recorded, runs, shared
+from sslbook.chapters.training.presets import sheets
+from sslbook.training import evaluate
+from sslbook.training.runs import schedules
+from sslbook.training.views import augment
 
 # -- a run to watch ---------------------------------------------------------------------------------------------------
 

@@ -12,8 +12,8 @@ import pytest
 import torch
 from training_cases import read_csv
 
-from sslbook.training import checkpoints, logs
-from sslbook.training.schedules import SCHEDULES, Length, cosine, needs_length, released
+from sslbook.training.runs import checkpoints, logs
+from sslbook.training.runs.schedules import SCHEDULES, Length, cosine, needs_length, released
 
 # -- schedules --------------------------------------------------------------------------------------------------------
 

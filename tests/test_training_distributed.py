@@ -8,9 +8,10 @@ from distributed_cases import BYOL, CASES, SINGLE, SMALL, Result, everything, im
 from torch import Tensor, nn
 
 from sslbook.normalization import BatchNorm
-from sslbook.training import distributed, objectives
-from sslbook.training.distributed import SharedBatchNorm, average_gradients, own_rows, setup_from_environment
-from sslbook.training.siamese import Networks, build
+from sslbook.training import objectives
+from sslbook.training.networks.siamese import Networks, build
+from sslbook.training.runs import distributed
+from sslbook.training.runs.distributed import SharedBatchNorm, average_gradients, own_rows, setup_from_environment
 
 pytestmark = pytest.mark.slow
 

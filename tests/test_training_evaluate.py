@@ -21,9 +21,9 @@ from torch.nn import functional as F
 from sslbook import datasets
 from sslbook.datasets import Dataset
 from sslbook.training import evaluate
-from sslbook.training.augment import PIPELINES, plain
 from sslbook.training.evaluate import embed, epochs_between, knn, linear, report
-from sslbook.training.siamese import Networks, Siamese, build
+from sslbook.training.networks.siamese import Networks, Siamese, build
+from sslbook.training.views.augment import PIPELINES, plain
 
 Problem = tuple[Tensor, Tensor, Tensor, Tensor]
 

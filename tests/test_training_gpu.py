@@ -12,9 +12,9 @@ from torch.nn import functional as F
 
 from sslbook import datasets
 from sslbook.training import evaluate
-from sslbook.training.augment import PIPELINES, apply, draws
-from sslbook.training.distributed import SharedBatchNorm
-from sslbook.training.siamese import Networks, build
+from sslbook.training.networks.siamese import Networks, build
+from sslbook.training.runs.distributed import SharedBatchNorm
+from sslbook.training.views.augment import PIPELINES, apply, draws
 
 pytestmark = [
     pytest.mark.gpu,

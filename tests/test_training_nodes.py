@@ -13,8 +13,8 @@ from distributed_cases import free_port
 from torch import Tensor, cat
 from training_cases import DIGITS
 
-from sslbook.training import checkpoints
-from sslbook.training.runs import Run, run_of
+from sslbook.chapters.training.runs import Run, run_of
+from sslbook.training.runs import checkpoints
 
 pytestmark = pytest.mark.slow
 

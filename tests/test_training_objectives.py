@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from sslbook import losses
+from sslbook.training.networks.siamese import Outputs
 from sslbook.training.objectives import OBJECTIVES, needs_clean, objective
-from sslbook.training.siamese import Outputs
 
 N, D = 9, 6
 

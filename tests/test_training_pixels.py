@@ -12,10 +12,10 @@ from scipy import ndimage
 from sklearn.datasets import load_sample_images
 from torch import Tensor
 
-from sslbook.training import augment, crops, jitter
-from sslbook.training.blur import blur, taps
-from sslbook.training.pillow import Choice, pillow_jitter, pillow_view
-from sslbook.training.pipelines import PIPELINES
+from sslbook.chapters.training.pillow import Choice, pillow_jitter, pillow_view
+from sslbook.training.views import augment, crops, jitter
+from sslbook.training.views.blur import blur, taps
+from sslbook.training.views.pipelines import PIPELINES
 
 Image = pytest.importorskip("PIL.Image", reason="pip install pillow")
 

@@ -9,20 +9,20 @@ import pytest
 from torch.nn.functional import normalize
 from training_cases import DIGITS
 
-from sslbook.book.records import RECORDERS, plain
+from sslbook.chapters.training import recorded
+from sslbook.chapters.training.presets import presets
+from sslbook.chapters.training.recorded import RUNS, SMALL, WEIGHTS, settings_of
+from sslbook.records import RECORDERS, plain
 from sslbook.representations import effective_rank
-from sslbook.training import recorded
-from sslbook.training.augment import plain as plain_images
-from sslbook.training.presets import presets
-from sslbook.training.recorded import RUNS, SMALL, WEIGHTS, settings_of
-from sslbook.training.siamese import build
+from sslbook.training.networks.siamese import build
+from sslbook.training.views.augment import plain as plain_images
 
 SHORT = (*DIGITS, "networks.predictor_hidden=8", "epochs=2", "evaluate=1", "probes=2")
 
 
 def test_the_record_can_be_made() -> None:
-    assert RECORDERS["training-cifar10"] == "sslbook.training.recorded:cifar10_values"
-    assert RECORDERS["training-weights"] == "sslbook.training.recorded:weight_values"
+    assert RECORDERS["training-cifar10"] == "sslbook.chapters.training.recorded:cifar10_values"
+    assert RECORDERS["training-weights"] == "sslbook.chapters.training.recorded:weight_values"
 
 
 def test_what_is_compared_differs_in_what_its_name_says() -> None:

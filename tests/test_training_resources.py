@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from sslbook.training.resources import layout_of
+from sslbook.training.runs.resources import layout_of
 
 ROOT = Path(__file__).resolve().parents[1]
 STEPS = """
 import sys, torch
 from pathlib import Path
 from sslbook.datasets import Dataset
-from sslbook.training.runs import run_of
-from sslbook.training.trainer import train
+from sslbook.chapters.training.runs import run_of
+from sslbook.training.runs.trainer import train
 
 pipeline, *runs = sys.argv[2:]
 size = 96 if pipeline == "stl10" else 32

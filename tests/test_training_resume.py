@@ -16,9 +16,9 @@ import pytest
 import torch
 from training_cases import read_csv
 
-from sslbook.training import checkpoints, distributed, resources, rules, state, steps, trainer
-from sslbook.training.runs import run_of
-from sslbook.training.trainer import Diverged, train
+from sslbook.chapters.training.runs import run_of
+from sslbook.training.runs import checkpoints, distributed, resources, rules, state, steps, trainer
+from sslbook.training.runs.trainer import Diverged, train
 
 ROOT = Path(__file__).resolve().parents[1]
 TINY = (

@@ -12,10 +12,11 @@ import pytest
 from training_cases import DIGITS, SET, done
 
 from sslbook import cli, shipped
-from sslbook.training import checkpoints, runs, show, trainer
-from sslbook.training.presets import presets, sheets
-from sslbook.training.runs import run_of, runs_of
-from sslbook.training.settings import Settings
+from sslbook.chapters.training import runs, show
+from sslbook.chapters.training.presets import presets, sheets
+from sslbook.chapters.training.runs import run_of, runs_of
+from sslbook.training.runs import checkpoints, trainer
+from sslbook.training.runs.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[1]
 # -- presets ----------------------------------------------------------------------------------------------------------

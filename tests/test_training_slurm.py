@@ -23,10 +23,11 @@ import torch
 from slurm_cases import PATIENCE, slurm, there, until
 from training_cases import SET, done
 
-from sslbook.training import checkpoints, cluster
-from sslbook.training.presets import sheets
-from sslbook.training.runs import Run, runs_of
-from sslbook.training.trainer import SAVE_SECONDS
+from sslbook.chapters.training import cluster
+from sslbook.chapters.training.presets import sheets
+from sslbook.chapters.training.runs import Run, runs_of
+from sslbook.training.runs import checkpoints
+from sslbook.training.runs.trainer import SAVE_SECONDS
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slow]
 

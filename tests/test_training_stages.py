@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sslbook.bench import _training_stages as stages
-from sslbook.training.siamese import Networks
+from sslbook.training.networks.siamese import Networks
 
 TINY = Networks(width=4, projector_hidden=16, projector_out=8, predictor=2, predictor_hidden=16, target="ema")
 

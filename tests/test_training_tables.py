@@ -13,12 +13,12 @@ import pytest
 import torch
 from training_cases import SET, done
 
-from sslbook import cli
-from sslbook.book import records
-from sslbook.training import checkpoints, cluster, show
-from sslbook.training.presets import Sheet, sheets
-from sslbook.training.runs import Run, run_of, runs_of
-from sslbook.training.state import Diverged
+from sslbook import cli, records
+from sslbook.chapters.training import cluster, show
+from sslbook.chapters.training.presets import Sheet, sheets
+from sslbook.chapters.training.runs import Run, run_of, runs_of
+from sslbook.training.runs import checkpoints
+from sslbook.training.runs.state import Diverged
 
 # -- tables -----------------------------------------------------------------------------------------------------------
 

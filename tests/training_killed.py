@@ -22,9 +22,9 @@ import torch._dynamo  # the first optimiser imports it, in seconds: here once, a
 from torch import Tensor
 
 from sslbook import datasets
-from sslbook.training import checkpoints, trainer
-from sslbook.training.runs import run_of
-from sslbook.training.state import State
+from sslbook.chapters.training.runs import run_of
+from sslbook.training.runs import checkpoints, trainer
+from sslbook.training.runs.state import State
 
 CHANGES = (
     "networks.width=4",

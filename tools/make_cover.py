@@ -11,7 +11,7 @@ mpl.use("agg")
 
 from sslbook import images
 from sslbook.book import plots
-from sslbook.covariance import step
+from sslbook.chapters.covariance import step
 
 TARGET = Path(__file__).resolve().parents[1] / "chapters" / "images" / "cover.png"
 

@@ -12,14 +12,14 @@ import torch
 
 from sslbook.bench._report import Row
 from sslbook.bench._training_stages import Speed, measure_evaluate, measure_forward, measure_rate, measure_step
+from sslbook.chapters.training.presets import SMALL, simclr_settings
 from sslbook.datasets import Dataset
-from sslbook.processes import keep_freed_memory
-from sslbook.training.augment import PIPELINES
+from sslbook.machine import keep_freed_memory
 from sslbook.training.evaluate import epochs_between, report
-from sslbook.training.presets import SMALL, simclr_settings
-from sslbook.training.settings import Settings
-from sslbook.training.siamese import Networks
-from sslbook.training.trainer import Trainer
+from sslbook.training.networks.siamese import Networks
+from sslbook.training.runs.settings import Settings
+from sslbook.training.runs.trainer import Trainer
+from sslbook.training.views.augment import PIPELINES
 
 IMAGES, TESTS = 50_000, 10_000
 SMALL_IMAGES, SMALL_EPOCHS, SMALL_WIDTH = 5_000, 10, 16

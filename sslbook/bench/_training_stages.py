@@ -12,9 +12,9 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from sslbook.training.evaluate import knn, linear
+from sslbook.training.networks.siamese import Networks, Siamese, build
 from sslbook.training.objectives import objective
-from sslbook.training.resources import layout_of
-from sslbook.training.siamese import Networks, Siamese, build
+from sslbook.training.runs.resources import layout_of
 
 REPEATS = 5
 """Timed calls of each; the first one, before them, is not counted."""

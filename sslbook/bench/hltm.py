@@ -19,9 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from sslbook.bench._report import Row, report
-from sslbook.hltm import tables, trees
-from sslbook.hltm.network import EPSILON, TreeNetwork
-from sslbook.hltm.training import (
+from sslbook.chapters.hltm import tables
+from sslbook.chapters.hltm.training import (
     CACHE_UNITS,
     LOSSES,
     Protocol,
@@ -31,9 +30,11 @@ from sslbook.hltm.training import (
     train,
     train_chunks,
 )
-from sslbook.hltm.trees import LatentTree
-from sslbook.processes import cores, processes
+from sslbook.machine import cores, processes
 from sslbook.streams import Streams
+from sslbook.trees import latent as trees
+from sslbook.trees.latent import LatentTree
+from sslbook.trees.network import EPSILON, TreeNetwork
 
 MINUTES_BAR = 12.0
 RATIO_BAR = 1000.0

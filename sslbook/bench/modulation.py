@@ -17,11 +17,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from sslbook.bench._report import Row, report
-from sslbook.modulation import decomposition, dynamics, tables
-from sslbook.modulation.tokens import WILDCARD, make_world
-from sslbook.modulation.training import Cell, Protocol, Replica, run, train
+from sslbook.chapters.modulation import decomposition, dynamics, tables
+from sslbook.chapters.modulation.tokens import WILDCARD, make_world
+from sslbook.chapters.modulation.training import Cell, Protocol, Replica, run, train
+from sslbook.machine import cores, processes
 from sslbook.normalization import BatchNorm
-from sslbook.processes import cores, processes
 
 MINUTES_BAR, RATIO_BAR, SMALL_BAR, GAP_BAR = 20.0, 15.0, 30.0, 1e-9
 SMALL = 25

@@ -22,10 +22,10 @@ from torch import Tensor
 from sslbook import datasets
 from sslbook.bench import _training_rows
 from sslbook.bench._report import Row, report
-from sslbook.processes import cores, processes
-from sslbook.training import augment
-from sslbook.training.pillow import Choice, pillow_view
-from sslbook.training.pipelines import PIPELINES, Pipeline
+from sslbook.chapters.training.pillow import Choice, pillow_view
+from sslbook.machine import cores, processes
+from sslbook.training.views import augment
+from sslbook.training.views.pipelines import PIPELINES, Pipeline
 
 AUGMENT_BAR = 5.0
 IMAGES, QUICK_IMAGES, VIEWS = 10_000, 1_000, 2

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from sslbook.book.claims import Run, begin, claim, measure
     from sslbook.book.exercises import check
     from sslbook.book.live import this_run
-    from sslbook.book.records import Record, recorded, save_record
     from sslbook.book.widgets import show, slider
+    from sslbook.records import Record, recorded, save_record
 
 __all__ = [
     "Record",
@@ -33,17 +33,17 @@ __all__ = [
 ]
 
 _HOME = {
-    "Run": "claims",
-    "begin": "claims",
-    "claim": "claims",
-    "measure": "claims",
-    "check": "exercises",
-    "Record": "records",
-    "recorded": "records",
-    "save_record": "records",
-    "show": "widgets",
-    "slider": "widgets",
-    "this_run": "live",
+    "Run": "sslbook.book.claims",
+    "begin": "sslbook.book.claims",
+    "claim": "sslbook.book.claims",
+    "measure": "sslbook.book.claims",
+    "check": "sslbook.book.exercises",
+    "Record": "sslbook.records",
+    "recorded": "sslbook.records",
+    "save_record": "sslbook.records",
+    "show": "sslbook.book.widgets",
+    "slider": "sslbook.book.widgets",
+    "this_run": "sslbook.book.live",
 }
 
 
@@ -51,7 +51,7 @@ def __getattr__(name: str) -> Any:
     """Import the module that defines ``name`` on first use (PEP 562)."""
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+    return getattr(importlib.import_module(_HOME[name]), name)
 
 
 def __dir__() -> list[str]:

@@ -12,7 +12,8 @@ import jupytext
 from IPython.core.inputtransformer2 import TransformerManager
 from nbformat import NotebookNode
 
-from sslbook.book.layout import Book, InputError, unknown
+from sslbook.arguments import InputError, unknown
+from sslbook.book.layout import Book
 
 GENERATED = frozenset({"ledger"})
 """Pages that the build writes; a file of that name in `chapters/` is no chapter."""

@@ -18,7 +18,6 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -29,6 +28,7 @@ from sslbook.book import plots
 from sslbook.book.badges import badge, line
 from sslbook.book.layout import DEVICES, SCALES
 from sslbook.book.values import GLUE_PREFIX, RECORD_KEY, Criterion, Number
+from sslbook.machine import device_name
 
 T = TypeVar("T")
 
@@ -281,18 +281,6 @@ def _versions() -> dict[str, str]:
         "numpy": np.__version__,
         "sslbook": sslbook.__version__,
     }
-
-
-def device_name(device: torch.device) -> str:
-    """The processor's own name, as it should stand beside a measured number."""
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
-        match = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
-    except OSError:
-        match = None
-    return match.group(1).strip() if match else platform.processor() or platform.machine()
 
 
 def _shell() -> Any:

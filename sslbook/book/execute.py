@@ -22,13 +22,14 @@ from typing import Any
 import nbformat
 from nbformat import NotebookNode
 
+from sslbook.arguments import InputError
 from sslbook.book import kernel
 from sslbook.book.cache import changes, digest, key, key_parts
 from sslbook.book.chapters import Chapter, code_cells, number_cells, parameters, tags
-from sslbook.book.files import atomic
-from sslbook.book.layout import LIVE, Book, InputError
+from sslbook.book.layout import LIVE, Book
 from sslbook.book.values import RECORD_KEY
-from sslbook.processes import cores
+from sslbook.files import atomic
+from sslbook.machine import cores
 
 CELL_SECONDS = {"quick": 600, "paper": 6 * 3600}
 """The longest that one cell may take before it is stopped, by scale."""

@@ -26,12 +26,13 @@ import jupytext
 import nbformat
 from nbformat import NotebookNode
 
+from sslbook.arguments import InputError
 from sslbook.book.chapters import Chapter
-from sslbook.book.files import write_text
-from sslbook.book.layout import Book, InputError, find_book
+from sslbook.book.layout import Book, find_book
 from sslbook.book.notebooks import made, origin
 from sslbook.book.repository import Repository
 from sslbook.book.sphinx_ext import NOTEBOOKS
+from sslbook.files import write_text
 
 WRITTEN = ".written"
 """The folder beside the notebooks that keeps them, and their chapters' sources, as they were when the notebooks were written."""

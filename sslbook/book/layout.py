@@ -1,11 +1,11 @@
-"""Where the book's files lie, and how a name that doesn't exist is answered."""
+"""Where the book's files lie."""
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+
+from sslbook.arguments import InputError
 
 LIVE = ("JPY_SESSION_NAME", "VSCODE_PID", "COLAB_RELEASE_TAG")
 """Variables of a kernel in which a person runs cells: Jupyter's server, VS Code and Colab set them, papermill does not."""
@@ -17,10 +17,6 @@ DEVICES = ("auto", "cpu", "cuda")
 
 PACKAGE = Path(__file__).resolve().parents[1]
 """The folder of the running `sslbook` package."""
-
-
-class InputError(ValueError):
-    """What the caller gave can't be used; the message says what was given and what is allowed (CLI: exit status 2)."""
 
 
 @dataclass(frozen=True)
@@ -87,12 +83,3 @@ def find_book(start: Path | None = None) -> Book:
         if (folder / "_toc.yml").is_file() and (folder / "chapters").is_dir():
             return Book(folder)
     raise InputError(f"no book in {here} or above it: a folder with _toc.yml and chapters/ is needed (see --root)")
-
-
-def unknown(what: str, given: str, allowed: Iterable[str]) -> InputError:
-    """The error for a name that doesn't exist, with the nearest that do (all of them if none is near)."""
-    names = sorted(allowed)
-    near = difflib.get_close_matches(given, names, n=3, cutoff=0.5)
-    if near:
-        return InputError(f"{what}: got {given!r}; did you mean {', '.join(near)}?")
-    return InputError(f"{what}: got {given!r}; there are {', '.join(names) or 'none'}")

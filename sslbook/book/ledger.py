@@ -15,9 +15,10 @@ from typing import Any
 
 import yaml
 
+from sslbook.arguments import InputError, unknown
 from sslbook.book.badges import entry_anchor, outcome
 from sslbook.book.chapters import find_chapters
-from sslbook.book.layout import Book, InputError, unknown
+from sslbook.book.layout import Book
 from sslbook.book.regression import read_numbers
 from sslbook.book.typeset import typeset
 from sslbook.book.values import Number, short

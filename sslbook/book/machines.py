@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from sslbook.arguments import counted
-from sslbook.book.files import write_text
-from sslbook.book.layout import Book, InputError
+from sslbook.arguments import InputError, counted
+from sslbook.book.layout import Book
+from sslbook.files import write_text
 
 PLACE = "<!-- the table of machines -->"
 """Where `chapters/reproduce.md` wants the table."""

@@ -19,9 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sslbook.book.files import write_text
-from sslbook.book.layout import Book, InputError
+from sslbook.arguments import InputError
+from sslbook.book.layout import Book
 from sslbook.book.values import Criterion, Number, numbers
+from sslbook.files import write_text
 
 SEED = 0
 """The seed whose numbers are held; a run with another seed is not compared."""

@@ -7,8 +7,8 @@ from importlib.metadata import distributions
 from pathlib import Path
 
 from sslbook.book.cache import digest
-from sslbook.book.files import write_text
 from sslbook.book.layout import PACKAGE, Book
+from sslbook.files import write_text
 
 
 def fingerprint(book: Book, scale: str, generated: dict[str, str]) -> str:

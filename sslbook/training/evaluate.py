@@ -23,9 +23,9 @@ from torch.nn import functional as F
 
 from sslbook.datasets import Dataset
 from sslbook.representations import effective_rank, require_finite
-from sslbook.training.augment import plain
-from sslbook.training.pipelines import Pipeline
-from sslbook.training.siamese import Siamese
+from sslbook.training.networks.siamese import Siamese
+from sslbook.training.views.augment import plain
+from sslbook.training.views.pipelines import Pipeline
 
 SIMILARITIES = 2**25
 """Numbers of one block of cosines, 128 MB of them."""

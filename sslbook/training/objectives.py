@@ -33,8 +33,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from sslbook import losses
-from sslbook.training.distributed import gather, world
-from sslbook.training.siamese import Outputs
+from sslbook.training.networks.siamese import Outputs
+from sslbook.training.runs.distributed import gather, world
 
 Objective = Callable[[Outputs], Tensor]
 """Outputs ``(N, D)`` to a scalar."""

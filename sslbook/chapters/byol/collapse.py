@@ -1,0 +1,135 @@
+r"""Eq. 11 of [tian2021iclr]: without predictor, BatchNorm and moving average, what collapses and what does not.
+
+Then :math:`vec(\Delta W_l) = -E_x V_{x'}[K_l]\, vec(W_l)` through one tower and twice that through both.  The matrix is positive
+semi-definite, so weights shrink or stay; they stay in its kernel, along whatever augmentation leaves alone.  For a single linear
+layer that is the solution at every time; deeper networks are only trained.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from sslbook.chapters.byol.terms import intra, intra_matrix
+from sslbook.chapters.byol.towers import Pair, Tower, draw, gap, keep, mean_loss, random_pair, step, vec
+from sslbook.gaps import Gaps
+
+TOPS = ("linear", "relu", "leaky_relu")
+
+
+def identity_gaps(count: int = 100, seed: int = 0) -> Gaps:
+    """Eq. 11 against autograd, one tower and both, under homogeneous tops (ReLU included): relative errors."""
+    tower = random_pair(count, sizes=(5, 6, 12, 8), seed=seed).online
+    gaps: Gaps = {"instances": float(count * len(TOPS))}
+    for act in TOPS:
+        twin = replace(tower, act=act)
+        pair, w, k = Pair(twin, twin), vec(twin.weight), twin.connections()
+        predicted = -intra(k, w)
+        one, both = step(pair), step(pair, both=True)
+        flat = k.flatten(1, 2)[:, None]  # as if all views were one image's
+        for name, value, truth in (
+            ("one tower", predicted, one),
+            ("both towers, doubled", 2 * predicted, both),
+            ("broken: not doubled", predicted, both),
+            ("broken: views of all images mixed", -intra(flat, w), one),
+        ):
+            keep(gaps, name, gap(value, truth))
+    return gaps
+
+
+@dataclass(frozen=True)
+class Decline:
+    """A run of gradient descent: the loss, and the variance between images of the outputs averaged over views.
+
+    loss, between: ``(T + 1, R)``.  weight: the first layer at the end, ``(R, k, m)``.
+    """
+
+    loss: Tensor
+    between: Tensor
+    weight: Tensor
+
+
+def population(replicas: int, *, kept: int, size: int = 6, images: int = 8, views: int = 6, seed: int = 0) -> Tensor:
+    """Inputs ``(R, N, V, size)`` whose first ``kept`` coordinates no augmentation touches; the views of an image are centred.
+
+    Raises ValueError unless ``0 <= kept <= size`` and the views can vary in all other directions (``N (V - 1) >= size``).
+    """
+    if not 0 <= kept <= size:
+        raise ValueError(f"kept must be between 0 and {size}, got {kept}")
+    if images * (views - 1) < size:
+        raise ValueError(f"images times (views - 1) must be at least size = {size}, got {images} and {views}")
+    g = torch.Generator().manual_seed(seed)
+    noise = draw((replicas, images, views, size), g)
+    noise = noise - noise.mean(2, keepdim=True)
+    noise[..., :kept] = 0
+    return draw((replicas, images, 1, size), g) + noise
+
+
+def random_tower(x: Tensor, *, act: str = "linear", depth: int = 2, width: int = 6, seed: int = 0) -> Tower:
+    """A random tower on inputs ``(R, N, V, m)``: ``depth`` layers of ``width`` units, the first of them the opened one."""
+    if depth < 1 or width < 1:
+        raise ValueError(f"depth and width must be at least 1, got {depth} and {width}")
+    g = torch.Generator().manual_seed(seed)
+    r, size = len(x), x.shape[-1]
+    gain = 2.0 if act != "linear" else 1.0
+    weight = draw((r, width, size), g, (gain / size) ** 0.5)
+    above = tuple(draw((r, width, width), g, (gain / width) ** 0.5) for _ in range(depth - 1))
+    return Tower(x, weight, above, act=act)
+
+
+def descend(tower: Tower, steps: int, rate: float) -> Decline:
+    """Gradient descent of all layers on the mean loss of identical towers, no gradient through the target."""
+    if steps < 1 or not rate > 0:
+        raise ValueError(f"steps must be at least 1 and rate positive, got {steps} and {rate}")
+    leaves = [m.clone().requires_grad_(True) for m in (tower.weight, *tower.above)]
+    losses, between = [], []
+    for t in range(steps + 1):
+        now = replace(tower, weight=leaves[0], above=tuple(leaves[1:]))
+        y = now.output()
+        loss = mean_loss(y, y.detach())
+        mean = y.detach().mean(2)
+        losses.append(loss.detach())
+        between.append((mean - mean.mean(1, keepdim=True)).square().sum(-1).mean(1))
+        if t < steps:
+            for leaf, g in zip(leaves, torch.autograd.grad(loss.sum(), leaves), strict=True):
+                leaf.data.sub_(rate * g)
+    return Decline(torch.stack(losses), torch.stack(between), leaves[0].detach())
+
+
+def solved(tower: Tower, steps: int, rate: float) -> Tensor:
+    r"""A single linear layer after so many steps: :math:`W (I - \alpha E_x V_{x'}[f_0])^t`, ``(R, k, m)``."""
+    if tower.above or tower.act != "linear":
+        raise ValueError("tower must be a single linear layer: the solution is one of a linear recurrence")
+    one = replace(tower, weight=tower.weight[:, :1])  # one row's connection is its input
+    decay = torch.eye(tower.weight.shape[-1], dtype=torch.float64) - rate * intra_matrix(one.connections())
+    out: Tensor = tower.weight @ torch.linalg.matrix_power(decay, steps)
+    return out
+
+
+def solution_gaps(count: int = 100, steps: int = 25, rate: float = 0.1, seed: int = 0) -> Gaps:
+    """:func:`solved` against :func:`descend`, and what is left along kept and other directions after many steps."""
+    gaps: Gaps = {"instances": float(2 * count)}
+    for kept in (0, 2):
+        tower = random_tower(population(count, kept=kept, seed=seed), depth=1, seed=seed + 1)
+        found = descend(tower, steps, rate).weight
+        keep(gaps, "solution", gap(vec(solved(tower, steps, rate)), vec(found)))
+        keep(gaps, "broken: solution, both towers", gap(vec(solved(tower, steps, 2 * rate)), vec(found)))
+        keep(gaps, "broken: no step", gap(vec(tower.weight), vec(found)))
+        if kept:
+            change = (found - tower.weight)[..., :kept].norm(dim=(1, 2)) / tower.weight[..., :kept].norm(dim=(1, 2))
+            keep(gaps, "kept directions stay", change)
+    return gaps
+
+
+def left_over(kept: int, count: int = 100, steps: int = 400, rate: float = 0.3, seed: int = 0) -> Tensor:
+    """Share of the output's variance between images that is left of a single linear layer after many steps, ``(count,)``."""
+    tower = random_tower(population(count, kept=kept, seed=seed), depth=1, seed=seed + 1)
+    end = replace(tower, weight=solved(tower, steps, rate))
+
+    def between(t: Tower) -> Tensor:
+        mean = t.output().mean(2)
+        return (mean - mean.mean(1, keepdim=True)).square().sum(-1).mean(1)
+
+    return between(end) / between(tower)

@@ -1,0 +1,280 @@
+r"""Theorem 3, Eq. 56, Theorem 4, Eq. 7, Eq. 80 and Corollary 1 on random finite populations, against enumeration and autograd.
+
+Each ``*_gaps`` function returns relative errors by name, worst over many random networks and all their layers; names that
+start with ``broken:`` belong to variants that must not agree, and hold the *smallest* error over the instances.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from sslbook import losses
+from sslbook.chapters.covariance.population import (
+    Tuples,
+    all_tuples,
+    exact_loss,
+    expected_gradient,
+    nce_loss,
+    random_tuples,
+    simple_loss,
+    triplet_loss,
+)
+from sslbook.connection import Layer, relative_gap, vec
+from sslbook.gaps import Gaps, worst
+from sslbook.networks import instance_seeds, mlp, random_network
+from sslbook.operators import covariance_operator, intra_operator
+
+DEGREE_ONE = ("linear", "relu", "leaky_relu", "conv", "residual")
+
+
+@dataclass(frozen=True)
+class Population:
+    """A random network, one of its layers, and ``(N, V, ...)`` views; ``clean (N, ...)`` are the un-augmented samples."""
+
+    net: nn.Sequential
+    layer: str
+    clean: Tensor
+    views: Tensor
+
+    def tuples(self, negatives: int = 1, *, distinct: bool = False) -> Tuples:
+        """Every tuple of this population."""
+        return all_tuples(self.views.shape[0], self.views.shape[1], negatives, distinct=distinct)
+
+
+def populations(
+    networks: int,
+    seed: int,
+    *,
+    samples: int = 4,
+    views: int = 3,
+    strength: float = 0.5,
+    kinds: tuple[str, ...] = DEGREE_ONE,
+) -> Iterator[Population]:
+    """Every top-level layer of ``networks`` random networks whose outputs don't all vanish, each with its own random population."""
+    for s in instance_seeds(networks, seed):
+        net, shape = random_network(s, kinds)
+        draw = torch.Generator().manual_seed(s)
+        clean = torch.randn(samples, *shape, generator=draw, dtype=torch.float64)
+        noise = torch.randn(samples, views, *shape, generator=draw, dtype=torch.float64)
+        population = clean[:, None] + strength * noise
+        if bool((net(population.flatten(0, 1)).norm(dim=1) == 0).any()) or bool((net(clean).norm(dim=1) == 0).any()):
+            continue  # a dead output has no direction to normalise
+        for name, module in net.named_children():
+            if isinstance(module, Layer):
+                yield Population(net, name, clean, population)
+
+
+def theorem3_gaps(networks: int = 20, seed: int = 0) -> Gaps:
+    r"""Minus the enumerated gradient of :math:`L_{simp}` against :math:`V_x[\bar K] vec(W)`."""
+    rows: list[Gaps] = []
+    for p in populations(networks, seed):
+        op = covariance_operator(p.net, p.layer, p.views)
+        update, n = op.update(), len(p.views)
+
+        def step(*, both: bool = False, distinct: bool = False, p: Population = p) -> Tensor:
+            tuples = p.tuples(distinct=distinct)
+            return -expected_gradient(p.net, p.layer, p.views, simple_loss(), tuples, both=both)
+
+        one = step()
+        k = op.opened.connections().unflatten(0, (n, -1)).mean(1)
+        raw = torch.einsum("ino,imo,m->n", k, k, vec(op.opened.weight)) / n
+        unaveraged = covariance_operator(p.net, p.layer, p.views.flatten(0, 1)[:, None]).update()
+        rows.append(
+            {
+                "one tower": _gap(update, one),
+                "both towers, doubled": _gap(2 * update, step(both=True)),
+                "distinct negatives, N/(N-1)": _gap(n / (n - 1) * update, step(distinct=True)),
+                "dense": relative_gap(op.dense() @ vec(op.opened.weight), vec(one)),
+                "broken: not centred": relative_gap(raw, vec(one)),
+                "broken: views not averaged": _gap(unaveraged, one),
+                "broken: both towers, not doubled": _gap(update, step(both=True)),
+                "broken: distinct negatives, not corrected": _gap(update, step(distinct=True)),
+            }
+        )
+    return worst(rows)
+
+
+def affine_gaps(networks: int = 10, seed: int = 0) -> Gaps:
+    r"""A ReLU network with biases: ``OP vec(W)`` fails, :math:`Cov_x[\bar K_l, \bar f_L]` (:meth:`exact_update`) holds."""
+    rows: list[Gaps] = []
+    for s in instance_seeds(networks, seed):
+        net = mlp((5, 7, 6, 3), bias=True, seed=s)
+        draw = torch.Generator().manual_seed(s)
+        views = torch.randn(4, 3, 5, generator=draw, dtype=torch.float64)
+        for layer in ("0", "2"):
+            op = covariance_operator(net, layer, views)
+            truth = -expected_gradient(net, layer, views, simple_loss(), all_tuples(4, 3))
+            rows.append({"exact update": _gap(op.exact_update(), truth), "broken: operator": _gap(op.update(), truth)})
+    return worst(rows)
+
+
+def eigenvalue_margin(networks: int = 20, seed: int = 0, beta: float = 0.0) -> float:
+    r"""The smallest eigenvalue of :math:`-\beta EV + VE` over the largest in modulus, smallest over random instances."""
+    margins = []
+    for p in populations(networks, seed):
+        values = torch.linalg.eigvalsh(covariance_operator(p.net, p.layer, p.views, beta=beta).dense())
+        margins.append(float(values[0] / values.abs().max()))
+    return min(margins)
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A convergence curve: ``error`` against ``size``, and the slope of its logarithms."""
+
+    size: tuple[int, ...]
+    error: tuple[float, ...]
+
+    @property
+    def rate(self) -> float:
+        """Least-squares slope of log error against log size."""
+        x, y = torch.tensor(self.size, dtype=torch.float64).log(), torch.tensor(self.error, dtype=torch.float64).log()
+        return float(((x - x.mean()) * (y - y.mean())).sum() / (x - x.mean()).square().sum())
+
+
+def monte_carlo(counts: tuple[int, ...], replicates: int = 32, seed: int = 0) -> Curve:
+    r"""Root-mean-square relative error of the batch gradient of :math:`L_{simp}` (one tower) on ``count`` random tuples, per count.
+
+    All replicates of a count go through one batched VJP.
+    """
+    net = mlp((6, 10, 8, 4), seed=seed)
+    draw = torch.Generator().manual_seed(seed)
+    views = torch.randn(8, 1, 6, generator=draw, dtype=torch.float64)
+    views = views + 0.5 * torch.randn(8, 4, 6, generator=draw, dtype=torch.float64)
+    op = covariance_operator(net, "2", views)
+    truth, y = op.update(), op.opened.output
+    errors = []
+    for count in counts:
+        t = random_tuples(8, 4, replicates * count, seed=seed + count)
+        pull = (y[t.positive] - y[t.negative[:, 0]]) / count  # minus the gradient of r+ - r- in the anchor's output
+        where = t.anchor + len(y) * torch.arange(replicates).repeat_interleave(count)
+        cotangent = torch.zeros(replicates * len(y), y.shape[1], dtype=y.dtype).index_add_(0, where, pull)
+        steps = op.opened.vjp(cotangent.unflatten(0, (replicates, -1)))
+        errors.append(float(((steps - truth).flatten(1).square().sum(1).mean()).sqrt() / truth.norm()))
+    return Curve(counts, tuple(errors))
+
+
+def normalized_gaps(networks: int = 20, seed: int = 0) -> Gaps:
+    r"""Eq. 56: minus the enumerated gradient of :math:`L_{simp}` on l2-normalised outputs against the cross-covariance."""
+    rows: list[Gaps] = []
+    for p in populations(networks, seed):
+        op = covariance_operator(p.net, p.layer, p.views, normalize=True)
+        one = -expected_gradient(p.net, p.layer, p.views, simple_loss(), p.tuples(), normalize=True)
+        both = -expected_gradient(p.net, p.layer, p.views, simple_loss(), p.tuples(), normalize=True, both=True)
+        plain = covariance_operator(p.net, p.layer, p.views).update()
+        dense = op.dense()
+        k = op.opened.connections() / op.opened.output.norm(dim=1)[:, None, None]
+        k = k.unflatten(0, op.population).mean(1)
+        centred = k - k.mean(0)
+        unprojected = torch.einsum("ino,imo,m->n", centred, centred, vec(op.opened.weight)) / len(k)
+        if one.norm() < 1e-6 * unprojected.norm():
+            continue  # all outputs are parallel: the projection leaves nothing but rounding
+        rows.append(
+            {
+                "one tower": _gap(op.update(), one),
+                "both towers, doubled": _gap(2 * op.update(), both),
+                "step along the weights": _cosine(op.update(), op.opened.weight),
+                "transpose on the weights": float((dense.T @ vec(op.opened.weight)).norm() / one.norm()),
+                "broken: operator on the weights": float((dense @ vec(op.opened.weight)).norm() / one.norm()),
+                "broken: projection left out": relative_gap(unprojected, vec(one)),
+                "broken: output not normalised": _gap(plain, one),
+                "broken: transpose": relative_gap(dense.T @ vec(op.opened.weight), vec(one)),
+            }
+        )
+    return worst(rows)
+
+
+def asymmetry(networks: int = 20, seed: int = 0, *, normalize: bool = True) -> float:
+    r"""Of Eq. 56's operator (or Theorem 3's): the median of :math:`\|A - A^T\| / \|A\|` (Frobenius) over random instances."""
+    found = []
+    for p in populations(networks, seed):
+        a = covariance_operator(p.net, p.layer, p.views, normalize=normalize).dense()
+        found.append(float((a - a.T).norm() / a.norm()))
+    return float(torch.tensor(found).median())
+
+
+def weighted_gaps(networks: int = 12, seed: int = 0, tau: float = 2.0, margin: float = 0.5) -> Gaps:
+    r"""Theorem 4 without augmentation (V = 1, :math:`\theta = 0`): triplet and InfoNCE, one tower and both."""
+    rows: list[Gaps] = []
+    for p in populations(networks, seed, views=1, strength=0.0, samples=5):
+        for name, loss in (("soft_triplet", triplet_loss(tau, margin)), ("info_nce", nce_loss(tau))):
+            op = covariance_operator(p.net, p.layer, p.views, loss=name, tau=tau, margin=margin, clean=p.clean)
+            one = -expected_gradient(p.net, p.layer, p.views, loss, p.tuples())
+            both = -expected_gradient(p.net, p.layer, p.views, loss, p.tuples(), both=True)
+            flat = covariance_operator(p.net, p.layer, p.views)
+            mean = op.mixing.weights.mean() if op.mixing.weights is not None else 1.0
+            rows.append(
+                {
+                    f"{name}, one tower": _gap(op.update(), one),
+                    f"{name}, both towers, doubled": _gap(2 * op.update(), both),
+                    "dense": relative_gap(op.dense() @ vec(op.opened.weight), vec(one)),
+                    "broken: constant weight": _gap(mean * flat.update(), one),
+                    "broken: half forgotten": _gap(2 * op.update(), one),
+                }
+            )
+    return worst(rows)
+
+
+def exact_loss_gaps(networks: int = 8, seed: int = 0, tau: float = 2.0) -> Gaps:
+    r"""Eq. 7: :math:`L^{\tau,exact}` with H negatives has the operator :math:`H \cdot \frac12 V^\xi`, and no residue.
+
+    Broken: weights from augmented distances (as the released code does), and weights that are differentiated.
+    """
+    rows: list[Gaps] = []
+
+    def augmented(p: Tensor, n: Tensor, _: Tensor) -> Tensor:
+        return losses.exact(p, n, n, tau=tau)
+
+    def differentiated(p: Tensor, n: Tensor, _: Tensor) -> Tensor:
+        return (losses.pair_weight(n, "info_nce", tau=tau) * (p[:, None] - n)).sum(-1)
+
+    for p in populations(networks, seed, samples=3, views=2):
+        op = covariance_operator(p.net, p.layer, p.views, loss="info_nce", tau=tau, clean=p.clean)
+        if op.update().norm() < 1e-6 * covariance_operator(p.net, p.layer, p.views).update().norm():
+            continue  # all samples are far apart and the force vanishes: nothing but rounding is left
+        for h in (1, 2, 3):
+            one = -expected_gradient(p.net, p.layer, p.views, exact_loss(tau), p.tuples(h), clean=p.clean)
+            rows.append({f"H = {h}, one tower": _gap(h * op.update(), one)})
+        both = -expected_gradient(p.net, p.layer, p.views, exact_loss(tau), p.tuples(), clean=p.clean, both=True)
+        released = -expected_gradient(p.net, p.layer, p.views, augmented, p.tuples(), clean=p.clean)
+        through = -expected_gradient(p.net, p.layer, p.views, differentiated, p.tuples(), clean=p.clean)
+        rows[-1] |= {
+            "both towers, doubled": _gap(2 * op.update(), both),
+            "broken: weights from augmented distances": _gap(op.update(), released),
+            "broken: gradient through the weights": _gap(op.update(), through),
+        }
+    return worst(rows)
+
+
+def extended_gaps(networks: int = 20, seed: int = 0) -> Gaps:
+    r"""Corollary 1: :math:`L^\beta_{simp}` against :math:`-\beta EV + VE`, for several ``beta``."""
+    rows: list[Gaps] = []
+    for p in populations(networks, seed):
+        inter, intra = (
+            covariance_operator(p.net, p.layer, p.views).update(),
+            intra_operator(p.net, p.layer, p.views).update(),
+        )
+        for beta in (-1.5, -0.5, 0.2, 1.0):
+            op = covariance_operator(p.net, p.layer, p.views, beta=beta)
+            truth = -expected_gradient(p.net, p.layer, p.views, simple_loss(beta), p.tuples())
+            rows.append(
+                {
+                    "corollary": _gap(op.update(), truth),
+                    "sum of its parts": _gap(inter - beta * intra, truth),
+                    "dense": relative_gap(op.dense() @ vec(op.opened.weight), vec(truth)),
+                    "broken: sign of beta": _gap(inter + beta * intra, truth),
+                    "broken: EV left out": _gap(inter, truth),
+                }
+            )
+    return worst(rows)
+
+
+def _gap(value: Tensor, reference: Tensor) -> float:
+    return relative_gap(vec(value), vec(reference))
+
+
+def _cosine(a: Tensor, b: Tensor) -> float:
+    return abs(float((a * b).sum() / (a.norm() * b.norm())))

@@ -1,0 +1,299 @@
+"""The chapter's identities and bounds, on many random instances: worst errors, and broken variants beside them.
+
+Each function returns errors by name as :mod:`sslbook.gaps` does; a name that starts with ``broken:`` belongs to a variant that was
+broken on purpose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sslbook.connection import relative_gap
+from sslbook.gaps import Gaps, worst
+from sslbook.networks import instance_seeds
+from sslbook.trees import exact
+from sslbook.trees import latent as trees
+from sslbook.trees.latent import LatentTree
+from sslbook.trees.network import TreeNetwork, forward, initial_network
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A-HLTM: sampling against exact sums; message passing against the listed joint distribution
+
+SHAPES = (((2, 2, 2), (2, 2)), ((3, 2, 4), (2, 2)), ((2, 3, 2, 2), (1, 2, 2)), ((4, 3), (4,)))
+"""Values and branching of the small trees, of different kinds, that the checks take turns with."""
+
+
+def small_tree(index: int, seed: int) -> LatentTree:
+    """One categorical tree with random tables; the :data:`SHAPES` take turns by ``index``."""
+    values, branching = SHAPES[index % len(SHAPES)]
+    return trees.random_categorical([seed], values, branching)
+
+
+def sampling_score(count: int, samples: int, seed: int, *, other_tree: bool = False) -> float:
+    """Largest distance, in standard errors, of sampled from exact joint probabilities of root and node, over ``count`` trees.
+
+    other_tree: hold the samples to the tables of another tree, which they must fail.
+    """
+    scores = []
+    for i, s in enumerate(instance_seeds(count, seed)):
+        tree = small_tree(i, s)
+        held = small_tree(i, s + 1_000_003) if other_tree else tree
+        drawn = trees.sample(tree, [s], samples)
+        root = torch.nn.functional.one_hot(drawn[0][0, 0].long(), tree.values[0]).double()
+        for values, table, m in zip(drawn[1:], trees.from_root(held)[1:], tree.values[1:]):
+            expected = held.root[:, None, :, None] * table
+            hot = torch.nn.functional.one_hot(values[0].long(), m).double()
+            found = torch.einsum("bz,nbm->nzm", root, hot) / samples
+            scores.append(((found - expected[0]).abs() / (expected[0] * (1 - expected[0]) / samples).sqrt()).max())
+    return float(torch.stack(scores).max())
+
+
+def message_gaps(count: int, seed: int) -> Gaps:
+    """Conditional moments, correlations and operators passed up small trees, against sums over all assignments."""
+    rows = []
+    for i, s in enumerate(instance_seeds(count, seed)):
+        tree = trees.random_symmetric([s], 3 if i % 8 == 7 else 2, -1.0)
+        net = initial_network([s], tree.branching, 1 + i % 4, dtype=torch.float64)
+        listed = exact.list_parts(tree, net)
+        assignments, chance = trees.joint(tree)
+        seen = forward(net, assignments[-1].double())
+        found = exact.correlations(tree, net, listed)
+        moments = exact.moments(tree, net, listed)
+        row: Gaps = {"correlation": 0.0, "conditional mean": 0.0, "operator": 0.0, "broken: roots exchanged": 1.0}
+        for d in range(tree.depth):
+            z, f = assignments[d][0].double(), seen.pre[d][0]
+            row["correlation"] = max(
+                row["correlation"], float((_correlation(z, f, chance[0]) - found[d][0]).abs().max())
+            )
+            given = torch.stack([_conditional_mean(f, chance[0] * (z == value)) for value in (0, 1)], -1)
+            row["conditional mean"] = max(row["conditional mean"], relative_gap(moments[d].mean[0], given))
+        for name in ("s", "s0", "s1"):
+            brute = _enumerated_connection(tree, net, assignments, chance, name)
+            passed = exact.expected_connection(tree, net, listed, name)
+            row["operator"] = max(row["operator"], relative_gap(passed, brute))
+            mixed = brute.flip(1)
+            row["broken: roots exchanged"] = min(row["broken: roots exchanged"], relative_gap(passed, mixed))
+        rows.append(row)
+    return worst(rows)
+
+
+def _correlation(z: Tensor, f: Tensor, chance: Tensor) -> Tensor:
+    z, f = z - (z * chance).sum(-1, keepdim=True), f - (f * chance).sum(-1, keepdim=True)
+    spread = ((z * z * chance).sum(-1)[:, None] * (f * f * chance).sum(-1)).sqrt()
+    correlation = (f * z[:, None] * chance).sum(-1) / spread
+    return torch.where(spread > 1e-12, correlation, 0.0)
+
+
+def _conditional_mean(f: Tensor, weight: Tensor) -> Tensor:
+    return torch.einsum("nwb,nb->nw", f, weight / weight.sum(-1, keepdim=True))
+
+
+def _enumerated_connection(
+    tree: LatentTree, net: TreeNetwork, assignments: list[Tensor], chance: Tensor, name: str
+) -> Tensor:
+    """Mean connection given the root by autograd on every assignment: the slow way."""
+    depth, index = trees.place(tree, name)
+    bumps = torch.zeros(assignments[0].shape[-1], net.width, dtype=torch.float64, requires_grad=True)
+    below = assignments[-1].double()
+    for d in range(tree.depth - 1, -1, -1):
+        fan = net.weights[d].shape[-1]
+        read = below.reshape(-1, fan, below.shape[-1])
+        pre = net.weights[d][0] @ read + net.biases[d][0][..., None]
+        if d == depth:
+            inputs = read[index]
+            pre = torch.cat([pre[:index], (pre[index] + bumps.T)[None], pre[index + 1 :]])
+        below = pre.relu().flatten(0, 1)[None]
+    jacobian = torch.stack([torch.autograd.grad(row.sum(), bumps, retain_graph=True)[0] for row in pre[0]])
+    connection = torch.einsum("ib,abc->biac", inputs, jacobian)
+    z0 = assignments[0][0, 0]
+    weights = torch.stack([chance[0] * (z0 == value) for value in range(tree.values[0])])
+    weights = weights / weights.sum(1, keepdim=True)
+    return torch.einsum("zb,biac->ziac", weights, connection)[None]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Lemmas 3 to 5: what a nonlinearity does to mean and variance
+
+
+@dataclass(frozen=True)
+class Margins:
+    """A bound on many random instances.
+
+    least: the smallest slack, in units of the bound.  tightest: the largest share of the bound that is used.
+    """
+
+    least: float
+    tightest: float
+
+
+def _distributions(count: int, points: int, seed: int) -> tuple[Tensor, Tensor]:
+    draw = torch.Generator().manual_seed(seed)
+    x = (
+        torch.randn(count, points, generator=draw, dtype=torch.float64) * 2
+        + torch.randn(count, 1, generator=draw).double()
+    )
+    p = torch.rand(count, points, generator=draw, dtype=torch.float64) ** 3 + 1e-3
+    return x, p / p.sum(1, keepdim=True)
+
+
+def _mean(x: Tensor, p: Tensor) -> Tensor:
+    return (x * p).sum(1)
+
+
+def _variance(x: Tensor, p: Tensor) -> Tensor:
+    return _mean((x - _mean(x, p)[:, None]).square(), p)
+
+
+SMOOTH: dict[str, tuple[Callable[[Tensor], Tensor], float, float, float]] = {
+    "softplus": (torch.nn.functional.softplus, 1.0, 0.0, 0.25),
+    "tanh": (torch.tanh, 1.0, -4 / 27**0.5, 4 / 27**0.5),
+    "sine": (torch.sin, 1.0, -1.0, 1.0),
+    "square root of 1 + x^2": (lambda x: (1 + x * x).sqrt(), 1.0, 0.0, 1.0),
+}
+"""Functions with their Lipschitz constant and the infimum and supremum of their second derivative."""
+
+
+def squashing(count: int, seed: int, *, power: int = 2) -> Margins:
+    r"""Lemma 3, :math:`\mathbb V[\phi(x)] \le L^2\, \mathbb V[x]`, for piecewise linear :math:`\phi` of slopes up to :math:`L`.
+
+    power: of :math:`L` in the bound; true for 2.
+    The hinges are the first four points of each distribution, sorted; the slopes lie in :math:`[-L, L]`, :math:`L` in [0.5, 3].
+    """
+    x, p = _distributions(count, 5, seed)
+    draw = torch.Generator().manual_seed(seed + 1)
+    lipschitz = 0.5 + 2.5 * torch.rand(count, 1, generator=draw, dtype=torch.float64)
+    slopes = lipschitz * (2 * torch.rand(count, 4, generator=draw, dtype=torch.float64) - 1)
+    slopes[: count // 10] = lipschitz[: count // 10]  # straight lines use all that is allowed
+    ordered, order = x.sort(1)
+    y = torch.cat([torch.zeros(count, 1, dtype=torch.float64), (slopes * ordered.diff(dim=1)).cumsum(1)], 1)
+    share = _variance(y, p.gather(1, order)) / (lipschitz[:, 0] ** power * _variance(x, p))
+    return Margins(float(1 - share.max()), float(share.max()))
+
+
+def sharpened_jensen(count: int, seed: int, *, half: float = 0.5) -> Margins:
+    r"""Lemma 4 in units of the variance, for the functions in :data:`SMOOTH`.
+
+    :math:`\frac12 \mathbb V[x] \inf \phi'' \le \mathbb E\phi(x) - \phi(\mathbb E x) \le \frac12 \mathbb V[x] \sup \phi''`;
+    ``half`` stands for the :math:`\frac12`.
+    """
+    x, p = _distributions(count, 5, seed)
+    slack, share = [], []
+    for function, _, low, high in SMOOTH.values():
+        gap = (_mean(function(x), p) - function(_mean(x, p))) / _variance(x, p)
+        slack.append(torch.minimum(half * high - gap, gap - half * low))
+        share.append(torch.maximum(gap / (half * high), gap / (half * low) if low else torch.zeros_like(gap)))
+    return Margins(float(torch.cat(slack).min()), float(torch.cat(share).max()))
+
+
+def relu_jensen(count: int, seed: int, *, factor: float = 1.0) -> Margins:
+    r"""Lemma 5, :math:`0 \le \mathbb E\psi(x) - \psi(\mathbb E x) \le \sqrt{\mathbb V[x]}` for ReLU; with ``factor`` 1/2 too."""
+    x, p = _distributions(count, 5, seed)
+    fair = count // 10  # two equal points either side of 0 are the extreme case
+    x[:fair, 0], x[:fair, 1] = -x[:fair, 0].abs(), x[:fair, 0].abs()
+    p[:fair] = torch.tensor([0.5, 0.5, 0, 0, 0], dtype=torch.float64)
+    gap = (_mean(x.relu(), p) - _mean(x, p).relu()) / (factor * _variance(x, p).sqrt())
+    return Margins(float(torch.minimum(gap, 1 - gap).min()), float(gap.max()))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Lemmas 6, 7 and 9, Theorem 6: products of tables, and what survives from the root
+
+
+def product_gaps(count: int, seed: int) -> Gaps:
+    """Lemmas 6 and 7: tables multiplied along paths of TR-HLTMs, and binary TR-HLTMs against symmetric ones."""
+    rows = []
+    for i, s in enumerate(instance_seeds(count, seed)):
+        values = ((3, 2, 4, 3), (2, 2, 2, 2), (4, 4, 4, 4), (2, 5, 3, 2))[i % 4]
+        tree = trees.random_regularized([s], values, (2, 1, 2))
+        along = trees.from_root(tree)[-1][0]
+        paths = [(leaf // 2, leaf // 2, leaf) for leaf in range(4)]
+        residuals = [_residual_product(tree, path) for path in paths]
+        row = {
+            "Lemma 6": max(relative_gap(along[k], 1 / values[-1] + c) for k, c in enumerate(residuals)),
+            "columns of C": max(float(trees.residual_table(t).sum(-2).abs().max()) for t in tree.tables),
+        }
+        if values == (2, 2, 2, 2):
+            rho = trees.polarity(tree.tables[0])
+            row["Lemma 7"] = relative_gap(tree.tables[0], trees.symmetric_binary([rho]).tables[0])
+        wild = trees.random_categorical([s], values, (2, 1, 2))
+        row["broken: any tables"] = relative_gap(
+            trees.from_root(wild)[-1][0, 0], 1 / values[-1] + _residual_product(wild, paths[0])
+        )
+        rows.append(row)
+    return worst(rows)
+
+
+def _residual_product(tree: LatentTree, path: tuple[int, ...]) -> Tensor:
+    product = torch.eye(tree.values[0], dtype=torch.float64)
+    for table, node in zip(tree.tables, path):
+        product = product @ trees.residual_table(table)[0, node]
+    return product
+
+
+def activation_gaps(count: int, seed: int, root_polarity: float = 0.3) -> Gaps:
+    r"""Lemma 9 and Theorem 6: covariance over the root of the children's mean activations, at every part of random SB-HLTMs.
+
+    The oracle lists all assignments of the tree; ``printed o`` takes :math:`o_\mu = \rho_{0\mu}^2 (1 - \rho_{0\mu}^2)` from the
+    statement, the proof has :math:`\rho_{0\mu}^2 (1 - \rho_0^2)`.
+    """
+    rows = []
+    for i, s in enumerate(instance_seeds(count, seed)):
+        depth = 2 + i % 2
+        tree = trees.symmetric_binary(trees.random_polarities([s], depth, 0.2), root_polarity)
+        net = initial_network([s], tree.branching, 3, dtype=torch.float64)
+        listed = exact.list_parts(tree, net)
+        assignments, chance = trees.joint(tree)
+        seen = forward(net, assignments[-1].double())
+        for d in range(depth):
+            truth = exact.covariance_over_root(tree, _enumerated_means(tree, seen.inputs[d], assignments, chance))
+            if float(truth.abs().max()) < 1e-9:
+                continue  # a part whose children are all silent leaves nothing to compare
+            a = exact.child_selectivity(tree, listed, d)
+            rho = trees.polarity(trees.from_root(tree)[d])[..., None, None] if d else torch.ones(1, 1, 1, 1).double()
+            outer = a[..., :, None] * a[..., None, :]
+            row = {
+                **_lemma9(tree, exact.means_given_root(tree, listed, d), truth),
+                "Theorem 6": relative_gap(rho**2 * (1 - root_polarity**2) * outer, truth),
+                "broken: printed o": relative_gap(rho**2 * (1 - rho**2) * outer, truth),
+            }
+            if d:
+                row["broken: path forgotten"] = relative_gap((1 - root_polarity**2) * outer, truth)
+            rows.append(row)
+    return worst(rows)
+
+
+def lemma9_gaps(count: int, seed: int) -> Gaps:
+    """Lemma 9 on trees with any tables and three values at the root, at every part."""
+    rows = []
+    for s in instance_seeds(count, seed):
+        tree = trees.random_categorical([s], (3, 2, 3), (2, 2))
+        net = initial_network([s], tree.branching, 3, dtype=torch.float64)
+        listed = exact.list_parts(tree, net)
+        assignments, chance = trees.joint(tree)
+        seen = forward(net, assignments[-1].double())
+        for d in range(tree.depth):
+            truth = exact.covariance_over_root(tree, _enumerated_means(tree, seen.inputs[d], assignments, chance))
+            if float(truth.abs().max()) >= 1e-9:
+                rows.append(_lemma9(tree, exact.means_given_root(tree, listed, d), truth))
+    return worst(rows)
+
+
+def _lemma9(tree: LatentTree, v: Tensor, truth: Tensor) -> Gaps:
+    """Eq. 166 as it is written, with and without its second term."""
+    prior = tree.root[0].diag()
+    shared = prior @ torch.ones_like(prior) @ prior
+    return {
+        "Lemma 9": relative_gap(v.mT @ (prior - shared) @ v, truth),
+        "broken: not centred": relative_gap(v.mT @ prior @ v, truth),
+    }
+
+
+def _enumerated_means(tree: LatentTree, inputs: Tensor, assignments: list[Tensor], chance: Tensor) -> Tensor:
+    """Means given the root of what the parts of one depth read, ``(1, nodes, m_0, fan-in)``, over all assignments."""
+    z0 = assignments[0][0, 0]
+    given = torch.stack([chance[0] * (z0 == value) for value in range(tree.values[0])])
+    return torch.einsum("nib,zb->nzi", inputs[0], given / given.sum(1, keepdim=True))[None]

@@ -1,0 +1,135 @@
+"""The chapter's recorded runs: the tables for every loss and statistic, and the norm curves, at the papers' sizes.
+
+``sslbook record hltm-tables --seeds 1 2 ...`` and ``sslbook record hltm-norms --seeds 1 2 ...`` make them again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sslbook.chapters.hltm import norms, tables
+from sslbook.chapters.hltm.training import LOSSES, Protocol
+from sslbook.machine import cores
+
+LATENTS = ("s", "s0", "s1", "s101", "s0111")
+NARROW = LATENTS[:3]
+LOWER = (0.7, 0.8, 0.9)
+WIDTHS = (2, 5, 10)
+UNTRAINED = 200
+EPOCHS = (0, 1, 20, 49, 50)
+"""What the three printed tables show, together; ``converged`` is after 49 epochs in the released experiments, 50 in the text."""
+
+
+def table_values(
+    seeds: Sequence[int],
+    *,
+    base: Protocol | None = None,
+    epochs: Sequence[int] = EPOCHS,
+    workers: int | None = None,
+) -> dict[str, Any]:
+    """Trials for :data:`LOSSES` x :data:`tables.STATISTICS`, as nested lists whose axes are named under ``axes``.
+
+    base: the protocol to vary, the papers' if not given.  workers: processes, one a core if not given.
+    """
+    base = base or Protocol()
+    values: dict[str, Any] = {
+        "axes": "values[loss][statistic][latent][lower][width][epoch][trial]",
+        "latents": LATENTS,
+        "lower": LOWER,
+        "widths": WIDTHS,
+        "epochs": tuple(epochs),
+        "samples": base.epoch_size,
+        "untrained": {"trials": UNTRAINED, "mean": untrained_means(UNTRAINED)},
+        "seconds": {},
+    }
+    for loss in LOSSES:
+        start = time.monotonic()
+        cells = [replace(base, loss=loss, lower=lower, width=width) for lower in LOWER for width in WIDTHS]
+        runs = tables.rerun(
+            cells, seeds, latents=LATENTS, epochs=epochs, workers=workers or cores(), samples=base.epoch_size
+        )
+        values[loss] = {}
+        for statistic in tables.STATISTICS:
+            found = torch.stack([run[statistic] for run in runs]).unflatten(0, (len(LOWER), len(WIDTHS)))
+            values[loss][statistic] = rounded(found.permute(4, 0, 1, 2, 3), decimals=5)
+        values["seconds"][loss] = round(time.monotonic() - start, 1)
+    return values
+
+
+def narrow_values(
+    seeds: Sequence[int],
+    *,
+    base: Protocol | None = None,
+    epochs: Sequence[int] = (0, 1, 20, 49),
+    workers: int | None = None,
+) -> dict[str, Any]:
+    """The narrowest networks again with as many trials as there are ``seeds``: ten say little where one in three dies.
+
+    The root and its two children, :data:`NARROW`: latents x lower x epochs x trials.
+    """
+    base = base or Protocol(width=min(WIDTHS))
+    values: dict[str, Any] = {
+        "axes": "values[loss][statistic][latent][lower][epoch][trial]",
+        "latents": NARROW,
+        "lower": LOWER,
+        "epochs": tuple(epochs),
+    }
+    for loss in LOSSES:
+        cells = [replace(base, loss=loss, lower=lower) for lower in LOWER]
+        size, processes = base.epoch_size, workers or cores()
+        runs = tables.rerun(cells, seeds, latents=NARROW, epochs=epochs, workers=processes, samples=size)
+        values[loss] = {
+            statistic: rounded(torch.stack([run[statistic] for run in runs]).permute(3, 0, 1, 2), decimals=5)
+            for statistic in tables.STATISTICS
+        }
+    return values
+
+
+def untrained_means(count: int, widths: Sequence[int] = WIDTHS) -> Any:
+    """Normalised correlation before training over the population, means over ``count`` trials: latents x lower x widths."""
+    cells = [Protocol(lower=lower, width=width) for lower in LOWER for width in widths]
+    means = torch.stack([tables.untrained(cell, range(1, count + 1), LATENTS).mean(0) for cell in cells])
+    return rounded(means.unflatten(0, (len(LOWER), len(widths))).permute(2, 0, 1), decimals=5)
+
+
+def trials(values: Mapping[str, Any], target: tables.Printed, loss: str, statistic: str) -> Tensor:
+    """The part of :func:`table_values` that a printed table shows, ``(latents, lower, widths, columns, trials)``."""
+    found = torch.tensor(values[loss][statistic], dtype=torch.float64)
+    wanted = {"latents": target.latents, "lower": target.lower, "widths": target.widths, "epochs": target.epochs}
+    for axis, (name, chosen) in enumerate(wanted.items()):
+        labels = list(values[name])
+        found = found.index_select(axis, torch.tensor([labels.index(label) for label in chosen]))
+    return found
+
+
+def norm_values(
+    seeds: Sequence[int],
+    *,
+    base: Protocol = norms.BASE,
+    epochs: Sequence[int] = norms.EPOCHS,
+    workers: int | None = None,
+) -> dict[str, Any]:
+    """For each of :func:`norms.cells`, a norm's name to its values, epochs x seeds, to six significant digits."""
+    curves = norms.curves(norms.cells(base), seeds, epochs, workers=workers or cores())
+    cells = {cell: {part: significant(found, 6) for part, found in parts.items()} for cell, parts in curves.items()}
+    return {"axes": "cells[cell][norm][epoch][seed]", "epochs": tuple(epochs), "cells": cells}
+
+
+def rounded(values: Tensor, decimals: int) -> Any:
+    """Nested lists of numbers rounded to so many decimals."""
+    return _each(values.double().tolist(), lambda x: round(x, decimals))
+
+
+def significant(values: Tensor, digits: int) -> Any:
+    """Nested lists of numbers rounded to so many significant digits."""
+    return _each(values.double().tolist(), lambda x: float(f"{x:.{digits}g}"))
+
+
+def _each(values: Any, change: Any) -> Any:
+    return [_each(value, change) for value in values] if isinstance(values, list) else change(values)

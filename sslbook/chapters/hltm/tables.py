@@ -1,0 +1,206 @@
+r"""The papers' tables of normalised correlation, rerun: Tables 4 and 6 of [tian2020], Table 2 of [tian2021iclr].
+
+A trial is a random tree with a random network; the normalised correlation of a variable is the largest absolute correlation
+of a unit of its part with it, over the part's units.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from sslbook import shipped
+from sslbook.chapters.hltm.statistics import CentredCorrelation, RawCorrelation
+from sslbook.chapters.hltm.training import Protocol, start, train_chunks
+from sslbook.streams import Streams, to_device
+from sslbook.trees import exact
+from sslbook.trees import latent as trees
+from sslbook.trees.latent import LatentTree
+from sslbook.trees.network import TreeNetwork, forward
+
+STATISTICS = ("exact", "released", "population")
+"""``exact``: centred, float64, on fresh samples; ``released``: raw sums in float32 on the same; ``population``: enumerated."""
+
+
+@dataclass(frozen=True)
+class Printed:
+    """A table as the paper prints it.
+
+    mean, std: of shape ``(latents, lower, widths, columns)``; std is None where the paper prints none.
+    """
+
+    source: str
+    latents: tuple[str, ...]
+    lower: tuple[float, ...]
+    widths: tuple[int, ...]
+    columns: tuple[str, ...]
+    epochs: tuple[int, ...]
+    mean: Tensor
+    std: Tensor | None
+
+
+@cache
+def printed(name: str) -> Printed:
+    """The printed table ``A-Tab4``, ``A-Tab6`` or ``B-Tab2``."""
+    if name not in TABLES:
+        raise ValueError(f"name must be one of {', '.join(TABLES)}, got {name!r}")
+    file = "A-Tab6" if name == "A-Tab4" else name
+    raw = shipped.printed(file)
+    mean = torch.tensor(raw["mean"], dtype=torch.float64)
+    std = None if raw["std"] is None else torch.tensor(raw["std"], dtype=torch.float64)
+    lists = {key: tuple(raw[key]) for key in ("latents", "lower", "widths", "columns", "epochs")}
+    table = Printed(source=raw["source"], mean=mean, std=std, **lists)
+    if name == "A-Tab4":  # the root, initial and converged
+        assert std is not None
+        return replace(
+            table,
+            latents=("s",),
+            columns=(table.columns[0], table.columns[2]),
+            epochs=(table.epochs[0], table.epochs[2]),
+            mean=mean[:1, ..., [0, 2]],
+            std=std[:1, ..., [0, 2]],
+        )
+    return table
+
+
+TABLES = ("A-Tab4", "A-Tab6", "B-Tab2")
+
+
+def best_correlations(
+    tree: LatentTree, net: TreeNetwork, seeds: Sequence[int], epoch: int, latents: Sequence[str], samples: int
+) -> dict[str, Tensor]:
+    """Normalised correlation of the named variables by each of the :data:`STATISTICS`, ``(R, latents)``.
+
+    samples: fresh ones, a multiple of 128, from streams of their own.
+    """
+    if samples < 1 or samples % RawCorrelation.batch:
+        raise ValueError(f"samples must be a multiple of {RawCorrelation.batch}, got {samples}")
+    places = [trees.place(tree, name) for name in latents]
+    depths = [depth for depth, _ in places]
+    index = [node for _, node in places]
+    centred, raw = CentredCorrelation(), RawCorrelation()
+    streams = Streams(seeds, f"statistics {epoch}")
+    dtype = net.weights[0].dtype
+    edges = trees.thresholds(tree, dtype)
+    for done in range(0, samples, 3200):
+        count = min(3200, samples - done)
+        u = to_device(streams.uniform((1 + trees.numbers_needed(tree), count), dtype), tree.root.device)
+        drawn = trees.descend(tree, trees.draw_root(tree, u[:, 0]), u[:, 1:], edges)
+        seen = forward(net, drawn[-1])
+        latent = torch.stack([drawn[d][:, i] for d, i in zip(depths, index)], 1)
+        units = torch.stack([seen.pre[d][:, i] for d, i in zip(depths, index)], 1)
+        centred.add(latent, units)
+        raw.add(latent, units)
+    population = exact.correlations(tree, net)
+    whole = torch.stack([population[d][:, i] for d, i in zip(depths, index)], 1)
+    found = {"exact": centred.result(), "released": raw.result().double(), "population": whole}
+    return {name: corr.abs().amax(-1).cpu() for name, corr in found.items()}
+
+
+def untrained(protocol: Protocol, seeds: Sequence[int], latents: Sequence[str], block: int = 4) -> Tensor:
+    """Normalised correlation of the named variables before training, over the whole population: ``(R, latents)``."""
+    shape, _ = start(protocol, seeds[:1])
+    places, found = [trees.place(shape, name) for name in latents], []
+    for first in range(0, len(seeds), block):
+        corr = exact.correlations(*start(protocol, seeds[first : first + block]))
+        found.append(torch.stack([corr[d][:, i].abs().amax(-1) for d, i in places], 1))
+    return torch.cat(found)
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What :func:`train_chunks` measures for a table; a class so that worker processes can receive it."""
+
+    latents: tuple[str, ...]
+    samples: int
+
+    def __call__(self, tree: LatentTree, net: TreeNetwork, seeds: Sequence[int], epoch: int) -> dict[str, Tensor]:
+        """:func:`best_correlations` after ``epoch`` epochs."""
+        return best_correlations(tree, net, seeds, epoch, self.latents, self.samples)
+
+
+def rerun(
+    protocols: Sequence[Protocol],
+    seeds: Sequence[int],
+    *,
+    latents: Sequence[str],
+    epochs: Sequence[int],
+    workers: int = 2,
+    samples: int = 64_000,
+    device: torch.device | str = "cpu",
+) -> list[dict[str, Tensor]]:
+    """Trials of several protocols side by side: for each, a statistic's name to ``(epochs, R, latents)``.
+
+    epochs: after how many epochs to measure; the last one ends the training.  samples: of each measurement.
+    """
+    measure = Measurement(tuple(latents), samples)
+    runs = train_chunks(protocols, seeds, max(epochs), measure, epochs, workers=workers, device=device)
+    return [{name: torch.stack([found[epoch][name] for epoch in epochs]) for name in STATISTICS} for found in runs]
+
+
+def table(
+    name: str,
+    seeds: Sequence[int],
+    *,
+    loss: str = "released",
+    workers: int = 2,
+    base: Protocol | None = None,
+    device: torch.device | str = "cpu",
+) -> dict[str, Tensor]:
+    """Rerun one printed table: a statistic's name to ``(latents, lower, widths, columns, trials)``."""
+    target, base = printed(name), base or Protocol(loss=loss)
+    cells = [replace(base, lower=low, width=width) for low in target.lower for width in target.widths]
+    runs = rerun(
+        cells,
+        seeds,
+        latents=target.latents,
+        epochs=target.epochs,
+        workers=workers,
+        samples=base.epoch_size,
+        device=device,
+    )
+    shape = (len(target.lower), len(target.widths))
+    return {s: torch.stack([run[s] for run in runs]).unflatten(0, shape).permute(4, 0, 1, 2, 3) for s in STATISTICS}
+
+
+def spread(trials: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and sample standard deviation (divided by trials - 1) over the last axis."""
+    return trials.mean(-1), trials.std(-1) if trials.shape[-1] > 1 else torch.full(trials.shape[:-1], math.nan)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Could a printed column be a draw of ours?
+
+
+@dataclass(frozen=True)
+class Column:
+    """Printed means and standard deviations of some cells, ``(latents, lower)``, over so many trials."""
+
+    mean: Tensor
+    std: Tensor
+    trials: int
+
+
+def distance(own: Tensor, column: Column) -> Tensor:
+    """Root mean square distance of the means of ``own``, ``(latents, lower, trials)``, from a column, in standard errors."""
+    error = own.var(-1) / own.shape[-1] + column.std.square() / column.trials
+    return ((own.mean(-1) - column.mean).square() / error).mean().sqrt()
+
+
+def chance_of_column(own: Tensor, column: Column, draws: int, seed: int) -> float:
+    """How often trials drawn from ``own`` in the column's place lie at least as far from the rest as the column does.
+
+    The same trials are drawn for all cells, because the cells of a trial share a tree and a network; a score that took
+    them for independent would reject too often.
+    """
+    observed, generator, far = distance(own, column), torch.Generator().manual_seed(seed), 0
+    for _ in range(draws):
+        order = torch.randperm(own.shape[-1], generator=generator)
+        drawn, rest = own[..., order[: column.trials]], own[..., order[column.trials :]]
+        far += bool(distance(rest, Column(*spread(drawn), column.trials)) >= observed)
+    return far / draws

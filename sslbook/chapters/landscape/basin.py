@@ -1,0 +1,186 @@
+r"""Power iteration with a matrix that moves: where it must converge (Theorem 3 of [tian2023], and Fig. 1, right).
+
+.. math::  w \leftarrow A(w) w / \|A(w) w\|, \qquad c(w) = w^T \phi_1(w).
+
+Theorem 3 asks for a number :math:`\gamma < 1` that bounds the irregularity (Definition 4) on a cap around the start whose radius is
+:math:`\sqrt{2 (1 + \gamma)(1 - c_0)} / (1 - \sqrt\gamma)`.  Its constants are the Lipschitz constant L of A *on the cap*, and
+:math:`\kappa` of Lemma 9, for which `KAPPA` over the squared gap always serves.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sslbook.chapters.landscape.contrast import Activation
+from sslbook.chapters.landscape.models import Blobs, Cloud, orthonormal, summation
+from sslbook.streams import Streams
+
+KAPPA = 2 * math.sqrt(4 + (1 + math.sqrt(2)) ** 2)
+r"""Lemma 9 holds with :math:`\kappa = \mathrm{KAPPA} / \lambda_{\mathrm{gap}}^2`, for every symmetric perturbation."""
+
+
+def irregularity(c: Tensor, gap: Tensor, top: Tensor, lipschitz: Tensor) -> Tensor:
+    r""":math:`\omega` of Definition 4 with :math:`\kappa` = `KAPPA` / gap^2; all arguments broadcast."""
+    mu = 0.5 * (1 + c) / c.square() * (1 - gap / top).square()
+    kappa = KAPPA / gap.square()
+    spread = 1 + mu * c
+    return mu + 2 * kappa * lipschitz.square() * spread + 2 * lipschitz / gap * (mu * spread).sqrt()
+
+
+def radius(c0: Tensor, gamma: Tensor) -> Tensor:
+    r"""Radius of the cap :math:`B_\gamma` around the start (Lemma 11)."""
+    return (2 * (1 + gamma) * (1 - c0).clamp_min(0)).sqrt() / (1 - gamma.sqrt())
+
+
+def perturbation_gaps(count: int = 200, size: int = 5, seed: int = 0) -> dict[str, float]:
+    r"""Lemma 9: the largest :math:`\|\phi_1' - \phi_1 - \Delta\phi_1\|\, \lambda_{\mathrm{gap}}^2 / \|\delta A\|^2`.
+
+    Random symmetric matrices, perturbations from a thousandth of the gap up to the gap.  Broken: :math:`\Delta\phi_1` left out.
+    """
+    draw = Streams(range(seed, seed + count), "perturbation")
+    a, d = (v + v.mT for v in (draw.normal((size, size)), draw.normal((size, size))))
+    scale = 10 ** (3 * draw.uniform((1, 1), torch.float64) - 3)
+    values, vectors = torch.linalg.eigh(a)
+    gap = values[:, -1] - values[:, -2]
+    d = d * scale * gap[:, None, None] / torch.linalg.matrix_norm(d, ord=2)[:, None, None]
+    old, new = vectors[..., -1], torch.linalg.eigh(a + d)[1][..., -1]
+    new = new * (new * old).sum(-1, keepdim=True).sign()
+    inside = (vectors.mT @ d @ old[..., None])[..., :-1, 0] / (values[:, -1:] - values[:, :-1])
+    first = (vectors[..., :-1] @ inside[..., None])[..., 0]
+    unit = gap.square() / torch.linalg.matrix_norm(d, ord=2).square()
+    return {
+        "kappa": float(((new - old - first).norm(dim=-1) * unit).max()),
+        "broken: first order left out": float(((new - old).norm(dim=-1) * unit).max()),
+    }
+
+
+def iterate(pop: Blobs | Cloud, w: Tensor, steps: int, act: Activation | None = None) -> Tensor:
+    """Power iteration from ``w (R, S, d)``: all iterates, ``(steps + 1, R, S, d)``."""
+    act = act or Activation()
+    path = [w]
+    for _ in range(steps):
+        w = (pop.matrix(w, act) @ w[..., None])[..., 0]
+        w = w / w.norm(dim=-1, keepdim=True)
+        path.append(w)
+    return torch.stack(path)
+
+
+def correlation(pop: Blobs | Cloud, w: Tensor) -> Tensor:
+    """``|c(w)|`` for a ReLU at ``w (R, S, d)``: ``(R, S)``."""
+    top = torch.linalg.eigh(pop.matrix(w, Activation()))[1][..., -1]
+    out: Tensor = (top * w).sum(-1).abs()
+    return out
+
+
+@dataclass(frozen=True)
+class Certificate:
+    r"""Theorem 3 at one start for each population, ``(R,)``: whether it applies, with which :math:`\gamma`, and what happened.
+
+    ``bound`` is the cap's radius; ``moved`` the distance from the start to where power iteration ended, ``excess`` the largest
+    :math:`(1 - c_t) / (\gamma^t (1 - c_0))` while that is above rounding, ``residual`` the last step's length.
+    """
+
+    applies: Tensor
+    gamma: Tensor
+    bound: Tensor
+    moved: Tensor
+    excess: Tensor
+    residual: Tensor
+
+
+def _outcome(
+    pop: Blobs | Cloud, start: Tensor, applies: Tensor, gamma: Tensor, bound: Tensor, steps: int = 80
+) -> Certificate:
+    path = iterate(pop, start, steps)
+    c = torch.stack([correlation(pop, w) for w in path])[..., 0]
+    promised = gamma ** torch.arange(steps + 1, dtype=c.dtype)[:, None] * (1 - c[0])
+    excess = torch.where(promised > 1e-13, (1 - c) / promised, torch.zeros_like(c))[1:].amax(0)
+    moved = (path[-1] - path[0]).norm(dim=-1)[:, 0]
+    return Certificate(applies, gamma, bound, moved, excess, (path[-1] - path[-2]).norm(dim=-1)[:, 0])
+
+
+def certify_plane(pop: Blobs, start: Tensor, *, points: int = 61) -> Certificate:
+    """Theorem 3 for ReLU filters on mixtures of Gaussians in the plane, from the angles ``start (R,)``.
+
+    The smallest of twenty values of gamma for which the supremum over a grid on the cap stays below it; L by all pairs of the grid.
+    """
+    act = Activation()
+    w0 = torch.stack([start.cos(), start.sin()], -1)[:, None]
+    values, vectors = torch.linalg.eigh(pop.matrix(w0, act))
+    lead = vectors[..., -1]
+    lead = lead * (lead * w0).sum(-1, keepdim=True).sign()
+    c0 = (lead * w0).sum(-1)[:, 0]
+    best = torch.full_like(c0, math.nan)
+    grid = torch.linspace(-1, 1, points, dtype=c0.dtype)
+    i, j = torch.triu_indices(points, points, 1)
+    for gamma in torch.linspace(0.95, 0.05, 20, dtype=c0.dtype):
+        cap = radius(c0, gamma)
+        angle = start[:, None] + 2 * torch.asin((cap / 2).clamp_max(1))[:, None] * grid
+        w = torch.stack([angle.cos(), angle.sin()], -1)
+        a = pop.matrix(w, act)
+        values, vectors = torch.linalg.eigh(a)
+        top = vectors[..., -1]
+        top = top * (top * lead).sum(-1, keepdim=True).sign()
+        c = (top * w).sum(-1)
+        steep = _norm(a[:, i] - a[:, j]) / (w[:, i] - w[:, j]).norm(dim=-1).clamp_min(1e-300)
+        omega = irregularity(
+            c.clamp_min(1e-9), values[..., -1] - values[..., 0], values[..., -1], steep.amax(1, keepdim=True)
+        )
+        good = (omega.amax(1) <= gamma) & (cap < 1) & (c > 0).all(1)
+        best = torch.where(good, gamma, best)
+    applies = ~best.isnan()
+    gamma = torch.where(applies, best, torch.full_like(best, 0.95))
+    return _outcome(pop, w0, applies, gamma, radius(c0, gamma))
+
+
+def _norm(a: Tensor) -> Tensor:
+    """Spectral norm of symmetric 2 x 2 matrices ``(..., 2, 2)``."""
+    middle, half = 0.5 * (a[..., 0, 0] + a[..., 1, 1]), 0.5 * (a[..., 0, 0] - a[..., 1, 1])
+    return middle.abs() + torch.hypot(half, a[..., 0, 1])
+
+
+def certify_points(cloud: Cloud, start: Tensor) -> Certificate:
+    """Theorem 3 for ReLU filters on finitely many points, from ``start (R, 1, d)``: A is constant on the cap, so L = 0 there.
+
+    It applies with the smallest gamma of a grid for which the gates are the same all over the cap and :math:`\\mu \\le \\gamma`.
+    """
+    act = Activation()
+    values, vectors = torch.linalg.eigh(cloud.matrix(start, act)[:, 0])
+    top = vectors[..., -1]
+    c0 = (top * start[:, 0]).sum(-1).abs()
+    margin = ((start @ cloud.x.mT)[:, 0].abs() / cloud.x.norm(dim=-1)).amin(1)
+    best = torch.full_like(c0, math.nan)
+    for gamma in torch.linspace(0.98, 0.02, 97, dtype=c0.dtype):
+        cap = radius(c0, gamma)
+        turn = torch.acos(c0.clamp_max(1)) + 2 * torch.asin((cap / 2).clamp_max(1))
+        c = torch.cos(turn.clamp_max(math.pi / 2))
+        mu = 0.5 * (1 + c) / c.square().clamp_min(1e-12) * (values[:, -2] / values[:, -1]).square()
+        best = torch.where((cap < margin) & (mu <= gamma), gamma, best)
+    applies = ~best.isnan()
+    gamma = torch.where(applies, best, torch.full_like(best, 0.98))
+    return _outcome(cloud, start, applies, gamma, radius(c0, gamma))
+
+
+def nearly_orthogonal(
+    replicas: int, tilt: float, *, patterns: int = 6, size: int = 8, most: float = 0.3, seed: int = 0
+) -> tuple[Cloud, Tensor, Tensor]:
+    r"""Summation models with tilted patterns: the points, the patterns ``(R, M, d)``, and :math:`\|U^T U - I\|_2` ``(R,)``."""
+    u = orthonormal(replicas, patterns, size, seed, tilt=tilt)
+    q = 0.1 + (most - 0.1) * Streams(range(seed, seed + replicas), "rarity").uniform((patterns,), torch.float64)
+    off = torch.linalg.matrix_norm(u @ u.mT - torch.eye(patterns, dtype=u.dtype), ord=2)
+    return summation(q, u), u, off
+
+
+def tight_triples(replicas: int, seed: int = 0, *, sigma: float = 0.08) -> tuple[Blobs, Tensor]:
+    """Mixtures of three tight clusters around the circle, and a start beside the first one: an angle for each, ``(R,)``."""
+    draw = Streams(range(seed, seed + replicas), "triples")
+    angle = 2 * math.pi * (torch.arange(3) / 3 + 0.15 * (draw.uniform((3,), torch.float64) - 0.5))
+    length = 0.7 + 0.6 * draw.uniform((3, 1), torch.float64)
+    p = 0.5 + draw.uniform((3,), torch.float64)
+    centres = length * torch.stack([angle.cos(), angle.sin()], -1)
+    start = angle[:, 0] + 0.1 * (draw.uniform((1,), torch.float64)[:, 0] - 0.5)
+    return Blobs(centres, p / p.sum(-1, keepdim=True), sigma), start

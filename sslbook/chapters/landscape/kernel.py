@@ -1,0 +1,230 @@
+r"""Kernel structure of pairwise weights, and the limit of a large batch (Lemmas 1 and 2 of [tian2023]).
+
+A `Population` is finite: sample s has probability :math:`p_s` and V equally likely views, so that every expectation is a sum.
+With weights :math:`\alpha_{ij} = K(x_0[i], x_0[j])`, :math:`b_s` the mean and :math:`V_s` the covariance of g over the
+views of s,
+
+.. math::  C_\alpha[g] \to C_\infty = \tfrac12 \sum_{st} p_s p_t K_{st} (b_s - b_t)(b_s - b_t)^T
+           + \tfrac12 \sum_s p_s [(K^T p)_s - (K p)_s] V_s,
+
+whose second term is zero for symmetric weights.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sslbook.chapters.landscape.contrast import contrastive_covariance, square_distances
+from sslbook.gaps import Gaps
+from sslbook.streams import Streams
+
+
+@dataclass(frozen=True)
+class Population:
+    """Probabilities ``p (R, S)``, what weights see of a sample, ``clean (R, S, C)``, and g of its views, ``(R, S, V, D)``."""
+
+    p: Tensor
+    clean: Tensor
+    views: Tensor
+
+    @property
+    def mean(self) -> Tensor:
+        """``b (R, S, D)``: the mean of g over the views of a sample."""
+        return self.views.mean(2)
+
+    @property
+    def spread(self) -> Tensor:
+        """``(R, S, D, D)``: the covariance of g over the views of a sample."""
+        off = self.views - self.mean[:, :, None]
+        return off.mT @ off / self.views.shape[2]
+
+
+def population(
+    replicas: int, seed: int = 0, *, samples: int = 6, views: int = 3, size: int = 2, noise: float = 0.7
+) -> Population:
+    """Random populations: Gaussian samples with unequal probabilities, views around them; ``noise = 0`` for no augmentation."""
+    if noise < 0:
+        raise ValueError(f"noise must be at least 0, got {noise}")
+    draw = Streams(range(seed, seed + replicas), "population")
+    p = 0.2 + draw.uniform((samples,), torch.float64)
+    clean = draw.normal((samples, size))
+    return Population(
+        p / p.sum(-1, keepdim=True), clean, clean[:, :, None] + noise * draw.normal((samples, views, size))
+    )
+
+
+def gaussian(clean: Tensor, tau: float) -> Tensor:
+    r"""Gaussian weights :math:`\exp(-\|g_i - g_j\|^2 / 2\tau)` of Lemma 1: ``(..., S, C)`` -> ``(..., S, S)``."""
+    if not tau > 0:
+        raise ValueError(f"tau must be > 0, got {tau}")
+    return (-square_distances(clean) / tau).exp()
+
+
+def features(y: Tensor, tau: float, degree: int) -> Tensor:
+    r"""The non-negative features of Lemma 1's proof up to total ``degree``: ``y (..., S, C) >= 0`` -> ``(..., S, F)``.
+
+    The paper's feature vector lists all :math:`C^k` products of k coordinates; products that differ in order alone are one feature
+    here, :math:`\phi_n(y) = e^{-\|y\|^2/2\tau} \prod_c y_c^{n_c} / \sqrt{n_c!\, \tau^{n_c}}`.
+    Raises ValueError for a negative coordinate.
+    """
+    if bool((y < 0).any()):
+        raise ValueError(f"y must not be negative (shift it by its lower bound), got a coordinate of {float(y.min())}")
+    if degree < 0:
+        raise ValueError(f"degree must be at least 0, got {degree}")
+    n = torch.arange(degree + 1, dtype=y.dtype)
+    # through logarithms: y^n and n! overflow long before their quotient does
+    log = torch.xlogy(n, y[..., None] / tau**0.5) - 0.5 * torch.lgamma(n + 1) - y[..., None].square() / (2 * tau)
+    each = log.exp()  # (..., S, C, degree + 1)
+    dimension = y.shape[-1]
+    chosen = [k for k in itertools.product(range(degree + 1), repeat=dimension) if sum(k) <= degree]
+    picked = [each[..., c, [k[c] for k in chosen]] for c in range(dimension)]
+    return torch.stack(picked).prod(0)
+
+
+def limit(pop: Population, kernel: Tensor) -> Tensor:
+    """The limit of the batch, without features, for any weights ``kernel (R, S, S)``: ``(R, D, D)`` (the module's formula)."""
+    b, p = pop.mean, pop.p
+    weight = p[:, :, None] * kernel * p[:, None, :]
+    laplacian = torch.diag_embed(weight.sum(1) + weight.sum(2)) - weight - weight.mT
+    excess = 0.5 * (weight.sum(1) - weight.sum(2))
+    out: Tensor = 0.5 * b.mT @ laplacian @ b + (excess[..., None, None] * pop.spread).sum(1)
+    return out
+
+
+def limit_of_features(pop: Population, phi: Tensor) -> Tensor:
+    r"""Eq. 4 of [tian2023]: :math:`\sum_l z_l^2 V_{\tilde p_l}[b]`, with ``phi (R, S, F)``: ``(R, D, D)``."""
+    ratio = pop.p[..., None] * phi
+    z = ratio.sum(1)
+    density = ratio / z.clamp_min(torch.finfo(z.dtype).tiny)[:, None]  # a feature that is zero everywhere adds nothing
+    mean = density.mT @ pop.mean
+    off = pop.mean[:, :, None] - mean[:, None]
+    return torch.einsum("rf,rsf,rsfd,rsfe->rde", z.square(), density, off, off)
+
+
+def expected(pop: Population, kernel: Tensor, batch: int) -> Tensor:
+    r"""The mean of :math:`C_\alpha[g]` over batches of N: :math:`\frac{N-1}{N} C_\infty - \frac1N E[K(x_0, x_0) V[g | x_0]]`."""
+    own = pop.p * kernel.diagonal(dim1=-2, dim2=-1)
+    return (1 - 1 / batch) * limit(pop, kernel) - (own[..., None, None] * pop.spread).sum(1) / batch
+
+
+def enumerated(pop: Population, kernel: Tensor, batch: int) -> Tensor:
+    """The same by listing every batch: all samples for all rows and all pairs of views, by the definition of Eq. 3."""
+    _, samples, views, _ = pop.views.shape
+    one = list(itertools.product(range(samples), range(views), range(views)))
+    rows = torch.tensor(list(itertools.product(one, repeat=batch)))  # (batches, N, 3)
+    s, v, v2 = rows.unbind(-1)
+    chance = pop.p[:, s].prod(-1) / views ** (2 * batch)
+    alpha = kernel[:, s[:, :, None], s[:, None, :]]
+    g, g2 = pop.views[:, s, v], pop.views[:, s, v2]
+    out: Tensor = (chance[..., None, None] * contrastive_covariance(g, g, g2, g2, alpha)).sum(1)
+    return out
+
+
+def sampled(pop: Population, kernel: Tensor, batch: int, seed: int = 0) -> Tensor:
+    """Eq. 3 for one random batch of ``batch`` for each replica, ``(R, D, D)``; the N x N weights are never written down.
+
+    Sums over pairs are sums over pairs of *samples*, with the sums of g over the rows that show each.
+    """
+    if batch < 2:
+        raise ValueError(f"batch must be at least 2, got {batch}")
+    replicas, samples, views, _ = pop.views.shape
+    draw = Streams(range(seed, seed + replicas), f"batch {batch}")
+    u = draw.uniform((batch, 3), torch.float64)
+    s = torch.searchsorted(pop.p.cumsum(1).clamp_max(1 - 1e-15), u[..., 0].contiguous()).clamp_max(samples - 1)
+    pair = (u[..., 1:] * views).long().clamp_max(views - 1)
+    r = torch.arange(replicas)[:, None]
+    g, g2 = pop.views[r, s, pair[..., 0]], pop.views[r, s, pair[..., 1]]
+    shows = torch.nn.functional.one_hot(s, samples).to(g.dtype)
+    counts, sums = shows.sum(1), shows.mT @ g
+    rows = (kernel @ counts[..., None])[..., 0].gather(1, s)[..., None]
+    columns = (kernel.mT @ counts[..., None])[..., 0].gather(1, s)[..., None]
+    cross = sums.mT @ kernel @ sums
+    inter = ((rows + columns) * g).mT @ g - cross - cross.mT
+    return (inter - (rows * (g - g2)).mT @ (g - g2)) / (2 * batch**2)
+
+
+@dataclass(frozen=True)
+class Convergence:
+    """For each batch size: root mean square distance from the limit, relative to it, and the share of indefinite batches.
+
+    ``unadjusted`` is the distance from the limit for uniform weights instead, which does not vanish.
+    """
+
+    error: Tensor
+    unadjusted: Tensor
+    negative: Tensor
+
+
+def convergence(
+    counts: Sequence[int], replicas: int = 64, seed: int = 0, *, tau: float = 1.0, noise: float = 0.7
+) -> Convergence:
+    """One random batch of each size in ``counts`` for each of many populations, with Gaussian weights."""
+    pop = population(replicas, seed, noise=noise)
+    kernel = gaussian(pop.clean, tau)
+    batches = [sampled(pop, kernel, n, seed) for n in counts]
+
+    def distance(end: Tensor) -> Tensor:
+        far = [(b - end).flatten(1).norm(dim=1) / end.flatten(1).norm(dim=1) for b in batches]
+        return torch.stack(far).square().mean(1).sqrt()
+
+    floor = -1e-12  # rounding: without augmentation the least eigenvalue can be zero
+    negative = torch.stack([(torch.linalg.eigvalsh(b)[:, 0] < floor).double().mean() for b in batches])
+    return Convergence(distance(limit(pop, kernel)), distance(limit(pop, torch.ones_like(kernel))), negative)
+
+
+def kernel_gaps(count: int = 128, seed: int = 0) -> Gaps:
+    r"""Lemmas 1 and 2 on random populations, relative errors.
+
+    - features: the truncated sum of products against :math:`\alpha_{ij}\, Q(k + 1, y_i^T y_j / \tau)`, Q the regularised upper
+      incomplete gamma function: of the exponential series of a number, the share of its first k + 1 terms is a Poisson probability.
+    - limit: Eq. 4 with 60 degrees against the formula without features.
+    - finite: the exact mean for batches of 2 against listing all of them.
+    """
+    pop = population(count, seed)
+    tau = 1.5
+    y = pop.clean - pop.clean.amin(1, keepdim=True)
+    kernel = gaussian(pop.clean, tau)
+    phi = features(y, tau, 5)
+    series = kernel * torch.special.gammaincc(torch.tensor(6.0, dtype=y.dtype), y @ y.mT / tau)
+    end = limit(pop, kernel)
+    full = limit_of_features(pop, features(y, tau, 60))
+    small = population(count, seed, samples=3, views=2)
+    near = gaussian(small.clean, tau)
+    listed = enumerated(small, near, 2)
+    flat = limit(pop, torch.ones_like(kernel))
+    views = pop.spread * (pop.p * (kernel @ pop.p[..., None])[..., 0])[..., None, None]
+
+    def gap(found: Tensor, wanted: Tensor) -> Tensor:
+        out: Tensor = (found - wanted).flatten(1).norm(dim=1) / wanted.flatten(1).norm(dim=1)
+        return out
+
+    return {
+        "features": float(gap(phi @ phi.mT, series).max()),
+        "broken: whole series": float(gap(phi @ phi.mT, kernel).min()),
+        "limit": float(gap(full, end).max()),
+        "broken: adjusted densities left out": float(gap(flat, end).min()),
+        "broken: views not averaged": float(gap(full + views.sum(1), end).min()),
+        "finite": float(gap(expected(small, near, 2), listed).max()),
+        "broken: limit for a batch of 2": float(gap(limit(small, near), listed).min()),
+        "instances": float(count),
+    }
+
+
+def lopsided(tau: float = 0.8) -> tuple[Population, Tensor]:
+    """A population on which normalised weights, ``K / (K p)`` row by row, have an indefinite *limit*.
+
+    A crowd of samples whose views agree, and two loners whose views differ: the columns of the loners sum to less than their rows.
+    """
+    clean = torch.tensor([[[0.0], [0.05], [0.1], [2.0], [2.6]]], dtype=torch.float64)
+    p = torch.tensor([[0.3, 0.3, 0.3, 0.05, 0.05]], dtype=torch.float64)
+    wide = torch.tensor([0.0, 0.0, 0.0, 1.5, 1.5], dtype=torch.float64)
+    across = torch.stack([-wide, wide], -1)[None, :, :, None]
+    along = clean[:, :, None].expand(-1, -1, 2, -1)
+    pop = Population(p, clean, torch.cat([along, across], -1))
+    kernel = gaussian(clean, tau)
+    return pop, kernel / (kernel @ p[..., None])

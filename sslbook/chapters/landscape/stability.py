@@ -1,0 +1,219 @@
+r"""Critical points of :math:`\dot w = P^\perp_w A(w) w`, and which are stable (Theorem 1 of [tian2023]).
+
+At a critical point, :math:`A(w) w = \lambda w`, a perturbation u orthogonal to w moves with the Jacobian
+
+.. math::  T = P^\perp_w (A(w) - \lambda I + J) P^\perp_w, \qquad J u = (\partial_u A)(w)\, w.
+
+The local roughness :math:`\rho` is the norm of J on the tangent space; Theorem 1 asks that the gap of A exceeds it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from sslbook.chapters.landscape.contrast import Activation, project
+from sslbook.chapters.landscape.models import Blobs, Cloud, blobs, directions, scattered
+from sslbook.streams import Streams
+
+
+class Population(Protocol):
+    """What has a matrix ``A(w)`` for ``w (R, S, d)``: ``(R, S, d, d)``."""
+
+    def matrix(self, w: Tensor, act: Activation) -> Tensor:
+        """``A(w)``."""
+        ...
+
+
+@dataclass(frozen=True)
+class Critical:
+    r"""Distinct critical points of many populations, ``(n,)`` each: replica, ``w (n, d)``, and what decides their stability.
+
+    ``value`` is :math:`\lambda`; ``gap`` is :math:`\lambda` less the largest eigenvalue of A across w (positive for a locally
+    maximal eigenvector); ``rho`` the roughness; ``growth`` the largest real part of T's eigenvalues; ``lift`` and ``drop`` the
+    largest and least eigenvalue of the symmetric part of J across w; ``returned`` whether perturbations of it died out.
+    """
+
+    replica: Tensor
+    w: Tensor
+    value: Tensor
+    gap: Tensor
+    rho: Tensor
+    growth: Tensor
+    lift: Tensor
+    drop: Tensor
+    returned: Tensor
+
+    @property
+    def maximal(self) -> Tensor:
+        """Which are locally maximal eigenvectors (Definition 3)."""
+        return self.gap > 0
+
+    @property
+    def clear(self) -> Tensor:
+        """Which are not marginal: the simulated time is enough to see them grow or fade."""
+        return self.growth.abs() > 0.02 * self.value
+
+
+def parts(pop: Population, w: Tensor, act: Activation) -> tuple[Tensor, Tensor]:
+    """``A`` and ``J`` at ``w (R, S, d)``, each ``(R, S, d, d)``; J by automatic differentiation, on the tangent space."""
+    with torch.enable_grad():
+        v = w.detach().clone().requires_grad_()
+        # on the sphere: a population may extend A off it in any way
+        a = pop.matrix(v / v.norm(dim=-1, keepdim=True), act)
+        moved = (a @ w.detach()[..., None])[..., 0]
+        rows = [torch.autograd.grad(moved[..., k].sum(), v, retain_graph=True)[0] for k in range(w.shape[-1])]
+    return a.detach(), torch.stack(rows, -2)
+
+
+def jacobian(pop: Population, w: Tensor, act: Activation) -> Tensor:
+    """``T`` at ``w (R, S, d)``, as a matrix on the whole space that is zero along w."""
+    a, j = parts(pop, w, act)
+    eye = torch.eye(w.shape[-1], dtype=w.dtype)
+    across = eye - w[..., :, None] * w[..., None, :]
+    value = ((a @ w[..., None])[..., 0] * w).sum(-1)[..., None, None]
+    out: Tensor = across @ (a - value * eye + j) @ across
+    return out
+
+
+def velocity(pop: Population, w: Tensor, act: Activation) -> Tensor:
+    """Eq. 7: ``P A(w) w``."""
+    return project(w, (pop.matrix(w, act) @ w[..., None])[..., 0])
+
+
+def newton(pop: Population, w: Tensor, act: Activation, steps: int = 40) -> Tensor:
+    """Newton's method on the sphere for ``P A(w) w = 0`` from ``w (R, S, d)``; finds critical points of every kind."""
+    for _ in range(steps):
+        t = (
+            jacobian(pop, w, act) + w[..., :, None] * w[..., None, :]
+        )  # invertible: the direction of w is nobody's concern
+        step = torch.linalg.pinv(t) @ velocity(pop, w, act)[..., None]
+        step = step[..., 0]
+        length = step.norm(dim=-1, keepdim=True)
+        w = w - step * (0.3 / length.clamp_min(0.3))  # no leap longer than 0.3
+        w = w / w.norm(dim=-1, keepdim=True)
+    return w
+
+
+def critical_points(pop: Population, act: Activation, starts: Tensor, seed: int = 0) -> Critical:
+    """The distinct critical points that Newton's method finds from ``starts (R, S, d)``, classified, and simulated from nearby."""
+    w = newton(pop, starts, act)
+    a, j = parts(pop, w, act)
+    aw = (a @ w[..., None])[..., 0]
+    value = (aw * w).sum(-1)
+    found = (project(w, aw).norm(dim=-1) < 1e-11 * value) & (value > 1e-9)
+    same = (torch.cdist(w, w) < 1e-6) & found[:, None] & found[:, :, None]
+    first = found & ~same.tril(-1).any(-1)
+    replica = first.nonzero()[:, 0]
+    size = w.shape[-1]
+    eye = torch.eye(size, dtype=w.dtype)
+    across = eye - w[..., :, None] * w[..., None, :]
+
+    def top(matrix: Tensor) -> Tensor:
+        """Largest eigenvalue across w of a symmetric matrix: w itself is pushed far below."""
+        inside = across @ matrix @ across - 1e6 * w[..., :, None] * w[..., None, :]
+        out: Tensor = torch.linalg.eigvalsh(inside)[..., -1]
+        return out
+
+    bend = 0.5 * (j + j.mT)
+    t = across @ (a + j) @ across
+    growth = top(0.5 * (t + t.mT)) - value
+    rho = torch.linalg.matrix_norm(j @ across, ord=2)
+    returned = returns(pop, w[first], replica, act, (value + rho)[first], seed)
+    gap, lift, drop = value - top(a), top(bend), -top(-bend)
+    return Critical(
+        replica, w[first], value[first], gap[first], rho[first], growth[first], lift[first], drop[first], returned
+    )
+
+
+def returns(
+    pop: Population, w: Tensor, replica: Tensor, act: Activation, scale: Tensor, seed: int = 0, *, steps: int = 1200
+) -> Tensor:
+    """Whether random perturbations of size 1e-4 of ``w (n, d)`` shrink under the flow; four of each, all must.
+
+    Euler steps of length ``0.3 / scale``, for ``steps`` steps; a point that has grown tenfold counts as gone.
+    """
+    size = w.shape[-1]
+    push = Streams([seed], "push").normal((len(w), 4, size))[0]
+    v = w[:, None] + 1e-4 * project(w[:, None], push) / push.norm(dim=-1, keepdim=True)
+    v = v / v.norm(dim=-1, keepdim=True)
+    start = (v - w[:, None]).norm(dim=-1)
+    own = _members(pop, replica)
+    gone = torch.zeros(start.shape, dtype=torch.bool)
+    for t in range(steps):
+        v = v + (0.3 / scale)[:, None, None] * velocity(own, v, act)
+        v = v / v.norm(dim=-1, keepdim=True)
+        if t % 50 == 0:
+            gone |= (v - w[:, None]).norm(dim=-1) > 10 * start
+    out: Tensor = (((v - w[:, None]).norm(dim=-1) < start) & ~gone).all(-1)
+    return out
+
+
+def _members(pop: Population, replica: Tensor) -> Population:
+    """The population of each critical point, so that all are simulated in one batch."""
+    if isinstance(pop, Cloud):
+        return Cloud(pop.x[replica], pop.p[replica])
+    assert isinstance(pop, Blobs)
+    return Blobs(pop.centres[replica], pop.p[replica], pop.sigma)
+
+
+SETTINGS = ("relu", "leaky", "square")
+"""ReLU and leaky rectifier (slope 0.3, centre on the negative side of most filters) on mixtures of Gaussians; squares on points."""
+
+
+def scan(setting: str, replicas: int = 60, starts: int = 40, seed: int = 0, *, sigma: float = 0.4) -> Critical:
+    """Critical points on random populations in three dimensions, for one of `SETTINGS`."""
+    if setting not in SETTINGS:
+        raise ValueError(f"setting must be one of {', '.join(SETTINGS)}, got {setting!r}")
+    begin = directions(replicas, starts, 3, seed)
+    if setting == "square":
+        return critical_points(scattered(replicas, 12, 3, seed), Activation(1.0, 2), begin, seed)
+    if setting == "leaky":
+        return critical_points(blobs(replicas, 6, 3, seed, sigma=sigma, offset=1.5), Activation(0.3), begin, seed)
+    return critical_points(blobs(replicas, 6, 3, seed, sigma=sigma), Activation(), begin, seed)
+
+
+def plane_gaps(replicas: int = 128, seed: int = 0, *, sigma: float = 0.5) -> dict[str, float]:
+    r"""Where J comes from: for a leaky rectifier :math:`J = -(1 - a)\, E[h] \int_{w^T x = 0} x x^T p`, at *every* w.
+
+    The integral over the plane in closed form (the mixture's density there), J by automatic differentiation, on the tangent space;
+    worst relative error over random mixtures in three dimensions.  Broken: the sign, and E[h] left out.
+    """
+    pop = blobs(replicas, 5, 3, seed, sigma=sigma)
+    w = directions(replicas, 4, 3, seed)
+    gaps: dict[str, float] = {}
+    for act in (Activation(), Activation(0.3), Activation(-1.0)):
+        _, j = parts(pop, w, act)
+        across = torch.eye(3, dtype=w.dtype) - w[..., :, None] * w[..., None, :]
+        j = across @ j @ across
+        plane = plane_moment(pop, w)
+        mean = response(pop, w, act)[..., None, None]
+        base = (1 - act.slope) * plane
+        for name, wanted in (("plane", -mean * base), ("broken: sign", mean * base), ("broken: mean left out", -base)):
+            gap = (j - wanted).flatten(2).norm(dim=-1) / wanted.flatten(2).norm(dim=-1)
+            value = float(gap.min() if name.startswith("broken") else gap.max())
+            gaps[name] = (min if name.startswith("broken") else max)(gaps.get(name, value), value)
+    return gaps | {"instances": 12.0 * replicas}
+
+
+def plane_moment(pop: Blobs, w: Tensor) -> Tensor:
+    r""":math:`P (\int_{w^T x = 0} x x^T p(x)\, dS) P` of a mixture at unit ``w (R, S, d)``: ``(R, S, d, d)``."""
+    m = w @ pop.centres.mT
+    density = pop.p[:, None] * torch.exp(-0.5 * (m / pop.sigma).square()) / (pop.sigma * (2 * torch.pi) ** 0.5)
+    across = pop.centres[:, None] - m[..., None] * w[:, :, None]
+    eye = torch.eye(w.shape[-1], dtype=w.dtype) - w[..., :, None] * w[..., None, :]
+    square = torch.einsum("rsk,rskd,rske->rsde", density, across, across)
+    out: Tensor = square + pop.sigma**2 * density.sum(-1)[..., None, None] * eye
+    return out
+
+
+def response(pop: Blobs, w: Tensor, act: Activation) -> Tensor:
+    """The filter's mean response ``E[h(w^T x)]``: ``(R, S)``."""
+    s = pop.sigma
+    m = w @ pop.centres.mT
+    up = m * torch.special.ndtr(m / s) + s * torch.exp(-0.5 * (m / s).square()) / (2 * torch.pi) ** 0.5
+    out: Tensor = (pop.p[:, None] * ((1 - act.slope) * up + act.slope * m)).sum(-1)
+    return out

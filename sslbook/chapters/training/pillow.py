@@ -1,0 +1,123 @@
+"""The same views one image after another, by Pillow's own operations on bytes: what our batches are held against."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from sslbook.training.views import augment, crops, jitter
+from sslbook.training.views.crops import Boxes
+from sslbook.training.views.pipelines import Pipeline
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+
+class Choice(NamedTuple):
+    """What one image undergoes.  box: top, left, height, width; order: of the four jitters, empty for none."""
+
+    box: tuple[int, int, int, int]
+    mirror: bool
+    order: tuple[int, ...]
+    factors: tuple[float, float, float, float]
+    grey: bool
+
+
+def pillow_view(image: Image.Image, choice: Choice, size: int) -> Image.Image:
+    """One view of one image, by Pillow's own operations on bytes."""
+    from PIL import Image
+
+    top, left, height, width = choice.box
+    view = image.crop((left, top, left + width, top + height)).resize((size, size), Image.Resampling.BILINEAR)
+    if choice.mirror:
+        view = view.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+    for kind in choice.order:
+        view = pillow_jitter(view, kind, choice.factors[kind])
+    if choice.grey:
+        grey = view.convert("L")
+        view = Image.merge("RGB", (grey, grey, grey))
+    return view
+
+
+def pillow_jitter(image: Image.Image, kind: int, factor: float) -> Image.Image:
+    """Brightness, contrast or saturation by ImageEnhance; hue by adding to the byte of it, as torchvision does."""
+    from PIL import Image, ImageEnhance
+
+    if kind < 3:
+        enhance = (ImageEnhance.Brightness, ImageEnhance.Contrast, ImageEnhance.Color)[kind]
+        return enhance(image).enhance(factor)
+    hue, saturation, value = image.convert("HSV").split()
+    turned = np.asarray(hue) + np.uint8(int(factor * 255) % 256)
+    return Image.merge("HSV", (Image.fromarray(turned), saturation, value)).convert("RGB")
+
+
+# -- a batch beside it --------------------------------------------------------------------------------------------------
+
+
+def photographs(count: int, side: int, seed: int = 0) -> Tensor:
+    """Windows of the two photographs that scikit-learn ships, uint8 ``(count, 3, side, side)``, drawn by ``seed``."""
+    from sklearn.datasets import load_sample_images
+
+    whole = torch.from_numpy(np.stack(load_sample_images().images)).permute(0, 3, 1, 2)
+    windows = whole.unfold(2, side, side // 2).unfold(3, side, side // 2).permute(0, 2, 3, 1, 4, 5).flatten(0, 2)
+    if not 1 <= count <= len(windows):
+        raise ValueError(f"count must be between 1 and the {len(windows)} windows of that side, got {count}")
+    return windows[torch.randperm(len(windows), generator=torch.Generator().manual_seed(seed))[:count]].contiguous()
+
+
+def boxes_of(numbers: Tensor, pipeline: Pipeline, height: int, width: int) -> Boxes:
+    """The boxes that :func:`sslbook.training.views.augment.apply` cuts for the same draws."""
+    return crops.boxes(numbers[:, : crops.CROP_NUMBERS], height, width, pipeline.scale, pipeline.ratio)
+
+
+def choices(numbers: Tensor, pipeline: Pipeline, height: int, width: int) -> list[Choice]:
+    """What the draws ``(B, NUMBERS)`` say of each image, as Pillow is told it."""
+    box = torch.stack(boxes_of(numbers, pipeline, height, width), 1).int().tolist()
+    part = numbers[:, augment.JITTER]
+    order, factors = jitter.order_of(part), jitter.factors_of(part, pipeline.jitter, pipeline.jitter_probability)
+    jittered = part[:, 0] < pipeline.jitter_probability
+    return [
+        Choice(
+            box=tuple(box[i]),
+            mirror=bool(numbers[i, augment.FLIP] < pipeline.flip),
+            order=tuple(k for k in jitter.ORDERS[int(order[i])] if pipeline.jitter[k]) if jittered[i] else (),
+            factors=tuple(factors[i].tolist()),
+            grey=bool(numbers[i, augment.GREY] < pipeline.grey),
+        )
+        for i in range(len(numbers))
+    ]
+
+
+def pillow_views(pixels: Tensor, pipeline: Pipeline, numbers: Tensor) -> Tensor:
+    """Levels ``(B, 3, size, size)``: crop, mirror, jitter, grey, one image after another; no blur, no mean and deviation."""
+    from PIL import Image
+
+    views = [
+        np.array(pillow_view(Image.fromarray(image.permute(1, 2, 0).numpy()), choice, pipeline.size))
+        for image, choice in zip(pixels, choices(numbers, pipeline, *pixels.shape[2:]), strict=True)
+    ]
+    return torch.from_numpy(np.stack(views)).permute(0, 3, 1, 2).float()
+
+
+def grid_sampled(pixels: Tensor, pipeline: Pipeline, numbers: Tensor) -> Tensor:
+    """The usual shortcut for a crop, levels ``(B, 3, size, size)``: the whole image, sampled at the box's points.
+
+    At the border of the box it takes in pixels from outside, and where it shrinks it leaves pixels out.
+    """
+    height, width = pixels.shape[2:]
+    box = boxes_of(numbers, pipeline, height, width)
+    places = (torch.arange(pipeline.size) + 0.5) / pipeline.size
+    rows = 2 * (box.top[:, None] + box.height[:, None] * places) / height - 1
+    columns = 2 * (box.left[:, None] + box.width[:, None] * places) / width - 1
+    grid = torch.stack(
+        [
+            columns[:, None].expand(-1, pipeline.size, -1),
+            rows[:, :, None].expand(-1, -1, pipeline.size),
+        ],
+        dim=3,
+    )
+    return F.grid_sample(pixels.float(), grid.float(), mode="bilinear", padding_mode="border", align_corners=False)

@@ -1,0 +1,1 @@
+"""Networks that are trained: the ResNet-18, projectors and predictors, and the two towers."""

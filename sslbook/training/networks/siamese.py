@@ -1,0 +1,235 @@
+r"""Two towers: an encoder and a projector, on BYOL's side a predictor above them, and a target tower that follows.
+
+The two views of a batch go through the networks one after the other, so that BatchNorm's statistics are each view's own, as in
+the papers' released code.  All drawing is done on the CPU by generators of its own: weights depend on ``seed`` and not on the
+device, and those of the encoder not on what stands above it.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from sslbook.training.networks.heads import Head, Norm, require_norm, restart, symmetrize
+from sslbook.training.networks.resnet import ResNet18, initialize, require_shape
+from sslbook.training.views.pipelines import require_whole
+
+TARGETS = ("ema",)
+INITS = ("copy", "own")
+
+
+@dataclass(frozen=True)
+class Networks:
+    """Sizes and kinds of the networks; the defaults are the papers' SimCLR.
+
+    stem, width, channels: the encoder's (:class:`~sslbook.training.networks.resnet.ResNet18`).
+    projector_norm, predictor_norm: modes of BatchNorm's mean and deviation in the heads, or None for no BatchNorm.
+    unbiased: their deviation divides by one less than the batch: the layer of the released code's Table 4.
+    predictor: its layers; 0 for none.  predictor_range: where its first weights are uniform, instead of PyTorch's default.
+    target: None, the two views' own outputs; or "ema", those of a second tower, which follows the first one.
+    target_init: that tower starts as a "copy", or from weights of its "own", as in the released code.
+    """
+
+    stem: str = "cifar"
+    width: int = 64
+    projector_hidden: int = 512
+    projector_out: int = 128
+    projector_norm: Norm | None = ("normal", "normal")
+    predictor_norm: Norm | None = ("normal", "normal")
+    unbiased: bool = False
+    predictor: int = 0
+    predictor_hidden: int = 512
+    predictor_range: tuple[float, float] | None = None
+    target: str | None = None
+    target_init: str = "copy"
+    channels: int = 3
+
+    def __post_init__(self) -> None:
+        """Raises ValueError with a sentence for what can't be built."""
+        require_shape(self.stem, self.width, self.channels)
+        for name in ("projector_hidden", "projector_out", "predictor_hidden"):
+            require_whole(name, getattr(self, name), 1)
+        for name in ("projector_norm", "predictor_norm"):  # JSON has lists where we have pairs
+            object.__setattr__(self, name, require_norm(name, getattr(self, name)))
+        if not isinstance(self.unbiased, bool):
+            raise ValueError(f"unbiased must be true or false, got {self.unbiased!r}")
+        if isinstance(self.predictor, bool) or self.predictor not in (0, 1, 2):
+            raise ValueError(f"predictor must be 0, 1 or 2 layers, got {self.predictor!r}")
+        object.__setattr__(self, "predictor_range", _require_range(self.predictor_range))
+        if self.target is not None and self.target not in TARGETS:
+            raise ValueError(f"target must be None or one of {', '.join(TARGETS)}, got {self.target!r}")
+        if self.target_init not in INITS:
+            raise ValueError(f"target_init must be one of {', '.join(INITS)}, got {self.target_init!r}")
+
+
+def _require_range(interval: object) -> tuple[float, float] | None:
+    if interval is None:
+        return None
+    if isinstance(interval, tuple | list) and len(interval) == 2:
+        low, high = interval
+        if all(isinstance(end, int | float) and math.isfinite(end) for end in (low, high)) and low < high:
+            return float(low), float(high)
+    raise ValueError(f"predictor_range must be None or two numbers, the lower one first, got {interval!r}")
+
+
+class Outputs(NamedTuple):
+    """Embeddings ``(N, D)`` of two views: projected ``z``, predicted ``p``, the targets ``t``; in float32 or float64.
+
+    ``t1`` is what the target tower says of view 1: BYOL compares it with ``p2``.  Without a predictor ``p`` is ``z``; without a
+    target tower ``t`` is ``z``, gradient and all.  ``clean``: projected embeddings of the images as they are, if asked for.
+    """
+
+    z1: Tensor
+    z2: Tensor
+    p1: Tensor
+    p2: Tensor
+    t1: Tensor
+    t2: Tensor
+    clean: Tensor | None = None
+
+
+class Siamese(nn.Module):
+    """The networks of one run; made by :func:`build`."""
+
+    def __init__(self, networks: Networks) -> None:
+        super().__init__()
+        self.networks = networks
+        self.encoder = ResNet18(networks.stem, networks.width, networks.channels)
+        size, out = networks.projector_hidden, networks.projector_out
+        self.projector = Head(self.encoder.features, size, out, networks.projector_norm, networks.unbiased)
+        self.predictor: Head | None = None
+        if networks.predictor:
+            hidden = networks.predictor_hidden if networks.predictor == 2 else None
+            self.predictor = Head(out, hidden, out, networks.predictor_norm, networks.unbiased)
+        self.target_encoder: ResNet18 | None = None
+        self.target_projector: Head | None = None
+        if networks.target is not None:
+            self.target_encoder = copy.deepcopy(self.encoder).requires_grad_(False)
+            self.target_projector = copy.deepcopy(self.projector).requires_grad_(False)
+
+    def features(self, x: Tensor) -> Tensor:
+        """Representations, before the projector: ``(N, C, H, W) -> (N, 8 width)``."""
+        encoded: Tensor = self.encoder(x)
+        return encoded
+
+    def forward(self, view1: Tensor, view2: Tensor, clean: Tensor | None = None) -> Outputs:
+        """:meth:`outputs`, under the name that PyTorch's wrappers call."""
+        return self.outputs(view1, view2, clean)
+
+    def outputs(self, view1: Tensor, view2: Tensor, clean: Tensor | None = None) -> Outputs:
+        """What the objectives ask for, of two views ``(N, C, H, W)``, each in its own pass.
+
+        Also the target tower normalises by its batch when it is in training mode; no gradient reaches it.  clean: the same
+        images without augmentation, for the objective ``exact``; they pass with no gradient, and BatchNorm does not count them.
+        """
+        z1, z2 = self._projected(view1), self._projected(view2)
+        p1, p2 = (z1, z2) if self.predictor is None else (_whole(self.predictor(z1)), _whole(self.predictor(z2)))
+        t1, t2 = z1, z2
+        unaugmented: Tensor | None = None
+        with torch.no_grad():
+            if self.target_encoder is not None and self.target_projector is not None:
+                t1, t2 = (_whole(self.target_projector(self.target_encoder(view))) for view in (view1, view2))
+            if clean is not None:
+                unaugmented = _whole(_uncounted(self.projector, _uncounted(self.encoder, clean)))
+        return Outputs(z1, z2, p1, p2, t1, t2, unaugmented)
+
+    def _projected(self, view: Tensor) -> Tensor:
+        return _whole(self.projector(self.encoder(view)))
+
+    def learning(self) -> list[nn.Parameter]:
+        """What an optimiser moves: all parameters but the target's."""
+        return [weights for weights in self.parameters() if weights.requires_grad]
+
+    @torch.no_grad()
+    def update_target(self, keep: float) -> None:
+        r""":math:`W_{\text{target}} \leftarrow \text{keep} \cdot W_{\text{target}} + (1 - \text{keep}) W`, of parameters only.
+
+        BatchNorm's running statistics are the target's own, as in the released code.  Nothing happens without a target; raises
+        ValueError unless ``keep`` is between 0 and 1.
+        """
+        if not 0 <= keep <= 1:
+            raise ValueError(f"keep must be between 0 and 1, got {keep}")
+        pairs = _pairs(self)
+        if pairs:
+            torch._foreach_lerp_([theirs for theirs, _ in pairs], [ours for _, ours in pairs], 1 - keep)
+
+    def reset_predictor(self, generator: torch.Generator) -> None:
+        """Draw the predictor anew: Xavier's or in ``predictor_range``, biases 0 (Table 5 of [tian2021iclr])."""
+        restart(self._predictor(), generator, self.networks.predictor_range)
+
+    def symmetrize_predictor(self) -> None:
+        """The released code's default, after every step: see :func:`sslbook.training.networks.heads.symmetrize`."""
+        symmetrize(self._predictor())
+
+    def _predictor(self) -> Head:
+        if self.predictor is None:
+            raise ValueError("these networks have no predictor: networks.predictor is 0")
+        return self.predictor
+
+    @torch.no_grad()
+    def blend_noise(self, eta: float, generator: torch.Generator) -> None:
+        r""":math:`W \leftarrow (1-\eta) W + \eta \cdot \text{Xavier}(W)` for each matrix and kernel of encoder and projector.
+
+        That is how the released code adds the noise of Table 2 of [tian2020], at the start of each epoch; the paper says that it is
+        added to the gradient rule.  ``generator`` is on the CPU.  Raises ValueError unless ``eta`` is between 0 and 1.
+        """
+        if not 0 <= eta <= 1:
+            raise ValueError(f"eta must be between 0 and 1, got {eta}")
+        for weights in [*self.encoder.parameters(), *self.projector.parameters()]:
+            if weights.ndim > 1:
+                drawn = torch.empty(weights.shape, dtype=weights.dtype)
+                nn.init.xavier_uniform_(drawn, generator=generator)
+                weights.mul_(1 - eta).add_(drawn.to(weights.device), alpha=eta)
+
+
+def build(networks: Networks, seed: int) -> Siamese:
+    """The networks with their first weights, which are a function of ``seed``; the global generator stays as it was.
+
+    ``predictor_range`` sets the range of the predictor's first weights, with biases 0.  Raises ValueError for a negative seed.
+    """
+    require_whole("seed", seed, 0)
+    with torch.random.fork_rng(devices=[]):  # PyTorch draws weights when it makes a layer, and ours replace them
+        siamese = Siamese(networks)
+    initialize(siamese.encoder, _generator(seed, "encoder"))
+    initialize(siamese.projector, _generator(seed, "projector"))
+    if siamese.predictor is not None:
+        initialize(siamese.predictor, _generator(seed, "predictor"))
+        if networks.predictor_range is not None:
+            siamese.reset_predictor(_generator(seed, "predictor range"))
+    if siamese.target_encoder is not None and siamese.target_projector is not None:
+        initialize(siamese.target_encoder, _generator(seed, "target encoder"))
+        initialize(siamese.target_projector, _generator(seed, "target projector"))
+        if networks.target_init == "copy":
+            siamese.update_target(keep=0)
+    return siamese
+
+
+def _generator(seed: int, purpose: str) -> torch.Generator:
+    words = np.random.SeedSequence([seed, *purpose.encode()]).generate_state(2, np.uint32)
+    return torch.Generator().manual_seed(int(words[0]) << 31 | int(words[1]) >> 1)
+
+
+def _pairs(siamese: Siamese) -> list[tuple[Tensor, Tensor]]:
+    """The target's parameters, each beside the one that it follows."""
+    if siamese.target_encoder is None or siamese.target_projector is None:
+        return []
+    theirs = [*siamese.target_encoder.parameters(), *siamese.target_projector.parameters()]
+    return list(zip(theirs, [*siamese.encoder.parameters(), *siamese.projector.parameters()], strict=True))
+
+
+def _uncounted(module: nn.Module, x: Tensor) -> Tensor:
+    """The module's output, with copies in the place of its buffers: BatchNorm's running statistics stay as they were."""
+    buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
+    passed: Tensor = torch.func.functional_call(module, buffers, (x,))
+    return passed
+
+
+def _whole(x: Tensor) -> Tensor:
+    """Embeddings in float32 at least: cosines and exponentials are not for half precision."""
+    return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x

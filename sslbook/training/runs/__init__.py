@@ -1,0 +1,1 @@
+"""One run of training: its settings, its steps, and what makes it the same after a kill."""

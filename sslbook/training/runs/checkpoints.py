@@ -1,0 +1,139 @@
+"""Checkpoints that a process killed at any moment can't spoil.
+
+A checkpoint is one file, ``step-000000390.pt``: a line with the SHA-256 of the rest, then what ``torch.save`` wrote.  It is
+written beside its place, brought to the disk, and renamed, and the one before it stays; so there is always a whole one.
+Everything random in a run is a function of its seed and the step, so no state of a generator is in it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import os
+import pickle
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from filelock import FileLock, Timeout
+
+from sslbook.training.runs.resources import Refused
+
+KEPT = 2
+"""Checkpoints that stay: the newest, and the one to fall back on."""
+MAGIC = b"sslbook-checkpoint sha256 "
+RESULT, DIVERGED = "result.json", "diverged"
+"""What a run leaves at its end, and what one that came to no end."""
+PART = ".part"
+"""How the name ends of a file that is being written."""
+
+
+class Busy(Refused):
+    """Another process trains in the folder."""
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold a folder, made if need be, for this process alone; the system lets it go if the process dies.
+
+    Files that a dead process was writing are removed.  Raises :class:`Busy` if another process holds the folder.  On a network's
+    file system the lock is as good as that system's: where it has none, filelock warns and goes by a file's existence.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(FileLock(folder / ".lock", timeout=0))
+        except Timeout:
+            raise Busy(f"{folder} is being trained by another process") from None
+        for part in folder.glob(f".*{PART}"):
+            part.unlink(missing_ok=True)
+        yield
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write a file so that it is there whole or not at all, also after a power cut; makes its folder if need be."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=PART)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(name).chmod(0o644)  # mkstemp makes files that only the owner reads
+        Path(name).replace(path)
+    finally:
+        Path(name).unlink(missing_ok=True)
+    _sync(path.parent)  # the rename itself
+
+
+def _sync(folder: Path) -> None:
+    """Bring to the disk which files a folder has."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def save(folder: Path, step: int, content: dict[str, Any]) -> Path:
+    """Write the checkpoint of ``step``, drop all but the last :data:`KEPT`, and return its file."""
+    buffer = io.BytesIO()
+    torch.save(content, buffer)
+    payload = buffer.getvalue()
+    path = folder / f"step-{step:09d}.pt"
+    write_bytes(path, MAGIC + hashlib.sha256(payload).hexdigest().encode() + b"\n" + payload)
+    for old in _files(folder)[:-KEPT]:
+        old.unlink(missing_ok=True)
+    return path
+
+
+def load(path: Path) -> dict[str, Any]:
+    """What :func:`save` wrote, on the CPU, without the right to run code.
+
+    Raises ValueError, naming the file, if it is truncated, altered or something else, or holds more than numbers and words.
+    """
+    line, newline, payload = path.read_bytes().partition(b"\n")
+    if not line.startswith(MAGIC) or not newline:
+        raise ValueError(f"{path} is no checkpoint of this program, or its beginning is lost; nothing was loaded")
+    if hashlib.sha256(payload).hexdigest().encode() != line.removeprefix(MAGIC):
+        raise ValueError(f"{path} is truncated or altered: its checksum is not that of its content; nothing was loaded")
+    try:
+        content: dict[str, Any] = torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise ValueError(f"{path} can't be read with weights_only: {error}") from None
+    return content
+
+
+def latest(folder: Path, warn: Callable[[str], None]) -> dict[str, Any] | None:
+    """The newest checkpoint that is whole; says by name which ones are not.  None if there is none."""
+    files = _files(folder)
+    for path in reversed(files):
+        try:
+            return load(path)
+        except ValueError as error:
+            warn(f"{error}. {'Starting from the beginning.' if path == files[0] else 'The one before it is used.'}")
+    return None
+
+
+def clear(folder: Path) -> None:
+    """Remove what a run wrote; its result first, so that nobody takes an old result for that of an interrupted new run."""
+    (folder / RESULT).unlink(missing_ok=True)
+    _sync(folder)
+    for path in [folder / DIVERGED, folder / "log.csv", *_files(folder)]:
+        path.unlink(missing_ok=True)
+    shutil.rmtree(folder / "curves", ignore_errors=True)
+
+
+def newest_step(folder: Path) -> int | None:
+    """The step of the newest checkpoint, by its name alone; None if there is none."""
+    files = _files(folder)
+    return int(files[-1].stem.removeprefix("step-")) if files else None
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.glob("step-*.pt") if re.fullmatch(r"step-\d{9,}\.pt", path.name))

@@ -1,0 +1,309 @@
+"""What a run is: one frozen value that says everything that its weights depend on, how to change it, and its hash."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import hashlib
+import inspect
+import json
+import math
+import typing
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import UnionType
+from typing import Any, TypeVar
+
+from sslbook.training.networks.siamese import Networks
+from sslbook.training.objectives import OBJECTIVES, objective
+from sslbook.training.runs.schedules import SCHEDULES, needs_length
+from sslbook.training.views.pipelines import PIPELINES, Pipeline
+
+DATASETS = ("cifar10", "stl10", "mnist", "digits")
+SPLITS = ("train", "train+unlabeled")
+OPTIMIZERS = ("sgd", "adam", "lars")
+PRECISIONS = ("auto", "float32", "bfloat16")
+CAPTURES = ("auto", "none", "graph", "compile", "both")
+
+FREE = ("seed", "evaluate", "probes", "capture")
+"""Settings that the hash leaves out: the seed is named beside it, and the others don't touch the weights."""
+
+
+Record = TypeVar("Record", "Settings", Networks)
+
+
+@dataclass(frozen=True)
+class Settings:
+    r"""A run, apart from where it runs.  The default is the papers' SimCLR on CIFAR-10, as released.
+
+    dataset, split, subset: what it learns from; ``subset`` images of it, the same for every seed, or all.
+    pipeline: a name of :data:`sslbook.training.views.augment.PIPELINES`.  networks: the two towers.
+    objective, numbers: a name of :data:`sslbook.training.objectives.OBJECTIVES`, and what it takes (``tau``, ``beta``, …).
+    optimizer, rate, momentum, betas, decay: ``sgd`` and ``lars`` use momentum, ``adam`` the betas.
+    schedule, warmup: a name of :data:`sslbook.training.runs.schedules.SCHEDULES`; epochs of linear growth before ``cosine``.
+    batch: of all processes together.  shuffle: a new order every epoch; the released SimCLR has none.
+    drop_last: leaves out a last batch that is not full.
+    ema: :math:`\gamma_{\text{ema}}` of the target, where there is one.
+    reset: epochs after which the predictor starts anew, 0 for never.  symmetric: the released code's predictor, W1 = W0^T.
+    noise: :math:`\eta`, weights become :math:`(1-\eta) W + \eta \cdot \text{Xavier}` at the start of every epoch but the first.
+    evaluate: epochs between two looks at k-NN accuracy and rank; 0 for none before the end, None for as often as costs 5 %.
+    probes: epochs after which the linear protocol runs as well; it always does after the last.
+    precision: ``auto`` is bfloat16 on a GPU and float32 elsewhere.
+    capture: how a step is sped up on a GPU: a CUDA graph, ``torch.compile``, both, or neither; ``auto`` takes the graph.
+    """
+
+    dataset: str = "cifar10"
+    split: str = "train"
+    subset: int | None = None
+    pipeline: str = "cifar10"
+    networks: Networks = field(default_factory=lambda: Networks(stem="cifar"))
+    objective: str = "info_nce"
+    numbers: Mapping[str, Any] = field(default_factory=dict)
+    optimizer: str = "adam"
+    rate: float = 1e-2
+    momentum: float = 0.9
+    betas: tuple[float, float] = (0.9, 0.999)
+    decay: float = 0.0
+    schedule: str = "released"
+    warmup: int = 0
+    batch: int = 128
+    epochs: int = 100
+    seed: int = 0
+    shuffle: bool = False
+    drop_last: bool = True
+    ema: float = 0.996
+    reset: int = 0
+    symmetric: bool = False
+    noise: float = 0.0
+    evaluate: int | None = None
+    probes: tuple[int, ...] = ()
+    precision: str = "auto"
+    capture: str = "auto"
+
+    def __post_init__(self) -> None:
+        """Raises ValueError with a sentence for whatever can't be run."""
+        _one_of("dataset", self.dataset, DATASETS)
+        _one_of("split", self.split, SPLITS if self.dataset == "stl10" else SPLITS[:1])
+        _one_of("pipeline", self.pipeline, tuple(PIPELINES))
+        _one_of("objective", self.objective, tuple(OBJECTIVES))
+        _one_of("optimizer", self.optimizer, OPTIMIZERS)
+        _one_of("schedule", self.schedule, tuple(SCHEDULES))
+        _one_of("precision", self.precision, PRECISIONS)
+        _one_of("capture", self.capture, CAPTURES)
+        if self.subset is not None:
+            _whole("subset", self.subset, 1)
+        for name, least in (("batch", 2), ("epochs", 1), ("seed", 0), ("warmup", 0), ("reset", 0)):
+            _whole(name, getattr(self, name), least)
+        if self.evaluate is not None:
+            _whole("evaluate", self.evaluate, 0)
+        for name in ("shuffle", "drop_last", "symmetric"):
+            if not isinstance(getattr(self, name), bool):
+                raise ValueError(f"{name} must be true or false, got {getattr(self, name)!r}")
+        if not _number(self.rate) or not self.rate > 0:
+            raise ValueError(f"rate must be a number above 0, got {self.rate!r}")
+        if not _number(self.decay) or self.decay < 0:
+            raise ValueError(f"decay must be a number of at least 0, got {self.decay!r}")
+        for name in ("momentum", "ema", "noise"):
+            _share(name, getattr(self, name))
+        if not isinstance(self.betas, tuple) or len(self.betas) != 2:
+            raise ValueError(f"betas must be two numbers, such as 0.9,0.999, got {self.betas!r}")
+        for beta in self.betas:
+            _share("betas", beta)
+        if not isinstance(self.probes, tuple):
+            raise ValueError(f"probes must be epochs, such as 100,300, got {self.probes!r}")
+        for epoch in self.probes:
+            _whole("probes", epoch, 1)
+        if self.warmup and self.schedule != "cosine":
+            raise ValueError(f"warmup is for the cosine schedule, and schedule is {self.schedule}: got {self.warmup}")
+        if self.warmup >= self.epochs:
+            raise ValueError(f"warmup must be shorter than the {self.epochs} epochs of the run, got {self.warmup}")
+        if not isinstance(self.networks, Networks):
+            raise ValueError(f"networks must be a Networks, got {self.networks!r}")
+        if self.networks.predictor == 0 and (self.reset or self.symmetric):
+            raise ValueError("reset and symmetric are for a predictor, and networks.predictor is 0")
+        objective(self.objective, **self.numbers)  # refuses what it does not take
+
+    def as_json(self) -> dict[str, Any]:
+        """The settings as JSON has them; :func:`from_json` reads them."""
+        content: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self)))
+        return content
+
+    def hash(self) -> str:
+        """Ten hexadecimal digits that tell runs apart; equal for two runs of which one is the beginning of the other.
+
+        Of the canonical JSON of :meth:`essence`.
+        """
+        text = json.dumps(self.essence(), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:10]
+
+    def essence(self) -> dict[str, Any]:
+        """What the weights depend on, as far as it differs from the defaults, so that a new setting leaves old hashes alone.
+
+        The augmentation is there by what it does and not by its name; what this run doesn't use is not there.
+        """
+        unused = self._unused()
+        content = _differing(self, type(self)(), unused)
+        defaults = inspect.signature(OBJECTIVES[self.objective]).parameters
+        numbers = {name: _canonical(value) for name, value in self.numbers.items() if name not in unused}
+        content["numbers"] = {n: value for n, value in numbers.items() if value != _canonical(defaults[n].default)}
+        content["networks"] = _differing(self.networks, Networks(), unused)
+        content["pipeline"] = _differing(PIPELINES[self.pipeline], Pipeline(size=32), set())
+        return content
+
+    def _unused(self) -> set[str]:
+        """Names of settings that don't touch the weights of this run."""
+        networks = self.networks
+        unused = {*FREE, "momentum" if self.optimizer == "adam" else "betas"}
+        if not needs_length(self.schedule):
+            unused.add("epochs")
+        if networks.target is None:
+            unused |= {"ema", "target_init"}
+        else:
+            unused.add("stop_gradient")  # no gradient reaches a target tower in any case
+        if networks.predictor == 0:
+            unused |= {"predictor_norm", "predictor_range"}
+        if networks.predictor != 2:
+            unused.add("predictor_hidden")
+        if networks.projector_norm is None and (networks.predictor == 0 or networks.predictor_norm is None):
+            unused.add("unbiased")
+        return unused
+
+
+def from_json(content: Mapping[str, Any]) -> Settings:
+    """What :meth:`Settings.as_json` wrote; raises ValueError for a name that no setting has."""
+    values = dict(content)
+    values["networks"] = _replaced(Networks(stem="cifar"), values.get("networks", {}), "networks.")
+    return _replaced(Settings(), values, "")
+
+
+def with_changes(settings: Settings, changes: Iterable[str]) -> Settings:
+    """The settings with ``key=value`` set, as ``--set`` gives them: ``rate=0.03``, ``networks.width=16``, ``numbers.tau=0.2``.
+
+    A value is read as JSON, or else as a word; ``none`` is nothing, and a list has commas: ``probes=100,300``.  Another
+    objective keeps those numbers that it takes too.
+    Raises ValueError for what is not of that form, an unknown key (with the nearest ones), or a value that is not allowed.
+    """
+    top: dict[str, Any] = {}
+    inner: dict[str, dict[str, Any]] = {"networks": {}, "numbers": {}}
+    for change in changes:
+        key, equals, text = change.partition("=")
+        if not equals or not key:
+            raise ValueError(f"a change must be of the form key=value, got {change!r}")
+        room, dot, name = key.partition(".")
+        if dot and room in inner:
+            inner[room][name] = _read(text)
+        elif key in inner:
+            raise ValueError(f"{key} can't be set as a whole: set {key}.NAME=value")
+        else:
+            top[key] = _read(text)
+    if inner["numbers"] or "objective" in top:
+        taken = _taken(top.get("objective", settings.objective))
+        kept = {name: value for name, value in settings.numbers.items() if name in taken}
+        top["numbers"] = {**kept, **inner["numbers"]}
+    if inner["networks"]:
+        top["networks"] = _replaced(settings.networks, inner["networks"], "networks.")
+    return _replaced(settings, top, "")
+
+
+def known_keys() -> list[str]:
+    """What :func:`with_changes` can set, apart from the objective's numbers."""
+    top = [f.name for f in dataclasses.fields(Settings) if f.name not in ("networks", "numbers")]
+    return [*top, *(f"networks.{f.name}" for f in dataclasses.fields(Networks))]
+
+
+def values_of(settings: Settings) -> dict[str, str]:
+    """Everything that :func:`with_changes` can set, as it takes it, with the present values."""
+    defaults = {name: p.default for name, p in inspect.signature(OBJECTIVES[settings.objective]).parameters.items()}
+    values = {name: getattr(settings, name) for name in known_keys() if "." not in name}
+    values |= {f"numbers.{name}": value for name, value in {**defaults, **settings.numbers}.items()}
+    values |= {f"networks.{f.name}": getattr(settings.networks, f.name) for f in dataclasses.fields(Networks)}
+    return {name: _written(value) for name, value in values.items()}
+
+
+def _written(value: Any) -> str:
+    if isinstance(value, tuple):
+        return ",".join(map(_written, value)) or "none"
+    return str(value).lower() if value is None or isinstance(value, bool) else str(value)
+
+
+def _differing(value: Any, default: Any, unused: set[str]) -> dict[str, Any]:
+    """The fields of a dataclass that differ from those of another one, but for the unused."""
+    names = [f.name for f in dataclasses.fields(value) if f.name not in unused]
+    both = {name: (_canonical(getattr(value, name)), _canonical(getattr(default, name))) for name in names}
+    return {name: mine for name, (mine, theirs) in both.items() if mine != theirs}
+
+
+def _canonical(value: Any) -> Any:
+    """A value as JSON has it, with 1 and 1.0 the same."""
+    if isinstance(value, (list, tuple)):
+        return [_canonical(item) for item in value]
+    return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def _taken(name: object) -> list[str]:
+    """The numbers that an objective takes; none for a name that there is not, which is refused elsewhere."""
+    known = isinstance(name, str) and name in OBJECTIVES
+    return list(inspect.signature(OBJECTIVES[str(name)]).parameters) if known else []
+
+
+def _replaced(value: Record, changes: Mapping[str, Any], room: str) -> Record:
+    """A dataclass with fields replaced, whole numbers made floats and lists made tuples where the field has them."""
+    hints = typing.get_type_hints(type(value))
+    fitted = {}
+    for name, new in changes.items():
+        if name not in hints:
+            near = difflib.get_close_matches(room + name, known_keys(), n=3, cutoff=0.4)
+            hint = f"; did you mean {' or '.join(near)}?" if near else f"; there are {', '.join(known_keys())}"
+            raise ValueError(f"there is no setting {room}{name}{hint}")
+        fitted[name] = _fitted(new, hints[name])
+    return dataclasses.replace(value, **fitted)
+
+
+def _fitted(value: Any, hint: Any) -> Any:
+    kinds = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, UnionType) else (hint,)
+    for kind in kinds:
+        if typing.get_origin(kind) is tuple and typing.get_args(kind)[-1] is Ellipsis and value in (None, ""):
+            return ()
+        if typing.get_origin(kind) is tuple and value is not None:
+            inner = typing.get_args(kind)[0]
+            items: Sequence[Any] = value if isinstance(value, (list, tuple)) else (value,)
+            return tuple(_fitted(item, inner) for item in items)
+    if value is None and kinds == (str,):
+        return "none"  # the word, as in capture=none
+    if float in kinds and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    return value
+
+
+def _read(text: str) -> Any:
+    if text.lower() in ("none", "null"):
+        return None
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    if "," in text and not text.startswith("["):
+        return tuple(_read(part.strip()) for part in text.split(",") if part.strip())
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return text
+
+
+def _one_of(name: str, value: object, allowed: Sequence[str]) -> None:
+    if value not in allowed:
+        near = difflib.get_close_matches(str(value), allowed, n=1, cutoff=0.5)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {value!r}{hint}")
+
+
+def _whole(name: str, value: object, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}")
+
+
+def _number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _share(name: str, value: object) -> None:
+    if not _number(value) or not 0 <= typing.cast(float, value) < 1:
+        raise ValueError(f"{name} must be a number of at least 0 and below 1, got {value!r}")

@@ -1,0 +1,121 @@
+"""One minibatch: two views of each image, the loss, its gradient; eagerly, compiled, or as a CUDA graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from sslbook.streams import to_device
+from sslbook.training.networks.siamese import Outputs, Siamese
+from sslbook.training.views.augment import Pipeline, apply, plain
+
+WARM = 3
+"""Forward and backward passes before a graph is captured, so that libraries have chosen their kernels."""
+
+
+class Step:
+    """Loss and gradients of a minibatch: ``step(index, one, two)``.
+
+    pixels: all images, uint8 ``(N, C, H, W)``, where they are trained on.  objective: of :class:`Outputs`.
+    precision: the type in which the networks multiply, under autocast; views and loss stay in float32.
+    capture: ``none``, ``graph``, ``compile`` or ``both``; a graph is of ``batch`` images.
+    clean: the objective asks for the un-augmented images too.
+
+    Calling it with images' numbers ``(B,)`` and the two views' draws ``(B, NUMBERS)`` leaves the gradients in the parameters and
+    gives the loss, a scalar on the device that the next call may overwrite.  Nothing is read back.
+    """
+
+    def __init__(
+        self,
+        model: Siamese,
+        objective: Callable[[Outputs], Tensor],
+        pipeline: Pipeline,
+        pixels: Tensor,
+        *,
+        batch: int,
+        precision: torch.dtype = torch.float32,
+        capture: str = "none",
+        clean: bool = False,
+    ) -> None:
+        self.model, self.objective, self.pipeline = model, objective, pipeline
+        self.pixels, self.precision, self.capture, self.clean = pixels, precision, capture, clean
+        self.batch = batch
+        self._loss = torch.compile(self.loss) if capture in ("compile", "both") else self.loss
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._inputs: tuple[Tensor, Tensor, Tensor]
+        self._result: Tensor
+
+    def views(self, pixels: Tensor, draws: Tensor) -> Tensor:
+        """One view of each image, outside of autocast, which would round the crops; the first kernel gives it its layout."""
+        with torch.no_grad():
+            return apply(pixels, self.pipeline, draws)
+
+    def loss(self, index: Tensor, one: Tensor, two: Tensor) -> Tensor:
+        """The objective of two views of the images ``index``."""
+        pixels = self.pixels[index]
+        first, second = self.views(pixels, one), self.views(pixels, two)
+        as_they_are = plain(pixels, self.pipeline) if self.clean else None
+        low = self.precision != torch.float32
+        # A graph must hold the casts of the weights too, so they are not kept from one pass to the next.
+        with torch.autocast(pixels.device.type, self.precision, enabled=low, cache_enabled=False):
+            outputs = self.model.outputs(first, second, as_they_are)
+        return self.objective(outputs)
+
+    def __call__(self, index: Tensor, one: Tensor, two: Tensor) -> Tensor:
+        """Gradients into the parameters, and the loss."""
+        device = self.pixels.device
+        inputs = tuple(to_device(part, device) for part in (index, one, two))
+        if self.capture not in ("graph", "both") or len(index) != self.batch:  # a last batch that is not full
+            return self._backward(*inputs)
+        if self._graph is None:
+            self._record(*inputs)
+        for held, new in zip(self._inputs, inputs, strict=True):
+            held.copy_(new)
+        assert self._graph is not None
+        for parameter, gradient in self._gradients:
+            parameter.grad = gradient
+        self._graph.replay()
+        return self._result
+
+    def _backward(self, index: Tensor, one: Tensor, two: Tensor) -> Tensor:
+        for parameter in self.model.parameters():
+            parameter.grad = None
+        loss = self._loss(index, one, two)
+        loss.backward()
+        return loss.detach()
+
+    def _record(self, index: Tensor, one: Tensor, two: Tensor) -> None:
+        """Capture forward and backward; the passes before it move BatchNorm's running statistics, so they are put back."""
+        before = [buffer.clone() for buffer in self.model.buffers()]
+        self._inputs = (index.clone(), one.clone(), two.clone())
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(WARM):
+                self._backward(*self._inputs)
+        torch.cuda.current_stream().wait_stream(side)
+        for parameter in self.model.parameters():
+            parameter.grad = None  # so that the gradients come to lie in the graph's own memory
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph):
+            self._result = self._backward(*self._inputs)
+        self._gradients = [(p, p.grad) for p in self.model.parameters() if p.grad is not None]
+        for buffer, old in zip(self.model.buffers(), before, strict=True):
+            buffer.copy_(old)
+
+
+def capture_of(wanted: str, device: torch.device, processes: int) -> str:
+    """What ``auto`` means here: a graph on one GPU, nothing elsewhere; raises ValueError for what this device can't do."""
+    if wanted == "auto":
+        return "graph" if device.type == "cuda" and processes == 1 else "none"
+    if wanted in ("graph", "both") and (device.type != "cuda" or processes > 1):
+        raise ValueError(f"capture must be none or compile on {device.type} with {processes} processes, got {wanted!r}")
+    return wanted
+
+
+def precision_of(wanted: str, device: torch.device) -> torch.dtype:
+    """What ``auto`` means here: bfloat16 on a GPU, float32 elsewhere."""
+    low = wanted == "bfloat16" or (wanted == "auto" and device.type == "cuda")
+    return torch.bfloat16 if low else torch.float32

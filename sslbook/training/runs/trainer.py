@@ -1,0 +1,352 @@
+"""The training loop: what a run does in each step and epoch, and how it goes on where it was stopped.
+
+Everything random is a function of the run's seed and of the step or epoch: the order of the images, the views, a new predictor,
+noise in the weights.  So a run that is killed and resumed from its last checkpoint ends with the same weights, bit for bit on
+a CPU, as one that was left alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from sslbook.datasets import Dataset
+from sslbook.machine import keep_freed_memory
+from sslbook.training.evaluate import epochs_between, report
+from sslbook.training.networks.siamese import Siamese, build
+from sslbook.training.objectives import needs_clean, objective
+from sslbook.training.runs import checkpoints, distributed
+from sslbook.training.runs.logs import Curves, Progress, Row, line, write_csv
+from sslbook.training.runs.optimizers import make_optimizer, set_rate
+from sslbook.training.runs.resources import (
+    Refused,
+    agree,
+    asked_to_stop,
+    join,
+    labelled,
+    layout_of,
+    load_data,
+    together,
+)
+from sslbook.training.runs.rules import begin_epoch, epoch_order, rate_at, share, steps_per_epoch
+from sslbook.training.runs.schedules import Length
+from sslbook.training.runs.settings import Settings
+from sslbook.training.runs.state import Diverged, State, check, origin_of, row_at, rows_until, write_result
+from sslbook.training.runs.steps import Step, capture_of, precision_of
+from sslbook.training.views.augment import PIPELINES
+
+SAVE_SECONDS = 30.0
+"""Least time between two checkpoints at the ends of epochs."""
+LONG_SECONDS = 600.0
+"""Most time between two checkpoints, within an epoch too."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run gave: a row for each epoch (:data:`sslbook.training.runs.logs.COLUMNS`), whether it came to its end, its model."""
+
+    settings: Settings
+    folder: Path
+    step: int
+    finished: bool
+    rows: list[Row]
+    model: Siamese
+
+    def at(self, epoch: int) -> Row:
+        """The row after ``epoch`` epochs (0: before the first); raises ValueError if there is none."""
+        return row_at(self.rows, epoch)
+
+
+class Trainer:
+    """One run on one process: its state, its step, and what it writes.  :func:`train` is the way to use it."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        folder: Path,
+        data: tuple[Dataset, Dataset],
+        device: torch.device,
+        *,
+        name: str = "train",
+        tensorboard: bool = False,
+        quiet: bool = False,
+    ) -> None:
+        self.settings, self.folder, self.data, self.device = settings, folder, data, device
+        self.name, self.tensorboard, self.quiet = name, tensorboard, quiet
+        self.images = len(data[0].pixels)
+        self.known = labelled(data[0])  # the neighbours, and what the linear protocol learns from
+        self.interval = settings.evaluate
+        if self.interval is None:
+            self.interval = epochs_between(self.images, len(self.known.pixels) + len(data[1].pixels))
+        self.per_epoch = steps_per_epoch(settings, self.images)
+        self.total = self.per_epoch * settings.epochs
+        self.length = Length(self.per_epoch, settings.epochs, settings.warmup)
+        self.first = distributed.rank() == 0
+        model = build(settings.networks, settings.seed).to(device)
+        model.to(memory_format=layout_of(settings.networks.width, device))  # type: ignore[call-overload]
+        if distributed.world() > 1:
+            distributed.synchronize_batchnorm(model)
+        precision = precision_of(settings.precision, device)
+        capture = capture_of(settings.capture, device, distributed.world())
+        self.step = Step(
+            model,
+            objective(settings.objective, **settings.numbers),
+            PIPELINES[settings.pipeline],
+            data[0].pixels.to(device),
+            batch=settings.batch // distributed.world(),
+            precision=precision,
+            capture=capture,
+            clean=needs_clean(settings.objective, **settings.numbers),
+        )
+        kind = str(precision).removeprefix("torch.")
+        losses = torch.zeros(self.per_epoch, device=device)
+        self.state = State(model, make_optimizer(model.learning(), settings), losses, kind)
+        self.origin = origin_of(device, kind, capture) if self.first else {}
+        self.progress, self.curves = Progress(self.total, 0, name, visible=False), Curves(None)
+        self.order = (-1, torch.empty(0, dtype=torch.int64))
+        self.begun = self.epoch_begun = self.saved = time.monotonic()
+        self.epoch_from, self.spent = 0, 0.0
+
+    def say(self, text: str) -> None:
+        """A line for the person who waits, from one of the processes."""
+        if not self.quiet:
+            self.warn(text)
+
+    def warn(self, text: str) -> None:
+        """A line that also a quiet run prints."""
+        if self.first:
+            self.progress.say(text)
+
+    def begin(self, resume: bool) -> None:
+        """Go back to the last whole checkpoint in the folder, if there is one; or clear the folder."""
+        if resume:
+            self._resume()
+        elif self.first:
+            checkpoints.clear(self.folder)
+        together()  # nobody writes before all have read
+        at = self.state.step
+        self.progress = Progress(self.total, at, self.name, visible=self.first and not self.quiet)
+        self.curves = Curves(self.folder / "curves" if self.tensorboard and self.first else None, at + 1)
+
+    def _resume(self) -> None:
+        content, state = checkpoints.latest(self.folder, self.warn), self.state
+        if content is not None:
+            state.restore(content, self.settings, self.folder)
+        agree(state.step)
+        if content is None:
+            return
+        for row in state.rows:
+            if row["step"] < state.step and probes(self.settings, row["epoch"]) and row.get("linear") is None:
+                raise ValueError(
+                    f"the checkpoint in {self.folder} is at step {state.step}, past epoch {row['epoch']}, after which the "
+                    "linear protocol was not run: leave that epoch out, or begin anew with --again"
+                )
+        self.spent, self.epoch_from = state.seconds, state.step
+        self.say(f"{self.name}: going on after step {state.step} of {self.total}")
+
+    def go(
+        self,
+        stop_after: int | None = None,
+        save_every: int | None = None,
+        on_step: Callable[[int], None] | None = None,
+    ) -> Result:
+        """Train to the end, or until ``stop_after`` steps are done in all.
+
+        Ctrl-C and SIGTERM are heard between two steps, and leave a checkpoint.
+        """
+        state, last = self.state, min(self.total, self.total if stop_after is None else stop_after)
+        try:
+            with asked_to_stop() as asked:
+                self._look_again()
+                while state.step < last:
+                    epoch, within = divmod(state.step, self.per_epoch)
+                    if within == 0:
+                        begin_epoch(state.model, self.settings, epoch)
+                        self.epoch_begun, self.epoch_from = time.monotonic(), state.step
+                    self.advance()
+                    ended = within + 1 == self.per_epoch
+                    if ended:
+                        self._end_epoch(epoch + 1)
+                    stop = asked()
+                    late = time.monotonic() - self.saved > (SAVE_SECONDS if ended else LONG_SECONDS)
+                    if stop or late or state.step == last or (save_every is not None and state.step % save_every == 0):
+                        self._save(within)
+                    if stop:
+                        raise KeyboardInterrupt
+                    if on_step is not None:
+                        on_step(state.step)
+        except Diverged as error:
+            raise self._diverged(error) from None
+        finally:
+            self.curves.close()
+            self.progress.close()
+        finished = state.step >= self.total
+        if finished and self.first:
+            write_result(self.folder, self.settings, state, self.origin)
+            (self.folder / checkpoints.DIVERGED).unlink(missing_ok=True)
+        together()
+        rows = rows_until(state.rows, self.settings.epochs)
+        return Result(self.settings, self.folder, state.step, finished, rows, state.model)
+
+    def _look_again(self) -> None:
+        """The row before the first step; or what this run's last row lacks, if an earlier one did not ask for it."""
+        state, settings = self.state, self.settings
+        if state.step == 0 and not state.rows and self.interval:
+            self._end_epoch(0)
+        if not state.rows or state.rows[-1]["step"] != state.step:
+            return
+        row = state.rows[-1]
+        if self.first and probes(settings, row["epoch"]) and row.get("linear") is None:
+            row |= look(state.model, settings, (self.known, self.data[1]), self.device, linear=True)
+        together()
+
+    def _diverged(self, error: Diverged) -> Diverged:
+        """Written down for the tables, and told with what is left."""
+        if self.first:
+            checkpoints.write_bytes(self.folder / checkpoints.DIVERGED, f"diverged at step {error.step}\n".encode())
+        kept = checkpoints.newest_step(self.folder)
+        left = "there is no checkpoint before it" if kept is None else f"the checkpoint of step {kept} stays"
+        return Diverged(f"{error}; {left}", error.step)
+
+    def advance(self) -> None:
+        """One step: nothing in it waits for the device."""
+        settings, state = self.settings, self.state
+        epoch, within = divmod(state.step, self.per_epoch)
+        if self.order[0] != epoch:
+            self.order = (epoch, epoch_order(settings, self.images, epoch))
+        batch = self.order[1][within * settings.batch : (within + 1) * settings.batch]
+        set_rate(state.optimizer, rate_at(settings, state.step, self.length))
+        state.losses[within] = self.step(*share(settings, batch, state.step))
+        distributed.average_gradients(state.model.learning())
+        state.optimizer.step()
+        if settings.symmetric:
+            state.model.symmetrize_predictor()
+        if settings.networks.target is not None:
+            state.model.update_target(settings.ema)
+        state.step += 1
+        self.progress.step()
+
+    def _end_epoch(self, epoch: int) -> None:
+        """A row for the epoch; with k-NN accuracy and rank, and the linear protocol, where the settings ask for them."""
+        state, settings = self.state, self.settings
+        row: Row = {"epoch": epoch, "step": state.step}
+        if epoch:
+            losses = state.losses.cpu()
+            check(losses, state)
+            elapsed = max(time.monotonic() - self.epoch_begun, 1e-9)
+            row |= {"rate": rate_at(settings, state.step - 1, self.length), "loss": losses.double().mean().item()}
+            row["images_per_second"] = round((state.step - self.epoch_from) * settings.batch / elapsed, 1)
+        if self.first and looks(settings, self.interval, epoch):
+            row |= look(state.model, settings, (self.known, self.data[1]), self.device, linear=probes(settings, epoch))
+        row["seconds"] = round(self._seconds(), 3)
+        state.rows.append(row)
+        if self.first:
+            write_csv(self.folder / "log.csv", state.rows)
+            self.curves.add(row)
+            self.progress.show({key: row.get(key) for key in ("loss", "knn")})
+            self.say(f"{self.name}: {line(row)}")
+        together()
+
+    def _save(self, within: int) -> None:
+        """A checkpoint, unless the run has diverged: then the one before it stays."""
+        check(self.state.losses[: within + 1].cpu(), self.state)
+        self.state.seconds = self._seconds()
+        if self.first:
+            checkpoints.save(self.folder, self.state.step, self.state.content(self.settings))
+        self.saved = time.monotonic()
+
+    def _seconds(self) -> float:
+        return self.spent + time.monotonic() - self.begun
+
+
+@contextlib.contextmanager
+def prepared(
+    settings: Settings,
+    folder: Path,
+    *,
+    resume: bool = True,
+    device: str | torch.device | None = None,
+    data: tuple[Dataset, Dataset] | None = None,
+    download: bool = False,
+    tensorboard: bool = False,
+    quiet: bool = False,
+    name: str = "train",
+) -> Iterator[Trainer]:
+    """A run that is ready to go, in a folder that no other process trains in meanwhile; options and errors as in :func:`train`."""
+    with contextlib.ExitStack() as stack:
+        try:
+            place = join(device)
+            if place.type == "cpu":
+                keep_freed_memory()
+            else:
+                torch.backends.cudnn.benchmark = True  # all batches have one shape
+            if download and distributed.rank() == 0:
+                load_data(settings, download=True)
+            together()  # the others find the files there
+            if download and distributed.rank() and distributed.first_here():
+                load_data(settings, download=True)  # on another machine, unless the folder is shared
+            together()
+            images = data or load_data(settings)
+            run = Trainer(settings, folder, images, place, name=name, tensorboard=tensorboard, quiet=quiet)
+            if run.first:
+                stack.enter_context(checkpoints.locked(folder))
+            run.begin(resume)
+        except Refused:
+            raise
+        except ValueError as error:
+            raise Refused(str(error)) from error
+        yield run
+
+
+def train(
+    settings: Settings,
+    folder: Path,
+    *,
+    stop_after: int | None = None,
+    on_step: Callable[[int], None] | None = None,
+    save_every: int | None = None,
+    **options: Any,
+) -> Result:
+    """Run ``settings`` in ``folder`` to its end, from its last checkpoint if there is one and ``resume`` says so.
+
+    stop_after: leave off, with a checkpoint, after this many steps in all.  on_step: called with the number of steps done.
+    save_every: a checkpoint every so many steps, beside those at the ends of epochs.
+    resume, device, data, download, tensorboard, quiet, name: options of :func:`prepared`.  device: ``cuda`` if there is one.
+    data: training and test images, instead of the settings' own.  Under ``torchrun`` each process takes its share of a batch.
+
+    Raises Refused, a ValueError, for settings that this machine or data can't run, or for a folder that another process trains in
+    (:class:`~sslbook.training.runs.checkpoints.Busy`); FileNotFoundError without the data; and :class:`Diverged`, naming the step,
+    when the loss is no number any more.
+    """
+    for given, value in (("stop_after", stop_after), ("save_every", save_every)):
+        if value is not None and value < 1:
+            raise ValueError(f"{given} must be at least 1, got {value}")
+    with prepared(settings, folder, **options) as run:
+        return run.go(stop_after, save_every, on_step)
+
+
+# -- looking ----------------------------------------------------------------------------------------------------------
+
+
+def looks(settings: Settings, interval: int | None, epoch: int) -> bool:
+    """Whether accuracy and rank are measured after this epoch: every ``interval`` epochs, and with the linear protocol."""
+    return probes(settings, epoch) or bool(interval and epoch % interval == 0)
+
+
+def probes(settings: Settings, epoch: int) -> bool:
+    """Whether the linear protocol runs after this epoch."""
+    return epoch == settings.epochs or epoch in settings.probes
+
+
+def look(
+    model: Siamese, settings: Settings, data: tuple[Dataset, Dataset], device: torch.device, *, linear: bool
+) -> dict[str, Any]:
+    """k-NN accuracy and rank, and the linear protocol's accuracy at its end and at its best, as columns of a row."""
+    found = report(model, *data, PIPELINES[settings.pipeline], device, linear=linear, seed=settings.seed)
+    return {"knn": found.knn, "rank": found.rank, "linear": found.linear_final, "linear_best": found.linear_best}

@@ -1,0 +1,1 @@
+"""Latent trees: their kinds and samples, the tree-shaped ReLU network, and its exact statistics."""

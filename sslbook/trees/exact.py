@@ -1,0 +1,297 @@
+r"""What the network computes on a latent tree, without sampling: every expectation as a finite sum, passed up the tree.
+
+A part sees the leaves below it and nothing else, and given :math:`z_\mu` the subtrees of its children are independent.
+So all patterns of the leaves below a child are listed once, with the child's activations and with the patterns'
+probabilities given :math:`z_\nu`; a parent's pre-activation is a sum of one term a child, its patterns are the pairs of its
+children's.  With depth 5 and two values this lists 65,536 patterns for each half of the tree instead of the :math:`2^{32}`
+of the whole: the root's part needs only means and covariances of its children.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sslbook.trees.latent import LatentTree, from_root, joint, marginals, place
+from sslbook.trees.network import TreeNetwork
+
+
+@dataclass(frozen=True)
+class Parts:
+    r"""All parts of one depth on all patterns of the leaves below them.
+
+    pre: pre-activations :math:`\tilde f`, ``(R, nodes, width, patterns)``.
+    given: :math:`\mathbb P(\text{pattern} \mid z_\mu)`, ``(R, nodes, m, patterns)``.
+    Patterns are numbered with the first child's as the leading digits.
+    """
+
+    pre: Tensor
+    given: Tensor
+
+    @property
+    def active(self) -> Tensor:
+        """Rectified activations :math:`f`, ``(R, nodes, width, patterns)``."""
+        return self.pre.relu()
+
+
+def list_parts(tree: LatentTree, net: TreeNetwork, limit: int = 1 << 17) -> list[Parts | None]:
+    """The parts at each depth below the root, and None for the root's; float64.
+
+    Raises ValueError if tree and network differ in shape, or if a part sees more than ``limit`` patterns.
+    """
+    _check_shapes(tree, net)
+    patterns = tree.values[-1] ** math.prod(tree.branching[1:])
+    if patterns > limit:
+        raise ValueError(f"a part below the root sees {patterns} patterns of leaves, more than limit = {limit}")
+    r, leaves, m = tree.replicas, tree.nodes[-1], tree.values[-1]
+    active = torch.arange(m, dtype=torch.float64, device=tree.root.device).expand(r, leaves, 1, m)
+    given = torch.eye(m, dtype=torch.float64, device=tree.root.device).expand(r, leaves, m, m)
+    listed: list[Parts | None] = []
+    for d in range(tree.depth - 1, 0, -1):
+        b = tree.branching[d]
+        weight = net.weights[d].double().unflatten(-1, (b, -1)).movedim(-2, 2).flatten(1, 2)
+        terms = (weight @ active).unflatten(1, (-1, b))
+        above = (tree.tables[d].double() @ given).unflatten(1, (-1, b))
+        pre, given = terms[:, :, 0], above[:, :, 0]
+        for child in range(1, b):
+            pre = (pre[..., None] + terms[:, :, child, :, None]).flatten(-2)
+            given = (given[..., None] * above[:, :, child, :, None]).flatten(-2)
+        pre = pre + net.biases[d].double()[..., None]
+        listed.append(Parts(pre, given))
+        active = pre.relu()
+    return [None, *reversed(listed)]
+
+
+def _check_shapes(tree: LatentTree, net: TreeNetwork) -> None:
+    shape = (tree.replicas, tree.depth, tree.nodes[:-1], tree.branching)
+    fans = tuple(w.shape[3] // (1 if d == net.depth - 1 else net.width) for d, w in enumerate(net.weights))
+    other = (net.replicas, net.depth, tuple(w.shape[1] for w in net.weights), fans)
+    if shape != other:
+        raise ValueError(
+            f"tree and net must have one shape (replicas, depth, nodes, branching), got {shape} and {other}"
+        )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Conditional expectations
+
+
+@dataclass(frozen=True)
+class Moments:
+    r"""Conditional moments of one depth's pre-activations given the node's own variable, ``(R, nodes, width, m)`` each.
+
+    mean: :math:`\tilde v_j(z_\mu) = \mathbb E[\tilde f_j \mid z_\mu]`.  variance: :math:`\mathbb V[\tilde f_j \mid z_\mu]`.
+    """
+
+    mean: Tensor
+    variance: Tensor
+
+
+def activation_means(parts: Parts) -> Tensor:
+    r""":math:`v_j(z_\mu) = \mathbb E[f_j \mid z_\mu]` of rectified units, ``(R, nodes, width, m)`` (Table 1 of [tian2020])."""
+    return parts.active @ parts.given.transpose(-1, -2)
+
+
+def activation_variances(parts: Parts) -> Tensor:
+    r""":math:`\mathbb V[f_j \mid z_\mu]` of rectified units, ``(R, nodes, width, m)``, centred before it is squared."""
+    return _moments(parts.active, parts.given).variance
+
+
+def moments(tree: LatentTree, net: TreeNetwork, listed: list[Parts | None]) -> list[Moments]:
+    """Conditional moments of the pre-activations at every depth, the root's included."""
+    found = [_moments_of_root(tree, net, listed)]
+    for parts in listed[1:]:
+        assert parts is not None
+        found.append(_moments(parts.pre, parts.given))
+    return found
+
+
+def _moments(values: Tensor, given: Tensor) -> Moments:
+    """Mean and variance of ``(..., width, patterns)`` under ``given``, ``(..., m, patterns)``; centred first."""
+    chance = given.transpose(-1, -2)
+    mean = values @ chance
+    centre = mean.mean(-1, keepdim=True)
+    second = (values - centre).square_() @ chance
+    return Moments(mean, (second - (mean - centre).square()).clamp_min(0))
+
+
+def _moments_of_root(tree: LatentTree, net: TreeNetwork, listed: list[Parts | None]) -> Moments:
+    below, b = parts_below(tree, listed, 0), tree.branching[0]
+    given = tree.tables[0].double() @ below.given  # of the pattern, given the root
+    mean = below.active @ given.transpose(-1, -2)  # (R, children, width, m0)
+    centre = mean.mean(-1, keepdim=True)
+    centred, offset = below.active - centre, (mean - centre).movedim(-1, 2)  # (R, children, m0, width)
+    second = (centred[:, :, None] * given[:, :, :, None]) @ centred[:, :, None].transpose(-1, -2)
+    covariance = second - offset[..., :, None] * offset[..., None, :]
+    weight = net.weights[0].double()[:, 0].unflatten(-1, (b, -1)).movedim(-2, 1)  # (R, children, width, units below)
+    total = (weight @ mean).sum(1) + net.biases[0].double()[:, 0, :, None]
+    variance = torch.einsum("rcwi,rczij,rcwj->rwz", weight, covariance, weight)
+    return Moments(total[:, None], variance[:, None])
+
+
+def _leaves(tree: LatentTree) -> Parts:
+    r, leaves, m = tree.replicas, tree.nodes[-1], tree.values[-1]
+    values = torch.arange(m, dtype=torch.float64, device=tree.root.device)
+    eye = torch.eye(m, dtype=torch.float64, device=tree.root.device)
+    return Parts(values.expand(r, leaves, 1, m), eye.expand(r, leaves, m, m))
+
+
+def correlations(tree: LatentTree, net: TreeNetwork, listed: list[Parts | None] | None = None) -> list[Tensor]:
+    r"""Correlation of every pre-activation with its own latent variable over the whole population, ``(R, nodes, width)`` a depth.
+
+    Units that are constant (up to rounding) count as uncorrelated.
+    """
+    listed = list_parts(tree, net) if listed is None else listed
+    found = []
+    for prior, moment, m in zip(marginals(tree), moments(tree, net, listed), tree.values):
+        z = torch.arange(m, dtype=torch.float64, device=prior.device)
+        prior = prior.double()
+        z_centred = z - (prior * z).sum(-1, keepdim=True)
+        mean = (moment.mean * prior[:, :, None]).sum(-1)
+        centred = moment.mean - mean[..., None]
+        covariance = (centred * (prior * z_centred)[:, :, None]).sum(-1)
+        variance = ((moment.variance + centred.square()) * prior[:, :, None]).sum(-1)
+        z_variance = (prior * z_centred.square()).sum(-1)[..., None]
+        constant = variance <= (64 * torch.finfo(torch.float64).eps) ** 2 * moment.mean.square().amax(-1)
+        found.append(torch.where(constant, 0.0, covariance / (variance * z_variance).sqrt()))
+    return found
+
+
+def best_linear(tree: LatentTree) -> Tensor:
+    r"""The largest correlation with the root that a linear unit over the leaves can have, ``(R,)``.
+
+    :math:`\sqrt{1 - E[r^2] / V[z_0]}`, with r the residual of the regression of :math:`z_0` on the leaves and a constant:
+    least squares over all assignments.  Raises ValueError for a tree that has too many of them to list.
+    """
+    assignments, chance = joint(tree)
+    z, leaves = assignments[0][0, 0].to(chance.dtype), assignments[-1][0].to(chance.dtype)
+    root = chance.sqrt()[..., None]
+    design, target = root * torch.cat([torch.ones_like(z)[None], leaves]).T, root * z[:, None]
+    residual = target - design @ torch.linalg.lstsq(design, target).solution
+    centred = z - (chance @ z)[:, None]
+    left: Tensor = residual.square().sum((1, 2)) / (chance * centred.square()).sum(1)
+    return (1 - left).clamp_min(0).sqrt()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Selectivity (Section 6.1 of [tian2020])
+
+
+def selectivity(parts: Parts) -> Tensor:
+    r""":math:`s_j = \frac12 (v_j(1) - v_j(0))` of binary trees, ``(R, nodes, width)``."""
+    v = activation_means(parts)
+    return (v[..., 1] - v[..., 0]) / 2
+
+
+def child_selectivity(tree: LatentTree, listed: list[Parts | None], depth: int) -> Tensor:
+    r""":math:`a_\mu = [\rho_{\mu\nu(k)} s_k]` for the nodes of one depth of a binary tree, ``(R, nodes, fan-in)`` (Eq. 110)."""
+    below = parts_below(tree, listed, depth)
+    table = tree.tables[depth].double()
+    rho = table[..., 1, 1] + table[..., 0, 0] - 1
+    a: Tensor = (rho[..., None] * selectivity(below)).unflatten(1, (-1, tree.branching[depth])).flatten(2)
+    return a
+
+
+def means_given_root(tree: LatentTree, listed: list[Parts | None], depth: int) -> Tensor:
+    r""":math:`V_{0, \mathcal N_\mu^{ch}} = [\mathbb E[f_k \mid z_0]]` for the nodes of one depth (Eq. 167).
+
+    Shape ``(R, nodes, m_0, fan-in)``.
+    """
+    means = activation_means(parts_below(tree, listed, depth)).transpose(-1, -2)
+    given_root = from_root(tree)[depth + 1].double() @ means  # (R, children, m0, width)
+    b = tree.branching[depth]
+    grouped: Tensor = given_root.unflatten(1, (-1, b)).movedim(2, 3).flatten(3)
+    return grouped
+
+
+def parts_below(tree: LatentTree, listed: list[Parts | None], depth: int) -> Parts:
+    """What the parts of one depth read: the parts below, or the leaves."""
+    below = listed[depth + 1] if depth + 1 < tree.depth else _leaves(tree)
+    assert below is not None
+    return below
+
+
+def covariance_over_root(tree: LatentTree, means: Tensor) -> Tensor:
+    r"""Covariance over :math:`z_0` of means given the root (Eq. 166, written centred).
+
+    ``(R, nodes, m_0, n)`` to ``(R, nodes, n, n)``.
+    """
+    prior = tree.root.double()[:, None, :, None]
+    centred = means - (prior * means).sum(2, keepdim=True)
+    product: Tensor = (prior * centred).transpose(2, 3) @ centred
+    return product
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The covariance operator of a part
+
+
+def expected_connection(tree: LatentTree, net: TreeNetwork, listed: list[Parts | None], name: str) -> Tensor:
+    r""":math:`\bar K_\mu(z_0) = \mathbb E[f_{\mathcal N_\mu^{ch}} \otimes J_\mu^\top \mid z_0]` at the weights of part ``name``.
+
+    Shape ``(R, m_0, fan-in, outputs, width)``: child unit, output of the root's part (before the division by its length), unit.
+    Raises ValueError for the name of a leaf.
+    """
+    depth, index = place(tree, name)
+    if depth == tree.depth:
+        raise ValueError(f"name must be that of a hidden variable, got the leaf {name!r}: a leaf has no part")
+    below, b = parts_below(tree, listed, depth), tree.branching[depth]
+    if depth == 0:  # J is the identity
+        means = means_given_root(tree, listed, 0)[:, 0]
+        eye = torch.eye(net.width, dtype=torch.float64, device=means.device)
+        return means[..., None, None] * eye
+    gated, pending = _gates_above(tree, net, listed, name)
+    pieces = []
+    for child in range(b):
+        alone = _sum_over_siblings(gated, child, b, below.pre.shape[-1])
+        pieces.append(torch.einsum("riq,rzacq->rziac", below.active[:, index * b + child], alone))
+    return torch.cat(pieces, 2) * pending[:, None, None]
+
+
+def _gates_above(tree: LatentTree, net: TreeNetwork, listed: list[Parts | None], name: str) -> tuple[Tensor, Tensor]:
+    r""":math:`\sum \mathbb P(\text{pattern}, \text{rest} \mid z_0)\, J_\mu` over leaves outside the part, in two factors.
+
+    The first is ``(R, m_0, outputs or 1, width, patterns)``, the second ``(R, outputs, width)`` or ones: right below the root
+    the Jacobian is the root's weight times a gate, and not to multiply them out saves a factor ``outputs`` where patterns are
+    most.
+    """
+    first, top, width = listed[1], int(name[1]), net.width
+    assert first is not None
+    given = (tree.tables[0].double() @ first.given)[:, top]  # (R, m0, patterns)
+    gated = (given[:, :, None] * (first.pre[:, top] > 0)[:, None])[:, :, None]
+    pending = net.weights[0].double()[:, 0, :, top * width : (top + 1) * width]
+    node = top
+    for depth, step in enumerate(map(int, name[2:]), 1):
+        parts, b = listed[depth + 1], tree.branching[depth]
+        assert parts is not None
+        alone = _sum_over_siblings(gated, step, b, parts.pre.shape[-1]) * pending[:, None, :, :, None]
+        down = net.weights[depth].double()[:, node, :, step * width : (step + 1) * width]
+        node, pending = node * b + step, torch.ones_like(pending[:, :1])
+        gated = torch.einsum("rzaeq,rec->rzacq", alone, down) * (parts.pre[:, node] > 0)[:, None, None]
+    return gated, pending
+
+
+def _sum_over_siblings(weighted: Tensor, child: int, children: int, patterns: int) -> Tensor:
+    """Sum ``(..., patterns of all children)`` over the patterns of all but one."""
+    others = [k - children for k in range(children) if k != child]
+    digits = weighted.unflatten(-1, (patterns,) * children)
+    total: Tensor = digits.sum(others) if others else digits
+    return total
+
+
+def operator_norm(tree: LatentTree, connection: Tensor, contract: str = "outputs") -> Tensor:
+    r"""Frobenius norm of :math:`\mathbb V_{z_0}[\bar K_\mu(z_0)]`, ``(R,)``.
+
+    contract: the axis over which the two connections are multiplied: ``outputs`` as in Definition 1 and Theorem 3 of [tian2020],
+        ``units`` (the part's own) as in the released code.  The trace is the same, the norm is not.
+    """
+    if contract not in ("outputs", "units"):
+        raise ValueError(f"contract must be outputs or units, got {contract!r}")
+    prior = tree.root.double()[:, :, None, None, None]
+    centred = prior.sqrt() * (connection - (prior * connection).sum(1, keepdim=True))
+    inner = centred.movedim(3 if contract == "outputs" else 4, 2).flatten(3).flatten(1, 2)  # (R, m0 x contracted, kept)
+    norm: Tensor = torch.linalg.matrix_norm(inner @ inner.transpose(1, 2))
+    return norm

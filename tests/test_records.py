@@ -1,0 +1,88 @@
+"""Recorded runs: what goes in comes out, with where it comes from."""
+
+from __future__ import annotations
+
+import json
+import math
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from sslbook.records import Provenance, Record, plain, recorded, results_folder, save_record
+
+
+def test_a_record_comes_back(tmp_path: Path) -> None:
+    values = {
+        "accuracy": np.float32(0.5),
+        "curve": torch.tensor([1.0, 2.0]),
+        "rows": [{"n": np.int64(3), "who": "paper"}],
+    }
+    path = save_record("table-2", values, seeds=range(2), seconds=12.3456, command="sslbook …", folder=tmp_path)
+    assert path == tmp_path / "table-2.json"
+    record = recorded("table-2", folder=tmp_path)
+    assert record.values == {"accuracy": 0.5, "curve": [1.0, 2.0], "rows": [{"n": 3, "who": "paper"}]}
+    assert record["accuracy"] == 0.5
+    origin = record.provenance
+    assert (origin.seeds, origin.seconds, origin.command) == ((0, 1), 12.346, "sslbook …")
+    assert origin.versions["torch"] == version("torch")  # as pip names it: a CUDA build calls itself +cu130 besides
+    assert {"python", "numpy", "sslbook"} <= set(origin.versions)
+    assert origin.hardware
+    assert len(origin.date) == 10
+    facts, how = str(origin).splitlines()
+    assert "2 seeds, 12 s" in facts
+    assert how.split("  ")[1] == "sslbook …"
+
+
+@pytest.mark.parametrize(
+    ("commit", "shown"),
+    [("0123456789abcdef", "0123456789"), ("0123456789abcdef+changes", "0123456789, with changes"), (None, "unknown")],
+)
+def test_a_caption_names_command_and_commit(commit: str | None, shown: str) -> None:
+    origin = Provenance("a CPU", {"torch": "2.0"}, commit, (0,), 3.0, "sslbook record x", "2026-01-02")
+    assert str(origin) == f"2026-01-02, a CPU, torch 2.0, one seed, 3 s\n  sslbook record x  (commit {shown})"
+
+
+def test_unknown_names_are_answered_with_the_nearest(tmp_path: Path) -> None:
+    save_record("table-2", {"accuracy": 1}, seeds=[0], seconds=1, folder=tmp_path)
+    with pytest.raises(ValueError, match=r"recorded run: got 'tabel-2'; did you mean table-2\?"):
+        recorded("tabel-2", folder=tmp_path)
+    with pytest.raises(ValueError, match=r"got 'acuracy'; did you mean accuracy\?"):
+        recorded("table-2", folder=tmp_path)["acuracy"]
+
+
+@pytest.mark.parametrize("name", ["", "../table", "a b", ".hidden"])
+def test_names_are_file_names(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="name: got"):
+        save_record(name, {}, seeds=[0], seconds=1, folder=tmp_path)
+    with pytest.raises(ValueError, match="name: got"):
+        recorded(name, folder=tmp_path)
+
+
+def test_a_failed_save_leaves_the_old_record(tmp_path: Path) -> None:
+    save_record("a", {"x": 1}, seeds=[0], seconds=1, folder=tmp_path)
+    with pytest.raises(ValueError, match=r"values\['x'\]\[1\]: got nan"):
+        save_record("a", {"x": [1.0, math.nan]}, seeds=[0], seconds=1, folder=tmp_path)
+    with pytest.raises(ValueError, match="seeds: got none"):
+        save_record("a", {"x": 2}, seeds=[], seconds=1, folder=tmp_path)
+    assert recorded("a", folder=tmp_path)["x"] == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
+
+
+def test_what_has_no_plain_form_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"values\['x'\]: got object"):
+        plain({"x": object()})
+
+
+@pytest.mark.parametrize("text", ["{", "{}", json.dumps({"values": {}, "provenance": {"seeds": []}})])
+def test_a_damaged_record_is_refused(text: str, tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text(text)
+    with pytest.raises(ValueError, match="not a recorded run"):
+        recorded("a", folder=tmp_path)
+
+
+def test_every_record_of_the_book_can_be_read() -> None:
+    for path in results_folder().glob("*.json"):
+        assert isinstance(recorded(path.stem), Record)
