@@ -88,7 +88,7 @@ def results_folder() -> Path:
 def recorded(name: str, *, folder: Path | None = None) -> Record:
     """The record ``name``; raises InputError (a ValueError) if it was never made, ValueError if its file is damaged."""
     folder = folder or results_folder()
-    path = folder / f"{_valid(name)}.json"
+    path = shipped.noted(folder / f"{_valid(name)}.json")
     if not path.is_file():
         raise unknown("recorded run", name, (p.stem for p in folder.glob("*.json")))
     try:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sslbook.book import cache
-from sslbook.book.cache import changes, imported, key, key_parts
+from sslbook.book.cache import changes, data_parts, imported, key, key_parts
 from sslbook.book.chapters import find_chapters
 from sslbook.book.layout import PACKAGE, Book
 
@@ -16,7 +16,8 @@ from sslbook.book.layout import PACKAGE, Book
 def package(tmp_path: Path) -> Path:
     """A package whose modules import each other in every way that there is."""
     folder = tmp_path / "tinylib"
-    (folder / "inner").mkdir(parents=True)
+    for name in ("inner", "lazy"):
+        (folder / name).mkdir(parents=True)
     files = {
         "__init__.py": "",
         "core.py": "from .helper import h\n",
@@ -27,6 +28,9 @@ def package(tmp_path: Path) -> Path:
         "typed.py": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from tinylib.other import o\n",
         "other.py": "o = 1\n",
         "unrelated.py": "import tinylib.other\n",
+        "lazy/__init__.py": "def __getattr__(name): ...\n",
+        "lazy/__init__.pyi": "from ..other import o as o\nfrom .late import late as late\n",
+        "lazy/late.py": "",
     }
     for name, text in files.items():
         (folder / name).write_text(text)
@@ -50,6 +54,8 @@ CLOSURE = {"__init__.py", "core.py", "helper.py", "inner/__init__.py", "inner/de
         ("import tinylib", {"__init__.py"}),
         ("from tinylib.typed import x", {"__init__.py", "typed.py", "other.py"}),
         ("from tinylib import nothing_of_the_sort", {"__init__.py"}),
+        ("from tinylib.lazy import o", {"__init__.py", "lazy/__init__.py", "other.py"}),
+        ("from tinylib.lazy import late", {"__init__.py", "lazy/__init__.py", "lazy/late.py"}),
         ("import numpy", set()),
         ("from tinylib import core\nthis is no python", set()),  # executing it will say so
     ],
@@ -81,9 +87,8 @@ def test_the_key_is_reproducible(book: Book) -> None:
 @pytest.mark.parametrize(
     ("path", "text"),
     [
-        ("tinylib/core.py", "from .helper import h  # changed\n"),
+        ("tinylib/core.py", "from .helper import h as h\n"),
         ("tinylib/inner/deep.py", ""),
-        ("data/results/run.json", "{}"),
         ("requirements.lock", "torch==2\n"),
     ],
 )
@@ -94,12 +99,59 @@ def test_what_moves_the_key(path: str, text: str, book: Book) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["tinylib/unrelated.py", "tinylib/other.py", "README.md", "chapters/other.md", "data/claims.yml"]
+    "path",
+    [
+        *("tinylib/unrelated.py", "tinylib/other.py", "README.md", "chapters/other.md", "data/claims.yml"),
+        "data/results/nobody_asked.json",
+    ],
 )
 def test_what_does_not_move_the_key(path: str, book: Book) -> None:
     before = the_key(book)
     (book.root / path).write_text("# changed\n")
     assert the_key(book) == before
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from .helper import h  # a comment\n",
+        '"""What it is."""\n\n\nfrom .helper import h\n',
+        '"""What it is.\n\nAnd why."""\nfrom .helper import (\n    h,\n)\n',
+    ],
+)
+def test_words_about_code_do_not_move_the_key(text: str, book: Book) -> None:
+    before = the_key(book)
+    (book.root / "tinylib/core.py").write_text(text)
+    assert the_key(book) == before
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "same"),
+    [
+        ('def f():\n    """One."""\n    return 1', 'def f():\n    """Two."""\n    return 1  # one', True),
+        ('def f():\n    """One."""\n    return 1', 'def f():\n    """One."""\n    return 2', False),
+        ('class C:\n    """One."""\n    x = "a"', 'class C:\n    """Two."""\n    x = "a"', True),
+        ('class C:\n    """One."""\n    x = "a"', 'class C:\n    """One."""\n    x = "b"', False),
+        ("f = '%s'", "f = '%r'", False),
+        ('"shown"', '"shown below the cell"', False),  # a cell's value, and no docstring
+        ("%matplotlib inline", "%matplotlib widget", False),
+        ("if", "if True", False),  # no Python, whose text is all that there is
+    ],
+)
+def test_what_a_cell_does_is_what_counts(old: str, new: str, same: bool, book: Book) -> None:
+    path = book.chapters / "good.md"
+    cell = "from tinylib.core import h"
+    path.write_text((text := path.read_text()).replace(cell, old))
+    before = the_key(book)
+    path.write_text(text.replace(cell, new))
+    assert (the_key(book) == before) is same
+
+
+def test_a_file_that_is_missing_is_part_of_the_key(book: Book) -> None:
+    before = data_parts(book, ["data/results/run.json"])
+    (book.root / "data/results").mkdir(parents=True, exist_ok=True)
+    (book.root / "data/results/run.json").write_text("{}")
+    assert before == {"data/results/run.json": "absent"} != data_parts(book, ["data/results/run.json"])
 
 
 @pytest.mark.parametrize("setting", [{"scale": "paper"}, {"seed": 1}, {"device": "cuda"}])

@@ -18,6 +18,7 @@ from sslbook.book.chapters import choose, code_cells, find_chapters, tags
 from sslbook.book.execute import Outcome, Setting, execute, stderr_notes
 from sslbook.book.layout import Book
 from sslbook.book.values import numbers
+from sslbook.files import write_text
 
 GOOD = """
 The gap is {glue:text}`gap:.1e`.
@@ -27,6 +28,12 @@ from tinylib import core
 claim("gap", np.float64(1e-15), below=1e-12, rejects={"sign": 1.0}, id="A-Thm1")
 measure("n", run.pick(quick=2, paper=20))
 measure("core", core.value);>>
+
+<<import json
+from pathlib import Path
+from sslbook import shipped
+own = shipped.noted(Path(core.__file__).parents[1] / "data/results/own.json")
+measure("own", json.loads(own.read_text())["n"]);>>
 """
 BAD = """
 <<claim("gap", 1e-3, below=1e-12, rejects={"sign": 1.0}, id="A-Thm1")>>
@@ -70,6 +77,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory, write_book_at) -> Iterator[Ran
         json.dumps({"argv": ["/bin/false", "{connection_file}"], "display_name": "Theirs", "language": "python"})
     )
     book = write_book_at(root, packages=(library,), good=GOOD, bad=BAD, soft=SOFT)
+    write_text(book.results / "own.json", '{"n": 1}')
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(root))
         patch.setenv("JUPYTER_PATH", str(root / "foreign"))
@@ -90,7 +98,7 @@ def test_the_others_go_on_when_one_fails(ran: Ran) -> None:
 
 def test_the_numbers_are_in_the_notebook(ran: Ran) -> None:
     found = {number.name: number for number in numbers(ran.notebook())}
-    assert {name: number.value for name, number in found.items()} == {"gap": 1e-15, "n": 2, "core": 1.0}
+    assert {name: number.value for name, number in found.items()} == {"gap": 1e-15, "n": 2, "core": 1.0, "own": 1}
     gap = found["gap"]
     assert (gap.id, gap.below, gap.rejects, gap.dtype) == ("A-Thm1", 1e-12, {"sign": 1.0}, "float64")
     assert (gap.chapter, gap.scale, gap.seed, gap.device) == ("good", "quick", 0, "cpu")
@@ -103,6 +111,7 @@ def test_the_glue_is_what_myst_nb_reads(ran: Ran) -> None:
         ("gap", "1e-15"),
         ("n", "2"),
         ("core", "1.0"),
+        ("own", "1"),
     ]
 
 
@@ -217,6 +226,18 @@ def test_a_change_in_an_imported_module_runs_the_chapter_again(ran: Ran) -> None
     assert {number.name: number.value for number in numbers(ran.notebook())}["core"] == 2.0
 
 
+def test_a_record_runs_the_chapters_that_asked_for_it_again(ran: Ran) -> None:
+    ran.again("good")
+    assert ran.notebook().metadata["sslbook"]["asked"] == ["data/results/own.json"]
+    write_text(ran.book.results / "other.json", '{"n": 1}')
+    assert ran.again("good")["good"].status == "cached"
+    write_text(ran.book.results / "own.json", '{"n": 2}')
+    assert ran.again("good")["good"].status == "executed"
+    assert any("data/results/own.json changed" in line for line in ran.said)
+    assert {number.name: number.value for number in numbers(ran.notebook())}["own"] == 2
+    assert ran.again("good")["good"].status == "cached"
+
+
 def test_plain_papermill_runs_a_chapter(ran: Ran, tmp_path: Path) -> None:
     chapter = next(c for c in find_chapters(ran.book) if c.name == "good")
     source = tmp_path / "good.ipynb"
@@ -247,7 +268,7 @@ def test_a_cell_that_takes_too_long_is_stopped(tmp_path: Path) -> None:
 
 def job(book: Book, name: str = "good") -> module._Job:
     chapter = next(c for c in find_chapters(book) if c.name == name)
-    return module._Job(chapter, QUICK, book.executed("quick") / f"{name}.ipynb", {}, {}, f"chapters/{name}.md")
+    return module._Job(chapter, QUICK, book.executed("quick") / f"{name}.ipynb", {}, {}, book)
 
 
 def test_one_more_try_after_a_cell_ran_out_of_time(write_book, monkeypatch: pytest.MonkeyPatch) -> None:

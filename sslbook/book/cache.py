@@ -1,9 +1,12 @@
 """When an executed chapter is still good: a key over everything that its numbers depend on.
 
 The key covers the chapter's code cells, every module of the library that they reach through import statements, the
-recorded results, the lock file, the versions that compute, the scale, the seed, the kind of device, and whether the
-downloaded images are there. The prose is not in it: a changed sentence is put beside the outputs that stand
-(`sslbook.book.execute`). A module imported under a name made at run time is not seen; the library has none.
+records and printed tables that they asked for, the lock file, the versions that compute, the scale, the seed, the kind
+of device, and whether the downloaded images are there. Code counts by its syntax tree: a comment or a docstring changes
+nothing. Nor does the prose: a changed sentence is put beside the outputs that stand (`sslbook.book.execute`).
+
+What was asked for is known once a chapter has run, and is kept with its key; as long as all else is the same, the same
+would be asked for again. A module imported under a name made at run time is not seen; the library has none.
 """
 
 from __future__ import annotations
@@ -14,9 +17,10 @@ import importlib.metadata
 import json
 import os
 import platform
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
+from sslbook import shipped
 from sslbook.book.chapters import Chapter, code_cells, parse_cell, tags
 from sslbook.book.layout import Book
 
@@ -27,14 +31,15 @@ Parts = dict[str, str]
 
 
 def key_parts(book: Book, chapter: Chapter, *, scale: str, seed: int, device: str) -> Parts:
-    """What the outputs of ``chapter`` depend on: a readable name and the value or digest of each part.
+    """What the outputs of ``chapter`` depend on, as far as it is known before it runs: a readable name, a value or digest.
 
-    ``device`` is the kind that will compute (cpu or cuda), not ``auto``.
+    ``device`` is the kind that will compute (cpu or cuda), not ``auto``. What the chapter asks for as it runs, records and
+    printed tables, joins these by `data_parts`.
     """
     cells = code_cells(chapter.notebook())
     sources = [cell.source for cell in cells]
     parts = {
-        "its code": digest(json.dumps([[cell.source, tags(cell)] for cell in cells]).encode()),
+        "its code": digest(json.dumps([[_meaning(parse_cell(c.source)) or c.source, tags(c)] for c in cells]).encode()),
         "the scale": scale,
         "the seed": str(seed),
         "the device": device,
@@ -45,11 +50,13 @@ def key_parts(book: Book, chapter: Chapter, *, scale: str, seed: int, device: st
     for name in COMPUTES:
         parts[f"{name}'s version"] = _version(name)
     for path in imported(sources, book.packages):
-        parts[book.shown(path)] = digest(path.read_bytes())
-    for path in sorted([*book.results.glob("*.json"), book.root / "requirements.lock"]):
-        if path.is_file():
-            parts[book.shown(path)] = digest(path.read_bytes())
-    return parts
+        parts[book.shown(path)] = digest(_module(path).encode())
+    return parts | data_parts(book, ["requirements.lock"])
+
+
+def data_parts(book: Book, names: Iterable[str]) -> Parts:
+    """The digests of files of the book, by their paths from its folder; one that isn't there is part of the key, too."""
+    return {name: shipped.digest(book.root / name) for name in names}
 
 
 def key(parts: Mapping[str, str]) -> str:
@@ -65,6 +72,25 @@ def changes(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
 def digest(data: bytes) -> str:
     """SHA-256 in hexadecimal."""
     return hashlib.sha256(data).hexdigest()
+
+
+def _meaning(tree: ast.Module) -> str:
+    """Code as what it does, without comments, places and docstrings; empty for none. A cell's first string is shown, and stays."""
+    for node in ast.walk(tree):
+        if (
+            isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef))
+            and ast.get_docstring(node) is not None
+        ):
+            node.body[0] = ast.Pass()
+    return ast.dump(tree) if tree.body else ""
+
+
+def _module(path: Path) -> str:
+    """`_meaning` of a module, whose first string is its docstring."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    if ast.get_docstring(tree) is not None:
+        del tree.body[0]
+    return _meaning(tree)
 
 
 def imported(sources: list[str], packages: tuple[Path, ...]) -> list[Path]:
@@ -83,7 +109,9 @@ def imported(sources: list[str], packages: tuple[Path, ...]) -> list[Path]:
             continue
         for prefix in _prefixes(module):
             path = _file(roots[top], prefix)
-            if path is not None and path not in found:
+            if path is None:
+                waiting.extend(_home(roots[top], prefix))
+            elif path not in found:
                 found.add(path)
                 package = prefix if path.name == "__init__.py" else prefix.rpartition(".")[0]
                 waiting.extend(_imports(ast.parse(path.read_text(encoding="utf-8")), package=package))
@@ -115,6 +143,17 @@ def _file(parent: Path, module: str) -> Path | None:
         if path.is_file():
             return path
     return None
+
+
+def _home(parent: Path, name: str) -> list[str]:
+    """The module from which a package takes ``name`` on first use, by the stub beside its ``__init__.py``; none elsewhere."""
+    package, _, own = name.rpartition(".")
+    stub = parent.joinpath(*package.split("."), "__init__.pyi")
+    if not stub.is_file():
+        return []
+    tree = ast.parse(stub.read_text(encoding="utf-8"))
+    lines = [node for node in tree.body if isinstance(node, ast.ImportFrom) and any(a.name == own for a in node.names)]
+    return [name for line in lines for name in _imports(ast.Module([line], []), package=package)][:1]
 
 
 def _version(distribution: str) -> str:

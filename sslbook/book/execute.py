@@ -24,7 +24,7 @@ from nbformat import NotebookNode
 
 from sslbook.arguments import InputError
 from sslbook.book import kernel
-from sslbook.book.cache import changes, digest, key, key_parts
+from sslbook.book.cache import changes, data_parts, digest, key, key_parts
 from sslbook.book.chapters import Chapter, code_cells, number_cells, parameters, tags
 from sslbook.book.layout import LIVE, Book
 from sslbook.book.values import RECORD_KEY
@@ -68,7 +68,12 @@ class _Job:
     target: Path
     parts: dict[str, str]
     environment: dict[str, str]
-    input_path: str
+    book: Book
+
+    @property
+    def source(self) -> str:
+        """The chapter's file, as a message should name it."""
+        return self.book.shown(self.chapter.path)
 
 
 def device_kind(device: str) -> str:
@@ -108,21 +113,19 @@ def execute(
     for chapter in chapters:
         target = folder / f"{chapter.name}.ipynb"
         parts = key_parts(book, chapter, scale=setting.scale, seed=setting.seed, device=setting.device)
-        kept = None if force else _keep(chapter, target, parts)
+        known = parts | _asked(book, target)
+        kept = None if force else _keep(chapter, target, known)
         if kept is not None:
             outcomes[chapter.name] = kept
             say(f"{_KEPT[kept.status][0]} {chapter.name} ({setting.scale}): {_KEPT[kept.status][1]}")
         else:
-            say(f"to run   {chapter.name} ({setting.scale}): {_reason(target, parts, force)}")
+            say(f"to run   {chapter.name} ({setting.scale}): {_reason(target, known, force)}")
             waiting.append((chapter, parts))
     # Longest first, so that the cores end together.
     waiting.sort(key=lambda item: -_last_seconds(folder / f"{item[0].name}.ipynb"))
     if waiting:
         with kernel.environment() as environment:
-            todo = [
-                _Job(c, setting, folder / f"{c.name}.ipynb", parts, environment, book.shown(c.path))
-                for c, parts in waiting
-            ]
+            todo = [_Job(c, setting, folder / f"{c.name}.ipynb", parts, environment, book) for c, parts in waiting]
             default = 1 if setting.device == "cuda" else cores()
             for outcome in _run_all(todo, min(jobs or default, len(todo)), say):
                 outcomes[outcome.chapter] = outcome
@@ -173,6 +176,9 @@ def _run(job: _Job) -> Outcome:
         os.environ.pop(name, None)
     start = time.monotonic()
     partial, failed = job.target.with_suffix(".running.ipynb"), job.target.with_suffix(".failed.ipynb")
+    asked = job.target.with_suffix(".asked")
+    asked.unlink(missing_ok=True)
+    os.environ["SSLBOOK_READS"] = str(asked)
     notes: tuple[str, ...] = ()
     result = _attempt(job, partial)
     if isinstance(result, kernel.Failure) and result.timed_out:
@@ -185,7 +191,8 @@ def _run(job: _Job) -> Outcome:
             partial.replace(failed)
             report += f"\npartial notebook: {failed}"
         return Outcome(job.chapter.name, "failed", seconds, report, notes)
-    write(_finished(result, job, seconds), job.target)
+    write(_finished(result, job, seconds, _read(asked, job.book)), job.target)
+    asked.unlink(missing_ok=True)
     partial.unlink(missing_ok=True)
     failed.unlink(missing_ok=True)
     return Outcome(job.chapter.name, "executed", seconds, notes=(*notes, *stderr_notes(result)))
@@ -206,24 +213,32 @@ def _attempt(job: _Job, partial: Path) -> NotebookNode | kernel.Failure:
 def _report(job: _Job, failure: kernel.Failure) -> str:
     """A failure as its author wants to read it: file and line, the cell, the error."""
     if not failure.source:
-        return f"{job.input_path}: {failure.reason}"
+        return f"{job.source}: {failure.reason}"
     before, found, _ = job.chapter.text.partition(failure.source)
     line = f":{before.count(chr(10)) + 1}" if found else ""
     cell = "\n".join(f"    {text}" for text in failure.source.strip().splitlines())
-    return f"{job.input_path}{line}: this cell failed:\n\n{cell}\n\n{failure.reason}"
+    return f"{job.source}{line}: this cell failed:\n\n{cell}\n\n{failure.reason}"
 
 
-def _finished(notebook: NotebookNode, job: _Job, seconds: float) -> NotebookNode:
+def _read(asked: Path, book: Book) -> dict[str, str]:
+    """What `sslbook.shipped.noted` left in the file ``asked``: names from the book's folder, and digests."""
+    lines = asked.read_text(encoding="utf-8").splitlines() if asked.is_file() else []
+    return {book.shown(Path(path)): found for found, _, path in (line.partition(" ") for line in lines)}
+
+
+def _finished(notebook: NotebookNode, job: _Job, seconds: float, asked: dict[str, str]) -> NotebookNode:
     """The executed notebook as it is kept: no absolute paths, the injected cell hidden from the page, the key in its metadata."""
     number_cells(notebook)
     papermill = notebook.metadata.get("papermill", {})
-    papermill["input_path"], papermill["output_path"] = job.input_path, job.target.name
+    papermill["input_path"], papermill["output_path"] = job.source, job.target.name
     for cell in notebook.cells:
         if "injected-parameters" in tags(cell):
             cell.metadata["tags"] = [*tags(cell), "remove-cell"]
+    parts = job.parts | asked
     notebook.metadata[RECORD_KEY] = {
-        "key": key(job.parts),
-        "parts": job.parts,
+        "key": key(parts),
+        "parts": parts,
+        "asked": sorted(asked),
         "source": digest(job.chapter.text.encode()),
         "chapter": job.chapter.name,
         "scale": job.setting.scale,
@@ -236,9 +251,15 @@ def _finished(notebook: NotebookNode, job: _Job, seconds: float) -> NotebookNode
 
 def is_current(book: Book, chapter: Chapter, setting: Setting) -> bool:
     """Whether the executed notebook of ``chapter`` has the code and the prose of its source, and all else that it depends on."""
-    stored = stored_record(book.executed(setting.scale) / f"{chapter.name}.ipynb")
+    target = book.executed(setting.scale) / f"{chapter.name}.ipynb"
     parts = key_parts(book, chapter, scale=setting.scale, seed=setting.seed, device=setting.device)
-    return stored.get("key") == key(parts) and stored.get("source") == digest(chapter.text.encode())
+    stored, wanted = stored_record(target), (key(parts | _asked(book, target)), digest(chapter.text.encode()))
+    return (stored.get("key"), stored.get("source")) == wanted
+
+
+def _asked(book: Book, target: Path) -> dict[str, str]:
+    """The data files that the chapter asked for when it was last executed, as they are now."""
+    return data_parts(book, stored_record(target).get("asked", ()))
 
 
 def _keep(chapter: Chapter, target: Path, parts: dict[str, str]) -> Outcome | None:
