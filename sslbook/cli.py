@@ -260,7 +260,7 @@ def _hold(book: Book, chapters: Sequence[str], scale: str, *, update: bool) -> b
         for name in chapters:
             accepted = regression.update(book, name, scale)
             print(f"{book.shown(book.expected(name, scale))}: {counted(len(accepted), 'change')}")
-            _list(accepted)
+            _list([*accepted, *regression.left_out(book, name, scale)])
         return True
     compared = [regression.compare(book, name, scale) for name in chapters]
     for result in compared:

@@ -9,7 +9,7 @@ import math
 import pytest
 
 from sslbook.book.layout import Book
-from sslbook.book.regression import compare, differences, entry, read_expected, update
+from sslbook.book.regression import accept, compare, differences, entry, left_out, read_expected, update
 from sslbook.book.values import Number
 
 
@@ -115,6 +115,20 @@ def test_update_makes_the_numbers_the_expected_ones(write_book) -> None:
     assert [line.partition(":")[0] for line in compare(book, "good", "quick").problems] == ["a", "c", "b"]
     update(book, "good", "quick")
     assert {name: held.get("value") for name, held in read_expected(path).items()} == {"a": 2.0, "c": 1.0}
+
+
+def test_what_the_other_scale_lacks_is_said(write_book) -> None:
+    book = write_book(good="<<1>>")
+    for scale, names in (("quick", ("a", "b", "new")), ("paper", ("a", "b", "gone"))):
+        accept(book, "good", scale, [number(name, 1.0, rtol=1e-6) for name in names])
+    assert left_out(book, "good", "quick") == [
+        "data/expected/good.paper.json has others, or for other claims: gone, new; "
+        "sslbook execute good --scale paper --update-expected"
+    ]
+    accept(book, "good", "paper", [number(name, 2.0, rtol=1e-6) for name in ("a", "b", "new")])
+    assert left_out(book, "good", "quick") == []
+    book.expected("good", "paper").unlink()
+    assert left_out(book, "good", "quick") == []
 
 
 def test_a_damaged_expected_file_is_refused(write_book) -> None:

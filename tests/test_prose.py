@@ -14,6 +14,9 @@ import pytest
 import yaml
 from IPython.core.inputtransformer2 import TransformerManager
 
+from sslbook.book import regression
+from sslbook.book.layout import Book
+
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted(path for path in (ROOT / "chapters").glob("*.md") if path.stem != "ledger")  # the build writes that one
 NOTEBOOKS = [path for path in PAGES if "{code-cell}" in path.read_text(encoding="utf-8")]
@@ -168,6 +171,11 @@ def test_no_output_is_committed() -> None:
     )
     assert [name for name in listed.stdout.split() if name.endswith(".ipynb")] == []
     assert [path.name for path in PAGES if "data:image/" in path.read_text(encoding="utf-8")] == []
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "data/expected").glob("*.paper.json")), ids=lambda path: path.name)
+def test_both_scales_hold_the_same_numbers(path: Path) -> None:
+    assert regression.left_out(Book(ROOT), path.name.partition(".")[0], "quick") == []
 
 
 def test_there_are_chapters_to_test() -> None:

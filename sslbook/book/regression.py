@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from sslbook.arguments import InputError
-from sslbook.book.layout import Book
+from sslbook.book.layout import SCALES, Book
 from sslbook.book.values import Criterion, Number, numbers
 from sslbook.files import write_text
 
@@ -158,3 +158,17 @@ def accept(book: Book, chapter: str, scale: str, found: Sequence[Number]) -> lis
         }
         write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
     return accepted
+
+
+def left_out(book: Book, chapter: str, scale: str) -> list[str]:
+    """Where the expected files of the other scales differ in names or claims: a sentence each, with the command that mends it."""
+    here = {name: held.get("id") for name, held in read_expected(book.expected(chapter, scale)).items()}
+    said = []
+    for other in SCALES:
+        path = book.expected(chapter, other)
+        there = {name: held.get("id") for name, held in read_expected(path).items()}
+        apart = sorted(name for name in here.keys() | there.keys() if here.get(name, "") != there.get(name, ""))
+        if path.exists() and apart:
+            command = Comparison(chapter, other, 0, ()).command
+            said.append(f"{book.shown(path)} has others, or for other claims: {', '.join(apart)}; {command}")
+    return said
