@@ -95,7 +95,7 @@ def test_reading_is_for_those_who_may() -> None:
         assert gpu.reads == ["representations.require_finite"]
         with pytest.raises(Read, match="in no function of ours"):
             there.sum().item()
-    with fake_gpu(["training.state.check"]), pytest.raises(Read, match=r"in representations\.require_finite"):
+    with fake_gpu(["training.runs.state.check"]), pytest.raises(Read, match=r"in representations\.require_finite"):
         require_finite(train=there)
     found = {"representations.require_finite": True}
     with fake_gpu(found, found), pytest.raises(ValueError, match="got 1 of 3 rows"):

@@ -79,7 +79,7 @@ def test_numbers_are_read_where_they_are_made(network: nn.Module) -> None:
 
 def test_modes_along_a_run(network: nn.Module) -> None:
     """What ``sslbook record training-operator`` measures, of layers of full width."""
-    with fake_gpu([*MAY_READ, "training.opened.modes"]):
+    with fake_gpu([*MAY_READ, "chapters.training.opened.modes"]):
         found = modes(network, views(), 8, LAYERS, probes=2)
         assert found.values.shape == (len(LAYERS), 8)
         assert found.trace.device.type == "cpu"
@@ -95,7 +95,7 @@ def test_modes_are_of_whole_convolutions(network: nn.Module, monkeypatch: pytest
         return covariance_operator(*args, **kwargs)
 
     monkeypatch.setattr(along, "covariance_operator", watched)
-    with fake_gpu([*MAY_READ, "training.opened.modes"]):
+    with fake_gpu([*MAY_READ, "chapters.training.opened.modes"]):
         modes(network, views(), 8, LAYERS[-1:], probes=2)
     assert allowed == [False]
 
@@ -110,7 +110,7 @@ def test_a_vector_of_the_host_is_refused(network: nn.Module) -> None:
 @pytest.mark.parametrize("loss", ["simple", "info_nce"])
 def test_steps_beside_the_operator(loss: str) -> None:
     """The chapter's network in float64, with steps of SimCLR drawn on the host."""
-    with fake_gpu([*MAY_READ, "covariance.step.simclr_agreement"]):
+    with fake_gpu([*MAY_READ, "chapters.covariance.step.simclr_agreement"]):
         scene = step.digits_scene(64, device="cuda")
         op = step.scene_operator(step.scene_network(scene), "2", scene, loss=loss)
         assert step.simclr_gradients(op, 16, loss=loss).device == GPU
@@ -119,9 +119,9 @@ def test_steps_beside_the_operator(loss: str) -> None:
 
 def test_a_run_of_simclr() -> None:
     """It asks where it measures, and in between only sends the places of a batch."""
-    with fake_gpu([*MAY_READ, "covariance.step.simclr_run", "covariance.step.surviving_modes"]) as gpu:
+    with fake_gpu([*MAY_READ, "chapters.covariance.step.simclr_run", "chapters.covariance.step.surviving_modes"]) as gpu:
         scene = step.digits_scene(64, device="cuda")
         step.surviving_modes(scene)
         gpu.waits.clear()
         step.simclr_run(step.scene_network(scene), "0", scene, steps=4, every=4, size=16)
-        assert gpu.waits.count("covariance.step.simclr_run") <= 5 + 2 * 2
+        assert gpu.waits.count("chapters.covariance.step.simclr_run") <= 5 + 2 * 2

@@ -23,7 +23,7 @@ from sslbook.chapters.modulation import training as tokens
 from sslbook.chapters.modulation.reference import ACTIVATIONS
 from sslbook.images import Images
 
-BEFORE = {"hltm.trees._check_probabilities": "a tree's tables are checked when it is made"}
+BEFORE = {"trees.latent._check_probabilities": "a tree's tables are checked when it is made"}
 
 
 # --- trees -----------------------------------------------------------------------------------------------------------
@@ -45,7 +45,7 @@ def test_trees_train_without_reading(loss: str) -> None:
 
 def test_tables_of_trees() -> None:
     """A-Tab6 in one chunk a protocol; what it measures is read at the end of a measurement."""
-    base, allowed = trees.Protocol(epoch_size=128), [*BEFORE, "hltm.tables.best_correlations"]
+    base, allowed = trees.Protocol(epoch_size=128), [*BEFORE, "chapters.hltm.tables.best_correlations"]
     with fake_gpu(allowed) as gpu:
         found = trees_tables.rerun(
             [base], range(1, 11), latents=("s", "s0"), epochs=(0, 1), workers=1, samples=128, device="cuda"
@@ -58,15 +58,15 @@ def test_tables_of_trees() -> None:
 
 
 def test_norms_of_trees() -> None:
-    with fake_gpu([*BEFORE, "hltm.norms.operator_norms"]):
+    with fake_gpu([*BEFORE, "chapters.hltm.norms.operator_norms"]):
         trees.train(trees.Protocol(epoch_size=128), (1, 2), 1, norms.operator_norms, (1,), device="cuda")
 
 
 # --- tokens and patches ----------------------------------------------------------------------------------------------
 
 ONCE = {
-    "modulation.training.settings_of": "whether all tokens are of length 1, before the first step",
-    "modulation.training._measured": "scores and weights, after the last one",
+    "chapters.modulation.training.settings_of": "whether all tokens are of length 1, before the first step",
+    "chapters.modulation.training._measured": "scores and weights, after the last one",
 }
 
 
@@ -78,13 +78,13 @@ def test_tokens_train_without_reading(form: str) -> None:
     cells += tokens_tables.curves("C-Tab1").values()
     cells = [replace(cell, patterns=3, beta=2) for cell in cells]
     base = replace({"released": tokens.Protocol(), "printed": tokens.PRINTED}[form], steps=tokens.BLOCK + 2)
-    with fake_gpu(["modulation.training.settings_of"]) as gpu:
+    with fake_gpu(["chapters.modulation.training.settings_of"]) as gpu:
         world, state = tokens._start(base, [(cell, 1) for cell in cells], torch.float32, None, "cuda")
         gpu.waits.clear()
         steps = tokens._descent(base, [(cell, 1) for cell in cells], state, world)
         next(steps)
         waits = list(gpu.waits)
-        assert {where.split(" < ")[0] for where in waits} <= {"modulation.network.norms.<locals>.flags"}
+        assert {where.split(" < ")[0] for where in waits} <= {"chapters.modulation.network.norms.<locals>.flags"}
         list(steps)
         assert gpu.waits == waits
     assert state.weights.shape == (len(cells), 10, 20, 6)
@@ -95,7 +95,7 @@ def test_tables_of_tokens() -> None:
     cells = [replace(cell, patterns=3, beta=2) for cell in tokens_tables.curves("C-Tab1").values()]
     with fake_gpu(ONCE) as gpu:
         found = tokens.run(tokens.Protocol(steps=2), cells, (1, 2, 3), keep=True, device="cuda")
-        assert gpu.reads.count("modulation.training.settings_of") == 1
+        assert gpu.reads.count("chapters.modulation.training.settings_of") == 1
     assert {values.device.type for scores in found.values() for values in scores.values()} == {"cpu"}
 
 
@@ -109,7 +109,7 @@ def test_filters_of_patches() -> None:
 
 # --- BYOL's ablation -------------------------------------------------------------------------------------------------
 
-MEASURED = {"byol.ablation._measure": "accuracy, rank and likeness"}
+MEASURED = {"chapters.byol.ablation._measure": "accuracy, rank and likeness"}
 EXTRA = {
     "symmetric, reset": ablation.Cell(2, 0.9, symmetric=True, reset=1, span=(-0.1, 0.1)),
     "one layer, reset": ablation.Cell(1, symmetric=True, reset=1),
@@ -140,7 +140,7 @@ def test_every_kind_of_cell_of_byol() -> None:
     """Also a new predictor, and nothing that is waited for but that and what moves before the first step."""
     waits = {where.split(" < ")[0] for where in byol_run(EXTRA, epochs=2, at=(0, 2))}
     assert not {
-        where for where in waits if where.startswith(("byol.ablation._step", "byol.ablation._epochs", "byol.siamese"))
+        where for where in waits if where.startswith(("chapters.byol.ablation._step", "chapters.byol.ablation._epochs", "chapters.byol.siamese"))
     }
 
 
@@ -152,7 +152,7 @@ def test_every_kind_of_cell_of_byol() -> None:
 def test_two_layers(loss: str, normalize: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """It asks once a chunk whether every replica has stopped."""
     monkeypatch.setattr(two_layer, "CHUNK", 3)
-    with fake_gpu({"emergence.two_layer.train": "once a chunk, and in the end"}) as gpu:
+    with fake_gpu({"chapters.emergence.two_layer.train": "once a chunk, and in the end"}) as gpu:
         found = two_layer.train(range(30), loss, normalize, steps=7, device="cuda")
         assert len(gpu.reads) == 3 + 4
     assert found.end.w1.device.type == found.norms.device.type == "cpu"
@@ -168,15 +168,15 @@ def test_numbers_that_stay_on_the_host_are_noticed(monkeypatch: pytest.MonkeyPat
         trees.train(trees.Protocol(epoch_size=128), (1,), 1, lambda *_: None, (1,), device="cuda")
     with pytest.raises(Mixed, match="byol"):
         byol_run(EXTRA)
-    with pytest.raises(Mixed, match="emergence"), fake_gpu(["emergence.two_layer.train"]):
+    with pytest.raises(Mixed, match="emergence"), fake_gpu(["chapters.emergence.two_layer.train"]):
         two_layer.train((1,), steps=1, device="cuda")
 
 
 def test_a_step_that_waits_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ablation, "to_device", lambda drawn, device: drawn.to(device))
-    assert any(where.startswith("byol.ablation._epochs") for where in byol_run(EXTRA) for where in where.split(" < "))
+    assert any(where.startswith("chapters.byol.ablation._epochs") for where in byol_run(EXTRA) for where in where.split(" < "))
     real = two_layer.gradients
     monkeypatch.setattr(two_layer, "gradients", lambda *parts: [g * float(g.isfinite().all()) for g in real(*parts)])
-    with fake_gpu(["emergence.two_layer.train"]) as gpu:
+    with fake_gpu(["chapters.emergence.two_layer.train"]) as gpu:
         two_layer.train((1,), steps=2, device="cuda")
     assert len(gpu.reads) == 1 + 4 + 2 * 2

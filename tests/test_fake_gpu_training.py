@@ -33,9 +33,9 @@ MAY_READ = {
     "representations.require_finite": "one answer for all representations",
     "representations.effective_rank": "eigenvalues are checked for convergence as they are computed",
     "training.evaluate.report": "the rank, as a number",
-    "training.trainer.Trainer._end_epoch": "the losses of an epoch",
-    "training.state.check": "whether weights are finite, at the ends of epochs and before a checkpoint",
-    "training.trainer.Trainer._save": "a checkpoint",
+    "training.runs.trainer.Trainer._end_epoch": "the losses of an epoch",
+    "training.runs.state.check": "whether weights are finite, at the ends of epochs and before a checkpoint",
+    "training.runs.trainer.Trainer._save": "a checkpoint",
 }
 """Where values are read back, and why that is right; a step is none of these."""
 
@@ -124,8 +124,8 @@ def test_byol_with_everything(tmp_path: Path) -> None:
     with fake_gpu() as gpu:
         rules.begin_epoch(run.state.model, settings, 1)
         assert set(gpu.waits) <= {  # drawn on the host, once an epoch
-            "training.siamese.Siamese.blend_noise < training.rules.begin_epoch",
-            "training.heads.restart < training.siamese.Siamese.reset_predictor < training.rules.begin_epoch",
+            "training.networks.siamese.Siamese.blend_noise < training.runs.rules.begin_epoch",
+            "training.networks.heads.restart < training.networks.siamese.Siamese.reset_predictor < training.runs.rules.begin_epoch",
         }
         run.advance()
 
@@ -142,7 +142,7 @@ def test_a_run_reads_where_it_may(tmp_path: Path) -> None:
     """A whole run, with both looks, the linear protocol, and its checkpoint."""
     data = images(128), images(100)
     settings = Settings(networks=Networks(width=8), batch=64, epochs=1, evaluate=1)
-    with fake_gpu(MAY_READ, found={"training.state.check": True}) as gpu:
+    with fake_gpu(MAY_READ, found={"training.runs.state.check": True}) as gpu:
         result = train(settings, tmp_path, data=data, quiet=True)
     assert result.finished
     assert set(gpu.reads) == set(MAY_READ)
