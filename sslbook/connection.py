@@ -40,17 +40,6 @@ def unvec(vector: Tensor, shape: torch.Size | tuple[int, ...]) -> Tensor:
     return vector.reshape(-1, rows).T.reshape(shape)
 
 
-def relative_gap(value: Tensor, reference: Tensor) -> float:
-    r"""Largest :math:`\|a_i - b_i\|` over the leading axis, divided by the largest :math:`\|b_i\|`; a vector counts as one item.
-
-    The scale is the batch's, so that an item that is zero (a dead ReLU) doesn't turn rounding into an error of 100 %.
-    """
-    if value.shape != reference.shape:
-        raise ValueError(f"shapes differ: {tuple(value.shape)} and {tuple(reference.shape)}")
-    a, b = (t.detach().reshape(1, -1) if t.ndim < 2 else t.detach().flatten(1) for t in (value, reference))
-    return float((a - b).norm(dim=1).max() / b.norm(dim=1).max())
-
-
 def find_layer(net: nn.Module, layer: str | nn.Module) -> tuple[str, Layer]:
     """The linear or convolutional layer that ``layer`` names (dotted, as in ``named_modules``) or is, with its name."""
     candidates = {name: m for name, m in net.named_modules() if isinstance(m, Layer)}

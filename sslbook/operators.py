@@ -22,6 +22,7 @@ from scipy.sparse.linalg import LinearOperator, eigsh
 from torch import Tensor, nn
 
 from sslbook.connection import OpenedLayer, open_layer, unvec, vec
+from sslbook.gaps import relative_gap
 from sslbook.losses import half_squared_distance, pair_weight
 from sslbook.mixing import Mixing
 
@@ -112,8 +113,7 @@ class CovarianceOperator:
 
     def euler_gap(self, degree: float = 1.0) -> float:
         r"""Largest :math:`\|K_l^T vec(W_l) - \kappa f_L\| / \max \|\kappa f_L\|` over the population: 0 where Theorem 1 applies."""
-        lifted, output = self.opened.jvp(self.opened.weight), degree * self.opened.output
-        return float((lifted - output).norm(dim=1).max() / output.norm(dim=1).max())
+        return relative_gap(self.opened.jvp(self.opened.weight), degree * self.opened.output)
 
     def trace(self) -> float:
         """The exact trace, output by output; about as many products as the network has outputs.

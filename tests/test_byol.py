@@ -11,7 +11,8 @@ from torch import nn
 
 from sslbook.chapters.byol import contrast, terms, theorem8, towers
 from sslbook.chapters.byol.towers import BACKWARD, BOTH, FORWARD, Pair
-from sslbook.connection import connection, relative_gap
+from sslbook.connection import connection
+from sslbook.gaps import relative, relative_gap
 from sslbook.normalization import BatchNorm
 
 
@@ -140,7 +141,7 @@ def test_a_batch_of_everything_is_the_population() -> None:
     """One view each: a batch of all images is the whole population, and the step the population's."""
     pair = towers.random_pair(20, images=4, views=1)
     found = theorem8.batch_step(pair, theorem8.all_batches(4, 1, 4, distinct=True), BOTH)
-    assert float(towers.gap(found, towers.step(pair, BOTH)).max()) < 1e-12
+    assert float(relative(found, towers.step(pair, BOTH)).max()) < 1e-12
 
 
 def test_finite_batches() -> None:
@@ -239,7 +240,7 @@ def test_forward_and_backward_agree_on_every_batch() -> None:
         batch = theorem8.Batches(torch.tensor([[0, 1, 3]]), pick[:1], pick[1:])
         steps = [theorem8.batch_step(pair, batch, norm) for norm in (BACKWARD, FORWARD, BOTH)]
         for other in steps[1:]:
-            assert float(towers.gap(other, steps[0]).max()) < 1e-11
+            assert float(relative(other, steps[0]).max()) < 1e-11
 
 
 def test_a_target_that_keeps_its_mean_separates_the_halves() -> None:
@@ -247,9 +248,9 @@ def test_a_target_that_keeps_its_mean_separates_the_halves() -> None:
     pair = towers.random_pair(10)
     raw = {"mean": "omit", "std": "omit"}
     steps = {name: towers.step(pair, norm, target_norm=raw) for name, norm in theorem8.VARIANTS.items()}
-    assert float(towers.gap(steps["both"], steps["backward only"]).max()) < 1e-11
+    assert float(relative(steps["both"], steps["backward only"]).max()) < 1e-11
     kept = torch.einsum("rok,ro->rk", pair.online.top(), pair.target.output().mean((1, 2)))
     extra = torch.einsum("rk,rm->rkm", kept, pair.online.below.mean((1, 2)))
     off = steps["forward only"] - steps["both"]
-    assert float(towers.gap(off, towers.vec(extra)).max()) < 1e-11
+    assert float(relative(off, towers.vec(extra)).max()) < 1e-11
     assert float((off.norm(dim=1) / steps["both"].norm(dim=1)).min()) > 0.01

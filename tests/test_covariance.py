@@ -21,7 +21,8 @@ from sslbook.chapters.covariance.population import (
     simple_loss,
     triplet_loss,
 )
-from sslbook.connection import relative_gap, unvec, vec
+from sslbook.connection import unvec, vec
+from sslbook.gaps import relative_gap
 from sslbook.networks import mlp
 from sslbook.operators import covariance_operator
 

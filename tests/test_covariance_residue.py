@@ -9,7 +9,8 @@ from gap_cases import assert_gaps
 from sslbook.chapters.covariance import residue
 from sslbook.chapters.covariance.identities import Curve
 from sslbook.chapters.covariance.population import all_tuples, expected_gradient, nce_loss, triplet_loss
-from sslbook.connection import open_layer, relative_gap, vec
+from sslbook.connection import open_layer, vec
+from sslbook.gaps import relative_gap
 from sslbook.networks import mlp
 from sslbook.operators import covariance_operator
 

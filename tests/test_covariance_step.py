@@ -9,7 +9,8 @@ from torch import Tensor
 
 from sslbook import images, losses
 from sslbook.chapters.covariance import step
-from sslbook.connection import relative_gap, vec
+from sslbook.connection import vec
+from sslbook.gaps import relative_gap
 from sslbook.operators import intra_operator, pair_weights
 
 

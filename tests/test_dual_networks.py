@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from sslbook import losses
 from sslbook.chapters.dual_networks import identities as dual
-from sslbook.connection import connection, relative_gap, vec
+from sslbook.connection import connection, vec
+from sslbook.gaps import relative_gap
 from sslbook.networks import mlp, random_network
 
 TOL = 1e-11

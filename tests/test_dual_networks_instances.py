@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from sslbook.chapters.dual_networks.instances import instances
-from sslbook.connection import relative_gap
+from sslbook.gaps import relative_gap
 
 KINDS = ("leaky_relu", "conv", "residual")
 

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from sslbook import networks
-from sslbook.connection import Layer, open_layer, relative_gap, vec
+from sslbook.connection import Layer, open_layer, vec
+from sslbook.gaps import relative_gap
 from sslbook.networks import (
     Power,
     Residual,

@@ -9,7 +9,8 @@ from scipy.sparse.linalg import eigs, eigsh
 from torch import nn
 
 from sslbook.bench.covariance import operators, population
-from sslbook.connection import Layer, relative_gap, vec
+from sslbook.connection import Layer, vec
+from sslbook.gaps import relative_gap
 from sslbook.mixing import Mixing
 from sslbook.networks import convnet, mlp
 from sslbook.operators import CovarianceOperator, covariance_operator, intra_operator

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from sslbook.chapters.byol.terms import intra, intra_matrix
-from sslbook.chapters.byol.towers import Pair, Tower, draw, gap, keep, mean_loss, random_pair, step, vec
-from sslbook.gaps import Gaps
+from sslbook.chapters.byol.towers import Pair, Tower, draw, mean_loss, random_pair, step, vec
+from sslbook.gaps import Gaps, over_instances, relative
 
 TOPS = ("linear", "relu", "leaky_relu")
 
@@ -22,21 +22,22 @@ TOPS = ("linear", "relu", "leaky_relu")
 def identity_gaps(count: int = 100, seed: int = 0) -> Gaps:
     """Eq. 11 against autograd, one tower and both, under homogeneous tops (ReLU included): relative errors."""
     tower = random_pair(count, sizes=(5, 6, 12, 8), seed=seed).online
-    gaps: Gaps = {"instances": float(count * len(TOPS))}
+    parts = []
     for act in TOPS:
         twin = replace(tower, act=act)
         pair, w, k = Pair(twin, twin), vec(twin.weight), twin.connections()
         predicted = -intra(k, w)
         one, both = step(pair), step(pair, both=True)
         flat = k.flatten(1, 2)[:, None]  # as if all views were one image's
-        for name, value, truth in (
-            ("one tower", predicted, one),
-            ("both towers, doubled", 2 * predicted, both),
-            ("broken: not doubled", predicted, both),
-            ("broken: views of all images mixed", -intra(flat, w), one),
-        ):
-            keep(gaps, name, gap(value, truth))
-    return gaps
+        parts.append(
+            {
+                "one tower": relative(predicted, one),
+                "both towers, doubled": relative(2 * predicted, both),
+                "broken: not doubled": relative(predicted, both),
+                "broken: views of all images mixed": relative(-intra(flat, w), one),
+            }
+        )
+    return over_instances(*parts)
 
 
 @dataclass(frozen=True)
@@ -110,17 +111,19 @@ def solved(tower: Tower, steps: int, rate: float) -> Tensor:
 
 def solution_gaps(count: int = 100, steps: int = 25, rate: float = 0.1, seed: int = 0) -> Gaps:
     """:func:`solved` against :func:`descend`, and what is left along kept and other directions after many steps."""
-    gaps: Gaps = {"instances": float(2 * count)}
+    parts = []
     for kept in (0, 2):
         tower = random_tower(population(count, kept=kept, seed=seed), depth=1, seed=seed + 1)
         found = descend(tower, steps, rate).weight
-        keep(gaps, "solution", gap(vec(solved(tower, steps, rate)), vec(found)))
-        keep(gaps, "broken: solution, both towers", gap(vec(solved(tower, steps, 2 * rate)), vec(found)))
-        keep(gaps, "broken: no step", gap(vec(tower.weight), vec(found)))
+        gaps = {
+            "solution": relative(solved(tower, steps, rate), found),
+            "broken: solution, both towers": relative(solved(tower, steps, 2 * rate), found),
+            "broken: no step": relative(tower.weight, found),
+        }
         if kept:
-            change = (found - tower.weight)[..., :kept].norm(dim=(1, 2)) / tower.weight[..., :kept].norm(dim=(1, 2))
-            keep(gaps, "kept directions stay", change)
-    return gaps
+            gaps["kept directions stay"] = relative(found[..., :kept], tower.weight[..., :kept])
+        parts.append(gaps)
+    return over_instances(*parts)
 
 
 def left_over(kept: int, count: int = 100, steps: int = 400, rate: float = 0.3, seed: int = 0) -> Tensor:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from sslbook import losses
 from sslbook.chapters.byol.towers import BACKWARD, BOTH, Norm, Tower, random_pair
-from sslbook.gaps import Gaps
+from sslbook.gaps import Gaps, relative
 from sslbook.normalization import batch_normalize
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -66,8 +66,7 @@ def correction(tower: Tower, loss: Loss, *, roles: Sequence[str] = ROLES, negati
     """How much Eq. 12 changes the step, relative to the step without it, ``(R,)``."""
     plain = tuple_step(tower, loss, roles=roles, negatives=negatives)
     centred = tuple_step(tower, loss, BACKWARD, roles=roles, negatives=negatives)
-    out: Tensor = (centred - plain).flatten(1).norm(dim=1) / plain.flatten(1).norm(dim=1)
-    return out
+    return relative(centred, plain)
 
 
 def tower(count: int = 100, *, act: str = "linear", unit: bool = False, seed: int = 0) -> Tower:
@@ -117,6 +116,4 @@ def batch_correction(size: int, count: int = 32, seed: int = 0, *, joint: bool =
         (found,) = torch.autograd.grad(loss.sum(), leaf)
         return found.flatten(1)
 
-    plain = gradient({})
-    out: Tensor = (gradient(BOTH) - plain).norm(dim=1) / plain.norm(dim=1)
-    return out
+    return relative(gradient(BOTH), gradient({}))

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from sslbook.chapters.byol.towers import BOTH, Pair, Tower, draw, step
-from sslbook.gaps import Gaps
+from sslbook.gaps import Gaps, over_instances, relative
 
 Number = float | Tensor
 ORDERS = ("before", "after")
@@ -190,18 +190,18 @@ def network_gaps(count: int = 100, steps: int = 20, rate: float = 0.2, seed: int
     }
 
     def error(factor: Tensor) -> Tensor:
-        out: Tensor = (weight * factor[:, None] - online).norm(dim=(1, 2)) / online.norm(dim=(1, 2))
-        return out
+        return relative(weight * factor[:, None], online)
 
     flipped = iterate(
         matrix(alpha, eta.expand_as(alpha), lam, sign=-1, order="after"), torch.ones(2, dtype=torch.float64), steps
     )[-1, ..., 0]
-    return {
-        "instances": float(count),
-        "network": float(error(factors["after"]).max()),
-        "broken: the target updated before": float(error(factors["before"]).min()),
-        "broken: sign of lambda as printed": float(error(flipped).min()),
-    }
+    return over_instances(
+        {
+            "network": error(factors["after"]),
+            "broken: the target updated before": error(factors["before"]),
+            "broken: sign of lambda as printed": error(flipped),
+        }
+    )
 
 
 def _order(order: str) -> str:

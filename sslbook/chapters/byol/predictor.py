@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from sslbook.chapters.byol.terms import inter_matrix, intra, intra_matrix
-from sslbook.chapters.byol.towers import BOTH, Pair, Tower, draw, gap, keep, random_pair, step, step_matrix, vec
-from sslbook.gaps import Gaps
+from sslbook.chapters.byol.towers import BOTH, Pair, Tower, draw, random_pair, step, step_matrix, vec
+from sslbook.gaps import Gaps, over_instances, relative
 
 KINDS = ("scalar", "symmetric", "random", "positive")
 """beta I with beta in (0, 1); symmetric with eigenvalues in (0, 1); Gaussian entries; uniform positive entries."""
@@ -91,25 +91,24 @@ def unstopped_operator(pair: Pair) -> Tensor:
 
 def corollary_gaps(count: int = 100, seed: int = 0) -> Gaps:
     """Corollary 2 against autograd through BatchNorm (mean only) in both towers, for every kind of predictor; worst errors."""
-    gaps: Gaps = {"instances": float(count * len(KINDS))}
+    parts = []
     for kind in KINDS:
         pair = shared_pair(predictors(kind, count, 3, scale=0.6, seed=seed), seed=seed)
         w, k = vec(pair.online.weight), base(pair).connections()
         stop, through = step(pair, BOTH), step(pair, BOTH, both=True)
         sym, predictor = -intra(pair.online.connections(), w), pair.online.above[-1]
         total = (unstopped_operator(pair) @ w[..., None])[..., 0]
-        rows = [
-            ("stop-gradient", stopped(pair), stop),
-            ("no stop-gradient", total, through),
-            ("broken: twice sym, as printed", total + sym + intra(k, w), through),
-            ("broken: predictor left out", -intra(k, w), stop),
-        ]
+        gaps = {
+            "stop-gradient": relative(stopped(pair), stop),
+            "no stop-gradient": relative(total, through),
+            "broken: twice sym, as printed": relative(total + sym + intra(k, w), through),
+            "broken: predictor left out": relative(-intra(k, w), stop),
+        }
         if kind in ("random", "positive"):
             turned = (inter_matrix(k, middle(predictor.mT)) @ w[..., None])[..., 0] + sym
-            rows.append(("broken: the predictor transposed", turned, stop))
-        for name, value, truth in rows:
-            keep(gaps, name, gap(value, truth))
-    return gaps
+            gaps["broken: the predictor transposed"] = relative(turned, stop)
+        parts.append(gaps)
+    return over_instances(*parts)
 
 
 # -- beta I --------------------------------------------------------------------------------------------------------------------
@@ -138,11 +137,12 @@ def rate_gaps(betas: tuple[float, ...] = (-0.5, 0.1, 0.3, 0.5, 0.8, 1.2), count:
         wrong.append(beta * (1 - beta) * between - within)
     truth = torch.stack(measured)
     scale = truth.abs().amax(0)
-    return {
-        "instances": float(count),
-        "rate": float(((torch.stack(law) - truth).abs().amax(0) / scale).max()),
-        "broken: within augmentations without beta": float(((torch.stack(wrong) - truth).abs().amax(0) / scale).min()),
-    }
+    return over_instances(
+        {
+            "rate": (torch.stack(law) - truth).abs().amax(0) / scale,
+            "broken: within augmentations without beta": (torch.stack(wrong) - truth).abs().amax(0) / scale,
+        }
+    )
 
 
 def measured_rates(share: float, betas: Tensor, seed: int = 0) -> Tensor:

@@ -21,14 +21,12 @@ from sslbook.chapters.byol.towers import (
     Norm,
     Pair,
     Tower,
-    gap,
-    keep,
     mean_loss,
     random_pair,
     step,
     vec,
 )
-from sslbook.gaps import Gaps
+from sslbook.gaps import Gaps, over_instances, relative
 
 VARIANTS: dict[str, Norm] = {"backward only": BACKWARD, "forward only": FORWARD, "both": BOTH}
 """The two halves of subtracting the mean, and their union."""
@@ -49,22 +47,21 @@ def identity_gaps(count: int = 100, seed: int = 0) -> Gaps:
     higher = pair.changed(norm_at=1)
     same = replace(pair.target, weight=pair.online.weight)  # W in place of W'
     swapped = terms(Pair(replace(pair.online, above=pair.target.above), pair.target))  # the predictor left out
-    gaps: Gaps = {"instances": float(count)}
-    for name, value, truth in (
-        ("no BatchNorm", t.plain, plain),
-        ("Eq. 13", t.correction, centred - plain),
-        ("Eq. 14", t.corrected, centred),
-        ("Eq. 14, forward only", t.corrected, step(pair, FORWARD)),
-        ("Eq. 14, both halves", t.corrected, step(pair, BOTH)),
-        ("Eq. 14, BatchNorm higher up", t.corrected, step(higher, BACKWARD)),
-        ("broken: gradient not centred", t.corrected, plain),
-        ("broken: within augmentations left out", t.corrected - t.sym, centred),
-        ("broken: the variance left out", t.corrected + t.variance, centred),
-        ("broken: the target's weights left out", terms(Pair(pair.online, same)).corrected, centred),
-        ("broken: the predictor left out", swapped.corrected, centred),
-    ):
-        keep(gaps, name, gap(value, truth))
-    return gaps
+    return over_instances(
+        {
+            "no BatchNorm": relative(t.plain, plain),
+            "Eq. 13": relative(t.correction, centred - plain),
+            "Eq. 14": relative(t.corrected, centred),
+            "Eq. 14, forward only": relative(t.corrected, step(pair, FORWARD)),
+            "Eq. 14, both halves": relative(t.corrected, step(pair, BOTH)),
+            "Eq. 14, BatchNorm higher up": relative(t.corrected, step(higher, BACKWARD)),
+            "broken: gradient not centred": relative(t.corrected, plain),
+            "broken: within augmentations left out": relative(t.corrected - t.sym, centred),
+            "broken: the variance left out": relative(t.corrected + t.variance, centred),
+            "broken: the target's weights left out": relative(terms(Pair(pair.online, same)).corrected, centred),
+            "broken: the predictor left out": relative(swapped.corrected, centred),
+        }
+    )
 
 
 def variants(count: int = 100, seed: int = 0) -> dict[str, dict[str, Tensor]]:
@@ -76,10 +73,10 @@ def variants(count: int = 100, seed: int = 0) -> dict[str, dict[str, Tensor]]:
     table: dict[str, dict[str, Tensor]] = {}
     for top, fields in TOPS.items():
         towers = pair.changed(**fields)
-        table[top] = {name: gap(predicted(towers, norm), step(towers, norm)) for name, norm in VARIANTS.items()}
+        table[top] = {name: relative(predicted(towers, norm), step(towers, norm)) for name, norm in VARIANTS.items()}
     raw: Norm = {"mean": "omit", "std": "omit"}
     table["raw target"] = {
-        name: gap(predicted(pair, norm, target_norm=raw), step(pair, norm, target_norm=raw))
+        name: relative(predicted(pair, norm, target_norm=raw), step(pair, norm, target_norm=raw))
         for name, norm in VARIANTS.items()
     }
     return table
@@ -92,7 +89,7 @@ def covariance_gaps(count: int = 100, seed: int = 0) -> Gaps:
     the centred gradients over the batch, relative to their largest.
     """
     pair = random_pair(count, sizes=(5, 6, 12, 8), seed=seed)
-    gaps: Gaps = {"instances": float(count * len(TOPS))}
+    parts = []
     for fields in TOPS.values():
         towers = pair.changed(**fields)
         online, t = towers.online, towers.target.output()
@@ -104,11 +101,15 @@ def covariance_gaps(count: int = 100, seed: int = 0) -> Gaps:
         f = online.below.flatten(1, 2)
         product = vec(-(g - g.mean(1, keepdim=True)).mT @ (f - f.mean(1, keepdim=True)))
         found = step(towers, BACKWARD)
-        keep(gaps, "minus a covariance", gap(product, found))
-        keep(gaps, "sum of the gradients", _total(centred))
-        keep(gaps, "broken: product, not covariance", gap(vec(-g.mT @ f), found))
-        keep(gaps, "broken: sum without Eq. 12", _total(g))
-    return gaps
+        parts.append(
+            {
+                "minus a covariance": relative(product, found),
+                "sum of the gradients": _total(centred),
+                "broken: product, not covariance": relative(vec(-g.mT @ f), found),
+                "broken: sum without Eq. 12": _total(g),
+            }
+        )
+    return over_instances(*parts)
 
 
 def _total(g: Tensor) -> Tensor:
@@ -169,24 +170,28 @@ def batch_gaps(count: int = 100, seed: int = 0) -> Gaps:
     Images drawn with repetition: :math:`(1 - 1/B)` times Eq. 14.  Distinct images, of ``N``:
     :math:`(1 - 1/B)\{sym + \frac{N}{N-1}(covariance - variance)\}`.
     """
-    gaps: Gaps = {"instances": float(count)}
+    parts = []
     for n, sizes in ((3, (2, 3)), (2, (3,))):
         pair = random_pair(count, images=n, views=2, seed=seed)
         t = terms(pair)
         for size in sizes:
             for name, norm in VARIANTS.items() if size == 2 else (("both", BOTH),):
                 found = batch_step(pair, all_batches(n, 2, size, distinct=False), norm)
-                keep(gaps, f"repeated, {name}", gap((1 - 1 / size) * t.corrected, found))
-            keep(gaps, "broken: Eq. 14 itself", gap(t.corrected, found))
+                parts.append({f"repeated, {name}": relative((1 - 1 / size) * t.corrected, found)})
+            parts.append({"broken: Eq. 14 itself": relative(t.corrected, found)})
     n = 4
     pair = random_pair(count, images=n, views=2, seed=seed + 1)
     t = terms(pair)
     for size in (2, 3, 4):
         found = batch_step(pair, all_batches(n, 2, size, distinct=True), BOTH)
         contrast = t.corrected - t.sym
-        keep(gaps, "distinct", gap((1 - 1 / size) * (t.sym + n / (n - 1) * contrast), found))
-        keep(gaps, "broken: distinct, as if repeated", gap((1 - 1 / size) * t.corrected, found))
-    return gaps
+        parts.append(
+            {
+                "distinct": relative((1 - 1 / size) * (t.sym + n / (n - 1) * contrast), found),
+                "broken: distinct, as if repeated": relative((1 - 1 / size) * t.corrected, found),
+            }
+        )
+    return over_instances(*parts) | {"instances": float(count)}
 
 
 # -- the deviation -------------------------------------------------------------------------------------------------------------
@@ -229,11 +234,12 @@ def deviation_gaps(count: int = 100, seed: int = 0) -> Gaps:
     scaled, projected = vec(scaled_step(pair)), vec(projected_step(pair))
     inner = (pair.online.weight * whole.unflatten(1, (-1, pair.online.weight.shape[1])).mT).sum(-1).abs()
     size = pair.online.weight.flatten(1).norm(dim=1) * whole.norm(dim=1)
-    return {
-        "instances": float(count),
-        "sigma constant": float(gap(scaled, constant).max()),
-        "sigma differentiated": float(gap(projected, whole).max()),
-        "orthogonal to every row": float((inner.amax(1) / size).max()),
-        "broken: Eq. 14 without sigma": float(gap(printed, constant).min()),
-        "broken: sigma a constant": float(gap(scaled, whole).min()),
-    }
+    return over_instances(
+        {
+            "sigma constant": relative(scaled, constant),
+            "sigma differentiated": relative(projected, whole),
+            "orthogonal to every row": inner.amax(1) / size,
+            "broken: Eq. 14 without sigma": relative(printed, constant),
+            "broken: sigma a constant": relative(scaled, whole),
+        }
+    )

@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from sslbook.gaps import Gaps
 from sslbook.normalization import batch_normalize
 
 Norm = Mapping[str, str | float | bool]
@@ -207,16 +206,3 @@ def step_matrix(pair: Pair, norm: Norm | None = None, *, both: bool = False) -> 
 
     out: Tensor = step(Pair(spread(pair.online), spread(pair.target)), norm, both=both).unflatten(0, (r, m * k)).mT
     return out
-
-
-def gap(value: Tensor, truth: Tensor) -> Tensor:
-    """Relative error of each replica, ``(R,)``."""
-    out: Tensor = (value - truth).norm(dim=1) / truth.norm(dim=1)
-    return out
-
-
-def keep(gaps: Gaps, name: str, errors: Tensor) -> None:
-    """Put the worst of ``errors`` into ``gaps``; of a ``broken:`` name, the least, and in both cases of what is there already."""
-    broken = name.startswith("broken:")
-    found = float(errors.min() if broken else errors.max())
-    gaps[name] = (min if broken else max)(gaps.get(name, found), found)

@@ -23,8 +23,8 @@ from sslbook.chapters.covariance.population import (
     simple_loss,
     triplet_loss,
 )
-from sslbook.connection import Layer, relative_gap, vec
-from sslbook.gaps import Gaps, worst
+from sslbook.connection import Layer, vec
+from sslbook.gaps import Gaps, relative_gap, worst
 from sslbook.networks import instance_seeds, mlp, random_network
 from sslbook.operators import covariance_operator, intra_operator
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sslbook.connection import Layer, connection, relative_gap
+from sslbook.connection import Layer, connection
+from sslbook.gaps import relative_gap
 from sslbook.networks import mlp
 from sslbook.operators import covariance_operator
 

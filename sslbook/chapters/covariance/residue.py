@@ -24,8 +24,8 @@ from sslbook.chapters.covariance.population import (
     triplet_loss,
     tuple_losses,
 )
-from sslbook.connection import relative_gap, vec
-from sslbook.gaps import Gaps, worst
+from sslbook.connection import vec
+from sslbook.gaps import Gaps, relative_gap, worst
 from sslbook.networks import mlp
 from sslbook.operators import covariance_operator
 

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from sslbook import losses
 from sslbook.chapters.covariance.population import all_tuples, expected_gradient, nce_loss
-from sslbook.connection import open_layer, relative_gap, vec
+from sslbook.connection import open_layer, vec
+from sslbook.gaps import relative_gap
 from sslbook.mixing import Mixing
 from sslbook.networks import mlp
 from sslbook.operators import CovarianceOperator

@@ -16,8 +16,8 @@ from torch.func import functional_call, grad, vmap
 
 from sslbook import losses
 from sslbook.chapters.dual_networks.instances import Instance, instances
-from sslbook.connection import connection, open_layer, relative_gap, vec
-from sslbook.gaps import Gaps, worst
+from sslbook.connection import connection, open_layer, vec
+from sslbook.gaps import Gaps, relative_gap, worst
 from sslbook.networks import (
     Residual,
     degree,

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from sslbook.connection import relative_gap
-from sslbook.gaps import Gaps
+from sslbook.gaps import Gaps, relative, relative_gap
 from sslbook.operators import covariance_operator
 
 
@@ -106,7 +105,7 @@ def projector_gaps(replicas: int = 20, seed: int = 0, views: int = 4) -> Gaps:
         return torch.einsum("rnm,rm->rn", matrix, weight)
 
     def smallest(value: Tensor, reference: Tensor = truth) -> float:
-        return float(((value - reference).norm(dim=1) / reference.norm(dim=1)).min())
+        return float(relative(value, reference).min())
 
     net = nn.Linear(size, 1, bias=False, dtype=torch.float64)
     dense = [covariance_operator(nn.Sequential(net), "0", seen).dense() for seen in even[:5]]

@@ -17,8 +17,7 @@ from functools import cache
 import torch
 from torch import Tensor, nn
 
-from sslbook.connection import relative_gap
-from sslbook.gaps import Gaps
+from sslbook.gaps import Gaps, relative_gap
 from sslbook.operators import covariance_operator
 
 PATTERNS = ("00", "01", "10", "11")

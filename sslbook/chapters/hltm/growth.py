@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from sslbook.chapters.hltm.training import Protocol, train
-from sslbook.connection import relative_gap
-from sslbook.gaps import Gaps, worst
+from sslbook.gaps import Gaps, relative_gap, worst
 from sslbook.networks import instance_seeds
 from sslbook.trees import exact
 from sslbook.trees import latent as trees

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sslbook.connection import relative_gap
-from sslbook.gaps import Gaps, worst
+from sslbook.gaps import Gaps, relative_gap, worst
 from sslbook.networks import instance_seeds
 from sslbook.trees import exact
 from sslbook.trees import latent as trees

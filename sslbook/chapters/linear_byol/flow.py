@@ -24,7 +24,7 @@ import torch
 from numpy.typing import NDArray
 from scipy.integrate import solve_ivp
 
-from sslbook.gaps import Gaps
+from sslbook.gaps import Gaps, over_instances
 
 Array = NDArray[Any]
 
@@ -243,9 +243,10 @@ def flow_gaps(replicas: int, seed: int = 0, *, samples: int = 6, views: int = 3)
     truth = Weights(-g1.numpy() / times.online, -g2.numpy() / times.predictor, ours.target)
     swapped = velocity(w, Moments(same, cross), Times(times.predictor, times.online, times.target))
     blind = velocity(w, Moments(same, same), times)
-    return {
-        "autograd": float(distance(ours, truth).max()),
-        "broken: one matrix for both": float(distance(blind, truth).min()),
-        "broken: time constants exchanged": float(distance(swapped, truth).min()),
-        "instances": float(replicas),
-    }
+    return over_instances(
+        {
+            "autograd": distance(ours, truth),
+            "broken: one matrix for both": distance(blind, truth),
+            "broken: time constants exchanged": distance(swapped, truth),
+        }
+    )

@@ -19,7 +19,7 @@ from scipy.integrate import solve_ivp
 
 from sslbook.chapters.linear_byol.flow import UNIT, Array, Moments, Times, Weights, distance, integrate, random_moments
 from sslbook.chapters.linear_byol.stability import modes, pair_roots, random_times
-from sslbook.gaps import Gaps
+from sslbook.gaps import Gaps, over_instances
 
 PORTRAITS = ("fixed target", "tied predictor", "no predictor")
 """The three panels of Figure 5, by their titles there."""
@@ -183,13 +183,14 @@ def reduction_gaps(replicas: int, seed: int = 0, *, outputs: int = 3, size: int 
     own, shared = list(range(outputs)), [0, 0, *range(1, outputs - 1)]
     common, general = random_moments(replicas, size, rng, commuting=True), random_moments(replicas, size, rng)
     right, exchanged = gap(common, own)
-    return {
-        "scalars": float(right.max()),
-        "broken: moments that do not commute": float(gap(general, own)[0].min()),
-        "broken: two units on one eigenvector": float(gap(common, shared)[0].min()),
-        "broken: time constants exchanged": float(exchanged.min()),
-        "instances": float(replicas),
-    }
+    return over_instances(
+        {
+            "scalars": right,
+            "broken: moments that do not commute": gap(general, own)[0],
+            "broken: two units on one eigenvector": gap(common, shared)[0],
+            "broken: time constants exchanged": exchanged,
+        }
+    )
 
 
 def _lay(unit: Array, w1: Array, w2: Array, theta: Array) -> Weights:

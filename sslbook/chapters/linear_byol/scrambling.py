@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sslbook.chapters.linear_byol.flow import Array, Moments, Weights, random_weights
-from sslbook.gaps import Gaps
+from sslbook.gaps import Gaps, over_instances, relative
 
 Pairs = Callable[[np.random.Generator, int], tuple[Array, Array]]
 """Draws a batch: two views ``(R, batch, d)`` of the same samples."""
@@ -79,18 +79,16 @@ def moment_gaps(replicas: int, seed: int = 0, *, size: int = 5, scrambled: int =
     operator = cross @ np.linalg.inv(same)
     printed = kept @ data @ kept @ np.linalg.inv(data)
 
-    def gap(one: Array, two: Array) -> Array:
-        return np.asarray(np.linalg.norm(one - two, axis=(1, 2)) / np.linalg.norm(two, axis=(1, 2)))
-
-    return {
-        "same": float(gap(found.same, same).max()),
-        "cross": float(gap(found.cross, cross).max()),
-        "operator": float(gap(kept, operator).max()),
-        "broken: same is the data's": float(gap(data, same).min()),
-        "broken: cross is the data's": float(gap(data, cross).min()),
-        "broken: the printed operator": float(gap(printed, operator).min()),
-        "instances": float(replicas),
-    }
+    return over_instances(
+        {
+            "same": relative(found.same, same),
+            "cross": relative(found.cross, cross),
+            "operator": relative(kept, operator),
+            "broken: same is the data's": relative(data, same),
+            "broken: cross is the data's": relative(data, cross),
+            "broken: the printed operator": relative(printed, operator),
+        }
+    )
 
 
 def printed_gap(replicas: int, seed: int = 0, *, scrambled: int = 1, isotropic: bool = False) -> tuple[float, float]:
@@ -108,10 +106,7 @@ def printed_gap(replicas: int, seed: int = 0, *, scrambled: int = 1, isotropic: 
     kept, found = conserved(directions), multiplicative(data, directions)
     same = found.cross + (found.same - found.cross) / (scrambled if isotropic else 1)
     printed = kept @ data @ kept @ np.linalg.inv(data)
-    return tuple(
-        float((np.linalg.norm(a - b, axis=(1, 2)) / np.linalg.norm(b, axis=(1, 2))).max())
-        for a, b in ((data, same), (printed, kept))
-    )  # type: ignore[return-value]
+    return float(relative(data, same).max()), float(relative(printed, kept).max())
 
 
 def sampled_gap(moments: Moments, draw: Pairs, count: int, seed: int = 0) -> float:

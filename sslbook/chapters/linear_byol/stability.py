@@ -30,7 +30,7 @@ from sslbook.chapters.linear_byol.flow import (
     turned,
     velocity,
 )
-from sslbook.gaps import Gaps
+from sslbook.gaps import Gaps, over_instances, relative
 
 
 @dataclass(frozen=True)
@@ -301,12 +301,13 @@ def fixed_point_gaps(replicas: int, seed: int = 0, *, outputs: int = 3, size: in
         ]
         return np.asarray(np.abs(error(w, moments)).max((1, 2)) / np.max(terms, axis=0))
 
-    return {
-        "fixed": float(gap(point).max()),
-        "broken: right eigenvectors": float(gap(other).min()),
-        "broken: predictor cut to its diagonal": float(gap(point._replace(predictor=diagonal)).min()),
-        "instances": float(replicas),
-    }
+    return over_instances(
+        {
+            "fixed": gap(point),
+            "broken: right eigenvectors": gap(other),
+            "broken: predictor cut to its diagonal": gap(point._replace(predictor=diagonal)),
+        }
+    )
 
 
 def symmetry_gaps(replicas: int, seed: int = 0, *, outputs: int = 3, size: int = 5) -> Gaps:
@@ -320,12 +321,13 @@ def symmetry_gaps(replicas: int, seed: int = 0, *, outputs: int = 3, size: int =
     def gap(basis: Array) -> Array:
         return distance(velocity(turned(weights, basis), moments), turned(moved, basis))
 
-    return {
-        "orthogonal": float(gap(orthogonal).max()),
-        "broken: twice an orthogonal one": float(gap(2 * orthogonal).min()),
-        "broken: any invertible basis": float(gap(general).min()),
-        "instances": float(replicas),
-    }
+    return over_instances(
+        {
+            "orthogonal": gap(orthogonal),
+            "broken: twice an orthogonal one": gap(2 * orthogonal),
+            "broken: any invertible basis": gap(general),
+        }
+    )
 
 
 def jacobian_gap(replicas: int, seed: int = 0) -> tuple[float, float]:
@@ -347,9 +349,7 @@ def jacobian_gap(replicas: int, seed: int = 0) -> tuple[float, float]:
     still = jacobian(
         w._replace(target=w.predictor @ w.online @ moments.same @ np.linalg.inv(moments.cross)), moments, times
     )
-    size = np.linalg.norm(truth, axis=(1, 2))
-    gaps = [np.linalg.norm(found - truth, axis=(1, 2)) / size for found in (ours, still)]
-    return float(gaps[0].max()), float(gaps[1].min())
+    return float(relative(ours, truth).max()), float(relative(still, truth).min())
 
 
 def _thirds(times: Times, replicas: int) -> tuple[Array, ...]:
