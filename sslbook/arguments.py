@@ -4,11 +4,92 @@ from __future__ import annotations
 
 import argparse
 import difflib
-from collections.abc import Iterable
+import math
+import operator
+import reprlib
+from collections.abc import Iterable, Mapping
+from numbers import Integral, Real
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class InputError(ValueError):
     """What the caller gave can't be used; the message says what was given and what is allowed (CLI: exit status 2)."""
+
+
+# --- what a function was given: TypeError for another kind of thing, ValueError for a value that isn't allowed ----------
+
+
+def require_one_of(argument: str, given: object, allowed: Iterable[str]) -> None:
+    """Raise ValueError, with the nearest name, unless ``given`` is one of the names."""
+    names = tuple(allowed)
+    if given not in names:
+        near = _nearest(given, names)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise ValueError(f"{argument} must be one of {', '.join(names)}, got {given!r}{hint}")
+
+
+def require_number(argument: str, given: object, **bounds: float) -> None:
+    """Raise TypeError unless ``given`` is a number, and ValueError unless it is finite and within the bounds.
+
+    bounds: any of ``above``, ``least``, ``below`` and ``most``.
+    """
+    if isinstance(given, bool) or not isinstance(given, Real):
+        raise TypeError(f"{argument} must be a number, got {reprlib.repr(given)}")
+    if not math.isfinite(given):
+        raise ValueError(f"{argument} must be finite, got {given}")
+    _require_within(argument, given, bounds)
+
+
+def require_whole(argument: str, given: object, **bounds: int) -> None:
+    """Raise TypeError unless ``given`` is a whole number of an integer type, and ValueError unless it is within the bounds."""
+    if isinstance(given, bool) or not isinstance(given, Integral):
+        raise TypeError(f"{argument} must be a whole number, got {reprlib.repr(given)}")
+    _require_within(argument, given, bounds)
+
+
+_BOUNDS = {
+    "above": ("above", operator.gt),
+    "least": ("at least", operator.ge),
+    "below": ("below", operator.lt),
+    "most": ("at most", operator.le),
+}
+
+
+def _require_within(argument: str, given: Real, bounds: Mapping[str, float]) -> None:
+    if all(_BOUNDS[name][1](given, bound) for name, bound in bounds.items()):
+        return
+    words = " and ".join(f"{_BOUNDS[name][0]} {bound}" for name, bound in bounds.items())
+    if set(bounds) == {"least", "most"}:
+        words = f"between {bounds['least']} and {bounds['most']}"
+    raise ValueError(f"{argument} must be {words}, got {given}")
+
+
+def require_floating(**tensors: Tensor) -> None:
+    """Raise TypeError, which names the argument, unless each is a torch tensor of a floating dtype."""
+    import torch  # seconds, which a list of options does not need
+
+    for argument, tensor in tensors.items():
+        if not isinstance(tensor, torch.Tensor):
+            raise TypeError(f"{argument} must be a torch tensor, got {type(tensor).__name__}")
+        if not tensor.is_floating_point():
+            raise TypeError(f"{argument} must have a floating dtype, got {tensor.dtype}")
+
+
+def require_finite(**features: Tensor) -> None:
+    """Raise ValueError, which says how many rows it is, where features ``(..., F)`` hold a NaN or an infinity."""
+    for argument, values in features.items():
+        bad = (~values.isfinite()).any(-1)
+        if bad.any():
+            raise ValueError(
+                f"{argument} must be finite numbers, got {int(bad.sum())} of {bad.numel()} rows that are not: "
+                "the network has diverged"
+            )
+
+
+# --- words of a command line --------------------------------------------------------------------------------------------
 
 
 def positive(text: str) -> int:
@@ -43,10 +124,14 @@ def counted(number: int, what: str) -> str:
     return f"{number} {what if number == 1 else plural}"
 
 
-def unknown(what: str, given: str, allowed: Iterable[str]) -> InputError:
+def unknown(what: str, given: object, allowed: Iterable[str]) -> InputError:
     """The error for a name that doesn't exist, with the nearest that do (all of them if none is near)."""
     names = sorted(allowed)
-    near = difflib.get_close_matches(given, names, n=3, cutoff=0.5)
-    if near:
+    if near := _nearest(given, names):
         return InputError(f"{what}: got {given!r}; did you mean {', '.join(near)}?")
     return InputError(f"{what}: got {given!r}; there are {', '.join(names) or 'none'}")
+
+
+def _nearest(given: object, names: Iterable[str]) -> list[str]:
+    """At most three names that ``given`` may be a slip of, the nearest first."""
+    return difflib.get_close_matches(str(given), list(names), n=3, cutoff=0.4)
