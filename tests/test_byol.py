@@ -170,7 +170,7 @@ def test_corollary_1(seed: int) -> None:
     broken = [f"{n}, {what}" for n in contrast.LOSSES for what in ("ReLU above", "outputs of length 1")]
     assert_gaps(gaps, [*(f"{n}, all towers" for n in contrast.LOSSES), "simple, one tower"], broken)
     assert float(contrast.one_tower("simple").max()) < 1e-12
-    for name in ("triplet", "InfoNCE"):
+    for name in ("soft_triplet", "info_nce"):
         assert float(contrast.one_tower(name, seed=seed).median()) > 0.2, name
 
 
@@ -192,9 +192,9 @@ def test_the_contrastive_step_by_loops() -> None:
         for p in (a // 2 * 2, a // 2 * 2 + 1):
             for n in range(6):
                 r = [0.5 * (y[a] - y[k]).square().sum() for k in (p, n)]
-                total, count = total + contrast.LOSSES["InfoNCE"](r[0][None], r[1][None, None])[0], count + 1
+                total, count = total + contrast.LOSSES["info_nce"](r[0][None], r[1][None, None])[0], count + 1
     (total / count).backward()
-    assert relative_gap(contrast.tuple_step(tower, contrast.LOSSES["InfoNCE"])[1], -net[0].weight.grad) < 1e-12
+    assert relative_gap(contrast.tuple_step(tower, contrast.LOSSES["info_nce"])[1], -net[0].weight.grad) < 1e-12
 
 
 def test_one_batch_for_both_views_or_one_each() -> None:

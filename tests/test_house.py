@@ -24,6 +24,7 @@ LONGEST = 400
 GROUND = {
     "arguments",
     "connection",
+    "contrast",
     "datasets",
     "files",
     "gaps",

@@ -11,7 +11,7 @@ from scipy.integrate import dblquad, quad
 
 from sslbook.book.exercises import check
 from sslbook.chapters.landscape import basin, circle, models, rotation, roughness, stability
-from sslbook.chapters.landscape.contrast import LINEAR, RELU, Activation, monomial
+from sslbook.chapters.landscape.filters import LINEAR, RELU, Activation, monomial
 from sslbook.streams import Streams
 
 
@@ -171,12 +171,12 @@ def test_turns_remove_maxima() -> None:
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: stability.scan("cube"), "setting must be one of relu, leaky, square, got 'cube'"),
-        (lambda: roughness.features(torch.ones(2), 0.0), "tau must be > 0 or None"),
+        (lambda: stability.scan("cube"), "setting must be one of relu, leaky_relu, square, got 'cube'"),
+        (lambda: roughness.features(torch.ones(2), 0.0), "tau must be above 0"),
         (lambda: roughness.uniform_ball(1, 1.0), "size must be at least 2, got 1"),
-        (lambda: roughness.uniform_ball(2, 0.0), "radius must be > 0, got 0.0"),
+        (lambda: roughness.uniform_ball(2, 0.0), "radius must be above 0, got 0.0"),
         (lambda: rotation.views(torch.ones(1, 1, 2), 0), "count must be at least 1, got 0"),
-        (lambda: rotation.blurred(torch.zeros(1), circle.NINE, 4.0), "reach must lie between 0 and pi, got 4.0"),
+        (lambda: rotation.blurred(torch.zeros(1), circle.NINE, 4.0), "reach must be between 0 and 3.14"),
     ],
 )
 def test_bad_input_is_named(call, words: str) -> None:

@@ -72,14 +72,14 @@ def test_printed_losses_are_those_of_distances() -> None:
     own, tau = torch.eye(8, dtype=torch.bool), 0.3
     weights = (-far / tau).exp().masked_fill(own, 0).sum(-1)
     eq1 = -tau * ((-near / tau).exp() / ((-near / tau).exp() + weights)).log().sum()
-    assert loss(z, "infonce", "printed", tau) == pytest.approx(float(eq1), rel=1e-12)
+    assert loss(z, "info_nce", "printed", tau) == pytest.approx(float(eq1), rel=1e-12)
     z.requires_grad_()
     (mine,) = torch.autograd.grad(loss(z, "quadratic", "printed", tau), z)
     far, near = 0.5 * (z[0, :, None] - z[0]).square().sum(-1), 0.5 * (z[0] - z[1]).square().sum(-1)
     (true,) = torch.autograd.grad(-(far - near[:, None]).sum() / (2 * 8**2), z)
     part = mine - true  # distances of unit vectors: equal along the sphere
     assert (part - (part * z).sum(-1, keepdim=True) * z).norm() < 1e-12
-    assert printed_factor("infonce", 0.1, 128) == pytest.approx(12.8)
+    assert printed_factor("info_nce", 0.1, 128) == pytest.approx(12.8)
 
 
 def test_a_replica_trains_as_it_would_alone() -> None:
@@ -121,7 +121,7 @@ def test_training_is_that_of_torch() -> None:
     for x in embed(world, tokens)[0]:
         optimizer.zero_grad()
         z = outputs(x, w, v, activation="relu", mean="normal", std="detach")
-        loss(z, "infonce", "released", protocol.tau).backward()
+        loss(z, "info_nce", "released", protocol.tau).backward()
         optimizer.step()
     assert (mine.weights[0] - w).abs().max() < 1e-9, "rounding, which grows from step to step"
     assert (mine.weights[0] - begun.weights[0]).abs().max() > 1e-3
@@ -242,9 +242,9 @@ def test_a_small_training_finds_the_tokens_of_its_generators() -> None:
     [
         (
             lambda: Cell(activation="tanh"),
-            "activation must be one of linear, relu, leaky relu, quadratic, sigmoid, got 'tanh'",
+            "activation must be one of linear, relu, leaky_relu, quadratic, sigmoid, got 'tanh'",
         ),
-        (lambda: Cell(loss="triplet"), "loss must be one of infonce, quadratic, got 'triplet'"),
+        (lambda: Cell(loss="triplet"), "loss must be one of info_nce, quadratic, got 'triplet'"),
         (lambda: Cell(patterns=0), "patterns must be at least 1, got 0"),
         (lambda: Cell(std="none"), "std must be one of normal, detach, omit, got 'none'"),
         (lambda: Protocol(group="sample"), "group must be one of view, batch, got 'sample'"),

@@ -24,8 +24,8 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 LOSSES: dict[str, Loss] = {
     "simple": losses.simple,
-    "triplet": partial(losses.soft_triplet, tau=0.5, margin=0.3),
-    "InfoNCE": partial(losses.info_nce, tau=0.5),
+    "soft_triplet": partial(losses.soft_triplet, tau=0.5, margin=0.3),
+    "info_nce": partial(losses.info_nce, tau=0.5),
 }
 """The three losses of the corollary."""
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sslbook.chapters.landscape.contrast import Activation
+from sslbook.chapters.landscape.filters import Activation
 from sslbook.chapters.landscape.models import Blobs, Cloud, orthonormal, summation
 from sslbook.streams import Streams
 

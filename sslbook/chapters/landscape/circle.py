@@ -18,7 +18,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sslbook.chapters.landscape.contrast import RELU, Activation
+from sslbook.arguments import require_number, require_one_of, require_whole
+from sslbook.chapters.landscape.filters import RELU, Activation
+from sslbook.gaps import worst
 from sslbook.streams import Streams
 
 NINE = tuple(math.pi * f for f in (-4 / 5, -1 / 2, -2 / 5, -1 / 6, 0, 1 / 5, 2 / 5, 3 / 5, 4 / 5))
@@ -95,8 +97,7 @@ def opening(points: Sequence[float], index: int) -> float:
     ValueError if there is no such point, or if another one is on the same crease.
     """
     at = torch.as_tensor(points, dtype=torch.float64)
-    if not 0 <= index < len(at):
-        raise ValueError(f"index must be from 0 to {len(at) - 1}, got {index}")
+    require_whole("index", index, least=0, most=len(at) - 1)
     theta = at[index] - math.pi / 2
     w, x = torch.stack([theta.cos(), theta.sin()]), torch.stack([at.cos(), at.sin()], -1)
     u = x @ w
@@ -124,7 +125,7 @@ def hardening_gaps(sets: int = 128, points: int = 7, seed: int = 0) -> dict[str,
     """
     draw = Streams(range(seed, seed + sets), "hardening")
     at, tau = 2 * math.pi * draw.uniform((points,), torch.float64), 0.4
-    gaps: dict[str, float] = {}
+    rows = []
     for alpha in WEIGHTS[1:]:
         for row, theta in zip(at, 2 * math.pi * draw.uniform((3,), torch.float64), strict=True):
             free = theta.clone().requires_grad_()
@@ -138,15 +139,10 @@ def hardening_gaps(sets: int = 128, points: int = 7, seed: int = 0) -> dict[str,
             fixed = frozen_curvature(theta, row.tolist(), RELU, alpha, tau)
             wanted = fixed - drop.sum((1, 2)) / (2 * points**2 * tau)
             scale = fixed.abs().max()
-            found = {
-                "hardening": (true - wanted).abs().max() / scale,
-                "broken: held fixed": (true - fixed).abs().max() / scale,
-            }
-            for name, value in found.items():
-                if scale > 1e-6:
-                    pick = min if name.startswith("broken") else max
-                    gaps[name] = pick(gaps.get(name, float(value)), float(value))
-    return gaps | {"instances": 6.0 * sets}
+            if scale > 1e-6:
+                gaps = {"hardening": true - wanted, "broken: held fixed": true - fixed}
+                rows.append({name: float(gap.abs().max() / scale) for name, gap in gaps.items()})
+    return worst(rows)
 
 
 def maxima(
@@ -229,10 +225,8 @@ def _wrap(theta: Tensor) -> list[float]:
 
 
 def _check(alpha: str, tau: float) -> None:
-    if alpha not in WEIGHTS:
-        raise ValueError(f"alpha must be one of {', '.join(WEIGHTS)}, got {alpha!r}")
-    if not tau > 0:
-        raise ValueError(f"tau must be > 0, got {tau}")
+    require_one_of("alpha", alpha, WEIGHTS)
+    require_number("tau", tau, above=0)
 
 
 def missed(sets: int, points: int = 9, seed: int = 0) -> dict[str, float]:

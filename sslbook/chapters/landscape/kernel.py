@@ -19,8 +19,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sslbook.chapters.landscape.contrast import contrastive_covariance, square_distances
-from sslbook.gaps import Gaps
+from sslbook.arguments import require_number, require_whole
+from sslbook.contrast import contrastive_covariance, square_distances
+from sslbook.gaps import Gaps, over_instances, relative
 from sslbook.streams import Streams
 
 
@@ -48,8 +49,7 @@ def population(
     replicas: int, seed: int = 0, *, samples: int = 6, views: int = 3, size: int = 2, noise: float = 0.7
 ) -> Population:
     """Random populations: Gaussian samples with unequal probabilities, views around them; ``noise = 0`` for no augmentation."""
-    if noise < 0:
-        raise ValueError(f"noise must be at least 0, got {noise}")
+    require_number("noise", noise, least=0)
     draw = Streams(range(seed, seed + replicas), "population")
     p = 0.2 + draw.uniform((samples,), torch.float64)
     clean = draw.normal((samples, size))
@@ -60,8 +60,7 @@ def population(
 
 def gaussian(clean: Tensor, tau: float) -> Tensor:
     r"""Gaussian weights :math:`\exp(-\|g_i - g_j\|^2 / 2\tau)` of Lemma 1: ``(..., S, C)`` -> ``(..., S, S)``."""
-    if not tau > 0:
-        raise ValueError(f"tau must be > 0, got {tau}")
+    require_number("tau", tau, above=0)
     return (-square_distances(clean) / tau).exp()
 
 
@@ -74,8 +73,7 @@ def features(y: Tensor, tau: float, degree: int) -> Tensor:
     """
     if bool((y < 0).any()):
         raise ValueError(f"y must not be negative (shift it by its lower bound), got a coordinate of {float(y.min())}")
-    if degree < 0:
-        raise ValueError(f"degree must be at least 0, got {degree}")
+    require_whole("degree", degree, least=0)
     n = torch.arange(degree + 1, dtype=y.dtype)
     # through logarithms: y^n and n! overflow long before their quotient does
     log = torch.xlogy(n, y[..., None] / tau**0.5) - 0.5 * torch.lgamma(n + 1) - y[..., None].square() / (2 * tau)
@@ -121,7 +119,7 @@ def enumerated(pop: Population, kernel: Tensor, batch: int) -> Tensor:
     chance = pop.p[:, s].prod(-1) / views ** (2 * batch)
     alpha = kernel[:, s[:, :, None], s[:, None, :]]
     g, g2 = pop.views[:, s, v], pop.views[:, s, v2]
-    out: Tensor = (chance[..., None, None] * contrastive_covariance(g, g, g2, g2, alpha)).sum(1)
+    out: Tensor = (chance[..., None, None] * contrastive_covariance(g, g2, alpha)).sum(1)
     return out
 
 
@@ -130,8 +128,7 @@ def sampled(pop: Population, kernel: Tensor, batch: int, seed: int = 0) -> Tenso
 
     Sums over pairs are sums over pairs of *samples*, with the sums of g over the rows that show each.
     """
-    if batch < 2:
-        raise ValueError(f"batch must be at least 2, got {batch}")
+    require_whole("batch", batch, least=2)
     replicas, samples, views, _ = pop.views.shape
     draw = Streams(range(seed, seed + replicas), f"batch {batch}")
     u = draw.uniform((batch, 3), torch.float64)
@@ -169,8 +166,7 @@ def convergence(
     batches = [sampled(pop, kernel, n, seed) for n in counts]
 
     def distance(end: Tensor) -> Tensor:
-        far = [(b - end).flatten(1).norm(dim=1) / end.flatten(1).norm(dim=1) for b in batches]
-        return torch.stack(far).square().mean(1).sqrt()
+        return torch.stack([relative(b, end) for b in batches]).square().mean(1).sqrt()
 
     floor = -1e-12  # rounding: without augmentation the least eigenvalue can be zero
     negative = torch.stack([(torch.linalg.eigvalsh(b)[:, 0] < floor).double().mean() for b in batches])
@@ -199,20 +195,17 @@ def kernel_gaps(count: int = 128, seed: int = 0) -> Gaps:
     flat = limit(pop, torch.ones_like(kernel))
     views = pop.spread * (pop.p * (kernel @ pop.p[..., None])[..., 0])[..., None, None]
 
-    def gap(found: Tensor, wanted: Tensor) -> Tensor:
-        out: Tensor = (found - wanted).flatten(1).norm(dim=1) / wanted.flatten(1).norm(dim=1)
-        return out
-
-    return {
-        "features": float(gap(phi @ phi.mT, series).max()),
-        "broken: whole series": float(gap(phi @ phi.mT, kernel).min()),
-        "limit": float(gap(full, end).max()),
-        "broken: adjusted densities left out": float(gap(flat, end).min()),
-        "broken: views not averaged": float(gap(full + views.sum(1), end).min()),
-        "finite": float(gap(expected(small, near, 2), listed).max()),
-        "broken: limit for a batch of 2": float(gap(limit(small, near), listed).min()),
-        "instances": float(count),
-    }
+    return over_instances(
+        {
+            "features": relative(phi @ phi.mT, series),
+            "broken: whole series": relative(phi @ phi.mT, kernel),
+            "limit": relative(full, end),
+            "broken: adjusted densities left out": relative(flat, end),
+            "broken: views not averaged": relative(full + views.sum(1), end),
+            "finite": relative(expected(small, near, 2), listed),
+            "broken: limit for a batch of 2": relative(limit(small, near), listed),
+        }
+    )
 
 
 def lopsided(tau: float = 0.8) -> tuple[Population, Tensor]:

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sslbook.chapters.landscape.contrast import contrastive_covariance, project, weights
+from sslbook.arguments import require_number
 from sslbook.chapters.landscape.kernel import gaussian
+from sslbook.contrast import contrastive_covariance, project, weights
 from sslbook.streams import Streams
 
 
@@ -44,15 +45,14 @@ def train(
 
     ``anew``: InfoNCE weights (epsilon 0) at each filter's own outputs in every step; else Gaussian weights of the points.
     """
-    if not tau > 0:
-        raise ValueError(f"tau must be > 0, got {tau}")
+    require_number("tau", tau, above=0)
     draw = Streams(range(seed, seed + replicas), "linear")
     x = draw.normal((10, size))
     x = x / x.norm(dim=-1, keepdim=True)
     w = draw.normal((filters, size))
     w = w / w.norm(dim=-1, keepdim=True)
     fixed = gaussian(x, 1.0)
-    matrix = contrastive_covariance(x, x, x, x, fixed)
+    matrix = contrastive_covariance(x, x, fixed)
     lead = torch.linalg.eigh(matrix)[1][..., -1]
     step = 0.2 / torch.linalg.matrix_norm(matrix, ord=2)[:, None, None]
     data = x[:, None].expand(-1, filters, -1, -1)
@@ -62,7 +62,7 @@ def train(
         if anew:
             f = data @ w[..., None]
             alpha = weights("info_nce", f, f, tau=tau)
-            v = rate * contrastive_covariance(data, f, data, f, alpha)[..., 0]
+            v = rate * contrastive_covariance(data, data, alpha, f, f)[..., 0]
         else:
             v = step * (w @ matrix)
         w = w + project(w, v)

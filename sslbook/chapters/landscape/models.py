@@ -14,7 +14,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sslbook.chapters.landscape.contrast import Activation
+from sslbook.arguments import require_number
+from sslbook.chapters.landscape.filters import Activation
+from sslbook.gaps import over_instances, relative
 from sslbook.streams import Streams
 
 THRESHOLD = (3 - math.sqrt(5)) / 2
@@ -106,8 +108,7 @@ class Blobs:
     sigma: float
 
     def __post_init__(self) -> None:
-        if not self.sigma > 0:
-            raise ValueError(f"sigma must be > 0, got {self.sigma}")
+        require_number("sigma", self.sigma, above=0)
 
     def _half(self, w: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and second moment of ``x 1(w^T x > 0)`` for unit ``w (R, S, d)``: ``(R, S, d)`` and ``(R, S, d, d)``."""
@@ -176,8 +177,7 @@ def pattern_gaps(replicas: int = 128, patterns: int = 4, seed: int = 0) -> dict[
     rest = span - outer
 
     def gap(found: Tensor, wanted: Tensor) -> Tensor:
-        out: Tensor = (found - wanted).flatten(2).norm(dim=-1) / wanted.flatten(2).norm(dim=-1)
-        return out
+        return relative(found.flatten(0, 1), wanted.flatten(0, 1))
 
     def times(a: Tensor, matrix: Tensor) -> Tensor:
         return a[..., None, None] * matrix
@@ -187,15 +187,17 @@ def pattern_gaps(replicas: int = 128, patterns: int = 4, seed: int = 0) -> dict[
     second = summation(q, u).matrix(u, act)
     eight, nine = times(p * (1 - p), outer), times((1 - q).square(), outer) + times(q, rest)
     leads = ((torch.linalg.eigh(second)[1][..., -1] * u).sum(-1).abs() > 0.5).flatten()
-    return {
-        "categorical": float(gap(first, eight).max()),
-        "broken: not centred": float(gap(first, times(p, outer)).min()),
-        "summation": float(gap(second, nine).max()),
-        "broken: power of one": float(gap(second, times(1 - q, outer) + times(q, rest)).min()),
+    gaps = {
+        "categorical": gap(first, eight),
+        "broken: not centred": gap(first, times(p, outer)),
+        "summation": gap(second, nine),
+        "broken: power of one": gap(second, times(1 - q, outer) + times(q, rest)),
+    }
+    edges = {
         "largest q that leads": float(q.flatten()[leads].max()),
         "least q that does not": float(q.flatten()[~leads].min()),
-        "instances": float(replicas * patterns),
     }
+    return over_instances(gaps) | edges
 
 
 def _snapped(cloud: Cloud, w: Tensor, act: Activation) -> Tensor:

@@ -19,8 +19,10 @@ import torch
 from scipy.optimize import lsq_linear
 from torch import Tensor
 
-from sslbook.chapters.landscape.contrast import Activation, project
+from sslbook.arguments import require_whole
+from sslbook.chapters.landscape.filters import Activation
 from sslbook.chapters.landscape.models import Cloud
+from sslbook.contrast import project
 
 
 @dataclass(frozen=True)
@@ -52,8 +54,7 @@ def climb(
 
     Fixed lengths make it settle on kinks, where the gradient does not vanish; it ends within some ``last`` of a maximum.
     """
-    if steps < 2:
-        raise ValueError(f"steps must be at least 2, got {steps}")
+    require_whole("steps", steps, least=2)
     if starts.shape[-1] != cloud.x.shape[-1]:
         raise ValueError(
             f"starts must hold vectors of {cloud.x.shape[-1]} entries as the points do, got {starts.shape[-1]}"

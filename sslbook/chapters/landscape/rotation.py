@@ -12,8 +12,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from sslbook.chapters.landscape.contrast import Activation
+from sslbook.arguments import require_number, require_whole
+from sslbook.chapters.landscape.filters import Activation
 from sslbook.chapters.landscape.kernel import gaussian
+from sslbook.gaps import over_instances
 from sslbook.streams import Streams
 
 
@@ -27,8 +29,7 @@ def rotate(x: Tensor, angle: Tensor) -> Tensor:
 
 def views(x: Tensor, count: int, *, share: float = 1.0) -> Tensor:
     """The ``count`` rotations of a cyclic group, applied to ``x (R, S, d)``: ``(R, S, count, d)``; the first ``share`` of them."""
-    if count < 1:
-        raise ValueError(f"count must be at least 1, got {count}")
+    require_whole("count", count, least=1)
     kept = max(1, round(share * count))
     angle = 2 * math.pi * torch.arange(kept, dtype=x.dtype) / count
     return rotate(x[:, :, None], angle)
@@ -64,14 +65,14 @@ def orbit_gaps(act: Activation, replicas: int = 128, seed: int = 0, *, group: in
 
     full = views(x, group)
     alive = (act(x @ w.mT).abs().amax(1) > 0)[:, 0]  # a silent ReLU has no energy to compare with
-    found = {
-        "group": change(full, steps).max(),
-        "broken: no augmentation": change(views(x, 1), steps).min(),
-        "broken: no group": change(views(x, group, share=2 / 3), steps).min(),
+    gaps = {
+        "group": change(full, steps),
+        "broken: no augmentation": change(views(x, 1), steps),
+        "broken: no group": change(views(x, group, share=2 / 3), steps),
     }
     if act.degree > 1:
-        found["circle"] = change(full, every).max()
-    return {k: float(v) for k, v in found.items()} | {"instances": float(replicas)}
+        gaps["circle"] = change(full, every)
+    return over_instances(gaps)
 
 
 def ripple(counts: Sequence[int], replicas: int = 64, seed: int = 0, *, share: float = 1.0) -> Tensor:
@@ -98,8 +99,7 @@ def blurred(theta: Tensor, points: Sequence[float], reach: float) -> Tensor:
 
     The mean of ``max(cos, 0)`` over an interval in closed form; ``reach = pi`` is the whole group, 0 no augmentation.
     """
-    if not 0 <= reach <= math.pi:
-        raise ValueError(f"reach must lie between 0 and pi, got {reach}")
+    require_number("reach", reach, least=0, most=math.pi)
     u = theta[:, None] - torch.as_tensor(points, dtype=theta.dtype)
     b = u.cos().clamp_min(0) if reach == 0 else (_primitive(u + reach) - _primitive(u - reach)) / (2 * reach)
     return 0.5 * b.var(-1, correction=0)

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sslbook.arguments import require_number, require_whole
 from sslbook.streams import Streams
 
 NODES = 32
@@ -81,8 +82,7 @@ def features(h: Tensor, tau: float | None, degree: int = 45) -> Tensor:
     """Features of one-dimensional Gaussian weights at responses ``h >= 0 (...)``: ``(..., degree + 1)``; one if tau is None."""
     if tau is None:
         return torch.ones_like(h)[..., None]
-    if not tau > 0:
-        raise ValueError(f"tau must be > 0 or None for uniform weights, got {tau}")
+    require_number("tau", tau, above=0)
     n = torch.arange(degree + 1, dtype=h.dtype)
     return (
         torch.xlogy(n, h[..., None] / tau**0.5) - 0.5 * torch.lgamma(n + 1) - h[..., None].square() / (2 * tau)
@@ -150,10 +150,8 @@ def uniform_ball(size: int, radius: float) -> dict[str, float]:
     :math:`\rho = C^2 [v_{d-1} / ((d + 1) v_d)]^2` with the volume :math:`v_d` of the unit ball; the bounds are
     :math:`C^3 / \pi` and :math:`C^2 / \pi`.
     """
-    if size < 2:
-        raise ValueError(f"size must be at least 2, got {size}")
-    if not radius > 0:
-        raise ValueError(f"radius must be > 0, got {radius}")
+    require_whole("size", size, least=2)
+    require_number("radius", radius, above=0)
     v = [math.pi ** (d / 2) / math.gamma(d / 2 + 1) for d in (size - 1, size)]
     rho = radius**2 * (v[0] / ((size + 1) * v[1])) ** 2
     return {"roughness": rho, "printed": radius**3 / math.pi, "corrected": radius**2 / math.pi}

@@ -15,8 +15,11 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from sslbook.chapters.landscape.contrast import Activation, project
+from sslbook.arguments import require_one_of
+from sslbook.chapters.landscape.filters import Activation
 from sslbook.chapters.landscape.models import Blobs, Cloud, blobs, directions, scattered
+from sslbook.contrast import project
+from sslbook.gaps import over_instances, relative
 from sslbook.streams import Streams
 
 
@@ -160,18 +163,17 @@ def _members(pop: Population, replica: Tensor) -> Population:
     return Blobs(pop.centres[replica], pop.p[replica], pop.sigma)
 
 
-SETTINGS = ("relu", "leaky", "square")
+SETTINGS = ("relu", "leaky_relu", "square")
 """ReLU and leaky rectifier (slope 0.3, centre on the negative side of most filters) on mixtures of Gaussians; squares on points."""
 
 
 def scan(setting: str, replicas: int = 60, starts: int = 40, seed: int = 0, *, sigma: float = 0.4) -> Critical:
     """Critical points on random populations in three dimensions, for one of `SETTINGS`."""
-    if setting not in SETTINGS:
-        raise ValueError(f"setting must be one of {', '.join(SETTINGS)}, got {setting!r}")
+    require_one_of("setting", setting, SETTINGS)
     begin = directions(replicas, starts, 3, seed)
     if setting == "square":
         return critical_points(scattered(replicas, 12, 3, seed), Activation(1.0, 2), begin, seed)
-    if setting == "leaky":
+    if setting == "leaky_relu":
         return critical_points(blobs(replicas, 6, 3, seed, sigma=sigma, offset=1.5), Activation(0.3), begin, seed)
     return critical_points(blobs(replicas, 6, 3, seed, sigma=sigma), Activation(), begin, seed)
 
@@ -184,7 +186,7 @@ def plane_gaps(replicas: int = 128, seed: int = 0, *, sigma: float = 0.5) -> dic
     """
     pop = blobs(replicas, 5, 3, seed, sigma=sigma)
     w = directions(replicas, 4, 3, seed)
-    gaps: dict[str, float] = {}
+    found = []
     for act in (Activation(), Activation(0.3), Activation(-1.0)):
         _, j = parts(pop, w, act)
         across = torch.eye(3, dtype=w.dtype) - w[..., :, None] * w[..., None, :]
@@ -192,11 +194,9 @@ def plane_gaps(replicas: int = 128, seed: int = 0, *, sigma: float = 0.5) -> dic
         plane = plane_moment(pop, w)
         mean = response(pop, w, act)[..., None, None]
         base = (1 - act.slope) * plane
-        for name, wanted in (("plane", -mean * base), ("broken: sign", mean * base), ("broken: mean left out", -base)):
-            gap = (j - wanted).flatten(2).norm(dim=-1) / wanted.flatten(2).norm(dim=-1)
-            value = float(gap.min() if name.startswith("broken") else gap.max())
-            gaps[name] = (min if name.startswith("broken") else max)(gaps.get(name, value), value)
-    return gaps | {"instances": 12.0 * replicas}
+        formulas = {"plane": -mean * base, "broken: sign": mean * base, "broken: mean left out": -base}
+        found.append({name: relative(j.flatten(0, 1), wanted.flatten(0, 1)) for name, wanted in formulas.items()})
+    return over_instances(*found)
 
 
 def plane_moment(pop: Blobs, w: Tensor) -> Tensor:

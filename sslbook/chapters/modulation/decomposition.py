@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from sslbook.contrast import project
 from sslbook.gaps import Gaps, over_instances, relative
 
 DTYPE = torch.float64
@@ -250,9 +251,9 @@ def theorem5_gaps(count: int, seed: int) -> Gaps:
 
     def flow(factor: Tensor, own: Tensor = a) -> Tensor:
         straight = m.s.square()[..., None] * torch.einsum("rkpq,rkq->rkp", own, w)
-        return _project(straight + (factor * m.b)[..., None] * m.delta, w)
+        return project(w, straight + (factor * m.b)[..., None] * m.delta)
 
-    true = _project(slope, w)
+    true = project(w, slope)
     apart = m.top[:, None] - m.d
     own = m.pq * m.b.square() / apart
     printed = 1 - own
@@ -260,7 +261,7 @@ def theorem5_gaps(count: int, seed: int) -> Gaps:
     return over_instances(
         {
             "dynamics": relative(flow(m.factor), true),
-            "as if alone": relative(_project(m.s.square()[..., None] * louder, w), true),
+            "as if alone": relative(project(w, m.s.square()[..., None] * louder), true),
             "eigenvalue": relative(m.top, values[:, -1].detach()),
             "eigenvector": relative(m.s, leading),
             "second form": relative(printed, m.factor * m.scale.square() * apart),
@@ -271,10 +272,6 @@ def theorem5_gaps(count: int, seed: int) -> Gaps:
             "broken: own field counted twice": relative(flow(m.pq * m.s.square() + m.factor), true),
         }
     )
-
-
-def _project(direction: Tensor, w: Tensor) -> Tensor:
-    return direction - (direction * w).sum(-1, keepdim=True) * w
 
 
 def normalized(found: Parts, prior: Tensor, weights: Tensor) -> Parts:

@@ -14,58 +14,14 @@ import torch
 from torch import Tensor
 
 from sslbook.chapters.modulation.reference import ACTIVATIONS
+from sslbook.contrast import contrastive_covariance, energy, loss_value, project
+from sslbook.contrast import weights as pair_weights
 from sslbook.gaps import Gaps, over_instances, relative
 from sslbook.normalization import batch_normalize
 
 DTYPE = torch.float64
 EPS = 1e-5
 """Under BatchNorm's root, so that a filter that no input opens divides by something."""
-
-
-def contrastive_covariance(a: Tensor, b: Tensor, alpha: Tensor) -> Tensor:
-    r""":math:`C_\alpha[a, b]` of Eq. 3, ``(R, p, q)``, for features ``(R, 2, N, p)`` and ``(R, 2, N, q)``; ``alpha``: ``(R, N,
-    N)``.
-
-    .. math:: \frac1{2N^2} \sum_{ij} \alpha_{ij} \left[(a_i - a_j)(b_i - b_j)^\top - (a_i - a_i')(b_i - b_i')^\top\right]
-    """
-    count = a.shape[2]
-
-    def differences(f: Tensor) -> tuple[Tensor, Tensor]:
-        return f[:, 0, :, None] - f[:, 0, None], f[:, 0] - f[:, 1]
-
-    (far_a, near_a), (far_b, near_b) = differences(a), differences(b)
-    inter = torch.einsum("rij,rijp,rijq->rpq", alpha, far_a, far_b)
-    intra = torch.einsum("rij,rip,riq->rpq", alpha, near_a, near_b)
-    return (inter - intra) / (2 * count**2)
-
-
-def energy(f: Tensor, alpha: Tensor) -> Tensor:
-    r""":math:`\mathcal E_\alpha = \frac1{2N^2}\sum_{ij} \alpha_{ij}(d_{ij}^2 - d_i^2)`, summed over replicas, from squared
-    distances."""
-    far, near = distances(f)
-    return (alpha * (far - near[..., None])).sum() / (2 * f.shape[2] ** 2)
-
-
-def distances(f: Tensor) -> tuple[Tensor, Tensor]:
-    r""":math:`d_{ij}^2 = \frac12\|f_i - f_j\|^2` ``(R, N, N)`` and :math:`d_i^2 = \frac12\|f_i - f_i'\|^2` ``(R, N)`` of
-    Section 2."""
-    far = 0.5 * (f[:, 0, :, None] - f[:, 0, None]).square().sum(-1)
-    return far, 0.5 * (f[:, 0] - f[:, 1]).square().sum(-1)
-
-
-def info_nce(f: Tensor, tau: float) -> Tensor:
-    r"""Eq. 1 with :math:`\epsilon = 0`, summed over replicas:
-    :math:`\sum_i d_i^2 + \tau \log \sum_{j \ne i} e^{-d_{ij}^2/\tau}`."""
-    far, near = distances(f)
-    own = torch.eye(f.shape[2], dtype=torch.bool)
-    return (near + tau * (-far / tau).masked_fill(own, -torch.inf).logsumexp(-1)).sum()
-
-
-def info_nce_alpha(f: Tensor, tau: float) -> Tensor:
-    r"""The pairwise importance of that loss, :math:`\alpha_{ij} = e^{-d_{ij}^2/\tau} / \sum_{j \ne i} e^{-d_{ij}^2/\tau}`, 0
-    on the diagonal."""
-    own = torch.eye(f.shape[2], dtype=torch.bool)
-    return (-distances(f)[0] / tau).masked_fill(own, -torch.inf).softmax(-1)
 
 
 @dataclass(frozen=True)
@@ -108,11 +64,6 @@ def modulated(kernel: Tensor, covariance: Tensor, w: Tensor) -> Tensor:
     return torch.einsum("rpq,rq->rp", torch.kron(kernel, ones) * covariance, w)
 
 
-def projected(direction: Tensor, weights: Tensor) -> Tensor:
-    r""":math:`P^\perp_w`: each filter's direction ``(R, K, M, d)`` without its part along the filter."""
-    return direction - (direction * weights).sum(-1, keepdim=True) * weights
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # Lemma 4
 
@@ -124,7 +75,7 @@ def lemma4_gaps(count: int, seed: int, *, tau: float = 0.7) -> Gaps:
     Half of the instances have ReLU, half leaky ReLU.
     """
     rows: dict[str, list[Tensor]] = {}
-    for activation in ("relu", "leaky relu"):
+    for activation in ("relu", "leaky_relu"):
         drawn = random_instances(count // 2, seed)
         for name, gap in _lemma4(drawn, activation, tau, seed).items():
             rows.setdefault(name, []).append(gap)
@@ -139,26 +90,26 @@ def _lemma4(drawn: Instances, activation: str, tau: float, seed: int) -> dict[st
     w, v = drawn.weights.clone().requires_grad_(), drawn.top.clone().requires_grad_()
     f1 = drawn.hidden(w, activation)
     f2 = torch.einsum("rvnp,rop->rvno", f1, v.flatten(2))
-    true = torch.autograd.grad(energy(f2, alpha), (w, v), retain_graph=True)
-    slopes = torch.autograd.grad(info_nce(f2, tau), (w, v))
+    true = torch.autograd.grad(energy(f2[:, 0], f2[:, 1], alpha).sum(), (w, v), retain_graph=True)
+    slopes = torch.autograd.grad(loss_value("info_nce", f2[:, 0], f2[:, 1], tau=tau).sum(), (w, v))
     learned = [-slope / (2 * samples**2) for slope in slopes]
     f1, f2, rows = f1.detach(), f2.detach(), drawn.top.flatten(2)
     kernel, flat, gated = rows.mT @ rows, drawn.weights.flatten(1), drawn.gated(activation)
 
     def both(alpha: Tensor, kernel: Tensor = kernel, gated: Tensor = gated) -> tuple[Tensor, Tensor]:
-        in_w = modulated(kernel, contrastive_covariance(gated, gated, alpha), flat).view_as(drawn.weights)
-        in_v = (rows @ contrastive_covariance(f1, f1, alpha)).view_as(drawn.top)
-        return projected(in_w, drawn.weights), in_v
+        in_w = modulated(kernel, contrastive_covariance(gated[:, 0], gated[:, 1], alpha), flat).view_as(drawn.weights)
+        in_v = (rows @ contrastive_covariance(f1[:, 0], f1[:, 1], alpha)).view_as(drawn.top)
+        return project(drawn.weights, in_w), in_v
 
     def gap(found: Tensor, reference: Tensor) -> Tensor:
-        return relative(found, projected(reference, drawn.weights))
+        return relative(found, project(drawn.weights, reference))
 
     in_w, in_v = both(alpha)
-    nce_w, nce_v = both(info_nce_alpha(f2, tau))
+    nce_w, nce_v = both(pair_weights("info_nce", f2[:, 0], f2[:, 1], tau=tau))
     blocks = torch.kron(torch.eye(drawn.x.shape[3], dtype=DTYPE), torch.ones(2 * [drawn.weights.shape[2]], dtype=DTYPE))
     square = drawn.weights.clone().requires_grad_()
     outputs = torch.einsum("rvnp,rop->rvno", drawn.hidden(square, "quadratic"), rows)
-    (misfit,) = torch.autograd.grad(energy(outputs, alpha), square)
+    (misfit,) = torch.autograd.grad(energy(outputs[:, 0], outputs[:, 1], alpha).sum(), square)
     return {
         "filters": gap(in_w, true[0]),
         "top layer": relative(in_v, true[1]),
@@ -193,7 +144,7 @@ def theorem4_gaps(count: int, seed: int, *, steps: int = 9) -> Gaps:
     s = 0.3 + torch.rand(replicas, k, m, generator=draw, dtype=DTYPE)  # no sums that vanish
     alpha = torch.ones(replicas, 8, 8, dtype=DTYPE)
     x = drawn.x[:, :1].expand(-1, 2, -1, -1, -1).flatten(3)  # no augmentation: a covariance, of rank 7
-    covariance = contrastive_covariance(x, x, alpha)
+    covariance = contrastive_covariance(x[:, 0], x[:, 1], alpha)
 
     def b(weights: Tensor, s: Tensor = s) -> Tensor:
         mean = (s[..., None] * weights).sum(2).flatten(1)
@@ -214,7 +165,7 @@ def theorem4_gaps(count: int, seed: int, *, steps: int = 9) -> Gaps:
     swapped = critical[:, :, [1, 0, *range(2, m)]]
     times = torch.linspace(0, 1, steps, dtype=DTYPE).tolist()
     f1 = drawn.hidden(drawn.weights, "linear")[:, :1].expand(-1, 2, -1, -1)
-    values, vectors = torch.linalg.eigh(contrastive_covariance(f1, f1, alpha))
+    values, vectors = torch.linalg.eigh(contrastive_covariance(f1[:, 0], f1[:, 1], alpha))
     leading = vectors[..., -1].view(replicas, k, m)
     mean = (leading[..., None] * drawn.weights).sum(2)
     other = s / s.flatten(1).norm(dim=1)[:, None, None]
@@ -235,7 +186,7 @@ def theorem4_gaps(count: int, seed: int, *, steps: int = 9) -> Gaps:
             "broken: printed path": largest([(1 - t / 2) * critical + t / 2 * swapped for t in times]),
             "broken: another unit vector": relative((aside * b(drawn.weights, other)).sum((1, 2)), values[:, -1]),
             "broken: S of rank two": _aside(full.view_as(slopes)),
-            "broken: filters of unit length": _aside(projected(slopes, drawn.weights)),
+            "broken: filters of unit length": _aside(project(drawn.weights, slopes)),
         }
     )
 
@@ -296,7 +247,7 @@ def lemma6_gaps(count: int, seed: int) -> Gaps:
     def slopes(mean: str, std: str) -> tuple[Tensor, Tensor]:
         w, v = drawn.weights.clone().requires_grad_(), rows.clone().requires_grad_()
         f2 = torch.einsum("rvnp,rop->rvno", _normalized(drawn.hidden(w, "relu"), mean, std), v)
-        in_w, in_v = torch.autograd.grad(energy(f2, alpha), (w, v))
+        in_w, in_v = torch.autograd.grad(energy(f2[:, 0], f2[:, 1], alpha).sum(), (w, v))
         return in_w, in_v
 
     true = slopes("normal", "detach")
@@ -308,13 +259,13 @@ def lemma6_gaps(count: int, seed: int) -> Gaps:
     kernel, flat = rows.mT @ rows, drawn.weights.flatten(1)
 
     def formula(gated: Tensor) -> Tensor:
-        return modulated(kernel, contrastive_covariance(gated, gated, alpha), flat).view_as(drawn.weights)
+        return modulated(kernel, contrastive_covariance(gated[:, 0], gated[:, 1], alpha), flat).view_as(drawn.weights)
 
     found = formula(gated_bn)
     return over_instances(
         {
             "filters": relative(found, true[0]),
-            "top layer": relative(rows @ contrastive_covariance(scaled, scaled, alpha), true[1]),
+            "top layer": relative(rows @ contrastive_covariance(scaled[:, 0], scaled[:, 1], alpha), true[1]),
             "mean detached": relative(slopes("detach", "detach")[0], true[0]),
             "broken: deviation differentiated": relative(found, slopes("normal", "normal")[0]),
             "broken: not divided": relative(formula(gated.flatten(3)), true[0]),

@@ -132,7 +132,7 @@ def _activation(h: Tensor, kind: str) -> tuple[Tensor, Tensor | None]:
         return h, None
     if kind == "relu":
         return h.clamp_min(0), (h > 0).to(h.dtype)
-    if kind == "leaky relu":
+    if kind == "leaky_relu":
         slope = (h > 0).to(h.dtype).mul_(1 - SLOPE).add_(SLOPE)
         return h * slope, slope
     if kind == "quadratic":
@@ -145,12 +145,12 @@ def gradient_in_outputs(z: Tensor, segments: Segments, tau: float, factors: dict
     """Gradient of each replica's loss in its unit outputs ``(R, 2, B, O)``; ``factors``: what to multiply a kind of loss by."""
     if len(segments) == 1:
         kind = segments[0][0]
-        return _infonce(z, tau, factors[kind]) if kind == "infonce" else _quadratic(z, tau, factors[kind])
+        return _info_nce(z, tau, factors[kind]) if kind == "info_nce" else _quadratic(z, tau, factors[kind])
     parts = [gradient_in_outputs(z[part], [(kind, slice(None))], tau, factors) for kind, part in segments]
     return torch.cat(parts)
 
 
-def _infonce(z: Tensor, tau: float, factor: float) -> Tensor:
+def _info_nce(z: Tensor, tau: float, factor: float) -> Tensor:
     one, two = z.unbind(1)
     scale = factor / (tau * z.shape[2])
     s = torch.bmm(one, one.mT)

@@ -137,7 +137,7 @@ def train_filters(
         x = four_fields(torch.stack(pair, 1))
         z = outputs(x, w, v, activation=protocol.activation, mean="normal", std="detach")
         optimizer.zero_grad()
-        loss(z, "infonce", "released", protocol.tau).sum().backward()
+        loss(z, "info_nce", "released", protocol.tau).sum().backward()
         optimizer.step()
     filters: Tensor = w.detach().mT.unflatten(-1, (side, side))
     return filters

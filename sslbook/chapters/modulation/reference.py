@@ -20,13 +20,13 @@ SLOPE = 0.05
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "linear": lambda x: x,
     "relu": torch.relu,
-    "leaky relu": lambda x: functional.leaky_relu(x, SLOPE),
+    "leaky_relu": lambda x: functional.leaky_relu(x, SLOPE),
     "quadratic": torch.square,
     "sigmoid": torch.sigmoid,
 }
 r"""The activations of Figure 9.  The first three satisfy :math:`h(x) = h'(x)\,x`; the square misses it by a factor of 2."""
 
-LOSSES = ("infonce", "quadratic")
+LOSSES = ("info_nce", "quadratic")
 FORMS = ("released", "printed")
 GROUPS = ("view", "batch")
 
@@ -58,7 +58,7 @@ def outputs(
 def loss(z: Tensor, kind: str, form: str, tau: float) -> Tensor:
     r"""Contrastive loss of unit outputs ``(..., 2, B, O)``.
 
-    With :math:`s_{ij} = z_i^\top z_j` between first views and :math:`s_{ii} = z_i^\top z_i'` on the diagonal, ``infonce`` is
+    With :math:`s_{ij} = z_i^\top z_j` between first views and :math:`s_{ii} = z_i^\top z_i'` on the diagonal, ``info_nce`` is
     the mean over ``i`` of :math:`-\log(e^{s_{ii}/\tau}/\sum_j e^{s_{ij}/\tau})`, and ``quadratic`` is
     :math:`(-(1 + \frac1B)\,\mathrm{mean}_i\, s_{ii} + \mathrm{mean}_{ij}\, s_{ij})/\tau`.  These are the ``released`` forms.
     The ``printed`` ones are Eq. 1 with :math:`\epsilon = 1`, which is :math:`\tau B` times the former because
@@ -70,7 +70,7 @@ def loss(z: Tensor, kind: str, form: str, tau: float) -> Tensor:
     own = (one * two).sum(-1)
     s = torch.where(torch.eye(s.shape[-1], dtype=torch.bool, device=s.device), own[..., None], s) / tau
     batch = s.shape[-1]
-    if kind == "infonce":
+    if kind == "info_nce":
         released = (s.logsumexp(-1) - own / tau).mean(-1)
     else:
         released = -(1 + 1 / batch) * own.mean(-1) / tau + s.mean((-1, -2))
@@ -79,4 +79,4 @@ def loss(z: Tensor, kind: str, form: str, tau: float) -> Tensor:
 
 def printed_factor(kind: str, tau: float, batch: int) -> float:
     """What the printed form of a loss is, in units of the released one."""
-    return tau * batch if kind == "infonce" else tau / 2
+    return tau * batch if kind == "info_nce" else tau / 2

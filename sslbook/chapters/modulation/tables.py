@@ -47,12 +47,15 @@ def curves(name: str) -> dict[str, Cell]:
     if name == "C-Tab1":
         return {label: Cell(mean=mean, std=std, zeta=10.0) for label, (mean, std) in PARTS.items()}
     if name == "C-Fig4":
-        kinds = {"InfoNCE": "infonce", "quadratic loss": "quadratic"}
+        kinds = {"InfoNCE": "info_nce", "quadratic loss": "quadratic"}
         return {
             f"{a}, {label}": Cell(activation=a, loss=kind) for label, kind in kinds.items() for a in ("linear", "relu")
         }
     if name in ("C-Fig9", "C-Fig10"):
-        return {a: Cell(activation=a, loss="infonce" if name == "C-Fig9" else "quadratic") for a in ACTIVATIONS}
+        return {
+            a.replace("_", " "): Cell(activation=a, loss="info_nce" if name == "C-Fig9" else "quadratic")
+            for a in ACTIVATIONS
+        }
     if name == "C-Fig11":
         plain, normed = Cell(mean="omit", std="omit"), Cell()
         labels = {"BN": normed, "no BN": plain}

@@ -32,7 +32,7 @@ class Cell:
     activation: str = "relu"
     mean: str = "normal"
     std: str = "detach"
-    loss: str = "infonce"
+    loss: str = "info_nce"
     zeta: float = 1.0
 
     def __post_init__(self) -> None:
