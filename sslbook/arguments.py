@@ -19,6 +19,11 @@ class InputError(ValueError):
     """What the caller gave can't be used; the message says what was given and what is allowed (CLI: exit status 2)."""
 
 
+def nearest(given: object, names: Iterable[str]) -> list[str]:
+    """At most three names that ``given`` may be a slip of, the nearest first."""
+    return difflib.get_close_matches(str(given), list(names), n=3, cutoff=0.4)
+
+
 # --- what a function was given: TypeError for another kind of thing, ValueError for a value that isn't allowed ----------
 
 
@@ -26,7 +31,7 @@ def require_one_of(argument: str, given: object, allowed: Iterable[str]) -> None
     """Raise ValueError, with the nearest name, unless ``given`` is one of the names."""
     names = tuple(allowed)
     if given not in names:
-        near = _nearest(given, names)
+        near = nearest(given, names)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise ValueError(f"{argument} must be one of {', '.join(names)}, got {given!r}{hint}")
 
@@ -127,11 +132,6 @@ def counted(number: int, what: str) -> str:
 def unknown(what: str, given: object, allowed: Iterable[str]) -> InputError:
     """The error for a name that doesn't exist, with the nearest that do (all of them if none is near)."""
     names = sorted(allowed)
-    if near := _nearest(given, names):
+    if near := nearest(given, names):
         return InputError(f"{what}: got {given!r}; did you mean {', '.join(near)}?")
     return InputError(f"{what}: got {given!r}; there are {', '.join(names) or 'none'}")
-
-
-def _nearest(given: object, names: Iterable[str]) -> list[str]:
-    """At most three names that ``given`` may be a slip of, the nearest first."""
-    return difflib.get_close_matches(str(given), list(names), n=3, cutoff=0.4)

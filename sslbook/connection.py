@@ -12,7 +12,6 @@ JVP and one product with :math:`K` one VJP through the layers *above* only.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,6 +22,8 @@ from torch import Tensor, nn
 from torch.func import functional_call, vjp, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
+
+from sslbook.arguments import nearest
 
 Layer = nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d
 
@@ -52,7 +53,7 @@ def find_layer(net: nn.Module, layer: str | nn.Module) -> tuple[str, Layer]:
         raise TypeError(
             f"layer must be linear or convolutional and part of the network, got {type(found).__name__}; there are {names}"
         )
-    near = difflib.get_close_matches(str(layer), candidates, n=1)
+    near = nearest(layer, candidates)
     hint = f" (did you mean {near[0]!r}?)" if near else ""
     raise ValueError(f"layer {layer!r} isn't in the network{hint}; its linear and convolutional layers are {names}")
 

@@ -14,7 +14,6 @@ The network is asked only with ``download=True``, and through pooch.
 
 from __future__ import annotations
 
-import difflib
 import gzip
 import hashlib
 import importlib.util
@@ -33,6 +32,8 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from torch import Tensor
+
+from sslbook.arguments import require_one_of, require_whole
 
 __all__ = ["NAMES", "Dataset", "available", "choose", "data_folder", "load", "subset"]
 
@@ -165,7 +166,7 @@ def load(name: str, split: str, *, download: bool = False, folder: str | Path | 
     Raises ValueError for an unknown name or split, and for a file that is truncated or altered, by its name, before anything
     of it is used; FileNotFoundError where files are missing; ModuleNotFoundError if pooch is needed and not installed.
     """
-    require_known(name, NAMES)
+    require_one_of("name", name, NAMES)
     _require_split(name, split)
     if name == "digits":
         return _digits(split)
@@ -188,7 +189,7 @@ def subset(dataset: Dataset, n: int | None, seed: int = 0) -> Dataset:
 
 def available(name: str, split: str | None = None, folder: str | Path | None = None) -> bool:
     """Whether the files of a data set, or of one split of it, are here; what is in them, `load` checks."""
-    require_known(name, NAMES)
+    require_one_of("name", name, NAMES)
     if split is not None:
         _require_split(name, split)
     if name == "digits":
@@ -215,26 +216,13 @@ def choose(total: int, n: int | None, seed: int) -> Tensor:
     """Indices of ``n`` of ``total`` items: all in order, or a prefix of the permutation by ``seed``."""
     if n is None:
         return torch.arange(total)
-    if isinstance(n, bool) or not isinstance(n, int):
-        raise TypeError(f"n must be an integer or None, got {type(n).__name__}")
-    if not 1 <= n <= total:
-        raise ValueError(f"n must be between 1 and {total}, got {n}")
+    require_whole("n", n, least=1, most=total)
     return torch.from_numpy(np.random.default_rng(seed).permutation(total)[:n])
-
-
-def require_known(name: object, known: tuple[str, ...]) -> None:
-    """Raise ValueError for a name that is not known, with the nearest that is."""
-    if name not in known:
-        near = difflib.get_close_matches(str(name), known, n=1, cutoff=0.4)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise ValueError(f"name must be one of {', '.join(known)}, got {name!r}{hint}")
 
 
 def _require_split(name: str, split: str) -> None:
     splits = ("train", "test") if name == "digits" else tuple(LAYOUTS[name][0].splits)
-    if split not in splits:
-        allowed = ", ".join(map(repr, splits[:-1])) + f" or {splits[-1]!r}"
-        raise ValueError(f"split must be {allowed}, got {split!r}")
+    require_one_of("split", split, splits)
 
 
 def _layout(name: str, root: Path, split: str) -> Layout:

@@ -23,6 +23,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from sslbook import datasets
+from sslbook.arguments import require_floating, require_one_of, require_whole
 
 __all__ = [
     "Augmentation",
@@ -30,7 +31,6 @@ __all__ = [
     "available",
     "brightness",
     "cifar10",
-    "crops",
     "digits",
     "flips",
     "mnist",
@@ -119,7 +119,7 @@ def available(name: str) -> bool:
 
     Looks for files only; `cifar10` and `mnist` check what is in them.
     """
-    datasets.require_known(name, ("digits", "mnist", "cifar10"))
+    require_one_of("name", name, ("digits", "mnist", "cifar10"))
     folder = os.environ.get(
         "SSLBOOK_DATA"
     )  # not the cache folder: the book's numbers depend on what is named, and only on that
@@ -159,7 +159,7 @@ def shifts(images: Tensor, radius: int = 1) -> Tensor:
     """
     _require_images(images)
     height, width = images.shape[-2:]
-    _require_int("radius", radius, 0, min(height, width) - 1)
+    require_whole("radius", radius, least=0, most=min(height, width) - 1)
     windows = _windows(F.pad(images, (radius,) * 4), height, width)
     # Window (sy, sx) starts at padded pixel (sy, sx): it shows the image moved by radius - s.
     moved = windows.flip(1, 2).flatten(1, 2)
@@ -174,25 +174,6 @@ def flips(images: Tensor, vertical: bool = False) -> Tensor:
     _require_images(images)
     mirrored = torch.stack([images, images.flip(-1)], dim=1)
     return torch.cat([mirrored, mirrored.flip(-2)], dim=1) if vertical else mirrored
-
-
-def crops(images: Tensor, size: int, padding: int = 0) -> Tensor:
-    """All ``size`` x ``size`` windows of the image after reflecting ``padding`` pixels at each border.
-
-    ``(N, C, H, W) -> (N, V, C, size, size)``, ``V = (H + 2 padding - size + 1)(W + 2 padding - size + 1)``, by
-    row and column of the window's corner; if ``size`` is both ``H`` and ``W``, the whole image is first.
-    """
-    _require_images(images)
-    height, width = images.shape[-2:]
-    smaller = min(height, width)
-    _require_int("padding", padding, 0, smaller - 1)  # reflection needs padding < side
-    _require_int("size", size, 1, smaller + 2 * padding)
-    padded = F.pad(images, (padding,) * 4, mode="reflect") if padding else images
-    windows = _windows(padded, size, size)
-    flat = windows.flatten(1, 2)
-    if size != height or size != width:
-        return flat
-    return _to_front(flat, padding * windows.shape[2] + padding)
 
 
 def brightness(images: Tensor, levels: Sequence[float] = (1.0, 0.8, 1.2)) -> Tensor:
@@ -244,18 +225,9 @@ def _to_front(stack: Tensor, index: int) -> Tensor:
 # ------------------------------------------------------------------------------------- bad input
 
 
-def _require_images(images: object, name: str = "images") -> None:
-    if not isinstance(images, Tensor):
-        hint = "; pass its .pixels" if isinstance(images, Images) else ""
-        raise TypeError(f"{name} must be a torch tensor, got {type(images).__name__}{hint}")
-    if not images.is_floating_point():
-        raise TypeError(f"{name} must have a floating dtype, got {images.dtype}")
+def _require_images(images: Tensor, name: str = "images") -> None:
+    if isinstance(images, Images):
+        raise TypeError(f"{name} must be a torch tensor, got Images; pass its .pixels")
+    require_floating(**{name: images})
     if images.ndim != 4:
         raise ValueError(f"{name} must have shape (N, C, H, W), got {tuple(images.shape)}")
-
-
-def _require_int(name: str, value: int, low: int, high: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name} must be an integer, got {type(value).__name__}")
-    if not low <= value <= high:
-        raise ValueError(f"{name} must be between {low} and {high} here, got {value}")

@@ -19,7 +19,6 @@ Sources: A is [tian2020], arXiv 2010.00578; C is [tian2023], ICLR 2023.
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Callable
 from typing import NamedTuple
@@ -28,8 +27,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from sslbook.arguments import require_floating, require_number, require_one_of
+
 __all__ = [
     "LOSSES",
+    "Loss",
     "PairDistances",
     "Partials",
     "contrastive",
@@ -71,7 +73,7 @@ def half_squared_distance(a: Tensor, b: Tensor) -> Tensor:
 
     For unit vectors this is one minus their cosine.
     """
-    _require_float(a=a, b=b)
+    require_floating(a=a, b=b)
     return 0.5 * (a - b).square().sum(-1)
 
 
@@ -96,13 +98,13 @@ def pair_distances(z1: Tensor, z2: Tensor, *, normalize: bool = False, negatives
     is a few units of the last place of the largest squared norm about the batch mean; positives,
     which can be tiny, are computed from differences.
     """
-    _require_float(z1=z1, z2=z2)
+    require_floating(z1=z1, z2=z2)
     if z1.shape != z2.shape or z1.ndim < 2:
         raise ValueError(f"z1 and z2 must have one shape (..., N, D), got {tuple(z1.shape)} and {tuple(z2.shape)}")
     n = z1.shape[-2]
     if n < 2:
         raise ValueError(f"z1 must hold N >= 2 samples (one alone has no negatives), got N = {n}")
-    _require_name("negatives", negatives, _NEGATIVES)
+    require_one_of("negatives", negatives, _NEGATIVES)
     if normalize:
         z1, z2 = F.normalize(z1, dim=-1), F.normalize(z2, dim=-1)
 
@@ -146,7 +148,7 @@ def simple(r_pos: Tensor, r_neg: Tensor, beta: float = 0.0) -> Tensor:
     ``r_k-`` are then ``-1/H`` each, and all partials still add up to ``beta`` whatever ``H`` is.
     """
     _require_pairs(r_pos, r_neg)
-    _require_number("beta", beta)
+    require_number("beta", beta)
     return (1.0 + beta) * r_pos - r_neg.mean(-1)
 
 
@@ -157,8 +159,8 @@ def soft_triplet(r_pos: Tensor, r_neg: Tensor, tau: float, margin: float = 0.0) 
     from above and by at most ``tau log 2``.
     """
     _require_pairs(r_pos, r_neg)
-    _require_positive("tau", tau)
-    _require_not_negative("margin", margin)
+    require_number("tau", tau, above=0)
+    require_number("margin", margin, least=0)
     gap = (r_pos[..., None] - r_neg + margin) / tau
     return -tau * F.logsigmoid(-gap).mean(-1)
 
@@ -172,8 +174,8 @@ def info_nce(r_pos: Tensor, r_neg: Tensor, tau: float, epsilon: float = 1.0) -> 
     distances alone: its partials add up to zero for *every* ``epsilon``.
     """
     _require_pairs(r_pos, r_neg)
-    _require_positive("tau", tau)
-    _require_not_negative("epsilon", epsilon)
+    require_number("tau", tau, above=0)
+    require_number("epsilon", epsilon, least=0)
     gap = (r_pos[..., None] - r_neg) / tau
     # torch's logsumexp differentiates as exp(gap - value), whose exponent has lost its digits where the value is large
     # (relative errors of 2e-4 in float32 at 1e4 temperatures). About the detached largest gap it is exact.
@@ -201,7 +203,7 @@ def exact(
     (nothing here divides by ``H``).
     """
     _require_pairs(r_pos, r_neg)
-    _require_float(r_clean=r_clean)
+    require_floating(r_clean=r_clean)
     if r_clean.shape != r_neg.shape:
         raise ValueError(
             "r_clean must have the shape of r_neg, one clean distance per negative, "
@@ -239,13 +241,13 @@ def pair_weight(r: Tensor, loss: str = "info_nce", *, tau: float | None = None, 
 
     ``tau`` is required except for simple.  Any shape; the result has the shape of ``r``.
     """
-    _require_float(r=r)
-    _require_name("loss", loss, _WEIGHTS)
+    require_floating(r=r)
+    require_one_of("loss", loss, _WEIGHTS)
     if loss == "simple":
         return torch.ones_like(r)
-    _require_positive("tau", tau)
-    _require_not_negative("margin", margin)
-    assert tau is not None  # for the type checker: _require_positive has refused None
+    require_number("tau", tau, above=0)
+    require_number("margin", margin, least=0)
+    assert tau is not None  # for the type checker: require_number has refused None
     if loss == "soft_triplet":
         return torch.sigmoid((margin - r) / tau)
     return torch.sigmoid(-r / tau) / tau
@@ -259,8 +261,8 @@ def joint_pair_weight(r: Tensor, tau: float) -> Tensor:
     (Eq. 80 as printed lacks the minus sign of the derivative and the factor ``1/tau``, and writes
     ``||x - x'_k||^2`` for ``r_k``.)
     """
-    _require_float(r=r)
-    _require_positive("tau", tau)
+    require_floating(r=r)
+    require_number("tau", tau, above=0)
     if r.ndim < 1 or r.shape[-1] < 1:
         raise ValueError(f"r must have shape (..., H) with H >= 1, got {tuple(r.shape)}")
     logits = -r / tau
@@ -284,14 +286,25 @@ def partials(loss_fn: Callable[[Tensor, Tensor], Tensor], r_pos: Tensor, r_neg: 
 
 # -------------------------------------------------------------------------- losses of embeddings
 
-LOSSES: dict[str, Callable[..., Tensor]] = {
-    "simple": simple,
-    "soft_triplet": soft_triplet,
-    "info_nce": info_nce,
-    "exact": exact,
-    "quadratic": quadratic,
+
+class Loss(NamedTuple):
+    """A loss of distances, and what it promises.
+
+    shift: it depends on differences of distances alone, so that an anchor's partials add up to zero.
+    """
+
+    value: Callable[..., Tensor]
+    shift: bool = True
+
+
+LOSSES = {
+    "simple": Loss(simple),
+    "soft_triplet": Loss(soft_triplet),
+    "info_nce": Loss(info_nce),
+    "exact": Loss(exact),
+    "quadratic": Loss(quadratic, shift=False),
 }
-"""The losses of distances by name."""
+"""The losses of distances by name; ``tests/test_losses_contracts.py`` holds each to what all promise."""
 
 
 def contrastive(
@@ -312,12 +325,12 @@ def contrastive(
 
     With the defaults this is SimCLR's NT-Xent: for unit vectors ``r = 1 - cos``, and ``exp(-1/tau)`` cancels.
     """
-    _require_name("loss", loss, tuple(LOSSES))
+    require_one_of("loss", loss, LOSSES)
     r_pos, r_neg = pair_distances(z1, z2, normalize=normalize, negatives=negatives)
     if loss != "exact":
         if clean is not None:
             raise ValueError(f"clean is for loss='exact' alone, got it with loss={loss!r}")
-        return LOSSES[loss](r_pos, r_neg, **params).mean(-1)
+        return LOSSES[loss].value(r_pos, r_neg, **params).mean(-1)
     if clean is None:
         raise ValueError("loss='exact' needs clean, the embeddings of the un-augmented samples")
     if clean.shape != z1.shape:
@@ -330,16 +343,8 @@ def contrastive(
 # ------------------------------------------------------------------------------------ bad input
 
 
-def _require_float(**tensors: Tensor) -> None:
-    for name, tensor in tensors.items():
-        if not isinstance(tensor, Tensor):
-            raise TypeError(f"{name} must be a torch tensor, got {type(tensor).__name__}")
-        if not tensor.is_floating_point():
-            raise TypeError(f"{name} must have a floating dtype, got {tensor.dtype}")
-
-
 def _require_pairs(r_pos: Tensor, r_neg: Tensor) -> None:
-    _require_float(r_pos=r_pos, r_neg=r_neg)
+    require_floating(r_pos=r_pos, r_neg=r_neg)
     # No broadcasting between anchors: a forgotten dimension must not pass as a valid pairing.
     if r_neg.ndim != r_pos.ndim + 1 or r_neg.shape[:-1] != r_pos.shape:
         raise ValueError(
@@ -348,29 +353,3 @@ def _require_pairs(r_pos: Tensor, r_neg: Tensor) -> None:
         )
     if r_neg.shape[-1] < 1:
         raise ValueError(f"r_neg must hold H >= 1 negatives, got shape {tuple(r_neg.shape)}")
-
-
-def _require_number(name: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{name} must be a number, got {type(value).__name__}")
-    if not math.isfinite(value):
-        raise ValueError(f"{name} must be finite, got {value}")
-    return value
-
-
-def _require_positive(name: str, value: object) -> None:
-    if not _require_number(name, value) > 0:
-        raise ValueError(f"{name} must be > 0, got {value}")
-
-
-def _require_not_negative(name: str, value: object) -> None:
-    if not _require_number(name, value) >= 0:
-        raise ValueError(f"{name} must be >= 0, got {value}")
-
-
-def _require_name(argument: str, name: str, allowed: tuple[str, ...]) -> None:
-    if name in allowed:
-        return
-    near = difflib.get_close_matches(str(name), allowed, n=1, cutoff=0.4)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
-    raise ValueError(f"{argument} must be one of {', '.join(allowed)}, got {name!r}{hint}")

@@ -11,7 +11,6 @@ from a layer up to the output and returns both products, :math:`V^f_l` and :math
 
 from __future__ import annotations
 
-import difflib
 import itertools
 import math
 from collections.abc import Callable, Sequence
@@ -19,6 +18,8 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+
+from sslbook.arguments import require_one_of, require_whole
 
 ACTIVATIONS = ("linear", "relu", "leaky_relu", "power")
 
@@ -28,9 +29,8 @@ class Power(nn.Module):
 
     def __init__(self, p: int = 2) -> None:
         super().__init__()
-        if int(p) != p or p < 1:
-            raise ValueError(f"p must be an integer >= 1, got {p!r}")
-        self.p = int(p)
+        require_whole("p", p, least=1)
+        self.p = p
 
     def forward(self, u: Tensor) -> Tensor:
         """``u ** p``, element by element."""
@@ -63,10 +63,7 @@ def activation(name: str, *, slope: float = 0.1, power: int = 2) -> nn.Module:
         "leaky_relu": lambda: nn.LeakyReLU(slope),
         "power": lambda: Power(power),
     }
-    if name not in makers:
-        near = difflib.get_close_matches(str(name), ACTIVATIONS, n=1, cutoff=0.3)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise ValueError(f"activation must be one of {', '.join(ACTIVATIONS)}, got {name!r}{hint}")
+    require_one_of("activation", name, ACTIVATIONS)
     return makers[name]()
 
 
@@ -228,8 +225,7 @@ def transitions(net: nn.Sequential, layer: int, x: Tensor) -> Transitions:
 
     :math:`V^f_{l-1} = V^f_l G_l` and :math:`V^b_{l-1} = V^b_l Q_l G_l`, starting from the identity at the output.
     """
-    if not 0 <= layer < len(net):
-        raise ValueError(f"layer must be between 0 and {len(net) - 1}, got {layer}")
+    require_whole("layer", layer, least=0, most=len(net) - 1)
     preactivation: Tensor = net[: layer + 1](x)
     forward, backward = _product(list(net)[layer + 1 :], preactivation)
     return Transitions(forward, backward, preactivation.flatten(1))
@@ -244,8 +240,7 @@ def degree(net: nn.Sequential, layer: int) -> int:
     Raises ValueError where the output isn't homogeneous (a bias, a block of two degrees), TypeError for a module whose degree
     isn't known.
     """
-    if not 0 <= layer < len(net):
-        raise ValueError(f"layer must be between 0 and {len(net) - 1}, got {layer}")
+    require_whole("layer", layer, least=0, most=len(net) - 1)
     above = net[layer + 1 :]
     if any(getattr(m, "bias", None) is not None for m in [net[layer], *above.modules()]):
         raise ValueError("a bias at or above this layer: the output isn't homogeneous in its pre-activation")
@@ -283,8 +278,7 @@ KINDS = ("linear", "relu", "leaky_relu", "power", "conv", "residual")
 
 def instance_seeds(count: int, seed: int) -> range:
     """The seeds of ``count`` (up to 1,000) random instances; another ``seed`` shares none of them."""
-    if not 1 <= count <= 1000:
-        raise ValueError(f"count must be between 1 and 1000, got {count}")
+    require_whole("count", count, least=1, most=1000)
     return range(1000 * seed, 1000 * seed + count)
 
 

@@ -22,6 +22,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
+from sslbook.arguments import require_number, require_one_of, require_whole
+
 MODES = ("normal", "detach", "omit", "backward")
 Average = Callable[[Tensor], Tensor]
 
@@ -49,10 +51,9 @@ def batch_normalize(
 
     Raises ValueError for an unknown mode, an ``eps`` below 0, or a variance of one number only.
     """
-    _require_mode("mean", mean)
-    _require_mode("std", std)
-    if not eps >= 0:
-        raise ValueError(f"eps must be at least 0, got {eps}")
+    require_one_of("mean", mean, MODES)
+    require_one_of("std", std, MODES)
+    require_number("eps", eps, least=0)
     over = (dims,) if isinstance(dims, int) else tuple(dims)
     centre = _over_parts(x.mean(over, keepdim=True), average)
     y = x if mean == "omit" else x - _half(centre, mean)
@@ -108,12 +109,10 @@ class BatchNorm(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        _require_mode("mean", mean)
-        _require_mode("std", std)
-        if features < 1:
-            raise ValueError(f"features must be at least 1, got {features}")
-        if not 0 <= momentum <= 1:
-            raise ValueError(f"momentum must be between 0 and 1, got {momentum}")
+        require_one_of("mean", mean, MODES)
+        require_one_of("std", std, MODES)
+        require_whole("features", features, least=1)
+        require_number("momentum", momentum, least=0, most=1)
         self.features, self.mean, self.std = features, mean, std
         self.eps, self.unbiased, self.momentum = eps, unbiased, momentum
         self.weight = nn.Parameter(torch.ones(features, dtype=dtype)) if affine else None
@@ -190,8 +189,3 @@ def follow(
     variance = _over_parts(_variance(x, centre, over, (count - 1) / parts), average)
     running_mean.lerp_(centre.flatten(), momentum)
     running_var.lerp_(variance.flatten(), momentum)
-
-
-def _require_mode(name: str, mode: str) -> None:
-    if mode not in MODES:
-        raise ValueError(f"{name} must be one of {', '.join(MODES)}, got {mode!r}")

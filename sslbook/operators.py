@@ -21,6 +21,7 @@ import torch
 from scipy.sparse.linalg import LinearOperator, eigsh
 from torch import Tensor, nn
 
+from sslbook.arguments import require_one_of, require_whole
 from sslbook.connection import OpenedLayer, open_layer, unvec, vec
 from sslbook.gaps import relative_gap
 from sslbook.losses import half_squared_distance, pair_weight
@@ -171,8 +172,7 @@ class CovarianceOperator:
         size = self.shape[0]
         if not self.symmetric:
             raise ValueError("eigenpairs are for symmetric operators; for others use to_scipy() and scipy's eigs")
-        if not 1 <= k <= size:
-            raise ValueError(f"k must be between 1 and {size}, got {k}")
+        require_whole("k", k, least=1, most=size)
         if size <= 4 * k + 32:
             basis = torch.linalg.eigh(self.dense())[1].flip(1)[:, :k]
         else:
@@ -281,8 +281,7 @@ def covariance_operator(
     Raises ValueError for a population without two axes, an unknown loss, weights without ``clean`` or ``tau``.
     """
     population = _population(views)
-    if loss not in WEIGHTED and loss != "simple":
-        raise ValueError(f"loss must be one of simple, {', '.join(WEIGHTED)}, got {loss!r}")
+    require_one_of("loss", loss, ("simple", *WEIGHTED))
     if loss == "simple":
         mixing = Mixing(inter=1.0, intra=-beta)
     else:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from sslbook.arguments import require_finite
+
 
 def effective_rank(features: Tensor, resolution: float | None = None) -> Tensor:
     r""":math:`\exp(-\sum_i p_i \log p_i)` of features ``(..., N, F) -> (...)``.
@@ -26,14 +28,3 @@ def effective_rank(features: Tensor, resolution: float | None = None) -> Tensor:
     shares = values / values.sum(-1, keepdim=True).clamp(min=torch.finfo(torch.float64).tiny)
     entropy = -torch.special.xlogy(shares, shares).sum(-1)
     return torch.where(size > max(finest, 1e-10) ** 2 * scale, entropy.exp(), 0.0)
-
-
-def require_finite(**features: Tensor) -> None:
-    """Raise ValueError, which says how many rows it is, where features ``(..., F)`` hold a NaN or an infinity."""
-    for name, values in features.items():
-        bad = (~values.isfinite()).any(-1)
-        if bad.any():
-            raise ValueError(
-                f"{name} must be finite numbers, got {int(bad.sum())} of {bad.numel()} rows that are not: "
-                "the network has diverged"
-            )

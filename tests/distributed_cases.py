@@ -28,12 +28,13 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "exact": ("exact", {}, {}),
     "exact clean": ("exact", {"weights": "clean", "over": "sum"}, {}),
     "beta": ("beta", {"beta": -0.5}, {}),
-    "triplet": ("triplet", {}, {"projector_norm": None}),
+    "soft_triplet": ("soft_triplet", {}, {"projector_norm": None}),
     "quadratic": ("quadratic", {}, {}),
     "byol": ("byol", {}, BYOL),
     "byol halves": ("byol", {}, {**BYOL, **HALVES}),
     "byol gradient": ("byol", {"stop_gradient": False}, {"predictor": 1}),
 }
+CASES |= {name: (name, {}, {}) for name in objectives.OBJECTIVES if name not in {case[0] for case in CASES.values()}}
 SINGLE = ("info_nce", "exact", "byol")
 """What float32 is tried on, for one step: the first update multiplies rounding by the hundreds, with one process or two."""
 BROKEN = {"gather without gradient": "info_nce", "BatchNorm apart": "byol"}

@@ -64,7 +64,7 @@ def test_a_trained_neuron_finds_the_leading_direction_inside() -> None:
         (lambda: ring.mask({"12"}), "patterns are 00, 01, 10, 11, got '12'"),
         (lambda: ring.single_direction("11", bias=False), "without a bias no weight responds to 11 alone"),
         (lambda: ring.follow(torch.ones(2), 0, 0.1), "steps >= 1, got 0.1 and 0"),
-        (lambda: ringnet.train([0], "simple", noise=-1.0), "noise must be >= 0, got -1.0"),
+        (lambda: ringnet.train([0], "simple", noise=-1.0), "noise must be at least 0, got -1.0"),
         (lambda: ringnet.train([0], "infonce"), "setting must be one of .* did you mean 'info_nce'"),
         (lambda: ringnet.train([]), "seeds must be one or more whole numbers"),
     ],

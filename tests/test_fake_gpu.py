@@ -10,8 +10,8 @@ import torch
 from fake_gpu import GPU, Captured, Mixed, Read, fake_gpu
 from torch import Tensor, nn
 
+from sslbook.arguments import require_finite
 from sslbook.datasets import Dataset
-from sslbook.representations import require_finite
 from sslbook.training import objectives
 from sslbook.training.networks import siamese
 from sslbook.training.networks.siamese import Networks
@@ -89,15 +89,15 @@ def test_it_refuses(ask: Callable[[Tensor], object], refused: type[Exception]) -
 
 def test_reading_is_for_those_who_may() -> None:
     """By name, with all that they call; what they find is 0, or what the test says."""
-    with fake_gpu(["representations.require_finite"]) as gpu:
+    with fake_gpu(["arguments.require_finite"]) as gpu:
         there = torch.zeros(3, 2, device="cuda")
         require_finite(train=there)
-        assert gpu.reads == ["representations.require_finite"]
+        assert gpu.reads == ["arguments.require_finite"]
         with pytest.raises(Read, match="in no function of ours"):
             there.sum().item()
-    with fake_gpu(["training.runs.state.check"]), pytest.raises(Read, match=r"in representations\.require_finite"):
+    with fake_gpu(["training.runs.state.check"]), pytest.raises(Read, match=r"in arguments\.require_finite"):
         require_finite(train=there)
-    found = {"representations.require_finite": True}
+    found = {"arguments.require_finite": True}
     with fake_gpu(found, found), pytest.raises(ValueError, match="got 1 of 3 rows"):
         require_finite(train=there)
 

@@ -19,7 +19,7 @@ from sklearn.datasets import load_digits
 from torch import Tensor
 
 from sslbook import datasets
-from sslbook.images import Images, available, brightness, cifar10, crops, digits, flips, shifts, views
+from sslbook.images import Images, available, brightness, cifar10, digits, flips, shifts, views
 
 
 def pictures(n: int = 3, channels: int = 2, height: int = 5, width: int = 6) -> Tensor:
@@ -72,7 +72,7 @@ def test_smaller_digits_average_blocks(size):
     [
         ({"n": 0}, ValueError, "n must be between 1 and 1797, got 0"),
         ({"n": 1798}, ValueError, "n must be between 1 and 1797, got 1798"),
-        ({"n": 2.0}, TypeError, "n must be an integer or None, got float"),
+        ({"n": 2.0}, TypeError, "n must be a whole number, got 2.0"),
         ({"size": 6}, ValueError, "size must be 8, 4 or 2, got 6"),
     ],
 )
@@ -211,7 +211,7 @@ def test_unknown_names_get_the_nearest():
         ValueError, match=r"name must be one of digits, mnist, cifar10, got 'cifar-10'; did you mean 'cifar10'"
     ):
         available("cifar-10")
-    with pytest.raises(ValueError, match="split must be 'train' or 'test', got 'val'"):
+    with pytest.raises(ValueError, match="split must be one of train, test, got 'val'"):
         cifar10("val")
     assert available("digits")
 
@@ -275,26 +275,6 @@ def test_flips():
         assert k >= 2 or torch.equal(two[:, k], expected)
 
 
-@pytest.mark.parametrize(("size", "padding"), [(5, 0), (5, 2), (3, 0), (4, 1), (1, 0), (9, 2)])
-def test_crops_are_all_windows_of_the_reflected_image(size, padding):
-    x = pictures(height=5, width=5)
-    padded = np.pad(x.numpy(), ((0, 0), (0, 0), (padding, padding), (padding, padding)), mode="reflect")
-    side = 5 + 2 * padding - size + 1
-    corners = [(top, left) for top in range(side) for left in range(side)]
-    if size == 5:
-        corners.remove((padding, padding))
-        corners.insert(0, (padding, padding))
-    got = crops(x, size, padding)
-    assert got.shape == (3, side**2, 2, size, size)
-    for k, (top, left) in enumerate(corners):
-        np.testing.assert_array_equal(got[:, k], padded[:, :, top : top + size, left : left + size])
-
-
-def test_crops_of_oblong_images():
-    got = crops(pictures(height=4, width=6), 4)
-    assert got.shape == (3, 3, 2, 4, 4)
-
-
 def test_brightness_scales_clamps_and_puts_the_image_first():
     x = pictures()
     got = brightness(x, levels=(0.5, 1.0, 2.0))
@@ -307,7 +287,6 @@ def test_brightness_scales_clamps_and_puts_the_image_first():
 AUGMENTATIONS = {
     "shifts": (shifts, 9),
     "flips": (flips, 2),
-    "crops": (functools.partial(crops, size=6, padding=1), 9),
     "brightness": (functools.partial(brightness, levels=(0.9, 1.0)), 2),
 }
 
@@ -327,14 +306,14 @@ def test_the_first_view_is_the_image(name, dtype):
 def test_views_combine_everything_with_everything():
     x = pictures(height=6)
     everything = views(x, [augment for augment, _ in AUGMENTATIONS.values()])
-    assert everything.shape == (3, 9 * 2 * 9 * 2, 2, 6, 6)
+    assert everything.shape == (3, 9 * 2 * 2, 2, 6, 6)
     assert torch.equal(everything[:, 0], x)
     two = views(x, [shifts, flips])
     for s in range(9):
         for f in range(2):
             assert torch.equal(two[:, 2 * s + f], flips(shifts(x)[:, s])[:, f])
-    smaller = views(x, [flips, functools.partial(crops, size=4)])
-    assert torch.equal(smaller[:, 9 + 4], x.flip(3)[:, :, 1:5, 1:5])
+    smaller = views(x, [flips, lambda y: torch.stack([y[..., :4, :4], y[..., 2:, 2:]], 1)])
+    assert torch.equal(smaller[:, 2 + 1], x.flip(3)[:, :, 2:, 2:])
     assert torch.equal(views(x, [])[:, 0], x)
 
 
@@ -347,15 +326,13 @@ def test_views_of_one_image_are_its_views_in_the_batch():
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda x: shifts(x, 5), ValueError, "radius must be between 0 and 4 here, got 5"),
-        (lambda x: shifts(x, -1), ValueError, "radius must be between 0 and 4 here, got -1"),
-        (lambda x: shifts(x, 1.0), TypeError, "radius must be an integer, got float"),
+        (lambda x: shifts(x, 5), ValueError, "radius must be between 0 and 4, got 5"),
+        (lambda x: shifts(x, -1), ValueError, "radius must be between 0 and 4, got -1"),
+        (lambda x: shifts(x, 1.0), TypeError, "radius must be a whole number, got 1.0"),
         (lambda x: shifts(x[0]), ValueError, r"images must have shape \(N, C, H, W\), got \(2, 5, 6\)"),
         (lambda x: flips((255 * x).byte()), TypeError, "images must have a floating dtype, got torch.uint8"),
         (lambda x: flips(x.numpy()), TypeError, "images must be a torch tensor, got ndarray"),
         (lambda x: flips(digits(2)), TypeError, "got Images; pass its .pixels"),
-        (lambda x: crops(x, 6), ValueError, "size must be between 1 and 5 here, got 6"),
-        (lambda x: crops(x, 3, padding=5), ValueError, "padding must be between 0 and 4 here, got 5"),
         (lambda x: brightness(x, []), ValueError, r"levels must be one or more finite numbers >= 0, got \[\]"),
         (lambda x: brightness(x, [-1.0]), ValueError, r"got \[-1.0\]"),
         (lambda x: brightness(x, [float("nan")]), ValueError, r"got \[nan\]"),

@@ -44,7 +44,7 @@ def test_mnist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(ValueError, match="truncated or altered"):
         images.mnist("train")
-    with pytest.raises(ValueError, match="split must be 'train' or 'test', got 'valid'"):
+    with pytest.raises(ValueError, match="split must be one of train, test, got 'valid'"):
         images.mnist("valid")  # type: ignore[arg-type]
     monkeypatch.delenv("SSLBOOK_DATA")
     with pytest.raises(FileNotFoundError, match="set SSLBOOK_DATA"):

@@ -190,7 +190,7 @@ def test_one_place_of_a_world_trains_by_itself() -> None:
     assert begun.weights.shape == (2, 1, 6, 4)
     assert end.weights.equal(train(narrow, replicas, world=cut)[0].weights)
     assert not end.weights.equal(train(narrow, replicas)[0].weights), "there each generator fixes the place"
-    with pytest.raises(ValueError, match="k must lie between 0 and 3, got 4"):
+    with pytest.raises(ValueError, match="k must be between 0 and 3, got 4"):
         whole.place(4)
     with pytest.raises(ValueError, match=r"world must have \(2, 4, 6\) replicas, fields and tokens, got \(2, 1, 6\)"):
         train(protocol, replicas, world=cut)
@@ -255,7 +255,7 @@ def test_a_small_training_finds_the_tokens_of_its_generators() -> None:
         (lambda: train(TINY, [(Cell(1, 1), 0), (Cell(1, 2), 0)]), r"one number of filters, got \[1, 2\]"),
         (lambda: make_world([0], [21]), r"candidates must lie between 1 and tokens = 20, got \[21\]"),
         (lambda: make_world([0], [1, 2]), "candidates and zeta must have one entry a seed"),
-        (lambda: make_world([0], [1], fixed=11), "fixed must lie between 1 and fields = 10, got 11"),
+        (lambda: make_world([0], [1], fixed=11), "fixed must be between 1 and 10, got 11"),
         (lambda: make_world([0], [1], zeta=[0.0]), "zeta must be above 0"),
         (lambda: make_world([0], [1], generators=0), "generators must be at least 1, got 0"),
     ],

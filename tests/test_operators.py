@@ -290,7 +290,7 @@ BAD: list[tuple[Call, str]] = [
     ),
     (
         lambda: covariance_operator(mlp((4, 2)), "0", X, loss="info_nce", tau=0.0, clean=X[:, 0]),
-        "tau must be > 0, got 0",
+        "tau must be above 0, got 0",
     ),
     (
         lambda: covariance_operator(mlp((4, 2)), "0", X, loss="info_nce", tau=1.0, clean=X[:2, 0]),

@@ -98,8 +98,8 @@ CASES: list[tuple[str, dict[str, Any], Any]] = [
     ("exact", {"weights": "clean", "over": "sum"}, lambda out: printed_exact(out, 0.5)),
     ("simple", {}, lambda out: (1 - cosines(out)[0]).mean() - (1 - others(cosines(out)[1])).mean()),
     ("simple", {"beta": 0.4}, lambda out: 1.4 * (1 - cosines(out)[0]).mean() - (1 - others(cosines(out)[1])).mean()),
-    ("triplet", {}, lambda out: by_hand_triplet(out, 0.5, 0.0)),
-    ("triplet", {"tau": 0.1, "margin": 0.3}, lambda out: by_hand_triplet(out, 0.1, 0.3)),
+    ("soft_triplet", {}, lambda out: by_hand_triplet(out, 0.5, 0.0)),
+    ("soft_triplet", {"tau": 0.1, "margin": 0.3}, lambda out: by_hand_triplet(out, 0.1, 0.3)),
     ("quadratic", {}, by_hand_quadratic),
     ("byol", {"stop_gradient": False}, by_hand_byol),
     ("byol", {}, lambda out: by_hand_byol(out._replace(t1=out.t1.detach(), t2=out.t2.detach()))),
@@ -129,7 +129,7 @@ BROKEN: list[tuple[str, dict[str, Any], Any]] = [
     ("exact", {"weights": "clean", "over": "sum"}, lambda out: (2 * N - 2) * released_exact(out, 0.5)),
     ("byol", {}, by_hand_byol),
     ("quadratic", {}, lambda out: (1 - cosines(out)[0]).mean() - (1 - others(cosines(out)[1])).mean()),
-    ("triplet", {"margin": 0.3}, lambda out: by_hand_triplet(out, 0.5, 0.0)),
+    ("soft_triplet", {"margin": 0.3}, lambda out: by_hand_triplet(out, 0.5, 0.0)),
 ]
 
 
@@ -208,13 +208,12 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     ("info_nce", {"temperature": 1}, "info_nce takes tau; got 'temperature'"),
     ("quadratic", {"tau": 1}, "quadratic takes no settings; got 'tau'"),
     ("info_nce", {"tau": 0}, "tau must be above 0, got 0"),
-    ("simple", {"beta": math.nan}, "beta must be a finite number, got nan"),
+    ("simple", {"beta": math.nan}, "beta must be finite, got nan"),
     ("beta", {"beta": -1.0}, "beta must be above -1, since the released loss divides by 1 \\+ beta, got -1.0"),
     ("beta", {"form": "corrected"}, "form must be one of released, printed, got 'corrected'"),
     ("exact", {"weights": "cleaned"}, "weights must be one of augmented, clean, got 'cleaned'; did you mean 'clean'?"),
     ("exact", {"over": "max"}, "over must be one of mean, sum, got 'max'"),
-    ("triplet", {"margin": -1}, "margin must be at least 0, got -1"),
-    ("byol", {"stop_gradient": 1}, "stop_gradient must be true or false, got 1"),
+    ("soft_triplet", {"margin": -1}, "margin must be at least 0, got -1"),
 ]
 
 
@@ -222,6 +221,13 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
 def test_what_makes_no_objective_is_refused(name: str, settings: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         objective(name, **settings)
+
+
+def test_a_wrong_kind_of_setting_is_refused() -> None:
+    with pytest.raises(TypeError, match="stop_gradient must be true or false, got 1"):
+        objective("byol", stop_gradient=1)
+    with pytest.raises(TypeError, match="tau must be a number, got 'high'"):
+        objective("info_nce", tau="high")
 
 
 def test_clean_weights_need_clean_images() -> None:

@@ -23,10 +23,10 @@ from sslbook.training.views.pipelines import PIPELINES, Pipeline
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ("dataset=cifar", "dataset must be one of cifar10, stl10, mnist, digits, got 'cifar'; did you mean cifar10"),
+        ("dataset=cifar", "dataset must be one of cifar10, stl10, mnist, digits, got 'cifar'; did you mean 'cifar10'"),
         ("split=train+unlabeled", r"split must be one of train, got 'train\+unlabeled'"),
-        ("pipeline=cifar", "pipeline must be one of .*got 'cifar'; did you mean cifar10"),
-        ("objective=infonce", "objective must be one of .*got 'infonce'; did you mean info_nce"),
+        ("pipeline=cifar", "pipeline must be one of .*got 'cifar'; did you mean 'cifar10'"),
+        ("objective=infonce", "objective must be one of .*got 'infonce'; did you mean 'info_nce'"),
         ("optimizer=lamb", "optimizer must be one of sgd, adam, lars, got 'lamb'"),
         ("schedule=step", "schedule must be one of constant, cosine, released, got 'step'"),
         ("precision=float16", "precision must be one of auto, float32, bfloat16, got 'float16'"),
@@ -270,6 +270,7 @@ DEFAULTS: dict[str, dict] = {
         "exact": {"tau": 0.5, "beta": 0.0, "weights": "augmented", "over": "mean"},
         "beta": {"tau": 0.5, "beta": 0.0, "form": "released"},
         "simple": {"beta": 0.0},
+        "soft_triplet": {"tau": 0.5, "margin": 0.0},
         "triplet": {"tau": 0.5, "margin": 0.0},
         "byol": {"stop_gradient": True},
     },

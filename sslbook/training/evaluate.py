@@ -21,8 +21,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from sslbook.arguments import require_finite
 from sslbook.datasets import Dataset
-from sslbook.representations import effective_rank, require_finite
+from sslbook.representations import effective_rank
 from sslbook.training.networks.siamese import Siamese
 from sslbook.training.views.augment import plain
 from sslbook.training.views.pipelines import Pipeline

@@ -5,7 +5,7 @@ info_nce     SimCLR's NT-Xent: cosines, temperature, all :math:`2N - 2` others a
 exact        its covariance operator without the residue (Eq. 7 of [tian2020])
 beta         info_nce with more or less weight on the positive pair (Section 4.2 and Table 3 of [tian2020])
 simple       :math:`(1 + \beta) r_+ - r_-` (Corollary 1 of [tian2020])
-triplet      the soft triplet loss (Section 4 of [tian2020])
+soft_triplet the soft triplet loss (Section 4 of [tian2020]); ``triplet`` in recorded runs
 quadratic    uniform pairwise importance (Eq. 3 of [tian2023])
 byol         two cosines, of predictions and targets (Section 2 of [tian2021iclr])
 ===========  ==================================================================================================
@@ -20,10 +20,8 @@ not undone here.
 
 from __future__ import annotations
 
-import difflib
 import functools
 import inspect
-import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -33,6 +31,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from sslbook import losses
+from sslbook.arguments import nearest, require_number, require_one_of
 from sslbook.training.networks.siamese import Outputs
 from sslbook.training.runs.distributed import gather, world
 
@@ -42,7 +41,7 @@ Objective = Callable[[Outputs], Tensor]
 
 def info_nce(tau: float = 0.5) -> Objective:
     r""":math:`-\frac1{2N}\sum_i \log\frac{e^{-r_i^+/\tau}}{e^{-r_i^+/\tau} + \sum_k e^{-r_{ik}/\tau}}`; anchors of both views."""
-    _positive("tau", tau)
+    require_number("tau", tau, above=0)
     return partial(_contrast, loss="info_nce", tau=tau)
 
 
@@ -53,10 +52,10 @@ def exact(tau: float = 0.5, beta: float = 0.0, weights: str = "augmented", over:
     ones, as printed; those ask for ``clean`` in the outputs.  over: "mean" divides by the number of negatives, as released;
     "sum", as printed, does not.
     """
-    _positive("tau", tau)
-    _number("beta", beta)
-    _one_of("weights", weights, ("augmented", "clean"))
-    _one_of("over", over, ("mean", "sum"))
+    require_number("tau", tau, above=0)
+    require_number("beta", beta)
+    require_one_of("weights", weights, ("augmented", "clean"))
+    require_one_of("over", over, ("mean", "sum"))
     return partial(_exact, tau=tau, beta=beta, clean=weights == "clean", mean=over == "mean")
 
 
@@ -67,9 +66,9 @@ def beta(tau: float = 0.5, beta: float = 0.0, form: str = "released") -> Objecti
     :math:`\beta/(\tau(1 + \beta))`.  "printed": :math:`L_\text{nce} + \beta r_+`, whose partials add up to :math:`\beta`, as the
     paper's condition says.  Raises ValueError for a released ``beta`` of -1 or less.
     """
-    _positive("tau", tau)
-    _number("beta", beta)
-    _one_of("form", form, ("released", "printed"))
+    require_number("tau", tau, above=0)
+    require_number("beta", beta)
+    require_one_of("form", form, ("released", "printed"))
     if form == "released" and beta <= -1:
         raise ValueError(f"beta must be above -1, since the released loss divides by 1 + beta, got {beta}")
     return partial(_beta, tau=tau, beta=beta, released=form == "released")
@@ -77,16 +76,14 @@ def beta(tau: float = 0.5, beta: float = 0.0, form: str = "released") -> Objecti
 
 def simple(beta: float = 0.0) -> Objective:
     r""":math:`(1 + \beta) r_+ - \frac1H\sum_k r_{k-}`, averaged over both views' anchors (Corollary 1 of [tian2020])."""
-    _number("beta", beta)
+    require_number("beta", beta)
     return partial(_contrast, loss="simple", beta=beta)
 
 
-def triplet(tau: float = 0.5, margin: float = 0.0) -> Objective:
+def soft_triplet(tau: float = 0.5, margin: float = 0.0) -> Objective:
     r""":math:`\frac1H\sum_k \tau\log(1 + e^{(r_+ - r_{k-} + r_0)/\tau})`, with margin :math:`r_0` (Section 4 of [tian2020])."""
-    _positive("tau", tau)
-    _number("margin", margin)
-    if margin < 0:
-        raise ValueError(f"margin must be at least 0, got {margin}")
+    require_number("tau", tau, above=0)
+    require_number("margin", margin, least=0)
     return partial(_contrast, loss="soft_triplet", tau=tau, margin=margin)
 
 
@@ -101,7 +98,7 @@ def byol(stop_gradient: bool = True) -> Objective:
     stop_gradient: the targets are constants.  No gradient reaches a target tower in either case.
     """
     if not isinstance(stop_gradient, bool):
-        raise ValueError(f"stop_gradient must be true or false, got {stop_gradient!r}")
+        raise TypeError(f"stop_gradient must be true or false, got {stop_gradient!r}")
     return partial(_byol, stop_gradient=stop_gradient)
 
 
@@ -110,7 +107,8 @@ OBJECTIVES: dict[str, Callable[..., Objective]] = {
     "exact": exact,
     "beta": beta,
     "simple": simple,
-    "triplet": triplet,
+    "soft_triplet": soft_triplet,
+    "triplet": soft_triplet,  # the word that recorded runs have
     "quadratic": quadratic,
     "byol": byol,
 }
@@ -119,13 +117,13 @@ OBJECTIVES: dict[str, Callable[..., Objective]] = {
 
 def objective(name: str, **settings: Any) -> Objective:
     """The objective of that name; raises ValueError for a name or a setting that there is not, with the nearest ones."""
-    _one_of("objective", name, tuple(OBJECTIVES))
+    require_one_of("objective", name, OBJECTIVES)
     allowed = tuple(inspect.signature(OBJECTIVES[name]).parameters)
     for setting in settings:
         if setting not in allowed:
-            raise ValueError(
-                f"{name} takes {', '.join(allowed) or 'no settings'}; got {setting!r}{_near(setting, allowed)}"
-            )
+            near = nearest(setting, allowed)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise ValueError(f"{name} takes {', '.join(allowed) or 'no settings'}; got {setting!r}{hint}")
     return OBJECTIVES[name](**settings)
 
 
@@ -200,27 +198,3 @@ def _byol(outputs: Outputs, *, stop_gradient: bool) -> Tensor:
     t1, t2 = (outputs.t1.detach(), outputs.t2.detach()) if stop_gradient else (outputs.t1, outputs.t2)
     p1, p2, t1, t2 = _whole_batch(outputs.p1, outputs.p2, t1, t2)
     return -2 * (F.cosine_similarity(p1, t2) + F.cosine_similarity(p2, t1)).mean()
-
-
-# --- bad input -------------------------------------------------------------------------------------------------------
-
-
-def _number(name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise ValueError(f"{name} must be a finite number, got {value!r}")
-
-
-def _positive(name: str, value: float) -> None:
-    _number(name, value)
-    if value <= 0:
-        raise ValueError(f"{name} must be above 0, got {value}")
-
-
-def _one_of(argument: str, value: str, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise ValueError(f"{argument} must be one of {', '.join(allowed)}, got {value!r}{_near(value, allowed)}")
-
-
-def _near(value: object, allowed: tuple[str, ...]) -> str:
-    close = difflib.get_close_matches(str(value), allowed, n=1, cutoff=0.5)
-    return f"; did you mean {close[0]!r}?" if close else ""

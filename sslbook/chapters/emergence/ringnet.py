@@ -7,7 +7,6 @@ leading replica axis, and every replica its own stream.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,6 +14,7 @@ import torch
 from torch import Tensor
 
 from sslbook import losses
+from sslbook.arguments import require_number, require_one_of
 from sslbook.chapters.emergence.ring import direction, pattern_inputs, responses, ring_scene, selected, windows
 from sslbook.streams import Streams
 
@@ -76,14 +76,8 @@ def train(
     Filters that have grown to ten times the length of the longest at the start stop their whole replica, since nothing bounds them
     under a loss of distances.  Raises ValueError for an unknown setting and for noise < 0.
     """
-    if setting not in SETTINGS:
-        near = difflib.get_close_matches(str(setting), SETTINGS, n=1, cutoff=0.4)
-        raise ValueError(
-            f"setting must be one of {', '.join(SETTINGS)}, got {setting!r}"
-            + (f"; did you mean {near[0]!r}?" if near else "")
-        )
-    if noise < 0:
-        raise ValueError(f"noise must be >= 0, got {noise}")
+    require_one_of("setting", setting, SETTINGS)
+    require_number("noise", noise, least=0)
     draws = Streams(seeds)
 
     def normal(*shape: int) -> Tensor:

@@ -13,7 +13,6 @@ runs through all three.  All tensors have a leading replica axis; every replica 
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +21,7 @@ import torch
 from scipy.stats import spearmanr
 from torch import Tensor
 
+from sslbook.arguments import require_number, require_one_of, require_whole
 from sslbook.chapters.emergence.flow import diagonal_velocity
 from sslbook.chapters.emergence.mixture import Mixture
 from sslbook.streams import Streams, to_device
@@ -52,15 +52,11 @@ class Protocol:
     def __post_init__(self) -> None:
         """Raises ValueError for sizes below 1 (2 for components and batch), and for numbers that must be positive."""
         for name, least in (("size", 1), ("nodes", 1), ("components", 2), ("batch", 2)):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
+            require_whole(name, getattr(self, name), least=least)
         for name in ("rate", "tau", "floor"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} must be > 0, got {getattr(self, name)}")
-        if not self.variance >= 0:
-            raise ValueError(f"variance must be >= 0, got {self.variance}")
-        if not self.cap > 1:
-            raise ValueError(f"cap must be > 1, got {self.cap}")
+            require_number(name, getattr(self, name), above=0)
+        require_number("variance", self.variance, least=0)
+        require_number("cap", self.cap, above=1)
 
 
 DEFAULT = Protocol()
@@ -148,12 +144,8 @@ def train(
     """SGD for every seed at once, on ``device``; the run that comes back lies on the CPU.
 
     Raises ValueError for an unknown loss, no seeds and no steps."""
-    if loss not in LOSSES:
-        near = difflib.get_close_matches(str(loss), LOSSES, n=1, cutoff=0.4)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise ValueError(f"loss must be one of {', '.join(LOSSES)}, got {loss!r}{hint}")
-    if steps < 1:
-        raise ValueError(f"steps must be >= 1, got {steps}")
+    require_one_of("loss", loss, LOSSES)
+    require_whole("steps", steps, least=1)
     start, draws = begin(seeds, protocol, dtype), Streams(seeds, "batches")
     w1, w2, centres = (part.to(device, copy=True) for part in (start.w1, start.w2, start.centres))
     replicas, d, batch = len(seeds), protocol.size, protocol.batch

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sslbook.arguments import require_whole
 from sslbook.gaps import Gaps, over_instances
 
 DTYPE = torch.float64
@@ -168,8 +169,7 @@ def win_probability(advantage: float, d: int) -> float:
 
     Below -1, which the paper leaves out, it is :math:`\frac1d (1 + \epsilon/2)^d`, and 0 from -2 on.
     """
-    if d < 2:
-        raise ValueError(f"d must be at least 2, got {d}")
+    require_whole("d", d, least=2)
     e = advantage
     if e > 1:
         return 0.5

@@ -18,6 +18,7 @@ from scipy import sparse
 from torch import Tensor
 from torch.nn.functional import embedding_bag
 
+from sslbook.arguments import require_one_of
 from sslbook.chapters.modulation.reference import SLOPE
 
 Segments = Sequence[tuple[str, slice]]
@@ -42,8 +43,7 @@ def norms(modes: Sequence[tuple[str, str]], dtype: torch.dtype, device: torch.de
     """From the modes of mean and deviation, ``normal``, ``detach`` or ``omit``, as in :mod:`sslbook.normalization`."""
     for pair in modes:
         for name, mode in zip(("mean", "std"), pair, strict=True):
-            if mode not in ("normal", "detach", "omit"):
-                raise ValueError(f"{name} must be one of normal, detach, omit, got {mode!r}")
+            require_one_of(name, mode, ("normal", "detach", "omit"))
 
     def flags(which: int, *allowed: str) -> Tensor:
         chosen = torch.tensor([float(pair[which] in allowed) for pair in modes], dtype=dtype)

@@ -11,6 +11,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from sslbook.arguments import require_number, require_whole
 from sslbook.chapters.modulation.reference import loss, outputs
 from sslbook.images import Images, available, digits, mnist
 from sslbook.streams import Streams, to_device
@@ -39,11 +40,9 @@ class PatchProtocol:
     activation: str = "relu"
 
     def __post_init__(self) -> None:
-        if not 0 <= self.strength < 1:
-            raise ValueError(f"strength must be at least 0 and below 1, got {self.strength}")
+        require_number("strength", self.strength, least=0, below=1)
         for name, least in (("beta", 1), ("batch", 2), ("steps", 1)):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
+            require_whole(name, getattr(self, name), least=least)
 
     @property
     def filters(self) -> int:

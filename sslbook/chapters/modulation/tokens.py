@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from sslbook.arguments import require_whole
 from sslbook.streams import Streams, to_device
 
 WILDCARD = -1
@@ -48,8 +49,7 @@ class World:
         Raises ValueError for a place that there is not.
         """
         fields = self.allowed.shape[1]
-        if not 0 <= k < fields:
-            raise ValueError(f"k must lie between 0 and {fields - 1}, got {k}")
+        require_whole("k", k, least=0, most=fields - 1)
         one = slice(k, k + 1)
         return World(self.allowed[:, one], self.generators[:, :, one].contiguous(), self.lengths)
 
@@ -79,10 +79,8 @@ def make_world(
         )
     if any(not 1 <= count <= tokens for count in candidates):
         raise ValueError(f"candidates must lie between 1 and tokens = {tokens}, got {list(candidates)}")
-    if not 1 <= fixed <= fields:
-        raise ValueError(f"fixed must lie between 1 and fields = {fields}, got {fixed}")
-    if generators < 1:
-        raise ValueError(f"generators must be at least 1, got {generators}")
+    require_whole("fixed", fixed, least=1, most=fields)
+    require_whole("generators", generators, least=1)
     if any(not z > 0 for z in zeta):
         raise ValueError(f"zeta must be above 0, got {list(zeta)}")
     streams, size = Streams(seeds, "generators"), torch.tensor(candidates)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from sslbook.arguments import require_number, require_one_of, require_whole
 from sslbook.chapters.modulation.network import Segments, Settings, gradients, lookups, norms
 from sslbook.chapters.modulation.reference import ACTIVATIONS, FORMS, GROUPS, LOSSES, printed_factor
 from sslbook.chapters.modulation.scores import scores
@@ -37,11 +38,9 @@ class Cell:
 
     def __post_init__(self) -> None:
         for name, known in (("activation", tuple(ACTIVATIONS)), ("loss", LOSSES)):
-            if getattr(self, name) not in known:
-                raise ValueError(f"{name} must be one of {', '.join(known)}, got {getattr(self, name)!r}")
+            require_one_of(name, getattr(self, name), known)
         for name in ("patterns", "beta"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+            require_whole(name, getattr(self, name), least=1)
         norms([(self.mean, self.std)], torch.float32)
 
     @property
@@ -74,17 +73,13 @@ class Protocol:
 
     def __post_init__(self) -> None:
         for name, known in (("group", GROUPS), ("form", FORMS)):
-            if getattr(self, name) not in known:
-                raise ValueError(f"{name} must be one of {', '.join(known)}, got {getattr(self, name)!r}")
+            require_one_of(name, getattr(self, name), known)
         for name, least in (("outputs", 1), ("batch", 2), ("steps", 1)):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
+            require_whole(name, getattr(self, name), least=least)
         for name in ("rate", "tau"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} must be above 0, got {getattr(self, name)}")
+            require_number(name, getattr(self, name), above=0)
         for name in ("momentum", "decay"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 0 and below 1, got {getattr(self, name)}")
+            require_number(name, getattr(self, name), least=0, below=1)
 
 
 PRINTED = Protocol(outputs=20, rate=2e-3, group="batch", form="printed")
@@ -263,8 +258,7 @@ def run(
     Cells of equal shape train together, in chunks that fit a processor's cache; how they are cut changes nothing.
     workers: processes; 1 trains in this one.  Raises ValueError for less.  What comes back lies on the CPU.
     """
-    if workers < 1:
-        raise ValueError(f"workers must be at least 1, got {workers}")
+    require_whole("workers", workers, least=1)
     memory = CACHE if torch.device(device).type == "cpu" else MEMORY
     chunks = sorted(_chunks(protocol, cells, seeds, workers, memory), key=lambda chunk: -_cost(protocol, chunk))
     if workers == 1:

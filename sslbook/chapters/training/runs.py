@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from sslbook.arguments import nearest
 from sslbook.chapters.training.presets import Preset, Sheet, presets
 from sslbook.training.runs.checkpoints import DIVERGED, RESULT
 from sslbook.training.runs.logs import Row
@@ -93,11 +94,9 @@ def _refuse(changes: Iterable[str], name: str) -> None:
 
 def preset_of(name: str) -> Preset:
     """A preset by its name; raises ValueError with the nearest names."""
-    import difflib
-
     known = presets()
     if name not in known:
-        near = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
+        near = nearest(name, known)
         hint = f"did you mean {', '.join(near)}?" if near else "sslbook train --list shows them"
         raise ValueError(f"there is no preset {name!r}; {hint}")
     return known[name]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import hashlib
 import inspect
 import json
@@ -14,6 +13,7 @@ from dataclasses import dataclass, field
 from types import UnionType
 from typing import Any, TypeVar
 
+from sslbook.arguments import nearest, require_one_of
 from sslbook.training.networks.siamese import Networks
 from sslbook.training.objectives import OBJECTIVES, objective
 from sslbook.training.runs.schedules import SCHEDULES, needs_length
@@ -82,14 +82,14 @@ class Settings:
 
     def __post_init__(self) -> None:
         """Raises ValueError with a sentence for whatever can't be run."""
-        _one_of("dataset", self.dataset, DATASETS)
-        _one_of("split", self.split, SPLITS if self.dataset == "stl10" else SPLITS[:1])
-        _one_of("pipeline", self.pipeline, tuple(PIPELINES))
-        _one_of("objective", self.objective, tuple(OBJECTIVES))
-        _one_of("optimizer", self.optimizer, OPTIMIZERS)
-        _one_of("schedule", self.schedule, tuple(SCHEDULES))
-        _one_of("precision", self.precision, PRECISIONS)
-        _one_of("capture", self.capture, CAPTURES)
+        require_one_of("dataset", self.dataset, DATASETS)
+        require_one_of("split", self.split, SPLITS if self.dataset == "stl10" else SPLITS[:1])
+        require_one_of("pipeline", self.pipeline, tuple(PIPELINES))
+        require_one_of("objective", self.objective, tuple(OBJECTIVES))
+        require_one_of("optimizer", self.optimizer, OPTIMIZERS)
+        require_one_of("schedule", self.schedule, tuple(SCHEDULES))
+        require_one_of("precision", self.precision, PRECISIONS)
+        require_one_of("capture", self.capture, CAPTURES)
         if self.subset is not None:
             _whole("subset", self.subset, 1)
         for name, least in (("batch", 2), ("epochs", 1), ("seed", 0), ("warmup", 0), ("reset", 0)):
@@ -121,7 +121,10 @@ class Settings:
             raise ValueError(f"networks must be a Networks, got {self.networks!r}")
         if self.networks.predictor == 0 and (self.reset or self.symmetric):
             raise ValueError("reset and symmetric are for a predictor, and networks.predictor is 0")
-        objective(self.objective, **self.numbers)  # refuses what it does not take
+        try:
+            objective(self.objective, **self.numbers)
+        except TypeError as error:  # a word where a number belongs is a wrong value of a setting
+            raise ValueError(str(error)) from None
 
     def as_json(self) -> dict[str, Any]:
         """The settings as JSON has them; :func:`from_json` reads them."""
@@ -252,7 +255,7 @@ def _replaced(value: Record, changes: Mapping[str, Any], room: str) -> Record:
     fitted = {}
     for name, new in changes.items():
         if name not in hints:
-            near = difflib.get_close_matches(room + name, known_keys(), n=3, cutoff=0.4)
+            near = nearest(room + name, known_keys())
             hint = f"; did you mean {' or '.join(near)}?" if near else f"; there are {', '.join(known_keys())}"
             raise ValueError(f"there is no setting {room}{name}{hint}")
         fitted[name] = _fitted(new, hints[name])
@@ -286,13 +289,6 @@ def _read(text: str) -> Any:
         return json.loads(text)
     except json.JSONDecodeError:
         return text
-
-
-def _one_of(name: str, value: object, allowed: Sequence[str]) -> None:
-    if value not in allowed:
-        near = difflib.get_close_matches(str(value), allowed, n=1, cutoff=0.5)
-        hint = f"; did you mean {near[0]}?" if near else ""
-        raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {value!r}{hint}")
 
 
 def _whole(name: str, value: object, least: int) -> None:
