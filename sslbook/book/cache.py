@@ -23,6 +23,7 @@ from pathlib import Path
 from sslbook import shipped
 from sslbook.book.chapters import Chapter, code_cells, parse_cell, tags
 from sslbook.book.layout import Book
+from sslbook.exports import homes
 
 COMPUTES = ("torch", "numpy", "scipy", "scikit-learn", "matplotlib", "ipython", "ipykernel")
 """Distributions whose version can change an output."""
@@ -109,7 +110,7 @@ def imported(sources: list[str], packages: tuple[Path, ...]) -> list[Path]:
             continue
         for prefix in _prefixes(module):
             path = _file(roots[top], prefix)
-            if path is None:
+            if path is None:  # a name that a package offers leads to the module that defines it
                 waiting.extend(_home(roots[top], prefix))
             elif path not in found:
                 found.add(path)
@@ -145,15 +146,12 @@ def _file(parent: Path, module: str) -> Path | None:
     return None
 
 
-def _home(parent: Path, name: str) -> list[str]:
-    """The module from which a package takes ``name`` on first use, by the stub beside its ``__init__.py``; none elsewhere."""
-    package, _, own = name.rpartition(".")
+def _home(parent: Path, name: str) -> Iterator[str]:
+    """The module that defines ``name``, where it is ``package.x`` and the package's stub offers ``x``."""
+    package, _, attribute = name.rpartition(".")
     stub = parent.joinpath(*package.split("."), "__init__.pyi")
-    if not stub.is_file():
-        return []
-    tree = ast.parse(stub.read_text(encoding="utf-8"))
-    lines = [node for node in tree.body if isinstance(node, ast.ImportFrom) and any(a.name == own for a in node.names)]
-    return [name for line in lines for name in _imports(ast.Module([line], []), package=package)][:1]
+    if package and stub.is_file() and attribute in homes(stub):
+        yield homes(stub)[attribute]
 
 
 def _version(distribution: str) -> str:

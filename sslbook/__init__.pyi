@@ -1,0 +1,29 @@
+from sslbook.datasets import Dataset as Dataset
+from sslbook.datasets import load as load
+from sslbook.images import shifts as shifts
+from sslbook.losses import contrastive as contrastive
+from sslbook.losses import info_nce as info_nce
+from sslbook.losses import pair_distances as pair_distances
+from sslbook.losses import partials as partials
+from sslbook.losses import soft_triplet as soft_triplet
+from sslbook.networks import mlp as mlp
+from sslbook.normalization import BatchNorm as BatchNorm
+from sslbook.operators import CovarianceOperator as CovarianceOperator
+from sslbook.operators import covariance_operator as covariance_operator
+from sslbook.operators import intra_operator as intra_operator
+from sslbook.records import recorded as recorded
+from sslbook.representations import effective_rank as effective_rank
+from sslbook.training.evaluate import embed as embed
+from sslbook.training.evaluate import knn as knn
+from sslbook.training.evaluate import linear as linear
+from sslbook.training.networks.resnet import ResNet18 as ResNet18
+from sslbook.training.runs.settings import Settings as Settings
+from sslbook.training.runs.trainer import train as train
+from sslbook.training.views.pipelines import Pipeline as Pipeline
+from sslbook.trees.exact import correlations as correlations
+from sslbook.trees.latent import LatentTree as LatentTree
+from sslbook.trees.latent import random_categorical as random_categorical
+from sslbook.trees.latent import symmetric_binary as symmetric_binary
+from sslbook.trees.network import initial_network as initial_network
+
+__version__: str

@@ -1,0 +1,44 @@
+"""What a package offers: the names that its ``__init__.pyi`` imports, each loaded when it is first used (PEP 562).
+
+The stub says each name once, for type checkers, for editors, for the execution cache (`sslbook.book.cache`) and for Python.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+
+@functools.cache
+def homes(stub: Path) -> dict[str, str]:
+    """Each name that a stub offers, and the module that defines it, from lines ``from module import name as name``."""
+    import ast  # milliseconds, which only those need who use a name
+
+    tree = ast.parse(stub.read_text(encoding="utf-8"))
+    found = [node for node in tree.body if isinstance(node, ast.ImportFrom)]
+    return {alias.name: node.module for node in found for alias in node.names if node.module}
+
+
+def offer(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """``__getattr__`` and ``__dir__`` of the package whose ``__init__.py`` is ``file``."""
+    stub = Path(file).with_suffix(".pyi")
+
+    def load(name: str) -> Any:
+        """The object of that name, from the module that defines it."""
+        if name == "__all__":
+            return sorted(homes(stub))
+        if name.startswith("_") or name not in homes(stub):
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        value = getattr(importlib.import_module(homes(stub)[name]), name)
+        setattr(sys.modules[package], name, value)  # from now on Python finds it by itself
+        return value
+
+    def names() -> list[str]:
+        """All that ``dir`` shows."""
+        return sorted({*vars(sys.modules[package]), *homes(stub)})
+
+    return load, names

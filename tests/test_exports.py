@@ -1,0 +1,91 @@
+"""The front door: what `sslbook` and `sslbook.book` offer, what that costs, and where each name leads."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import sslbook
+import sslbook.book
+from sslbook.book.cache import imported
+from sslbook.exports import homes, offer
+
+PACKAGE = Path(sslbook.__file__).parent
+OFFERED = sorted(homes(PACKAGE / "__init__.pyi"))
+
+
+@pytest.mark.parametrize("package", [sslbook, sslbook.book])
+def test_every_name_that_is_offered_is_there(package: object) -> None:
+    stub = Path(package.__file__).with_suffix(".pyi")
+    assert homes(stub)
+    for name, home in homes(stub).items():
+        assert getattr(package, name) is getattr(importlib.import_module(home), name)
+        assert name in dir(package)
+
+
+def test_the_docstring_names_what_is_offered_and_nothing_else() -> None:
+    lines = re.findall(r"^    (\w+) +\S.*$", sslbook.__doc__, flags=re.MULTILINE)
+    assert sorted(lines) == OFFERED
+    assert 20 <= len(OFFERED) <= 30
+
+
+def test_an_offered_name_is_no_module() -> None:
+    """`import sslbook.x` would put the module in its place."""
+    assert {path.stem for path in PACKAGE.glob("*")} & set(OFFERED) == set()
+
+
+def test_what_is_not_offered_is_refused() -> None:
+    with pytest.raises(AttributeError, match="module 'sslbook' has no attribute 'torch'"):
+        _ = sslbook.torch
+    from sslbook import mixing  # modules are imported as ever
+
+    assert mixing.__name__ == "sslbook.mixing"
+
+
+IMPORT = """
+import sys
+import sslbook
+heavy = {"torch", "numpy", "ast", "sslbook.operators"} & set(sys.modules)
+assert not heavy, heavy
+sslbook.covariance_operator
+assert "sslbook.operators" in sys.modules
+assert "sslbook.training" not in sys.modules, "one name must not load the others"
+from sslbook import *
+assert knn.__module__ == "sslbook.training.evaluate"
+"""
+
+
+def test_the_stubs_are_packaged() -> None:
+    table = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]
+    for stub in PACKAGE.rglob("*.pyi"):
+        package = ".".join(stub.parent.relative_to(PACKAGE.parent).parts)
+        assert stub.name in table["package-data"][package]
+
+
+def test_nothing_is_loaded_before_it_is_used() -> None:
+    done = subprocess.run([sys.executable, "-c", IMPORT], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_name_is_found_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stub = tmp_path / "__init__.pyi"
+    stub.write_text("from math import tau as tau\n")
+    module = type(sys)("halfway")
+    monkeypatch.setitem(sys.modules, "halfway", module)
+    load, names = offer("halfway", str(tmp_path / "__init__.py"))
+    assert "tau" in names()
+    assert not hasattr(module, "tau")
+    assert load("tau") == module.tau
+    assert load("__all__") == ["tau"]
+
+
+def test_a_name_leads_the_cache_to_its_module_alone() -> None:
+    found = {path.name for path in imported(["from sslbook import covariance_operator"], (PACKAGE,))}
+    assert {"__init__.py", "operators.py", "connection.py", "losses.py"} <= found
+    assert {"datasets.py", "trainer.py", "latent.py"} & found == set()
