@@ -20,12 +20,15 @@ Networks:
     BatchNorm            BatchNorm taken apart: a mode for its mean and one for its deviation
 
 Images:
+    read_images          your own, from an array, a folder of pictures or a torch data set
     load                 CIFAR-10, STL-10, MNIST or handwritten digits, checked
     Dataset              images as bytes, with their labels
     shifts               all translations of an image: an augmentation as a finite set of views
     Pipeline             a random augmentation: crops, mirror images, colours, blur
+    random_view          one view of each image of a batch by it, a function of a seed and a step
 
 Training:
+    pretrain             SimCLR or BYOL with your own images and your own network
     Settings             everything that a run of the papers depends on
     train                makes such a run, and goes on where it was stopped
 

@@ -17,8 +17,11 @@ from sslbook.training.evaluate import embed as embed
 from sslbook.training.evaluate import knn as knn
 from sslbook.training.evaluate import linear as linear
 from sslbook.training.networks.resnet import ResNet18 as ResNet18
+from sslbook.training.pictures import read_images as read_images
+from sslbook.training.pretrain import pretrain as pretrain
 from sslbook.training.runs.settings import Settings as Settings
 from sslbook.training.runs.trainer import train as train
+from sslbook.training.views.augment import random_view as random_view
 from sslbook.training.views.pipelines import Pipeline as Pipeline
 from sslbook.trees.exact import correlations as correlations
 from sslbook.trees.latent import LatentTree as LatentTree

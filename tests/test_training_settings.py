@@ -128,6 +128,7 @@ def test_the_hash_tells_runs_apart_and_nothing_else() -> None:
         "drop_last": False,
         "noise": 0.1,
         "precision": "float32",
+        "own": {"images": "a digest"},
     }
     elsewhere = {
         "split",

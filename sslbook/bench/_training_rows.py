@@ -19,7 +19,6 @@ from sslbook.training.evaluate import epochs_between, report
 from sslbook.training.networks.siamese import Networks
 from sslbook.training.runs.settings import Settings
 from sslbook.training.runs.trainer import Trainer
-from sslbook.training.views.augment import PIPELINES
 
 IMAGES, TESTS = 50_000, 10_000
 SMALL_IMAGES, SMALL_EPOCHS, SMALL_WIDTH = 5_000, 10, 16
@@ -160,7 +159,8 @@ def _steps(run: Trainer, count: int, warm: int) -> float:
 
 def _look(run: Trainer) -> float:
     begun = time.perf_counter()
-    report(run.state.model, *run.data, PIPELINES[run.settings.pipeline], run.device)
+    assert run.shown is not None
+    report(run.state.model, *run.shown, run.pipeline, run.device)
     _wait()
     return time.perf_counter() - begun
 

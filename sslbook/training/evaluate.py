@@ -79,16 +79,18 @@ def embed(
     features: Callable[[Tensor], Tensor],
     dataset: Dataset,
     pipeline: Pipeline,
-    device: torch.device | str,
+    device: torch.device | str | None = None,
     batch: int = 512,
 ) -> Tensor:
     """Representations ``(N, F)`` of all images, float32 on ``device``; bfloat16 inside on a GPU, as in training.
 
-    features: from ``(B, C, size, size)`` to ``(B, F)``; in evaluation mode, if it has one.
+    features: from ``(B, C, size, size)`` to ``(B, F)``; in evaluation mode, if it has one.  device: by default that of its
+    weights, if it is a module, else the processor.
     """
     if batch < 1:
         raise ValueError(f"batch must be at least 1, got {batch}")
-    place, parts = torch.device(device), []
+    weights = next(features.parameters(), None) if isinstance(features, torch.nn.Module) else None
+    place, parts = torch.device(device or ("cpu" if weights is None else weights.device)), []
     for start in range(0, len(dataset.pixels), batch):
         images = plain(dataset.pixels[start : start + batch].to(place, non_blocking=True), pipeline)
         with torch.autocast(place.type, torch.bfloat16, enabled=place.type == "cuda"):

@@ -97,24 +97,23 @@ class Outputs(NamedTuple):
 class Siamese(nn.Module):
     """The networks of one run; made by :func:`build`."""
 
-    def __init__(self, networks: Networks) -> None:
+    def __init__(self, networks: Networks, encoder: nn.Module, features: int) -> None:
         super().__init__()
-        self.networks = networks
-        self.encoder = ResNet18(networks.stem, networks.width, networks.channels)
+        self.networks, self.encoder = networks, encoder
         size, out = networks.projector_hidden, networks.projector_out
-        self.projector = Head(self.encoder.features, size, out, networks.projector_norm, networks.unbiased)
+        self.projector = Head(features, size, out, networks.projector_norm, networks.unbiased)
         self.predictor: Head | None = None
         if networks.predictor:
             hidden = networks.predictor_hidden if networks.predictor == 2 else None
             self.predictor = Head(out, hidden, out, networks.predictor_norm, networks.unbiased)
-        self.target_encoder: ResNet18 | None = None
+        self.target_encoder: nn.Module | None = None
         self.target_projector: Head | None = None
         if networks.target is not None:
             self.target_encoder = copy.deepcopy(self.encoder).requires_grad_(False)
             self.target_projector = copy.deepcopy(self.projector).requires_grad_(False)
 
     def features(self, x: Tensor) -> Tensor:
-        """Representations, before the projector: ``(N, C, H, W) -> (N, 8 width)``."""
+        """Representations, before the projector: ``(N, C, H, W) -> (N, F)``, with 8 width numbers of a ResNet-18."""
         encoded: Tensor = self.encoder(x)
         return encoded
 
@@ -188,22 +187,29 @@ class Siamese(nn.Module):
                 weights.mul_(1 - eta).add_(drawn.to(weights.device), alpha=eta)
 
 
-def build(networks: Networks, seed: int) -> Siamese:
+def build(networks: Networks, seed: int, backbone: tuple[nn.Module, int] | None = None) -> Siamese:
     """The networks with their first weights, which are a function of ``seed``; the global generator stays as it was.
 
-    ``predictor_range`` sets the range of the predictor's first weights, with biases 0.  Raises ValueError for a negative seed.
+    ``predictor_range`` sets the range of the predictor's first weights, with biases 0.  backbone: an encoder with weights of its
+    own, and how many features it gives, in the place of the ResNet-18; a target tower then starts as a copy of it.
+    Raises ValueError for a negative seed.
     """
     require_whole("seed", seed, 0)
     with torch.random.fork_rng(devices=[]):  # PyTorch draws weights when it makes a layer, and ours replace them
-        siamese = Siamese(networks)
-    initialize(siamese.encoder, _generator(seed, "encoder"))
+        if backbone is None:
+            resnet = ResNet18(networks.stem, networks.width, networks.channels)
+            initialize(resnet, _generator(seed, "encoder"))
+            siamese = Siamese(networks, resnet, resnet.features)
+        else:
+            siamese = Siamese(networks, *backbone)
     initialize(siamese.projector, _generator(seed, "projector"))
     if siamese.predictor is not None:
         initialize(siamese.predictor, _generator(seed, "predictor"))
         if networks.predictor_range is not None:
             siamese.reset_predictor(_generator(seed, "predictor range"))
     if siamese.target_encoder is not None and siamese.target_projector is not None:
-        initialize(siamese.target_encoder, _generator(seed, "target encoder"))
+        if backbone is None:
+            initialize(siamese.target_encoder, _generator(seed, "target encoder"))
         initialize(siamese.target_projector, _generator(seed, "target projector"))
         if networks.target_init == "copy":
             siamese.update_target(keep=0)

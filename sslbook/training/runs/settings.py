@@ -50,6 +50,8 @@ class Settings:
     probes: epochs after which the linear protocol runs as well; it always does after the last.
     precision: ``auto`` is bfloat16 on a GPU and float32 elsewhere.
     capture: how a step is sped up on a GPU: a CUDA graph, ``torch.compile``, both, or neither; ``auto`` takes the graph.
+    own: what stands in the place of dataset, pipeline and ResNet-18 where they are the caller's, as JSON that tells them from
+    others (:func:`sslbook.training.pretrain.pretrain` writes it).
     """
 
     dataset: str = "cifar10"
@@ -79,6 +81,7 @@ class Settings:
     probes: tuple[int, ...] = ()
     precision: str = "auto"
     capture: str = "auto"
+    own: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Raises ValueError with a sentence for whatever can't be run."""
@@ -150,13 +153,15 @@ class Settings:
         numbers = {name: _canonical(value) for name, value in self.numbers.items() if name not in unused}
         content["numbers"] = {n: value for n, value in numbers.items() if value != _canonical(defaults[n].default)}
         content["networks"] = _differing(self.networks, Networks(), unused)
-        content["pipeline"] = _differing(PIPELINES[self.pipeline], Pipeline(size=32), set())
+        content["pipeline"] = {} if self.own else _differing(PIPELINES[self.pipeline], Pipeline(size=32), set())
         return content
 
     def _unused(self) -> set[str]:
         """Names of settings that don't touch the weights of this run."""
         networks = self.networks
         unused = {*FREE, "momentum" if self.optimizer == "adam" else "betas"}
+        if self.own:
+            unused |= {"dataset", "split", "subset", "stem", "width", "channels"}
         if not needs_length(self.schedule):
             unused.add("epochs")
         if networks.target is None:
@@ -170,6 +175,11 @@ class Settings:
         if networks.projector_norm is None and (networks.predictor == 0 or networks.predictor_norm is None):
             unused.add("unbiased")
         return unused
+
+
+def with_values(settings: Settings, values: Mapping[str, Any]) -> Settings:
+    """The settings with some replaced by name; raises ValueError for a name that no setting has, with the nearest ones."""
+    return _replaced(settings, values, "")
 
 
 def from_json(content: Mapping[str, Any]) -> Settings:
@@ -210,7 +220,7 @@ def with_changes(settings: Settings, changes: Iterable[str]) -> Settings:
 
 def known_keys() -> list[str]:
     """What :func:`with_changes` can set, apart from the objective's numbers."""
-    top = [f.name for f in dataclasses.fields(Settings) if f.name not in ("networks", "numbers")]
+    top = [f.name for f in dataclasses.fields(Settings) if f.name not in ("networks", "numbers", "own")]
     return [*top, *(f"networks.{f.name}" for f in dataclasses.fields(Networks))]
 
 

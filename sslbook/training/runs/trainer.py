@@ -12,9 +12,10 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+from torch import nn
 
 from sslbook.datasets import Dataset
 from sslbook.machine import keep_freed_memory
@@ -39,7 +40,7 @@ from sslbook.training.runs.schedules import Length
 from sslbook.training.runs.settings import Settings
 from sslbook.training.runs.state import Diverged, State, check, origin_of, row_at, rows_until, write_result
 from sslbook.training.runs.steps import Step, capture_of, precision_of
-from sslbook.training.views.augment import PIPELINES
+from sslbook.training.views.augment import PIPELINES, Pipeline
 
 SAVE_SECONDS = 30.0
 """Least time between two checkpoints at the ends of epochs."""
@@ -63,6 +64,14 @@ class Result:
         return row_at(self.rows, epoch)
 
 
+class Own(NamedTuple):
+    """What a run has of its caller's, in the place of its settings' ResNet-18 and pipeline; ``features`` counts the encoder's."""
+
+    encoder: nn.Module
+    features: int
+    pipeline: Pipeline
+
+
 class Trainer:
     """One run on one process: its state, its step, and what it writes.  :func:`train` is the way to use it."""
 
@@ -70,26 +79,30 @@ class Trainer:
         self,
         settings: Settings,
         folder: Path,
-        data: tuple[Dataset, Dataset],
+        data: tuple[Dataset, Dataset | None],
         device: torch.device,
         *,
+        own: Own | None = None,
         name: str = "train",
         tensorboard: bool = False,
         quiet: bool = False,
     ) -> None:
-        self.settings, self.folder, self.data, self.device = settings, folder, data, device
+        self.settings, self.folder, self.device = settings, folder, device
         self.name, self.tensorboard, self.quiet = name, tensorboard, quiet
+        self.pipeline = PIPELINES[settings.pipeline] if own is None else own.pipeline
         self.images = len(data[0].pixels)
-        self.known = labelled(data[0])  # the neighbours, and what the linear protocol learns from
+        # the neighbours, which the linear protocol learns from too, and whom it asks; without these nothing is looked at
+        self.shown = None if data[1] is None else (labelled(data[0]), data[1])
         self.interval = settings.evaluate
-        if self.interval is None:
-            self.interval = epochs_between(self.images, len(self.known.pixels) + len(data[1].pixels))
+        if self.interval is None and self.shown is not None:
+            self.interval = epochs_between(self.images, sum(len(part.pixels) for part in self.shown))
         self.per_epoch = steps_per_epoch(settings, self.images)
         self.total = self.per_epoch * settings.epochs
         self.length = Length(self.per_epoch, settings.epochs, settings.warmup)
         self.first = distributed.rank() == 0
-        model = build(settings.networks, settings.seed).to(device)
-        model.to(memory_format=layout_of(settings.networks.width, device))  # type: ignore[call-overload]
+        model = build(settings.networks, settings.seed, None if own is None else own[:2]).to(device)
+        width = settings.networks.width if own is None else 1  # of whose layers nothing is known
+        model.to(memory_format=layout_of(width, device))  # type: ignore[call-overload]
         if distributed.world() > 1:
             distributed.synchronize_batchnorm(model)
         precision = precision_of(settings.precision, device)
@@ -97,7 +110,7 @@ class Trainer:
         self.step = Step(
             model,
             objective(settings.objective, **settings.numbers),
-            PIPELINES[settings.pipeline],
+            self.pipeline,
             data[0].pixels.to(device),
             batch=settings.batch // distributed.world(),
             precision=precision,
@@ -142,7 +155,7 @@ class Trainer:
         if content is None:
             return
         for row in state.rows:
-            if row["step"] < state.step and probes(self.settings, row["epoch"]) and row.get("linear") is None:
+            if row["step"] < state.step and self._probes(row["epoch"]) and row.get("linear") is None:
                 raise ValueError(
                     f"the checkpoint in {self.folder} is at step {state.step}, past epoch {row['epoch']}, after which the "
                     "linear protocol was not run: leave that epoch out, or begin anew with --again"
@@ -196,14 +209,14 @@ class Trainer:
 
     def _look_again(self) -> None:
         """The row before the first step; or what this run's last row lacks, if an earlier one did not ask for it."""
-        state, settings = self.state, self.settings
+        state = self.state
         if state.step == 0 and not state.rows and self.interval:
             self._end_epoch(0)
         if not state.rows or state.rows[-1]["step"] != state.step:
             return
         row = state.rows[-1]
-        if self.first and probes(settings, row["epoch"]) and row.get("linear") is None:
-            row |= look(state.model, settings, (self.known, self.data[1]), self.device, linear=True)
+        if self.first and self._probes(row["epoch"]) and row.get("linear") is None:
+            row |= self._look(linear=True)
         together()
 
     def _diverged(self, error: Diverged) -> Diverged:
@@ -242,8 +255,9 @@ class Trainer:
             elapsed = max(time.monotonic() - self.epoch_begun, 1e-9)
             row |= {"rate": rate_at(settings, state.step - 1, self.length), "loss": losses.double().mean().item()}
             row["images_per_second"] = round((state.step - self.epoch_from) * settings.batch / elapsed, 1)
-        if self.first and looks(settings, self.interval, epoch):
-            row |= look(state.model, settings, (self.known, self.data[1]), self.device, linear=probes(settings, epoch))
+        every = self.interval and epoch % self.interval == 0
+        if self.first and self.shown is not None and (every or self._probes(epoch)):
+            row |= self._look(linear=self._probes(epoch))
         row["seconds"] = round(self._seconds(), 3)
         state.rows.append(row)
         if self.first:
@@ -252,6 +266,18 @@ class Trainer:
             self.progress.show({key: row.get(key) for key in ("loss", "knn")})
             self.say(f"{self.name}: {line(row)}")
         together()
+
+    def _probes(self, epoch: int) -> bool:
+        """Whether the linear protocol runs after this epoch."""
+        return self.shown is not None and (epoch == self.settings.epochs or epoch in self.settings.probes)
+
+    def _look(self, *, linear: bool) -> Row:
+        """k-NN accuracy and rank, and the linear protocol's accuracy at its end and at its best, as columns of a row."""
+        assert self.shown is not None
+        found = report(
+            self.state.model, *self.shown, self.pipeline, self.device, linear=linear, seed=self.settings.seed
+        )
+        return {"knn": found.knn, "rank": found.rank, "linear": found.linear_final, "linear_best": found.linear_best}
 
     def _save(self, within: int) -> None:
         """A checkpoint, unless the run has diverged: then the one before it stays."""
@@ -272,7 +298,8 @@ def prepared(
     *,
     resume: bool = True,
     device: str | torch.device | None = None,
-    data: tuple[Dataset, Dataset] | None = None,
+    data: tuple[Dataset, Dataset | None] | None = None,
+    own: Own | None = None,
     download: bool = False,
     tensorboard: bool = False,
     quiet: bool = False,
@@ -293,7 +320,7 @@ def prepared(
                 load_data(settings, download=True)  # on another machine, unless the folder is shared
             together()
             images = data or load_data(settings)
-            run = Trainer(settings, folder, images, place, name=name, tensorboard=tensorboard, quiet=quiet)
+            run = Trainer(settings, folder, images, place, own=own, name=name, tensorboard=tensorboard, quiet=quiet)
             if run.first:
                 stack.enter_context(checkpoints.locked(folder))
             run.begin(resume)
@@ -317,8 +344,9 @@ def train(
 
     stop_after: leave off, with a checkpoint, after this many steps in all.  on_step: called with the number of steps done.
     save_every: a checkpoint every so many steps, beside those at the ends of epochs.
-    resume, device, data, download, tensorboard, quiet, name: options of :func:`prepared`.  device: ``cuda`` if there is one.
-    data: training and test images, instead of the settings' own.  Under ``torchrun`` each process takes its share of a batch.
+    resume, device, data, own, download, tensorboard, quiet, name: options of :func:`prepared`.  device: ``cuda`` if there is one.
+    data: training and test images, instead of the settings' own; without test images nothing is looked at.
+    Under ``torchrun`` each process takes its share of a batch.
 
     Raises Refused, a ValueError, for settings that this machine or data can't run, or for a folder that another process trains in
     (:class:`~sslbook.training.runs.checkpoints.Busy`); FileNotFoundError without the data; and :class:`Diverged`, naming the step,
@@ -329,24 +357,3 @@ def train(
             raise ValueError(f"{given} must be at least 1, got {value}")
     with prepared(settings, folder, **options) as run:
         return run.go(stop_after, save_every, on_step)
-
-
-# -- looking ----------------------------------------------------------------------------------------------------------
-
-
-def looks(settings: Settings, interval: int | None, epoch: int) -> bool:
-    """Whether accuracy and rank are measured after this epoch: every ``interval`` epochs, and with the linear protocol."""
-    return probes(settings, epoch) or bool(interval and epoch % interval == 0)
-
-
-def probes(settings: Settings, epoch: int) -> bool:
-    """Whether the linear protocol runs after this epoch."""
-    return epoch == settings.epochs or epoch in settings.probes
-
-
-def look(
-    model: Siamese, settings: Settings, data: tuple[Dataset, Dataset], device: torch.device, *, linear: bool
-) -> dict[str, Any]:
-    """k-NN accuracy and rank, and the linear protocol's accuracy at its end and at its best, as columns of a row."""
-    found = report(model, *data, PIPELINES[settings.pipeline], device, linear=linear, seed=settings.seed)
-    return {"knn": found.knn, "rank": found.rank, "linear": found.linear_final, "linear_best": found.linear_best}

@@ -24,7 +24,7 @@ from sslbook.training.views.crops import CROP_NUMBERS
 from sslbook.training.views.jitter import JITTER_NUMBERS, LEVELS, Jitter, draw, grey_, jitter_
 from sslbook.training.views.pipelines import PIPELINES, Pipeline, require_whole
 
-__all__ = ["NUMBERS", "PIPELINES", "Pipeline", "apply", "draws", "plain"]
+__all__ = ["NUMBERS", "PIPELINES", "Pipeline", "apply", "draws", "plain", "random_view"]
 
 FLIP = CROP_NUMBERS
 JITTER = slice(FLIP + 1, FLIP + 1 + JITTER_NUMBERS)
@@ -64,6 +64,19 @@ def apply(pixels: Tensor, pipeline: Pipeline, draws: Tensor) -> Tensor:
         if pixels.device.type != "cpu" or torch.compiler.is_compiling():
             return _view(pixels, pipeline, plan)
         return _by_chunks(pixels, pipeline, plan)
+
+
+def random_view(pixels: Tensor, pipeline: Pipeline, *, seed: int = 0, step: int = 0, view: int = 0) -> Tensor:
+    """One random view of each image, ``(B, C, H, W)`` to float32 ``(B, C, size, size)``: :func:`apply` with its own :func:`draws`.
+
+    A function of the pixels and of ``(seed, step, view)``: two views of a batch have two numbers, two batches two steps.
+
+    >>> import sslbook
+    >>> images = sslbook.load("digits", "train").pixels[:4]
+    >>> sslbook.random_view(images, sslbook.Pipeline(8, flip=0.0), view=1).shape
+    torch.Size([4, 1, 8, 8])
+    """
+    return apply(pixels, pipeline, draws(pipeline, len(pixels), seed, step, view))
 
 
 def _by_chunks(pixels: Tensor, pipeline: Pipeline, plan: Plan) -> Tensor:

@@ -1,0 +1,163 @@
+"""Images of the caller's own as a data set: an array, a folder of pictures, or any data set of PyTorch's kind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sslbook.datasets import Dataset
+
+ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
+"""What a picture's file may end in; a folder's other files are left alone."""
+CHANNELS = (1, 3)
+
+
+class Items(Protocol):
+    """Whatever has a length and gives an image, or an image and a class, for each number: a ``torch.utils.data.Dataset``."""
+
+    def __len__(self) -> int:
+        """How many items there are."""
+        ...
+
+    def __getitem__(self, index: int, /) -> Any:
+        """An item."""
+        ...
+
+
+def read_images(
+    source: Tensor | np.ndarray | str | Path | Dataset | Items,
+    labels: Tensor | np.ndarray | Sequence[int] | None = None,
+    *,
+    size: int | None = None,
+) -> Dataset:
+    """Images of your own, as training takes them: bytes ``(N, C, H, W)`` in one or three channels, all of one size.
+
+    source: a tensor or NumPy array ``(N, C, H, W)``, ``(N, H, W, C)`` or ``(N, H, W)``; a folder of pictures, whose sub-folders,
+    if it has any, are the classes in alphabetical order; or a data set of PyTorch's kind, of images (tensors, arrays or Pillow's)
+    or of pairs of an image and its class.  Numbers are bytes from 0 to 255, or floating in [0, 1], which are rounded to bytes.
+    labels: a class from 0 on for each image of an array; without any, all are -1.
+    size: pictures of a folder are cut to a square of so many pixels about their middle; otherwise they must have one size.
+
+    Raises FileNotFoundError for a folder that is not there, ValueError or TypeError with a sentence for what is no set of images.
+
+    >>> import numpy as np, sslbook
+    >>> sslbook.read_images(np.zeros((5, 32, 32, 3), dtype=np.uint8)).pixels.shape
+    torch.Size([5, 3, 32, 32])
+    """
+    if isinstance(source, (str, Path)):
+        images, found = _folder(Path(source).expanduser(), size)
+    elif size is not None:
+        raise ValueError(f"size is for a folder of pictures, got size={size} with a {type(source).__name__}")
+    elif isinstance(source, Dataset):
+        images, found = source.pixels, source.labels.tolist()
+    elif isinstance(source, (Tensor, np.ndarray)):
+        images, found = _bytes(torch.as_tensor(source)), None
+    elif hasattr(source, "__getitem__") and hasattr(source, "__len__"):
+        images, found = _items(source)
+    else:
+        raise TypeError(
+            "images must be an array, a folder or a data set with a length and items, "
+            f"got {type(source).__name__}; gather what only iterates with list(...)"
+        )
+    if not len(images):
+        raise ValueError("images must hold one image or more, got none")
+    return _labelled(images, found if labels is None else labels)
+
+
+def _labelled(pixels: Tensor, labels: Tensor | np.ndarray | Sequence[int] | None) -> Dataset:
+    if labels is None:
+        labels = [-1] * len(pixels)
+    classes = torch.as_tensor(labels)
+    if classes.is_floating_point() or classes.shape != pixels.shape[:1]:
+        raise ValueError(
+            f"labels must be one whole number for each of the {len(pixels)} images, "
+            f"got {classes.dtype} {tuple(classes.shape)}"
+        )
+    return Dataset(pixels, classes.long(), "own", int(classes.max()) + 1)
+
+
+def _bytes(images: Tensor) -> Tensor:
+    """``(N, C, H, W)`` uint8 of any of the three shapes, and of bytes or shares of 1."""
+    if images.ndim == 3:
+        images = images[:, None]
+    elif images.ndim == 4 and images.shape[1] not in CHANNELS and images.shape[3] in CHANNELS:
+        images = images.permute(0, 3, 1, 2)
+    if images.ndim != 4 or images.shape[1] not in CHANNELS:
+        raise ValueError(
+            f"images must be (N, C, H, W), (N, H, W, C) or (N, H, W), of 1 or 3 channels, got {tuple(images.shape)}"
+        )
+    if images.is_floating_point() and len(images):
+        low, high = images.amin().item(), images.amax().item()
+        if not 0 <= low <= high <= 1:
+            raise ValueError(f"images must be bytes, or floating in [0, 1], got floating from {low:g} to {high:g}")
+        images = (images * 255).round().to(torch.uint8)
+    if images.dtype != torch.uint8:
+        raise TypeError(f"images must be uint8, or floating in [0, 1], got {images.dtype}")
+    return images.contiguous()
+
+
+def _items(source: Items) -> tuple[Tensor, list[int] | None]:
+    """The images of a data set, and its classes if its items are pairs."""
+    items = [source[index] for index in range(len(source))]
+    pairs = bool(items) and isinstance(items[0], (tuple, list))
+    images = [item[0] for item in items] if pairs else items
+    pixels = _stacked((f"item {index}", _pixels(image)) for index, image in enumerate(images))
+    return pixels, [int(item[1]) for item in items] if pairs else None
+
+
+def _pixels(image: object) -> Tensor:
+    """One image ``(C, H, W)`` uint8 of a tensor, an array or a Pillow image; an array has its channels last, as Pillow has."""
+    if isinstance(image, Tensor):
+        return _bytes(image[None])[0]
+    array = np.array(image)
+    if array.ndim not in (2, 3) or array.dtype == object:
+        raise TypeError(f"an item must be an image, or an image and its class, got {type(image).__name__}")
+    return _bytes(torch.from_numpy(array)[None])[0]
+
+
+def _folder(folder: Path, size: int | None) -> tuple[Tensor, list[int] | None]:
+    """The pictures below a folder, by name; classes are the sub-folders, if every picture lies in one."""
+    if not folder.is_dir():
+        raise FileNotFoundError(f"there is no folder {folder}")
+    if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
+        raise ValueError(f"size must be a whole number of at least 1, got {size!r}")
+    paths = sorted(path for path in folder.rglob("*") if path.suffix.lower() in ENDINGS)
+    if not paths:
+        raise ValueError(f"{folder} must hold pictures ({', '.join(ENDINGS)}), and none is there")
+    pixels = _stacked((str(path), _picture(path, size)) for path in paths)
+    kinds = [path.relative_to(folder).parts[0] for path in paths if path.parent != folder]
+    number = {name: index for index, name in enumerate(sorted(set(kinds)))}
+    return pixels, [number[kind] for kind in kinds] if len(kinds) == len(paths) else None
+
+
+def _picture(path: Path, size: int | None) -> Tensor:
+    from PIL import Image, ImageOps, UnidentifiedImageError
+
+    try:
+        with Image.open(path) as file:
+            upright = ImageOps.exif_transpose(file)
+            picture = upright.convert("L" if upright.mode in ("1", "L") else "RGB")
+    except (UnidentifiedImageError, OSError) as error:
+        raise ValueError(f"{path} is no picture that Pillow can read: {error}") from None
+    return _pixels(picture if size is None else ImageOps.fit(picture, (size, size)))
+
+
+def _stacked(named: Iterable[tuple[str, Tensor]]) -> Tensor:
+    """All images in one tensor, ``(N, C, H, W)``; grey ones among coloured ones get three equal channels."""
+    images = dict(named)
+    channels = max((image.shape[0] for image in images.values()), default=1)
+    first = next(iter(images), "")
+    for name, image in images.items():
+        if image.shape[1:] != images[first].shape[1:]:
+            sides = [" by ".join(map(str, images[at].shape[1:])) for at in (first, name)]
+            raise ValueError(
+                f"images must have one size: {first} is {sides[0]}, and {name} is {sides[1]}; "
+                "size=32 cuts the pictures of a folder to 32 by 32"
+            )
+    whole = [image.expand(channels, -1, -1) for image in images.values()]
+    return torch.stack(whole) if whole else torch.empty(0, 1, 1, 1, dtype=torch.uint8)

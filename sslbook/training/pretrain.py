@@ -1,0 +1,154 @@
+"""Training with images and a network of the caller's own, by the loop that makes the papers' runs."""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sslbook.arguments import unknown
+from sslbook.datasets import Dataset
+from sslbook.training.networks.siamese import Networks
+from sslbook.training.objectives import OBJECTIVES
+from sslbook.training.pictures import read_images
+from sslbook.training.runs.logs import Row
+from sslbook.training.runs.settings import Settings, with_values
+from sslbook.training.runs.trainer import Own, train
+from sslbook.training.views.augment import plain
+from sslbook.training.views.pipelines import Pipeline
+
+METHODS: dict[str, dict[str, Any]] = {
+    "simclr": {"objective": Settings().objective},
+    "byol": {"objective": "byol", "networks": Networks(predictor=2, target="ema")},
+}
+"""What each method sets; another name is that of an objective, between the two views' embeddings."""
+
+
+@dataclass(frozen=True)
+class Pretrained:
+    """What :func:`pretrain` gives.
+
+    backbone: the network, trained, in evaluation mode.  pipeline: what its views were made by; :func:`embed
+    <sslbook.training.evaluate.embed>` asks for it.  rows: ``loss``, ``rate`` and ``images_per_second`` of each epoch.
+    """
+
+    backbone: nn.Module
+    pipeline: Pipeline
+    rows: list[Row]
+
+
+def pretrain(
+    images: Any,
+    backbone: nn.Module | Callable[[], nn.Module],
+    method: str = "simclr",
+    *,
+    epochs: int = 100,
+    batch: int = 256,
+    rate: float = 1e-3,
+    pipeline: Pipeline | None = None,
+    seed: int = 0,
+    folder: str | Path | None = None,
+    device: str | None = None,
+    quiet: bool = False,
+    **settings: Any,
+) -> Pretrained:
+    """Train a network of your own on images of your own, without labels: SimCLR, BYOL, or any objective of the library.
+
+    images: whatever :func:`read_images <sslbook.training.pictures.read_images>` takes.
+    backbone: a module, which is trained where it is, or a function that makes one, whose first weights are then a function of
+    ``seed``; it maps images ``(n, C, H, W)`` to features ``(n, F)``.  A projector stands above it while it is trained.
+    method: "simclr", "byol", or a name of :data:`sslbook.training.objectives.OBJECTIVES`.
+    batch: at most all images.  pipeline: the augmentation; by default SimCLR's for images of this size.
+    folder: where checkpoints, the log and the result are kept; the same call goes on with them after a kill, and ends with the same
+    weights, bit for bit on a processor.  (Dropout would draw from PyTorch's own generator, of which a checkpoint knows nothing.)
+    device: ``cuda`` if there is one.  settings: whatever else :class:`~sslbook.training.runs.settings.Settings` has, such as
+    ``numbers={"tau": 0.2}``, ``decay=1e-4`` or ``networks=Networks(projector_out=64)``; Adam, the cosine schedule and a new order
+    of the images in every epoch otherwise.
+
+    Raises ValueError or TypeError with a sentence for what can't be trained, before anything is; errors of
+    :func:`train <sslbook.training.runs.trainer.train>` beyond that.
+
+    >>> import torch, sslbook
+    >>> pixels = torch.randint(256, (64, 3, 16, 16), dtype=torch.uint8)
+    >>> backbone = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 16 * 16, 32))
+    >>> run = sslbook.pretrain(pixels, backbone, epochs=2, batch=32, quiet=True)
+    >>> [row["epoch"] for row in run.rows]
+    [1, 2]
+    """
+    for name in ("dataset", "split", "subset", "own"):
+        if name in settings:
+            raise ValueError(f"{name} is of runs on data sets by name, and these images are your own: leave it out")
+    data = read_images(images)
+    views = pipeline or simclr_views(data)
+    wanted = {**_method(method), "schedule": "cosine", "shuffle": True, "evaluate": 0}
+    most = min(batch, len(data)) if isinstance(batch, int) else batch
+    wanted |= {"epochs": epochs, "batch": most, "rate": rate, "seed": seed, **settings}
+    run = with_values(Settings(), wanted)
+    encoder = _made(backbone, seed)
+    own = Own(encoder, _features(encoder, data, views), views)
+    run = with_values(run, {"own": _described(data, own)})
+    with tempfile.TemporaryDirectory() as scratch:
+        place = Path(scratch) if folder is None else Path(folder).expanduser()
+        result = train(run, place, data=(data, None), own=own, device=device, quiet=quiet, name=method)
+    return Pretrained(encoder.eval(), views, result.rows)
+
+
+def simclr_views(data: Dataset) -> Pipeline:
+    """SimCLR's augmentation [chen2020simclr] as for CIFAR-10; images of 64 pixels or more are blurred, every other one."""
+    side = min(data.pixels.shape[2:])
+    return Pipeline(side, jitter=(0.4, 0.4, 0.4, 0.1), blur=0.5 if side >= 64 else 0.0)
+
+
+def _method(name: str) -> Mapping[str, Any]:
+    if name in METHODS:
+        return METHODS[name]
+    if name in OBJECTIVES and name != "byol":
+        return {"objective": name}
+    raise unknown("method", str(name), [*METHODS, *OBJECTIVES])
+
+
+def _made(backbone: object, seed: int) -> nn.Module:
+    """The module, or what a function makes under a generator of ``seed``, which leaves the caller's as it was."""
+    made = backbone
+    if not isinstance(backbone, nn.Module) and callable(backbone):
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            made = backbone()
+    if not isinstance(made, nn.Module):
+        raise TypeError(f"backbone must be a torch.nn.Module, or a function that makes one, got {type(made).__name__}")
+    if not any(weights.requires_grad for weights in made.parameters()):
+        raise ValueError(f"backbone must have parameters to train, and this {type(made).__name__} has none")
+    return made
+
+
+@torch.no_grad()
+def _features(backbone: nn.Module, data: Dataset, pipeline: Pipeline) -> int:
+    """How many features the backbone gives of an image, by a look at two; its mode is put back."""
+    mode, place = backbone.training, next(backbone.parameters()).device
+    two = plain(data.pixels[:2], pipeline).to(place)
+    try:
+        found = backbone.eval()(two)
+    except Exception as error:  # whatever a network of the caller's may raise
+        raise ValueError(f"backbone can't take images {tuple(two.shape)}: {error}") from error
+    finally:
+        backbone.train(mode)
+    if not isinstance(found, Tensor) or found.ndim != 2 or len(found) != len(two) or not found.is_floating_point():
+        got = f"{found.dtype} {tuple(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
+        raise ValueError(f"backbone must map images {tuple(two.shape)} to features ({len(two)}, F), got {got}")
+    return found.shape[1]
+
+
+def _described(data: Dataset, own: Own) -> dict[str, Any]:
+    """What tells this run from one on other images, with another network or augmentation; not the network's first weights."""
+    shapes = {name: list(part.shape) for name, part in own.encoder.state_dict().items()}
+    return {
+        "images": hashlib.sha256(data.pixels.contiguous().numpy().data).hexdigest(),
+        "backbone": hashlib.sha256(f"{own.encoder} {shapes}".encode()).hexdigest(),
+        "pipeline": asdict(own.pipeline),
+    }

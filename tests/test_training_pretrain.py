@@ -1,0 +1,144 @@
+"""Training with a network and images of the caller's own: it learns, goes on bit for bit, and refuses in sentences."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from sslbook.datasets import load
+from sslbook.training.evaluate import embed
+from sslbook.training.objectives import OBJECTIVES
+from sslbook.training.pretrain import pretrain
+from sslbook.training.runs import checkpoints
+from sslbook.training.runs.settings import Settings
+from sslbook.training.runs.state import Diverged
+
+DIGITS = load("digits", "train").pixels[:256]
+SMALL = {"epochs": 2, "batch": 64, "device": "cpu", "quiet": True}
+
+
+def small() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 3, padding=1, bias=False), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(256, 8)
+    )
+
+
+def weights(module: nn.Module) -> torch.Tensor:
+    return torch.cat([part.detach().double().flatten() for part in module.state_dict().values()])
+
+
+@pytest.mark.parametrize("method", ["simclr", *OBJECTIVES])
+def test_every_method_trains_the_module_that_is_given(method: str) -> None:
+    backbone = small()
+    before = weights(backbone)
+    run = pretrain(DIGITS, backbone, method, **SMALL)
+    assert run.backbone is backbone
+    assert not backbone.training
+    assert not torch.equal(weights(backbone), before)
+    assert [row["epoch"] for row in run.rows] == [1, 2]
+    assert embed(run.backbone, load("digits", "test"), run.pipeline).shape == (400, 8)
+
+
+def test_a_function_draws_first_weights_by_the_seed_and_nothing_else() -> None:
+    state = torch.random.get_rng_state()
+    first, other = pretrain(DIGITS, small, **SMALL), pretrain(DIGITS, small, **SMALL, seed=1)
+    assert torch.equal(torch.random.get_rng_state(), state)
+    torch.manual_seed(7)
+    again = pretrain(DIGITS, small, **SMALL)
+    assert torch.equal(weights(first.backbone), weights(again.backbone))
+    assert not torch.equal(weights(first.backbone), weights(other.backbone))
+
+
+class Killed(Exception):
+    """In the place of a signal."""
+
+
+@pytest.mark.parametrize("method", ["simclr", "byol"])
+def test_a_run_that_was_killed_ends_with_the_same_weights(
+    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = pretrain(DIGITS, small, method, **SMALL)
+    save, written = checkpoints.save, []
+
+    def and_die(folder: Path, step: int, content: dict) -> Path:
+        written.append(save(folder, step, content))
+        raise Killed
+
+    monkeypatch.setattr("sslbook.training.runs.trainer.SAVE_SECONDS", -1.0)
+    with monkeypatch.context() as patched:
+        patched.setattr(checkpoints, "save", and_die)
+        with pytest.raises(Killed):
+            pretrain(DIGITS, small, method, **SMALL, folder=tmp_path)
+    assert [path.stem for path in written] == ["step-000000004"]
+    resumed = pretrain(DIGITS, small, method, **SMALL, folder=tmp_path)
+    assert torch.equal(weights(whole.backbone), weights(resumed.backbone))
+    assert [row["loss"] for row in resumed.rows] == [row["loss"] for row in whole.rows]
+
+
+def test_another_run_is_not_mistaken_for_the_one_in_the_folder(tmp_path: Path) -> None:
+    pretrain(DIGITS, small, **SMALL, folder=tmp_path)
+    own = json.loads((tmp_path / checkpoints.RESULT).read_text())["settings"]["own"]
+    assert set(own) == {"images", "backbone", "pipeline"}
+    for images, backbone, more in [
+        (DIGITS.flip(0), small, {}),
+        (DIGITS, lambda: nn.Sequential(*small(), nn.Linear(8, 8)), {}),
+        (DIGITS, small, {"numbers": {"tau": 0.2}}),
+    ]:
+        with pytest.raises(ValueError, match="holds another run"):
+            pretrain(images, backbone, **SMALL, folder=tmp_path, **more)
+
+
+def test_own_settings_leave_the_papers_hashes_alone() -> None:
+    assert "own" not in Settings().essence()
+    assert Settings(own={"images": "a"}).hash() != Settings(own={"images": "b"}).hash()
+    # which data set and ResNet the defaults name is not of such a run
+    assert Settings(own={"images": "a"}).hash() == Settings(own={"images": "a"}, dataset="stl10", subset=5).hash()
+
+
+@pytest.mark.parametrize(
+    ("backbone", "sentence"),
+    [
+        (nn.Flatten(), "backbone must have parameters to train, and this Flatten has none"),
+        (nn.Conv2d(1, 4, 3), r"to features \(2, F\), got torch.float32 \(2, 4, 6, 6\)"),
+        (nn.Conv2d(3, 4, 3), r"backbone can't take images \(2, 1, 8, 8\): .*channels"),
+        (nn.Sequential(nn.Flatten(), nn.Linear(9, 4)), r"backbone can't take images \(2, 1, 8, 8\)"),
+        (nn.GRU(8, 8), "backbone can't take images .*: GRU: Expected"),
+    ],
+)
+def test_a_network_without_features_is_refused(backbone: nn.Module, sentence: str) -> None:
+    backbone.train()
+    with pytest.raises(ValueError, match=sentence):
+        pretrain(DIGITS, backbone, **SMALL)
+    assert backbone.training
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "sentence"),
+    [
+        (
+            {"backbone": "resnet50"},
+            TypeError,
+            "backbone must be a torch.nn.Module, or a function that makes one, got str",
+        ),
+        ({"backbone": dict}, TypeError, "got dict"),
+        ({"method": "simcrl"}, ValueError, "method: got 'simcrl'; did you mean simclr"),
+        ({"epoch": 3}, ValueError, "there is no setting epoch; did you mean epochs"),
+        ({"dataset": "stl10"}, ValueError, "dataset is of runs on data sets by name"),
+        ({"batch": 1}, ValueError, "batch must be a whole number of at least 2, got 1"),
+        ({"batch": "all"}, ValueError, "batch must be a whole number of at least 2, got 'all'"),
+        ({"rate": 0.0}, ValueError, "rate must be a number above 0"),
+        ({"images": DIGITS[:0]}, ValueError, "images must hold one image or more"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused(arguments: dict, error: type, sentence: str) -> None:
+    with pytest.raises(error, match=sentence):
+        pretrain(**{"images": DIGITS, "backbone": small, **SMALL, **arguments})
+
+
+def test_a_run_that_diverges_says_so() -> None:
+    with pytest.raises(Diverged, match=r"is (nan|inf|-inf) at step|is no finite number"):
+        pretrain(DIGITS, small, **{**SMALL, "epochs": 4}, rate=1e30, optimizer="sgd")
