@@ -29,7 +29,7 @@ def package(tmp_path: Path) -> Path:
         "other.py": "o = 1\n",
         "unrelated.py": "import tinylib.other\n",
         "lazy/__init__.py": "def __getattr__(name): ...\n",
-        "lazy/__init__.pyi": "from ..other import o as o\nfrom .late import late as late\n",
+        "lazy/__init__.pyi": "from tinylib.other import o as o\nfrom tinylib.lazy.late import late as late\n",
         "lazy/late.py": "",
     }
     for name, text in files.items():

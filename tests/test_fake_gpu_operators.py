@@ -119,7 +119,9 @@ def test_steps_beside_the_operator(loss: str) -> None:
 
 def test_a_run_of_simclr() -> None:
     """It asks where it measures, and in between only sends the places of a batch."""
-    with fake_gpu([*MAY_READ, "chapters.covariance.step.simclr_run", "chapters.covariance.step.surviving_modes"]) as gpu:
+    with fake_gpu(
+        [*MAY_READ, "chapters.covariance.step.simclr_run", "chapters.covariance.step.surviving_modes"]
+    ) as gpu:
         scene = step.digits_scene(64, device="cuda")
         step.surviving_modes(scene)
         gpu.waits.clear()

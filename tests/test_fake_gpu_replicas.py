@@ -140,7 +140,9 @@ def test_every_kind_of_cell_of_byol() -> None:
     """Also a new predictor, and nothing that is waited for but that and what moves before the first step."""
     waits = {where.split(" < ")[0] for where in byol_run(EXTRA, epochs=2, at=(0, 2))}
     assert not {
-        where for where in waits if where.startswith(("chapters.byol.ablation._step", "chapters.byol.ablation._epochs", "chapters.byol.siamese"))
+        where
+        for where in waits
+        if where.startswith(("chapters.byol.ablation._step", "chapters.byol.ablation._epochs", "chapters.byol.siamese"))
     }
 
 
@@ -174,7 +176,9 @@ def test_numbers_that_stay_on_the_host_are_noticed(monkeypatch: pytest.MonkeyPat
 
 def test_a_step_that_waits_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ablation, "to_device", lambda drawn, device: drawn.to(device))
-    assert any(where.startswith("chapters.byol.ablation._epochs") for where in byol_run(EXTRA) for where in where.split(" < "))
+    assert any(
+        where.startswith("chapters.byol.ablation._epochs") for where in byol_run(EXTRA) for where in where.split(" < ")
+    )
     real = two_layer.gradients
     monkeypatch.setattr(two_layer, "gradients", lambda *parts: [g * float(g.isfinite().all()) for g in real(*parts)])
     with fake_gpu(["chapters.emergence.two_layer.train"]) as gpu:
