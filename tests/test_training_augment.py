@@ -288,7 +288,7 @@ def test_the_benchmark_times_both_ways(monkeypatch: pytest.MonkeyPatch, capsys: 
     rows = {row["what"]: row for row in json.loads(capsys.readouterr().out)["rows"]}
     assert rows["ours is faster by the clock"]["bar"] == bench.AUGMENT_BAR == 5
     assert all(row["value"] > 0 for row in rows.values())
-    for arguments, message in ((["--workers", "0"], "at least 1, got 0"), (["augmen"], "no stage 'augmen'")):
+    for arguments, message in ((["--workers", "0"], "at least 1"), (["augmen"], "no stage 'augmen'")):
         with pytest.raises(SystemExit) as stopped:
             cli.main(["bench", "training", *arguments])
         assert stopped.value.code == 2

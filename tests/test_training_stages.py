@@ -41,7 +41,7 @@ def test_every_stage_gives_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rows, "device", lambda: "cpu")
     found = {}
     for name in ("forward", "step", "epoch", "evaluate"):
-        found[name] = bench.STAGES[name](quick=True, workers=1)
+        found[name] = bench.STAGES[name](quick=True)
         assert all(row.value > 0 for row in found[name])
     assert [row.bar for row in found["epoch"]] == [None, None, rows.MINUTES_BAR]
     assert found["evaluate"][-1].bar == 5.0

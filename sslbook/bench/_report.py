@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
@@ -9,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 import torch
+
+from sslbook.arguments import positive
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,22 @@ def machine() -> dict[str, str | int]:
         "python": platform.python_version(),
         "torch": torch.__version__,
     }
+
+
+def parser(
+    name: str,
+    doc: str | None,
+    *,
+    quick: str = "extrapolate the table's minutes from two short runs",
+    count: str = "workers",
+    meaning: str = "processes (default: one a core)",
+) -> argparse.ArgumentParser:
+    """The options of ``sslbook bench NAME``: ``--quick``, ``--json``, and a ``count`` of at least 1."""
+    made = argparse.ArgumentParser(prog=f"sslbook bench {name}", description=(doc or "").partition("\n")[0])
+    made.add_argument("--quick", action="store_true", help=quick)
+    made.add_argument("--json", action="store_true", help="as JSON")
+    made.add_argument(f"--{count}", type=positive, metavar="N", help=meaning)
+    return made
 
 
 def report(rows: Sequence[Row], *, as_json: bool) -> int:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sys
 import tempfile
-import time
 from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 from sslbook.bench._report import Row
+from sslbook.bench._timing import mean_seconds
 from sslbook.bench._training_stages import Speed, measure_evaluate, measure_forward, measure_rate, measure_step
 from sslbook.chapters.training.presets import SMALL, simclr_settings
 from sslbook.datasets import Dataset
@@ -33,18 +33,17 @@ def device() -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def forward(*, quick: bool, workers: int) -> list[Row]:
+def forward(*, quick: bool) -> list[Row]:
     """The encoder alone, and what share of the device's own rate of multiplication it comes to."""
-    del workers
     place = device()
     networks, batch = (Networks(), 512) if place == "cuda" else (Networks(width=SMALL_WIDTH), 128 if quick else 512)
     speed = measure_forward(networks, batch=batch, device=place)
     return _rows(f"forward: ResNet-18 of width {networks.width}, {batch} images of 32 x 32, {place}", speed, place)
 
 
-def step(*, quick: bool, workers: int) -> list[Row]:
+def step(*, quick: bool) -> list[Row]:
     """A step without its augmentation: two views forwards and backwards, and the optimiser."""
-    del quick, workers
+    del quick
     place = device()
     networks, batch = (Networks(), 512) if place == "cuda" else (Networks(width=SMALL_WIDTH), 128)
     speed = measure_step(networks, batch=batch, device=place)
@@ -61,15 +60,14 @@ def _rows(part: str, speed: Speed, place: str) -> list[Row]:
     ]
 
 
-def epoch(*, quick: bool, workers: int) -> list[Row]:
+def epoch(*, quick: bool) -> list[Row]:
     """Epochs as a run has them, on noise: the real loop with augmentation, step and optimiser."""
-    del workers
     if device() == "cuda":
         part = f"epoch: {IMAGES} CIFAR-sized images x 2 views, ResNet-18, augmentation and all, one GPU"
         rows = []
         for batch, bar in EPOCH_BARS.items():
             run = trainer(replace(simclr_settings("cifar10"), batch=batch, subset=None), IMAGES)
-            speed = batch / _steps(run, run.per_epoch if not quick else 20, warm=20)
+            speed = batch / mean_seconds(run.advance, run.per_epoch if not quick else 20, warm=20)
             one = measure_step(run.settings.networks, batch=batch, device="cuda")
             arithmetic = one.flops * one.seconds / batch * speed  # the step's operations, at the speed of the epoch
             rows.append(Row(part, f"batches of {batch}", IMAGES / speed, "s", bar))
@@ -80,7 +78,7 @@ def epoch(*, quick: bool, workers: int) -> list[Row]:
     keep_freed_memory()
     part = f"epoch: {SMALL_IMAGES} CIFAR-sized images x 2 views, width {SMALL_WIDTH}, {torch.get_num_threads()} threads"
     run = trainer(small(), SMALL_IMAGES)
-    speed = run.settings.batch / _steps(run, 4 if quick else 20, warm=2)
+    speed = run.settings.batch / mean_seconds(run.advance, 4 if quick else 20, warm=2)
     seconds = SMALL_IMAGES / speed  # of as many images as there are, also where a last batch is left out
     looks = 2 * _look(run)
     return [
@@ -90,9 +88,8 @@ def epoch(*, quick: bool, workers: int) -> list[Row]:
     ]
 
 
-def capture(*, quick: bool, workers: int) -> list[Row]:
+def capture(*, quick: bool) -> list[Row]:
     """The same steps eagerly, as a CUDA graph and compiled, each beside the first; a processor has no graph."""
-    del workers
     gpu = device() == "cuda"
     settings = replace(simclr_settings("cifar10"), subset=None) if gpu else small()
     kinds = CAPTURES if gpu else tuple(kind for kind in CAPTURES if kind in ("none", "compile"))
@@ -101,7 +98,7 @@ def capture(*, quick: bool, workers: int) -> list[Row]:
     seconds = {}
     for kind in kinds:
         try:
-            seconds[kind] = _steps(trainer(replace(settings, capture=kind), SMALL_IMAGES), count, warm=5)
+            seconds[kind] = mean_seconds(trainer(replace(settings, capture=kind), SMALL_IMAGES).advance, count, warm=5)
         except Exception as error:  # a compiler that is missing or fails takes the other kinds' numbers from nobody
             print(f"capture={kind} does not run here: {type(error).__name__}: {error}", file=sys.stderr)
     rows = [Row(part, f"{kind}: a step", 1e3 * value, "ms") for kind, value in seconds.items()]
@@ -109,13 +106,12 @@ def capture(*, quick: bool, workers: int) -> list[Row]:
     return rows + [Row(part, f"{kind} against none", seconds["none"] / seconds[kind], "x") for kind in others]
 
 
-def evaluate(*, quick: bool, workers: int) -> list[Row]:
+def evaluate(*, quick: bool) -> list[Row]:
     """What looking costs at its default interval, as a share of the training between two looks."""
-    del workers
     place = device()
     settings, images = (simclr_settings("cifar10"), IMAGES) if place == "cuda" else (small(), SMALL_IMAGES)
     run = trainer(settings, images)
-    seconds = _steps(run, 4 if quick else 20, warm=2) * run.per_epoch
+    seconds = mean_seconds(run.advance, 4 if quick else 20, warm=2) * run.per_epoch
     looking, between = _look(run), epochs_between(images, images + TESTS)
     part = f"evaluate: {images} and {TESTS} images, {place}"
     parts = measure_evaluate(8 * settings.networks.width, train=images, test=TESTS, device=place)
@@ -145,26 +141,7 @@ def trainer(settings: Settings, images: int) -> Trainer:
     return Trainer(settings, folder, (noise(images), noise(TESTS)), torch.device(device()), quiet=True)
 
 
-def _steps(run: Trainer, count: int, warm: int) -> float:
-    """Seconds of a step, the mean over ``count`` after some to warm up."""
-    for _ in range(warm):
-        run.advance()
-    _wait()
-    begun = time.perf_counter()
-    for _ in range(count):
-        run.advance()
-    _wait()
-    return (time.perf_counter() - begun) / count
-
-
 def _look(run: Trainer) -> float:
-    begun = time.perf_counter()
     assert run.shown is not None
-    report(run.state.model, *run.shown, run.pipeline, run.device)
-    _wait()
-    return time.perf_counter() - begun
-
-
-def _wait() -> None:
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
+    model, shown = run.state.model, run.shown
+    return mean_seconds(lambda: report(model, *shown, run.pipeline, run.device), 1, warm=0)

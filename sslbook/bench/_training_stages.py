@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -11,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
+from sslbook.bench._timing import mean_seconds, medians
 from sslbook.training.evaluate import knn, linear
 from sslbook.training.networks.siamese import Networks, Siamese, build
 from sslbook.training.objectives import objective
@@ -39,7 +38,7 @@ def measure_forward(networks: Networks, *, size: int = 32, batch: int = 512, dev
         with _precision(device):
             model.features(images)
 
-    return _speed(call, batch, device)
+    return _speed(call, batch)
 
 
 def measure_step(
@@ -57,7 +56,7 @@ def measure_step(
         optimizer.step()
         model.update_target(0.996)
 
-    return _speed(call, batch, device)
+    return _speed(call, batch)
 
 
 def measure_evaluate(
@@ -71,8 +70,8 @@ def measure_evaluate(
     known, asked = (torch.randn(count, features, generator=generator).to(device) for count in (train, test))
     labels, truth = (torch.arange(count, device=device) % 10 for count in (train, test))
     return {
-        "knn": _median(lambda: knn(known, labels, asked, truth, k=min(200, train)), device, repeats=1),
-        "linear epoch": _median(lambda: linear(known, labels, asked, truth, epochs=1), device, repeats=1),
+        "knn": mean_seconds(lambda: knn(known, labels, asked, truth, k=min(200, train)), 1),
+        "linear epoch": mean_seconds(lambda: linear(known, labels, asked, truth, epochs=1), 1),
     }
 
 
@@ -81,7 +80,7 @@ def measure_rate(device: str = "cpu") -> float:
     gpu = torch.device(device).type == "cuda"
     size, dtype = (8192, torch.bfloat16) if gpu else (1024, torch.float32)
     a = torch.randn(size, size, generator=torch.Generator().manual_seed(0)).to(device, dtype)
-    return 2 * size**3 / _median(lambda: a @ a, device)
+    return 2 * size**3 / medians([lambda: a @ a], REPEATS)[0]
 
 
 def _model(networks: Networks, device: str) -> Siamese:
@@ -100,25 +99,8 @@ def _precision(device: str) -> torch.autocast:
     return torch.autocast(kind, torch.bfloat16, enabled=kind == "cuda")
 
 
-def _speed(call: Callable[[], object], images: int, device: str) -> Speed:
+def _speed(call: Callable[[], object], images: int) -> Speed:
     with FlopCounterMode(display=False) as counter:
         call()
-    seconds = _median(call, device)
+    (seconds,) = medians([call], REPEATS)
     return Speed(images / seconds, seconds, counter.get_total_flops() / seconds)
-
-
-def _median(call: Callable[[], object], device: str, repeats: int = REPEATS) -> float:
-    call()
-    measured = []
-    for _ in range(repeats):
-        _wait(device)
-        begun = time.perf_counter()
-        call()
-        _wait(device)
-        measured.append(time.perf_counter() - begun)
-    return statistics.median(measured)
-
-
-def _wait(device: str) -> None:
-    if torch.device(device).type == "cuda":
-        torch.cuda.synchronize()

@@ -9,16 +9,15 @@ r"""The covariance operator against its bars: exactness, the cost of one applica
 
 from __future__ import annotations
 
-import argparse
-import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
 
-from sslbook.bench._report import Row, report
+from sslbook.bench._report import Row, parser, report
+from sslbook.bench._timing import medians
 from sslbook.connection import Layer
 from sslbook.losses import half_squared_distance
 from sslbook.networks import convnet, mlp, random_network
@@ -134,7 +133,7 @@ def dense_cost(width: int) -> list[Row]:
     matrix = op.dense()
     dense = time.perf_counter() - start
     vector = torch.ones(op.shape[0], dtype=op.dtype)
-    (free, product), _ = alternate([lambda: op.matvec(vector), lambda: matrix @ vector], 9)
+    free, product = medians([lambda: op.matvec(vector), lambda: matrix @ vector], 9)
     size, bytes_ = op.shape[0], matrix.element_size()
     part = f"the dense way, {size:,} weights, 32 samples x 4 views"
     return [
@@ -150,19 +149,6 @@ def dense_cost(width: int) -> list[Row]:
 # -- 2: one application -------------------------------------------------------------------------------------------------
 
 
-def alternate(calls: Sequence[Callable[[], object]], rounds: int) -> tuple[list[float], list[list[float]]]:
-    """Median seconds of each call, and all of them; measured in turns, so that a busy machine slows all alike."""
-    for call in calls:
-        call()
-    times: list[list[float]] = [[] for _ in calls]
-    for _ in range(rounds):
-        for call, found in zip(calls, times, strict=True):
-            start = time.perf_counter()
-            call()
-            found.append(time.perf_counter() - start)
-    return [statistics.median(found) for found in times], times
-
-
 def application_ratio(net: nn.Module, layer: str, views: Tensor, rounds: int) -> float:
     """Time of one application of the layer's operator over that of one forward and backward pass through ``net``."""
     op = covariance_operator(net, layer, views)
@@ -173,7 +159,7 @@ def application_ratio(net: nn.Module, layer: str, views: Tensor, rounds: int) ->
         net.zero_grad()
         net(batch).square().mean().backward()
 
-    (applied, stepped), _ = alternate([lambda: op.apply(direction), step], rounds)
+    applied, stepped = medians([lambda: op.apply(direction), step], rounds)
     return applied / stepped
 
 
@@ -241,15 +227,11 @@ def peak_memory() -> float:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """``sslbook bench covariance``: print the table; exit status 1 if a bar is missed."""
-    parser = argparse.ArgumentParser(
-        prog="sslbook bench covariance", description=__doc__.splitlines()[0] if __doc__ else ""
+    quick, meaning = (
+        "small sizes: a test of the benchmark, not of the machine",
+        "threads of PyTorch (default: as it starts)",
     )
-    parser.add_argument("--quick", action="store_true", help="small sizes: a test of the benchmark, not of the machine")
-    parser.add_argument("--json", action="store_true", help="as JSON")
-    parser.add_argument("--threads", type=int, metavar="N", help="threads of PyTorch (default: as it starts)")
-    options = parser.parse_args(arguments)
+    options = parser("covariance", __doc__, quick=quick, count="threads", meaning=meaning).parse_args(arguments)
     if options.threads is not None:
-        if options.threads < 1:
-            parser.error(f"argument --threads: must be at least 1, got {options.threads}")
         torch.set_num_threads(options.threads)
     return report(run(quick=options.quick), as_json=options.json)

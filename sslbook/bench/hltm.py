@@ -10,7 +10,6 @@
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,7 +17,8 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor, nn
 
-from sslbook.bench._report import Row, report
+from sslbook.bench._report import Row, parser, report
+from sslbook.bench._timing import mean_seconds
 from sslbook.chapters.hltm import tables
 from sslbook.chapters.hltm.training import (
     CACHE_UNITS,
@@ -200,14 +200,7 @@ def slow_seconds(width: int, seed: int, count: int, batch: int = PROTOCOL.batch)
         slow_loss(root, slow_triplets(root, prior, batch), PROTOCOL.tau).backward()
         optimizer.step()
 
-    found = []
-    for call in (training, lambda: slow_statistics(root, prior, batch)):
-        call()
-        begun = time.perf_counter()
-        for _ in range(count):
-            call()
-        found.append((time.perf_counter() - begun) / count)
-    return found[0], found[1]
+    return mean_seconds(training, count), mean_seconds(lambda: slow_statistics(root, prior, batch), count)
 
 
 def slow_way(ours: float, workers: int, count: int = 2) -> list[Row]:
@@ -291,11 +284,5 @@ def rates(count: int) -> list[Row]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """``sslbook bench hltm``: print the table; exit status 1 if a bar is missed."""
-    parser = argparse.ArgumentParser(prog="sslbook bench hltm", description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--quick", action="store_true", help="extrapolate the table's minutes from two short runs")
-    parser.add_argument("--json", action="store_true", help="as JSON")
-    parser.add_argument("--workers", type=int, metavar="N", help="processes (default: one a core)")
-    options = parser.parse_args(arguments)
-    if options.workers is not None and options.workers < 1:
-        parser.error(f"argument --workers: must be at least 1, got {options.workers}")
+    options = parser("hltm", __doc__).parse_args(arguments)
     return report(run(quick=options.quick, workers=options.workers), as_json=options.json)

@@ -5,7 +5,6 @@ Seconds of the two are CPU seconds of one thread, measured in one run on process
 
 from __future__ import annotations
 
-import argparse
 import os
 import random
 import time
@@ -16,7 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from sslbook.bench._report import Row, report
+from sslbook.bench._report import Row, parser, report
+from sslbook.bench._timing import mean_seconds
 from sslbook.chapters.modulation import decomposition, dynamics, tables
 from sslbook.chapters.modulation.tokens import WILDCARD, make_world
 from sslbook.chapters.modulation.training import Cell, Protocol, Replica, run, train
@@ -133,11 +133,7 @@ def slow_seconds(cell: Cell, seed: int, count: int) -> float:
         functional.cross_entropy(s / PROTOCOL.tau, label).backward()
         optimizer.step()
 
-    minibatch()
-    begun = time.process_time()
-    for _ in range(count):
-        minibatch()
-    return (time.process_time() - begun) / count
+    return mean_seconds(minibatch, count, clock=time.process_time)
 
 
 def our_seconds(replicas: Sequence[Replica], count: int) -> float:
@@ -218,13 +214,5 @@ def identities(count: int, seed: int = 0) -> list[Row]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """``sslbook bench modulation``: print the table; exit status 1 if a bar is missed."""
-    parser = argparse.ArgumentParser(
-        prog="sslbook bench modulation", description=__doc__.splitlines()[0] if __doc__ else ""
-    )
-    parser.add_argument("--quick", action="store_true", help="extrapolate the table's minutes from two short runs")
-    parser.add_argument("--json", action="store_true", help="as JSON")
-    parser.add_argument("--workers", type=int, metavar="N", help="processes (default: one a core)")
-    options = parser.parse_args(arguments)
-    if options.workers is not None and options.workers < 1:
-        parser.error(f"argument --workers: must be at least 1, got {options.workers}")
+    options = parser("modulation", __doc__).parse_args(arguments)
     return report(bench(quick=options.quick, workers=options.workers), as_json=options.json)

@@ -8,12 +8,12 @@ epoch: whole epochs of the real loop.  evaluate: what looking costs, as a share 
 
 from __future__ import annotations
 
-import argparse
 import math
 import random
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ from torch import Tensor
 
 from sslbook import datasets
 from sslbook.bench import _training_rows
-from sslbook.bench._report import Row, report
+from sslbook.bench._report import Row, parser, report
 from sslbook.chapters.training.pillow import Choice, pillow_view
 from sslbook.machine import cores, processes
 from sslbook.training.views import augment
@@ -120,7 +120,7 @@ def timed(work: Callable[[], None]) -> tuple[float, float]:
     return time.perf_counter() - begun, time.process_time() - used
 
 
-def augmentation(*, quick: bool, workers: int, rounds: int = 3) -> list[Row]:
+def augmentation(*, quick: bool, workers: int | None = None, rounds: int = 3) -> list[Row]:
     """Both ways in turn on as many processes of one thread each, the same images split among them; medians over the rounds."""
     try:
         import PIL  # noqa: F401  (Matplotlib, which the book draws with, brings it)
@@ -128,7 +128,7 @@ def augmentation(*, quick: bool, workers: int, rounds: int = 3) -> list[Row]:
         raise ModuleNotFoundError(
             "the stage augment compares with Pillow, which is not here: pip install pillow"
         ) from None
-    count = QUICK_IMAGES if quick else IMAGES
+    workers, count = workers or cores(), QUICK_IMAGES if quick else IMAGES
     share = count // workers
     seconds: dict[Callable[[int, int], tuple[float, float]], list[tuple[float, float]]] = {
         pillow_share: [],
@@ -172,24 +172,17 @@ STAGES: dict[str, Callable[..., list[Row]]] = {
     "epoch": _training_rows.epoch,
     "evaluate": _training_rows.evaluate,
 }
-"""What can be measured, by name: functions of ``quick`` and ``workers``."""
+"""What can be measured, by name: functions of ``quick``, the first of ``workers`` too."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """``sslbook bench training``: print the table; exit status 1 if a bar is missed."""
-    parser = argparse.ArgumentParser(
-        prog="sslbook bench training", description=__doc__.splitlines()[0] if __doc__ else ""
-    )
-    parser.add_argument("stages", nargs="*", metavar="STAGE", help=f"of {', '.join(STAGES)} (default: all)")
-    parser.add_argument("--quick", action="store_true", help="fewer images")
-    parser.add_argument("--json", action="store_true", help="as JSON")
-    parser.add_argument("--workers", type=int, metavar="N", help="processes (default: one a core)")
-    options = parser.parse_args(arguments)
-    if options.workers is not None and options.workers < 1:
-        parser.error(f"argument --workers: must be at least 1, got {options.workers}")
+    asked = parser("training", __doc__, quick="fewer images")
+    asked.add_argument("stages", nargs="*", metavar="STAGE", help=f"of {', '.join(STAGES)} (default: all)")
+    options = asked.parse_args(arguments)
     for name in options.stages:
         if name not in STAGES:
-            parser.error(f"no stage {name!r}; there are {', '.join(STAGES)}")
-    workers = options.workers or cores()
-    rows = [row for name in options.stages or STAGES for row in STAGES[name](quick=options.quick, workers=workers)]
+            asked.error(f"no stage {name!r}; there are {', '.join(STAGES)}")
+    stages: dict[str, Callable[..., list[Row]]] = {**STAGES, "augment": partial(augmentation, workers=options.workers)}
+    rows = [row for name in options.stages or stages for row in stages[name](quick=options.quick)]
     return report(rows, as_json=options.json)

@@ -99,15 +99,9 @@ def all_of(items: Iterable[str], do: Callable[[str], None]) -> None:
 
 def bench(desk: Desk) -> None:
     """The stages of ``sslbook bench training``, each for itself, and all that are there as a record."""
-
-    def measure(stage: str) -> None:
-        begun = time.monotonic()
-        found = _asked("bench", "training", stage, "--json", *(["--quick"] if desk.tiny else []))
-        desk.keep("bench", stage, {"seconds": round(time.monotonic() - begun, 1), **found})
-
-    waiting = [stage for stage in (("forward",) if desk.tiny else BENCH) if not desk.has("bench", stage)]
+    stages, options = (("forward",), ("--quick",)) if desk.tiny else (BENCH, ())
     try:
-        all_of(waiting, measure)
+        _timed(desk, "bench", stages, lambda stage: _asked("bench", "training", stage, "--json", *options))
     finally:
         _record_all(desk, "bench")
 
@@ -115,15 +109,24 @@ def bench(desk: Desk) -> None:
 def tables(desk: Desk) -> None:
     """Two printed tables of the theory, timed: work for all cores, beside a GPU that waits."""
 
-    def rerun(name: str) -> None:
-        begun = time.monotonic()
-        found = _asked("table", name, "--json", *(TINY_TABLES[name] if desk.tiny else ()))
-        desk.keep("tables", name, {"seconds": round(time.monotonic() - begun, 1), "table": found})
+    def rerun(name: str) -> dict[str, Any]:
+        return {"table": _asked("table", name, "--json", *(TINY_TABLES[name] if desk.tiny else ()))}
 
     try:
-        all_of([name for name in TINY_TABLES if not desk.has("tables", name)], rerun)
+        _timed(desk, "tables", TINY_TABLES, rerun)
     finally:
         _record_all(desk, "tables")
+
+
+def _timed(desk: Desk, step: str, items: Iterable[str], measure: Callable[[str], Mapping[str, Any]]) -> None:
+    """Keep what ``measure`` gives for each item that isn't done, and the seconds that it took."""
+
+    def keep(item: str) -> None:
+        begun = time.monotonic()
+        found = measure(item)
+        desk.keep(step, item, {"seconds": round(time.monotonic() - begun, 1), **found})
+
+    all_of([item for item in items if not desk.has(step, item)], keep)
 
 
 def _record_all(desk: Desk, step: str) -> None:
@@ -226,13 +229,12 @@ def operator(desk: Desk) -> None:
     small: dict[str, Any] = {"changes": (*FULL, *TINY), "images": 4} if desk.tiny else {}
     epochs = (0, 1) if desk.tiny else EPOCHS
 
-    def measure(item: str) -> None:
-        begun, epoch = time.monotonic(), int(item.removeprefix("epoch-"))
-        values = full_values((1,), epochs=(epoch,), device=desk.device, folder=desk.runs, **small)
-        desk.keep("operator", item, {"seconds": round(time.monotonic() - begun, 1), "values": values})
+    def measure(item: str) -> dict[str, Any]:
+        epoch = int(item.removeprefix("epoch-"))
+        return {"values": full_values((1,), epochs=(epoch,), device=desk.device, folder=desk.runs, **small)}
 
     items = [f"epoch-{epoch}" for epoch in epochs]
-    all_of([item for item in items if not desk.has("operator", item)], measure)
+    _timed(desk, "operator", items, measure)
     done = desk.done("operator")
     values, seconds = joined([done[item]["values"] for item in items]), sum(part["seconds"] for part in done.values())
     _record(desk, "training-operator-full", values, seeds=(1,), seconds=seconds)
