@@ -143,11 +143,8 @@ def links(pages: Mapping[Path, Page], out: Path) -> Iterator[str]:
 
 
 def _addresses(soup: BeautifulSoup) -> Iterator[str]:
-    for name, attributes in [("a", ("href",)), ("link", ("href",)), *((k, ("src",)) for k in ("img", "script"))]:
-        for tag in soup.find_all(name):
-            for attribute in attributes:
-                if tag.get(attribute):
-                    yield str(tag[attribute])
+    for tag in soup.select("a[href], link[href], img[src], script[src]"):
+        yield str(tag["href" if tag.name in ("a", "link") else "src"])
 
 
 def external(pages: Iterable[Page]) -> Iterator[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,17 +32,6 @@ TAGS = dict(zip(VERDICTS, ("holds", "corrected", "fails", "trend", "open"), stri
 
 PAPERS = {"A": "tian2020", "B": "tian2021iclr", "C": "tian2023"}
 """What the first letter of an id stands for: keys of the bibliography."""
-
-TITLES = {
-    "emergence": "How features emerge",
-    "hltm": "Hierarchical latent tree models",
-    "byol": "Learning without negatives: BYOL",
-    "linear_byol": "Learning without negatives: linear BYOL, solved",
-    "landscape": "Nonlinearity: one layer",
-    "modulation": "Global modulation: two layers",
-    "training": "Training runs",
-}
-"""What chapters that are not written yet will be about; a chapter that is there has its own title."""
 
 
 @dataclass(frozen=True)
@@ -130,19 +119,12 @@ def as_json(entries: Iterable[Entry]) -> list[dict[str, Any]]:
 
 
 def _object(entry: Entry) -> dict[str, Any]:
-    claim = entry.claim
+    said = asdict(entry.claim)
     first = _measured(entry.numbers[0]) if entry.numbers else dict.fromkeys(_MEASURED)
-    return {
-        "id": claim.id,
-        "paper": claim.paper,
-        "statement": claim.statement,
-        "chapter": claim.chapter,
-        "kind": claim.kind,
-        "verdict": claim.verdict,
-        **first,
-        "note": claim.note or None,
-        "checks": [{"name": number.name, **_measured(number), **_test(number)} for number in entry.numbers],
-    }
+    checks = [{"name": number.name, **_measured(number), **_test(number)} for number in entry.numbers]
+    note = said.pop("note") or None
+    del said["errata"]
+    return {**said, **first, "note": note, "checks": checks}
 
 
 _MEASURED = ("scale", "value", "expected", "tolerance", "device", "seconds")
@@ -180,12 +162,12 @@ def page(book: Book, scale: str = "quick") -> str:
     for name in dict.fromkeys(entry.claim.chapter for entry in entries):
         own = [entry for entry in entries if entry.claim.chapter == name]
         done = sum(entry.claim.verdict != "open" for entry in own)
-        lines += [f"## {titles.get(name) or TITLES.get(name, name.replace('_', ' ').capitalize())}", ""]
+        lines += [f"## {titles.get(name) or name.replace('_', ' ').capitalize()}", ""]
         where = f"{{doc}}`Read the chapter <{name}>`. " if name in titles else "The chapter is not written yet. "
         lines += [f"{where}{done} of {len(own)} claims have a verdict.", ""]
         for entry in own:
             if entry.claim.verdict != "open":
-                lines += [*_entry(entry), ""]
+                lines += _entry(entry)
         lines += _folded([entry for entry in own if entry.claim.verdict == "open"])
     return "\n".join(lines)
 
@@ -195,16 +177,16 @@ def _folded(entries: Sequence[Entry]) -> list[str]:
     if not entries:
         return []
     what = "One open claim" if len(entries) == 1 else f"{len(entries)} open claims"
-    lines = [f'<details class="sslbook-fold"><summary>{what}</summary>', ""]
-    for entry in entries:
-        lines += [*_entry(entry), ""]
-    return [*lines, "</details>", ""]
+    lines = [line for entry in entries for line in _entry(entry)]
+    return [f'<details class="sslbook-fold"><summary>{what}</summary>', "", *lines, "</details>", ""]
 
 
 def _summary(entries: Sequence[Entry], numbers: Sequence[Number], scale: str) -> list[str]:
     counts = Counter(entry.claim.verdict for entry in entries)
     machines = sorted({f"{number.device_name}, torch {number.versions.get('torch', '?')}" for number in numbers})
     checks = sum(len(entry.checks) for entry in entries)
+    letters = sorted({entry.claim.paper for entry in entries} & set(PAPERS))
+    papers = ", ".join(f"**{letter}** is {{cite:t}}`{PAPERS[letter]}`" for letter in letters)
     made = f"These numbers come from the book's own run at the scale `{scale}`"
     return [
         f"Every claim of the three papers that the book owes a check: {len(entries)} claims, {checks} checks.",
@@ -212,20 +194,11 @@ def _summary(entries: Sequence[Entry], numbers: Sequence[Number], scale: str) ->
         "what it *rejects* are deliberately broken variants, with the value measured on each.",
         f"{made} on {'; '.join(_plain(machine) for machine in machines)}." if machines else "Nothing is executed yet.",
         "",
-        *_legend(entries),
+        f"An id begins with the paper that makes the claim: {papers}. *Open* means that we have not examined it yet.",
         "",
         "| Verdict | Claims |",
         "|:--|--:|",
         *(f"| {_tag(verdict)} | {counts[verdict]} |" for verdict in VERDICTS if counts[verdict]),
-    ]
-
-
-def _legend(entries: Sequence[Entry]) -> list[str]:
-    """What the letters of the ids and the word "open" mean."""
-    letters = sorted({entry.claim.paper for entry in entries} & set(PAPERS))
-    papers = ", ".join(f"**{letter}** is {{cite:t}}`{PAPERS[letter]}`" for letter in letters)
-    return [
-        f"An id begins with the paper that makes the claim: {papers}. *Open* means that we have not examined it yet."
     ]
 
 
@@ -249,7 +222,7 @@ def _entry(entry: Entry) -> list[str]:
         lines += ["", f"See the {{ref}}`errata <{claim.errata}>`."]
     if entry.numbers:
         lines += ["", "{.sslbook-checks}", *(_check(number) for number in entry.numbers)]
-    return lines
+    return [*lines, ""]
 
 
 def _check(number: Number) -> str:

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-from sslbook.book.chapters import tags
+from sslbook.book.chapters import number_cells, tags
 from sslbook.book.htmlcheck import glue, pasted
 from sslbook.book.plain import Piece
 from sslbook.book.typeset import printed
@@ -48,12 +48,9 @@ def reader_notebook(name: str, executed: NotebookNode, page: Sequence[Piece], re
     writer = _Writer(name, executed, requirement)
     for piece in page:
         writer.add(piece)
-    cells = writer.close()
-    for index, cell in enumerate(cells):
-        cell["id"] = f"cell-{index:03d}"
     record = executed.metadata.get(RECORD_KEY, {})
     told = {"chapter": name, **{key: record[key] for key in ("source", "scale", "seed") if key in record}}
-    return NotebookNode(new_notebook(cells=cells, metadata={**KERNEL, RECORD_KEY: told}))
+    return number_cells(NotebookNode(new_notebook(cells=writer.close(), metadata={**KERNEL, RECORD_KEY: told})))
 
 
 class _Writer:

@@ -22,7 +22,8 @@ MARK = "sslbook-cell"
 """The element that stands in the HTML where a cell begins: ``<sslbook-cell data-cell="7"></sslbook-cell>``."""
 
 _MARK = re.compile(rf'<({MARK}|{PICTURE}) data-cell="\d+"></\1>\n?')
-_LINES = 10000  # MyST-NB counts a notebook's lines as 10000 times the cell's number, from 1, plus the line
+LINES = 10000
+"""MyST-NB counts a notebook's lines as this many times the cell's number, from 1, plus the line."""
 _CODE = re.compile(
     r'<div class="highlight-ipython3 notranslate">.*?</pre></div>\n?</div>', re.DOTALL
 )  # cells: most of a page
@@ -81,8 +82,8 @@ def _mark(cell: int) -> nodes.raw:
 def _cell_of(node: nodes.Element) -> int | None:
     """The cell of the executed notebook that the first block inside ``node`` comes from, if it is known."""
     for inner in node.findall(nodes.Element):
-        if inner.line is not None and inner.line >= _LINES:
-            return inner.line // _LINES - 1
+        if inner.line is not None and inner.line >= LINES:
+            return inner.line // LINES - 1
     return None
 
 

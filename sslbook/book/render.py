@@ -23,13 +23,13 @@ import yaml
 
 from sslbook.book.chapters import read_chapter
 from sslbook.book.layout import PACKAGE
+from sslbook.book.plain import LINES
 from sslbook.book.sphinx_ext import DOWNLOADS
 
 _COMMAND = "from jupyter_book.cli.main import main; main()"
 _PROBLEM = re.compile(r"(WARNING|ERROR|CRITICAL)\b|[Ee]rror:|Exception occurred")
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 _PLACE = re.compile(r"^(?P<page>\S+?)\.ipynb(?::(?P<line>\d+))?")
-_CELL = 10000  # MyST-NB counts a notebook's lines as 10000 times the cell's number, plus the line
 
 
 class RenderError(RuntimeError):
@@ -130,9 +130,9 @@ def _locate(line: str, staged: Path) -> str:
     if match is None or not (staged / f"{match['page']}.ipynb").exists():
         return line
     place, rest = f"{match['page']}.md", line[match.end() :]
-    if match["line"] is None or int(match["line"]) < _CELL:
+    if match["line"] is None or int(match["line"]) < LINES:
         return place + rest
-    cell, row = divmod(int(match["line"]), _CELL)
+    cell, row = divmod(int(match["line"]), LINES)
     cells = json.loads((staged / f"{match['page']}.ipynb").read_text(encoding="utf-8"))["cells"]
     if cell > len(cells):
         return place + rest
