@@ -88,11 +88,11 @@ def test_begin_takes_threads_from_the_environment(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"scale": "papper"}, ValueError, r"scale: got 'papper'; allowed are 'quick', 'paper'"),
-        ({"device": "gpu"}, ValueError, r"device: got 'gpu'; allowed are 'auto', 'cpu', 'cuda'"),
-        ({"seed": 1.5}, TypeError, r"seed: got 1\.5"),
-        ({"seed": -1}, ValueError, r"seed: got -1"),
-        ({"seed": 2**32}, ValueError, r"seed: got 4294967296"),
+        ({"scale": "papper"}, ValueError, r"scale must be one of quick, paper, got 'papper'; did you mean 'paper'"),
+        ({"device": "gpu"}, ValueError, r"device must be one of auto, cpu, cuda, got 'gpu'"),
+        ({"seed": 1.5}, TypeError, r"seed must be a whole number, got 1\.5"),
+        ({"seed": -1}, ValueError, r"seed must be between 0 and 4294967295, got -1"),
+        ({"seed": 2**32}, ValueError, r"seed must be between 0 and 4294967295, got 4294967296"),
         ({"chapter": "covariance.md"}, ValueError, r"chapter: got 'covariance.md'"),
     ],
 )

@@ -194,8 +194,8 @@ def test_a_replica_runs_as_it_would_alone(views: torch.Tensor) -> None:
         (lambda: halves.train("left", [0], torch.zeros(80, 2, 4)), "half must be one of none, .* got 'left'"),
         (lambda: halves.train("both", [0], torch.zeros(8, 2, 4)), "at least a batch of 64 images, got 8"),
         (lambda: halves.train("both", [0], torch.zeros(80, 2, 4), steps=7, every=2), "multiple of every, got 7 and 2"),
-        (lambda: halves.Plan(act="gelu"), "act must be linear or relu, got 'gelu'"),
-        (lambda: halves.Plan(outputs=1), "hidden, outputs and batch must be at least 2, got 32, 1 and 64"),
+        (lambda: halves.Plan(act="gelu"), "act must be one of linear, relu, got 'gelu'"),
+        (lambda: halves.Plan(outputs=1), "outputs must be at least 2, got 1"),
     ],
 )
 def test_bad_input_is_named(call, words: str) -> None:

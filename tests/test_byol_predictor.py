@@ -116,9 +116,9 @@ def test_the_matrix_of_the_step_is_that_of_the_terms() -> None:
     ("call", "words"),
     [
         (lambda: predictor.predictors("diagonal", 2, 3), "kind must be one of .* got 'diagonal'"),
-        (lambda: predictor.predictors("random", 0, 3), "replicas and size must be at least 1, got 0 and 3"),
-        (lambda: predictor.predictors("random", 2, 3, scale=0.0), "scale must be positive, got 0.0"),
-        (lambda: predictor.measured_rates(1.5, torch.ones(1)), "share must lie between 0 and 1, got 1.5"),
+        (lambda: predictor.predictors("random", 0, 3), "replicas must be at least 1, got 0"),
+        (lambda: predictor.predictors("random", 2, 3, scale=0.0), "scale must be above 0, got 0.0"),
+        (lambda: predictor.measured_rates(1.5, torch.ones(1)), "share must be between 0 and 1, got 1.5"),
     ],
 )
 def test_bad_input_is_named(call, words: str) -> None:

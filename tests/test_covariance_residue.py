@@ -97,7 +97,7 @@ def test_training_lowers_the_loss_and_measures_on_the_way() -> None:
 @pytest.mark.parametrize(
     ("loss", "margin", "message"),
     [
-        ("simple", 0.0, "loss must be 'info_nce' or 'soft_triplet'"),
+        ("simple", 0.0, "loss must be one of info_nce, soft_triplet"),
         ("info_nce", 0.1, "margin belongs to loss='soft_triplet'"),
     ],
 )

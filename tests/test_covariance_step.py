@@ -61,7 +61,7 @@ def test_a_batch_is_what_backpropagation_through_the_network_gives(scene: step.S
             (wanted,) = torch.autograd.grad(value, weight)
             assert relative_gap(vec(found[r]), vec(wanted)) < 1e-10
     for size in (1, 33):
-        with pytest.raises(ValueError, match=f"between 2 and 32 images, got {size}"):
+        with pytest.raises(ValueError, match=f"size must be between 2 and 32, got {size}"):
             step.simclr_gradients(op, size)
 
 

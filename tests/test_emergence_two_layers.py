@@ -211,7 +211,7 @@ def test_the_record_of_a_short_run() -> None:
         (lambda: two_layer.Protocol(variance=-1.0), "variance must be at least 0, got -1.0"),
         (lambda: two_layer.Protocol(cap=1.0), "cap must be above 1, got 1.0"),
         (lambda: mixture.Mixture(torch.zeros(2, 3), 1.0), r"centres must have shape \(R, K, d\)"),
-        (lambda: mixture.random_mixture(1, 3, 2, -0.5), "sigma must be >= 0, got -0.5"),
+        (lambda: mixture.random_mixture(1, 3, 2, -0.5), "sigma must be at least 0, got -0.5"),
         (lambda: mixture.equiangular_mixture(1, 9, 4, 0.1), "need size >= 8, got 4"),
         (
             lambda: mixture.equiangular_mixture(1, 4, 4, 0.1, cosine=-0.9),

@@ -77,15 +77,15 @@ def test_widths_and_etas(c: float, gamma: float) -> None:
 
 def test_bad_numbers() -> None:
     for c in (0.0, -1.0, math.nan):
-        with pytest.raises(ValueError, match="c must be above 0, got"):
+        with pytest.raises(ValueError, match=r"c must be (above 0|finite), got"):
             lucky.tail_probability(c, 0.5)
     for gamma in (1.0, -0.1, math.nan):
         with pytest.raises(ValueError, match=r"gamma must lie in \[0, 1\), got"):
             lucky.residue(1.0, gamma)
     for eta in (0.0, 1.0, math.nan):
-        with pytest.raises(ValueError, match="eta must lie between 0 and 1, got"):
+        with pytest.raises(ValueError, match=r"eta must be (above 0 and below 1|finite), got"):
             lucky.width_needed(1.0, 0.5, eta)
-        with pytest.raises(ValueError, match="eta must lie between 0 and 1, got"):
+        with pytest.raises(ValueError, match=r"eta must be (above 0 and below 1|finite), got"):
             lucky.printed_range(1.0, 0.5, eta)
 
 

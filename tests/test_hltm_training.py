@@ -239,7 +239,7 @@ def test_training_lowers_the_loss() -> None:
         ("epoch_size", 100, "epoch_size must be at least batch = 128, got 100"),
         ("tau", 0.0, "tau must be above 0, got 0"),
         ("rate", -1.0, "rate must be above 0, got -1"),
-        ("tau", math.nan, "tau must be above 0, got nan"),
+        ("tau", math.nan, "tau must be finite, got nan"),
     ],
 )
 def test_bad_protocols(field: str, value: object, message: str) -> None:

@@ -123,7 +123,7 @@ def test_the_figures_draw() -> None:
     ("call", "words"),
     [
         (lambda: scrambling.conserved(np.ones((1, 3, 2))), "directions must have orthonormal columns"),
-        (lambda: scrambling.world("divided", 2), "kind must be one of 'multiplicative', .* got 'divided'"),
+        (lambda: scrambling.world("divided", 2), "kind must be one of multiplicative, .* got 'divided'"),
         (lambda: scrambling.crossing({}, None, np.array([0.5, 1.5])), r"shares must lie in \[0, 1\], got 0.5 to 1.5"),
     ],
 )

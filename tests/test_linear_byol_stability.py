@@ -163,8 +163,8 @@ def test_alignment() -> None:
         (lambda: _point(kept=[[1, 1]]), "kept must name each mode once"),
         (lambda: _point(basis=np.eye(3)[None]), r"basis must have shape \(1, 2, 2\), got \(1, 3, 3\)"),
         (lambda: _undecided(), "rounds=1 leaves 1 of 1 problems undecided"),
-        (lambda: starts.example("tall"), "name must be one of 'sheared', 'small', 'skewed', got 'tall'"),
-        (lambda: starts.ends("large", 2), "kind must be one of 'balanced', .* got 'large'"),
+        (lambda: starts.example("tall"), "name must be one of sheared, small, skewed, got 'tall'"),
+        (lambda: starts.ends("large", 2), "kind must be one of balanced, .* got 'large'"),
         (lambda: starts.verdicts(50, 2, 4, slowest=0.9), "problems=50 asks for more than the 0 clear ones among 1000"),
     ],
 )

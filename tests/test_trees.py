@@ -230,7 +230,7 @@ def test_bad_polarities() -> None:
         trees.symmetric_binary([torch.tensor([[0.5, float("nan")]])])
     with pytest.raises(ValueError, match="depth must be at least 1"):
         trees.symmetric_binary([])
-    with pytest.raises(ValueError, match=r"root_polarity must lie between -1 and 1, got 1\.5"):
+    with pytest.raises(ValueError, match=r"root_polarity must be between -1 and 1, got 1\.5"):
         trees.symmetric_binary([good], root_polarity=1.5)
     with pytest.raises(ValueError, match=r"within \[-1, 1\], got \[0.7, 1.5\]"):
         trees.random_polarities([0], 2, 0.7, 1.5)

@@ -299,5 +299,5 @@ def test_bad_names() -> None:
     with pytest.raises(ValueError, match="name must be that of a hidden variable, got the leaf 's01'"):
         exact.expected_connection(tree, net, passed, "s01")
     connection = exact.expected_connection(tree, net, passed, "s0")
-    with pytest.raises(ValueError, match="contract must be outputs or units, got 'both'"):
+    with pytest.raises(ValueError, match="contract must be one of outputs, units, got 'both'"):
         exact.operator_norm(tree, connection, "both")

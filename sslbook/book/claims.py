@@ -24,6 +24,7 @@ import numpy as np
 import torch
 
 import sslbook
+from sslbook.arguments import require_one_of, require_whole
 from sslbook.book import plots
 from sslbook.book.badges import badge, line
 from sslbook.book.layout import DEVICES, SCALES
@@ -80,12 +81,8 @@ def begin(chapter: str, *, scale: str = "quick", seed: int = 0, device: str = "a
     """
     if not re.fullmatch(r"[A-Za-z][\w-]*", chapter):
         raise ValueError(f"chapter: got {chapter!r}; allowed is the file's name without .md, such as 'covariance'")
-    if scale not in SCALES:
-        raise ValueError(f"scale: got {scale!r}; allowed are {_list(SCALES)}")
-    if not isinstance(seed, int) or isinstance(seed, bool):
-        raise TypeError(f"seed: got {seed!r} ({type(seed).__name__}); an int is needed")
-    if not 0 <= seed < 2**32:
-        raise ValueError(f"seed: got {seed}; allowed are 0 to 2**32 - 1")
+    require_one_of("scale", scale, SCALES)
+    require_whole("seed", seed, least=0, most=2**32 - 1)
     run = Run(chapter, scale, seed, _device(device))
     if threads := os.environ.get("SSLBOOK_THREADS"):
         if not threads.isdigit() or int(threads) < 1:
@@ -191,8 +188,7 @@ def _check_tolerances(name: str, criterion: Criterion) -> None:
 
 
 def _device(device: str) -> torch.device:
-    if device not in DEVICES:
-        raise ValueError(f"device: got {device!r}; allowed are {_list(DEVICES)}")
+    require_one_of("device", device, DEVICES)
     if device == "cuda" and not torch.cuda.is_available():
         raise ValueError("device: got 'cuda', but torch finds no CUDA device here; allowed are 'auto' and 'cpu'")
     return torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
@@ -305,7 +301,3 @@ def _watch_cells() -> None:
 
     shell.events.register("pre_run_cell", cell_begins)
     _session.hooked = shell
-
-
-def _list(allowed: tuple[str, ...]) -> str:
-    return ", ".join(repr(a) for a in allowed)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from sslbook.arguments import require_one_of
 from sslbook.trees.latent import LatentTree, from_root, joint, marginals, place
 from sslbook.trees.network import TreeNetwork
 
@@ -288,8 +289,7 @@ def operator_norm(tree: LatentTree, connection: Tensor, contract: str = "outputs
     contract: the axis over which the two connections are multiplied: ``outputs`` as in Definition 1 and Theorem 3 of [tian2020],
         ``units`` (the part's own) as in the released code.  The trace is the same, the norm is not.
     """
-    if contract not in ("outputs", "units"):
-        raise ValueError(f"contract must be outputs or units, got {contract!r}")
+    require_one_of("contract", contract, ("outputs", "units"))
     prior = tree.root.double()[:, :, None, None, None]
     centred = prior.sqrt() * (connection - (prior * connection).sum(1, keepdim=True))
     inner = centred.movedim(3 if contract == "outputs" else 4, 2).flatten(3).flatten(1, 2)  # (R, m0 x contracted, kept)

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from sslbook.arguments import require_number
 from sslbook.streams import Streams
 
 
@@ -104,8 +105,7 @@ def symmetric_binary(polarities: Sequence[Tensor], root_polarity: float = 0.0) -
     """
     if not polarities:
         raise ValueError("polarities must hold one tensor a depth; got none: the tree's depth must be at least 1")
-    if not -1 <= root_polarity <= 1:
-        raise ValueError(f"root_polarity must lie between -1 and 1, got {root_polarity}")
+    require_number("root_polarity", root_polarity, least=-1, most=1)
     for depth, rho in enumerate(polarities):
         if not bool((rho.abs() <= 1).all()):
             raise ValueError(f"polarities[{depth}] must lie between -1 and 1, got {rho.min():.6g} to {rho.max():.6g}")

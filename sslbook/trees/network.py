@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from sslbook.arguments import require_whole
 from sslbook.streams import Streams
 
 EPSILON = 1e-4
@@ -75,8 +76,7 @@ def initial_network(
     branching: children of a variable at each depth, root first.  Without ``bias`` the biases are zero (and trained all the same).
     Raises ValueError for a width of 0 or an empty tree.
     """
-    if width < 1:
-        raise ValueError(f"width must be at least 1, got {width}")
+    require_whole("width", width, least=1)
     if not branching or any(b < 1 for b in branching):
         raise ValueError(f"branching must hold one number of at least 1 a depth, got {tuple(branching)}")
     streams = Streams(seeds, "weights")

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from sslbook.arguments import require_whole
 from sslbook.chapters.byol.terms import intra, intra_matrix
 from sslbook.chapters.byol.towers import Pair, Tower, draw, mean_loss, random_pair, step, vec
 from sslbook.gaps import Gaps, over_instances, relative
@@ -57,8 +58,7 @@ def population(replicas: int, *, kept: int, size: int = 6, images: int = 8, view
 
     Raises ValueError unless ``0 <= kept <= size`` and the views can vary in all other directions (``N (V - 1) >= size``).
     """
-    if not 0 <= kept <= size:
-        raise ValueError(f"kept must be between 0 and {size}, got {kept}")
+    require_whole("kept", kept, least=0, most=size)
     if images * (views - 1) < size:
         raise ValueError(f"images times (views - 1) must be at least size = {size}, got {images} and {views}")
     g = torch.Generator().manual_seed(seed)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from sslbook.arguments import require_one_of
 from sslbook.chapters.byol.towers import BOTH, Pair, Tower, draw, step
 from sslbook.gaps import Gaps, over_instances, relative
 
@@ -205,8 +206,7 @@ def network_gaps(count: int = 100, steps: int = 20, rate: float = 0.2, seed: int
 
 
 def _order(order: str) -> str:
-    if order not in ORDERS:
-        raise ValueError(f"order must be one of {', '.join(ORDERS)}, got {order!r}")
+    require_one_of("order", order, ORDERS)
     return order
 
 

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from sslbook import images
+from sslbook.arguments import require_one_of, require_whole
 from sslbook.chapters.byol.towers import BACKWARD, BOTH, FORWARD, Norm
 from sslbook.normalization import batch_normalize
 from sslbook.streams import Streams
@@ -44,12 +45,9 @@ class Plan:
     momentum: float = 0.9
 
     def __post_init__(self) -> None:
-        if min(self.hidden, self.outputs, self.batch) < 2:
-            raise ValueError(
-                f"hidden, outputs and batch must be at least 2, got {self.hidden}, {self.outputs} and {self.batch}"
-            )
-        if self.act not in ("linear", "relu"):
-            raise ValueError(f"act must be linear or relu, got {self.act!r}")
+        for name in ("hidden", "outputs", "batch"):
+            require_whole(name, getattr(self, name), least=2)
+        require_one_of("act", self.act, ("linear", "relu"))
 
 
 @dataclass(frozen=True)
@@ -83,8 +81,7 @@ def train(
 
     Raises ValueError for an unknown half, too few images for a batch, and for steps that ``every`` does not divide.
     """
-    if half not in HALVES:
-        raise ValueError(f"half must be one of {', '.join(HALVES)}, got {half!r}")
+    require_one_of("half", half, HALVES)
     plan = plan or Plan()
     if len(views) < plan.batch:
         raise ValueError(f"views must hold at least a batch of {plan.batch} images, got {len(views)}")

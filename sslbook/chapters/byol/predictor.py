@@ -15,6 +15,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from sslbook.arguments import require_number, require_one_of, require_whole
 from sslbook.chapters.byol.terms import inter_matrix, intra, intra_matrix
 from sslbook.chapters.byol.towers import BOTH, Pair, Tower, draw, random_pair, step, step_matrix, vec
 from sslbook.gaps import Gaps, over_instances, relative
@@ -30,12 +31,10 @@ def predictors(kind: str, replicas: int, size: int, *, scale: float = 0.3, seed:
     about ``scale``), or uniform up to ``2 scale / size`` (so that the leading eigenvalue is about ``scale``).  The first two
     kinds ignore it.
     """
-    if kind not in KINDS:
-        raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {kind!r}")
-    if replicas < 1 or size < 1:
-        raise ValueError(f"replicas and size must be at least 1, got {replicas} and {size}")
-    if not scale > 0:
-        raise ValueError(f"scale must be positive, got {scale}")
+    require_one_of("kind", kind, KINDS)
+    require_whole("replicas", replicas, least=1)
+    require_whole("size", size, least=1)
+    require_number("scale", scale, above=0)
     g = torch.Generator().manual_seed(seed)
     uniform = torch.rand(replicas, size, size, generator=g, dtype=torch.float64)
     if kind == "positive":
@@ -151,8 +150,7 @@ def measured_rates(share: float, betas: Tensor, seed: int = 0) -> Tensor:
     One population whose view noise is scaled so that ``a + b`` is one; linear, so that the output scales with it.
     Raises ValueError unless the share lies between 0 and 1.
     """
-    if not 0 <= share <= 1:
-        raise ValueError(f"share must lie between 0 and 1, got {share}")
+    require_number("share", share, least=0, most=1)
     g = torch.Generator().manual_seed(seed)
     image, noise = draw((1, 8, 1, 5), g), draw((1, 8, 4, 5), g)
     noise = noise - noise.mean(2, keepdim=True)

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from sslbook.arguments import require_whole
 from sslbook.normalization import batch_normalize
 from sslbook.streams import Streams
 
@@ -80,13 +81,12 @@ def initial(shape: Shape, seeds: Sequence[int], cells: int, predictor: int, dtyp
 
 def heads(shape: Shape, predictor: int) -> list[tuple[str, int, int]]:
     """Name, inputs and outputs of each linear layer above the encoder."""
+    require_whole("predictor", predictor, least=0, most=2)
     layers = [("projector0", shape.features, shape.width), ("projector1", shape.width, shape.output)]
     if predictor == 1:
         return [*layers, ("predictor1", shape.output, shape.output)]
     if predictor == 2:
         return [*layers, ("predictor0", shape.output, shape.width), ("predictor1", shape.width, shape.output)]
-    if predictor:
-        raise ValueError(f"predictor must be 0, 1 or 2 layers, got {predictor}")
     return layers
 
 

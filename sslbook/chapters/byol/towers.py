@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from sslbook.arguments import require_one_of, require_whole
 from sslbook.normalization import batch_normalize
 
 Norm = Mapping[str, str | float | bool]
@@ -50,14 +51,12 @@ class Tower:
     norm_at: int = 0
 
     def __post_init__(self) -> None:
-        if self.act not in _ACTIVATIONS:
-            raise ValueError(f"act must be one of {', '.join(_ACTIVATIONS)}, got {self.act!r}")
+        require_one_of("act", self.act, _ACTIVATIONS)
         if self.weight.shape[-1] != self.below.shape[-1]:
             raise ValueError(
                 f"weight must read the {self.below.shape[-1]} features of below, got shape {tuple(self.weight.shape)}"
             )
-        if not 0 <= self.norm_at <= len(self.above):
-            raise ValueError(f"norm_at must be between 0 and {len(self.above)}, got {self.norm_at}")
+        require_whole("norm_at", self.norm_at, least=0, most=len(self.above))
 
     def lift(self, weight: Tensor) -> Tensor:
         """Pre-activation of layer ``l``, ``(R, ..., k)``, before BatchNorm."""

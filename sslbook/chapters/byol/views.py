@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from sslbook.arguments import require_number
+
 NUMBERS = 10
 """Uniform random numbers that one view takes."""
 
@@ -34,10 +36,8 @@ class Augmentation:
 
     def __post_init__(self) -> None:
         for name in ("shift", "zoom", "gain", "tint", "grey"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name} must be between 0 and 1, got {getattr(self, name)}")
-        if self.zoom == 1:
-            raise ValueError("zoom must be below 1, got 1: the image would vanish")
+            require_number(name, getattr(self, name), least=0, most=1)
+        require_number("zoom", self.zoom, below=1)  # at 1 the image would vanish
 
 
 def augment(images: Tensor, u: Tensor, augmentation: Augmentation) -> Tensor:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from sslbook import losses
+from sslbook.arguments import require_whole
 from sslbook.connection import find_layer
 
 TupleLoss = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -112,8 +113,7 @@ def mean_estimate(k: Tensor, views: int) -> Tensor:
     connections of image i's drawn views, and the estimate is the covariance of the two with Bessel's correction,
     :math:`\frac12 (m_1 - m_2)(m_1 - m_2)^T`.  Raises ValueError for no views, and for more than 10,000 means :math:`m`.
     """
-    if views < 1:
-        raise ValueError(f"views must be at least 1, got {views}")
+    require_whole("views", views, least=1)
     samples, count = k.shape[:2]
     if samples * count**views > 10_000:
         raise ValueError(f"{samples * count**views:,} means of views are too many to pair with each other")

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from sslbook.arguments import require_one_of
 from sslbook.chapters.covariance.population import (
     TupleLoss,
     all_tuples,
@@ -67,8 +68,7 @@ def residue(
     margin: float = 0.0,
 ) -> Residue:
     """Measure theta and its bounds on the population ``views (N, V, ...)`` of ``clean (N, ...)``, by enumeration."""
-    if loss not in ("info_nce", "soft_triplet"):
-        raise ValueError(f"loss must be 'info_nce' or 'soft_triplet', got {loss!r}")
+    require_one_of("loss", loss, ("info_nce", "soft_triplet"))
     if margin and loss == "info_nce":
         raise ValueError(f"margin belongs to loss='soft_triplet', got margin={margin} with loss='info_nce'")
     n, v = views.shape[:2]

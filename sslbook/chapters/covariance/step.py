@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from sslbook import images, losses
+from sslbook.arguments import require_whole
 from sslbook.chapters.covariance.residue import ResidueRun, train_and_measure
 from sslbook.connection import vec
 from sslbook.networks import convnet, mlp
@@ -116,8 +117,7 @@ def simclr_gradients(
 ) -> Tensor:
     """Gradients of ``replicates`` SimCLR batches of ``size`` distinct images in the operator's layer, ``(R, *weight)``."""
     n, v = op.population
-    if not 2 <= size <= n:
-        raise ValueError(f"a batch must hold between 2 and {n} images, got {size}")
+    require_whole("size", size, least=2, most=n)
     draw = torch.Generator().manual_seed(seed)
     sample = torch.rand(replicates, n, generator=draw).argsort(1)[:, :size]
     y = op.opened.output.detach()

@@ -16,6 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sslbook.arguments import require_number
+
 
 @dataclass(frozen=True)
 class Mixture:
@@ -28,8 +30,7 @@ class Mixture:
         """Raises ValueError for centres that aren't ``(R, K, d)`` with K >= 2, and for sigma < 0."""
         if self.centres.ndim != 3 or self.centres.shape[1] < 2:
             raise ValueError(f"centres must have shape (R, K, d) with K >= 2, got {tuple(self.centres.shape)}")
-        if not self.sigma >= 0:
-            raise ValueError(f"sigma must be >= 0, got {self.sigma}")
+        require_number("sigma", self.sigma, least=0)
 
     def gated_means(self, w: Tensor, *, linear: bool = False) -> Tensor:
         r""":math:`u_{jk}` for nodes ``w (R, n, d)``: ``(R, K, n, d)``; for ``linear`` nodes the centres themselves."""

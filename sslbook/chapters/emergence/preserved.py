@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from sslbook.arguments import require_number, require_whole
 from sslbook.gaps import Gaps, relative, relative_gap
 from sslbook.operators import covariance_operator
 
@@ -52,10 +53,8 @@ def scrambled(
     gap: only populations whose operator has ``1 - lambda_2 / lambda_1`` of at least this are taken (the first of 16 times as many).
     Raises ValueError for a subspace that is empty or everything, and where too few populations have the gap.
     """
-    if not 1 <= kept < size:
-        raise ValueError(f"kept must be between 1 and {size - 1} (size - 1), got {kept}")
-    if not 0 <= gap < 1:
-        raise ValueError(f"gap must lie in [0, 1), got {gap}")
+    require_whole("kept", kept, least=1, most=size - 1)
+    require_number("gap", gap, least=0, below=1)
     draw = torch.Generator().manual_seed(seed)
     count = replicas if gap == 0 else 16 * replicas
 

@@ -17,6 +17,7 @@ from functools import cache
 import torch
 from torch import Tensor, nn
 
+from sslbook.arguments import require_number, require_whole
 from sslbook.gaps import Gaps, relative_gap
 from sslbook.operators import covariance_operator
 
@@ -32,8 +33,7 @@ def ring_scene(d: int, objects: tuple[str, ...] = ("11", "101")) -> Tensor:
 
     Raises ValueError for fewer than 3 places, and for a word that isn't made of 0 and 1, holds no 1 or is longer than the ring.
     """
-    if d < SMALLEST:
-        raise ValueError(f"d must be at least {SMALLEST} places, got {d}")
+    require_whole("d", d, least=SMALLEST)
     for word in objects:
         if not set(word) <= {"0", "1"} or "1" not in word or len(word) > d:
             raise ValueError(f"objects are words of 0 and 1 with a 1 in them and at most d = {d} letters, got {word!r}")
@@ -187,8 +187,8 @@ def step(weight: Tensor, rate: float) -> Tensor:
 
 def follow(weight: Tensor, steps: int, rate: float, every: int = 1) -> Tensor:
     """Weights before the first and after each ``every``-th step, ``(steps // every + 1, ..., 2 or 3)``."""
-    if not rate > 0 or steps < 1:
-        raise ValueError(f"rate must be > 0 and steps >= 1, got {rate} and {steps}")
+    require_number("rate", rate, above=0)
+    require_whole("steps", steps, least=1)
     path = [weight]
     for t in range(1, steps + 1):
         weight = step(weight, rate)

@@ -16,6 +16,8 @@ import torch
 from scipy import integrate, special, stats
 from torch import Tensor
 
+from sslbook.arguments import require_number
+
 # ---------------------------------------------------------------------------------------------------------------------
 # Lemma 8: the probability that a Gaussian pair is lucky
 
@@ -63,8 +65,7 @@ def residue_asymptote(c: float, gamma: float) -> float:
 
 
 def _kappas(c: float, gamma: float) -> tuple[float, float]:
-    if not c > 0:
-        raise ValueError(f"c must be above 0, got {c}")
+    require_number("c", c, above=0)
     if not 0 <= gamma < 1:
         raise ValueError(f"gamma must lie in [0, 1), got {gamma}: at 1 no unit can be lucky")
     first = math.sqrt(c / (1 - gamma * gamma))
@@ -113,18 +114,13 @@ def width_needed(c: float, gamma: float, eta: float, *, as_printed: bool = False
 
     :math:`\ln(1/\eta)` over :func:`tail_bound`.
     """
-    _check_eta(eta)
+    require_number("eta", eta, above=0, below=1)
     return math.log(1 / eta) / tail_bound(c, gamma, as_printed=as_printed)
-
-
-def _check_eta(eta: float) -> None:
-    if not 0 < eta < 1:
-        raise ValueError(f"eta must lie between 0 and 1, got {eta}")
 
 
 def printed_range(c: float, gamma: float, eta: float) -> tuple[float, float]:
     r"""The range of Eq. 128, as printed, that the bounds of Eq. 124 on :math:`\hat R` leave."""
-    _check_eta(eta)
+    require_number("eta", eta, above=0, below=1)
     low, high = residue_bounds(c, gamma)
     scale = 2 * math.pi * math.exp(c / 2) / math.sqrt(1 - gamma * gamma) * math.log(1 / eta)
     return scale / high, scale / low

@@ -13,6 +13,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from sslbook.arguments import require_number, require_one_of, require_whole
 from sslbook.machine import processes
 from sslbook.streams import Streams, to_device
 from sslbook.trees import latent as trees
@@ -47,14 +48,11 @@ class Protocol:
     bias: bool = True
 
     def __post_init__(self) -> None:
-        if self.loss not in LOSSES:
-            raise ValueError(f"loss must be one of {', '.join(LOSSES)}, got {self.loss!r}")
+        require_one_of("loss", self.loss, LOSSES)
         for name in ("depth", "width", "batch", "epoch_size"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+            require_whole(name, getattr(self, name), least=1)
         for name in ("tau", "rate"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} must be above 0, got {getattr(self, name)}")
+            require_number(name, getattr(self, name), above=0)
         if self.epoch_size < self.batch:
             raise ValueError(f"epoch_size must be at least batch = {self.batch}, got {self.epoch_size}")
 
@@ -172,8 +170,7 @@ def train_chunks(
     measure: picklable; what it returns is joined along the replica axis, the first.  On a GPU all seeds are one chunk.
     How replicas are cut into chunks changes nothing.  Raises ValueError for less than one worker.
     """
-    if workers < 1:
-        raise ValueError(f"workers must be at least 1, got {workers}")
+    require_whole("workers", workers, least=1)
     gpu, pieces = torch.device(device).type != "cpu", -(-workers // len(protocols))
     jobs = [
         (p, protocol, first, part)

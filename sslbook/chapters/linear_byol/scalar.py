@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.integrate import solve_ivp
 
+from sslbook.arguments import require_one_of
 from sslbook.chapters.linear_byol.flow import UNIT, Array, Moments, Times, Weights, distance, integrate, random_moments
 from sslbook.chapters.linear_byol.stability import modes, pair_roots, random_times
 from sslbook.gaps import Gaps, over_instances
@@ -209,13 +210,12 @@ def portrait(
     "fixed target": (w1, w2) at a given ``theta``.  "tied predictor": (w, theta) with w1 = w2 = w.  "no predictor": (w, theta)
     with w2 = 1.  Raises ValueError for another kind.
     """
+    require_one_of("kind", kind, PORTRAITS)
     if kind == "fixed target":
         return lambda x, y: (y * (theta * ratio - x * y), x * (theta * ratio - x * y))
     if kind == "tied predictor":
         return lambda x, y: (x * (y * ratio - x * x), (x - y) / target_time)
-    if kind == "no predictor":
-        return lambda x, y: (y * ratio - x, (x - y) / target_time)
-    raise ValueError(f"kind must be one of {', '.join(map(repr, PORTRAITS))}, got {kind!r}")
+    return lambda x, y: (y * ratio - x, (x - y) / target_time)
 
 
 def planar_path(

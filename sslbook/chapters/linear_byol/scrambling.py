@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sslbook.arguments import require_one_of
 from sslbook.chapters.linear_byol.flow import Array, Moments, Weights, random_weights
 from sslbook.gaps import Gaps, over_instances, relative
 
@@ -148,8 +149,7 @@ def world(kind: str, replicas: int, seed: int = 0) -> World:
     additive noise of a quarter of the variance on every feature, so that all shares are equal.
     Raises ValueError for another kind.
     """
-    if kind not in KINDS:
-        raise ValueError(f"kind must be one of {', '.join(map(repr, KINDS))}, got {kind!r}")
+    require_one_of("kind", kind, KINDS)
     rng = np.random.default_rng([seed, 1])
     turn = np.linalg.qr(rng.standard_normal((replicas, 6, 6)))[0]
     spread = np.array([1.4, 1.2, 0.5, 0.4, 0.6, 0.6])

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sslbook.arguments import require_one_of
 from sslbook.chapters.linear_byol.flow import Array, Moments, Times, Weights, integrate, random_moments, random_weights
 from sslbook.chapters.linear_byol.scrambling import balanced_start
 from sslbook.chapters.linear_byol.stability import (
@@ -128,8 +129,7 @@ def example(name: str) -> tuple[Weights, Moments]:
         "small": ([0.8, 0.4, 0.1], [0, 1], [[0.2, 0], [0, 0.2]]),
         "skewed": ([0.95, 0.3, 0.25, 0.2], [0, 1, 2], [[4, 6, -6], [4, 8, -8], [-6, -6, 4]]),
     }
-    if name not in table:
-        raise ValueError(f"name must be one of {', '.join(map(repr, EXAMPLES))}, got {name!r}")
+    require_one_of("name", name, table)
     values, kept, basis = table[name]
     moments = Moments(np.eye(len(values))[None], np.diag(values)[None])
     return fixed_point(modes(moments), np.array([kept]), np.array([basis], dtype=float)), moments
@@ -161,8 +161,7 @@ def random_start(
 
     Raises ValueError for another kind.
     """
-    if kind not in STARTS:
-        raise ValueError(f"kind must be one of {', '.join(map(repr, STARTS))}, got {kind!r}")
+    require_one_of("kind", kind, STARTS)
     if kind == "gaussian":
         return random_weights(replicas, outputs, size, rng, scale)
     start = balanced_start(replicas, outputs, size, rng, scale)
