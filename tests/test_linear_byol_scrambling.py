@@ -8,7 +8,7 @@ import pytest
 
 from sslbook.book import plots
 from sslbook.book.exercises import check
-from sslbook.chapters.linear_byol import flow, scalar, scrambling, show, stability
+from sslbook.chapters.linear_byol import figures, flow, scalar, scrambling, stability
 from sslbook.chapters.linear_byol.flow import Moments
 
 
@@ -106,17 +106,17 @@ def test_the_exercise_on_noise() -> None:
 def test_the_figures_draw() -> None:
     _, axes = plots.figure(2, 2)
     for ax, kind in zip(axes.flat, scalar.PORTRAITS):
-        show.portrait(ax, kind, 0.5, plots.PALETTE)
-    show.plane_of_fates(axes[1, 1], 0.5, plots.PALETTE)
+        figures.portrait(ax, kind, 0.5, plots.PALETTE)
+    figures.plane_of_fates(axes[1, 1], 0.5, plots.PALETTE)
     plt.close("all")
     _, axes = plots.figure(2)
     path = scalar.follow(np.array([0.5]), np.array([0.3]), np.array([0.3]), 0.7, 5.0, points=6)
-    show.time_course(axes[0], path, np.linspace(0.1, 5, 6), 0.7, plots.PALETTE)
+    figures.time_course(axes[0], path, np.linspace(0.1, 5, 6), 0.7, plots.PALETTE)
     errors = {"one": np.random.default_rng(0).uniform(0, 1, (3, 4))}
-    show.crossing(axes[1], np.array([0.0, 0.5, 1]), errors, {"one": (plots.PALETTE["blue"], "-")})
+    figures.crossing(axes[1], np.array([0.0, 0.5, 1]), errors, {"one": (plots.PALETTE["blue"], "-")})
     assert axes[1].get_lines()[0].get_ydata().shape == (3,)
     plt.close("all")
-    assert show.share_that_collapses(0.2) > show.share_that_collapses(1.0) > 0.1
+    assert figures.share_that_collapses(0.2) > figures.share_that_collapses(1.0) > 0.1
 
 
 @pytest.mark.parametrize(
