@@ -24,20 +24,7 @@ from sslbook.book.layout import DEVICES, SCALES, Book, find_book
 if TYPE_CHECKING:
     from sslbook.book.chapters import Chapter
     from sslbook.book.execute import Outcome, Setting
-
-TABLES: dict[str, str] = {
-    **dict.fromkeys(("A-Tab4", "A-Tab6", "B-Tab2"), "sslbook.chapters.hltm.show:main"),
-    **dict.fromkeys((f"B-Tab{n}" for n in (3, 4, 5, 7, 8, 9, 10)), "sslbook.chapters.byol.show:main"),
-    **dict.fromkeys(("A-Tab2", "A-Tab3"), "sslbook.chapters.training.show:table"),
-    **dict.fromkeys(
-        (f"B-Tab{n}-{data}" for data in ("stl10", "cifar10") for n in (3, 4, 5, 7, 8, 9, 10)),
-        "sslbook.chapters.training.show:table",
-    ),
-    **dict.fromkeys(
-        ("C-Tab1", "C-Fig4", "C-Fig5", "C-Fig9", "C-Fig10", "C-Fig11"), "sslbook.chapters.modulation.show:main"
-    ),
-}
-"""What reruns each printed table: ``module:function``, called with the name, the rest of the line and a reader of records."""
+    from sslbook.records import Record
 
 TRAINING = ("pooch", "tqdm", "tensorboard", "submitit")
 """Packages of the extra ``train``; what else may be missing is of the extra ``book``."""
@@ -78,7 +65,7 @@ def execute(options: argparse.Namespace) -> int:
     chapters = choose(find_chapters(book), options.chapters)
     if options.update_expected and options.seed != 0:
         raise InputError(f"--seed: got {options.seed}; --update-expected holds the numbers of seed 0")
-    outcomes = _execute(book, chapters, _setting(options), force=options.force, jobs=options.jobs)
+    outcomes = _execute(book, chapters, _setting(options), force=options.force, jobs=options.processes)
     good = [outcome.chapter for outcome in outcomes if outcome.status != "failed"]
     if options.seed != 0:
         print(f"The numbers are not compared: expected values are held for seed 0, this is seed {options.seed}.")
@@ -102,7 +89,7 @@ def build(options: argparse.Namespace) -> int:
             print(f"Not executed, or changed since: {', '.join(stale)}. Run: sslbook execute {' '.join(stale)}")
             return 1
     else:
-        outcomes = _execute(book, chapters, setting, force=False, jobs=options.jobs)
+        outcomes = _execute(book, chapters, setting, force=False, jobs=options.processes)
         if any(outcome.status == "failed" for outcome in outcomes):
             return 1
     if not _hold(book, [chapter.name for chapter in chapters], options.scale, update=False):
@@ -157,45 +144,61 @@ def open_lab(options: argparse.Namespace) -> int:
 
 
 def record(options: argparse.Namespace) -> int:
-    """``sslbook record``: make a recorded run again, with the function that made it, and write it with its provenance."""
-    from sslbook.records import RECORDERS, save_record
+    """``sslbook record``: tell of the record that there is, or make it, and with ``--replace`` anew."""
+    from sslbook import records
+    from sslbook.catalogue import RECORDERS
 
     if options.name not in RECORDERS:
         raise unknown("recorded run", options.name, RECORDERS)
-    module, _, function = RECORDERS[options.name].partition(":")
-    _say(f"Making {options.name} with {function}() of {module} …")
+    recorder = RECORDERS[options.name]
+    there = records.path_of(options.name)
+    if there.is_file() and not options.replace:
+        return _tell(records.recorded(options.name), there, options.seeds)
+    seeds = tuple(options.seeds or recorder.seeds)
+    _say(f"Making {options.name} with {recorder.maker}, {counted(len(seeds), 'seed')} …")
     start = time.monotonic()
     try:
-        values = getattr(importlib.import_module(module), function)(tuple(options.seeds))
+        values = recorder(seeds)
     except FileNotFoundError as error:
         raise InputError(str(error)) from None
-    command = f"sslbook record {options.name} --seeds {' '.join(map(str, options.seeds))}"
-    path = save_record(options.name, values, seeds=options.seeds, seconds=time.monotonic() - start, command=command)
+    command = f"sslbook record {options.name} --seeds {' '.join(map(str, seeds))}"
+    path = records.save_record(options.name, values, seeds=seeds, seconds=time.monotonic() - start, command=command)
     print(f"Written: {path}")
     return 0
 
 
-def table(options: argparse.Namespace) -> int:
-    """``sslbook table``: rerun one printed table with the rest of the command line, beside the paper's numbers."""
-    from sslbook.records import recorded, save_record
+def _tell(there: Record, path: Path, seeds: Sequence[int] | None) -> int:
+    """Where a record is, where it comes from, and what is not as it was; raises InputError if other seeds are asked for."""
+    if seeds is not None and tuple(seeds) != there.provenance.seeds:
+        held, asked = (" ".join(map(str, some)) for some in (there.provenance.seeds, seeds))
+        raise InputError(f"--seeds: {path} holds {held}, got {asked}; --replace makes it anew")
+    print(f"{path}\nRecorded: {there.provenance}")
+    _list(there.provenance.differences())
+    print("It stays as it is; --replace makes it anew.")
+    return 0
 
-    if options.name not in TABLES:
-        raise unknown("printed table", options.name, TABLES)
-    module, _, function = TABLES[options.name].partition(":")
+
+def table(options: argparse.Namespace) -> int:
+    """``sslbook table``: a table's record beside the paper's numbers, or the table anew, with the rest of the command line."""
+    from sslbook import catalogue
+
+    name, *rest = options.arguments or ["--list"]
+    if name in ("--list", "--help", "-h"):
+        print(f"usage: sslbook table ID [--help] [--run] …\n\nID: {', '.join(catalogue.TABLES)}")
+        return 0
     _wait_passively()
-    saving = (
-        {"save": save_record} if module == "sslbook.chapters.training.show" else {}
-    )  # the others have recorders of their own
-    show = getattr(importlib.import_module(module), function)
-    return int(show(options.name, options.arguments, recorded, **saving))
+    declared = catalogue.table(name)
+    from sslbook.tables import command
+
+    return command.main(declared, rest)
 
 
 def train(options: argparse.Namespace) -> int:
     """``sslbook train``: run a preset with the rest of the command line."""
     _wait_passively()
-    from sslbook.chapters.training import show
+    from sslbook.chapters.training import command
 
-    return show.main(options.arguments)
+    return command.main(options.arguments)
 
 
 def gpu(options: argparse.Namespace) -> int:
@@ -333,7 +336,7 @@ def _parser() -> argparse.ArgumentParser:
     running.add_argument("--scale", choices=SCALES, default="quick", help="size of the experiments (default: quick)")
     running.add_argument("--device", choices=DEVICES, default="auto", help="what computes (default: auto)")
     running.add_argument(
-        "--jobs", type=positive, metavar="N", help="chapters at once (default: one a core; one on CUDA)"
+        "--processes", type=positive, metavar="N", help="chapters at once (default: one a core; one on CUDA)"
     )
     running.add_argument("--cell-seconds", type=positive, metavar="S", help="the longest that one cell may take")
 
@@ -361,9 +364,11 @@ def _parser() -> argparse.ArgumentParser:
     added.add_argument("arguments", nargs="*", metavar="…", help="JupyterLab's own arguments, after --")
     added.set_defaults(seed=0)
 
-    added = commands.add_parser("record", help="Make a recorded run again.", description="Make a recorded run again.")
+    told = "Tell of a recorded run, or make it where there is none."
+    added = commands.add_parser("record", help=told, description=told)
     added.add_argument("name", metavar="NAME", help="a file of data/results, such as covariance-cifar10")
-    added.add_argument("--seeds", type=seed, nargs="+", default=[0, 1, 2], metavar="N", help="seeds (default: 0 1 2)")
+    added.add_argument("--seeds", type=seed, nargs="+", metavar="N", help="these seeds (default: the record's)")
+    added.add_argument("--replace", action="store_true", help="make it anew where there is one")
     added.set_defaults(run=record)
 
     # To this parser nothing is an option, so that also --list and --help, with no name before them, reach the command's own.
@@ -375,11 +380,9 @@ def _parser() -> argparse.ArgumentParser:
     added.add_argument("arguments", nargs=argparse.REMAINDER, metavar="…", help="options")
     added.set_defaults(run=gpu)
 
-    added = commands.add_parser("table", help="Rerun a printed table.", description="Rerun a printed table.")
-    added.add_argument("name", metavar="NAME", help=f"the table's claim: {', '.join(TABLES)}")
-    added.add_argument(
-        "arguments", nargs=argparse.REMAINDER, metavar="…", help="options of the table: --help lists them"
-    )
+    told = "Show a printed table beside its record, or run it."
+    added = commands.add_parser("table", help=told, add_help=False, prefix_chars="\0")
+    added.add_argument("arguments", nargs=argparse.REMAINDER, metavar="…", help="a table and its options")
     added.set_defaults(run=table)
 
     added = commands.add_parser("bench", help="Run a benchmark.", description="Run a benchmark.")

@@ -23,23 +23,6 @@ from sslbook import shipped
 from sslbook.arguments import unknown
 from sslbook.files import write_text
 
-RECORDERS: dict[str, str] = {
-    "byol-cifar10": "sslbook.chapters.byol.recorded:cifar10_values",
-    "byol-digits": "sslbook.chapters.byol.recorded:digits_values",
-    "covariance-cifar10": "sslbook.chapters.covariance.step:cifar10_values",
-    "emergence-two-layer": "sslbook.chapters.emergence.two_layer:two_layer_values",
-    "hltm-narrow": "sslbook.chapters.hltm.recorded:narrow_values",
-    "hltm-norms": "sslbook.chapters.hltm.recorded:norm_values",
-    "hltm-tables": "sslbook.chapters.hltm.recorded:table_values",
-    "modulation-filters": "sslbook.chapters.modulation.recorded:filter_values",
-    "modulation-tables": "sslbook.chapters.modulation.recorded:table_values",
-    "training-cifar10": "sslbook.chapters.training.recorded:cifar10_values",
-    "training-operator": "sslbook.chapters.training.opened:operator_values",
-    "training-operator-full": "sslbook.chapters.training.opened:full_values",
-    "training-weights": "sslbook.chapters.training.recorded:weight_values",
-}
-"""What makes each record: ``module:function``, called with the seeds. Names, so that the book loads no experiments."""
-
 
 @dataclass(frozen=True)
 class Provenance:
@@ -59,6 +42,19 @@ class Provenance:
         torch = f"torch {self.versions.get('torch', '?')}"
         facts = f"{self.date}, {self.hardware}, {torch}, {seeds}, {self.seconds:,.0f} s"
         return f"{facts}\n  {self.command}  (commit {self._short_commit()})"
+
+    def differences(self) -> list[str]:
+        """A sentence for each thing that is not here as it was there: versions, and the code since its commit."""
+        here = _versions()
+        found = [
+            f"{name} was {was}, and is {here[name]}"
+            for name, was in self.versions.items()
+            if here.get(name, was) != was
+        ]
+        changed = shipped.changed_since((self.commit or "").partition("+")[0])
+        if changed is None:
+            return [*found, f"whether the code has changed since commit {self._short_commit()} can't be told here"]
+        return [*found, *([f"the library has changed since commit {self._short_commit()}"] if changed else [])]
 
     def _short_commit(self) -> str:
         commit, plus, changes = (self.commit or "unknown").partition("+")
@@ -85,12 +81,18 @@ def results_folder() -> Path:
     return shipped.folder() / "results"
 
 
+def path_of(name: str, folder: Path | None = None) -> Path:
+    """The file of the record ``name``, which may not be there; raises ValueError for a name that is no file name."""
+    if not re.fullmatch(r"[A-Za-z0-9][\w.-]*", name):
+        raise ValueError(f"name: got {name!r}; allowed are letters, digits, '-', '_' and '.'")
+    return (folder or results_folder()) / f"{name}.json"
+
+
 def recorded(name: str, *, folder: Path | None = None) -> Record:
     """The record ``name``; raises InputError (a ValueError) if it was never made, ValueError if its file is damaged."""
-    folder = folder or results_folder()
-    path = shipped.noted(folder / f"{_valid(name)}.json")
+    path = shipped.noted(path_of(name, folder))
     if not path.is_file():
-        raise unknown("recorded run", name, (p.stem for p in folder.glob("*.json")))
+        raise unknown("recorded run", name, (p.stem for p in path.parent.glob("*.json")))
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         origin = content["provenance"]
@@ -120,7 +122,7 @@ def save_record(
         raise ValueError("seeds: got none; a record says which seeds its numbers come from")
     provenance = Provenance(
         hardware=_hardware(device),
-        versions={"python": platform.python_version()} | {d: version(d) for d in ("torch", "numpy")} | _own_version(),
+        versions=_versions(),
         commit=shipped.commit(),
         seeds=tuple(int(seed) for seed in seeds),
         seconds=round(float(seconds), 3),
@@ -132,7 +134,7 @@ def save_record(
 
 def write_record(record: Record, folder: Path | None = None) -> Path:
     """Write a record as it is, with the provenance that it has, atomically, and return its file."""
-    path = (folder or results_folder()) / f"{_valid(record.name)}.json"
+    path = path_of(record.name, folder)
     content = {"name": record.name, "values": record.values, "provenance": asdict(record.provenance)}
     write_text(path, json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
     return path
@@ -153,16 +155,26 @@ def plain(value: Any, where: str = "values") -> Any:
     raise TypeError(f"{where}: got {type(value).__name__}; numbers, strings, lists and mappings can be recorded")
 
 
-def _valid(name: str) -> str:
-    if not re.fullmatch(r"[A-Za-z0-9][\w.-]*", name):
-        raise ValueError(f"name: got {name!r}; allowed are letters, digits, '-', '_' and '.'")
-    return name
+def rounded(value: Any, decimals: int | None = None, *, digits: int | None = None) -> Any:
+    """``plain(value)`` with every float rounded to so many ``decimals``, or significant ``digits``."""
+
+    def each(part: Any) -> Any:
+        if isinstance(part, dict):
+            return {key: each(item) for key, item in part.items()}
+        if isinstance(part, list):
+            return [each(item) for item in part]
+        if not isinstance(part, float):
+            return part
+        return round(part, decimals) if digits is None else float(f"{part:.{digits}g}")
+
+    return each(plain(value))
 
 
-def _own_version() -> dict[str, str]:
+def _versions() -> dict[str, str]:
     import sslbook
 
-    return {"sslbook": sslbook.__version__}
+    libraries = {name: version(name) for name in ("torch", "numpy")}
+    return {"python": platform.python_version(), **libraries, "sslbook": sslbook.__version__}
 
 
 def _hardware(device: str | None) -> str:

@@ -49,17 +49,21 @@ def commit() -> str | None:
 
     ``SSLBOOK_COMMIT`` overrules it, for a copy without its history.
     """
-
-    def git(*arguments: str) -> str | None:
-        try:
-            run = subprocess.run(
-                ["git", *arguments], cwd=PACKAGE, capture_output=True, text=True, check=True, timeout=30
-            )
-        except (OSError, subprocess.SubprocessError):
-            return None
-        return run.stdout.strip()
-
     if given := os.environ.get("SSLBOOK_COMMIT"):
         return given
-    head = git("rev-parse", "HEAD")
-    return f"{head}+changes" if head and git("status", "--porcelain", "--untracked-files=no") else head
+    head = _git("rev-parse", "HEAD")
+    return f"{head}+changes" if head and _git("status", "--porcelain", "--untracked-files=no") else head
+
+
+def changed_since(commit: str) -> bool | None:
+    """Whether a file of the package differs from a commit; None where the commit, or git, is not here."""
+    names = _git("diff", "--name-only", commit, "--", ".") if commit else None
+    return None if names is None else bool(names)
+
+
+def _git(*arguments: str) -> str | None:
+    try:
+        run = subprocess.run(["git", *arguments], cwd=PACKAGE, capture_output=True, text=True, check=True, timeout=30)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return run.stdout.strip()

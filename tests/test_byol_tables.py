@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from types import SimpleNamespace
+from pathlib import Path
 
 import pytest
 import torch
 
-from sslbook.chapters.byol import ablation, recorded, show, tables
+from sslbook import cli, records
+from sslbook.chapters.byol import ablation, recorded, tables
 from sslbook.chapters.byol.ablation import Cell, Protocol, Split
 from sslbook.chapters.byol.siamese import NONE, Norm, Shape
 from sslbook.images import Images
+from sslbook.tables.ablation import NAMES
+from sslbook.tables.filled import grid, listing
+from sslbook.tables.printed import printed
 
 SMALL = Protocol(shape=Shape(channels=(3, 5), width=7, output=4), epochs=1, batch=16)
 
@@ -24,9 +28,9 @@ def tiny() -> Split:
     )
 
 
-@pytest.mark.parametrize("name", tables.TABLES)
+@pytest.mark.parametrize("name", NAMES)
 def test_every_printed_cell_is_a_cell(name: str) -> None:
-    target = tables.printed(name)
+    target = printed(name)
     cells = tables.cells(name, SMALL)
     assert list(cells) == target.cells
     assert len(set(cells.values())) == len(cells) == target.mean.numel()
@@ -58,15 +62,12 @@ def test_cells_are_what_their_names_say() -> None:
 
 
 def test_printed_numbers_and_their_range_of_weights() -> None:
-    third = tables.printed("B-Tab3")
+    third = printed("B-Tab3")
     assert third.mean[0, -1] == 78.1
     assert third.mean[0].argmax() == 7
-    assert tables.printed("B-Tab5").mean.shape == (1, 4)  # the row on STL-10
+    assert printed("B-Tab5").mean.shape == (1, 4)  # the row on STL-10
     assert tables.xavier(128, 128) == pytest.approx(0.153, abs=5e-4)  # the caption of Table 8 says 0.15
     assert tables.xavier(128, 512) == pytest.approx(0.097, abs=5e-4)  # and that of Table 10, 0.097
-    for wrong in (tables.printed, lambda name: tables.cells(name, SMALL)):
-        with pytest.raises(ValueError, match=r"name must be one of B-Tab3, .*got 'B-Tab6'"):
-            wrong("B-Tab6")
 
 
 def test_differences_are_paired() -> None:
@@ -88,9 +89,9 @@ def test_the_record_holds_every_table_once_run(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(recorded, "RATES", (0.1,))
     values = recorded.digits_values([0, 1], protocol=SMALL, data=tiny(), at=(0, 1))
     json.dumps(values)
-    assert set(values["tables"]) == set(tables.TABLES)
+    assert set(values["tables"]) == set(NAMES)
     for name, cells in values["tables"].items():
-        assert list(cells) == tables.printed(name).cells
+        assert list(cells) == printed(name).cells
         assert all(len(cell["accuracy"]) == 2 == len(cell["accuracy"][0]) for cell in cells.values())
     # 8 + 9 + 4 + 6 + 6 + 6 cells, of which "P, EMA" and "P, EMA, BN" are in more than one table
     assert ran[0] == 8 + 7 + 3 + 6 + 6 + 6
@@ -102,57 +103,54 @@ def test_cifar10_values_have_the_same_form() -> None:
     values = recorded.cifar10_values([0], protocol=SMALL, data=tiny(), device="cpu")
     assert values["images"] == 40
     assert values["epochs"] == [0, 1]
-    assert list(values["tables"]["B-Tab3"]) == tables.printed("B-Tab3").cells
-
-
-def records(values: dict) -> SimpleNamespace:
-    class Record(SimpleNamespace):
-        def __getitem__(self, key: str):
-            return values[key]
-
-    return Record(provenance="made up")
+    assert list(values["tables"]["B-Tab3"]) == printed("B-Tab3").cells
 
 
 def test_a_table_at_the_command_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(show.DATA, "digits", (tiny, SMALL))
-    assert show.main("B-Tab4", ["--trials", "2"], records) == 0
+    monkeypatch.setitem(tables.IMAGES, "digits", (tiny, SMALL))
+    assert cli.main(["table", "B-Tab4-digits-convnet", "--run", "--seeds", "0", "1"]) == 0
     shown = capsys.readouterr().out
-    assert "2 trials of 1 epoch." in shown
+    assert "epochs 1; 2 seeds: 0 1." in shown
     assert shown.count("±") == 9 * 2
-    assert show.main("B-Tab7", ["--trials", "1", "--json"], records) == 0
+    assert cli.main(["table", "B-Tab7-digits-convnet", "--run", "--seeds", "0", "--json"]) == 0
     content = json.loads(capsys.readouterr().out)
     assert len(content["cells"]) == 6
-    assert content["printed"]["mean"][1][0] == 71.95
+    assert content["cells"][3]["printed"]["mean"] == 71.95
 
 
 def test_a_grid_has_the_tables_shape() -> None:
-    target = tables.printed("B-Tab7")
-    found = {cell: {"accuracy": torch.tensor([0.5, 0.7]) + i / 100} for i, cell in enumerate(target.cells)}
-    head, first, second = show.grid(target, found).splitlines()
+    found = {
+        cell: {"accuracy": torch.tensor([0.5, 0.7]) + i / 100, "rank": torch.ones(2), "likeness": torch.zeros(2)}
+        for i, cell in enumerate(printed("B-Tab7").cells)
+    }
+    head, first, second = grid(tables.filled("B-Tab7", found), brief=True).splitlines()
     assert head.split("[")[1:] == ["0, 0.01]     ", "0, 0.02]     ", "0, 0.05]"]
-    assert first == "BN in predictor     62.8 | 60.0   62.9 | 61.0   62.3 | 62.0"
-    assert second == "no BN in predictor  72.0 | 63.0   72.1 | 64.0   71.9 | 65.0"
+    assert first == "BN in predictor      62.8 | 60.0   62.9 | 61.0   62.3 | 62.0"
+    assert second == "no BN in predictor   72.0 | 63.0   72.1 | 64.0   71.9 | 65.0"
+    assert "diff." not in listing(tables.filled("B-Tab7", found)), "other images, another network"
 
 
-def test_a_recorded_table_at_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_recorded_table_at_the_command_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(records, "results_folder", lambda: tmp_path)
     values = recorded.cifar10_values([0, 1], protocol=replace(SMALL, epochs=1), data=tiny(), device="cpu")
-    assert show.main("B-Tab3", ["--data", "cifar10", "--recorded"], lambda name: records(values)) == 0
+    records.save_record("byol-cifar10", values, seeds=[0, 1], seconds=1)
+    assert cli.main(["table", "B-Tab3-cifar10-convnet"]) == 0
     shown = capsys.readouterr().out
-    assert "Recorded: made up" in shown
-    assert "P, EMA, BN 78.1±0.3" in shown
+    assert "Recorded: " in shown
+    assert "P, EMA, BN  78.1±0.3" in shown
+    assert cli.main(["table", "B-Tab4-cifar10-convnet"]) == 0
+    assert "No record holds it: sslbook table B-Tab4-cifar10-convnet --run runs it." in capsys.readouterr().out
+    assert cli.main(["table", "B-Tab3-cifar10-convnet", "--epochs", "1"]) == 0
+    assert "epochs 1;" in capsys.readouterr().out
     with pytest.raises(SystemExit, match="2"):
-        show.main("B-Tab4", ["--data", "cifar10", "--recorded"], lambda name: records(values))
-    assert "the run on cifar10 holds B-Tab3, not B-Tab4" in capsys.readouterr().err
+        cli.main(["table", "B-Tab3-cifar10-convnet", "--epochs", "7"])
+    assert "--epochs: the record holds 0, 1, got 7; --run runs others" in capsys.readouterr().err
 
 
-def test_bad_options_of_a_table(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_images_that_are_not_here(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SSLBOOK_DATA", raising=False)
-    for arguments, words in [
-        (["--trials", "0"], "'0' is not a whole number of at least 1"),
-        (["--data", "stl10"], "invalid choice: 'stl10'"),
-        (["--data", "cifar10"], "CIFAR-10 is not here: set SSLBOOK_DATA"),
-        (["--device", "abacus"], "abacus"),
-    ]:
-        with pytest.raises(SystemExit, match="2"):
-            show.main("B-Tab3", arguments, records)
-        assert words in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(["table", "B-Tab3-cifar10-convnet", "--run"])
+    assert "CIFAR-10 is not here: set SSLBOOK_DATA" in capsys.readouterr().err

@@ -96,7 +96,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         ["execute", "--device", "gpu"],
         ["execute", "--seed", "-1"],
         ["execute", "--seed", "x"],
-        ["execute", "--jobs", "0"],
+        ["execute", "--processes", "0"],
         ["execute", "--root", "nowhere"],
         ["execute", "--seed", "3", "--update-expected"],
         ["execute", "godo"],
@@ -124,7 +124,7 @@ def test_an_unknown_chapter_is_answered_with_the_nearest(book: Book, capsys: pyt
 
 def test_the_module_runs_as_a_command() -> None:
     run = subprocess.run(
-        [sys.executable, "-m", "sslbook", "execute", "--jobs", "none"], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "sslbook", "execute", "--processes", "none"], capture_output=True, text=True, check=False
     )
     assert run.returncode == 2
     assert "'none' is not a whole number" in run.stderr

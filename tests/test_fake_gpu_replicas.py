@@ -11,7 +11,6 @@ from fake_gpu import GPU, Mixed, fake_gpu
 from torch import Tensor
 
 from sslbook.chapters.byol import ablation
-from sslbook.chapters.byol import recorded as byol
 from sslbook.chapters.byol import tables as byol_tables
 from sslbook.chapters.emergence import two_layer
 from sslbook.chapters.hltm import norms
@@ -22,6 +21,7 @@ from sslbook.chapters.modulation import tables as tokens_tables
 from sslbook.chapters.modulation import training as tokens
 from sslbook.chapters.modulation.reference import ACTIVATIONS
 from sslbook.images import Images
+from sslbook.tables.ablation import NAMES
 
 BEFORE = {"trees.latent._check_probabilities": "a tree's tables are checked when it is made"}
 
@@ -119,7 +119,7 @@ EXTRA = {
 
 def byol_run(cells: Mapping[str, ablation.Cell], epochs: int = 1, at: tuple[int, ...] = (1,)) -> list[str]:
     """A step an epoch on CIFAR-10's shapes; where it waited."""
-    protocol = replace(byol.CIFAR10, epochs=epochs)
+    protocol = replace(byol_tables.CIFAR10, epochs=epochs)
 
     def images(count: int) -> Images:
         return Images(torch.zeros(count, 3, 32, 32), torch.arange(count) % 10, "nothing")
@@ -131,9 +131,9 @@ def byol_run(cells: Mapping[str, ablation.Cell], epochs: int = 1, at: tuple[int,
     return gpu.waits
 
 
-@pytest.mark.parametrize("name", byol_tables.TABLES)
+@pytest.mark.parametrize("name", NAMES)
 def test_every_table_of_byol(name: str) -> None:
-    byol_run(byol_tables.cells(name, byol.CIFAR10))
+    byol_run(byol_tables.cells(name, byol_tables.CIFAR10))
 
 
 def test_every_kind_of_cell_of_byol() -> None:

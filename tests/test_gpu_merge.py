@@ -19,7 +19,7 @@ from sslbook.book import machines, regression
 from sslbook.book.layout import Book
 from sslbook.book.values import Number
 from sslbook.chapters.training.presets import sheets
-from sslbook.chapters.training.runs import lines, origins, record_of, run_of
+from sslbook.chapters.training.runs import lines, origins, recorded_values, run_of
 from sslbook.records import recorded, save_record
 from sslbook.training.runs import checkpoints
 
@@ -43,8 +43,7 @@ def table_record(desk: Desk, seed: int, accuracy: float, *, epochs: tuple[int, .
     run = run_of("cifar10-simclr-nce", seed=seed, epochs=epochs[-1])
     rows = [{"epoch": epoch, "linear": accuracy, "linear_best": accuracy + 0.01} for epoch in epochs]
     runs = {run.folder(Path()).name: {"seed": seed, "seconds": 3.0 * epochs[-1], "device": "a GPU", "rows": rows}}
-    cells = lines(sheets()["A-Tab2"], [seed], desk.runs, recorded=runs)
-    save_record("A-Tab2", record_of(cells, runs), seeds=[seed], seconds=300.0, folder=desk.records)
+    save_record("A-Tab2", recorded_values(sheets()["A-Tab2"], runs), seeds=[seed], seconds=300.0, folder=desk.records)
     return run.folder(Path()).name
 
 

@@ -92,7 +92,7 @@ def test_the_rows_of_a_tiny_run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     ours = 1 + 96 / 128
     assert bench.extrapolated(1) == pytest.approx(ours), "on the line"
     monkeypatch.setattr(bench, "RATIO_BAR", 0.0)
-    assert cli.main(["bench", "hltm", "--quick", "--json", "--workers", "1"]) == 0
+    assert cli.main(["bench", "hltm", "--quick", "--json", "--processes", "1"]) == 0
     rows = json.loads(capsys.readouterr().out)["rows"]
     whats = [row["what"] for row in rows]
     assert whats[:1] == ["minutes"]
@@ -167,6 +167,6 @@ def test_verdicts_from_below() -> None:
 
 def test_bad_arguments(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stopped:
-        cli.main(["bench", "hltm", "--workers", "0"])
+        cli.main(["bench", "hltm", "--processes", "0"])
     assert stopped.value.code == 2
     assert "at least 1" in capsys.readouterr().err

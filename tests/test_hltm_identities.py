@@ -83,7 +83,7 @@ def test_a_column_of_our_own_trials_is_likely_and_a_shifted_one_is_not() -> None
     shared = torch.randn(1, 1, 50, generator=draw)  # the cells of a trial go together
     trials = shared + 0.3 * torch.randn(3, 3, 50, generator=draw)
     own, others = trials[..., :40], trials[..., 40:]
-    column = tables.Column(*tables.spread(others), trials=10)
+    column = tables.Column(others.mean(-1), others.std(-1), trials=10)
     assert tables.chance_of_column(own, column, draws=200, seed=1) > 0.05
     shifted = replace(column, mean=column.mean + 2)
     assert tables.chance_of_column(own, shifted, draws=200, seed=1) < 0.02

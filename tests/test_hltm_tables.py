@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from types import SimpleNamespace
+from pathlib import Path
 
 import pytest
 import torch
 
 from sslbook import cli, records
-from sslbook.chapters.hltm import recorded, show, tables
+from sslbook.chapters.hltm import recorded, tables
 from sslbook.chapters.hltm.training import Protocol
+from sslbook.tables.printed import Printed, printed
 from sslbook.trees.latent import random_symmetric
 from sslbook.trees.network import initial_network
 
@@ -24,37 +24,23 @@ def _few_untrained_trials(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_printed_tables_are_the_papers() -> None:
-    table = tables.printed("A-Tab6")
+    table = printed("A-Tab6")
     assert table.mean.shape == table.std.shape == (5, 3, 2, 3)
-    assert (table.latents[0], table.lower[0], table.widths[0], table.columns[0]) == ("s", 0.7, 2, "initial")
+    assert [labels[0] for labels in table.axes.values()] == ["s", 0.7, 2, "initial"]
     assert (float(table.mean[0, 0, 0, 0]), float(table.std[0, 0, 0, 0])) == (0.35, 0.20)
     assert (float(table.mean[4, 2, 1, 2]), float(table.std[4, 2, 1, 2])) == (0.98, 0.01)
-    assert table.epochs == (0, 1, 49)
-    root = tables.printed("A-Tab4")
-    assert (root.latents, root.columns, root.epochs) == (("s",), ("initial", "converged"), (0, 49))
-    assert root.mean.equal(table.mean[:1, ..., [0, 2]])
-    assert root.std.equal(table.std[:1, ..., [0, 2]])
-    submission = tables.printed("B-Tab2")
+    assert tables.epochs_of(table) == (0, 1, 49)
+    assert tables.epochs_of(printed("A-Tab4")) == (0, 49)
+    submission = printed("B-Tab2")
     assert submission.mean.shape == (1, 3, 2, 3)
     assert submission.std is None
-    assert (submission.widths, submission.epochs) == ((2, 5), (0, 1, 20))
+    assert submission.axes["widths"] == (2, 5)
+    assert tables.epochs_of(submission) == (0, 1, 20)
     for name in tables.TABLES:
-        mean = tables.printed(name).mean
+        mean = printed(name).mean
         assert (mean.diff(dim=1) >= -0.03).all(), "stronger polarities, higher correlations"
         assert (mean > 0.3).all()
         assert (mean < 1).all()
-
-
-def test_an_unknown_table() -> None:
-    with pytest.raises(ValueError, match="name must be one of A-Tab4, A-Tab6, B-Tab2, got 'A-Tab5'"):
-        tables.printed("A-Tab5")
-
-
-def test_spread() -> None:
-    mean, std = tables.spread(torch.tensor([[1.0, 2.0, 4.0]]))
-    assert float(mean) == pytest.approx(7 / 3)
-    assert float(std) == pytest.approx(1.527525, abs=1e-6)
-    assert tables.spread(torch.tensor([[1.0]]))[1].isnan().all()
 
 
 def test_a_rerun_is_the_population_up_to_sampling() -> None:
@@ -97,7 +83,7 @@ def test_a_table_has_the_axes_of_the_printed_one(monkeypatch: pytest.MonkeyPatch
         return [dict.fromkeys(tables.STATISTICS, 1000.0 * p + numbers) for p in range(len(protocols))]
 
     monkeypatch.setattr(tables, "rerun", rerun)
-    found = tables.table("A-Tab6", range(1, 11), loss="printed")
+    found = tables.table(printed("A-Tab6"), range(1, 11), loss="printed")
     assert found["exact"].shape == (5, 3, 2, 3, 10)
     assert [(p.lower, p.width) for p, _ in calls] == [(low, width) for low in (0.7, 0.8, 0.9) for width in (2, 10)]
     assert {p.loss for p, _ in calls} == {"printed"}
@@ -109,54 +95,44 @@ def test_a_table_has_the_axes_of_the_printed_one(monkeypatch: pytest.MonkeyPatch
 # --- the command -----------------------------------------------------------------------------------------------------
 
 
-def made_up(name: str) -> Callable[..., dict[str, torch.Tensor]]:
-    target = tables.printed(name)
-
-    def table(name, seeds, *, workers, base, device="cpu"):
-        assert list(seeds) == [1, 2, 3]
-        offsets = torch.tensor([-0.02, 0.01, 0.04])  # of mean 0.01
-        trials = target.mean[..., None] + offsets[: len(seeds)]
-        trials[0, 1, 1, 0] += 0.3
-        return {"exact": trials, "released": trials + 0.1, "population": trials}
-
-    return table
+def made_up(target: Printed, seeds, *, workers, base, device="cpu") -> dict[str, torch.Tensor]:
+    assert seeds == (1, 2, 3)
+    assert workers == 2
+    trials = target.mean[..., None] + torch.tensor([-0.02, 0.01, 0.04])  # of mean 0.01
+    trials[0, 1, 1, 0] += 0.3
+    return {"exact": trials, "released": trials + 0.1, "population": trials}
 
 
 def test_the_command_prints_ours_beside_the_papers(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(tables, "table", made_up("A-Tab6"))
-    assert cli.main(["table", "A-Tab6", "--trials", "3", "--workers", "2"]) == 0
+    monkeypatch.setattr(tables, "table", made_up)
+    assert cli.main(["table", "A-Tab6", "--run", "--seeds", "1", "2", "3", "--processes", "2"]) == 0
     out = capsys.readouterr().out
-    assert "3 trials, loss released, statistic exact, 64,000 samples an epoch" in out
-    assert "s, 2 units    initial                     after epoch 1               converged" in out
-    assert "U[0.7, 1]   0.36 ± 0.03 | 0.35 ± 0.20   0.40 ± 0.03 | 0.39 ± 0.20" in out
-    assert out.count("U[0.8, 1]") == 10 + 1
-    assert "on 2 processes." in out
-    assert "0.013 on average (initial 0.020, after epoch 1 0.010, converged 0.010)" in out
-    assert "0.310 at most (s, U[0.8, 1], 10 units, initial)" in out
+    assert "loss released; statistic exact; samples an epoch 64000; 3 seeds: 1 2 3." in out
+    assert "initial                 after epoch 1           converged\n" in out
+    assert "s, U[0.7, 1], 2 units        0.35±0.20 | 0.36±0.03   0.39±0.20 | 0.40±0.03" in out
+    assert "on the CPU in 2 processes." in out
+    assert "0.013 on average (initial: 0.020; after epoch 1: 0.010; converged: 0.010)" in out
+    assert "0.310 at most (s; U[0.8, 1]; 10 units; initial)" in out
 
 
 def test_the_command_at_tiny_size(capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["--trials", "1", "--epoch-size", "128", "--workers", "1", "--statistic", "population"]
-    assert cli.main(["table", "B-Tab2", *arguments, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    trials = torch.tensor(found["trials"])
-    assert trials.shape == (1, 3, 2, 3, 1)
-    assert ((trials >= 0) & (trials <= 1)).all()
-    assert found["printed"]["std"] is None
-    assert cli.main(["table", "A-Tab4", *arguments]) == 0
+    asked = ["--run", "--seeds", "1", "--epoch-size", "128", "--processes", "1", "--statistic", "population"]
+    assert cli.main(["table", "B-Tab2", *asked, "--json"]) == 0
+    cells = json.loads(capsys.readouterr().out)["cells"]
+    assert all(0 <= cell["found"]["correlation"][0] <= 1 for cell in cells)
+    assert all(cell["printed"]["std"] is None for cell in cells)
+    assert cli.main(["table", "A-Tab4", *asked]) == 0
     out = capsys.readouterr().out
-    assert "1 trial, loss released, statistic population, 128 samples an epoch" in out
-    assert "±" in out
-    assert "0.35 ± 0.20" in out
+    assert "loss released; statistic population; samples an epoch 128; 1 seed: 1." in out
+    assert "0.35±0.20 | " in out
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["A-Tab5"], "printed table: got 'A-Tab5'; did you mean"),
-        (["A-Tab6", "--trials", "0"], "'0' is not a whole number of at least 1"),
+        (["A-Tab6", "--run", "--processes", "0"], "'0' is not a whole number of at least 1"),
         (["A-Tab6", "--loss", "nce"], "invalid choice: 'nce'"),
         (["A-Tab6", "--epoch-size", "100"], "'100' is not a positive multiple of the minibatch, 128"),
         (["A-Tab6", "--statistic", "best"], "invalid choice: 'best'"),
@@ -173,18 +149,12 @@ def test_bad_arguments(arguments: list[str], message: str, capsys: pytest.Captur
     assert "Traceback" not in error
 
 
-def test_a_table_that_was_never_recorded(
-    tmp_path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(records, "results_folder", lambda: tmp_path)
-    assert cli.main(["table", "A-Tab6", "--recorded"]) == 2
-    assert "recorded run: got 'hltm-tables'" in capsys.readouterr().err
-
-
 # --- the record ------------------------------------------------------------------------------------------------------
 
 
-def test_the_record_holds_every_table(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_record_holds_every_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Numbers that say where they stand: the record's axes are those of its labels, and the tables' parts are found in it."""
 
     def rerun(protocols, seeds, *, latents, epochs, workers, samples, device="cpu"):
@@ -201,37 +171,26 @@ def test_the_record_holds_every_table(monkeypatch: pytest.MonkeyPatch, capsys: p
     assert values["epochs"] == [0, 1, 20, 49, 50]
     assert set(values["seconds"]) == {"printed", "released"}
     assert values["samples"] == 64_000
-    found = recorded.trials(values, tables.printed("A-Tab6"), "released", "released")
+    found = tables.recorded_trials(values, printed("A-Tab6"), "released", "released")
     assert found.shape == (5, 3, 2, 3, 3)
     # statistic 1, latent 3, after 49 epochs, trial 2, polarities from 0.9, 10 units
     assert float(found[3, 2, 1, 2, 2]) == pytest.approx(1e4 + 3000 + 490 + 2 + 0.9 + 0.01, abs=1e-5)
-    printed = recorded.trials(values, tables.printed("B-Tab2"), "printed", "exact")
-    assert printed.shape == (1, 3, 2, 3, 3)
-    assert float(printed[0, 0, 1, 2, 1]) == pytest.approx(200 + 1 + 0.7 + 0.005 + 2e-5, abs=1e-6)
-    record = SimpleNamespace(values=values, provenance="a machine, 12 s")
-    assert show.main("B-Tab2", ["--recorded", "--loss", "printed"], lambda name: record) == 0
+    second = tables.recorded_trials(values, printed("B-Tab2"), "printed", "exact")
+    assert second.shape == (1, 3, 2, 3, 3)
+    assert float(second[0, 0, 1, 2, 1]) == pytest.approx(200 + 1 + 0.7 + 0.005 + 2e-5, abs=1e-6)
+    monkeypatch.setattr(records, "results_folder", lambda: tmp_path)
+    records.save_record("hltm-tables", values, seeds=[1, 2, 3], seconds=12)
+    assert cli.main(["table", "B-Tab2", "--loss", "printed"]) == 0
     out = capsys.readouterr().out
-    assert "3 trials, loss printed, statistic exact, 64,000 samples an epoch" in out
-    assert "Recorded: a machine, 12 s" in out
+    assert "loss printed; statistic exact; samples an epoch 64000; 3 seeds: 1 2 3." in out
+    assert "Recorded: " in out
 
 
 def test_recorded_trials_are_those_of_a_rerun(tmp_path) -> None:
     values = recorded.table_values([1], base=TINY, epochs=(0, 1, 20), workers=1)
     records.save_record("hltm-tables", values, seeds=[1], seconds=1.0, folder=tmp_path)
     found = records.recorded("hltm-tables", folder=tmp_path)
-    again = tables.table("B-Tab2", [1], workers=1, base=TINY)
+    again = tables.table(printed("B-Tab2"), [1], workers=1, base=TINY)
     for statistic in tables.STATISTICS:
-        mine = recorded.trials(found.values, tables.printed("B-Tab2"), "released", statistic)
+        mine = tables.recorded_trials(found.values, printed("B-Tab2"), "released", statistic)
         assert (mine - again[statistic]).abs().max() < 2e-5
-
-
-def test_recorders_are_named() -> None:
-    assert records.RECORDERS["hltm-tables"] == "sslbook.chapters.hltm.recorded:table_values"
-    assert records.RECORDERS["hltm-norms"] == "sslbook.chapters.hltm.recorded:norm_values"
-    assert set(tables.TABLES) <= set(cli.TABLES)
-
-
-def test_rounding() -> None:
-    values = torch.tensor([[1.23456789, 1e-9], [123456789.0, 0.0]], dtype=torch.float64)
-    assert recorded.rounded(values, 3) == [[1.235, 0.0], [123456789.0, 0.0]]
-    assert recorded.significant(values, 3) == [[1.23, 1e-9], [123000000.0, 0.0]]

@@ -39,7 +39,7 @@ def test_rows_and_status(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     small = [Cell(1, 1, zeta=10.0), Cell(2, 2, zeta=10.0)]
     monkeypatch.setattr(bench, "CELLS", small)
     monkeypatch.setattr(bench, "extrapolated", lambda workers: (60.0, 100.0))
-    assert cli.main(["bench", "modulation", "--quick", "--json", "--workers", "1"]) in (0, 1)
+    assert cli.main(["bench", "modulation", "--quick", "--json", "--processes", "1"]) in (0, 1)
     rows = {row["what"]: row for row in json.loads(capsys.readouterr().out)["rows"]}
     assert rows["minutes"]["value"] == 1
     assert rows["ours is faster over the table by"]["bar"] == bench.RATIO_BAR
@@ -59,6 +59,6 @@ def test_the_table_is_timed_by_its_processes(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_bad_workers(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stopped:
-        cli.main(["bench", "modulation", "--workers", "0"])
+        cli.main(["bench", "modulation", "--processes", "0"])
     assert stopped.value.code == 2
     assert "at least 1" in capsys.readouterr().err

@@ -11,7 +11,6 @@ from torch.nn import functional
 from sslbook.chapters.modulation import patches, recorded
 from sslbook.chapters.modulation.patches import PatchProtocol
 from sslbook.images import digits
-from sslbook.records import RECORDERS
 from sslbook.streams import Streams
 
 
@@ -77,7 +76,6 @@ def test_recorded_filters() -> None:
             "C-Fig13": 2,
         }
     assert values["data"] == "digits"
-    assert RECORDERS["modulation-filters"] == "sslbook.chapters.modulation.recorded:filter_values"
 
 
 def test_roughness_and_likeness() -> None:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from types import SimpleNamespace
+from pathlib import Path
 
 import pytest
 import torch
 
-from sslbook import cli
-from sslbook.chapters.modulation import recorded, show, tables
+from sslbook import cli, records
+from sslbook.chapters.modulation import recorded, tables
 from sslbook.chapters.modulation.scores import SCORES
 from sslbook.chapters.modulation.training import Cell, Protocol, run
-from sslbook.records import RECORDERS
+from sslbook.tables.printed import printed
 
 
 def test_cells_of_every_table() -> None:
@@ -32,7 +32,7 @@ def test_cells_of_every_table() -> None:
 
 
 def test_printed_numbers_as_both_transcriptions_have_them() -> None:
-    target = tables.printed()
+    target = printed("C-Tab1")
     assert target.mean.shape == target.std.shape == (4, 4, 4)
     at = dict(zip(tables.PARTS, target.mean[1, 1]))
     assert {label: float(value) for label, value in at.items()} == {
@@ -46,7 +46,7 @@ def test_printed_numbers_as_both_transcriptions_have_them() -> None:
 
 
 def test_distance_from_the_paper() -> None:
-    target = tables.printed()
+    target = printed("C-Tab1")
     draw = torch.Generator().manual_seed(0)
     own = target.mean[..., None] + 0.05 * torch.randn(4, 4, 4, 40, generator=draw, dtype=torch.float64)
     gap, errors = tables.distance(own, target)
@@ -57,7 +57,7 @@ def test_distance_from_the_paper() -> None:
 
 
 def test_what_chance_makes_of_a_perfect_reproduction() -> None:
-    target = tables.printed()
+    target = printed("C-Tab1")
     draw = torch.Generator().manual_seed(1)
     own = target.mean[..., None] + 0.07 * torch.randn(4, 4, 4, 3, generator=draw, dtype=torch.float64)
     gaps, errors = tables.chance(own, target, 400, 0)
@@ -66,7 +66,7 @@ def test_what_chance_makes_of_a_perfect_reproduction() -> None:
     assert gaps.mean() == pytest.approx(tables.standard_error(own, target) * (2 / torch.pi) ** 0.5, rel=0.15)
     many = tables.chance(own.repeat(1, 1, 1, 100), target, 50, 0, seeds=300)[1]
     assert many.mean() == pytest.approx(1, abs=0.2), "known errors, but for the rounding"
-    ten = target.only(10)
+    ten = target.only(patterns=10)
     assert ten.mean.equal(target.mean[:, 3])
     assert tables.distance(own[:, 3], ten)[0] < 0.1
     assert tables.chance(own[:, 3], ten, 30, 0)[1].shape == (30,)
@@ -77,13 +77,13 @@ def values() -> dict:
     return recorded.table_values([1, 2], steps=2, workers=1, names=("C-Tab1", "C-Fig4", "C-Fig5"))
 
 
-def test_recorded_values(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_recorded_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(tables, "BETAS", (1, 2))
     monkeypatch.setattr(tables, "PATTERNS", (1, 3))
     kept = json.loads(json.dumps(values()))
     assert list(kept["tables"]["C-Tab1"]) == list(tables.VARIANTS)
     assert list(kept["tables"]["C-Fig4"]) == ["released"]
-    found = recorded.trials(kept, "C-Fig4", "released", "printed +")
+    found = tables.recorded_trials(kept, "C-Fig4", "released", "printed +")
     assert found.shape == (2, 2, 4, 2)
     cell = tables.cells("C-Fig4")[2, 3, "relu, quadratic loss"]
     alone = run(replace(Protocol(), steps=2), [cell], [1, 2])[cell]["printed +"]
@@ -91,46 +91,44 @@ def test_recorded_values(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     assert torch.tensor(kept["weights"]["relu"]).shape == (10, 8, 15)
     assert torch.tensor(kept["allowed"]).sum() == 30
     with pytest.raises(ValueError, match="variant must be one of released for C-Fig4, got 'printed'"):
-        recorded.trials(kept, "C-Fig4", "printed", "printed +")
-    record = SimpleNamespace(values=kept, provenance="here")
-    assert show.main("C-Fig4", ["--recorded"], lambda name: record) == 0
+        tables.recorded_trials(kept, "C-Fig4", "printed", "printed +")
+    monkeypatch.setattr(records, "results_folder", lambda: tmp_path)
+    records.save_record("modulation-tables", kept, seeds=[1, 2], seconds=1)
+    assert cli.main(["table", "C-Fig4"]) == 0
     shown = capsys.readouterr().out
-    assert "released experiment, released scores, 2 seeds" in shown
-    assert "Recorded: here" in shown
-    assert show.main("C-Fig5", ["--recorded"], lambda name: record) == 0
-    assert "R9" in capsys.readouterr().out
+    assert "experiment released; scores released; 2 seeds: 1 2." in shown
+    assert "Recorded: " in shown
+    assert cli.main(["table", "C-Fig5"]) == 0
+    assert "linear, R9" in capsys.readouterr().out
     with pytest.raises(SystemExit):
-        show.main("C-Fig4", ["--recorded", "--variant", "printed"], lambda name: record)
+        cli.main(["table", "C-Fig4", "--variant", "printed"])
     assert "variant must be one of" in capsys.readouterr().err
 
 
-def test_the_command_runs_a_table(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    line = ["table", "C-Tab1", "--steps", "1", "--seeds", "1", "2", "--workers", "1"]
+def test_the_command_runs_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+    line = ["table", "C-Tab1", "--run", "--steps", "1", "--seeds", "1", "2", "--processes", "1"]
     assert cli.main(line) == 0
     shown = capsys.readouterr().out
-    assert "128 runs of 1 minibatch:" in shown
-    assert "on 1 process." in shown
-    assert "| 0.31 ± 0.24" in shown
+    assert "minibatches 1; " in shown
+    assert "on the CPU in 1 process." in shown
+    assert "0.31±0.24 | " in shown
     assert "Difference from the paper's means:" in shown
     assert cli.main([*line, "--json", "--variant", "printed"]) == 0
     content = json.loads(capsys.readouterr().out)
-    assert content["variant"] == "printed"
-    assert set(content["scores"]) == set(SCORES)
-    assert torch.tensor(content["scores"]["printed +"]).shape == (4, 4, 4, 2)
-    assert content["printed"]["mean"][0][0][0] == 0.31
+    assert content["facts"]["experiment"] == "printed"
+    assert len(content["cells"]) == 64
+    assert set(content["cells"][0]["found"]) == set(SCORES)
+    assert len(content["cells"][0]["found"]["printed +"]) == 2
+    assert content["cells"][0]["printed"] == {"mean": 0.31, "std": 0.24}
 
 
 def test_the_command_shows_weights(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["table", "C-Fig5", "--steps", "1", "--workers", "1", "--json"]) == 0
+    assert cli.main(["table", "C-Fig5", "--run", "--steps", "1", "--processes", "1", "--json"]) == 0
     content = json.loads(capsys.readouterr().out)
-    assert set(content["weights"]) == {"relu", "linear"}
-    for bad in (["--seeds", "-1"], ["--workers", "0"], ["--variant", "other"]):
+    assert content["axes"]["activations"] == ["relu", "linear"]
+    assert len(content["cells"][0]["found"]["filters"]) == 15
+    for bad in (["--seeds", "1", "2", "--run"], ["--processes", "0", "--run"], ["--variant", "other"]):
         with pytest.raises(SystemExit) as stopped:
             cli.main(["table", "C-Fig5", *bad])
         assert stopped.value.code == 2
     capsys.readouterr()
-
-
-def test_the_record_has_its_maker() -> None:
-    assert RECORDERS["modulation-tables"] == "sslbook.chapters.modulation.recorded:table_values"
-    assert all(cli.TABLES[name] == "sslbook.chapters.modulation.show:main" for name in tables.NAMES)

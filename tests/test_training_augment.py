@@ -284,11 +284,11 @@ def test_a_pipeline_comes_back_from_json() -> None:
 def test_the_benchmark_times_both_ways(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("PIL")
     monkeypatch.setattr(bench, "QUICK_IMAGES", 40)
-    assert cli.main(["bench", "training", "augment", "--quick", "--json", "--workers", "1"]) in (0, 1)
+    assert cli.main(["bench", "training", "augment", "--quick", "--json", "--processes", "1"]) in (0, 1)
     rows = {row["what"]: row for row in json.loads(capsys.readouterr().out)["rows"]}
     assert rows["ours is faster by the clock"]["bar"] == bench.AUGMENT_BAR == 5
     assert all(row["value"] > 0 for row in rows.values())
-    for arguments, message in ((["--workers", "0"], "at least 1"), (["augmen"], "no stage 'augmen'")):
+    for arguments, message in ((["--processes", "0"], "at least 1"), (["augmen"], "no stage 'augmen'")):
         with pytest.raises(SystemExit) as stopped:
             cli.main(["bench", "training", *arguments])
         assert stopped.value.code == 2

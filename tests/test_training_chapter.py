@@ -11,7 +11,7 @@ import torch
 
 from sslbook import cli, losses
 from sslbook.book import check
-from sslbook.chapters.training import live, owed, pillow, recorded, runs, shared
+from sslbook.chapters.training import live, pillow, recorded, runs, shared, tables
 from sslbook.chapters.training.presets import sheets
 from sslbook.training import evaluate
 from sslbook.training.runs import schedules
@@ -108,27 +108,27 @@ def test_two_processes_give_the_gradient_of_one() -> None:
 
 
 def test_all_runs_wait_where_there_are_none(tmp_path: Path) -> None:
-    found = owed.owed("A-Tab2", range(1, 6), tmp_path)
+    found = tables.owed("A-Tab2", range(1, 6), tmp_path)
     assert (found.runs, found.finished) == (30, 0)
     assert found.hours == pytest.approx(5 * 3 * 500 * (3.0 + 3.8) / 3600)
     assert "30 of 30" in str(found)
-    shown = owed.grid("A-Tab3", range(1, 6), tmp_path).splitlines()
+    shown = tables.grid("A-Tab3", range(1, 6), tmp_path).splitlines()
     assert len(shown) == 1 + 4
     assert shown[1].split()[-9:] == ["85.2", "|", "–", "88.0", "|", "–", "88.1", "|", "–"]
     with pytest.raises(ValueError, match="table must be one of A-Tab2"):
-        owed.owed("A-Tab9", range(1, 6), tmp_path)
+        tables.owed("A-Tab9", range(1, 6), tmp_path)
 
 
 def test_a_finished_run_is_no_debt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [{"epoch": epoch, "linear": 0.875, "linear_best": 0.877} for epoch in (100, 300, 500)]
     monkeypatch.setattr(runs.Run, "rows", lambda run, root: rows)
-    assert owed.owed("A-Tab2", [1], tmp_path).hours == 0
-    assert "87.7 | 87.7" in owed.grid("A-Tab2", [1], tmp_path).splitlines()[1]
+    assert tables.owed("A-Tab2", [1], tmp_path).hours == 0
+    assert "87.7 | 87.7" in tables.grid("A-Tab2", [1], tmp_path).splitlines()[1]
 
 
 @pytest.mark.parametrize("table", sheets())
 def test_each_tables_command_can_be_tried_dry(table: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    command = owed.owed(table, [1], tmp_path).command.split()
+    command = tables.owed(table, [1], tmp_path).command.split()
     assert command[0] == "sslbook"
     assert cli.main([*command[1:], "--dry-run", "--seeds", "1", "--folder", str(tmp_path)]) == 0
     assert capsys.readouterr().out.strip()

@@ -11,7 +11,7 @@ from training_cases import DIGITS
 from sslbook.chapters.training import opened
 from sslbook.connection import vec
 from sslbook.operators import covariance_operator
-from sslbook.records import RECORDERS, plain
+from sslbook.records import plain
 from sslbook.training.networks.siamese import Networks, build
 
 SMALL = Networks(width=2, projector_hidden=6, projector_out=4, channels=1)
@@ -50,7 +50,6 @@ def test_every_convolution_and_linear_layer_is_there() -> None:
 
 
 def test_the_record_can_be_made() -> None:
-    assert RECORDERS["training-operator"] == "sslbook.chapters.training.opened:operator_values"
     values = plain(opened.operator_values([1], changes=SHORT, epochs=(0, 2), images=4, workers=1))
     json.dumps(values, allow_nan=False)
     assert values["epochs"] == [0, 2]

@@ -12,17 +12,12 @@ from training_cases import DIGITS
 from sslbook.chapters.training import recorded
 from sslbook.chapters.training.presets import presets
 from sslbook.chapters.training.recorded import RUNS, SMALL, WEIGHTS, settings_of
-from sslbook.records import RECORDERS, plain
+from sslbook.records import plain
 from sslbook.representations import effective_rank
 from sslbook.training.networks.siamese import build
 from sslbook.training.views.augment import plain as plain_images
 
 SHORT = (*DIGITS, "networks.predictor_hidden=8", "epochs=2", "evaluate=1", "probes=2")
-
-
-def test_the_record_can_be_made() -> None:
-    assert RECORDERS["training-cifar10"] == "sslbook.chapters.training.recorded:cifar10_values"
-    assert RECORDERS["training-weights"] == "sslbook.chapters.training.recorded:weight_values"
 
 
 def test_what_is_compared_differs_in_what_its_name_says() -> None:

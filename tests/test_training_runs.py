@@ -12,7 +12,8 @@ import pytest
 from training_cases import DIGITS, SET, done
 
 from sslbook import cli, shipped
-from sslbook.chapters.training import runs, show
+from sslbook.catalogue import TABLES
+from sslbook.chapters.training import command, runs, tables
 from sslbook.chapters.training.presets import presets, sheets
 from sslbook.chapters.training.runs import run_of, runs_of
 from sslbook.training.runs import checkpoints, trainer
@@ -23,9 +24,11 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def test_every_cell_of_every_table_has_its_preset() -> None:
-    names = {"A-Tab2", "A-Tab3"} | {f"B-Tab{n}-{data}" for n in (3, 4, 5, 7, 8, 9, 10) for data in ("stl10", "cifar10")}
+    names = {"A-Tab2", "A-Tab3"} | {
+        f"B-Tab{n}-{data}-resnet18" for n in (3, 4, 5, 7, 8, 9, 10) for data in ("stl10", "cifar10")
+    }
     assert set(sheets()) == names
-    assert names <= set(cli.TABLES)
+    assert names <= set(TABLES)
     for sheet in sheets().values():
         for cell in sheet.cells:
             assert cell.preset in presets(), cell
@@ -255,11 +258,11 @@ def test_a_run_that_diverges_exits_with_1(tmp_path: Path, capsys: pytest.Capture
 
 
 def test_two_processes_share_each_batch(tmp_path: Path) -> None:
-    """``--workers 2`` becomes torchrun with gloo; its run is that of one process, to float32's rounding."""
+    """``--ranks 2`` becomes torchrun with gloo; its run is that of one process, to float32's rounding."""
     found = {}
-    for workers in ("1", "2"):
-        root = tmp_path / workers
-        asked = ["train", "digits-simclr-nce", "--epochs", "2", "--folder", str(root), "--workers", workers]
+    for ranks in ("1", "2"):
+        root = tmp_path / ranks
+        asked = ["train", "digits-simclr-nce", "--epochs", "2", "--folder", str(root), "--ranks", ranks]
         done_ = subprocess.run(
             [sys.executable, "-m", "sslbook", *asked, *SET, "--device", "cpu", "--quiet", "--set", "evaluate=0"],
             capture_output=True,
@@ -271,7 +274,7 @@ def test_two_processes_share_each_batch(tmp_path: Path) -> None:
         assert done_.returncode == 0, done_.stderr
         content = runs.read_result(next(root.iterdir()))
         assert content is not None
-        found[workers] = [row["loss"] for row in content["rows"]]
+        found[ranks] = [row["loss"] for row in content["rows"]]
     assert found["2"] == pytest.approx(found["1"], rel=1e-4)
 
 
@@ -298,14 +301,14 @@ def test_errors_of_the_machine_get_status_2_and_those_of_the_program_a_traceback
 
 def test_images_are_fetched_once_before_the_processes_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
-    monkeypatch.setattr(show, "load_data", lambda settings, download: told.append(f"{settings.dataset} {download}"))
-    monkeypatch.setattr(show, "_train", lambda *a: 0)
-    monkeypatch.setattr(show, "_spread", lambda *a: told.append("spread"))
-    assert cli.main(["train", "digits-byol", "--download", "--workers", "2", "--folder", str(tmp_path)]) == 0
+    monkeypatch.setattr(command, "load_data", lambda settings, download: told.append(f"{settings.dataset} {download}"))
+    monkeypatch.setattr(command, "_train", lambda *a: 0)
+    monkeypatch.setattr(command, "_spread", lambda *a: told.append("spread"))
+    assert cli.main(["train", "digits-byol", "--download", "--ranks", "2", "--folder", str(tmp_path)]) == 0
     assert told == ["digits True", "spread"]
 
-    monkeypatch.setattr(show.cluster, "submit", lambda *a, **options: told.append(f"jobs {options}") or [])
-    monkeypatch.setattr(show.cluster, "collect", lambda jobs: [])
+    monkeypatch.setattr(tables.cluster, "submit", lambda *a, **options: told.append(f"jobs {options}") or [])
+    monkeypatch.setattr(tables.cluster, "collect", lambda jobs: [])
     asked = [
         "table",
         "A-Tab3",

@@ -32,7 +32,7 @@ from sslbook.training.runs.trainer import SAVE_SECONDS
 pytestmark = [pytest.mark.slurm, pytest.mark.slow]
 
 ROOT = Path(__file__).resolve().parents[1]
-TABLE, EPOCHS = "B-Tab5-cifar10", 40
+TABLE, EPOCHS = "B-Tab5-cifar10-resnet18", 40
 SMALL = [*SET, "--set", "networks.predictor_hidden=8", "--set", "evaluate=0"]
 
 
@@ -58,7 +58,7 @@ def table(*arguments: str, status: int = 0) -> str:
 
 
 def hand_over(root: Path, *more: str, status: int = 0) -> str:
-    asked = ["--cluster", "slurm", "--workers", "4", "--hours", "1", "--slurm", "cpus-per-task=1"]
+    asked = ["--cluster", "slurm", "--jobs", "4", "--hours", "1", "--slurm", "cpus-per-task=1"]
     return table(*SMALL, *asked, "--folder", str(root), *more, status=status)
 
 

@@ -178,14 +178,14 @@ def attempt(case: Case, options: argparse.Namespace, uv: Sequence[str], source: 
 
 def tried(case: Case, python: str, book: Path, options: argparse.Namespace) -> Outcome:
     """The tests, and the chapters if they are asked for, in an environment that stands."""
-    found, folder, workers = versions(python), book.parent, str(options.workers)
+    found, folder, processes = versions(python), book.parent, str(options.processes)
     say("  " + ", ".join(f"{name} {version}" for name, version in zip(SHOWN, found, strict=True)))
-    tests = [python, "-m", "pytest", "-q", "-n", workers, "-m", LEFT_OUT, *options.tests]
+    tests = [python, "-m", "pytest", "-q", "-n", processes, "-m", LEFT_OUT, *options.tests]
     passed, summary = step("tests", tests, folder, book)
     say(f"  tests: {summary}")
     if not options.chapters:
         return Outcome(case, passed, counts(summary), versions=found)
-    agreed, last = step("chapters", [python, "-m", "sslbook", "build", "--jobs", workers], folder, book)
+    agreed, last = step("chapters", [python, "-m", "sslbook", "build", "--processes", processes], folder, book)
     say(f"  chapters: {last}")
     return Outcome(case, passed and agreed, counts(summary), "as expected" if agreed else "wrong", found)
 
@@ -219,7 +219,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--python", nargs="+", choices=PYTHONS, default=PYTHONS, help="which Pythons (default: all)")
     made.add_argument("--torch", default="", metavar="VERSION", help="hold torch to this version, such as 2.11.0")
     made.add_argument("--chapters", action="store_true", help="build the book too, and compare its numbers")
-    made.add_argument("--workers", type=int, default=2, help="how many tests, or chapters, run at once (default: 2)")
+    made.add_argument("--processes", type=int, default=2, help="how many tests, or chapters, run at once (default: 2)")
     made.add_argument("--tests", nargs="+", default=[], metavar="FILE", help="these test files only")
     return made
 

@@ -66,7 +66,7 @@ def parser(
     doc: str | None,
     *,
     quick: str = "extrapolate the table's minutes from two short runs",
-    count: str = "workers",
+    count: str = "processes",
     meaning: str = "processes (default: one a core)",
 ) -> argparse.ArgumentParser:
     """The options of ``sslbook bench NAME``: ``--quick``, ``--json``, and a ``count`` of at least 1."""

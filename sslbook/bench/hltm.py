@@ -32,6 +32,7 @@ from sslbook.chapters.hltm.training import (
 )
 from sslbook.machine import cores, processes
 from sslbook.streams import Streams
+from sslbook.tables.printed import printed
 from sslbook.trees import latent as trees
 from sslbook.trees.latent import LatentTree
 from sslbook.trees.network import EPSILON, TreeNetwork
@@ -65,13 +66,13 @@ def run(*, quick: bool = False, workers: int | None = None) -> list[Row]:
 
 def table_seconds(epoch_size: int, seeds: Sequence[int], workers: int, epochs: int = EPOCHS) -> float:
     """Seconds for all cells of Table 6 of A with ``epoch_size`` samples an epoch and a measurement."""
-    target = tables.printed("A-Tab6")
+    target = printed("A-Tab6")
     protocols = [
         replace(PROTOCOL, lower=lower, width=width, epoch_size=epoch_size)
-        for lower in target.lower
-        for width in target.widths
+        for lower in target.axes["lower"]
+        for width in target.axes["widths"]
     ]
-    measure = tables.Measurement(target.latents, epoch_size)
+    measure = tables.Measurement(target.axes["latents"], epoch_size)
     begun = time.perf_counter()
     train_chunks(protocols, list(seeds), epochs, measure, [e for e in MEASURED if e <= epochs], workers=workers)
     return time.perf_counter() - begun
@@ -205,8 +206,8 @@ def slow_seconds(width: int, seed: int, count: int, batch: int = PROTOCOL.batch)
 
 def slow_way(ours: float, workers: int, count: int = 2) -> list[Row]:
     """What Table 6 would take the slow way, with as many trials at once as processes, beside ``ours``, in seconds."""
-    steps, widths = PROTOCOL.steps, tables.printed("A-Tab6").widths
-    trials = TRIALS * len(tables.printed("A-Tab6").lower)  # of each width
+    steps, widths = PROTOCOL.steps, printed("A-Tab6").axes["widths"]
+    trials = TRIALS * len(printed("A-Tab6").axes["lower"])  # of each width
     training = statistics = 0.0
     with processes(workers) as pool:
         for width in widths:
@@ -285,4 +286,4 @@ def rates(count: int) -> list[Row]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """``sslbook bench hltm``: print the table; exit status 1 if a bar is missed."""
     options = parser("hltm", __doc__).parse_args(arguments)
-    return report(run(quick=options.quick, workers=options.workers), as_json=options.json)
+    return report(run(quick=options.quick, workers=options.processes), as_json=options.json)

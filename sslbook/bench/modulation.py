@@ -215,4 +215,4 @@ def identities(count: int, seed: int = 0) -> list[Row]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """``sslbook bench modulation``: print the table; exit status 1 if a bar is missed."""
     options = parser("modulation", __doc__).parse_args(arguments)
-    return report(bench(quick=options.quick, workers=options.workers), as_json=options.json)
+    return report(bench(quick=options.quick, workers=options.processes), as_json=options.json)

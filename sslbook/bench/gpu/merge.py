@@ -77,19 +77,15 @@ def _numbers(values: Mapping[str, Any]) -> list[Number]:
 def _joined(record: Record, book: Book) -> Record:
     """A table's record with the runs of the one that stands; any other takes that one's place."""
     from sslbook.chapters.training.presets import sheets
-    from sslbook.chapters.training.runs import lines, record_of, together
+    from sslbook.chapters.training.runs import recorded_values, seeds_of, united
 
     if record.name not in sheets() or not (book.results / f"{record.name}.json").is_file():
         return record
     before: dict[str, Any] = _record(book.results / f"{record.name}.json")["runs"]
-    runs = {**before, **record["runs"]}
-    runs |= {name: together(before[name], run) for name, run in record["runs"].items() if name in before}
-    seeds = tuple(sorted({run["seed"] for run in runs.values()}))
-    with tempfile.TemporaryDirectory() as nowhere:
-        cells = lines(sheets()[record.name], seeds, Path(nowhere), recorded=runs)
+    runs = united(before, record["runs"])
     seconds = sum(run.get("seconds") or 0 for run in runs.values())
-    origin = replace(record.provenance, seeds=seeds, seconds=round(seconds, 3))
-    return Record(record.name, record_of(cells, runs), origin)
+    origin = replace(record.provenance, seeds=seeds_of(runs), seconds=round(seconds, 3))
+    return Record(record.name, recorded_values(sheets()[record.name], runs), origin)
 
 
 def entry(desk: Desk, chapters: Mapping[str, Mapping[str, Any]]) -> Entry:

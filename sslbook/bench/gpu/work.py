@@ -39,8 +39,8 @@ TINY = (
 LOCK, LOCK_SECONDS = "work.lock", 120
 """Held by the step that works in the folder; how long the next one waits for it."""
 TINY_TABLES = {
-    "A-Tab6": ("--trials", "1", "--epoch-size", "128", "--workers", "2"),
-    "C-Tab1": ("--seeds", "1", "--steps", "2", "--workers", "2"),
+    "A-Tab6": ("--seeds", "1", "--epoch-size", "128", "--processes", "2"),
+    "C-Tab1": ("--seeds", "1", "--steps", "2", "--processes", "2"),
 }
 """The tables that are rerun, with options that make it seconds."""
 BENCH = ("epoch", "step", "forward", "evaluate", "capture", "augment")
@@ -110,7 +110,7 @@ def tables(desk: Desk) -> None:
     """Two printed tables of the theory, timed: work for all cores, beside a GPU that waits."""
 
     def rerun(name: str) -> dict[str, Any]:
-        return {"table": _asked("table", name, "--json", *(TINY_TABLES[name] if desk.tiny else ()))}
+        return {"table": _asked("table", name, "--run", "--json", *(TINY_TABLES[name] if desk.tiny else ()))}
 
     try:
         _timed(desk, "tables", TINY_TABLES, rerun)
@@ -151,13 +151,13 @@ def byol(desk: Desk) -> None:
     """The eight cells of B-Tab3 on CIFAR-10, from BYOL as it is to BYOL without all three parts."""
     from sslbook.chapters.training.presets import PARTS
 
-    _train(desk, "byol", "B-Tab3-cifar10", tuple(reversed(PARTS)), BYOL_SEEDS)
+    _train(desk, "byol", "B-Tab3-cifar10-resnet18", tuple(reversed(PARTS)), BYOL_SEEDS)
 
 
 def _train(desk: Desk, step: str, table: str, slugs: Sequence[str], seeds: Sequence[int]) -> None:
     """Runs of a table's presets, and after each the table's record anew; one that diverged is in it too."""
     from sslbook.chapters.training.presets import sheets
-    from sslbook.chapters.training.runs import lines, origins, record_of, run_of
+    from sslbook.chapters.training.runs import origins, recorded_values, run_of, seeds_of
     from sslbook.training.runs.state import Diverged
 
     seeds, slugs = (seeds[:1], slugs[:2]) if desk.tiny else (seeds, slugs)
@@ -172,10 +172,9 @@ def _train(desk: Desk, step: str, table: str, slugs: Sequence[str], seeds: Seque
         except Diverged as error:
             found = {"diverged": str(error)}
         here = origins(made, desk.runs)
-        cells = lines(sheets()[table], seeds, desk.runs, epochs=epochs if desk.tiny else None, changes=changes)
+        values = recorded_values(sheets()[table], here, epochs=epochs if desk.tiny else None, changes=changes)
         seconds = sum(origin.get("seconds") or 0 for origin in here.values())
-        numbers = sorted({origin["seed"] for origin in here.values()})
-        _record(desk, table, record_of(cells, here), seeds=numbers, seconds=seconds)
+        _record(desk, table, values, seeds=seeds_of(here), seconds=seconds)
         desk.keep(step, item, found)
 
     all_of([item for item in runs if not desk.has(step, item)], go)

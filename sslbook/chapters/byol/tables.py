@@ -1,4 +1,4 @@
-r"""The papers' ablations of BYOL as cells to run: Tables 3, 4, 5 and 7 to 10 of [tian2021iclr].
+r"""The papers' ablations of BYOL on small images: Tables 3, 4, 5 and 7 to 10 of [tian2021iclr].
 
 The cells are the paper's.  Networks, images, augmentation and length are small; where a table counts epochs, so do we, and where it
 gives a range of initial weights, ours is the same share of Xavier's range.
@@ -6,101 +6,66 @@ gives a range of initial weights, ours is the same share of Xavier's range.
 
 from __future__ import annotations
 
+import argparse
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from sslbook import shipped
-from sslbook.chapters.byol.ablation import Cell, Protocol
-from sslbook.chapters.byol.siamese import NONE, Norm
+from sslbook.chapters.byol.ablation import MEASURES, Cell, Protocol, Split, cifar10, digits, run
+from sslbook.chapters.byol.siamese import NONE, Norm, Shape
+from sslbook.chapters.byol.views import Augmentation
+from sslbook.records import Record
+from sslbook.tables.ablation import NAMES, Change, Modes, changes
+from sslbook.tables.command import EPOCHS, Table
+from sslbook.tables.filled import Filled, fill, listing
+from sslbook.tables.printed import printed
 
-TABLES = ("B-Tab3", "B-Tab4", "B-Tab5", "B-Tab7", "B-Tab8", "B-Tab9", "B-Tab10")
+DIGITS = Protocol()
+CIFAR10 = Protocol(
+    shape=Shape(size=32, colours=3, channels=(16, 32, 64), width=128, output=64),
+    augmentation=Augmentation(shift=0.15, zoom=0.25, rotation=0.0, gain=0.3, tint=0.2, grey=0.2, mirror=True),
+    epochs=4,
+    batch=128,
+)
+CIFAR10_IMAGES = 20_000
+"""Training images: four epochs of them take a CPU half an hour for all cells and five seeds."""
 
 EMA = 0.97
 r"""Our :math:`\gamma_{\text{ema}}`: an average over some thirty steps of the two thousand of a full run."""
 
-PARTS = {
-    "–": NONE,
-    "μ": Norm("normal", "omit"),
-    "σ": Norm("omit", "normal"),
-    "μ, σ": Norm(),
-    "μ̸": Norm("detach", "omit"),
-    "σ̸": Norm("omit", "detach"),
-    "μ̸, σ": Norm("detach", "normal"),
-    "μ, σ̸": Norm("normal", "detach"),
-    "μ̸, σ̸": Norm("detach", "detach"),
-}
-"""Table 4's columns; a stroke through a statistic: it is not differentiated through."""
-
 SLOWER = 2 / 3
 """Table 10's learning rate, as a share of the other tables' (0.02 and 0.03 in the paper)."""
 
-
-@dataclass(frozen=True)
-class Printed:
-    """A table as the paper prints it, in percent: ``mean`` and ``std`` are ``(rows, columns)``; no std where none is printed."""
-
-    name: str
-    source: str
-    rows: tuple[str, ...]
-    columns: tuple[str, ...]
-    mean: Tensor
-    std: Tensor | None
-
-    @property
-    def cells(self) -> list[str]:
-        """The names of its cells, row by row: the column's, or the row's and the column's where there are rows."""
-        if len(self.rows) == 1:
-            return list(self.columns)
-        return [f"{row}; {column}" for row in self.rows for column in self.columns]
-
-
-def printed(name: str) -> Printed:
-    """One of :data:`TABLES`; of Table 5, the row on STL-10 alone."""
-    if name not in TABLES:
-        raise ValueError(f"name must be one of {', '.join(TABLES)}, got {name!r}")
-    raw = shipped.printed(name)
-    rows = 1 if name == "B-Tab5" else len(raw["rows"])
-    mean = torch.tensor(raw["mean"][:rows], dtype=torch.float64)
-    std = None if raw["std"] is None else torch.tensor(raw["std"][:rows], dtype=torch.float64)
-    return Printed(name, raw["source"], tuple(raw["rows"][:rows]), tuple(raw["columns"]), mean, std)
+Found = Mapping[str, Mapping[str, Tensor]]
+"""Cell, measure, ``(seeds,)``."""
 
 
 def cells(name: str, protocol: Protocol, ema: float = EMA) -> dict[str, Cell]:
-    """The cells of a table, by the names that :attr:`Printed.cells` gives them."""
-    makers = {
-        "B-Tab3": lambda: [Cell(p, e, norm, norm) for p in (0, 2) for norm in (NONE, Norm()) for e in (0.0, ema)],
-        "B-Tab4": lambda: [Cell(2, ema, norm, norm) for norm in PARTS.values()],
-        "B-Tab5": lambda: [Cell(2, ema, reset=epochs) for epochs in (0, 5, 10, 20)],
-        "B-Tab7": lambda: _positive(protocol, (0.01, 0.02, 0.05), 0.0, 0),
-        "B-Tab8": lambda: _positive(protocol, (0.003, 0.005, 0.007), ema, 10),
-        "B-Tab9": lambda: _positive(protocol, (0.01, 0.02, 0.05), ema, 10),
-        "B-Tab10": lambda: _small(protocol, (0.01, 0.02, 0.03, 0.05), ema, (3, 5, 10, 20)),
-    }
-    if name not in makers:
-        raise ValueError(f"name must be one of {', '.join(TABLES)}, got {name!r}")
-    return dict(zip(printed(name).cells, makers[name](), strict=True))
+    """The cells of a table, by the names that the paper's have."""
+    return {label: _cell(change, protocol.shape, ema) for label, change in changes(name).items()}
+
+
+def _cell(change: Change, shape: Shape, ema: float) -> Cell:
+    span = None
+    if change.span is not None:  # the same share of Xavier's range as in the paper's heads
+        inputs, theirs = (shape.width, 512) if change.predictor == 2 else (shape.output, 128)
+        scale = xavier(shape.output, inputs) / xavier(128, theirs)
+        span = (change.span[0] * scale, change.span[1] * scale)
+    average, norms = ema if change.ema else 0.0, (_norm(change.projector), _norm(change.head))
+    return Cell(change.predictor, average, *norms, reset=change.reset, span=span)
+
+
+def _norm(modes: Modes | None) -> Norm:
+    return NONE if modes is None else Norm(*modes)
 
 
 def protocol_of(name: str, protocol: Protocol) -> Protocol:
     """``protocol`` with the learning rate of the table: Table 10's is smaller than the others'."""
     return replace(protocol, rate=protocol.rate * SLOWER) if name == "B-Tab10" else protocol
-
-
-def _positive(protocol: Protocol, ends: Sequence[float], ema: float, reset: int) -> list[Cell]:
-    """One-layer predictors with weights uniform on [0, end], with and without BatchNorm before it."""
-    scale = xavier(protocol.shape.output, protocol.shape.output) / xavier(128, 128)
-    spans = [(0.0, end * scale) for end in ends]
-    return [Cell(1, ema, head=head, reset=reset, span=span) for head in (Norm(), NONE) for span in spans]
-
-
-def _small(protocol: Protocol, ends: Sequence[float], ema: float, resets: Sequence[int]) -> list[Cell]:
-    """Two-layer predictors with weights uniform on [-end, end]; a row a reset."""
-    scale = xavier(protocol.shape.output, protocol.shape.width) / xavier(128, 512)
-    return [Cell(2, ema, reset=epochs, span=(-end * scale, end * scale)) for epochs in resets for end in ends]
 
 
 def xavier(inputs: int, outputs: int) -> float:
@@ -111,11 +76,64 @@ def xavier(inputs: int, outputs: int) -> float:
 def in_table(name: str, found: Mapping[str, Tensor]) -> Tensor:
     """Trials by cell name, ``(seeds,)`` each, in the table's shape: ``(rows, columns, seeds)``."""
     target = printed(name)
-    trials = torch.stack([found[cell] for cell in target.cells])
-    return trials.view(len(target.rows), len(target.columns), -1)
+    return torch.stack([found[cell] for cell in target.cells]).view(*target.mean.shape, -1)
 
 
 def above(better: Tensor, worse: Tensor) -> tuple[float, float]:
     """Mean over the seeds, and its standard error, of ``better - worse``, both ``(seeds,)`` with the same seeds."""
     gap = better - worse
     return gap.mean().item(), gap.std().item() / math.sqrt(len(gap))
+
+
+def after(values: Mapping[str, Mapping[str, list[list[float]]]], epoch: int = -1) -> dict[str, dict[str, Tensor]]:
+    """A recorded table at one of its epochs, the last if not given: cell, measure, ``(seeds,)``."""
+    return {
+        cell: {m: torch.tensor(v[epoch]).double() for m, v in measured.items()} for cell, measured in values.items()
+    }
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The tables of ``sslbook table``
+
+IMAGES: dict[str, tuple[Callable[[], Split], Protocol]] = {
+    "digits": (digits, DIGITS),
+    "cifar10": (lambda: cifar10(CIFAR10_IMAGES), CIFAR10),
+}
+
+
+def filled(name: str, found: Found) -> Filled:
+    """A table with what was found, accuracies in percent, not to be compared with the paper's number by number."""
+    scales = {"accuracy": 100.0, "rank": 1.0, "likeness": 1.0}
+    trials = {m: scales[m] * in_table(name, {cell: found[cell][m] for cell in found}) for m in MEASURES if found}
+    return fill(printed(name), trials, {"accuracy": 1, "rank": 1, "likeness": 3}, comparable=False)
+
+
+def _recall(name: str, record: Record | None, options: argparse.Namespace) -> Filled:
+    if record is None:
+        return filled(name, {})
+    epochs = list(record["epochs"])
+    epoch = options.epochs or epochs[-1]
+    if epoch not in epochs:
+        raise ValueError(f"--epochs: the record holds {', '.join(map(str, epochs))}, got {epoch}; --run runs others")
+    shown = filled(name, after(record["tables"][name], epochs.index(epoch)))
+    return replace(shown, facts={"epochs": epoch}, seeds=record.provenance.seeds)
+
+
+def _run(name: str, data: str, options: argparse.Namespace) -> Filled:
+    load, protocol = IMAGES[data]
+    protocol = protocol_of(name, replace(protocol, epochs=options.epochs or protocol.epochs))
+    fresh = run(protocol, cells(name, protocol), options.seeds, load(), device=options.device or "cpu")
+    found = {cell: {m: values[m][0] for m in MEASURES} for cell, values in fresh.items()}
+    return replace(filled(name, found), facts={"epochs": protocol.epochs})
+
+
+def _declared(name: str, data: str) -> Table:
+    title = f"Theirs on STL-10 with a ResNet-18, ours on {data} with a small conv net"
+    recall, rerun = partial(_recall, name), partial(_run, name, data)
+    long = f"{name}-{data}-convnet"
+    record = f"byol-{data}" if (name, data) in RECORDED else ""
+    return Table(long, title, record, (0, 1, 2, 3, 4), recall, rerun, (EPOCHS,), listing)
+
+
+RECORDED = {("B-Tab3", "cifar10"), *((name, "digits") for name in NAMES)}
+TABLES = {table.name: table for data in IMAGES for name in NAMES for table in [_declared(name, data)]}

@@ -1,21 +1,21 @@
 """The chapter's recorded runs: the tables for every loss and statistic, and the norm curves, at the papers' sizes.
 
-``sslbook record hltm-tables --seeds 1 2 ...`` and ``sslbook record hltm-norms --seeds 1 2 ...`` make them again.
+``sslbook record NAME --replace`` makes one again: ``hltm-tables``, ``hltm-narrow`` or ``hltm-norms``.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from sslbook.chapters.hltm import norms, tables
 from sslbook.chapters.hltm.training import LOSSES, Protocol
 from sslbook.machine import cores
+from sslbook.records import rounded
 
 LATENTS = ("s", "s0", "s1", "s101", "s0111")
 NARROW = LATENTS[:3]
@@ -57,7 +57,7 @@ def table_values(
         values[loss] = {}
         for statistic in tables.STATISTICS:
             found = torch.stack([run[statistic] for run in runs]).unflatten(0, (len(LOWER), len(WIDTHS)))
-            values[loss][statistic] = rounded(found.permute(4, 0, 1, 2, 3), decimals=5)
+            values[loss][statistic] = rounded(found.permute(4, 0, 1, 2, 3), 5)
         values["seconds"][loss] = round(time.monotonic() - start, 1)
     return values
 
@@ -85,7 +85,7 @@ def narrow_values(
         size, processes = base.epoch_size, workers or cores()
         runs = tables.rerun(cells, seeds, latents=NARROW, epochs=epochs, workers=processes, samples=size)
         values[loss] = {
-            statistic: rounded(torch.stack([run[statistic] for run in runs]).permute(3, 0, 1, 2), decimals=5)
+            statistic: rounded(torch.stack([run[statistic] for run in runs]).permute(3, 0, 1, 2), 5)
             for statistic in tables.STATISTICS
         }
     return values
@@ -95,17 +95,7 @@ def untrained_means(count: int, widths: Sequence[int] = WIDTHS) -> Any:
     """Normalised correlation before training over the population, means over ``count`` trials: latents x lower x widths."""
     cells = [Protocol(lower=lower, width=width) for lower in LOWER for width in widths]
     means = torch.stack([tables.untrained(cell, range(1, count + 1), LATENTS).mean(0) for cell in cells])
-    return rounded(means.unflatten(0, (len(LOWER), len(widths))).permute(2, 0, 1), decimals=5)
-
-
-def trials(values: Mapping[str, Any], target: tables.Printed, loss: str, statistic: str) -> Tensor:
-    """The part of :func:`table_values` that a printed table shows, ``(latents, lower, widths, columns, trials)``."""
-    found = torch.tensor(values[loss][statistic], dtype=torch.float64)
-    wanted = {"latents": target.latents, "lower": target.lower, "widths": target.widths, "epochs": target.epochs}
-    for axis, (name, chosen) in enumerate(wanted.items()):
-        labels = list(values[name])
-        found = found.index_select(axis, torch.tensor([labels.index(label) for label in chosen]))
-    return found
+    return rounded(means.unflatten(0, (len(LOWER), len(widths))).permute(2, 0, 1), 5)
 
 
 def norm_values(
@@ -117,19 +107,5 @@ def norm_values(
 ) -> dict[str, Any]:
     """For each of :func:`norms.cells`, a norm's name to its values, epochs x seeds, to six significant digits."""
     curves = norms.curves(norms.cells(base), seeds, epochs, workers=workers or cores())
-    cells = {cell: {part: significant(found, 6) for part, found in parts.items()} for cell, parts in curves.items()}
+    cells = {cell: {part: rounded(found, digits=6) for part, found in parts.items()} for cell, parts in curves.items()}
     return {"axes": "cells[cell][norm][epoch][seed]", "epochs": tuple(epochs), "cells": cells}
-
-
-def rounded(values: Tensor, decimals: int) -> Any:
-    """Nested lists of numbers rounded to so many decimals."""
-    return _each(values.double().tolist(), lambda x: round(x, decimals))
-
-
-def significant(values: Tensor, digits: int) -> Any:
-    """Nested lists of numbers rounded to so many significant digits."""
-    return _each(values.double().tolist(), lambda x: float(f"{x:.{digits}g}"))
-
-
-def _each(values: Any, change: Any) -> Any:
-    return [_each(value, change) for value in values] if isinstance(values, list) else change(values)

@@ -6,18 +6,23 @@ of a unit of its part with it, over the part's units.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+import argparse
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from sslbook import shipped
 from sslbook.chapters.hltm.statistics import CentredCorrelation, RawCorrelation
-from sslbook.chapters.hltm.training import Protocol, start, train_chunks
+from sslbook.chapters.hltm.training import LOSSES, Protocol, start, train_chunks
+from sslbook.records import Record
 from sslbook.streams import Streams, to_device
+from sslbook.tables.command import PROCESSES, Option, Table, processes
+from sslbook.tables.filled import Filled, fill
+from sslbook.tables.printed import PARTS, Printed, printed
 from sslbook.trees import exact
 from sslbook.trees import latent as trees
 from sslbook.trees.latent import LatentTree
@@ -25,50 +30,6 @@ from sslbook.trees.network import TreeNetwork, forward
 
 STATISTICS = ("exact", "released", "population")
 """``exact``: centred, float64, on fresh samples; ``released``: raw sums in float32 on the same; ``population``: enumerated."""
-
-
-@dataclass(frozen=True)
-class Printed:
-    """A table as the paper prints it.
-
-    mean, std: of shape ``(latents, lower, widths, columns)``; std is None where the paper prints none.
-    """
-
-    source: str
-    latents: tuple[str, ...]
-    lower: tuple[float, ...]
-    widths: tuple[int, ...]
-    columns: tuple[str, ...]
-    epochs: tuple[int, ...]
-    mean: Tensor
-    std: Tensor | None
-
-
-@cache
-def printed(name: str) -> Printed:
-    """The printed table ``A-Tab4``, ``A-Tab6`` or ``B-Tab2``."""
-    if name not in TABLES:
-        raise ValueError(f"name must be one of {', '.join(TABLES)}, got {name!r}")
-    file = "A-Tab6" if name == "A-Tab4" else name
-    raw = shipped.printed(file)
-    mean = torch.tensor(raw["mean"], dtype=torch.float64)
-    std = None if raw["std"] is None else torch.tensor(raw["std"], dtype=torch.float64)
-    lists = {key: tuple(raw[key]) for key in ("latents", "lower", "widths", "columns", "epochs")}
-    table = Printed(source=raw["source"], mean=mean, std=std, **lists)
-    if name == "A-Tab4":  # the root, initial and converged
-        assert std is not None
-        return replace(
-            table,
-            latents=("s",),
-            columns=(table.columns[0], table.columns[2]),
-            epochs=(table.epochs[0], table.epochs[2]),
-            mean=mean[:1, ..., [0, 2]],
-            std=std[:1, ..., [0, 2]],
-        )
-    return table
-
-
-TABLES = ("A-Tab4", "A-Tab6", "B-Tab2")
 
 
 def best_correlations(
@@ -143,8 +104,15 @@ def rerun(
     return [{name: torch.stack([found[epoch][name] for epoch in epochs]) for name in STATISTICS} for found in runs]
 
 
+def epochs_of(target: Printed) -> tuple[int, ...]:
+    """After how many epochs each column of a printed table stands."""
+    raw = shipped.printed(PARTS.get(target.name, (target.name, {}))[0])
+    known = dict(zip(raw["columns"], raw["epochs"], strict=True))
+    return tuple(known[column] for column in target.columns)
+
+
 def table(
-    name: str,
+    target: Printed,
     seeds: Sequence[int],
     *,
     loss: str = "released",
@@ -152,26 +120,78 @@ def table(
     base: Protocol | None = None,
     device: torch.device | str = "cpu",
 ) -> dict[str, Tensor]:
-    """Rerun one printed table: a statistic's name to ``(latents, lower, widths, columns, trials)``."""
-    target, base = printed(name), base or Protocol(loss=loss)
-    cells = [replace(base, lower=low, width=width) for low in target.lower for width in target.widths]
-    runs = rerun(
-        cells,
-        seeds,
-        latents=target.latents,
-        epochs=target.epochs,
-        workers=workers,
-        samples=base.epoch_size,
-        device=device,
-    )
-    shape = (len(target.lower), len(target.widths))
+    """Rerun a printed table: a statistic's name to ``(latents, lower, widths, columns, trials)``."""
+    base = base or Protocol(loss=loss)
+    latents, lower, widths, _ = target.axes.values()
+    cells = [replace(base, lower=low, width=width) for low in lower for width in widths]
+    size = base.epoch_size
+    runs = rerun(cells, seeds, latents=latents, epochs=epochs_of(target), workers=workers, samples=size, device=device)
+    shape = (len(lower), len(widths))
     return {s: torch.stack([run[s] for run in runs]).unflatten(0, shape).permute(4, 0, 1, 2, 3) for s in STATISTICS}
 
 
-def spread(trials: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and sample standard deviation (divided by trials - 1) over the last axis."""
-    return trials.mean(-1), trials.std(-1) if trials.shape[-1] > 1 else torch.full(trials.shape[:-1], math.nan)
+def recorded_trials(values: Mapping[str, Any], target: Printed, loss: str, statistic: str) -> Tensor:
+    """What the record has of a printed table, ``(latents, lower, widths, columns, trials)``."""
+    found = torch.tensor(values[loss][statistic], dtype=torch.float64)
+    wanted = {**target.axes, "epochs": epochs_of(target)}
+    for axis, name in enumerate(("latents", "lower", "widths", "epochs")):
+        labels = list(values[name])
+        found = found.index_select(axis, torch.tensor([labels.index(label) for label in wanted[name]]))
+    return found
 
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The tables of ``sslbook table``
+
+
+def _filled(name: str, options: argparse.Namespace, trials: Tensor | None, **more: Any) -> Filled:
+    found = {} if trials is None else {"correlation": trials}
+    facts = {"loss": options.loss, "statistic": options.statistic, **more.pop("facts", {})}
+    return fill(printed(name), found, {"correlation": 2}, facts=facts, **more)
+
+
+def _recall(name: str, record: Record | None, options: argparse.Namespace) -> Filled:
+    if record is None:
+        return _filled(name, options, None)
+    trials = recorded_trials(record.values, printed(name), options.loss, options.statistic)
+    facts = {"samples an epoch": record["samples"]}
+    return _filled(name, options, trials, facts=facts, seeds=record.provenance.seeds)
+
+
+def _run(name: str, options: argparse.Namespace) -> Filled:
+    base = Protocol(loss=options.loss, epoch_size=options.epoch_size or Protocol.epoch_size)
+    workers, device = processes(options), options.device or "cpu"
+    found = table(printed(name), options.seeds, workers=workers, base=base, device=device)
+    return _filled(name, options, found[options.statistic], facts={"samples an epoch": base.epoch_size})
+
+
+def _epoch(text: str) -> int:
+    batch = RawCorrelation.batch
+    if not text.isdigit() or int(text) < batch or int(text) % batch:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive multiple of the minibatch, {batch}")
+    return int(text)
+
+
+OPTIONS = (
+    PROCESSES,
+    Option("--loss", "whose formula (default: released)", more={"choices": LOSSES, "default": "released"}),
+    Option(
+        "--statistic",
+        "how correlations are taken (default: exact)",
+        more={"choices": STATISTICS, "default": "exact"},
+    ),
+    Option(
+        "--epoch-size",
+        f"samples an epoch and a measurement (default: {Protocol.epoch_size})",
+        running=True,
+        more={"type": _epoch, "metavar": "N"},
+    ),
+)
+TITLE = "Normalised correlation of latent variables with the best unit of their part"
+TABLES = {
+    name: Table(name, TITLE, "hltm-tables", tuple(range(1, 11)), partial(_recall, name), partial(_run, name), OPTIONS)
+    for name in ("A-Tab4", "A-Tab6", "B-Tab2")
+}
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Could a printed column be a draw of ours?
@@ -202,5 +222,5 @@ def chance_of_column(own: Tensor, column: Column, draws: int, seed: int) -> floa
     for _ in range(draws):
         order = torch.randperm(own.shape[-1], generator=generator)
         drawn, rest = own[..., order[: column.trials]], own[..., order[column.trials :]]
-        far += bool(distance(rest, Column(*spread(drawn), column.trials)) >= observed)
+        far += bool(distance(rest, Column(drawn.mean(-1), drawn.std(-1), column.trials)) >= observed)
     return far / draws

@@ -12,7 +12,7 @@ from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sslbook.chapters.modulation.tables import BETAS, PATTERNS, spread
+from sslbook.chapters.modulation.tables import BETAS, PATTERNS
 
 Colours = Mapping[str, str]
 
@@ -68,7 +68,7 @@ def filters(ax: Axes, weights: Tensor, count: int, colours: Colours) -> None:
 
 def scores(ax: Axes, trials: Tensor, labels: Sequence[str], styles: Mapping[str, tuple[str, str]]) -> None:
     """One panel of Figures 4 to 11: score against :math:`\\beta`, mean and deviation of ``trials (betas, labels, seeds)``."""
-    mean, deviation = spread(trials)
+    mean, deviation = trials.mean(-1), trials.std(-1) if trials.shape[-1] > 1 else None
     places = np.arange(len(BETAS))
     for c, label in enumerate(labels):
         tone, line = styles[label]

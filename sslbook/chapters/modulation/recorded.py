@@ -1,17 +1,17 @@
 """The chapter's recorded runs: Table 1 in its variants, the figures, and filters of images, at the paper's size.
 
-``sslbook record modulation-tables --seeds 1 2 3`` and ``sslbook record modulation-filters --seeds 1 2 3`` make them again.
+``sslbook record NAME --replace`` makes one again: ``modulation-tables`` or ``modulation-filters``.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from sslbook.chapters.modulation import tables
 from sslbook.chapters.modulation.patches import (
@@ -27,9 +27,10 @@ from sslbook.chapters.modulation.scores import SCORES
 from sslbook.chapters.modulation.training import run
 from sslbook.images import Images
 from sslbook.machine import cores
+from sslbook.records import rounded as rounded_to
 
+rounded = partial(rounded_to, decimals=tables.DIGITS)
 FIGURES = ("C-Fig4", "C-Fig9", "C-Fig10", "C-Fig11")
-DIGITS = 4
 
 
 def table_values(
@@ -64,37 +65,8 @@ def table_values(
             values["tables"].setdefault(name, {})[variant] = scores
         values["seconds"][variant] = round(time.monotonic() - begun, 1)
     if "C-Fig5" in names:
-        values["weights"], values["allowed"] = figure5(seeds[0], steps, workers or cores())
+        values["weights"], values["allowed"] = tables.figure5(seeds[0], steps, workers or cores())
     return values
-
-
-def figure5(seed: int, steps: int | None, workers: int = 1) -> tuple[dict[str, Any], Any]:
-    """Figure 5's weights by activation, and which tokens the generators may fix, ``[field][token]``."""
-    protocol = tables.protocol_of("C-Fig5", tables.VARIANTS["released"])
-    protocol = protocol if steps is None else replace(protocol, steps=steps)
-    wanted = tables.cells("C-Fig5")
-    found = run(protocol, list(wanted.values()), [seed], workers=workers, keep=True)
-    weights = {label: rounded(found[cell]["weights"][0]) for (_, _, label), cell in wanted.items()}
-    first = next(iter(wanted.values()))
-    return weights, found[first]["allowed"][0].tolist()
-
-
-def trials(values: Mapping[str, Any], name: str, variant: str, score: str) -> Tensor:
-    """One table of :func:`table_values`, ``(betas, patterns, labels, seeds)``; raises ValueError, naming the variants there
-    are."""
-    kept = values["tables"].get(name, {})
-    if variant not in kept:
-        raise ValueError(f"variant must be one of {', '.join(kept) or 'none'} for {name}, got {variant!r}")
-    return torch.tensor(kept[variant][score], dtype=torch.float64)
-
-
-def rounded(values: Tensor) -> Any:
-    """Nested lists of numbers to :data:`DIGITS` decimals."""
-
-    def each(value: Any) -> Any:
-        return [each(part) for part in value] if isinstance(value, list) else round(value, DIGITS)
-
-    return each(values.double().tolist())
 
 
 STRENGTHS = {"C-Fig12": 0.0, "C-Fig13": 0.5}

@@ -1,27 +1,28 @@
-"""Table 1 and Figures 4, 5, 9, 10 and 11 of [tian2023] as cells to train, and the numbers that Table 1 prints."""
+"""Table 1 and Figures 4, 5, 9, 10 and 11 of [tian2023] as cells to train, and how far Table 1's numbers lie from ours."""
 
 from __future__ import annotations
 
+import argparse
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cache
+from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from sslbook import shipped
 from sslbook.chapters.modulation.reference import ACTIVATIONS
-from sslbook.chapters.modulation.training import PRINTED, Cell, Protocol
+from sslbook.chapters.modulation.scores import SCORES
+from sslbook.chapters.modulation.training import PRINTED, Cell, Protocol, run
+from sslbook.records import Record, rounded
+from sslbook.tables.command import COUNT, PROCESSES, Option, Table, processes
+from sslbook.tables.filled import Entry, Filled, fill
+from sslbook.tables.printed import Printed, batchnorm_modes, printed, unprinted
 
-BETAS = (1, 2, 5, 10)
-PATTERNS = (1, 3, 5, 10)
+BETAS, PATTERNS, _ = printed("C-Tab1").axes.values()
 
-PARTS = {
-    "μ̸, σ̸": ("detach", "detach"),
-    "μ̸, σ": ("detach", "normal"),
-    "μ, σ̸": ("normal", "detach"),
-    "μ, σ": ("normal", "normal"),
-}
+PARTS = {label: batchnorm_modes(label) for label in printed("C-Tab1").columns}
 """Table 1's columns, with the modes of mean and deviation; a stroke: not differentiated through."""
 
 ZETAS = (2.0, 5.0, 10.0)
@@ -78,28 +79,6 @@ def protocol_of(name: str, protocol: Protocol) -> Protocol:
     return replace(protocol, tokens=8) if name == "C-Fig5" else protocol
 
 
-@dataclass(frozen=True)
-class Printed:
-    """Table 1 as the paper prints it: ``mean`` and ``std`` over three seeds, ``(betas, patterns, columns)``."""
-
-    source: str
-    mean: Tensor
-    std: Tensor
-
-    def only(self, patterns: int) -> Printed:
-        """The rows of one ``P``, ``(betas, columns)``."""
-        j = PATTERNS.index(patterns)
-        return Printed(self.source, self.mean[:, j], self.std[:, j])
-
-
-@cache
-def printed() -> Printed:
-    """The numbers of Table 1."""
-    raw = shipped.printed("C-Tab1")
-    mean, std = (torch.tensor(raw[key], dtype=torch.float64) for key in ("mean", "std"))
-    return Printed(raw["source"], mean, std)
-
-
 Found = Mapping[Cell, Mapping[str, Tensor]]
 
 
@@ -112,24 +91,19 @@ def in_table(name: str, found: Found, score: str) -> Tensor:
     return rows.view(*shape, -1, rows.shape[1])
 
 
-def spread(trials: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Mean and sample standard deviation over the last axis; None for the latter where there is one trial."""
-    return trials.mean(-1), trials.std(-1) if trials.shape[-1] > 1 else None
-
-
 def distance(trials: Tensor, target: Printed, seeds: int = 3) -> tuple[float, float]:
     """How far Table 1's means lie from ours: the mean absolute difference, and the root mean square in standard errors.
 
     The errors are of both means, ours over the trials and theirs over ``seeds``; a printed spread of 0.00 counts as half its
     last digit.
     """
-    gap, errors = _apart(trials, target.mean, target.std, seeds, trials.ndim - 1)
+    gap, errors = _apart(trials, target.mean, _std(target), seeds, trials.ndim - 1)
     return gap.item(), errors.item()
 
 
 def standard_error(trials: Tensor, target: Printed, seeds: int = 3) -> float:
     """The standard error of the difference of the two means, mean over the cells; NaN for one trial."""
-    return _errors(trials, target.std, seeds).mean().item()
+    return _errors(trials, _std(target), seeds).mean().item()
 
 
 def chance(trials: Tensor, target: Printed, draws: int, seed: int, seeds: int = 3) -> tuple[Tensor, Tensor]:
@@ -139,7 +113,7 @@ def chance(trials: Tensor, target: Printed, draws: int, seed: int, seeds: int = 
     theirs are rounded as the table is.  Errors that are estimated from three seeds make the second number larger than 1.
     """
     draw = torch.Generator().manual_seed(seed)
-    scale = ((trials.var(-1) + target.std.square()) / 2).sqrt()[..., None]
+    scale = ((trials.var(-1) + _std(target).square()) / 2).sqrt()[..., None]
 
     def drawn(count: int) -> Tensor:
         noise = torch.randn(draws, *trials.shape[:-1], count, generator=draw, dtype=trials.dtype)
@@ -148,6 +122,12 @@ def chance(trials: Tensor, target: Printed, draws: int, seed: int, seeds: int = 
     own, theirs = drawn(trials.shape[-1]), drawn(seeds)
     mean, std = (part.mul(100).round() / 100 for part in (theirs.mean(-1), theirs.std(-1)))
     return _apart(own, mean, std, seeds, trials.ndim - 1)
+
+
+def _std(target: Printed) -> Tensor:
+    if target.std is None:
+        raise ValueError(f"target must be a table with deviations, got {target.name}")
+    return target.std
 
 
 def _errors(trials: Tensor, std: Tensor, seeds: int) -> Tensor:
@@ -164,3 +144,129 @@ def _apart(trials: Tensor, mean: Tensor, std: Tensor, seeds: int, cells: int) ->
 def wanted_cells(names: Sequence[str]) -> list[Cell]:
     """The cells of several tables, each once."""
     return list(dict.fromkeys(cell for name in names for cell in cells(name).values()))
+
+
+def recorded_trials(values: Mapping[str, Any] | Record, name: str, variant: str, score: str) -> Tensor:
+    """One table of the record, ``(betas, patterns, labels, seeds)``; raises ValueError, naming the variants there are."""
+    kept = values["tables"].get(name, {})
+    if variant not in kept:
+        raise ValueError(f"variant must be one of {', '.join(kept) or 'none'} for {name}, got {variant!r}")
+    return torch.tensor(kept[variant][score], dtype=torch.float64)
+
+
+DIGITS = 4
+"""Decimals of what is recorded."""
+
+
+def figure5(seed: int, steps: int | None, workers: int = 1) -> tuple[dict[str, Any], Any]:
+    """Figure 5's weights by activation, ``[field][token][filter]``, and which tokens the generators may fix, ``[field][token]``."""
+    protocol = protocol_of("C-Fig5", VARIANTS["released"])
+    protocol = protocol if steps is None else replace(protocol, steps=steps)
+    wanted = cells("C-Fig5")
+    found = run(protocol, list(wanted.values()), [seed], workers=workers, keep=True)
+    weights = {label: rounded(found[cell]["weights"][0], DIGITS) for (_, _, label), cell in wanted.items()}
+    first = next(iter(wanted.values()))
+    return weights, found[first]["allowed"][0].tolist()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The tables of ``sslbook table``
+
+
+def _target(name: str) -> Printed:
+    if name == "C-Tab1":
+        return printed(name)
+    axes = {"betas": BETAS, "patterns": PATTERNS, "columns": tuple(curves(name))}
+    return unprinted(name, f"Figure {name.removeprefix('C-Fig')} of [tian2023]", axes)
+
+
+def _filled(name: str, options: argparse.Namespace, found: Mapping[str, Tensor], **more: Any) -> Filled:
+    measures = [f"{options.scores} +", *[f"{options.scores} -"] * (name != "C-Tab1")]
+    facts = {"experiment": options.variant, "scores": options.scores, **more.pop("facts", {})}
+    return fill(_target(name), found, dict.fromkeys(measures, 2), facts=facts, **more)
+
+
+def _recall(name: str, record: Record | None, options: argparse.Namespace) -> Filled:
+    if record is None:
+        return _filled(name, options, {})
+    found = {score: recorded_trials(record, name, options.variant, score) for score in SCORES}
+    facts = {} if options.seeds else _errors_of(name, options, found)  # a choice of seeds has other errors
+    return _filled(name, options, found, seeds=record.provenance.seeds, facts=facts)
+
+
+def _run(name: str, options: argparse.Namespace) -> Filled:
+    protocol = VARIANTS[options.variant]
+    protocol = replace(protocol, steps=options.steps or protocol.steps)
+    device = options.device or "cpu"
+    trained = run(protocol, wanted_cells([name]), options.seeds, workers=processes(options), device=device)
+    found = {score: in_table(name, trained, score) for score in SCORES}
+    facts = {"minibatches": protocol.steps, **_errors_of(name, options, found)}
+    return _filled(name, options, found, facts=facts)
+
+
+def _errors_of(name: str, options: argparse.Namespace, found: Mapping[str, Tensor]) -> dict[str, float]:
+    """How far Table 1 lies from ours, where there are seeds enough to say."""
+    errors = distance(found[f"{options.scores} +"], printed(name))[1] if name == "C-Tab1" else math.nan
+    return {} if math.isnan(errors) else {"root mean square difference in standard errors": round(errors, 1)}
+
+
+def _weights(weights: Mapping[str, Any], allowed: Sequence[Sequence[bool]], **more: Any) -> Filled:
+    """Figure 5: each field's largest weight on each token, and a star where a generator may fix it."""
+    fields, tokens = (tuple(f"{sign}{i}" for i in range(n)) for sign, n in (("R", len(allowed)), ("", len(allowed[0]))))
+    entries = [
+        Entry((label, field, token), found={"largest": [max(row) / _largest(rows)], "filters": row}, note="*" * mark)
+        for label, of_fields in weights.items()
+        for field, rows, marks in zip(fields, of_fields, allowed, strict=True)
+        for token, row, mark in zip(tokens, rows, marks, strict=True)
+    ]
+    axes = {"activations": tuple(weights), "fields": fields, "tokens": tokens}
+    return Filled("C-Fig5", "Figure 5 of [tian2023]", axes, tuple(entries), {"largest": 2}, **more)
+
+
+def _largest(rows: Sequence[Sequence[float]]) -> float:
+    return max(abs(max(row)) for row in rows) or 1.0
+
+
+def _recall_weights(record: Record | None, options: argparse.Namespace) -> Filled:
+    if record is None:
+        return Filled("C-Fig5", "Figure 5 of [tian2023]", {"tokens": ()}, (), {"largest": 2})
+    return _weights(record["weights"], record["allowed"], seeds=record.provenance.seeds[:1])
+
+
+def _run_weights(options: argparse.Namespace) -> Filled:
+    if len(options.seeds) > 1:
+        raise ValueError(f"--seeds: one is asked for, got {' '.join(map(str, options.seeds))}")
+    return _weights(*figure5(options.seeds[0], options.steps, processes(options)))
+
+
+STEPS = Option("--steps", "minibatches (default: 5000)", running=True, more=COUNT)
+OPTIONS = (
+    PROCESSES,
+    STEPS,
+    Option(
+        "--variant",
+        "whose experiment (default: released)",
+        more={"choices": tuple(VARIANTS), "default": "released"},
+    ),
+    Option(
+        "--scores",
+        "whose formula (default: released, which Table 1 was made with)",
+        more={"choices": ("printed", "released", "signless"), "default": "released"},
+    ),
+)
+RECORD, SEEDS = "modulation-tables", (1, 2, 3)
+TABLES = {
+    name: Table(name, title, RECORD, SEEDS, partial(_recall, name), partial(_run, name), OPTIONS)
+    for name in NAMES
+    if name != "C-Fig5"
+    for title in ["Matching scores χ+" + (" and χ-" if name != "C-Tab1" else "")]
+}
+TABLES["C-Fig5"] = Table(
+    "C-Fig5",
+    "Each field's largest weight on each token, in units of the field's largest; a star: a generator may fix the token there",
+    RECORD,
+    SEEDS[:1],
+    _recall_weights,
+    _run_weights,
+    (PROCESSES, STEPS),
+)

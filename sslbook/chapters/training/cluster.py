@@ -22,7 +22,7 @@ NO_END = 24 * 365
 """Hours that no job takes."""
 JOB = "job"
 """The file in a run's folder that names the job of Slurm to which it was handed."""
-OWN = {"time": "--hours", "array": "--workers", "output": "--folder", "error": "--folder"}
+OWN = {"time": "--hours", "array": "--jobs", "output": "--folder", "error": "--folder"}
 """Options of sbatch that are set here, and what sets them."""
 
 
@@ -84,15 +84,15 @@ def submit(
     root: Path,
     cluster: str,
     *,
-    workers: int = 1,
+    at_once: int = 1,
     hours: int | None = None,
     parameters: dict[str, Any] | None = None,
     **options: Any,
 ) -> list[Any]:
     """Hand over all runs that are not finished, and return the jobs.
 
-    On ``slurm`` each run is a job of one array, ``workers`` of them at a time, with a GPU each unless ``device`` is cpu, and runs
-    that are in its queue already stay out; elsewhere ``workers`` processes share the runs, and on ``local`` the GPUs, where there
+    On ``slurm`` each run is a job of one array, ``at_once`` of them at a time, with a GPU each unless ``device`` is cpu, and runs
+    that are in its queue already stay out; elsewhere ``at_once`` processes share the runs, and on ``local`` the GPUs, where there
     are any.  hours: the longest that a job may take, 24 on Slurm and no end elsewhere.  parameters: more for submitit, such as
     ``slurm_partition`` or ``visible_gpus``.  options: of ``trainer.train``.
 
@@ -100,8 +100,8 @@ def submit(
     """
     if cluster not in CLUSTERS:
         raise Refused(f"cluster must be one of {', '.join(CLUSTERS)}, got {cluster!r}")
-    if workers < 1:
-        raise Refused(f"workers must be at least 1, got {workers}")
+    if at_once < 1:
+        raise Refused(f"at_once must be at least 1, got {at_once}")
     if cluster == "slurm" and shutil.which("sbatch") is None:
         raise Refused("cluster must be local here, where Slurm's sbatch is not to be found, got 'slurm'")
     try:
@@ -114,10 +114,10 @@ def submit(
     if slurm:
         there = queued() or {}
         waiting = [run for run in waiting if job_of(run, root) not in there]
-        asked = {"slurm_array_parallelism": workers, **asked_of_slurm(str(options.get("device") or ""))}
+        asked = {"slurm_array_parallelism": at_once, **asked_of_slurm(str(options.get("device") or ""))}
         groups = [([[run] for run in waiting], asked)] if waiting else []
     else:
-        groups = [([part], gpu_of(n) if cluster == "local" else {}) for n, part in enumerate(shares(waiting, workers))]
+        groups = [([part], gpu_of(n) if cluster == "local" else {}) for n, part in enumerate(shares(waiting, at_once))]
     jobs = []
     for parts, more in groups:
         executor: Any  # submitit's AutoExecutor has no word for a GPU of this machine
@@ -214,6 +214,6 @@ def gpu_of(worker: int) -> dict[str, Any]:
     return {"gpus_per_node": 1, "visible_gpus": (number,)}
 
 
-def shares(runs: Sequence[Run], workers: int) -> list[list[Run]]:
-    """The runs dealt out to so many workers; fewer if there are not as many runs."""
-    return [list(runs[first::workers]) for first in range(min(workers, len(runs)))]
+def shares(runs: Sequence[Run], count: int) -> list[list[Run]]:
+    """The runs dealt out into so many parts; fewer if there are not as many runs."""
+    return [list(runs[first::count]) for first in range(min(count, len(runs)))]

@@ -11,44 +11,24 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 
-from sslbook import shipped
-from sslbook.training.networks.heads import Norm
+from sslbook.tables import ablation
+from sslbook.tables.ablation import Change
+from sslbook.tables.printed import Printed, printed, unprinted
 from sslbook.training.networks.siamese import Networks
 from sslbook.training.runs.settings import Settings
 
 DATA = ("cifar10", "stl10")
-BATCHNORM: Norm = ("normal", "normal")
 EPOCHS = (100, 300, 500)
-RESETS = (5, 10, 20)
 SECONDS = {"cifar10": 3.0, "stl10": 3.8}
 """Estimated seconds of an epoch on one H200: for CIFAR-10 what we ask of it, for STL-10 that by its arithmetic."""
 TARGET = 4 / 3
 """A target tower's forward passes, beside forward and backward of the other."""
 
-NORMS: dict[str, tuple[str, Norm]] = {
-    "–": ("norm-none", ("omit", "omit")),
-    "μ": ("norm-mean", ("normal", "omit")),
-    "σ": ("norm-std", ("omit", "normal")),
-    "μ, σ": ("norm-both", ("normal", "normal")),
-    "μ̸": ("norm-xmean", ("detach", "omit")),
-    "σ̸": ("norm-xstd", ("omit", "detach")),
-    "μ̸, σ": ("norm-xmean-std", ("detach", "normal")),
-    "μ, σ̸": ("norm-mean-xstd", ("normal", "detach")),
-    "μ̸, σ̸": ("norm-xmean-xstd", ("detach", "detach")),
-}
-"""Table 4's columns of [tian2021iclr]: names of presets, and modes of mean and deviation; a stroke: not differentiated through."""
-WIDE, NARROW, TINY = (0.01, 0.02, 0.05), (0.003, 0.005, 0.007), (0.01, 0.02, 0.03, 0.05)
-PARTS: dict[str, tuple[bool, bool, bool]] = {
-    "byol-bare": (False, False, False),
-    "byol-ema-only": (False, False, True),
-    "byol-bn-only": (False, True, False),
-    "byol-nopredictor": (False, True, True),
-    "byol-predictor-only": (True, False, False),
-    "byol-nobn": (True, False, True),
-    "byol-noema": (True, True, False),
-    "byol": (True, True, True),
-}
-"""Table 3's cells, in its order: whether there are a predictor, BatchNorm, and a moving average."""
+PARTS = (
+    *("byol-bare", "byol-ema-only", "byol-bn-only", "byol-nopredictor"),
+    *("byol-predictor-only", "byol-nobn", "byol-noema", "byol"),
+)
+"""Presets of Table 3's cells, in its order."""
 
 
 DIGITS = Settings(
@@ -86,10 +66,10 @@ class Cell:
 
 @dataclass(frozen=True)
 class Sheet:
-    """A printed table as cells to run."""
+    """A printed table as cells to run, row by row."""
 
     name: str
-    source: str
+    target: Printed
     cells: tuple[Cell, ...]
 
 
@@ -216,41 +196,60 @@ def _byol(base: Settings, rate: float) -> Settings:
 
 
 def _ablations(data: str) -> Iterator[tuple[str, str, Settings]]:
-    """Tables 3 to 10 of [tian2021iclr]."""
-    base = byol_settings(data)
-    for slug, (predictor, norm, ema) in PARTS.items():
-        networks = _with(base.networks, norm=BATCHNORM if norm else None, predictor=2 * predictor, ema=ema)
-        missing = [name for name, there in (("predictor", predictor), ("BatchNorm", norm), ("EMA", ema)) if not there]
-        what = f"BYOL without {' and '.join(missing)}" if missing else "BYOL"
-        yield slug, what, replace(base, networks=networks)
-    for column, (slug, modes) in NORMS.items():
-        networks = replace(_with(base.networks, norm=modes), unbiased=True)
-        yield f"byol-{slug}", f"BYOL with BatchNorm's parts {column}", replace(base, networks=networks)
-    for epochs in RESETS:
-        yield f"byol-reset-{epochs}", f"BYOL with a new predictor every {epochs} epochs", replace(base, reset=epochs)
-    for ema, reset, ends in ((False, 0, WIDE), (True, 10, (*NARROW, *WIDE))):
-        for norm in (True, False):
-            for end in ends:
-                networks = _with(base.networks, predictor=1, ema=ema)
-                networks = replace(networks, predictor_norm=BATCHNORM if norm else None, predictor_range=(0.0, end))
-                what = f"BYOL with a linear predictor on [0, {end:g}], {'with' if norm else 'without'} BatchNorm in it"
-                what += ", new every 10 epochs" if reset else ", without EMA"
-                yield _linear_slug(ema, norm, end), what, replace(base, networks=networks, reset=reset)
-    for reset in (3, *RESETS):
-        for end in TINY:
-            networks = replace(base.networks, predictor_range=(-end, end))
-            what = f"BYOL with a predictor on ±{end:g}, new every {reset} epochs"
-            yield f"byol-small-{end:g}-reset-{reset}", what, replace(base, networks=networks, reset=reset, rate=0.02)
+    """Tables 3 to 10 of [tian2021iclr]; a cell that stands in two of them is one preset."""
+    base, seen = byol_settings(data), set()
+    for name in ablation.NAMES:
+        for label, change in ablation.changes(name).items():
+            slug = _slug(name, label, change)
+            if slug not in seen:
+                yield slug, _what(name, label, change), _changed(base, name, change)
+            seen.add(slug)
 
 
-def _with(networks: Networks, norm: Norm | None = BATCHNORM, predictor: int = 2, ema: bool = True) -> Networks:
-    return replace(
-        networks, projector_norm=norm, predictor_norm=norm, predictor=predictor, target="ema" if ema else None
+def _changed(base: Settings, name: str, change: Change) -> Settings:
+    networks = replace(
+        base.networks,
+        predictor=change.predictor,
+        target="ema" if change.ema else None,
+        projector_norm=change.projector,
+        predictor_norm=change.head,
+        predictor_range=change.span,
+        unbiased=name == "B-Tab4",
     )
+    return replace(base, networks=networks, reset=change.reset, rate=0.02 if name == "B-Tab10" else base.rate)
 
 
-def _linear_slug(ema: bool, norm: bool, end: float) -> str:
-    return f"byol{'' if ema else '-noema'}-linear{'' if norm else '-nobn'}-{end:g}"
+def _slug(name: str, label: str, change: Change) -> str:
+    """The name of a cell's preset, without the data."""
+    end = change.span[1] if change.span else 0.0
+    if name == "B-Tab3":
+        return PARTS[list(ablation.changes(name)).index(label)]
+    if name == "B-Tab4" and change.projector is not None:
+        modes = zip(("mean", "std"), change.projector, strict=True)
+        parts = "-".join("x" * (mode == "detach") + part for part, mode in modes if mode != "omit")
+        return f"byol-norm-{ {'': 'none', 'mean-std': 'both'}.get(parts, parts) }"
+    if name == "B-Tab5":
+        return f"byol-reset-{change.reset}" if change.reset else "byol"
+    if name == "B-Tab10":
+        return f"byol-small-{end:g}-reset-{change.reset}"
+    return f"byol{'' if change.ema else '-noema'}-linear{'' if change.head else '-nobn'}-{end:g}"
+
+
+def _what(name: str, label: str, change: Change) -> str:
+    """What a cell's preset is, in words."""
+    end = change.span[1] if change.span else 0.0
+    if name == "B-Tab3":
+        parts = (("predictor", change.predictor), ("BatchNorm", change.head), ("EMA", change.ema))
+        missing = [part for part, there in parts if not there]
+        return f"BYOL without {' and '.join(missing)}" if missing else "BYOL"
+    if name == "B-Tab4":
+        return f"BYOL with BatchNorm's parts {label}"
+    if name == "B-Tab5":
+        return f"BYOL with a new predictor every {change.reset} epochs"
+    if name == "B-Tab10":
+        return f"BYOL with a predictor on ±{end:g}, new every {change.reset} epochs"
+    what = f"BYOL with a linear predictor on [0, {end:g}], {'with' if change.head else 'without'} BatchNorm in it"
+    return what + (f", new every {change.reset} epochs" if change.reset else ", without EMA")
 
 
 def _title(data: str) -> str:
@@ -260,48 +259,37 @@ def _title(data: str) -> str:
 # -- tables -----------------------------------------------------------------------------------------------------------
 
 
+NETWORK = "resnet18"
+
+
 @cache
 def sheets() -> Mapping[str, Sheet]:
     """The tables by name: A-Tab2, A-Tab3, and each of B's on STL-10, where the paper has it, and on CIFAR-10."""
     second = ("simclr-exact", "simclr-exact-noise", "simclr-nce")
     third = ("simclr-beta-minus-0.5", "simclr-beta-plus-0.2")
     made = [_by_epochs("A-Tab2", second), _by_epochs("A-Tab3", third)]
-    wide, narrow = ([(norm, end) for norm in (True, False) for end in ends] for ends in (WIDE, NARROW))
-    slugs: dict[str, Sequence[str]] = {
-        "B-Tab3": tuple(PARTS),
-        "B-Tab4": [f"byol-{slug}" for slug, _ in NORMS.values()],
-        "B-Tab5": ["byol", *(f"byol-reset-{epochs}" for epochs in RESETS)],
-        "B-Tab7": [_linear_slug(False, norm, end) for norm, end in wide],
-        "B-Tab8": [_linear_slug(True, norm, end) for norm, end in narrow],
-        "B-Tab9": [_linear_slug(True, norm, end) for norm, end in wide],
-        "B-Tab10": [f"byol-small-{end:g}-reset-{reset}" for reset in (3, *RESETS) for end in TINY],
-    }
-    made += [_flat(name, data, slugs[name]) for data in ("stl10", "cifar10") for name in slugs]
+    made += [_ablation(name, data) for data in ("stl10", "cifar10") for name in ablation.NAMES]
     return {sheet.name: sheet for sheet in made}
 
 
 def _by_epochs(name: str, slugs: Sequence[str]) -> Sheet:
     """A table with a row a preset, CIFAR-10 before STL-10, and a column a number of epochs."""
-    raw, cells = shipped.printed(name), []
+    target = printed(name)
     runs = [f"{data}-{slug}" for data in DATA for slug in slugs]
-    for row, (label, run) in enumerate(zip(raw["rows"], runs, strict=True)):
-        for column, epochs in enumerate(EPOCHS):
-            mean, std = raw["mean"][row][column], raw["std"][row][column]
-            cells.append(Cell(f"{label}; {epochs} epochs", run, epochs, mean, std))
-    return Sheet(name, raw["source"], tuple(cells))
+    return _sheet(name, target, [(run, epochs) for run in runs for epochs in EPOCHS])
 
 
-def _flat(name: str, data: str, slugs: Sequence[str]) -> Sheet:
-    """A table with a preset a cell; the paper's numbers are those on STL-10."""
-    raw = shipped.printed(name)
-    rows = 1 if name == "B-Tab5" else len(raw["rows"])  # Table 5's second row is on ImageNet
-    labels = [c if rows == 1 else f"{r}; {c}" for r in raw["rows"][:rows] for c in raw["columns"]]
-    means = [value for row in raw["mean"][:rows] for value in row]
-    stds = [value for row in raw["std"][:rows] for value in row] if raw["std"] else [None] * len(means)
-    here = data == "stl10"
-    cells = tuple(
-        Cell(label, f"{data}-{slug}", raw["epochs"], mean if here else None, std if here else None)
-        for label, slug, mean, std in zip(labels, slugs, means, stds, strict=True)
+def _ablation(name: str, data: str) -> Sheet:
+    """A table with a preset a cell, after a hundred epochs; the paper's numbers are those on STL-10."""
+    target, long = printed(name), f"{name}-{data}-{NETWORK}"
+    if data != "stl10":
+        source = f"{target.source}, which is on STL-10; here on {_title(data)}, where nothing is printed"
+        target = unprinted(long, source, target.axes)
+    return _sheet(
+        long, target, [(f"{data}-{_slug(name, *cell)}", EPOCHS[0]) for cell in ablation.changes(name).items()]
     )
-    source = raw["source"] + ("" if here else f", which is on STL-10; here on {_title(data)}, where nothing is printed")
-    return Sheet(f"{name}-{data}", source, cells)
+
+
+def _sheet(name: str, target: Printed, runs: Sequence[tuple[str, int]]) -> Sheet:
+    cells = zip(target.cells, runs, target.numbers(), strict=True)
+    return Sheet(name, target, tuple(Cell(label, *run, *numbers) for label, run, numbers in cells))

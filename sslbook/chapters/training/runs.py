@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -108,6 +109,7 @@ class Line:
 
     comparable: with the printed number, since nothing was changed and there are as many epochs.
     diverged: a sentence for each seed whose run came to no end.  recorded: some are of a record, not of runs that are here.
+    whole: after as many epochs as the table's.
     """
 
     label: str
@@ -119,6 +121,7 @@ class Line:
     comparable: bool = True
     diverged: tuple[str, ...] = ()
     recorded: bool = False
+    whole: bool = True
 
 
 def runs_of(sheet: Sheet, seeds: Sequence[int], *, epochs: int | None = None, changes: Sequence[str] = ()) -> list[Run]:
@@ -142,7 +145,7 @@ def lines(
 ) -> list[Line]:
     """The table's cells with what finished runs have of them; a run that is not here by its rows in ``recorded``, if it is there.
 
-    recorded: the ``runs`` of a record, as :func:`record_of` gave them.
+    recorded: the ``runs`` of a record, as :func:`origins` gave them.
     With fewer epochs than the table's first column, that column is shown after as many as there are, and says so.
     """
     runs = runs_of(sheet, seeds, epochs=epochs, changes=changes)
@@ -159,12 +162,12 @@ def lines(
         here = [_at(rows[cell.preset, seed], at) for seed in seeds]
         there = [_at(known[cell.preset, seed].get("rows", []), at) for seed in seeds]
         mine = [row for own, kept in zip(here, there, strict=True) if (row := own or kept)]
-        label = cell.label if at == cell.epochs else f"{cell.label} (after {at})"
         best, final = [row["linear_best"] for row in mine], [row["linear"] for row in mine]
         lost = tuple(text for seed in seeds if (text := wild[cell.preset, seed]))
-        comparable = at == cell.epochs and same[cell.preset]
+        whole = at == cell.epochs
         only_recorded = any(kept and not own for own, kept in zip(here, there, strict=True))
-        found.append(Line(label, cell.preset, at, (cell.mean, cell.std), best, final, comparable, lost, only_recorded))
+        printed, comparable = (cell.mean, cell.std), whole and same[cell.preset]
+        found.append(Line(cell.label, cell.preset, at, printed, best, final, comparable, lost, only_recorded, whole))
     return found
 
 
@@ -173,10 +176,20 @@ def _at(rows: Sequence[Row], epoch: int) -> Row | None:
     return next((row for row in rows if row["epoch"] == epoch and row.get("linear") is not None), None)
 
 
-def record_of(found: Sequence[Line], runs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """What a record of a table holds: its accuracies, and ``runs``, where each comes from and its own."""
+def recorded_values(sheet: Sheet, runs: Mapping[str, Mapping[str, Any]], **chosen: Any) -> dict[str, Any]:
+    """What a record of a table holds: its accuracies, and ``runs``, where each comes from and its own, by :func:`origins`.
+
+    chosen: ``epochs`` and ``changes`` of the runs, as for :func:`lines`.
+    """
+    with tempfile.TemporaryDirectory() as nowhere:
+        found = lines(sheet, seeds_of(runs), Path(nowhere), recorded=runs, **chosen)
     cells = [{"cell": row.label, "epochs": row.epochs, "best": row.best, "final": row.final} for row in found]
     return {"cells": cells, "runs": dict(runs)}
+
+
+def seeds_of(runs: Mapping[str, Mapping[str, Any]]) -> tuple[int, ...]:
+    """The seeds of a record's runs."""
+    return tuple(sorted({run["seed"] for run in runs.values()}))
 
 
 def origins(runs: Sequence[Run], root: Path) -> dict[str, dict[str, Any]]:
@@ -192,8 +205,12 @@ def origins(runs: Sequence[Run], root: Path) -> dict[str, dict[str, Any]]:
     return kept
 
 
-def together(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-    """One run as two records have it: all rows of both, the newer ones where both have an epoch; else as the longer one says."""
+def united(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    """The runs of two records; of a run in both all rows, the newer where both have an epoch, the rest as the longer says."""
+    return {**old, **new, **{name: _united(old[name], new[name]) for name in old.keys() & new.keys()}}
+
+
+def _united(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
     rows = {row["epoch"]: row for part in (old, new) for row in part["rows"]}
     longer = max((new, old), key=lambda part: max((row["epoch"] for row in part["rows"]), default=-1))
     return {**longer, "rows": [rows[epoch] for epoch in sorted(rows)]}

@@ -1,0 +1,66 @@
+"""What the command line can record and show, by name: strings, so that a list of names loads no experiment."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from sslbook.arguments import InputError, unknown
+
+
+@dataclass(frozen=True)
+class Recorder:
+    """What makes a record: ``module:function`` below `sslbook.chapters`, called with seeds, and the seeds of the shipped one."""
+
+    maker: str
+    seeds: tuple[int, ...]
+
+    def __call__(self, seeds: tuple[int, ...]) -> dict[str, Any]:
+        """The values of the record for these seeds."""
+        module, _, function = self.maker.partition(":")
+        make: Callable[[tuple[int, ...]], dict[str, Any]] = getattr(_chapters(module), function)
+        return make(seeds)
+
+
+RECORDERS: dict[str, Recorder] = {
+    "byol-cifar10": Recorder("byol.recorded:cifar10_values", (0, 1, 2, 3, 4)),
+    "byol-digits": Recorder("byol.recorded:digits_values", (0, 1, 2, 3, 4)),
+    "covariance-cifar10": Recorder("covariance.step:cifar10_values", (0, 1, 2)),
+    "emergence-two-layer": Recorder("emergence.two_layer:two_layer_values", tuple(range(30))),
+    "hltm-narrow": Recorder("hltm.recorded:narrow_values", tuple(range(1, 41))),
+    "hltm-norms": Recorder("hltm.recorded:norm_values", tuple(range(1, 31))),
+    "hltm-tables": Recorder("hltm.recorded:table_values", tuple(range(1, 11))),
+    "modulation-filters": Recorder("modulation.recorded:filter_values", (1, 2, 3)),
+    "modulation-tables": Recorder("modulation.recorded:table_values", (1, 2, 3)),
+    "training-cifar10": Recorder("training.recorded:cifar10_values", (1, 2, 3)),
+    "training-operator": Recorder("training.opened:operator_values", (1, 2)),
+    "training-operator-full": Recorder("training.opened:full_values", (1,)),
+    "training-weights": Recorder("training.recorded:weight_values", (1, 2, 3)),
+}
+"""What makes each record of `data/results` that no table of full runs is."""
+
+BYOL = ("B-Tab3", "B-Tab4", "B-Tab5", "B-Tab7", "B-Tab8", "B-Tab9", "B-Tab10")
+TABLES: dict[str, str] = {
+    **dict.fromkeys(("A-Tab2", "A-Tab3"), "training.tables"),
+    **dict.fromkeys(("A-Tab4", "A-Tab6", "B-Tab2"), "hltm.tables"),
+    **dict.fromkeys((f"{name}-{data}-convnet" for data in ("digits", "cifar10") for name in BYOL), "byol.tables"),
+    **dict.fromkeys((f"{name}-{data}-resnet18" for data in ("stl10", "cifar10") for name in BYOL), "training.tables"),
+    **dict.fromkeys(("C-Tab1", "C-Fig4", "C-Fig5", "C-Fig9", "C-Fig10", "C-Fig11"), "modulation.tables"),
+}
+"""The module below `sslbook.chapters` whose ``TABLES`` declares each table: the paper's name of it, and where it is one of several
+experiments, its images and its network."""
+
+
+def table(name: str) -> Any:
+    """The declared `sslbook.tables.command.Table` of a name; raises InputError, with the names that are meant, for another."""
+    if kin := [known for known in TABLES if known.startswith(f"{name}-")]:
+        raise InputError(f"printed table: {name} is run in several ways; name one of {', '.join(kin)}")
+    if name not in TABLES:
+        raise unknown("printed table", name, TABLES)
+    return _chapters(TABLES[name]).TABLES[name]
+
+
+def _chapters(module: str) -> Any:
+    return importlib.import_module(f"sslbook.chapters.{module}")

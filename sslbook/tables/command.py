@@ -1,0 +1,145 @@
+"""The program ``sslbook table ID``: the record of a table beside the paper's numbers at once, or the table anew.
+
+A chapter declares a table (`Table`); what the options mean is said here, once for all of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from sslbook.arguments import counted, device, positive, seed
+from sslbook.machine import cores
+from sslbook.records import Record, path_of, recorded
+from sslbook.tables.filled import Filled, as_json, grid, summary
+
+
+@dataclass(frozen=True)
+class Option:
+    """An option of a table.  running: has a meaning with ``--run`` alone.  starts: means ``--run`` too.  more: of argparse."""
+
+    flag: str
+    help: str
+    running: bool = False
+    starts: bool = False
+    more: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """Its name among the parsed options."""
+        return str(self.more.get("dest", self.flag.lstrip("-").replace("-", "_")))
+
+
+COUNT = {"type": positive, "metavar": "N"}
+RUN = Option("--run", "run it (default: show the record)", more={"action": "store_true"})
+SEEDS = Option("--seeds", "these seeds (default: the record's)", more={"type": seed, "nargs": "+", "metavar": "N"})
+JSON = Option("--json", "as JSON, with every number", more={"action": "store_true"})
+DEVICE = Option("--device", "cpu, cuda or cuda:N (default: the table's)", True, more={"type": device, "metavar": "D"})
+COMMON = (RUN, SEEDS, DEVICE, JSON)
+PROCESSES = Option("--processes", "processes at once (default: one a core, or one on a GPU)", True, more=COUNT)
+EPOCHS = Option("--epochs", "after so many epochs (default: the table's)", more=COUNT)
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table that can be shown and run, as a chapter declares it.
+
+    title: what is run, in a line.  record: the name of the record that holds it, empty for none.  seeds: of a run, unless others
+    are given.  recall: the table from its record, which is None if there is none.  run: the table from a run.  Both get the
+    options, ``run`` with ``seeds`` filled in; both raise ValueError or OSError, with a sentence, for what can't be.
+    layout: `filled.grid` or `filled.listing`.  plan: what a run would do, for ``--dry-run``.
+    """
+
+    name: str
+    title: str
+    record: str
+    seeds: tuple[int, ...]
+    recall: Callable[[Record | None, argparse.Namespace], Filled]
+    run: Callable[[argparse.Namespace], Filled]
+    options: tuple[Option, ...] = ()
+    layout: Callable[[Filled], str] = grid
+    plan: Callable[[argparse.Namespace], str] | None = None
+
+
+def main(table: Table, arguments: Sequence[str]) -> int:
+    """Show or run a table; exit status 1 if a run came to no end, 2 for what can't be done."""
+    parser = parser_of(table)
+    options = parser.parse_args(arguments)
+    given = [option for option in table.options + COMMON if getattr(options, option.name) not in (None, False, [])]
+    options.run = options.run or any(option.starts for option in given)
+    options.given = list(arguments)
+    for option in given:
+        if option.running and not options.run:
+            parser.error(f"{option.flag} is for a run: add --run")
+    try:
+        if table.plan is not None and options.dry_run:
+            print(table.plan(_with_seeds(table, options)))
+            return 0
+        shown = _run(table, options) if options.run else _recalled(table, options)
+    except (ValueError, OSError) as error:
+        parser.error(str(error))
+    if options.json:
+        print(json.dumps(as_json(shown), indent=2, ensure_ascii=False, allow_nan=False))
+    else:
+        print(text(table, shown))
+    return 1 if shown.wrong else 0
+
+
+def parser_of(table: Table) -> argparse.ArgumentParser:
+    """What the options of a table are parsed with."""
+    parser = argparse.ArgumentParser(
+        prog=f"sslbook table {table.name}", description=f"{table.title}.", allow_abbrev=False
+    )
+    for option in (*COMMON, *table.options):
+        parser.add_argument(option.flag, help=option.help, **option.more)
+    return parser
+
+
+def record_of(name: str) -> Record | None:
+    """The record of that name; None if it was never made.  Raises ValueError if its file is damaged."""
+    return recorded(name) if name and path_of(name).is_file() else None
+
+
+def processes(options: argparse.Namespace) -> int:
+    """How many processes a run takes: those asked for, else one a core, or one on a GPU."""
+    return int(options.processes or (cores() if options.device in (None, "cpu") else 1))
+
+
+def _with_seeds(table: Table, options: argparse.Namespace) -> argparse.Namespace:
+    options.seeds = tuple(dict.fromkeys(options.seeds or table.seeds))
+    return options
+
+
+def _recalled(table: Table, options: argparse.Namespace) -> Filled:
+    asked, record = options.seeds, record_of(table.record)
+    shown = table.recall(record, options)
+    if shown.origin:
+        return shown
+    if record is None or not any(entry.found for entry in shown.entries):
+        maker = f", and sslbook record {table.record} makes its record" if record is None and table.record else ""
+        return replace(shown, origin=f"No record holds it: sslbook table {table.name} --run runs it{maker}.")
+    shown = replace(shown, origin=f"Recorded: {record.provenance}\nsslbook table {table.name} --run runs it again.")
+    return shown if asked is None else shown.only_seeds(asked)
+
+
+def _run(table: Table, options: argparse.Namespace) -> Filled:
+    begun = time.monotonic()
+    shown = table.run(_with_seeds(table, options))
+    if shown.origin:
+        return shown
+    at_once = f" in {counted(processes(options), 'process')}" if hasattr(options, "processes") else ""
+    where = "the CPU" if options.device in (None, "cpu") else options.device
+    return replace(shown, seeds=options.seeds, origin=f"{time.monotonic() - begun:.0f} s on {where}{at_once}.")
+
+
+def text(table: Table, shown: Filled) -> str:
+    """The table with its title, what was run, and where our numbers come from."""
+    said = [f"{name} {value}" for name, value in shown.facts.items()]
+    if shown.seeds:
+        said.append(f"{counted(len(shown.seeds), 'seed')}: {' '.join(map(str, shown.seeds))}")
+    head = [f"{table.name}: {shown.source}.", f"{table.title}.", *["; ".join(said) + "."] * bool(said)]
+    return "\n".join([*head, "", table.layout(shown), "", *filter(None, (summary(shown), shown.origin))])
