@@ -6,11 +6,12 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import sslbook
-from sslbook import cli
+from sslbook import catalogue, cli, records
 from sslbook.book import execute, render
 from sslbook.book.execute import Outcome, Setting
 from sslbook.book.layout import Book
@@ -284,17 +285,25 @@ def test_interrupting_gives_status_130(book: Book, monkeypatch: pytest.MonkeyPat
 def test_record_runs_the_named_function_and_writes_its_numbers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from sslbook import records
-
-    (tmp_path / "tiny_experiment.py").write_text("def values(seeds):\n    return {'sum': sum(seeds)}\n")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(records, "RECORDERS", {"tiny": "tiny_experiment:values"})
+    monkeypatch.setattr(catalogue, "RECORDERS", {"tiny": catalogue.Recorder("tiny:values", (1, 2))})
+    monkeypatch.setattr(
+        catalogue, "_chapters", lambda module: SimpleNamespace(values=lambda seeds: {"sum": sum(seeds)})
+    )
     monkeypatch.setattr(records, "results_folder", lambda: tmp_path)
-    assert cli.main(["record", "tiny", "--seeds", "1", "2"]) == 0
+    assert cli.main(["record", "tiny"]) == 0
     found = records.recorded("tiny", folder=tmp_path)
     assert found["sum"] == 3
     assert found.provenance.seeds == (1, 2)
     assert found.provenance.command == "sslbook record tiny --seeds 1 2"
+    before = (tmp_path / "tiny.json").read_bytes()
+    for again in ([], ["--seeds", "1", "2"]):
+        assert cli.main(["record", "tiny", *again]) == 0
+        assert "It stays as it is; --replace makes it anew." in capsys.readouterr().out
+    assert cli.main(["record", "tiny", "--seeds", "5"]) == 2
+    assert "holds 1 2, got 5; --replace makes it anew" in capsys.readouterr().err
+    assert (tmp_path / "tiny.json").read_bytes() == before
+    assert cli.main(["record", "tiny", "--seeds", "5", "--replace"]) == 0
+    assert records.recorded("tiny", folder=tmp_path).provenance.seeds == (5,)
     assert cli.main(["record", "tyni"]) == 2
     assert "did you mean tiny" in capsys.readouterr().err
 
@@ -303,5 +312,5 @@ def test_record_says_what_data_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("SSLBOOK_DATA", raising=False)
-    assert cli.main(["record", "covariance-cifar10"]) == 2
+    assert cli.main(["record", "covariance-cifar10", "--replace"]) == 2
     assert "SSLBOOK_DATA" in capsys.readouterr().err

@@ -34,14 +34,27 @@ class Option:
         return str(self.more.get("dest", self.flag.lstrip("-").replace("-", "_")))
 
 
-COUNT = {"type": positive, "metavar": "N"}
-RUN = Option("--run", "run it (default: show the record)", more={"action": "store_true"})
-SEEDS = Option("--seeds", "these seeds (default: the record's)", more={"type": seed, "nargs": "+", "metavar": "N"})
-JSON = Option("--json", "as JSON, with every number", more={"action": "store_true"})
-DEVICE = Option("--device", "cpu, cuda or cuda:N (default: the table's)", True, more={"type": device, "metavar": "D"})
-COMMON = (RUN, SEEDS, DEVICE, JSON)
-PROCESSES = Option("--processes", "processes at once (default: one a core, or one on a GPU)", True, more=COUNT)
-EPOCHS = Option("--epochs", "after so many epochs (default: the table's)", more=COUNT)
+def option(flag: str, help: str, *, running: bool = False, starts: bool = False, **more: Any) -> Option:
+    """An `Option` that takes a value if ``more`` says of which kind, and is on or off otherwise."""
+    return Option(flag, help, running, starts, more or {"action": "store_true"})
+
+
+def choice(flag: str, help: str, *allowed: str) -> Option:
+    """An option with these values, the first if it is not given."""
+    return option(flag, f"{help} (default: {allowed[0]})", choices=allowed, default=allowed[0])
+
+
+def count(flag: str, help: str, *, running: bool = False) -> Option:
+    """An option that takes a whole number of at least 1."""
+    return option(flag, help, running=running, type=positive, metavar="N")
+
+
+RUN = option("--run", "run it (default: show the record)")
+SEEDS = option("--seeds", "these seeds (default: the record's)", type=seed, nargs="+", metavar="N")
+DEVICE = option("--device", "cpu, cuda or cuda:N (default: the table's)", running=True, type=device, metavar="D")
+COMMON = (RUN, SEEDS, DEVICE, option("--json", "as JSON, with every number"))
+PROCESSES = count("--processes", "processes at once (default: one a core, or one on a GPU)", running=True)
+EPOCHS = count("--epochs", "after so many epochs (default: the table's)")
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from sslbook.chapters.hltm.statistics import CentredCorrelation, RawCorrelation
 from sslbook.chapters.hltm.training import LOSSES, Protocol, start, train_chunks
 from sslbook.records import Record
 from sslbook.streams import Streams, to_device
-from sslbook.tables.command import PROCESSES, Option, Table, processes
+from sslbook.tables.command import PROCESSES, Table, choice, option, processes
 from sslbook.tables.filled import Filled, fill
 from sslbook.tables.printed import PARTS, Printed, printed
 from sslbook.trees import exact
@@ -174,18 +174,9 @@ def _epoch(text: str) -> int:
 
 OPTIONS = (
     PROCESSES,
-    Option("--loss", "whose formula (default: released)", more={"choices": LOSSES, "default": "released"}),
-    Option(
-        "--statistic",
-        "how correlations are taken (default: exact)",
-        more={"choices": STATISTICS, "default": "exact"},
-    ),
-    Option(
-        "--epoch-size",
-        f"samples an epoch and a measurement (default: {Protocol.epoch_size})",
-        running=True,
-        more={"type": _epoch, "metavar": "N"},
-    ),
+    choice("--loss", "whose formula", *reversed(LOSSES)),
+    choice("--statistic", "how correlations are taken", *STATISTICS),
+    option("--epoch-size", "samples an epoch (default: 64000)", running=True, type=_epoch, metavar="N"),
 )
 TITLE = "Normalised correlation of latent variables with the best unit of their part"
 TABLES = {

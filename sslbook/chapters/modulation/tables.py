@@ -16,7 +16,7 @@ from sslbook.chapters.modulation.reference import ACTIVATIONS
 from sslbook.chapters.modulation.scores import SCORES
 from sslbook.chapters.modulation.training import PRINTED, Cell, Protocol, run
 from sslbook.records import Record, rounded
-from sslbook.tables.command import COUNT, PROCESSES, Option, Table, processes
+from sslbook.tables.command import PROCESSES, Table, choice, count, processes
 from sslbook.tables.filled import Entry, Filled, fill
 from sslbook.tables.printed import Printed, batchnorm_modes, printed, unprinted
 
@@ -239,20 +239,12 @@ def _run_weights(options: argparse.Namespace) -> Filled:
     return _weights(*figure5(options.seeds[0], options.steps, processes(options)))
 
 
-STEPS = Option("--steps", "minibatches (default: 5000)", running=True, more=COUNT)
+STEPS = count("--steps", "minibatches (default: 5000)", running=True)
 OPTIONS = (
     PROCESSES,
     STEPS,
-    Option(
-        "--variant",
-        "whose experiment (default: released)",
-        more={"choices": tuple(VARIANTS), "default": "released"},
-    ),
-    Option(
-        "--scores",
-        "whose formula (default: released, which Table 1 was made with)",
-        more={"choices": ("printed", "released", "signless"), "default": "released"},
-    ),
+    choice("--variant", "whose experiment", *VARIANTS),
+    choice("--scores", "whose formula, released as in Table 1", "released", "printed", "signless"),
 )
 RECORD, SEEDS = "modulation-tables", (1, 2, 3)
 TABLES = {
@@ -261,12 +253,7 @@ TABLES = {
     if name != "C-Fig5"
     for title in ["Matching scores χ+" + (" and χ-" if name != "C-Tab1" else "")]
 }
-TABLES["C-Fig5"] = Table(
-    "C-Fig5",
-    "Each field's largest weight on each token, in units of the field's largest; a star: a generator may fix the token there",
-    RECORD,
-    SEEDS[:1],
-    _recall_weights,
-    _run_weights,
-    (PROCESSES, STEPS),
+STARRED = (
+    "Each field's largest weight on each token, in units of the field's; a star: a generator may fix the token there"
 )
+TABLES["C-Fig5"] = Table("C-Fig5", STARRED, RECORD, SEEDS[:1], _recall_weights, _run_weights, (PROCESSES, STEPS))

@@ -28,7 +28,7 @@ from sslbook.chapters.training.runs import (
 )
 from sslbook.records import Record, save_record
 from sslbook.tables import filled as form
-from sslbook.tables.command import COUNT, EPOCHS, Option, Table, record_of
+from sslbook.tables.command import EPOCHS, Table, count, option, record_of
 from sslbook.tables.filled import Entry, Filled
 from sslbook.training.runs.resources import load_data
 
@@ -102,9 +102,9 @@ def _check(options: argparse.Namespace) -> None:
     """Raise ValueError for options that don't go together."""
     if options.record and not _as_printed(options):
         raise ValueError("--record is of the table as it is printed, without --set and --epochs")
-    for option in ("jobs", "hours"):
-        if getattr(options, option) and not options.cluster:
-            raise ValueError(f"--{option} is for a cluster: add --cluster local")
+    for flag in ("jobs", "hours"):
+        if getattr(options, flag) and not options.cluster:
+            raise ValueError(f"--{flag} is for a cluster: add --cluster local")
     if options.slurm and options.cluster != "slurm":
         raise ValueError("--slurm is for a cluster: add --cluster slurm")
 
@@ -198,39 +198,24 @@ def _make(missing: Sequence[Run], root: Path, options: argparse.Namespace) -> li
     return [] if options.cluster == "slurm" else cluster.collect(jobs)
 
 
-FLAG = {"action": "store_true"}
 OPTIONS = (
     EPOCHS,
-    Option(
-        "--set",
-        "change a setting of all runs",
-        more={"action": "append", "default": [], "metavar": "KEY=VALUE", "dest": "changes"},
-    ),
-    Option("--dry-run", "name the runs that are missing, and make none", more=FLAG),
-    Option("--record", "add the finished runs' numbers to data/results", more=FLAG),
-    Option("--cluster", "run it through submitit", starts=True, more={"choices": cluster.CLUSTERS}),
-    Option("--jobs", "jobs of a cluster at once (default: 1)", more=COUNT),
-    Option("--hours", "the longest that a job may take (Slurm: 24)", more=COUNT),
-    Option(
-        "--slurm",
-        "an option of sbatch: --slurm partition=gpu",
-        more={"action": "append", "default": [], "metavar": "OPTION"},
-    ),
-    Option("--folder", "where runs lie (default: SSLBOOK_RUNS, else runs)", more={"type": Path, "metavar": "DIR"}),
-    Option("--download", "fetch the images if they are not here", more=FLAG),
-    Option("--quiet", "say nothing while it runs", more=FLAG),
+    option("--set", "change a setting of all runs", action="append", default=[], metavar="KEY=VALUE", dest="changes"),
+    option("--dry-run", "name the runs that are missing, and make none"),
+    option("--record", "add the finished runs' numbers to data/results"),
+    option("--cluster", "run it through submitit", starts=True, choices=cluster.CLUSTERS),
+    count("--jobs", "jobs of a cluster at once (default: 1)"),
+    count("--hours", "the longest that a job may take (Slurm: 24)"),
+    option("--slurm", "an option of sbatch: --slurm partition=gpu", action="append", default=[], metavar="OPTION"),
+    option("--folder", "where runs lie (default: SSLBOOK_RUNS, else runs)", type=Path, metavar="DIR"),
+    option("--download", "fetch the images if they are not here"),
+    option("--quiet", "say nothing while it runs"),
 )
-TABLES = {
-    name: Table(
-        name,
-        TITLE,
-        name,
-        SEEDS,
-        partial(_recall, name),
-        partial(_run, name),
-        OPTIONS,
-        form.listing,
-        partial(_plan, name),
-    )
-    for name in sheets()
-}
+
+
+def _declared(name: str) -> Table:
+    recall, rerun, plan = partial(_recall, name), partial(_run, name), partial(_plan, name)
+    return Table(name, TITLE, name, SEEDS, recall, rerun, OPTIONS, form.listing, plan)
+
+
+TABLES = {name: _declared(name) for name in sheets()}
