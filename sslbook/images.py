@@ -120,16 +120,14 @@ def available(name: str) -> bool:
     Looks for files only; `cifar10` and `mnist` check what is in them.
     """
     require_one_of("name", name, ("digits", "mnist", "cifar10"))
-    folder = os.environ.get(
-        "SSLBOOK_DATA"
-    )  # not the cache folder: the book's numbers depend on what is named, and only on that
+    # not the cache folder: the book's numbers depend on what is named, and only on that
+    folder = os.environ.get("SSLBOOK_DATA")
     return name == "digits" or (bool(folder) and datasets.available(name, folder=folder))
 
 
 def _read(name: str, split: str, n: int | None, seed: int, dtype: torch.dtype) -> Images:
     """What `sslbook.datasets` reads below ``SSLBOOK_DATA``, as numbers in [0, 1]."""
-    if split not in ("train", "test"):
-        raise ValueError(f"split must be 'train' or 'test', got {split!r}")
+    require_one_of("split", split, ("train", "test"))
     folder = os.environ.get("SSLBOOK_DATA")
     if not folder:
         layout = datasets.LAYOUTS[name][0]
