@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from sslbook.files import atomic, write_text
+from sslbook import files
+from sslbook.files import PART, atomic, write_text
 
 
 def test_a_file_and_its_folder_are_made(tmp_path: Path) -> None:
@@ -30,3 +31,16 @@ def test_what_fails_halfway_leaves_the_old_file_and_nothing_else(tmp_path: Path)
         fail()
     assert target.read_text() == "old"
     assert list(tmp_path.iterdir()) == [target]
+
+
+def test_the_content_reaches_the_disk_before_the_name_and_the_name_before_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, synced = tmp_path / "b.txt", []
+
+    def look(path: Path) -> None:
+        synced.append((path.name.endswith(PART), target.exists()))
+
+    monkeypatch.setattr(files, "sync", look)
+    files.write_bytes(target, b"new")
+    assert synced == [(True, False), (False, True)]

@@ -16,7 +16,6 @@ from sslbook.chapters.modulation.tables import BETAS, PATTERNS
 
 Colours = Mapping[str, str]
 
-ALPHABET = "ABCDEFGH"
 PATTERN, ONE, TWO = "*CB*A**DE*", "FCBHAADDEB", "ACBGAEHDEC"
 """A generator and two sequences of it."""
 GREY = "#8a8a8a"

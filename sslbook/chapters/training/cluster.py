@@ -13,7 +13,8 @@ from typing import Any
 import torch
 
 from sslbook.chapters.training.runs import Run
-from sslbook.training.runs.checkpoints import Busy, write_bytes
+from sslbook.files import write_text
+from sslbook.training.runs.checkpoints import Busy
 from sslbook.training.runs.resources import Refused
 
 CLUSTERS = ("local", "slurm", "debug")
@@ -133,7 +134,7 @@ def submit(
             raise Refused(f"Slurm refused the jobs: {str(error).strip()}") from None
     if slurm:
         for run, job in zip(waiting, jobs, strict=True):
-            write_bytes(run.folder(root) / JOB, f"{job.job_id}\n".encode())
+            write_text(run.folder(root) / JOB, f"{job.job_id}\n")
     return jobs
 
 

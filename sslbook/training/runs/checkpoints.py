@@ -1,7 +1,7 @@
 """Checkpoints that a process killed at any moment can't spoil.
 
 A checkpoint is one file, ``step-000000390.pt``: a line with the SHA-256 of the rest, then what ``torch.save`` wrote.  It is
-written beside its place, brought to the disk, and renamed, and the one before it stays; so there is always a whole one.
+written whole or not at all (:mod:`sslbook.files`), and the one before it stays; so there is always a whole one.
 Everything random in a run is a function of its seed and the step, so no state of a generator is in it.
 """
 
@@ -10,11 +10,9 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
-import os
 import pickle
 import re
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +20,7 @@ from typing import Any
 import torch
 from filelock import FileLock, Timeout
 
+from sslbook.files import PART, sync, write_bytes
 from sslbook.training.runs.resources import Refused
 
 KEPT = 2
@@ -29,8 +28,6 @@ KEPT = 2
 MAGIC = b"sslbook-checkpoint sha256 "
 RESULT, DIVERGED = "result.json", "diverged"
 """What a run leaves at its end, and what one that came to no end."""
-PART = ".part"
-"""How the name ends of a file that is being written."""
 
 
 class Busy(Refused):
@@ -53,31 +50,6 @@ def locked(folder: Path) -> Iterator[None]:
         for part in folder.glob(f".*{PART}"):
             part.unlink(missing_ok=True)
         yield
-
-
-def write_bytes(path: Path, content: bytes) -> None:
-    """Write a file so that it is there whole or not at all, also after a power cut; makes its folder if need be."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=PART)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(name).chmod(0o644)  # mkstemp makes files that only the owner reads
-        Path(name).replace(path)
-    finally:
-        Path(name).unlink(missing_ok=True)
-    _sync(path.parent)  # the rename itself
-
-
-def _sync(folder: Path) -> None:
-    """Bring to the disk which files a folder has."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def save(folder: Path, step: int, content: dict[str, Any]) -> Path:
@@ -123,7 +95,7 @@ def latest(folder: Path, warn: Callable[[str], None]) -> dict[str, Any] | None:
 def clear(folder: Path) -> None:
     """Remove what a run wrote; its result first, so that nobody takes an old result for that of an interrupted new run."""
     (folder / RESULT).unlink(missing_ok=True)
-    _sync(folder)
+    sync(folder)
     for path in [folder / DIVERGED, folder / "log.csv", *_files(folder)]:
         path.unlink(missing_ok=True)
     shutil.rmtree(folder / "curves", ignore_errors=True)

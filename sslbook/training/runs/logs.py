@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sslbook.training.runs.checkpoints import write_bytes
+from sslbook.files import write_text
 
 COLUMNS = ("epoch", "step", "rate", "loss", "knn", "rank", "linear", "linear_best", "seconds", "images_per_second")
 """``epoch`` and ``step`` are those done; ``loss`` is the epoch's mean; accuracies are shares of 1; a cell may be empty."""
@@ -23,7 +23,7 @@ def write_csv(path: Path, rows: Sequence[Row]) -> None:
     writer = csv.DictWriter(text, COLUMNS, restval="", lineterminator="\n")
     writer.writeheader()
     writer.writerows({name: "" if row.get(name) is None else row[name] for name in COLUMNS} for row in rows)
-    write_bytes(path, text.getvalue().encode())
+    write_text(path, text.getvalue())
 
 
 class Curves:

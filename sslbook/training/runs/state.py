@@ -13,6 +13,7 @@ from torch import Tensor
 
 import sslbook
 from sslbook import shipped
+from sslbook.files import write_text
 from sslbook.machine import device_name
 from sslbook.training.networks.siamese import Siamese
 from sslbook.training.runs import checkpoints, distributed
@@ -103,7 +104,7 @@ def write_result(folder: Path, settings: Settings, state: State, origin: Mapping
         **origin,
         "rows": rows_until(state.rows, settings.epochs),
     }
-    checkpoints.write_bytes(folder / checkpoints.RESULT, (json.dumps(content, indent=2) + "\n").encode())
+    write_text(folder / checkpoints.RESULT, json.dumps(content, indent=2) + "\n")
 
 
 def origin_of(device: torch.device, precision: str, capture: str) -> dict[str, Any]:

@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from sslbook.datasets import Dataset
+from sslbook.files import write_text
 from sslbook.machine import keep_freed_memory
 from sslbook.training.evaluate import epochs_between, report
 from sslbook.training.networks.siamese import Siamese, build
@@ -222,7 +223,7 @@ class Trainer:
     def _diverged(self, error: Diverged) -> Diverged:
         """Written down for the tables, and told with what is left."""
         if self.first:
-            checkpoints.write_bytes(self.folder / checkpoints.DIVERGED, f"diverged at step {error.step}\n".encode())
+            write_text(self.folder / checkpoints.DIVERGED, f"diverged at step {error.step}\n")
         kept = checkpoints.newest_step(self.folder)
         left = "there is no checkpoint before it" if kept is None else f"the checkpoint of step {kept} stays"
         return Diverged(f"{error}; {left}", error.step)
