@@ -183,7 +183,9 @@ def info_nce(r_pos: Tensor, r_neg: Tensor, tau: float, epsilon: float = 1.0) -> 
     log_sum = top.squeeze(-1) + torch.logsumexp(gap - top, dim=-1)
     if epsilon == 0:
         return log_sum
-    log_epsilon = math.log(epsilon)
+    log_epsilon = math.log(
+        epsilon
+    )  # log(eps + e^s) = log eps + softplus(s - log eps), and softplus(x) = -logsigmoid(-x)
     return log_epsilon - F.logsigmoid(log_epsilon - log_sum)
 
 
@@ -266,6 +268,7 @@ def joint_pair_weight(r: Tensor, tau: float) -> Tensor:
     if r.ndim < 1 or r.shape[-1] < 1:
         raise ValueError(f"r must have shape (..., H) with H >= 1, got {tuple(r.shape)}")
     logits = -r / tau
+    # the 1 of the denominator is the positive pair's e^0: one more logit, whose share is cut off
     return torch.softmax(torch.cat([torch.zeros_like(logits[..., :1]), logits], -1), -1)[..., 1:] / tau
 
 

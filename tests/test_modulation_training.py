@@ -11,7 +11,7 @@ from sslbook.chapters.modulation import network, training
 from sslbook.chapters.modulation.network import gradients, lookups
 from sslbook.chapters.modulation.reference import ACTIVATIONS, FORMS, GROUPS, LOSSES, loss, outputs, printed_factor
 from sslbook.chapters.modulation.scores import SCORES, cosines, scores
-from sslbook.chapters.modulation.tokens import WILDCARD, World, draw_pairs, embed, make_world
+from sslbook.chapters.modulation.tokens import WILDCARD, World, draw_pairs, make_world
 from sslbook.chapters.modulation.training import (
     Cell,
     Protocol,
@@ -26,6 +26,12 @@ from sslbook.streams import Streams
 
 TINY = Protocol(fields=4, tokens=6, generators=5, fixed=2, outputs=3, batch=9, steps=20)
 MODES = ("normal", "detach", "omit")
+
+
+def embed(world: World, tokens: torch.Tensor) -> torch.Tensor:
+    """Vectors of tokens ``(R, ..., K)``: ``(R, ..., K, d)``, of the world's dtype."""
+    hot = torch.nn.functional.one_hot(tokens, world.lengths.shape[1]).to(world.lengths)
+    return hot * world.lengths.view(len(world.lengths), *(1,) * (tokens.ndim - 1), -1)
 
 
 def all_kinds() -> list[training.Replica]:

@@ -1,14 +1,14 @@
 r"""What a network is trained to minimise, as functions of two views' embeddings.
 
-===========  ==================================================================================================
-info_nce     SimCLR's NT-Xent: cosines, temperature, all :math:`2N - 2` others as negatives (Eq. 2 of [tian2020])
-exact        its covariance operator without the residue (Eq. 7 of [tian2020])
-beta         info_nce with more or less weight on the positive pair (Section 4.2 and Table 3 of [tian2020])
-simple       :math:`(1 + \beta) r_+ - r_-` (Corollary 1 of [tian2020])
-soft_triplet the soft triplet loss (Section 4 of [tian2020]); ``triplet`` in recorded runs
-quadratic    uniform pairwise importance (Eq. 3 of [tian2023])
-byol         two cosines, of predictions and targets (Section 2 of [tian2021iclr])
-===========  ==================================================================================================
+============  ==================================================================================================
+info_nce      SimCLR's NT-Xent: cosines, temperature, all :math:`2N - 2` others as negatives (Eq. 2 of [tian2020])
+exact         its covariance operator without the residue (Eq. 7 of [tian2020])
+beta          info_nce with more or less weight on the positive pair (Section 4.2 and Table 3 of [tian2020])
+simple        :math:`(1 + \beta) r_+ - r_-` (Corollary 1 of [tian2020])
+soft_triplet  the soft triplet loss (Section 4 of [tian2020]); ``triplet`` in recorded runs
+quadratic     uniform pairwise importance (Eq. 3 of [tian2023])
+byol          two cosines, of predictions and targets (Section 2 of [tian2021iclr])
+============  ==================================================================================================
 
 The losses themselves are those of :mod:`sslbook.losses`; embeddings are divided by their norms, so that a pair's distance is
 :math:`r = \|a - b\|^2/2 = 1 - \cos`.  Where processes share a batch, each objective is that of the whole of it.

@@ -48,7 +48,8 @@ def perturbation_gaps(count: int = 200, size: int = 5, seed: int = 0) -> dict[st
     gap = values[:, -1] - values[:, -2]
     d = d * scale * gap[:, None, None] / torch.linalg.matrix_norm(d, ord=2)[:, None, None]
     old, new = vectors[..., -1], torch.linalg.eigh(a + d)[1][..., -1]
-    new = new * (new * old).sum(-1, keepdim=True).sign()
+    new = new * (new * old).sum(-1, keepdim=True).sign()  # eigenvectors come with any sign
+    # first-order perturbation: sum over the other eigenvectors v of v (v^T dA phi_1) / (lambda_1 - lambda_v)
     inside = (vectors.mT @ d @ old[..., None])[..., :-1, 0] / (values[:, -1:] - values[:, :-1])
     first = (vectors[..., :-1] @ inside[..., None])[..., 0]
     unit = gap.square() / torch.linalg.matrix_norm(d, ord=2).square()

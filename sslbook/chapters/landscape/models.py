@@ -74,7 +74,7 @@ def summation(q: Tensor, patterns: Tensor) -> Cloud:
         raise ValueError("q must lie strictly between 0 and 1")
     on = torch.tensor(list(itertools.product((False, True), repeat=q.shape[-1])))  # (2^M, M)
     odds = q[:, None] / (1 - q[:, None])
-    y = torch.where(on, odds.rsqrt(), -odds.sqrt())
+    y = torch.where(on, odds.rsqrt(), -odds.sqrt())  # of mean 0 and variance 1
     chance = torch.where(on, q[:, None], 1 - q[:, None]).prod(-1)
     return Cloud(y @ patterns, chance)
 

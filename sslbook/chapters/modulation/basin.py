@@ -94,7 +94,7 @@ def _ends(start: Tensor, b: Tensor, unit: bool, rate: float = 0.05, steps: int =
     for step in range(steps):
         if unit and step % 100 == 0 and bool((y.abs().amax(-1) > 1 - 1e-9).all()):
             break  # every filter is at rest
-        h = rate if unit else rate / (1 + y.abs().amax(-1, keepdim=True))
+        h = rate if unit else rate / (1 + y.abs().amax(-1, keepdim=True))  # a free flow explodes in finite time
         y = y * torch.exp(h * (y + b))
         if unit:
             y = y / y.norm(dim=-1, keepdim=True)

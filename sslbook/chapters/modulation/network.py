@@ -155,7 +155,7 @@ def _info_nce(z: Tensor, tau: float, factor: float) -> Tensor:
     scale = factor / (tau * z.shape[2])
     s = torch.bmm(one, one.mT)
     s.diagonal(dim1=1, dim2=2).copy_((one * two).sum(2))
-    p = torch.softmax(s.div_(tau), 2)
+    p = torch.softmax(s.div_(tau), 2)  # its diagonal is the positive pair's share, whose logit is of the two views
     own = p.diagonal(dim1=1, dim2=2).sub(1).mul_(scale).unsqueeze(2)
     p.diagonal(dim1=1, dim2=2).zero_()
     grad = torch.empty_like(z)
@@ -192,6 +192,7 @@ def gradients(weights: Tensor, top: Tensor, look: Lookup, how: Settings) -> tupl
     width = top.shape[3]
     groups, parts = look.shares.shape[2], replicas * fields
     shares, chosen = look.shares, how.norms
+    # a token's row of W_k is its filters' responses; statistics are sums over rows, as often as each token occurs
     h = weights if how.lengths is None else weights * how.lengths
     a, slope = activate(h, how.activations)
     mean = torch.bmm(shares.view(parts, groups, count), a.view(parts, count, filters))
@@ -201,18 +202,21 @@ def gradients(weights: Tensor, top: Tensor, look: Lookup, how: Settings) -> tupl
     variance = torch.bmm(shares.view(-1, 1, count), flat).view_as(mean)
     inverse = torch.rsqrt(variance.add_(how.eps))
     inverse = 1 + chosen.std * (inverse - 1)  # 1 where the deviation is omitted
-    unit = centred * inverse
+    unit = centred * inverse  # what BatchNorm's backward pass projects on, also where the mean is not subtracted
     y = unit if chosen.plain else (a.unsqueeze(2) - chosen.mean * mean) * inverse
     y2, top2 = y.view(parts, groups * count, filters), top.view(parts, filters, width)
     table = torch.bmm(y2, top2)
+    # a sample's output is the sum of K rows of the table; its loss is a function of that output's direction alone
     f = embedding_bag(look.rows, table.view(-1, width), mode="sum")
     length = torch.linalg.vector_norm(f, dim=1, keepdim=True).clamp_min_(1e-12)
     z = f / length
     grad = gradient_in_outputs(z.view(replicas, 2, -1, width), how.losses, how.tau, how.factors).view_as(z)
     grad = (grad - (grad * z).sum(1, keepdim=True) * z).div_(length)
+    # the same lookup in reverse: a row's gradient is the sum over the samples that read it
     down = embedding_bag(look.samples, grad, look.starts, mode="sum").view(parts, groups * count, width)
     in_top = torch.bmm(y2.mT, down).view_as(top)
     back = torch.bmm(down, top2.mT).view_as(centred).mul_(inverse)
+    # Eq. 12 of [tian2021iclr] and its like for the deviation, each if the gradient flows through that statistic
     through_mean = chosen.mean * chosen.through_mean * back.sum(3, keepdim=True)
     through_std = chosen.std * chosen.through_std * (back * y).sum(3, keepdim=True)
     back = back - shares.unsqueeze(-1) * (through_mean + unit * through_std)

@@ -112,9 +112,3 @@ def draw_pairs(world: World, streams: Streams, batch: int, steps: int = 1) -> Te
     noise = (u[..., 1:] * tokens).long().clamp_(max=tokens - 1)
     noise = noise.view(replicas, steps, batch, 2, fields).transpose(2, 3)
     return torch.where(pattern == WILDCARD, noise, pattern)
-
-
-def embed(world: World, tokens: Tensor) -> Tensor:
-    """Vectors of tokens ``(R, ..., K)``: ``(R, ..., K, d)``, of the world's dtype."""
-    hot = torch.nn.functional.one_hot(tokens, world.lengths.shape[1]).to(world.lengths)
-    return hot * world.lengths.view(len(world.lengths), *(1,) * (tokens.ndim - 1), -1)
