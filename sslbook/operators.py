@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from sslbook.arguments import require_one_of, require_whole
 from sslbook.connection import OpenedLayer, open_layer, unvec, vec
+from sslbook.contrast import project
 from sslbook.gaps import relative_gap
 from sslbook.losses import half_squared_distance, pair_weight
 from sslbook.mixing import Mixing
@@ -250,7 +251,7 @@ class CovarianceOperator:
         if not self.normalize:
             return u
         norm, unit = self._scales()
-        return (u - (u * unit).sum(-1, keepdim=True) * unit) / norm
+        return project(unit, u) / norm
 
 
 def covariance_operator(

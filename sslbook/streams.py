@@ -40,15 +40,13 @@ class Streams:
     def uniform(self, shape: Sequence[int], dtype: torch.dtype = torch.float32, out: Tensor | None = None) -> Tensor:
         """Uniform on [0, 1), on the CPU; into ``out``, ``(R, *shape)`` and contiguous, if it is given."""
         drawn = torch.empty(len(self), *shape, dtype=dtype) if out is None else out
-        kind = np.float64 if drawn.dtype == torch.float64 else np.float32
         for generator, row in zip(self._generators, drawn.numpy(), strict=True):  # the streams are what is apart
-            generator.random(dtype=kind, out=row)
+            generator.random(dtype=row.dtype, out=row)
         return drawn
 
     def normal(self, shape: Sequence[int], dtype: torch.dtype = torch.float64) -> Tensor:
         """Standard normal numbers, on the CPU."""
-        kind = np.float64 if dtype == torch.float64 else np.float32
         drawn = torch.empty(len(self), *shape, dtype=dtype)
         for generator, row in zip(self._generators, drawn.numpy(), strict=True):
-            generator.standard_normal(dtype=kind, out=row)
+            generator.standard_normal(dtype=row.dtype, out=row)
         return drawn

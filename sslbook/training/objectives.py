@@ -165,18 +165,12 @@ def _contrast(outputs: Outputs, *, loss: str, **numbers: Any) -> Tensor:
 
 @_outside_autocast
 def _exact(outputs: Outputs, *, tau: float, beta: float, clean: bool, mean: bool) -> Tensor:
-    if not clean:
-        z1, z2 = _whole_batch(outputs.z1, outputs.z2)
-        r_pos, r_neg = losses.pair_distances(z1, z2, normalize=True)
-        r_clean = r_neg.detach()
-    else:
-        if outputs.clean is None:
-            raise ValueError(
-                "exact with clean weights needs the embeddings of the un-augmented images: outputs.clean is None"
-            )
-        z1, z2, z0 = _whole_batch(outputs.z1, outputs.z2, outputs.clean.detach())
-        r_pos, r_neg = losses.pair_distances(z1, z2, normalize=True)
-        r_clean = losses.pair_distances(z0, z0, normalize=True).neg
+    if clean and outputs.clean is None:
+        raise ValueError("clean must be the embeddings of the un-augmented images for exact's clean weights, got None")
+    unaugmented = [outputs.clean.detach()] if clean and outputs.clean is not None else []
+    z1, z2, *z0 = _whole_batch(outputs.z1, outputs.z2, *unaugmented)
+    r_pos, r_neg = losses.pair_distances(z1, z2, normalize=True)
+    r_clean = losses.pair_distances(z0[0], z0[0], normalize=True).neg if z0 else r_neg.detach()
     loss = losses.exact(r_pos, r_neg, r_clean, tau)
     if beta:
         loss = loss + beta * losses.pair_weight(r_clean, tau=tau).sum(-1) * r_pos

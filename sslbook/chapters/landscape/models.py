@@ -36,7 +36,10 @@ class Cloud:
 
     def matrix(self, w: Tensor, act: Activation) -> Tensor:
         """``A(w)`` at ``w (R, S, d)``: ``(R, S, d, d)``."""
-        gate = act.gate(w @ self.x.mT)  # (R, S, n)
+        return self.gated(act.gate(w @ self.x.mT))
+
+    def gated(self, gate: Tensor) -> Tensor:
+        """The covariance of the points times their gates ``(R, S, n)``: ``(R, S, d, d)``."""
         weight = self.p[:, None] * gate
         mean = weight @ self.x
         second = torch.einsum("rsn,rnd,rne->rsde", weight * gate, self.x, self.x)
@@ -182,8 +185,9 @@ def pattern_gaps(replicas: int = 128, patterns: int = 4, seed: int = 0) -> dict[
     def times(a: Tensor, matrix: Tensor) -> Tensor:
         return a[..., None, None] * matrix
 
-    # u_m^T u_k is zero but for rounding, which must not decide whether a pattern is active: snap the gates' arguments
-    first = _snapped(categorical(p, u), u, act)
+    # u_m^T u_k is zero but for rounding, which must not decide whether a pattern is active
+    inner = u @ u.mT
+    first = categorical(p, u).gated(act.gate(torch.where(inner.abs() < 1e-12, 0.0, inner)))
     second = summation(q, u).matrix(u, act)
     eight, nine = times(p * (1 - p), outer), times((1 - q).square(), outer) + times(q, rest)
     leads = ((torch.linalg.eigh(second)[1][..., -1] * u).sum(-1).abs() > 0.5).flatten()
@@ -198,16 +202,6 @@ def pattern_gaps(replicas: int = 128, patterns: int = 4, seed: int = 0) -> dict[
         "least q that does not": float(q.flatten()[~leads].min()),
     }
     return over_instances(gaps) | edges
-
-
-def _snapped(cloud: Cloud, w: Tensor, act: Activation) -> Tensor:
-    """``A(w)`` with responses below 1e-12 taken for zero, where the gate is the lower slope."""
-    u = w @ cloud.x.mT
-    gate = act.gate(torch.where(u.abs() < 1e-12, torch.zeros_like(u), u))
-    weight = cloud.p[:, None] * gate
-    mean = weight @ cloud.x
-    second = torch.einsum("rsn,rnd,rne->rsde", weight * gate, cloud.x, cloud.x)
-    return second - mean[..., :, None] * mean[..., None, :]
 
 
 def grid(sizes: Sequence[float]) -> Tensor:

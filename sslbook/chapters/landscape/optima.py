@@ -142,9 +142,7 @@ def certify(cloud: Cloud, act: Activation, w: Tensor, on: Tensor, replica: Tenso
 def _open(cloud: Cloud, act: Activation, u: Tensor, on: Tensor, opening: Tensor | float = 0.0) -> Tensor:
     """``A`` with the gates of the points on the plane open by ``opening``: at the lower slope for 0, at one for 1."""
     gate = torch.where(on, torch.zeros_like(u) + act.slope + (1 - act.slope) * opening, act.gate(u))
-    weight = cloud.p[:, None] * gate
-    mean = weight @ cloud.x
-    return torch.einsum("rsn,rnd,rne->rsde", weight * gate, cloud.x, cloud.x) - mean[..., :, None] * mean[..., None, :]
+    return cloud.gated(gate)
 
 
 def _complement(cloud: Cloud, on: Tensor) -> Tensor:
