@@ -14,6 +14,8 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sslbook.arguments import require_whole
+
 if TYPE_CHECKING:
     import torch
 
@@ -51,8 +53,7 @@ def device_name(device: torch.device) -> str:
 @contextlib.contextmanager
 def processes(workers: int) -> Iterator[ProcessPoolExecutor]:
     """A pool of processes with one thread each and an allocator that suits a training step; raises ValueError for no workers."""
-    if workers < 1:
-        raise ValueError(f"workers must be at least 1, got {workers}")
+    require_whole("workers", workers, least=1)
     with (
         _environment(WORKER_ENVIRONMENT),
         ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), initializer=_one_thread) as pool,
