@@ -7,11 +7,12 @@ import math
 
 import pytest
 import torch
+from hltm_cases import triplet_loss
 
 from sslbook import cli
 from sslbook.bench import hltm as bench
 from sslbook.bench._report import Row, table
-from sslbook.chapters.hltm.training import Protocol, step, triplet_loss
+from sslbook.chapters.hltm.training import Protocol, step
 from sslbook.streams import Streams
 from sslbook.trees import latent as trees
 from sslbook.trees.network import forward, initial_network, normalize

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from hltm_cases import triplet_loss
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -23,7 +24,6 @@ from sslbook.chapters.hltm.training import (
     train,
     train_chunks,
     triplet_gradient,
-    triplet_loss,
 )
 from sslbook.streams import Streams
 from sslbook.trees import latent as trees

@@ -93,7 +93,7 @@ def test_balanced_bases_are_balanced() -> None:
     rng = np.random.default_rng(6)
     data, tau = flow.random_moments(20, 4, rng, commuting=True), stability.random_times(20, rng)
     found, kept = stability.modes(data), stability.random_kept(20, 2, 4, rng, leading=False)
-    basis = starts.balanced_basis(found.values, found.rows, kept, tau, rng)
+    basis = starts.balanced_basis(found, kept, tau, rng)
     assert np.abs(flow.balance(stability.fixed_point(found, kept, basis), tau)).max() < 1e-9
 
 

@@ -47,9 +47,8 @@ def list_parts(tree: LatentTree, net: TreeNetwork, limit: int = 1 << 17) -> list
     patterns = tree.values[-1] ** math.prod(tree.branching[1:])
     if patterns > limit:
         raise ValueError(f"a part below the root sees {patterns} patterns of leaves, more than limit = {limit}")
-    r, leaves, m = tree.replicas, tree.nodes[-1], tree.values[-1]
-    active = torch.arange(m, dtype=torch.float64, device=tree.root.device).expand(r, leaves, 1, m)
-    given = torch.eye(m, dtype=torch.float64, device=tree.root.device).expand(r, leaves, m, m)
+    leaves = _leaves(tree)
+    active, given = leaves.pre, leaves.given
     listed: list[Parts | None] = []
     for d in range(tree.depth - 1, 0, -1):
         b = tree.branching[d]

@@ -9,7 +9,7 @@ outputs *are* the parent's input, without a copy.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -51,21 +51,18 @@ class TreeNetwork:
 
     def replica(self, r: int) -> TreeNetwork:
         """Network ``r`` alone, with a replica axis of length 1."""
-        return TreeNetwork(tuple(w[r : r + 1] for w in self.weights), tuple(b[r : r + 1] for b in self.biases))
+        return self._each(lambda tensor: tensor[r : r + 1])
 
     def clone(self) -> TreeNetwork:
         """A copy that shares no memory."""
-        return TreeNetwork(tuple(w.clone() for w in self.weights), tuple(b.clone() for b in self.biases))
+        return self._each(Tensor.clone)
 
-    def to(self, *target: torch.device | torch.dtype) -> TreeNetwork:
+    def to(self, target: torch.device | torch.dtype) -> TreeNetwork:
         """The networks on another device or in another precision."""
+        return self._each(lambda tensor: tensor.to(target))
 
-        def move(tensor: Tensor) -> Tensor:
-            for t in target:
-                tensor = tensor.to(t)
-            return tensor
-
-        return TreeNetwork(tuple(map(move, self.weights)), tuple(map(move, self.biases)))
+    def _each(self, change: Callable[[Tensor], Tensor]) -> TreeNetwork:
+        return TreeNetwork(tuple(map(change, self.weights)), tuple(map(change, self.biases)))
 
 
 def initial_network(

@@ -90,13 +90,18 @@ def descend(tower: Tower, steps: int, rate: float) -> Decline:
         now = replace(tower, weight=leaves[0], above=tuple(leaves[1:]))
         y = now.output()
         loss = mean_loss(y, y.detach())
-        mean = y.detach().mean(2)
         losses.append(loss.detach())
-        between.append((mean - mean.mean(1, keepdim=True)).square().sum(-1).mean(1))
+        between.append(_between(y.detach()))
         if t < steps:
             for leaf, g in zip(leaves, torch.autograd.grad(loss.sum(), leaves), strict=True):
                 leaf.data.sub_(rate * g)
     return Decline(torch.stack(losses), torch.stack(between), leaves[0].detach())
+
+
+def _between(y: Tensor) -> Tensor:
+    """Variance between images of outputs ``(R, N, V, o)`` averaged over views, ``(R,)``."""
+    mean = y.mean(2)
+    return (mean - mean.mean(1, keepdim=True)).square().sum(-1).mean(1)
 
 
 def solved(tower: Tower, steps: int, rate: float) -> Tensor:
@@ -130,9 +135,4 @@ def left_over(kept: int, count: int = 100, steps: int = 400, rate: float = 0.3, 
     """Share of the output's variance between images that is left of a single linear layer after many steps, ``(count,)``."""
     tower = random_tower(population(count, kept=kept, seed=seed), depth=1, seed=seed + 1)
     end = replace(tower, weight=solved(tower, steps, rate))
-
-    def between(t: Tower) -> Tensor:
-        mean = t.output().mean(2)
-        return (mean - mean.mean(1, keepdim=True)).square().sum(-1).mean(1)
-
-    return between(end) / between(tower)
+    return _between(end.output()) / _between(tower.output())

@@ -126,7 +126,7 @@ def rate_gaps(betas: tuple[float, ...] = (-0.5, 0.1, 0.3, 0.5, 0.8, 1.2), count:
     """:func:`rate_law` against :math:`w^T \\Delta w / |w|^2` of the autograd step, relative to the largest rate over beta."""
     measured, law, wrong = [], [], []
     for beta in betas:
-        pair = shared_pair(beta * torch.eye(3, dtype=torch.float64).repeat(count, 1, 1), seed=seed)
+        pair = _scalar_pair(beta, count, seed)
         w, k = vec(pair.online.weight), base(pair).connections()
         square = w.square().sum(1)
         within = (w * intra(k, w)).sum(1) / square
@@ -200,16 +200,13 @@ def largest_unstopped(count: int = 100, seed: int = 0) -> float:
 
     The matrix is autograd's, through BatchNorm (mean only) in both towers, and knows nothing of :func:`unstopped_operator`.
     """
-    return max(float(_largest(step_matrix(_pair_of(kind, count, seed), BOTH, both=True)).max()) for kind in KINDS)
+    pairs = (shared_pair(predictors(kind, count, 3, scale=1.5, seed=seed), seed=seed) for kind in KINDS)
+    return max(float(_largest(step_matrix(pair, BOTH, both=True)).max()) for pair in pairs)
 
 
 def largest_stopped(count: int = 100, beta: float = 0.25, seed: int = 0) -> Tensor:
     """The same with stop-gradient and ``beta I``, ``(count,)``: a matrix that does have positive eigenvalues."""
     return _largest(step_matrix(_scalar_pair(beta, count, seed), BOTH))
-
-
-def _pair_of(kind: str, count: int, seed: int) -> Pair:
-    return shared_pair(predictors(kind, count, 3, scale=1.5, seed=seed), seed=seed)
 
 
 def _scalar_pair(beta: float, count: int, seed: int) -> Pair:

@@ -6,7 +6,7 @@ broken on purpose.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -108,10 +108,14 @@ def _enumerated_connection(
         below = pre.relu().flatten(0, 1)[None]
     jacobian = torch.stack([torch.autograd.grad(row.sum(), bumps, retain_graph=True)[0] for row in pre[0]])
     connection = torch.einsum("ib,abc->biac", inputs, jacobian)
+    return torch.einsum("zb,biac->ziac", _given_root(tree, assignments, chance), connection)[None]
+
+
+def _given_root(tree: LatentTree, assignments: list[Tensor], chance: Tensor) -> Tensor:
+    """The assignments' chances given each value of the root, ``(m_0, A)``."""
     z0 = assignments[0][0, 0]
-    weights = torch.stack([chance[0] * (z0 == value) for value in range(tree.values[0])])
-    weights = weights / weights.sum(1, keepdim=True)
-    return torch.einsum("zb,biac->ziac", weights, connection)[None]
+    both = torch.stack([chance[0] * (z0 == value) for value in range(tree.values[0])])
+    return both / both.sum(1, keepdim=True)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -243,14 +247,7 @@ def activation_gaps(count: int, seed: int, root_polarity: float = 0.3) -> Gaps:
     for i, s in enumerate(instance_seeds(count, seed)):
         depth = 2 + i % 2
         tree = trees.symmetric_binary(trees.random_polarities([s], depth, 0.2), root_polarity)
-        net = initial_network([s], tree.branching, 3, dtype=torch.float64)
-        listed = exact.list_parts(tree, net)
-        assignments, chance = trees.joint(tree)
-        seen = forward(net, assignments[-1].double())
-        for d in range(depth):
-            truth = exact.covariance_over_root(tree, _enumerated_means(tree, seen.inputs[d], assignments, chance))
-            if float(truth.abs().max()) < 1e-9:
-                continue  # a part whose children are all silent leaves nothing to compare
+        for d, listed, truth in _parts(tree, s):
             a = exact.child_selectivity(tree, listed, d)
             rho = trees.polarity(trees.from_root(tree)[d])[..., None, None] if d else torch.ones(1, 1, 1, 1).double()
             outer = a[..., :, None] * a[..., None, :]
@@ -270,14 +267,7 @@ def lemma9_gaps(count: int, seed: int) -> Gaps:
     rows = []
     for s in instance_seeds(count, seed):
         tree = trees.random_categorical([s], (3, 2, 3), (2, 2))
-        net = initial_network([s], tree.branching, 3, dtype=torch.float64)
-        listed = exact.list_parts(tree, net)
-        assignments, chance = trees.joint(tree)
-        seen = forward(net, assignments[-1].double())
-        for d in range(tree.depth):
-            truth = exact.covariance_over_root(tree, _enumerated_means(tree, seen.inputs[d], assignments, chance))
-            if float(truth.abs().max()) >= 1e-9:
-                rows.append(_lemma9(tree, exact.means_given_root(tree, listed, d), truth))
+        rows += [_lemma9(tree, exact.means_given_root(tree, listed, d), truth) for d, listed, truth in _parts(tree, s)]
     return worst(rows)
 
 
@@ -291,8 +281,14 @@ def _lemma9(tree: LatentTree, v: Tensor, truth: Tensor) -> Gaps:
     }
 
 
-def _enumerated_means(tree: LatentTree, inputs: Tensor, assignments: list[Tensor], chance: Tensor) -> Tensor:
-    """Means given the root of what the parts of one depth read, ``(1, nodes, m_0, fan-in)``, over all assignments."""
-    z0 = assignments[0][0, 0]
-    given = torch.stack([chance[0] * (z0 == value) for value in range(tree.values[0])])
-    return torch.einsum("nib,zb->nzi", inputs[0], given / given.sum(1, keepdim=True))[None]
+def _parts(tree: LatentTree, seed: int) -> Iterator[tuple[int, list[exact.Parts | None], Tensor]]:
+    """Each depth of a random network on the tree, its parts, and the covariance over the root of what they read, enumerated."""
+    net = initial_network([seed], tree.branching, 3, dtype=torch.float64)
+    listed = exact.list_parts(tree, net)
+    assignments, chance = trees.joint(tree)
+    given, seen = _given_root(tree, assignments, chance), forward(net, assignments[-1].double())
+    for d, inputs in enumerate(seen.inputs):
+        means = torch.einsum("nib,zb->nzi", inputs[0], given)[None]
+        truth = exact.covariance_over_root(tree, means)
+        if float(truth.abs().max()) >= 1e-9:  # else all children are silent, and nothing is left to compare
+            yield d, listed, truth

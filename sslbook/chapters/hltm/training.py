@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 import torch
@@ -74,17 +75,6 @@ def triplet_gradient(output: Tensor, loss: str, tau: float) -> Tensor:
         share = torch.sigmoid((n - p) / tau)
         force = share * (1 - share) * 2 / (tau * anchor.shape[1] * anchor.shape[2])
     return torch.cat([force * (to_positive - to_negative), -force * to_positive, force * to_negative], 2)
-
-
-def triplet_loss(output: Tensor, loss: str, tau: float) -> Tensor:
-    """The loss itself, ``(R,)``: what :func:`triplet_gradient` differentiates."""
-    anchor, positive, negative = output.chunk(3, dim=2)
-    to_positive, to_negative = anchor - positive, anchor - negative
-    if loss == "printed":
-        r_pos, r_neg = (0.5 * d.square().sum(1) for d in (to_positive, to_negative))
-        return torch.nn.functional.softplus((r_pos - r_neg) / tau).mean(1)
-    p, n = (d.square().mean((1, 2)) for d in (to_positive, to_negative))
-    return -torch.sigmoid((n - p) / tau)
 
 
 @torch.no_grad()
@@ -180,17 +170,13 @@ def train_chunks(
         )
     ]
     jobs.sort(key=lambda job: -job[1].width * job[1].depth * len(job[3]))  # the longest first
+    call = partial(train, epochs=epochs, measure=measure, at=at, dtype=dtype, device=device)
+    asked = [job[1] for job in jobs], [job[3] for job in jobs]
     if workers == 1:
-        results = [
-            train(protocol, part, epochs, measure, at, dtype=dtype, device=device) for _, protocol, _, part in jobs
-        ]
+        results = list(map(call, *asked))
     else:
         with processes(workers) as pool:
-            calls = [
-                pool.submit(train, protocol, part, epochs, measure, at, dtype=dtype, device=device)
-                for _, protocol, _, part in jobs
-            ]
-            results = [call.result() for call in calls]
+            results = list(pool.map(call, *asked))
     joined: list[dict[int, dict[str, Tensor]]] = []
     for p in range(len(protocols)):
         mine = {job[2]: result for job, result in zip(jobs, results) if job[0] == p}

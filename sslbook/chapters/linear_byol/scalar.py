@@ -28,7 +28,7 @@ PORTRAITS = ("fixed target", "tied predictor", "no predictor")
 
 def quantity(w1: Array, w2: Array, times: Times = UNIT) -> Array:
     r""":math:`Q = \tau_o w_1^2 - \tau_p w_2^2`, in the shape of its arguments."""
-    return np.asarray(_plain(times.online, w1) * w1**2 - _plain(times.predictor, w1) * w2**2)
+    return np.asarray(_plain(times.online) * w1**2 - _plain(times.predictor) * w2**2)
 
 
 def survives(w1: Array, w2: Array, ratio: Array | float, times: Times = UNIT) -> Array:
@@ -41,20 +41,20 @@ def survives(w1: Array, w2: Array, ratio: Array | float, times: Times = UNIT) ->
     if not ((ratios > 0) & (ratios <= 1)).all():
         raise ValueError(f"ratio must lie in (0, 1], got {ratios.min():g} to {ratios.max():g}")
     q = quantity(w1, w2, times)
-    return np.asarray((q > 0) | ((w2 > 0) & (q > -_plain(times.predictor, w1) * ratios**2)))
+    return np.asarray((q > 0) | ((w2 > 0) & (q > -_plain(times.predictor) * ratios**2)))
 
 
 def ends(w1: Array, w2: Array, ratio: Array | float, times: Times = UNIT) -> tuple[Array, Array]:
     r"""Where the flow ends: :math:`|w_1|` and :math:`w_2`, in the shape of the weights at the start."""
     q, alive = quantity(w1, w2, times), survives(w1, w2, ratio, times)
-    to, tp = _plain(times.online, w1), _plain(times.predictor, w1)
+    to, tp = _plain(times.online), _plain(times.predictor)
     r = np.broadcast_to(np.asarray(ratio, dtype=float), np.shape(q))
     size = np.sqrt(np.where(alive, q + tp * r**2, 0).clip(0) / to)
     return size, np.where(alive, r, np.sign(w2) * np.sqrt((-q).clip(0) / tp))
 
 
-def _plain(value: float | Array, like: Array) -> Array:
-    """A time constant, one for each entry of ``like``."""
+def _plain(value: float | Array) -> Array:
+    """A time constant, as many in a row as there are."""
     return np.asarray(value, dtype=float).reshape(-1) if np.ndim(value) else np.asarray(value, dtype=float)
 
 
@@ -104,7 +104,7 @@ def slowest(w1: Array, w2: Array, ratio: Array, times: Times = UNIT) -> Array:
         \qquad q = w_1^2 / \tau_p.
     """
     size, level = ends(w1, w2, ratio, times)
-    flat = Times(*(_plain(part, w1) for part in (times.online, times.predictor, times.target)))
+    flat = Times(*(_plain(part) for part in (times.online, times.predictor, times.target)))
     roots = pair_roots(level, np.ones_like(level), ratio, size**2 / flat.predictor, flat)
     return np.asarray(np.min([-root.real for root in roots], axis=0))
 
@@ -120,7 +120,7 @@ def fates(starts: int, seed: int = 0, *, folds: float = 20.0, wait: float = 100.
     times = random_times(4 * starts, rng, spread=0.7)
     w1, w2, theta = rng.standard_normal((3, 4 * starts))
     r = rng.uniform(0.2, 0.95, 4 * starts)
-    q, tp = quantity(w1, w2, times), _plain(times.predictor, w1)
+    q, tp = quantity(w1, w2, times), _plain(times.predictor)
     clear = np.flatnonzero((np.abs(q) > margin) & (np.abs(q + tp * r**2) > margin))[:starts]
     w1, w2, theta, r = (part[clear] for part in (w1, w2, theta, r))
     times = Times(*(np.asarray(part)[clear] for part in (times.online, times.predictor, times.target)))
@@ -132,11 +132,11 @@ def fates(starts: int, seed: int = 0, *, folds: float = 20.0, wait: float = 100.
         "always": np.ones(len(w1), dtype=bool),
         "w2 > 0": w2 > 0,
         "Q > 0": quantity(w1, w2, times) > 0,
-        "Q > -tau_p r^2": quantity(w1, w2, times) > -_plain(times.predictor, w1) * r**2,
+        "Q > -tau_p r^2": quantity(w1, w2, times) > -_plain(times.predictor) * r**2,
         "theta with w1": (theta * w1 > 0) & (w2 > 0),
     }
     off = np.abs([np.abs(end[0]) - size, end[1] - last]).max()
-    free = np.broadcast_to(np.sqrt(_plain(times.predictor, w1) / _plain(times.online, w1)) * r, w1.shape)
+    free = np.broadcast_to(np.sqrt(_plain(times.predictor) / _plain(times.online)) * r, w1.shape)
     return Fates(
         rules={k: float((v == alive).mean()) for k, v in rules.items()},
         off=float(off),
@@ -202,9 +202,7 @@ def _lay(unit: Array, w1: Array, w2: Array, theta: Array) -> Weights:
 # --- Figure 5 ----------------------------------------------------------------------------------------------------------------
 
 
-def portrait(
-    kind: str, ratio: float, *, target_time: float = 1.0, theta: float = 1.0
-) -> Callable[[Array, Array], tuple[Array, Array]]:
+def portrait(kind: str, ratio: float, *, theta: float = 1.0) -> Callable[[Array, Array], tuple[Array, Array]]:
     r"""The planar velocity of a panel of Figure 5, with lambda_s = 1 and :math:`\tau_o = \tau_p = 1`.
 
     "fixed target": (w1, w2) at a given ``theta``.  "tied predictor": (w, theta) with w1 = w2 = w.  "no predictor": (w, theta)
@@ -214,8 +212,8 @@ def portrait(
     if kind == "fixed target":
         return lambda x, y: (y * (theta * ratio - x * y), x * (theta * ratio - x * y))
     if kind == "tied predictor":
-        return lambda x, y: (x * (y * ratio - x * x), (x - y) / target_time)
-    return lambda x, y: (y * ratio - x, (x - y) / target_time)
+        return lambda x, y: (x * (y * ratio - x * x), x - y)
+    return lambda x, y: (y * ratio - x, x - y)
 
 
 def planar_path(

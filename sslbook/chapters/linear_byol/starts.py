@@ -10,6 +10,7 @@ from sslbook.arguments import require_one_of
 from sslbook.chapters.linear_byol.flow import Array, Moments, Times, Weights, integrate, random_moments, random_weights
 from sslbook.chapters.linear_byol.scrambling import balanced_start
 from sslbook.chapters.linear_byol.stability import (
+    Modes,
     alignment,
     fixed_point,
     is_stable,
@@ -21,8 +22,12 @@ from sslbook.chapters.linear_byol.stability import (
     rests,
 )
 
-EXAMPLES = ("sheared", "small", "skewed")
-"""Three fixed points that the paper's rule about stability gets wrong; see `example`."""
+EXAMPLES: dict[str, tuple[list[float], list[int], list[list[float]]]] = {
+    "sheared": ([0.8, 0.6, 0.2], [1, 2], [[1, 3], [0, 1]]),
+    "small": ([0.8, 0.4, 0.1], [0, 1], [[0.2, 0], [0, 0.2]]),
+    "skewed": ([0.95, 0.3, 0.25, 0.2], [0, 1, 2], [[4, 6, -6], [4, 8, -8], [-6, -6, 4]]),
+}
+"""Three fixed points that the paper's rule about stability gets wrong, as values, modes and basis; see `example`."""
 
 STARTS = ("balanced", "reflected", "gaussian", "identity")
 
@@ -67,8 +72,7 @@ def verdicts(
     leads = np.arange(many) % 2 == 0
     kept = np.where(leads[:, None], top, low)
     found = modes(drawn)
-    basis = balanced_basis(found.values, found.rows, kept, tau, rng) if balanced else random_basis(many, outputs, rng)
-    point = fixed_point(found, kept, basis)
+    point = _random_point(found, kept, tau, rng, balanced)
     matrix = jacobian(point, drawn, tau)
     values = np.linalg.eigvals(matrix)
     largest = np.abs(values).max(-1, keepdims=True)
@@ -82,19 +86,25 @@ def verdicts(
     return Verdicts(leads[clear], is_stable(matrix[clear]), rests(*choice, seed=seed), held)
 
 
+def _random_point(found: Modes, kept: Array, times: Times, rng: np.random.Generator, balanced: bool) -> Weights:
+    """The fixed point of the modes ``kept`` in a random basis, or in one for which Q = 0."""
+    basis = balanced_basis(found, kept, times, rng) if balanced else random_basis(len(kept), kept.shape[1], rng)
+    return fixed_point(found, kept, basis)
+
+
 def random_basis(replicas: int, outputs: int, rng: np.random.Generator) -> Array:
     """Gaussian bases of the hidden layer, each of a random overall size, ``(R, n, n)``."""
     size = np.exp(rng.standard_normal((replicas, 1, 1)))
     return np.asarray(size * rng.standard_normal((replicas, outputs, outputs)))
 
 
-def balanced_basis(values: Array, rows: Array, kept: Array, times: Times, rng: np.random.Generator) -> Array:
+def balanced_basis(found: Modes, kept: Array, times: Times, rng: np.random.Generator) -> Array:
     r"""Bases S with :math:`\tau_o W_1 W_1^T = \tau_p W_2^T W_2`, for moments that commute: ``O diag(c / |v|)`` with a random
     orthogonal O and row lengths :math:`c_i = h_i \sqrt{\tau_p / \tau_o}`, ``(R, n, n)``."""
     n = kept.shape[1]
     turn = np.linalg.qr(rng.standard_normal((len(kept), n, n)))[0]
-    lengths = np.linalg.norm(np.take_along_axis(rows, kept[..., None], axis=1), axis=2)
-    wanted = np.take_along_axis(values, kept, axis=1) * np.sqrt(times.predictor / times.online)[..., 0]
+    lengths = np.linalg.norm(np.take_along_axis(found.rows, kept[..., None], axis=1), axis=2)
+    wanted = np.take_along_axis(found.values, kept, axis=1) * np.sqrt(times.predictor / times.online)[..., 0]
     return np.asarray(turn * (wanted / lengths)[:, None])
 
 
@@ -107,12 +117,8 @@ def stable_shares(
     found, shares = modes(moments), []
     for leading in (True, False):
         kept = random_kept(replicas, outputs, size, rng, leading=leading)
-        basis = (
-            balanced_basis(found.values, found.rows, kept, tau, rng)
-            if balanced
-            else random_basis(replicas, outputs, rng)
-        )
-        shares.append(float(is_stable(jacobian(fixed_point(found, kept, basis), moments, tau)).mean()))
+        point = _random_point(found, kept, tau, rng, balanced)
+        shares.append(float(is_stable(jacobian(point, moments, tau)).mean()))
     return shares[0], shares[1]
 
 
@@ -124,13 +130,8 @@ def example(name: str) -> tuple[Weights, Moments]:
     0.3, 0.25 of four in a basis of small whole numbers; unstable, and pulled out of their row space.
     Raises ValueError for another name.
     """
-    table: dict[str, tuple[list[float], list[int], list[list[float]]]] = {
-        "sheared": ([0.8, 0.6, 0.2], [1, 2], [[1, 3], [0, 1]]),
-        "small": ([0.8, 0.4, 0.1], [0, 1], [[0.2, 0], [0, 0.2]]),
-        "skewed": ([0.95, 0.3, 0.25, 0.2], [0, 1, 2], [[4, 6, -6], [4, 8, -8], [-6, -6, 4]]),
-    }
-    require_one_of("name", name, table)
-    values, kept, basis = table[name]
+    require_one_of("name", name, EXAMPLES)
+    values, kept, basis = EXAMPLES[name]
     moments = Moments(np.eye(len(values))[None], np.diag(values)[None])
     return fixed_point(modes(moments), np.array([kept]), np.array([basis], dtype=float)), moments
 
