@@ -83,7 +83,7 @@ def test_figures_come_in_one_width_and_colour_cycle() -> None:
     assert axes.shape == (2, 3)
     lines = [axes[0, 0].plot([0, 1])[0] for _ in plots.PALETTE]
     assert [line.get_color() for line in lines] == list(plots.PALETTE.values())
-    with pytest.raises(ValueError, match="columns and rows: got 0 and 1"):
+    with pytest.raises(ValueError, match="columns must be at least 1, got 0"):
         plots.figure(0)
     plt.close("all")
 

@@ -73,8 +73,8 @@ def test_frames_are_small_uncropped_and_closed(monkeypatch: pytest.MonkeyPatch) 
     ("change", "message"),
     [
         ({"values": []}, "values: got none"),
-        ({"start": 2}, "start: got 2; allowed are the indices 0 to 1"),
-        ({"start": -1}, "start: got -1"),
+        ({"start": 2}, "start must be between 0 and 1, got 2"),
+        ({"start": -1}, "start must be between 0 and 1, got -1"),
         ({"name": "two words"}, "name: got 'two words'"),
         ({"label": " "}, "label: got nothing"),
         ({"alt": ""}, "alt: got nothing"),

@@ -24,7 +24,7 @@ import numpy as np
 import torch
 
 import sslbook
-from sslbook.arguments import require_one_of, require_whole
+from sslbook.arguments import require_number, require_one_of, require_whole
 from sslbook.book import plots
 from sslbook.book.badges import badge, line
 from sslbook.book.layout import DEVICES, SCALES
@@ -174,17 +174,15 @@ def _check_criterion(name: str, criterion: Criterion) -> None:
     if criterion.expect is not None and tolerances == (None, None):
         raise ValueError(f"claim {name!r}: expect is given without rtol or atol")
     for argument in ("below", "above"):
-        bound = getattr(criterion, argument)
-        if bound is not None and not math.isfinite(bound):
-            raise ValueError(f"claim {name!r}: {argument}: got {bound!r}; a bound is a finite number")
+        if (bound := getattr(criterion, argument)) is not None:
+            require_number(f"claim {name!r}: {argument}", bound)
     _check_tolerances(name, criterion)
 
 
 def _check_tolerances(name: str, criterion: Criterion) -> None:
     for argument in ("rtol", "atol"):
-        tolerance = getattr(criterion, argument)
-        if tolerance is not None and not 0 <= tolerance < float("inf"):
-            raise ValueError(f"{name}: {argument}: got {tolerance!r}; allowed are finite numbers, at least 0")
+        if (tolerance := getattr(criterion, argument)) is not None:
+            require_number(f"{name}: {argument}", tolerance, least=0)
 
 
 def _device(device: str) -> torch.device:

@@ -19,6 +19,8 @@ from matplotlib.scale import LogScale, register_scale
 from matplotlib.ticker import LogFormatterSciNotation
 from numpy.typing import ArrayLike
 
+from sslbook.arguments import require_whole
+
 PALETTE: Final = {
     "blue": "#084573",
     "vermilion": "#b03e09",
@@ -121,8 +123,8 @@ def figure(columns: int = 1, rows: int = 1, *, height: float = 3.2, **subplots: 
 
     `axes` is one `Axes` or an array of them, as from `pyplot.subplots`, which takes the other keywords.
     """
-    if columns < 1 or rows < 1:
-        raise ValueError(f"columns and rows: got {columns} and {rows}; at least 1 of each is needed")
+    require_whole("columns", columns, least=1)
+    require_whole("rows", rows, least=1)
     import matplotlib.pyplot as plt
 
     return plt.subplots(rows, columns, figsize=(WIDTH, height * rows), **subplots)

@@ -18,6 +18,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from sslbook.arguments import require_whole
 from sslbook.book.layout import LIVE
 
 COLOURS = 256
@@ -49,8 +50,7 @@ def slider(
     """
     if len(values) == 0:
         raise ValueError("values: got none; at least one is needed")
-    if not 0 <= start < len(values):
-        raise ValueError(f"start: got {start}; allowed are the indices 0 to {len(values) - 1}")
+    require_whole("start", start, least=0, most=len(values) - 1)
     if not re.fullmatch(r"[A-Za-z][\w-]*", name):
         raise ValueError(f"name: got {name!r}; allowed are letters, digits, '-' and '_', beginning with a letter")
     if not label.strip():
