@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import torch
+from scipy.stats import linregress
 from torch import Tensor, nn
 
 from sslbook import losses
 from sslbook.chapters.covariance.population import (
-    Tuples,
+    TupleLoss,
     all_tuples,
     exact_loss,
     expected_gradient,
@@ -26,7 +29,7 @@ from sslbook.chapters.covariance.population import (
 from sslbook.connection import Layer, vec
 from sslbook.gaps import Gaps, relative_gap, worst
 from sslbook.networks import instance_seeds, mlp, random_network
-from sslbook.operators import covariance_operator, intra_operator
+from sslbook.operators import CovarianceOperator, covariance_operator, intra_operator
 
 DEGREE_ONE = ("linear", "relu", "leaky_relu", "conv", "residual")
 
@@ -40,23 +43,23 @@ class Population:
     clean: Tensor
     views: Tensor
 
-    def tuples(self, negatives: int = 1, *, distinct: bool = False) -> Tuples:
-        """Every tuple of this population."""
-        return all_tuples(self.views.shape[0], self.views.shape[1], negatives, distinct=distinct)
+    def operator(self, **options: Any) -> CovarianceOperator:
+        """The layer's operator; options as for :func:`sslbook.operators.covariance_operator`."""
+        return covariance_operator(self.net, self.layer, self.views, **options)
+
+    def step(self, loss: TupleLoss, negatives: int = 1, *, distinct: bool = False, **options: bool) -> Tensor:
+        """Minus the enumerated gradient of the mean loss over all tuples; options as for :func:`expected_gradient`."""
+        samples, views = self.views.shape[:2]
+        tuples = all_tuples(samples, views, negatives, distinct=distinct)
+        return -expected_gradient(self.net, self.layer, self.views, loss, tuples, clean=self.clean, **options)
 
 
 def populations(
-    networks: int,
-    seed: int,
-    *,
-    samples: int = 4,
-    views: int = 3,
-    strength: float = 0.5,
-    kinds: tuple[str, ...] = DEGREE_ONE,
+    networks: int, seed: int, *, samples: int = 4, views: int = 3, strength: float = 0.5
 ) -> Iterator[Population]:
     """Every top-level layer of ``networks`` random networks whose outputs don't all vanish, each with its own random population."""
     for s in instance_seeds(networks, seed):
-        net, shape = random_network(s, kinds)
+        net, shape = random_network(s, DEGREE_ONE)
         draw = torch.Generator().manual_seed(s)
         clean = torch.randn(samples, *shape, generator=draw, dtype=torch.float64)
         noise = torch.randn(samples, views, *shape, generator=draw, dtype=torch.float64)
@@ -72,27 +75,23 @@ def theorem3_gaps(networks: int = 20, seed: int = 0) -> Gaps:
     r"""Minus the enumerated gradient of :math:`L_{simp}` against :math:`V_x[\bar K] vec(W)`."""
     rows: list[Gaps] = []
     for p in populations(networks, seed):
-        op = covariance_operator(p.net, p.layer, p.views)
+        op = p.operator()
         update, n = op.update(), len(p.views)
-
-        def step(*, both: bool = False, distinct: bool = False, p: Population = p) -> Tensor:
-            tuples = p.tuples(distinct=distinct)
-            return -expected_gradient(p.net, p.layer, p.views, simple_loss(), tuples, both=both)
-
-        one = step()
+        one, both = p.step(simple_loss()), p.step(simple_loss(), both=True)
+        distinct = p.step(simple_loss(), distinct=True)
         k = op.opened.connections().unflatten(0, (n, -1)).mean(1)
         raw = torch.einsum("ino,imo,m->n", k, k, vec(op.opened.weight)) / n
         unaveraged = covariance_operator(p.net, p.layer, p.views.flatten(0, 1)[:, None]).update()
         rows.append(
             {
                 "one tower": _gap(update, one),
-                "both towers, doubled": _gap(2 * update, step(both=True)),
-                "distinct negatives, N/(N-1)": _gap(n / (n - 1) * update, step(distinct=True)),
+                "both towers, doubled": _gap(2 * update, both),
+                "distinct negatives, N/(N-1)": _gap(n / (n - 1) * update, distinct),
                 "dense": relative_gap(op.dense() @ vec(op.opened.weight), vec(one)),
                 "broken: not centred": relative_gap(raw, vec(one)),
                 "broken: views not averaged": _gap(unaveraged, one),
-                "broken: both towers, not doubled": _gap(update, step(both=True)),
-                "broken: distinct negatives, not corrected": _gap(update, step(distinct=True)),
+                "broken: both towers, not doubled": _gap(update, both),
+                "broken: distinct negatives, not corrected": _gap(update, distinct),
             }
         )
     return worst(rows)
@@ -116,7 +115,7 @@ def eigenvalue_margin(networks: int = 20, seed: int = 0, beta: float = 0.0) -> f
     r"""The smallest eigenvalue of :math:`-\beta EV + VE` over the largest in modulus, smallest over random instances."""
     margins = []
     for p in populations(networks, seed):
-        values = torch.linalg.eigvalsh(covariance_operator(p.net, p.layer, p.views, beta=beta).dense())
+        values = torch.linalg.eigvalsh(p.operator(beta=beta).dense())
         margins.append(float(values[0] / values.abs().max()))
     return min(margins)
 
@@ -131,8 +130,7 @@ class Curve:
     @property
     def rate(self) -> float:
         """Least-squares slope of log error against log size."""
-        x, y = torch.tensor(self.size, dtype=torch.float64).log(), torch.tensor(self.error, dtype=torch.float64).log()
-        return float(((x - x.mean()) * (y - y.mean())).sum() / (x - x.mean()).square().sum())
+        return float(linregress(np.log(self.size), np.log(self.error)).slope)
 
 
 def monte_carlo(counts: tuple[int, ...], replicates: int = 32, seed: int = 0) -> Curve:
@@ -161,10 +159,10 @@ def normalized_gaps(networks: int = 20, seed: int = 0) -> Gaps:
     r"""Eq. 56: minus the enumerated gradient of :math:`L_{simp}` on l2-normalised outputs against the cross-covariance."""
     rows: list[Gaps] = []
     for p in populations(networks, seed):
-        op = covariance_operator(p.net, p.layer, p.views, normalize=True)
-        one = -expected_gradient(p.net, p.layer, p.views, simple_loss(), p.tuples(), normalize=True)
-        both = -expected_gradient(p.net, p.layer, p.views, simple_loss(), p.tuples(), normalize=True, both=True)
-        plain = covariance_operator(p.net, p.layer, p.views).update()
+        op = p.operator(normalize=True)
+        one = p.step(simple_loss(), normalize=True)
+        both = p.step(simple_loss(), normalize=True, both=True)
+        plain = p.operator().update()
         dense = op.dense()
         k = op.opened.connections() / op.opened.output.norm(dim=1)[:, None, None]
         k = k.unflatten(0, op.population).mean(1)
@@ -191,7 +189,7 @@ def asymmetry(networks: int = 20, seed: int = 0, *, normalize: bool = True) -> f
     r"""Of Eq. 56's operator (or Theorem 3's): the median of :math:`\|A - A^T\| / \|A\|` (Frobenius) over random instances."""
     found = []
     for p in populations(networks, seed):
-        a = covariance_operator(p.net, p.layer, p.views, normalize=normalize).dense()
+        a = p.operator(normalize=normalize).dense()
         found.append(float((a - a.T).norm() / a.norm()))
     return float(torch.tensor(found).median())
 
@@ -201,10 +199,10 @@ def weighted_gaps(networks: int = 12, seed: int = 0, tau: float = 2.0, margin: f
     rows: list[Gaps] = []
     for p in populations(networks, seed, views=1, strength=0.0, samples=5):
         for name, loss in (("soft_triplet", triplet_loss(tau, margin)), ("info_nce", nce_loss(tau))):
-            op = covariance_operator(p.net, p.layer, p.views, loss=name, tau=tau, margin=margin, clean=p.clean)
-            one = -expected_gradient(p.net, p.layer, p.views, loss, p.tuples())
-            both = -expected_gradient(p.net, p.layer, p.views, loss, p.tuples(), both=True)
-            flat = covariance_operator(p.net, p.layer, p.views)
+            op = p.operator(loss=name, tau=tau, margin=margin, clean=p.clean)
+            one = p.step(loss)
+            both = p.step(loss, both=True)
+            flat = p.operator()
             mean = op.mixing.weights.mean() if op.mixing.weights is not None else 1.0
             rows.append(
                 {
@@ -232,15 +230,15 @@ def exact_loss_gaps(networks: int = 8, seed: int = 0, tau: float = 2.0) -> Gaps:
         return (losses.pair_weight(n, "info_nce", tau=tau) * (p[:, None] - n)).sum(-1)
 
     for p in populations(networks, seed, samples=3, views=2):
-        op = covariance_operator(p.net, p.layer, p.views, loss="info_nce", tau=tau, clean=p.clean)
-        if op.update().norm() < 1e-6 * covariance_operator(p.net, p.layer, p.views).update().norm():
+        op = p.operator(loss="info_nce", tau=tau, clean=p.clean)
+        if op.update().norm() < 1e-6 * p.operator().update().norm():
             continue  # all samples are far apart and the force vanishes: nothing but rounding is left
         for h in (1, 2, 3):
-            one = -expected_gradient(p.net, p.layer, p.views, exact_loss(tau), p.tuples(h), clean=p.clean)
+            one = p.step(exact_loss(tau), h)
             rows.append({f"H = {h}, one tower": _gap(h * op.update(), one)})
-        both = -expected_gradient(p.net, p.layer, p.views, exact_loss(tau), p.tuples(), clean=p.clean, both=True)
-        released = -expected_gradient(p.net, p.layer, p.views, augmented, p.tuples(), clean=p.clean)
-        through = -expected_gradient(p.net, p.layer, p.views, differentiated, p.tuples(), clean=p.clean)
+        both = p.step(exact_loss(tau), both=True)
+        released = p.step(augmented)
+        through = p.step(differentiated)
         rows[-1] |= {
             "both towers, doubled": _gap(2 * op.update(), both),
             "broken: weights from augmented distances": _gap(op.update(), released),
@@ -253,13 +251,10 @@ def extended_gaps(networks: int = 20, seed: int = 0) -> Gaps:
     r"""Corollary 1: :math:`L^\beta_{simp}` against :math:`-\beta EV + VE`, for several ``beta``."""
     rows: list[Gaps] = []
     for p in populations(networks, seed):
-        inter, intra = (
-            covariance_operator(p.net, p.layer, p.views).update(),
-            intra_operator(p.net, p.layer, p.views).update(),
-        )
+        inter, intra = p.operator().update(), intra_operator(p.net, p.layer, p.views).update()
         for beta in (-1.5, -0.5, 0.2, 1.0):
-            op = covariance_operator(p.net, p.layer, p.views, beta=beta)
-            truth = -expected_gradient(p.net, p.layer, p.views, simple_loss(beta), p.tuples())
+            op = p.operator(beta=beta)
+            truth = p.step(simple_loss(beta))
             rows.append(
                 {
                     "corollary": _gap(op.update(), truth),

@@ -6,7 +6,7 @@ exact; a SimCLR step draws a batch of images and two views of each, back-propaga
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -53,7 +53,7 @@ def cifar10_scene(samples: int = 256, seed: int = 0, device: Device = "cpu") -> 
 def faded(scene: Scene, strength: float) -> Scene:
     """The same images with weaker augmentation: views ``x + strength (x' - x)``."""
     clean = scene.clean[:, None]
-    return Scene(clean + strength * (scene.views - clean), scene.clean, scene.labels, scene.name)
+    return replace(scene, views=clean + strength * (scene.views - clean))
 
 
 def scene_network(scene: Scene, seed: int = 0) -> nn.Sequential:
@@ -240,10 +240,6 @@ def cifar10_values(seeds: tuple[int, ...] = (0, 1, 2)) -> dict[str, object]:
             row.append(found.mean)
             if loss == "simple":
                 lengths.append(found.length)
-                plain, raw = surviving_modes(scene, 1)[2], surviving_modes(_unaugmented(scene), 1)[2]
-                shares.append(plain / raw)
+                unaugmented = replace(scene, views=scene.clean[:, None])
+                shares.append(surviving_modes(scene, 1)[2] / surviving_modes(unaugmented, 1)[2])
     return {"batches": [1, 4, 16, 64], "cosine": rows, "length": lengths, "surviving_share": shares}
-
-
-def _unaugmented(scene: Scene) -> Scene:
-    return Scene(scene.clean[:, None], scene.clean, scene.labels, scene.name)
