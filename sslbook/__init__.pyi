@@ -17,6 +17,7 @@ from sslbook.training.evaluate import embed as embed
 from sslbook.training.evaluate import knn as knn
 from sslbook.training.evaluate import linear as linear
 from sslbook.training.networks.resnet import ResNet18 as ResNet18
+from sslbook.training.networks.siamese import Networks as Networks
 from sslbook.training.pictures import read_images as read_images
 from sslbook.training.pretrain import pretrain as pretrain
 from sslbook.training.runs.settings import Settings as Settings

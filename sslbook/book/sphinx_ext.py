@@ -23,7 +23,7 @@ from sphinx.application import Sphinx
 from sphinx.config import Config
 
 import sslbook
-from sslbook.book import bibliography, plain
+from sslbook.book import bibliography, library, plain
 from sslbook.book.execute import write
 from sslbook.book.notebooks import reader_notebook
 from sslbook.book.opening import open_with_picture
@@ -51,6 +51,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     _drop_listeners(app, _DROPPED)
     app.connect("config-inited", _configure, priority=900)  # after the theme has appended its own template folders
     bibliography.register()
+    library.connect(app)
     app.connect("doctree-read", _unique_proof_ids)
     app.connect("doctree-resolved", _typeset_numbers)  # by now numbers of other pages are pasted too
     app.connect("doctree-resolved", _hold_punctuation)

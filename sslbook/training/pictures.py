@@ -44,10 +44,6 @@ def read_images(
     size: pictures of a folder are cut to a square of so many pixels about their middle; otherwise they must have one size.
 
     Raises FileNotFoundError for a folder that is not there, ValueError or TypeError with a sentence for what is no set of images.
-
-    >>> import numpy as np, sslbook
-    >>> sslbook.read_images(np.zeros((5, 32, 32, 3), dtype=np.uint8)).pixels.shape
-    torch.Size([5, 3, 32, 32])
     """
     if isinstance(source, (str, Path)):
         images, found = _folder(Path(source).expanduser(), size)

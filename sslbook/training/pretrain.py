@@ -73,13 +73,6 @@ def pretrain(
 
     Raises ValueError or TypeError with a sentence for what can't be trained, before anything is; errors of
     :func:`train <sslbook.training.runs.trainer.train>` beyond that.
-
-    >>> import torch, sslbook
-    >>> pixels = torch.randint(256, (64, 3, 16, 16), dtype=torch.uint8)
-    >>> backbone = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 16 * 16, 32))
-    >>> run = sslbook.pretrain(pixels, backbone, epochs=2, batch=32, quiet=True)
-    >>> [row["epoch"] for row in run.rows]
-    [1, 2]
     """
     for name in ("dataset", "split", "subset", "own"):
         if name in settings:

@@ -28,7 +28,7 @@ class LatentTree:
 
     root: prior of :math:`z_0`, shape ``(R, m_0)``.
     tables: one tensor a depth; ``tables[d]`` has shape ``(R, nodes at depth d + 1, m_d, m_{d+1})``, and its rows (the last axis)
-        sum to one.  The children of a node stand beside each other.
+    sum to one.  The children of a node stand beside each other.
 
     Raises ValueError for a depth of 0, shapes that don't fit, entries outside [0, 1], rows that don't sum to one.
     """

@@ -70,11 +70,6 @@ def random_view(pixels: Tensor, pipeline: Pipeline, *, seed: int = 0, step: int 
     """One random view of each image, ``(B, C, H, W)`` to float32 ``(B, C, size, size)``: :func:`apply` with its own :func:`draws`.
 
     A function of the pixels and of ``(seed, step, view)``: two views of a batch have two numbers, two batches two steps.
-
-    >>> import sslbook
-    >>> images = sslbook.load("digits", "train").pixels[:4]
-    >>> sslbook.random_view(images, sslbook.Pipeline(8, flip=0.0), view=1).shape
-    torch.Size([4, 1, 8, 8])
     """
     return apply(pixels, pipeline, draws(pipeline, len(pixels), seed, step, view))
 
