@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from sslbook.training.runs.resources import layout_of
+from sslbook.training.runs.steps import layout_of
 
 ROOT = Path(__file__).resolve().parents[1]
 STEPS = """

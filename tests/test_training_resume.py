@@ -17,7 +17,8 @@ import torch
 from training_cases import read_csv
 
 from sslbook.chapters.training.runs import run_of
-from sslbook.training.runs import checkpoints, distributed, resources, rules, state, steps, trainer
+from sslbook.training.runs import checkpoints, distributed, rules, state, steps, trainer
+from sslbook.training.runs.data import load_data
 from sslbook.training.runs.trainer import Diverged, train
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -33,7 +34,7 @@ TINY = (
 
 @pytest.fixture(scope="module")
 def data() -> tuple:
-    return trainer.load_data(run_of("digits-simclr-nce", seed=0, changes=TINY).settings)
+    return load_data(run_of("digits-simclr-nce", seed=0, changes=TINY).settings)
 
 
 def settings(*changes: str, preset: str = "digits-simclr-nce", epochs: int = 2) -> trainer.Settings:
@@ -205,7 +206,7 @@ def test_a_folder_that_another_process_trains_in_is_refused(tmp_path: Path, data
 
 def test_another_precision_is_refused(tmp_path: Path, data: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
     train(settings(), tmp_path, data=data, device="cpu", quiet=True, stop_after=1)
-    monkeypatch.setattr(trainer, "precision_of", lambda *a: torch.bfloat16)  # as auto is on a GPU
+    monkeypatch.setattr(steps, "precision_of", lambda *a: torch.bfloat16)  # as auto is on a GPU
     with pytest.raises(ValueError, match=r"was trained in float32 so far, and here precision is bfloat16"):
         train(settings(), tmp_path, data=data, device="cpu", quiet=True)
 
@@ -310,14 +311,14 @@ def test_processes_agree_on_their_checkpoint(monkeypatch: pytest.MonkeyPatch) ->
     def gather(into: list, mine: int) -> None:
         into[:] = [mine, 6]
 
-    resources.agree(5)
-    monkeypatch.setattr(resources.distributed, "world", lambda: 2)
-    monkeypatch.setattr(resources.dist, "all_gather_object", gather)
-    resources.agree(6)
+    distributed.agree(5)
+    monkeypatch.setattr(distributed, "world", lambda: 2)
+    monkeypatch.setattr(distributed.dist, "all_gather_object", gather)
+    distributed.agree(6)
     with pytest.raises(
         ValueError, match="the processes read checkpoints of steps 5 and 6: all must see the same folder"
     ):
-        resources.agree(5)
+        distributed.agree(5)
 
 
 @pytest.mark.gpu

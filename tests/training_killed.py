@@ -24,6 +24,7 @@ from torch import Tensor
 from sslbook import datasets
 from sslbook.chapters.training.runs import run_of
 from sslbook.training.runs import checkpoints, trainer
+from sslbook.training.runs.data import load_data
 from sslbook.training.runs.state import State
 
 CHANGES = (
@@ -118,7 +119,7 @@ def apart(one: Path, other: Path) -> float:
 
 def main(root: Path, kills: int) -> None:
     torch.set_num_threads(1)  # forked processes and pools of threads don't agree
-    data = trainer.load_data(SETTINGS)
+    data = load_data(SETTINGS)
     assert isinstance(data[0], datasets.Dataset)
     draw = random.Random(0)
     assert attempt(root / "whole", data, None, draw)

@@ -144,4 +144,4 @@ def trainer(settings: Settings, images: int) -> Trainer:
 def _look(run: Trainer) -> float:
     assert run.shown is not None
     model, shown = run.state.model, run.shown
-    return mean_seconds(lambda: report(model, *shown, run.pipeline, run.device), 1, warm=0)
+    return mean_seconds(lambda: report(model, *shown, run.step.pipeline, run.device), 1, warm=0)

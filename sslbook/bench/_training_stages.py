@@ -13,7 +13,7 @@ from sslbook.bench._timing import mean_seconds, medians
 from sslbook.training.evaluate import knn, linear
 from sslbook.training.networks.siamese import Networks, Siamese, build
 from sslbook.training.objectives import objective
-from sslbook.training.runs.resources import layout_of
+from sslbook.training.runs.steps import layout_of
 
 REPEATS = 5
 """Timed calls of each; the first one, before them, is not counted."""

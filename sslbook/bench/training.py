@@ -183,6 +183,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name in options.stages:
         if name not in STAGES:
             asked.error(f"no stage {name!r}; there are {', '.join(STAGES)}")
-    stages: dict[str, Callable[..., list[Row]]] = {**STAGES, "augment": partial(augmentation, workers=options.processes)}
+    stages: dict[str, Callable[..., list[Row]]] = {
+        **STAGES,
+        "augment": partial(augmentation, workers=options.processes),
+    }
     rows = [row for name in options.stages or stages for row in stages[name](quick=options.quick)]
     return report(rows, as_json=options.json)

@@ -19,7 +19,8 @@ from sslbook.training.objectives import OBJECTIVES
 from sslbook.training.pictures import read_images
 from sslbook.training.runs.logs import Row
 from sslbook.training.runs.settings import Settings, with_values
-from sslbook.training.runs.trainer import Own, train
+from sslbook.training.runs.steps import Own
+from sslbook.training.runs.trainer import train
 from sslbook.training.views.augment import plain
 from sslbook.training.views.pipelines import Pipeline
 

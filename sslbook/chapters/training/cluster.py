@@ -15,7 +15,7 @@ import torch
 from sslbook.chapters.training.runs import Run
 from sslbook.files import write_text
 from sslbook.training.runs.checkpoints import Busy
-from sslbook.training.runs.resources import Refused
+from sslbook.training.runs.settings import Refused
 
 CLUSTERS = ("local", "slurm", "debug")
 """``debug`` runs the jobs one after the other in this process."""

@@ -12,8 +12,9 @@ from typing import Any
 from sslbook.arguments import positive, seed
 from sslbook.chapters.training.presets import presets
 from sslbook.chapters.training.runs import Run, preset_of, run_of, runs_folder
-from sslbook.training.runs.resources import Refused, join, load_data
-from sslbook.training.runs.settings import values_of
+from sslbook.training.runs.data import load_data
+from sslbook.training.runs.distributed import join
+from sslbook.training.runs.settings import Refused, values_of
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -23,7 +23,7 @@ from sslbook.datasets import Dataset
 from sslbook.machine import cores, processes
 from sslbook.training.evaluate import embed, nearest, report
 from sslbook.training.networks.siamese import Siamese
-from sslbook.training.runs.resources import SUBSET_SEED, load_data
+from sslbook.training.runs.data import SUBSET_SEED, load_data
 from sslbook.training.runs.settings import Settings, with_changes
 from sslbook.training.runs.trainer import Result, train
 from sslbook.training.views.augment import PIPELINES

@@ -30,7 +30,7 @@ from sslbook.records import Record, save_record
 from sslbook.tables import filled as form
 from sslbook.tables.command import EPOCHS, Table, count, option, record_of
 from sslbook.tables.filled import Entry, Filled
-from sslbook.training.runs.resources import load_data
+from sslbook.training.runs.data import load_data
 
 SEEDS = (1, 2, 3, 4, 5)
 """Runs of each cell, as the papers have them."""

@@ -21,7 +21,7 @@ import torch
 from filelock import FileLock, Timeout
 
 from sslbook.files import PART, sync, write_bytes
-from sslbook.training.runs.resources import Refused
+from sslbook.training.runs.settings import Refused
 
 KEPT = 2
 """Checkpoints that stay: the newest, and the one to fall back on."""

@@ -251,6 +251,53 @@ def _number(environment: Mapping[str, str], name: str) -> int:
     return int(environment[name])
 
 
+def join(device: str | torch.device | None) -> torch.device:
+    """This process's device; under ``torchrun`` it also joins the others, each with a GPU of its own if there are any."""
+    if "WORLD_SIZE" not in os.environ:
+        return device_of(device)
+    kind = device_of(device).type if device is not None else "auto"
+    if dist.is_initialized():
+        return torch.device("cpu") if dist.get_backend() == "gloo" else device_of("cuda")
+    return setup_from_environment(kind).device
+
+
+def together() -> None:
+    """Wait for the other processes."""
+    if world() > 1:
+        dist.barrier()
+
+
+def agree(step: int) -> None:
+    """Raise ValueError unless all processes read a checkpoint of the same step."""
+    if world() == 1:
+        return
+    steps: list[int] = [0] * world()
+    dist.all_gather_object(steps, step)
+    if len(set(steps)) > 1:
+        raise ValueError(
+            f"the processes read checkpoints of steps {' and '.join(map(str, sorted(set(steps))))}: all must see the same folder"
+        )
+
+
+def device_of(wanted: str | torch.device | None) -> torch.device:
+    """The device named, or CUDA where there is one, a process each; raises ValueError for one that is not here."""
+    try:
+        device = torch.device(wanted or ("cuda" if torch.cuda.is_available() else "cpu"))
+    except RuntimeError:
+        raise ValueError(f"device must be cpu, cuda or cuda:N, got {wanted!r}") from None
+    if device.type not in ("cpu", "cuda"):
+        raise ValueError(f"device must be cpu, cuda or cuda:N, got {wanted!r}")
+    if device.type == "cuda":
+        if not torch.cuda.is_available():
+            raise ValueError(f"device must be cpu here, where there is no CUDA, got {wanted!r}")
+        count = torch.cuda.device_count()
+        if device.index is not None and device.index >= count:
+            raise ValueError(f"device must be one of cuda:0 to cuda:{count - 1} here, got {str(wanted)!r}")
+        if device == torch.device("cuda"):
+            device = torch.device("cuda", torch.cuda.current_device())
+    return device
+
+
 def leave() -> None:
     """Take this process out of the group, at the end of a run."""
     if dist.is_available() and dist.is_initialized():

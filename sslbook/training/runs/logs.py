@@ -32,7 +32,7 @@ class Curves:
     first: the first step that is yet to come; points of an interrupted run from there on are not shown.
     """
 
-    def __init__(self, folder: Path | None, first: int = 0) -> None:
+    def __init__(self, folder: Path | None = None, first: int = 0) -> None:
         self._writer: Any = None
         if folder is None:
             return
@@ -60,7 +60,7 @@ class Curves:
 class Progress:
     """A line on the terminal that grows with the steps; nothing where tqdm is absent or nobody looks."""
 
-    def __init__(self, total: int, done: int, name: str, *, visible: bool) -> None:
+    def __init__(self, total: int = 0, done: int = 0, name: str = "", *, visible: bool = False) -> None:
         self._bar: Any = None
         if visible and sys.stderr.isatty():
             try:

@@ -56,9 +56,9 @@ def share(settings: Settings, batch: Tensor, step: int) -> tuple[Tensor, Tensor,
     return parts[0][mine], parts[1][mine], parts[2][mine]
 
 
-def rate_at(settings: Settings, step: int, length: Length) -> float:
-    """The learning rate of a step, from 0 on."""
-    return settings.rate * SCHEDULES[settings.schedule](step, length)
+def rate_at(settings: Settings, step: int, per_epoch: int) -> float:
+    """The learning rate of a step, from 0 on, in a run with so many steps an epoch."""
+    return settings.rate * SCHEDULES[settings.schedule](step, Length(per_epoch, settings.epochs, settings.warmup))
 
 
 def begin_epoch(model: Siamese, settings: Settings, epoch: int) -> None:

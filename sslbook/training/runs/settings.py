@@ -32,6 +32,10 @@ FREE = ("seed", "evaluate", "probes", "capture")
 Record = TypeVar("Record", "Settings", Networks)
 
 
+class Refused(ValueError):
+    """A run that can't be made here as it is asked for; not an error of the program."""
+
+
 @dataclass(frozen=True)
 class Settings:
     r"""A run, apart from where it runs.  The default is the papers' SimCLR on CIFAR-10, as released.

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from sslbook.streams import to_device
-from sslbook.training.networks.siamese import Outputs, Siamese
-from sslbook.training.views.augment import Pipeline, apply, plain
+from sslbook.training.networks.siamese import Outputs, Siamese, build
+from sslbook.training.objectives import needs_clean, objective
+from sslbook.training.runs import distributed
+from sslbook.training.runs.settings import Settings
+from sslbook.training.views.augment import PIPELINES, Pipeline, apply, plain
 
 WARM = 3
 """Forward and backward passes before a graph is captured, so that libraries have chosen their kernels."""
@@ -106,6 +110,32 @@ class Step:
             buffer.copy_(old)
 
 
+class Own(NamedTuple):
+    """What a run has of its caller's, in the place of its settings' ResNet-18 and pipeline; ``features`` counts the encoder's."""
+
+    encoder: nn.Module
+    features: int
+    pipeline: Pipeline
+
+
+def make_step(settings: Settings, pixels: Tensor, device: torch.device, own: Own | None = None) -> Step:
+    """The step of a run on this process: its networks with their first weights, its objective and its augmentation."""
+    model = build(settings.networks, settings.seed, None if own is None else own[:2]).to(device)
+    width = settings.networks.width if own is None else 1  # of whose layers nothing is known
+    model.to(memory_format=layout_of(width, device))  # type: ignore[call-overload]
+    distributed.synchronize_batchnorm(model)
+    return Step(
+        model,
+        objective(settings.objective, **settings.numbers),
+        PIPELINES[settings.pipeline] if own is None else own.pipeline,
+        pixels.to(device),
+        batch=settings.batch // distributed.world(),
+        precision=precision_of(settings.precision, device),
+        capture=capture_of(settings.capture, device, distributed.world()),
+        clean=needs_clean(settings.objective, **settings.numbers),
+    )
+
+
 def capture_of(wanted: str, device: torch.device, processes: int) -> str:
     """What ``auto`` means here: a graph on one GPU, nothing elsewhere; raises ValueError for what this device can't do."""
     if wanted == "auto":
@@ -119,3 +149,15 @@ def precision_of(wanted: str, device: torch.device) -> torch.dtype:
     """What ``auto`` means here: bfloat16 on a GPU, float32 elsewhere."""
     low = wanted == "bfloat16" or (wanted == "auto" and device.type == "cuda")
     return torch.bfloat16 if low else torch.float32
+
+
+def layout_of(width: int, device: torch.device) -> torch.memory_format:
+    """How a ResNet's maps and kernels lie in memory: channels last, except in narrow networks on a processor.
+
+    There, channels last saves a fifth of a step, but oneDNN's gradient of a 1x1 convolution of stride 2 with fewer channels than
+    a vector register has numbers writes behind its workspace: below 8 with AVX2, below 16 with AVX-512 and larger images
+    (uxlfoundation/oneDNN issue 6035; seen in 3.5.3 to 3.13.3, which are PyTorch 2.5 to 2.15).  The heap is corrupted, and the
+    process dies now or later.  Every such shortcut of the network has ``width`` channels or more.
+    """
+    narrow = device.type == "cpu" and width < 16
+    return torch.contiguous_format if narrow else torch.channels_last

@@ -12,36 +12,24 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
-from torch import nn
 
 from sslbook.datasets import Dataset
 from sslbook.files import write_text
 from sslbook.machine import keep_freed_memory
 from sslbook.training.evaluate import epochs_between, report
-from sslbook.training.networks.siamese import Siamese, build
-from sslbook.training.objectives import needs_clean, objective
+from sslbook.training.networks.siamese import Siamese
 from sslbook.training.runs import checkpoints, distributed
+from sslbook.training.runs.data import images_of, labelled
 from sslbook.training.runs.logs import Curves, Progress, Row, line, write_csv
 from sslbook.training.runs.optimizers import make_optimizer, set_rate
-from sslbook.training.runs.resources import (
-    Refused,
-    agree,
-    asked_to_stop,
-    join,
-    labelled,
-    layout_of,
-    load_data,
-    together,
-)
 from sslbook.training.runs.rules import begin_epoch, epoch_order, rate_at, share, steps_per_epoch
-from sslbook.training.runs.schedules import Length
-from sslbook.training.runs.settings import Settings
+from sslbook.training.runs.settings import Refused, Settings
+from sslbook.training.runs.signals import asked_to_stop
 from sslbook.training.runs.state import Diverged, State, check, origin_of, row_at, rows_until, write_result
-from sslbook.training.runs.steps import Step, capture_of, precision_of
-from sslbook.training.views.augment import PIPELINES, Pipeline
+from sslbook.training.runs.steps import Own, make_step
 
 SAVE_SECONDS = 30.0
 """Least time between two checkpoints at the ends of epochs."""
@@ -65,14 +53,6 @@ class Result:
         return row_at(self.rows, epoch)
 
 
-class Own(NamedTuple):
-    """What a run has of its caller's, in the place of its settings' ResNet-18 and pipeline; ``features`` counts the encoder's."""
-
-    encoder: nn.Module
-    features: int
-    pipeline: Pipeline
-
-
 class Trainer:
     """One run on one process: its state, its step, and what it writes.  :func:`train` is the way to use it."""
 
@@ -90,7 +70,6 @@ class Trainer:
     ) -> None:
         self.settings, self.folder, self.device = settings, folder, device
         self.name, self.tensorboard, self.quiet = name, tensorboard, quiet
-        self.pipeline = PIPELINES[settings.pipeline] if own is None else own.pipeline
         self.images = len(data[0].pixels)
         # the neighbours, which the linear protocol learns from too, and whom it asks; without these nothing is looked at
         self.shown = None if data[1] is None else (labelled(data[0]), data[1])
@@ -99,30 +78,13 @@ class Trainer:
             self.interval = epochs_between(self.images, sum(len(part.pixels) for part in self.shown))
         self.per_epoch = steps_per_epoch(settings, self.images)
         self.total = self.per_epoch * settings.epochs
-        self.length = Length(self.per_epoch, settings.epochs, settings.warmup)
         self.first = distributed.rank() == 0
-        model = build(settings.networks, settings.seed, None if own is None else own[:2]).to(device)
-        width = settings.networks.width if own is None else 1  # of whose layers nothing is known
-        model.to(memory_format=layout_of(width, device))  # type: ignore[call-overload]
-        if distributed.world() > 1:
-            distributed.synchronize_batchnorm(model)
-        precision = precision_of(settings.precision, device)
-        capture = capture_of(settings.capture, device, distributed.world())
-        self.step = Step(
-            model,
-            objective(settings.objective, **settings.numbers),
-            self.pipeline,
-            data[0].pixels.to(device),
-            batch=settings.batch // distributed.world(),
-            precision=precision,
-            capture=capture,
-            clean=needs_clean(settings.objective, **settings.numbers),
-        )
-        kind = str(precision).removeprefix("torch.")
-        losses = torch.zeros(self.per_epoch, device=device)
-        self.state = State(model, make_optimizer(model.learning(), settings), losses, kind)
-        self.origin = origin_of(device, kind, capture) if self.first else {}
-        self.progress, self.curves = Progress(self.total, 0, name, visible=False), Curves(None)
+        self.step = make_step(settings, data[0].pixels, device, own)
+        kind = str(self.step.precision).removeprefix("torch.")
+        optimizer = make_optimizer(self.step.model.learning(), settings)
+        self.state = State(self.step.model, optimizer, torch.zeros(self.per_epoch, device=device), kind)
+        self.origin = origin_of(device, kind, self.step.capture) if self.first else {}
+        self.progress, self.curves = Progress(), Curves()
         self.order = (-1, torch.empty(0, dtype=torch.int64))
         self.begun = self.epoch_begun = self.saved = time.monotonic()
         self.epoch_from, self.spent = 0, 0.0
@@ -143,7 +105,7 @@ class Trainer:
             self._resume()
         elif self.first:
             checkpoints.clear(self.folder)
-        together()  # nobody writes before all have read
+        distributed.together()  # nobody writes before all have read
         at = self.state.step
         self.progress = Progress(self.total, at, self.name, visible=self.first and not self.quiet)
         self.curves = Curves(self.folder / "curves" if self.tensorboard and self.first else None, at + 1)
@@ -152,7 +114,7 @@ class Trainer:
         content, state = checkpoints.latest(self.folder, self.warn), self.state
         if content is not None:
             state.restore(content, self.settings, self.folder)
-        agree(state.step)
+        distributed.agree(state.step)
         if content is None:
             return
         for row in state.rows:
@@ -204,7 +166,7 @@ class Trainer:
         if finished and self.first:
             write_result(self.folder, self.settings, state, self.origin)
             (self.folder / checkpoints.DIVERGED).unlink(missing_ok=True)
-        together()
+        distributed.together()
         rows = rows_until(state.rows, self.settings.epochs)
         return Result(self.settings, self.folder, state.step, finished, rows, state.model)
 
@@ -218,7 +180,7 @@ class Trainer:
         row = state.rows[-1]
         if self.first and self._probes(row["epoch"]) and row.get("linear") is None:
             row |= self._look(linear=True)
-        together()
+        distributed.together()
 
     def _diverged(self, error: Diverged) -> Diverged:
         """Written down for the tables, and told with what is left."""
@@ -235,7 +197,7 @@ class Trainer:
         if self.order[0] != epoch:
             self.order = (epoch, epoch_order(settings, self.images, epoch))
         batch = self.order[1][within * settings.batch : (within + 1) * settings.batch]
-        set_rate(state.optimizer, rate_at(settings, state.step, self.length))
+        set_rate(state.optimizer, rate_at(settings, state.step, self.per_epoch))
         state.losses[within] = self.step(*share(settings, batch, state.step))
         distributed.average_gradients(state.model.learning())
         state.optimizer.step()
@@ -254,7 +216,7 @@ class Trainer:
             losses = state.losses.cpu()
             check(losses, state)
             elapsed = max(time.monotonic() - self.epoch_begun, 1e-9)
-            row |= {"rate": rate_at(settings, state.step - 1, self.length), "loss": losses.double().mean().item()}
+            row |= {"rate": rate_at(settings, state.step - 1, self.per_epoch), "loss": losses.double().mean().item()}
             row["images_per_second"] = round((state.step - self.epoch_from) * settings.batch / elapsed, 1)
         every = self.interval and epoch % self.interval == 0
         if self.first and self.shown is not None and (every or self._probes(epoch)):
@@ -266,7 +228,7 @@ class Trainer:
             self.curves.add(row)
             self.progress.show({key: row.get(key) for key in ("loss", "knn")})
             self.say(f"{self.name}: {line(row)}")
-        together()
+        distributed.together()
 
     def _probes(self, epoch: int) -> bool:
         """Whether the linear protocol runs after this epoch."""
@@ -276,7 +238,7 @@ class Trainer:
         """k-NN accuracy and rank, and the linear protocol's accuracy at its end and at its best, as columns of a row."""
         assert self.shown is not None
         found = report(
-            self.state.model, *self.shown, self.pipeline, self.device, linear=linear, seed=self.settings.seed
+            self.state.model, *self.shown, self.step.pipeline, self.device, linear=linear, seed=self.settings.seed
         )
         return {"knn": found.knn, "rank": found.rank, "linear": found.linear_final, "linear_best": found.linear_best}
 
@@ -309,18 +271,12 @@ def prepared(
     """A run that is ready to go, in a folder that no other process trains in meanwhile; options and errors as in :func:`train`."""
     with contextlib.ExitStack() as stack:
         try:
-            place = join(device)
+            place = distributed.join(device)
             if place.type == "cpu":
                 keep_freed_memory()
             else:
                 torch.backends.cudnn.benchmark = True  # all batches have one shape
-            if download and distributed.rank() == 0:
-                load_data(settings, download=True)
-            together()  # the others find the files there
-            if download and distributed.rank() and distributed.first_here():
-                load_data(settings, download=True)  # on another machine, unless the folder is shared
-            together()
-            images = data or load_data(settings)
+            images = data or images_of(settings, download=download)
             run = Trainer(settings, folder, images, place, own=own, name=name, tensorboard=tensorboard, quiet=quiet)
             if run.first:
                 stack.enter_context(checkpoints.locked(folder))
