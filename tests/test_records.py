@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from sslbook.records import Provenance, Record, plain, recorded, results_folder, save_record
+from sslbook import shipped
+from sslbook.records import Provenance, Record, plain, recorded, results_folder, rounded, save_record
 
 
 def test_a_record_comes_back(tmp_path: Path) -> None:
@@ -86,3 +87,23 @@ def test_a_damaged_record_is_refused(text: str, tmp_path: Path) -> None:
 def test_every_record_of_the_book_can_be_read() -> None:
     for path in results_folder().glob("*.json"):
         assert isinstance(recorded(path.stem), Record)
+
+
+def test_numbers_are_rounded_wherever_they_stand() -> None:
+    values = torch.tensor([[1.23456789, 1e-9], [123456789.0, 0.0]], dtype=torch.float64)
+    assert rounded(values, 3) == [[1.235, 0.0], [123456789.0, 0.0]]
+    assert rounded({"a": (values[0], 7)}, digits=3) == {"a": [[1.23, 1e-9], 7]}
+
+
+def test_a_record_says_what_is_not_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    there = Provenance("a CPU", {"torch": "1.0"}, "0123456789abcdef", (0,), 3.0, "sslbook record x", "2026-01-02")
+    for changed, told in (
+        (True, "the library has changed since commit 0123456789"),
+        (False, None),
+        (None, "can't be told"),
+    ):
+        monkeypatch.setattr(shipped, "changed_since", lambda commit, changed=changed: changed)
+        first, *others = there.differences()
+        assert first == f"torch was 1.0, and is {version('torch')}"
+        assert len(others) == (told is not None)
+        assert all(str(told) in sentence for sentence in others)

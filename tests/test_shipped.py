@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+
 import pytest
 
 from sslbook import shipped
@@ -22,3 +24,21 @@ def test_printed_tables_by_name() -> None:
     assert shipped.printed("B-Tab3")["source"] == "Table 3 of [tian2021iclr]"
     with pytest.raises(ValueError, match=r"name must be one of A-Tab2, .*B-Tab9.*, got 'B-Tab6'"):
         shipped.printed("B-Tab6")
+
+
+def test_a_change_since_a_commit_is_seen_where_git_can_tell(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def git(*arguments: str) -> None:
+        who = ("-c", "user.name=a", "-c", "user.email=a@b")
+        subprocess.run(["git", *who, *arguments], cwd=tmp_path, check=True, capture_output=True)
+
+    monkeypatch.setattr(shipped, "PACKAGE", tmp_path)
+    assert shipped.changed_since("0123") is None
+    git("init")
+    (tmp_path / "one.py").write_text("1\n")
+    git("add", ".")
+    git("commit", "-m", "one")
+    assert shipped.changed_since("HEAD") is False
+    (tmp_path / "one.py").write_text("2\n")
+    assert shipped.changed_since("HEAD") is True
+    assert shipped.changed_since("0123") is None
+    assert shipped.changed_since("") is None

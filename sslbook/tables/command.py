@@ -136,7 +136,7 @@ def _recalled(table: Table, options: argparse.Namespace) -> Filled:
         maker = f", and sslbook record {table.record} makes its record" if record is None and table.record else ""
         return replace(shown, origin=f"No record holds it: sslbook table {table.name} --run runs it{maker}.")
     shown = replace(shown, origin=f"Recorded: {record.provenance}\nsslbook table {table.name} --run runs it again.")
-    return shown if asked is None else shown.only_seeds(asked)
+    return shown if asked is None else shown.only_seeds(tuple(dict.fromkeys(asked)))
 
 
 def _run(table: Table, options: argparse.Namespace) -> Filled:

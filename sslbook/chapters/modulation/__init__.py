@@ -8,6 +8,6 @@ r"""Two-layer networks under contrastive learning: global modulation, Sections 4
 - :mod:`network`: one step, forward and backward, on tables of tokens
 - :mod:`training`: the experiments; all replicas of one shape train as one batch
 - :mod:`scores`: how well filters match the tokens that generators fix
-- :mod:`tables`, :mod:`recorded`, :mod:`show`: Table 1, Figures 4, 5, 9, 10 and 11
+- :mod:`tables`, :mod:`recorded`: Table 1, Figures 4, 5, 9, 10 and 11
 - :mod:`patches`: filters of real images, Figures 12 and 13
 """
