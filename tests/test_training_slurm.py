@@ -52,7 +52,8 @@ def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def table(*arguments: str, status: int = 0) -> str:
     """What the command prints, and says."""
     command = [sys.executable, "-m", "sslbook", "table", TABLE, "--seeds", "1", "--epochs", str(EPOCHS), *arguments]
-    ran = subprocess.run([*command, "--device", "cpu"], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE)
+    device = ["--device", "cpu"] if "--cluster" in arguments else []
+    ran = subprocess.run([*command, *device], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE)
     assert ran.returncode == status, ran.stdout + ran.stderr
     return ran.stdout + ran.stderr
 
