@@ -150,7 +150,7 @@ def _left(name: str, root: Path, options: argparse.Namespace) -> Iterator[str]:
     wanted = runs_of(sheets()[name], options.seeds, **_chosen(options))
     left = [run for run in wanted if not run.finished(root)]
     if not left:
-        yield f"All {counted(len(wanted), 'run')} are in {root}."
+        yield f"Finished: {counted(len(wanted), 'run')}."
         return
     again = shlex.join(["sslbook", "table", name, *_given(options), "--run"])
     yield f"{counted(len(left), 'run')} of {len(wanted)} not made yet: {again} makes them."
