@@ -19,7 +19,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from sslbook import shipped
+from sslbook import data_files
 from sslbook.arguments import unknown
 from sslbook.files import write_text
 
@@ -51,7 +51,7 @@ class Provenance:
             for name, was in self.versions.items()
             if here.get(name, was) != was
         ]
-        changed = shipped.changed_since((self.commit or "").partition("+")[0])
+        changed = data_files.changed_since((self.commit or "").partition("+")[0])
         if changed is None:
             return [*found, f"whether the code has changed since commit {self._short_commit()} can't be told here"]
         return [*found, *([f"the library has changed since commit {self._short_commit()}"] if changed else [])]
@@ -78,7 +78,7 @@ class Record:
 
 def results_folder() -> Path:
     """`data/results` of the source tree that this package lies in, else the one that was installed with it."""
-    return shipped.folder() / "results"
+    return data_files.folder() / "results"
 
 
 def path_of(name: str, folder: Path | None = None) -> Path:
@@ -90,7 +90,7 @@ def path_of(name: str, folder: Path | None = None) -> Path:
 
 def recorded(name: str, *, folder: Path | None = None) -> Record:
     """The record ``name``; raises InputError (a ValueError) if it was never made, ValueError if its file is damaged."""
-    path = shipped.noted(path_of(name, folder))
+    path = data_files.noted(path_of(name, folder))
     if not path.is_file():
         raise unknown("recorded run", name, (p.stem for p in path.parent.glob("*.json")))
     try:
@@ -123,7 +123,7 @@ def save_record(
     provenance = Provenance(
         hardware=_hardware(device),
         versions=_versions(),
-        commit=shipped.commit(),
+        commit=data_files.commit(),
         seeds=tuple(int(seed) for seed in seeds),
         seconds=round(float(seconds), 3),
         command=command if command is not None else " ".join(sys.argv),

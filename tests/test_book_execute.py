@@ -31,8 +31,8 @@ measure("core", core.value);>>
 
 <<import json
 from pathlib import Path
-from sslbook import shipped
-own = shipped.noted(Path(core.__file__).parents[1] / "data/results/own.json")
+from sslbook import data_files
+own = data_files.noted(Path(core.__file__).parents[1] / "data/results/own.json")
 measure("own", json.loads(own.read_text())["n"]);>>
 """
 BAD = """

@@ -25,6 +25,7 @@ GROUND = {
     "arguments",
     "connection",
     "contrast",
+    "data_files",
     "datasets",
     "exports",
     "files",
@@ -38,7 +39,6 @@ GROUND = {
     "operators",
     "records",
     "representations",
-    "shipped",
     "streams",
 }
 """The shared ground: modules that may know each other, but for cycles."""

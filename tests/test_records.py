@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from sslbook import shipped
+from sslbook import data_files
 from sslbook.records import Provenance, Record, plain, recorded, results_folder, rounded, save_record
 
 
@@ -102,7 +102,7 @@ def test_a_record_says_what_is_not_as_it_was(monkeypatch: pytest.MonkeyPatch) ->
         (False, None),
         (None, "can't be told"),
     ):
-        monkeypatch.setattr(shipped, "changed_since", lambda commit, changed=changed: changed)
+        monkeypatch.setattr(data_files, "changed_since", lambda commit, changed=changed: changed)
         first, *others = there.differences()
         assert first == f"torch was 1.0, and is {version('torch')}"
         assert len(others) == (told is not None)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from sslbook import catalogue, cli, records, shipped
+from sslbook import catalogue, cli, data_files, records
 from sslbook.tables import ablation, command
 from sslbook.tables.filled import Entry, Filled, as_json, fill, grid, listing, number, summary
 from sslbook.tables.printed import Printed, batchnorm_modes, printed, unprinted
@@ -18,7 +18,7 @@ from sslbook.tables.printed import Printed, batchnorm_modes, printed, unprinted
 # -- as it is printed -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("path", sorted((shipped.folder() / "printed").glob("*.json")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", sorted((data_files.folder() / "printed").glob("*.json")), ids=lambda path: path.stem)
 def test_every_file_is_read_with_its_axes(path: Path) -> None:
     table = printed(path.stem)
     assert table.mean.shape == tuple(map(len, table.axes.values()))

@@ -20,7 +20,7 @@ import platform
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from sslbook import shipped
+from sslbook import data_files
 from sslbook.book.chapters import Chapter, code_cells, parse_cell, tags
 from sslbook.book.layout import Book
 from sslbook.exports import homes
@@ -57,7 +57,7 @@ def key_parts(book: Book, chapter: Chapter, *, scale: str, seed: int, device: st
 
 def data_parts(book: Book, names: Iterable[str]) -> Parts:
     """The digests of files of the book, by their paths from its folder; one that isn't there is part of the key, too."""
-    return {name: shipped.digest(book.root / name) for name in names}
+    return {name: data_files.digest(book.root / name) for name in names}
 
 
 def key(parts: Mapping[str, str]) -> str:

@@ -221,7 +221,7 @@ def _report(job: _Job, failure: kernel.Failure) -> str:
 
 
 def _read(asked: Path, book: Book) -> dict[str, str]:
-    """What `sslbook.shipped.noted` left in the file ``asked``: names from the book's folder, and digests."""
+    """What `sslbook.data_files.noted` left in the file ``asked``: names from the book's folder, and digests."""
     lines = asked.read_text(encoding="utf-8").splitlines() if asked.is_file() else []
     return {book.shown(Path(path)): found for found, _, path in (line.partition(" ") for line in lines)}
 

@@ -22,7 +22,7 @@ from sphinx.config import Config
 from sphinx.environment import BuildEnvironment
 
 import sslbook
-from sslbook import shipped
+from sslbook import data_files
 from sslbook.exports import homes
 
 PAGE = "chapters/library"
@@ -54,7 +54,7 @@ def offered() -> dict[str, str]:
 
 def functions() -> dict[str, list[str]]:
     """Full names of the functions that compute each statement, by the statement's label."""
-    content = yaml.safe_load((shipped.folder() / "functions.yml").read_text(encoding="utf-8"))
+    content = yaml.safe_load((data_files.folder() / "functions.yml").read_text(encoding="utf-8"))
     return {label: [f"{PACKAGE}.{name}" for name in names] for label, names in content.items()}
 
 

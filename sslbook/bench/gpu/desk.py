@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from sslbook import shipped
+from sslbook import data_files
 from sslbook.arguments import InputError
 from sslbook.bench.gpu.machine import Machine
 from sslbook.files import write_text
@@ -39,7 +39,7 @@ class Desk:
 
         Another commit may go on: whatever is kept says for itself at which it was made.
         """
-        facts = asdict(machine) | {"tiny": self.tiny, "commit": shipped.commit(), "begun": time.strftime("%Y-%m-%d")}
+        facts = asdict(machine) | {"tiny": self.tiny, "commit": data_files.commit(), "begun": time.strftime("%Y-%m-%d")}
         path = self.folder / MACHINE
         if path.is_file():
             before = read(path)
@@ -74,7 +74,7 @@ class Desk:
 
     def keep(self, step: str, item: str, values: Mapping[str, Any]) -> None:
         """Write what an item gave, atomically, with the commit: from now on it is done."""
-        values = {**values, "commit": shipped.commit()}
+        values = {**values, "commit": data_files.commit()}
         write_text(self.path(step, item), json.dumps(values, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
     def done(self, step: str) -> dict[str, dict[str, Any]]:

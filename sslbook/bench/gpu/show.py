@@ -11,7 +11,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from sslbook import shipped
+from sslbook import data_files
 from sslbook.arguments import InputError
 from sslbook.bench.gpu import bundle, drive, machine, merge, report
 from sslbook.bench.gpu.desk import Desk
@@ -54,7 +54,7 @@ def _work(options: argparse.Namespace, ends: float) -> int:
     out = (options.out or (TINY_OUT if options.tiny else OUT)).resolve()
     desk = Desk(out, options.device, options.tiny)
     desk.begin(here)
-    if shipped.commit() is None:
+    if data_files.commit() is None:
         print("The commit is unknown, and will be in the records: set SSLBOOK_COMMIT, or work in a clone.", flush=True)
     try:
         with FileLock(out / ".lock", blocking=False):

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sslbook import shipped
+from sslbook import data_files
 from sslbook.chapters.hltm.statistics import CentredCorrelation, RawCorrelation
 from sslbook.chapters.hltm.training import LOSSES, Protocol, start, train_chunks
 from sslbook.records import Record
@@ -106,7 +106,7 @@ def rerun(
 
 def epochs_of(target: Printed) -> tuple[int, ...]:
     """After how many epochs each column of a printed table stands."""
-    raw = shipped.printed(PARTS.get(target.name, (target.name, {}))[0])
+    raw = data_files.printed(PARTS.get(target.name, (target.name, {}))[0])
     known = dict(zip(raw["columns"], raw["epochs"], strict=True))
     return tuple(known[column] for column in target.columns)
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 import sslbook
-from sslbook import shipped
+from sslbook import data_files
 from sslbook.files import write_text
 from sslbook.machine import device_name
 from sslbook.training.networks.siamese import Siamese
@@ -113,7 +113,7 @@ def origin_of(device: torch.device, precision: str, capture: str) -> dict[str, A
         "device": device_name(device),
         "torch": torch.__version__,
         "sslbook": sslbook.__version__,
-        "commit": shipped.commit(),
+        "commit": data_files.commit(),
         "precision": precision,
         "capture": capture,
         "processes": distributed.world(),
