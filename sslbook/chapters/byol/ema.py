@@ -24,23 +24,19 @@ ORDERS = ("before", "after")
 """Which weight the target averages in: that from before the step (the paper's), or from after it (what code does)."""
 
 
-def kappa(alpha: Number, eta: Number, lam: Number) -> Tensor:
-    """Theorem 9's rate as stated; NaN where the roots are complex."""
-    alpha, eta, lam = _tensors(alpha, eta, lam)
-    half = (alpha + eta) / 2
-    # the difference of the root and 1 without its cancellation
-    root = (half**2 + alpha * eta * lam).sqrt()
-    return alpha * eta * lam / (root + half)
+def kappa(alpha: Number, eta: Number, lam: Number, order: str = "before") -> Tensor:
+    r"""Theorem 9's rate as stated; NaN where the roots are complex.
 
-
-def kappa_after(alpha: Number, eta: Number, lam: Number) -> Tensor:
-    r"""The rate u if the target is updated after the step.
-
-    It is the larger root of :math:`u^2 + (\alpha + \eta - \alpha\eta(1 + \lambda)) u = \alpha\eta\lambda`.
+    If the target is updated after the step it is the larger root of
+    :math:`u^2 + (\alpha + \eta - \alpha\eta(1 + \lambda)) u = \alpha\eta\lambda`.
     """
     alpha, eta, lam = _tensors(alpha, eta, lam)
-    half = (alpha + eta - alpha * eta * (1 + lam)) / 2
-    return (half**2 + alpha * eta * lam).sqrt() - half
+    if _order(order) == "after":
+        half = (alpha + eta - alpha * eta * (1 + lam)) / 2
+        return (half**2 + alpha * eta * lam).sqrt() - half
+    half = (alpha + eta) / 2
+    # the difference of the root and half without its cancellation
+    return alpha * eta * lam / ((half**2 + alpha * eta * lam).sqrt() + half)
 
 
 def bound(alpha: Number, eta: Number, lam: Number, order: str = "before") -> Tensor:
@@ -82,7 +78,7 @@ def solution(
     weight at time 0.
     """
     alpha, eta, lam, v = _tensors(alpha, eta, lam, target)
-    top = 1 + (kappa if _order(order) == "before" else kappa_after)(alpha, eta, lam)
+    top = 1 + kappa(alpha, eta, lam, order)
     m = matrix(alpha, eta, lam, order=order)
     low = m.diagonal(dim1=-2, dim2=-1).sum(-1) - top
     first = m[..., 0, 0] + m[..., 0, 1] * v
@@ -113,7 +109,7 @@ def recurrence_gaps(count: int = 200, steps: int = 60, seed: int = 0) -> Gaps:
 
     for order in ORDERS:
         m = matrix(alpha, eta, lam, order=order)
-        rate = (kappa if order == "before" else kappa_after)(alpha, eta, lam)
+        rate = kappa(alpha, eta, lam, order)
         largest = torch.linalg.eigvals(m).real.amax(-1) - 1
         gaps[f"rate, {order}"] = float((rate - largest).abs().max())
         gaps[f"bound, {order}"] = float((rate - bound(alpha, eta, lam, order))[lam >= 0].max())
@@ -136,7 +132,7 @@ def exceeded(count: int = 200, seed: int = 0) -> float:
     With :math:`s = 1/\alpha + 1/\eta \ge 2` it is at most :math:`s / (s - 1) \le 2`, and 2 for :math:`\alpha = \eta = 1`.
     """
     alpha, eta, lam = random_settings(count, seed, smallest=0.05)
-    return float((kappa_after(alpha, eta, lam) / bound(alpha, eta, lam)).max())
+    return float((kappa(alpha, eta, lam, "after") / bound(alpha, eta, lam)).max())
 
 
 def measured_rate(alpha: Number, eta: Number, lam: Number, *, sign: int = 1, steps: int = 4000) -> Tensor:

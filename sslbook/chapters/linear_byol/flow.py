@@ -16,6 +16,7 @@ Arrays are NumPy's, float64, with a leading replica axis ``R``: many problems ar
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -85,6 +86,9 @@ class Times:
             least = float(np.min(getattr(self, name)))
             if not least > 0:
                 raise ValueError(f"{name} must be a positive time constant, got {least:g}")
+
+    def __iter__(self) -> Iterator[float | Array]:
+        return iter((self.online, self.predictor, self.target))
 
 
 UNIT = Times()

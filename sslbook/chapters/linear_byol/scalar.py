@@ -104,7 +104,7 @@ def slowest(w1: Array, w2: Array, ratio: Array, times: Times = UNIT) -> Array:
         \qquad q = w_1^2 / \tau_p.
     """
     size, level = ends(w1, w2, ratio, times)
-    flat = Times(*(_plain(part) for part in (times.online, times.predictor, times.target)))
+    flat = Times(*map(_plain, times))
     roots = pair_roots(level, np.ones_like(level), ratio, size**2 / flat.predictor, flat)
     return np.asarray(np.min([-root.real for root in roots], axis=0))
 
@@ -123,7 +123,7 @@ def fates(starts: int, seed: int = 0, *, folds: float = 20.0, wait: float = 100.
     q, tp = quantity(w1, w2, times), _plain(times.predictor)
     clear = np.flatnonzero((np.abs(q) > margin) & (np.abs(q + tp * r**2) > margin))[:starts]
     w1, w2, theta, r = (part[clear] for part in (w1, w2, theta, r))
-    times = Times(*(np.asarray(part)[clear] for part in (times.online, times.predictor, times.target)))
+    times = Times(*(np.asarray(part)[clear] for part in times))
     end = follow(w1, w2, theta, r, wait + folds / slowest(w1, w2, r, times), times)[-1]
     size, last = ends(w1, w2, r, times)
     alive = np.abs(end[0]) > 0.02
@@ -160,7 +160,7 @@ def reduction_gaps(replicas: int, seed: int = 0, *, outputs: int = 3, size: int 
     apart = np.exp(rng.uniform(0.5, 1.5, (replicas, 1, 1)) * rng.choice([-1, 1], (replicas, 1, 1)))
     times = Times(drawn.online, drawn.online * apart, drawn.target)
     a, b, c = rng.uniform(0.3, 1.2, (3, replicas, outputs))
-    to, tp, tt = (np.reshape(part, (-1, 1)) for part in (times.online, times.predictor, times.target))
+    to, tp, tt = (np.reshape(part, (-1, 1)) for part in times)
 
     def alone(lam: Array, to: Array, tp: Array) -> Array:
         def move(_: float, flat: Array) -> Array:

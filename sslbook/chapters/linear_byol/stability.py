@@ -83,9 +83,6 @@ def jacobian(weights: Weights, moments: Moments, times: Times = UNIT) -> Array:
     e, eye, wide = error(weights, moments), np.eye(n), np.eye(d)
     down, flat = w1 @ same, w1 @ cross
 
-    def rates(value: float | Array) -> Array:
-        return np.asarray(1 / np.broadcast_to(np.asarray(value, dtype=float), (r, 1, 1)))
-
     def block(*terms: tuple[str, Array, Array]) -> Array:
         """Sum of outer products of two matrices, laid out as a matrix from (c, e) to (a, b)."""
         total = sum(np.einsum(f"{indices}->rabce", left, right, optimize=False) for indices, left, right in terms)
@@ -110,8 +107,7 @@ def jacobian(weights: Weights, moments: Moments, times: Times = UNIT) -> Array:
     )
     follow = np.broadcast_to(np.einsum("ac,be->abce", eye, wide).reshape(n * d, n * d), (r, n * d, n * d))
     target = np.concatenate([follow, np.zeros((r, n * d, n * n)), -follow], axis=2)
-    rows = (rates(times.online) * online, rates(times.predictor) * predictor, rates(times.target) * target)
-    return np.concatenate(rows, axis=1)
+    return np.concatenate([1 / time * rows for time, rows in zip(times, (online, predictor, target))], axis=1)
 
 
 def abscissa(matrix: Array) -> tuple[Array, Array]:
@@ -244,11 +240,10 @@ def rests(
 
 def pick(choice: Array, weights: Weights, moments: Moments, times: Times) -> tuple[Weights, Moments, Times]:
     """The replicas ``choice`` of a batch of problems; a time constant that is one number stays one."""
-    tau = (times.online, times.predictor, times.target)
     return (
         Weights(*(part[choice] for part in weights)),
         Moments(moments.same[choice], moments.cross[choice]),
-        Times(*(part[choice] if isinstance(part, np.ndarray) and part.ndim else part for part in tau)),
+        Times(*(part[choice] if isinstance(part, np.ndarray) and part.ndim else part for part in times)),
     )
 
 
@@ -336,7 +331,7 @@ def jacobian_gap(replicas: int, seed: int = 0) -> tuple[float, float]:
     moments, w = random_moments(replicas, 4, rng), random_weights(replicas, 2, 4, rng)
     times = random_times(replicas, rng)
     ours = jacobian(w, moments, times)
-    parts = [torch.from_numpy(np.array(a)) for a in (moments.same, moments.cross, *_thirds(times, replicas))]
+    parts = [torch.from_numpy(np.array(a)) for a in (moments.same, moments.cross, *times)]
 
     def field(flat: torch.Tensor, same: torch.Tensor, cross: torch.Tensor, *tau: torch.Tensor) -> torch.Tensor:
         w1, w2, theta = (p.reshape(s) for p, s in zip(flat.split((8, 4, 8)), ((2, 4), (2, 2), (2, 4))))
@@ -350,8 +345,3 @@ def jacobian_gap(replicas: int, seed: int = 0) -> tuple[float, float]:
         w._replace(target=w.predictor @ w.online @ moments.same @ np.linalg.inv(moments.cross)), moments, times
     )
     return float(relative(ours, truth).max()), float(relative(still, truth).min())
-
-
-def _thirds(times: Times, replicas: int) -> tuple[Array, ...]:
-    parts = (times.online, times.predictor, times.target)
-    return tuple(np.broadcast_to(np.asarray(part, dtype=float), (replicas, 1, 1)).reshape(replicas) for part in parts)
