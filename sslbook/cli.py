@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import json
 import os
 import pkgutil
 import sys
@@ -19,11 +18,10 @@ from typing import TYPE_CHECKING
 
 import sslbook
 from sslbook.arguments import InputError, counted, positive, seed, unknown
-from sslbook.book.layout import DEVICES, SCALES, Book, find_book
+from sslbook.book import commands
+from sslbook.book.layout import DEVICES, SCALES
 
 if TYPE_CHECKING:
-    from sslbook.book.chapters import Chapter
-    from sslbook.book.execute import Outcome, Setting
     from sslbook.records import Record
 
 TRAINING = ("pooch", "tqdm", "tensorboard", "submitit")
@@ -57,96 +55,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
 
 
-def execute(options: argparse.Namespace) -> int:
-    """``sslbook execute``: bring chapters up to date and hold their numbers to the expected ones."""
-    from sslbook.book.chapters import choose, find_chapters
-
-    book = find_book(options.root)
-    chapters = choose(find_chapters(book), options.chapters)
-    if options.update_expected and options.seed != 0:
-        raise InputError(f"--seed: got {options.seed}; --update-expected holds the numbers of seed 0")
-    outcomes = _execute(book, chapters, _setting(options), force=options.force, jobs=options.processes)
-    good = [outcome.chapter for outcome in outcomes if outcome.status != "failed"]
-    if options.seed != 0:
-        print(f"The numbers are not compared: expected values are held for seed 0, this is seed {options.seed}.")
-        agree = True
-    else:
-        agree = _hold(book, good, options.scale, update=options.update_expected)
-    return 0 if agree and len(good) == len(outcomes) else 1
-
-
-def build(options: argparse.Namespace) -> int:
-    """``sslbook build``: execute, compare, write the ledger, render, check the pages."""
-    from sslbook.book import ledger, machines
-    from sslbook.book.chapters import choose, find_chapters
-
-    book = find_book(options.root)
-    chapters = choose(find_chapters(book), [])
-    setting = _setting(options)
-    if options.no_execute:
-        stale = _stale(book, chapters, setting)
-        if stale:
-            print(f"Not executed, or changed since: {', '.join(stale)}. Run: sslbook execute {' '.join(stale)}")
-            return 1
-    else:
-        outcomes = _execute(book, chapters, setting, force=False, jobs=options.processes)
-        if any(outcome.status == "failed" for outcome in outcomes):
-            return 1
-    if not _hold(book, [chapter.name for chapter in chapters], options.scale, update=False):
-        return 1
-    numbers = ledger.all_numbers(book, options.scale)
-    wrong = ledger.problems(ledger.join(ledger.read_claims(book.claims), numbers), numbers)
-    if wrong:
-        return _report("The ledger and the notebooks contradict each other", wrong)
-    return _render(book, options.scale, {"chapters/ledger": ledger.page(book, options.scale), **machines.pages(book)})
-
-
-def show_ledger(options: argparse.Namespace) -> int:
-    """``sslbook ledger``: every claim with its verdict and its first check."""
-    from sslbook.book import ledger
-
-    book = find_book(options.root)
-    entries = ledger.join(ledger.read_claims(book.claims), ledger.all_numbers(book, options.scale))
-    if options.json:
-        print(json.dumps(ledger.as_json(entries), indent=2, ensure_ascii=False, allow_nan=False))
-        return 0
-    width = max(len(entry.claim.id) for entry in entries)
-    for entry in entries:
-        first = entry.checks[0] if entry.checks else None
-        number = f"  {first.value:.3g} {first.criterion}" if first else ""
-        more = f" (and {len(entry.checks) - 1} more)" if len(entry.checks) > 1 else ""
-        print(f"{entry.claim.id:<{width}}  {entry.claim.chapter:<13}  {entry.claim.verdict}{number}{more}")
-    return 0
-
-
-def write_notebooks(options: argparse.Namespace) -> int:
-    """``sslbook notebooks``: the built book's notebooks, and what they need, in a folder of their own."""
-    from sslbook.book import lab
-
-    options.no_execute = False
-    if status := build(options):
-        return status
-    book = find_book(options.root)
-    for path in lab.copy_notebooks(book, options.folder or book.built / "notebooks"):
-        print(path)
-    return 0
-
-
-def open_lab(options: argparse.Namespace) -> int:
-    """``sslbook lab``: the notebooks in JupyterLab, where a saved edit goes into its chapter's source."""
-    from sslbook.book import lab
-
-    options.no_execute = False
-    book = find_book(options.root)
-    if build(options):
-        print("The book was not built; JupyterLab has the notebooks of the last time that it was.")
-    return lab.start(book, options.arguments)
-
-
 def record(options: argparse.Namespace) -> int:
     """``sslbook record``: tell of the record that there is, or make it, and with ``--replace`` anew."""
     from sslbook import records
-    from sslbook.catalogue import RECORDERS
+    from sslbook.chapters.catalogue import RECORDERS
 
     if options.name not in RECORDERS:
         raise unknown("recorded run", options.name, RECORDERS)
@@ -155,7 +67,7 @@ def record(options: argparse.Namespace) -> int:
     if there.is_file() and not options.replace:
         return _tell(records.recorded(options.name), there, options.seeds)
     seeds = tuple(options.seeds or recorder.seeds)
-    _say(f"Making {options.name} with {recorder.maker}, {counted(len(seeds), 'seed')} …")
+    commands.say(f"Making {options.name} with {recorder.maker}, {counted(len(seeds), 'seed')} …")
     start = time.monotonic()
     try:
         values = recorder(seeds)
@@ -173,14 +85,14 @@ def _tell(there: Record, path: Path, seeds: Sequence[int] | None) -> int:
         held, asked = (" ".join(map(str, some)) for some in (there.provenance.seeds, seeds))
         raise InputError(f"--seeds: {path} holds {held}, got {asked}; --replace makes it anew")
     print(f"{path}\nRecorded: {there.provenance}")
-    _list(there.provenance.differences())
+    commands.show(there.provenance.differences())
     print("It stays as it is; --replace makes it anew.")
     return 0
 
 
 def table(options: argparse.Namespace) -> int:
     """``sslbook table``: a table's record beside the paper's numbers, or the table anew, with the rest of the command line."""
-    from sslbook import catalogue
+    from sslbook.chapters import catalogue
 
     name, *rest = options.arguments or ["--list"]
     if name in ("--list", "--help", "-h"):
@@ -225,107 +137,13 @@ def _wait_passively() -> None:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
-def _setting(options: argparse.Namespace) -> Setting:
-    from sslbook.book.execute import CELL_SECONDS, Setting, device_kind
-
-    seconds = options.cell_seconds or CELL_SECONDS[options.scale]
-    return Setting(options.scale, options.seed, device_kind(options.device), seconds)
-
-
-def _execute(
-    book: Book, chapters: Sequence[Chapter], setting: Setting, *, force: bool, jobs: int | None
-) -> list[Outcome]:
-    from sslbook.book.execute import execute as run
-
-    start = time.monotonic()
-    outcomes = run(book, chapters, setting, force=force, jobs=jobs, say=_say)
-    ran = sum(outcome.status in ("executed", "failed") for outcome in outcomes)
-    failed = [outcome.chapter for outcome in outcomes if outcome.status == "failed"]
-    print(
-        f"{counted(len(outcomes), 'chapter')}: {ran} executed, {len(outcomes) - ran} kept, in {time.monotonic() - start:.1f} s."
-    )
-    if failed:
-        print(f"Failed: {', '.join(failed)}.")
-    return outcomes
-
-
-def _stale(book: Book, chapters: Sequence[Chapter], setting: Setting) -> list[str]:
-    from sslbook.book.execute import is_current
-
-    return [chapter.name for chapter in chapters if not is_current(book, chapter, setting)]
-
-
-def _hold(book: Book, chapters: Sequence[str], scale: str, *, update: bool) -> bool:
-    """Compare the chapters' numbers with the expected ones, or make them the expected ones; whether all is well."""
-    from sslbook.book import regression
-
-    if update:
-        for name in chapters:
-            accepted = regression.update(book, name, scale)
-            print(f"{book.shown(book.expected(name, scale))}: {counted(len(accepted), 'change')}")
-            _list([*accepted, *regression.left_out(book, name, scale)])
-        return True
-    compared = [regression.compare(book, name, scale) for name in chapters]
-    for result in compared:
-        if result.problems:
-            count = counted(len(result.problems), "number")
-            _report(f"{result.chapter} ({scale}): {count} not as expected", result.problems)
-            print(f"  If that is meant: {result.command}")
-    if all(not result.problems for result in compared):
-        print(f"As expected: {counted(sum(result.compared for result in compared), 'number')}.")
-        return True
-    return False
-
-
-def _render(book: Book, scale: str, generated: dict[str, str]) -> int:
-    """Render and check the pages, unless they already are what these inputs give."""
-    from sslbook.book import stamp
-
-    first = book.html / "index.html"
-    mark = stamp.fingerprint(book, scale, generated)
-    if stamp.is_current(book, mark):
-        print("The pages are up to date.")
-    else:
-        from sslbook.book import htmlcheck, render
-
-        _say("Rendering …")
-        start = time.monotonic()
-        try:
-            first = render.build(book.executed(scale), book.html, root=book.root, generated=generated)
-        except render.RenderError as error:
-            print(error)
-            return 1
-        wrong = htmlcheck.check_html(book, scale, book.html)
-        if wrong:
-            return _report("The pages have problems", wrong)
-        stamp.set_current(book, mark)
-        print(f"Rendered and checked in {time.monotonic() - start:.1f} s.")
-    print(f"Open {first.as_uri()}")
-    return 0
-
-
-def _report(title: str, lines: Sequence[str]) -> int:
-    print(f"{title}:")
-    _list(lines)
-    return 1
-
-
-def _list(lines: Sequence[str]) -> None:
-    for line in lines:
-        print(f"  {line}")
-
-
-def _say(line: str) -> None:
-    print(line, flush=True)
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="sslbook", description=sslbook.__doc__)
     parser.add_argument("--version", action="version", version=f"sslbook {sslbook.__version__}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     def command(name: str, run: object, help: str, *parents: argparse.ArgumentParser) -> argparse.ArgumentParser:
-        added = commands.add_parser(name, help=help, description=help, parents=parents)
+        added = subparsers.add_parser(name, help=help, description=help, parents=parents)
         added.set_defaults(run=run)
         added.add_argument(
             "--root", type=_folder, help="the book's folder (default: the one around the working folder)"
@@ -340,52 +158,58 @@ def _parser() -> argparse.ArgumentParser:
     )
     running.add_argument("--cell-seconds", type=positive, metavar="S", help="the longest that one cell may take")
 
-    added = command("execute", execute, "Execute chapters whose inputs changed, and compare their numbers.", running)
+    added = command(
+        "execute", commands.execute, "Execute chapters whose inputs changed, and compare their numbers.", running
+    )
     added.add_argument("chapters", nargs="*", metavar="CHAPTER", help="chapters to execute (default: all)")
     added.add_argument("--seed", type=seed, default=0, metavar="N", help="seed of every generator (default: 0)")
     added.add_argument("--force", action="store_true", help="execute even what has not changed")
     added.add_argument("--update-expected", action="store_true", help="make the new numbers the expected ones")
 
-    added = command("build", build, "Execute, compare, render and check the whole book.", running)
+    added = command("build", commands.build, "Execute, compare, render and check the whole book.", running)
     added.add_argument(
         "--no-execute", action="store_true", help="stop if a chapter is not executed, instead of executing it"
     )
     added.set_defaults(seed=0)
 
-    added = command("ledger", show_ledger, "Show every claim, its verdict and its check.")
+    added = command("ledger", commands.show_ledger, "Show every claim, its verdict and its check.")
     added.add_argument("--json", action="store_true", help="as a JSON list")
     added.add_argument("--scale", choices=SCALES, default="quick", help="whose numbers to show (default: quick)")
 
-    added = command("notebooks", write_notebooks, "Build the book and write its chapters as notebooks.", running)
+    added = command(
+        "notebooks", commands.write_notebooks, "Build the book and write its chapters as notebooks.", running
+    )
     added.add_argument("folder", nargs="?", type=Path, metavar="DIR", help="where to (default: _build/notebooks)")
     added.set_defaults(seed=0)
 
-    added = command("lab", open_lab, "Build the book and open its chapters in JupyterLab.", running)
+    added = command("lab", commands.open_lab, "Build the book and open its chapters in JupyterLab.", running)
     added.add_argument("arguments", nargs="*", metavar="…", help="JupyterLab's own arguments, after --")
     added.set_defaults(seed=0)
 
     told = "Tell of a recorded run, or make it where there is none."
-    added = commands.add_parser("record", help=told, description=told)
+    added = subparsers.add_parser("record", help=told, description=told)
     added.add_argument("name", metavar="NAME", help="a file of data/results, such as covariance-cifar10")
     added.add_argument("--seeds", type=seed, nargs="+", metavar="N", help="these seeds (default: the record's)")
     added.add_argument("--replace", action="store_true", help="make it anew where there is one")
     added.set_defaults(run=record)
 
     # To this parser nothing is an option, so that also --list and --help, with no name before them, reach the command's own.
-    added = commands.add_parser("train", help="Train a preset of the image tables.", add_help=False, prefix_chars="\0")
+    added = subparsers.add_parser(
+        "train", help="Train a preset of the image tables.", add_help=False, prefix_chars="\0"
+    )
     added.add_argument("arguments", nargs=argparse.REMAINDER, metavar="…", help="a preset and its options")
     added.set_defaults(run=train)
 
-    added = commands.add_parser("gpu", help="All that the book wants of a GPU.", add_help=False, prefix_chars="\0")
+    added = subparsers.add_parser("gpu", help="All that the book wants of a GPU.", add_help=False, prefix_chars="\0")
     added.add_argument("arguments", nargs=argparse.REMAINDER, metavar="…", help="options")
     added.set_defaults(run=gpu)
 
     told = "Show a printed table beside its record, or run it."
-    added = commands.add_parser("table", help=told, add_help=False, prefix_chars="\0")
+    added = subparsers.add_parser("table", help=told, add_help=False, prefix_chars="\0")
     added.add_argument("arguments", nargs=argparse.REMAINDER, metavar="…", help="a table and its options")
     added.set_defaults(run=table)
 
-    added = commands.add_parser("bench", help="Run a benchmark.", description="Run a benchmark.")
+    added = subparsers.add_parser("bench", help="Run a benchmark.", description="Run a benchmark.")
     added.add_argument("name", metavar="NAME", help="a module of sslbook.bench, such as covariance")
     added.add_argument("arguments", nargs=argparse.REMAINDER, metavar="…", help="the benchmark's own arguments")
     added.set_defaults(run=bench)

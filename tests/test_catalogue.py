@@ -6,9 +6,10 @@ import importlib
 
 import pytest
 
-from sslbook import catalogue, cli
+from sslbook import cli
 from sslbook.arguments import InputError
-from sslbook.catalogue import RECORDERS, TABLES
+from sslbook.chapters import catalogue
+from sslbook.chapters.catalogue import RECORDERS, TABLES
 from sslbook.records import recorded, results_folder
 
 

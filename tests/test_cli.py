@@ -11,10 +11,11 @@ from types import SimpleNamespace
 import pytest
 
 import sslbook
-from sslbook import catalogue, cli, records
-from sslbook.book import execute, render
+from sslbook import cli, records
+from sslbook.book import commands, execute, render
 from sslbook.book.execute import Outcome, Setting
 from sslbook.book.layout import Book
+from sslbook.chapters import catalogue
 
 CHAPTER = "<<claim('gap', 1e-15, below=1e-12, rejects={'sign': 1.0}, id='A-Thm1')>>\n"
 
@@ -145,7 +146,7 @@ def test_what_is_not_installed_is_named(
     def absent(options: object) -> int:
         raise ModuleNotFoundError("No module named 'papermill'", name="papermill")
 
-    monkeypatch.setattr(cli, "execute", absent)
+    monkeypatch.setattr(commands, "execute", absent)
     assert cli.main(["execute"]) == 2
     assert "papermill is not installed; this command needs: pip install 'sslbook[book]'" in capsys.readouterr().err
 
@@ -251,9 +252,9 @@ def test_ledger(book: Book, executed: list[str], capsys: pytest.CaptureFixture[s
 def test_notebooks(
     book: Book, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(cli, "build", lambda options: 1)
+    monkeypatch.setattr(commands, "build", lambda options: 1)
     assert cli.main(["notebooks", str(tmp_path / "out")]) == 1, "what the build says is enough"
-    monkeypatch.setattr(cli, "build", lambda options: 0)
+    monkeypatch.setattr(commands, "build", lambda options: 0)
     assert cli.main(["notebooks", str(tmp_path / "out")]) == 2
     assert "the notebooks are not built; run: sslbook build" in capsys.readouterr().err
     (book.html / "notebooks").mkdir(parents=True)

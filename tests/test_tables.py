@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from sslbook import catalogue, cli, data_files, records
+from sslbook import cli, data_files, records
+from sslbook.chapters import catalogue
 from sslbook.tables import ablation, command
 from sslbook.tables.filled import Entry, Filled, as_json, fill, grid, listing, number, summary
 from sslbook.tables.printed import Printed, batchnorm_modes, printed, unprinted

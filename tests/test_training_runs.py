@@ -12,7 +12,7 @@ import pytest
 from training_cases import DIGITS, SET, done
 
 from sslbook import cli, data_files
-from sslbook.catalogue import TABLES
+from sslbook.chapters.catalogue import TABLES
 from sslbook.chapters.training import command, runs, tables
 from sslbook.chapters.training.presets import presets, sheets
 from sslbook.chapters.training.runs import run_of, runs_of

@@ -184,6 +184,7 @@ def _run(job: _Job) -> Outcome:
     if isinstance(result, kernel.Failure) and result.timed_out:
         notes = (f"{result.reason}; the chapter was run again",)
         result = _attempt(job, partial)
+    del os.environ["SSLBOOK_READS"]
     seconds = time.monotonic() - start
     if isinstance(result, kernel.Failure):
         report = _report(job, result)

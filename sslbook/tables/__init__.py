@@ -2,5 +2,5 @@
 
 printed: a table as its paper has it, and what its labels say.  filled: the same with our numbers, as lines, grid or JSON.
 ablation: what each cell of Tables 3 to 10 of [tian2021iclr] changes of BYOL.  command: the program ``sslbook table ID``, for
-tables that chapters declare and :mod:`sslbook.catalogue` names.
+tables that chapters declare and :mod:`sslbook.chapters.catalogue` names.
 """

@@ -1,0 +1,202 @@
+"""The commands of the book: execute its chapters, build its pages, print its ledger, write its notebooks, open them in JupyterLab.
+
+Each takes the command line's options and returns an exit status: 0 if all is well, 1 if a chapter, a number or a page is not as
+it should be.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from sslbook.arguments import InputError, counted
+from sslbook.book.layout import Book, find_book
+
+if TYPE_CHECKING:
+    from sslbook.book.chapters import Chapter
+    from sslbook.book.execute import Outcome, Setting
+
+
+def execute(options: argparse.Namespace) -> int:
+    """``sslbook execute``: bring chapters up to date and hold their numbers to the expected ones."""
+    from sslbook.book.chapters import choose, find_chapters
+
+    book = find_book(options.root)
+    chapters = choose(find_chapters(book), options.chapters)
+    if options.update_expected and options.seed != 0:
+        raise InputError(f"--seed: got {options.seed}; --update-expected holds the numbers of seed 0")
+    outcomes = _execute(book, chapters, _setting(options), force=options.force, jobs=options.processes)
+    good = [outcome.chapter for outcome in outcomes if outcome.status != "failed"]
+    if options.seed != 0:
+        print(f"The numbers are not compared: expected values are held for seed 0, this is seed {options.seed}.")
+        agree = True
+    else:
+        agree = _hold(book, good, options.scale, update=options.update_expected)
+    return 0 if agree and len(good) == len(outcomes) else 1
+
+
+def build(options: argparse.Namespace) -> int:
+    """``sslbook build``: execute, compare, write the ledger, render, check the pages."""
+    from sslbook.book import ledger, machines
+    from sslbook.book.chapters import choose, find_chapters
+
+    book = find_book(options.root)
+    chapters = choose(find_chapters(book), [])
+    setting = _setting(options)
+    if options.no_execute:
+        stale = _stale(book, chapters, setting)
+        if stale:
+            print(f"Not executed, or changed since: {', '.join(stale)}. Run: sslbook execute {' '.join(stale)}")
+            return 1
+    else:
+        outcomes = _execute(book, chapters, setting, force=False, jobs=options.processes)
+        if any(outcome.status == "failed" for outcome in outcomes):
+            return 1
+    if not _hold(book, [chapter.name for chapter in chapters], options.scale, update=False):
+        return 1
+    numbers = ledger.all_numbers(book, options.scale)
+    wrong = ledger.problems(ledger.join(ledger.read_claims(book.claims), numbers), numbers)
+    if wrong:
+        return _report("The ledger and the notebooks contradict each other", wrong)
+    return _render(book, options.scale, {"chapters/ledger": ledger.page(book, options.scale), **machines.pages(book)})
+
+
+def show_ledger(options: argparse.Namespace) -> int:
+    """``sslbook ledger``: every claim with its verdict and its first check."""
+    from sslbook.book import ledger
+
+    book = find_book(options.root)
+    entries = ledger.join(ledger.read_claims(book.claims), ledger.all_numbers(book, options.scale))
+    if options.json:
+        print(json.dumps(ledger.as_json(entries), indent=2, ensure_ascii=False, allow_nan=False))
+        return 0
+    width = max(len(entry.claim.id) for entry in entries)
+    for entry in entries:
+        first = entry.checks[0] if entry.checks else None
+        number = f"  {first.value:.3g} {first.criterion}" if first else ""
+        more = f" (and {len(entry.checks) - 1} more)" if len(entry.checks) > 1 else ""
+        print(f"{entry.claim.id:<{width}}  {entry.claim.chapter:<13}  {entry.claim.verdict}{number}{more}")
+    return 0
+
+
+def write_notebooks(options: argparse.Namespace) -> int:
+    """``sslbook notebooks``: the built book's notebooks, and what they need, in a folder of their own."""
+    from sslbook.book import lab
+
+    options.no_execute = False
+    if status := build(options):
+        return status
+    book = find_book(options.root)
+    for path in lab.copy_notebooks(book, options.folder or book.built / "notebooks"):
+        print(path)
+    return 0
+
+
+def open_lab(options: argparse.Namespace) -> int:
+    """``sslbook lab``: the notebooks in JupyterLab, where a saved edit goes into its chapter's source."""
+    from sslbook.book import lab
+
+    options.no_execute = False
+    book = find_book(options.root)
+    if build(options):
+        print("The book was not built; JupyterLab has the notebooks of the last time that it was.")
+    return lab.start(book, options.arguments)
+
+
+def _setting(options: argparse.Namespace) -> Setting:
+    from sslbook.book.execute import CELL_SECONDS, Setting, device_kind
+
+    seconds = options.cell_seconds or CELL_SECONDS[options.scale]
+    return Setting(options.scale, options.seed, device_kind(options.device), seconds)
+
+
+def _execute(
+    book: Book, chapters: Sequence[Chapter], setting: Setting, *, force: bool, jobs: int | None
+) -> list[Outcome]:
+    from sslbook.book.execute import execute as run
+
+    start = time.monotonic()
+    outcomes = run(book, chapters, setting, force=force, jobs=jobs, say=say)
+    ran = sum(outcome.status in ("executed", "failed") for outcome in outcomes)
+    failed = [outcome.chapter for outcome in outcomes if outcome.status == "failed"]
+    print(
+        f"{counted(len(outcomes), 'chapter')}: {ran} executed, {len(outcomes) - ran} kept, in {time.monotonic() - start:.1f} s."
+    )
+    if failed:
+        print(f"Failed: {', '.join(failed)}.")
+    return outcomes
+
+
+def _stale(book: Book, chapters: Sequence[Chapter], setting: Setting) -> list[str]:
+    from sslbook.book.execute import is_current
+
+    return [chapter.name for chapter in chapters if not is_current(book, chapter, setting)]
+
+
+def _hold(book: Book, chapters: Sequence[str], scale: str, *, update: bool) -> bool:
+    """Compare the chapters' numbers with the expected ones, or make them the expected ones; whether all is well."""
+    from sslbook.book import regression
+
+    if update:
+        for name in chapters:
+            accepted = regression.update(book, name, scale)
+            print(f"{book.shown(book.expected(name, scale))}: {counted(len(accepted), 'change')}")
+            show([*accepted, *regression.left_out(book, name, scale)])
+        return True
+    compared = [regression.compare(book, name, scale) for name in chapters]
+    for result in compared:
+        if result.problems:
+            count = counted(len(result.problems), "number")
+            _report(f"{result.chapter} ({scale}): {count} not as expected", result.problems)
+            print(f"  If that is meant: {result.command}")
+    if all(not result.problems for result in compared):
+        print(f"As expected: {counted(sum(result.compared for result in compared), 'number')}.")
+        return True
+    return False
+
+
+def _render(book: Book, scale: str, generated: dict[str, str]) -> int:
+    """Render and check the pages, unless they already are what these inputs give."""
+    from sslbook.book import stamp
+
+    first = book.html / "index.html"
+    mark = stamp.fingerprint(book, scale, generated)
+    if stamp.is_current(book, mark):
+        print("The pages are up to date.")
+    else:
+        from sslbook.book import htmlcheck, render
+
+        say("Rendering …")
+        start = time.monotonic()
+        try:
+            first = render.build(book.executed(scale), book.html, root=book.root, generated=generated)
+        except render.RenderError as error:
+            print(error)
+            return 1
+        wrong = htmlcheck.check_html(book, scale, book.html)
+        if wrong:
+            return _report("The pages have problems", wrong)
+        stamp.set_current(book, mark)
+        print(f"Rendered and checked in {time.monotonic() - start:.1f} s.")
+    print(f"Open {first.as_uri()}")
+    return 0
+
+
+def _report(title: str, lines: Sequence[str]) -> int:
+    print(f"{title}:")
+    show(lines)
+    return 1
+
+
+def show(lines: Sequence[str]) -> None:
+    """Print lines below what they belong to."""
+    for line in lines:
+        print(f"  {line}")
+
+
+def say(line: str) -> None:
+    """Print a line at once."""
+    print(line, flush=True)
