@@ -216,7 +216,7 @@ def test_the_list_names_every_preset(capsys: pytest.CaptureFixture[str]) -> None
     out = capsys.readouterr().out
     assert all(re.search(rf"^{re.escape(name)} ", out, flags=re.MULTILINE) for name in presets())
     assert cli.main(["train", "stl10-byol", "--list"]) == 0
-    assert "B-Tab3-stl10: 78.10 ± 0.30 %" in capsys.readouterr().out
+    assert "B-Tab3-stl10-resnet18: 78.10 ± 0.30 %" in capsys.readouterr().out
 
 
 def test_a_run_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -302,7 +302,10 @@ def test_errors_of_the_machine_get_status_2_and_those_of_the_program_a_traceback
 
 def test_images_are_fetched_once_before_the_processes_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
-    monkeypatch.setattr(command, "load_data", lambda settings, download: told.append(f"{settings.dataset} {download}"))
+    for module in (command, tables):
+        monkeypatch.setattr(
+            module, "load_data", lambda settings, download: told.append(f"{settings.dataset} {download}")
+        )
     monkeypatch.setattr(command, "_train", lambda *a: 0)
     monkeypatch.setattr(command, "_spread", lambda *a: told.append("spread"))
     assert cli.main(["train", "digits-byol", "--download", "--ranks", "2", "--folder", str(tmp_path)]) == 0
