@@ -19,9 +19,9 @@ class InputError(ValueError):
     """What the caller gave can't be used; the message says what was given and what is allowed (CLI: exit status 2)."""
 
 
-def nearest(given: object, names: Iterable[str]) -> list[str]:
+def nearest(given: object, names: Iterable[str], cutoff: float = 0.4) -> list[str]:
     """At most three names that ``given`` may be a slip of, the nearest first."""
-    return difflib.get_close_matches(str(given), list(names), n=3, cutoff=0.4)
+    return difflib.get_close_matches(str(given), list(names), n=3, cutoff=cutoff)
 
 
 # --- what a function was given: TypeError for another kind of thing, ValueError for a value that isn't allowed ----------
@@ -132,6 +132,6 @@ def counted(number: int, what: str) -> str:
 def unknown(what: str, given: object, allowed: Iterable[str]) -> InputError:
     """The error for a name that doesn't exist, with the nearest that do (all of them if none is near)."""
     names = sorted(allowed)
-    if near := nearest(given, names):
+    if near := nearest(given, names, 0.5):
         return InputError(f"{what}: got {given!r}; did you mean {', '.join(near)}?")
     return InputError(f"{what}: got {given!r}; there are {', '.join(names) or 'none'}")
