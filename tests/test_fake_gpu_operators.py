@@ -10,8 +10,8 @@ from fake_gpu import GPU, Mixed, Read, fake_gpu
 from torch import Tensor, nn
 
 from sslbook.chapters.covariance import step
-from sslbook.chapters.training import opened as along
-from sslbook.chapters.training.opened import layers_of, modes, opened
+from sslbook.chapters.training import layer_operators as along
+from sslbook.chapters.training.layer_operators import layers_of, modes, opened
 from sslbook.operators import CovarianceOperator, covariance_operator, intra_operator
 from sslbook.training.networks.siamese import Networks, build
 
@@ -79,7 +79,7 @@ def test_numbers_are_read_where_they_are_made(network: nn.Module) -> None:
 
 def test_modes_along_a_run(network: nn.Module) -> None:
     """What ``sslbook record training-operator`` measures, of layers of full width."""
-    with fake_gpu([*MAY_READ, "chapters.training.opened.modes"]):
+    with fake_gpu([*MAY_READ, "chapters.training.layer_operators.modes"]):
         found = modes(network, views(), 8, LAYERS, probes=2)
         assert found.values.shape == (len(LAYERS), 8)
         assert found.trace.device.type == "cpu"
@@ -95,7 +95,7 @@ def test_modes_are_of_whole_convolutions(network: nn.Module, monkeypatch: pytest
         return covariance_operator(*args, **kwargs)
 
     monkeypatch.setattr(along, "covariance_operator", watched)
-    with fake_gpu([*MAY_READ, "chapters.training.opened.modes"]):
+    with fake_gpu([*MAY_READ, "chapters.training.layer_operators.modes"]):
         modes(network, views(), 8, LAYERS[-1:], probes=2)
     assert allowed == [False]
 

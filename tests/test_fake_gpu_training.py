@@ -13,7 +13,7 @@ from fake_gpu import GPU, fake_gpu
 from sslbook.datasets import Dataset
 from sslbook.training.networks.siamese import Networks
 from sslbook.training.objectives import OBJECTIVES
-from sslbook.training.runs import rules, steps
+from sslbook.training.runs import determinism, steps
 from sslbook.training.runs.optimizers import LARS
 from sslbook.training.runs.settings import OPTIMIZERS, Settings
 from sslbook.training.runs.trainer import Trainer, train
@@ -122,10 +122,11 @@ def test_byol_with_everything(tmp_path: Path) -> None:
     )
     run = trained(settings, tmp_path)
     with fake_gpu() as gpu:
-        rules.begin_epoch(run.state.model, settings, 1)
+        determinism.begin_epoch(run.state.model, settings, 1)
         assert set(gpu.waits) <= {  # drawn on the host, once an epoch
-            "training.networks.siamese.Siamese.blend_noise < training.runs.rules.begin_epoch",
-            "training.networks.heads.restart < training.networks.siamese.Siamese.reset_predictor < training.runs.rules.begin_epoch",
+            "training.networks.siamese.Siamese.blend_noise < training.runs.determinism.begin_epoch",
+            "training.networks.heads.restart < training.networks.siamese.Siamese.reset_predictor "
+            "< training.runs.determinism.begin_epoch",
         }
         run.advance()
 

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -178,6 +178,44 @@ def test_every_chapter_has_its_rooms() -> None:
     names = rooms(PACKAGE / "chapters") - {"catalogue"}
     assert names - {path.stem for path in (ROOT / "chapters").glob("*.md")} == set()
     assert names - {path.stem.removeprefix("test_") for path in (ROOT / "tests").glob("test_*.py")} == set()
+
+
+CALLED_BY_NAME = {"main", "setup"}
+"""Functions that no import names: ``sslbook`` finds a module's ``main``, and Sphinx its ``setup``."""
+
+
+def words(path: Path) -> set[str]:
+    return set(re.findall(r"\w+", path.read_text(encoding="utf-8")))
+
+
+def functions_without_users(package: Path, places: Iterable[Path]) -> list[str]:
+    """Public functions whose name no other file says that says their module's name too."""
+    said = {path: words(path) for path in places}
+    alone = []
+    for path in sorted(package.rglob("*.py")):
+        module = path.parent.name if path.stem == "__init__" else path.stem
+        others = [found for other, found in said.items() if other != path and module in found]
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            public = isinstance(node, ast.FunctionDef) and not node.name.startswith("_")
+            if public and node.name not in CALLED_BY_NAME and not any(node.name in found for found in others):
+                alone.append(f"{module_name(path, package)}.{node.name}")
+    return alone
+
+
+def test_what_only_its_own_module_uses_has_an_underscore() -> None:
+    folders = ("sslbook", "tests", "tools", "examples", "chapters")
+    places = [path for name in folders for path in (ROOT / name).rglob("*") if path.suffix in {".py", ".pyi", ".md"}]
+    assert functions_without_users(PACKAGE, places) == []
+
+
+def test_a_function_without_users_is_seen(tmp_path: Path) -> None:
+    package = tmp_path / "lib"
+    package.mkdir()
+    (package / "one.py").write_text("def used(): ...\ndef alone(): ...\ndef _own(): ...\ndef main(): ...\n")
+    (package / "two.py").write_text("from lib.one import used\n")
+    (package / "three.py").write_text("def alone(): ...\n")  # another one of that name
+    found = functions_without_users(package, package.rglob("*.py"))
+    assert found == ["lib.one.alone", "lib.three.alone"]
 
 
 def project() -> dict:

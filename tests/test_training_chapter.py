@@ -11,7 +11,7 @@ import torch
 
 from sslbook import cli, losses
 from sslbook.book import check
-from sslbook.chapters.training import live, pillow, recorded, runs, shared, tables
+from sslbook.chapters.training import live, pillow, recorded, runs, tables, two_processes
 from sslbook.chapters.training.presets import sheets
 from sslbook.training import evaluate
 from sslbook.training.runs import schedules
@@ -97,7 +97,7 @@ def test_windows_of_the_photographs_are_different_and_counted() -> None:
 
 @pytest.mark.slow
 def test_two_processes_give_the_gradient_of_one() -> None:
-    alone, together = shared.gradient(1), shared.by_processes(1)
+    alone, together = two_processes.gradient(1), two_processes.by_processes(1)
     off = {name: float((part - alone).norm() / alone.norm()) for name, part in together.items()}
     assert off[""] < 1e-10
     assert off["gather without gradient"] == pytest.approx(0.5)

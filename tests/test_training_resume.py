@@ -17,7 +17,7 @@ import torch
 from training_cases import read_csv
 
 from sslbook.chapters.training.runs import run_of
-from sslbook.training.runs import checkpoints, distributed, rules, state, steps, trainer
+from sslbook.training.runs import checkpoints, determinism, distributed, state, steps, trainer
 from sslbook.training.runs.data import load_data
 from sslbook.training.runs.trainer import Diverged, train
 
@@ -299,7 +299,7 @@ def test_a_graph_is_of_a_whole_batch(data: tuple, monkeypatch: pytest.MonkeyPatc
         step._result = torch.tensor(1.5)
 
     monkeypatch.setattr(steps.Step, "_record", record)
-    part, whole = (rules.share(asked, torch.arange(count), 0) for count in (32, 48))
+    part, whole = (determinism.share(asked, torch.arange(count), 0) for count in (32, 48))
     assert float(run.step(*part)) > 2
     assert recorded == []
     assert float(run.step(*whole)) == 1.5
@@ -339,31 +339,31 @@ def test_a_captured_step_is_the_eager_one(tmp_path: Path, data: tuple, capture: 
 
 def test_views_and_orders_are_functions_of_the_step(data: tuple) -> None:
     shuffled = replace(settings(), shuffle=True)
-    assert torch.equal(rules.epoch_order(shuffled, 100, 3), rules.epoch_order(shuffled, 100, 3))
-    assert not torch.equal(rules.epoch_order(shuffled, 100, 3), rules.epoch_order(shuffled, 100, 4))
-    assert sorted(rules.epoch_order(shuffled, 100, 3).tolist()) == list(range(100))
+    assert torch.equal(determinism.epoch_order(shuffled, 100, 3), determinism.epoch_order(shuffled, 100, 3))
+    assert not torch.equal(determinism.epoch_order(shuffled, 100, 3), determinism.epoch_order(shuffled, 100, 4))
+    assert sorted(determinism.epoch_order(shuffled, 100, 3).tolist()) == list(range(100))
     still = replace(settings(), shuffle=False)
-    assert torch.equal(rules.epoch_order(still, 100, 3), torch.arange(100))
-    index, one, two = rules.share(shuffled, torch.arange(8), 5)
-    again = rules.share(shuffled, torch.arange(8), 5)
+    assert torch.equal(determinism.epoch_order(still, 100, 3), torch.arange(100))
+    index, one, two = determinism.share(shuffled, torch.arange(8), 5)
+    again = determinism.share(shuffled, torch.arange(8), 5)
     assert torch.equal(one, again[1])
     assert not torch.equal(one, two)
-    assert not torch.equal(one, rules.share(shuffled, torch.arange(8), 6)[1])
+    assert not torch.equal(one, determinism.share(shuffled, torch.arange(8), 6)[1])
     assert index.tolist() == list(range(8))
 
 
 def test_processes_share_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = rules.share(settings(), torch.arange(8), 5)
+    whole = determinism.share(settings(), torch.arange(8), 5)
     parts = []
     monkeypatch.setattr(distributed, "world", lambda: 2)
     for rank in (0, 1):
         monkeypatch.setattr(distributed, "rank", lambda rank=rank: rank)
-        parts.append(rules.share(settings(), torch.arange(8), 5))
+        parts.append(determinism.share(settings(), torch.arange(8), 5))
     for number, all_rows in enumerate(whole):
         assert torch.equal(torch.cat([part[number] for part in parts]), all_rows)
     with pytest.raises(ValueError, match="batch must be a multiple of the 2 processes, got 63"):
-        rules.steps_per_epoch(settings("batch=63"), 128)
+        determinism.steps_per_epoch(settings("batch=63"), 128)
     with pytest.raises(ValueError, match="drop_last must be true here: the last batch of 1 can't be shared by 2"):
-        rules.steps_per_epoch(settings("drop_last=false"), 129)
+        determinism.steps_per_epoch(settings("drop_last=false"), 129)
     with pytest.raises(ValueError, match="the last batch of 2 can't be shared by 2 processes, at least 2 each"):
-        rules.steps_per_epoch(settings("drop_last=false"), 130)
+        determinism.steps_per_epoch(settings("drop_last=false"), 130)

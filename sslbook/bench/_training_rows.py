@@ -66,7 +66,7 @@ def epoch(*, quick: bool) -> list[Row]:
         part = f"epoch: {IMAGES} CIFAR-sized images x 2 views, ResNet-18, augmentation and all, one GPU"
         rows = []
         for batch, bar in EPOCH_BARS.items():
-            run = trainer(replace(simclr_settings("cifar10"), batch=batch, subset=None), IMAGES)
+            run = _trainer(replace(simclr_settings("cifar10"), batch=batch, subset=None), IMAGES)
             speed = batch / mean_seconds(run.advance, run.per_epoch if not quick else 20, warm=20)
             one = measure_step(run.settings.networks, batch=batch, device="cuda")
             arithmetic = one.flops * one.seconds / batch * speed  # the step's operations, at the speed of the epoch
@@ -77,7 +77,7 @@ def epoch(*, quick: bool) -> list[Row]:
         return rows
     keep_freed_memory()
     part = f"epoch: {SMALL_IMAGES} CIFAR-sized images x 2 views, width {SMALL_WIDTH}, {torch.get_num_threads()} threads"
-    run = trainer(small(), SMALL_IMAGES)
+    run = _trainer(small(), SMALL_IMAGES)
     speed = run.settings.batch / mean_seconds(run.advance, 4 if quick else 20, warm=2)
     seconds = SMALL_IMAGES / speed  # of as many images as there are, also where a last batch is left out
     looks = 2 * _look(run)
@@ -98,7 +98,7 @@ def capture(*, quick: bool) -> list[Row]:
     seconds = {}
     for kind in kinds:
         try:
-            seconds[kind] = mean_seconds(trainer(replace(settings, capture=kind), SMALL_IMAGES).advance, count, warm=5)
+            seconds[kind] = mean_seconds(_trainer(replace(settings, capture=kind), SMALL_IMAGES).advance, count, warm=5)
         except Exception as error:  # a compiler that is missing or fails takes the other kinds' numbers from nobody
             print(f"capture={kind} does not run here: {type(error).__name__}: {error}", file=sys.stderr)
     rows = [Row(part, f"{kind}: a step", 1e3 * value, "ms") for kind, value in seconds.items()]
@@ -110,7 +110,7 @@ def evaluate(*, quick: bool) -> list[Row]:
     """What looking costs at its default interval, as a share of the training between two looks."""
     place = device()
     settings, images = (simclr_settings("cifar10"), IMAGES) if place == "cuda" else (small(), SMALL_IMAGES)
-    run = trainer(settings, images)
+    run = _trainer(settings, images)
     seconds = mean_seconds(run.advance, 4 if quick else 20, warm=2) * run.per_epoch
     looking, between = _look(run), epochs_between(images, images + TESTS)
     part = f"evaluate: {images} and {TESTS} images, {place}"
@@ -128,7 +128,7 @@ def small() -> Settings:
     return replace(SMALL, subset=None, networks=Networks(width=SMALL_WIDTH), epochs=SMALL_EPOCHS)
 
 
-def trainer(settings: Settings, images: int) -> Trainer:
+def _trainer(settings: Settings, images: int) -> Trainer:
     """A run on noise, which costs what photographs cost."""
     generator = torch.Generator().manual_seed(0)
 

@@ -35,7 +35,7 @@ def run(*, quick: bool = False) -> list[Row]:
     eigen = eigenpairs(
         64 if quick else 1536, samples=16 if quick else 256
     )  # first: the peak of memory is the process's
-    return [*accuracy(4 if quick else 20), *dense_cost(16 if quick else 48), *applications(quick=quick), *eigen]
+    return [*accuracy(4 if quick else 20), *_dense_cost(16 if quick else 48), *_applications(quick=quick), *eigen]
 
 
 # -- 1: exactness -------------------------------------------------------------------------------------------------------
@@ -122,7 +122,7 @@ def accuracy(networks: int) -> list[Row]:
     return [Row(part, kind, float(torch.tensor(found).max()), bar=ERROR_BAR) for kind, found in errors.items()]
 
 
-def dense_cost(width: int) -> list[Row]:
+def _dense_cost(width: int) -> list[Row]:
     """Time and memory of the dense way beside the matrix-free one, for a layer of ``width ** 2`` weights."""
     net = mlp((width, width, width, 8))
     _, views = population((width,), 32, 4, seed=0, dtype=torch.float64)
@@ -149,7 +149,7 @@ def dense_cost(width: int) -> list[Row]:
 # -- 2: one application -------------------------------------------------------------------------------------------------
 
 
-def application_ratio(net: nn.Module, layer: str, views: Tensor, rounds: int) -> float:
+def _application_ratio(net: nn.Module, layer: str, views: Tensor, rounds: int) -> float:
     """Time of one application of the layer's operator over that of one forward and backward pass through ``net``."""
     op = covariance_operator(net, layer, views)
     direction = torch.randn(op.opened.weight.shape, generator=torch.Generator().manual_seed(0), dtype=op.dtype)
@@ -163,7 +163,7 @@ def application_ratio(net: nn.Module, layer: str, views: Tensor, rounds: int) ->
     return applied / stepped
 
 
-def applications(*, quick: bool = False) -> list[Row]:
+def _applications(*, quick: bool = False) -> list[Row]:
     """The ratio for every layer of an MLP and of a small conv net, in float32."""
     dtype = torch.float32
     if quick:
@@ -182,7 +182,7 @@ def applications(*, quick: bool = False) -> list[Row]:
         part = f"one application / (forward + backward), {name}, {samples} samples x {count} views"
         for layer, module in net.named_modules():
             if isinstance(module, Layer):
-                ratio = application_ratio(net, layer, views, 3 if quick else 15)
+                ratio = _application_ratio(net, layer, views, 3 if quick else 15)
                 label = f"layer {layer}, {module.weight.numel():,} weights"
                 rows.append(Row(part, label, ratio, bar=None if quick else RATIO_BAR))
     return rows
@@ -195,12 +195,12 @@ def eigenpairs(width: int = 1536, *, samples: int = 256, views: int = 4, k: int 
     """Top eigenpairs of the middle layer of an MLP ``width-width-width-128`` on white inputs: close eigenvalues, the hard case."""
     net = mlp((width, width, width, 128))
     _, x = population((width,), samples, views, seed=0, dtype=torch.float64)
-    before = peak_memory()
+    before = _peak_memory()
     start = time.perf_counter()
     op = covariance_operator(net, "2", x)
     found = op.top_eigenpairs(k, tol=RESIDUAL_BAR / 2)
     seconds = time.perf_counter() - start
-    peak = peak_memory()
+    peak = _peak_memory()
     part = f"top {k} eigenpairs, {width} x {width} weights, {samples} samples x {views} views, float64"
     overlap = found.vectors.T @ found.vectors - torch.eye(k, dtype=op.dtype)
     return [
@@ -214,7 +214,7 @@ def eigenpairs(width: int = 1536, *, samples: int = 256, views: int = 4, k: int 
     ]
 
 
-def peak_memory() -> float:
+def _peak_memory() -> float:
     """The most memory that this process has held so far, in GiB."""
     import resource  # Windows has none
 

@@ -55,7 +55,7 @@ def run(*, quick: bool = False, workers: int | None = None) -> list[Row]:
         single = pool.submit(alone, 200).result()
     return [
         Row(part, "minutes", ours / 60, "min", MINUTES_BAR),
-        *slow_way(ours, workers),
+        *_slow_way(ours, workers),
         *single,
         *rates(20 if quick else 200),
     ]
@@ -133,11 +133,11 @@ def draw_leaves(root: Node, value: int) -> Tensor:
     return torch.tensor(leaves, dtype=torch.float32)
 
 
-def activity(node: Node, leaves: Iterator[Tensor]) -> Tensor:
+def _activity(node: Node, leaves: Iterator[Tensor]) -> Tensor:
     """Pre-activations ``(B, width)`` of a part, from the leaves' columns; a leaf gives its own."""
     if node.layer is None:
         return next(leaves)[:, None]
-    read = [activity(child, leaves) for child in node.children]
+    read = [_activity(child, leaves) for child in node.children]
     out: Tensor = node.layer(torch.cat([x.relu() for x in read], 1))
     node.pre = out
     return out
@@ -145,7 +145,7 @@ def activity(node: Node, leaves: Iterator[Tensor]) -> Tensor:
 
 def embed(root: Node, samples: Tensor) -> Tensor:
     """Output of the network on ``(B, leaves)``, divided by its length."""
-    out = activity(root, iter(samples.T))
+    out = _activity(root, iter(samples.T))
     length: Tensor = out.norm(dim=1, keepdim=True)
     return out / (length + EPSILON)
 
@@ -187,7 +187,7 @@ def slow_statistics(root: Node, prior: Tensor, batch: int) -> None:
                 node.sums = [a + b for a, b in zip(node.sums, terms)] if node.sums else terms
 
 
-def slow_seconds(width: int, seed: int, count: int, batch: int = PROTOCOL.batch) -> tuple[float, float]:
+def _slow_seconds(width: int, seed: int, count: int, batch: int = PROTOCOL.batch) -> tuple[float, float]:
     """Seconds of one minibatch of training, and of one of statistics; means over ``count``, after one to warm up."""
     torch.manual_seed(seed)
     tree, _ = start(replace(PROTOCOL, width=width), [seed])
@@ -204,14 +204,14 @@ def slow_seconds(width: int, seed: int, count: int, batch: int = PROTOCOL.batch)
     return mean_seconds(training, count), mean_seconds(lambda: slow_statistics(root, prior, batch), count)
 
 
-def slow_way(ours: float, workers: int, count: int = 2) -> list[Row]:
+def _slow_way(ours: float, workers: int, count: int = 2) -> list[Row]:
     """What Table 6 would take the slow way, with as many trials at once as processes, beside ``ours``, in seconds."""
     steps, widths = PROTOCOL.steps, printed("A-Tab6").axes["widths"]
     trials = TRIALS * len(printed("A-Tab6").axes["lower"])  # of each width
     training = statistics = 0.0
     with processes(workers) as pool:
         for width in widths:
-            calls = [pool.submit(slow_seconds, width, seed, count) for seed in range(1, workers + 1)]
+            calls = [pool.submit(_slow_seconds, width, seed, count) for seed in range(1, workers + 1)]
             times = [call.result() for call in calls]
             training += trials * EPOCHS * steps * sum(t for t, _ in times) / workers**2
             statistics += trials * steps * sum(s for _, s in times) / workers**2  # of one pass
@@ -255,7 +255,7 @@ def alone(steps: int, replicas: int = 6) -> list[Row]:
 # -- 4: rates -------------------------------------------------------------------------------------------------------------
 
 
-def step_seconds(width: int, count: int) -> float:
+def _step_seconds(width: int, count: int) -> float:
     """Seconds of one step of one replica, in a chunk as long as training makes it."""
     protocol = replace(PROTOCOL, width=width)
     seeds = list(range(1, 1 + max(1, min(CACHE_UNITS // width, TRIALS // 2))))
@@ -275,7 +275,7 @@ def rates(count: int) -> list[Row]:
     rows = []
     with processes(1) as pool:
         for width in (2, 10):
-            rate = 1 / pool.submit(step_seconds, width, count).result()
+            rate = 1 / pool.submit(_step_seconds, width, count).result()
             rows.append(Row(part, f"{width} units: steps of one replica", rate, "/s"))
             rows.append(Row(part, f"{width} units: samples", 3 * PROTOCOL.batch * rate, "/s"))
             variables = 3 * PROTOCOL.batch * trees.numbers_needed(start(PROTOCOL, [1])[0]) * rate

@@ -41,7 +41,7 @@ def bench(*, quick: bool = False, workers: int | None = None) -> list[Row]:
     return [
         Row(part, "minutes", wall / 60, "min", MINUTES_BAR),
         Row(part, "CPU seconds a run", cpu / (len(CELLS) * len(SEEDS)), "s"),
-        *slow_way(cpu, workers),
+        *_slow_way(cpu, workers),
         *alone(100),
         *identities(120),
     ]
@@ -114,7 +114,7 @@ def slow_views(generators: list[list[int]], vectors: Tensor, protocol: Protocol)
     return views[0], views[1]
 
 
-def slow_seconds(cell: Cell, seed: int, count: int) -> float:
+def _slow_seconds(cell: Cell, seed: int, count: int) -> float:
     """CPU seconds of one minibatch of one run the released way, the mean over ``count``, after one to warm up."""
     torch.manual_seed(seed)
     random.seed(seed)
@@ -136,7 +136,7 @@ def slow_seconds(cell: Cell, seed: int, count: int) -> float:
     return mean_seconds(minibatch, count, clock=time.process_time)
 
 
-def our_seconds(replicas: Sequence[Replica], count: int) -> float:
+def _our_seconds(replicas: Sequence[Replica], count: int) -> float:
     """CPU seconds of one minibatch of one run of ours, trained side by side; the mean over ``count`` minibatches."""
     train(replace(PROTOCOL, steps=16), replicas)
     begun = time.process_time()
@@ -144,13 +144,13 @@ def our_seconds(replicas: Sequence[Replica], count: int) -> float:
     return (time.process_time() - begun) / (count * len(replicas))
 
 
-def slow_way(ours: float, workers: int, count: int = 12) -> list[Row]:
+def _slow_way(ours: float, workers: int, count: int = 12) -> list[Row]:
     """What Table 1 would take the released way, in CPU seconds, beside ``ours``; and step by step where fields have few filters."""
     shapes = {cell.filters: cell for cell in CELLS}
     beside = {m: [(cell, seed) for cell in CELLS if cell.filters == m for seed in SEEDS][:12] for m in shapes}
     with processes(workers) as pool:
-        slow = {m: pool.submit(slow_seconds, cell, 1, count) for m, cell in shapes.items()}
-        fast = {m: pool.submit(our_seconds, beside[m], 8 * count) for m in shapes}
+        slow = {m: pool.submit(_slow_seconds, cell, 1, count) for m, cell in shapes.items()}
+        fast = {m: pool.submit(_our_seconds, beside[m], 8 * count) for m in shapes}
         theirs, mine = ({m: call.result() for m, call in calls.items()} for calls in (slow, fast))
     released = len(SEEDS) * PROTOCOL.steps * sum(theirs[cell.filters] for cell in CELLS)
     ratios = {m: theirs[m] / mine[m] for m in shapes}

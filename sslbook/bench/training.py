@@ -82,7 +82,7 @@ def pixels(count: int) -> Tensor:
     return torch.randint(0, 256, (count, 3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
 
 
-def pillow_share(count: int, seed: int) -> tuple[float, float]:
+def _pillow_share(count: int, seed: int) -> tuple[float, float]:
     """Seconds by the clock and of the processor for :data:`VIEWS` views of ``count`` images, one image after another."""
     from PIL import Image
 
@@ -100,8 +100,8 @@ def pillow_share(count: int, seed: int) -> tuple[float, float]:
     return timed(work)
 
 
-def our_share(count: int, seed: int, size: int = BATCH) -> tuple[float, float]:
-    """As `pillow_share`, in batches of ``size``, the drawing of the uniform numbers included."""
+def _our_share(count: int, seed: int, size: int = BATCH) -> tuple[float, float]:
+    """As `_pillow_share`, in batches of ``size``, the drawing of the uniform numbers included."""
     pipeline, data = PIPELINES["cifar10"], pixels(count)
 
     def work() -> None:
@@ -131,11 +131,11 @@ def augmentation(*, quick: bool, workers: int | None = None, rounds: int = 3) ->
     workers, count = workers or cores(), QUICK_IMAGES if quick else IMAGES
     share = count // workers
     seconds: dict[Callable[[int, int], tuple[float, float]], list[tuple[float, float]]] = {
-        pillow_share: [],
-        our_share: [],
+        _pillow_share: [],
+        _our_share: [],
     }
     with processes(workers) as pool:
-        for call in [pool.submit(our_share, 10, 0) for _ in range(2 * workers)]:  # imports, before the clock runs
+        for call in [pool.submit(_our_share, 10, 0) for _ in range(2 * workers)]:  # imports, before the clock runs
             call.result()
         for r in range(rounds):
             for work, found in seconds.items():
@@ -144,7 +144,7 @@ def augmentation(*, quick: bool, workers: int | None = None, rounds: int = 3) ->
                 found.append((max(wall for wall, _ in parts), sum(cpu for _, cpu in parts)))
     views = share * workers * VIEWS
     theirs, ours = ([statistics.median(column) for column in zip(*found)] for found in seconds.values())
-    small, _ = our_share(count, 0, SMALL_BATCH)
+    small, _ = _our_share(count, 0, SMALL_BATCH)
     part = (
         f"augment: {share * workers} CIFAR-10 images x {VIEWS} views, {workers} processes, medians of {rounds} rounds"
     )

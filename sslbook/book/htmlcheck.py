@@ -65,7 +65,7 @@ class Page:
 def check_html(book: Book, scale: str, out: Path) -> list[str]:
     """Every problem of the built pages in ``out``, one sentence each; empty if there is none."""
     pages = {path: Page(path) for path in sorted(out.rglob("*.html")) if "_static" not in path.relative_to(out).parts}
-    problems = [*glued(book, scale, pages), *links(pages, out), *external(pages.values())]
+    problems = [*glued(book, scale, pages), *links(pages, out), *_external(pages.values())]
     for sheet in sorted(out.rglob("*.css")):
         addresses = _CSS_URL.findall(sheet.read_text(encoding="utf-8", errors="replace"))
         problems += [f"{sheet.relative_to(out)}: loads {address}" for address in addresses]
@@ -147,7 +147,7 @@ def _addresses(soup: BeautifulSoup) -> Iterator[str]:
         yield str(tag["href" if tag.name in ("a", "link") else "src"])
 
 
-def external(pages: Iterable[Page]) -> Iterator[str]:
+def _external(pages: Iterable[Page]) -> Iterator[str]:
     """Addresses outside the book that a browser would fetch by itself when it shows a page."""
     for page in pages:
         for name, attributes in _LOADS.items():

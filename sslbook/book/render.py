@@ -49,7 +49,7 @@ def build(executed: Path, out: Path, *, root: Path, generated: Mapping[str, str]
     staged = stage(executed, work / "stage", root=root, generated=generated or {})
     fresh = _jupyter_book(staged, work)
     shutil.rmtree(fresh / "_static/vendor/fontawesome", ignore_errors=True)  # no page loads it: see sphinx_ext
-    write_downloads(fresh / DOWNLOADS, root=root, generated=generated or {})
+    _write_downloads(fresh / DOWNLOADS, root=root, generated=generated or {})
     (fresh / "index.html").write_text(_front_door(root), encoding="utf-8")
     return _replace(fresh, out) / "index.html"
 
@@ -101,7 +101,7 @@ def stage(executed: Path, folder: Path, *, root: Path, generated: Mapping[str, s
     return folder
 
 
-def write_downloads(folder: Path, *, root: Path, generated: Mapping[str, str]) -> None:
+def _write_downloads(folder: Path, *, root: Path, generated: Mapping[str, str]) -> None:
     """Fill the folder of the pages' sources, which the download buttons offer: every page's Markdown."""
     shutil.rmtree(folder, ignore_errors=True)
     for page in pages(root):

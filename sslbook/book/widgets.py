@@ -74,7 +74,7 @@ def slider(
     if len(sizes) > 1:
         raise ValueError(f"draw: got frames of different sizes, {sorted(sizes)} pixels; draw them all with one figsize")
     _display(
-        slider_html(
+        _slider_html(
             frames,
             texts=[text_of(value) for value in values],
             alts=[alt_of(value) for value in values],
@@ -95,7 +95,7 @@ def show(fig: Figure, *, alt: str, keep_colors: bool = False) -> None:
     _display(f'<figure class="sslbook-figure">{image}</figure>', f"[figure: {alt}]")
 
 
-def slider_html(
+def _slider_html(
     frames: Sequence[bytes],
     *,
     texts: Sequence[str],

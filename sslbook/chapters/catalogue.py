@@ -35,8 +35,8 @@ RECORDERS: dict[str, Recorder] = {
     "modulation-filters": Recorder("modulation.recorded:filter_values", (1, 2, 3)),
     "modulation-tables": Recorder("modulation.recorded:table_values", (1, 2, 3)),
     "training-cifar10": Recorder("training.recorded:cifar10_values", (1, 2, 3)),
-    "training-operator": Recorder("training.opened:operator_values", (1, 2)),
-    "training-operator-full": Recorder("training.opened:full_values", (1,)),
+    "training-operator": Recorder("training.layer_operators:operator_values", (1, 2)),
+    "training-operator-full": Recorder("training.layer_operators:full_values", (1,)),
     "training-weights": Recorder("training.recorded:weight_values", (1, 2, 3)),
 }
 """What makes each record of `data/results` that no table of full runs is."""

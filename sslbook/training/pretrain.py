@@ -79,7 +79,7 @@ def pretrain(
         if name in settings:
             raise ValueError(f"{name} is of runs on data sets by name, and these images are your own: leave it out")
     data = read_images(images)
-    views = pipeline or simclr_views(data)
+    views = pipeline or _simclr_views(data)
     wanted = {**_method(method), "schedule": "cosine", "shuffle": True, "evaluate": 0}
     most = min(batch, len(data)) if isinstance(batch, int) else batch
     wanted |= {"epochs": epochs, "batch": most, "rate": rate, "seed": seed, **settings}
@@ -93,7 +93,7 @@ def pretrain(
     return Pretrained(encoder.eval(), views, result.rows)
 
 
-def simclr_views(data: Dataset) -> Pipeline:
+def _simclr_views(data: Dataset) -> Pipeline:
     """SimCLR's augmentation [chen2020simclr] as for CIFAR-10; images of 64 pixels or more are blurred, every other one."""
     side = min(data.pixels.shape[2:])
     return Pipeline(side, jitter=(0.4, 0.4, 0.4, 0.1), blur=0.5 if side >= 64 else 0.0)

@@ -33,11 +33,11 @@ def table(desk: Desk, steps: Sequence[Step]) -> str:
     for step in steps:
         items = desk.done(step.name)
         lines += [f"{step.name}: {step.what}" + ("" if items else ": nothing yet")]
-        lines += [f"  {name:<28} {text}" for name, values in items.items() for text in brief(step.name, name, values)]
+        lines += [f"  {name:<28} {text}" for name, values in items.items() for text in _brief(step.name, name, values)]
     return "\n".join(lines)
 
 
-def brief(step: str, item: str, values: dict[str, Any]) -> Iterator[str]:
+def _brief(step: str, item: str, values: dict[str, Any]) -> Iterator[str]:
     """What an item gave, in a line or a few."""
     if step == "tests":
         yield f"{values['passed']} passed, {values['failed']} failed, {values['skipped']} skipped"

@@ -48,7 +48,7 @@ def _work(options: argparse.Namespace, ends: float) -> int:
         print(error, file=sys.stderr)  # the plan can be told anyway
     else:
         print(here, flush=True)
-    print(plan_as_text(steps, options.tiny, options.minutes), flush=True)
+    print(_plan_as_text(steps, options.tiny, options.minutes), flush=True)
     if options.plan:
         return 0
     out = (options.out or (TINY_OUT if options.tiny else OUT)).resolve()
@@ -90,7 +90,7 @@ def _begun(desk: Desk, steps: Sequence[Step], bundles: Sequence[Path], ends: flo
     return int(nothing or bool(wrong) or any(outcome.status == drive.FAILED for outcome in outcomes))
 
 
-def plan_as_text(steps: Sequence[Step], tiny: bool, minutes: float) -> str:
+def _plan_as_text(steps: Sequence[Step], tiny: bool, minutes: float) -> str:
     """A line a step with its predicted seconds, and how far they come together."""
     lines, total = [], 0.0
     for step in steps:

@@ -223,7 +223,7 @@ def _say(line: str) -> None:
 
 def operator(desk: Desk) -> None:
     """The record of the operator along a run of full width, an epoch after the other."""
-    from sslbook.chapters.training.opened import EPOCHS, FULL, full_values, joined
+    from sslbook.chapters.training.layer_operators import EPOCHS, FULL, full_values, joined
 
     small: dict[str, Any] = {"changes": (*FULL, *TINY), "images": 4} if desk.tiny else {}
     epochs = (0, 1) if desk.tiny else EPOCHS

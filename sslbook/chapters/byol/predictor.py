@@ -54,7 +54,7 @@ def middle(predictor: Tensor) -> Tensor:
     return predictor.mT @ (torch.eye(predictor.shape[-1], dtype=predictor.dtype) - predictor)
 
 
-def symmetric_part(matrix: Tensor) -> Tensor:
+def _symmetric_part(matrix: Tensor) -> Tensor:
     """``(M + M^T) / 2``, which alone enters a quadratic form."""
     return (matrix + matrix.mT) / 2
 
@@ -176,7 +176,7 @@ def measured_rates(share: float, betas: Tensor, seed: int = 0) -> Tensor:
 def spectrum(kind: str, replicas: int = 100, size: int = 32, *, scale: float = 0.3, seed: int = 0) -> Tensor:
     r"""Eigenvalues of the symmetric part of :math:`W_p^T (I - W_p)`, ascending, ``(R, size)``."""
     out: Tensor = torch.linalg.eigvalsh(
-        symmetric_part(middle(predictors(kind, replicas, size, scale=scale, seed=seed)))
+        _symmetric_part(middle(predictors(kind, replicas, size, scale=scale, seed=seed)))
     )
     return out
 
@@ -214,6 +214,6 @@ def _scalar_pair(beta: float, count: int, seed: int) -> Pair:
 
 
 def _largest(matrix: Tensor) -> Tensor:
-    found = torch.linalg.eigvalsh(symmetric_part(matrix))
+    found = torch.linalg.eigvalsh(_symmetric_part(matrix))
     out: Tensor = found[:, -1] / found.abs().amax(1)
     return out

@@ -40,7 +40,7 @@ def tower_gradient(k1: Tensor, w1: Tensor, k2: Tensor, w2: Tensor) -> Tensor:
     return _times(k1, lifted(k1, w1) - lifted(k2, w2))
 
 
-def matrix_gradient(j1: Tensor, w1: Tensor, f1: Tensor, j2: Tensor, w2: Tensor, f2: Tensor) -> Tensor:
+def _matrix_gradient(j1: Tensor, w1: Tensor, f1: Tensor, j2: Tensor, w2: Tensor, f2: Tensor) -> Tensor:
     r"""The same as a matrix, ``(B, n_l, n_{l-1})``: :math:`J_1^T [J_1 W_1 f_1 - J_2 W_2 f_2] f_1^T`."""
     gap = torch.einsum("bon,nm,bm->bo", j1, w1, f1) - torch.einsum("bon,nm,bm->bo", j2, w2, f2)
     return torch.einsum("bon,bo,bm->bnm", j1, gap, f1)
@@ -179,7 +179,7 @@ def distance_gaps(networks: int = 24, pairs: int = 8, seed: int = 0) -> Gaps:
         }
         if isinstance(it.net[it.index], nn.Linear):
             a, b = open_layer(it.net, it.layer, it.x1), open_layer(it.twin, it.layer, it.x2)
-            matrix = matrix_gradient(a.jacobian(), w, a.below, b.jacobian(), v, b.below)
+            matrix = _matrix_gradient(a.jacobian(), w, a.below, b.jacobian(), v, b.below)
             row["matrix form"] = relative_gap(torch.stack([vec(m) for m in matrix]), kronecker)
         rows.append(row)
     return worst(rows)

@@ -52,7 +52,7 @@ def diagonal_velocity(w1: Tensor, w2: Tensor, u: Tensor) -> Velocity:
     return w2[..., None].square() * pull, response.square().mean(1) * w2
 
 
-def enumerated_velocity(x: Tensor, w1: Tensor, w2: Tensor, *, linear: bool = False, both: bool = True) -> Velocity:
+def _enumerated_velocity(x: Tensor, w1: Tensor, w2: Tensor, *, linear: bool = False, both: bool = True) -> Velocity:
     """Minus the autograd gradient of L_simp, its mean over all anchors, positives and negatives of ``x (R, K, V, d)``.
 
     ``w2 (R, n, n_2)``, or ``(R, n)`` for a diagonal second layer whose other entries are fixed at zero.
@@ -85,10 +85,10 @@ def flow_gaps(count: int = 100, seed: int = 0) -> Gaps:
     for linear in (False, True):
         kind = "linear" if linear else "ReLU"
         u = gated_means(x, w1, linear=linear)
-        one = enumerated_velocity(x, w1, w2, linear=linear, both=False)
-        two = enumerated_velocity(x, w1, w2, linear=linear)
+        one = _enumerated_velocity(x, w1, w2, linear=linear, both=False)
+        two = _enumerated_velocity(x, w1, w2, linear=linear)
         flow = velocity(w1, w2, u)
-        masked = enumerated_velocity(x, w1, diagonal, linear=linear, both=False)
+        masked = _enumerated_velocity(x, w1, diagonal, linear=linear, both=False)
         eq8 = diagonal_velocity(w1, diagonal, u)
         own = velocity(w1.flatten(0, 1)[:, None], w2.flatten(0, 1)[:, None], u.movedim(2, 1).flatten(0, 1)[:, :, None])
         alone = (own[0].reshape(r, n, d), own[1].reshape(r, n, out))
@@ -126,7 +126,7 @@ def off_diagonal_share(count: int = 100, seed: int = 0, *, masked: bool = False)
     w1 = torch.randn(count, 4, 5, generator=draw, dtype=torch.float64)
     diagonal = torch.randn(count, 4, generator=draw, dtype=torch.float64)
     w2 = diagonal if masked else torch.diag_embed(diagonal)
-    move = enumerated_velocity(x, w1, w2)[1].square()
+    move = _enumerated_velocity(x, w1, w2)[1].square()
     move = torch.diag_embed(move) if masked else move
     return 1 - move.diagonal(dim1=1, dim2=2).sum(1) / move.sum((1, 2))
 

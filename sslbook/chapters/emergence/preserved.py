@@ -72,7 +72,7 @@ def scrambled(
     return Scrambled(found.x[chosen], preserved[chosen], found.nuisance[chosen])
 
 
-def enumerated_gradient(weight: Tensor, views: Tensor) -> Tensor:
+def _enumerated_gradient(weight: Tensor, views: Tensor) -> Tensor:
     """Autograd gradient of the mean L_simp over *all* tuples of ``views (R, N, V, n)``, both towers, in ``weight (R, n)``."""
     leaf = weight.clone().requires_grad_(True)
     f = torch.einsum("rivn,rn->riv", views, leaf)
@@ -95,9 +95,9 @@ def projector_gaps(replicas: int = 20, seed: int = 0, views: int = 4) -> Gaps:
     half = torch.randn(r, n_samples, views // 2, size, size, generator=draw, dtype=torch.float64)
     weight = torch.randn(r, size, generator=draw, dtype=torch.float64)
     even = scene.views(torch.cat([half, -half], 2))
-    truth = -0.5 * enumerated_gradient(weight, even)
+    truth = -0.5 * _enumerated_gradient(weight, even)
     offset = torch.randn(r, 1, 1, size, size, generator=draw, dtype=torch.float64)
-    leaning = -0.5 * enumerated_gradient(weight, scene.views(torch.cat([offset + half, offset - half], 2)))
+    leaning = -0.5 * _enumerated_gradient(weight, scene.views(torch.cat([offset + half, offset - half], 2)))
     moved = scene.preserved + scene.nuisance @ offset[:, 0, 0] @ scene.nuisance
 
     def times(matrix: Tensor) -> Tensor:

@@ -119,7 +119,7 @@ def neuron_views(d: int, bias: bool, objects: tuple[str, ...] = ("11", "101")) -
     return torch.cat([first, torch.ones_like(first[..., :1])], -1) if bias else first
 
 
-def enumerated_gradient(net: nn.Sequential, views: Tensor, *, both: bool = True) -> Tensor:
+def _enumerated_gradient(net: nn.Sequential, views: Tensor, *, both: bool = True) -> Tensor:
     """Autograd gradient of L_simp in the first layer's weight, its mean over all anchors, positives and negatives.
 
     ``views (O, d, n)``; the network's output may have any size.  ``both``: into both towers, else into the anchor's alone.
@@ -156,7 +156,7 @@ def operator_gaps(count: int = 50, seed: int = 0) -> Gaps:
         net, views, chosen = neuron(weight), neuron_views(d, bias), selected(weight)
         u = direction(chosen, bias)
         op = torch.outer(u, u) / (4 * d**2)
-        one, two = (-enumerated_gradient(net, views, both=b)[0] for b in (False, True))
+        one, two = (-_enumerated_gradient(net, views, both=b)[0] for b in (False, True))
         found = covariance_operator(net, "0", views).dense()
         if not u.any():
             gaps["stuck"] = max(gaps["stuck"], float(one.abs().max()), float(found.abs().max()))
@@ -211,7 +211,7 @@ def growth_gaps(d: int = 8, alpha: float = 0.5, steps: int = 10) -> Gaps:
             w, factor = start, 1 + (2 if both else 1) * alpha / (4 * d**2) * float(x[k].square().sum())
             views = neuron_views(d, bias)
             for _ in range(steps):
-                w = w - alpha * enumerated_gradient(neuron(w), views, both=both)[0]
+                w = w - alpha * _enumerated_gradient(neuron(w), views, both=both)[0]
                 if selected(w).tolist() != mask({p}).tolist():
                     raise ValueError(f"the neuron left the pattern {p}: take fewer steps or a smaller alpha")
             ratio = float(x[k] @ w) / float(x[k] @ start)
@@ -258,7 +258,7 @@ class Fate:
 ENDS = ("00", "01", "10", "11", "silent", "stuck")
 
 
-def endings(weight: Tensor, *, tol: float = 0.05) -> Tensor:
+def _endings(weight: Tensor, *, tol: float = 0.05) -> Tensor:
     """Index into ``ENDS`` for each neuron: the lone pattern whose direction is within ``tol`` (a sine), silent, stuck, or -1."""
     bias = weight.shape[-1] == 3
     unit = weight / weight.norm(dim=-1, keepdim=True)
@@ -277,22 +277,22 @@ STEPS = 2500
 
 
 @cache
-def simulate(
+def _simulate(
     bias: bool, count: int = 20000, steps: int = STEPS, rate: float = 0.01, seed: int = 0
 ) -> tuple[Tensor, Tensor]:
-    """Gaussian start weights (and biases) ``(count, 2 or 3)`` and the `endings` of their exact expected dynamics, ``(count,)``."""
+    """Gaussian start weights (and biases) ``(count, 2 or 3)`` and the `_endings` of their exact expected dynamics, ``(count,)``."""
     draw = torch.Generator().manual_seed(seed)
     start = torch.randn(count, 3 if bias else 2, generator=draw, dtype=torch.float64)
     weight = start
     for _ in range(steps):
         weight = step(weight, rate)
         weight = weight / weight.norm(dim=-1, keepdim=True)  # homogeneous: only the direction matters
-    return start, endings(weight)
+    return start, _endings(weight)
 
 
 def fates(bias: bool, count: int = 20000, seed: int = 0, steps: int = STEPS) -> tuple[Fate, ...]:
-    """What becomes of Gaussian neurons, by the set in which they begin (`simulate`); sets that none begins in are left out."""
-    start, ends = simulate(bias, count, steps, seed=seed)
+    """What becomes of Gaussian neurons, by the set in which they begin (`_simulate`); sets that none begins in are left out."""
+    start, ends = _simulate(bias, count, steps, seed=seed)
     began = selected(start)
     found = []
     for names in possible_sets(bias):
@@ -309,12 +309,12 @@ def foretold(bias: bool, count: int = 20000, seed: int = 0) -> dict[str, float]:
     sign, of all neurons: g > 0 foretells 00 or 11, g < 0 foretells 01 or 10, g = 0 silent or stuck.  strongest and last, of those
     that move: they end at the pattern to which they respond most strongly, or at the last one, 11, if they respond to it at all.
     """
-    start, ends = simulate(bias, count, STEPS, seed=seed)
+    start, ends = _simulate(bias, count, STEPS, seed=seed)
     g, h = contrast(start), responses(start)
     g = torch.where(
         g.abs() > 1e-12 * start.norm(dim=-1), g, torch.zeros_like(g)
     )  # where terms cancel, rounding is left
-    kind = torch.tensor([1, -1, -1, 1, 0, 0, 9])[ends]  # the last is what `endings` calls -1: no end at all
+    kind = torch.tensor([1, -1, -1, 1, 0, 0, 9])[ends]  # the last is what `_endings` calls -1: no end at all
     moves = direction(h > 0, bias).ne(0).any(-1)
     right = {
         "sign": g.sign() == kind,

@@ -131,7 +131,7 @@ def accuracy(net: Network, clean: Tensor, x: Tensor, kind: Tensor) -> Tensor:
     return (side.long() == kind).double().mean(1)
 
 
-def kinds(net: Network, tol: float = 0.25) -> dict[str, Tensor]:
+def _kinds(net: Network, tol: float = 0.25) -> dict[str, Tensor]:
     """Which filters respond to no pattern, to patterns that cancel, and to one pattern alone: masks ``(R, k)``.
 
     For the last, a response below ``tol`` times the filter's largest counts as none: at their ends filters hover about thresholds.
@@ -148,22 +148,22 @@ def kinds(net: Network, tol: float = 0.25) -> dict[str, Tensor]:
 
 
 def census(net: Network) -> dict[str, float]:
-    """Shares of all filters that are of one of the `kinds`."""
-    return {name: float(which.double().mean()) for name, which in kinds(net).items()}
+    """Shares of all filters that are of one of the `_kinds`."""
+    return {name: float(which.double().mean()) for name, which in _kinds(net).items()}
 
 
 def released(trained: Trained) -> dict[str, float]:
-    """What the filters that were stuck at the start are at the end: shares of them that are of one of the `kinds`."""
-    stuck = kinds(trained.start)["stuck"]
-    return {name: float(which[stuck].double().mean()) for name, which in kinds(trained.end).items()}
+    """What the filters that were stuck at the start are at the end: shares of them that are of one of the `_kinds`."""
+    stuck = _kinds(trained.start)["stuck"]
+    return {name: float(which[stuck].double().mean()) for name, which in _kinds(trained.end).items()}
 
 
 def agreement(start: Network, end: Network) -> float:
     """Share of the filters that move which respond, at the ``end``, to the pattern strongest at the ``start``, and to it alone.
 
-    Those that move are those whose patterns at the start do not cancel; "alone" as in `kinds`.
+    Those that move are those whose patterns at the start do not cancel; "alone" as in `_kinds`.
     """
     bias = start.filters.shape[-1] == 3
     moving = direction(selected(start.filters), bias).ne(0).any(-1)
     before, after = (responses(net.filters).argmax(-1) for net in (start, end))
-    return float((kinds(end)["single"] & (before == after))[moving].double().mean())
+    return float((_kinds(end)["single"] & (before == after))[moving].double().mean())

@@ -26,7 +26,7 @@ SHAPES = (((2, 2, 2), (2, 2)), ((3, 2, 4), (2, 2)), ((2, 3, 2, 2), (1, 2, 2)), (
 """Values and branching of the small trees, of different kinds, that the checks take turns with."""
 
 
-def small_tree(index: int, seed: int) -> LatentTree:
+def _small_tree(index: int, seed: int) -> LatentTree:
     """One categorical tree with random tables; the :data:`SHAPES` take turns by ``index``."""
     values, branching = SHAPES[index % len(SHAPES)]
     return trees.random_categorical([seed], values, branching)
@@ -39,8 +39,8 @@ def sampling_score(count: int, samples: int, seed: int, *, other_tree: bool = Fa
     """
     scores = []
     for i, s in enumerate(instance_seeds(count, seed)):
-        tree = small_tree(i, s)
-        held = small_tree(i, s + 1_000_003) if other_tree else tree
+        tree = _small_tree(i, s)
+        held = _small_tree(i, s + 1_000_003) if other_tree else tree
         drawn = trees.sample(tree, [s], samples)
         root = torch.nn.functional.one_hot(drawn[0][0, 0].long(), tree.values[0]).double()
         for values, table, m in zip(drawn[1:], trees.from_root(held)[1:], tree.values[1:]):

@@ -45,7 +45,7 @@ def table_values(
         "widths": WIDTHS,
         "epochs": tuple(epochs),
         "samples": base.epoch_size,
-        "untrained": {"trials": UNTRAINED, "mean": untrained_means(UNTRAINED)},
+        "untrained": {"trials": UNTRAINED, "mean": _untrained_means(UNTRAINED)},
         "seconds": {},
     }
     for loss in LOSSES:
@@ -91,7 +91,7 @@ def narrow_values(
     return values
 
 
-def untrained_means(count: int, widths: Sequence[int] = WIDTHS) -> Any:
+def _untrained_means(count: int, widths: Sequence[int] = WIDTHS) -> Any:
     """Normalised correlation before training over the population, means over ``count`` trials: latents x lower x widths."""
     cells = [Protocol(lower=lower, width=width) for lower in LOWER for width in widths]
     means = torch.stack([tables.untrained(cell, range(1, count + 1), LATENTS).mean(0) for cell in cells])

@@ -110,7 +110,7 @@ def opening(points: Sequence[float], index: int) -> float:
     return float(x[index] @ a @ w / ((passed @ w).mean() / len(at)))
 
 
-def frozen_curvature(theta: Tensor, points: Sequence[float], act: Activation, alpha: str, tau: float) -> Tensor:
+def _frozen_curvature(theta: Tensor, points: Sequence[float], act: Activation, alpha: str, tau: float) -> Tensor:
     """The second derivative of the energy whose weights are held at their value, ``(T,)``."""
     gap, first, second, weight = _parts(theta, torch.as_tensor(points, dtype=torch.float64), act, alpha, tau)
     return (weight * (first.square() + gap * second)).sum((1, 2)) / (2 * gap.shape[-1] ** 2)
@@ -136,7 +136,7 @@ def hardening_gaps(sets: int = 128, points: int = 7, seed: int = 0) -> dict[str,
             drop = weight * s.square()
             if alpha == "info_nce":
                 drop = weight * (s - (weight * s).sum(-1, keepdim=True)).square()
-            fixed = frozen_curvature(theta, row.tolist(), RELU, alpha, tau)
+            fixed = _frozen_curvature(theta, row.tolist(), RELU, alpha, tau)
             wanted = fixed - drop.sum((1, 2)) / (2 * points**2 * tau)
             scale = fixed.abs().max()
             if scale > 1e-6:
@@ -175,7 +175,7 @@ def maxima(
         middle = (low + high) / 2
         up = slope(middle, points, act, alpha, tau) > 0
         low, high = torch.where(up, middle, low), torch.where(up, high, middle)
-    stay = frozen_curvature(low, points, act, alpha, tau) < 0
+    stay = _frozen_curvature(low, points, act, alpha, tau) < 0
     kinks = ends[1:][torch.div(at_kink, resolution, rounding_mode="floor")]
     return Maxima(tuple(_wrap(low)), tuple(_wrap(kinks)), tuple(stay.tolist()))
 

@@ -74,7 +74,7 @@ def find(
     """All certified maxima that ``starts (R, S, d)`` lead to; points within ``near`` (a sine) of the plane count as on it."""
     if act.degree != 1:
         raise ValueError(f"act must be a leaky rectifier (degree 1), got degree {act.degree}")
-    w, on = polish(cloud, act, climb(cloud, act, starts, steps=steps, first=first), near)
+    w, on = _polish(cloud, act, climb(cloud, act, starts, steps=steps, first=first), near)
     value = cloud.energy(w, act)
     loud = value > 1e-12
     # the first start of each group of equal ends stands for it
@@ -89,7 +89,7 @@ def find(
     return Optima(*kept, worst, bad, float((~loud).double().mean()))
 
 
-def polish(cloud: Cloud, act: Activation, w: Tensor, near: float = 1e-4) -> tuple[Tensor, Tensor]:
+def _polish(cloud: Cloud, act: Activation, w: Tensor, near: float = 1e-4) -> tuple[Tensor, Tensor]:
     """The exact maximum of the face that ``w`` lies on, ``(R, S, d)``, and which points are on its plane, ``(R, S, n)``."""
     u = w @ cloud.x.mT
     on = u.abs() < near * cloud.x.norm(dim=-1)[:, None]

@@ -19,7 +19,7 @@ from sslbook.gaps import over_instances
 from sslbook.streams import Streams
 
 
-def rotate(x: Tensor, angle: Tensor) -> Tensor:
+def _rotate(x: Tensor, angle: Tensor) -> Tensor:
     """``x (..., d)`` with its first two coordinates turned by ``angle (...)``, which broadcasts."""
     c, s = angle.cos(), angle.sin()
     turned = torch.stack([c * x[..., 0] - s * x[..., 1], s * x[..., 0] + c * x[..., 1]], -1)
@@ -32,7 +32,7 @@ def views(x: Tensor, count: int, *, share: float = 1.0) -> Tensor:
     require_whole("count", count, least=1)
     kept = max(1, round(share * count))
     angle = 2 * math.pi * torch.arange(kept, dtype=x.dtype) / count
-    return rotate(x[:, :, None], angle)
+    return _rotate(x[:, :, None], angle)
 
 
 def energy(w: Tensor, seen: Tensor, p: Tensor, kernel: Tensor, act: Activation) -> Tensor:
@@ -59,7 +59,7 @@ def orbit_gaps(act: Activation, replicas: int = 128, seed: int = 0, *, group: in
     every = 2 * math.pi * draw.uniform((8,), torch.float64)
 
     def change(seen: Tensor, angle: Tensor) -> Tensor:
-        along = energy(rotate(w, angle), seen, p, kernel, act)
+        along = energy(_rotate(w, angle), seen, p, kernel, act)
         base = energy(w, seen, p, kernel, act)
         return ((along - base).abs() / base).amax(1)[alive]
 
@@ -89,7 +89,7 @@ def ripple(counts: Sequence[int], replicas: int = 64, seed: int = 0, *, share: f
     for count in counts:
         turn = 2 * math.pi / (count if share == 1 else 1)  # with the whole group it repeats after one member
         angle = turn * torch.linspace(0, 1, 25, dtype=x.dtype).expand(replicas, -1)
-        value = energy(rotate(w, angle), views(x, count, share=share), p, kernel, act)
+        value = energy(_rotate(w, angle), views(x, count, share=share), p, kernel, act)
         found.append(((value.amax(1) - value.amin(1)) / value.mean(1)).mean())
     return torch.stack(found)
 

@@ -191,7 +191,7 @@ def plane_gaps(replicas: int = 128, seed: int = 0, *, sigma: float = 0.5) -> dic
         _, j = parts(pop, w, act)
         across = torch.eye(3, dtype=w.dtype) - w[..., :, None] * w[..., None, :]
         j = across @ j @ across
-        plane = plane_moment(pop, w)
+        plane = _plane_moment(pop, w)
         mean = response(pop, w, act)[..., None, None]
         base = (1 - act.slope) * plane
         formulas = {"plane": -mean * base, "broken: sign": mean * base, "broken: mean left out": -base}
@@ -199,7 +199,7 @@ def plane_gaps(replicas: int = 128, seed: int = 0, *, sigma: float = 0.5) -> dic
     return over_instances(*found)
 
 
-def plane_moment(pop: Blobs, w: Tensor) -> Tensor:
+def _plane_moment(pop: Blobs, w: Tensor) -> Tensor:
     r""":math:`P (\int_{w^T x = 0} x x^T p(x)\, dS) P` of a mixture at unit ``w (R, S, d)``: ``(R, S, d, d)``."""
     m = w @ pop.centres.mT
     density = pop.p[:, None] * torch.exp(-0.5 * (m / pop.sigma).square()) / (pop.sigma * (2 * torch.pi) ** 0.5)

@@ -56,7 +56,7 @@ class Verdicts:
 def verdicts(
     problems: int, outputs: int, size: int, seed: int = 0, *, slowest: float = 0.003, balanced: bool = False
 ) -> Verdicts:
-    """Fixed points of random problems, half of them leading ones, in random bases (`random_basis`), by Jacobian and by flow.
+    """Fixed points of random problems, half of them leading ones, in random bases (`_random_basis`), by Jacobian and by flow.
 
     ``balanced``: moments that commute, and the bases for which Q = 0.  Left out are problems whose deciding eigenvalue (the
     largest real part of those that aren't zero) is smaller than ``slowest`` times the largest modulus, for they would take
@@ -88,11 +88,11 @@ def verdicts(
 
 def _random_point(found: Modes, kept: Array, times: Times, rng: np.random.Generator, balanced: bool) -> Weights:
     """The fixed point of the modes ``kept`` in a random basis, or in one for which Q = 0."""
-    basis = balanced_basis(found, kept, times, rng) if balanced else random_basis(len(kept), kept.shape[1], rng)
+    basis = balanced_basis(found, kept, times, rng) if balanced else _random_basis(len(kept), kept.shape[1], rng)
     return fixed_point(found, kept, basis)
 
 
-def random_basis(replicas: int, outputs: int, rng: np.random.Generator) -> Array:
+def _random_basis(replicas: int, outputs: int, rng: np.random.Generator) -> Array:
     """Gaussian bases of the hidden layer, each of a random overall size, ``(R, n, n)``."""
     size = np.exp(rng.standard_normal((replicas, 1, 1)))
     return np.asarray(size * rng.standard_normal((replicas, outputs, outputs)))

@@ -26,7 +26,7 @@ def blow_up_time(start: Tensor, b: Tensor) -> Tensor:
     return torch.where(positive, time, torch.inf)
 
 
-def free_flow(start: Tensor, b: Tensor, time: Tensor) -> Tensor:
+def _free_flow(start: Tensor, b: Tensor, time: Tensor) -> Tensor:
     r"""Eq. 147 solved for ``y``: :math:`y(t) = b\,q/(1 - q)` with :math:`q = \frac{y(0)}{y(0) + b}\, e^{bt}`, before the
     blow-up."""
     q = start / (start + b) * torch.exp(b * time)
@@ -47,7 +47,7 @@ def closed_form_gaps(count: int, seed: int) -> Gaps:
     (slope,) = torch.autograd.grad(end.sum(), b)
     b, end = b.detach(), end.detach()
     time = (end * torch.rand(count, generator=draw, dtype=DTYPE) * 0.9).requires_grad_()
-    y = free_flow(start, b, time)
+    y = _free_flow(start, b, time)
     (speed,) = torch.autograd.grad(y.sum(), time)
     y, ratio = y.detach(), b / start
     printed = (ratio / (1 + ratio) - ratio.log1p()) / b.square()
@@ -55,8 +55,8 @@ def closed_form_gaps(count: int, seed: int) -> Gaps:
     return over_instances(
         {
             "Eq. 146": ((speed - (y + b) * y) / speed).abs(),
-            "at time 0": (free_flow(start, b, torch.zeros_like(start)) / start - 1).abs(),
-            "at the blow-up": (1 / (free_flow(start, b, end - short) * short) - 1).abs()
+            "at time 0": (_free_flow(start, b, torch.zeros_like(start)) / start - 1).abs(),
+            "at the blow-up": (1 / (_free_flow(start, b, end - short) * short) - 1).abs()
             * 1e-4,  # 1/y = s - b s^2/2 + …
             "Eq. 151": ((slope - printed) / slope).abs(),
             "a slope not negative": slope.clamp_min(0),
@@ -241,14 +241,14 @@ def probability_scores(samples: int, seed: int, dimensions: tuple[int, ...] = (2
     }
 
 
-def lower_bound(factors: Tensor) -> Tensor:
+def _lower_bound(factors: Tensor) -> Tensor:
     r"""Eq. 156 for the largest factor, :math:`\frac12(\epsilon_{c(1)} - \epsilon_{c(2)})`, ``(R,)``; it holds up to a gap of
     1."""
     top = factors.topk(2, dim=1).values
     return (top[:, 0] - top[:, 1]) / 2
 
 
-def upper_bounds(factors: Tensor) -> Tensor:
+def _upper_bounds(factors: Tensor) -> Tensor:
     r"""Eq. 157 for ranks 2 to ``d``, ``(R, d - 1)``:
     :math:`\min_{r' < r} \frac1{r'+1}\left(1 - \frac{\epsilon_{c(r')} - \epsilon_{c(r)}}2\right)^{r'+1}`.
 
@@ -272,7 +272,7 @@ def bound_slack(count: int, d: int, spread: float, seed: int) -> dict[str, float
     factors = spread * torch.rand(count, d, generator=draw, dtype=DTYPE)
     exact = win_probabilities(factors)
     ordered = exact.gather(1, factors.argsort(1, descending=True))
-    low, high = lower_bound(factors), upper_bounds(factors)
+    low, high = _lower_bound(factors), _upper_bounds(factors)
     below, above = ordered[:, 0] - low, high - ordered[:, 1:]
     mended_low, mended_high = low.clamp_max(0.5), high.clamp_min(0)
     return {

@@ -180,7 +180,7 @@ def modulation(found: Parts, prior: Tensor, weights: Tensor) -> Modulation:
     d = torch.einsum("rkp,rkpq,rkq->rk", weights, found.within, weights)
     delta = found.means[:, 1] - found.means[:, 0]
     b = (weights * delta).sum(-1)
-    top = secular_root(d, pq * b.square())
+    top = _secular_root(d, pq * b.square())
     apart = top[:, None] - d
     ratio = b / apart
     scale = ratio.square().sum(1, keepdim=True).sqrt()
@@ -189,7 +189,7 @@ def modulation(found: Parts, prior: Tensor, weights: Tensor) -> Modulation:
     return Modulation(d, b, delta, pq, top, ratio / scale, scale, factor)
 
 
-def secular_root(d: Tensor, weight: Tensor, rounds: int = 120) -> Tensor:
+def _secular_root(d: Tensor, weight: Tensor, rounds: int = 120) -> Tensor:
     r"""Root :math:`\lambda > \max_k d_k` of :math:`\sum_k \text{weight}_k/(\lambda - d_k) = 1`, ``(R,)``, for positive weights.
 
     Searched as the distance from :math:`\max_k d_k`, so that nothing cancels where a weight is small.

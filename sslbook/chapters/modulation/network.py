@@ -141,12 +141,12 @@ def _activation(h: Tensor, kind: str) -> tuple[Tensor, Tensor | None]:
     return s, s * (1 - s)
 
 
-def gradient_in_outputs(z: Tensor, segments: Segments, tau: float, factors: dict[str, float]) -> Tensor:
+def _gradient_in_outputs(z: Tensor, segments: Segments, tau: float, factors: dict[str, float]) -> Tensor:
     """Gradient of each replica's loss in its unit outputs ``(R, 2, B, O)``; ``factors``: what to multiply a kind of loss by."""
     if len(segments) == 1:
         kind = segments[0][0]
         return _info_nce(z, tau, factors[kind]) if kind == "info_nce" else _quadratic(z, tau, factors[kind])
-    parts = [gradient_in_outputs(z[part], [(kind, slice(None))], tau, factors) for kind, part in segments]
+    parts = [_gradient_in_outputs(z[part], [(kind, slice(None))], tau, factors) for kind, part in segments]
     return torch.cat(parts)
 
 
@@ -210,7 +210,7 @@ def gradients(weights: Tensor, top: Tensor, look: Lookup, how: Settings) -> tupl
     f = embedding_bag(look.rows, table.view(-1, width), mode="sum")
     length = torch.linalg.vector_norm(f, dim=1, keepdim=True).clamp_min_(1e-12)
     z = f / length
-    grad = gradient_in_outputs(z.view(replicas, 2, -1, width), how.losses, how.tau, how.factors).view_as(z)
+    grad = _gradient_in_outputs(z.view(replicas, 2, -1, width), how.losses, how.tau, how.factors).view_as(z)
     grad = (grad - (grad * z).sum(1, keepdim=True) * z).div_(length)
     # the same lookup in reverse: a row's gradient is the sum over the samples that read it
     down = embedding_bag(look.samples, grad, look.starts, mode="sum").view(parts, groups * count, width)

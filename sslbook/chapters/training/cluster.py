@@ -115,10 +115,10 @@ def submit(
     if slurm:
         there = queued() or {}
         waiting = [run for run in waiting if job_of(run, root) not in there]
-        asked = {"slurm_array_parallelism": at_once, **asked_of_slurm(str(options.get("device") or ""))}
+        asked = {"slurm_array_parallelism": at_once, **_asked_of_slurm(str(options.get("device") or ""))}
         groups = [([[run] for run in waiting], asked)] if waiting else []
     else:
-        groups = [([part], gpu_of(n) if cluster == "local" else {}) for n, part in enumerate(shares(waiting, at_once))]
+        groups = [([part], _gpu_of(n) if cluster == "local" else {}) for n, part in enumerate(shares(waiting, at_once))]
     jobs = []
     for parts, more in groups:
         executor: Any  # submitit's AutoExecutor has no word for a GPU of this machine
@@ -138,7 +138,7 @@ def submit(
     return jobs
 
 
-def asked_of_slurm(device: str) -> dict[str, Any]:
+def _asked_of_slurm(device: str) -> dict[str, Any]:
     """What a job asks of Slurm unless it is told otherwise: eight cores, and a GPU unless it runs on the CPU."""
     asked = {"cpus_per_task": 8}
     return asked if device == "cpu" else {"gpus_per_node": 1, **asked}
@@ -201,7 +201,7 @@ def fates(runs: Sequence[Run], root: Path) -> list[str]:
 # -- processes of this machine ----------------------------------------------------------------------------------------
 
 
-def gpu_of(worker: int) -> dict[str, Any]:
+def _gpu_of(worker: int) -> dict[str, Any]:
     """What tells submitit which GPU a process of this machine has; without it, a process has none."""
     count = torch.cuda.device_count()
     if not count:

@@ -18,7 +18,7 @@ from sslbook.datasets import Dataset
 from sslbook.training.evaluate import knn
 from sslbook.training.networks.siamese import Siamese, build
 from sslbook.training.runs import checkpoints
-from sslbook.training.runs.rules import steps_per_epoch
+from sslbook.training.runs.determinism import steps_per_epoch
 from sslbook.training.runs.settings import Settings
 from sslbook.training.runs.trainer import train
 from sslbook.training.views.augment import PIPELINES, plain

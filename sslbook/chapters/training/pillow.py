@@ -69,14 +69,14 @@ def photographs(count: int, side: int, seed: int = 0) -> Tensor:
     return windows[torch.randperm(len(windows), generator=torch.Generator().manual_seed(seed))[:count]].contiguous()
 
 
-def boxes_of(numbers: Tensor, pipeline: Pipeline, height: int, width: int) -> Boxes:
+def _boxes_of(numbers: Tensor, pipeline: Pipeline, height: int, width: int) -> Boxes:
     """The boxes that :func:`sslbook.training.views.augment.apply` cuts for the same draws."""
     return crops.boxes(numbers[:, : crops.CROP_NUMBERS], height, width, pipeline.scale, pipeline.ratio)
 
 
 def choices(numbers: Tensor, pipeline: Pipeline, height: int, width: int) -> list[Choice]:
     """What the draws ``(B, NUMBERS)`` say of each image, as Pillow is told it."""
-    box = torch.stack(boxes_of(numbers, pipeline, height, width), 1).int().tolist()
+    box = torch.stack(_boxes_of(numbers, pipeline, height, width), 1).int().tolist()
     part = numbers[:, augment.JITTER]
     order, factors = jitter.order_of(part), jitter.factors_of(part, pipeline.jitter, pipeline.jitter_probability)
     jittered = part[:, 0] < pipeline.jitter_probability
@@ -109,7 +109,7 @@ def grid_sampled(pixels: Tensor, pipeline: Pipeline, numbers: Tensor) -> Tensor:
     At the border of the box it takes in pixels from outside, and where it shrinks it leaves pixels out.
     """
     height, width = pixels.shape[2:]
-    box = boxes_of(numbers, pipeline, height, width)
+    box = _boxes_of(numbers, pipeline, height, width)
     places = (torch.arange(pipeline.size) + 0.5) / pipeline.size
     rows = 2 * (box.top[:, None] + box.height[:, None] * places) / height - 1
     columns = 2 * (box.left[:, None] + box.width[:, None] * places) / width - 1

@@ -175,7 +175,7 @@ def _simclr(data: str) -> Iterator[tuple[str, str, Settings]]:
         yield f"simclr-beta-{slug}", f"SimCLR with the positive pair's weight changed by β = {beta:+g}", settings
 
 
-def byol_settings(data: str) -> Settings:
+def _byol_settings(data: str) -> Settings:
     """The released BYOL, but for the symmetric predictor: 100 epochs; on STL-10 with its unlabelled images."""
     return replace(_byol(simclr_settings(data), rate=0.03), epochs=100, probes=(100,))
 
@@ -197,7 +197,7 @@ def _byol(base: Settings, rate: float) -> Settings:
 
 def _ablations(data: str) -> Iterator[tuple[str, str, Settings]]:
     """Tables 3 to 10 of [tian2021iclr]; a cell that stands in two of them is one preset."""
-    base, seen = byol_settings(data), set()
+    base, seen = _byol_settings(data), set()
     for name in ablation.NAMES:
         for label, change in ablation.changes(name).items():
             slug = _slug(name, label, change)

@@ -21,7 +21,7 @@ def images_of(settings: Settings, *, download: bool = False) -> tuple[Dataset, D
         for downloads in (distributed.rank() == 0, distributed.rank() != 0 and distributed.first_here()):
             if downloads:
                 load_data(settings, download=True)  # the second time on another machine, unless the folder is shared
-            distributed.together()
+            distributed.wait_for_all()
     return load_data(settings)
 
 

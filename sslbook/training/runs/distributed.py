@@ -261,7 +261,7 @@ def join(device: str | torch.device | None) -> torch.device:
     return setup_from_environment(kind).device
 
 
-def together() -> None:
+def wait_for_all() -> None:
     """Wait for the other processes."""
     if world() > 1:
         dist.barrier()

@@ -131,12 +131,12 @@ def make_step(settings: Settings, pixels: Tensor, device: torch.device, own: Own
         pixels.to(device),
         batch=settings.batch // distributed.world(),
         precision=precision_of(settings.precision, device),
-        capture=capture_of(settings.capture, device, distributed.world()),
+        capture=_capture_of(settings.capture, device, distributed.world()),
         clean=needs_clean(settings.objective, **settings.numbers),
     )
 
 
-def capture_of(wanted: str, device: torch.device, processes: int) -> str:
+def _capture_of(wanted: str, device: torch.device, processes: int) -> str:
     """What ``auto`` means here: a graph on one GPU, nothing elsewhere; raises ValueError for what this device can't do."""
     if wanted == "auto":
         return "graph" if device.type == "cuda" and processes == 1 else "none"

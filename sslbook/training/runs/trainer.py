@@ -23,9 +23,9 @@ from sslbook.training.evaluate import epochs_between, report
 from sslbook.training.networks.siamese import Siamese
 from sslbook.training.runs import checkpoints, distributed
 from sslbook.training.runs.data import images_of, labelled
+from sslbook.training.runs.determinism import begin_epoch, epoch_order, rate_at, share, steps_per_epoch
 from sslbook.training.runs.logs import Curves, Progress, Row, line, write_csv
 from sslbook.training.runs.optimizers import make_optimizer, set_rate
-from sslbook.training.runs.rules import begin_epoch, epoch_order, rate_at, share, steps_per_epoch
 from sslbook.training.runs.settings import Refused, Settings
 from sslbook.training.runs.signals import asked_to_stop
 from sslbook.training.runs.state import Diverged, State, check, origin_of, row_at, rows_until, write_result
@@ -105,7 +105,7 @@ class Trainer:
             self._resume()
         elif self.first:
             checkpoints.clear(self.folder)
-        distributed.together()  # nobody writes before all have read
+        distributed.wait_for_all()  # nobody writes before all have read
         at = self.state.step
         self.progress = Progress(self.total, at, self.name, visible=self.first and not self.quiet)
         self.curves = Curves(self.folder / "curves" if self.tensorboard and self.first else None, at + 1)
@@ -166,7 +166,7 @@ class Trainer:
         if finished and self.first:
             write_result(self.folder, self.settings, state, self.origin)
             (self.folder / checkpoints.DIVERGED).unlink(missing_ok=True)
-        distributed.together()
+        distributed.wait_for_all()
         rows = rows_until(state.rows, self.settings.epochs)
         return Result(self.settings, self.folder, state.step, finished, rows, state.model)
 
@@ -180,7 +180,7 @@ class Trainer:
         row = state.rows[-1]
         if self.first and self._probes(row["epoch"]) and row.get("linear") is None:
             row |= self._look(linear=True)
-        distributed.together()
+        distributed.wait_for_all()
 
     def _diverged(self, error: Diverged) -> Diverged:
         """Written down for the tables, and told with what is left."""
@@ -228,7 +228,7 @@ class Trainer:
             self.curves.add(row)
             self.progress.show({key: row.get(key) for key in ("loss", "knn")})
             self.say(f"{self.name}: {line(row)}")
-        distributed.together()
+        distributed.wait_for_all()
 
     def _probes(self, epoch: int) -> bool:
         """Whether the linear protocol runs after this epoch."""

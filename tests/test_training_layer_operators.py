@@ -8,7 +8,7 @@ import pytest
 import torch
 from training_cases import DIGITS
 
-from sslbook.chapters.training import opened
+from sslbook.chapters.training import layer_operators
 from sslbook.connection import vec
 from sslbook.operators import covariance_operator
 from sslbook.records import plain
@@ -25,9 +25,9 @@ def views() -> torch.Tensor:
 
 
 def test_modes_are_those_of_the_matrix(views: torch.Tensor) -> None:
-    net = opened.opened(build(SMALL, 0).double())
+    net = layer_operators.opened(build(SMALL, 0).double())
     names = ("0.layer2.0.conv1", "0.layer4.1.conv2", "1.linears.0")
-    found = opened.modes(net, views, 3, names, tol=1e-10, probes=400)
+    found = layer_operators.modes(net, views, 3, names, tol=1e-10, probes=400)
     for i, name in enumerate(names):
         matrix = covariance_operator(net, name, views).dense()
         values, vectors = torch.linalg.eigh(matrix)
@@ -43,17 +43,17 @@ def test_modes_are_those_of_the_matrix(views: torch.Tensor) -> None:
 
 
 def test_every_convolution_and_linear_layer_is_there() -> None:
-    names = opened.layers_of(opened.opened(build(SMALL, 0)))
+    names = layer_operators.layers_of(layer_operators.opened(build(SMALL, 0)))
     assert len(names) == 20 + 2  # three of the convolutions change the shape beside a block
     assert names[0] == "0.conv1"
     assert names[-1] == "1.linears.1"
 
 
 def test_the_record_can_be_made() -> None:
-    values = plain(opened.operator_values([1], changes=SHORT, epochs=(0, 2), images=4, workers=1))
+    values = plain(layer_operators.operator_values([1], changes=SHORT, epochs=(0, 2), images=4, workers=1))
     json.dumps(values, allow_nan=False)
     assert values["epochs"] == [0, 2]
     layers = len(values["names"])
-    assert all(len(values[name][0][1]) == layers for name in opened.MEASURED)
-    assert len(values["values"][0][0][0]) == opened.LEADING
+    assert all(len(values[name][0][1]) == layers for name in layer_operators.MEASURED)
+    assert len(values["values"][0][0][0]) == layer_operators.LEADING
     assert values["gain"][0][0] != values["gain"][0][1], "the run has moved the weights"
