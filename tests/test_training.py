@@ -338,9 +338,9 @@ def test_weight_noise() -> None:
 
 BAD = [
     ({"stem": "mnist"}, "stem must be one of cifar, stl, got 'mnist'"),
-    ({"width": 0}, "width must be a whole number of at least 1, got 0"),
-    ({"channels": 1.5}, "channels must be a whole number of at least 1, got 1.5"),
-    ({"projector_out": True}, "projector_out must be a whole number of at least 1, got True"),
+    ({"width": 0}, "width must be at least 1, got 0"),
+    ({"channels": 1.5}, "channels must be a whole number, got 1.5"),
+    ({"projector_out": True}, "projector_out must be a whole number, got True"),
     ({"projector_norm": "batch"}, "projector_norm must be None or two modes.*got 'batch'"),
     ({"predictor_norm": ("normal", "half")}, "predictor_norm must be None or two modes.*out of normal, detach"),
     ({"unbiased": 1}, "unbiased must be true or false, got 1"),
@@ -354,7 +354,7 @@ BAD = [
 
 @pytest.mark.parametrize(("settings", "sentence"), BAD)
 def test_what_cannot_be_built_is_refused(settings: dict[str, object], sentence: str) -> None:
-    with pytest.raises(ValueError, match=sentence):
+    with pytest.raises((ValueError, TypeError), match=sentence):
         Networks(**settings)  # type: ignore[arg-type]
 
 
@@ -366,7 +366,7 @@ def test_settings_come_back_from_json() -> None:
 
 
 def test_bad_numbers_are_refused() -> None:
-    with pytest.raises(ValueError, match="seed must be a whole number of at least 0, got -1"):
+    with pytest.raises(ValueError, match="seed must be at least 0, got -1"):
         build(Networks(**SMALL), -1)
     with pytest.raises(ValueError, match="keep must be between 0 and 1, got"):
         byol().update_target(1.5)

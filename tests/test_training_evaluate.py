@@ -104,7 +104,7 @@ def test_diverged_features_are_refused(part: str) -> None:
 
 
 def test_numbers_out_of_range_are_refused() -> None:
-    with pytest.raises(ValueError, match="k must be between 1 and the 600 training images, got 601"):
+    with pytest.raises(ValueError, match="k must be between 1 and 600, got 601"):
         knn(*problem(), k=601)
     with pytest.raises(ValueError, match="tau must be above 0, got 0"):
         knn(*problem(), tau=0)

@@ -128,9 +128,9 @@ def test_a_network_without_features_is_refused(backbone: nn.Module, sentence: st
         ({"method": "simcrl"}, ValueError, "method: got 'simcrl'; did you mean simclr"),
         ({"epoch": 3}, ValueError, "there is no setting epoch; did you mean epochs"),
         ({"dataset": "stl10"}, ValueError, "dataset is of runs on data sets by name"),
-        ({"batch": 1}, ValueError, "batch must be a whole number of at least 2, got 1"),
-        ({"batch": "all"}, ValueError, "batch must be a whole number of at least 2, got 'all'"),
-        ({"rate": 0.0}, ValueError, "rate must be a number above 0"),
+        ({"batch": 1}, ValueError, "batch must be at least 2, got 1"),
+        ({"batch": "all"}, ValueError, "batch must be a whole number, got 'all'"),
+        ({"rate": 0.0}, ValueError, "rate must be above 0"),
         ({"images": DIGITS[:0]}, ValueError, "images must hold one image or more"),
     ],
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, fields, make_dataclass, replace
 from inspect import signature
 
@@ -14,7 +13,7 @@ from sslbook.chapters.training.presets import presets
 from sslbook.training.networks.siamese import Networks
 from sslbook.training.objectives import OBJECTIVES
 from sslbook.training.runs.optimizers import LARS, make_optimizer, set_rate
-from sslbook.training.runs.settings import FREE, Settings, from_json, known_keys, values_of, with_changes
+from sslbook.training.runs.settings import FREE, Settings, known_keys, values_of, with_changes
 from sslbook.training.views.pipelines import PIPELINES, Pipeline
 
 # -- settings ---------------------------------------------------------------------------------------------------------
@@ -31,18 +30,18 @@ from sslbook.training.views.pipelines import PIPELINES, Pipeline
         ("schedule=step", "schedule must be one of constant, cosine, released, got 'step'"),
         ("precision=float16", "precision must be one of auto, float32, bfloat16, got 'float16'"),
         ("capture=yes", "capture must be one of auto, none, graph, compile, both, got 'yes'"),
-        ("batch=1", "batch must be a whole number of at least 2, got 1"),
-        ("batch=many", "batch must be a whole number of at least 2, got 'many'"),
-        ("epochs=2.5", r"epochs must be a whole number of at least 1, got 2\.5"),
-        ("subset=0", "subset must be a whole number of at least 1, got 0"),
+        ("batch=1", "batch must be at least 2, got 1"),
+        ("batch=many", "batch must be a whole number, got 'many'"),
+        ("epochs=2.5", r"epochs must be a whole number, got 2\.5"),
+        ("subset=0", "subset must be at least 1, got 0"),
         ("shuffle=1", "shuffle must be true or false, got 1"),
-        ("rate=0", r"rate must be a number above 0, got 0\.0"),
-        ("rate=fast", "rate must be a number above 0, got 'fast'"),
-        ("decay=-1", r"decay must be a number of at least 0, got -1\.0"),
-        ("momentum=1", r"momentum must be a number of at least 0 and below 1, got 1\.0"),
-        ("ema=1.5", r"ema must be a number of at least 0 and below 1, got 1\.5"),
+        ("rate=0", r"rate must be above 0, got 0\.0"),
+        ("rate=fast", "rate must be a number, got 'fast'"),
+        ("decay=-1", r"decay must be at least 0, got -1\.0"),
+        ("momentum=1", r"momentum must be at least 0 and below 1, got 1\.0"),
+        ("ema=1.5", r"ema must be at least 0 and below 1, got 1\.5"),
         ("betas=0.9", r"betas must be two numbers, such as 0\.9,0\.999, got \(0\.9,\)"),
-        ("probes=0", "probes must be a whole number of at least 1, got 0"),
+        ("probes=0", "probes must be at least 1, got 0"),
         ("reset=5", "reset and symmetric are for a predictor, and networks.predictor is 0"),
         ("numbers.temperature=1", "info_nce takes tau; got 'temperature'"),
         ("numbers.tau=-1", "tau must be above 0, got -1"),
@@ -95,13 +94,6 @@ def test_changes_are_read_as_what_they_are_for() -> None:
     assert with_changes(changed, ["subset=none"]).subset is None
     assert with_changes(changed, ["probes=7"]).probes == (7,)
     assert with_changes(changed, ["probes=none"]).probes == with_changes(changed, ["probes="]).probes == ()
-
-
-def test_all_settings_go_through_json() -> None:
-    for preset in presets().values():
-        back = from_json(json.loads(json.dumps(preset.settings.as_json())))
-        assert back == preset.settings
-        assert back.hash() == preset.settings.hash()
 
 
 def test_the_hash_tells_runs_apart_and_nothing_else() -> None:
@@ -208,7 +200,7 @@ def test_the_hash_is_the_same_everywhere() -> None:
         "9a99d93ade",
     ]
     assert presets()["digits-simclr-nce"].settings.hash() == "69bb13f138"
-    assert Settings().hash() == "9b18ebfa08" == from_json(Settings().as_json()).hash()
+    assert Settings().hash() == "9b18ebfa08"
     assert with_changes(Settings(), ["rate=1"]).hash() == with_changes(Settings(), ["rate=1.0"]).hash()
 
 

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from sslbook.arguments import require_finite
+from sslbook.arguments import require_finite, require_number, require_whole
 from sslbook.datasets import Dataset
 from sslbook.representations import effective_rank
 from sslbook.training.networks.siamese import Siamese
@@ -87,8 +87,7 @@ def embed(
     features: from ``(B, C, size, size)`` to ``(B, F)``; in evaluation mode, if it has one.  device: by default that of its
     weights, if it is a module, else the processor.
     """
-    if batch < 1:
-        raise ValueError(f"batch must be at least 1, got {batch}")
+    require_whole("batch", batch, least=1)
     weights = next(features.parameters(), None) if isinstance(features, torch.nn.Module) else None
     place, parts = torch.device(device or ("cpu" if weights is None else weights.device)), []
     for start in range(0, len(dataset.pixels), batch):
@@ -116,10 +115,8 @@ def knn(train: Tensor, labels: Tensor, test: Tensor, truth: Tensor, *, k: int = 
     between 1 and ``N``.
     """
     _require_labelled(train, labels, test, truth)
-    if not 1 <= k <= len(train):
-        raise ValueError(f"k must be between 1 and the {len(train)} training images, got {k}")
-    if not tau > 0:
-        raise ValueError(f"tau must be above 0, got {tau}")
+    require_whole("k", k, least=1, most=len(train))
+    require_number("tau", tau, above=0)
     classes = int(torch.maximum(labels.max(), truth.max())) + 1
     right = torch.zeros((), dtype=torch.int64, device=test.device)
     rows = max(1, SIMILARITIES // len(train))

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sslbook.arguments import require_whole
 from sslbook.datasets import Dataset
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
@@ -120,8 +121,8 @@ def _folder(folder: Path, size: int | None) -> tuple[Tensor, list[int] | None]:
     """The pictures below a folder, by name; classes are the sub-folders, if every picture lies in one."""
     if not folder.is_dir():
         raise FileNotFoundError(f"there is no folder {folder}")
-    if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
-        raise ValueError(f"size must be a whole number of at least 1, got {size!r}")
+    if size is not None:
+        require_whole("size", size, least=1)
     paths = sorted(path for path in folder.rglob("*") if path.suffix.lower() in ENDINGS)
     if not paths:
         raise ValueError(f"{folder} must hold pictures ({', '.join(ENDINGS)}), and none is there")

@@ -24,8 +24,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from sslbook.arguments import require_one_of, require_whole
 from sslbook.normalization import BatchNorm
-from sslbook.training.views.pipelines import require_whole
 
 STEMS = ("cifar", "stl")
 
@@ -89,10 +89,9 @@ def _stage(below: int, above: int, stride: int) -> nn.Sequential:
 
 def require_shape(stem: str, width: int, channels: int) -> None:
     """Raises ValueError unless a :class:`ResNet18` can be built of these."""
-    if stem not in STEMS:
-        raise ValueError(f"stem must be one of {', '.join(STEMS)}, got {stem!r}")
+    require_one_of("stem", stem, STEMS)
     for name, size in (("width", width), ("channels", channels)):
-        require_whole(name, size, 1)
+        require_whole(name, size, least=1)
 
 
 @torch.no_grad()

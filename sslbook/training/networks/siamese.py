@@ -16,9 +16,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from sslbook.arguments import require_one_of, require_whole
 from sslbook.training.networks.heads import Head, Norm, require_norm, restart, symmetrize
 from sslbook.training.networks.resnet import ResNet18, initialize, require_shape
-from sslbook.training.views.pipelines import require_whole
 
 TARGETS = ("ema",)
 INITS = ("copy", "own")
@@ -54,7 +54,7 @@ class Networks:
         """Raises ValueError with a sentence for what can't be built."""
         require_shape(self.stem, self.width, self.channels)
         for name in ("projector_hidden", "projector_out", "predictor_hidden"):
-            require_whole(name, getattr(self, name), 1)
+            require_whole(name, getattr(self, name), least=1)
         for name in ("projector_norm", "predictor_norm"):  # JSON has lists where we have pairs
             object.__setattr__(self, name, require_norm(name, getattr(self, name)))
         if not isinstance(self.unbiased, bool):
@@ -64,8 +64,7 @@ class Networks:
         object.__setattr__(self, "predictor_range", _require_range(self.predictor_range))
         if self.target is not None and self.target not in TARGETS:
             raise ValueError(f"target must be None or one of {', '.join(TARGETS)}, got {self.target!r}")
-        if self.target_init not in INITS:
-            raise ValueError(f"target_init must be one of {', '.join(INITS)}, got {self.target_init!r}")
+        require_one_of("target_init", self.target_init, INITS)
 
 
 def _require_range(interval: object) -> tuple[float, float] | None:
@@ -194,7 +193,7 @@ def build(networks: Networks, seed: int, backbone: tuple[nn.Module, int] | None 
     own, and how many features it gives, in the place of the ResNet-18; a target tower then starts as a copy of it.
     Raises ValueError for a negative seed.
     """
-    require_whole("seed", seed, 0)
+    require_whole("seed", seed, least=0)
     with torch.random.fork_rng(devices=[]):  # PyTorch draws weights when it makes a layer, and ours replace them
         if backbone is None:
             resnet = ResNet18(networks.stem, networks.width, networks.channels)

@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from sslbook.arguments import require_whole
+
 STEADY = 10
 """Epochs before the released schedule begins to fall."""
 
@@ -20,8 +22,7 @@ class Length:
 
     def __post_init__(self) -> None:
         for name, least in (("steps", 1), ("epochs", 1), ("warmup", 0)):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
+            require_whole(name, getattr(self, name), least=least)
 
 
 def constant(step: int, length: Length) -> float:

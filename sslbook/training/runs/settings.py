@@ -6,14 +6,13 @@ import dataclasses
 import hashlib
 import inspect
 import json
-import math
 import typing
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import UnionType
 from typing import Any, TypeVar
 
-from sslbook.arguments import nearest, require_one_of
+from sslbook.arguments import nearest, require_number, require_one_of, require_whole
 from sslbook.training.networks.siamese import Networks
 from sslbook.training.objectives import OBJECTIVES, objective
 from sslbook.training.runs.schedules import SCHEDULES, needs_length
@@ -88,7 +87,7 @@ class Settings:
     own: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Raises ValueError with a sentence for whatever can't be run."""
+        """Raises ValueError with a sentence for whatever can't be run, TypeError for what is no number where one belongs."""
         require_one_of("dataset", self.dataset, DATASETS)
         require_one_of("split", self.split, SPLITS if self.dataset == "stl10" else SPLITS[:1])
         require_one_of("pipeline", self.pipeline, tuple(PIPELINES))
@@ -97,29 +96,26 @@ class Settings:
         require_one_of("schedule", self.schedule, tuple(SCHEDULES))
         require_one_of("precision", self.precision, PRECISIONS)
         require_one_of("capture", self.capture, CAPTURES)
-        if self.subset is not None:
-            _whole("subset", self.subset, 1)
         for name, least in (("batch", 2), ("epochs", 1), ("seed", 0), ("warmup", 0), ("reset", 0)):
-            _whole(name, getattr(self, name), least)
-        if self.evaluate is not None:
-            _whole("evaluate", self.evaluate, 0)
+            require_whole(name, getattr(self, name), least=least)
+        for name, least in (("subset", 1), ("evaluate", 0)):
+            if getattr(self, name) is not None:
+                require_whole(name, getattr(self, name), least=least)
         for name in ("shuffle", "drop_last", "symmetric"):
             if not isinstance(getattr(self, name), bool):
                 raise ValueError(f"{name} must be true or false, got {getattr(self, name)!r}")
-        if not _number(self.rate) or not self.rate > 0:
-            raise ValueError(f"rate must be a number above 0, got {self.rate!r}")
-        if not _number(self.decay) or self.decay < 0:
-            raise ValueError(f"decay must be a number of at least 0, got {self.decay!r}")
-        for name in ("momentum", "ema", "noise"):
-            _share(name, getattr(self, name))
+        require_number("rate", self.rate, above=0)
+        require_number("decay", self.decay, least=0)
         if not isinstance(self.betas, tuple) or len(self.betas) != 2:
             raise ValueError(f"betas must be two numbers, such as 0.9,0.999, got {self.betas!r}")
+        for name in ("momentum", "ema", "noise"):
+            require_number(name, getattr(self, name), least=0, below=1)
         for beta in self.betas:
-            _share("betas", beta)
+            require_number("betas", beta, least=0, below=1)
         if not isinstance(self.probes, tuple):
             raise ValueError(f"probes must be epochs, such as 100,300, got {self.probes!r}")
         for epoch in self.probes:
-            _whole("probes", epoch, 1)
+            require_whole("probes", epoch, least=1)
         if self.warmup and self.schedule != "cosine":
             raise ValueError(f"warmup is for the cosine schedule, and schedule is {self.schedule}: got {self.warmup}")
         if self.warmup >= self.epochs:
@@ -128,13 +124,10 @@ class Settings:
             raise ValueError(f"networks must be a Networks, got {self.networks!r}")
         if self.networks.predictor == 0 and (self.reset or self.symmetric):
             raise ValueError("reset and symmetric are for a predictor, and networks.predictor is 0")
-        try:
-            objective(self.objective, **self.numbers)
-        except TypeError as error:  # a word where a number belongs is a wrong value of a setting
-            raise ValueError(str(error)) from None
+        objective(self.objective, **self.numbers)
 
     def as_json(self) -> dict[str, Any]:
-        """The settings as JSON has them; :func:`from_json` reads them."""
+        """The settings as JSON has them."""
         content: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self)))
         return content
 
@@ -184,13 +177,6 @@ class Settings:
 def with_values(settings: Settings, values: Mapping[str, Any]) -> Settings:
     """The settings with some replaced by name; raises ValueError for a name that no setting has, with the nearest ones."""
     return _replaced(settings, values, "")
-
-
-def from_json(content: Mapping[str, Any]) -> Settings:
-    """What :meth:`Settings.as_json` wrote; raises ValueError for a name that no setting has."""
-    values = dict(content)
-    values["networks"] = _replaced(Networks(stem="cifar"), values.get("networks", {}), "networks.")
-    return _replaced(Settings(), values, "")
 
 
 def with_changes(settings: Settings, changes: Iterable[str]) -> Settings:
@@ -273,7 +259,10 @@ def _replaced(value: Record, changes: Mapping[str, Any], room: str) -> Record:
             hint = f"; did you mean {' or '.join(near)}?" if near else f"; there are {', '.join(known_keys())}"
             raise ValueError(f"there is no setting {room}{name}{hint}")
         fitted[name] = _fitted(new, hints[name])
-    return dataclasses.replace(value, **fitted)
+    try:
+        return dataclasses.replace(value, **fitted)
+    except TypeError as error:  # whoever writes key=value gives words
+        raise ValueError(str(error)) from None
 
 
 def _fitted(value: Any, hint: Any) -> Any:
@@ -303,17 +292,3 @@ def _read(text: str) -> Any:
         return json.loads(text)
     except json.JSONDecodeError:
         return text
-
-
-def _whole(name: str, value: object, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}")
-
-
-def _number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _share(name: str, value: object) -> None:
-    if not _number(value) or not 0 <= typing.cast(float, value) < 1:
-        raise ValueError(f"{name} must be a number of at least 0 and below 1, got {value!r}")

@@ -18,11 +18,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sslbook.arguments import require_whole
 from sslbook.training.views import crops
 from sslbook.training.views.blur import blur, taps
 from sslbook.training.views.crops import CROP_NUMBERS
 from sslbook.training.views.jitter import JITTER_NUMBERS, LEVELS, Jitter, draw, grey_, jitter_
-from sslbook.training.views.pipelines import PIPELINES, Pipeline, require_whole
+from sslbook.training.views.pipelines import PIPELINES, Pipeline
 
 __all__ = ["NUMBERS", "PIPELINES", "Pipeline", "apply", "draws", "plain", "random_view"]
 
@@ -43,9 +44,9 @@ def draws(pipeline: Pipeline, count: int, seed: int, step: int, view: int) -> Te
     Row i does not depend on ``count``.  With several processes, each takes its rows of the global batch's.
     """
     del pipeline  # every pipeline takes the same numbers, so that views of two pipelines can be compared image by image
-    require_whole("count", count, 1)
+    require_whole("count", count, least=1)
     for name, value in (("seed", seed), ("step", step), ("view", view)):
-        require_whole(name, value, 0)
+        require_whole(name, value, least=0)
     key = np.random.SeedSequence([seed, step, view, *b"augment"])
     return torch.from_numpy(np.random.Generator(np.random.Philox(key)).random((count, NUMBERS), dtype=np.float32))
 

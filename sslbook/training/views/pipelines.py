@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from sslbook.arguments import require_number, require_whole
+
 
 @dataclass(frozen=True)
 class Pipeline:
@@ -31,22 +33,20 @@ class Pipeline:
 
     def __post_init__(self) -> None:
         """Raises ValueError with a sentence for what can't be carried out; lists, as JSON has them, become tuples."""
-        require_whole("size", self.size, 1)
+        require_whole("size", self.size, least=1)
         for name in ("scale", "ratio", "jitter", "blur_sigma", "mean", "std"):
             object.__setattr__(self, name, _numbers(name, getattr(self, name)))
         _range("scale", self.scale, 1.0)
         _range("ratio", self.ratio)
         _range("blur_sigma", self.blur_sigma)
         for name in ("flip", "jitter_probability", "grey", "blur"):
-            chance = getattr(self, name)
-            if not _is_number(chance) or not 0 <= chance <= 1:
-                raise ValueError(f"{name} must be a probability from 0 to 1, got {chance!r}")
+            require_number(name, getattr(self, name), least=0, most=1)
         if len(self.jitter) != 4 or min(self.jitter) < 0 or self.jitter[3] > 0.5:
             raise ValueError(
                 "jitter must be four strengths of at least 0, of brightness, contrast, saturation and hue, "
                 f"the last at most 0.5, got {self.jitter}"
             )
-        require_whole("blur_kernel", self.blur_kernel, 1)
+        require_whole("blur_kernel", self.blur_kernel, least=1)
         if self.blur_kernel % 2 == 0 or (self.blur and self.blur_kernel // 2 >= self.size):
             raise ValueError(
                 f"blur_kernel must be odd and less than twice the size {self.size}, got {self.blur_kernel}"
@@ -55,12 +55,6 @@ class Pipeline:
             raise ValueError(
                 f"mean and std must have one number a channel, std above 0, got {self.mean} and {self.std}"
             )
-
-
-def require_whole(name: str, value: int, low: int) -> None:
-    """Raise ValueError unless the value is a whole number of at least ``low``."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < low:
-        raise ValueError(f"{name} must be a whole number of at least {low}, got {value!r}")
 
 
 def _is_number(value: object) -> bool:
