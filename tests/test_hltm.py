@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from sslbook.chapters.hltm import tree_operator
 from sslbook.chapters.hltm.training import Protocol, train
 from sslbook.trees import exact
 from sslbook.trees.latent import LatentTree, symmetric_binary
@@ -31,4 +32,5 @@ def test_nothing_can_be_learnt_where_nothing_survives() -> None:
     tree = symmetric_binary([torch.zeros(1, 2).double(), torch.zeros(1, 4).double()])
     net = initial_network([0], tree.branching, 4, dtype=torch.float64)
     assert exact.correlations(tree, net)[0].abs().max() < 1e-12
-    assert exact.operator_norm(tree, exact.expected_connection(tree, net, exact.list_parts(tree, net), "s0")) < 1e-12
+    connection = tree_operator.expected_connection(tree, net, exact.list_parts(tree, net), "s0")
+    assert tree_operator.operator_norm(tree, connection) < 1e-12

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from sslbook import records
-from sslbook.chapters.hltm import norms, recorded
+from sslbook.chapters.hltm import norms, recorded, tree_operator
 from sslbook.trees import exact
 from sslbook.trees.latent import random_symmetric
 from sslbook.trees.network import initial_network
@@ -36,9 +36,9 @@ def test_parts_that_a_tree_lacks_are_left_out(depth: int, parts: list[str]) -> N
     assert all(values.shape == (2,) for values in found.values())
     listed = exact.list_parts(tree, net)
     for part in parts:
-        connection = exact.expected_connection(tree, net, listed, part)
-        assert found[part].equal(exact.operator_norm(tree, connection))
-        assert found[f"{part} released"].equal(exact.operator_norm(tree, connection, "units"))
+        connection = tree_operator.expected_connection(tree, net, listed, part)
+        assert found[part].equal(tree_operator.operator_norm(tree, connection))
+        assert found[f"{part} released"].equal(tree_operator.operator_norm(tree, connection, "units"))
     assert found["s1 weights"][1] == pytest.approx(float(net.weights[1][1, 1].double().norm()))
 
 

@@ -9,11 +9,12 @@ import pytest
 import torch
 from torch import nn
 
+from sslbook.chapters.training.changes import values_of, with_changes
 from sslbook.chapters.training.presets import presets
 from sslbook.training.networks.siamese import Networks
 from sslbook.training.objectives import OBJECTIVES
 from sslbook.training.runs.optimizers import LARS, make_optimizer, set_rate
-from sslbook.training.runs.settings import FREE, Settings, known_keys, values_of, with_changes
+from sslbook.training.runs.settings import FREE, Settings, known_keys
 from sslbook.training.views.pipelines import PIPELINES, Pipeline
 
 # -- settings ---------------------------------------------------------------------------------------------------------

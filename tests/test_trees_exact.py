@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from sslbook.chapters.hltm import tree_operator
 from sslbook.trees import exact
 from sslbook.trees import latent as trees
 from sslbook.trees.latent import LatentTree
@@ -148,8 +149,8 @@ def test_selectivity(seed: int, shape: int, width: int) -> None:
     world = listed(seed, shape, width, binary=True)
     tree = world.tree
     for d in range(tree.depth):
-        means = exact.means_given_root(tree, world.passed, d)
-        vector = exact.child_selectivity(tree, world.passed, d)
+        means = tree_operator.means_given_root(tree, world.passed, d)
+        vector = tree_operator.child_selectivity(tree, world.passed, d)
         for k in range(tree.nodes[d]):
             read = world.read[d][k].detach()
             given_parent = world.given(
@@ -158,7 +159,7 @@ def test_selectivity(seed: int, shape: int, width: int) -> None:
             assert (vector[0, k] - (given_parent[:, 1] - given_parent[:, 0]) / 2).abs().max() < 1e-11
             assert (means[0, k] - world.given(0, 0, read).T).abs().max() < 1e-11
         if world.passed[d] is not None:
-            s = exact.selectivity(world.passed[d])
+            s = tree_operator.selectivity(world.passed[d])
             v = torch.stack([world.given(d, k, world.pre[d][k].detach().relu()) for k in range(tree.nodes[d])])
             assert (s[0] - (v[..., 1] - v[..., 0]) / 2).abs().max() < 1e-11
 
@@ -183,7 +184,7 @@ def test_connections_and_operators(seed: int, shape: int, width: int) -> None:
     tree = world.tree
     for name in names(tree):
         wanted = connections(world, *trees.place(tree, name))
-        found = exact.expected_connection(tree, world.net, world.passed, name)
+        found = tree_operator.expected_connection(tree, world.net, world.passed, name)
         assert found.shape == (1, *wanted.shape)
         assert (found[0] - wanted).abs().max() < 1e-11
         centred = wanted - torch.einsum("z,zico->ico", tree.root[0], wanted)
@@ -191,7 +192,7 @@ def test_connections_and_operators(seed: int, shape: int, width: int) -> None:
             a, b = ("iow", "jov") if kept == "iw" else ("iow", "jpw")
             out = "iwjv" if kept == "iw" else "iojp"
             covariance = torch.einsum(f"z,z{a},z{b}->{out}", tree.root[0], centred, centred)
-            norm = exact.operator_norm(tree, found, contract)
+            norm = tree_operator.operator_norm(tree, found, contract)
             assert (norm[0] - covariance.square().sum().sqrt()).abs() < 1e-11
             trace = torch.einsum("ixix->", covariance)
             assert (trace - torch.einsum("z,ziow->", tree.root[0], centred**2)).abs() < 1e-11
@@ -206,10 +207,12 @@ def test_replicas_are_kept_apart() -> None:
     for together, single in zip(exact.correlations(tree, net, passed), exact.correlations(one, alone), strict=True):
         assert (together[1] - single[0]).abs().max() < 1e-14
     for name in names(tree):
-        together = exact.expected_connection(tree, net, passed, name)
-        single = exact.expected_connection(one, alone, alone_passed, name)
+        together = tree_operator.expected_connection(tree, net, passed, name)
+        single = tree_operator.expected_connection(one, alone, alone_passed, name)
         assert (together[1] - single[0]).abs().max() < 1e-14
-        assert (exact.operator_norm(tree, together)[1] - exact.operator_norm(one, single)[0]).abs() < 1e-14
+        assert (
+            tree_operator.operator_norm(tree, together)[1] - tree_operator.operator_norm(one, single)[0]
+        ).abs() < 1e-14
 
 
 def test_a_deep_tree_agrees_with_samples() -> None:
@@ -235,7 +238,7 @@ def test_a_deep_tree_agrees_with_samples() -> None:
     jacobian = net.weights[0][0, 0][:, 3:, None] * (seen.pre[1][0, 1] > 0)  # through s1
     jacobian = torch.einsum("oeb,ew->owb", jacobian, net.weights[1][0, 1][:, :3]) * (seen.pre[2][0, index] > 0)
     products = seen.inputs[depth][0, index][:, None, None] * jacobian
-    exactly = exact.expected_connection(tree, net, passed, name)[0]
+    exactly = tree_operator.expected_connection(tree, net, passed, name)[0]
     for value in (0, 1):
         sample = products[..., drawn[0][0, 0] == value]
         error = sample.std(-1) / sample.shape[-1] ** 0.5
@@ -253,8 +256,8 @@ def test_theorem_6(seed: int, root_polarity: float) -> None:
     passed = exact.list_parts(tree, net)
     printed = []
     for d in range(4):
-        a = exact.child_selectivity(tree, passed, d)
-        found = exact.covariance_over_root(tree, exact.means_given_root(tree, passed, d))
+        a = tree_operator.child_selectivity(tree, passed, d)
+        found = tree_operator.covariance_over_root(tree, tree_operator.means_given_root(tree, passed, d))
         table = trees.from_root(tree)[d]
         rho = table[..., 1, 1] + table[..., 0, 0] - 1
         outer = a[..., :, None] * a[..., None, :]
@@ -297,7 +300,7 @@ def test_bad_names() -> None:
     net = initial_network([0], tree.branching, 2)
     passed = exact.list_parts(tree, net)
     with pytest.raises(ValueError, match="name must be that of a hidden variable, got the leaf 's01'"):
-        exact.expected_connection(tree, net, passed, "s01")
-    connection = exact.expected_connection(tree, net, passed, "s0")
+        tree_operator.expected_connection(tree, net, passed, "s01")
+    connection = tree_operator.expected_connection(tree, net, passed, "s0")
     with pytest.raises(ValueError, match="contract must be one of outputs, units, got 'both'"):
-        exact.operator_norm(tree, connection, "both")
+        tree_operator.operator_norm(tree, connection, "both")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from sslbook.chapters.hltm import lucky
+from sslbook.chapters.hltm import lucky, tree_operator
 from sslbook.chapters.hltm.training import Protocol, start
 from sslbook.trees import exact
 from sslbook.trees import latent as trees
@@ -65,7 +65,7 @@ def promising_parts(protocol: Protocol, seeds: Sequence[int], c: float) -> list[
         b = tree.branching[depth]
         below = exact.parts_below(tree, listed, depth)
         rho = trees.polarity(tree.tables[depth])  # (R, children)
-        s, sigma = exact.selectivity(below), exact.activation_variances(below).amax((-1, -2))
+        s, sigma = tree_operator.selectivity(below), exact.activation_variances(below).amax((-1, -2))
         wide = rho[..., None].expand_as(s).unflatten(1, (-1, b)).flatten(2)
         found = lucky.bracket(s.unflatten(1, (-1, b)).flatten(2), wide, c, sigma.unflatten(1, (-1, b)).amax(-1))
         shares.append(float((found > 0).double().mean()))

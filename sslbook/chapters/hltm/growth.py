@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from sslbook.chapters.hltm import tree_operator
 from sslbook.chapters.hltm.training import Protocol, train
 from sslbook.gaps import Gaps, relative_gap, worst
 from sslbook.networks import instance_seeds
@@ -46,7 +47,7 @@ def constant_jacobian(
     net = initial_network([seed], tree.branching, width, dtype=torch.float64)
     listed = exact.list_parts(tree, net)
     level, index = trees.place(tree, name)
-    a = exact.child_selectivity(tree, listed, level)[0, index]
+    a = tree_operator.child_selectivity(tree, listed, level)[0, index]
     inputs, given = _inputs_given_root(tree, net, name)
     q, _ = torch.linalg.qr(
         torch.randn(2 * width, width, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)

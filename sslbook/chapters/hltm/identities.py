@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from sslbook.chapters.hltm import tree_operator
 from sslbook.gaps import Gaps, relative_gap, worst
 from sslbook.networks import instance_seeds
 from sslbook.trees import exact
@@ -72,7 +73,7 @@ def message_gaps(count: int, seed: int) -> Gaps:
             row["conditional mean"] = max(row["conditional mean"], relative_gap(moments[d].mean[0], given))
         for name in ("s", "s0", "s1"):
             brute = _enumerated_connection(tree, net, assignments, chance, name)
-            passed = exact.expected_connection(tree, net, listed, name)
+            passed = tree_operator.expected_connection(tree, net, listed, name)
             row["operator"] = max(row["operator"], relative_gap(passed, brute))
             mixed = brute.flip(1)
             row["broken: roots exchanged"] = min(row["broken: roots exchanged"], relative_gap(passed, mixed))
@@ -248,11 +249,11 @@ def activation_gaps(count: int, seed: int, root_polarity: float = 0.3) -> Gaps:
         depth = 2 + i % 2
         tree = trees.symmetric_binary(trees.random_polarities([s], depth, 0.2), root_polarity)
         for d, listed, truth in _parts(tree, s):
-            a = exact.child_selectivity(tree, listed, d)
+            a = tree_operator.child_selectivity(tree, listed, d)
             rho = trees.polarity(trees.from_root(tree)[d])[..., None, None] if d else torch.ones(1, 1, 1, 1).double()
             outer = a[..., :, None] * a[..., None, :]
             row = {
-                **_lemma9(tree, exact.means_given_root(tree, listed, d), truth),
+                **_lemma9(tree, tree_operator.means_given_root(tree, listed, d), truth),
                 "Theorem 6": relative_gap(rho**2 * (1 - root_polarity**2) * outer, truth),
                 "broken: printed o": relative_gap(rho**2 * (1 - rho**2) * outer, truth),
             }
@@ -267,7 +268,10 @@ def lemma9_gaps(count: int, seed: int) -> Gaps:
     rows = []
     for s in instance_seeds(count, seed):
         tree = trees.random_categorical([s], (3, 2, 3), (2, 2))
-        rows += [_lemma9(tree, exact.means_given_root(tree, listed, d), truth) for d, listed, truth in _parts(tree, s)]
+        rows += [
+            _lemma9(tree, tree_operator.means_given_root(tree, listed, d), truth)
+            for d, listed, truth in _parts(tree, s)
+        ]
     return worst(rows)
 
 
@@ -289,6 +293,6 @@ def _parts(tree: LatentTree, seed: int) -> Iterator[tuple[int, list[exact.Parts 
     given, seen = _given_root(tree, assignments, chance), forward(net, assignments[-1].double())
     for d, inputs in enumerate(seen.inputs):
         means = torch.einsum("nib,zb->nzi", inputs[0], given)[None]
-        truth = exact.covariance_over_root(tree, means)
+        truth = tree_operator.covariance_over_root(tree, means)
         if float(truth.abs().max()) >= 1e-9:  # else all children are silent, and nothing is left to compare
             yield d, listed, truth

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sslbook.chapters.hltm import tree_operator
 from sslbook.chapters.hltm.training import Protocol, train_chunks
 from sslbook.trees import exact
 from sslbook.trees import latent as trees
@@ -40,10 +41,10 @@ def operator_norms(tree: LatentTree, net: TreeNetwork, seeds: Sequence[int], epo
     for name in PARTS:
         if len(name) - 1 >= tree.depth:
             continue
-        connection = exact.expected_connection(tree, net, listed, name)
+        connection = tree_operator.expected_connection(tree, net, listed, name)
         depth, index = trees.place(tree, name)
-        found[name] = exact.operator_norm(tree, connection).cpu()
-        found[f"{name} released"] = exact.operator_norm(tree, connection, "units").cpu()
+        found[name] = tree_operator.operator_norm(tree, connection).cpu()
+        found[f"{name} released"] = tree_operator.operator_norm(tree, connection, "units").cpu()
         found[f"{name} weights"] = torch.linalg.matrix_norm(net.weights[depth][:, index].double()).cpu()
     return found
 

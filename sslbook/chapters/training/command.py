@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from sslbook.arguments import positive, seed
+from sslbook.chapters.training.changes import values_of
 from sslbook.chapters.training.presets import presets
 from sslbook.chapters.training.runs import Run, preset_of, run_of, runs_folder
 from sslbook.training.runs.data import load_data
 from sslbook.training.runs.distributed import join
-from sslbook.training.runs.settings import Refused, values_of
+from sslbook.training.runs.settings import Refused
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from sslbook.arguments import nearest
+from sslbook.chapters.training.changes import with_changes
 from sslbook.chapters.training.presets import Preset, Sheet, presets
 from sslbook.training.runs.checkpoints import DIVERGED, RESULT
 from sslbook.training.runs.logs import Row
-from sslbook.training.runs.settings import Settings, with_changes
+from sslbook.training.runs.settings import Settings
 
 
 @dataclass(frozen=True)

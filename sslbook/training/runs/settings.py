@@ -7,7 +7,7 @@ import hashlib
 import inspect
 import json
 import typing
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import UnionType
 from typing import Any, TypeVar
@@ -174,59 +174,10 @@ class Settings:
         return unused
 
 
-def with_values(settings: Settings, values: Mapping[str, Any]) -> Settings:
-    """The settings with some replaced by name; raises ValueError for a name that no setting has, with the nearest ones."""
-    return _replaced(settings, values, "")
-
-
-def with_changes(settings: Settings, changes: Iterable[str]) -> Settings:
-    """The settings with ``key=value`` set, as ``--set`` gives them: ``rate=0.03``, ``networks.width=16``, ``numbers.tau=0.2``.
-
-    A value is read as JSON, or else as a word; ``none`` is nothing, and a list has commas: ``probes=100,300``.  Another
-    objective keeps those numbers that it takes too.
-    Raises ValueError for what is not of that form, an unknown key (with the nearest ones), or a value that is not allowed.
-    """
-    top: dict[str, Any] = {}
-    inner: dict[str, dict[str, Any]] = {"networks": {}, "numbers": {}}
-    for change in changes:
-        key, equals, text = change.partition("=")
-        if not equals or not key:
-            raise ValueError(f"a change must be of the form key=value, got {change!r}")
-        room, dot, name = key.partition(".")
-        if dot and room in inner:
-            inner[room][name] = _read(text)
-        elif key in inner:
-            raise ValueError(f"{key} can't be set as a whole: set {key}.NAME=value")
-        else:
-            top[key] = _read(text)
-    if inner["numbers"] or "objective" in top:
-        taken = _taken(top.get("objective", settings.objective))
-        kept = {name: value for name, value in settings.numbers.items() if name in taken}
-        top["numbers"] = {**kept, **inner["numbers"]}
-    if inner["networks"]:
-        top["networks"] = _replaced(settings.networks, inner["networks"], "networks.")
-    return _replaced(settings, top, "")
-
-
 def known_keys() -> list[str]:
-    """What :func:`with_changes` can set, apart from the objective's numbers."""
+    """What a command line can set, apart from the objective's numbers."""
     top = [f.name for f in dataclasses.fields(Settings) if f.name not in ("networks", "numbers", "own")]
     return [*top, *(f"networks.{f.name}" for f in dataclasses.fields(Networks))]
-
-
-def values_of(settings: Settings) -> dict[str, str]:
-    """Everything that :func:`with_changes` can set, as it takes it, with the present values."""
-    defaults = {name: p.default for name, p in inspect.signature(OBJECTIVES[settings.objective]).parameters.items()}
-    values = {name: getattr(settings, name) for name in known_keys() if "." not in name}
-    values |= {f"numbers.{name}": value for name, value in {**defaults, **settings.numbers}.items()}
-    values |= {f"networks.{f.name}": getattr(settings.networks, f.name) for f in dataclasses.fields(Networks)}
-    return {name: _written(value) for name, value in values.items()}
-
-
-def _written(value: Any) -> str:
-    if isinstance(value, tuple):
-        return ",".join(map(_written, value)) or "none"
-    return str(value).lower() if value is None or isinstance(value, bool) else str(value)
 
 
 def _differing(value: Any, default: Any, unused: set[str]) -> dict[str, Any]:
@@ -243,14 +194,12 @@ def _canonical(value: Any) -> Any:
     return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
-def _taken(name: object) -> list[str]:
-    """The numbers that an objective takes; none for a name that there is not, which is refused elsewhere."""
-    known = isinstance(name, str) and name in OBJECTIVES
-    return list(inspect.signature(OBJECTIVES[str(name)]).parameters) if known else []
+def with_values(value: Record, changes: Mapping[str, Any], room: str = "") -> Record:
+    """Settings or networks with some fields replaced; whole numbers become floats, and lists tuples, where the field has them.
 
-
-def _replaced(value: Record, changes: Mapping[str, Any], room: str) -> Record:
-    """A dataclass with fields replaced, whole numbers made floats and lists made tuples where the field has them."""
+    room: ``networks.`` for networks, said in errors.  Raises ValueError for a name that there is not, with the nearest ones, and
+    for a value that is not allowed.
+    """
     hints = typing.get_type_hints(type(value))
     fitted = {}
     for name, new in changes.items():
@@ -279,16 +228,3 @@ def _fitted(value: Any, hint: Any) -> Any:
     if float in kinds and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     return value
-
-
-def _read(text: str) -> Any:
-    if text.lower() in ("none", "null"):
-        return None
-    if text.lower() in ("true", "false"):
-        return text.lower() == "true"
-    if "," in text and not text.startswith("["):
-        return tuple(_read(part.strip()) for part in text.split(",") if part.strip())
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError:
-        return text
