@@ -27,7 +27,7 @@ from sslbook.book.layout import PACKAGE
 from sslbook.records import recorded
 
 TINY = [sys.executable, "-m", "sslbook", "gpu", "--device", "cpu", "--tiny"]
-TIMES = ("seconds", "images_per_second", "value", "verdict")
+TIMES = ("origin", "seconds", "images_per_second", "value", "verdict")
 """What differs from one run of the same step to the next."""
 
 

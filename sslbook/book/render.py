@@ -26,7 +26,8 @@ from sslbook.book.layout import PACKAGE
 from sslbook.book.plain import LINES
 from sslbook.book.sphinx_ext import DOWNLOADS
 
-_COMMAND = "from jupyter_book.cli.main import main; main()"
+# Jupyter Book has jsonschema compile a grammar of addresses for two seconds, which no file of ours is held to.
+_COMMAND = "import sys; sys.modules['rfc3987_syntax'] = None; from jupyter_book.cli.main import main; main()"
 _PROBLEM = re.compile(r"(WARNING|ERROR|CRITICAL)\b|[Ee]rror:|Exception occurred")
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 _PLACE = re.compile(r"^(?P<page>\S+?)\.ipynb(?::(?P<line>\d+))?")

@@ -2,23 +2,42 @@
 
 from __future__ import annotations
 
+import ast
 import json
 from importlib.metadata import distributions
 from pathlib import Path
 
 from sslbook.book.cache import digest
 from sslbook.book.layout import PACKAGE, Book
+from sslbook.exports import homes
 from sslbook.files import write_text
 
 
 def fingerprint(book: Book, scale: str, generated: dict[str, str]) -> str:
-    """A digest of what the pages are made of: notebooks, sources, configuration, generated pages, the renderer, its packages."""
-    files = [book.root / "_config.yml", book.root / "_toc.yml", *book.notebooks(scale)]
+    """A digest of what the pages are made of: notebooks, sources, configuration, generated pages, the renderer, its packages,
+    the functions that theorems name, and the definitions of the names that the library promises, with their docstrings.
+    """
+    files = [
+        book.root / "_config.yml",
+        book.root / "_toc.yml",
+        book.root / "data/functions.yml",
+        *book.notebooks(scale),
+    ]
     for folder in (book.chapters, PACKAGE / "book"):
         files += sorted(path for path in folder.rglob("*") if "__pycache__" not in path.parts)
     content = {str(path): digest(path.read_bytes()) for path in files if path.is_file()}
     packages = sorted({f"{d.name} {d.version}" for d in distributions()})
-    return digest(json.dumps([content, generated, packages], sort_keys=True).encode())
+    return digest(json.dumps([content, generated, packages, _promised()], sort_keys=True).encode())
+
+
+def _promised() -> list[str]:
+    """The definitions that the page of the library is made of."""
+    found = []
+    for name, module in sorted(homes(PACKAGE / "__init__.pyi").items()):
+        path = PACKAGE.parent.joinpath(*module.split(".")).with_suffix(".py")
+        nodes = ast.parse(path.read_text(encoding="utf-8")).body
+        found += [ast.dump(node) for node in nodes if getattr(node, "name", None) == name]
+    return found
 
 
 def is_current(book: Book, mark: str) -> bool:
