@@ -44,6 +44,9 @@ def names(found: list[Path], package: Path) -> set[str]:
 CLOSURE = {"__init__.py", "core.py", "helper.py", "inner/__init__.py", "inner/deep.py", "cycle.py"}
 
 
+LAZY = {"__init__.py", "lazy/__init__.py", "lazy/__init__.pyi"}
+
+
 @pytest.mark.parametrize(
     ("source", "wanted"),
     [
@@ -54,8 +57,9 @@ CLOSURE = {"__init__.py", "core.py", "helper.py", "inner/__init__.py", "inner/de
         ("import tinylib", {"__init__.py"}),
         ("from tinylib.typed import x", {"__init__.py", "typed.py", "other.py"}),
         ("from tinylib import nothing_of_the_sort", {"__init__.py"}),
-        ("from tinylib.lazy import o", {"__init__.py", "lazy/__init__.py", "other.py"}),
+        ("from tinylib.lazy import o", {*LAZY, "other.py"}),
         ("from tinylib.lazy import late", {"__init__.py", "lazy/__init__.py", "lazy/late.py"}),
+        ("import tinylib\ntinylib.core.h()", CLOSURE),
         ("import numpy", set()),
         ("from tinylib import core\nthis is no python", set()),  # executing it will say so
     ],
@@ -116,7 +120,7 @@ def test_what_does_not_move_the_key(path: str, book: Book) -> None:
     [
         "from .helper import h  # a comment\n",
         '"""What it is."""\n\n\nfrom .helper import h\n',
-        '"""What it is.\n\nAnd why."""\nfrom .helper import (\n    h,\n)\n',
+        '"""What it is.\n\nAnd why."""\nfrom .helper import (\n    h,\n)\n"""What h is."""\n',
     ],
 )
 def test_words_about_code_do_not_move_the_key(text: str, book: Book) -> None:
@@ -132,7 +136,9 @@ def test_words_about_code_do_not_move_the_key(text: str, book: Book) -> None:
         ('def f():\n    """One."""\n    return 1', 'def f():\n    """One."""\n    return 2', False),
         ('class C:\n    """One."""\n    x = "a"', 'class C:\n    """Two."""\n    x = "a"', True),
         ('class C:\n    """One."""\n    x = "a"', 'class C:\n    """One."""\n    x = "b"', False),
+        ("def f():\n    return 1", 'def f():\n    """One."""\n    return 1', True),
         ("f = '%s'", "f = '%r'", False),
+        ("f(1)", "f(1);", False),  # whose value is not shown
         ('"shown"', '"shown below the cell"', False),  # a cell's value, and no docstring
         ("%matplotlib inline", "%matplotlib widget", False),
         ("if", "if True", False),  # no Python, whose text is all that there is

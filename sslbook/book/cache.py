@@ -6,7 +6,8 @@ of device, and whether the downloaded images are there. Code counts by its synta
 nothing. Nor does the prose: a changed sentence is put beside the outputs that stand (`sslbook.book.execute`).
 
 What was asked for is known once a chapter has run, and is kept with its key; as long as all else is the same, the same
-would be asked for again. A module imported under a name made at run time is not seen; the library has none.
+would be asked for again. A module imported under a name made at run time is not seen; what chapters call has none but
+the names that a package promises (`sslbook.exports`), and these are followed through its stub.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def key_parts(book: Book, chapter: Chapter, *, scale: str, seed: int, device: st
     cells = code_cells(chapter.notebook())
     sources = [cell.source for cell in cells]
     parts = {
-        "its code": digest(json.dumps([[_meaning(parse_cell(c.source)) or c.source, tags(c)] for c in cells]).encode()),
+        "its code": digest(json.dumps([[_cell(c.source), tags(c)] for c in cells]).encode()),
         "the scale": scale,
         "the seed": str(seed),
         "the device": device,
@@ -76,22 +77,28 @@ def digest(data: bytes) -> str:
 
 
 def _meaning(tree: ast.Module) -> str:
-    """Code as what it does, without comments, places and docstrings; empty for none. A cell's first string is shown, and stays."""
+    """Code as what it does, without comments and places, and without the words below definitions; empty for none."""
     for node in ast.walk(tree):
-        if (
-            isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef))
-            and ast.get_docstring(node) is not None
-        ):
-            node.body[0] = ast.Pass()
+        if isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+            node.body = [line for line in node.body if not _is_text(line)]
     return ast.dump(tree) if tree.body else ""
 
 
+def _cell(source: str) -> str:
+    """What a cell does; with it whether its last value is shown, which a semicolon decides that the tree lacks."""
+    meaning = _meaning(parse_cell(source))
+    return meaning + ";" * source.rstrip().endswith(";") if meaning else source
+
+
 def _module(path: Path) -> str:
-    """`_meaning` of a module, whose first string is its docstring."""
+    """What a module does: here a bare text shows nothing, but says what the name above it is."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    if ast.get_docstring(tree) is not None:
-        del tree.body[0]
+    tree.body = [line for line in tree.body if not _is_text(line)]
     return _meaning(tree)
+
+
+def _is_text(line: ast.stmt) -> bool:
+    return isinstance(line, ast.Expr) and isinstance(line.value, ast.Constant) and isinstance(line.value.value, str)
 
 
 def imported(sources: list[str], packages: tuple[Path, ...]) -> list[Path]:
@@ -111,7 +118,7 @@ def imported(sources: list[str], packages: tuple[Path, ...]) -> list[Path]:
         for prefix in _prefixes(module):
             path = _file(roots[top], prefix)
             if path is None:  # a name that a package offers leads to the module that defines it
-                waiting.extend(_home(roots[top], prefix))
+                waiting.extend(_home(roots[top], prefix, found))
             elif path not in found:
                 found.add(path)
                 package = prefix if path.name == "__init__.py" else prefix.rpartition(".")[0]
@@ -129,6 +136,8 @@ def _imports(tree: ast.AST, *, package: str) -> Iterator[str]:
             base = ".".join([*above, *([node.module] if node.module else [])])
             yield base
             yield from (f"{base}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            yield f"{node.value.id}.{node.attr}"  # import package; package.name
 
 
 def _prefixes(module: str) -> list[str]:
@@ -146,11 +155,12 @@ def _file(parent: Path, module: str) -> Path | None:
     return None
 
 
-def _home(parent: Path, name: str) -> Iterator[str]:
-    """The module that defines ``name``, where it is ``package.x`` and the package's stub offers ``x``."""
+def _home(parent: Path, name: str, found: set[Path]) -> Iterator[str]:
+    """The module that defines ``name``, where it is ``package.x`` and the package's stub, which joins ``found``, offers ``x``."""
     package, _, attribute = name.rpartition(".")
     stub = parent.joinpath(*package.split("."), "__init__.pyi")
     if package and stub.is_file() and attribute in homes(stub):
+        found.add(stub)
         yield homes(stub)[attribute]
 
 

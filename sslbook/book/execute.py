@@ -10,10 +10,12 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -176,15 +178,12 @@ def _run(job: _Job) -> Outcome:
         os.environ.pop(name, None)
     start = time.monotonic()
     partial, failed = job.target.with_suffix(".running.ipynb"), job.target.with_suffix(".failed.ipynb")
-    asked = job.target.with_suffix(".asked")
-    asked.unlink(missing_ok=True)
-    os.environ["SSLBOOK_READS"] = str(asked)
     notes: tuple[str, ...] = ()
-    result = _attempt(job, partial)
-    if isinstance(result, kernel.Failure) and result.timed_out:
-        notes = (f"{result.reason}; the chapter was run again",)
+    with _listening(job.book) as asked:
         result = _attempt(job, partial)
-    del os.environ["SSLBOOK_READS"]
+        if isinstance(result, kernel.Failure) and result.timed_out:
+            notes = (f"{result.reason}; the chapter was run again",)
+            result = _attempt(job, partial)
     seconds = time.monotonic() - start
     if isinstance(result, kernel.Failure):
         report = _report(job, result)
@@ -192,8 +191,7 @@ def _run(job: _Job) -> Outcome:
             partial.replace(failed)
             report += f"\npartial notebook: {failed}"
         return Outcome(job.chapter.name, "failed", seconds, report, notes)
-    write(_finished(result, job, seconds, _read(asked, job.book)), job.target)
-    asked.unlink(missing_ok=True)
+    write(_finished(result, job, seconds, asked), job.target)
     partial.unlink(missing_ok=True)
     failed.unlink(missing_ok=True)
     return Outcome(job.chapter.name, "executed", seconds, notes=(*notes, *stderr_notes(result)))
@@ -221,10 +219,19 @@ def _report(job: _Job, failure: kernel.Failure) -> str:
     return f"{job.source}{line}: this cell failed:\n\n{cell}\n\n{failure.reason}"
 
 
-def _read(asked: Path, book: Book) -> dict[str, str]:
-    """What `sslbook.data_files.noted` left in the file ``asked``: names from the book's folder, and digests."""
-    lines = asked.read_text(encoding="utf-8").splitlines() if asked.is_file() else []
-    return {book.shown(Path(path)): found for found, _, path in (line.partition(" ") for line in lines)}
+@contextmanager
+def _listening(book: Book) -> Iterator[dict[str, str]]:
+    """What `sslbook.data_files.noted` says inside the block, when it has ended: names from the book's folder, and digests."""
+    asked: dict[str, str] = {}
+    with tempfile.TemporaryDirectory(prefix="sslbook-") as folder:
+        log = Path(folder) / "asked"
+        log.touch()
+        os.environ["SSLBOOK_READS"] = str(log)
+        yield asked
+        del os.environ["SSLBOOK_READS"]
+        for line in log.read_text(encoding="utf-8").splitlines():
+            found, _, path = line.partition(" ")
+            asked[book.shown(Path(path))] = found
 
 
 def _finished(notebook: NotebookNode, job: _Job, seconds: float, asked: dict[str, str]) -> NotebookNode:

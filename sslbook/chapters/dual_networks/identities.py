@@ -297,7 +297,7 @@ PRINTED: dict[str, PairLoss] = {
 """The losses of ``LOSSES`` letter by letter: unsafe for large distances, independent of :mod:`sslbook.losses`."""
 
 
-def partial_sums(instances_: int = 400, negatives: int = 5, seed: int = 0, beta: float = 0.25) -> Gaps:
+def partial_sums(count: int = 400, negatives: int = 5, seed: int = 0, beta: float = 0.25) -> Gaps:
     r"""Theorem 2, for the formulas as printed: the largest sum of all partials, the smallest partial of the right sign.
 
     ``library`` is the largest difference between these partials and those of :mod:`sslbook.losses`.
@@ -306,8 +306,8 @@ def partial_sums(instances_: int = 400, negatives: int = 5, seed: int = 0, beta:
     easily written by mistake).
     """
     draw = torch.Generator().manual_seed(seed)
-    r_pos = torch.rand(instances_, generator=draw, dtype=torch.float64) * 3
-    r_neg = torch.rand(instances_, negatives, generator=draw, dtype=torch.float64) * 3
+    r_pos = torch.rand(count, generator=draw, dtype=torch.float64) * 3
+    r_neg = torch.rand(count, negatives, generator=draw, dtype=torch.float64) * 3
     found = {name: losses.partials(fn, r_pos, r_neg) for name, fn in PRINTED.items()}
     ours = {name: losses.partials(fn, r_pos, r_neg) for name, fn in LOSSES.items()}
     extended = losses.partials(lambda p, n: losses.simple(p, n, beta=beta), r_pos, r_neg)
