@@ -270,10 +270,10 @@ def covariance_operator(
 
     views: ``(N, V, ...)``, N samples with V equally likely views each.  The result depends on ``loss``:
 
-    * ``"simple"``: :math:`V_x[\bar K_l]` (Theorem 3); with ``beta``, :math:`-\beta EV_l + VE_l` (Corollary 1).
-    * ``"soft_triplet"``, ``"info_nce"``: :math:`\frac12 V^\xi_{x,x'}[\bar K_l(x) - \bar K_l(x')]`, the main term of Theorem 4
-      (H = 1), with :math:`\xi` from the distances between the outputs of ``clean``, the un-augmented samples ``(N, ...)``;
-      needs ``tau``.
+    * ``"simple"``: :math:`V_x[\bar K_l]` (Theorem 3 of [tian2020]); with ``beta``, :math:`-\beta EV_l + VE_l` (its Corollary 1).
+    * ``"soft_triplet"``, ``"info_nce"``: :math:`\frac12 V^\xi_{x,x'}[\bar K_l(x) - \bar K_l(x')]`, the main term of its
+      Theorem 4 (H = 1), with :math:`\xi` from the distances between the outputs of ``clean``, the un-augmented samples
+      ``(N, ...)``; needs ``tau``.
 
     normalize: the network's output is divided by its norm in the loss; the operator then is
     :math:`Cov_x[\overline{K^n P^\perp}, \bar K^n]` (Eq. 56).
