@@ -183,9 +183,8 @@ def info_nce(r_pos: Tensor, r_neg: Tensor, tau: float, epsilon: float = 1.0) -> 
     log_sum = top.squeeze(-1) + torch.logsumexp(gap - top, dim=-1)
     if epsilon == 0:
         return log_sum
-    log_epsilon = math.log(
-        epsilon
-    )  # log(eps + e^s) = log eps + softplus(s - log eps), and softplus(x) = -logsigmoid(-x)
+    # log(eps + e^s) = log eps + softplus(s - log eps), and softplus(x) = -logsigmoid(-x)
+    log_epsilon = math.log(epsilon)
     return log_epsilon - F.logsigmoid(log_epsilon - log_sum)
 
 
@@ -326,7 +325,8 @@ def contrastive(
     to differentiate all replicas at once).  ``params`` go to the loss: ``tau``, ``margin``, ``beta``, …
     loss exact also needs ``clean (..., N, D)``, the embeddings of the un-augmented samples.
 
-    With the defaults this is SimCLR's NT-Xent: for unit vectors ``r = 1 - cos``, and ``exp(-1/tau)`` cancels.
+    ``contrastive(z1, z2, tau=0.5)`` is SimCLR's NT-Xent: for unit vectors ``r = 1 - cos``, and ``exp(-1/tau)``
+    cancels.  The temperature has no default: every loss but simple and quadratic asks for ``tau``.
     """
     require_one_of("loss", loss, LOSSES)
     r_pos, r_neg = pair_distances(z1, z2, normalize=normalize, negatives=negatives)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from sslbook.arguments import require_finite
+from sslbook.arguments import require_finite, require_floating
 
 
 def effective_rank(features: Tensor, resolution: float | None = None) -> Tensor:
@@ -17,8 +17,12 @@ def effective_rank(features: Tensor, resolution: float | None = None) -> Tensor:
 
     resolution: what varies by less than this, relative to the features' root mean square, is their rounding, and counts as nothing:
     the last places of a constant have the rank of noise.  By default 4 units of the last place of their type, and at least 1e-10.
-    Raises ValueError where features are no finite numbers.
+    Raises TypeError for what is no tensor of a floating dtype, ValueError for another shape and where features are no finite
+    numbers.
     """
+    require_floating(features=features)
+    if features.ndim < 2 or 0 in features.shape[-2:]:
+        raise ValueError(f"features must be (..., N, F), each at least 1, got {tuple(features.shape)}")
     require_finite(features=features)
     finest = 4 * torch.finfo(features.dtype).eps if resolution is None else resolution
     centred = features.double() - features.double().mean(-2, keepdim=True)

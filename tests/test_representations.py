@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -68,4 +70,18 @@ def test_diverged_features_are_refused() -> None:
     features = torch.randn(2, 10, 3, generator=torch.Generator().manual_seed(0))
     features[0, 1, 2], features[1, 4, 0], features[1, 4, 1] = torch.nan, torch.inf, torch.nan
     with pytest.raises(ValueError, match="features must be finite numbers, got 2 of 20 rows that are not: the network"):
+        effective_rank(features)
+
+
+@pytest.mark.parametrize(
+    ("features", "error", "sentence"),
+    [
+        (torch.zeros(5, 3).numpy(), TypeError, "features must be a torch tensor, got ndarray"),
+        (torch.zeros(5, 3, dtype=torch.uint8), TypeError, "features must have a floating dtype, got torch.uint8"),
+        (torch.zeros(5), ValueError, r"features must be \(\.\.\., N, F\), each at least 1, got \(5,\)"),
+        (torch.zeros(0, 3), ValueError, r"each at least 1, got \(0, 3\)"),
+    ],
+)
+def test_what_are_no_features_is_refused(features: Any, error: type, sentence: str) -> None:
+    with pytest.raises(error, match=sentence):
         effective_rank(features)

@@ -82,6 +82,8 @@ def test_autocast_does_not_reach_in() -> None:
 BAD = [
     ({"labels": torch.zeros(3, dtype=torch.int64)}, "labels must hold one class for each of 600 images, got"),
     ({"truth": torch.full((600,), -1)}, "truth must be classes from 0 on, got -1: an image without a label"),
+    ({"train": torch.zeros(0, 12), "labels": torch.zeros(0, dtype=torch.int64)}, "train must hold one image or more"),
+    ({"test": torch.zeros(0, 12), "truth": torch.zeros(0, dtype=torch.int64)}, "test must hold one image or more"),
     ({"test": torch.zeros(600, 3)}, r"train and test must be \(N, F\) and \(M, F\), got \(600, 12\) and \(600, 3\)"),
 ]
 
@@ -92,6 +94,30 @@ def test_what_has_no_accuracy_is_refused(changes: dict[str, Tensor], sentence: s
     for measure in (knn, linear):
         with pytest.raises(ValueError, match=sentence):
             measure(**arguments)  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"train": np.zeros((600, 12))}, "train must be a torch tensor, got ndarray"),
+        ({"test": torch.zeros(600, 12, dtype=torch.uint8)}, "test must have a floating dtype, got torch.uint8"),
+        ({"test": torch.zeros(600, 12).double()}, "must have one dtype, got torch.float32 and torch.float64"),
+        ({"labels": [0] * 600}, "labels must be a torch tensor, got list"),
+        ({"labels": torch.zeros(600)}, "labels must have an integer dtype, got torch.float32"),
+        ({"truth": torch.zeros(600).bool()}, "truth must have an integer dtype, got torch.bool"),
+    ],
+)
+def test_what_are_no_features_or_classes_is_refused(changes: dict[str, Any], sentence: str) -> None:
+    arguments: dict[str, Any] = dict(zip(("train", "labels", "test", "truth"), problem())) | changes
+    for measure in (knn, linear):
+        with pytest.raises(TypeError, match=sentence):
+            measure(**arguments)  # type: ignore[operator]
+
+
+def test_classes_are_of_any_integer_dtype() -> None:
+    train, labels, test, truth = problem()
+    for measure in (lambda *data: knn(*data), lambda *data: linear(*data, epochs=2)):
+        assert measure(train, labels.to(torch.uint8), test, truth.int()) == measure(train, labels, test, truth)
 
 
 @pytest.mark.parametrize("part", ["train", "test"])
@@ -270,6 +296,21 @@ def test_embeddings_do_not_depend_on_the_batch(digits: tuple[Siamese, Dataset, D
     )
     with pytest.raises(ValueError, match="batch must be at least 1, got 0"):
         embed(model.features, train, PIPELINES["digits"], "cpu", batch=0)
+
+
+def test_what_cannot_be_embedded_is_refused(digits: tuple[Siamese, Dataset, Dataset]) -> None:
+    model, train, _ = digits
+    none: Any = replace(train, pixels=train.pixels[:0], labels=train.labels[:0])
+    array: Any = train.pixels.numpy()
+    name: Any = "digits"
+    with pytest.raises(TypeError, match="dataset must be a Dataset, which read_images makes of images, got ndarray"):
+        embed(model.features, array, PIPELINES["digits"])
+    with pytest.raises(TypeError, match=r"pipeline must be a Pipeline, such as Pipeline\(32\), got 'digits'"):
+        embed(model.features, train, name)
+    with pytest.raises(ValueError, match="dataset must hold one image or more, got none"):
+        embed(model.features, none, PIPELINES["digits"])
+    with pytest.raises(ValueError, match="test must hold one image or more, got none"):
+        report(model, train, none, PIPELINES["digits"], "cpu")
 
 
 def test_how_seldom_to_look() -> None:

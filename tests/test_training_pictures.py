@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torch.utils.data import TensorDataset
 
 from sslbook.training.pictures import read_images
 
@@ -27,6 +28,13 @@ class Pairs(torch.utils.data.Dataset):
         return self.images[index], index % 2
 
 
+class Named(list):
+    """Of other keys than numbers, as a table has."""
+
+    def __getitem__(self, index: object) -> object:
+        raise KeyError(index)
+
+
 @pytest.mark.parametrize(
     "source",
     [
@@ -35,18 +43,35 @@ class Pairs(torch.utils.data.Dataset):
         BYTES.permute(0, 2, 3, 1).numpy(),
         BYTES.float() / 255,
         (BYTES / 255).double().numpy(),
+        (BYTES / 255).numpy().astype(">f4"),
+        BYTES.flip(1).numpy()[:, ::-1],
+        TensorDataset(BYTES, torch.arange(2)),
         Pairs(list(BYTES)),
         Pairs([image / 255 for image in BYTES]),
         Pairs([Image.fromarray(image.permute(1, 2, 0).numpy()) for image in BYTES]),
         Pairs([image.permute(1, 2, 0).numpy() for image in BYTES]),
         list(BYTES),
     ],
-    ids=["tensor", "array", "last", "shares", "doubles", "tensors", "floats", "pillow", "arrays", "list"],
+    ids=[
+        "tensor",
+        "array",
+        "last",
+        "shares",
+        "doubles",
+        "swapped",
+        "mirrored",
+        "torch",
+        "tensors",
+        "floats",
+        "pillow",
+        "arrays",
+        "list",
+    ],
 )
 def test_all_ways_give_the_same_bytes(source: object) -> None:
     data = read_images(source)
     assert torch.equal(data.pixels, BYTES)
-    assert data.labels.tolist() == ([0, 1] if isinstance(source, Pairs) else [-1, -1])
+    assert data.labels.tolist() == ([0, 1] if isinstance(source, torch.utils.data.Dataset) else [-1, -1])
 
 
 def test_grey_images_and_labels() -> None:
@@ -54,6 +79,7 @@ def test_grey_images_and_labels() -> None:
     assert data.pixels.shape == (3, 1, 8, 8)
     assert (data.labels.tolist(), data.classes) == ([4, 0, 1], 5)
     assert torch.equal(read_images(data).labels, data.labels)
+    assert read_images(data.pixels, np.arange(3, dtype=">i4")[::-1]).labels.tolist() == [2, 1, 0]
 
 
 def save(path: Path, width: int = 6, height: int = 6, mode: str = "RGB") -> None:
@@ -69,8 +95,10 @@ def test_a_folder_and_its_classes(tmp_path: Path) -> None:
     assert data.pixels.shape == (2, 3, 6, 6)
     assert data.labels.tolist() == [0, 1]
     assert data.pixels[0].unique().tolist() == [100]  # the grey one, three times
+    save(tmp_path / "odd.png" / "c.png")
+    assert read_images(tmp_path).labels.tolist() == [0, 1, 2]  # a folder is no picture, whatever its name
     save(tmp_path / "alone.png")
-    assert read_images(tmp_path).labels.tolist() == [-1, -1, -1]  # one lies in no class
+    assert read_images(tmp_path).labels.tolist() == [-1] * 4  # one lies in no class
 
 
 def test_pictures_are_cut_to_a_size(tmp_path: Path) -> None:
@@ -79,6 +107,63 @@ def test_pictures_are_cut_to_a_size(tmp_path: Path) -> None:
     assert read_images(tmp_path, size=4).pixels.shape == (2, 3, 4, 4)
     with pytest.raises(ValueError, match=r"one size: .*a\.png is 9 by 6, and .*b\.png is 6 by 12; size=32 cuts"):
         read_images(tmp_path)
+
+
+LEVELS = np.arange(0, 2**16, 1024, dtype=np.uint16).reshape(8, 8)
+EIGHT = torch.from_numpy((LEVELS / 257).round().astype(np.uint8))
+
+
+@pytest.mark.parametrize(
+    ("array", "mode", "ending"),
+    [
+        (LEVELS, "I;16", "png"),
+        (LEVELS, "I;16", "tif"),
+        (LEVELS.astype(np.int32), "I", "tif"),
+        ((LEVELS / 65535).astype(np.float32), "F", "tif"),
+    ],
+)
+def test_grey_levels_finer_than_bytes_are_rounded_to_them(
+    array: np.ndarray, mode: str, ending: str, tmp_path: Path
+) -> None:
+    picture = Image.fromarray(array)
+    assert picture.mode == mode
+    picture.save(tmp_path / f"a.{ending}")
+    for source in (tmp_path, [picture]):
+        assert torch.equal(read_images(source).pixels[0, 0], EIGHT)
+    assert read_images(tmp_path, size=4).pixels.shape == (1, 1, 4, 4)
+
+
+@pytest.mark.parametrize(
+    ("array", "sentence"),
+    [
+        (np.full((4, 4), 300, dtype=np.float32), "pixels from 0 to 1, as pictures of mode F, got 300 to 300"),
+        (np.full((4, 4), 70_000, dtype=np.int32), "pixels from 0 to 65535, as pictures of mode I, got 70000 to 70000"),
+        (np.full((4, 4), np.nan, dtype=np.float32), "pixels from 0 to 1, .*, got nan to nan"),
+    ],
+)
+def test_grey_levels_of_an_unknown_range_are_refused(array: np.ndarray, sentence: str, tmp_path: Path) -> None:
+    Image.fromarray(array).save(tmp_path / "a.tif")
+    with pytest.raises(ValueError, match=rf"a\.tif must have {sentence}"):
+        read_images(tmp_path)
+    with pytest.raises(ValueError, match=f"item 0 must have {sentence}"):
+        read_images([Image.fromarray(array)])
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "P", "RGB", "RGBA", "LA", "CMYK"])
+def test_a_picture_is_the_same_from_a_folder_and_from_a_list(mode: str, tmp_path: Path) -> None:
+    colours = Image.fromarray(BYTES[0].permute(1, 2, 0).numpy())
+    picture = colours.convert("L").convert("LA") if mode == "LA" else colours.convert(mode)
+    picture.save(tmp_path / "a.tif")
+    listed = read_images([picture]).pixels
+    assert torch.equal(listed, read_images(tmp_path).pixels)
+    wanted = picture.convert("L" if mode in ("1", "L") else "RGB")
+    assert np.array_equal(listed[0].permute(1, 2, 0).numpy().squeeze(), np.array(wanted))
+
+
+def test_a_picture_of_a_list_is_turned_upright() -> None:
+    picture = Image.new("L", (6, 4))
+    picture.getexif()[0x0112] = 6  # lies on its side
+    assert read_images([picture]).pixels.shape == (1, 1, 6, 4)
 
 
 @pytest.mark.parametrize(
@@ -96,7 +181,23 @@ def test_pictures_are_cut_to_a_size(tmp_path: Path) -> None:
         (BYTES, [0], ValueError, "one whole number for each of the 2 images"),
         (BYTES, [0.5, 1.0], ValueError, "one whole number for each"),
         (Pairs([BYTES[0], BYTES[1, :, :3]]), None, ValueError, "item 0 is 5 by 4, and item 1 is 3 by 4"),
-        (["a word"], None, TypeError, "an item must be an image"),
+        (["a word"], None, TypeError, "item 0 must be an image, or an image and its class, got str"),
+        ([BYTES[0], None], None, TypeError, "item 1 must be an image, or an image and its class, got NoneType"),
+        ([BYTES[0], [[1], [2, 3]]], None, TypeError, "item 1 must be an image, or an image and its class, got list"),
+        ([BYTES[0], BYTES[1].int()], None, TypeError, "item 1 must be uint8, or floating in .*int32"),
+        ([BYTES[0], torch.zeros(5, 4, 4)], None, ValueError, r"item 1 must be \(C, H, W\), .*, got \(5, 4, 4\)"),
+        ([BYTES[0], BYTES[1] * 1.0], None, ValueError, "item 1 must be bytes, or floating in .* from 60 to 119"),
+        (TensorDataset(BYTES), None, TypeError, "item 0 must be an image and its class, as a pair, got tuple of 1"),
+        ([(BYTES[0], 1), BYTES[1]], None, TypeError, "item 1 must be an image and its class, as a pair, got Tensor"),
+        ([(BYTES[0], 1), (BYTES[1], "cat")], None, TypeError, "class of item 1 must be a whole number, got 'cat'"),
+        ([(BYTES[0], 1.9)], None, TypeError, "the class of item 0 must be a whole number, got 1.9"),
+        ({"a": BYTES[0]}, None, TypeError, "images must be an array, a folder or a data set .*, got dict"),
+        (Named([0]), None, ValueError, r"an item for each number from 0 to 0: KeyError\(0\)"),
+        (np.array([["a"]]), None, TypeError, "images must be uint8, or floating in .*, got <U1"),
+        (BYTES, ["cat", "dog"], ValueError, r"one whole number for each of the 2 images, got \['cat', 'dog'\]"),
+        (BYTES, np.array(["cat", "dog"]), ValueError, "one whole number for each of the 2 images, got array"),
+        (torch.zeros(2, 3, 0, 0, dtype=torch.uint8), None, ValueError, r"must have pixels, got \(2, 3, 0, 0\)"),
+        (torch.zeros(2, 3, 0, 0), None, ValueError, "images must have pixels"),
     ],
 )
 def test_what_is_no_set_of_images_is_refused(source: object, labels: object, error: type, sentence: str) -> None:

@@ -11,6 +11,7 @@ from torch import nn
 
 from sslbook.datasets import load
 from sslbook.training.evaluate import embed
+from sslbook.training.networks.siamese import Networks
 from sslbook.training.objectives import OBJECTIVES
 from sslbook.training.pretrain import pretrain
 from sslbook.training.runs import checkpoints
@@ -100,6 +101,42 @@ def test_own_settings_leave_the_papers_hashes_alone() -> None:
 
 
 @pytest.mark.parametrize(
+    ("given", "used"),
+    [
+        (Networks(projector_out=64), Networks(projector_out=64, predictor=2, target="ema")),
+        (Networks(predictor=1, target_init="own"), Networks(predictor=1, target="ema", target_init="own")),
+        (None, Networks(predictor=2, target="ema")),
+    ],
+)
+def test_byol_keeps_its_predictor_and_target(given: Networks | None, used: Networks, tmp_path: Path) -> None:
+    more = {} if given is None else {"networks": given}
+    pretrain(DIGITS, small, "byol", **SMALL, folder=tmp_path, **more)
+    kept = json.loads((tmp_path / checkpoints.RESULT).read_text())["settings"]["networks"]
+    assert Settings(networks=Networks(**kept)).networks == used
+
+
+def test_simclr_takes_networks_as_they_are(tmp_path: Path) -> None:
+    pretrain(DIGITS, small, **SMALL, folder=tmp_path, networks=Networks(projector_out=64))
+    kept = json.loads((tmp_path / checkpoints.RESULT).read_text())["settings"]["networks"]
+    assert (kept["projector_out"], kept["predictor"], kept["target"]) == (64, 0, None)
+
+
+def test_a_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "notes.txt"
+    file.write_text("no folder")
+    for place in (file, file / "below"):
+        with pytest.raises(ValueError, match=r"folder must be a folder, .*notes\.txt is a file"):
+            pretrain(DIGITS, small, **SMALL, folder=place)
+
+
+def test_every_method_is_named_once() -> None:
+    with pytest.raises(ValueError, match="method: got 'None'; there are ") as refused:
+        pretrain(DIGITS, small, None, **SMALL)  # type: ignore[arg-type]
+    names = str(refused.value).split("there are ")[1].split(", ")
+    assert names == sorted({"simclr", *OBJECTIVES})
+
+
+@pytest.mark.parametrize(
     ("backbone", "sentence"),
     [
         (nn.Flatten(), "backbone must have parameters to train, and this Flatten has none"),
@@ -128,10 +165,13 @@ def test_a_network_without_features_is_refused(backbone: nn.Module, sentence: st
         ({"method": "simcrl"}, ValueError, "method: got 'simcrl'; did you mean simclr"),
         ({"epoch": 3}, ValueError, "there is no setting epoch; did you mean epochs"),
         ({"dataset": "stl10"}, ValueError, "dataset is of runs on data sets by name"),
+        ({"objective": "byol"}, ValueError, "objective: give its name as method, got objective='byol'"),
         ({"batch": 1}, ValueError, "batch must be at least 2, got 1"),
         ({"batch": "all"}, ValueError, "batch must be a whole number, got 'all'"),
         ({"rate": 0.0}, ValueError, "rate must be above 0"),
         ({"images": DIGITS[:0]}, ValueError, "images must hold one image or more"),
+        ({"images": DIGITS[:1], "batch": 6}, ValueError, "images must hold two images or more to be trained on, got 1"),
+        ({"pipeline": "cifar10"}, TypeError, r"pipeline must be a Pipeline, such as Pipeline\(32\), got 'cifar10'"),
     ],
 )
 def test_what_cannot_be_trained_is_refused(arguments: dict, error: type, sentence: str) -> None:

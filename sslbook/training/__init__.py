@@ -1,1 +1,6 @@
-"""The papers' full runs: SimCLR and BYOL with a ResNet-18 on CIFAR-10 and STL-10, on one processor, one GPU or several."""
+"""Self-supervised training, of the papers' networks and of your own, on one processor, one GPU or several.
+
+views: augmentation.  networks: the ResNet-18, heads, and the two towers.  objectives: what is minimised.  evaluate: what features
+are worth.  runs: settings, steps, checkpoints, and the loop.  pretrain: the same loop with a network and images of your own, which
+pictures reads.  The papers' own runs, their presets and tables, lie in :mod:`sslbook.chapters.training`.
+"""

@@ -13,6 +13,7 @@ Accuracies are computed in the features' own precision, also under autocast.  TF
 from __future__ import annotations
 
 import math
+import reprlib
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from sslbook.arguments import require_finite, require_number, require_whole
+from sslbook.arguments import require_finite, require_floating, require_number, require_whole
 from sslbook.datasets import Dataset
 from sslbook.representations import effective_rank
 from sslbook.training.networks.siamese import Siamese
@@ -86,7 +87,14 @@ def embed(
 
     features: from ``(B, C, size, size)`` to ``(B, F)``; in evaluation mode, if it has one.  device: by default that of its
     weights, if it is a module, else the processor.
+
+    Raises TypeError for a dataset or a pipeline of another kind, ValueError for no images.
     """
+    if not isinstance(dataset, Dataset):
+        raise TypeError(f"dataset must be a Dataset, which read_images makes of images, got {type(dataset).__name__}")
+    if not isinstance(pipeline, Pipeline):
+        raise TypeError(f"pipeline must be a Pipeline, such as Pipeline(32), got {reprlib.repr(pipeline)}")
+    _require_some("dataset", len(dataset))
     require_whole("batch", batch, least=1)
     weights = next(features.parameters(), None) if isinstance(features, torch.nn.Module) else None
     place, parts = torch.device(device or ("cpu" if weights is None else weights.device)), []
@@ -111,10 +119,11 @@ def knn(train: Tensor, labels: Tensor, test: Tensor, truth: Tensor, *, k: int = 
     small temperature leaves that one's vote.  train ``(N, F)`` with labels ``(N,)``, test ``(M, F)`` with
     truth ``(M,)``, on one device; in blocks, so that memory does not grow with ``M``.
 
-    Raises ValueError for shapes that don't fit, features that are no finite numbers, an unlabelled image, and a ``k`` that is not
-    between 1 and ``N``.
+    Raises TypeError for features that are no tensors of one floating dtype and classes that are none of an integer dtype;
+    ValueError for shapes that don't fit, no images, features that are no finite numbers, an unlabelled image, and a ``k`` that is
+    not between 1 and ``N``.
     """
-    _require_labelled(train, labels, test, truth)
+    labels, truth = _require_labelled(train, labels, test, truth)
     require_whole("k", k, least=1, most=len(train))
     require_number("tau", tau, above=0)
     classes = int(torch.maximum(labels.max(), truth.max())) + 1
@@ -149,9 +158,9 @@ def linear(
     ``decay`` is Adam's penalty, of weights and biases; the last, smaller batch counts too.  Test accuracy after each epoch.
     Arguments as for :func:`knn`; order and first weights are functions of ``seed``.
 
-    Raises ValueError for what :func:`knn` refuses, and for numbers out of range.
+    Raises TypeError and ValueError for what :func:`knn` refuses, and ValueError for numbers out of range.
     """
-    _require_labelled(train, labels, test, truth)
+    labels, truth = _require_labelled(train, labels, test, truth)
     if min(epochs, batch) < 1 or not rate > 0 or decay < 0:
         raise ValueError(
             f"epochs, batch and rate must be above 0 and decay at least 0, got {epochs}, {batch}, {rate} and {decay}"
@@ -198,17 +207,32 @@ def _standardised(train: Tensor, test: Tensor) -> tuple[Tensor, Tensor]:
     return x, y
 
 
-def _require_labelled(train: Tensor, labels: Tensor, test: Tensor, truth: Tensor) -> None:
+def _require_labelled(train: Tensor, labels: Tensor, test: Tensor, truth: Tensor) -> tuple[Tensor, Tensor]:
+    """Both parts' classes as int64, which indices must be."""
+    require_floating(train=train, test=test)
+    if train.dtype != test.dtype:
+        raise TypeError(f"train and test must have one dtype, got {train.dtype} and {test.dtype}")
     if train.ndim != 2 or test.ndim != 2 or train.shape[1] != test.shape[1]:
         shapes = f"{tuple(train.shape)} and {tuple(test.shape)}"
         raise ValueError(f"train and test must be (N, F) and (M, F), got {shapes}")
-    _require_classes("labels", labels, len(train))
-    _require_classes("truth", truth, len(test))
+    for part, features, name, classes in (("train", train, "labels", labels), ("test", test, "truth", truth)):
+        _require_some(part, len(features))
+        _require_classes(name, classes, len(features))
     require_finite(train=train, test=test)
+    return labels.long(), truth.long()
+
+
+def _require_some(name: str, images: int) -> None:
+    if not images:
+        raise ValueError(f"{name} must hold one image or more, got none")
 
 
 def _require_classes(name: str, classes: Tensor, images: int) -> None:
-    if classes.shape != (images,) or not images:
+    if not isinstance(classes, Tensor):
+        raise TypeError(f"{name} must be a torch tensor, got {type(classes).__name__}")
+    if classes.is_floating_point() or classes.is_complex() or classes.dtype == torch.bool:
+        raise TypeError(f"{name} must have an integer dtype, got {classes.dtype}")
+    if classes.shape != (images,):
         raise ValueError(f"{name} must hold one class for each of {images} images, got {tuple(classes.shape)}")
     if int(classes.min()) < 0:
         raise ValueError(f"{name} must be classes from 0 on, got {int(classes.min())}: an image without a label")
@@ -232,7 +256,8 @@ def report(
     computed, and where representations are no finite numbers.
     """
     for name, part in (("train.labels", train), ("test.labels", test)):
-        _require_classes(name, part.labels, len(part.pixels))
+        _require_some(name.removesuffix(".labels"), len(part))
+        _require_classes(name, part.labels, len(part))
     begun, mode = time.perf_counter(), model.training
     model.eval()
     try:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import operator
+import reprlib
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
@@ -13,9 +15,13 @@ from torch import Tensor
 from sslbook.arguments import require_whole
 from sslbook.datasets import Dataset
 
+if TYPE_CHECKING:
+    from PIL.Image import Image as Picture
+
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
 """What a picture's file may end in; a folder's other files are left alone."""
 CHANNELS = (1, 3)
+SHAPES = "(N, C, H, W), (N, H, W, C) or (N, H, W)"
 
 
 class Items(Protocol):
@@ -41,6 +47,8 @@ def read_images(
     source: a tensor or NumPy array ``(N, C, H, W)``, ``(N, H, W, C)`` or ``(N, H, W)``; a folder of pictures, whose sub-folders,
     if it has any, are the classes in alphabetical order; or a data set of PyTorch's kind, of images (tensors, arrays or Pillow's)
     or of pairs of an image and its class.  Numbers are bytes from 0 to 255, or floating in [0, 1], which are rounded to bytes.
+    Pillow's images, also those of a folder, are turned upright and made grey or RGB: palettes are looked up, transparency is
+    dropped, 16 bits a pixel (modes "I;16" and "I") are divided by 257 and rounded, and floating pixels (mode "F") are in [0, 1].
     labels: a class from 0 on for each image of an array; without any, all are -1.
     size: pictures of a folder are cut to a square of so many pixels about their middle; otherwise they must have one size.
 
@@ -53,8 +61,8 @@ def read_images(
     elif isinstance(source, Dataset):
         images, found = source.pixels, source.labels.tolist()
     elif isinstance(source, (Tensor, np.ndarray)):
-        images, found = _bytes(torch.as_tensor(source)), None
-    elif hasattr(source, "__getitem__") and hasattr(source, "__len__"):
+        images, found = _bytes("images", _tensor("images", source), SHAPES), None
+    elif hasattr(source, "__getitem__") and hasattr(source, "__len__") and not isinstance(source, Mapping):
         images, found = _items(source)
     else:
         raise TypeError(
@@ -63,14 +71,21 @@ def read_images(
         )
     if not len(images):
         raise ValueError("images must hold one image or more, got none")
+    if not images.numel():
+        raise ValueError(f"images must have pixels, got {tuple(images.shape)}")
     return _labelled(images, found if labels is None else labels)
 
 
 def _labelled(pixels: Tensor, labels: Tensor | np.ndarray | Sequence[int] | None) -> Dataset:
     if labels is None:
         labels = [-1] * len(pixels)
-    classes = torch.as_tensor(labels)
-    if classes.is_floating_point() or classes.shape != pixels.shape[:1]:
+    try:
+        classes = torch.as_tensor(_native(labels) if isinstance(labels, np.ndarray) else labels)
+    except (TypeError, ValueError, RuntimeError):  # words, lists of unlike lengths, whole numbers beyond 64 bits
+        raise ValueError(
+            f"labels must be one whole number for each of the {len(pixels)} images, got {reprlib.repr(labels)}"
+        ) from None
+    if classes.is_floating_point() or classes.is_complex() or classes.shape != pixels.shape[:1]:
         raise ValueError(
             f"labels must be one whole number for each of the {len(pixels)} images, "
             f"got {classes.dtype} {tuple(classes.shape)}"
@@ -78,43 +93,94 @@ def _labelled(pixels: Tensor, labels: Tensor | np.ndarray | Sequence[int] | None
     return Dataset(pixels, classes.long(), "own", int(classes.max()) + 1)
 
 
-def _bytes(images: Tensor) -> Tensor:
-    """``(N, C, H, W)`` uint8 of any of the three shapes, and of bytes or shares of 1."""
+def _tensor(name: str, values: Tensor | np.ndarray) -> Tensor:
+    """A tensor, or an array as one."""
+    if isinstance(values, Tensor):
+        return values
+    if values.dtype.kind not in "biufc" or values.dtype.itemsize > 8:
+        raise TypeError(f"{name} must be uint8, or floating in [0, 1], got {values.dtype}")
+    return torch.from_numpy(_native(values))
+
+
+def _native(values: np.ndarray) -> np.ndarray:
+    """Mirrored arrays and those of another machine's byte order, which PyTorch refuses, are copied."""
+    return np.require(values, values.dtype.newbyteorder("="), "C")
+
+
+def _bytes(name: str, images: Tensor, shapes: str, given: torch.Size | None = None) -> Tensor:
+    """``(N, C, H, W)`` uint8 of any of the three shapes, and of bytes or shares of 1; the shape that was given, for errors."""
+    given = images.shape if given is None else given
     if images.ndim == 3:
         images = images[:, None]
     elif images.ndim == 4 and images.shape[1] not in CHANNELS and images.shape[3] in CHANNELS:
         images = images.permute(0, 3, 1, 2)
     if images.ndim != 4 or images.shape[1] not in CHANNELS:
-        raise ValueError(
-            f"images must be (N, C, H, W), (N, H, W, C) or (N, H, W), of 1 or 3 channels, got {tuple(images.shape)}"
-        )
-    if images.is_floating_point() and len(images):
+        raise ValueError(f"{name} must be {shapes}, of 1 or 3 channels, got {tuple(given)}")
+    if images.is_floating_point() and images.numel():
         low, high = images.amin().item(), images.amax().item()
         if not 0 <= low <= high <= 1:
-            raise ValueError(f"images must be bytes, or floating in [0, 1], got floating from {low:g} to {high:g}")
+            raise ValueError(f"{name} must be bytes, or floating in [0, 1], got floating from {low:g} to {high:g}")
+    if images.is_floating_point():
         images = (images * 255).round().to(torch.uint8)
     if images.dtype != torch.uint8:
-        raise TypeError(f"images must be uint8, or floating in [0, 1], got {images.dtype}")
+        raise TypeError(f"{name} must be uint8, or floating in [0, 1], got {images.dtype}")
     return images.contiguous()
 
 
 def _items(source: Items) -> tuple[Tensor, list[int] | None]:
     """The images of a data set, and its classes if its items are pairs."""
-    items = [source[index] for index in range(len(source))]
-    pairs = bool(items) and isinstance(items[0], (tuple, list))
-    images = [item[0] for item in items] if pairs else items
-    pixels = _stacked((f"item {index}", _pixels(image)) for index, image in enumerate(images))
-    return pixels, [int(item[1]) for item in items] if pairs else None
+    try:
+        items = [source[index] for index in range(len(source))]
+    except LookupError as error:
+        raise ValueError(f"images must have an item for each number from 0 to {len(source) - 1}: {error!r}") from error
+    if not items or not isinstance(items[0], (tuple, list)):
+        return _stacked((f"item {index}", _pixels(f"item {index}", item)) for index, item in enumerate(items)), None
+    for index, item in enumerate(items):
+        if not isinstance(item, (tuple, list)) or len(item) != 2:
+            got = f"{type(item).__name__} of {len(item)}" if isinstance(item, (tuple, list)) else type(item).__name__
+            raise TypeError(f"item {index} must be an image and its class, as a pair, got {got}")
+    pixels = _stacked((f"item {index}", _pixels(f"item {index}", item[0])) for index, item in enumerate(items))
+    return pixels, [_class(index, item[1]) for index, item in enumerate(items)]
 
 
-def _pixels(image: object) -> Tensor:
+def _class(index: int, given: object) -> int:
+    try:
+        return operator.index(given)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        raise TypeError(f"the class of item {index} must be a whole number, got {reprlib.repr(given)}") from None
+
+
+def _pixels(name: str, image: object) -> Tensor:
     """One image ``(C, H, W)`` uint8 of a tensor, an array or a Pillow image; an array has its channels last, as Pillow has."""
-    if isinstance(image, Tensor):
-        return _bytes(image[None])[0]
-    array = np.array(image)
-    if array.ndim not in (2, 3) or array.dtype == object:
-        raise TypeError(f"an item must be an image, or an image and its class, got {type(image).__name__}")
-    return _bytes(torch.from_numpy(array)[None])[0]
+    from PIL import Image
+
+    if isinstance(image, Image.Image):
+        image = _converted(name, image)
+    try:
+        array = image if isinstance(image, (Tensor, np.ndarray)) else np.array(image)
+    except ValueError:  # lists of unlike lengths
+        array = np.array(None)
+    if not array.ndim:
+        raise TypeError(f"{name} must be an image, or an image and its class, got {type(image).__name__}")
+    pixels = _tensor(name, array)
+    return _bytes(name, pixels[None], "(C, H, W), (H, W, C) or (H, W)", pixels.shape)[0]
+
+
+def _converted(name: str, picture: Picture) -> Picture:
+    """Upright, in bytes, grey (mode L) or RGB."""
+    from PIL import Image, ImageOps
+
+    try:
+        upright = ImageOps.exif_transpose(picture)
+        if upright.mode not in ("F", "I") and not upright.mode.startswith("I;16"):
+            return upright.convert("L" if upright.mode in ("1", "L") else "RGB")
+    except (OSError, ValueError, SyntaxError) as error:  # of its bytes, its mode, its chunks
+        raise ValueError(f"{name} is no picture that Pillow can read: {error}") from None
+    levels, most = np.array(upright).astype(np.float64), 1 if upright.mode == "F" else 2**16 - 1
+    if levels.size and not 0 <= levels.min() <= levels.max() <= most:  # Pillow would clip, and at 255
+        seen = f"{levels.min():g} to {levels.max():g}"
+        raise ValueError(f"{name} must have pixels from 0 to {most}, as pictures of mode {upright.mode}, got {seen}")
+    return Image.fromarray((levels * (255 / most)).round().astype(np.uint8))
 
 
 def _folder(folder: Path, size: int | None) -> tuple[Tensor, list[int] | None]:
@@ -123,7 +189,7 @@ def _folder(folder: Path, size: int | None) -> tuple[Tensor, list[int] | None]:
         raise FileNotFoundError(f"there is no folder {folder}")
     if size is not None:
         require_whole("size", size, least=1)
-    paths = sorted(path for path in folder.rglob("*") if path.suffix.lower() in ENDINGS)
+    paths = sorted(path for path in folder.rglob("*") if path.suffix.lower() in ENDINGS and not path.is_dir())
     if not paths:
         raise ValueError(f"{folder} must hold pictures ({', '.join(ENDINGS)}), and none is there")
     pixels = _stacked((str(path), _picture(path, size)) for path in paths)
@@ -133,15 +199,14 @@ def _folder(folder: Path, size: int | None) -> tuple[Tensor, list[int] | None]:
 
 
 def _picture(path: Path, size: int | None) -> Tensor:
-    from PIL import Image, ImageOps, UnidentifiedImageError
+    from PIL import Image, ImageOps
 
     try:
         with Image.open(path) as file:
-            upright = ImageOps.exif_transpose(file)
-            picture = upright.convert("L" if upright.mode in ("1", "L") else "RGB")
-    except (UnidentifiedImageError, OSError) as error:
+            picture = _converted(str(path), file)
+    except (OSError, SyntaxError) as error:
         raise ValueError(f"{path} is no picture that Pillow can read: {error}") from None
-    return _pixels(picture if size is None else ImageOps.fit(picture, (size, size)))
+    return _pixels(str(path), picture if size is None else ImageOps.fit(picture, (size, size)))
 
 
 def _stacked(named: Iterable[tuple[str, Tensor]]) -> Tensor:

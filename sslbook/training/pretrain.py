@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import reprlib
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -70,26 +71,35 @@ def pretrain(
     weights, bit for bit on a processor.  (Dropout would draw from PyTorch's own generator, of which a checkpoint knows nothing.)
     device: ``cuda`` if there is one.  settings: whatever else :class:`~sslbook.training.runs.settings.Settings` has, such as
     ``numbers={"tau": 0.2}``, ``decay=1e-4`` or ``networks=Networks(projector_out=64)``; Adam, the cosine schedule and a new order
-    of the images in every epoch otherwise.
+    of the images in every epoch otherwise.  Where such networks leave the predictor or the target at its default, which is none,
+    BYOL takes its own: two layers, and "ema".  (:func:`train <sslbook.training.runs.trainer.train>` makes runs without them.)
 
     Raises ValueError or TypeError with a sentence for what can't be trained, before anything is; errors of
     :func:`train <sslbook.training.runs.trainer.train>` beyond that.
     """
+    if "objective" in settings:
+        raise ValueError(f"objective: give its name as method, got objective={settings['objective']!r}")
     for name in ("dataset", "split", "subset", "own"):
         if name in settings:
             raise ValueError(f"{name} is of runs on data sets by name, and these images are your own: leave it out")
+    if pipeline is not None and not isinstance(pipeline, Pipeline):
+        raise TypeError(f"pipeline must be a Pipeline, such as Pipeline(32), got {reprlib.repr(pipeline)}")
+    chosen = _method(method)
+    kept = None if folder is None else _place(folder)
     data = read_images(images)
+    if len(data) < 2:
+        raise ValueError("images must hold two images or more to be trained on, got 1")
     views = pipeline or _simclr_views(data)
-    wanted = {**_method(method), "schedule": "cosine", "shuffle": True, "evaluate": 0}
+    wanted = {**chosen, "schedule": "cosine", "shuffle": True, "evaluate": 0}
     most = min(batch, len(data)) if isinstance(batch, int) else batch
     wanted |= {"epochs": epochs, "batch": most, "rate": rate, "seed": seed, **settings}
+    wanted |= _towers(chosen, settings)
     run = with_values(Settings(), wanted)
     encoder = _made(backbone, seed)
     own = Own(encoder, _features(encoder, data, views), views)
     run = with_values(run, {"own": _described(data, own)})
     with tempfile.TemporaryDirectory() as scratch:
-        place = Path(scratch) if folder is None else Path(folder).expanduser()
-        result = train(run, place, data=(data, None), own=own, device=device, quiet=quiet, name=method)
+        result = train(run, kept or Path(scratch), data=(data, None), own=own, device=device, quiet=quiet, name=method)
     return Pretrained(encoder.eval(), views, result.rows)
 
 
@@ -104,7 +114,26 @@ def _method(name: str) -> Mapping[str, Any]:
         return METHODS[name]
     if name in OBJECTIVES and name != "byol":
         return {"objective": name}
-    raise unknown("method", str(name), [*METHODS, *OBJECTIVES])
+    raise unknown("method", str(name), dict.fromkeys([*METHODS, *OBJECTIVES]))
+
+
+def _towers(method: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Networks]:
+    """The networks of the caller's settings, with the method's predictor and target where these have none."""
+    asked, given = method.get("networks"), settings.get("networks")
+    if not isinstance(asked, Networks) or not isinstance(given, Networks):
+        return {}
+    return {
+        "networks": replace(given, predictor=given.predictor or asked.predictor, target=given.target or asked.target)
+    }
+
+
+def _place(folder: str | Path) -> Path:
+    """The run's folder, which may not be there yet."""
+    place = Path(folder).expanduser()
+    for above in (place, *place.parents):
+        if above.exists() and not above.is_dir():
+            raise ValueError(f"folder must be a folder, or the name of a new one, got {place}: {above} is a file")
+    return place
 
 
 def _made(backbone: object, seed: int) -> nn.Module:

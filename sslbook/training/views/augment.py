@@ -72,6 +72,7 @@ def random_view(pixels: Tensor, pipeline: Pipeline, *, seed: int = 0, step: int 
 
     A function of the pixels and of ``(seed, step, view)``: two views of a batch have two numbers, two batches two steps.
     """
+    _require_pixels(pixels, pipeline)
     return apply(pixels, pipeline, draws(pipeline, len(pixels), seed, step, view))
 
 
@@ -160,6 +161,10 @@ def _scaling(pipeline: Pipeline, device: torch.device) -> tuple[Tensor, Tensor]:
 
 
 def _require_pixels(pixels: Tensor, pipeline: Pipeline) -> None:
+    if not isinstance(pipeline, Pipeline):
+        raise TypeError(f"pipeline must be a Pipeline, such as Pipeline(32), got {pipeline!r}")
+    if not len(pixels):
+        raise ValueError("pixels must hold one image or more, got none")
     if pixels.ndim != 4 or pixels.shape[1] not in (1, 3):
         raise ValueError(f"pixels must be (B, C, H, W) of 1 or 3 channels, got {tuple(pixels.shape)}")
     if pixels.dtype != torch.uint8 and not pixels.is_floating_point():
