@@ -61,12 +61,13 @@ def record(options: argparse.Namespace) -> int:
     from sslbook.chapters.catalogue import RECORDERS
 
     if options.name not in RECORDERS:
-        raise unknown("recorded run", options.name, RECORDERS)
+        return _record_of_table(options)
     recorder = RECORDERS[options.name]
     there = records.path_of(options.name)
     if there.is_file() and not options.replace:
-        return _tell(records.recorded(options.name), there, options.seeds)
-    seeds = tuple(options.seeds or recorder.seeds)
+        return _tell(records.recorded(options.name), there, options.seeds, "--replace makes it anew")
+    records.require_source_tree()
+    seeds = tuple(dict.fromkeys(options.seeds or recorder.seeds))
     commands.say(f"Making {options.name} with {recorder.maker}, {counted(len(seeds), 'seed')} …")
     start = time.monotonic()
     try:
@@ -79,14 +80,31 @@ def record(options: argparse.Namespace) -> int:
     return 0
 
 
-def _tell(there: Record, path: Path, seeds: Sequence[int] | None) -> int:
-    """Where a record is, where it comes from, and what is not as it was; raises InputError if other seeds are asked for."""
-    if seeds is not None and tuple(seeds) != there.provenance.seeds:
+def _record_of_table(options: argparse.Namespace) -> int:
+    """Tell of the record of a table of full runs; raises InputError if it isn't there, to be made anew, or no such table's."""
+    from sslbook import records
+    from sslbook.chapters import catalogue
+
+    name = options.name
+    if name not in catalogue.TABLES or catalogue.table(name).record != name:
+        raise unknown("recorded run", name, catalogue.RECORDERS)
+    there, adds = records.path_of(name), f"sslbook table {name} --record adds finished runs to it"
+    if options.replace or not there.is_file():
+        raise InputError(f"{there} is the record of a table's runs: sslbook table {name} --run makes them, and {adds}")
+    return _tell(records.recorded(name), there, options.seeds, adds)
+
+
+def _tell(there: Record, path: Path, seeds: Sequence[int] | None, more: str) -> int:
+    """Where a record is, where it comes from, and what is not as it was; raises InputError if other seeds are asked for.
+
+    more: what changes it.
+    """
+    if seeds is not None and tuple(dict.fromkeys(seeds)) != there.provenance.seeds:
         held, asked = (" ".join(map(str, some)) for some in (there.provenance.seeds, seeds))
-        raise InputError(f"--seeds: {path} holds {held}, got {asked}; --replace makes it anew")
+        raise InputError(f"--seeds: {path} holds {held}, got {asked}; {more}")
     print(f"{path}\nRecorded: {there.provenance}")
     commands.show(there.provenance.differences())
-    print("It stays as it is; --replace makes it anew.")
+    print(f"It stays as it is; {more}.")
     return 0
 
 
@@ -138,7 +156,7 @@ def _wait_passively() -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="sslbook", description=sslbook.__doc__)
+    parser = argparse.ArgumentParser(prog="sslbook", description=str(sslbook.__doc__).partition("\n")[0])
     parser.add_argument("--version", action="version", version=f"sslbook {sslbook.__version__}")
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
@@ -189,7 +207,9 @@ def _parser() -> argparse.ArgumentParser:
     told = "Tell of a recorded run, or make it where there is none."
     added = subparsers.add_parser("record", help=told, description=told)
     added.add_argument("name", metavar="NAME", help="a file of data/results, such as covariance-cifar10")
-    added.add_argument("--seeds", type=seed, nargs="+", metavar="N", help="these seeds (default: the record's)")
+    added.add_argument(
+        "--seeds", type=seed, nargs="+", metavar="N", help="these seeds (default: those of the book's record)"
+    )
     added.add_argument("--replace", action="store_true", help="make it anew where there is one")
     added.set_defaults(run=record)
 

@@ -342,7 +342,8 @@ def _require_file(layout: Layout, path: Path) -> None:
     except OSError as error:
         raise FileNotFoundError(
             f"{layout.title} is incomplete: {path} can't be read ({error.strerror}); SSLBOOK_DATA must name the folder "
-            f"that holds {layout.folder}/, or ask for it with download=True"
+            f"that holds {layout.folder}/, or let it be fetched: download=True, or --download of sslbook train and "
+            "sslbook table"
         ) from error
 
 

@@ -1,8 +1,8 @@
 """Recorded full-size runs: numbers that took a GPU or an hour, with where they come from.
 
-A record is one file, `data/results/<name>.json`. The function that makes the numbers writes it (`save_record`);
-chapters show it (`recorded`) beside the paper's numbers and the live quick run, labelled as what it is. None is ever
-filled in by hand.
+A record is one file, `data/results/<name>.json`. A function gives the numbers, and the command that called it writes
+them (`save_record`); chapters show them (`recorded`) beside the paper's numbers and the live quick run, labelled as what
+they are. None is ever filled in by hand.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from sslbook import data_files
-from sslbook.arguments import unknown
+from sslbook.arguments import InputError, unknown
 from sslbook.files import write_text
 
 
@@ -79,6 +79,14 @@ class Record:
 def results_folder() -> Path:
     """`data/results` of the source tree that this package lies in, else the one that was installed with it."""
     return data_files.folder() / "results"
+
+
+def require_source_tree() -> None:
+    """Raise InputError where `data/results` belongs to an installed package, into which nothing is recorded."""
+    if (folder := results_folder()).resolve().is_relative_to(data_files.PACKAGE):
+        raise InputError(
+            f"{folder} is of an installed package; to record, run sslbook from a copy of the book's repository"
+        )
 
 
 def path_of(name: str, folder: Path | None = None) -> Path:

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 import sslbook
-from sslbook import cli, records
+from sslbook import cli, data_files, records
 from sslbook.book import commands, execute, render
 from sslbook.book.execute import Outcome, Setting
 from sslbook.book.layout import Book
@@ -87,6 +87,13 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         cli.main(["--version"])
     assert stop.value.code == 0
     assert capsys.readouterr().out == f"sslbook {sslbook.__version__}\n"
+
+
+def test_help_says_in_a_line_what_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["--help"])
+    said = " ".join(capsys.readouterr().out.split())
+    assert "an executable book on self-supervised learning. positional arguments" in said
 
 
 @pytest.mark.parametrize(
@@ -283,13 +290,18 @@ def test_interrupting_gives_status_130(book: Book, monkeypatch: pytest.MonkeyPat
     assert cli.main(["execute"]) == 130
 
 
+@pytest.fixture
+def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A record that is made at once."""
+    monkeypatch.setattr(catalogue, "RECORDERS", {"tiny": catalogue.Recorder("tiny:values", (1, 2))})
+    room = SimpleNamespace(values=lambda seeds: {"sum": sum(seeds)})
+    monkeypatch.setattr(catalogue, "_chapters", lambda module: room)
+
+
+@pytest.mark.usefixtures("tiny")
 def test_record_runs_the_named_function_and_writes_its_numbers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(catalogue, "RECORDERS", {"tiny": catalogue.Recorder("tiny:values", (1, 2))})
-    monkeypatch.setattr(
-        catalogue, "_chapters", lambda module: SimpleNamespace(values=lambda seeds: {"sum": sum(seeds)})
-    )
     monkeypatch.setattr(records, "results_folder", lambda: tmp_path)
     assert cli.main(["record", "tiny"]) == 0
     found = records.recorded("tiny", folder=tmp_path)
@@ -303,10 +315,41 @@ def test_record_runs_the_named_function_and_writes_its_numbers(
     assert cli.main(["record", "tiny", "--seeds", "5"]) == 2
     assert "holds 1 2, got 5; --replace makes it anew" in capsys.readouterr().err
     assert (tmp_path / "tiny.json").read_bytes() == before
-    assert cli.main(["record", "tiny", "--seeds", "5", "--replace"]) == 0
-    assert records.recorded("tiny", folder=tmp_path).provenance.seeds == (5,)
+    assert cli.main(["record", "tiny", "--seeds", "5", "5", "--replace"]) == 0
+    assert records.recorded("tiny", folder=tmp_path).provenance.seeds == (5,), "a seed is one trial"
+    assert cli.main(["record", "tiny", "--seeds", "5", "5"]) == 0
     assert cli.main(["record", "tyni"]) == 2
     assert "did you mean tiny" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("tiny")
+def test_nothing_is_recorded_into_an_installed_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(data_files, "PACKAGE", tmp_path / "site-packages" / "sslbook")
+    monkeypatch.setattr(data_files, "folder", lambda: tmp_path / "site-packages" / "sslbook" / "data")
+    assert cli.main(["record", "tiny"]) == 2
+    assert "is of an installed package; to record, run sslbook from a copy" in capsys.readouterr().err
+    assert not any(tmp_path.iterdir())
+
+
+def test_record_tells_of_a_tables_record_and_leaves_it_to_its_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(records, "results_folder", lambda: tmp_path)
+    for name in ("A-Tab5", "C-Tab1"):  # no table; a table of another record
+        assert cli.main(["record", name]) == 2
+        assert f"recorded run: got '{name}'" in capsys.readouterr().err
+    assert cli.main(["record", "A-Tab2"]) == 2
+    adds = "sslbook table A-Tab2 --record adds finished runs to it"
+    assert f"sslbook table A-Tab2 --run makes them, and {adds}" in capsys.readouterr().err
+    records.save_record("A-Tab2", {"cells": [], "runs": {}}, seeds=[1], seconds=1)
+    assert cli.main(["record", "A-Tab2"]) == 0
+    assert f"It stays as it is; {adds}." in capsys.readouterr().out
+    assert cli.main(["record", "A-Tab2", "--seeds", "2"]) == 2
+    assert f"holds 1, got 2; {adds}" in capsys.readouterr().err
+    assert cli.main(["record", "A-Tab2", "--replace"]) == 2
+    assert adds in capsys.readouterr().err
 
 
 def test_record_says_what_data_is_missing(

@@ -142,7 +142,9 @@ def test_a_missing_file_is_named_and_the_network_not_asked(stl10: Path, monkeypa
     assert not available("stl10", "unlabeled")
     assert not available("stl10")
     with pytest.raises(
-        FileNotFoundError, match=r"STL-10 is incomplete: .*unlabeled_X.bin can't be read .*SSLBOOK_DATA"
+        FileNotFoundError,
+        match=r"STL-10 is incomplete: .*unlabeled_X.bin can't be read .*SSLBOOK_DATA must name the folder that holds "
+        r"stl10_binary/, or let it be fetched: download=True, or --download of sslbook train and sslbook table$",
     ):
         load("stl10", "unlabeled")
     with pytest.raises(ModuleNotFoundError, match=r"needs pooch: pip install 'sslbook\[train\]'"):

@@ -13,7 +13,7 @@ import pytest
 import torch
 from training_cases import SET, done
 
-from sslbook import cli, records
+from sslbook import cli, data_files, records
 from sslbook.chapters.training import cluster, tables
 from sslbook.chapters.training.presets import Sheet, sheets
 from sslbook.chapters.training.runs import Run, run_of, runs_of
@@ -281,7 +281,10 @@ def test_what_is_not_comparable_is_not_compared(two: Sheet, tmp_path: Path, caps
 @pytest.mark.parametrize(
     ("more", "sentence"),
     [
+        (["--download"], "--download is for a run: add --run"),
+        (["--quiet"], "--quiet is for a run: add --run"),
         (["--jobs", "2"], "--jobs is for a cluster: add --cluster local"),
+        (["--jobs", "2", "--dry-run"], "--jobs is for a cluster: add --cluster local"),
         (["--hours", "2"], "--hours is for a cluster: add --cluster local"),
         (["--cluster", "local", "--slurm", "partition=gpu"], "--slurm is for a cluster: add --cluster slurm"),
         (["--set", "seed=3"], "seed is given by --seed, not by --set"),
@@ -321,7 +324,8 @@ def test_a_record_stands_in_for_runs_that_are_not_here(
     written = json.loads((tmp_path / "results" / f"{two.name}.json").read_text())
     assert written["provenance"]["seconds"] == 12.5
     assert written["values"]["runs"][run.folder(tmp_path).name]["precision"] == "bfloat16"
-    elsewhere = ["table", two.name, "--seeds", "1", "--folder", str(tmp_path / "elsewhere")]
+    away = tmp_path / "elsewhere"
+    elsewhere = ["table", two.name, "--seeds", "1", "--folder", str(away)]
     assert cli.main(elsewhere) == 0
     out = capsys.readouterr().out
     assert re.search(r"^original +78\.10 +75\.00 +-3\.10 +70\.00 +1 +recorded$", out, flags=re.MULTILINE)
@@ -332,3 +336,14 @@ def test_a_record_stands_in_for_runs_that_are_not_here(
     with pytest.raises(SystemExit):
         cli.main([*asked, "--record", "--set", "rate=0.1"])
     assert "--record is of the table as it is printed" in capsys.readouterr().err
+
+    debt = tables.owed(two.name, [1], away)
+    assert (debt.runs, debt.finished) == (2, 1), "what is recorded is not owed"
+    assert tables.owed(two.name, [2], away).finished == 0
+    assert "78.1 | 75.0" in tables.grid(two.name, [1], away)
+    assert "78.1 | –" in tables.grid(two.name, [2], away)
+    monkeypatch.setattr(data_files, "PACKAGE", tmp_path)
+    for more in ([], ["--run"], ["--dry-run"]):
+        with pytest.raises(SystemExit):
+            cli.main([*elsewhere, "--record", *more])
+        assert "is of an installed package" in capsys.readouterr().err

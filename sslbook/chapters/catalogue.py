@@ -12,7 +12,7 @@ from sslbook.arguments import InputError, unknown
 
 @dataclass(frozen=True)
 class Recorder:
-    """What makes a record: ``module:function`` below `sslbook.chapters`, called with seeds, and the seeds of the shipped one."""
+    """What makes a record: ``module:function`` below `sslbook.chapters`, called with seeds, and those that it is made with."""
 
     maker: str
     seeds: tuple[int, ...]

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from sslbook import data_files
 from sslbook.arguments import counted, device, positive, seed
 from sslbook.machine import cores
 from sslbook.records import Record, path_of, recorded
@@ -40,8 +41,11 @@ def option(flag: str, help: str, *, running: bool = False, starts: bool = False,
 
 
 def choice(flag: str, help: str, *allowed: str) -> Option:
-    """An option with these values, the first if it is not given."""
-    return option(flag, f"{help} (default: {allowed[0]})", choices=allowed, default=allowed[0])
+    """An option with these values, the first if it is not given; the help quotes them where one has a comma."""
+    named: dict[str, Any] = {}
+    if any("," in value for value in allowed):
+        help, named = f"{help}: {', '.join(map(repr, allowed))}", {"metavar": "NAME"}
+    return option(flag, f"{help} (default: {allowed[0]})", choices=allowed, default=allowed[0], **named)
 
 
 def count(flag: str, help: str, *, running: bool = False) -> Option:
@@ -50,7 +54,9 @@ def count(flag: str, help: str, *, running: bool = False) -> Option:
 
 
 RUN = option("--run", "run it (default: show the record)")
-SEEDS = option("--seeds", "these seeds (default: the record's)", type=seed, nargs="+", metavar="N")
+SEEDS = option(
+    "--seeds", "these seeds (default: the table's own, or those that are recorded)", type=seed, nargs="+", metavar="N"
+)
 DEVICE = option("--device", "cpu, cuda or cuda:N (default: the table's)", running=True, type=device, metavar="D")
 COMMON = (RUN, SEEDS, DEVICE, option("--json", "as JSON, with every number"))
 PROCESSES = count("--processes", "processes at once (default: one a core, or one on a GPU)", running=True)
@@ -82,12 +88,12 @@ def main(table: Table, arguments: Sequence[str]) -> int:
     """Show or run a table; exit status 1 if a run came to no end, 2 for what can't be done."""
     parser = parser_of(table)
     options = parser.parse_args(arguments)
-    given = [option for option in table.options + COMMON if getattr(options, option.name) not in (None, False, [])]
-    options.run = options.run or any(option.starts for option in given)
+    used = [known for known in table.options + COMMON if getattr(options, known.name) not in (None, False, [])]
+    options.run = options.run or any(known.starts for known in used)
     options.given = list(arguments)
-    for option in given:
-        if option.running and not options.run:
-            parser.error(f"{option.flag} is for a run: add --run")
+    for known in used:
+        if known.running and not options.run:
+            parser.error(f"{known.flag} is for a run: add --run")
     try:
         if table.plan is not None and options.dry_run:
             print(table.plan(_with_seeds(table, options)))
@@ -107,14 +113,14 @@ def parser_of(table: Table) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog=f"sslbook table {table.name}", description=f"{table.title}.", allow_abbrev=False
     )
-    for option in (*COMMON, *table.options):
-        parser.add_argument(option.flag, help=option.help, **option.more)
+    for known in (*COMMON, *table.options):
+        parser.add_argument(known.flag, help=known.help, **known.more)
     return parser
 
 
 def record_of(name: str) -> Record | None:
-    """The record of that name; None if it was never made.  Raises ValueError if its file is damaged."""
-    return recorded(name) if name and path_of(name).is_file() else None
+    """The record of that name, noted as asked for; None if it was never made.  Raises ValueError if its file is damaged."""
+    return recorded(name) if name and data_files.noted(path_of(name)).is_file() else None
 
 
 def processes(options: argparse.Namespace) -> int:

@@ -6,7 +6,7 @@ import argparse
 import itertools
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -26,7 +26,7 @@ from sslbook.chapters.training.runs import (
     seeds_of,
     united,
 )
-from sslbook.records import Record, save_record
+from sslbook.records import Record, require_source_tree, save_record
 from sslbook.tables import filled as form
 from sslbook.tables.command import EPOCHS, Table, count, option, record_of
 from sslbook.tables.filled import Entry, Filled
@@ -57,14 +57,21 @@ def _entry(at: tuple[str, ...], line: Line) -> Entry:
 
 
 def grid(table: str, seeds: Sequence[int], root: Path) -> str:
-    """The paper's mean, a bar, and ours in each cell: a dash where no run is."""
+    """The paper's mean, a bar, and ours in each cell, of a run or its record: a dash where neither is."""
     sheet = sheets()[table]
-    return form.grid(replace(filled(sheet, lines(sheet, seeds, root), seeds), measures={"best": 1}), brief=True)
+    found = lines(sheet, seeds, root, recorded=_recorded(table))
+    return form.grid(replace(filled(sheet, found, seeds), measures={"best": 1}), brief=True)
+
+
+def _recorded(table: str) -> dict[str, Any]:
+    """The runs of a table's record, by the names of their folders; none where there is no record."""
+    record = record_of(table)
+    return {} if record is None else dict(record["runs"])
 
 
 @dataclass(frozen=True)
 class Owed:
-    """A table's debt: how many runs it needs, how many of them are finished, the estimated hours on one H200 for the rest."""
+    """A table's debt: how many runs it needs, how many are finished or recorded, the estimated hours on one H200 for the rest."""
 
     table: str
     runs: int
@@ -82,9 +89,16 @@ def owed(table: str, seeds: Sequence[int], root: Path) -> Owed:
     if table not in sheets():
         raise ValueError(f"table must be one of {', '.join(sheets())}, got {table!r}")
     wanted = runs_of(sheets()[table], seeds)
-    waiting = [run for run in wanted if not run.finished(root)]
+    known = _recorded(table)
+    waiting = [run for run in wanted if not run.finished(root) and not _whole(run, known.get(run.folder(root).name))]
     minutes = sum(presets()[run.name].minutes for run in waiting)
     return Owed(table, len(wanted), len(wanted) - len(waiting), minutes / 60, f"sslbook table {table} --run --download")
+
+
+def _whole(run: Run, kept: Mapping[str, Any] | None) -> bool:
+    """Whether a record has all of a run that makes it finished."""
+    measured = {row["epoch"] for row in kept["rows"]} if kept else set()
+    return measured >= {run.settings.epochs, *run.settings.probes}
 
 
 # -- ``sslbook table`` ------------------------------------------------------------------------------------------------
@@ -102,6 +116,8 @@ def _check(options: argparse.Namespace) -> None:
     """Raise ValueError for options that don't go together."""
     if options.record and not _as_printed(options):
         raise ValueError("--record is of the table as it is printed, without --set and --epochs")
+    if options.record:
+        require_source_tree()
     for flag in ("jobs", "hours"):
         if getattr(options, flag) and not options.cluster:
             raise ValueError(f"--{flag} is for a cluster: add --cluster local")
@@ -115,6 +131,7 @@ def _missing(name: str, options: argparse.Namespace) -> list[Run]:
 
 
 def _plan(name: str, options: argparse.Namespace) -> str:
+    _check(options)
     root, missing = runs_folder(options.folder), _missing(name, options)
     return "\n".join([*(str(run.folder(root)) for run in missing), f"{counted(len(missing), 'run')} missing."])
 
@@ -172,8 +189,7 @@ def _keep(sheet: Sheet, seeds: Sequence[int], root: Path, command: Sequence[str]
     here = origins(runs_of(sheet, seeds), root)
     if not here:
         raise ValueError(f"there is nothing to record: no run of {sheet.name} is finished in {root}")
-    before = record_of(sheet.name)
-    kept = united({} if before is None else before["runs"], here)
+    kept = united(_recorded(sheet.name), here)
     values, seconds = recorded_values(sheet, kept), sum(run.get("seconds") or 0 for run in kept.values())
     file = save_record(sheet.name, values, seeds=seeds_of(kept), seconds=seconds, command=shlex.join(command))
     print(f"Written: {file}", file=sys.stderr)
@@ -208,8 +224,8 @@ OPTIONS = (
     count("--hours", "the longest that a job may take (Slurm: 24)"),
     option("--slurm", "an option of sbatch: --slurm partition=gpu", action="append", default=[], metavar="OPTION"),
     option("--folder", "where runs lie (default: SSLBOOK_RUNS, else runs)", type=Path, metavar="DIR"),
-    option("--download", "fetch the images if they are not here"),
-    option("--quiet", "say nothing while it runs"),
+    option("--download", "fetch the images if they are not here", running=True),
+    option("--quiet", "say nothing while it runs", running=True),
 )
 
 
