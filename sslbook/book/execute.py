@@ -115,13 +115,14 @@ def execute(
     for chapter in chapters:
         target = folder / f"{chapter.name}.ipynb"
         parts = key_parts(book, chapter, scale=setting.scale, seed=setting.seed, device=setting.device)
-        known = parts | _asked(book, target)
-        kept = None if force else _keep(chapter, target, known)
+        stored = stored_record(target)
+        known = parts | _asked(book, stored)
+        kept = None if force else _keep(chapter, target, stored, known)
         if kept is not None:
             outcomes[chapter.name] = kept
             say(f"{_KEPT[kept.status][0]} {chapter.name} ({setting.scale}): {_KEPT[kept.status][1]}")
         else:
-            say(f"to run   {chapter.name} ({setting.scale}): {_reason(target, known, force)}")
+            say(f"to run   {chapter.name} ({setting.scale}): {_reason(stored, known, force)}")
             waiting.append((chapter, parts))
     # Longest first, so that the cores end together.
     waiting.sort(key=lambda item: -_last_seconds(folder / f"{item[0].name}.ipynb"))
@@ -259,20 +260,19 @@ def _finished(notebook: NotebookNode, job: _Job, seconds: float, asked: dict[str
 
 def is_current(book: Book, chapter: Chapter, setting: Setting) -> bool:
     """Whether the executed notebook of ``chapter`` has the code and the prose of its source, and all else that it depends on."""
-    target = book.executed(setting.scale) / f"{chapter.name}.ipynb"
+    stored = stored_record(book.executed(setting.scale) / f"{chapter.name}.ipynb")
     parts = key_parts(book, chapter, scale=setting.scale, seed=setting.seed, device=setting.device)
-    stored, wanted = stored_record(target), (key(parts | _asked(book, target)), digest(chapter.text.encode()))
+    wanted = (key(parts | _asked(book, stored)), digest(chapter.text.encode()))
     return (stored.get("key"), stored.get("source")) == wanted
 
 
-def _asked(book: Book, target: Path) -> dict[str, str]:
+def _asked(book: Book, stored: dict[str, Any]) -> dict[str, str]:
     """The data files that the chapter asked for when it was last executed, as they are now."""
-    return data_parts(book, stored_record(target).get("asked", ()))
+    return data_parts(book, stored.get("asked", ()))
 
 
-def _keep(chapter: Chapter, target: Path, parts: dict[str, str]) -> Outcome | None:
+def _keep(chapter: Chapter, target: Path, stored: dict[str, Any], parts: dict[str, str]) -> Outcome | None:
     """What to report if the executed notebook at ``target`` is still good, after new prose was put in; None if it is not."""
-    stored = stored_record(target)
     if stored.get("key") != key(parts):
         return None
     if stored.get("source") == digest(chapter.text.encode()):
@@ -308,9 +308,8 @@ def _last_seconds(target: Path) -> float:
     return float(stored_record(target).get("seconds", float("inf")))
 
 
-def _reason(target: Path, parts: dict[str, str], force: bool) -> str:
+def _reason(stored: dict[str, Any], parts: dict[str, str], force: bool) -> str:
     """Why a chapter must run, in a few words."""
-    stored = stored_record(target)
     if force or not stored:
         return "asked for" if force else "not executed yet"
     changed = changes(stored.get("parts", {}), parts)

@@ -12,10 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sslbook import data_files
-from sslbook.arguments import counted, device, positive, seed
+from sslbook.arguments import InputError, counted, device, positive, seed
 from sslbook.machine import cores
-from sslbook.records import Record, path_of, recorded
+from sslbook.records import Record, recorded
 from sslbook.tables.filled import Filled, as_json, grid, summary
 
 
@@ -120,7 +119,10 @@ def parser_of(table: Table) -> argparse.ArgumentParser:
 
 def record_of(name: str) -> Record | None:
     """The record of that name, noted as asked for; None if it was never made.  Raises ValueError if its file is damaged."""
-    return recorded(name) if name and data_files.noted(path_of(name)).is_file() else None
+    try:
+        return recorded(name) if name else None
+    except InputError:
+        return None
 
 
 def processes(options: argparse.Namespace) -> int:
