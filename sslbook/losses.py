@@ -35,6 +35,7 @@ __all__ = [
     "PairDistances",
     "Partials",
     "contrastive",
+    "cross_distances",
     "exact",
     "half_squared_distance",
     "info_nce",
@@ -114,17 +115,17 @@ def pair_distances(z1: Tensor, z2: Tensor, *, normalize: bool = False, negatives
     mean = 0.5 * (z1 + z2).detach().mean(-2, keepdim=True)
     z1, z2 = z1 - mean, z2 - mean
     if negatives == "other_view":
-        return PairDistances(pos, _off_diagonal(_cross_distances(z1, z2)))
+        return PairDistances(pos, _off_diagonal(cross_distances(z1, z2)))
     if negatives == "same_view":
-        return PairDistances(pos, _off_diagonal(_cross_distances(z1, z1)))
+        return PairDistances(pos, _off_diagonal(cross_distances(z1, z1)))
     z = torch.cat([z1, z2], dim=-2)
-    blocks = _cross_distances(z, z).reshape(*z.shape[:-2], 2, n, 2, n)  # by view and sample of each side
+    blocks = cross_distances(z, z).reshape(*z.shape[:-2], 2, n, 2, n)  # by view and sample of each side
     neg = _off_diagonal(blocks.movedim(-2, -3)).movedim(-3, -2)  # (..., 2, N, 2, N - 1)
     return PairDistances(torch.cat([pos, pos], dim=-1), neg.flatten(-2).flatten(-3, -2))
 
 
-def _cross_distances(a: Tensor, b: Tensor) -> Tensor:
-    """All ``||a_i - b_j||^2 / 2``: ``(..., N, D)``, ``(..., M, D)`` -> ``(..., N, M)``."""
+def cross_distances(a: Tensor, b: Tensor) -> Tensor:
+    """All ``||a_i - b_j||^2 / 2``, from inner products: ``(..., N, D)``, ``(..., M, D)`` -> ``(..., N, M)``."""
     half_norms = 0.5 * a.square().sum(-1)[..., :, None] + 0.5 * b.square().sum(-1)[..., None, :]
     return half_norms - a @ b.mT
 

@@ -23,6 +23,7 @@ LONGEST = 400
 
 GROUND = {
     "arguments",
+    "batch_losses",
     "connection",
     "contrast",
     "data_files",
