@@ -1,9 +1,12 @@
-"""The matrix on the views of a population from which a covariance operator is made, applied without being formed."""
+"""The matrix ``C`` on the views of a population from which an operator is made: :math:`OP = \\sum_{ab} C_{ab} L_a R_b^T`.
+
+:class:`Mixing` is that of the papers' operators, a few means and differences; :class:`PairMixing` is any matrix.
+"""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -39,6 +42,9 @@ class Mixing:
             between = pulled.reshape(mean.shape) / n**2
         return (self.inter * between + (self.intra / n) * (u - mean)) / v
 
+    def __neg__(self) -> Mixing:
+        return replace(self, inter=-self.inter, intra=-self.intra)
+
     def root(self, samples: int, views: int) -> Mixing | None:
         r"""The mixing :math:`C^{1/2}` on ``(samples, views, ...)``; ``None`` unless it is symmetric and no term is negative."""
         if min(self.inter, self.intra) < 0 or not self.symmetric:
@@ -56,6 +62,21 @@ class Mixing:
         half = (vectors * values.clamp_min(0).sqrt()) @ vectors.T - math.sqrt(lift) * constant
         return Mixing(samples * math.sqrt(self.inter * views), intra, -0.5 * (half + half.T))
 
+    def dense(self, left: Tensor, right: Tensor) -> Tensor:
+        """The operator's matrix ``(m, m)`` from dense connections ``(N, V, m, n_L)``, term by term, as it is defined."""
+        n, v = left.shape[:2]
+        left_mean, right_mean = left.mean(1), right.mean(1)
+        if self.weights is None:
+            centred = right_mean - right_mean.mean(0)
+            between = torch.einsum("ino,imo->nm", left_mean - left_mean.mean(0), centred) / n
+        else:
+            between = left.new_zeros(left.shape[2], left.shape[2])
+            for i in range(n):  # one sample against all: memory stays N * size * n_L
+                gap = torch.einsum("j,jmo->mo", self.weights[i], right_mean[i] - right_mean)
+                between += torch.einsum("no,mo->nm", left_mean[i], gap) / n**2
+        within = torch.einsum("ivno,ivmo->nm", left - left_mean[:, None], right - right_mean[:, None]) / (n * v)
+        return self.inter * between + self.intra * within
+
     @cached_property
     def symmetric(self) -> bool:
         """Whether ``C`` is symmetric."""
@@ -67,3 +88,39 @@ class Mixing:
         assert self.weights is not None
         xi = self.weights - torch.diag(self.weights.diagonal())
         return torch.diag(xi.sum(1)) - xi
+
+
+@dataclass(frozen=True, eq=False)
+class PairMixing:
+    r"""Any matrix ``C`` on the views, ``(N V, N V)``, rows and columns in the order of the flattened views.
+
+    Of a loss of inner products it is :math:`-2 \Gamma` (:func:`sslbook.gram.gram_weights`).
+    """
+
+    matrix: Tensor
+
+    def __call__(self, u: Tensor, *, adjoint: bool = False) -> Tensor:
+        """``C u`` for a field on ``(N, V, ...)``, or ``C^T u`` if ``adjoint``; the shape of ``u``."""
+        out: Tensor = (self.matrix.mT if adjoint else self.matrix) @ u.flatten(0, 1).flatten(1)
+        return out.reshape(u.shape)
+
+    def __neg__(self) -> PairMixing:
+        return PairMixing(-self.matrix)
+
+    def root(self, samples: int, views: int) -> PairMixing | None:
+        r"""The mixing :math:`C^{1/2}`; ``None`` unless ``C`` is symmetric and has no negative eigenvalue beyond rounding."""
+        if not self.symmetric:
+            return None
+        values, vectors = torch.linalg.eigh(self.matrix)
+        if float(values[0]) < -len(values) * torch.finfo(values.dtype).eps * float(values[-1].abs()):
+            return None
+        return PairMixing((vectors * values.clamp_min(0).sqrt()) @ vectors.T)
+
+    def dense(self, left: Tensor, right: Tensor) -> Tensor:
+        """The operator's matrix ``(m, m)`` from dense connections ``(N, V, m, n_L)``."""
+        return torch.einsum("ano,ab,bmo->nm", left.flatten(0, 1), self.matrix, right.flatten(0, 1))
+
+    @cached_property
+    def symmetric(self) -> bool:
+        """Whether ``C`` is symmetric."""
+        return bool(torch.equal(self.matrix, self.matrix.T))

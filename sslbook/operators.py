@@ -14,38 +14,27 @@ differences (:class:`Mixing`).  So ``OP v`` is one JVP, one mixing, one VJP.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import inspect
+import warnings
+from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import torch
-from scipy.sparse.linalg import LinearOperator, eigsh
+from scipy.sparse.linalg import LinearOperator
 from torch import Tensor, nn
 
-from sslbook.arguments import require_one_of, require_whole
+from sslbook.arguments import require_finite, require_number, require_one_of
+from sslbook.batch_losses import BATCH_LOSSES
 from sslbook.connection import OpenedLayer, open_layer, unvec, vec
 from sslbook.contrast import project
+from sslbook.eigenpairs import EigenPairs, array, numpy_dtype, top_eigenpairs
 from sslbook.gaps import relative_gap
+from sslbook.gram import Loss, gram_weights
 from sslbook.losses import half_squared_distance, pair_weight
-from sslbook.mixing import Mixing
+from sslbook.mixing import Mixing, PairMixing
 
-WEIGHTED = ("soft_triplet", "info_nce")
-
-
-@dataclass(frozen=True)
-class EigenPairs:
-    r"""Leading eigenpairs, largest first.
-
-    values: ``(k,)``.  vectors: ``(size, k)``, orthonormal, in the order of :func:`sslbook.connection.vec`.
-    residuals: :math:`\|OP v - \lambda v\| / |\lambda|`, ``(k,)``.
-    """
-
-    values: Tensor
-    vectors: Tensor
-    residuals: Tensor
-
-    def directions(self, shape: torch.Size) -> Tensor:
-        """The eigenvectors as weights, ``(k, *shape)``."""
-        return torch.stack([unvec(v, shape) for v in self.vectors.T])
+PAIRED = ("simple", "soft_triplet", "info_nce")
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,13 +42,20 @@ class CovarianceOperator:
     r"""``OP_l`` of one layer over a fixed population of views; made by :func:`covariance_operator` and its sisters.
 
     opened: the network opened at the layer on all ``N V`` views.  population: ``(N, V)``.  mixing: ``C``.
-    normalize: whether the output is l2-normalised (Eq. 56), which makes the operator a cross-covariance.
+    normalize: whether the output is l2-normalised (Eq. 56), which makes the operator a cross-covariance.  of: the loss's name.
     """
 
     opened: OpenedLayer
     population: tuple[int, int]
-    mixing: Mixing
+    mixing: Mixing | PairMixing
     normalize: bool = False
+    of: str = "simple"
+
+    def __repr__(self) -> str:
+        (n, v), shape = self.population, " x ".join(map(str, self.opened.weight.shape))
+        kind = "symmetric" if self.symmetric else "not symmetric"
+        place = f"layer {self.opened.name!r} ({shape} weights), {n} samples x {v} views"
+        return f"CovarianceOperator({place}, loss {self.of}, {kind}, {self.dtype}, {self.device})"
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -103,8 +99,19 @@ class CovarianceOperator:
         return torch.stack([vec(out) for out in self.apply(directions)], dim=1)
 
     def update(self) -> Tensor:
-        r"""``OP vec(W)`` in the weight's shape: the paper's update direction (Eq. 3), for outputs of degree 1 in this layer."""
-        return self.apply(self.opened.weight)
+        r"""``OP vec(W)`` in the weight's shape: the paper's update direction (Eq. 3), for outputs of degree 1 in this layer.
+
+        Warns where they aren't (a bias, a parallel path, another degree): there :meth:`exact_update` is the step.
+        """
+        linear = self.opened.jvp(self.opened.weight)
+        gap = relative_gap(linear, self.opened.output)
+        if gap > 0.01:  # more than rounding in any precision, and than what a step of training would notice
+            warnings.warn(
+                f"the outputs aren't K^T vec(W) of layer {self.opened.name!r}, as OP vec(W) supposes: they differ by {gap:.0%} "
+                "(a bias, a parallel path or another degree than 1); exact_update() is the step all the same",
+                stacklevel=2,
+            )
+        return self.opened.vjp(self._left(self._mix(self._right(linear))))
 
     def exact_update(self) -> Tensor:
         r"""The same with :math:`f_L` for :math:`K^T vec(W)`: :math:`\mathrm{Cov}_x[\bar K_l, \bar f_L]`, right for *any* network.
@@ -142,25 +149,12 @@ class CovarianceOperator:
 
     def dense(self) -> Tensor:
         """The matrix, from dense connections and the definitions, term by term: the reference, for small layers."""
-        n, v = self.population
-        k = self.opened.connections().unflatten(0, (n, v))
-        norm, unit = self._scales()
-        if not self.normalize:
-            left, right = k, k
-        else:
-            right = k / norm.reshape(n, v, 1, 1)
-            left = right - (right @ unit.reshape(n, v, -1, 1)) * unit.reshape(n, v, 1, -1)
-        left_mean, right_mean = left.mean(1), right.mean(1)
-        if self.mixing.weights is None:
-            centred = right_mean - right_mean.mean(0)
-            between = torch.einsum("ino,imo->nm", left_mean - left_mean.mean(0), centred) / n
-        else:
-            between = torch.zeros(self.shape, dtype=self.dtype, device=self.device)
-            for i in range(n):  # one sample against all: memory stays N * size * n_L
-                gap = torch.einsum("j,jmo->mo", self.mixing.weights[i], right_mean[i] - right_mean)
-                between += torch.einsum("no,mo->nm", left_mean[i], gap) / n**2
-        within = torch.einsum("ivno,ivmo->nm", left - left_mean[:, None], right - right_mean[:, None]) / (n * v)
-        return self.mixing.inter * between + self.mixing.intra * within
+        left = right = self.opened.connections().unflatten(0, self.population)
+        if self.normalize:
+            norm, unit = (part.unflatten(0, self.population) for part in self._scales())
+            right = right / norm[..., None]
+            left = right - (right @ unit[..., None]) * unit[..., None, :]
+        return self.mixing.dense(left, right)
 
     def top_eigenpairs(self, k: int = 5, *, tol: float = 1e-9, seed: int = 0) -> EigenPairs:
         r"""The ``k`` algebraically largest eigenpairs of a symmetric operator, by Lanczos' method (ARPACK) to ``tol``.
@@ -170,50 +164,12 @@ class CovarianceOperator:
 
         Raises ValueError for an operator that isn't symmetric and for ``k`` outside ``1 .. size``.
         """
-        size = self.shape[0]
-        if not self.symmetric:
-            raise ValueError("eigenpairs are for symmetric operators; for others use to_scipy() and scipy's eigs")
-        require_whole("k", k, least=1, most=size)
-        if size <= 4 * k + 32:
-            basis = torch.linalg.eigh(self.dense())[1].flip(1)[:, :k]
-        else:
-            tol = max(tol, 4 * torch.finfo(self.dtype).eps)  # below it, float32 gains nothing
-            root = self.mixing.root(*self.population)
-            fields = self.opened.output.numel()
-            dual = root is not None and 4 * k + 32 < fields < size
-            basis = self._dual_basis(root, k, tol, seed) if root and dual else _lanczos(self.to_scipy(), k, tol, seed)
-        # In float64: LAPACK's single-precision sums over a million weights lose three digits.
-        basis = torch.linalg.qr(torch.as_tensor(basis, dtype=torch.float64, device=self.device))[0]
-        image = self.matmat(basis.to(self.dtype)).double()
-        small = basis.T @ image
-        values, turn = torch.linalg.eigh(0.5 * (small + small.T))  # Rayleigh and Ritz, at no further cost
-        values, turn = values.flip(0), turn.flip(1)
-        vectors = basis @ turn
-        gap = (image @ turn - vectors * values).norm(dim=0)
-        residuals = gap / values.abs().clamp_min(torch.finfo(self.dtype).tiny)
-        return EigenPairs(values.to(self.dtype), vectors.to(self.dtype), residuals.to(self.dtype))
+        return top_eigenpairs(self, k, tol, seed)
 
-    def _dual_basis(self, root: Mixing, k: int, tol: float, seed: int) -> Tensor:
-        """``B u`` for the top eigenvectors ``u`` of ``B^T B``; any vector where the eigenvalue is zero."""
-        shape = self.opened.output.shape
-
-        def mix(u: Tensor) -> Tensor:
-            return root(u.unflatten(0, self.population)).flatten(0, 1)
-
-        def product(u: np.ndarray) -> np.ndarray:
-            field = torch.as_tensor(u, dtype=self.dtype, device=self.device).reshape(shape)
-            return _array(mix(self.opened.kernel(mix(field))).reshape(-1))
-
-        operator = LinearOperator((shape.numel(), shape.numel()), matvec=product, dtype=_numpy_dtype(self.dtype))
-        columns = []
-        for column in _lanczos(operator, k, tol, seed).T:
-            field = torch.as_tensor(column, dtype=self.dtype, device=self.device).reshape(shape)
-            columns.append(vec(self.opened.vjp(mix(field))))
-        basis = torch.stack(columns, dim=1)
-        length = basis.norm(dim=0)
-        draw = torch.Generator().manual_seed(seed)
-        spare = torch.randn(basis.shape, generator=draw, dtype=self.dtype).to(self.device)
-        return torch.where(length > 1e-6 * length.max(), basis / length, spare / spare.norm(dim=0))
+    def bottom_eigenpairs(self, k: int = 5, *, tol: float = 1e-9, seed: int = 0) -> EigenPairs:
+        """The ``k`` algebraically smallest, smallest first: what a step shrinks, where any is negative."""
+        found = top_eigenpairs(replace(self, mixing=-self.mixing), k, tol, seed)
+        return replace(found, values=-found.values)
 
     def to_scipy(self) -> LinearOperator:
         """A ``scipy.sparse.linalg.LinearOperator`` on NumPy vectors."""
@@ -223,10 +179,10 @@ class CovarianceOperator:
 
         return LinearOperator(
             self.shape,
-            matvec=lambda v: _array(self.matvec(tensor(v.reshape(-1)))),
-            rmatvec=lambda v: _array(self.rmatvec(tensor(v.reshape(-1)))),
-            matmat=lambda m: _array(self.matmat(tensor(m))),
-            dtype=_numpy_dtype(self.dtype),
+            matvec=lambda v: array(self.matvec(tensor(v.reshape(-1)))),
+            rmatvec=lambda v: array(self.rmatvec(tensor(v.reshape(-1)))),
+            matmat=lambda m: array(self.matmat(tensor(m))),
+            dtype=numpy_dtype(self.dtype),
         )
 
     # -- the three factors; fields on views are (..., N V, n_L) ---------------------------------------------------------
@@ -259,35 +215,53 @@ def covariance_operator(
     layer: str | nn.Module,
     views: Tensor,
     *,
-    loss: str = "simple",
+    loss: str | Loss = "simple",
     tau: float | None = None,
     margin: float = 0.0,
     beta: float = 0.0,
     normalize: bool = False,
     clean: Tensor | None = None,
+    of_gram: bool = False,
 ) -> CovarianceOperator:
-    r"""The covariance operator of ``layer`` on a population of views.
+    r"""The operator of ``layer`` under a loss, on a population or a batch of views.
 
-    views: ``(N, V, ...)``, N samples with V equally likely views each.  The result depends on ``loss``:
+    views: ``(N, V, ...)``, N samples with V views each.  Of the losses of [tian2020] it is the covariance operator of the
+    population in which each sample's views are equally likely:
 
-    * ``"simple"``: :math:`V_x[\bar K_l]` (Theorem 3 of [tian2020]); with ``beta``, :math:`-\beta EV_l + VE_l` (its Corollary 1).
-    * ``"soft_triplet"``, ``"info_nce"``: :math:`\frac12 V^\xi_{x,x'}[\bar K_l(x) - \bar K_l(x')]`, the main term of its
-      Theorem 4 (H = 1), with :math:`\xi` from the distances between the outputs of ``clean``, the un-augmented samples
-      ``(N, ...)``; needs ``tau``.
+    * ``"simple"``: :math:`V_x[\bar K_l]` (Theorem 3); with ``beta``, :math:`-\beta EV_l + VE_l` (Corollary 1).
+    * ``"soft_triplet"``, ``"info_nce"``: :math:`\frac12 V^\xi_{x,x'}[\bar K_l(x) - \bar K_l(x')]`, the main term of Theorem 4
+      (H = 1), with :math:`\xi` from the distances between the outputs of ``clean``, the un-augmented samples ``(N, ...)``;
+      needs ``tau``.
 
-    normalize: the network's output is divided by its norm in the loss; the operator then is
-    :math:`Cov_x[\overline{K^n P^\perp}, \bar K^n]` (Eq. 56).
+    Of any other loss of inner products it is that of ``views`` as one batch, :math:`-2 \sum_{ab} \Gamma_{ab} K_a K_b^T` with
+    :math:`\Gamma = \partial \ell / \partial G` (:func:`sslbook.gram.gram_weights`), symmetric, through all towers and exact:
+
+    * a name of :data:`sslbook.batch_losses.BATCH_LOSSES`, such as ``"nt_xent"``; with ``tau`` where it takes one;
+    * a function of the outputs ``(N, V, d)``, whatever ``d``; with ``of_gram``, of their inner products ``(N V, N V)``.
+
+    normalize: the network's output is divided by its norm in a loss of [tian2020]; the operator then is
+    :math:`Cov_x[\overline{K^n P^\perp}, \bar K^n]` (Eq. 56).  Other losses scale the outputs themselves, or don't.
 
     ``net`` may be any ``torch.nn`` network that treats samples independently; ``layer`` a linear or convolutional layer of it.
-    Raises ValueError for a population without two axes, an unknown loss, weights without ``clean`` or ``tau``.
+    Raises ValueError for a population without two axes, an unknown loss, one that sees more than inner products, weights
+    without ``clean`` or ``tau``, arguments that the loss has no use for, and numbers that aren't finite.
     """
     population = _population(views)
-    require_one_of("loss", loss, ("simple", *WEIGHTED))
+    if callable(loss) or loss in BATCH_LOSSES:
+        _refuse(f"loss={loss!r}", margin=margin, beta=beta, normalize=normalize, clean=clean)
+        value = _batch_loss(loss, tau)
+        opened = open_layer(net, layer, views.flatten(0, 1))
+        weights = gram_weights(value, opened.output.unflatten(0, population), of_gram=of_gram)
+        name = loss if isinstance(loss, str) else getattr(getattr(loss, "func", loss), "__name__", "given")
+        return CovarianceOperator(opened, population, PairMixing(-2 * weights), of=name)
+    require_one_of("loss", loss, (*PAIRED, *BATCH_LOSSES))
+    _refuse(f"loss={loss!r}", of_gram=of_gram)
+    require_number("beta", beta)
     if loss == "simple":
+        _refuse("loss='simple'", tau=tau, margin=margin, clean=clean)
         mixing = Mixing(inter=1.0, intra=-beta)
     else:
-        if beta:
-            raise ValueError(f"beta belongs to loss='simple', got beta={beta} with loss={loss!r}")
+        _refuse(f"loss={loss!r}", beta=beta, **({"margin": margin} if loss == "info_nce" else {}))
         if clean is None or tau is None:
             raise ValueError(
                 f"loss={loss!r} weighs pairs by the distance of un-augmented samples: give clean=(N, ...) and tau"
@@ -296,11 +270,37 @@ def covariance_operator(
             raise ValueError(
                 f"clean must hold one sample for each of the {population[0]} rows of views, got {len(clean)}"
             )
+        require_finite(clean=clean.flatten(1))
         mixing = Mixing(weights=pair_weights(net, clean, loss=loss, tau=tau, margin=margin, normalize=normalize))
     opened = open_layer(net, layer, views.flatten(0, 1))
     if normalize and bool((opened.output == 0).all(dim=1).any()):
         raise ValueError("normalize=True needs outputs that aren't zero: that of at least one view is (dead ReLUs?)")
-    return CovarianceOperator(opened, population, mixing, normalize)
+    return CovarianceOperator(opened, population, mixing, normalize, of=loss)
+
+
+def _batch_loss(loss: str | Loss, tau: float | None) -> Loss:
+    """The loss as a function of the outputs alone."""
+    if not isinstance(loss, str):
+        _refuse("a function as loss", tau=tau)
+        return loss
+    value = BATCH_LOSSES[loss].value
+    parameters = list(inspect.signature(value).parameters.values())[1:]
+    asked = [p.name for p in parameters if p.default is p.empty and (p.name != "tau" or tau is None)]
+    if asked:
+        numbers = ", ".join(f"{name}=..." for name in asked)
+        raise ValueError(f"loss={loss!r} needs {', '.join(asked)}: give loss=partial(batch_losses.{loss}, {numbers})")
+    if tau is None:
+        return value
+    if "tau" not in (p.name for p in parameters):
+        _refuse(f"loss={loss!r}", tau=tau)
+    return partial(value, tau=tau)
+
+
+def _refuse(owner: str, **arguments: object) -> None:
+    """Raise ValueError for an argument that was given and that the loss has no use for."""
+    for name, given in arguments.items():
+        if isinstance(given, Tensor) or given:
+            raise ValueError(f"{name} has no use with {owner}, got it")
 
 
 def intra_operator(net: nn.Module, layer: str | nn.Module, views: Tensor) -> CovarianceOperator:
@@ -326,22 +326,3 @@ def _population(views: Tensor) -> tuple[int, int]:
     if views.ndim < 3 or views.shape[0] < 1 or views.shape[1] < 1:
         raise ValueError(f"views must have shape (samples, views, ...), got {tuple(views.shape)}")
     return views.shape[0], views.shape[1]
-
-
-def _lanczos(operator: LinearOperator, k: int, tol: float, seed: int) -> np.ndarray:
-    """Eigenvectors ``(n, k)`` of the ``k`` largest eigenvalues of a symmetric operator, largest first."""
-    start = np.random.default_rng(seed).standard_normal(operator.shape[0]).astype(operator.dtype)
-    if not operator.matvec(start).any():  # a zero operator, on which ARPACK can't start
-        return np.eye(operator.shape[0], k, dtype=operator.dtype)
-    values, vectors = eigsh(operator, k=k, which="LA", tol=tol, v0=start)
-    found: np.ndarray = vectors[:, np.argsort(values)[::-1]]
-    return found
-
-
-def _array(tensor: Tensor) -> np.ndarray:
-    array: np.ndarray = tensor.cpu().numpy()
-    return array
-
-
-def _numpy_dtype(dtype: torch.dtype) -> np.dtype:
-    return torch.empty(0, dtype=dtype).numpy().dtype

@@ -29,7 +29,7 @@ from sslbook.chapters.covariance.population import (
 from sslbook.connection import Layer, vec
 from sslbook.gaps import Gaps, relative_gap, worst
 from sslbook.networks import instance_seeds, mlp, random_network
-from sslbook.operators import CovarianceOperator, covariance_operator, intra_operator
+from sslbook.operators import CovarianceOperator, covariance_operator, intra_operator, pair_weights
 
 DEGREE_ONE = ("linear", "relu", "leaky_relu", "conv", "residual")
 
@@ -107,7 +107,12 @@ def affine_gaps(networks: int = 10, seed: int = 0) -> Gaps:
         for layer in ("0", "2"):
             op = covariance_operator(net, layer, views)
             truth = -expected_gradient(net, layer, views, simple_loss(), all_tuples(4, 3))
-            rows.append({"exact update": _gap(op.exact_update(), truth), "broken: operator": _gap(op.update(), truth)})
+            rows.append(
+                {
+                    "exact update": _gap(op.exact_update(), truth),
+                    "broken: operator": _gap(op.apply(op.opened.weight), truth),
+                }
+            )
     return worst(rows)
 
 
@@ -198,12 +203,15 @@ def weighted_gaps(networks: int = 12, seed: int = 0, tau: float = 2.0, margin: f
     r"""Theorem 4 without augmentation (V = 1, :math:`\theta = 0`): triplet and InfoNCE, one tower and both."""
     rows: list[Gaps] = []
     for p in populations(networks, seed, views=1, strength=0.0, samples=5):
-        for name, loss in (("soft_triplet", triplet_loss(tau, margin)), ("info_nce", nce_loss(tau))):
-            op = p.operator(loss=name, tau=tau, margin=margin, clean=p.clean)
+        for name, loss, shift in (
+            ("soft_triplet", triplet_loss(tau, margin), margin),
+            ("info_nce", nce_loss(tau), 0.0),
+        ):
+            op = p.operator(loss=name, tau=tau, margin=shift, clean=p.clean)
             one = p.step(loss)
             both = p.step(loss, both=True)
             flat = p.operator()
-            mean = op.mixing.weights.mean() if op.mixing.weights is not None else 1.0
+            mean = pair_weights(p.net, p.clean, loss=name, tau=tau, margin=shift).mean()
             rows.append(
                 {
                     f"{name}, one tower": _gap(op.update(), one),
