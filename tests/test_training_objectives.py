@@ -87,6 +87,50 @@ def by_hand_triplet(out: Outputs, tau: float, margin: float) -> Tensor:
     return (tau * gap.exp().log1p()).mean()
 
 
+def towers(out: Outputs) -> tuple[Tensor, Tensor]:
+    return F.normalize(out.z1, dim=1), F.normalize(out.z2, dim=1)
+
+
+def by_hand_clip(out: Outputs, tau: float) -> Tensor:
+    one, two = towers(out)
+    return sum(F.cross_entropy(a @ b.T / tau, torch.arange(N)) for a, b in ((one, two), (two, one))) / 2
+
+
+def by_hand_sigmoids(out: Outputs, scale: float, bias: float) -> Tensor:
+    one, two = towers(out)
+    logits = scale * one @ two.T + bias
+    chance = torch.where(torch.eye(N, dtype=torch.bool), logits.sigmoid(), 1 - logits.sigmoid())
+    return -chance.log().sum() / N
+
+
+def by_hand_spectral(out: Outputs, mu: float) -> Tensor:
+    positive, matrix = cosines(out)
+    return (mu * others(matrix)).square().mean() - 2 * mu * positive.mean()
+
+
+def by_hand_twins(out: Outputs, weight: float) -> Tensor:
+    one, two = (F.batch_norm(z, None, None, training=True) for z in (out.z1, out.z2))
+    correlation = one.T @ two / N
+    own = correlation.diagonal()
+    return (1 - own).square().sum() + weight * (correlation.square().sum() - own.square().sum())
+
+
+def by_hand_vicreg(out: Outputs, variance: float, invariance: float, covariance: float) -> Tensor:
+    loss = invariance * F.mse_loss(out.z1, out.z2)
+    for z in (out.z1, out.z2):
+        between = torch.cov(z.T) - torch.diag(z.var(0))
+        loss = (
+            loss + variance / 2 * F.relu(1 - (z.var(0) + 1e-4).sqrt()).mean() + covariance / D * between.square().sum()
+        )
+    return loss
+
+
+def by_hand_simsiam(out: Outputs) -> Tensor:
+    """Algorithm 1 of its paper, of networks without a target tower: half of each side, targets detached."""
+    one, two = (-F.cosine_similarity(p, z.detach()).mean() for p, z in ((out.p1, out.z2), (out.p2, out.z1)))
+    return one / 2 + two / 2
+
+
 CASES: list[tuple[str, dict[str, Any], Any]] = [
     ("info_nce", {}, lambda out: nt_xent(out, 0.5)),
     ("info_nce", {"tau": 0.07}, lambda out: nt_xent(out, 0.07)),
@@ -103,6 +147,15 @@ CASES: list[tuple[str, dict[str, Any], Any]] = [
     ("quadratic", {}, by_hand_quadratic),
     ("byol", {"stop_gradient": False}, by_hand_byol),
     ("byol", {}, lambda out: by_hand_byol(out._replace(t1=out.t1.detach(), t2=out.t2.detach()))),
+    ("decoupled", {}, lambda out: (-cosines(out)[0] / 0.5 + (others(cosines(out)[1]) / 0.5).logsumexp(1)).mean()),
+    ("clip", {"tau": 0.2}, lambda out: by_hand_clip(out, 0.2)),
+    ("sigmoid_pairs", {}, lambda out: by_hand_sigmoids(out, 10, -10)),
+    ("sigmoid_pairs", {"scale": 3.0, "bias": -1.0}, lambda out: by_hand_sigmoids(out, 3, -1)),
+    ("spectral_contrastive", {}, lambda out: by_hand_spectral(out, 1)),
+    ("spectral_contrastive", {"mu": 10.0}, lambda out: by_hand_spectral(out, 10)),
+    ("barlow_twins", {}, lambda out: by_hand_twins(out, 5e-3)),
+    ("vicreg", {}, lambda out: by_hand_vicreg(out, 25, 25, 1)),
+    ("vicreg", {"variance": 10.0, "invariance": 5.0, "covariance": 3.0}, lambda out: by_hand_vicreg(out, 10, 5, 3)),
 ]
 
 
@@ -130,6 +183,12 @@ BROKEN: list[tuple[str, dict[str, Any], Any]] = [
     ("byol", {}, by_hand_byol),
     ("quadratic", {}, lambda out: (1 - cosines(out)[0]).mean() - (1 - others(cosines(out)[1])).mean()),
     ("soft_triplet", {"margin": 0.3}, lambda out: by_hand_triplet(out, 0.5, 0.0)),
+    ("decoupled", {}, lambda out: nt_xent(out, 0.5)),
+    ("clip", {"tau": 0.2}, lambda out: F.cross_entropy(towers(out)[0] @ towers(out)[1].T / 0.2, torch.arange(N))),
+    ("sigmoid_pairs", {}, lambda out: by_hand_sigmoids(out, 10, -10) / N),
+    ("spectral_contrastive", {"mu": 10.0}, lambda out: by_hand_spectral(out, 1)),
+    ("barlow_twins", {}, lambda out: by_hand_twins(out, 1)),
+    ("vicreg", {}, lambda out: by_hand_vicreg(out, 50, 25 * D, 1)),
 ]
 
 
@@ -185,6 +244,16 @@ def test_collapsed_and_distant_embeddings_have_finite_gradients() -> None:
     out = embeddings(dtype=torch.float32)
     sharp = objective("info_nce", tau=1e-4)(out)
     assert gradients(sharp, out).isfinite().all()
+
+
+def test_byol_without_a_target_is_simsiam_times_four() -> None:
+    out = embeddings()
+    out = out._replace(t1=out.z1, t2=out.z2)
+    found, wanted = objective("byol")(out), 4 * by_hand_simsiam(out)
+    torch.testing.assert_close(found, wanted)
+    slopes = gradients(found, out)
+    torch.testing.assert_close(slopes, gradients(wanted, out))
+    assert (gradients(objective("byol", stop_gradient=False)(out), out) - slopes).abs().max() > 1e-3
 
 
 def test_byol_reaches_its_ends() -> None:

@@ -19,6 +19,8 @@ from sslbook.training.objectives import OBJECTIVES, Objective, objective
 N, D = 9, 6
 STOPPED: dict[str, dict[str, Any]] = {"exact": {"weights": "clean"}}
 """Settings with which an objective's gradient is that of its value: by default, exact's weights are constants."""
+SEES_LENGTHS = ("barlow_twins", "vicreg")
+"""Objectives of the outputs' coordinates as they are, which alone aren't blind to a common factor."""
 
 names = pytest.mark.parametrize("name", OBJECTIVES)
 
@@ -62,7 +64,8 @@ def flaws(ours: Objective, smooth: Objective) -> set[str]:
 
 @names
 def test_an_objective_keeps_its_promises(name: str) -> None:
-    assert flaws(objective(name), objective(name, **STOPPED.get(name, {}))) == set()
+    found = flaws(objective(name), objective(name, **STOPPED.get(name, {})))
+    assert found == ({"length"} if name in SEES_LENGTHS else set())
 
 
 def test_a_broken_promise_is_seen() -> None:

@@ -13,7 +13,7 @@ from sslbook.datasets import load
 from sslbook.training.evaluate import embed
 from sslbook.training.networks.siamese import Networks
 from sslbook.training.objectives import OBJECTIVES
-from sslbook.training.pretrain import pretrain
+from sslbook.training.pretrain import METHODS, pretrain
 from sslbook.training.runs import checkpoints
 from sslbook.training.runs.settings import Settings
 from sslbook.training.runs.state import Diverged
@@ -32,7 +32,7 @@ def weights(module: nn.Module) -> torch.Tensor:
     return torch.cat([part.detach().double().flatten() for part in module.state_dict().values()])
 
 
-@pytest.mark.parametrize("method", ["simclr", *OBJECTIVES])
+@pytest.mark.parametrize("method", {**METHODS, **OBJECTIVES})
 def test_every_method_trains_the_module_that_is_given(method: str) -> None:
     backbone = small()
     before = weights(backbone)
@@ -115,6 +115,14 @@ def test_byol_keeps_its_predictor_and_target(given: Networks | None, used: Netwo
     assert Settings(networks=Networks(**kept)).networks == used
 
 
+def test_simsiam_is_byol_without_a_target(tmp_path: Path) -> None:
+    for networks in ({}, {"networks": Networks(projector_out=64)}):
+        pretrain(DIGITS, small, "simsiam", **SMALL, **networks, folder=tmp_path / str(len(networks)))
+        kept = json.loads((tmp_path / str(len(networks)) / checkpoints.RESULT).read_text())["settings"]
+        assert (kept["objective"], kept["numbers"]) == ("byol", {})
+        assert (kept["networks"]["predictor"], kept["networks"]["target"]) == (2, None)
+
+
 def test_simclr_takes_networks_as_they_are(tmp_path: Path) -> None:
     pretrain(DIGITS, small, **SMALL, folder=tmp_path, networks=Networks(projector_out=64))
     kept = json.loads((tmp_path / checkpoints.RESULT).read_text())["settings"]["networks"]
@@ -133,7 +141,7 @@ def test_every_method_is_named_once() -> None:
     with pytest.raises(ValueError, match="method: got 'None'; there are ") as refused:
         pretrain(DIGITS, small, None, **SMALL)  # type: ignore[arg-type]
     names = str(refused.value).split("there are ")[1].split(", ")
-    assert names == sorted({"simclr", *OBJECTIVES})
+    assert names == sorted({*METHODS, *OBJECTIVES})
 
 
 @pytest.mark.parametrize(

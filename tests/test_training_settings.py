@@ -267,6 +267,12 @@ DEFAULTS: dict[str, dict] = {
         "soft_triplet": {"tau": 0.5, "margin": 0.0},
         "triplet": {"tau": 0.5, "margin": 0.0},
         "byol": {"stop_gradient": True},
+        "decoupled": {"tau": 0.5},
+        "clip": {"tau": 0.07},
+        "sigmoid_pairs": {"scale": 10.0, "bias": -10.0},
+        "spectral_contrastive": {"mu": 1.0},
+        "barlow_twins": {"weight": 5e-3},
+        "vicreg": {"variance": 25.0, "invariance": 25.0, "covariance": 1.0},
     },
     "pipeline": {
         "scale": (0.08, 1.0),

@@ -1,17 +1,24 @@
 r"""What a network is trained to minimise, as functions of two views' embeddings.
 
-============  ==================================================================================================
-info_nce      SimCLR's NT-Xent: cosines, temperature, all :math:`2N - 2` others as negatives (Eq. 2 of [tian2020])
-exact         its covariance operator without the residue (Eq. 7 of [tian2020])
-beta          info_nce with more or less weight on the positive pair (Section 4.2 and Table 3 of [tian2020])
-simple        :math:`(1 + \beta) r_+ - r_-` (Corollary 1 of [tian2020])
-soft_triplet  the soft triplet loss (Section 4 of [tian2020]); ``triplet`` in recorded runs
-quadratic     uniform pairwise importance (Eq. 3 of [tian2023])
-byol          two cosines, of predictions and targets (Section 2 of [tian2021iclr])
-============  ==================================================================================================
+====================  ====================================================================================================
+info_nce              SimCLR's NT-Xent: cosines, temperature, all :math:`2N - 2` others as negatives (Eq. 2 of [tian2020])
+exact                 its covariance operator without the residue (Eq. 7 of [tian2020])
+beta                  info_nce with more or less weight on the positive pair (Section 4.2 and Table 3 of [tian2020])
+simple                :math:`(1 + \beta) r_+ - r_-` (Corollary 1 of [tian2020])
+soft_triplet          the soft triplet loss (Section 4 of [tian2020]); ``triplet`` in recorded runs
+quadratic             uniform pairwise importance (Eq. 3 of [tian2023])
+byol                  two cosines, of predictions and targets (Section 2 of [tian2021iclr]); also SimSiam's, times 4
+decoupled             info_nce without the positive in the denominator [yeh2022]
+clip                  cross-entropies between the views, as if each had a tower of its own [radford2021]
+sigmoid_pairs         SigLIP's: every pair between the views is a decision of its own [zhai2023]
+spectral_contrastive  products of positive pairs, squares of those of negative ones [haochen2021]
+barlow_twins          the correlation of the views' coordinates is to be the identity [zbontar2021]
+vicreg                variances of the coordinates above 1, covariances 0, views alike [bardes2022]
+====================  ====================================================================================================
 
-The losses themselves are those of :mod:`sslbook.losses`; embeddings are divided by their norms, so that a pair's distance is
-:math:`r = \|a - b\|^2/2 = 1 - \cos`.  Where processes share a batch, each objective is that of the whole of it.
+The losses themselves are those of :mod:`sslbook.losses` and :mod:`sslbook.batch_losses`; embeddings are divided by their norms, so
+that a pair's distance is :math:`r = \|a - b\|^2/2 = 1 - \cos`, but for the last two.  Where processes share a batch, each objective
+is that of the whole of it.
 
 All are computed in float32 or float64, also under autocast: products in bfloat16 would move the gradient of info_nce by up to
 1e-3 of it.  TF32 products, which PyTorch uses for matrices only where it is told to, would leave cosines three digits; that is
@@ -22,6 +29,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -32,6 +40,7 @@ from torch.nn import functional as F
 
 from sslbook import losses
 from sslbook.arguments import nearest, require_number, require_one_of
+from sslbook.batch_losses import BATCH_LOSSES
 from sslbook.training.networks.siamese import Outputs
 from sslbook.training.runs.distributed import gather, world
 
@@ -95,11 +104,54 @@ def quadratic() -> Objective:
 def byol(stop_gradient: bool = True) -> Objective:
     r""":math:`-\frac2N\sum_i (\cos(p_{1i}, t_{2i}) + \cos(p_{2i}, t_{1i}))`, in [-4, 4], as in the released code.
 
-    stop_gradient: the targets are constants.  No gradient reaches a target tower in either case.
+    stop_gradient: the targets are constants.  No gradient reaches a target tower in either case.  With a predictor and no target
+    tower it is 4 times the loss of SimSiam [chen2021].
     """
     if not isinstance(stop_gradient, bool):
         raise TypeError(f"stop_gradient must be true or false, got {stop_gradient!r}")
     return partial(_byol, stop_gradient=stop_gradient)
+
+
+def decoupled(tau: float = 0.5) -> Objective:
+    """`~sslbook.batch_losses.decoupled`: info_nce without the positive pair in the denominator."""
+    require_number("tau", tau, above=0)
+    return partial(_of_batch, loss="decoupled", tau=tau)
+
+
+def clip(tau: float = 0.07) -> Objective:
+    """`~sslbook.batch_losses.clip` between the two views; CLIP learns ``tau`` from this value on, which stays here."""
+    require_number("tau", tau, above=0)
+    return partial(_of_batch, loss="clip", tau=tau)
+
+
+def sigmoid_pairs(scale: float = 10.0, bias: float = -10.0) -> Objective:
+    """`~sslbook.batch_losses.sigmoid_pairs` between the two views; SigLIP learns both numbers from these on, which stay here."""
+    require_number("scale", scale)
+    require_number("bias", bias)
+    return partial(_of_batch, loss="sigmoid_pairs", scale=scale, bias=bias)
+
+
+def spectral_contrastive(mu: float = 1.0) -> Objective:
+    r"""`~sslbook.batch_losses.spectral_contrastive` of embeddings of norm :math:`\sqrt\mu`, as its authors train with it.
+
+    (The released code leaves embeddings inside of that sphere as they are.)
+    """
+    require_number("mu", mu, above=0)
+    return partial(_of_batch, loss="spectral_contrastive", norm=math.sqrt(mu))
+
+
+def barlow_twins(weight: float = 5e-3) -> Objective:
+    """`~sslbook.batch_losses.barlow_twins`; ``weight`` is that of the correlations between different coordinates."""
+    require_number("weight", weight, least=0)
+    return partial(_of_batch, loss="barlow_twins", weight=weight)
+
+
+def vicreg(variance: float = 25.0, invariance: float = 25.0, covariance: float = 1.0) -> Objective:
+    """`~sslbook.batch_losses.vicreg`, with the weights of its three terms."""
+    weights = {"variance": variance, "invariance": invariance, "covariance": covariance}
+    for name, weight in weights.items():
+        require_number(name, weight, least=0)
+    return partial(_of_batch, loss="vicreg", **weights)
 
 
 OBJECTIVES: dict[str, Callable[..., Objective]] = {
@@ -111,6 +163,12 @@ OBJECTIVES: dict[str, Callable[..., Objective]] = {
     "triplet": soft_triplet,  # the word that recorded runs have
     "quadratic": quadratic,
     "byol": byol,
+    "decoupled": decoupled,
+    "clip": clip,
+    "sigmoid_pairs": sigmoid_pairs,
+    "spectral_contrastive": spectral_contrastive,
+    "barlow_twins": barlow_twins,
+    "vicreg": vicreg,
 }
 """What makes an objective of its numbers, by name."""
 
@@ -192,3 +250,11 @@ def _byol(outputs: Outputs, *, stop_gradient: bool) -> Tensor:
     t1, t2 = (outputs.t1.detach(), outputs.t2.detach()) if stop_gradient else (outputs.t1, outputs.t2)
     p1, p2, t1, t2 = _whole_batch(outputs.p1, outputs.p2, t1, t2)
     return -2 * (F.cosine_similarity(p1, t2) + F.cosine_similarity(p2, t1)).mean()
+
+
+@_outside_autocast
+def _of_batch(outputs: Outputs, *, loss: str, norm: float | None = None, **numbers: Any) -> Tensor:
+    z = torch.stack(_whole_batch(outputs.z1, outputs.z2), dim=1)
+    if norm is not None:
+        z = norm * F.normalize(z, dim=-1)
+    return BATCH_LOSSES[loss].value(z, **numbers)

@@ -28,6 +28,7 @@ from sslbook.training.views.pipelines import Pipeline
 METHODS: dict[str, dict[str, Any]] = {
     "simclr": {"objective": Settings().objective},
     "byol": {"objective": "byol", "networks": Networks(predictor=2, target="ema")},
+    "simsiam": {"objective": "byol", "networks": Networks(predictor=2)},
 }
 """What each method sets; another name is that of an objective, between the two views' embeddings."""
 
@@ -60,19 +61,20 @@ def pretrain(
     quiet: bool = False,
     **settings: Any,
 ) -> Pretrained:
-    """Train a network of your own on images of your own, without labels: SimCLR, BYOL, or any objective of the library.
+    """Train a network of your own on images of your own, without labels: SimCLR, BYOL, SimSiam, or any objective of the library.
 
     images: whatever :func:`read_images <sslbook.training.pictures.read_images>` takes.
     backbone: a module, which is trained where it is, or a function that makes one, whose first weights are then a function of
     ``seed``; it maps images ``(n, C, H, W)`` to features ``(n, F)``.  A projector stands above it while it is trained.
-    method: "simclr", "byol", or a name of :data:`sslbook.training.objectives.OBJECTIVES`.
+    method: "simclr", "byol", "simsiam" (BYOL without a target tower), or a name of :data:`sslbook.training.objectives.OBJECTIVES`.
     batch: at most all images.  pipeline: the augmentation; by default SimCLR's for images of this size.
     folder: where checkpoints, the log and the result are kept; the same call goes on with them after a kill, and ends with the same
     weights, bit for bit on a processor.  (Dropout would draw from PyTorch's own generator, of which a checkpoint knows nothing.)
     device: ``cuda`` if there is one.  settings: whatever else :class:`~sslbook.training.runs.settings.Settings` has, such as
     ``numbers={"tau": 0.2}``, ``decay=1e-4`` or ``networks=Networks(projector_out=64)``; Adam, the cosine schedule and a new order
     of the images in every epoch otherwise.  Where such networks leave the predictor or the target at its default, which is none,
-    BYOL takes its own: two layers, and "ema".  (:func:`train <sslbook.training.runs.trainer.train>` makes runs without them.)
+    BYOL takes its own: two layers, and "ema"; SimSiam takes two layers.  (:func:`train <sslbook.training.runs.trainer.train>` makes
+    runs without them.)
 
     Raises ValueError or TypeError with a sentence for what can't be trained, before anything is; errors of
     :func:`train <sslbook.training.runs.trainer.train>` beyond that.
