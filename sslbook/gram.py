@@ -24,9 +24,10 @@ Loss = Callable[[Tensor], Tensor]
 
 
 def gram_weights(loss: Loss, outputs: Tensor, *, of_gram: bool = False) -> Tensor:
-    r""":math:`\Gamma = \partial \ell / \partial G` at :math:`G = Z Z^T`, symmetric, ``(N V, N V)``.
+    r""":math:`\Gamma = \partial \ell / \partial G` at :math:`G = Z Z^T`, symmetric, ``(N V, N V)``, in float64.
 
-    outputs: ``(N, V, d)``; ``Z`` has a row for each view.  loss: of the outputs; with ``of_gram``, of ``G``, ``(N V, N V)``.
+    outputs: ``(N, V, d)``; ``Z`` has a row for each view.  loss: of the outputs; with ``of_gram``, of ``G``, ``(N V, N V)``.  It
+    gets them in float64, since a view is pushed and pulled by weights that nearly cancel: float32 would lose two of its digits.
 
     A loss of the outputs gets further columns that are zero: :math:`\ell(Z Z^T + Y Y^T) = L([Z, Y])` has the gradient
     :math:`2 \Gamma Y` in ``Y`` near zero, whose derivative along :math:`Y = I` is :math:`2 \Gamma`.  So ``loss`` must take outputs
@@ -36,7 +37,7 @@ def gram_weights(loss: Loss, outputs: Tensor, *, of_gram: bool = False) -> Tenso
     Raises ValueError where the loss sees more than inner products (:math:`2 \Gamma Z` is then not its gradient), can't be
     differentiated twice or not finitely; TypeError unless it gives one number.
     """
-    z = outputs.detach()
+    z = outputs.detach().double()
     rows = z.flatten(0, 1)
     with torch.enable_grad():
         if of_gram:

@@ -94,15 +94,16 @@ class Mixing:
 class PairMixing:
     r"""Any matrix ``C`` on the views, ``(N V, N V)``, rows and columns in the order of the flattened views.
 
-    Of a loss of inner products it is :math:`-2 \Gamma` (:func:`sslbook.gram.gram_weights`).
+    Of a loss of inner products it is :math:`-2 \Gamma` (:func:`sslbook.gram.gram_weights`).  Fields are mixed in its dtype and
+    come back in their own.
     """
 
     matrix: Tensor
 
     def __call__(self, u: Tensor, *, adjoint: bool = False) -> Tensor:
         """``C u`` for a field on ``(N, V, ...)``, or ``C^T u`` if ``adjoint``; the shape of ``u``."""
-        out: Tensor = (self.matrix.mT if adjoint else self.matrix) @ u.flatten(0, 1).flatten(1)
-        return out.reshape(u.shape)
+        out: Tensor = (self.matrix.mT if adjoint else self.matrix) @ u.flatten(0, 1).flatten(1).to(self.matrix.dtype)
+        return out.to(u.dtype).reshape(u.shape)
 
     def __neg__(self) -> PairMixing:
         return PairMixing(-self.matrix)
@@ -118,7 +119,8 @@ class PairMixing:
 
     def dense(self, left: Tensor, right: Tensor) -> Tensor:
         """The operator's matrix ``(m, m)`` from dense connections ``(N, V, m, n_L)``."""
-        return torch.einsum("ano,ab,bmo->nm", left.flatten(0, 1), self.matrix, right.flatten(0, 1))
+        matrix = self.matrix.to(left.dtype)
+        return torch.einsum("ano,ab,bmo->nm", left.flatten(0, 1), matrix, right.flatten(0, 1))
 
     @cached_property
     def symmetric(self) -> bool:

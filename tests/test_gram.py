@@ -209,4 +209,4 @@ def test_float32_and_large_batches() -> None:
     """512 views at once: one product with the Hessian, no loop over views."""
     z = torch.randn(256, 2, 64, generator=torch.Generator().manual_seed(0))
     loss = partial(nt_xent, tau=0.2)
-    assert relative_gap(gram_weights(loss, z).double(), gram_weights(loss, z.double())) < 1e-5
+    assert torch.equal(gram_weights(loss, z), gram_weights(loss, z.double()))

@@ -34,6 +34,7 @@ RECORDERS: dict[str, Recorder] = {
     "hltm-tables": Recorder("hltm.recorded:table_values", tuple(range(1, 11))),
     "modulation-filters": Recorder("modulation.recorded:filter_values", (1, 2, 3)),
     "modulation-tables": Recorder("modulation.recorded:table_values", (1, 2, 3)),
+    "operators-today-cifar10": Recorder("operators_today.recorded:cifar10_values", (1, 2, 3)),
     "training-cifar10": Recorder("training.recorded:cifar10_values", (1, 2, 3)),
     "training-operator": Recorder("training.layer_operators:operator_values", (1, 2)),
     "training-operator-full": Recorder("training.layer_operators:full_values", (1,)),

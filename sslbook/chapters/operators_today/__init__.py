@@ -1,0 +1,5 @@
+"""One operator, many losses (chapter of the same name).
+
+identities: the theorem on random networks, for each loss.  towers: targets that are held, and two networks.
+explained: how much of a real SimCLR step each operator explains, on identical batches.
+"""

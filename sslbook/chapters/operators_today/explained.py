@@ -1,0 +1,130 @@
+r"""How much of a real SimCLR step each operator explains, on identical batches.
+
+A batch is 64 images, two views each; its step is minus the gradient of NT-Xent (cosines, all 126 negatives, both towers).
+Each operator gets the same views and the same weights, and is asked for its step by :math:`f` in place of :math:`K^\top w`, so
+that no bias or parallel path counts against it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from scipy import stats
+from torch import Tensor, nn
+
+from sslbook import batch_losses, images, losses
+from sslbook.networks import convnet
+from sslbook.operators import covariance_operator
+
+
+@dataclass(frozen=True)
+class Digits:
+    """Handwritten digits with all shifts by up to one pixel: ``views (N, 9, 1, 8, 8)``, un-augmented ``clean (N, 1, 8, 8)``."""
+
+    views: Tensor
+    clean: Tensor
+
+    def batch(self, size: int, draw: torch.Generator) -> tuple[Tensor, Tensor]:
+        """``size`` images, two different views of each ``(size, 2, ...)``, and the images themselves."""
+        sample = torch.randperm(len(self.views), generator=draw)[:size]
+        pair = torch.rand(size, self.views.shape[1], generator=draw).argsort(1)[:, :2]
+        where = self.views.device
+        return self.views[sample[:, None].to(where), pair.to(where)], self.clean[sample.to(where)]
+
+
+def digits(samples: int = 512, seed: int = 0, device: torch.device | str = "cpu") -> Digits:
+    """The mean image is subtracted."""
+    data = images.digits(samples, seed, dtype=torch.float64)
+    mean = data.pixels.mean(0)
+    return Digits((images.shifts(data.pixels, 1) - mean).to(device), (data.pixels - mean).to(device))
+
+
+def network(seed: int = 0, device: torch.device | str = "cpu") -> nn.Sequential:
+    """Two convolutions (8 and 16 channels) and a linear head of 16 outputs."""
+    return convnet((1, 8, 16), 8, 16, seed=seed).to(device)
+
+
+def trained(net: nn.Sequential, data: Digits, *, steps: int, tau: float, seed: int = 0) -> nn.Sequential:
+    """``net`` after so many steps of SimCLR (batches of 64, SGD at rate 0.5), trained in place."""
+    optimizer, draw = torch.optim.SGD(net.parameters(), lr=0.5), torch.Generator().manual_seed(seed)
+    for _ in range(steps):
+        views, _ = data.batch(64, draw)
+        optimizer.zero_grad()
+        batch_losses.nt_xent(net(views.flatten(0, 1)).unflatten(0, (64, 2)), tau=tau).backward()
+        optimizer.step()
+    return net
+
+
+def simple_batch(z: Tensor) -> Tensor:
+    """The simple loss of the batch itself: cosines, and all other samples' views, equally, as negatives."""
+    first, second = nn.functional.normalize(z, dim=-1).unbind(-2)
+    return losses.contrastive(first, second, "simple", normalize=False)
+
+
+def steps_of(net: nn.Module, layer: str, views: Tensor, clean: Tensor, tau: float) -> dict[str, Tensor]:
+    """Steps of a layer on one batch ``views (n, 2, ...)``, by the operator of each theory; "autograd" is the step itself.
+
+    theorem 3: the covariance operator, outputs as they are.  eq. 56: of outputs of length 1.  theorem 4: that with the weights of
+    one negative.  unbiased: eq. 56 with distinct views in a positive pair, :math:`\\beta = 1/(V - 1)`.  not averaged: eq. 56 of
+    single views.  no augmentation: eq. 56 of the images.  all pairs alike: the simple loss of this batch.
+    """
+    op = partial(covariance_operator, net, layer)
+    outputs = net(views.flatten(0, 1)).flatten(1).unflatten(0, views.shape[:2])
+    (gradient,) = torch.autograd.grad(batch_losses.nt_xent(outputs, tau=tau), net.get_parameter(f"{layer}.weight"))
+    made: dict[str, Callable[[], Tensor]] = {
+        "this chapter": op(views, loss="nt_xent", tau=tau).exact_update,
+        "all pairs alike": op(views, loss=simple_batch).exact_update,
+        "unbiased": op(views, normalize=True, beta=1.0).exact_update,
+        "eq. 56": op(views, normalize=True).exact_update,
+        "theorem 4": op(views, normalize=True, loss="info_nce", tau=tau, clean=clean).exact_update,
+        "not averaged": op(views.flatten(0, 1)[:, None], normalize=True).exact_update,
+        "no augmentation": op(clean[:, None], normalize=True).exact_update,
+        "theorem 3": op(views).exact_update,
+    }
+    return {"autograd": -gradient} | {name: step() for name, step in made.items()}
+
+
+@dataclass(frozen=True)
+class Explained:
+    """Cosines of each theory's step with the batch's own: a list over batches, by name."""
+
+    cosines: dict[str, Tensor]
+    error: float
+    """Relative error of "this chapter", the largest over the batches."""
+
+    def mean(self, name: str) -> float:
+        """Over the batches."""
+        return float(self.cosines[name].mean())
+
+    def interval(self, name: str) -> tuple[float, float]:
+        """The mean's 95 % confidence interval, by Student's t over the batches."""
+        found = stats.ttest_1samp(self.cosines[name].numpy(), 0.0).confidence_interval(0.95)
+        return float(found.low), float(found.high)
+
+
+def explained(
+    net: nn.Module, layer: str, data: Digits, *, tau: float, batches: int, size: int = 64, seed: int = 0
+) -> Explained:
+    """How much of the step of a layer each theory explains, on ``batches`` batches that all get."""
+    draw, rows, errors = torch.Generator().manual_seed(seed), [], []
+    for _ in range(batches):
+        found = steps_of(net, layer, *data.batch(size, draw), tau)
+        truth = found.pop("autograd")
+        rows.append({name: _cosine(step, truth) for name, step in found.items()})
+        errors.append(float((found["this chapter"] - truth).norm() / truth.norm()))
+    return Explained({name: torch.tensor([row[name] for row in rows]) for name in rows[0]}, max(errors))
+
+
+def pair_shares(matrix: Tensor) -> Sequence[float]:
+    r"""Over how many views an anchor's push is spread: :math:`e^{\text{entropy}}` of a row's negative entries, a row each."""
+    push = (-matrix).clamp_min(0) * ~torch.eye(len(matrix), dtype=torch.bool, device=matrix.device)
+    share = push / push.sum(1, keepdim=True)
+    found: list[float] = torch.special.entr(share).sum(1).exp().tolist()
+    return found
+
+
+def _cosine(a: Tensor, b: Tensor) -> float:
+    return float((a * b).sum() / (a.norm() * b.norm()))

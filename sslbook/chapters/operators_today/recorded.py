@@ -1,0 +1,103 @@
+r"""The record ``operators-today-cifar10``: real SimCLR batches of photographs, a ResNet-18 with its running statistics held."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sslbook import batch_losses
+from sslbook.chapters.operators_today.explained import steps_of
+from sslbook.connection import Layer
+from sslbook.datasets import Dataset, load
+from sslbook.operators import covariance_operator
+from sslbook.training.networks.siamese import Networks, build
+from sslbook.training.views.augment import PIPELINES, plain, random_view
+
+IMAGES, WIDTH, TAU, STEPS, BATCHES = 64, 16, 0.5, 100, 4
+LAYERS = ("0.conv1", "0.layer2.0.conv2", "0.layer4.1.conv2", "1.linears.1")
+
+
+def cifar10_values(seeds: tuple[int, ...] = (1, 2, 3)) -> dict[str, Any]:
+    """For each seed, before and after a hundred steps of SimCLR, in float32.
+
+    error: the relative error of ``exact_update`` against ``.backward()`` in each layer, by its name; rounding: that of
+    ``.backward()`` against itself in float64.  cosines: of each theory's step with the batch's own, lists over batches, by layer.
+    """
+    data = load("cifar10", "train")
+    found: dict[str, Any] = {"seeds": list(seeds), "steps": [0, STEPS], "error": [], "rounding": [], "cosines": []}
+    for seed in seeds:
+        net = build(Networks(width=WIDTH), seed)
+        model = nn.Sequential(net.encoder, net.projector)
+        for steps in (0, STEPS):
+            _train(model, data, steps, seed)
+            found["error"].append(backward_errors(model, _batch(data, seed, 0)))
+            found["rounding"].append(rounding(model, _batch(data, seed, 0)))
+            found["cosines"].append({name: _cosines(model, name, data, seed) for name in LAYERS})
+    return found
+
+
+def backward_errors(model: nn.Module, views: Tensor, tau: float = TAU) -> dict[str, float]:
+    r"""The step of each layer by :math:`-2 \sum \Gamma_{ab} K_a f_b` against one ``.backward()`` of NT-Xent, relative."""
+    found = {}
+    for name, truth in _backward(model, views, tau).items():
+        step = -covariance_operator(model, name, views, loss="nt_xent", tau=tau).exact_update()
+        found[name] = float((step - truth).norm() / truth.norm())
+    return found
+
+
+def rounding(model: nn.Module, views: Tensor, tau: float = TAU) -> dict[str, float]:
+    """How far ``.backward()`` in float32 is from that in float64, relative, by layer."""
+    whole = _backward(copy.deepcopy(model).double(), views.double(), tau)
+    single = _backward(model, views, tau)
+    return {name: float((single[name] - truth).norm() / truth.norm()) for name, truth in whole.items()}
+
+
+def _backward(model: nn.Module, views: Tensor, tau: float) -> dict[str, Tensor]:
+    model.zero_grad()
+    outputs = model(views.flatten(0, 1)).unflatten(0, views.shape[:2])
+    batch_losses.nt_xent(outputs, tau=tau).backward()
+    layers = {name: part for name, part in model.named_modules() if isinstance(part, Layer)}
+    return {name: part.weight.grad for name, part in layers.items() if part.weight.grad is not None}
+
+
+def _batch(data: Dataset, seed: int, number: int, size: int = IMAGES) -> Tensor:
+    """Two views of ``size`` images of a batch, ``(size, 2, 3, 32, 32)``."""
+    pixels = data.pixels[_rows(data, seed, number, size)]
+    views = [random_view(pixels, PIPELINES["cifar10"], seed=seed, step=number, view=view) for view in (0, 1)]
+    return torch.stack(views, dim=1)
+
+
+def _rows(data: Dataset, seed: int, number: int, size: int) -> Tensor:
+    draw = torch.Generator().manual_seed(1_000_003 * seed + number)
+    return torch.randint(len(data.pixels), (size,), generator=draw)
+
+
+def _train(model: nn.Module, data: Dataset, steps: int, seed: int) -> None:
+    """SimCLR by Adam on batches of 128, and then the running statistics are held; without a step they are those of 20 batches."""
+    model.train()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    for number in range(1000, 1000 + max(steps, 20)):
+        with torch.set_grad_enabled(steps > 0):
+            views = _batch(data, seed, number, 128)
+            loss = batch_losses.nt_xent(model(views.flatten(0, 1)).unflatten(0, (128, 2)), tau=TAU)
+        if steps:
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    model.eval()
+
+
+def _cosines(model: nn.Module, layer: str, data: Dataset, seed: int) -> dict[str, list[float]]:
+    found: dict[str, list[float]] = {}
+    for number in range(BATCHES):
+        views = _batch(data, seed, number)
+        clean = plain(data.pixels[_rows(data, seed, number, IMAGES)], PIPELINES["cifar10"])
+        steps = steps_of(model, layer, views, clean, TAU)
+        truth = steps.pop("autograd")
+        for name, step in steps.items():
+            cosine = (step * truth).sum() / (step.norm() * truth.norm())
+            found.setdefault(name, []).append(float(cosine))
+    return found

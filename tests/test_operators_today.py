@@ -1,0 +1,86 @@
+"""The experiments of the chapter: identities with their rivals, and what a theory explains of a step, on few instances."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from sslbook import batch_losses
+from sslbook.chapters.operators_today import explained, identities, recorded, towers
+from sslbook.training.networks.siamese import Networks, build
+
+
+@pytest.mark.parametrize("name", identities.LOSSES)
+def test_steps_and_the_nearest_wrong_operators(name: str) -> None:
+    gaps = identities.step_gaps(name, 7, seed=1)
+    broken = {key: gap for key, gap in gaps.items() if key.startswith("broken:")}
+    assert len(broken) == (2 if name == "spectral_contrastive" else 3)
+    assert max(gaps["step"], gaps["operator"]) < 1e-12
+    assert gaps["symmetric"] < 1e-13
+    assert min(broken.values()) > 1e-3
+
+
+def test_cosines_leave_no_growth() -> None:
+    assert identities.growth_gaps("clip", 7)["growth"] < 1e-11
+    assert identities.growth_gaps("spectral_contrastive", 7)["growth"] > 0.1
+    assert identities.growth_gaps("spectral_contrastive", 7)["negative"] > 0.01
+
+
+def test_xi_and_alpha_are_weights_of_pairs() -> None:
+    gaps = identities.laplacian_gaps(seed=3)
+    assert max(gaps["xi"], gaps["alpha"], gaps["rows"]) < 1e-13
+    assert min(gaps["broken: one tower"], gaps["broken: alpha of one anchor"]) > 0.1
+
+
+def test_turning_finds_out_who_sees_coordinates() -> None:
+    z = torch.randn(6, 2, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    assert identities.turned(identities.LOSSES["nt_xent"], z) < 1e-14
+    assert identities.turned(batch_losses.vicreg, z) > 1e-3
+
+
+def test_held_keys_and_two_networks() -> None:
+    held, two = towers.stop_gradient_gaps(5, seed=2), towers.two_network_gaps(5, seed=2)
+    assert max(held["held"], held["through both"], two["first"], two["second"], two["pairs"]) < 1e-12
+    assert min(held["broken: half of both"], held["broken: transposed"], two["broken: its own weights"]) > 0.1
+    assert 0.01 < held["lost"] < 1
+
+
+def test_what_each_theory_explains() -> None:
+    data = explained.digits(96)
+    found = explained.explained(explained.network(), "2", data, tau=0.5, batches=3, size=24)
+    assert found.error < 1e-12
+    assert found.mean("this chapter") == pytest.approx(1, abs=1e-12)
+    low, high = found.interval("eq. 56")
+    assert low < found.mean("eq. 56") < high
+    assert found.mean("unbiased") > max(high, found.mean("theorem 3"))
+    again = explained.explained(explained.network(), "2", data, tau=0.5, batches=3, size=24)
+    assert all(torch.equal(found.cosines[name], again.cosines[name]) for name in found.cosines)
+
+
+def test_the_unbiased_operator_is_the_simple_loss_of_the_batch() -> None:
+    """Distinct views in a positive pair, beta = 1 / (V - 1), up to negatives of the sample itself and the second tower's share."""
+    data = explained.digits(96)
+    views, clean = data.batch(64, torch.Generator().manual_seed(0))
+    steps = explained.steps_of(explained.network(), "0", views, clean, 0.5)
+    cosine = nn.functional.cosine_similarity(steps["unbiased"].flatten(), steps["all pairs alike"].flatten(), dim=0)
+    assert float(cosine) > 0.99
+    assert float(nn.functional.cosine_similarity(steps["eq. 56"].flatten(), steps["unbiased"].flatten(), dim=0)) < 0.95
+
+
+def test_spread_of_a_push() -> None:
+    even = -torch.ones(5, 5, dtype=torch.float64)
+    assert explained.pair_shares(even) == pytest.approx([4.0] * 5)
+    one = torch.eye(5, dtype=torch.float64).roll(1, 0) * -2
+    assert explained.pair_shares(one) == pytest.approx([1.0] * 5)
+
+
+def test_a_resnet_in_float32() -> None:
+    """Each layer's step against one ``.backward()``: what rounding leaves, which ``.backward()`` itself has against float64."""
+    net = build(Networks(width=8, projector_hidden=32, projector_out=16), 0)
+    model = nn.Sequential(net.encoder, net.projector).eval()
+    views = torch.randn(12, 2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    errors, rounding = recorded.backward_errors(model, views), recorded.rounding(model, views)
+    assert len(errors) == len(rounding) == 22
+    assert max(errors.values()) < 5e-6
+    assert max(rounding.values()) > 1e-7
