@@ -18,10 +18,11 @@ from torch import Tensor, nn
 
 from sslbook.bench.covariance import operators, population, product_error
 from sslbook.chapters.covariance.population import all_tuples, expected_gradient, nce_loss, simple_loss, triplet_loss
+from sslbook.chapters.dual_networks.reversible import degree
 from sslbook.connection import Layer, open_layer, vec
 from sslbook.gaps import relative_gap
 from sslbook.mixing import Mixing
-from sslbook.networks import convnet, degree, mlp, random_network
+from sslbook.networks import convnet, mlp, random_network
 from sslbook.operators import CovarianceOperator, covariance_operator, intra_operator, pair_weights
 
 BAR = 1e-12

@@ -16,16 +16,10 @@ from torch.func import functional_call, grad, vmap
 
 from sslbook import losses
 from sslbook.chapters.dual_networks.instances import Instance, instances
+from sslbook.chapters.dual_networks.reversible import degree, transitions
 from sslbook.connection import connection, open_layer, vec
 from sslbook.gaps import Gaps, relative_gap, worst
-from sslbook.networks import (
-    Residual,
-    degree,
-    instance_seeds,
-    mlp,
-    residual_net,
-    transitions,
-)
+from sslbook.networks import Residual, instance_seeds, mlp, residual_net
 
 # -- the formulas -------------------------------------------------------------------------------------------------------
 
