@@ -1,9 +1,19 @@
-"""The losses of the latent trees as they are defined, for autograd to differentiate."""
+"""Latent trees and networks of many shapes, and their losses and correlations as they are defined."""
 
 from __future__ import annotations
 
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
+
+from sslbook.chapters.hltm import kinds
+from sslbook.trees.latent import LatentTree, random_categorical
+from sslbook.trees.network import TreeNetwork, initial_network
+
+SHAPES = [((2, 2, 2), (2, 2)), ((3, 2, 4), (2, 1)), ((2, 3, 2, 2), (1, 2, 2)), ((4, 3), (3,)), ((3, 3, 3), (2, 2))]
+BRANCHINGS = [(2, 2, 2), (3, 2), (2,), (1, 3, 2), (2, 2)]
+INSTANCES = given(st.integers(0, 10**6), st.sampled_from(BRANCHINGS), st.integers(1, 5))
 
 
 def triplet_loss(output: Tensor, loss: str, tau: float) -> Tensor:
@@ -15,3 +25,26 @@ def triplet_loss(output: Tensor, loss: str, tau: float) -> Tensor:
         return torch.nn.functional.softplus((r_pos - r_neg) / tau).mean(1)
     p, n = (d.square().mean((1, 2)) for d in (to_positive, to_negative))
     return -torch.sigmoid((n - p) / tau)
+
+
+def constructed(kind: str, seeds: list[int], shape: int) -> LatentTree:
+    values, branching = SHAPES[shape % len(SHAPES)]
+    if kind == "categorical":
+        return random_categorical(seeds, values, branching)
+    if kind == "regularized":
+        return kinds.random_regularized(seeds, values, branching)
+    return kinds.random_symmetric(seeds, 1 + shape % 3, -0.5)
+
+
+def instance(seed: int, branching: tuple[int, ...], width: int, batch: int = 9) -> tuple[TreeNetwork, Tensor]:
+    net = initial_network([seed, seed + 1], branching, width, dtype=torch.float64)
+    leaves = int(torch.tensor(branching).prod())
+    x = torch.rand(2, leaves, batch, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return net, x.round()
+
+
+def correlation(z: Tensor, f: Tensor, chance: Tensor) -> Tensor:
+    dz, df = z - (chance * z).sum(), f - (chance * f).sum(-1, keepdim=True)
+    variance = (chance * df * df).sum(-1)
+    corr = (chance * dz * df).sum(-1) / (variance * (chance * dz * dz).sum()).sqrt()
+    return torch.where(variance < 1e-28, 0.0, corr)

@@ -12,15 +12,17 @@ from hltm_cases import triplet_loss
 from sslbook import cli
 from sslbook.bench import hltm as bench
 from sslbook.bench._report import Row, table
+from sslbook.chapters.hltm import kinds
+from sslbook.chapters.hltm.gradients import normalize
 from sslbook.chapters.hltm.training import Protocol, step
 from sslbook.streams import Streams
 from sslbook.trees import latent as trees
-from sslbook.trees.network import forward, initial_network, normalize
+from sslbook.trees.network import forward, initial_network
 
 
 def twins(width: int, seed: int) -> tuple[bench.Node, bench.TreeNetwork, trees.LatentTree]:
     """One network, in the slow way's layers and in the fast way's tensors."""
-    tree = trees.random_symmetric([seed], 3, 0.7)
+    tree = kinds.random_symmetric([seed], 3, 0.7)
     net, root = initial_network([seed], tree.branching, width), bench.grow(tree, width)
     with torch.no_grad():
         level = [root]

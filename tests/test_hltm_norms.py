@@ -9,8 +9,8 @@ import torch
 
 from sslbook import records
 from sslbook.chapters.hltm import norms, recorded, tree_operator
+from sslbook.chapters.hltm.kinds import random_symmetric
 from sslbook.trees import exact
-from sslbook.trees.latent import random_symmetric
 from sslbook.trees.network import initial_network
 
 TINY = replace(norms.BASE, batch=32, epoch_size=64)

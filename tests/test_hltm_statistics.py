@@ -1,13 +1,18 @@
-"""Correlations from samples: the centred one against NumPy, and what raw sums in float32 make of them."""
+"""Correlations from samples: the centred one against NumPy, what raw sums in float32 make of them, and the largest there is."""
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 import pytest
 import torch
+from hltm_cases import correlation
 from torch import Tensor
 
+from sslbook.chapters.hltm import statistics
 from sslbook.chapters.hltm.statistics import CentredCorrelation, RawCorrelation
+from sslbook.trees import latent as trees
 
 
 def data(seed: int, count: int, mean: float = 0.0) -> tuple[Tensor, Tensor]:
@@ -104,3 +109,22 @@ def test_raw_finds_correlations_of_a_constant_unit() -> None:
     assert centred.result().abs().max() == 0
     assert (corr > 0.05).sum() >= 5, "constant units"
     assert corr.isfinite().all()
+
+
+def test_the_best_linear_unit() -> None:
+    """One leaf: its own correlation.  Two: no unit on a circle of directions is better, and the best of them is as good."""
+    alone = trees.symmetric_binary([torch.tensor([[0.7], [-0.4]], dtype=torch.float64)], root_polarity=0.0)
+    assert statistics.best_linear(alone).tolist() == pytest.approx([0.7, 0.4])
+    tree = trees.random_categorical([5, 6], (2, 2), (2,))
+    assignments, chance = trees.joint(tree)
+    angle = torch.linspace(0, math.pi, 20_001, dtype=torch.float64)
+    units = torch.stack([angle.cos(), angle.sin()], 1) @ assignments[-1][0].double()
+    for found, p in zip(statistics.best_linear(tree), chance, strict=True):
+        tried = correlation(assignments[0][0, 0].double(), units, p).abs()
+        assert float(tried.max()) <= float(found) + 1e-12
+        assert float(tried.max()) == pytest.approx(float(found), abs=1e-7)
+
+
+def test_the_best_linear_unit_where_leaves_repeat_each_other() -> None:
+    tree = trees.symmetric_binary([torch.tensor([[1.0, 1.0]]).double()])
+    assert float(statistics.best_linear(tree)) == pytest.approx(1)

@@ -10,9 +10,9 @@ import torch
 
 from sslbook import cli, records
 from sslbook.chapters.hltm import recorded, tables
+from sslbook.chapters.hltm.kinds import random_symmetric
 from sslbook.chapters.hltm.training import Protocol
 from sslbook.tables.printed import Printed, printed
-from sslbook.trees.latent import random_symmetric
 from sslbook.trees.network import initial_network
 
 TINY = Protocol(epoch_size=256)

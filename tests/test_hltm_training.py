@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from sslbook import losses
+from sslbook.chapters.hltm import kinds
+from sslbook.chapters.hltm.gradients import normalize
 from sslbook.chapters.hltm.tables import Measurement
 from sslbook.chapters.hltm.training import (
     LOSSES,
@@ -28,7 +30,7 @@ from sslbook.chapters.hltm.training import (
 from sslbook.streams import Streams
 from sslbook.trees import latent as trees
 from sslbook.trees.latent import LatentTree
-from sslbook.trees.network import TreeNetwork, forward, normalize
+from sslbook.trees.network import TreeNetwork, forward
 
 TINY = Protocol(depth=3, width=3, batch=32, epoch_size=128)
 
@@ -103,7 +105,7 @@ def test_a_step_is_gradient_descent_on_the_loss(loss: str) -> None:
 
 def test_the_positive_has_the_anchors_root_and_the_negative_half_of_the_time() -> None:
     """With polarities of 1 every leaf shows its root."""
-    tree = trees.random_symmetric([1, 2], 2, 1.0, signed=False)
+    tree = kinds.random_symmetric([1, 2], 2, 1.0, signed=False)
     kept, met, batch = [], [], 128
     for leaves in minibatches(tree, Streams([1, 2]), batch, 100, torch.float32):
         assert leaves.shape == (2, 4, 3 * batch)
@@ -117,14 +119,14 @@ def test_the_positive_has_the_anchors_root_and_the_negative_half_of_the_time() -
 
 
 def test_everything_below_the_root_is_redrawn() -> None:
-    tree = trees.random_symmetric([1], 1, 0.0, 0.0)  # leaves that don't depend on the root
+    tree = kinds.random_symmetric([1], 1, 0.0, 0.0)  # leaves that don't depend on the root
     (leaves,) = minibatches(tree, Streams([1]), 5000, 1, torch.float64)
     corr = torch.corrcoef(torch.stack(leaves[0, 0].double().chunk(3)))
     assert (corr - torch.eye(3, dtype=torch.float64)).abs().max() < 5 / 5000**0.5
 
 
 def test_minibatches_follow_the_tables() -> None:
-    tree = trees.random_symmetric([3], 3, 0.5)
+    tree = kinds.random_symmetric([3], 3, 0.5)
     leaves = torch.cat(list(minibatches(tree, Streams([3]), 500, 20, torch.float64)), 2).double()
     z = 2 * leaves[0] - 1  # of pairs of leaves below one parent, the mean product is that of their polarities
     rho = trees.polarity(tree.tables[2][0])

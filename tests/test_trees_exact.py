@@ -8,11 +8,12 @@ from dataclasses import dataclass
 
 import pytest
 import torch
+from hltm_cases import correlation
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from sslbook.chapters.hltm import tree_operator
+from sslbook.chapters.hltm import kinds, tree_operator
 from sslbook.trees import exact
 from sslbook.trees import latent as trees
 from sslbook.trees.latent import LatentTree
@@ -72,13 +73,6 @@ def listed(seed: int, shape: int, width: int, *, binary: bool = False) -> Listed
     return Listed(tree, net, z, chance[0], pre[::-1], reads[::-1], passed)
 
 
-def correlation(z: Tensor, f: Tensor, chance: Tensor) -> Tensor:
-    dz, df = z - (chance * z).sum(), f - (chance * f).sum(-1, keepdim=True)
-    variance = (chance * df * df).sum(-1)
-    corr = (chance * dz * df).sum(-1) / (variance * (chance * dz * dz).sum()).sqrt()
-    return torch.where(variance < 1e-28, 0.0, corr)
-
-
 def hidden(tree: LatentTree) -> list[tuple[int, int]]:
     return [(d, k) for d in range(tree.depth) for k in range(tree.nodes[d])]
 
@@ -112,7 +106,7 @@ def test_correlations(seed: int, shape: int, width: int) -> None:
 
 
 def test_constant_units_are_uncorrelated() -> None:
-    tree = trees.random_symmetric([0], 3, 0.8)
+    tree = kinds.random_symmetric([0], 3, 0.8)
     net = initial_network([0], tree.branching, 2, dtype=torch.float64)
     net.biases[1].fill_(-100)  # the children of the root are silent, and so the root's part is its bias
     found = exact.correlations(tree, net)
@@ -121,25 +115,6 @@ def test_constant_units_are_uncorrelated() -> None:
     net.weights[2].zero_()
     net.biases[2].fill_(0.3)
     assert exact.correlations(tree, net)[2].abs().max() == 0
-
-
-def test_the_best_linear_unit() -> None:
-    """One leaf: its own correlation.  Two: no unit on a circle of directions is better, and the best of them is as good."""
-    alone = trees.symmetric_binary([torch.tensor([[0.7], [-0.4]], dtype=torch.float64)], root_polarity=0.0)
-    assert exact.best_linear(alone).tolist() == pytest.approx([0.7, 0.4])
-    tree = trees.random_categorical([5, 6], (2, 2), (2,))
-    assignments, chance = trees.joint(tree)
-    angle = torch.linspace(0, math.pi, 20_001, dtype=torch.float64)
-    units = torch.stack([angle.cos(), angle.sin()], 1) @ assignments[-1][0].double()
-    for found, p in zip(exact.best_linear(tree), chance, strict=True):
-        tried = correlation(assignments[0][0, 0].double(), units, p).abs()
-        assert float(tried.max()) <= float(found) + 1e-12
-        assert float(tried.max()) == pytest.approx(float(found), abs=1e-7)
-
-
-def test_the_best_linear_unit_where_leaves_repeat_each_other() -> None:
-    tree = trees.symmetric_binary([torch.tensor([[1.0, 1.0]]).double()])
-    assert float(exact.best_linear(tree)) == pytest.approx(1)
 
 
 @SMALL
@@ -199,7 +174,7 @@ def test_connections_and_operators(seed: int, shape: int, width: int) -> None:
 
 
 def test_replicas_are_kept_apart() -> None:
-    tree = trees.random_symmetric([0, 1, 2], 3, 0.6)
+    tree = kinds.random_symmetric([0, 1, 2], 3, 0.6)
     net = initial_network([0, 1, 2], tree.branching, 3, dtype=torch.float64)
     passed = exact.list_parts(tree, net)
     one, alone = tree.replica(1), net.replica(1)
@@ -218,7 +193,7 @@ def test_replicas_are_kept_apart() -> None:
 def test_a_deep_tree_agrees_with_samples() -> None:
     """Depth 5, where no enumeration of the joint distribution can help: means given z, correlations, E[f (x) J^T | z_0]."""
     n = 40_000
-    tree = trees.random_symmetric([1], 5, 0.7)
+    tree = kinds.random_symmetric([1], 5, 0.7)
     net = initial_network([1], tree.branching, 3, dtype=torch.float64)
     passed = exact.list_parts(tree, net)
     drawn = trees.sample(tree, [1], n)
@@ -250,7 +225,7 @@ def test_a_deep_tree_agrees_with_samples() -> None:
 @pytest.mark.parametrize("seed", range(10))
 def test_theorem_6(seed: int, root_polarity: float) -> None:
     """Cov_{z_0}[E[f | z_0]] = o a a^T with o = rho_{0 mu}^2 (1 - rho_0^2), and not with rho_{0 mu}^2 (1 - rho_{0 mu}^2)."""
-    polarities = trees.random_polarities([seed], 4, 0.5, 0.95)
+    polarities = kinds.random_polarities([seed], 4, 0.5, 0.95)
     tree = trees.symmetric_binary(polarities, root_polarity)
     net = initial_network([seed], tree.branching, 3, dtype=torch.float64)
     passed = exact.list_parts(tree, net)
@@ -273,7 +248,7 @@ def test_theorem_6(seed: int, root_polarity: float) -> None:
 
 
 def test_too_many_patterns() -> None:
-    tree = trees.random_symmetric([0], 5, 0.7)
+    tree = kinds.random_symmetric([0], 5, 0.7)
     net = initial_network([0], tree.branching, 1)
     with pytest.raises(ValueError, match="sees 65536 patterns of leaves, more than limit = 1000"):
         exact.list_parts(tree, net, limit=1000)
@@ -290,13 +265,13 @@ def test_too_many_patterns() -> None:
     ids=["replicas", "depth", "leaves", "branching"],
 )
 def test_tree_and_network_of_different_shapes(net: TreeNetwork) -> None:
-    tree = trees.random_symmetric([0], 2, 0.7)
+    tree = kinds.random_symmetric([0], 2, 0.7)
     with pytest.raises(ValueError, match="tree and net must have one shape"):
         exact.list_parts(tree, net)
 
 
 def test_bad_names() -> None:
-    tree = trees.random_symmetric([0], 2, 0.7)
+    tree = kinds.random_symmetric([0], 2, 0.7)
     net = initial_network([0], tree.branching, 2)
     passed = exact.list_parts(tree, net)
     with pytest.raises(ValueError, match="name must be that of a hidden variable, got the leaf 's01'"):

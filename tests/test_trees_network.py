@@ -1,25 +1,14 @@
-"""The tree-shaped network: forward against a loop over parts, backward against autograd, initial values, bad input."""
+"""The tree-shaped network: forward against a loop over parts, initial values, bad input."""
 
 from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hltm_cases import BRANCHINGS, INSTANCES, instance
+from hypothesis import settings
 from torch import Tensor
 
-from sslbook.trees import network
-from sslbook.trees.network import TreeNetwork, backward, forward, initial_network, normalize, normalize_backward
-
-BRANCHINGS = [(2, 2, 2), (3, 2), (2,), (1, 3, 2), (2, 2)]
-INSTANCES = given(st.integers(0, 10**6), st.sampled_from(BRANCHINGS), st.integers(1, 5))
-
-
-def instance(seed: int, branching: tuple[int, ...], width: int, batch: int = 9) -> tuple[TreeNetwork, Tensor]:
-    net = initial_network([seed, seed + 1], branching, width, dtype=torch.float64)
-    leaves = int(torch.tensor(branching).prod())
-    x = torch.rand(2, leaves, batch, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    return net, x.round()
+from sslbook.trees.network import TreeNetwork, forward, initial_network
 
 
 def by_loops(net: TreeNetwork, leaves: Tensor, branching: tuple[int, ...]) -> list[list[list[Tensor]]]:
@@ -51,44 +40,6 @@ def test_forward_agrees_with_a_loop_over_the_parts(seed: int, branching: tuple[i
     for d in range(net.depth - 1):
         assert seen.inputs[d].equal(seen.pre[d + 1].relu().reshape(seen.inputs[d].shape))
     assert seen.inputs[-1].flatten(1, 2).equal(x)
-
-
-@settings(max_examples=25, deadline=None)
-@INSTANCES
-def test_backward_agrees_with_autograd(seed: int, branching: tuple[int, ...], width: int) -> None:
-    net, x = instance(seed, branching, width)
-    parameters = [p.requires_grad_() for p in (*net.weights, *net.biases)]
-    seen = forward(net, x)
-    grad = torch.randn(2, width, 9, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    wanted = torch.autograd.grad((seen.pre[0][:, 0] * grad).sum(), parameters)
-    with torch.no_grad():
-        weights, biases = backward(net, seen, grad)
-    for found, slope in zip((*weights, *biases), wanted, strict=True):
-        assert found.shape == slope.shape
-        assert (found - slope).abs().max() < 1e-12
-
-
-@settings(max_examples=25, deadline=None)
-@given(st.integers(0, 10**6), st.integers(1, 6), st.sampled_from([1e-4, 0.5]))
-def test_gradient_through_the_normalisation(seed: int, width: int, epsilon: float) -> None:
-    draw = torch.Generator().manual_seed(seed)
-    output = torch.randn(2, width, 8, generator=draw, dtype=torch.float64).requires_grad_()
-    grad = torch.randn(2, width, 8, generator=draw, dtype=torch.float64)
-    (wanted,) = torch.autograd.grad((output / (output.norm(dim=1, keepdim=True) + epsilon) * grad).sum(), output)
-    found = normalize_backward(output.detach(), grad, epsilon)
-    assert (found - wanted).abs().max() < 1e-12 * wanted.abs().max().clamp_min(1)
-
-
-def test_a_zero_output_has_a_finite_gradient() -> None:
-    """There the derivative is the identity over epsilon, as the limit along every direction is."""
-    output = torch.zeros(1, 3, 2, dtype=torch.float64)
-    output[0, :, 1] = 1e-200
-    grad = torch.ones(1, 3, 2, dtype=torch.float64)
-    found = normalize_backward(output, grad)
-    assert found.isfinite().all()
-    assert found[..., 0].equal(grad[..., 0] / network.EPSILON)
-    assert normalize(output).isfinite().all()
-    assert normalize_backward(output.float(), grad.float()).isfinite().all()
 
 
 @pytest.mark.parametrize("branching", BRANCHINGS)

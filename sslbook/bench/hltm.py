@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from sslbook.bench._report import Row, parser, report
 from sslbook.bench._timing import mean_seconds
 from sslbook.chapters.hltm import tables
+from sslbook.chapters.hltm.gradients import EPSILON
 from sslbook.chapters.hltm.training import (
     CACHE_UNITS,
     LOSSES,
@@ -35,7 +36,7 @@ from sslbook.streams import Streams
 from sslbook.tables.printed import printed
 from sslbook.trees import latent as trees
 from sslbook.trees.latent import LatentTree
-from sslbook.trees.network import EPSILON, TreeNetwork
+from sslbook.trees.network import TreeNetwork
 
 MINUTES_BAR = 12.0
 RATIO_BAR = 1000.0

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sslbook.trees.latent import LatentTree, joint, marginals
+from sslbook.trees.latent import LatentTree, marginals
 from sslbook.trees.network import TreeNetwork
 
 
@@ -157,22 +157,6 @@ def correlations(tree: LatentTree, net: TreeNetwork, listed: list[Parts | None] 
         constant = variance <= (64 * torch.finfo(torch.float64).eps) ** 2 * moment.mean.square().amax(-1)
         found.append(torch.where(constant, 0.0, covariance / (variance * z_variance).sqrt()))
     return found
-
-
-def best_linear(tree: LatentTree) -> Tensor:
-    r"""The largest correlation with the root that a linear unit over the leaves can have, ``(R,)``.
-
-    :math:`\sqrt{1 - E[r^2] / V[z_0]}`, with r the residual of the regression of :math:`z_0` on the leaves and a constant:
-    least squares over all assignments.  Raises ValueError for a tree that has too many of them to list.
-    """
-    assignments, chance = joint(tree)
-    z, leaves = assignments[0][0, 0].to(chance.dtype), assignments[-1][0].to(chance.dtype)
-    root = chance.sqrt()[..., None]
-    design, target = root * torch.cat([torch.ones_like(z)[None], leaves]).T, root * z[:, None]
-    residual = target - design @ torch.linalg.lstsq(design, target).solution
-    centred = z - (chance @ z)[:, None]
-    left: Tensor = residual.square().sum((1, 2)) / (chance * centred.square()).sum(1)
-    return (1 - left).clamp_min(0).sqrt()
 
 
 # ---------------------------------------------------------------------------------------------------------------------

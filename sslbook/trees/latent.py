@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -119,59 +119,15 @@ def _binary_table(rho: Tensor) -> Tensor:
     return torch.stack([torch.stack([stay, flip], -1), torch.stack([flip, stay], -1)], -2)
 
 
-def random_polarities(
-    seeds: Sequence[int], depth: int, lower: float, upper: float = 1.0, *, branching: int = 2, signed: bool = True
-) -> list[Tensor]:
-    r"""Polarities :math:`|\rho| \sim U[\text{lower}, \text{upper}]` for :func:`symmetric_binary`, one tree a seed, float64.
-
-    signed: with a random sign each, as in the released experiments; the paper prints :math:`U[\text{lower}, 1]` without one.
-    """
-    if depth < 1 or branching < 1:
-        raise ValueError(f"the tree's depth and branching must be at least 1, got {depth} and {branching}")
-    if not -1 <= lower <= upper <= 1:
-        raise ValueError(f"polarities are drawn from [lower, upper] within [-1, 1], got [{lower}, {upper}]")
-    streams = Streams(seeds, "polarities")
-    drawn = []
-    for d in range(depth):
-        u = streams.uniform((2, branching ** (d + 1)), torch.float64)
-        rho = lower + (upper - lower) * u[:, 0]
-        drawn.append(torch.where(u[:, 1] < 0.5, -rho, rho) if signed else rho)
-    return drawn
-
-
-def random_symmetric(
-    seeds: Sequence[int], depth: int, lower: float, upper: float = 1.0, *, branching: int = 2, signed: bool = True
-) -> LatentTree:
-    """Binary SB-HLTMs with the polarities of :func:`random_polarities` and a uniform root: the data of the papers' tables."""
-    return symmetric_binary(random_polarities(seeds, depth, lower, upper, branching=branching, signed=signed))
-
-
-def random_regularized(seeds: Sequence[int], values: Sequence[int], branching: Sequence[int]) -> LatentTree:
-    r"""TR-HLTMs (Definition 3 of [tian2020]) with ``values[d]`` values at depth ``d`` and a random prior of the root.
-
-    :math:`P_{\mu\nu} = \frac{1}{m_\nu} 1 1^\top + C_{\mu\nu}` with :math:`C 1 = 0` and :math:`1^\top C = 0`: a random doubly
-    centred matrix, times a random 0.3 to 1 of the factor that would make the table's smallest entry 0.
-    """
-
-    def centred(c: Tensor) -> Tensor:
-        c = c - c.mean(-1, keepdim=True)
-        return c - c.mean(-2, keepdim=True)
-
-    def regularized(u: Tensor) -> Tensor:
-        c = centred(u)
-        lowest = c.flatten(-2).min(-1).values[..., None, None]
-        c = centred(c / lowest)  # again: to divide by a small number magnifies what rounding left
-        return (1 - c * (0.3 + 0.7 * u[..., :1, :1])) / u.shape[-1]
-
-    return _random_tree(seeds, values, branching, regularized)
-
-
 def random_categorical(seeds: Sequence[int], values: Sequence[int], branching: Sequence[int]) -> LatentTree:
     """HLTMs with any tables: rows drawn uniformly and normalised."""
-    return _random_tree(seeds, values, branching, lambda u: u / u.sum(-1, keepdim=True))
+    return random_tree(seeds, values, branching, lambda u: u / u.sum(-1, keepdim=True))
 
 
-def _random_tree(seeds: Sequence[int], values: Sequence[int], branching: Sequence[int], table) -> LatentTree:  # type: ignore[no-untyped-def]
+def random_tree(
+    seeds: Sequence[int], values: Sequence[int], branching: Sequence[int], table: Callable[[Tensor], Tensor]
+) -> LatentTree:
+    """Trees whose tables are ``table`` of uniform numbers of their shape, with a random prior of the root."""
     if len(values) != len(branching) + 1 or any(b < 1 for b in branching) or any(m < 2 for m in values):
         raise ValueError(
             f"values needs one entry of at least 2 a depth and branching one of at least 1 less; got {values}, {branching}"
@@ -211,14 +167,6 @@ def marginals(tree: LatentTree) -> list[Tensor]:
 def polarity(table: Tensor) -> Tensor:
     r"""Polarity :math:`\rho = 2\,\mathbb P(z_\nu = 1 \mid z_\mu = 1) - 1` of tables ``(..., 2, 2)`` (Table 1 of [tian2020])."""
     return 2 * table[..., 1, 1] - 1
-
-
-def residual_table(table: Tensor) -> Tensor:
-    r""":math:`C_{\mu\nu} = P_{\mu\nu} - \frac{1}{m_\nu} 1 1^\top` (Definition 3 of [tian2020]).
-
-    Its columns sum to zero in a TR-HLTM.
-    """
-    return table - 1 / table.shape[-1]
 
 
 def place(tree: LatentTree, name: str) -> tuple[int, int]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sslbook.chapters.hltm import tree_operator
+from sslbook.chapters.hltm import kinds, tree_operator
 from sslbook.chapters.hltm.training import Protocol, train
 from sslbook.gaps import Gaps, relative_gap, worst
 from sslbook.networks import instance_seeds
@@ -43,7 +43,7 @@ def constant_jacobian(
     seed: int, *, depth: int = 3, name: str = "s0", width: int = 4, rate: float = 0.5, steps: int = 30
 ) -> Growth:
     """Expected training of part ``name`` with everything else frozen, through one tower, by autograd on all pairs of patterns."""
-    tree = trees.random_symmetric([seed], depth, 0.5)
+    tree = kinds.random_symmetric([seed], depth, 0.5)
     net = initial_network([seed], tree.branching, width, dtype=torch.float64)
     listed = exact.list_parts(tree, net)
     level, index = trees.place(tree, name)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sslbook.chapters.hltm import tree_operator
+from sslbook.chapters.hltm import kinds, tree_operator
 from sslbook.gaps import Gaps, relative_gap, worst
 from sslbook.networks import instance_seeds
 from sslbook.trees import exact
@@ -56,7 +56,7 @@ def message_gaps(count: int, seed: int) -> Gaps:
     """Conditional moments, correlations and operators passed up small trees, against sums over all assignments."""
     rows = []
     for i, s in enumerate(instance_seeds(count, seed)):
-        tree = trees.random_symmetric([s], 3 if i % 8 == 7 else 2, -1.0)
+        tree = kinds.random_symmetric([s], 3 if i % 8 == 7 else 2, -1.0)
         net = initial_network([s], tree.branching, 1 + i % 4, dtype=torch.float64)
         listed = exact.list_parts(tree, net)
         assignments, chance = trees.joint(tree)
@@ -212,13 +212,13 @@ def product_gaps(count: int, seed: int) -> Gaps:
     rows = []
     for i, s in enumerate(instance_seeds(count, seed)):
         values = ((3, 2, 4, 3), (2, 2, 2, 2), (4, 4, 4, 4), (2, 5, 3, 2))[i % 4]
-        tree = trees.random_regularized([s], values, (2, 1, 2))
+        tree = kinds.random_regularized([s], values, (2, 1, 2))
         along = trees.from_root(tree)[-1][0]
         paths = [(leaf // 2, leaf // 2, leaf) for leaf in range(4)]
         residuals = [_residual_product(tree, path) for path in paths]
         row = {
             "Lemma 6": max(relative_gap(along[k], 1 / values[-1] + c) for k, c in enumerate(residuals)),
-            "columns of C": max(float(trees.residual_table(t).sum(-2).abs().max()) for t in tree.tables),
+            "columns of C": max(float(kinds.residual_table(t).sum(-2).abs().max()) for t in tree.tables),
         }
         if values == (2, 2, 2, 2):
             rho = trees.polarity(tree.tables[0])
@@ -234,7 +234,7 @@ def product_gaps(count: int, seed: int) -> Gaps:
 def _residual_product(tree: LatentTree, path: tuple[int, ...]) -> Tensor:
     product = torch.eye(tree.values[0], dtype=torch.float64)
     for table, node in zip(tree.tables, path):
-        product = product @ trees.residual_table(table)[0, node]
+        product = product @ kinds.residual_table(table)[0, node]
     return product
 
 
@@ -247,7 +247,7 @@ def activation_gaps(count: int, seed: int, root_polarity: float = 0.3) -> Gaps:
     rows = []
     for i, s in enumerate(instance_seeds(count, seed)):
         depth = 2 + i % 2
-        tree = trees.symmetric_binary(trees.random_polarities([s], depth, 0.2), root_polarity)
+        tree = trees.symmetric_binary(kinds.random_polarities([s], depth, 0.2), root_polarity)
         for d, listed, truth in _parts(tree, s):
             a = tree_operator.child_selectivity(tree, listed, d)
             rho = trees.polarity(trees.from_root(tree)[d])[..., None, None] if d else torch.ones(1, 1, 1, 1).double()

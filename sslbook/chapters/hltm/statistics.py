@@ -1,4 +1,4 @@
-"""Normalised correlation from samples: accumulated centred in float64, and the way the released code does it."""
+"""Normalised correlation from samples, accumulated centred in float64 or as the released code does it; and the largest there is."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
+
+from sslbook.trees.latent import LatentTree, joint
 
 
 @dataclass
@@ -76,3 +78,19 @@ class RawCorrelation:
         norms = (zz - z * z).clamp_min(0).sqrt() * (ff - f * f).clamp_min(0).sqrt()
         corr = covariance / norms
         return torch.where((norms < 1e-6) & (covariance.abs() < 1e-6), 0.0, corr).clamp(-1, 1)
+
+
+def best_linear(tree: LatentTree) -> Tensor:
+    r"""The largest correlation with the root that a linear unit over the leaves can have, ``(R,)``.
+
+    :math:`\sqrt{1 - E[r^2] / V[z_0]}`, with r the residual of the regression of :math:`z_0` on the leaves and a constant:
+    least squares over all assignments.  Raises ValueError for a tree that has too many of them to list.
+    """
+    assignments, chance = joint(tree)
+    z, leaves = assignments[0][0, 0].to(chance.dtype), assignments[-1][0].to(chance.dtype)
+    root = chance.sqrt()[..., None]
+    design, target = root * torch.cat([torch.ones_like(z)[None], leaves]).T, root * z[:, None]
+    residual = target - design @ torch.linalg.lstsq(design, target).solution
+    centred = z - (chance @ z)[:, None]
+    left: Tensor = residual.square().sum((1, 2)) / (chance * centred.square()).sum(1)
+    return (1 - left).clamp_min(0).sqrt()

@@ -15,11 +15,13 @@ import torch
 from torch import Tensor
 
 from sslbook.arguments import require_number, require_one_of, require_whole
+from sslbook.chapters.hltm import kinds
+from sslbook.chapters.hltm.gradients import backward, normalize, normalize_backward
 from sslbook.machine import processes
 from sslbook.streams import Streams, to_device
 from sslbook.trees import latent as trees
 from sslbook.trees.latent import LatentTree
-from sslbook.trees.network import TreeNetwork, backward, forward, initial_network, normalize, normalize_backward
+from sslbook.trees.network import TreeNetwork, forward, initial_network
 
 LOSSES = ("printed", "released")
 
@@ -105,7 +107,7 @@ def start(
     protocol: Protocol, seeds: Sequence[int], dtype: torch.dtype = torch.float32
 ) -> tuple[LatentTree, TreeNetwork]:
     """Trees and untrained networks of ``protocol``, one a seed; the trees' tables are float64."""
-    tree = trees.random_symmetric(seeds, protocol.depth, protocol.lower, signed=protocol.signed)
+    tree = kinds.random_symmetric(seeds, protocol.depth, protocol.lower, signed=protocol.signed)
     return tree, initial_network(seeds, tree.branching, protocol.width, bias=protocol.bias, dtype=dtype)
 
 
