@@ -16,7 +16,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -30,10 +29,9 @@ __all__ = [
     "Images",
     "available",
     "brightness",
-    "cifar10",
     "digits",
     "flips",
-    "mnist",
+    "read",
     "shifts",
     "views",
 ]
@@ -84,49 +82,13 @@ def digits(n: int | None = None, seed: int = 0, size: int = 8, dtype: torch.dtyp
     return _subset(Images(pixels, labels, "digits"), n, seed)
 
 
-def cifar10(
-    split: Literal["train", "test"] = "test",
-    n: int | None = None,
-    seed: int = 0,
-    dtype: torch.dtype = torch.float32,
-) -> Images:
-    """CIFAR-10: 50,000 train or 10,000 test images ``(3, 32, 32)`` in ten classes; ``n``, ``seed`` as in `digits`.
+def read(name: str, split: str, n: int | None = None, seed: int = 0, dtype: torch.dtype = torch.float32) -> Images:
+    """CIFAR-10, 50,000 train and 10,000 test images ``(3, 32, 32)``, or MNIST, 60,000 and 10,000 of ``(1, 28, 28)``.
 
-    Reads ``cifar-10-batches-py``, or ``cifar-10-batches-bin``, below ``SSLBOOK_DATA``.  Every file that
-    is needed is compared with its official md5 before anything of it is used, and unpickled without the right to run code.
-
+    `sslbook.datasets.load` reads and checks them, here below ``SSLBOOK_DATA`` alone; ``n`` and ``seed`` as in `digits`.
     Raises FileNotFoundError if the folder or a file is missing, ValueError if a file is truncated or altered.
     """
-    return _read("cifar10", split, n, seed, dtype)
-
-
-def mnist(
-    split: Literal["train", "test"] = "train",
-    n: int | None = None,
-    seed: int = 0,
-    dtype: torch.dtype = torch.float32,
-) -> Images:
-    """MNIST: 60,000 train or 10,000 test images ``(1, 28, 28)`` of digits; ``n``, ``seed`` as in `digits`.
-
-    Reads the four official files in the folder ``mnist`` below ``SSLBOOK_DATA``, each compared with its md5 before it is used.
-    Raises FileNotFoundError if the folder or a file is missing, ValueError if a file is truncated or altered.
-    """
-    return _read("mnist", split, n, seed, dtype)
-
-
-def available(name: str) -> bool:
-    """Whether the data set ``name`` ("digits", "mnist" or "cifar10") can be read here, with no download.
-
-    Looks for files only; `cifar10` and `mnist` check what is in them.
-    """
-    require_one_of("name", name, ("digits", "mnist", "cifar10"))
-    # not the cache folder: the book's numbers depend on what is named, and only on that
-    folder = os.environ.get("SSLBOOK_DATA")
-    return name == "digits" or (bool(folder) and datasets.available(name, folder=folder))
-
-
-def _read(name: str, split: str, n: int | None, seed: int, dtype: torch.dtype) -> Images:
-    """What `sslbook.datasets` reads below ``SSLBOOK_DATA``, as numbers in [0, 1]."""
+    require_one_of("name", name, ("cifar10", "mnist"))
     require_one_of("split", split, ("train", "test"))
     folder = os.environ.get("SSLBOOK_DATA")
     if not folder:
@@ -137,6 +99,17 @@ def _read(name: str, split: str, n: int | None, seed: int, dtype: torch.dtype) -
     # chosen before the conversion, which takes four times the memory
     data = datasets.subset(datasets.load(name, split, folder=folder), n, seed)
     return Images(data.pixels.to(dtype) / 255, data.labels, data.name)
+
+
+def available(name: str) -> bool:
+    """Whether the data set ``name`` ("digits", "mnist" or "cifar10") can be read here, with no download.
+
+    Looks for files only; `read` checks what is in them.
+    """
+    require_one_of("name", name, ("digits", "mnist", "cifar10"))
+    # not the cache folder: the book's numbers depend on what is named, and only on that
+    folder = os.environ.get("SSLBOOK_DATA")
+    return name == "digits" or (bool(folder) and datasets.available(name, folder=folder))
 
 
 def _subset(images: Images, n: int | None, seed: int) -> Images:

@@ -92,7 +92,7 @@ def test_cifar10_in_its_binary_layout(cifar10_binary: Path) -> None:
     rows = np.random.default_rng(0).integers(0, 256, (6, 2, 3073), dtype=np.uint8)
     np.testing.assert_array_equal(test.pixels.numpy(), rows[5, :, 1:].reshape(2, 3, 32, 32))
     assert train.labels.tolist() == [0, 9, 1, 9, 2, 9, 3, 9, 4, 9]
-    assert torch.equal(images.cifar10("test").pixels * 255, test.pixels.float())
+    assert torch.equal(images.read("cifar10", "test").pixels * 255, test.pixels.float())
 
 
 def test_digits_are_split_once_and_for_all() -> None:
@@ -112,7 +112,7 @@ def test_the_real_cifar10() -> None:
     data = load("cifar10", "test")
     assert data.pixels.shape == (10_000, 3, 32, 32)
     assert data.labels.bincount().tolist() == [1000] * 10
-    assert torch.equal(images.cifar10("test", 5, 1).pixels, subset(data, 5, 1).pixels / 255)
+    assert torch.equal(images.read("cifar10", "test", 5, 1).pixels, subset(data, 5, 1).pixels / 255)
 
 
 @pytest.mark.skipif(not available("mnist"), reason="set SSLBOOK_DATA to a folder that holds MNIST")

@@ -125,7 +125,7 @@ def test_byol_with_everything(tmp_path: Path) -> None:
         determinism.begin_epoch(run.state.model, settings, 1)
         assert set(gpu.waits) <= {  # drawn on the host, once an epoch
             "training.networks.siamese.Siamese.blend_noise < training.runs.determinism.begin_epoch",
-            "training.networks.heads.restart < training.networks.siamese.Siamese.reset_predictor "
+            "training.networks.siamese.restart < training.networks.siamese.Siamese.reset_predictor "
             "< training.runs.determinism.begin_epoch",
         }
         run.advance()

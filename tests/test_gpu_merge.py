@@ -92,7 +92,7 @@ def test_a_run_that_diverged_is_in_the_record(book: Book, tmp_path: Path) -> Non
     runs = origins([run], tmp_path)
     assert runs == {run.folder(tmp_path).name: {"seed": 1, "diverged": "diverged at step 12", "rows": []}}
     found = lines(sheets()["A-Tab2"], [1], tmp_path / "elsewhere", recorded=runs)
-    assert [line.diverged for line in found if line.preset == run.name] == [("diverged at step 12",)] * 3
+    assert [line.diverged for line in found if line.cell.preset == run.name] == [("diverged at step 12",)] * 3
     assert not any(line.best for line in found)
 
 

@@ -19,7 +19,7 @@ from sklearn.datasets import load_digits
 from torch import Tensor
 
 from sslbook import datasets
-from sslbook.images import Images, available, brightness, cifar10, digits, flips, shifts, views
+from sslbook.images import Images, available, brightness, digits, flips, read, shifts, views
 
 
 def pictures(n: int = 3, channels: int = 2, height: int = 5, width: int = 6) -> Tensor:
@@ -133,7 +133,7 @@ def fake_cifar10(tmp_path, monkeypatch) -> Path:
 
 def test_cifar10_reads_the_official_layout(fake_cifar10):
     assert available("cifar10")
-    train, test = cifar10("train"), cifar10("test", dtype=torch.float64)
+    train, test = read("cifar10", "train"), read("cifar10", "test", dtype=torch.float64)
     assert (train.name, test.name) == ("cifar10-train", "cifar10-test")
     assert train.pixels.shape == (20, 3, 32, 32)
     assert train.labels.tolist() == [label for i in range(5) for label in (i, 1, 2, 9)]
@@ -141,8 +141,8 @@ def test_cifar10_reads_the_official_layout(fake_cifar10):
     # A row is the red, green and blue planes, each in row-major order.
     np.testing.assert_array_equal(test.pixels[2, 1, 3, 4].item(), raw[2, 1024 + 3 * 32 + 4] / 255)
     np.testing.assert_array_equal(test.pixels.numpy(), raw.reshape(4, 3, 32, 32) / 255)
-    some = cifar10("train", n=7, seed=3)
-    assert torch.equal(some.pixels, cifar10("train", n=20, seed=3).pixels[:7])
+    some = read("cifar10", "train", n=7, seed=3)
+    assert torch.equal(some.pixels, read("cifar10", "train", n=20, seed=3).pixels[:7])
 
 
 def test_cifar10_refuses_an_altered_file(fake_cifar10):
@@ -153,15 +153,15 @@ def test_cifar10_refuses_an_altered_file(fake_cifar10):
     with pytest.raises(
         ValueError, match=r"test_batch is truncated or altered: its md5 is \w{32} .* nothing was loaded"
     ):
-        cifar10("test")
-    assert len(cifar10("train")) == 20  # the other split is whole
+        read("cifar10", "test")
+    assert len(read("cifar10", "train")) == 20  # the other split is whole
 
 
 def test_cifar10_refuses_a_truncated_file(fake_cifar10):
     path = fake_cifar10 / "data_batch_5"
     path.write_bytes(path.read_bytes()[:-1000])
     with pytest.raises(ValueError, match="data_batch_5 is truncated or altered"):
-        cifar10("train")
+        read("cifar10", "train")
 
 
 def test_cifar10_refuses_the_wrong_shape_even_with_the_right_md5(fake_cifar10, monkeypatch):
@@ -169,7 +169,7 @@ def test_cifar10_refuses_the_wrong_shape_even_with_the_right_md5(fake_cifar10, m
     (fake_cifar10 / "test_batch").write_bytes(content)
     monkeypatch.setitem(datasets.CIFAR10_MD5, "test_batch", hashlib.md5(content).hexdigest())
     with pytest.raises(ValueError, match=r"does not hold \(n, 3072\) uint8 pixels, got \(4, 100\)"):
-        cifar10("test")
+        read("cifar10", "test")
 
 
 class Harmful:
@@ -195,15 +195,15 @@ def test_cifar10_names_what_is_missing(fake_cifar10, monkeypatch):
     (fake_cifar10 / "data_batch_3").unlink()
     assert not available("cifar10")
     with pytest.raises(FileNotFoundError, match=r"incomplete: .*data_batch_3 can't be read"):
-        cifar10("train")
+        read("cifar10", "train")
     monkeypatch.setenv("SSLBOOK_DATA", str(fake_cifar10 / "nowhere"))
     assert not available("cifar10")
     with pytest.raises(FileNotFoundError, match="SSLBOOK_DATA must name the folder"):
-        cifar10()
+        read("cifar10", "test")
     monkeypatch.delenv("SSLBOOK_DATA")
     assert not available("cifar10")
     with pytest.raises(FileNotFoundError, match="set SSLBOOK_DATA to the folder that holds cifar-10-batches-py"):
-        cifar10()
+        read("cifar10", "test")
 
 
 def test_unknown_names_get_the_nearest():
@@ -212,7 +212,7 @@ def test_unknown_names_get_the_nearest():
     ):
         available("cifar-10")
     with pytest.raises(ValueError, match="split must be one of train, test, got 'val'"):
-        cifar10("val")
+        read("cifar10", "val")
     assert available("digits")
 
 
@@ -223,7 +223,7 @@ needs_cifar10 = pytest.mark.skipif(
 
 @needs_cifar10
 def test_the_real_test_images():
-    data = cifar10("test")
+    data = read("cifar10", "test")
     assert data.pixels.shape == (10_000, 3, 32, 32)
     assert data.labels.bincount().tolist() == [1000] * 10
     assert data.labels[:4].tolist() == [3, 8, 8, 0]  # cat, ship, ship, airplane
@@ -235,11 +235,11 @@ def test_the_real_test_images():
 
 @needs_cifar10
 def test_the_real_training_images():
-    data = cifar10("train", n=2000)
+    data = read("cifar10", "train", n=2000)
     assert data.pixels.shape == (2000, 3, 32, 32)
     assert data.labels.bincount(minlength=10).min() > 150
     with pytest.raises(ValueError, match="n must be between 1 and 50000, got 50001"):
-        cifar10("train", n=50_001)
+        read("cifar10", "train", n=50_001)
 
 
 # -------------------------------------------------------------------------------------------- views

@@ -32,20 +32,20 @@ def test_mnist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SSLBOOK_DATA", str(tmp_path))
     assert not available("mnist")
     with pytest.raises(FileNotFoundError, match="MNIST is incomplete"):
-        images.mnist()
+        images.read("mnist", "train")
     write_mnist(tmp_path, monkeypatch)
     assert available("mnist")
-    data = images.mnist("test")
+    data = images.read("mnist", "test")
     assert data.pixels.shape == (5, 1, 28, 28)
     assert data.labels.tolist() == [0, 1, 2, 3, 4]
     assert float(data.pixels[0, 0, 0, 3] * 255) == pytest.approx(3)
-    assert len(images.mnist(n=2)) == 2
+    assert len(images.read("mnist", "train", n=2)) == 2
     path = tmp_path / "mnist" / "train-images-idx3-ubyte.gz"
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(ValueError, match="truncated or altered"):
-        images.mnist("train")
+        images.read("mnist", "train")
     with pytest.raises(ValueError, match="split must be one of train, test, got 'valid'"):
-        images.mnist("valid")  # type: ignore[arg-type]
+        images.read("mnist", "valid")
     monkeypatch.delenv("SSLBOOK_DATA")
     with pytest.raises(FileNotFoundError, match="set SSLBOOK_DATA"):
-        images.mnist()
+        images.read("mnist", "train")

@@ -10,9 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sslbook.normalization import BatchNorm
-from sslbook.training.networks.heads import Head, symmetrize
 from sslbook.training.networks.resnet import ResNet18, initialize
-from sslbook.training.networks.siamese import Networks, Siamese, build
+from sslbook.training.networks.siamese import Head, Networks, Siamese, build, symmetrize
 
 SMALL = {"width": 4, "projector_hidden": 16, "projector_out": 8, "predictor_hidden": 16}
 

@@ -18,7 +18,7 @@ from training_cases import read_csv
 
 from sslbook.chapters.training.runs import run_of
 from sslbook.training.runs import checkpoints, determinism, distributed, state, steps, trainer
-from sslbook.training.runs.data import load_data
+from sslbook.training.runs.determinism import load_data
 from sslbook.training.runs.trainer import Diverged, train
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -16,8 +16,7 @@ from sslbook.chapters.catalogue import TABLES
 from sslbook.chapters.training import command, runs, tables
 from sslbook.chapters.training.presets import presets, sheets
 from sslbook.chapters.training.runs import run_of, runs_of
-from sslbook.training.runs import checkpoints, trainer
-from sslbook.training.runs import data as run_data
+from sslbook.training.runs import checkpoints, determinism, trainer
 from sslbook.training.runs.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -337,13 +336,13 @@ def test_each_machine_fetches_once(
 ) -> None:
     """Also the second, whose folder may not be the first one's."""
     asked: list[bool] = []
-    whole, settings = run_data.load_data, run_of("digits-byol", seed=0, changes=DIGITS).settings
+    whole, settings = determinism.load_data, run_of("digits-byol", seed=0, changes=DIGITS).settings
 
     def load(settings: Settings, download: bool = False) -> object:
         asked.append(download)
         return whole(settings)
 
-    monkeypatch.setattr(run_data, "load_data", load)
+    monkeypatch.setattr(determinism, "load_data", load)
     monkeypatch.setattr(trainer.distributed, "rank", lambda: rank)
     monkeypatch.setenv("LOCAL_RANK", local)
     with trainer.prepared(settings, tmp_path, device="cpu", download=True, quiet=True):

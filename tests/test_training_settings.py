@@ -9,12 +9,13 @@ import pytest
 import torch
 from torch import nn
 
-from sslbook.chapters.training.changes import values_of, with_changes
 from sslbook.chapters.training.presets import presets
+from sslbook.chapters.training.runs import values_of, with_changes
 from sslbook.training.networks.siamese import Networks
 from sslbook.training.objectives import OBJECTIVES
-from sslbook.training.runs.optimizers import LARS, make_optimizer, set_rate
+from sslbook.training.runs.optimizers import LARS, set_rate
 from sslbook.training.runs.settings import FREE, Settings, known_keys
+from sslbook.training.runs.steps import make_optimizer
 from sslbook.training.views.pipelines import PIPELINES, Pipeline
 
 # -- settings ---------------------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from torch import Tensor
 from sslbook import datasets
 from sslbook.chapters.training.runs import run_of
 from sslbook.training.runs import checkpoints, trainer
-from sslbook.training.runs.data import load_data
+from sslbook.training.runs.determinism import load_data
 from sslbook.training.runs.state import State
 
 CHANGES = (

@@ -106,7 +106,7 @@ def digits(test: int = 400) -> Split:
 
 def cifar10(train: int | None = None, test: int | None = None) -> Split:
     """CIFAR-10, or so many of its images; raises FileNotFoundError where it is not to be had."""
-    return Split(images.cifar10("train", train), images.cifar10("test", test))
+    return Split(images.read("cifar10", "train", train), images.read("cifar10", "test", test))
 
 
 def run(

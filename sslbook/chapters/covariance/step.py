@@ -44,7 +44,7 @@ def digits_scene(samples: int = 256, radius: int = 1, seed: int = 0, device: Dev
 
 def cifar10_scene(samples: int = 256, seed: int = 0, device: Device = "cpu") -> Scene:
     """CIFAR-10 test images, each with its mirror image at three levels of brightness (6 views); the mean image is subtracted."""
-    data = images.cifar10("test", samples, seed, dtype=torch.float64)
+    data = images.read("cifar10", "test", samples, seed, dtype=torch.float64)
     mean = data.pixels.mean(0)
     augmented = images.views(data.pixels, [images.flips, images.brightness])
     return Scene(augmented - mean, data.pixels - mean, data.labels, "cifar10").to(device)

@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from sslbook.arguments import positive, seed
-from sslbook.chapters.training.changes import values_of
 from sslbook.chapters.training.presets import presets
-from sslbook.chapters.training.runs import Run, preset_of, run_of, runs_folder
-from sslbook.training.runs.data import load_data
+from sslbook.chapters.training.runs import Run, preset_of, run_of, runs_folder, values_of
+from sslbook.training.runs.determinism import load_data
 from sslbook.training.runs.distributed import join
 from sslbook.training.runs.settings import Refused
 
@@ -138,7 +137,7 @@ def _finished(parser: argparse.ArgumentParser, run: Run, root: Path, device: str
     try:
         if "WORLD_SIZE" in os.environ:
             join(device)
-        return distributed.everywhere(run.finished(root))
+        return all(distributed.of_all(run.finished(root)))
     except ValueError as error:
         parser.error(str(error))
 

@@ -22,8 +22,7 @@ from sslbook.datasets import Dataset
 from sslbook.machine import cores
 from sslbook.operators import covariance_operator
 from sslbook.training.networks.siamese import Siamese, build
-from sslbook.training.runs.data import load_data
-from sslbook.training.runs.determinism import steps_per_epoch
+from sslbook.training.runs.determinism import load_data, steps_per_epoch
 from sslbook.training.runs.distributed import device_of
 from sslbook.training.runs.trainer import train
 from sslbook.training.views.augment import PIPELINES, apply, draws

@@ -18,13 +18,13 @@ from scipy.special import entr
 from torch.nn import functional as F
 
 from sslbook import datasets
-from sslbook.chapters.training.changes import with_changes
 from sslbook.chapters.training.presets import presets
+from sslbook.chapters.training.runs import with_changes
 from sslbook.datasets import Dataset
 from sslbook.machine import cores, processes
 from sslbook.training.evaluate import embed, nearest, report
 from sslbook.training.networks.siamese import Siamese
-from sslbook.training.runs.data import SUBSET_SEED, load_data
+from sslbook.training.runs.determinism import SUBSET_SEED, load_data
 from sslbook.training.runs.settings import Settings
 from sslbook.training.runs.trainer import Result, train
 from sslbook.training.views.augment import PIPELINES

@@ -1,7 +1,12 @@
-"""Runs on disk: a folder each, named by preset, seed and the hash of the settings; a finished one is known and not made again."""
+"""Runs by name, with what ``--set KEY=VALUE`` changes, and on disk.
+
+Each has a folder, named by preset, seed and the hash of the settings; a finished one is known and not made again.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 import json
 import os
 import tempfile
@@ -11,11 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from sslbook.arguments import nearest
-from sslbook.chapters.training.changes import with_changes
-from sslbook.chapters.training.presets import Preset, Sheet, presets
+from sslbook.chapters.training.presets import Cell, Preset, Sheet, presets
+from sslbook.training.networks.siamese import Networks
+from sslbook.training.objectives import OBJECTIVES
 from sslbook.training.runs.checkpoints import DIVERGED, RESULT
 from sslbook.training.runs.logs import Row
-from sslbook.training.runs.settings import Settings
+from sslbook.training.runs.settings import Settings, known_keys, with_values
 
 
 @dataclass(frozen=True)
@@ -104,25 +110,95 @@ def preset_of(name: str) -> Preset:
     return known[name]
 
 
+# -- settings as a command line writes them ----------------------------------------------------------------------------
+
+
+def with_changes(settings: Settings, changes: Iterable[str]) -> Settings:
+    """The settings with ``key=value`` set, as ``--set`` gives them: ``rate=0.03``, ``networks.width=16``, ``numbers.tau=0.2``.
+
+    A value is read as JSON, or else as a word; ``none`` is nothing, and a list has commas: ``probes=100,300``.  Another
+    objective keeps those numbers that it takes too.
+    Raises ValueError for what is not of that form, an unknown key (with the nearest ones), or a value that is not allowed.
+    """
+    top: dict[str, Any] = {}
+    inner: dict[str, dict[str, Any]] = {"networks": {}, "numbers": {}}
+    for change in changes:
+        key, equals, text = change.partition("=")
+        if not equals or not key:
+            raise ValueError(f"a change must be of the form key=value, got {change!r}")
+        room, dot, name = key.partition(".")
+        if dot and room in inner:
+            inner[room][name] = _read(text)
+        elif key in inner:
+            raise ValueError(f"{key} can't be set as a whole: set {key}.NAME=value")
+        else:
+            top[key] = _read(text)
+    if inner["numbers"] or "objective" in top:
+        taken = _taken(top.get("objective", settings.objective))
+        kept = {name: value for name, value in settings.numbers.items() if name in taken}
+        top["numbers"] = {**kept, **inner["numbers"]}
+    if inner["networks"]:
+        top["networks"] = with_values(settings.networks, inner["networks"], "networks.")
+    return with_values(settings, top)
+
+
+def values_of(settings: Settings) -> dict[str, str]:
+    """Everything that :func:`with_changes` can set, as it takes it, with the present values."""
+    defaults = {name: p.default for name, p in inspect.signature(OBJECTIVES[settings.objective]).parameters.items()}
+    values = {name: getattr(settings, name) for name in known_keys() if "." not in name}
+    values |= {f"numbers.{name}": value for name, value in {**defaults, **settings.numbers}.items()}
+    values |= {f"networks.{f.name}": getattr(settings.networks, f.name) for f in dataclasses.fields(Networks)}
+    return {name: _written(value) for name, value in values.items()}
+
+
+def _written(value: Any) -> str:
+    if isinstance(value, tuple):
+        return ",".join(map(_written, value)) or "none"
+    return str(value).lower() if value is None or isinstance(value, bool) else str(value)
+
+
+def _taken(name: object) -> list[str]:
+    """The numbers that an objective takes; none for a name that there is not, which is refused elsewhere."""
+    known = isinstance(name, str) and name in OBJECTIVES
+    return list(inspect.signature(OBJECTIVES[str(name)]).parameters) if known else []
+
+
+def _read(text: str) -> Any:
+    if text.lower() in ("none", "null"):
+        return None
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    if "," in text and not text.startswith("["):
+        return tuple(_read(part.strip()) for part in text.split(",") if part.strip())
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return text
+
+
+# -- tables of runs ---------------------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True)
 class Line:
     """A cell of a table with what we have of it: accuracies of the linear protocol, one a seed, as shares of 1.
 
-    comparable: with the printed number, since nothing was changed and there are as many epochs.
+    epochs: after how many, which may be fewer than the cell's.  unchanged: the runs are the preset's own.
     diverged: a sentence for each seed whose run came to no end.  recorded: some are of a record, not of runs that are here.
-    whole: after as many epochs as the table's.
     """
 
-    label: str
-    preset: str
+    cell: Cell
     epochs: int
-    printed: tuple[float | None, float | None]
     best: list[float]
     final: list[float]
-    comparable: bool = True
-    diverged: tuple[str, ...] = ()
-    recorded: bool = False
-    whole: bool = True
+    unchanged: bool
+    diverged: tuple[str, ...]
+    recorded: bool
+
+    @property
+    def whole(self) -> bool:
+        """Whether it is after as many epochs as the table's."""
+        return self.epochs == self.cell.epochs
 
 
 def runs_of(sheet: Sheet, seeds: Sequence[int], *, epochs: int | None = None, changes: Sequence[str] = ()) -> list[Run]:
@@ -165,10 +241,8 @@ def lines(
         mine = [row for own, kept in zip(here, there, strict=True) if (row := own or kept)]
         best, final = [row["linear_best"] for row in mine], [row["linear"] for row in mine]
         lost = tuple(text for seed in seeds if (text := wild[cell.preset, seed]))
-        whole = at == cell.epochs
         only_recorded = any(kept and not own for own, kept in zip(here, there, strict=True))
-        printed, comparable = (cell.mean, cell.std), whole and same[cell.preset]
-        found.append(Line(cell.label, cell.preset, at, printed, best, final, comparable, lost, only_recorded, whole))
+        found.append(Line(cell, at, best, final, same[cell.preset], lost, only_recorded))
     return found
 
 
@@ -184,7 +258,7 @@ def recorded_values(sheet: Sheet, runs: Mapping[str, Mapping[str, Any]], **chose
     """
     with tempfile.TemporaryDirectory() as nowhere:
         found = lines(sheet, seeds_of(runs), Path(nowhere), recorded=runs, **chosen)
-    cells = [{"cell": row.label, "epochs": row.epochs, "best": row.best, "final": row.final} for row in found]
+    cells = [{"cell": row.cell.label, "epochs": row.epochs, "best": row.best, "final": row.final} for row in found]
     return {"cells": cells, "runs": dict(runs)}
 
 

@@ -30,7 +30,7 @@ from sslbook.records import Record, require_source_tree, save_record
 from sslbook.tables import filled as form
 from sslbook.tables.command import EPOCHS, Table, count, option, record_of
 from sslbook.tables.filled import Entry, Filled
-from sslbook.training.runs.data import load_data
+from sslbook.training.runs.determinism import load_data
 
 SEEDS = (1, 2, 3, 4, 5)
 """Runs of each cell, as the papers have them."""
@@ -53,7 +53,7 @@ def _entry(at: tuple[str, ...], line: Line) -> Entry:
     after = [f"after {line.epochs}"] * (not line.whole)
     missing = ["no run"] * (not line.best and not line.diverged)
     note = "; ".join([*missing, *after, *dict.fromkeys(line.diverged), *["recorded"] * line.recorded])
-    return Entry(at, line.printed, percent, note, line.comparable)
+    return Entry(at, (line.cell.mean, line.cell.std), percent, note, line.whole and line.unchanged)
 
 
 def grid(table: str, seeds: Sequence[int], root: Path) -> str:

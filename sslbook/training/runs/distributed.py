@@ -22,7 +22,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeGuard
+from typing import Any, TypeGuard, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -30,6 +30,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sslbook.normalization import BatchNorm, batch_normalize, follow
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -131,15 +133,6 @@ def average_gradients(parameters: Iterable[nn.Parameter]) -> None:
     flat /= world()
     for gradient, mean in zip(present, flat.split([gradient.numel() for gradient in present]), strict=True):
         gradient.copy_(mean.view(gradient.shape))
-
-
-def everywhere(here: bool) -> bool:
-    """Whether something is so in all processes."""
-    if world() == 1:
-        return here
-    found = [False] * world()
-    dist.all_gather_object(found, here)
-    return all(found)
 
 
 # --- BatchNorm -------------------------------------------------------------------------------------------------------
@@ -267,15 +260,20 @@ def wait_for_all() -> None:
         dist.barrier()
 
 
+def of_all(here: T) -> list[T]:
+    """What each of the processes has, in their order."""
+    found = [here] * world()
+    if world() > 1:
+        dist.all_gather_object(found, here)
+    return found
+
+
 def agree(step: int) -> None:
     """Raise ValueError unless all processes read a checkpoint of the same step."""
-    if world() == 1:
-        return
-    steps: list[int] = [0] * world()
-    dist.all_gather_object(steps, step)
-    if len(set(steps)) > 1:
+    steps = sorted(set(of_all(step)))
+    if len(steps) > 1:
         raise ValueError(
-            f"the processes read checkpoints of steps {' and '.join(map(str, sorted(set(steps))))}: all must see the same folder"
+            f"the processes read checkpoints of steps {' and '.join(map(str, steps))}: all must see the same folder"
         )
 
 

@@ -1,4 +1,4 @@
-r"""The optimisers: PyTorch's SGD and Adam, fused, and LARS [you2017] after its formula."""
+r"""LARS [you2017] after its formula, and the learning rate of an optimiser."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-
-from sslbook.training.runs.settings import Settings
+from torch import Tensor
 
 
 class LARS(torch.optim.Optimizer):
@@ -62,24 +60,7 @@ class LARS(torch.optim.Optimizer):
         return rate * grad.add(weight, alpha=decay)
 
 
-def make_optimizer(params: list[nn.Parameter], settings: Settings) -> torch.optim.Optimizer:
-    """The run's optimiser of these parameters; SGD and Adam are fused: one kernel for all of them."""
-    if settings.optimizer == "adam":
-        return torch.optim.Adam(
-            params, settings.rate, betas=settings.betas, weight_decay=settings.decay, fused=_fused(params)
-        )
-    if settings.optimizer == "sgd":
-        return torch.optim.SGD(
-            params, settings.rate, settings.momentum, weight_decay=settings.decay, fused=_fused(params)
-        )
-    return LARS(params, settings.rate, settings.momentum, settings.decay)
-
-
 def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
     """Set the learning rate of all parameters."""
     for group in optimizer.param_groups:
         group["lr"] = rate
-
-
-def _fused(params: list[nn.Parameter]) -> bool:
-    return all(p.device.type in ("cuda", "cpu") and p.is_floating_point() for p in params)

@@ -12,6 +12,7 @@ from sslbook.streams import to_device
 from sslbook.training.networks.siamese import Outputs, Siamese, build
 from sslbook.training.objectives import needs_clean, objective
 from sslbook.training.runs import distributed
+from sslbook.training.runs.optimizers import LARS
 from sslbook.training.runs.settings import Settings
 from sslbook.training.views.augment import PIPELINES, Pipeline, apply, plain
 
@@ -134,6 +135,23 @@ def make_step(settings: Settings, pixels: Tensor, device: torch.device, own: Own
         capture=_capture_of(settings.capture, device, distributed.world()),
         clean=needs_clean(settings.objective, **settings.numbers),
     )
+
+
+def make_optimizer(params: list[nn.Parameter], settings: Settings) -> torch.optim.Optimizer:
+    """The run's optimiser of these parameters; SGD and Adam are fused: one kernel for all of them."""
+    if settings.optimizer == "adam":
+        return torch.optim.Adam(
+            params, settings.rate, betas=settings.betas, weight_decay=settings.decay, fused=_fused(params)
+        )
+    if settings.optimizer == "sgd":
+        return torch.optim.SGD(
+            params, settings.rate, settings.momentum, weight_decay=settings.decay, fused=_fused(params)
+        )
+    return LARS(params, settings.rate, settings.momentum, settings.decay)
+
+
+def _fused(params: list[nn.Parameter]) -> bool:
+    return all(p.device.type in ("cuda", "cpu") and p.is_floating_point() for p in params)
 
 
 def _capture_of(wanted: str, device: torch.device, processes: int) -> str:

@@ -22,14 +22,21 @@ from sslbook.machine import keep_freed_memory
 from sslbook.training.evaluate import epochs_between, report
 from sslbook.training.networks.siamese import Siamese
 from sslbook.training.runs import checkpoints, distributed
-from sslbook.training.runs.data import images_of, labelled
-from sslbook.training.runs.determinism import begin_epoch, epoch_order, rate_at, share, steps_per_epoch
+from sslbook.training.runs.determinism import (
+    begin_epoch,
+    epoch_order,
+    images_of,
+    labelled,
+    rate_at,
+    share,
+    steps_per_epoch,
+)
 from sslbook.training.runs.logs import Curves, Progress, Row, line, write_csv
-from sslbook.training.runs.optimizers import make_optimizer, set_rate
+from sslbook.training.runs.optimizers import set_rate
 from sslbook.training.runs.settings import Refused, Settings
 from sslbook.training.runs.signals import asked_to_stop
 from sslbook.training.runs.state import Diverged, State, check, origin_of, row_at, rows_until, write_result
-from sslbook.training.runs.steps import Own, make_step
+from sslbook.training.runs.steps import Own, make_optimizer, make_step
 
 SAVE_SECONDS = 30.0
 """Least time between two checkpoints at the ends of epochs."""
