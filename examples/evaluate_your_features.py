@@ -14,7 +14,7 @@ import sslbook
 
 def digits() -> dict[str, torch.Tensor]:
     """Pixels as features: what a network has to beat."""
-    train, test = sslbook.load("digits", "train"), sslbook.load("digits", "test")
+    train, test = sslbook.load_dataset("digits", "train"), sslbook.load_dataset("digits", "test")
     return {
         "train": train.pixels.flatten(1) / 255,
         "labels": train.labels,
@@ -26,7 +26,7 @@ def digits() -> dict[str, torch.Tensor]:
 def main(file: str | None = None, epochs: int = 50) -> tuple[float, float]:
     parts = digits() if file is None else {name: torch.from_numpy(part) for name, part in np.load(file).items()}
     neighbours = sslbook.knn(**parts, k=min(20, len(parts["train"])))
-    classifier = sslbook.linear(**parts, epochs=epochs)
+    classifier = sslbook.linear_probe(**parts, epochs=epochs)
     rank = sslbook.effective_rank(parts["test"])
     print(f"nearest neighbours {neighbours:.1%}, linear classifier {classifier.final:.1%}, effective rank {rank:.1f}")
     return neighbours, classifier.final

@@ -20,7 +20,7 @@ def main(count: int = 128) -> sslbook.CovarianceOperator:
         torch.nn.Flatten(),
         torch.nn.Linear(144, 10),
     ).double()
-    images = sslbook.load("digits", "train").pixels[:count].double() / 255
+    images = sslbook.load_dataset("digits", "train").pixels[:count].double() / 255
     views = sslbook.shifts(images, radius=1)  # (count, 9, 1, 8, 8): each image, and its eight neighbours by a pixel
 
     kept = sslbook.covariance_operator(net, "2", views)  # the layer by its name in the network, or the layer itself

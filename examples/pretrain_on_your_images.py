@@ -35,7 +35,7 @@ def main(
     keep: str | None = None,
 ) -> torch.Tensor:
     if folder is None:
-        images, views = sslbook.load("digits", "train"), sslbook.Pipeline(8, scale=(0.5, 1.0), flip=0.0)
+        images, views = sslbook.load_dataset("digits", "train"), sslbook.Pipeline(8, scale=(0.5, 1.0), flip=0.0)
     else:
         images, views = sslbook.read_images(folder, size=size), None  # SimCLR's augmentation for images of this size
     channels = images.pixels.shape[1]

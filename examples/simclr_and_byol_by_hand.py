@@ -58,7 +58,7 @@ def byol(encoder: nn.Module, features: int, data: Iterator[tuple[Tensor, Tensor]
 
 def main(method: str = "simclr", epochs: int = 10, batch: int = 128, width: int = 8) -> float:
     torch.manual_seed(0)
-    train, test = sslbook.load("digits", "train"), sslbook.load("digits", "test")
+    train, test = sslbook.load_dataset("digits", "train"), sslbook.load_dataset("digits", "test")
     encoder, data = sslbook.ResNet18(width=width, channels=1), batches(train.pixels, batch, epochs)
     if method == "simclr":
         simclr(encoder, encoder.features, data, rate=3e-3, tau=0.5)

@@ -15,7 +15,7 @@ def main(depth: int = 3, polarity: float = 0.8, width: int = 10) -> list[torch.T
     edges = [torch.full((1, 2 ** (d + 1)), polarity, dtype=torch.float64) for d in range(depth)]
     tree = sslbook.symmetric_binary(edges)
     net = sslbook.initial_network([0], tree.branching, width)
-    found = sslbook.correlations(tree, net)  # of each unit with its latent variable, (1, nodes, width) a depth
+    found = sslbook.latent_correlations(tree, net)  # of each unit with its latent variable, (1, nodes, width) a depth
     print(f"{tree.nodes[-1]} leaves, {2 ** tree.nodes[-1]:,} patterns of them")
     for d, units in enumerate(found):
         best = units.abs().amax(-1).mean()

@@ -21,7 +21,7 @@ Networks:
 
 Images:
     read_images          your own, from an array, a folder of pictures or a torch data set
-    load                 CIFAR-10, STL-10, MNIST or handwritten digits, checked
+    load_dataset         CIFAR-10, STL-10, MNIST or handwritten digits, checked
     Dataset              images as bytes, with their labels
     shifts               all translations of an image: an augmentation as a finite set of views
     Pipeline             a random augmentation: crops, mirror images, colours, blur
@@ -36,7 +36,7 @@ Training:
 What features are worth:
     embed                a network's features of a data set
     knn                  accuracy of a vote of nearest neighbours
-    linear               accuracy of a linear classifier
+    linear_probe         accuracy of a linear classifier
     effective_rank       how many directions features use
 
 Latent trees, where every expectation is a finite sum:
@@ -44,7 +44,7 @@ Latent trees, where every expectation is a finite sum:
     symmetric_binary     the kind with two values and no preference
     random_categorical   the kind with any number of values and tables drawn at random
     initial_network      the tree-shaped ReLU network
-    correlations         each unit's exact correlation with its latent variable
+    latent_correlations  each unit's exact correlation with its latent variable
 
 Numbers of the book:
     recorded             a recorded run, with where it comes from

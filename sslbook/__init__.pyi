@@ -1,5 +1,5 @@
 from sslbook.datasets import Dataset as Dataset
-from sslbook.datasets import load as load
+from sslbook.datasets import load_dataset as load_dataset
 from sslbook.images import shifts as shifts
 from sslbook.losses import contrastive as contrastive
 from sslbook.losses import info_nce as info_nce
@@ -15,7 +15,7 @@ from sslbook.records import recorded as recorded
 from sslbook.representations import effective_rank as effective_rank
 from sslbook.training.evaluate import embed as embed
 from sslbook.training.evaluate import knn as knn
-from sslbook.training.evaluate import linear as linear
+from sslbook.training.evaluate import linear_probe as linear_probe
 from sslbook.training.networks.resnet import ResNet18 as ResNet18
 from sslbook.training.networks.siamese import Networks as Networks
 from sslbook.training.pictures import read_images as read_images
@@ -24,7 +24,7 @@ from sslbook.training.runs.settings import Settings as Settings
 from sslbook.training.runs.trainer import train as train
 from sslbook.training.views.augment import random_view as random_view
 from sslbook.training.views.pipelines import Pipeline as Pipeline
-from sslbook.trees.exact import correlations as correlations
+from sslbook.trees.exact import latent_correlations as latent_correlations
 from sslbook.trees.latent import LatentTree as LatentTree
 from sslbook.trees.latent import random_categorical as random_categorical
 from sslbook.trees.latent import symmetric_binary as symmetric_binary

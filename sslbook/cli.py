@@ -213,21 +213,15 @@ def _parser() -> argparse.ArgumentParser:
     added.add_argument("--replace", action="store_true", help="make it anew where there is one")
     added.set_defaults(run=record)
 
-    # To this parser nothing is an option, so that also --list and --help, with no name before them, reach the command's own.
-    added = subparsers.add_parser(
-        "train", help="Train a preset of the image tables.", add_help=False, prefix_chars="\0"
-    )
-    added.add_argument("arguments", nargs=argparse.REMAINDER, metavar="…", help="a preset and its options")
-    added.set_defaults(run=train)
-
-    added = subparsers.add_parser("gpu", help="All that the book wants of a GPU.", add_help=False, prefix_chars="\0")
-    added.add_argument("arguments", nargs=argparse.REMAINDER, metavar="…", help="options")
-    added.set_defaults(run=gpu)
-
-    told = "Show a printed table beside its record, or run it."
-    added = subparsers.add_parser("table", help=told, add_help=False, prefix_chars="\0")
-    added.add_argument("arguments", nargs=argparse.REMAINDER, metavar="…", help="a table and its options")
-    added.set_defaults(run=table)
+    for run, told in (
+        (train, "Train a preset of the image tables."),
+        (gpu, "All that the book wants of a GPU."),
+        (table, "Show a printed table beside its record, or run it."),
+    ):
+        # To these nothing is an option, so that also --list and --help, with no name before them, reach the command's own.
+        added = subparsers.add_parser(run.__name__, help=told, add_help=False, prefix_chars="\0")
+        added.add_argument("arguments", nargs=argparse.REMAINDER)
+        added.set_defaults(run=run)
 
     added = subparsers.add_parser("bench", help="Run a benchmark.", description="Run a benchmark.")
     added.add_argument("name", metavar="NAME", help="a module of sslbook.bench, such as covariance")

@@ -19,7 +19,7 @@ from torch import Tensor
 from sslbook import losses
 from sslbook.arguments import require_one_of
 
-LOSSES = ("info_nce", "quadratic", "hinge_triplet", "soft_triplet")
+ENERGIES = ("info_nce", "quadratic", "hinge_triplet", "soft_triplet")
 """Losses that are energies: InfoNCE (Eq. 1, with any epsilon), quadratic, and triplet with a hinge or a softplus."""
 
 
@@ -70,9 +70,9 @@ def weights(loss: str, f: Tensor, f2: Tensor, *, tau: float = 1.0, epsilon: floa
     - quadratic: 1
     - hinge_triplet: 1 where :math:`d_i^2 - d_{ij}^2 + r_0 > 0`, else 0;  soft_triplet: the sigmoid of that over :math:`\tau`
 
-    ``margin`` is :math:`r_0`.  Raises ValueError for a loss that is not among :data:`LOSSES`.
+    ``margin`` is :math:`r_0`.  Raises ValueError for a loss that is not among :data:`ENERGIES`.
     """
-    require_one_of("loss", loss, LOSSES)
+    require_one_of("loss", loss, ENERGIES)
     with torch.no_grad():
         far, near = square_distances(f), losses.half_squared_distance(f, f2)[..., None]
         apart = ~torch.eye(f.shape[-2], dtype=torch.bool, device=f.device)
@@ -93,9 +93,9 @@ def loss_value(
 ) -> Tensor:
     """The loss itself, summed over anchors and pairs as in Eq. 1 of [tian2023]: ``f, f2 (..., N, D)`` -> ``(...)``.
 
-    Raises ValueError for a loss that is not among :data:`LOSSES`.
+    Raises ValueError for a loss that is not among :data:`ENERGIES`.
     """
-    require_one_of("loss", loss, LOSSES)
+    require_one_of("loss", loss, ENERGIES)
     pos, neg = losses.pair_distances(f, f2, negatives="same_view")
     n = f.shape[-2]
     if loss == "info_nce":

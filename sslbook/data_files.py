@@ -21,7 +21,7 @@ def folder() -> Path:
     return Path(str(importlib.resources.files("sslbook.data")))
 
 
-def digest(path: Path) -> str:
+def file_digest(path: Path) -> str:
     """SHA-256 of a file in hexadecimal; ``absent`` where there is none."""
     return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "absent"
 
@@ -30,11 +30,11 @@ def noted(path: Path) -> Path:
     """``path``, once the file that ``SSLBOOK_READS`` names says that it was asked for, with its digest."""
     if log := os.environ.get("SSLBOOK_READS"):
         with Path(log).open("a", encoding="utf-8") as lines:
-            lines.write(f"{digest(path)} {path}\n")
+            lines.write(f"{file_digest(path)} {path}\n")
     return path
 
 
-def printed(name: str) -> dict[str, Any]:
+def printed_file(name: str) -> dict[str, Any]:
     """The numbers of a printed table, as `data/printed/<name>.json` has them; raises ValueError, naming those there are."""
     path = noted(folder() / "printed" / f"{name}.json")
     if not path.is_file():

@@ -35,8 +35,6 @@ from torch import Tensor
 
 from sslbook.arguments import require_one_of, require_whole
 
-__all__ = ["NAMES", "Dataset", "available", "choose", "data_folder", "load", "subset"]
-
 CIFAR10_MD5 = {
     "data_batch_1": "c99cafc152244af753f735de768cd75f",
     "data_batch_2": "d4bba439e000b95fd0a9bffe97cbabec",
@@ -156,7 +154,7 @@ class Dataset:
         return len(self.pixels)
 
 
-def load(name: str, split: str, *, download: bool = False, folder: str | Path | None = None) -> Dataset:
+def load_dataset(name: str, split: str, *, download: bool = False, folder: str | Path | None = None) -> Dataset:
     """The data set ``name``: "cifar10", "stl10", "mnist" or "digits"; ``split``: "train" or "test".
 
     STL-10 also has "unlabeled", a view of the memory-mapped file, and "train+unlabeled", copied together with the 5,000
@@ -188,7 +186,7 @@ def subset(dataset: Dataset, n: int | None, seed: int = 0) -> Dataset:
 
 
 def available(name: str, split: str | None = None, folder: str | Path | None = None) -> bool:
-    """Whether the files of a data set, or of one split of it, are here; what is in them, `load` checks."""
+    """Whether the files of a data set, or of one split of it, are here; what is in them, `load_dataset` checks."""
     require_one_of("name", name, NAMES)
     if split is not None:
         _require_split(name, split)
@@ -361,7 +359,7 @@ def _require_official(layout: Layout, path: Path, content: bytes | memoryview) -
 
 
 def _download(layout: Layout, root: Path) -> None:
-    """Fetch the archive or the missing files, check them, and only then put them where `load` looks."""
+    """Fetch the archive or the missing files, check them, and only then put them where `load_dataset` looks."""
     try:
         import pooch
     except ModuleNotFoundError:

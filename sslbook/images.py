@@ -24,18 +24,6 @@ from torch.nn import functional as F
 from sslbook import datasets
 from sslbook.arguments import require_floating, require_one_of, require_whole
 
-__all__ = [
-    "Augmentation",
-    "Images",
-    "available",
-    "brightness",
-    "digits",
-    "flips",
-    "read",
-    "shifts",
-    "views",
-]
-
 Augmentation = Callable[[Tensor], Tensor]
 """Maps images ``(N, C, H, W)`` to their views ``(N, V, C, H', W')``."""
 
@@ -85,7 +73,7 @@ def digits(n: int | None = None, seed: int = 0, size: int = 8, dtype: torch.dtyp
 def read(name: str, split: str, n: int | None = None, seed: int = 0, dtype: torch.dtype = torch.float32) -> Images:
     """CIFAR-10, 50,000 train and 10,000 test images ``(3, 32, 32)``, or MNIST, 60,000 and 10,000 of ``(1, 28, 28)``.
 
-    `sslbook.datasets.load` reads and checks them, here below ``SSLBOOK_DATA`` alone; ``n`` and ``seed`` as in `digits`.
+    `sslbook.datasets.load_dataset` reads and checks them, here below ``SSLBOOK_DATA`` alone; ``n`` and ``seed`` as in `digits`.
     Raises FileNotFoundError if the folder or a file is missing, ValueError if a file is truncated or altered.
     """
     require_one_of("name", name, ("cifar10", "mnist"))
@@ -97,11 +85,11 @@ def read(name: str, split: str, n: int | None = None, seed: int = 0, dtype: torc
             f"{layout.title} is not here: set SSLBOOK_DATA to the folder that holds {layout.folder}/"
         )
     # chosen before the conversion, which takes four times the memory
-    data = datasets.subset(datasets.load(name, split, folder=folder), n, seed)
+    data = datasets.subset(datasets.load_dataset(name, split, folder=folder), n, seed)
     return Images(data.pixels.to(dtype) / 255, data.labels, data.name)
 
 
-def available(name: str) -> bool:
+def readable(name: str) -> bool:
     """Whether the data set ``name`` ("digits", "mnist" or "cifar10") can be read here, with no download.
 
     Looks for files only; `read` checks what is in them.

@@ -51,12 +51,12 @@ def device_name(device: torch.device) -> str:
 
 
 @contextlib.contextmanager
-def processes(workers: int) -> Iterator[ProcessPoolExecutor]:
-    """A pool of processes with one thread each and an allocator that suits a training step; raises ValueError for no workers."""
-    require_whole("workers", workers, least=1)
+def process_pool(processes: int) -> Iterator[ProcessPoolExecutor]:
+    """A pool of processes with one thread each and an allocator that suits a training step; raises ValueError for none."""
+    require_whole("processes", processes, least=1)
     with (
         _environment(WORKER_ENVIRONMENT),
-        ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), initializer=_one_thread) as pool,
+        ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), initializer=_one_thread) as pool,
     ):
         yield pool
 

@@ -302,7 +302,7 @@ def test_the_longest_chapter_starts_first(write_book, monkeypatch: pytest.Monkey
         (folder / f"{name}.ipynb").write_text(json.dumps({"metadata": {"sslbook": {"seconds": seconds}}, "cells": []}))
     order: list[str] = []
 
-    def run_all(todo, workers, say):
+    def run_all(todo, processes, say):
         order.extend(job.chapter.name for job in todo)
         return (Outcome(job.chapter.name, "failed") for job in todo)
 

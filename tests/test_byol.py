@@ -167,8 +167,8 @@ def test_the_deviation(seed: int) -> None:
 @pytest.mark.parametrize("seed", [0, 3])
 def test_corollary_1(seed: int) -> None:
     gaps = contrast.corollary_gaps(seed=seed)
-    broken = [f"{n}, {what}" for n in contrast.LOSSES for what in ("ReLU above", "outputs of length 1")]
-    assert_gaps(gaps, [*(f"{n}, all towers" for n in contrast.LOSSES), "simple, one tower"], broken)
+    broken = [f"{n}, {what}" for n in contrast.TUPLE_LOSSES for what in ("ReLU above", "outputs of length 1")]
+    assert_gaps(gaps, [*(f"{n}, all towers" for n in contrast.TUPLE_LOSSES), "simple, one tower"], broken)
     assert float(contrast.one_tower("simple").max()) < 1e-12
     for name in ("soft_triplet", "info_nce"):
         assert float(contrast.one_tower(name, seed=seed).median()) > 0.2, name
@@ -192,9 +192,9 @@ def test_the_contrastive_step_by_loops() -> None:
         for p in (a // 2 * 2, a // 2 * 2 + 1):
             for n in range(6):
                 r = [0.5 * (y[a] - y[k]).square().sum() for k in (p, n)]
-                total, count = total + contrast.LOSSES["info_nce"](r[0][None], r[1][None, None])[0], count + 1
+                total, count = total + contrast.TUPLE_LOSSES["info_nce"](r[0][None], r[1][None, None])[0], count + 1
     (total / count).backward()
-    assert relative_gap(contrast.tuple_step(tower, contrast.LOSSES["info_nce"])[1], -net[0].weight.grad) < 1e-12
+    assert relative_gap(contrast.tuple_step(tower, contrast.TUPLE_LOSSES["info_nce"])[1], -net[0].weight.grad) < 1e-12
 
 
 def test_one_batch_for_both_views_or_one_each() -> None:
@@ -218,11 +218,11 @@ def test_one_batch_for_both_views_or_one_each() -> None:
         (lambda: theorem8.all_batches(3, 2, 4, distinct=True), "size must be between 1 and 3, got 4"),
         (lambda: theorem8.all_batches(9, 9, 9, distinct=False), "at most 1000000 can be listed"),
         (
-            lambda: contrast.tuple_step(contrast.tower(2), contrast.LOSSES["simple"], roles=()),
+            lambda: contrast.tuple_step(contrast.tower(2), contrast.TUPLE_LOSSES["simple"], roles=()),
             "roles must be one or more",
         ),
         (
-            lambda: contrast.tuple_step(contrast.tower(2), contrast.LOSSES["simple"], roles=("query",)),
+            lambda: contrast.tuple_step(contrast.tower(2), contrast.TUPLE_LOSSES["simple"], roles=("query",)),
             r"got \('query',\)",
         ),
     ],

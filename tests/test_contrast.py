@@ -40,7 +40,7 @@ def test_the_energy_is_half_the_trace() -> None:
     assert torch.allclose(contrast.energy(torch.stack([f, 2 * f]), torch.stack([f2, 2 * f2]), alpha)[1], 2 * trace)
 
 
-@pytest.mark.parametrize("loss", contrast.LOSSES)
+@pytest.mark.parametrize("loss", contrast.ENERGIES)
 @pytest.mark.parametrize("epsilon", [0.0, 0.7])
 def test_the_weights_are_minus_the_slopes_of_the_loss_in_the_distances(loss: str, epsilon: float) -> None:
     """``-dL = sum_ij alpha_ij d(d_ij^2 - d_i^2)``, by central differences of the outputs along a random direction."""

@@ -21,9 +21,9 @@ def test_an_installed_package_finds_the_folder_installed_with_it(monkeypatch: py
 
 
 def test_printed_tables_by_name() -> None:
-    assert data_files.printed("B-Tab3")["source"] == "Table 3 of [tian2021iclr]"
+    assert data_files.printed_file("B-Tab3")["source"] == "Table 3 of [tian2021iclr]"
     with pytest.raises(ValueError, match=r"name must be one of A-Tab2, .*B-Tab9.*, got 'B-Tab6'"):
-        data_files.printed("B-Tab6")
+        data_files.printed_file("B-Tab6")
 
 
 def test_a_change_since_a_commit_is_seen_where_git_can_tell(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ import torch
 from sklearn.datasets import load_digits
 
 from sslbook import datasets, images
-from sslbook.datasets import Dataset, available, choose, data_folder, load, subset
+from sslbook.datasets import Dataset, available, choose, data_folder, load_dataset, subset
 
 
 def pixels_of(path: str, count: int) -> np.ndarray:
@@ -63,7 +63,11 @@ def cifar10_binary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_stl10_is_stored_column_by_column(stl10: Path) -> None:
-    train, test, bare = load("stl10", "train"), load("stl10", "test"), load("stl10", "unlabeled")
+    train, test, bare = (
+        load_dataset("stl10", "train"),
+        load_dataset("stl10", "test"),
+        load_dataset("stl10", "unlabeled"),
+    )
     np.testing.assert_array_equal(train.pixels.numpy(), pixels_of("train_X.bin", 3))
     np.testing.assert_array_equal(test.pixels.numpy(), pixels_of("test_X.bin", 2))
     np.testing.assert_array_equal(bare.pixels.numpy(), pixels_of("unlabeled_X.bin", 4))
@@ -72,15 +76,15 @@ def test_stl10_is_stored_column_by_column(stl10: Path) -> None:
 
 
 def test_stl10_with_its_unlabelled_part_has_the_labelled_first(stl10: Path) -> None:
-    both = load("stl10", "train+unlabeled")
+    both = load_dataset("stl10", "train+unlabeled")
     assert both.labels.tolist() == [0, 9, 3, -1, -1, -1, -1]
-    assert torch.equal(both.pixels[:3], load("stl10", "train").pixels)
-    assert torch.equal(both.pixels[3:], load("stl10", "unlabeled").pixels)
+    assert torch.equal(both.pixels[:3], load_dataset("stl10", "train").pixels)
+    assert torch.equal(both.pixels[3:], load_dataset("stl10", "unlabeled").pixels)
 
 
 def test_the_unlabelled_part_is_a_map_that_can_not_change_the_file(stl10: Path) -> None:
     before = (stl10 / "unlabeled_X.bin").read_bytes()
-    bare = load("stl10", "unlabeled")
+    bare = load_dataset("stl10", "unlabeled")
     assert bare.pixels.stride()[2:] == (1, 96)  # a view: rows and columns changed places without a copy
     bare.pixels.zero_()
     assert (stl10 / "unlabeled_X.bin").read_bytes() == before
@@ -88,7 +92,7 @@ def test_the_unlabelled_part_is_a_map_that_can_not_change_the_file(stl10: Path) 
 
 def test_cifar10_in_its_binary_layout(cifar10_binary: Path) -> None:
     assert available("cifar10")
-    train, test = load("cifar10", "train"), load("cifar10", "test")
+    train, test = load_dataset("cifar10", "train"), load_dataset("cifar10", "test")
     rows = np.random.default_rng(0).integers(0, 256, (6, 2, 3073), dtype=np.uint8)
     np.testing.assert_array_equal(test.pixels.numpy(), rows[5, :, 1:].reshape(2, 3, 32, 32))
     assert train.labels.tolist() == [0, 9, 1, 9, 2, 9, 3, 9, 4, 9]
@@ -96,7 +100,7 @@ def test_cifar10_in_its_binary_layout(cifar10_binary: Path) -> None:
 
 
 def test_digits_are_split_once_and_for_all() -> None:
-    train, test = load("digits", "train"), load("digits", "test")
+    train, test = load_dataset("digits", "train"), load_dataset("digits", "test")
     assert (len(train), len(test)) == (1397, 400)
     together = torch.cat([train.pixels, test.pixels])
     raw = torch.from_numpy(load_digits().images)[:, None]
@@ -109,7 +113,7 @@ def test_digits_are_split_once_and_for_all() -> None:
 
 @pytest.mark.skipif(not available("cifar10"), reason="set SSLBOOK_DATA to a folder that holds CIFAR-10")
 def test_the_real_cifar10() -> None:
-    data = load("cifar10", "test")
+    data = load_dataset("cifar10", "test")
     assert data.pixels.shape == (10_000, 3, 32, 32)
     assert data.labels.bincount().tolist() == [1000] * 10
     assert torch.equal(images.read("cifar10", "test", 5, 1).pixels, subset(data, 5, 1).pixels / 255)
@@ -117,7 +121,7 @@ def test_the_real_cifar10() -> None:
 
 @pytest.mark.skipif(not available("mnist"), reason="set SSLBOOK_DATA to a folder that holds MNIST")
 def test_the_real_mnist() -> None:
-    data = load("mnist", "test")
+    data = load_dataset("mnist", "test")
     assert data.pixels.shape == (10_000, 1, 28, 28)
     assert data.labels[:5].tolist() == [7, 2, 1, 0, 4]
 
@@ -131,8 +135,8 @@ def test_a_damaged_file_is_refused_by_name(stl10: Path, name: str, damage) -> No
     path = stl10 / name
     path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(ValueError, match=f"{name} is truncated or altered: its md5 is .* nothing was loaded"):
-        load("stl10", "train+unlabeled")
-    assert len(load("stl10", "test")) == 2  # the other split is whole
+        load_dataset("stl10", "train+unlabeled")
+    assert len(load_dataset("stl10", "test")) == 2  # the other split is whole
 
 
 def test_a_missing_file_is_named_and_the_network_not_asked(stl10: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,23 +150,26 @@ def test_a_missing_file_is_named_and_the_network_not_asked(stl10: Path, monkeypa
         match=r"STL-10 is incomplete: .*unlabeled_X.bin can't be read .*SSLBOOK_DATA must name the folder that holds "
         r"stl10_binary/, or let it be fetched: download=True, or --download of sslbook train and sslbook table$",
     ):
-        load("stl10", "unlabeled")
+        load_dataset("stl10", "unlabeled")
     with pytest.raises(ModuleNotFoundError, match=r"needs pooch: pip install 'sslbook\[train\]'"):
-        load("stl10", "unlabeled", download=True)
-    assert len(load("stl10", "train", download=True)) == 3  # nothing to fetch
+        load_dataset("stl10", "unlabeled", download=True)
+    assert len(load_dataset("stl10", "train", download=True)) == 3  # nothing to fetch
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: load("cifar", "train"), "name must be one of .*, got 'cifar'; did you mean 'cifar10'"),
+        (lambda: load_dataset("cifar", "train"), "name must be one of .*, got 'cifar'; did you mean 'cifar10'"),
         (lambda: available("imagenette"), "name must be one of digits, mnist, cifar10, stl10"),
         (lambda: available("cifar10", "unlabeled"), "split must be one of train, test, got 'unlabeled'"),
         (lambda: available("digits", "unlabeled"), "split must be one of train, test, got 'unlabeled'"),
-        (lambda: load("mnist", "valid"), "split must be one of train, test, got 'valid'"),
-        (lambda: load("digits", "unlabeled"), "split must be one of train, test, got 'unlabeled'"),
-        (lambda: load("stl10", "all"), r"split must be one of train, test, unlabeled, train\+unlabeled, got 'all'"),
-        (lambda: subset(load("digits", "test"), 401), "n must be between 1 and 400, got 401"),
+        (lambda: load_dataset("mnist", "valid"), "split must be one of train, test, got 'valid'"),
+        (lambda: load_dataset("digits", "unlabeled"), "split must be one of train, test, got 'unlabeled'"),
+        (
+            lambda: load_dataset("stl10", "all"),
+            r"split must be one of train, test, unlabeled, train\+unlabeled, got 'all'",
+        ),
+        (lambda: subset(load_dataset("digits", "test"), 401), "n must be between 1 and 400, got 401"),
         (lambda: Dataset(torch.zeros(2, 1, 2, 2), torch.zeros(2).long(), "x", 2), "pixels must be uint8"),
         (lambda: Dataset(torch.zeros(2, 1, 2, 2).byte(), torch.zeros(3).long(), "x", 2), "each of the 2 images"),
     ],
@@ -173,7 +180,7 @@ def test_bad_input_gets_a_sentence(call, message: str) -> None:
 
 
 def test_subsets_are_nested_and_without_repeats() -> None:
-    data = load("digits", "train")
+    data = load_dataset("digits", "train")
     small, large = subset(data, 10, 3), subset(data, 20, 3)
     assert torch.equal(small.pixels, large.pixels[:10])
     assert torch.equal(small.labels, large.labels[:10])
@@ -237,8 +244,8 @@ def test_an_archive_is_fetched_checked_and_unpacked(
 ) -> None:
     serve_stl10(stl10, server, monkeypatch)
     with pytest.raises(FileNotFoundError, match="STL-10 is incomplete"):
-        load("stl10", "train")
-    assert load("stl10", "train", download=True).labels.tolist() == [0, 9, 3]
+        load_dataset("stl10", "train")
+    assert load_dataset("stl10", "train", download=True).labels.tolist() == [0, 9, 3]
     assert available("stl10")
     assert {path.name for path in stl10.parent.iterdir()} == {"served", "stl10_binary"}  # nothing is left lying about
 
@@ -249,7 +256,7 @@ def test_an_archive_is_read_once_and_only_for_its_contents(
     """To go back in a gzip file is to unpack it anew; and a link in it that bears a wanted name is not followed."""
     archive, rewound = serve_stl10(stl10, server, monkeypatch), []
     monkeypatch.setattr(gzip._GzipReader, "_rewind", lambda reader: rewound.append(reader))  # type: ignore[attr-defined]
-    load("stl10", "train", download=True)
+    load_dataset("stl10", "train", download=True)
     assert rewound == []
     (stl10 / "test_y.bin").unlink()
     with tarfile.open(archive, "w:gz") as members:
@@ -259,7 +266,7 @@ def test_an_archive_is_read_once_and_only_for_its_contents(
     md5 = hashlib.md5(archive.read_bytes()).hexdigest()
     monkeypatch.setitem(datasets.LAYOUTS, "stl10", (replace(datasets.LAYOUTS["stl10"][0], archive=md5),))
     with pytest.raises(FileNotFoundError, match=r"test_y.bin can't be read"):
-        load("stl10", "test", download=True)
+        load_dataset("stl10", "test", download=True)
     assert not (stl10 / "test_y.bin").is_symlink()
 
 
@@ -269,7 +276,7 @@ def test_an_altered_archive_is_refused_and_kept_apart(
     archive = serve_stl10(stl10, server, monkeypatch)
     archive.write_bytes(archive.read_bytes()[:-10])
     with pytest.raises(ValueError, match=r"stl10_binary.tar.gz.* does not match the known hash"):
-        load("stl10", "train", download=True)
+        load_dataset("stl10", "train", download=True)
     assert not any(path.is_file() for path in stl10.parent.rglob("*") if "served" not in path.parts)
 
 
@@ -281,7 +288,7 @@ def test_single_files_are_fetched(tmp_path: Path, server: tuple[str, Path], monk
         contents[f"{stem}-labels-idx1-ubyte.gz"] = gzip.compress(bytes(8) + bytes([3, 5]))
     put(served, datasets.MNIST_MD5, contents, monkeypatch)
     monkeypatch.setitem(datasets.LAYOUTS, "mnist", (replace(datasets.LAYOUTS["mnist"][0], url=address),))
-    data = load("mnist", "test", folder=tmp_path / "here", download=True)
+    data = load_dataset("mnist", "test", folder=tmp_path / "here", download=True)
     assert data.labels.tolist() == [3, 5]
     assert available("mnist", folder=tmp_path / "here")
 

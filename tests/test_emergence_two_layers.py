@@ -112,7 +112,7 @@ def test_specialisation_depends_on_the_angles() -> None:
 # -- the trainer ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("loss", two_layer.LOSSES)
+@pytest.mark.parametrize("loss", two_layer.COMPARED)
 @pytest.mark.parametrize("normalize", [False, True])
 def test_the_gradient_is_autograds(loss: str, normalize: bool) -> None:
     draw = torch.Generator().manual_seed(0)
@@ -138,7 +138,7 @@ def test_the_gradient_is_autograds(loss: str, normalize: bool) -> None:
 
 
 @pytest.mark.parametrize(("dtype", "tol"), [(torch.float32, 1e-6), (torch.float64, 1e-12)])
-@pytest.mark.parametrize("loss", two_layer.LOSSES)
+@pytest.mark.parametrize("loss", two_layer.COMPARED)
 def test_a_replica_is_the_same_alone(loss: str, dtype: torch.dtype, tol: float) -> None:
     many = two_layer.train([3, 4, 5, 6], loss, True, steps=150, dtype=dtype)
     alone = two_layer.train([5], loss, True, steps=150, dtype=dtype)

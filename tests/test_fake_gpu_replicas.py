@@ -29,7 +29,7 @@ BEFORE = {"trees.latent._check_probabilities": "a tree's tables are checked when
 # --- trees -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("loss", trees.LOSSES)
+@pytest.mark.parametrize("loss", trees.FORMULAS)
 def test_trees_train_without_reading(loss: str) -> None:
     protocol = trees.Protocol(loss=loss, epoch_size=3 * 128)
 
@@ -48,7 +48,7 @@ def test_tables_of_trees() -> None:
     base, allowed = trees.Protocol(epoch_size=128), [*BEFORE, "chapters.hltm.tables.best_correlations"]
     with fake_gpu(allowed) as gpu:
         found = trees_tables.rerun(
-            [base], range(1, 11), latents=("s", "s0"), epochs=(0, 1), workers=1, samples=128, device="cuda"
+            [base], range(1, 11), latents=("s", "s0"), epochs=(0, 1), processes=1, samples=128, device="cuda"
         )
         assert set(gpu.reads) == set(allowed)
     assert {name: values.shape for name, values in found[0].items()} == dict.fromkeys(
@@ -149,7 +149,7 @@ def test_every_kind_of_cell_of_byol() -> None:
 # --- two layers ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("loss", two_layer.LOSSES)
+@pytest.mark.parametrize("loss", two_layer.COMPARED)
 @pytest.mark.parametrize("normalize", [False, True])
 def test_two_layers(loss: str, normalize: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """It asks once a chunk whether every replica has stopped."""

@@ -29,7 +29,7 @@ NUMBERS: dict[str, list[dict[str, Any]]] = {
 MAY_READ = {
     "training.evaluate._require_classes": "labels are checked once before anything is computed",
     "training.evaluate.knn": "the number of classes, and the accuracy in the end",
-    "training.evaluate.linear": "the number of classes, and the accuracies after the last epoch",
+    "training.evaluate.linear_probe": "the number of classes, and the accuracies after the last epoch",
     "arguments.require_finite": "one answer for all representations",
     "representations.effective_rank": "eigenvalues are checked for convergence as they are computed",
     "training.evaluate.report": "the rank, as a number",

@@ -15,7 +15,7 @@ from sslbook.trees.network import TreeNetwork, initial_network
 
 
 def root_correlation(tree: LatentTree, net: TreeNetwork, seeds: Sequence[int], epoch: int) -> Tensor:
-    return exact.correlations(tree, net)[0].abs().amax((1, 2))
+    return exact.latent_correlations(tree, net)[0].abs().amax((1, 2))
 
 
 def test_training_finds_the_root() -> None:
@@ -31,6 +31,6 @@ def test_nothing_can_be_learnt_where_nothing_survives() -> None:
     """Without polarity the leaves know nothing of the root, trained or not."""
     tree = symmetric_binary([torch.zeros(1, 2).double(), torch.zeros(1, 4).double()])
     net = initial_network([0], tree.branching, 4, dtype=torch.float64)
-    assert exact.correlations(tree, net)[0].abs().max() < 1e-12
+    assert exact.latent_correlations(tree, net)[0].abs().max() < 1e-12
     connection = tree_operator.expected_connection(tree, net, exact.list_parts(tree, net), "s0")
     assert tree_operator.operator_norm(tree, connection) < 1e-12

@@ -91,7 +91,7 @@ def test_the_rows_of_a_tiny_run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     monkeypatch.setattr(bench, "PROTOCOL", Protocol(depth=4, batch=32, epoch_size=96))
     monkeypatch.setattr(bench, "TRIALS", 2)
     monkeypatch.setattr(bench, "processes", Inline)
-    monkeypatch.setattr(bench, "table_seconds", lambda size, seeds, workers, epochs=50: 1.0 + size / 128)
+    monkeypatch.setattr(bench, "table_seconds", lambda size, seeds, processes, epochs=50: 1.0 + size / 128)
     ours = 1 + 96 / 128
     assert bench.extrapolated(1) == pytest.approx(ours), "on the line"
     monkeypatch.setattr(bench, "RATIO_BAR", 0.0)
@@ -114,8 +114,8 @@ def test_the_rows_of_a_tiny_run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
 class Inline:
     """A pool that runs what is submitted at once, in this process."""
 
-    def __init__(self, workers: int) -> None:
-        assert workers == 1
+    def __init__(self, processes: int) -> None:
+        assert processes == 1
 
     def __enter__(self) -> Inline:
         return self
@@ -137,7 +137,7 @@ def test_the_table_is_trained_for_all_its_epochs(monkeypatch: pytest.MonkeyPatch
     assert {(p.epoch_size, p.loss, p.depth, p.batch, p.tau, p.rate) for p in protocols} == {
         (256, "released", 5, 128, 0.1, 0.1)
     }
-    assert (len(seeds), epochs, at, named) == (10, 50, [0, 1, 49], {"workers": 2})
+    assert (len(seeds), epochs, at, named) == (10, 50, [0, 1, 49], {"processes": 2})
     assert (len(measure.latents), measure.samples) == (5, 256)
 
 

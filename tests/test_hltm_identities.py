@@ -65,13 +65,13 @@ def test_shared_children() -> None:
 def test_untrained_networks_are_those_before_training() -> None:
     protocol = Protocol(depth=3, width=2, epoch_size=128)
     found = tables.untrained(protocol, [1, 2, 3], ("s", "s01"), block=2)
-    (run,) = tables.rerun([protocol], [1, 2, 3], latents=("s", "s01"), epochs=(0,), workers=1, samples=128)
+    (run,) = tables.rerun([protocol], [1, 2, 3], latents=("s", "s01"), epochs=(0,), processes=1, samples=128)
     assert (found - run["population"][0]).abs().max() < 1e-12
 
 
 def test_narrow_values() -> None:
     base = replace(Protocol(), depth=2, width=2, epoch_size=128)
-    values = recorded.narrow_values([1, 2], base=base, epochs=(0, 1), workers=1)
+    values = recorded.narrow_values([1, 2], base=base, epochs=(0, 1), processes=1)
     for loss in ("printed", "released"):
         for statistic in tables.STATISTICS:
             assert torch.tensor(values[loss][statistic]).shape == (3, 3, 2, 2)  # latents, lower, epochs, trials

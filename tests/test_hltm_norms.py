@@ -44,7 +44,7 @@ def test_parts_that_a_tree_lacks_are_left_out(depth: int, parts: list[str]) -> N
 
 def test_curves_of_a_tiny_run() -> None:
     protocols = {name: p for name, p in norms.cells(replace(TINY, depth=4, width=3)).items() if "depth" in name}
-    curves = norms.curves(protocols, [1, 2, 3], (0, 1, 2), workers=1)
+    curves = norms.curves(protocols, [1, 2, 3], (0, 1, 2), processes=1)
     assert set(curves) == {"depth 3", "depth 5"}
     assert {part for part in curves["depth 3"] if " " not in part} == {"s0", "s1"}
     for found in curves.values():
@@ -57,10 +57,10 @@ def test_curves_of_a_tiny_run() -> None:
 def test_the_record_of_the_curves(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(norms, "FACTORS", {"depth": (3,), "width": (2,)})
     base = replace(TINY, depth=4, width=3)
-    values = records.plain(recorded.norm_values([1, 2], base=base, epochs=(0, 1), workers=1))
+    values = records.plain(recorded.norm_values([1, 2], base=base, epochs=(0, 1), processes=1))
     assert list(values["cells"]) == ["base", "depth 3", "width 2"]
     assert values["epochs"] == [0, 1]
-    curves = norms.curves({"base": base}, [1, 2], (0, 1), workers=1)["base"]
+    curves = norms.curves({"base": base}, [1, 2], (0, 1), processes=1)["base"]
     for part, wanted in curves.items():
         found = torch.tensor(values["cells"]["base"][part]).double()
         assert found.shape == (2, 2)

@@ -46,7 +46,7 @@ def test_the_printed_tables_are_the_papers() -> None:
 def test_a_rerun_is_the_population_up_to_sampling() -> None:
     protocols = [Protocol(depth=3, width=width, epoch_size=256) for width in (2, 5)]
     samples = 12_800
-    found = tables.rerun(protocols, [1, 2], latents=("s", "s0", "s01"), epochs=(0, 1), workers=1, samples=samples)
+    found = tables.rerun(protocols, [1, 2], latents=("s", "s0", "s01"), epochs=(0, 1), processes=1, samples=samples)
     assert len(found) == 2
     for run in found:
         assert set(run) == set(tables.STATISTICS)
@@ -58,7 +58,7 @@ def test_a_rerun_is_the_population_up_to_sampling() -> None:
 
 
 def test_a_seed_has_the_same_numbers_in_any_company() -> None:
-    named = {"latents": ("s",), "epochs": (0, 1), "workers": 1, "samples": 128}
+    named = {"latents": ("s",), "epochs": (0, 1), "processes": 1, "samples": 128}
     (together,) = tables.rerun([Protocol(depth=2, width=2, epoch_size=256)], [1, 2, 3], **named)
     (alone,) = tables.rerun([Protocol(depth=2, width=2, epoch_size=256)], [2], **named)
     for name in tables.STATISTICS:
@@ -76,7 +76,7 @@ def test_a_measurement_needs_whole_minibatches() -> None:
 def test_a_table_has_the_axes_of_the_printed_one(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[tuple[Protocol, tuple[int, ...]]] = []
 
-    def rerun(protocols, seeds, *, latents, epochs, workers, samples, device="cpu"):
+    def rerun(protocols, seeds, *, latents, epochs, processes, samples, device="cpu"):
         calls.extend((protocol, tuple(epochs)) for protocol in protocols)
         shape = (len(epochs), len(seeds), len(latents))
         numbers = torch.arange(float(shape[0] * shape[1] * shape[2])).view(shape)
@@ -95,9 +95,9 @@ def test_a_table_has_the_axes_of_the_printed_one(monkeypatch: pytest.MonkeyPatch
 # --- the command -----------------------------------------------------------------------------------------------------
 
 
-def made_up(target: Printed, seeds, *, workers, base, device="cpu") -> dict[str, torch.Tensor]:
+def made_up(target: Printed, seeds, *, processes, base, device="cpu") -> dict[str, torch.Tensor]:
     assert seeds == (1, 2, 3)
-    assert workers == 2
+    assert processes == 2
     trials = target.mean[..., None] + torch.tensor([-0.02, 0.01, 0.04])  # of mean 0.01
     trials[0, 1, 1, 0] += 0.3
     return {"exact": trials, "released": trials + 0.1, "population": trials}
@@ -157,7 +157,7 @@ def test_the_record_holds_every_table(
 ) -> None:
     """Numbers that say where they stand: the record's axes are those of its labels, and the tables' parts are found in it."""
 
-    def rerun(protocols, seeds, *, latents, epochs, workers, samples, device="cpu"):
+    def rerun(protocols, seeds, *, latents, epochs, processes, samples, device="cpu"):
         def numbers(protocol: Protocol, s: int) -> torch.Tensor:
             cell = protocol.lower + protocol.width / 1000 + (protocol.loss == "printed") / 1e5 * 2
             e, t, n = len(epochs), len(seeds), len(latents)
@@ -187,10 +187,10 @@ def test_the_record_holds_every_table(
 
 
 def test_recorded_trials_are_those_of_a_rerun(tmp_path) -> None:
-    values = recorded.table_values([1], base=TINY, epochs=(0, 1, 20), workers=1)
+    values = recorded.table_values([1], base=TINY, epochs=(0, 1, 20), processes=1)
     records.save_record("hltm-tables", values, seeds=[1], seconds=1.0, folder=tmp_path)
     found = records.recorded("hltm-tables", folder=tmp_path)
-    again = tables.table(printed("B-Tab2"), [1], workers=1, base=TINY)
+    again = tables.table(printed("B-Tab2"), [1], processes=1, base=TINY)
     for statistic in tables.STATISTICS:
         mine = tables.recorded_trials(found.values, printed("B-Tab2"), "released", statistic)
         assert (mine - again[statistic]).abs().max() < 2e-5

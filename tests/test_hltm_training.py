@@ -18,7 +18,7 @@ from sslbook.chapters.hltm import kinds
 from sslbook.chapters.hltm.gradients import normalize
 from sslbook.chapters.hltm.tables import Measurement
 from sslbook.chapters.hltm.training import (
-    LOSSES,
+    FORMULAS,
     Protocol,
     minibatches,
     start,
@@ -49,7 +49,7 @@ def outputs(seed: int, width: int = 3, batch: int = 8) -> Tensor:
 
 
 @settings(max_examples=25, deadline=None)
-@given(st.integers(0, 10**6), st.sampled_from(LOSSES), st.integers(1, 5), st.sampled_from([0.1, 1.0]))
+@given(st.integers(0, 10**6), st.sampled_from(FORMULAS), st.integers(1, 5), st.sampled_from([0.1, 1.0]))
 def test_gradients_agree_with_autograd(seed: int, loss: str, width: int, tau: float) -> None:
     output = outputs(seed, width).requires_grad_()
     (wanted,) = torch.autograd.grad(triplet_loss(output, loss, tau).sum(), output)
@@ -85,7 +85,7 @@ def test_the_released_loss_has_no_logarithm_and_averages_first(seed: int, width:
         assert float(found) == pytest.approx(wanted, abs=1e-13)
 
 
-@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("loss", FORMULAS)
 def test_a_step_is_gradient_descent_on_the_loss(loss: str) -> None:
     protocol = replace(TINY, loss=loss)
     tree, net = start(protocol, [1, 2], torch.float64)
@@ -139,7 +139,7 @@ def test_minibatches_follow_the_tables() -> None:
 
 
 @pytest.mark.usefixtures("one_thread")
-@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("loss", FORMULAS)
 @pytest.mark.parametrize(("dtype", "bar"), [(torch.float32, 1e-6), (torch.float64, 1e-12)])
 @pytest.mark.parametrize("width", [2, 10])
 def test_a_replica_trains_as_it_would_alone(loss: str, dtype: torch.dtype, bar: float, width: int) -> None:
@@ -154,12 +154,12 @@ def test_a_replica_trains_as_it_would_alone(loss: str, dtype: torch.dtype, bar: 
 def test_how_replicas_are_cut_into_chunks_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     protocols = [replace(TINY, epoch_size=32 * 100), replace(TINY, width=2, loss="printed", epoch_size=32 * 100)]
     seeds = [5, 3, 5, 9, 2]  # in any order, twice if need be
-    whole = train_chunks(protocols, seeds, 1, parameters, [0, 1], workers=1, dtype=torch.float64)
-    for units, workers in [(3, 1), (6, 1), (60, 3)]:
+    whole = train_chunks(protocols, seeds, 1, parameters, [0, 1], processes=1, dtype=torch.float64)
+    for units, processes in [(3, 1), (6, 1), (60, 3)]:
         monkeypatch.setattr("sslbook.chapters.hltm.training.CACHE_UNITS", units)
-        if workers > 1:
+        if processes > 1:
             monkeypatch.setattr("sslbook.machine.ProcessPoolExecutor", Inline)
-        cut = train_chunks(protocols, seeds, 1, parameters, [0, 1], workers=workers, dtype=torch.float64)
+        cut = train_chunks(protocols, seeds, 1, parameters, [0, 1], processes=processes, dtype=torch.float64)
         for a, b in zip(whole, cut, strict=True):
             for epoch in (0, 1):
                 assert (a[epoch]["all"] - b[epoch]["all"]).abs().max() <= 1e-12
@@ -187,8 +187,8 @@ def test_worker_processes_give_the_same() -> None:
     """With a measurement that a fresh process can import."""
     protocol, seeds = replace(TINY, depth=2, epoch_size=32 * 100), [5, 3, 9]
     measure = Measurement(("s", "s0"), 1280)
-    there = train_chunks([protocol], seeds, 1, measure, [0, 1], workers=2)[0]
-    here = train_chunks([protocol], seeds, 1, measure, [0, 1], workers=1)[0]
+    there = train_chunks([protocol], seeds, 1, measure, [0, 1], processes=2)[0]
+    here = train_chunks([protocol], seeds, 1, measure, [0, 1], processes=1)[0]
     for epoch in (0, 1):
         assert (there[epoch]["population"] - here[epoch]["population"]).abs().max() <= 1e-6
     assert (here[1]["population"] - here[0]["population"]).abs().max() > 1e-3
@@ -253,5 +253,5 @@ def test_bad_runs() -> None:
         start(replace(TINY, lower=1.5), [0])
     with pytest.raises(ValueError, match=r"from 0 to epochs = 2, got \[0, 3\]"):
         train(TINY, [0], 2, parameters, [3, 0])
-    with pytest.raises(ValueError, match="workers must be at least 1, got 0"):
-        train_chunks([TINY], [0], 1, parameters, [1], workers=0)
+    with pytest.raises(ValueError, match="processes must be at least 1, got 0"):
+        train_chunks([TINY], [0], 1, parameters, [1], processes=0)

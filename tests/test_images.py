@@ -19,7 +19,7 @@ from sklearn.datasets import load_digits
 from torch import Tensor
 
 from sslbook import datasets
-from sslbook.images import Images, available, brightness, digits, flips, read, shifts, views
+from sslbook.images import Images, brightness, digits, flips, read, readable, shifts, views
 
 
 def pictures(n: int = 3, channels: int = 2, height: int = 5, width: int = 6) -> Tensor:
@@ -132,7 +132,7 @@ def fake_cifar10(tmp_path, monkeypatch) -> Path:
 
 
 def test_cifar10_reads_the_official_layout(fake_cifar10):
-    assert available("cifar10")
+    assert readable("cifar10")
     train, test = read("cifar10", "train"), read("cifar10", "test", dtype=torch.float64)
     assert (train.name, test.name) == ("cifar10-train", "cifar10-test")
     assert train.pixels.shape == (20, 3, 32, 32)
@@ -193,15 +193,15 @@ def test_unpickling_wants_a_dict():
 
 def test_cifar10_names_what_is_missing(fake_cifar10, monkeypatch):
     (fake_cifar10 / "data_batch_3").unlink()
-    assert not available("cifar10")
+    assert not readable("cifar10")
     with pytest.raises(FileNotFoundError, match=r"incomplete: .*data_batch_3 can't be read"):
         read("cifar10", "train")
     monkeypatch.setenv("SSLBOOK_DATA", str(fake_cifar10 / "nowhere"))
-    assert not available("cifar10")
+    assert not readable("cifar10")
     with pytest.raises(FileNotFoundError, match="SSLBOOK_DATA must name the folder"):
         read("cifar10", "test")
     monkeypatch.delenv("SSLBOOK_DATA")
-    assert not available("cifar10")
+    assert not readable("cifar10")
     with pytest.raises(FileNotFoundError, match="set SSLBOOK_DATA to the folder that holds cifar-10-batches-py"):
         read("cifar10", "test")
 
@@ -210,14 +210,14 @@ def test_unknown_names_get_the_nearest():
     with pytest.raises(
         ValueError, match=r"name must be one of digits, mnist, cifar10, got 'cifar-10'; did you mean 'cifar10'"
     ):
-        available("cifar-10")
+        readable("cifar-10")
     with pytest.raises(ValueError, match="split must be one of train, test, got 'val'"):
         read("cifar10", "val")
-    assert available("digits")
+    assert readable("digits")
 
 
 needs_cifar10 = pytest.mark.skipif(
-    not available("cifar10"), reason="set SSLBOOK_DATA to a folder that holds cifar-10-batches-py"
+    not readable("cifar10"), reason="set SSLBOOK_DATA to a folder that holds cifar-10-batches-py"
 )
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from sslbook import datasets, images
-from sslbook.images import available
+from sslbook.images import readable
 
 
 def write_mnist(folder: Path, monkeypatch: pytest.MonkeyPatch, count: int = 5) -> None:
@@ -30,11 +30,11 @@ def write_mnist(folder: Path, monkeypatch: pytest.MonkeyPatch, count: int = 5) -
 
 def test_mnist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SSLBOOK_DATA", str(tmp_path))
-    assert not available("mnist")
+    assert not readable("mnist")
     with pytest.raises(FileNotFoundError, match="MNIST is incomplete"):
         images.read("mnist", "train")
     write_mnist(tmp_path, monkeypatch)
-    assert available("mnist")
+    assert readable("mnist")
     data = images.read("mnist", "test")
     assert data.pixels.shape == (5, 1, 28, 28)
     assert data.labels.tolist() == [0, 1, 2, 3, 4]

@@ -10,10 +10,10 @@ import torch
 from sslbook.book.exercises import check
 from sslbook.chapters.landscape import circle, filters, kernel, linear, models, optima
 from sslbook.chapters.landscape.filters import LINEAR, RELU, Activation, monomial
-from sslbook.contrast import LOSSES
+from sslbook.contrast import ENERGIES
 
 
-@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("loss", ENERGIES)
 @pytest.mark.parametrize("epsilon", [0.0, 0.7])
 def test_a_loss_has_the_gradient_of_an_energy(loss: str, epsilon: float) -> None:
     gaps = filters.energy_gaps(loss, 32, seed=3, epsilon=epsilon)

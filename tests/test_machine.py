@@ -11,20 +11,20 @@ import sys
 import pytest
 import torch
 
-from sslbook.machine import WORKER_ENVIRONMENT, cores, keep_freed_memory, processes
+from sslbook.machine import WORKER_ENVIRONMENT, cores, keep_freed_memory, process_pool
 
 
 def test_workers_have_one_thread_and_their_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     monkeypatch.delenv("MALLOC_TRIM_THRESHOLD_", raising=False)
-    with processes(1) as pool:
+    with process_pool(1) as pool:
         assert pool.submit(torch.get_num_threads).result() == 1
         for name, value in WORKER_ENVIRONMENT.items():
             assert pool.submit(os.getenv, name).result() == value
     assert os.environ["OMP_NUM_THREADS"] == "3"
     assert "MALLOC_TRIM_THRESHOLD_" not in os.environ
     assert cores() >= 1
-    with pytest.raises(ValueError, match="workers must be at least 1, got 0"), processes(0):
+    with pytest.raises(ValueError, match="processes must be at least 1, got 0"), process_pool(0):
         pass
 
 

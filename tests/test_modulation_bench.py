@@ -38,7 +38,7 @@ def test_the_slow_network_is_the_fast_one() -> None:
 def test_rows_and_status(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     small = [Cell(1, 1, zeta=10.0), Cell(2, 2, zeta=10.0)]
     monkeypatch.setattr(bench, "CELLS", small)
-    monkeypatch.setattr(bench, "extrapolated", lambda workers: (60.0, 100.0))
+    monkeypatch.setattr(bench, "extrapolated", lambda processes: (60.0, 100.0))
     assert cli.main(["bench", "modulation", "--quick", "--json", "--processes", "1"]) in (0, 1)
     rows = {row["what"]: row for row in json.loads(capsys.readouterr().out)["rows"]}
     assert rows["minutes"]["value"] == 1
@@ -57,7 +57,7 @@ def test_the_table_is_timed_by_its_processes(monkeypatch: pytest.MonkeyPatch) ->
     assert training.run(replace(bench.PROTOCOL, steps=1), bench.CELLS, [1])
 
 
-def test_bad_workers(capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_processes(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stopped:
         cli.main(["bench", "modulation", "--processes", "0"])
     assert stopped.value.code == 2

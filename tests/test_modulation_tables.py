@@ -74,7 +74,7 @@ def test_what_chance_makes_of_a_perfect_reproduction() -> None:
 
 
 def values() -> dict:
-    return recorded.table_values([1, 2], steps=2, workers=1, names=("C-Tab1", "C-Fig4", "C-Fig5"))
+    return recorded.table_values([1, 2], steps=2, processes=1, names=("C-Tab1", "C-Fig4", "C-Fig5"))
 
 
 def test_recorded_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

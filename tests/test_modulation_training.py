@@ -9,7 +9,7 @@ import torch
 
 from sslbook.chapters.modulation import network, training
 from sslbook.chapters.modulation.network import gradients, lookups
-from sslbook.chapters.modulation.reference import ACTIVATIONS, FORMS, GROUPS, LOSSES, loss, outputs, printed_factor
+from sslbook.chapters.modulation.reference import ACTIVATIONS, FORMS, GROUPS, REFERENCES, loss, outputs, printed_factor
 from sslbook.chapters.modulation.scores import SCORES, cosines, scores
 from sslbook.chapters.modulation.tokens import WILDCARD, World, draw_pairs, make_world
 from sslbook.chapters.modulation.training import (
@@ -35,7 +35,7 @@ def embed(world: World, tokens: torch.Tensor) -> torch.Tensor:
 
 
 def all_kinds() -> list[training.Replica]:
-    kinds = [(kind, activation) for kind in LOSSES for activation in ACTIVATIONS]
+    kinds = [(kind, activation) for kind in REFERENCES for activation in ACTIVATIONS]
     modes = [(mean, std) for mean in MODES for std in MODES]
     cells = [Cell(2, 2, a, mean, std, kind, z) for kind, a in kinds for mean, std in modes for z in (1.0, 3.0)]
     return [(cell, seed) for seed, cell in enumerate(cells)]
@@ -140,12 +140,12 @@ def test_how_cells_are_cut_and_spread_changes_nothing(monkeypatch: pytest.Monkey
     assert whole[cells[0]]["weights"].shape == (3, 4, 6, 4)
     assert whole[cells[0]]["printed +"][0] == whole[cells[0]]["printed +"][2]
     monkeypatch.setattr(training, "CACHE", 1.0)
-    for other in (run(TINY, cells, [5, 2, 5]), run(TINY, cells, [5, 2, 5], workers=2)):
+    for other in (run(TINY, cells, [5, 2, 5]), run(TINY, cells, [5, 2, 5], processes=2)):
         for cell in cells:
             for name in SCORES:
                 assert (other[cell][name] - whole[cell][name]).abs().max() < 1e-4
-    with pytest.raises(ValueError, match="workers must be at least 1, got 0"):
-        run(TINY, cells, [1], workers=0)
+    with pytest.raises(ValueError, match="processes must be at least 1, got 0"):
+        run(TINY, cells, [1], processes=0)
 
 
 # --- worlds -------------------------------------------------------------------------------------------------------------

@@ -21,8 +21,8 @@ from sslbook.training.views import augment
 
 
 def test_a_course_has_a_row_a_look_and_a_column_a_seed(monkeypatch: pytest.MonkeyPatch) -> None:
-    few = {split: live.datasets.subset(live.datasets.load("digits", split), 256) for split in ("train", "test")}
-    monkeypatch.setattr(live.datasets, "load", lambda name, split: few[split])
+    few = {split: live.datasets.subset(live.datasets.load_dataset("digits", split), 256) for split in ("train", "test")}
+    monkeypatch.setattr(live.datasets, "load_dataset", lambda name, split: few[split])
     found = live.course("SimCLR", (0, 1), 2, 1)
     assert found.epochs == (0, 1, 2)
     assert found.knn.shape == found.likeness.shape == (3, 2)

@@ -21,7 +21,7 @@ from torch.nn import functional as F
 from sslbook import datasets
 from sslbook.datasets import Dataset
 from sslbook.training import evaluate
-from sslbook.training.evaluate import embed, epochs_between, knn, linear, report
+from sslbook.training.evaluate import embed, epochs_between, knn, linear_probe, report
 from sslbook.training.networks.siamese import Networks, Siamese, build
 from sslbook.training.views.augment import PIPELINES, plain
 
@@ -73,10 +73,10 @@ def test_a_small_temperature_leaves_the_nearest_neighbours_vote() -> None:
 
 def test_autocast_does_not_reach_in() -> None:
     data = problem()
-    neighbours, fitted = knn(*data), linear(*data, epochs=3)
+    neighbours, fitted = knn(*data), linear_probe(*data, epochs=3)
     with torch.autocast("cpu", torch.bfloat16):
         assert knn(*data) == neighbours
-        assert linear(*data, epochs=3) == fitted
+        assert linear_probe(*data, epochs=3) == fitted
 
 
 BAD = [
@@ -91,7 +91,7 @@ BAD = [
 @pytest.mark.parametrize(("changes", "sentence"), BAD)
 def test_what_has_no_accuracy_is_refused(changes: dict[str, Tensor], sentence: str) -> None:
     arguments = dict(zip(("train", "labels", "test", "truth"), problem())) | changes
-    for measure in (knn, linear):
+    for measure in (knn, linear_probe):
         with pytest.raises(ValueError, match=sentence):
             measure(**arguments)  # type: ignore[operator]
 
@@ -109,14 +109,14 @@ def test_what_has_no_accuracy_is_refused(changes: dict[str, Tensor], sentence: s
 )
 def test_what_are_no_features_or_classes_is_refused(changes: dict[str, Any], sentence: str) -> None:
     arguments: dict[str, Any] = dict(zip(("train", "labels", "test", "truth"), problem())) | changes
-    for measure in (knn, linear):
+    for measure in (knn, linear_probe):
         with pytest.raises(TypeError, match=sentence):
             measure(**arguments)  # type: ignore[operator]
 
 
 def test_classes_are_of_any_integer_dtype() -> None:
     train, labels, test, truth = problem()
-    for measure in (lambda *data: knn(*data), lambda *data: linear(*data, epochs=2)):
+    for measure in (lambda *data: knn(*data), lambda *data: linear_probe(*data, epochs=2)):
         assert measure(train, labels.to(torch.uint8), test, truth.int()) == measure(train, labels, test, truth)
 
 
@@ -124,7 +124,7 @@ def test_classes_are_of_any_integer_dtype() -> None:
 def test_diverged_features_are_refused(part: str) -> None:
     arguments = dict(zip(("train", "labels", "test", "truth"), problem()))
     arguments[part][[3, 8], [0, 1]] = torch.tensor([torch.nan, torch.inf])
-    for measure in (knn, linear):
+    for measure in (knn, linear_probe):
         with pytest.raises(ValueError, match=f"{part} must be finite numbers, got 2 of 600 rows that are not"):
             measure(**arguments)  # type: ignore[operator]
 
@@ -135,7 +135,7 @@ def test_numbers_out_of_range_are_refused() -> None:
     with pytest.raises(ValueError, match="tau must be above 0, got 0"):
         knn(*problem(), tau=0)
     with pytest.raises(ValueError, match="epochs, batch and rate must be above 0"):
-        linear(*problem(), epochs=0)
+        linear_probe(*problem(), epochs=0)
     with pytest.raises(ValueError, match="trained, evaluated and share must be above 0, got 0, 1 and"):
         epochs_between(0, 1)
 
@@ -181,7 +181,7 @@ def test_the_protocol_is_the_released_one(monkeypatch: pytest.MonkeyPatch) -> No
             yield weights
 
     monkeypatch.setattr(evaluate, "_fit", watched)
-    found, (curve, weights) = linear(*data, epochs=8), by_autograd(data, 8)
+    found, (curve, weights) = linear_probe(*data, epochs=8), by_autograd(data, 8)
     assert found.curve == pytest.approx(curve, abs=1.5 / 600), "an image or so on the border between two classes"
     assert found.final == found.curve[-1]
     assert found.best == max(found.curve) >= found.final
@@ -204,7 +204,7 @@ def test_another_protocol_has_other_weights(change: str) -> None:
 
 def test_it_ends_near_the_best_linear_classifier() -> None:
     train, labels, test, truth = problem()
-    found = linear(train, labels, test, truth, epochs=60, rate=1e-2, decay=0.0)
+    found = linear_probe(train, labels, test, truth, epochs=60, rate=1e-2, decay=0.0)
     scaler = StandardScaler().fit(train.numpy())
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
@@ -214,10 +214,10 @@ def test_it_ends_near_the_best_linear_classifier() -> None:
 
 def test_the_same_seed_gives_the_same_numbers() -> None:
     torch.manual_seed(1)
-    first = linear(*problem(), epochs=3, seed=5)
+    first = linear_probe(*problem(), epochs=3, seed=5)
     torch.manual_seed(2)
-    assert linear(*problem(), epochs=3, seed=5) == first
-    assert linear(*problem(), epochs=3, seed=6) != first
+    assert linear_probe(*problem(), epochs=3, seed=5) == first
+    assert linear_probe(*problem(), epochs=3, seed=6) != first
 
 
 def test_features_that_never_vary_are_harmless() -> None:
@@ -233,8 +233,8 @@ def test_features_that_never_vary_are_harmless() -> None:
 
     more = [with_constants(part) for part in (train, test)]
     assert all(evaluate._standardised(*more)[0][:, 12:21].abs().amax(0) < 1e-5)
-    found = linear(more[0], labels, more[1], truth, epochs=30, rate=1e-2)
-    assert found.final == pytest.approx(linear(train, labels, test, truth, epochs=30, rate=1e-2).final, abs=0.02)
+    found = linear_probe(more[0], labels, more[1], truth, epochs=30, rate=1e-2)
+    assert found.final == pytest.approx(linear_probe(train, labels, test, truth, epochs=30, rate=1e-2).final, abs=0.02)
     assert found.final > 0.4
 
 
@@ -244,7 +244,7 @@ def test_features_that_never_vary_are_harmless() -> None:
 @pytest.fixture(scope="module")
 def digits() -> tuple[Siamese, Dataset, Dataset]:
     model = build(Networks(width=4, projector_hidden=16, projector_out=8, channels=1), 0)
-    train, test = (datasets.load("digits", split) for split in ("train", "test"))
+    train, test = (datasets.load_dataset("digits", split) for split in ("train", "test"))
     return model, datasets.subset(train, 300, 0), datasets.subset(test, 100, 0)
 
 

@@ -83,7 +83,7 @@ def test_nothing_waits_for_the_device(request: pytest.FixtureRequest) -> None:
 def test_accuracies_are_the_processors() -> None:
     """Embeddings to the digits of bfloat16; neighbours and the linear protocol of the same features but for near ties."""
     model = build(Networks(width=16, projector_hidden=16, projector_out=8, channels=1), 0).eval()
-    train, test = (datasets.subset(datasets.load("digits", part), 300, 0) for part in ("train", "test"))
+    train, test = (datasets.subset(datasets.load_dataset("digits", part), 300, 0) for part in ("train", "test"))
     pipeline = PIPELINES["digits"]
     known, asked = (evaluate.embed(model.features, part, pipeline, "cpu") for part in (train, test))
     model.to(DEVICE)
@@ -93,10 +93,10 @@ def test_accuracies_are_the_processors() -> None:
     here = (known, train.labels, asked, test.labels)
     there = tuple(part.to(DEVICE) for part in here)
     assert evaluate.knn(*there, k=20) == pytest.approx(evaluate.knn(*here, k=20), abs=1.5 / 300)
-    wanted = evaluate.linear(*here, epochs=5).curve
-    assert evaluate.linear(*there, epochs=5).curve == pytest.approx(wanted, abs=2.5 / 300)
+    wanted = evaluate.linear_probe(*here, epochs=5).curve
+    assert evaluate.linear_probe(*there, epochs=5).curve == pytest.approx(wanted, abs=2.5 / 300)
     with torch.autocast(DEVICE, torch.bfloat16):
-        assert evaluate.linear(*there, epochs=5).curve == pytest.approx(wanted, abs=2.5 / 300)
+        assert evaluate.linear_probe(*there, epochs=5).curve == pytest.approx(wanted, abs=2.5 / 300)
     found = evaluate.report(model, train, test, pipeline, DEVICE)
     assert found.rank == pytest.approx(evaluate.effective_rank(asked).item(), rel=0.05)
 

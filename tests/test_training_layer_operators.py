@@ -50,7 +50,7 @@ def test_every_convolution_and_linear_layer_is_there() -> None:
 
 
 def test_the_record_can_be_made() -> None:
-    values = plain(layer_operators.operator_values([1], changes=SHORT, epochs=(0, 2), images=4, workers=1))
+    values = plain(layer_operators.operator_values([1], changes=SHORT, epochs=(0, 2), images=4, processes=1))
     json.dumps(values, allow_nan=False)
     assert values["epochs"] == [0, 2]
     layers = len(values["names"])

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from sslbook.datasets import load
+from sslbook.datasets import load_dataset
 from sslbook.training.evaluate import embed
 from sslbook.training.networks.siamese import Networks
 from sslbook.training.objectives import OBJECTIVES
@@ -18,7 +18,7 @@ from sslbook.training.runs import checkpoints
 from sslbook.training.runs.settings import Settings
 from sslbook.training.runs.state import Diverged
 
-DIGITS = load("digits", "train").pixels[:256]
+DIGITS = load_dataset("digits", "train").pixels[:256]
 SMALL = {"epochs": 2, "batch": 64, "device": "cpu", "quiet": True}
 
 
@@ -41,7 +41,7 @@ def test_every_method_trains_the_module_that_is_given(method: str) -> None:
     assert not backbone.training
     assert not torch.equal(weights(backbone), before)
     assert [row["epoch"] for row in run.rows] == [1, 2]
-    assert embed(run.backbone, load("digits", "test"), run.pipeline).shape == (400, 8)
+    assert embed(run.backbone, load_dataset("digits", "test"), run.pipeline).shape == (400, 8)
 
 
 def test_a_function_draws_first_weights_by_the_seed_and_nothing_else() -> None:

@@ -39,8 +39,8 @@ def test_what_pushes_away_differs_in_the_loss_alone() -> None:
 
 
 def test_span_is_the_effective_rank_of_the_embeddings() -> None:
-    values = plain(recorded.cifar10_values([3], changes=SHORT, names=("simple",), workers=1, device="cpu"))
-    settings, images = settings_of("simple", 3, SHORT), recorded.datasets.load("digits", "test")
+    values = plain(recorded.cifar10_values([3], changes=SHORT, names=("simple",), processes=1, device="cpu"))
+    settings, images = settings_of("simple", 3, SHORT), recorded.datasets.load_dataset("digits", "test")
     model = build(settings.networks, 3)
     shares = recorded.axes(model, images, recorded.PIPELINES["digits"], "cpu")
     embeddings = normalize(
@@ -51,10 +51,10 @@ def test_span_is_the_effective_rank_of_the_embeddings() -> None:
     assert sum(values["last"]["simple"]["axes"][0]) == pytest.approx(1, abs=1e-3)
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_curves_last_numbers_and_pictures(workers: int) -> None:
-    names = ("info_nce", "exact", "byol") if workers == 1 else ("info_nce",)
-    values = plain(recorded.cifar10_values([3, 4], changes=SHORT, names=names, workers=workers, device="cpu"))
+@pytest.mark.parametrize("processes", [1, 2])
+def test_curves_last_numbers_and_pictures(processes: int) -> None:
+    names = ("info_nce", "exact", "byol") if processes == 1 else ("info_nce",)
+    values = plain(recorded.cifar10_values([3, 4], changes=SHORT, names=names, processes=processes, device="cpu"))
     json.dumps(values, allow_nan=False)
     assert values["epochs"] == [0, 1, 2]
     assert set(values["runs"]) == set(names)
@@ -70,8 +70,8 @@ def test_curves_last_numbers_and_pictures(workers: int) -> None:
 
 
 def test_neighbours_are_named_by_their_places_in_the_whole_file() -> None:
-    values = recorded.cifar10_values([0], changes=SHORT, names=("info_nce",), workers=1, device="cpu")
-    whole = recorded.datasets.load("digits", "train")
+    values = recorded.cifar10_values([0], changes=SHORT, names=("info_nce",), processes=1, device="cpu")
+    whole = recorded.datasets.load_dataset("digits", "train")
     shown = values["pictures"]["info_nce"]
     labels = [[int(whole.labels[i]) for i in row] for row in shown["neighbours"]]
     assert labels == shown["neighbour_labels"]

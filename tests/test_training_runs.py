@@ -41,7 +41,7 @@ def test_every_cell_of_every_table_has_its_preset() -> None:
 
 def test_the_tables_carry_the_papers_numbers() -> None:
     for name, sheet in sheets().items():
-        raw = data_files.printed("-".join(name.split("-")[:2]))
+        raw = data_files.printed_file("-".join(name.split("-")[:2]))
         count = 1 if raw["source"].startswith("Table 5") else len(raw["rows"])
         means = [value for row in raw["mean"][:count] for value in row]
         assert [cell.mean for cell in sheet.cells] == ([None] * len(means) if "cifar10" in name else means)

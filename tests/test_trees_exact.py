@@ -99,7 +99,7 @@ def test_conditional_moments(seed: int, shape: int, width: int) -> None:
 @INSTANCES
 def test_correlations(seed: int, shape: int, width: int) -> None:
     world = listed(seed, shape, width)
-    found = exact.correlations(world.tree, world.net)
+    found = exact.latent_correlations(world.tree, world.net)
     for d, k in hidden(world.tree):
         wanted = correlation(world.values[d][k].double(), world.pre[d][k].detach(), world.chance)
         assert (found[d][0, k] - wanted).abs().max() < 1e-11
@@ -109,12 +109,12 @@ def test_constant_units_are_uncorrelated() -> None:
     tree = kinds.random_symmetric([0], 3, 0.8)
     net = initial_network([0], tree.branching, 2, dtype=torch.float64)
     net.biases[1].fill_(-100)  # the children of the root are silent, and so the root's part is its bias
-    found = exact.correlations(tree, net)
+    found = exact.latent_correlations(tree, net)
     assert found[0].abs().max() == 0
     assert found[2].abs().max() > 0.1
     net.weights[2].zero_()
     net.biases[2].fill_(0.3)
-    assert exact.correlations(tree, net)[2].abs().max() == 0
+    assert exact.latent_correlations(tree, net)[2].abs().max() == 0
 
 
 @SMALL
@@ -179,7 +179,9 @@ def test_replicas_are_kept_apart() -> None:
     passed = exact.list_parts(tree, net)
     one, alone = tree.replica(1), net.replica(1)
     alone_passed = exact.list_parts(one, alone)
-    for together, single in zip(exact.correlations(tree, net, passed), exact.correlations(one, alone), strict=True):
+    for together, single in zip(
+        exact.latent_correlations(tree, net, passed), exact.latent_correlations(one, alone), strict=True
+    ):
         assert (together[1] - single[0]).abs().max() < 1e-14
     for name in names(tree):
         together = tree_operator.expected_connection(tree, net, passed, name)
@@ -198,7 +200,7 @@ def test_a_deep_tree_agrees_with_samples() -> None:
     passed = exact.list_parts(tree, net)
     drawn = trees.sample(tree, [1], n)
     seen = forward(net, drawn[-1])
-    moments, corr = exact.moments(tree, net, passed), exact.correlations(tree, net, passed)
+    moments, corr = exact.moments(tree, net, passed), exact.latent_correlations(tree, net, passed)
     for d in range(5):
         z, f = drawn[d].double(), seen.pre[d]
         for value in (0, 1):

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from sslbook.bench._timing import mean_seconds, medians
-from sslbook.training.evaluate import knn, linear
+from sslbook.training.evaluate import knn, linear_probe
 from sslbook.training.networks.siamese import Networks, Siamese, build
 from sslbook.training.objectives import objective
 from sslbook.training.runs.steps import layout_of
@@ -71,7 +71,7 @@ def measure_evaluate(
     labels, truth = (torch.arange(count, device=device) % 10 for count in (train, test))
     return {
         "knn": mean_seconds(lambda: knn(known, labels, asked, truth, k=min(200, train)), 1),
-        "linear epoch": mean_seconds(lambda: linear(known, labels, asked, truth, epochs=1), 1),
+        "linear epoch": mean_seconds(lambda: linear_probe(known, labels, asked, truth, epochs=1), 1),
     }
 
 

@@ -23,7 +23,7 @@ from sslbook.chapters.hltm import tables
 from sslbook.chapters.hltm.gradients import EPSILON
 from sslbook.chapters.hltm.training import (
     CACHE_UNITS,
-    LOSSES,
+    FORMULAS,
     Protocol,
     minibatches,
     start,
@@ -31,7 +31,7 @@ from sslbook.chapters.hltm.training import (
     train,
     train_chunks,
 )
-from sslbook.machine import cores, processes
+from sslbook.machine import cores, process_pool
 from sslbook.streams import Streams
 from sslbook.tables.printed import printed
 from sslbook.trees import latent as trees
@@ -46,17 +46,17 @@ TRIALS, EPOCHS, MEASURED = 10, 50, (0, 1, 49)
 PROTOCOL = Protocol()
 
 
-def run(*, quick: bool = False, workers: int | None = None) -> list[Row]:
+def run(*, quick: bool = False, processes: int | None = None) -> list[Row]:
     """All measurements; ``quick`` extrapolates the table from two short runs of it."""
-    workers = workers or cores()
-    ours = extrapolated(workers) if quick else table_seconds(PROTOCOL.epoch_size, range(1, TRIALS + 1), workers)
+    processes = processes or cores()
+    ours = extrapolated(processes) if quick else table_seconds(PROTOCOL.epoch_size, range(1, TRIALS + 1), processes)
     how = "two short runs" if quick else "measured"
-    part = f"Table 6 of A, 60 trials of {EPOCHS} epochs, {workers} processes ({how})"
-    with processes(1) as pool:  # threads would share out the sums of a batch otherwise than those of one replica
+    part = f"Table 6 of A, 60 trials of {EPOCHS} epochs, {processes} processes ({how})"
+    with process_pool(1) as pool:  # threads would share out the sums of a batch otherwise than those of one replica
         single = pool.submit(alone, 200).result()
     return [
         Row(part, "minutes", ours / 60, "min", MINUTES_BAR),
-        *_slow_way(ours, workers),
+        *_slow_way(ours, processes),
         *single,
         *rates(20 if quick else 200),
     ]
@@ -65,7 +65,7 @@ def run(*, quick: bool = False, workers: int | None = None) -> list[Row]:
 # -- 1: the table -------------------------------------------------------------------------------------------------------
 
 
-def table_seconds(epoch_size: int, seeds: Sequence[int], workers: int, epochs: int = EPOCHS) -> float:
+def table_seconds(epoch_size: int, seeds: Sequence[int], processes: int, epochs: int = EPOCHS) -> float:
     """Seconds for all cells of Table 6 of A with ``epoch_size`` samples an epoch and a measurement."""
     target = printed("A-Tab6")
     protocols = [
@@ -75,13 +75,13 @@ def table_seconds(epoch_size: int, seeds: Sequence[int], workers: int, epochs: i
     ]
     measure = tables.Measurement(target.axes["latents"], epoch_size)
     begun = time.perf_counter()
-    train_chunks(protocols, list(seeds), epochs, measure, [e for e in MEASURED if e <= epochs], workers=workers)
+    train_chunks(protocols, list(seeds), epochs, measure, [e for e in MEASURED if e <= epochs], processes=processes)
     return time.perf_counter() - begun
 
 
-def extrapolated(workers: int, sizes: tuple[int, int] = (640, 6400)) -> float:
+def extrapolated(processes: int, sizes: tuple[int, int] = (640, 6400)) -> float:
     """Seconds for the table at full size, on the line through two runs with few samples an epoch; trials and epochs are all."""
-    short, long = (table_seconds(size, range(1, TRIALS + 1), workers) for size in sizes)
+    short, long = (table_seconds(size, range(1, TRIALS + 1), processes) for size in sizes)
     return long + (long - short) / (sizes[1] - sizes[0]) * (PROTOCOL.epoch_size - sizes[1])
 
 
@@ -205,22 +205,22 @@ def _slow_seconds(width: int, seed: int, count: int, batch: int = PROTOCOL.batch
     return mean_seconds(training, count), mean_seconds(lambda: slow_statistics(root, prior, batch), count)
 
 
-def _slow_way(ours: float, workers: int, count: int = 2) -> list[Row]:
+def _slow_way(ours: float, processes: int, count: int = 2) -> list[Row]:
     """What Table 6 would take the slow way, with as many trials at once as processes, beside ``ours``, in seconds."""
     steps, widths = PROTOCOL.steps, printed("A-Tab6").axes["widths"]
     trials = TRIALS * len(printed("A-Tab6").axes["lower"])  # of each width
     training = statistics = 0.0
-    with processes(workers) as pool:
+    with process_pool(processes) as pool:
         for width in widths:
-            calls = [pool.submit(_slow_seconds, width, seed, count) for seed in range(1, workers + 1)]
+            calls = [pool.submit(_slow_seconds, width, seed, count) for seed in range(1, processes + 1)]
             times = [call.result() for call in calls]
-            training += trials * EPOCHS * steps * sum(t for t, _ in times) / workers**2
-            statistics += trials * steps * sum(s for _, s in times) / workers**2  # of one pass
+            training += trials * EPOCHS * steps * sum(t for t, _ in times) / processes**2
+            statistics += trials * steps * sum(s for _, s in times) / processes**2  # of one pass
     released, fewer = training + EPOCHS * statistics, training + len(MEASURED) * statistics
     part = f"the released way, extrapolated from {count} minibatches of training and of statistics a process and width"
     return [
-        Row(part, "one epoch of training of one trial", training * workers / (TRIALS * 6 * EPOCHS), "s"),
-        Row(part, "one pass of statistics of one trial", statistics * workers / (TRIALS * 6), "s"),
+        Row(part, "one epoch of training of one trial", training * processes / (TRIALS * 6 * EPOCHS), "s"),
+        Row(part, "one pass of statistics of one trial", statistics * processes / (TRIALS * 6), "s"),
         Row(part, "Table 6, measured before every epoch", released / 3600, "h"),
         Row(part, "ours is faster by", released / ours, "x", RATIO_BAR, at_least=True),
         Row(part, "had it measured only as often as ours", fewer / ours, "x"),
@@ -241,7 +241,7 @@ def alone(steps: int, replicas: int = 6) -> list[Row]:
     rows = []
     for dtype, bar in ALONE_BARS.items():
         gaps = []
-        for loss in LOSSES:
+        for loss in FORMULAS:
             for width in (2, 5, 10):
                 protocol = replace(PROTOCOL, width=width, loss=loss, epoch_size=steps * PROTOCOL.batch)
                 seeds = list(range(1, replicas + 1))
@@ -274,7 +274,7 @@ def rates(count: int) -> list[Row]:
     """Steps of replicas, and samples in them, a second, in one process with one thread."""
     part = f"rates in one process, depth {PROTOCOL.depth}, minibatches of {PROTOCOL.batch} triplets"
     rows = []
-    with processes(1) as pool:
+    with process_pool(1) as pool:
         for width in (2, 10):
             rate = 1 / pool.submit(_step_seconds, width, count).result()
             rows.append(Row(part, f"{width} units: steps of one replica", rate, "/s"))
@@ -287,4 +287,4 @@ def rates(count: int) -> list[Row]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """``sslbook bench hltm``: print the table; exit status 1 if a bar is missed."""
     options = parser("hltm", __doc__).parse_args(arguments)
-    return report(run(quick=options.quick, workers=options.processes), as_json=options.json)
+    return report(run(quick=options.quick, processes=options.processes), as_json=options.json)

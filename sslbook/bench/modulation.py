@@ -20,7 +20,7 @@ from sslbook.bench._timing import mean_seconds
 from sslbook.chapters.modulation import decomposition, dynamics, tables
 from sslbook.chapters.modulation.tokens import WILDCARD, make_world
 from sslbook.chapters.modulation.training import Cell, Protocol, Replica, run, train
-from sslbook.machine import cores, processes
+from sslbook.machine import cores, process_pool
 from sslbook.normalization import BatchNorm
 
 MINUTES_BAR, RATIO_BAR, SMALL_BAR, GAP_BAR = 20.0, 15.0, 30.0, 1e-9
@@ -32,16 +32,18 @@ PROTOCOL, SEEDS = Protocol(), (1, 2, 3)
 CELLS = tables.wanted_cells(["C-Tab1"])
 
 
-def bench(*, quick: bool = False, workers: int | None = None) -> list[Row]:
+def bench(*, quick: bool = False, processes: int | None = None) -> list[Row]:
     """All measurements; ``quick`` extrapolates the table from two short runs of it."""
-    workers = workers or cores()
-    wall, cpu = extrapolated(workers) if quick else table_seconds(PROTOCOL.steps, workers)
+    processes = processes or cores()
+    wall, cpu = extrapolated(processes) if quick else table_seconds(PROTOCOL.steps, processes)
     how = "two short runs" if quick else "measured"
-    part = f"Table 1 of C, {len(CELLS) * len(SEEDS)} runs of {PROTOCOL.steps} minibatches, {workers} processes ({how})"
+    part = (
+        f"Table 1 of C, {len(CELLS) * len(SEEDS)} runs of {PROTOCOL.steps} minibatches, {processes} processes ({how})"
+    )
     return [
         Row(part, "minutes", wall / 60, "min", MINUTES_BAR),
         Row(part, "CPU seconds a run", cpu / (len(CELLS) * len(SEEDS)), "s"),
-        *_slow_way(cpu, workers),
+        *_slow_way(cpu, processes),
         *alone(100),
         *identities(120),
     ]
@@ -50,10 +52,10 @@ def bench(*, quick: bool = False, workers: int | None = None) -> list[Row]:
 # -- 1: the table -------------------------------------------------------------------------------------------------------
 
 
-def table_seconds(steps: int, workers: int) -> tuple[float, float]:
+def table_seconds(steps: int, processes: int) -> tuple[float, float]:
     """Seconds by the clock, and CPU seconds of the processes, for Table 1 with so many minibatches a run."""
     begun, used = time.perf_counter(), _children()
-    with processes(workers) as pool:  # also one worker is a process, so that its seconds are counted apart
+    with process_pool(processes) as pool:  # also one is a process of its own, so that its seconds are counted apart
         calls = [pool.submit(run, replace(PROTOCOL, steps=steps), part, SEEDS) for part in _shares()]
         for call in calls:
             call.result()
@@ -72,9 +74,9 @@ def _children() -> float:
     return used.children_user + used.children_system
 
 
-def extrapolated(workers: int, steps: tuple[int, int] = (16, 112)) -> tuple[float, float]:
+def extrapolated(processes: int, steps: tuple[int, int] = (16, 112)) -> tuple[float, float]:
     """Both seconds for the table at full length, on the line through two short runs."""
-    short, long = (torch.tensor(table_seconds(count, workers), dtype=torch.float64) for count in steps)
+    short, long = (torch.tensor(table_seconds(count, processes), dtype=torch.float64) for count in steps)
     wall, cpu = (long + (long - short) / (steps[1] - steps[0]) * (PROTOCOL.steps - steps[1])).tolist()
     return wall, cpu
 
@@ -144,11 +146,11 @@ def _our_seconds(replicas: Sequence[Replica], count: int) -> float:
     return (time.process_time() - begun) / (count * len(replicas))
 
 
-def _slow_way(ours: float, workers: int, count: int = 12) -> list[Row]:
+def _slow_way(ours: float, processes: int, count: int = 12) -> list[Row]:
     """What Table 1 would take the released way, in CPU seconds, beside ``ours``; and step by step where fields have few filters."""
     shapes = {cell.filters: cell for cell in CELLS}
     beside = {m: [(cell, seed) for cell in CELLS if cell.filters == m for seed in SEEDS][:12] for m in shapes}
-    with processes(workers) as pool:
+    with process_pool(processes) as pool:
         slow = {m: pool.submit(_slow_seconds, cell, 1, count) for m, cell in shapes.items()}
         fast = {m: pool.submit(_our_seconds, beside[m], 8 * count) for m in shapes}
         theirs, mine = ({m: call.result() for m, call in calls.items()} for calls in (slow, fast))
@@ -215,4 +217,4 @@ def identities(count: int, seed: int = 0) -> list[Row]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """``sslbook bench modulation``: print the table; exit status 1 if a bar is missed."""
     options = parser("modulation", __doc__).parse_args(arguments)
-    return report(bench(quick=options.quick, workers=options.processes), as_json=options.json)
+    return report(bench(quick=options.quick, processes=options.processes), as_json=options.json)

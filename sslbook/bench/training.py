@@ -23,7 +23,7 @@ from sslbook import datasets
 from sslbook.bench import _training_rows
 from sslbook.bench._report import Row, parser, report
 from sslbook.chapters.training.pillow import Choice, pillow_view
-from sslbook.machine import cores, processes
+from sslbook.machine import cores, process_pool
 from sslbook.training.views import augment
 from sslbook.training.views.pipelines import PIPELINES, Pipeline
 
@@ -77,7 +77,7 @@ def choose_box(height: int, width: int, pipeline: Pipeline, stream: random.Rando
 def pixels(count: int) -> Tensor:
     """CIFAR-10's test images where they are to be had; else noise, which costs the same."""
     if datasets.available("cifar10", "test"):
-        data = datasets.load("cifar10", "test").pixels
+        data = datasets.load_dataset("cifar10", "test").pixels
         return data[torch.arange(count) % len(data)]
     return torch.randint(0, 256, (count, 3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
 
@@ -120,7 +120,7 @@ def timed(work: Callable[[], None]) -> tuple[float, float]:
     return time.perf_counter() - begun, time.process_time() - used
 
 
-def augmentation(*, quick: bool, workers: int | None = None, rounds: int = 3) -> list[Row]:
+def augmentation(*, quick: bool, processes: int | None = None, rounds: int = 3) -> list[Row]:
     """Both ways in turn on as many processes of one thread each, the same images split among them; medians over the rounds."""
     try:
         import PIL  # noqa: F401  (Matplotlib, which the book draws with, brings it)
@@ -128,26 +128,24 @@ def augmentation(*, quick: bool, workers: int | None = None, rounds: int = 3) ->
         raise ModuleNotFoundError(
             "the stage augment compares with Pillow, which is not here: pip install pillow"
         ) from None
-    workers, count = workers or cores(), QUICK_IMAGES if quick else IMAGES
-    share = count // workers
+    processes, count = processes or cores(), QUICK_IMAGES if quick else IMAGES
+    share = count // processes
     seconds: dict[Callable[[int, int], tuple[float, float]], list[tuple[float, float]]] = {
         _pillow_share: [],
         _our_share: [],
     }
-    with processes(workers) as pool:
-        for call in [pool.submit(_our_share, 10, 0) for _ in range(2 * workers)]:  # imports, before the clock runs
+    with process_pool(processes) as pool:
+        for call in [pool.submit(_our_share, 10, 0) for _ in range(2 * processes)]:  # imports, before the clock runs
             call.result()
         for r in range(rounds):
             for work, found in seconds.items():
-                calls = [pool.submit(work, share, r * workers + i) for i in range(workers)]
+                calls = [pool.submit(work, share, r * processes + i) for i in range(processes)]
                 parts = [call.result() for call in calls]
                 found.append((max(wall for wall, _ in parts), sum(cpu for _, cpu in parts)))
-    views = share * workers * VIEWS
+    views = share * processes * VIEWS
     theirs, ours = ([statistics.median(column) for column in zip(*found)] for found in seconds.values())
     small, _ = _our_share(count, 0, SMALL_BATCH)
-    part = (
-        f"augment: {share * workers} CIFAR-10 images x {VIEWS} views, {workers} processes, medians of {rounds} rounds"
-    )
+    part = f"augment: {share * processes} CIFAR-10 images x {VIEWS} views, {processes} processes, medians of {rounds} rounds"
     return [
         Row(part, "Pillow, image after image", views / theirs[0], "/s"),
         Row(part, f"ours, in batches of {BATCH}", views / ours[0], "/s"),
@@ -172,7 +170,7 @@ STAGES: dict[str, Callable[..., list[Row]]] = {
     "epoch": _training_rows.epoch,
     "evaluate": _training_rows.evaluate,
 }
-"""What can be measured, by name: functions of ``quick``, the first of ``workers`` too."""
+"""What can be measured, by name: functions of ``quick``, the first of ``processes`` too."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -185,7 +183,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             asked.error(f"no stage {name!r}; there are {', '.join(STAGES)}")
     stages: dict[str, Callable[..., list[Row]]] = {
         **STAGES,
-        "augment": partial(augmentation, workers=options.processes),
+        "augment": partial(augmentation, processes=options.processes),
     }
     rows = [row for name in options.stages or stages for row in stages[name](quick=options.quick)]
     return report(rows, as_json=options.json)

@@ -58,7 +58,7 @@ def key_parts(book: Book, chapter: Chapter, *, scale: str, seed: int, device: st
 
 def data_parts(book: Book, names: Iterable[str]) -> Parts:
     """The digests of files of the book, by their paths from its folder; one that isn't there is part of the key, too."""
-    return {name: data_files.digest(book.root / name) for name in names}
+    return {name: data_files.file_digest(book.root / name) for name in names}
 
 
 def key(parts: Mapping[str, str]) -> str:

@@ -141,15 +141,15 @@ _KEPT = {
 }
 
 
-def _run_all(todo: Sequence[_Job], workers: int, say: Callable[[str], None]) -> Iterator[Outcome]:
+def _run_all(todo: Sequence[_Job], at_once: int, say: Callable[[str], None]) -> Iterator[Outcome]:
     """Run the jobs in a pool of fresh processes (papermill changes the working folder and the environment of its process)."""
     context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(workers, mp_context=context)
+    pool = ProcessPoolExecutor(at_once, mp_context=context)
     try:
         futures = {pool.submit(_run, job): job for job in todo}
-        for job in todo[:workers]:
+        for job in todo[:at_once]:
             say(f"running  {job.chapter.name} …")
-        started = workers
+        started = at_once
         for future in as_completed(futures):
             job = futures[future]
             try:

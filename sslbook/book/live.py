@@ -6,7 +6,7 @@ import ast
 from typing import Any
 
 from sslbook.book import claims
-from sslbook.book.typeset import printed, typeset
+from sslbook.book.typeset import formatted, typeset
 from sslbook.book.values import Criterion, Number, short
 
 
@@ -45,7 +45,7 @@ def line(text: tuple[str, ...]) -> str:
         name, _, form = told.partition(":")
         if name not in found:
             continue
-        here, there = printed(found[name].value, form), printed(ast.literal_eval(book), form)
+        here, there = formatted(found[name].value, form), formatted(ast.literal_eval(book), form)
         same += here == there
         if here != there:
             news.append(_news(here, there, found[name], float(book)))

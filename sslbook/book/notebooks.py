@@ -19,7 +19,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from sslbook.book.chapters import number_cells, tags
 from sslbook.book.htmlcheck import glue, pasted
 from sslbook.book.plain import Piece
-from sslbook.book.typeset import printed
+from sslbook.book.typeset import formatted
 from sslbook.book.values import GLUE_PREFIX, HIDDEN_TAGS, RECORD_KEY
 
 INSTALL = """\
@@ -140,8 +140,8 @@ class _Writer:
             chapter, name, form = self.asked.pop(0)
             if chapter != own:
                 continue
-            if printed(self.glued[name], form) != shown:
-                raise ValueError(f"{own}: the page shows {shown} where {name} is {printed(self.glued[name], form)}")
+            if formatted(self.glued[name], form) != shown:
+                raise ValueError(f"{own}: the page shows {shown} where {name} is {formatted(self.glued[name], form)}")
             yield f"{name}:{form}={self.glued[name]!r}"
 
 

@@ -33,7 +33,7 @@ def _typeset(match: re.Match[str]) -> str:
     return sign + (scale if digits == "1" else digits + _TIMES + scale)
 
 
-def printed(value: float, form: str) -> str:
+def formatted(value: float, form: str) -> str:
     """``value`` as ``{glue:text}`` with the format ``form`` prints it in a sentence: MyST-NB's rule, then `typeset`."""
     if form.endswith("s"):
         return typeset(format(str(value), form))

@@ -125,7 +125,7 @@ def record_of(name: str) -> Record | None:
         return None
 
 
-def processes(options: argparse.Namespace) -> int:
+def processes_of(options: argparse.Namespace) -> int:
     """How many processes a run takes: those asked for, else one a core, or one on a GPU."""
     return int(options.processes or (cores() if options.device in (None, "cpu") else 1))
 
@@ -152,7 +152,7 @@ def _run(table: Table, options: argparse.Namespace) -> Filled:
     shown = table.run(_with_seeds(table, options))
     if shown.origin:
         return shown
-    at_once = f" in {counted(processes(options), 'process')}" if hasattr(options, "processes") else ""
+    at_once = f" in {counted(processes_of(options), 'process')}" if hasattr(options, "processes") else ""
     where = "the CPU" if options.device in (None, "cpu") else options.device
     return replace(shown, seeds=options.seeds, origin=f"{time.monotonic() - begun:.0f} s on {where}{at_once}.")
 

@@ -77,7 +77,7 @@ class Printed:
 def printed(name: str) -> Printed:
     """A table by the name of its claim, such as ``A-Tab6``; raises ValueError, naming those there are, for another."""
     file, part = PARTS.get(name, (name, {}))
-    raw = data_files.printed(file)
+    raw = data_files.printed_file(file)
     keys = [axis if axis in raw else f"{axis}s" for axis in re.findall(r"\[(\w+)\]", raw["axes"])]
     mean, std = (None if raw[key] is None else torch.tensor(raw[key], dtype=torch.float64) for key in ("mean", "std"))
     assert mean is not None

@@ -39,8 +39,8 @@ PASSES = 6
 
 
 @dataclass(frozen=True)
-class Linear:
-    """Test accuracy of the linear protocol, in [0, 1]: after the last epoch, the best of all epochs, and after each ``curve``.
+class LinearAccuracy:
+    """Test accuracy of the linear protocol, in [0, 1]: ``final`` after the last epoch, ``curve`` after each, ``best`` of them all.
 
     The released code reports ``best``, which the test set has chosen.
     """
@@ -140,7 +140,7 @@ def knn(train: Tensor, labels: Tensor, test: Tensor, truth: Tensor, *, k: int = 
 
 
 @torch.no_grad()
-def linear(
+def linear_probe(
     train: Tensor,
     labels: Tensor,
     test: Tensor,
@@ -151,7 +151,7 @@ def linear(
     rate: float = 3e-4,
     decay: float = 1e-3,
     seed: int = 0,
-) -> Linear:
+) -> LinearAccuracy:
     """The papers' linear protocol, as released: multinomial logistic regression on standardised representations, by Adam.
 
     Standardised by mean and population deviation of the training images; weights start as PyTorch's linear layer does, and
@@ -171,7 +171,7 @@ def linear(
         fitted = _fit(x, F.one_hot(labels, classes).to(x.dtype), epochs, batch, rate, decay, seed)
         curve = [((y @ weights).argmax(1) == truth).double().mean() for weights in fitted]
     accuracies = torch.stack(curve).tolist()
-    return Linear(accuracies[-1], max(accuracies), tuple(accuracies))
+    return LinearAccuracy(accuracies[-1], max(accuracies), tuple(accuracies))
 
 
 @torch.no_grad()
@@ -193,9 +193,6 @@ def _fit(x: Tensor, wanted: Tensor, epochs: int, batch: int, rate: float, decay:
             weights.grad = (inputs.T @ excess).div_(len(inputs))
             optimizer.step()
         yield weights
-
-
-_protocol = linear  # report has a flag of that name
 
 
 def _standardised(train: Tensor, test: Tensor) -> tuple[Tensor, Tensor]:
@@ -266,7 +263,7 @@ def report(
         model.train(mode)
     labels, truth = train.labels.to(device), test.labels.to(device)
     accuracy = knn(known, labels, asked, truth, k=min(k, len(known)))
-    found = _protocol(known, labels, asked, truth, seed=seed) if linear else None
+    found = linear_probe(known, labels, asked, truth, seed=seed) if linear else None
     return Report(
         knn=accuracy,
         linear_final=None if found is None else found.final,

@@ -138,7 +138,7 @@ def _leaves(tree: LatentTree) -> Parts:
     return Parts(values.expand(r, leaves, 1, m), eye.expand(r, leaves, m, m))
 
 
-def correlations(tree: LatentTree, net: TreeNetwork, listed: list[Parts | None] | None = None) -> list[Tensor]:
+def latent_correlations(tree: LatentTree, net: TreeNetwork, listed: list[Parts | None] | None = None) -> list[Tensor]:
     r"""Correlation of every pre-activation with its own latent variable over the whole population, ``(R, nodes, width)`` a depth.
 
     Units that are constant (up to rounding) count as uncorrelated.

@@ -22,7 +22,7 @@ from sslbook.normalization import batch_normalize
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
-LOSSES: dict[str, Loss] = {
+TUPLE_LOSSES: dict[str, Loss] = {
     "simple": losses.simple,
     "soft_triplet": partial(losses.soft_triplet, tau=0.5, margin=0.3),
     "info_nce": partial(losses.info_nce, tau=0.5),
@@ -81,7 +81,7 @@ def corollary_gaps(count: int = 100, seed: int = 0) -> Gaps:
     """
     gaps: Gaps = {"instances": float(count)}
     linear = tower(count, seed=seed)
-    for name, loss in LOSSES.items():
+    for name, loss in TUPLE_LOSSES.items():
         gaps[f"{name}, all towers"] = max(
             float(correction(linear, loss, negatives=h).max()) for h in ((1,) if name == "simple" else (1, 2))
         )
@@ -90,13 +90,13 @@ def corollary_gaps(count: int = 100, seed: int = 0) -> Gaps:
             ("outputs of length 1", tower(count, unit=True, seed=seed)),
         ):
             gaps[f"broken: {name}, {what}"] = float(correction(other, loss).quantile(0.05))
-    gaps["simple, one tower"] = float(correction(linear, LOSSES["simple"], roles=("anchor",)).max())
+    gaps["simple, one tower"] = float(correction(linear, TUPLE_LOSSES["simple"], roles=("anchor",)).max())
     return gaps
 
 
 def one_tower(loss: str, count: int = 100, seed: int = 0, *, negatives: int = 1) -> Tensor:
     """The correction where only the anchor's tower gets a gradient, linear top, relative to that tower's step, ``(count,)``."""
-    return correction(tower(count, seed=seed), LOSSES[loss], roles=("anchor",), negatives=negatives)
+    return correction(tower(count, seed=seed), TUPLE_LOSSES[loss], roles=("anchor",), negatives=negatives)
 
 
 def batch_correction(size: int, count: int = 32, seed: int = 0, *, joint: bool = True) -> Tensor:

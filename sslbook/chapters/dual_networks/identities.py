@@ -267,7 +267,7 @@ def _along(weight: Tensor, gradient: Tensor, scale: Tensor) -> float:
 
 PairLoss = Callable[[Tensor, Tensor], Tensor]
 
-LOSSES: dict[str, PairLoss] = {
+PAIR_LOSSES: dict[str, PairLoss] = {
     "simple": lambda p, n: losses.simple(p, n),
     "soft_triplet": lambda p, n: losses.soft_triplet(p, n, tau=0.7, margin=0.3),
     "info_nce": lambda p, n: losses.info_nce(p, n, tau=0.7),
@@ -288,7 +288,7 @@ PRINTED: dict[str, PairLoss] = {
     "soft_triplet": _printed_triplet,
     "info_nce": _printed_nce,
 }
-"""The losses of ``LOSSES`` letter by letter: unsafe for large distances, independent of :mod:`sslbook.losses`."""
+"""The losses of ``PAIR_LOSSES`` letter by letter: unsafe for large distances, independent of :mod:`sslbook.losses`."""
 
 
 def partial_sums(count: int = 400, negatives: int = 5, seed: int = 0, beta: float = 0.25) -> Gaps:
@@ -303,14 +303,14 @@ def partial_sums(count: int = 400, negatives: int = 5, seed: int = 0, beta: floa
     r_pos = torch.rand(count, generator=draw, dtype=torch.float64) * 3
     r_neg = torch.rand(count, negatives, generator=draw, dtype=torch.float64) * 3
     found = {name: losses.partials(fn, r_pos, r_neg) for name, fn in PRINTED.items()}
-    ours = {name: losses.partials(fn, r_pos, r_neg) for name, fn in LOSSES.items()}
+    ours = {name: losses.partials(fn, r_pos, r_neg) for name, fn in PAIR_LOSSES.items()}
     extended = losses.partials(lambda p, n: losses.simple(p, n, beta=beta), r_pos, r_neg)
 
     def detuned(p: Tensor, n: Tensor) -> Tensor:
         return p / 0.7 + torch.logsumexp(torch.cat([-p[..., None], -n], -1), -1)
 
     wrong = losses.partials(detuned, r_pos, r_neg)
-    swapped = [losses.partials(_exchanged(fn), r_pos, r_neg[:, :1]) for fn in LOSSES.values()]
+    swapped = [losses.partials(_exchanged(fn), r_pos, r_neg[:, :1]) for fn in PAIR_LOSSES.values()]
 
     def margin(pair: losses.Partials) -> float:
         return float(torch.cat([pair.pos, -pair.neg.flatten()]).min())
@@ -340,7 +340,7 @@ def contrastive_gaps(networks: int = 20, tuples: int = 8, negatives: int = 4, se
         opened = open_layer(it.net, it.layer, it.x1)
         k = opened.connections().unflatten(0, (tuples, 2 + negatives))
         y = opened.output.unflatten(0, (tuples, 2 + negatives))
-        for name, loss in LOSSES.items():
+        for name, loss in PAIR_LOSSES.items():
             cotangent, d_neg = _anchor_gradient(loss, y)
             truth = _times(k[:, 0], cotangent)  # chain rule through the anchor's tower
             value = contrastive_gradient(k[:, 0], k[:, 1], k[:, 2:], d_neg, opened.weight)

@@ -26,7 +26,7 @@ from sslbook.chapters.emergence.flow import diagonal_velocity
 from sslbook.chapters.emergence.mixture import Mixture
 from sslbook.streams import Streams, to_device
 
-LOSSES = ("simple", "info_nce")
+COMPARED = ("simple", "info_nce")
 CHUNK = 125
 """Batches drawn at once."""
 
@@ -144,7 +144,7 @@ def train(
     """SGD for every seed at once, on ``device``; the run that comes back lies on the CPU.
 
     Raises ValueError for an unknown loss, no seeds and no steps."""
-    require_one_of("loss", loss, LOSSES)
+    require_one_of("loss", loss, COMPARED)
     require_whole("steps", steps, least=1)
     start, draws = begin(seeds, protocol, dtype), Streams(seeds, "batches")
     w1, w2, centres = (part.to(device, copy=True) for part in (start.w1, start.w2, start.centres))
@@ -251,7 +251,7 @@ def by_count(net: TwoLayers) -> dict[int, tuple[int, float]]:
 def two_layer_values(seeds: Sequence[int], steps: int = 5000) -> dict[str, Any]:
     """The paper's protocol on all ``seeds``: what `sslbook record emergence-two-layer` writes.  Other sizes on the first eight."""
     values: dict[str, Any] = {"steps": steps, "size": DEFAULT.size, "nodes": DEFAULT.nodes}
-    for loss in LOSSES:
+    for loss in COMPARED:
         run = train(seeds, loss, steps=steps)
         speed = acceleration(run)
         values[f"growth-{loss}"] = {
@@ -268,7 +268,7 @@ def two_layer_values(seeds: Sequence[int], steps: int = 5000) -> dict[str, Any]:
     others = {f"{d} by {n}": Protocol(size=d, nodes=n) for d, n in ((2, 20), (5, 10), (10, 10), (10, 50), (50, 50))}
     others |= {f"floor {floor:g}": Protocol(floor=floor) for floor in (1e-2, 1e-3, 1e-6, 1e-12)}
     values["others"] = {
-        name: {loss: _nodes(train(seeds[:8], loss, True, steps=steps, protocol=protocol)) for loss in LOSSES}
+        name: {loss: _nodes(train(seeds[:8], loss, True, steps=steps, protocol=protocol)) for loss in COMPARED}
         for name, protocol in others.items()
     }
     return values

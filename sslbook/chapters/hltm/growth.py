@@ -119,7 +119,7 @@ def watch(protocol: Protocol, seeds: list[int], epochs: list[int]) -> list[Snaps
     """Train and look at every part, over the whole population, after each number of ``epochs``."""
 
     def measure(tree: LatentTree, net: TreeNetwork, _: object, epoch: int) -> Snapshot:
-        return Snapshot(epoch, [c.abs().amax(-1) for c in exact.correlations(tree, net)])
+        return Snapshot(epoch, [c.abs().amax(-1) for c in exact.latent_correlations(tree, net)])
 
     found = train(protocol, seeds, max(epochs), measure, epochs)
     return [found[epoch] for epoch in epochs]

@@ -61,7 +61,7 @@ def message_gaps(count: int, seed: int) -> Gaps:
         listed = exact.list_parts(tree, net)
         assignments, chance = trees.joint(tree)
         seen = forward(net, assignments[-1].double())
-        found = exact.correlations(tree, net, listed)
+        found = exact.latent_correlations(tree, net, listed)
         moments = exact.moments(tree, net, listed)
         row: Gaps = {"correlation": 0.0, "conditional mean": 0.0, "operator": 0.0, "broken: roots exchanged": 1.0}
         for d in range(tree.depth):

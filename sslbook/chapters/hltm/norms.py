@@ -61,10 +61,10 @@ def cells(base: Protocol = BASE) -> dict[str, Protocol]:
 
 
 def curves(
-    protocols: Mapping[str, Protocol], seeds: Sequence[int], epochs: Sequence[int] = EPOCHS, *, workers: int = 2
+    protocols: Mapping[str, Protocol], seeds: Sequence[int], epochs: Sequence[int] = EPOCHS, *, processes: int = 2
 ) -> dict[str, dict[str, Tensor]]:
     """For each protocol, the norms over training: a part's name to ``(epochs, R)``."""
-    runs = train_chunks(list(protocols.values()), seeds, max(epochs), operator_norms, epochs, workers=workers)
+    runs = train_chunks(list(protocols.values()), seeds, max(epochs), operator_norms, epochs, processes=processes)
     return {
         name: {part: torch.stack([run[epoch][part] for epoch in epochs]) for part in run[epochs[0]]}
         for name, run in zip(protocols, runs)

@@ -11,9 +11,10 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from sslbook.chapters.hltm import norms, tables
-from sslbook.chapters.hltm.training import LOSSES, Protocol
+from sslbook.chapters.hltm.training import FORMULAS, Protocol
 from sslbook.machine import cores
 from sslbook.records import rounded
 
@@ -31,11 +32,11 @@ def table_values(
     *,
     base: Protocol | None = None,
     epochs: Sequence[int] = EPOCHS,
-    workers: int | None = None,
+    processes: int | None = None,
 ) -> dict[str, Any]:
-    """Trials for :data:`LOSSES` x :data:`tables.STATISTICS`, as nested lists whose axes are named under ``axes``.
+    """Trials for :data:`FORMULAS` x :data:`tables.STATISTICS`, as nested lists whose axes are named under ``axes``.
 
-    base: the protocol to vary, the papers' if not given.  workers: processes, one a core if not given.
+    base: the protocol to vary, the papers' if not given.  processes: one a core if not given.
     """
     base = base or Protocol()
     values: dict[str, Any] = {
@@ -48,16 +49,13 @@ def table_values(
         "untrained": {"trials": UNTRAINED, "mean": _untrained_means(UNTRAINED)},
         "seconds": {},
     }
-    for loss in LOSSES:
+    for loss in FORMULAS:
         start = time.monotonic()
         cells = [replace(base, loss=loss, lower=lower, width=width) for lower in LOWER for width in WIDTHS]
-        runs = tables.rerun(
-            cells, seeds, latents=LATENTS, epochs=epochs, workers=workers or cores(), samples=base.epoch_size
-        )
-        values[loss] = {}
-        for statistic in tables.STATISTICS:
-            found = torch.stack([run[statistic] for run in runs]).unflatten(0, (len(LOWER), len(WIDTHS)))
-            values[loss][statistic] = rounded(found.permute(4, 0, 1, 2, 3), 5)
+        found = _trials(cells, seeds, LATENTS, epochs, processes)
+        values[loss] = {
+            statistic: rounded(trials.unflatten(1, (len(LOWER), len(WIDTHS))), 5) for statistic, trials in found.items()
+        }
         values["seconds"][loss] = round(time.monotonic() - start, 1)
     return values
 
@@ -67,7 +65,7 @@ def narrow_values(
     *,
     base: Protocol | None = None,
     epochs: Sequence[int] = (0, 1, 20, 49),
-    workers: int | None = None,
+    processes: int | None = None,
 ) -> dict[str, Any]:
     """The narrowest networks again with as many trials as there are ``seeds``: ten say little where one in three dies.
 
@@ -80,15 +78,24 @@ def narrow_values(
         "lower": LOWER,
         "epochs": tuple(epochs),
     }
-    for loss in LOSSES:
+    for loss in FORMULAS:
         cells = [replace(base, loss=loss, lower=lower) for lower in LOWER]
-        size, processes = base.epoch_size, workers or cores()
-        runs = tables.rerun(cells, seeds, latents=NARROW, epochs=epochs, workers=processes, samples=size)
-        values[loss] = {
-            statistic: rounded(torch.stack([run[statistic] for run in runs]).permute(3, 0, 1, 2), 5)
-            for statistic in tables.STATISTICS
-        }
+        found = _trials(cells, seeds, NARROW, epochs, processes)
+        values[loss] = {statistic: rounded(trials, 5) for statistic, trials in found.items()}
     return values
+
+
+def _trials(
+    cells: Sequence[Protocol],
+    seeds: Sequence[int],
+    latents: Sequence[str],
+    epochs: Sequence[int],
+    processes: int | None,
+) -> dict[str, Tensor]:
+    """By statistic the correlations of all cells: latents x cells x epochs x trials."""
+    at_once, samples = processes or cores(), cells[0].epoch_size
+    runs = tables.rerun(cells, seeds, latents=latents, epochs=epochs, processes=at_once, samples=samples)
+    return {name: torch.stack([run[name] for run in runs]).movedim(-1, 0) for name in tables.STATISTICS}
 
 
 def _untrained_means(count: int, widths: Sequence[int] = WIDTHS) -> Any:
@@ -103,9 +110,9 @@ def norm_values(
     *,
     base: Protocol = norms.BASE,
     epochs: Sequence[int] = norms.EPOCHS,
-    workers: int | None = None,
+    processes: int | None = None,
 ) -> dict[str, Any]:
     """For each of :func:`norms.cells`, a norm's name to its values, epochs x seeds, to six significant digits."""
-    curves = norms.curves(norms.cells(base), seeds, epochs, workers=workers or cores())
+    curves = norms.curves(norms.cells(base), seeds, epochs, processes=processes or cores())
     cells = {cell: {part: rounded(found, digits=6) for part, found in parts.items()} for cell, parts in curves.items()}
     return {"axes": "cells[cell][norm][epoch][seed]", "epochs": tuple(epochs), "cells": cells}

@@ -17,10 +17,10 @@ from torch import Tensor
 
 from sslbook import data_files
 from sslbook.chapters.hltm.statistics import CentredCorrelation, RawCorrelation
-from sslbook.chapters.hltm.training import LOSSES, Protocol, start, train_chunks
+from sslbook.chapters.hltm.training import FORMULAS, Protocol, start, train_chunks
 from sslbook.records import Record
 from sslbook.streams import Streams, to_device
-from sslbook.tables.command import PROCESSES, Table, choice, option, processes
+from sslbook.tables.command import PROCESSES, Table, choice, option, processes_of
 from sslbook.tables.filled import Filled, fill
 from sslbook.tables.printed import PARTS, Printed, printed
 from sslbook.trees import exact
@@ -57,7 +57,7 @@ def best_correlations(
         units = torch.stack([seen.pre[d][:, i] for d, i in zip(depths, index)], 1)
         centred.add(latent, units)
         raw.add(latent, units)
-    population = exact.correlations(tree, net)
+    population = exact.latent_correlations(tree, net)
     whole = torch.stack([population[d][:, i] for d, i in zip(depths, index)], 1)
     found = {"exact": centred.result(), "released": raw.result().double(), "population": whole}
     return {name: corr.abs().amax(-1).cpu() for name, corr in found.items()}
@@ -68,7 +68,7 @@ def untrained(protocol: Protocol, seeds: Sequence[int], latents: Sequence[str], 
     shape, _ = start(protocol, seeds[:1])
     places, found = [trees.place(shape, name) for name in latents], []
     for first in range(0, len(seeds), block):
-        corr = exact.correlations(*start(protocol, seeds[first : first + block]))
+        corr = exact.latent_correlations(*start(protocol, seeds[first : first + block]))
         found.append(torch.stack([corr[d][:, i].abs().amax(-1) for d, i in places], 1))
     return torch.cat(found)
 
@@ -91,7 +91,7 @@ def rerun(
     *,
     latents: Sequence[str],
     epochs: Sequence[int],
-    workers: int = 2,
+    processes: int = 2,
     samples: int = 64_000,
     device: torch.device | str = "cpu",
 ) -> list[dict[str, Tensor]]:
@@ -100,13 +100,13 @@ def rerun(
     epochs: after how many epochs to measure; the last one ends the training.  samples: of each measurement.
     """
     measure = Measurement(tuple(latents), samples)
-    runs = train_chunks(protocols, seeds, max(epochs), measure, epochs, workers=workers, device=device)
+    runs = train_chunks(protocols, seeds, max(epochs), measure, epochs, processes=processes, device=device)
     return [{name: torch.stack([found[epoch][name] for epoch in epochs]) for name in STATISTICS} for found in runs]
 
 
 def epochs_of(target: Printed) -> tuple[int, ...]:
     """After how many epochs each column of a printed table stands."""
-    raw = data_files.printed(PARTS.get(target.name, (target.name, {}))[0])
+    raw = data_files.printed_file(PARTS.get(target.name, (target.name, {}))[0])
     known = dict(zip(raw["columns"], raw["epochs"], strict=True))
     return tuple(known[column] for column in target.columns)
 
@@ -116,7 +116,7 @@ def table(
     seeds: Sequence[int],
     *,
     loss: str = "released",
-    workers: int = 2,
+    processes: int = 2,
     base: Protocol | None = None,
     device: torch.device | str = "cpu",
 ) -> dict[str, Tensor]:
@@ -125,7 +125,9 @@ def table(
     latents, lower, widths, _ = target.axes.values()
     cells = [replace(base, lower=low, width=width) for low in lower for width in widths]
     size = base.epoch_size
-    runs = rerun(cells, seeds, latents=latents, epochs=epochs_of(target), workers=workers, samples=size, device=device)
+    runs = rerun(
+        cells, seeds, latents=latents, epochs=epochs_of(target), processes=processes, samples=size, device=device
+    )
     shape = (len(lower), len(widths))
     return {s: torch.stack([run[s] for run in runs]).unflatten(0, shape).permute(4, 0, 1, 2, 3) for s in STATISTICS}
 
@@ -160,8 +162,8 @@ def _recall(name: str, record: Record | None, options: argparse.Namespace) -> Fi
 
 def _run(name: str, options: argparse.Namespace) -> Filled:
     base = Protocol(loss=options.loss, epoch_size=options.epoch_size or Protocol.epoch_size)
-    workers, device = processes(options), options.device or "cpu"
-    found = table(printed(name), options.seeds, workers=workers, base=base, device=device)
+    processes, device = processes_of(options), options.device or "cpu"
+    found = table(printed(name), options.seeds, processes=processes, base=base, device=device)
     return _filled(name, options, found[options.statistic], facts={"samples an epoch": base.epoch_size})
 
 
@@ -174,7 +176,7 @@ def _epoch(text: str) -> int:
 
 OPTIONS = (
     PROCESSES,
-    choice("--loss", "whose formula", *reversed(LOSSES)),
+    choice("--loss", "whose formula", *reversed(FORMULAS)),
     choice("--statistic", "how correlations are taken", *STATISTICS),
     option("--epoch-size", "samples an epoch (default: 64000)", running=True, type=_epoch, metavar="N"),
 )

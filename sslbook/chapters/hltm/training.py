@@ -17,13 +17,13 @@ from torch import Tensor
 from sslbook.arguments import require_number, require_one_of, require_whole
 from sslbook.chapters.hltm import kinds
 from sslbook.chapters.hltm.gradients import backward, normalize, normalize_backward
-from sslbook.machine import processes
+from sslbook.machine import process_pool
 from sslbook.streams import Streams, to_device
 from sslbook.trees import latent as trees
 from sslbook.trees.latent import LatentTree
 from sslbook.trees.network import TreeNetwork, forward, initial_network
 
-LOSSES = ("printed", "released")
+FORMULAS = ("printed", "released")
 
 T = TypeVar("T")
 
@@ -51,7 +51,7 @@ class Protocol:
     bias: bool = True
 
     def __post_init__(self) -> None:
-        require_one_of("loss", self.loss, LOSSES)
+        require_one_of("loss", self.loss, FORMULAS)
         for name in ("depth", "width", "batch", "epoch_size"):
             require_whole(name, getattr(self, name), least=1)
         for name in ("tau", "rate"):
@@ -153,17 +153,17 @@ def train_chunks(
     measure: Callable[[LatentTree, TreeNetwork, Sequence[int], int], dict[str, Tensor]],
     at: Collection[int],
     *,
-    workers: int = 2,
+    processes: int = 2,
     dtype: torch.dtype = torch.float32,
     device: torch.device | str = "cpu",
 ) -> list[dict[int, dict[str, Tensor]]]:
-    """:func:`train` for every protocol and all seeds, in chunks of replicas that fit the cache, on ``workers`` processes.
+    """:func:`train` for every protocol and all seeds, in chunks of replicas that fit the cache, in ``processes``.
 
     measure: picklable; what it returns is joined along the replica axis, the first.  On a GPU all seeds are one chunk.
     How replicas are cut into chunks changes nothing.  Raises ValueError for less than one worker.
     """
-    require_whole("workers", workers, least=1)
-    gpu, pieces = torch.device(device).type != "cpu", -(-workers // len(protocols))
+    require_whole("processes", processes, least=1)
+    gpu, pieces = torch.device(device).type != "cpu", -(-processes // len(protocols))
     jobs = [
         (p, protocol, first, part)
         for p, protocol in enumerate(protocols)
@@ -174,10 +174,10 @@ def train_chunks(
     jobs.sort(key=lambda job: -job[1].width * job[1].depth * len(job[3]))  # the longest first
     call = partial(train, epochs=epochs, measure=measure, at=at, dtype=dtype, device=device)
     asked = [job[1] for job in jobs], [job[3] for job in jobs]
-    if workers == 1:
+    if processes == 1:
         results = list(map(call, *asked))
     else:
-        with processes(workers) as pool:
+        with process_pool(processes) as pool:
             results = list(pool.map(call, *asked))
     joined: list[dict[int, dict[str, Tensor]]] = []
     for p in range(len(protocols)):

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from sslbook.arguments import require_number, require_whole
 from sslbook.chapters.modulation.reference import loss, outputs
-from sslbook.images import Images, available, digits, read
+from sslbook.images import Images, digits, read, readable
 from sslbook.streams import Streams, to_device
 
 FIELDS = ("upper left", "upper right", "lower left", "lower right")
@@ -52,7 +52,7 @@ class PatchProtocol:
 
 def images(split: Literal["train", "test"] = "train") -> Images:
     """MNIST where it is, else the small digits of scikit-learn."""
-    return read("mnist", split) if available("mnist") else digits()
+    return read("mnist", split) if readable("mnist") else digits()
 
 
 def four_fields(pixels: Tensor) -> Tensor:

@@ -34,7 +34,7 @@ FIGURES = ("C-Fig4", "C-Fig9", "C-Fig10", "C-Fig11")
 
 
 def table_values(
-    seeds: Sequence[int], *, steps: int | None = None, workers: int | None = None, names: Sequence[str] = tables.NAMES
+    seeds: Sequence[int], *, steps: int | None = None, processes: int | None = None, names: Sequence[str] = tables.NAMES
 ) -> dict[str, Any]:
     """Table 1 in all of :data:`tables.VARIANTS`, the figures as the released code has them, and Figure 5's weights of the
     first seed.
@@ -59,13 +59,13 @@ def table_values(
         if not chosen:
             continue
         begun = time.monotonic()
-        found = run(protocol, tables.wanted_cells(chosen), seeds, workers=workers or cores())
+        found = run(protocol, tables.wanted_cells(chosen), seeds, processes=processes or cores())
         for name in chosen:
             scores = {score: rounded(tables.in_table(name, found, score)) for score in SCORES}
             values["tables"].setdefault(name, {})[variant] = scores
         values["seconds"][variant] = round(time.monotonic() - begun, 1)
     if "C-Fig5" in names:
-        values["weights"], values["allowed"] = tables.figure5(seeds[0], steps, workers or cores())
+        values["weights"], values["allowed"] = tables.figure5(seeds[0], steps, processes or cores())
     return values
 
 

@@ -26,7 +26,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 r"""The activations of Figure 9.  The first three satisfy :math:`h(x) = h'(x)\,x`; the square misses it by a factor of 2."""
 
-LOSSES = ("info_nce", "quadratic")
+REFERENCES = ("info_nce", "quadratic")
 FORMS = ("released", "printed")
 GROUPS = ("view", "batch")
 

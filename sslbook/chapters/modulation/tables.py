@@ -16,7 +16,7 @@ from sslbook.chapters.modulation.reference import ACTIVATIONS
 from sslbook.chapters.modulation.scores import SCORES
 from sslbook.chapters.modulation.training import PRINTED, Cell, Protocol, run
 from sslbook.records import Record, rounded
-from sslbook.tables.command import PROCESSES, Table, choice, count, processes
+from sslbook.tables.command import PROCESSES, Table, choice, count, processes_of
 from sslbook.tables.filled import Entry, Filled, fill
 from sslbook.tables.printed import Printed, batchnorm_modes, printed, unprinted
 
@@ -158,12 +158,12 @@ DIGITS = 4
 """Decimals of what is recorded."""
 
 
-def figure5(seed: int, steps: int | None, workers: int = 1) -> tuple[dict[str, Any], Any]:
+def figure5(seed: int, steps: int | None, processes: int = 1) -> tuple[dict[str, Any], Any]:
     """Figure 5's weights by activation, ``[field][token][filter]``, and which tokens the generators may fix, ``[field][token]``."""
     protocol = protocol_of("C-Fig5", VARIANTS["released"])
     protocol = protocol if steps is None else replace(protocol, steps=steps)
     wanted = cells("C-Fig5")
-    found = run(protocol, list(wanted.values()), [seed], workers=workers, keep=True)
+    found = run(protocol, list(wanted.values()), [seed], processes=processes, keep=True)
     weights = {label: rounded(found[cell]["weights"][0], DIGITS) for (_, _, label), cell in wanted.items()}
     first = next(iter(wanted.values()))
     return weights, found[first]["allowed"][0].tolist()
@@ -198,7 +198,7 @@ def _run(name: str, options: argparse.Namespace) -> Filled:
     protocol = VARIANTS[options.variant]
     protocol = replace(protocol, steps=options.steps or protocol.steps)
     device = options.device or "cpu"
-    trained = run(protocol, wanted_cells([name]), options.seeds, workers=processes(options), device=device)
+    trained = run(protocol, wanted_cells([name]), options.seeds, processes=processes_of(options), device=device)
     found = {score: in_table(name, trained, score) for score in SCORES}
     facts = {"minibatches": protocol.steps, **_errors_of(name, options, found)}
     return _filled(name, options, found, facts=facts)
@@ -236,7 +236,7 @@ def _recall_weights(record: Record | None, options: argparse.Namespace) -> Fille
 def _run_weights(options: argparse.Namespace) -> Filled:
     if len(options.seeds) > 1:
         raise ValueError(f"--seeds: one is asked for, got {' '.join(map(str, options.seeds))}")
-    return _weights(*figure5(options.seeds[0], options.steps, processes(options)))
+    return _weights(*figure5(options.seeds[0], options.steps, processes_of(options)))
 
 
 STEPS = count("--steps", "minibatches (default: 5000)", running=True)

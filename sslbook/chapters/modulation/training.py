@@ -11,10 +11,10 @@ from torch import Tensor
 
 from sslbook.arguments import require_number, require_one_of, require_whole
 from sslbook.chapters.modulation.network import Segments, Settings, gradients, lookups, norms
-from sslbook.chapters.modulation.reference import ACTIVATIONS, FORMS, GROUPS, LOSSES, printed_factor
+from sslbook.chapters.modulation.reference import ACTIVATIONS, FORMS, GROUPS, REFERENCES, printed_factor
 from sslbook.chapters.modulation.scores import scores
 from sslbook.chapters.modulation.tokens import World, draw_pairs, make_world
-from sslbook.machine import processes
+from sslbook.machine import process_pool
 from sslbook.streams import Streams
 
 
@@ -37,7 +37,7 @@ class Cell:
     zeta: float = 1.0
 
     def __post_init__(self) -> None:
-        for name, known in (("activation", tuple(ACTIVATIONS)), ("loss", LOSSES)):
+        for name, known in (("activation", tuple(ACTIVATIONS)), ("loss", REFERENCES)):
             require_one_of(name, getattr(self, name), known)
         for name in ("patterns", "beta"):
             require_whole(name, getattr(self, name), least=1)
@@ -136,7 +136,7 @@ def settings_of(protocol: Protocol, replicas: Sequence[Replica], world: World, d
         tau=protocol.tau,
         factors={
             loss: printed_factor(loss, protocol.tau, protocol.batch) if protocol.form == "printed" else 1.0
-            for loss in LOSSES
+            for loss in REFERENCES
         },
         lengths=None if even else world.lengths.to(dtype)[:, None, :, None],
     )
@@ -248,7 +248,7 @@ def run(
     cells: Sequence[Cell],
     seeds: Sequence[int],
     *,
-    workers: int = 1,
+    processes: int = 1,
     keep: bool = False,
     device: torch.device | str = "cpu",
 ) -> dict[Cell, dict[str, Tensor]]:
@@ -256,15 +256,15 @@ def run(
     ``weights``.
 
     Cells of equal shape train together, in chunks that fit a processor's cache; how they are cut changes nothing.
-    workers: processes; 1 trains in this one.  Raises ValueError for less.  What comes back lies on the CPU.
+    processes: at work at once; 1 trains in this one.  Raises ValueError for less.  What comes back lies on the CPU.
     """
-    require_whole("workers", workers, least=1)
+    require_whole("processes", processes, least=1)
     memory = CACHE if torch.device(device).type == "cpu" else MEMORY
-    chunks = sorted(_chunks(protocol, cells, seeds, workers, memory), key=lambda chunk: -_cost(protocol, chunk))
-    if workers == 1:
+    chunks = sorted(_chunks(protocol, cells, seeds, processes, memory), key=lambda chunk: -_cost(protocol, chunk))
+    if processes == 1:
         results = [_measured(protocol, chunk, keep, device) for chunk in chunks]
     else:
-        with processes(workers) as pool:
+        with process_pool(processes) as pool:
             calls = [pool.submit(_measured, protocol, chunk, keep, device) for chunk in chunks]
             results = [call.result() for call in calls]
     found = {key: value for chunk, result in zip(chunks, results) for key, value in zip(chunk, _rows(result))}
@@ -290,7 +290,7 @@ def _rows(result: dict[str, Tensor]) -> Iterator[dict[str, Tensor]]:
 
 
 def _chunks(
-    protocol: Protocol, cells: Sequence[Cell], seeds: Sequence[int], workers: int, memory: float
+    protocol: Protocol, cells: Sequence[Cell], seeds: Sequence[int], processes: int, memory: float
 ) -> Iterator[list[Replica]]:
     """Replicas of one shape, like beside like, cut evenly."""
     by_shape: dict[int, list[Replica]] = {}
@@ -298,7 +298,7 @@ def _chunks(
         by_shape.setdefault(cell.filters, []).extend((cell, seed) for seed in dict.fromkeys(seeds))
     for replicas in by_shape.values():
         most = max(1, round(memory / _bytes(protocol, replicas[0][0].filters)))
-        pieces = max(-(-len(replicas) // most), min(workers, len(replicas)) if len(by_shape) < workers else 1)
+        pieces = max(-(-len(replicas) // most), min(processes, len(replicas)) if len(by_shape) < processes else 1)
         edges = [len(replicas) * i // pieces for i in range(pieces + 1)]
         for start, end in itertools.pairwise(edges):
             yield replicas[start:end]

@@ -115,7 +115,7 @@ def operator_values(
     changes: Sequence[str] = SMALL,
     epochs: Sequence[int] = EPOCHS,
     images: int = IMAGES,
-    workers: int | None = None,
+    processes: int | None = None,
     device: str = "cpu",
     folder: Path | None = None,
 ) -> dict[str, Any]:
@@ -125,7 +125,7 @@ def operator_values(
     lie in one that goes away.  Raises FileNotFoundError without the data.
     """
     jobs = [(seed, tuple(changes), tuple(epochs), images, device, folder) for seed in seeds]
-    found = each(along, jobs, (workers or cores()) if device == "cpu" else 1)
+    found = each(along, jobs, (processes or cores()) if device == "cpu" else 1)
     first = found[0][0]
     return {
         "axes": "measure[seed][epoch][layer]; values with one axis more, of modes",
@@ -142,7 +142,7 @@ def full_values(
     seeds: Sequence[int], *, changes: Sequence[str] = FULL, device: str | None = None, **options: Any
 ) -> dict[str, Any]:
     """The same for a ResNet-18 of full width on all images, on a GPU where there is one; options as there."""
-    return operator_values(seeds, changes=changes, device=str(device_of(device)), workers=1, **options)
+    return operator_values(seeds, changes=changes, device=str(device_of(device)), processes=1, **options)
 
 
 def joined(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

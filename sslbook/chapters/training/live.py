@@ -93,7 +93,7 @@ def course(name: str, seeds: Sequence[int], epochs: int, every: int) -> Course:
 
 
 def _one(settings: Settings, looks: Sequence[int]) -> list[tuple[float, Look]]:
-    known, asked = (datasets.load(settings.dataset, split) for split in ("train", "test"))
+    known, asked = (datasets.load_dataset(settings.dataset, split) for split in ("train", "test"))
     rows = [(float("nan"), look(build(settings.networks, settings.seed), settings, known, asked))]
     steps = steps_per_epoch(settings, len(known))
     with tempfile.TemporaryDirectory() as folder:
@@ -129,7 +129,7 @@ def resumed_apart(seed: int) -> dict[str, float]:
     "resumed": from its checkpoint.  "broken: momentum lost": from the checkpoint without what the optimiser remembers.
     """
     settings = replace(settings_of("BYOL", seed, epochs=2), drop_last=True)
-    data = (datasets.subset(datasets.load("digits", "train"), 256), datasets.load("digits", "test"))
+    data = (datasets.subset(datasets.load_dataset("digits", "train"), 256), datasets.load_dataset("digits", "test"))
     ends = {}
     with tempfile.TemporaryDirectory() as root:
         for name in ("whole", "resumed", "broken: momentum lost"):

@@ -21,7 +21,7 @@ from sslbook import datasets
 from sslbook.chapters.training.presets import presets
 from sslbook.chapters.training.runs import with_changes
 from sslbook.datasets import Dataset
-from sslbook.machine import cores, processes
+from sslbook.machine import cores, process_pool
 from sslbook.training.evaluate import embed, nearest, report
 from sslbook.training.networks.siamese import Siamese
 from sslbook.training.runs.determinism import SUBSET_SEED, load_data
@@ -80,7 +80,7 @@ def cifar10_values(
     *,
     changes: Sequence[str] = SMALL,
     names: Sequence[str] = tuple(RUNS),
-    workers: int | None = None,
+    processes: int | None = None,
     device: str | None = None,
 ) -> dict[str, Any]:
     """Curves, last accuracies, first layers and nearest neighbours; raises FileNotFoundError without the data."""
@@ -89,7 +89,7 @@ def cifar10_values(
         (name, seed, tuple(changes), name in PICTURED and seed == seeds[0], device) for name in names for seed in seeds
     ]
     load_data(settings_of(names[0], seeds[0], changes))  # says at once if there is no data
-    found = each(one, jobs, (workers or cores()) if device == "cpu" else 1)
+    found = each(one, jobs, (processes or cores()) if device == "cpu" else 1)
     by_job = {(name, seed): values for (name, seed, *_), values in zip(jobs, found, strict=True)}
     base = settings_of(names[0], seeds[0], changes)
     values: dict[str, Any] = {
@@ -111,19 +111,19 @@ def cifar10_values(
     return values
 
 
-def each(function: Callable[..., Found], jobs: Sequence[tuple[Any, ...]], workers: int) -> list[Found]:
+def each(function: Callable[..., Found], jobs: Sequence[tuple[Any, ...]], processes: int) -> list[Found]:
     """``function(*job)`` of all jobs, in their order; with more than one worker a process each, a job at a time."""
-    if workers == 1:
+    if processes == 1:
         return [function(*job) for job in jobs]
-    with processes(workers) as pool:
+    with process_pool(processes) as pool:
         return [call.result() for call in [pool.submit(function, *job) for job in jobs]]
 
 
 def weight_values(
-    seeds: Sequence[int], *, changes: Sequence[str] = SMALL, workers: int | None = None
+    seeds: Sequence[int], *, changes: Sequence[str] = SMALL, processes: int | None = None
 ) -> dict[str, Any]:
     """The same for :data:`WEIGHTS`."""
-    return cifar10_values(seeds, changes=changes, names=tuple(WEIGHTS), workers=workers)
+    return cifar10_values(seeds, changes=changes, names=tuple(WEIGHTS), processes=processes)
 
 
 def one(name: str, seed: int, changes: Sequence[str], pictured: bool, device: str) -> dict[str, Any]:
@@ -172,7 +172,7 @@ def pictures(result: Result, known: Dataset, asked: Dataset, device: str) -> dic
     queries = replace(asked, pixels=asked.pixels[first], labels=asked.labels[first])
     near, far = (embed(model.features, part, pipeline, device) for part in (queries, known))
     kin = nearest(far, near, NEIGHBOURS).cpu()
-    whole = len(datasets.load(settings.dataset, settings.split).pixels)
+    whole = len(datasets.load_dataset(settings.dataset, settings.split).pixels)
     place = datasets.choose(whole, settings.subset, SUBSET_SEED)
     kernel = next(weights for weights in model.encoder.parameters() if weights.ndim == 4)
     return {

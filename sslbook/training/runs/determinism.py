@@ -36,10 +36,10 @@ def images_of(settings: Settings, *, download: bool = False) -> tuple[Dataset, D
 
 def load_data(settings: Settings, *, download: bool = False) -> tuple[Dataset, Dataset]:
     """Training images, or a subset of them, and test images."""
-    whole = datasets.load(settings.dataset, settings.split, download=download)
+    whole = datasets.load_dataset(settings.dataset, settings.split, download=download)
     if settings.subset is not None:
         whole = datasets.subset(whole, settings.subset, SUBSET_SEED)
-    return whole, datasets.load(settings.dataset, "test", download=download)
+    return whole, datasets.load_dataset(settings.dataset, "test", download=download)
 
 
 def labelled(data: Dataset) -> Dataset:
