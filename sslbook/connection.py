@@ -12,18 +12,18 @@ JVP and one product with :math:`K` one VJP through the layers *above* only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, vjp, vmap
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.overrides import TorchFunctionMode
+from torch.func import vjp, vmap
 
+from sslbook import guards
 from sslbook.arguments import nearest
+from sslbook.guards import Call, Held
 
 Layer = nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d
 
@@ -58,86 +58,21 @@ def find_layer(net: nn.Module, layer: str | nn.Module) -> tuple[str, Layer]:
     raise ValueError(f"layer {layer!r} isn't in the network{hint}; its linear and convolutional layers are {names}")
 
 
-def _refuse_coupling(net: nn.Module) -> None:
-    """K(x) must be a function of one sample: BatchNorm and dropout in training mode are not."""
-    for name, module in net.named_modules():
-        coupled = isinstance(module, nn.modules.batchnorm._BatchNorm) and (
-            module.training or module.running_mean is None
-        )
-        rate = {nn.modules.dropout._DropoutNd: "p", nn.MultiheadAttention: "dropout", nn.RNNBase: "dropout"}
-        random = isinstance(module, nn.RReLU) or any(
-            isinstance(module, kind) and getattr(module, key) > 0 for kind, key in rate.items()
-        )
-        if coupled or (random and module.training):
-            raise ValueError(
-                f"{type(module).__name__} {name!r} is in training mode, so an output depends on the other samples or on chance; "
-                "call net.eval() first"
-            )
-
-
 def _layer_map(module: Layer, below: Tensor, weight: Tensor) -> Tensor:
     """The layer's linear action with another weight and no bias."""
-    if isinstance(module, nn.Linear):
-        return nn.functional.linear(below, weight)
-    out: Tensor = module._conv_forward(below, weight, None)
-    return out
+    with torch.autocast(below.device.type, enabled=False):
+        if isinstance(module, nn.Linear):
+            return nn.functional.linear(below, weight)
+        kind: Any = next(kind for kind in (nn.Conv1d, nn.Conv2d, nn.Conv3d) if isinstance(module, kind))
+        out: Tensor = kind._conv_forward(module, below, weight, None)  # a subclass may have another
+        return out
 
 
-class _Conv(torch.autograd.Function):
-    """A convolution whose pull-back to the input is written as a transposed convolution.
-
-    PyTorch's double backward of a convolution also forms the weight's gradient, wanted or not: two thirds of the time of a JVP.
-    """
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(
-        x: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        stride: list[int],
-        padding: list[int],
-        dilation: list[int],
-        groups: int,
-    ) -> Tensor:
-        return torch.convolution(x, weight, bias, stride, padding, dilation, False, [0] * len(stride), groups)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        ctx.save_for_backward(inputs[1])
-        ctx.size, ctx.geometry = inputs[0].shape[2:], inputs[3:]
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        (weight,) = ctx.saved_tensors
-        stride, padding, dilation, groups = ctx.geometry
-        # the strides may not reach the last rows of the input: output_padding gives them back
-        rest = [
-            n - ((m - 1) * s - 2 * p + d * (k - 1) + 1)
-            for n, m, k, s, p, d in zip(
-                ctx.size, grad.shape[2:], weight.shape[2:], stride, padding, dilation, strict=True
-            )
-        ]
-        pulled = torch.convolution(grad, weight, None, stride, padding, dilation, True, rest, groups)
-        return pulled, None, None, None, None, None, None
-
-
-class _PlainConvolutions(TorchFunctionMode):
-    """Sends every convolution of a forward pass through :class:`_Conv`."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        axes = {torch.conv1d: 1, torch.conv2d: 2, torch.conv3d: 3}.get(func)
-        call = dict(zip(("input", "weight", "bias", "stride", "padding", "dilation", "groups"), args, strict=False))
-        call |= kwargs or {}
-        if axes is None or isinstance(call.get("padding"), str) or call["input"].ndim != axes + 2:
-            return func(*args, **(kwargs or {}))
-
-        def full(value: int | Sequence[int]) -> list[int]:
-            return [value] * axes if isinstance(value, int) else list(value) * (axes if len(value) == 1 else 1)
-
-        geometry = [full(call.get(key, default)) for key, default in (("stride", 1), ("padding", 0), ("dilation", 1))]
-        return _Conv.apply(call["input"], call["weight"], call.get("bias"), *geometry, call.get("groups", 1))
+def _pull(output: Tensor, point: Tensor, cotangent: Tensor, batched: bool) -> Tensor:
+    """The gradient in ``point``, its graph kept, in full precision wherever it is asked for."""
+    with torch.autocast(output.device.type, enabled=False):
+        (down,) = torch.autograd.grad(output, point, cotangent, retain_graph=True, is_grads_batched=batched)
+    return down
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,8 +92,6 @@ class OpenedLayer:
     _leaf: Tensor  # the weight again, and the layer's output as a function of it
     _lifted: Tensor
     _graph: Tensor  # f_L as a function of the pre-activation, its graph kept
-    _dummy: Tensor  # zero cotangent; _pullback is linear in it, so its derivative in it is the JVP
-    _pullback: Tensor
 
     @property
     def size(self) -> int:
@@ -177,9 +110,7 @@ class OpenedLayer:
         r"""``sum over samples of K(x) c(x)`` in the weight's shape; ``cotangent`` is ``(B, n_L)`` or ``(k, B, n_L)``."""
         self._check(cotangent, self.output.shape, "cotangent")
         batched = cotangent.ndim == self.output.ndim + 1
-        down = self._above_vjp(cotangent, batched)
-        (out,) = torch.autograd.grad(self._lifted, self._leaf, down, retain_graph=True, is_grads_batched=batched)
-        return out
+        return _pull(self._lifted, self._leaf, self._above_vjp(cotangent, batched), batched)
 
     def kernel(self, cotangent: Tensor) -> Tensor:
         r"""The layer's tangent kernel applied: :math:`K(x)^T \sum_{x'} K(x') c(x')` for each sample, ``(B, n_L)``.
@@ -231,15 +162,21 @@ class OpenedLayer:
         )[1]
         return vec(pull(row)[0])
 
+    @cached_property
+    def _transpose(self) -> tuple[Tensor, Tensor]:
+        """A cotangent, of some samples alone, and its pull-back: linear in it, so that its derivative in it is the JVP."""
+        autocast = torch.autocast(self.output.device.type, enabled=False)
+        with torch.enable_grad(), autocast, guards.sentences(guards.no_derivative(self.name)):
+            cotangent = guards.one_sided(self._graph).requires_grad_()
+            (pulled,) = torch.autograd.grad(self._graph, self.preactivation, cotangent, create_graph=True)
+        return cotangent, pulled
+
     def _above_jvp(self, tangent: Tensor, batched: bool) -> Tensor:
-        (out,) = torch.autograd.grad(self._pullback, self._dummy, tangent, retain_graph=True, is_grads_batched=batched)
-        return out
+        cotangent, pulled = self._transpose
+        return _pull(pulled, cotangent, tangent, batched)
 
     def _above_vjp(self, cotangent: Tensor, batched: bool) -> Tensor:
-        (down,) = torch.autograd.grad(
-            self._graph, self.preactivation, cotangent, retain_graph=True, is_grads_batched=batched
-        )
-        return down
+        return _pull(self._graph, self.preactivation, cotangent, batched)
 
     def _check(self, given: Tensor, wanted: torch.Size, what: str) -> None:
         if given.shape != wanted and given.shape[1:] != wanted:
@@ -249,44 +186,76 @@ class OpenedLayer:
             raise TypeError(f"{what} must be {self.weight.dtype} like the layer's weight, got {given.dtype}")
 
 
+@torch.inference_mode(False)
 def open_layer(net: nn.Module, layer: str | nn.Module, x: Tensor) -> OpenedLayer:
     r"""Run ``net`` once on ``x`` (``(B, ...)``) and keep what :math:`K_l` needs.
 
-    ``layer`` names any ``nn.Linear`` or ``nn.Conv1d/2d/3d`` of any ``torch.nn`` network.  The JVP through the upper layers is
-    taken as the derivative of the (linear) pull-back in its cotangent, on a graph recorded once: no forward pass is repeated.
+    ``layer`` names any ``nn.Linear`` or ``nn.Conv1d/2d/3d`` of any ``torch.nn`` network, float32 or float64.  What is opened is the
+    network as it is now: it may be trained on.  The JVP through the upper layers is taken as the derivative of the (linear)
+    pull-back in its cotangent, on a graph recorded once: no forward pass is repeated.
 
-    Raises ValueError if the layer isn't there, is applied more than once, shares its weight with another, or if samples influence
-    each other (BatchNorm in training mode, dropout); TypeError if it is neither linear nor convolutional.
+    Raises ValueError if the layer isn't there, is applied more than once, uses its weight otherwise than a layer of its kind does,
+    or shares it; if samples influence each other (BatchNorm in training mode) or chance does; if a number isn't finite, or torch
+    can't run or differentiate the network; TypeError for what is no such layer, network or batch.
     """
-    name, module = find_layer(net, layer)
-    _refuse_coupling(net)
-    sharing = [
-        other for other, m in net.named_modules() if m is not module and getattr(m, "weight", 0) is module.weight
-    ]
-    if sharing:
-        raise ValueError(f"layer {name!r} must have a weight of its own, it shares it with {sharing[0]!r}")
-    calls: list[tuple[Tensor, int, Tensor]] = []
+    return _open_held(*_held_layer(net, layer, x))
 
-    def cut(_: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, Tensor], out: Tensor) -> Tensor:
-        below = (args[0] if args else kwargs["input"]).detach()
-        calls.append((below, below._version, out.detach().requires_grad_(True)))
+
+def _held_layer(net: nn.Module, layer: str | nn.Module, x: Tensor) -> tuple[Held, Tensor]:
+    """The network held for its layer, and a copy of the batch; raises as :func:`open_layer`, but for what the network computes."""
+    if not isinstance(net, nn.Module):
+        raise TypeError(f"net must be a torch.nn.Module, got {type(net).__name__}")
+    if not isinstance(x, Tensor):
+        raise TypeError(f"x must be a torch tensor of inputs, got {type(x).__name__}")
+    if not x.ndim or not len(x):
+        raise ValueError(f"x must have shape (B, ...) with at least one input, got {tuple(x.shape)}")
+    if x.device.type == "meta":
+        raise ValueError("x is on the device meta, where there are no numbers")
+    held = guards.hold(net, *find_layer(net, layer))
+    guards.require_finite("x", x)
+    return held, x.detach().clone()
+
+
+def _open_held(held: Held, x: Tensor) -> OpenedLayer:
+    """The layer opened on ``x``, when all guards have passed."""
+    opened, _ = _opened_pass(held, x)
+    guards.refuse_batch(opened)
+    few = guards.handful(x)
+    try:
+        part, call = _opened_pass(held, few)
+    except ValueError as error:
+        raise ValueError(
+            f"net must take any part of a batch, it failed on {len(few)} of {len(x)} samples: {error}"
+        ) from error
+    guards.refuse_part(part, call, held, guards.handful(opened.output))
+    return opened
+
+
+def _opened_pass(held: Held, x: Tensor) -> tuple[OpenedLayer, Call]:
+    """One pass of the network, cut at the layer."""
+    name, module = held.name, held.module
+    calls: list[tuple[Call, int, Tensor]] = []
+
+    def cut(call: Call) -> Tensor:
+        calls.append((call, call.below._version, call.out.detach().requires_grad_(True)))
         return calls[-1][2].clone()  # a node of its own, which the modules above may change in place
 
-    frozen = {key: value.detach() for key, value in [*net.named_parameters(), *net.named_buffers()]}
-    handle = module.register_forward_hook(cut, with_kwargs=True)
-    try:
-        # the fused attention kernels can't be differentiated twice
-        with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH), _PlainConvolutions():
-            output = functional_call(net, frozen, (x.detach(),))
-    finally:
-        handle.remove()
+    output = held(x, cut)
     if len(calls) != 1:
         raise ValueError(f"layer {name!r} must be applied once in a forward pass, it was applied {len(calls)} times")
-    below, version, preactivation = calls[0]
+    call, version, preactivation = calls[0]
+    weight, below = call.weight.detach(), call.below.detach()
     if below._version != version:
         raise ValueError(f"the input of layer {name!r} is changed in place further up: use inplace=False there")
+    if call.below.requires_grad or not call.weight.requires_grad:
+        raise ValueError(f"the weight of layer {name!r} must be a parameter that is used there alone")
     if not isinstance(output, Tensor):
         raise TypeError(f"net must return one tensor, got {type(output).__name__}")
+    dtypes = {tensor.dtype for tensor in (below, weight, preactivation, output)}
+    if dtypes != {weight.dtype} or weight.dtype not in guards.DTYPES:
+        raise TypeError(
+            f"layer {name!r} and all above it must be of float32 or of float64, got {sorted(map(str, dtypes))}"
+        )
     batches = [t.shape[0] if t.ndim else 0 for t in (x, below, output)]
     if len(set(batches)) != 1:
         raise ValueError(
@@ -294,25 +263,16 @@ def open_layer(net: nn.Module, layer: str | nn.Module, x: Tensor) -> OpenedLayer
         )
     if not output.requires_grad:
         raise ValueError(f"the output doesn't depend on layer {name!r} in a way that can be differentiated")
-    with torch.enable_grad():
+    with torch.enable_grad(), guards.sentences(guards.other_map(name, module)):
         graph = output.reshape(len(output), -1)
-        dummy = torch.zeros_like(graph, requires_grad=True)
-        (pullback,) = torch.autograd.grad(graph, preactivation, dummy, create_graph=True)
-        leaf = module.weight.detach().requires_grad_(True)
+        leaf = call.weight.detach().requires_grad_(True)
         lifted = _layer_map(module, below, leaf)
-    return OpenedLayer(
-        name,
-        module,
-        module.weight.detach(),
-        below,
-        preactivation,
-        graph.detach(),
-        _leaf=leaf,
-        _lifted=lifted,
-        _graph=graph,
-        _dummy=dummy,
-        _pullback=pullback,
+    if lifted.shape != preactivation.shape:
+        raise ValueError(guards.other_map(name, module))
+    opened = OpenedLayer(
+        name, module, weight, below, preactivation, graph.detach(), _leaf=leaf, _lifted=lifted, _graph=graph
     )
+    return opened, call
 
 
 def connection(net: nn.Module, layer: str | nn.Module, x: Tensor) -> Tensor:

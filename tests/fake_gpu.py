@@ -313,6 +313,8 @@ def fake_gpu(may_read: Iterable[str] = (), found: Mapping[str, float] | None = N
         "is_bf16_supported": lambda *_: True,
         "is_current_stream_capturing": lambda: gpu.capturing,
         "synchronize": gpu.synchronize,
+        "get_rng_state": lambda device=None: torch.zeros(16, dtype=torch.uint8),
+        "set_rng_state": lambda state, device=None: None,
         "Stream": lambda device=None, priority=0: Stream(gpu),
         "current_stream": lambda device=None: Stream(gpu),
         "stream": lambda stream: contextlib.nullcontext(),

@@ -1,0 +1,48 @@
+"""Convolutions that are differentiated twice, against PyTorch's own."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from sslbook.convolutions import PlainConvolutions
+
+CALLS = {
+    "one dimension": (F.conv1d, (2, 4, 7), (6, 2, 3), {"stride": 2, "padding": 1, "groups": 2}),
+    "two, strides that miss rows": (F.conv2d, (2, 2, 8, 7), (3, 2, 3, 2), {"stride": (3, 2), "dilation": (1, 2)}),
+    "three": (F.conv3d, (2, 1, 4, 4, 3), (2, 1, 2, 2, 2), {"padding": 1}),
+}
+
+
+def draws(*shapes: tuple[int, ...]) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes]
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_values_and_both_derivatives(name: str) -> None:
+    call, size, kernel, options = CALLS[name]
+    x, weight = draws(size, kernel)
+    found = []
+    for mode in (PlainConvolutions(), torch.enable_grad()):
+        x = x.detach().requires_grad_()
+        with mode:
+            y = call(x, weight, None, **options)
+        cotangent = torch.ones_like(y).cumsum(-1).requires_grad_()
+        (down,) = torch.autograd.grad(y, x, cotangent, create_graph=True)
+        found.append((y, down, torch.autograd.grad(down, cotangent, x.detach())[0]))
+        assert (type(y.grad_fn).__name__ == "_ConvBackward") is (len(found) == 1)
+    for ours, theirs in zip(*found, strict=True):
+        assert (ours - theirs).abs().max() <= 1e-12 * theirs.abs().max()
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_weights_and_biases_that_want_gradients_get_them(which: int) -> None:
+    x, weight, bias = draws((2, 3, 5), (4, 3, 2), (4,))
+    x.requires_grad_()
+    wanted = (weight, bias)[which].requires_grad_()
+    with PlainConvolutions():
+        y = F.conv1d(x, weight, bias)
+    assert torch.autograd.grad(y.sum(), wanted, allow_unused=True)[0] is not None
