@@ -1,4 +1,4 @@
-"""Convolutions as the connection needs them: differentiated twice in their input, and not in their weight."""
+"""Convolutions, and BatchNorm, as the connection needs them: differentiated twice in their input, and not in their weight."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import batch_norm
 from torch.overrides import TorchFunctionMode
 
 
@@ -51,19 +52,65 @@ class _Conv(torch.autograd.Function):
 
 
 class PlainConvolutions(TorchFunctionMode):
-    """Sends every convolution of a forward pass through :class:`_Conv`."""
+    """Sends a pass's convolutions through :class:`_Conv`, and writes BatchNorm by its running statistics as ``a x + b``.
+
+    Both keep no input for the backward pass.  What has weights that want gradients (the opened layer's, or computed from its
+    output) is left as it is.
+    """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        axes = {torch.conv1d: 1, torch.conv2d: 2, torch.conv3d: 3}.get(func)
-        call = dict(zip(("input", "weight", "bias", "stride", "padding", "dilation", "groups"), args, strict=False))
-        call |= kwargs or {}
-        if axes is None or isinstance(call.get("padding"), str) or call["input"].ndim != axes + 2:
-            return func(*args, **(kwargs or {}))
-        if any(call.get(key) is not None and call[key].requires_grad for key in ("weight", "bias")):
-            return func(*args, **(kwargs or {}))  # the opened layer's own, or computed from its output: not constants
+        names = _ARGUMENTS.get(func)
+        call = dict(zip(names or (), args, strict=False)) | (kwargs or {})
+        varying = [
+            call[key] for key in (names or ())[1:] if isinstance(call.get(key), Tensor) and call[key].requires_grad
+        ]
+        plain = _normalize if func is batch_norm else _convolve
+        out = None if names is None or varying else plain(**call)
+        return func(*args, **(kwargs or {})) if out is None else out
 
-        def full(value: int | Sequence[int]) -> list[int]:
-            return [value] * axes if isinstance(value, int) else list(value) * (axes if len(value) == 1 else 1)
 
-        geometry = [full(call.get(key, default)) for key, default in (("stride", 1), ("padding", 0), ("dilation", 1))]
-        return _Conv.apply(call["input"], call["weight"], call.get("bias"), *geometry, call.get("groups", 1))
+_CONVOLUTION = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
+_ARGUMENTS = {
+    torch.conv1d: _CONVOLUTION,
+    torch.conv2d: _CONVOLUTION,
+    torch.conv3d: _CONVOLUTION,
+    batch_norm: ("input", "running_mean", "running_var", "weight", "bias", "training", "momentum", "eps"),
+}
+
+
+def _convolve(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: int | Sequence[int] = 1,
+    padding: str | int | Sequence[int] = 0,
+    dilation: int | Sequence[int] = 1,
+    groups: int = 1,
+) -> Tensor | None:
+    axes = weight.ndim - 2
+    if isinstance(padding, str) or input.ndim != axes + 2:
+        return None
+
+    def full(value: int | Sequence[int]) -> list[int]:
+        return [value] * axes if isinstance(value, int) else list(value) * (axes if len(value) == 1 else 1)
+
+    out: Tensor = _Conv.apply(input, weight, bias, full(stride), full(padding), full(dilation), groups)
+    return out
+
+
+def _normalize(
+    input: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor | None:
+    if training or running_mean is None or running_var is None or input.dtype != running_mean.dtype:
+        return None
+    scale = (running_var + eps).rsqrt() * (1 if weight is None else weight)
+    shift = (0 if bias is None else bias) - running_mean * scale
+    channels = (1, -1, *(1,) * (input.ndim - 2))
+    return input * scale.view(channels) + shift.view(channels)

@@ -38,6 +38,23 @@ def test_values_and_both_derivatives(name: str) -> None:
         assert (ours - theirs).abs().max() <= 1e-12 * theirs.abs().max()
 
 
+@pytest.mark.parametrize("affine", [True, False])
+def test_batch_norm_by_its_statistics_keeps_no_input(affine: bool) -> None:
+    x, mean, scale, weight, bias = draws((4, 3, 2), (3,), (3,), (3,), (3,))
+    given = {"weight": weight, "bias": bias} if affine else {}
+    kept: list[Tensor] = []
+
+    def normalized(training: bool) -> Tensor:
+        return F.batch_norm(x.requires_grad_(), mean, scale.exp(), **given, training=training)
+
+    with PlainConvolutions(), torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
+        found = normalized(training=False)
+    assert all(tensor.numel() <= 3 for tensor in kept)
+    assert (found - normalized(training=False)).abs().max() <= 1e-14
+    with PlainConvolutions():
+        assert torch.equal(normalized(training=True), F.batch_norm(x, mean, scale, **given, training=True))
+
+
 @pytest.mark.parametrize("which", [0, 1])
 def test_weights_and_biases_that_want_gradients_get_them(which: int) -> None:
     x, weight, bias = draws((2, 3, 5), (4, 3, 2), (4,))
