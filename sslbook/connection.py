@@ -198,10 +198,10 @@ def open_layer(net: nn.Module, layer: str | nn.Module, x: Tensor) -> OpenedLayer
     or shares it; if samples influence each other (BatchNorm in training mode) or chance does; if a number isn't finite, or torch
     can't run or differentiate the network; TypeError for what is no such layer, network or batch.
     """
-    return _open_held(*_held_layer(net, layer, x))
+    return open_held(*held_layer(net, layer, x))
 
 
-def _held_layer(net: nn.Module, layer: str | nn.Module, x: Tensor) -> tuple[Held, Tensor]:
+def held_layer(net: nn.Module, layer: str | nn.Module, x: Tensor) -> tuple[Held, Tensor]:
     """The network held for its layer, and a copy of the batch; raises as :func:`open_layer`, but for what the network computes."""
     if not isinstance(net, nn.Module):
         raise TypeError(f"net must be a torch.nn.Module, got {type(net).__name__}")
@@ -216,13 +216,13 @@ def _held_layer(net: nn.Module, layer: str | nn.Module, x: Tensor) -> tuple[Held
     return held, x.detach().clone()
 
 
-def _open_held(held: Held, x: Tensor) -> OpenedLayer:
+def open_held(held: Held, x: Tensor) -> OpenedLayer:
     """The layer opened on ``x``, when all guards have passed."""
-    opened, _ = _opened_pass(held, x)
+    opened, _ = opened_pass(held, x)
     guards.refuse_batch(opened)
     few = guards.handful(x)
     try:
-        part, call = _opened_pass(held, few)
+        part, call = opened_pass(held, few)
     except ValueError as error:
         raise ValueError(
             f"net must take any part of a batch, it failed on {len(few)} of {len(x)} samples: {error}"
@@ -231,7 +231,7 @@ def _open_held(held: Held, x: Tensor) -> OpenedLayer:
     return opened
 
 
-def _opened_pass(held: Held, x: Tensor) -> tuple[OpenedLayer, Call]:
+def opened_pass(held: Held, x: Tensor) -> tuple[OpenedLayer, Call]:
     """One pass of the network, cut at the layer."""
     name, module = held.name, held.module
     calls: list[tuple[Call, int, Tensor]] = []

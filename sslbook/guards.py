@@ -161,20 +161,20 @@ def _refuse_coupling(net: nn.Module) -> None:
 # --- what it computes -------------------------------------------------------------------------------------------------
 
 
-def refuse_batch(opened: OpenedLayer) -> None:
-    """Raise ValueError where a number isn't finite, or a sample's output depends on another sample's pre-activation."""
-    parts = {
-        "weight": opened.weight,
-        "input": opened.below,
-        "output": opened.preactivation,
-        "pulled-back cotangent": opened._transpose[1],
-    }
-    for what, tensor in parts.items():
-        require_finite(f"the {what} of layer {opened.name!r}", tensor)
+def refuse_batch(opened: OpenedLayer, *, derivative: bool = True) -> None:
+    """Raise ValueError where a number isn't finite, or a sample's output depends on another sample's pre-activation.
+
+    derivative: whether that is asked too, for which the output is pulled back.
+    """
+    layer = f"of layer {opened.name!r}"
+    for what, tensor in (("weight", opened.weight), ("input", opened.below), ("output", opened.preactivation)):
+        require_finite(f"the {what} {layer}", tensor)
     require_finite("the output of net", opened.output)
-    cotangent, pulled = opened._transpose
-    if bool(((pulled.flatten(1) != 0).any(1) & (cotangent == 0).all(1)).any()):
-        raise ValueError(f"an output of net depends on the layer's output for other samples; {BY_BATCH}")
+    if derivative:
+        cotangent, pulled = opened._transpose
+        require_finite(f"the derivative of net in the output {layer}", pulled)
+        if bool(((pulled.flatten(1) != 0).any(1) & (cotangent == 0).all(1)).any()):
+            raise ValueError(f"an output of net depends on the layer's output for other samples; {BY_BATCH}")
 
 
 def require_finite(what: str, tensor: Tensor) -> None:

@@ -24,6 +24,7 @@ LONGEST = 400
 GROUND = {
     "arguments",
     "batch_losses",
+    "chunks",
     "connection",
     "contrast",
     "convolutions",
