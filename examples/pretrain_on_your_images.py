@@ -49,7 +49,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", nargs="?", help="pictures")
     parser.add_argument("--size", type=int, help="cut each picture to a square of so many pixels")
-    parser.add_argument("--method", default="simclr", help="simclr, byol or an objective of the library")
+    parser.add_argument("--method", default="simclr", help="simclr, byol, simsiam or an objective of the library")
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--keep", metavar="RUN", help="a folder for checkpoints and the log")
     main(**vars(parser.parse_args()))

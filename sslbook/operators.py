@@ -26,6 +26,7 @@ from torch import Tensor, nn
 
 from sslbook.arguments import require_finite, require_number, require_one_of
 from sslbook.batch_losses import BATCH_LOSSES
+from sslbook.chunks import LayerInChunks, open_in_chunks
 from sslbook.connection import OpenedLayer, open_layer, unvec, vec
 from sslbook.contrast import project
 from sslbook.eigenpairs import EigenPairs, array, numpy_dtype, top_eigenpairs
@@ -45,7 +46,7 @@ class CovarianceOperator:
     normalize: whether the output is l2-normalised (Eq. 56), which makes the operator a cross-covariance.  of: the loss's name.
     """
 
-    opened: OpenedLayer
+    opened: OpenedLayer | LayerInChunks
     population: tuple[int, int]
     mixing: Mixing | PairMixing
     normalize: bool = False
@@ -222,6 +223,7 @@ def covariance_operator(
     normalize: bool = False,
     clean: Tensor | None = None,
     of_gram: bool = False,
+    chunk: int | None = None,
 ) -> CovarianceOperator:
     r"""The operator of ``layer`` under a loss, on a population or a batch of views.
 
@@ -242,6 +244,8 @@ def covariance_operator(
     normalize: the network's output is divided by its norm in a loss of [tian2020]; the operator then is
     :math:`Cov_x[\overline{K^n P^\perp}, \bar K^n]` (Eq. 56).  Other losses scale the outputs themselves, or don't.
 
+    chunk: so many views are in memory at once, each product running the network on them anew; ``None`` keeps all.
+
     ``net`` may be any ``torch.nn`` network that treats samples independently; ``layer`` a linear or convolutional layer of it.
     Raises ValueError for a population without two axes, an unknown loss, one that sees more than inner products, weights
     without ``clean`` or ``tau``, arguments that the loss has no use for, and numbers that aren't finite.
@@ -250,7 +254,7 @@ def covariance_operator(
     if callable(loss) or loss in BATCH_LOSSES:
         _refuse(f"loss={loss!r}", margin=margin, beta=beta, normalize=normalize, clean=clean)
         value = _batch_loss(loss, tau)
-        opened = open_layer(net, layer, views.flatten(0, 1))
+        opened = _opened(net, layer, views, chunk)
         weights = gram_weights(value, opened.output.unflatten(0, population), of_gram=of_gram)
         name = loss if isinstance(loss, str) else getattr(getattr(loss, "func", loss), "__name__", "given")
         return CovarianceOperator(opened, population, PairMixing(-2 * weights), of=name)
@@ -272,7 +276,7 @@ def covariance_operator(
             )
         require_finite(clean=clean.flatten(1))
         mixing = Mixing(weights=pair_weights(net, clean, loss=loss, tau=tau, margin=margin, normalize=normalize))
-    opened = open_layer(net, layer, views.flatten(0, 1))
+    opened = _opened(net, layer, views, chunk)
     if normalize and bool((opened.output == 0).all(dim=1).any()):
         raise ValueError("normalize=True needs outputs that aren't zero: that of at least one view is (dead ReLUs?)")
     return CovarianceOperator(opened, population, mixing, normalize, of=loss)
@@ -303,11 +307,17 @@ def _refuse(owner: str, **arguments: object) -> None:
             raise ValueError(f"{name} has no use with {owner}, got it")
 
 
-def intra_operator(net: nn.Module, layer: str | nn.Module, views: Tensor) -> CovarianceOperator:
-    r""":math:`EV_l = E_x V_{x' | x}[K_l(x')]`, the covariance *within* augmentations (Eq. 9)."""
+def intra_operator(
+    net: nn.Module, layer: str | nn.Module, views: Tensor, *, chunk: int | None = None
+) -> CovarianceOperator:
+    r""":math:`EV_l = E_x V_{x' | x}[K_l(x')]`, the covariance *within* augmentations (Eq. 9); chunk: as above."""
     population = _population(views)
-    mixing = Mixing(inter=0.0, intra=1.0)
-    return CovarianceOperator(open_layer(net, layer, views.flatten(0, 1)), population, mixing)
+    return CovarianceOperator(_opened(net, layer, views, chunk), population, Mixing(inter=0.0, intra=1.0))
+
+
+def _opened(net: nn.Module, layer: str | nn.Module, views: Tensor, chunk: int | None) -> OpenedLayer | LayerInChunks:
+    x = views.flatten(0, 1)
+    return open_layer(net, layer, x) if chunk is None else open_in_chunks(net, layer, x, chunk)
 
 
 @torch.no_grad()

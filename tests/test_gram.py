@@ -21,7 +21,7 @@ from sslbook.gaps import relative_gap
 from sslbook.gram import gram_weights
 from sslbook.mixing import PairMixing
 from sslbook.networks import mlp, random_network
-from sslbook.operators import CovarianceOperator, covariance_operator
+from sslbook.operators import CovarianceOperator, covariance_operator, intra_operator
 
 SAMPLES = 5
 OURS = {name: bound(loss.value) for name, loss in BATCH_LOSSES.items()}
@@ -210,3 +210,17 @@ def test_float32_and_large_batches() -> None:
     z = torch.randn(256, 2, 64, generator=torch.Generator().manual_seed(0))
     loss = partial(nt_xent, tau=0.2)
     assert torch.equal(gram_weights(loss, z), gram_weights(loss, z.double()))
+
+
+@pytest.mark.parametrize("loss", ["simple", "nt_xent"])
+def test_in_chunks_it_is_the_same(loss: str) -> None:
+    net = mlp((6, 8, 5, 4), seed=3)
+    given = {"loss": loss, "tau": 0.4 if loss == "nt_xent" else None}
+    whole = covariance_operator(net, "2", X, **given)  # type: ignore[arg-type]
+    parts = covariance_operator(net, "2", X, chunk=3, **given)  # type: ignore[arg-type]
+    assert relative_gap(parts.dense(), whole.dense()) < 1e-13
+    assert relative_gap(parts.update(), whole.update()) < 1e-12
+    assert parts.trace() == pytest.approx(whole.trace(), rel=1e-12)
+    assert torch.allclose(parts.top_eigenpairs(2).values, whole.top_eigenpairs(2).values, rtol=1e-9)
+    inside = (intra_operator(net, "2", X, chunk=chunk).dense() for chunk in (None, 5))
+    assert relative_gap(*inside) < 1e-13

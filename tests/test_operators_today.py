@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 from torch import nn
@@ -31,6 +33,14 @@ def test_xi_and_alpha_are_weights_of_pairs() -> None:
     gaps = identities.laplacian_gaps(seed=3)
     assert max(gaps["xi"], gaps["alpha"], gaps["rows"]) < 1e-13
     assert min(gaps["broken: one tower"], gaps["broken: alpha of one anchor"]) > 0.1
+
+
+def test_between_samples_distances_make_a_positive_operator() -> None:
+    plain = partial(batch_losses.nt_xent, tau=0.3, normalize=False)
+    assert identities.lowest_between(plain, 5, seed=4) > -1e-13
+    assert identities.lowest_between(identities.LOSSES["nt_xent"], 5, seed=4) < -1e-3
+    matrix = torch.arange(16.0).reshape(4, 4)
+    assert identities.between(matrix).tolist() == [[10.0, 18.0], [42.0, 50.0]]
 
 
 def test_turning_finds_out_who_sees_coordinates() -> None:

@@ -58,7 +58,7 @@ def trained(net: nn.Sequential, data: Digits, *, steps: int, tau: float, seed: i
     return net
 
 
-def simple_batch(z: Tensor) -> Tensor:
+def _simple_batch(z: Tensor) -> Tensor:
     """The simple loss of the batch itself: cosines, and all other samples' views, equally, as negatives."""
     first, second = nn.functional.normalize(z, dim=-1).unbind(-2)
     return losses.contrastive(first, second, "simple", normalize=False)
@@ -76,7 +76,7 @@ def steps_of(net: nn.Module, layer: str, views: Tensor, clean: Tensor, tau: floa
     (gradient,) = torch.autograd.grad(batch_losses.nt_xent(outputs, tau=tau), net.get_parameter(f"{layer}.weight"))
     made: dict[str, Callable[[], Tensor]] = {
         "this chapter": op(views, loss="nt_xent", tau=tau).exact_update,
-        "all pairs alike": op(views, loss=simple_batch).exact_update,
+        "all pairs alike": op(views, loss=_simple_batch).exact_update,
         "unbiased": op(views, normalize=True, beta=1.0).exact_update,
         "eq. 56": op(views, normalize=True).exact_update,
         "theorem 4": op(views, normalize=True, loss="info_nce", tau=tau, clean=clean).exact_update,
@@ -101,8 +101,16 @@ class Explained:
 
     def interval(self, name: str) -> tuple[float, float]:
         """The mean's 95 % confidence interval, by Student's t over the batches."""
-        found = stats.ttest_1samp(self.cosines[name].numpy(), 0.0).confidence_interval(0.95)
-        return float(found.low), float(found.high)
+        return _interval(self.cosines[name])
+
+    def ahead(self, first: str, second: str) -> tuple[float, float]:
+        """The same of the difference of two theories, paired over the batches."""
+        return _interval(self.cosines[first] - self.cosines[second])
+
+
+def _interval(values: Tensor) -> tuple[float, float]:
+    low, high = stats.t.interval(0.95, len(values) - 1, loc=values.mean(), scale=values.std() / len(values) ** 0.5)
+    return float(low), float(high)
 
 
 def explained(

@@ -54,7 +54,7 @@ def step_gaps(loss: str, networks: int = 20, seed: int = 0) -> Gaps:
     r"""The step of a loss of :data:`LOSSES` against its operator, and how symmetric the matrix is.
 
     Broken: one tower alone, :math:`\Gamma` with its diagonal left out, and the weights of the same loss at outputs that stand a
-    tenth off.  (A diagonal that is zero is left out of the last but one.)
+    tenth off.  (A diagonal that is zero is left out of the last but one, and a layer that one tower alone moves is passed over.)
     """
     rows: list[Gaps] = []
     for net, layer, views in instances(networks, seed):
@@ -70,13 +70,17 @@ def step_gaps(loss: str, networks: int = 20, seed: int = 0) -> Gaps:
         wrong = {"one tower": first * matrix, "weights a tenth off": elsewhere}
         if diagonal.any():
             wrong["diagonal left out"] = matrix - diagonal
+        steps = {
+            name: CovarianceOperator(op.opened, op.population, PairMixing(other)).exact_update()
+            for name, other in wrong.items()
+        }
+        towers = (steps["one tower"], truth - steps["one tower"])
+        if min(float(part.norm()) for part in towers) < 1e-6 * truth.norm():
+            continue  # one tower's views don't move this layer: it only scales their outputs, which no cosine sees
         row = {"step": _gap(op.exact_update(), truth), "symmetric": float((dense - dense.T).norm() / dense.norm())}
         if op.euler_gap() < 1e-10:  # biases, parallel paths and powers have no K^T vec(W) for an output
             row["operator"] = _gap(op.update(), truth)
-        for name, other in wrong.items():
-            found = CovarianceOperator(op.opened, op.population, PairMixing(other)).exact_update()
-            row[f"broken: {name}"] = _gap(found, truth)
-        rows.append(row)
+        rows.append(row | {f"broken: {name}": _gap(found, truth) for name, found in steps.items()})
     return worst(rows)
 
 
@@ -128,6 +132,25 @@ def laplacian_gaps(seed: int = 0, samples: int = 7, tau: float = 0.7) -> Gaps:
         "broken: alpha of one anchor": _gap(between[off], -2 * alpha[off]),
         "rows": float(whole.sum(1).norm() / whole.norm()),
     }
+
+
+def between(matrix: Tensor, views: int = 2) -> Tensor:
+    r""":math:`\bar C_{ij} = \sum_{vw} C_{iv,jw}`, ``(N, N)``: the weights between samples, whatever the view."""
+    found: Tensor = matrix.unflatten(0, (-1, views)).unflatten(2, (-1, views)).sum((1, 3))
+    return found
+
+
+def lowest_between(loss: Loss, batches: int = 20, seed: int = 0) -> float:
+    r"""The smallest eigenvalue of :func:`between`'s matrix over its largest, the least over random batches ``(6, 2, 4)``
+    of views that differ less than samples do."""
+    found = []
+    for s in instance_seeds(batches, seed):
+        draw = torch.Generator().manual_seed(s)
+        z = torch.randn(SAMPLES, 1, 4, generator=draw, dtype=torch.float64)
+        z = z + 0.2 * torch.randn(SAMPLES, 2, 4, generator=draw, dtype=torch.float64)
+        values = torch.linalg.eigvalsh(between(-2 * gram_weights(loss, z)))
+        found.append(float(values[0] / values[-1]))
+    return min(found)
 
 
 def turned(loss: Loss, outputs: Tensor, seed: int = 0) -> float:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from sslbook import batch_losses
 from sslbook.chapters.operators_today.explained import steps_of
 from sslbook.connection import Layer
-from sslbook.datasets import Dataset, load
+from sslbook.datasets import Dataset, load_dataset
 from sslbook.operators import covariance_operator
 from sslbook.training.networks.siamese import Networks, build
 from sslbook.training.views.augment import PIPELINES, plain, random_view
@@ -26,7 +26,7 @@ def cifar10_values(seeds: tuple[int, ...] = (1, 2, 3)) -> dict[str, Any]:
     error: the relative error of ``exact_update`` against ``.backward()`` in each layer, by its name; rounding: that of
     ``.backward()`` against itself in float64.  cosines: of each theory's step with the batch's own, lists over batches, by layer.
     """
-    data = load("cifar10", "train")
+    data = load_dataset("cifar10", "train")
     found: dict[str, Any] = {"seeds": list(seeds), "steps": [0, STEPS], "error": [], "rounding": [], "cosines": []}
     for seed in seeds:
         net = build(Networks(width=WIDTH), seed)

@@ -17,7 +17,7 @@ def cross_entropy(anchors: Tensor, keys: Tensor, tau: float = 1.0) -> Tensor:
     return nn.functional.cross_entropy(anchors @ keys.T / tau, torch.arange(len(anchors)))
 
 
-def cross_weights(anchors: Tensor, keys: Tensor) -> Tensor:
+def _cross_weights(anchors: Tensor, keys: Tensor) -> Tensor:
     r""":math:`M = \partial \ell / \partial (A B^\top)` of :func:`cross_entropy`, ``(n, n)``: a softmax less the identity, by n."""
     products = (anchors @ keys.T).detach().requires_grad_()
     loss = nn.functional.cross_entropy(products, torch.arange(len(products)))
@@ -41,7 +41,7 @@ def stop_gradient_gaps(networks: int = 20, seed: int = 0) -> Gaps:
         views = sample + 0.4 * torch.randn(5, 2, 6, generator=draw, dtype=torch.float64)
         opened = open_layer(net, "2", views.flatten(0, 1))
         slope = torch.zeros(10, 10, dtype=torch.float64)
-        slope[::2, 1::2] = cross_weights(opened.output[::2], opened.output[1::2])
+        slope[::2, 1::2] = _cross_weights(opened.output[::2], opened.output[1::2])
         held, free = (CovarianceOperator(opened, (5, 2), PairMixing(-m)) for m in (slope, slope + slope.T))
         weight = net.get_parameter("2.weight")
         anchors, keys = net(views[:, 0]), net(views[:, 1])
@@ -72,7 +72,7 @@ def two_network_gaps(networks: int = 20, seed: int = 0) -> Gaps:
         x, y = (torch.randn(5, size, generator=draw, dtype=torch.float64) for size in (6, 5))
         a, b = one(x), two(y)
         k, k2 = connection(one, "2", x), connection(two, "2", y)
-        cross = -torch.einsum("ino,ij,jmo->nm", k, cross_weights(a, b), k2)
+        cross = -torch.einsum("ino,ij,jmo->nm", k, _cross_weights(a, b), k2)
         weights = one.get_parameter("2.weight"), two.get_parameter("2.weight")
         first, second = torch.autograd.grad(cross_entropy(a, b), weights)
         size, other = cross.shape
