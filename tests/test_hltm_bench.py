@@ -90,7 +90,7 @@ def test_the_rows_of_a_tiny_run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     # Not minibatches of four: 200 steps on those make a rounding visible, on processors that round a batch otherwise.
     monkeypatch.setattr(bench, "PROTOCOL", Protocol(depth=4, batch=32, epoch_size=96))
     monkeypatch.setattr(bench, "TRIALS", 2)
-    monkeypatch.setattr(bench, "processes", Inline)
+    monkeypatch.setattr(bench, "process_pool", Inline)
     monkeypatch.setattr(bench, "table_seconds", lambda size, seeds, processes, epochs=50: 1.0 + size / 128)
     ours = 1 + 96 / 128
     assert bench.extrapolated(1) == pytest.approx(ours), "on the line"

@@ -154,10 +154,7 @@ def maxima(
     Angles inside arcs are refined by bisection.
     """
     _check(alpha, tau)
-    at = torch.as_tensor(points, dtype=torch.float64)
-    corner = torch.cat([at + math.pi / 2, at - math.pi / 2]).remainder(2 * math.pi).sort().values
-    corner = corner[torch.cat([torch.tensor([True]), corner.diff() > 1e-9])]
-    ends = torch.cat([corner, corner[:1] + 2 * math.pi])
+    ends = _arcs(torch.as_tensor(points, dtype=torch.float64))
     inner = torch.linspace(0, 1, resolution, dtype=torch.float64)
     eps = 1e-9
     theta = (ends[:-1, None] + eps) + (ends[1:, None] - ends[:-1, None] - 2 * eps) * inner  # (arcs, resolution)
@@ -180,15 +177,20 @@ def maxima(
     return Maxima(tuple(_wrap(low)), tuple(_wrap(kinks)), tuple(stay.tolist()))
 
 
+def _arcs(at: Tensor) -> Tensor:
+    """Where the gates of points at these angles change, once around the circle: the ends of the arcs, ``(arcs + 1,)``."""
+    corner = torch.cat([at + math.pi / 2, at - math.pi / 2]).remainder(2 * math.pi).sort().values
+    corner = corner[torch.cat([torch.tensor([True]), corner.diff() > 1e-9])]
+    return torch.cat([corner, corner[:1] + 2 * math.pi])
+
+
 def closed_form(points: Sequence[float], act: Activation) -> int:
     r"""The number of maxima of a leaky rectifier, uniform weights, from the sinusoid :math:`b + r \cos(2\theta - c)` of each arc.
 
     Nothing is scanned: the sinusoid's only crest is inside the arc or not, and its slope at the ends decides the kinks.
     """
     at = torch.as_tensor(points, dtype=torch.float64)
-    corner = torch.cat([at + math.pi / 2, at - math.pi / 2]).remainder(2 * math.pi).sort().values
-    corner = corner[torch.cat([torch.tensor([True]), corner.diff() > 1e-9])]
-    ends = torch.cat([corner, corner[:1] + 2 * math.pi])
+    ends = _arcs(at)
     x = torch.stack([at.cos(), at.sin()], -1)
     gate = act.gate((((ends[1:] + ends[:-1]) / 2)[:, None] - at).cos())[..., None] * x  # (arcs, N, 2)
     centred = gate - gate.mean(1, keepdim=True)
