@@ -45,6 +45,7 @@ GROUND = {
     "operators",
     "records",
     "representations",
+    "spectra",
     "streams",
 }
 """The shared ground: modules that may know each other, but for cycles."""
