@@ -1,4 +1,4 @@
-"""The command ``sslbook``: execute the chapters, build the book, read its ledger, write its notebooks, train, run its benchmarks.
+"""The command ``sslbook``: execute, build and read the book, write its notebooks, train, inspect, run its benchmarks.
 
 Exit status: 0 if all is well; 1 if a chapter, a number or a page is not as it should be; 2 if the command itself
 can't be used as given; 130 after Ctrl-C. What takes long is imported by the command that needs it.
@@ -131,6 +131,14 @@ def train(options: argparse.Namespace) -> int:
     return command.main(options.arguments)
 
 
+def inspect(options: argparse.Namespace) -> int:
+    """``sslbook inspect``: a report on a trained network's layers, with the rest of the command line."""
+    _wait_passively()
+    from sslbook.inspection import command
+
+    return command.main(options.arguments)
+
+
 def gpu(options: argparse.Namespace) -> int:
     """``sslbook gpu``: work through what the book wants of a GPU, with the rest of the command line."""
     from sslbook.bench.gpu import show
@@ -215,6 +223,7 @@ def _parser() -> argparse.ArgumentParser:
 
     for run, told in (
         (train, "Train a preset of the image tables."),
+        (inspect, "Report on a trained network, layer by layer."),
         (gpu, "All that the book wants of a GPU."),
         (table, "Show a printed table beside its record, or run it."),
     ):

@@ -91,7 +91,7 @@ def pretrain(
     data = read_images(images)
     if len(data) < 2:
         raise ValueError("images must hold two images or more to be trained on, got 1")
-    views = pipeline or _simclr_views(data)
+    views = pipeline or simclr_views(data)
     wanted = {**chosen, "schedule": "cosine", "shuffle": True, "evaluate": 0}
     most = min(batch, len(data)) if isinstance(batch, int) else batch
     wanted |= {"epochs": epochs, "batch": most, "rate": rate, "seed": seed, **settings}
@@ -105,7 +105,7 @@ def pretrain(
     return Pretrained(encoder.eval(), views, result.rows)
 
 
-def _simclr_views(data: Dataset) -> Pipeline:
+def simclr_views(data: Dataset) -> Pipeline:
     """SimCLR's augmentation [chen2020simclr] as for CIFAR-10; images of 64 pixels or more are blurred, every other one."""
     side = min(data.pixels.shape[2:])
     return Pipeline(side, jitter=(0.4, 0.4, 0.4, 0.1), blur=0.5 if side >= 64 else 0.0)

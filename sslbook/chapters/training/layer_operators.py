@@ -19,15 +19,15 @@ from torch import Tensor, nn
 from sslbook.chapters.training.recorded import SMALL, each, settings_of
 from sslbook.connection import vec
 from sslbook.datasets import Dataset
+from sslbook.inspection.command import encoder_and_projector as opened
+from sslbook.inspection.measure import layers_of
 from sslbook.machine import cores
 from sslbook.operators import covariance_operator
-from sslbook.training.networks.siamese import Siamese, build
+from sslbook.training.networks.siamese import build
 from sslbook.training.runs.determinism import load_data, steps_per_epoch
 from sslbook.training.runs.distributed import device_of
 from sslbook.training.runs.trainer import train
 from sslbook.training.views.augment import PIPELINES, apply, draws
-
-KINDS = (nn.Linear, nn.Conv2d)
 
 
 @dataclass(frozen=True)
@@ -52,20 +52,10 @@ class Modes:
     gain: Tensor
 
 
-def opened(model: Siamese) -> nn.Sequential:
-    """Encoder and projector as one network, in evaluation mode; the model's own mode changes with it."""
-    return nn.Sequential(model.encoder, model.projector).eval()
-
-
 def views_of(dataset: Dataset, pipeline: str, count: int, each: int, seed: int) -> Tensor:
     """``each`` views of the first ``count`` images, ``(count, each, C, size, size)``."""
     plan, pixels = PIPELINES[pipeline], dataset.pixels[:count]
     return torch.stack([apply(pixels, plan, draws(plan, count, seed, 0, view)) for view in range(each)], dim=1)
-
-
-def layers_of(net: nn.Module) -> tuple[str, ...]:
-    """The names of all linear and convolutional layers."""
-    return tuple(name for name, part in net.named_modules() if isinstance(part, KINDS))
 
 
 @torch.backends.cudnn.flags(enabled=True, allow_tf32=False)  # convolutions of three digits would be no eigenproblem
