@@ -6,6 +6,7 @@ The operator that training applies to a layer's weights, on your own network:
     covariance_operator  the covariance operator of a layer, applied without ever being formed
     intra_operator       the covariance within augmentations, which it would have to lose
     CovarianceOperator   what both give: products, trace, leading eigenpairs, the update
+    inspect_network      a report on all layers: spectra, shares of weights and of a step, each beside controls
 
 Losses:
     contrastive          the loss of a batch of two views' embeddings

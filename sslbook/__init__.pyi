@@ -1,6 +1,7 @@
 from sslbook.datasets import Dataset as Dataset
 from sslbook.datasets import load_dataset as load_dataset
 from sslbook.images import shifts as shifts
+from sslbook.inspection.measure import inspect_network as inspect_network
 from sslbook.losses import contrastive as contrastive
 from sslbook.losses import info_nce as info_nce
 from sslbook.losses import pair_distances as pair_distances

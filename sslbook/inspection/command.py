@@ -50,7 +50,7 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     line = Line()
     try:
-        run = open_run(options.checkpoint)
+        run = _open_run(options.checkpoint)
         images = _images(options.images, options.count, options.size, options.seed)
         report = inspect_network(
             run.net,
@@ -86,7 +86,7 @@ class Trained:
     about: dict[str, Any]
 
 
-def open_run(path: Path) -> Trained:
+def _open_run(path: Path) -> Trained:
     """The newest whole checkpoint of a run's folder, or a checkpoint's file.
 
     Raises FileNotFoundError where there is none, ValueError for a file that is none, and for a run with a network of one's own.

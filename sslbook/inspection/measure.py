@@ -17,8 +17,8 @@ import sslbook
 from sslbook.arguments import require_one_of, require_whole
 from sslbook.connection import Layer, find_layer, open_layer, unvec, vec
 from sslbook.datasets import Dataset
-from sslbook.inspection.report import NOISE, RANDOM, UNTRAINED, LayerReport, Report, Share
-from sslbook.inspection.spectrum import BETWEEN, KINDS, WITHIN, Seen, look, pushed, sizes
+from sslbook.inspection.report import LayerReport, Report, Share
+from sslbook.inspection.spectrum import BETWEEN, KINDS, NOISE, RANDOM, UNTRAINED, WITHIN, Seen, look, pushed, sizes
 from sslbook.losses import contrastive
 from sslbook.machine import device_name
 from sslbook.normalization import BatchNorm

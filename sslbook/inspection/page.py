@@ -7,13 +7,15 @@ import io
 import math
 from collections.abc import Iterable, Sequence
 from html import escape
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from PIL import Image
 
-from sslbook.inspection.report import CONTROLS, NOISE, RANDOM, UNTRAINED, LayerReport, Report, Share
-from sslbook.inspection.spectrum import ALL, BETWEEN, WITHIN
+from sslbook.inspection.spectrum import ALL, BETWEEN, CONTROLS, NOISE, RANDOM, UNTRAINED, WITHIN
+
+if TYPE_CHECKING:
+    from sslbook.inspection.report import LayerReport, Report, Share
 
 STYLE = """
 :root { color-scheme: light dark; --page: #fff; --ink: #1a1a1a; --faint: #5c5c5c; --line: #cfcfcf;

@@ -9,13 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from sslbook.files import write_text
-from sslbook.inspection.spectrum import ALL, BETWEEN, WITHIN, Size
+from sslbook.inspection.spectrum import ALL, BETWEEN, NOISE, RANDOM, UNTRAINED, WITHIN, Size
 
 FORMAT = 1
 """Of ``report.json``."""
-UNTRAINED, RANDOM, NOISE = "untrained network", "random direction", "random targets"
-CONTROLS = (BETWEEN, ALL, WITHIN, UNTRAINED, NOISE, RANDOM)
-"""In the order of tables: the modes between images, the same share in other operators' modes, other directions' share in these."""
 
 
 @dataclass(frozen=True)

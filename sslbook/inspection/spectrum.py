@@ -29,6 +29,9 @@ from sslbook.mixing import Mixing
 
 BETWEEN, ALL, WITHIN = KINDS = ("between images", "all views", "within views")
 """The operator, and two that it is easily mistaken for: views not averaged, and what varies among the views of one image."""
+UNTRAINED, RANDOM, NOISE = "untrained network", "random direction", "random targets"
+CONTROLS = (BETWEEN, ALL, WITHIN, UNTRAINED, NOISE, RANDOM)
+"""In the order of tables: the modes between images, the same share in other operators' modes, other directions' share in these."""
 TOLERANCE, RESTARTS = 1e-2, 4
 """Of ARPACK's eigenvalues, relative: where images are drawn, a hundredth is far below what other images would change."""
 SMALL = 48
@@ -110,13 +113,13 @@ def look(
 ) -> Seen:
     """The layer through all directions that the search for the leading ``k`` modes of the ``kinds`` has asked about.
 
-    Raises ValueError where nothing varies, so that there are no modes.
+    Raises ValueError where one of the ``kinds`` is zero, so that it has no modes.
     """
     asked: list[tuple[Tensor, Tensor]] = []
 
     def field(vector: Tensor) -> Tensor:
         found: Tensor = opened.jvp(unvec(vector, opened.weight.shape)).unflatten(0, population)
-        asked.append((vector, found.cpu()))
+        asked.append((vector, found))
         return found
 
     if opened.size <= SMALL:
@@ -133,7 +136,11 @@ def look(
     values, turn = torch.linalg.eigh(vectors.T @ vectors)
     kept = values > 1e-4 * values.max()  # a direction that is nearly in the span of the others would bring rounding
     turn = turn[:, kept] / values[kept].sqrt()
-    return Seen(opened, population, vectors @ turn, fields @ turn)
+    seen = Seen(opened, population, vectors @ turn, fields @ turn)
+    for kind in kinds:
+        if not bool(seen.matrices(kind).any()):
+            raise ValueError(f"what the outputs do as this layer's weights move must vary {kind}, and it does not")
+    return seen
 
 
 def _search(product: object, weight: Tensor, k: int, seed: int) -> None:
@@ -146,8 +153,8 @@ def _search(product: object, weight: Tensor, k: int, seed: int) -> None:
         answer: np.ndarray = product(torch.from_numpy(vector.reshape(-1).copy()).to(weight)).cpu().numpy()
         return answer
 
-    if not apply(start).any():
-        raise ValueError("the outputs vary with this layer's weights on no image, or on all of them alike")
+    if not apply(start).any():  # a zero operator, on which ARPACK can't start
+        return
     with contextlib.suppress(ArpackNoConvergence):  # the residuals say how far it came
         eigsh(
             LinearOperator((size, size), matvec=apply, dtype=np.float64),
@@ -176,6 +183,9 @@ def sizes(seen: Seen, probes: int, seed: int) -> dict[str, Size]:
 
     Errors are the jackknife's, over the probes: 0 where the directions are all there are.
     """
+    m = seen.basis.shape[1]
+    if m == seen.opened.size:
+        return {kind: _exact_size(seen.matrices(kind)) for kind in KINDS}
     opened, (count, views) = seen.opened, seen.population
     draw = torch.Generator().manual_seed(seed)
     signs = torch.randint(0, 2, (opened.size, probes), generator=draw).to(seen.basis) * 2 - 1
@@ -187,16 +197,17 @@ def sizes(seen: Seen, probes: int, seed: int) -> dict[str, Size]:
         torch.cat([seen.basis, beside], dim=1),
         torch.cat([seen.fields, torch.stack(rows, dim=-1).to(seen.fields)], dim=-1),
     )
-    full = seen.basis.shape[1] == opened.size
-    return {kind: _size(both.matrices(kind), seen.basis.shape[1], full) for kind in KINDS}
+    return {kind: _size(both.matrices(kind), m) for kind in KINDS}
 
 
-def _size(matrix: Tensor, m: int, full: bool) -> Size:
+def _exact_size(matrix: Tensor) -> Size:
+    trace, square = float(matrix.trace()), float(matrix.square().sum())
+    return Size(trace, 0.0, trace**2 / square if square else 0.0, 0.0)
+
+
+def _size(matrix: Tensor, m: int) -> Size:
     """From the operator between ``m`` orthonormal directions and probes beside them."""
     probes = len(matrix) - m
-    if full:
-        trace, square = float(matrix[:m, :m].trace()), float(matrix[:m, :m].square().sum())
-        return Size(trace, 0.0, trace**2 / square, 0.0)
 
     def estimate(keep: list[int]) -> tuple[float, float]:
         own, cross = matrix[keep][:, keep], matrix[:m][:, keep]
