@@ -55,6 +55,19 @@ def test_modes_and_sizes_are_those_of_the_matrix(layer: str) -> None:
         assert size.trace_error < 0.1 * trace
 
 
+def test_sizes_count_what_lies_beside_the_directions() -> None:
+    """Through ten directions at random, which the operator mixes with the others: tr and norm on average over the probes."""
+    net, x = mlp((4, 10, 7, 3), "leaky_relu", seed=0), drawn(*POPULATION, 4) + 3 * drawn(POPULATION[0], 1, 4, seed=1)
+    opened = open_layer(net, "2", x.flatten(0, 1))
+    basis = torch.linalg.qr(drawn(opened.size, 10))[0]
+    fields = [opened.jvp(unvec(v, opened.weight.shape)).unflatten(0, POPULATION) for v in basis.T]
+    matrix = CovarianceOperator(opened, POPULATION, mixing_of(BETWEEN, *POPULATION)).dense()
+    found = sizes(Seen(opened, POPULATION, basis, torch.stack(fields, dim=-1)), 300, 0)[BETWEEN]
+    assert found.trace == pytest.approx(float(matrix.trace()), rel=0.05)
+    assert found.rank == pytest.approx(float(matrix.trace() ** 2 / matrix.square().sum()), rel=0.08)
+    assert found.rank_error < 0.08 * found.rank
+
+
 def test_few_views_are_corrected_for_on_average_and_only_then() -> None:
     """All draws of two views of each image, with replacement, out of three: their mean against the truth of the three."""
     net, all_views = mlp((3, 2, 2), seed=1), drawn(3, 3, 3)
@@ -202,6 +215,7 @@ def test_intervals_hold_what_other_images_give() -> None:
     whole = Seen(opened, (24, 3), units, torch.stack(fields, dim=-1))
     (truth,) = measure._redrawn(whole, BETWEEN, 3, w, 0)
     assert share.value == pytest.approx(truth.value, rel=0.02)
+    assert share.low + 0.01 < share.high
     assert 0.5 < (share.high - share.low) / (truth.high - truth.low) < 2
 
 

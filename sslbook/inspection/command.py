@@ -17,6 +17,7 @@ from sslbook import datasets
 from sslbook.arguments import device, positive, seed
 from sslbook.datasets import Dataset
 from sslbook.inspection.measure import LOSSES, inspect_network
+from sslbook.machine import keep_freed_memory
 from sslbook.training.networks.siamese import Networks, Siamese, build
 from sslbook.training.pictures import read_images
 from sslbook.training.runs import checkpoints
@@ -49,6 +50,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--device", type=device, default="cpu", metavar="D", help="cpu, cuda or cuda:N (default: cpu)")
     options = parser.parse_args(arguments)
     line = Line()
+    keep_freed_memory()
     try:
         run = _open_run(options.checkpoint)
         images = _images(options.images, options.count, options.size, options.seed)
