@@ -53,7 +53,7 @@ def test_a_report_names_all_layers_and_comes_back(report: Report, tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    "content", ["", "[]", '{"format": 2, "layers": []}', '{"format": 1}', '{"format": 1, "layers": [{}]}']
+    "content", ["", "[]", '{"format": 2, "about": {}, "layers": []}', '{"format": 1}', '{"format": 1, "layers": [{}]}']
 )
 def test_what_is_no_report_is_refused(content: str, tmp_path: Path) -> None:
     (tmp_path / "report.json").write_text(content)
@@ -160,7 +160,7 @@ def test_the_command_writes_a_report(run: Path, tmp_path: Path, capsys: pytest.C
     assert report.about["seed of the run"] == 3
     assert report.about["step of the run"] == 2
     assert report.about["images"] == 8
-    assert UNTRAINED in report.layers[0].step
+    assert report.layers[0].weights[UNTRAINED] != report.layers[0].weights[BETWEEN]
     checkpoint = next(run.glob("step-*.pt"))
     assert main(["inspect", str(checkpoint), "digits", *some]) == 0
     same = read_report(out / "report.json")

@@ -81,8 +81,9 @@ def _reading(k: int) -> str:
         "leading directions with the one between images. Only where the first number is clear of <i>all</i> its controls does the "
         "layer speak for what survives augmentation. With the simple loss, and where the Euler gap is 0, the step is the operator "
         "times the weights, so that its high share is arithmetic, not evidence.</p>\n"
-        "<p>Brackets hold 95 % of redraws: for modes, of the images with replacement, while weights and step stay. The step is of "
-        "the same images as the modes, so that the bracket may lie below the number: modes of other images fit it less well.</p>\n"
+        "<p>Below each share stands where 95 % of its redraws lie: for modes, of the images with replacement, while weights and "
+        "step stay. The step is of the same images as the modes, so that these may lie below it: modes of other images fit it "
+        "less well.</p>\n"
         f"<p>A layer is marked “noise” where its {k} eigenvalues are not all twice as large as its most negative one, which only "
         "the draw of the views can make negative: more views and more images help, and until then its numbers say little.</p>"
     )
@@ -150,7 +151,7 @@ def _chart(layers: Sequence[LayerReport], part: str, kinds: Sequence[str], what:
         f'<figure><div class="wide" role="region" tabindex="0" aria-label="Chart, share of {what}">'
         f'<svg viewBox="0 0 {width} {bottom + 34}" role="img" aria-label="{told}">{"".join(lines)}'
         f'<text x="{(left + width) / 2}" y="{bottom + 30}" text-anchor="middle">share of {what}, logarithmic</text></svg></div>'
-        f"<figcaption>The line through the first mark is its bracket.</figcaption></figure>"
+        f"<figcaption>The line is where 95 % of the first mark’s redraws lie.</figcaption></figure>"
     )
 
 
@@ -194,9 +195,9 @@ def _spectra(layers: Sequence[LayerReport], k: int) -> str:
             f"{' × '.join(map(str, layer.shape))}<small>{layer.kind}, {layer.size:,}</small>",
             ", ".join(f"{value:.3g}" for value in layer.values),
             f"{layer.lowest:.2g}",
-            f"{size.trace:.3g}<small>± {size.trace_error:.1g}</small>",
+            f"{size.trace:.3g}<small>± {size.trace_error:.3g}</small>",
             f"{layer.leading:.2g}",
-            *(f"{part.rank:.3g}<small>± {part.rank_error:.1g}</small>" for part in (size, all_views, within)),
+            *(f"{part.rank:.3g}<small>± {part.rank_error:.3g}</small>" for part in (size, all_views, within)),
             f"{within.trace / size.trace:.2g}",
             f"{layer.residual:.0e}",
             f"{layer.euler_gap:.1g}",
