@@ -139,7 +139,7 @@ def _images(source: str, count: int, size: int | None, seed: int) -> Dataset:
         raise ValueError(f"--size is for a folder of pictures, got it with {source}")
     if not named and not Path(source).expanduser().is_dir():
         raise ValueError(f"IMAGES must be a folder of pictures or one of {', '.join(datasets.NAMES)}, got {source}")
-    whole = datasets.load(source, "test") if named else read_images(source, size=size)
+    whole = datasets.load_dataset(source, "test") if named else read_images(source, size=size)
     return datasets.subset(whole, min(count, len(whole)), seed)
 
 
