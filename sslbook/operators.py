@@ -24,7 +24,7 @@ import torch
 from scipy.sparse.linalg import LinearOperator
 from torch import Tensor, nn
 
-from sslbook.arguments import require_finite, require_number, require_one_of
+from sslbook.arguments import require_number, require_one_of
 from sslbook.batch_losses import BATCH_LOSSES
 from sslbook.chunks import LayerInChunks, open_in_chunks
 from sslbook.connection import OpenedLayer, open_layer, unvec, vec
@@ -32,6 +32,7 @@ from sslbook.contrast import project
 from sslbook.eigenpairs import EigenPairs, array, numpy_dtype, top_eigenpairs
 from sslbook.gaps import relative_gap
 from sslbook.gram import Loss, gram_weights
+from sslbook.guards import require_finite
 from sslbook.losses import half_squared_distance, pair_weight
 from sslbook.mixing import Mixing, PairMixing
 
@@ -263,7 +264,7 @@ def covariance_operator(
     require_number("beta", beta)
     if loss == "simple":
         _refuse("loss='simple'", tau=tau, margin=margin, clean=clean)
-        mixing = Mixing(inter=1.0, intra=-beta)
+        opened, mixing = _opened(net, layer, views, chunk), Mixing(inter=1.0, intra=-beta)
     else:
         _refuse(f"loss={loss!r}", beta=beta, **({"margin": margin} if loss == "info_nce" else {}))
         if clean is None or tau is None:
@@ -274,9 +275,9 @@ def covariance_operator(
             raise ValueError(
                 f"clean must hold one sample for each of the {population[0]} rows of views, got {len(clean)}"
             )
-        require_finite(clean=clean.flatten(1))
+        require_finite("clean", clean)
+        opened = _opened(net, layer, views, chunk)  # first: a network that couples samples must not see clean
         mixing = Mixing(weights=pair_weights(net, clean, loss=loss, tau=tau, margin=margin, normalize=normalize))
-    opened = _opened(net, layer, views, chunk)
     if normalize and bool((opened.output == 0).all(dim=1).any()):
         raise ValueError("normalize=True needs outputs that aren't zero: that of at least one view is (dead ReLUs?)")
     return CovarianceOperator(opened, population, mixing, normalize, of=loss)
@@ -333,6 +334,8 @@ def pair_weights(
 
 
 def _population(views: Tensor) -> tuple[int, int]:
+    if not isinstance(views, Tensor):
+        raise TypeError(f"views must be a torch tensor (samples, views, ...), got {type(views).__name__}")
     if views.ndim < 3 or views.shape[0] < 1 or views.shape[1] < 1:
         raise ValueError(f"views must have shape (samples, views, ...), got {tuple(views.shape)}")
     return views.shape[0], views.shape[1]

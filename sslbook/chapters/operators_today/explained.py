@@ -109,8 +109,8 @@ class Explained:
 
 
 def _interval(values: Tensor) -> tuple[float, float]:
-    low, high = stats.t.interval(0.95, len(values) - 1, loc=values.mean(), scale=values.std() / len(values) ** 0.5)
-    return float(low), float(high)
+    half = float(stats.t.ppf(0.975, len(values) - 1) * values.std() / len(values) ** 0.5)
+    return float(values.mean()) - half, float(values.mean()) + half
 
 
 def explained(
