@@ -40,6 +40,11 @@ def test_a_report_names_all_layers_and_comes_back(report: Report, tmp_path: Path
         assert set(layer.weights) == {BETWEEN, ALL, WITHIN, UNTRAINED, RANDOM}
         assert set(layer.step) == {*layer.weights, NOISE}
         assert all(0 <= share.value <= 1 + 1e-9 for part in (layer.weights, layer.step) for share in part.values())
+    assert [layer.copies for layer in report.layers] == [1, 1, 3]
+    assert not report.layers[2].clear, "the last layer's modes are there three times each"
+    assert replace(report.layers[1], residual=0.0, lowest=0.0).clear
+    assert not replace(report.layers[1], residual=0.2, lowest=0.0).clear
+    assert not replace(report.layers[1], residual=0.0, lowest=-report.layers[1].values[-1]).clear
     assert np.array(report.filters[BETWEEN]).shape == (3, 4, 1, 3, 3)
     rows = report.table().splitlines()
     assert len([row for row in rows if row.startswith(("0 ", "4 ", "6 ", "0*", "4*", "6*"))]) == 3

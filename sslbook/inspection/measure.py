@@ -235,6 +235,7 @@ def _layer(name: str, scenes: Sequence[_Scene], k: int, seed: int) -> tuple[Laye
         tuple(opened.weight.shape),
         tuple(values.tolist()),
         float(torch.linalg.eigvalsh(here.matrices(BETWEEN))[0]),
+        opened.output.shape[1] if torch.equal(opened.preactivation.flatten(1), opened.output) else 1,
         here.residual(BETWEEN, k),
         sizes(here, PROBES, seed),
         {**weights, RANDOM: random},

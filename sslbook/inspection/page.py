@@ -84,8 +84,10 @@ def _reading(k: int) -> str:
         "<p>Below each share stands where 95 % of its redraws lie: for modes, of the images with replacement, while weights and "
         "step stay. The step is of the same images as the modes, so that these may lie below it: modes of other images fit it "
         "less well.</p>\n"
-        f"<p>A layer is marked “noise” where its {k} eigenvalues are not all twice as large as its most negative one, which only "
-        "the draw of the views can make negative: more views and more images help, and until then its numbers say little.</p>"
+        f"<p>A layer is marked “unclear” where its {k} eigenvalues are not all twice as large as its most negative one, which only "
+        "the draw of the views can make negative (more views and more images help); where the search did not find them (a residual "
+        "above 0.1); and where it is the last one and linear: each of its eigenvalues is there once for every output, so that no "
+        f"{k} modes are the leading ones. The shares of such a layer say little.</p>"
     )
 
 
@@ -111,7 +113,7 @@ def _shares(layers: Sequence[LayerReport], part: str, k: int) -> str:
 
 
 def _name(layer: LayerReport) -> str:
-    return layer.name + ("" if layer.resolved else " (noise)")
+    return layer.name + ("" if layer.clear else " (unclear)")
 
 
 def _cell(share: Share | None) -> str:

@@ -32,7 +32,8 @@ class LayerReport:
     r"""A layer.
 
     values: the leading ``k`` eigenvalues of the covariance between images.  lowest: the lowest one that was met, which only noise
-    can push below 0: eigenvalues of its size are not to be told from noise.  residual: the largest
+    can push below 0: eigenvalues of its size are not to be told from noise.  copies: how many times each eigenvalue is there by
+    construction: in a last linear layer once for each output, so that no few modes are the leading ones.  residual: the largest
     :math:`\|\mathrm{OP} v - \lambda v\| / \lambda_1` of its modes.  sizes: trace and participation ratio, by operator.
     weights, step: the share of the weights, and of the step, in ``k`` leading modes, by :data:`CONTROLS`.
     euler_gap: 0 where Theorem 1 of [tian2020] applies: no biases, no shift of BatchNorm, no parallel path.
@@ -43,6 +44,7 @@ class LayerReport:
     shape: tuple[int, ...]
     values: tuple[float, ...]
     lowest: float
+    copies: int
     residual: float
     sizes: Mapping[str, Size]
     weights: Mapping[str, Share]
@@ -58,9 +60,9 @@ class LayerReport:
         return count
 
     @property
-    def resolved(self) -> bool:
-        """Whether the leading modes stand out of the noise that the draw of the views leaves: at least twice as high."""
-        return self.values[-1] > 2 * max(-self.lowest, 0.0)
+    def clear(self) -> bool:
+        """Whether the modes are found and their own, and twice as high as the noise that the draw of the views leaves."""
+        return self.copies == 1 and self.residual < 0.1 and self.values[-1] > 2 * max(-self.lowest, 0.0)
 
     @property
     def leading(self) -> float:
@@ -101,17 +103,17 @@ class Report:
                 for name in SHORT
             ]
             rank = f"{layer.sizes[BETWEEN].rank:.1f}"
-            rows.append(
-                (layer.name + "*" * (not layer.resolved), str(layer.size), rank, f"{layer.leading:.2f}", *shares)
-            )
+            rows.append((layer.name + "*" * (not layer.clear), str(layer.size), rank, f"{layer.leading:.2f}", *shares))
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = [
             "  ".join(cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths)))
             for row in rows
         ]
         told = f"Share of the weights (w) and of the step (s) in the {self.about['modes']} leading modes:"
-        if not all(layer.resolved for layer in self.layers):
-            lines.append("* its modes are not clear of the noise of so few images and views")
+        if not all(layer.clear for layer in self.layers):
+            lines.append(
+                "* unclear: lost in the noise of so few images and views, not found, or, in a last layer, not its own"
+            )
         return "\n".join([told, *lines, *(f"{name}: left out, {why}" for name, why in self.refused.items())])
 
     def __repr__(self) -> str:
