@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 from scipy import stats
@@ -27,12 +28,13 @@ class Digits:
     views: Tensor
     clean: Tensor
 
-    def batch(self, size: int, draw: torch.Generator) -> tuple[Tensor, Tensor]:
-        """``size`` images, two different views of each ``(size, 2, ...)``, and the images themselves."""
+    def batch(self, size: int, draw: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
+        """Of ``size`` images: two different views each ``(size, 2, ...)``, the images themselves, all nine views."""
         sample = torch.randperm(len(self.views), generator=draw)[:size]
         pair = torch.rand(size, self.views.shape[1], generator=draw).argsort(1)[:, :2]
         where = self.views.device
-        return self.views[sample[:, None].to(where), pair.to(where)], self.clean[sample.to(where)]
+        sample, pair = sample.to(where), pair.to(where)
+        return self.views[sample[:, None], pair], self.clean[sample], self.views[sample]
 
 
 def digits(samples: int = 512, seed: int = 0, device: torch.device | str = "cpu") -> Digits:
@@ -51,40 +53,51 @@ def trained(net: nn.Sequential, data: Digits, *, steps: int, tau: float, seed: i
     """``net`` after so many steps of SimCLR (batches of 64, SGD at rate 0.5), trained in place."""
     optimizer, draw = torch.optim.SGD(net.parameters(), lr=0.5), torch.Generator().manual_seed(seed)
     for _ in range(steps):
-        views, _ = data.batch(64, draw)
+        views, *_ = data.batch(64, draw)
         optimizer.zero_grad()
         batch_losses.nt_xent(net(views.flatten(0, 1)).unflatten(0, (64, 2)), tau=tau).backward()
         optimizer.step()
     return net
 
 
-def _simple_batch(z: Tensor) -> Tensor:
-    """The simple loss of the batch itself: cosines, and all other samples' views, equally, as negatives."""
+def _cosine_loss(z: Tensor, *, loss: str, **numbers: Any) -> Tensor:
+    """A loss of distances on the batch itself: cosines, and all other samples' views as negatives."""
     first, second = nn.functional.normalize(z, dim=-1).unbind(-2)
-    return losses.contrastive(first, second, "simple", normalize=False)
+    return losses.contrastive(first, second, loss, normalize=False, **numbers)
 
 
-def steps_of(net: nn.Module, layer: str, views: Tensor, clean: Tensor, tau: float) -> dict[str, Tensor]:
-    """Steps of a layer on one batch ``views (n, 2, ...)``, by the operator of each theory; "autograd" is the step itself.
+def steps_of(
+    net: nn.Module, layer: str, views: Tensor, clean: Tensor, tau: float, every: Tensor | None = None
+) -> dict[str, Tensor]:
+    r"""Steps of a layer on one batch ``views (n, 2, ...)``, by the operator of each theory; "autograd" is the step itself.
 
     theorem 3: the covariance operator, outputs as they are.  eq. 56: of outputs of length 1.  theorem 4: that with the weights of
-    one negative.  unbiased: eq. 56 with distinct views in a positive pair, :math:`\\beta = 1/(V - 1)`.  not averaged: eq. 56 of
-    single views.  no augmentation: eq. 56 of the images.  all pairs alike: the simple loss of this batch.
+    one negative.  unbiased: eq. 56 with distinct views in a positive pair and distinct images in a negative one,
+    :math:`\beta = (n - 1)/(n (V - 1))`.  all views: eq. 56 of ``every`` view of these images, if given.  not averaged: eq. 56 of
+    single views.  no augmentation: eq. 56 of the images.  all pairs alike: the simple loss of this batch.  one negative: the loss
+    of one negative of this batch, over all negatives in turn.
     """
     op = partial(covariance_operator, net, layer)
     outputs = net(views.flatten(0, 1)).flatten(1).unflatten(0, views.shape[:2])
     (gradient,) = torch.autograd.grad(batch_losses.nt_xent(outputs, tau=tau), net.get_parameter(f"{layer}.weight"))
-    made: dict[str, Callable[[], Tensor]] = {
-        "this chapter": op(views, loss="nt_xent", tau=tau).exact_update,
-        "all pairs alike": op(views, loss=_simple_batch).exact_update,
-        "unbiased": op(views, normalize=True, beta=1.0).exact_update,
-        "eq. 56": op(views, normalize=True).exact_update,
-        "theorem 4": op(views, normalize=True, loss="info_nce", tau=tau, clean=clean).exact_update,
-        "not averaged": op(views.flatten(0, 1)[:, None], normalize=True).exact_update,
-        "no augmentation": op(clean[:, None], normalize=True).exact_update,
-        "theorem 3": op(views).exact_update,
+    exact: dict[str, Callable[[Tensor], Tensor]] = {
+        "this chapter": partial(batch_losses.nt_xent, tau=tau),
+        "all pairs alike": partial(_cosine_loss, loss="simple"),
+        "one negative": partial(_cosine_loss, loss="soft_triplet", tau=tau),
     }
-    return {"autograd": -gradient} | {name: step() for name, step in made.items()}
+    found = {"autograd": -gradient} | {name: op(views, loss=loss).exact_update() for name, loss in exact.items()}
+    theories: dict[str, dict[str, Any]] = {
+        "unbiased": {"views": views, "normalize": True, "beta": 1 - 1 / len(views)},
+        "eq. 56": {"views": views, "normalize": True},
+        "theorem 4": {"views": views, "normalize": True, "loss": "info_nce", "tau": tau, "clean": clean},
+        "all views": {"views": every, "normalize": True},
+        "not averaged": {"views": views.flatten(0, 1)[:, None], "normalize": True},
+        "no augmentation": {"views": clean[:, None], "normalize": True},
+        "theorem 3": {"views": views},
+    }
+    if every is None:
+        del theories["all views"]
+    return found | {name: op(**given).exact_update() for name, given in theories.items()}
 
 
 @dataclass(frozen=True)
@@ -116,14 +129,21 @@ def _interval(values: Tensor) -> tuple[float, float]:
 def explained(
     net: nn.Module, layer: str, data: Digits, *, tau: float, batches: int, size: int = 64, seed: int = 0
 ) -> Explained:
-    """How much of the step of a layer each theory explains, on ``batches`` batches that all get."""
-    draw, rows, errors = torch.Generator().manual_seed(seed), [], []
+    """How much of the step of a layer each theory explains, on ``batches`` batches that all get.
+
+    another batch: the step that the next batch takes, exactly.
+    """
+    draw, rows, errors, truths = torch.Generator().manual_seed(seed), [], [], []
     for _ in range(batches):
-        found = steps_of(net, layer, *data.batch(size, draw), tau)
-        truth = found.pop("autograd")
-        rows.append({name: _cosine(step, truth) for name, step in found.items()})
-        errors.append(float((found["this chapter"] - truth).norm() / truth.norm()))
-    return Explained({name: torch.tensor([row[name] for row in rows]) for name in rows[0]}, max(errors))
+        views, clean, every = data.batch(size, draw)
+        found = steps_of(net, layer, views, clean, tau, every)
+        truths.append(found.pop("autograd"))
+        rows.append({name: _cosine(step, truths[-1]) for name, step in found.items()})
+        errors.append(float((found["this chapter"] - truths[-1]).norm() / truths[-1].norm()))
+    cosines = {name: torch.tensor([row[name] for row in rows]) for name in rows[0]}
+    pairs = zip(truths, truths[1:] + truths[:1], strict=True)
+    cosines["another batch"] = torch.tensor([_cosine(other, truth) for truth, other in pairs])
+    return Explained(cosines, max(errors))
 
 
 def pair_shares(matrix: Tensor) -> Sequence[float]:

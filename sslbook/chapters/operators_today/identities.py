@@ -7,13 +7,14 @@ from functools import partial
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call, jacrev
 
 from sslbook import batch_losses, contrast
 from sslbook.connection import Layer, vec
 from sslbook.gaps import Gaps, worst
 from sslbook.gram import Loss, gram_weights
 from sslbook.mixing import Mixing, PairMixing
-from sslbook.networks import instance_seeds, random_network
+from sslbook.networks import instance_seeds, mlp, random_network
 from sslbook.operators import CovarianceOperator, covariance_operator
 
 SAMPLES = 6
@@ -30,9 +31,14 @@ LOSSES: dict[str, Loss] = {
 
 
 def instances(networks: int, seed: int) -> Iterator[tuple[nn.Module, str, Tensor]]:
-    """Random networks, a layer of each and a batch ``(6, 2, ...)``; a network that gives nothing for some view is passed over."""
+    """Random networks, each seventh with biases, a layer of each and a batch ``(6, 2, ...)``.
+
+    A network that gives nothing for some view is passed over.
+    """
     for s in instance_seeds(networks, seed):
         net, shape = random_network(s, outputs=4)
+        if s % 7 == 6:
+            net, shape = mlp((5, 7, 6, 4), bias=True, seed=s), (5,)
         draw = torch.Generator().manual_seed(s)
         sample = torch.randn(SAMPLES, 1, *shape, generator=draw, dtype=torch.float64)
         views = sample + 0.4 * torch.randn(SAMPLES, 2, *shape, generator=draw, dtype=torch.float64)
@@ -97,6 +103,37 @@ def growth_gaps(loss: str, networks: int = 20, seed: int = 0) -> Gaps:
         growth.append(float(w @ move / (w.norm() * move.norm())))
         negative.append(float(-values[0] / values.abs().max()))
     return {"growth": max(map(abs, growth)), "negative": min(negative), "instances": float(len(growth))}
+
+
+def bias_gaps(networks: int = 20, seed: int = 0) -> Gaps:
+    r"""ReLU networks with biases: the operator on a layer's weights together with all biases from that layer up.
+
+    There :math:`f_a = \tilde K_a^\top p` for these numbers ``p`` in one vector, and the step is
+    :math:`-2 \sum \Gamma_{ab} \tilde K_a \tilde K_b^\top p`.  Broken: the weights alone.
+    """
+    rows: list[Gaps] = []
+    loss = LOSSES["nt_xent"]
+    for s in instance_seeds(networks, seed):
+        net, draw = mlp((5, 7, 6, 4), bias=True, seed=s), torch.Generator().manual_seed(s)
+        x = torch.randn(2 * SAMPLES, 5, generator=draw, dtype=torch.float64)
+        chosen = {name: net.get_parameter(name).detach() for name in ("2.weight", "2.bias", "4.bias")}
+
+        def outputs(given: dict[str, Tensor], net: nn.Module = net, x: Tensor = x) -> Tensor:
+            found: Tensor = functional_call(net, given, (x,))
+            return found
+
+        jacobian = jacrev(outputs)(chosen)
+        k = torch.cat([jacobian[name].detach().flatten(2) for name in chosen], dim=2)  # (views, outputs, numbers)
+        p = torch.cat([part.flatten() for part in chosen.values()])
+        leaf = outputs(chosen).detach().requires_grad_()
+        (pull,) = torch.autograd.grad(loss(leaf.unflatten(0, (SAMPLES, 2))), leaf)
+        truth = -torch.einsum("aoi,ao->i", k, pull)
+        gamma = gram_weights(loss, leaf.detach().unflatten(0, (SAMPLES, 2)))
+        op = -2 * torch.einsum("aoi,ab,boj->ij", k, gamma, k)
+        size = chosen["2.weight"].numel()
+        alone = op[:size, :size] @ p[:size]
+        rows.append({"step": _gap(op @ p, truth), "broken: weights alone": _gap(alone, truth[:size])})
+    return worst(rows)
 
 
 def laplacian_gaps(seed: int = 0, samples: int = 7, tau: float = 0.7) -> Gaps:

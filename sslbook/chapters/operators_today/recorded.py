@@ -24,10 +24,18 @@ def cifar10_values(seeds: tuple[int, ...] = (1, 2, 3)) -> dict[str, Any]:
     """For each seed, before and after a hundred steps of SimCLR, in float32.
 
     error: the relative error of ``exact_update`` against ``.backward()`` in each layer, by its name; rounding: that of
-    ``.backward()`` against itself in float64.  cosines: of each theory's step with the batch's own, lists over batches, by layer.
+    ``.backward()`` against itself in float64.  held: the cosine of that step with the one of training, in the batch's statistics.
+    cosines: of each theory's step with the batch's own, lists over batches, by layer.
     """
     data = load_dataset("cifar10", "train")
-    found: dict[str, Any] = {"seeds": list(seeds), "steps": [0, STEPS], "error": [], "rounding": [], "cosines": []}
+    found: dict[str, Any] = {
+        "seeds": list(seeds),
+        "steps": [0, STEPS],
+        "error": [],
+        "rounding": [],
+        "held": [],
+        "cosines": [],
+    }
     for seed in seeds:
         net = build(Networks(width=WIDTH), seed)
         model = nn.Sequential(net.encoder, net.projector)
@@ -35,6 +43,7 @@ def cifar10_values(seeds: tuple[int, ...] = (1, 2, 3)) -> dict[str, Any]:
             _train(model, data, steps, seed)
             found["error"].append(backward_errors(model, _batch(data, seed, 0)))
             found["rounding"].append(rounding(model, _batch(data, seed, 0)))
+            found["held"].append(held(model, _batch(data, seed, 0)))
             found["cosines"].append({name: _cosines(model, name, data, seed) for name in LAYERS})
     return found
 
@@ -53,6 +62,13 @@ def rounding(model: nn.Module, views: Tensor, tau: float = TAU) -> dict[str, flo
     whole = _backward(copy.deepcopy(model).double(), views.double(), tau)
     single = _backward(model, views, tau)
     return {name: float((single[name] - truth).norm() / truth.norm()) for name, truth in whole.items()}
+
+
+def held(model: nn.Module, views: Tensor, tau: float = TAU) -> dict[str, float]:
+    """The cosine of a layer's step with BatchNorm's statistics held and with those of the batch, as in training."""
+    as_trained = _backward(copy.deepcopy(model).train(), views, tau)
+    as_held = _backward(model, views, tau)
+    return {name: _cosine(as_held[name], step) for name, step in as_trained.items()}
 
 
 def _backward(model: nn.Module, views: Tensor, tau: float) -> dict[str, Tensor]:
@@ -98,6 +114,9 @@ def _cosines(model: nn.Module, layer: str, data: Dataset, seed: int) -> dict[str
         steps = steps_of(model, layer, views, clean, TAU)
         truth = steps.pop("autograd")
         for name, step in steps.items():
-            cosine = (step * truth).sum() / (step.norm() * truth.norm())
-            found.setdefault(name, []).append(float(cosine))
+            found.setdefault(name, []).append(_cosine(step, truth))
     return found
+
+
+def _cosine(a: Tensor, b: Tensor) -> float:
+    return float((a * b).sum() / (a.norm() * b.norm()))
