@@ -51,8 +51,29 @@ class _Conv(torch.autograd.Function):
         return pulled, None, None, None, None, None, None
 
 
+class _Norm(torch.autograd.Function):
+    """BatchNorm by its running statistics: PyTorch's own value to the last bit, so that a ReLU above has its gates, and a product
+    back."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor, scale: Tensor, statistics: tuple[Any, ...]) -> Tensor:
+        mean, variance, weight, bias, eps = statistics
+        return torch.batch_norm(x, weight, bias, mean, variance, False, 0.0, eps, torch.backends.cudnn.enabled)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.save_for_backward(inputs[1])
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        (scale,) = ctx.saved_tensors
+        return grad * scale, None, None
+
+
 class PlainConvolutions(TorchFunctionMode):
-    """Sends a pass's convolutions through :class:`_Conv`, and writes BatchNorm by its running statistics as ``a x + b``.
+    """Sends a pass's convolutions through :class:`_Conv`, and BatchNorm by its running statistics through :class:`_Norm`.
 
     Both keep no input for the backward pass.  What has weights that want gradients (the opened layer's, or computed from its
     output) is left as it is.
@@ -111,6 +132,6 @@ def _normalize(
     if training or running_mean is None or running_var is None or input.dtype != running_mean.dtype:
         return None
     scale = (running_var + eps).rsqrt() * (1 if weight is None else weight)
-    shift = (0 if bias is None else bias) - running_mean * scale
     channels = (1, -1, *(1,) * (input.ndim - 2))
-    return input * scale.view(channels) + shift.view(channels)
+    out: Tensor = _Norm.apply(input, scale.view(channels), (running_mean, running_var, weight, bias, eps))
+    return out

@@ -50,7 +50,12 @@ def test_batch_norm_by_its_statistics_keeps_no_input(affine: bool) -> None:
     with PlainConvolutions(), torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
         found = normalized(training=False)
     assert all(tensor.numel() <= 3 for tensor in kept)
-    assert (found - normalized(training=False)).abs().max() <= 1e-14
+    assert torch.equal(found, normalized(training=False))
+    cotangent = torch.ones_like(x).cumsum(0).requires_grad_()
+    pulls = [torch.autograd.grad(y, x, cotangent, create_graph=True)[0] for y in (found, normalized(training=False))]
+    assert (pulls[0] - pulls[1]).abs().max() <= 1e-14 * pulls[1].abs().max()
+    (twice,) = torch.autograd.grad(pulls[0], cotangent, x.detach())
+    assert (twice - pulls[1].detach() / cotangent.detach() * x.detach()).abs().max() <= 1e-13
     with PlainConvolutions():
         assert torch.equal(normalized(training=True), F.batch_norm(x, mean, scale, **given, training=True))
 
