@@ -10,6 +10,7 @@ from torch import nn
 
 from sslbook import batch_losses
 from sslbook.chapters.operators_today import explained, identities, recorded, towers
+from sslbook.connection import open_layer
 from sslbook.training.networks.siamese import Networks, build
 
 
@@ -98,6 +99,18 @@ def test_a_resnet_in_float32() -> None:
     net = build(Networks(width=8, projector_hidden=32, projector_out=16), 0)
     model = nn.Sequential(net.encoder, net.projector).eval()
     views = torch.randn(12, 2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    loss = partial(batch_losses.nt_xent, tau=0.5)
+    outputs = model(views.flatten(0, 1))
+    loss(outputs.unflatten(0, (12, 2))).backward()
+    (pull,) = torch.autograd.grad(loss((z := outputs.detach().requires_grad_()).unflatten(0, (12, 2))), z)
+    for name in (
+        "0.conv1",
+        "0.layer2.0.downsample.0",
+        "1.linears.1",
+    ):  # one gradient at the outputs, and not a bit apart
+        assert torch.equal(
+            open_layer(model, name, views.flatten(0, 1)).vjp(pull), model.get_parameter(f"{name}.weight").grad
+        )
     errors, rounding = recorded.backward_errors(model, views), recorded.rounding(model, views)
     assert len(errors) == len(rounding) == 22
     assert max(errors.values()) < 5e-6
