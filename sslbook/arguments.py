@@ -89,8 +89,8 @@ def require_finite(**features: Tensor) -> None:
         bad = (~values.isfinite()).any(-1)
         if bad.any():
             raise ValueError(
-                f"{argument} must be finite numbers, got {int(bad.sum())} of {bad.numel()} rows that are not "
-                "(a network that has diverged?)"
+                f"{argument} must be finite numbers, got {int(bad.sum())} of {bad.numel()} rows that are not: "
+                "the network has diverged"
             )
 
 

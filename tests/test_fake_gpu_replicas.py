@@ -73,7 +73,7 @@ ONCE = {
 @pytest.mark.parametrize("form", ["released", "printed"])
 def test_tokens_train_without_reading(form: str) -> None:
     """Every kind of activation and loss, and every column of Table 1, in one chunk."""
-    cells = [tokens.Cell(3, 2, a, *modes, loss=loss, zeta=z) for a in ACTIVATIONS for loss in tokens.LOSSES
+    cells = [tokens.Cell(3, 2, a, *modes, loss=loss, zeta=z) for a in ACTIVATIONS for loss in tokens.REFERENCES
              for z, modes in ((1.0, ("omit", "omit")), (10.0, ("normal", "detach")))]  # fmt: skip
     cells += tokens_tables.curves("C-Tab1").values()
     cells = [replace(cell, patterns=3, beta=2) for cell in cells]
