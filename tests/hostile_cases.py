@@ -43,6 +43,16 @@ from torch.utils.checkpoint import checkpoint
 
 from sslbook.normalization import BatchNorm
 
+
+def transformer() -> Net:
+    return Net(
+        lambda net, x: net.c(net.b(net.a(x))).flatten(1),
+        a=nn.Linear(4, 8),
+        b=nn.TransformerEncoderLayer(8, 2, 12, batch_first=True),
+        c=nn.Linear(8, 2),
+    )
+
+
 Make = Callable[[], nn.Module]
 
 
@@ -202,22 +212,12 @@ CASES: dict[str, Case] = {
     "pooling": Case(lambda: images(nn.Conv2d(2, 4, 3), nn.MaxPool2d(2), nn.AdaptiveAvgPool2d(1)), None, TWO, "0"),
     "tokens": Case(above(lambda net, h, x: net.b(h.relu()).mean(1)), None, (6, 4)),
     "a transformer's layer": Case(
-        lambda: Net(
-            lambda net, x: net.c(net.b(net.a(x))).flatten(1),
-            a=nn.Linear(4, 8),
-            b=nn.TransformerEncoderLayer(8, 2, 12, batch_first=True),
-            c=nn.Linear(8, 2),
-        ),
+        transformer,
         None,
         (3, 4),
     ),
     "within a transformer's layer": Case(
-        lambda: Net(
-            lambda net, x: net.c(net.b(net.a(x))).flatten(1),
-            a=nn.Linear(4, 8),
-            b=nn.TransformerEncoderLayer(8, 2, 12, batch_first=True),
-            c=nn.Linear(8, 2),
-        ),
+        transformer,
         None,
         (3, 4),
         "b.linear1",

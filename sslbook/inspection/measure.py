@@ -17,6 +17,7 @@ import sslbook
 from sslbook.arguments import require_one_of, require_whole
 from sslbook.connection import Layer, find_layer, open_layer, unvec, vec
 from sslbook.datasets import Dataset
+from sslbook.gaps import relative_gap
 from sslbook.inspection.report import LayerReport, Report, Share
 from sslbook.inspection.spectrum import BETWEEN, KINDS, NOISE, RANDOM, UNTRAINED, WITHIN, Seen, look, pushed, sizes
 from sslbook.losses import contrastive
@@ -240,16 +241,9 @@ def _layer(name: str, scenes: Sequence[_Scene], k: int, seed: int) -> tuple[Laye
         sizes(here, PROBES, seed),
         {**weights, RANDOM: random},
         {**step, NOISE: noise, RANDOM: random},
-        _gap(here),
+        relative_gap(opened.jvp(opened.weight), opened.output),
     )
     return layer, here
-
-
-def _gap(seen: Seen) -> float:
-    r"""Largest :math:`\|K^T \operatorname{vec}(W) - f\|` over the views, relative to the largest output."""
-    opened = seen.opened
-    gap = (opened.jvp(opened.weight) - opened.output).norm(dim=1)
-    return float(gap.max() / opened.output.norm(dim=1).max())
 
 
 def _directions(scene: _Scene, name: str) -> Tensor:

@@ -138,11 +138,11 @@ def explained(
         views, clean, every = data.batch(size, draw)
         found = steps_of(net, layer, views, clean, tau, every)
         truths.append(found.pop("autograd"))
-        rows.append({name: _cosine(step, truths[-1]) for name, step in found.items()})
+        rows.append({name: cosine(step, truths[-1]) for name, step in found.items()})
         errors.append(float((found["this chapter"] - truths[-1]).norm() / truths[-1].norm()))
     cosines = {name: torch.tensor([row[name] for row in rows]) for name in rows[0]}
     pairs = zip(truths, truths[1:] + truths[:1], strict=True)
-    cosines["another batch"] = torch.tensor([_cosine(other, truth) for truth, other in pairs])
+    cosines["another batch"] = torch.tensor([cosine(other, truth) for truth, other in pairs])
     return Explained(cosines, max(errors))
 
 
@@ -154,5 +154,6 @@ def pair_shares(matrix: Tensor) -> Sequence[float]:
     return found
 
 
-def _cosine(a: Tensor, b: Tensor) -> float:
+def cosine(a: Tensor, b: Tensor) -> float:
+    """Of two weights, or steps, of one shape."""
     return float((a * b).sum() / (a.norm() * b.norm()))

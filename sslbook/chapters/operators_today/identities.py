@@ -83,10 +83,10 @@ def step_gaps(loss: str, networks: int = 20, seed: int = 0) -> Gaps:
         towers = (steps["one tower"], truth - steps["one tower"])
         if min(float(part.norm()) for part in towers) < 1e-6 * truth.norm():
             continue  # one tower's views don't move this layer: it only scales their outputs, which no cosine sees
-        row = {"step": _gap(op.exact_update(), truth), "symmetric": float((dense - dense.T).norm() / dense.norm())}
+        row = {"step": gap(op.exact_update(), truth), "symmetric": float((dense - dense.T).norm() / dense.norm())}
         if op.euler_gap() < 1e-10:  # biases, parallel paths and powers have no K^T vec(W) for an output
-            row["operator"] = _gap(op.update(), truth)
-        rows.append(row | {f"broken: {name}": _gap(found, truth) for name, found in steps.items()})
+            row["operator"] = gap(op.update(), truth)
+        rows.append(row | {f"broken: {name}": gap(found, truth) for name, found in steps.items()})
     return worst(rows)
 
 
@@ -132,7 +132,7 @@ def bias_gaps(networks: int = 20, seed: int = 0) -> Gaps:
         op = -2 * torch.einsum("aoi,ab,boj->ij", k, gamma, k)
         size = chosen["2.weight"].numel()
         alone = op[:size, :size] @ p[:size]
-        rows.append({"step": _gap(op @ p, truth), "broken: weights alone": _gap(alone, truth[:size])})
+        rows.append({"step": gap(op @ p, truth), "broken: weights alone": gap(alone, truth[:size])})
     return worst(rows)
 
 
@@ -163,10 +163,10 @@ def laplacian_gaps(seed: int = 0, samples: int = 7, tau: float = 0.7) -> Gaps:
     between = whole[::2, ::2] + torch.diag(torch.full((samples,), torch.nan, dtype=torch.float64))
     off = ~torch.eye(samples, dtype=torch.bool)
     return {
-        "xi": _gap(ours, papers),
-        "broken: one tower": _gap(ours, papers / 2),
-        "alpha": _gap(between[off], -(alpha + alpha.T)[off]),
-        "broken: alpha of one anchor": _gap(between[off], -2 * alpha[off]),
+        "xi": gap(ours, papers),
+        "broken: one tower": gap(ours, papers / 2),
+        "alpha": gap(between[off], -(alpha + alpha.T)[off]),
+        "broken: alpha of one anchor": gap(between[off], -2 * alpha[off]),
         "rows": float(whole.sum(1).norm() / whole.norm()),
     }
 
@@ -199,5 +199,6 @@ def turned(loss: Loss, outputs: Tensor, seed: int = 0) -> float:
     return float((loss(outputs @ q) - value).abs() / value.abs())
 
 
-def _gap(found: Tensor, wanted: Tensor) -> float:
+def gap(found: Tensor, wanted: Tensor) -> float:
+    r""":math:`\|found - wanted\| / \|wanted\|` of all numbers together."""
     return float((found - wanted).norm() / wanted.norm())

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from sslbook import batch_losses
-from sslbook.chapters.operators_today.explained import steps_of
+from sslbook.chapters.operators_today.explained import cosine, steps_of
 from sslbook.connection import Layer
 from sslbook.datasets import Dataset, load_dataset
 from sslbook.operators import covariance_operator
@@ -68,7 +68,7 @@ def held(model: nn.Module, views: Tensor, tau: float = TAU) -> dict[str, float]:
     """The cosine of a layer's step with BatchNorm's statistics held and with those of the batch, as in training."""
     as_trained = _backward(copy.deepcopy(model).train(), views, tau)
     as_held = _backward(model, views, tau)
-    return {name: _cosine(as_held[name], step) for name, step in as_trained.items()}
+    return {name: cosine(as_held[name], step) for name, step in as_trained.items()}
 
 
 def _backward(model: nn.Module, views: Tensor, tau: float) -> dict[str, Tensor]:
@@ -114,9 +114,5 @@ def _cosines(model: nn.Module, layer: str, data: Dataset, seed: int) -> dict[str
         steps = steps_of(model, layer, views, clean, TAU)
         truth = steps.pop("autograd")
         for name, step in steps.items():
-            found.setdefault(name, []).append(_cosine(step, truth))
+            found.setdefault(name, []).append(cosine(step, truth))
     return found
-
-
-def _cosine(a: Tensor, b: Tensor) -> float:
-    return float((a * b).sum() / (a.norm() * b.norm()))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from sslbook.chapters.operators_today.identities import gap
 from sslbook.connection import connection, open_layer, vec
 from sslbook.gaps import Gaps, worst
 from sslbook.mixing import PairMixing
@@ -49,10 +50,10 @@ def stop_gradient_gaps(networks: int = 20, seed: int = 0) -> Gaps:
         (whole,) = torch.autograd.grad(cross_entropy(anchors, keys), weight)
         rows.append(
             {
-                "held": _gap(held.update(), -stopped),
-                "through both": _gap(free.update(), -whole),
-                "broken: half of both": _gap(0.5 * free.update(), -stopped),
-                "broken: transposed": _gap(CovarianceOperator(opened, (5, 2), PairMixing(-slope.T)).update(), -stopped),
+                "held": gap(held.update(), -stopped),
+                "through both": gap(free.update(), -whole),
+                "broken: half of both": gap(0.5 * free.update(), -stopped),
+                "broken: transposed": gap(CovarianceOperator(opened, (5, 2), PairMixing(-slope.T)).update(), -stopped),
             }
         )
         dense = held.dense()
@@ -83,14 +84,10 @@ def two_network_gaps(networks: int = 20, seed: int = 0) -> Gaps:
         w, w2 = (vec(weight.detach()) for weight in weights)
         rows.append(
             {
-                "first": _gap(cross @ w2, vec(-first)),
-                "second": _gap(cross.T @ w, vec(-second)),
-                "pairs": _gap(values, singular),
-                "broken: its own weights": _gap(cross @ w, vec(-first)) if size == other else 1.0,
+                "first": gap(cross @ w2, vec(-first)),
+                "second": gap(cross.T @ w, vec(-second)),
+                "pairs": gap(values, singular),
+                "broken: its own weights": gap(cross @ w, vec(-first)) if size == other else 1.0,
             }
         )
     return worst(rows)
-
-
-def _gap(found: Tensor, wanted: Tensor) -> float:
-    return float((found - wanted).norm() / wanted.norm())
