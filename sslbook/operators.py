@@ -81,7 +81,7 @@ class CovarianceOperator:
 
     def apply(self, direction: Tensor) -> Tensor:
         """``OP`` applied to a direction in the weight's shape (or ``(k, *shape)``): same shape back."""
-        return self.opened.vjp(self._left(self._mix(self._right(self.opened.jvp(direction)))))
+        return self._pushed(self.opened.jvp(direction))
 
     def apply_transpose(self, direction: Tensor) -> Tensor:
         """``OP^T`` applied to a direction in the weight's shape (or ``(k, *shape)``)."""
@@ -113,14 +113,14 @@ class CovarianceOperator:
                 "(a bias, a parallel path or another degree than 1); exact_update() is the step all the same",
                 stacklevel=2,
             )
-        return self.opened.vjp(self._left(self._mix(self._right(linear))))
+        return self._pushed(linear)
 
     def exact_update(self) -> Tensor:
         r"""The same with :math:`f_L` for :math:`K^T vec(W)`: :math:`\mathrm{Cov}_x[\bar K_l, \bar f_L]`, right for *any* network.
 
         The two agree where :math:`K_l^T vec(W_l) = f_L` (no biases, no parallel path, degree 1): see :meth:`euler_gap`.
         """
-        return self.opened.vjp(self._left(self._mix(self._right(self.opened.output))))
+        return self._pushed(self.opened.output)
 
     def euler_gap(self, degree: float = 1.0) -> float:
         r"""Largest :math:`\|K_l^T vec(W_l) - \kappa f_L\| / \max \|\kappa f_L\|` over the population: 0 where Theorem 1 applies."""
@@ -188,6 +188,10 @@ class CovarianceOperator:
         )
 
     # -- the three factors; fields on views are (..., N V, n_L) ---------------------------------------------------------
+
+    def _pushed(self, u: Tensor) -> Tensor:
+        """What a field on the views does to the weight, in its shape."""
+        return self.opened.vjp(self._left(self._mix(self._right(u))))
 
     def _mix(self, u: Tensor, *, adjoint: bool = False) -> Tensor:
         if u.ndim == 3:  # a batch of k fields: the views' axis must come first
