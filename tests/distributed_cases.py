@@ -27,6 +27,7 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "info_nce": ("info_nce", {}, {}),
     "exact": ("exact", {}, {}),
     "exact clean": ("exact", {"weights": "clean", "over": "sum"}, {}),
+    "exact further": ("exact", {"weights": "further"}, {}),
     "beta": ("beta", {"beta": -0.5}, {}),
     "soft_triplet": ("soft_triplet", {}, {"projector_norm": None}),
     "quadratic": ("quadratic", {}, {}),
@@ -44,7 +45,7 @@ Result = dict[str, Tensor]
 
 
 def images(dtype: torch.dtype) -> Tensor:
-    return torch.randn(3, BATCH, 3, 16, 16, generator=torch.Generator().manual_seed(1), dtype=torch.float64).to(dtype)
+    return torch.randn(4, BATCH, 3, 16, 16, generator=torch.Generator().manual_seed(1), dtype=torch.float64).to(dtype)
 
 
 def steps(case: str, dtype: torch.dtype, broken: str = "") -> Result:
@@ -55,11 +56,11 @@ def steps(case: str, dtype: torch.dtype, broken: str = "") -> Result:
         distributed.synchronize_batchnorm(siamese)
     loss_of = objectives.objective(name, **numbers)
     views = images(dtype)[:, distributed.own_rows(BATCH)]
-    clean = views[2] if objectives.needs_clean(name, **numbers) else None
+    beside = {"augmented": views[:0], "clean": views[2:3], "further": views[2:]}[objectives.weighed_by(name, **numbers)]
     result: Result = {}
     for step in ("first", "second") if dtype == torch.float64 else ("first",):
         siamese.zero_grad(set_to_none=True)
-        loss = loss_of(siamese(views[0], views[1], clean))
+        loss = loss_of(siamese(*views[:2], *beside))
         loss.backward()
         distributed.average_gradients(siamese.learning())
         with torch.no_grad():

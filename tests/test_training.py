@@ -168,10 +168,10 @@ def test_clean_images_leave_no_trace_in_the_running_statistics() -> None:
         counts = dict(without.named_buffers())
         assert counts["encoder.bn1.num_batches_tracked"].item() == 2
         assert all(buffer.equal(counts[name]) for name, buffer in with_clean.named_buffers())
-        assert out.clean is not None
-        assert out.clean.equal(without.projector(without.encoder(views[2])))
+        assert out.w1 is not None
+        assert out.w1.equal(without.projector(without.encoder(views[2])))
         assert not all(buffer.equal(dict(without.named_buffers())[name]) for name, buffer in with_clean.named_buffers())
-        (out.z1 + out.clean).sum().backward()
+        (out.z1 + out.w1).sum().backward()
 
 
 def test_first_weights_come_with_fresh_statistics() -> None:
@@ -219,10 +219,16 @@ def test_each_output_is_that_of_its_view_and_tower() -> None:
         assert not torch.allclose(one, other, rtol=1e-2), "the two views are told apart"
     together = again.projector(again.encoder(torch.cat(views))).chunk(2)
     assert not torch.allclose(out.z1, together[0], rtol=1e-2)
-    assert out.clean is not None
-    assert out.clean.equal(again.projector(again.encoder(clean)))
-    assert out.clean.requires_grad is False
-    assert siamese.outputs(*views).clean is None
+    assert out.w1 is not None
+    assert out.w1 is out.w2
+    assert out.w1.equal(again.projector(again.encoder(clean)))
+    assert out.w1.requires_grad is False
+    assert siamese.outputs(*views).w1 is siamese.outputs(*views).w2 is None
+    two = siamese.outputs(*views, clean, views[0])
+    assert two.w1 is not None
+    assert two.w2 is not None
+    assert two.w1.equal(out.w1)
+    assert two.w2.equal(out.z1)
 
 
 @pytest.mark.parametrize("norm", [("normal", "normal"), ("detach", "normal"), None])

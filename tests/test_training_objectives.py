@@ -12,14 +12,14 @@ from torch.nn import functional as F
 
 from sslbook import losses
 from sslbook.training.networks.siamese import Outputs
-from sslbook.training.objectives import OBJECTIVES, needs_clean, objective
+from sslbook.training.objectives import OBJECTIVES, objective, weighed_by
 
 N, D = 9, 6
 
 
 def embeddings(seed: int = 0, dtype: torch.dtype = torch.float64) -> Outputs:
     generator = torch.Generator().manual_seed(seed)
-    drawn = torch.randn(7, N, D, generator=generator, dtype=torch.float64)
+    drawn = torch.randn(8, N, D, generator=generator, dtype=torch.float64)
     drawn[1] = drawn[0] + 0.7 * drawn[1]  # two views of an image are alike
     return Outputs(*(part.to(dtype).requires_grad_() for part in drawn))
 
@@ -56,9 +56,10 @@ def released_exact(out: Outputs, tau: float, beta: float = 0.0) -> Tensor:
 
 
 def printed_exact(out: Outputs, tau: float) -> Tensor:
-    """Eq. 7, by loops over anchors and negatives."""
-    assert out.clean is not None
-    z, clean = F.normalize(torch.cat([out.z1, out.z2]), dim=1), F.normalize(torch.cat([out.clean] * 2), dim=1).detach()
+    """Eq. 7, by loops over anchors and negatives; its images may be two further views."""
+    assert out.w1 is not None
+    assert out.w2 is not None
+    z, clean = (F.normalize(torch.cat(pair), dim=1) for pair in ((out.z1, out.z2), (out.w1.detach(), out.w2.detach())))
     terms = []
     for i in range(2 * N):
         r_pos = 0.5 * (z[i] - z[(i + N) % (2 * N)]).square().sum()
@@ -140,6 +141,7 @@ CASES: list[tuple[str, dict[str, Any], Any]] = [
     ("exact", {}, lambda out: released_exact(out, 0.5)),
     ("exact", {"beta": 0.3, "tau": 0.2}, lambda out: released_exact(out, 0.2, 0.3)),
     ("exact", {"weights": "clean", "over": "sum"}, lambda out: printed_exact(out, 0.5)),
+    ("exact", {"weights": "further"}, lambda out: printed_exact(out, 0.5) / (2 * N - 2)),
     ("simple", {}, lambda out: (1 - cosines(out)[0]).mean() - (1 - others(cosines(out)[1])).mean()),
     ("simple", {"beta": 0.4}, lambda out: 1.4 * (1 - cosines(out)[0]).mean() - (1 - others(cosines(out)[1])).mean()),
     ("soft_triplet", {}, lambda out: by_hand_triplet(out, 0.5, 0.0)),
@@ -180,6 +182,7 @@ BROKEN: list[tuple[str, dict[str, Any], Any]] = [
     ("beta", {"beta": -0.5}, lambda out: nt_xent(out, 0.5) + 0.5 * cosines(out)[0].mean()),
     ("exact", {}, lambda out: (2 * N - 2) * released_exact(out, 0.5)),
     ("exact", {"weights": "clean", "over": "sum"}, lambda out: (2 * N - 2) * released_exact(out, 0.5)),
+    ("exact", {"weights": "further"}, lambda out: released_exact(out, 0.5)),
     ("byol", {}, by_hand_byol),
     ("quadratic", {}, lambda out: (1 - cosines(out)[0]).mean() - (1 - others(cosines(out)[1])).mean()),
     ("soft_triplet", {"margin": 0.3}, lambda out: by_hand_triplet(out, 0.5, 0.0)),
@@ -280,7 +283,11 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     ("simple", {"beta": math.nan}, "beta must be finite, got nan"),
     ("beta", {"beta": -1.0}, "beta must be above -1, since the released loss divides by 1 \\+ beta, got -1.0"),
     ("beta", {"form": "corrected"}, "form must be one of released, printed, got 'corrected'"),
-    ("exact", {"weights": "cleaned"}, "weights must be one of augmented, clean, got 'cleaned'; did you mean 'clean'?"),
+    (
+        "exact",
+        {"weights": "cleaned"},
+        "weights must be one of augmented, clean, further, got 'cleaned'; did you mean 'clean'?",
+    ),
     ("exact", {"over": "max"}, "over must be one of mean, sum, got 'max'"),
     ("soft_triplet", {"margin": -1}, "margin must be at least 0, got -1"),
 ]
@@ -299,9 +306,10 @@ def test_a_wrong_kind_of_setting_is_refused() -> None:
         objective("info_nce", tau="high")
 
 
-def test_clean_weights_need_clean_images() -> None:
-    assert needs_clean("exact", weights="clean")
-    assert not needs_clean("exact")
-    assert not needs_clean("info_nce")
-    with pytest.raises(ValueError, match="un-augmented images"):
-        objective("exact", weights="clean")(embeddings()._replace(clean=None))
+def test_weights_of_other_images_need_their_embeddings() -> None:
+    assert weighed_by("exact", weights="clean") == "clean"
+    assert weighed_by("exact", weights="further") == "further"
+    assert weighed_by("exact") == weighed_by("info_nce") == "augmented"
+    for weights in ("clean", "further"):
+        with pytest.raises(ValueError, match=f"that exact's {weights} weights are taken from"):
+            objective("exact", weights=weights)(embeddings()._replace(w2=None))

@@ -26,7 +26,7 @@ names = pytest.mark.parametrize("name", OBJECTIVES)
 
 
 def embeddings(seed: int = 0) -> Outputs:
-    drawn = torch.randn(7, N, D, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    drawn = torch.randn(8, N, D, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     drawn[1] = drawn[0] + 0.7 * drawn[1]  # two views of an image are alike
     return Outputs(*drawn)
 

@@ -46,6 +46,8 @@ from sslbook.training.runs.distributed import gather, world
 
 Objective = Callable[[Outputs], Tensor]
 """Outputs ``(N, D)`` to a scalar."""
+WEIGHTS = ("augmented", "clean", "further")
+"""What the weights of a loss can look at: the two views themselves, the images before augmentation, two more views."""
 
 
 def info_nce(tau: float = 0.5) -> Objective:
@@ -57,15 +59,16 @@ def info_nce(tau: float = 0.5) -> Objective:
 def exact(tau: float = 0.5, beta: float = 0.0, weights: str = "augmented", over: str = "mean") -> Objective:
     r""":math:`\sum_k \mathrm{sg}(\xi(r_k)) ((1 + \beta) r_+ - r_{k-})`, :math:`\xi(r) = \sigma(-r/\tau)/\tau`: Eq. 7 of [tian2020].
 
-    weights: distances :math:`r_k` of the "augmented" images, as the released code has them for the paper's table, or of the "clean"
-    ones, as printed; those ask for ``clean`` in the outputs.  over: "mean" divides by the number of negatives, as released;
-    "sum", as printed, does not.
+    weights: distances :math:`r_k` of the "augmented" images, as the released code has them for the paper's table; of the "clean"
+    ones, as printed; or of two "further" views, which have the distribution of the two and nothing else to do with them.  The last
+    two ask for ``w1`` and ``w2`` in the outputs.  over: "mean" divides by the number of negatives, as released; "sum", as printed,
+    does not.
     """
     require_number("tau", tau, above=0)
     require_number("beta", beta)
-    require_one_of("weights", weights, ("augmented", "clean"))
+    require_one_of("weights", weights, WEIGHTS)
     require_one_of("over", over, ("mean", "sum"))
-    return partial(_exact, tau=tau, beta=beta, clean=weights == "clean", mean=over == "mean")
+    return partial(_exact, tau=tau, beta=beta, weights=weights, mean=over == "mean")
 
 
 def beta(tau: float = 0.5, beta: float = 0.0, form: str = "released") -> Objective:
@@ -185,9 +188,9 @@ def objective(name: str, **settings: Any) -> Objective:
     return OBJECTIVES[name](**settings)
 
 
-def needs_clean(name: str, **settings: Any) -> bool:
-    """Whether that objective asks for the embeddings of the un-augmented images."""
-    return name == "exact" and settings.get("weights") == "clean"
+def weighed_by(name: str, **settings: Any) -> str:
+    """What that objective takes its weights from: a name of :data:`WEIGHTS`."""
+    return str(settings.get("weights", WEIGHTS[0])) if name == "exact" else WEIGHTS[0]
 
 
 # --- the functions ---------------------------------------------------------------------------------------------------
@@ -222,16 +225,16 @@ def _contrast(outputs: Outputs, *, loss: str, **numbers: Any) -> Tensor:
 
 
 @_outside_autocast
-def _exact(outputs: Outputs, *, tau: float, beta: float, clean: bool, mean: bool) -> Tensor:
-    if clean and outputs.clean is None:
-        raise ValueError("clean must be the embeddings of the un-augmented images for exact's clean weights, got None")
-    unaugmented = [outputs.clean.detach()] if clean and outputs.clean is not None else []
-    z1, z2, *z0 = _whole_batch(outputs.z1, outputs.z2, *unaugmented)
+def _exact(outputs: Outputs, *, tau: float, beta: float, weights: str, mean: bool) -> Tensor:
+    beside = [] if weights == "augmented" else [w.detach() for w in (outputs.w1, outputs.w2) if w is not None]
+    if weights != "augmented" and len(beside) < 2:
+        raise ValueError(f"w1 and w2 must be the embeddings that exact's {weights} weights are taken from, got None")
+    z1, z2, *others = _whole_batch(outputs.z1, outputs.z2, *beside)
     r_pos, r_neg = losses.pair_distances(z1, z2, normalize=True)
-    r_clean = losses.pair_distances(z0[0], z0[0], normalize=True).neg if z0 else r_neg.detach()
-    loss = losses.exact(r_pos, r_neg, r_clean, tau)
+    r_seen = losses.pair_distances(*others, normalize=True).neg if others else r_neg.detach()
+    loss = losses.exact(r_pos, r_neg, r_seen, tau)
     if beta:
-        loss = loss + beta * losses.pair_weight(r_clean, tau=tau).sum(-1) * r_pos
+        loss = loss + beta * losses.pair_weight(r_seen, tau=tau).sum(-1) * r_pos
     return loss.mean() / (r_neg.shape[-1] if mean else 1)
 
 

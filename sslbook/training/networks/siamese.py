@@ -175,7 +175,8 @@ class Outputs(NamedTuple):
     """Embeddings ``(N, D)`` of two views: projected ``z``, predicted ``p``, the targets ``t``; in float32 or float64.
 
     ``t1`` is what the target tower says of view 1: BYOL compares it with ``p2``.  Without a predictor ``p`` is ``z``; without a
-    target tower ``t`` is ``z``, gradient and all.  ``clean``: projected embeddings of the images as they are, if asked for.
+    target tower ``t`` is ``z``, gradient and all.  ``w``: projected embeddings that weights are taken from, if an objective asks
+    for them: of two further views, or twice those of the images as they are.
     """
 
     z1: Tensor
@@ -184,7 +185,8 @@ class Outputs(NamedTuple):
     p2: Tensor
     t1: Tensor
     t2: Tensor
-    clean: Tensor | None = None
+    w1: Tensor | None = None
+    w2: Tensor | None = None
 
 
 class Siamese(nn.Module):
@@ -210,26 +212,25 @@ class Siamese(nn.Module):
         encoded: Tensor = self.encoder(x)
         return encoded
 
-    def forward(self, view1: Tensor, view2: Tensor, clean: Tensor | None = None) -> Outputs:
+    def forward(self, view1: Tensor, view2: Tensor, *beside: Tensor) -> Outputs:
         """:meth:`outputs`, under the name that PyTorch's wrappers call."""
-        return self.outputs(view1, view2, clean)
+        return self.outputs(view1, view2, *beside)
 
-    def outputs(self, view1: Tensor, view2: Tensor, clean: Tensor | None = None) -> Outputs:
+    def outputs(self, view1: Tensor, view2: Tensor, *beside: Tensor) -> Outputs:
         """What the objectives ask for, of two views ``(N, C, H, W)``, each in its own pass.
 
-        Also the target tower normalises by its batch when it is in training mode; no gradient reaches it.  clean: the same
-        images without augmentation, for the objective ``exact``; they pass with no gradient, and BatchNorm does not count them.
+        Also the target tower normalises by its batch when it is in training mode; no gradient reaches it.  beside: the same
+        images without augmentation, or two further views of them, for the weights of the objective ``exact``; they pass with no
+        gradient, and BatchNorm does not count them.
         """
         z1, z2 = self._projected(view1), self._projected(view2)
         p1, p2 = (z1, z2) if self.predictor is None else (_whole(self.predictor(z1)), _whole(self.predictor(z2)))
         t1, t2 = z1, z2
-        unaugmented: Tensor | None = None
         with torch.no_grad():
             if self.target_encoder is not None and self.target_projector is not None:
                 t1, t2 = (_whole(self.target_projector(self.target_encoder(view))) for view in (view1, view2))
-            if clean is not None:
-                unaugmented = _whole(_uncounted(self.projector, _uncounted(self.encoder, clean)))
-        return Outputs(z1, z2, p1, p2, t1, t2, unaugmented)
+            seen = [_whole(_uncounted(self.projector, _uncounted(self.encoder, x))) for x in beside]
+        return Outputs(z1, z2, p1, p2, t1, t2, *(seen * 2)[:2])
 
     def _projected(self, view: Tensor) -> Tensor:
         return _whole(self.projector(self.encoder(view)))

@@ -15,6 +15,7 @@ from torch import Tensor
 from sslbook import datasets
 from sslbook.datasets import Dataset
 from sslbook.training.networks.siamese import Siamese
+from sslbook.training.objectives import weighed_by
 from sslbook.training.runs import distributed
 from sslbook.training.runs.schedules import SCHEDULES, Length
 from sslbook.training.runs.settings import Settings
@@ -84,12 +85,16 @@ def epoch_order(settings: Settings, images: int, epoch: int) -> Tensor:
     return torch.randperm(images, generator=generator(settings.seed, "order", epoch))
 
 
-def share(settings: Settings, batch: Tensor, step: int) -> tuple[Tensor, Tensor, Tensor]:
-    """This process's part of a batch: numbers of images and the draws of their two views, cut from those of the whole."""
+def share(settings: Settings, batch: Tensor, step: int) -> tuple[Tensor, ...]:
+    """This process's part of a batch: numbers of images and the draws of their two views, cut from those of the whole.
+
+    Of four views where weights are taken from two further ones.
+    """
     pipeline = PIPELINES[settings.pipeline]
-    parts = (batch, *(draws(pipeline, len(batch), settings.seed, step, view) for view in (0, 1)))
+    views = 4 if weighed_by(settings.objective, **settings.numbers) == "further" else 2
+    parts = (batch, *(draws(pipeline, len(batch), settings.seed, step, view) for view in range(views)))
     mine = distributed.own_rows(len(batch))
-    return parts[0][mine], parts[1][mine], parts[2][mine]
+    return tuple(part[mine] for part in parts)
 
 
 def rate_at(settings: Settings, step: int, per_epoch: int) -> float:

@@ -1,4 +1,4 @@
-"""One minibatch: two views of each image, the loss, its gradient; eagerly, compiled, or as a CUDA graph."""
+"""One minibatch: views of each image, the loss, its gradient; eagerly, compiled, or as a CUDA graph."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from sslbook.streams import to_device
 from sslbook.training.networks.siamese import Outputs, Siamese, build
-from sslbook.training.objectives import needs_clean, objective
+from sslbook.training.objectives import objective, weighed_by
 from sslbook.training.runs import distributed
 from sslbook.training.runs.optimizers import LARS
 from sslbook.training.runs.settings import Settings
@@ -21,7 +21,7 @@ WARM = 3
 
 
 class Step:
-    """Loss and gradients of a minibatch: ``step(index, one, two)``.
+    """Loss and gradients of a minibatch: ``step(index, one, two)``, with the draws of further views if weights are taken from them.
 
     pixels: all images, uint8 ``(N, C, H, W)``, where they are trained on.  objective: of :class:`Outputs`.
     precision: the type in which the networks multiply, under autocast; views and loss stay in float32.
@@ -49,7 +49,7 @@ class Step:
         self.batch = batch
         self._loss = torch.compile(self.loss) if capture in ("compile", "both") else self.loss
         self._graph: torch.cuda.CUDAGraph | None = None
-        self._inputs: tuple[Tensor, Tensor, Tensor]
+        self._inputs: tuple[Tensor, ...]
         self._result: Tensor
 
     def views(self, pixels: Tensor, draws: Tensor) -> Tensor:
@@ -57,21 +57,22 @@ class Step:
         with torch.no_grad():
             return apply(pixels, self.pipeline, draws)
 
-    def loss(self, index: Tensor, one: Tensor, two: Tensor) -> Tensor:
+    def loss(self, index: Tensor, *draws: Tensor) -> Tensor:
         """The objective of two views of the images ``index``."""
         pixels = self.pixels[index]
-        first, second = self.views(pixels, one), self.views(pixels, two)
-        as_they_are = plain(pixels, self.pipeline) if self.clean else None
+        seen = [self.views(pixels, drawn) for drawn in draws]
+        if self.clean:
+            seen.append(plain(pixels, self.pipeline))
         low = self.precision != torch.float32
         # A graph must hold the casts of the weights too, so they are not kept from one pass to the next.
         with torch.autocast(pixels.device.type, self.precision, enabled=low, cache_enabled=False):
-            outputs = self.model.outputs(first, second, as_they_are)
+            outputs = self.model.outputs(*seen)
         return self.objective(outputs)
 
-    def __call__(self, index: Tensor, one: Tensor, two: Tensor) -> Tensor:
+    def __call__(self, index: Tensor, *draws: Tensor) -> Tensor:
         """Gradients into the parameters, and the loss."""
         device = self.pixels.device
-        inputs = tuple(to_device(part, device) for part in (index, one, two))
+        inputs = tuple(to_device(part, device) for part in (index, *draws))
         if self.capture not in ("graph", "both") or len(index) != self.batch:  # a last batch that is not full
             return self._backward(*inputs)
         if self._graph is None:
@@ -84,17 +85,17 @@ class Step:
         self._graph.replay()
         return self._result
 
-    def _backward(self, index: Tensor, one: Tensor, two: Tensor) -> Tensor:
+    def _backward(self, *inputs: Tensor) -> Tensor:
         for parameter in self.model.parameters():
             parameter.grad = None
-        loss = self._loss(index, one, two)
+        loss = self._loss(*inputs)
         loss.backward()
         return loss.detach()
 
-    def _record(self, index: Tensor, one: Tensor, two: Tensor) -> None:
+    def _record(self, *inputs: Tensor) -> None:
         """Capture forward and backward; the passes before it move BatchNorm's running statistics, so they are put back."""
         before = [buffer.clone() for buffer in self.model.buffers()]
-        self._inputs = (index.clone(), one.clone(), two.clone())
+        self._inputs = tuple(part.clone() for part in inputs)
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
@@ -133,7 +134,7 @@ def make_step(settings: Settings, pixels: Tensor, device: torch.device, own: Own
         batch=settings.batch // distributed.world(),
         precision=precision_of(settings.precision, device),
         capture=_capture_of(settings.capture, device, distributed.world()),
-        clean=needs_clean(settings.objective, **settings.numbers),
+        clean=weighed_by(settings.objective, **settings.numbers) == "clean",
     )
 
 
