@@ -10,10 +10,11 @@ from __future__ import annotations
 import datetime
 import json
 import math
+import os
 import platform
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -107,6 +108,35 @@ def recorded(name: str, *, folder: Path | None = None) -> Record:
         return Record(name, content["values"], Provenance(**origin | {"seeds": tuple(origin["seeds"])}))
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path}: not a recorded run ({error})") from None
+
+
+def runs_folder(given: Path | None = None) -> Path:
+    """Where runs lie: the folder given, else what ``SSLBOOK_RUNS`` names, else ``runs`` in the working folder."""
+    return (given or Path(os.environ.get("SSLBOOK_RUNS", "runs"))).expanduser().resolve()
+
+
+def parts_folder() -> Path:
+    """Where finished parts of records wait for the rest, so that recording goes on where it was stopped.
+
+    A folder below `runs_folder` for each commit: parts that other code made are not taken. Raises InputError where the tree has
+    changes, or no commit: then nobody could say what made a part.
+    """
+    commit = data_files.commit()
+    if commit is None or "+" in commit:
+        raise InputError(f"parts of a record are kept for a commit alone, and this tree is at {commit or 'none'}")
+    return runs_folder() / "recorded" / commit[:10]
+
+
+def kept(path: Path, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """A part of a record from its file, or made, and written there; raises ValueError, naming the file, if it is damaged."""
+    if not path.is_file():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_text(path, json.dumps(plain(make()), allow_nan=False) + "\n")
+    try:
+        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path}: not a part of a record ({error}); remove it, and it is made again") from None
+    return content
 
 
 def save_record(

@@ -16,6 +16,7 @@ from sslbook.chapters.catalogue import TABLES
 from sslbook.chapters.training import command, runs, tables
 from sslbook.chapters.training.presets import presets, sheets
 from sslbook.chapters.training.runs import run_of, runs_of
+from sslbook.records import runs_folder
 from sslbook.training.runs import checkpoints, determinism, trainer
 from sslbook.training.runs.settings import Settings
 
@@ -200,11 +201,11 @@ def test_a_table_needs_each_run_once() -> None:
 
 def test_where_runs_lie(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("SSLBOOK_RUNS", str(tmp_path / "here"))
-    assert runs.runs_folder() == tmp_path / "here"
-    assert runs.runs_folder(tmp_path / "there") == tmp_path / "there"
+    assert runs_folder() == tmp_path / "here"
+    assert runs_folder(tmp_path / "there") == tmp_path / "there"
     monkeypatch.delenv("SSLBOOK_RUNS")
     monkeypatch.chdir(tmp_path)
-    assert runs.runs_folder() == tmp_path / "runs"
+    assert runs_folder() == tmp_path / "runs"
 
 
 # -- the command line -------------------------------------------------------------------------------------------------

@@ -36,9 +36,14 @@ RECORDERS: dict[str, Recorder] = {
     "modulation-tables": Recorder("modulation.recorded:table_values", (1, 2, 3)),
     "operators-today-cifar10": Recorder("operators_today.recorded:cifar10_values", (1, 2, 3)),
     "training-cifar10": Recorder("training.recorded:cifar10_values", (1, 2, 3)),
+    "training-exact": Recorder("training.recorded:exact_values", tuple(range(1, 11))),
+    "training-long": Recorder("training.recorded:long_values", (1, 2, 3)),
     "training-operator": Recorder("training.layer_operators:operator_values", (1, 2)),
     "training-operator-full": Recorder("training.layer_operators:full_values", (1,)),
+    "training-rates": Recorder("training.recorded:rate_values", (1, 2, 3)),
+    "training-steepness": Recorder("training.recorded:steepness_values", (1, 2, 3, 4, 5)),
     "training-weights": Recorder("training.recorded:weight_values", (1, 2, 3)),
+    "training-whole": Recorder("training.recorded:whole_values", (1, 2)),
 }
 """What makes each record of `data/results` that no table of full runs is."""
 

@@ -11,7 +11,8 @@ from typing import Any
 
 from sslbook.arguments import positive, seed
 from sslbook.chapters.training.presets import presets
-from sslbook.chapters.training.runs import Run, preset_of, run_of, runs_folder, values_of
+from sslbook.chapters.training.runs import Run, preset_of, run_of, values_of
+from sslbook.records import runs_folder
 from sslbook.training.runs.determinism import load_data
 from sslbook.training.runs.distributed import join
 from sslbook.training.runs.settings import Refused

@@ -16,7 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sslbook.chapters.training.recorded import SMALL, each, settings_of
+from sslbook.chapters.training.experiments import SMALL, settings_of
+from sslbook.chapters.training.recorded import each
 from sslbook.connection import vec
 from sslbook.datasets import Dataset
 from sslbook.inspection.command import encoder_and_projector as opened

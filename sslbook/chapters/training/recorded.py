@@ -1,11 +1,11 @@
-"""The chapter's recorded runs: every objective on 5,000 real images, with a small network, on a processor.
+"""The chapter's recorded runs: every objective on real images, with a small network, on a processor.
 
-``sslbook record training-cifar10 --seeds 1 2 3`` makes them again: a run per core, three quarters of an hour on two, and
-``sslbook record training-weights --seeds 1 2 3`` those that differ in whom they push away: half an hour.
+``sslbook record NAME --replace`` makes a record again, a run per core; stopped, it goes on with what is finished.
 """
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -14,79 +14,61 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from filelock import FileLock
 from scipy.special import entr
 from torch.nn import functional as F
 
 from sslbook import datasets
-from sslbook.chapters.training.presets import presets
-from sslbook.chapters.training.runs import with_changes
+from sslbook.chapters.training.experiments import (
+    COURSES,
+    EXACT,
+    LONG,
+    RATES,
+    RUNS,
+    SMALL,
+    STEEPNESS,
+    WEIGHTS,
+    WHOLE,
+    settings_of,
+)
 from sslbook.datasets import Dataset
 from sslbook.machine import cores, process_pool
+from sslbook.records import kept, parts_folder
 from sslbook.training.evaluate import embed, nearest, report
 from sslbook.training.networks.siamese import Siamese
 from sslbook.training.runs.determinism import SUBSET_SEED, load_data
-from sslbook.training.runs.settings import Settings
-from sslbook.training.runs.trainer import Result, train
+from sslbook.training.runs.trainer import Result, prepared
 from sslbook.training.views.augment import PIPELINES
 from sslbook.training.views.pipelines import Pipeline
 
 Found = TypeVar("Found")
 
-SMALL = ("subset=5000", "networks.width=16", "epochs=10", "probes=10", "evaluate=2", "shuffle=true", "drop_last=true")
-SLOWER = ("rate=0.001", "schedule=constant")
-"""SimCLR in so few steps."""
-SIMCLR, BYOL = "cifar10-simclr-nce", "cifar10-byol"
-QUICKER = ("optimizer=adam", "rate=0.001", "decay=0", "batch=64", "ema=0.9")
-"""BYOL in so few steps: the released optimiser and target hardly move in eight hundred."""
-RUNS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "info_nce": (SIMCLR, SLOWER),
-    "exact": (SIMCLR, (*SLOWER, "objective=exact")),
-    "exact, noise": (SIMCLR, (*SLOWER, "objective=exact", "noise=0.01")),
-    "beta -0.5": (SIMCLR, (*SLOWER, "objective=beta", "numbers.beta=-0.5")),
-    "beta 0.2": (SIMCLR, (*SLOWER, "objective=beta", "numbers.beta=0.2")),
-    "byol": (BYOL, QUICKER),
-    "byol, no EMA": (BYOL, (*QUICKER, "networks.target=none")),
-    "byol, no EMA, no stop-gradient": (
-        BYOL,
-        (*QUICKER, "networks.target=none", "numbers.stop_gradient=false"),
-    ),
-}
-"""What is compared: the preset that each begins with, and what is changed in it."""
-WEIGHTS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "info_nce": RUNS["info_nce"],
-    "exact": RUNS["exact"],
-    "exact, clean": (SIMCLR, (*SLOWER, "objective=exact", "numbers.weights=clean")),
-    "soft triplet": (SIMCLR, (*SLOWER, "objective=triplet")),
-    "simple": (SIMCLR, (*SLOWER, "objective=simple")),
-    "quadratic": (SIMCLR, (*SLOWER, "objective=quadratic")),
-}
-"""The same, for losses that differ in how hard they push against which negatives."""
 LOOKS = 2000
 """Test images that the curves are measured on; the last numbers are measured on all."""
 QUERIES, NEIGHBOURS = 10, 6
 PICTURED = ("info_nce", "byol")
 """Runs whose first layer and nearest neighbours are kept, for the first seed."""
-CURVES = ("loss", "knn", "rank")
+CURVES = ("loss", "knn", "rank", "linear")
 
 
-def settings_of(name: str, seed: int, changes: Sequence[str] = SMALL) -> Settings:
-    """The settings of one of :data:`RUNS` or :data:`WEIGHTS`, made small."""
-    preset, more = (RUNS | WEIGHTS)[name]
-    return replace(with_changes(presets()[preset].settings, [*more, *changes]), seed=seed)
-
-
-def cifar10_values(
+def run_values(
     seeds: Sequence[int],
     *,
+    names: Sequence[str],
     changes: Sequence[str] = SMALL,
-    names: Sequence[str] = tuple(RUNS),
     processes: int | None = None,
     device: str | None = None,
+    root: Path | None = None,
 ) -> dict[str, Any]:
-    """Curves, last accuracies, first layers and nearest neighbours; raises FileNotFoundError without the data."""
+    """Curves, last accuracies, first layers and nearest neighbours; raises FileNotFoundError without the data.
+
+    root: where the runs lie, to go on there if they are stopped; else they lie in a folder that goes away.
+    """
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     jobs = [
-        (name, seed, tuple(changes), name in PICTURED and seed == seeds[0], device) for name in names for seed in seeds
+        (name, seed, tuple(changes), name in PICTURED and seed == seeds[0], device, root)
+        for seed in seeds
+        for name in names
     ]
     load_data(settings_of(names[0], seeds[0], changes))  # says at once if there is no data
     found = each(one, jobs, (processes or cores()) if device == "cpu" else 1)
@@ -111,6 +93,41 @@ def cifar10_values(
     return values
 
 
+def cifar10_values(seeds: Sequence[int]) -> dict[str, Any]:
+    """Every objective of the book, for ten epochs: three quarters of an hour on two cores for three seeds."""
+    return run_values(seeds, names=tuple(RUNS), root=parts_folder())
+
+
+def weight_values(seeds: Sequence[int]) -> dict[str, Any]:
+    """Losses that differ in whom they push away: half an hour for three seeds."""
+    return run_values(seeds, names=tuple(WEIGHTS), root=parts_folder())
+
+
+def exact_values(seeds: Sequence[int]) -> dict[str, Any]:
+    """The exact loss, by what its weights look at: an hour and a half for ten seeds."""
+    return run_values(seeds, names=tuple(EXACT), root=parts_folder())
+
+
+def steepness_values(seeds: Sequence[int]) -> dict[str, Any]:
+    """InfoNCE over a range of temperatures, and networks that change their loss: two hours for five seeds."""
+    return run_values(seeds, names=tuple(STEEPNESS), root=parts_folder())
+
+
+def rate_values(seeds: Sequence[int]) -> dict[str, Any]:
+    """Four losses at four learning rates: an hour and a half for three seeds."""
+    return run_values(seeds, names=tuple(RATES), root=parts_folder())
+
+
+def long_values(seeds: Sequence[int]) -> dict[str, Any]:
+    """Three losses for a hundred epochs, two looks at the rate behind them: three hours for three seeds."""
+    return run_values(seeds, names=("info_nce", "beta -0.5", "beta 0.2"), changes=LONG, root=parts_folder())
+
+
+def whole_values(seeds: Sequence[int]) -> dict[str, Any]:
+    """Three losses on all 50,000 images for twenty epochs: three and a half hours for two seeds."""
+    return run_values(seeds, names=("info_nce", "exact", "beta -0.5"), changes=WHOLE, root=parts_folder())
+
+
 def each(function: Callable[..., Found], jobs: Sequence[tuple[Any, ...]], processes: int) -> list[Found]:
     """``function(*job)`` of all jobs, in their order; with more than one worker a process each, a job at a time."""
     if processes == 1:
@@ -119,20 +136,41 @@ def each(function: Callable[..., Found], jobs: Sequence[tuple[Any, ...]], proces
         return [call.result() for call in [pool.submit(function, *job) for job in jobs]]
 
 
-def weight_values(
-    seeds: Sequence[int], *, changes: Sequence[str] = SMALL, processes: int | None = None
-) -> dict[str, Any]:
-    """The same for :data:`WEIGHTS`."""
-    return cifar10_values(seeds, changes=changes, names=tuple(WEIGHTS), processes=processes)
+def one(name: str, seed: int, changes: Sequence[str], pictured: bool, device: str, root: Path | None) -> dict[str, Any]:
+    """One run's curves, its last numbers on all test images, and its pictures, if they aren't below ``root`` already."""
+    with contextlib.ExitStack() as stack:
+        place = root or Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        part = _folder(place, name, seed, changes) / ("pictured.json" if pictured else "values.json")
+        return kept(part, lambda: _made(name, seed, changes, pictured, device, place))
 
 
-def one(name: str, seed: int, changes: Sequence[str], pictured: bool, device: str) -> dict[str, Any]:
-    """One run in a folder that goes away: its curves, its last numbers on all test images, and its pictures."""
+def _folder(root: Path, name: str, seed: int, changes: Sequence[str]) -> Path:
+    """The run's own, by its settings; of one that begins with another's weights, below that one's."""
+    course = COURSES[name]
+    above = root if course.after is None else _folder(root, course.after, seed, changes)
+    return above / f"s{seed}-{settings_of(name, seed, changes).hash()}-{settings_of(name, seed, changes).epochs}"
+
+
+def _trained(name: str, seed: int, changes: Sequence[str], device: str, root: Path, looks: Dataset) -> Result:
+    """The run at its end; of one that begins with another's weights, that one is made first."""
+    settings, folder, after = settings_of(name, seed, changes), _folder(root, name, seed, changes), COURSES[name].after
+    data = (load_data(settings)[0], looks)
+    start = None if after is None else _trained(after, seed, changes, device, root, looks).model.state_dict()
+    folder.mkdir(parents=True, exist_ok=True)
+    with (
+        FileLock(folder / "made.lock"),
+        prepared(settings, folder, data=data, device=device, quiet=True, name=name) as run,
+    ):
+        if start is not None and run.state.step == 0:
+            run.state.model.load_state_dict(start)
+        return run.go()
+
+
+def _made(name: str, seed: int, changes: Sequence[str], pictured: bool, device: str, root: Path) -> dict[str, Any]:
     settings = settings_of(name, seed, changes)
     known, asked = load_data(settings)
     few = datasets.subset(asked, min(LOOKS, len(asked.pixels)), SUBSET_SEED)
-    with tempfile.TemporaryDirectory() as folder:
-        result = train(settings, Path(folder), data=(known, few), device=device, quiet=True, name=name)
+    result = _trained(name, seed, changes, device, root, few)
     pipeline = PIPELINES[settings.pipeline]
     last = report(result.model, known, asked, pipeline, device, linear=True, seed=seed)
     values: dict[str, Any] = {m: [row.get(m) for row in result.rows] for m in CURVES}
@@ -186,22 +224,6 @@ def pictures(result: Result, known: Dataset, asked: Dataset, device: str) -> dic
 
 # -- as the page shows it ---------------------------------------------------------------------------------------------
 
-LABELS = {
-    "info_nce": "InfoNCE",
-    "exact": "exact",
-    "exact, clean": "exact, clean",
-    "soft triplet": "soft triplet",
-    "simple": "simple",
-    "quadratic": "quadratic",
-    "exact, noise": "exact, noise",
-    "beta -0.5": "β = −0.5",
-    "beta 0.2": "β = +0.2",
-    "byol": "BYOL",
-    "byol, no EMA": "no EMA",
-    "byol, no EMA, no stop-gradient": "no stop-gradient",
-}
-"""Short names of the runs."""
-
 
 def curve(values: Mapping[str, Any], name: str, measure: str) -> np.ndarray:
     """A measure of :data:`CURVES` by look and seed, ``(looks, seeds)``, float64; nan where there is none."""
@@ -221,7 +243,7 @@ def span(values: Mapping[str, Any], name: str) -> np.ndarray:
 
 def block(values: Mapping[str, Any]) -> str:
     """A line a run: k-NN and linear accuracy at the end, in percent, mean and deviation over seeds; mean rank, and mean span."""
-    wide = max(map(len, LABELS.values())) + 2
+    wide = max(len(COURSES[name].label) for name in values["last"]) + 2
     spans = "axes" in next(iter(values["last"].values()))
     lines = [f"{'':{wide}}{'k-NN':<10}{'linear':<10}{'rank':<6}{'span' if spans else ''}".rstrip()]
     for name in values["last"]:
@@ -229,5 +251,5 @@ def block(values: Mapping[str, Any]) -> str:
         cells = [f"{x.mean():.1f}±{x.std(ddof=1):.1f}".ljust(10) for x in shown]
         cells.append(f"{last(values, name, 'rank').mean():<6.1f}")
         cells.append(f"{span(values, name).mean():.1f}" if spans else "")
-        lines.append(f"{LABELS[name]:<{wide}}{''.join(cells)}".rstrip())
+        lines.append(f"{COURSES[name].label:<{wide}}{''.join(cells)}".rstrip())
     return "\n".join(lines)

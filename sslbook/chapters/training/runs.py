@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import json
-import os
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -57,11 +56,6 @@ class Run:
         from sslbook.training.runs.trainer import train  # loads PyTorch's parts, which a list of runs does not need
 
         train(self.settings, self.folder(root), name=f"{self.name} seed {self.settings.seed}", **options)
-
-
-def runs_folder(given: Path | None = None) -> Path:
-    """Where runs lie: the folder given, else what ``SSLBOOK_RUNS`` names, else ``runs`` in the working folder."""
-    return (given or Path(os.environ.get("SSLBOOK_RUNS", "runs"))).expanduser().resolve()
 
 
 def read_result(folder: Path) -> dict[str, Any] | None:

@@ -21,12 +21,11 @@ from sslbook.chapters.training.runs import (
     lines,
     origins,
     recorded_values,
-    runs_folder,
     runs_of,
     seeds_of,
     united,
 )
-from sslbook.records import Record, require_source_tree, save_record
+from sslbook.records import Record, require_source_tree, runs_folder, save_record
 from sslbook.tables import filled as form
 from sslbook.tables.command import EPOCHS, Table, count, option, record_of
 from sslbook.tables.filled import Entry, Filled
