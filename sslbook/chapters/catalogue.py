@@ -35,6 +35,7 @@ RECORDERS: dict[str, Recorder] = {
     "modulation-filters": Recorder("modulation.recorded:filter_values", (1, 2, 3)),
     "modulation-tables": Recorder("modulation.recorded:table_values", (1, 2, 3)),
     "operators-today-cifar10": Recorder("operators_today.recorded:cifar10_values", (1, 2, 3)),
+    "training-beta": Recorder("training.recorded:beta_values", tuple(range(1, 11))),
     "training-cifar10": Recorder("training.recorded:cifar10_values", (1, 2, 3)),
     "training-exact": Recorder("training.recorded:exact_values", tuple(range(1, 11))),
     "training-long": Recorder("training.recorded:long_values", (1, 2, 3)),

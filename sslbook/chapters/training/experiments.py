@@ -67,6 +67,8 @@ WEIGHTS: dict[str, Course] = {
     "quadratic": _simclr("quadratic", "objective=quadratic"),
 }
 """Losses that differ in how hard they push against which negatives."""
+BETAS: dict[str, Course] = {name: RUNS[name] for name in ("info_nce", "beta -0.5", "beta 0.2")}
+"""The weight of the positive pair."""
 TEMPERATURES = (0.1, 0.5, 1.0, 2.0, 5.0)
 STEEPNESS: dict[str, Course] = {
     **{f"tau {tau:g}": _simclr(f"τ = {tau:g}", f"numbers.tau={tau}") for tau in TEMPERATURES if tau != 0.5},

@@ -20,6 +20,7 @@ from torch.nn import functional as F
 
 from sslbook import datasets
 from sslbook.chapters.training.experiments import (
+    BETAS,
     COURSES,
     EXACT,
     LONG,
@@ -108,6 +109,11 @@ def exact_values(seeds: Sequence[int]) -> dict[str, Any]:
     return run_values(seeds, names=tuple(EXACT), root=parts_folder())
 
 
+def beta_values(seeds: Sequence[int]) -> dict[str, Any]:
+    """InfoNCE with more and less weight on the positive pair: an hour for ten seeds."""
+    return run_values(seeds, names=tuple(BETAS), root=parts_folder())
+
+
 def steepness_values(seeds: Sequence[int]) -> dict[str, Any]:
     """InfoNCE over a range of temperatures, and networks that change their loss: two hours for five seeds."""
     return run_values(seeds, names=tuple(STEEPNESS), root=parts_folder())
@@ -119,8 +125,8 @@ def rate_values(seeds: Sequence[int]) -> dict[str, Any]:
 
 
 def long_values(seeds: Sequence[int]) -> dict[str, Any]:
-    """Three losses for a hundred epochs, two looks at the rate behind them: three hours for three seeds."""
-    return run_values(seeds, names=("info_nce", "beta -0.5", "beta 0.2"), changes=LONG, root=parts_folder())
+    """The same for a hundred epochs: three hours for three seeds."""
+    return run_values(seeds, names=tuple(BETAS), changes=LONG, root=parts_folder())
 
 
 def whole_values(seeds: Sequence[int]) -> dict[str, Any]:
