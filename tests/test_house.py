@@ -31,6 +31,7 @@ GROUND = {
     "data_files",
     "datasets",
     "eigenpairs",
+    "evidence",
     "exports",
     "files",
     "gaps",
