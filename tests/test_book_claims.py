@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import random
 from types import SimpleNamespace
 
@@ -16,6 +15,7 @@ from hypothesis import strategies as st
 from sslbook.book import claims
 from sslbook.book.claims import begin, claim, measure
 from sslbook.book.values import Criterion, Number
+from sslbook.evidence import Interval
 
 BROKEN = {"sign flipped": 2.0}
 
@@ -146,6 +146,63 @@ def test_a_broken_variant_that_passes_is_an_error() -> None:
         claim("x", 0.1, id="A-Thm1", below=1.0, rejects={"first": 2.0, "second": 0.5})
 
 
+def test_a_rival_that_passes_is_an_error() -> None:
+    with pytest.raises(AssertionError, match=r"this check can't fail: the rival 'views not averaged' gives 0\.5"):
+        claim("x", 0.1, id="A-Thm1", below=1.0, rivals={"views not averaged": 0.5}, rejects=BROKEN)
+
+
+def test_a_rival_is_enough_for_an_id(published: list[Number]) -> None:
+    claim("x", 0.1, id="A-Thm1", below=1.0, rivals={"no augmentation": np.float32(1.5)})
+    assert Number.from_json(published[0].to_json()).rivals == {"no augmentation": 1.5}
+    with pytest.raises(TypeError, match=r"rivals\['a'\]: got an array"):
+        claim("y", 0.1, id="A-Thm1", below=1.0, rivals={"a": torch.ones(2)})
+
+
+FIVE = Interval(1.2, 0.4, 2.0, 5)
+
+
+def test_an_interval_is_four_numbers(published: list[Number]) -> None:
+    assert claim("x", FIVE, id="A-Thm1", above=0, rivals={"untrained": Interval(0.1, -0.2, 0.4, 5)}) == 1.2
+    mean, *parts = published
+    assert {n.name: n.value for n in published} == {"x": 1.2, "x-low": 0.4, "x-high": 2.0, "x-n": 5}
+    assert (mean.result, mean.part_of, repr(published[3].value)) == (FIVE, None, "5")
+    assert all((n.part_of, n.id, n.rivals, n.rejects) == ("x", "A-Thm1", {}, {}) for n in parts)
+    assert [n.criterion for n in parts] == [Criterion(above=0), Criterion(above=0), Criterion(atol=0.0)]
+    assert [Number.from_json(n.to_json()) for n in published] == published
+    measure("y", FIVE, rtol=1e-3)
+    assert [(n.name, n.rtol, n.atol) for n in published[4:]] == [
+        ("y", 1e-3, None),
+        ("y-low", 1e-3, None),
+        ("y-high", 1e-3, None),
+        ("y-n", None, 0.0),
+    ]
+    with pytest.raises(ValueError, match="'y-low' is taken"):
+        measure("y-low", 1.0)
+
+
+@pytest.mark.parametrize(
+    ("criterion", "passes"),
+    [
+        ({"above": 0.0}, True),
+        ({"above": 0.5}, False),
+        ({"below": 2.5}, True),
+        ({"below": 1.5}, False),
+        ({"expect": 1.0, "atol": 1.0}, True),
+        ({"expect": 1.0, "atol": 0.9}, False),
+        ({"expect": 1.5, "atol": 1.0}, False),
+    ],
+)
+def test_an_interval_passes_as_a_whole(criterion: dict, passes: bool) -> None:
+    if passes:
+        claim("x", FIVE, id=None, **criterion)
+        with pytest.raises(AssertionError, match=r"the broken variant 'b' gives 1\.2 \(0\.4 to 2, n = 5\)"):
+            claim("z", FIVE, id=None, rejects={"b": FIVE}, **criterion)
+    else:
+        with pytest.raises(AssertionError, match=r"x: 1\.2 \(0\.4 to 2, n = 5\) is not"):
+            claim("x", FIVE, id=None, **criterion)
+        claim("z", 1.0, id=None, below=2.0, rejects={"b": Interval(1.5, 0.5, 2.5, 3)})
+
+
 def test_a_broken_variant_that_gives_nan_is_rejected(published: list[Number]) -> None:
     claim("x", 0.1, id="A-Thm1", below=1.0, rejects={"not a number": math.nan})
     assert math.isnan(Number.from_json(published[0].to_json()).rejects["not a number"])
@@ -162,7 +219,7 @@ def test_a_broken_variant_that_gives_nan_is_rejected(published: list[Number]) ->
         ({"expect": 1.0, "atol": math.inf}, ValueError, "x: atol must be finite, got inf"),
         ({"below": math.inf}, ValueError, "claim 'x': below must be finite, got inf"),
         ({"above": math.nan}, ValueError, "claim 'x': above must be finite, got nan"),
-        ({"below": 2.0, "rejects": None}, ValueError, "rejects is missing"),
+        ({"below": 2.0, "rejects": None}, ValueError, "rivals and rejects are missing"),
         ({"below": 2.0, "name": "a:b"}, ValueError, "name: got 'a:b'"),
         ({"below": 2.0, "value": "1"}, TypeError, "value: got '1'"),
         ({"below": 2.0, "value": True}, TypeError, "value: got True"),
@@ -286,36 +343,3 @@ def test_the_tolerance_is_what_it_says(expect: float, atol: float, rtol: float, 
     allowed = atol + rtol * abs(expect)
     assert criterion.passes(expect + sign * shift * allowed) or allowed < 1e-9 * (1 + abs(expect))
     assert not criterion.passes(expect + sign * (1.01 * allowed + 1e-6 * (1 + abs(expect))))
-
-
-def test_the_badge(monkeypatch: pytest.MonkeyPatch, published: list[Number]) -> None:
-    from sslbook.book.badges import badge, entry_anchor, line
-
-    monkeypatch.delenv("SSLBOOK_LEDGER", raising=False)
-    claim("thm1-gap", 3.1e-16, id="A-Thm1", below=1e-12, rejects={"tower <2>'s sign": 1.4})
-    assert line(published[0]) == "✓ A-Thm1  thm1-gap = 3.1e-16 ≤ 1e-12 · rejects: tower <2>'s sign (1.4)"
-    html = badge(published[0])
-    assert 'id="check-thm1-gap"' in html
-    nobreak = '<span class="sslbook-nobreak">{}</span>'.format
-    assert nobreak("=\u00a03.1\u00a0×\u00a010⁻¹⁶") + " " + nobreak("≤\u00a010⁻¹²") in html
-    assert nobreak("<strong>A-Thm1</strong>") in html
-    assert '<details class="sslbook-check-rejects"><summary>rejects one broken variant</summary>' in html
-    assert f"<li>tower &lt;2&gt;&#x27;s sign: {nobreak('1.4')}</li>" in html
-    assert "<a " not in html
-    monkeypatch.setitem(os.environ, "SSLBOOK_LEDGER", "ledger.html")
-    assert '<a href="ledger.html#ledger-a-thm1">' in badge(published[0])
-    assert entry_anchor("A-5.1a") == "ledger-a-5-1a"
-
-
-def test_what_a_badge_says_of_a_value(published: list[Number]) -> None:
-    from sslbook.book.badges import badge, outcome
-
-    claim("size", 10, id="A-NTK", expect=10, atol=0, rejects={"less": 9, "more": 11})
-    claim("rate", -0.487, id="A-Thm3", expect=-0.5, atol=0.06, below=0.0, rejects={"flat": 0.1})
-    measure("seen", 2e-9)
-    size, rate, seen = map(outcome, published)
-    assert size == ["=\u00a010, exactly"]
-    assert rate == ["=\u00a0−0.487", "≈\u00a0−0.5\u00a0±\u00a00.06", "and\u00a0≤\u00a00"]
-    assert seen == ["=\u00a02\u00a0×\u00a010⁻⁹"]
-    assert "<summary>rejects 2 broken variants</summary>" in badge(published[0])
-    assert "rejects" not in badge(published[2])

@@ -19,7 +19,7 @@ The gap is {glue:text}`gap:.1e` of {glue:text}`n`, elsewhere {glue:text}`other.m
 
 Again {glue:text}`gap:.2f`.
 ```{note}
-And {glue:text}`n:d`.
+And {glue:text}`n:d`, {least}`rise:.1f` and {interval}`rise:+.1f`.
 ```
 ````
 
@@ -41,12 +41,16 @@ PAGE = """<html><head><link rel="stylesheet" href="../_static/style.css"><link r
 <article id="top"><h1>Good</h1>
 <p><span class="pasted-text">1.2\u00a0×\u00a010⁻¹⁵</span> of <span class="pasted-text">3</span>,
 <span class="pasted-text">0.667</span></p>
-<p><span class="pasted-text">0.00</span> <span class="pasted-text">3</span></p>
+<p><span class="pasted-text">0.00</span> <span class="pasted-text">3</span> <span class="pasted-text">1.2</span>
+<span class="pasted-text sslbook-interval">+1.3 (+0.4\u00a0to\u00a0+2.1, n\u00a0=\u00a05)</span></p>
 <a href="other.html#check-rate">a check</a> <a href="https://example.org">out</a> <a href="mailto:a@b.c">mail</a>
 <a name="old"></a><a href="good.html#old">old</a> <img src="data:image/png;base64,AA"> <a href="files/a%20b.txt">file</a>
 </article></body></html>
 """
 OTHER = '<html><body><article><div id="check-rate"></div><a href="good.html">back</a></article></body></html>'
+
+
+RISE = {"rise": "1.26", "rise-low": "0.4", "rise-high": "2.01", "rise-n": "5"}
 
 
 def notebook(**values: str) -> str:
@@ -67,7 +71,7 @@ def book(write_book) -> Book:
     book = write_book(good=PROSE, other="<<1>>")
     executed = book.executed("quick")
     executed.mkdir(parents=True)
-    (executed / "good.ipynb").write_text(notebook(gap="1.23e-15", n="3"))
+    (executed / "good.ipynb").write_text(notebook(gap="1.23e-15", n="3", **RISE))
     (executed / "other.ipynb").write_text(notebook(rate="0.6666666"))
     files = {
         "chapters/good.html": PAGE,
@@ -96,11 +100,13 @@ def test_good_pages_pass(book: Book) -> None:
 def test_roles_are_found_where_they_are_prose(book: Book) -> None:
     chapter = next(c for c in find_chapters(book) if c.name == "good")
     assert list(pasted(chapter.text, "good")) == [
-        ("good", "gap", ".1e"),
-        ("good", "n", "s"),
-        ("other", "rate", ".3f"),
-        ("good", "gap", ".2f"),
-        ("good", "n", "d"),
+        ("good", "gap", ".1e", "glue:text"),
+        ("good", "n", "s", "glue:text"),
+        ("other", "rate", ".3f", "glue:text"),
+        ("good", "gap", ".2f", "glue:text"),
+        ("good", "n", "d", "glue:text"),
+        ("good", "rise", ".1f", "least"),
+        ("good", "rise", "+.1f", "interval"),
     ]
     assert "commented" not in prose(chapter.text)
 
@@ -111,8 +117,8 @@ def test_roles_are_found_where_they_are_prose(book: Book) -> None:
         (GAP, "1.2e-15", f"chapters/good.html: the number {GAP} of its source is not in the page"),
         (GAP, "1.3e-15", "chapters/good.html: it shows the number 1.3e-15, which its source does not paste"),
         (
-            '<span class="pasted-text">3</span></p>',
-            "</p>",
+            '<span class="pasted-text">3</span> <span class="pasted-text">1.2',
+            '<span class="pasted-text">1.2',
             "chapters/good.html: the number 3 of its source is not in the page",
         ),
         ("other.html#check-rate", "other.html#check-rat", "names an anchor that other.html does not have"),
@@ -144,6 +150,17 @@ def test_each_defect_is_found(old: str, new: str, message: str, book: Book) -> N
 def test_a_role_for_a_number_that_is_not_produced(book: Book) -> None:
     (book.executed("quick") / "other.ipynb").write_text(notebook(ratio="0.6666666"))
     assert any("names 'rate', which other does not produce" in problem for problem in problems(book))
+
+
+def test_an_interval_needs_its_ends(book: Book) -> None:
+    without = {name: value for name, value in RISE.items() if name != "rise-high"}
+    (book.executed("quick") / "good.ipynb").write_text(notebook(gap="1.23e-15", n="3", **without))
+    assert any("{interval} names 'rise-high', which good does not produce" in problem for problem in problems(book))
+
+
+def test_a_bound_that_was_rounded_to_nearest_is_found(book: Book) -> None:
+    (book.html / "chapters/good.html").write_text(PAGE.replace(">1.2<", ">1.3<"))
+    assert "chapters/good.html: the number 1.2 of its source is not in the page" in problems(book)
 
 
 def test_a_style_sheet_that_loads_from_elsewhere(book: Book) -> None:

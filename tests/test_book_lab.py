@@ -32,6 +32,7 @@ kernelspec: {display_name: Python 3, language: python, name: python3}
 # One
 
 By {prf:ref}`thm-first` the gap is {glue:text}`gap:.1e`, which is rounding.
+It gains {interval}`rise:+.1f`, {least}`rise:.1f` or more.
 A second sentence.
 
 ```{code-cell} ipython3
@@ -58,7 +59,8 @@ PAGE = [
     Piece(
         "text",
         0,
-        "# 1. One\n\nBy [Theorem 1.1](#thm-first) the gap is 1.2\u00a0×\u00a010⁻¹⁵, which is rounding.\nA second sentence.",
+        "# 1. One\n\nBy [Theorem 1.1](#thm-first) the gap is 1.2\u00a0×\u00a010⁻¹⁵, which is rounding.\n"
+        "It gains +1.3 (+0.4\u00a0to\u00a0+2.1, n\u00a0=\u00a05), 1.2 or more.\nA second sentence.",
     ),
     Piece("code", 1, ""),
     Piece("text", 3, "Between the cells."),
@@ -79,7 +81,7 @@ def chapter(tmp_path: Path) -> Chapter:
 @pytest.fixture
 def written(chapter: Chapter) -> NotebookNode:
     notebook = chapter.notebook()
-    notebook.cells[0].source = notebook.cells[0].source.replace("{glue:text}`gap:.1e`", "a number")  # pasted: not here
+    notebook.cells[0].source = re.sub(r"\{[\w:]+\}`[^`]*`", "a number", notebook.cells[0].source)  # pasted: not here
     return reader_notebook("one", notebook, PAGE, "sslbook")
 
 
@@ -136,7 +138,16 @@ def test_code_and_roles_that_the_author_types_go_as_they_are(chapter: Chapter, w
 
 
 @pytest.mark.parametrize(
-    ("old", "new"), [("1.2\u00a0×", "1.3\u00a0×"), ("Theorem 1.1", "Theorem 1.2"), ("1. One", "2. One")]
+    ("old", "new"),
+    [
+        ("1.2\u00a0×", "1.3\u00a0×"),
+        ("Theorem 1.1", "Theorem 1.2"),
+        ("1. One", "2. One"),
+        ("+2.1", "+2.2"),
+        ("+1.3 (", "+1.4 ("),
+        ("n\u00a0=\u00a05", "n\u00a0=\u00a06"),
+        ("1.2 or", "1.5 or"),
+    ],
 )
 def test_what_stands_for_a_role_is_refused(chapter: Chapter, written: NotebookNode, old: str, new: str) -> None:
     def edit(notebook: NotebookNode) -> None:

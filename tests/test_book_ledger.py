@@ -94,6 +94,20 @@ def test_json_has_one_object_for_each_claim(write_book) -> None:
     json.dumps(objects, allow_nan=False)
 
 
+def test_an_interval_is_one_check(write_book, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = number("mean", value=1.5, above=0.0, rivals={"flat": -0.5}, low=1.0, high=2.0, n=5)
+    part = number("mean-low", value=1.0, above=0.0, part_of="mean")
+    book = write_book(good="<<1>>")
+    (entry, _) = join(read_claims(book.claims), [whole, part])
+    assert entry.checks == (whole,)
+    told = as_json([entry])[0]["checks"][0]
+    assert (told["low"], told["high"], told["n"], told["rivals"]) == (1.0, 2.0, 5, {"flat": -0.5})
+    monkeypatch.setattr(ledger, "all_numbers", lambda book, scale: [whole, part])
+    page = ledger.page(book)
+    assert "=\u00a01.5\u00a0(1\u00a0to\u00a02,\u00a0n\u00a0=\u00a05) ≥\u00a00" in page
+    assert "· nearest rivals: flat (-0.5)</span>".replace("-", "−") in page
+
+
 def settled(write_book, verdict: str) -> list[ledger.Claim]:
     path = write_book().claims
     path.write_text(path.read_text().replace("verdict: open", f"verdict: {json.dumps(verdict)}", 1))

@@ -11,6 +11,7 @@ import torch
 from sslbook.book import claims, live, this_run
 from sslbook.book.claims import begin, claim, measure
 from sslbook.book.live import line
+from sslbook.evidence import Interval
 
 
 @pytest.fixture(autouse=True)
@@ -78,6 +79,21 @@ def test_numbers_come_in_the_order_of_the_text_and_once() -> None:
     told = line((*TEXT, "share:.1%=0.25"))
     assert told.index("50.0%") < told.index("**12**")
     assert told.count("50.0%") == 1
+
+
+BOUNDS = ("least share:.1f=0.25", "interval gain:+.1f=(1.2, 0.4, 2.0, 5)")
+
+
+def test_bounds_and_intervals_are_compared_as_they_are_printed() -> None:
+    measure("share", 0.29, atol=0.1)
+    measure("gain", Interval(1.2, 0.4, 2.0, 5))
+    assert line(BOUNDS) == "✓ *This run (quick, seed 7, cpu): the same.*"
+    begin("covariance", seed=8, device="cpu")
+    measure("share", 0.31, atol=0.1)
+    assert line(BOUNDS).endswith("0.3 where the book has 0.2."), "an interval whose numbers are not there yet waits"
+    measure("gain", Interval(1.2, 0.5, 2.0, 5))
+    new, old = "+1.2 (+0.5 to +2.0, n = 5)", "+1.2 (+0.4 to +2.0, n = 5)"
+    assert f"**{new}** where the book has {old}." in line(BOUNDS).replace("\u00a0", " ")
 
 
 class Handle:

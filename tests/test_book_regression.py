@@ -77,6 +77,11 @@ def test_a_new_number_and_a_missing_one_are_red() -> None:
     ]
 
 
+def test_rivals_and_broken_variants_are_free() -> None:
+    claimed = number(value=1e-15, below=1e-12, rivals={"another loss": 0.5}, rejects={"sign": 1.0})
+    assert differences([dataclasses.replace(claimed, rivals={}, rejects={"sign": 2.0})], held(claimed)) == []
+
+
 def test_bounds_hold_no_value() -> None:
     assert entry(BOUNDED) == {"id": "A-Thm1", "below": 1e-12}
     assert entry(NEAR) == {"id": "A-Thm1", "value": 1.0, "expect": 1.001, "rtol": 1e-2}

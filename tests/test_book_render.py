@@ -48,6 +48,8 @@ $$ a = b $$ (eq-first)
 See {eq}`eq-first`, {prf:ref}`lem-second` and {cite}`tian2020`. It is ($x$) of the $k$-th $y$, or {glue:text}`gap:.1e`.
 The [errata](ledger.md) say so.
 
+It gains {interval}`rise:+.1f`, {least}`rise:.1f` or more; {most}`one.md::share:.0%` of them.
+
 | A | B | C | D |
 |---|---|---|---|
 | 1 | `torch.nn.Linear` | 3 | 4 |
@@ -79,6 +81,17 @@ def root(tmp_path: Path) -> Path:
     return root
 
 
+GLUED = {"gap": -1.23e-15, "rise": 1.26, "rise-low": 0.4, "rise-high": 2.01, "rise-n": 5, "share": 0.271}
+
+
+def glued(name: str, value: float) -> nbformat.NotebookNode:
+    return nbformat.v4.new_output(
+        "display_data",
+        data={"application/papermill.record/text/plain": repr(value)},
+        metadata={"scrapbook": {"name": name, "mime_prefix": "application/papermill.record/"}},
+    )
+
+
 def execute(root: Path, chapter: str) -> None:
     """Write the notebook that an execution of `chapter` would leave."""
     import jupytext
@@ -88,11 +101,7 @@ def execute(root: Path, chapter: str) -> None:
         if cell.cell_type == "code":
             cell.outputs = [
                 nbformat.v4.new_output("stream", name="stdout", text="hello\n"),
-                nbformat.v4.new_output(
-                    "display_data",
-                    data={"application/papermill.record/text/plain": "-1.23e-15"},
-                    metadata={"scrapbook": {"name": "gap", "mime_prefix": "application/papermill.record/"}},
-                ),
+                *(glued(name, value) for name, value in GLUED.items()),
             ]
     (root / "executed").mkdir(exist_ok=True)
     nbformat.write(notebook, root / "executed/one.ipynb")
@@ -168,7 +177,9 @@ def test_a_small_book_rendered_whole(root: Path) -> None:
     assert len(ids) == len(set(ids)), "anchors are unique"
     assert [proof.em.text for proof in page.select("div.proof-text")] == ["Proof.", "Proof."]
 
-    assert page.select_one("article span.pasted-text").text == "−1.2\u00a0×\u00a010⁻¹⁵"
+    rise = "+1.3 (+0.4\u00a0to\u00a0+2.1, n\u00a0=\u00a05)"
+    pasted = [span.text for span in page.select("article span.pasted-text")]
+    assert pasted == ["−1.2\u00a0×\u00a010⁻¹⁵", rise, "1.2", "28%"]
     held = [span.text for span in page.select("span.sslbook-nobreak")]
     assert held == [r"(\(x\))", r"\(k\)-th", r"\(y\),"], "punctuation stays with its formula"
     table = page.select_one("table.sslbook-stack")
@@ -200,6 +211,7 @@ def test_a_small_book_rendered_whole(root: Path) -> None:
     assert "$$\na = b\n\\tag{1.1}\n$$" in told
     assert "See [(1.1)](#equation-eq-first), [Lemma 1.2](#lem-second)" in told
     assert "It is ($x$) of the $k$-th $y$, or −1.2\u00a0×\u00a010⁻¹⁵." in told
+    assert f"It gains {rise}, 1.2 or more; 28% of them." in told
     assert "| A | B | C | D |\n| --- | --- | --- | --- |\n| 1 | `torch.nn.Linear` | 3 | 4 |" in told
     assert "## References" in told
     install, hello, beside = (cell for cell in notebook.cells if cell.cell_type == "code")
@@ -210,6 +222,8 @@ def test_a_small_book_rendered_whole(root: Path) -> None:
         "https://mybinder.org/v2/gh/Ada/book/notebooks?urlpath=lab/tree/one.ipynb",
     ]
     assert '"gap:.1e=-1.23e-15"' in beside.source
+    assert '"interval rise:+.1f=(1.26, 0.4, 2.01, 5)"' in beside.source
+    assert '"least rise:.1f=1.26"' in beside.source
     assert (hello.source, [output.output_type for output in hello.outputs]) == ('print("hello")', ["stream"])
     assert all(cell.metadata.jupyter.source_hidden for cell in (install, beside, hello))
     assert (html / "chapters" / offers["one.md"]).read_text() == HEADER + CHAPTER
@@ -220,6 +234,10 @@ def test_a_small_book_rendered_whole(root: Path) -> None:
     execute(root, CHAPTER + "\nSee {prf:ref}`thm-nowhere`.\n")
     with pytest.raises(render.RenderError, match=r"chapters/one\.md.*thm-nowhere"):
         build(root)
+    execute(root, CHAPTER + "\nSo {interval}`gap:.1f` and {least}`gap`.\n")
+    with pytest.raises(render.RenderError, match=r"names 'gap-low', which chapters/one does not produce") as refused:
+        build(root)
+    assert "a bound needs one such as .1f" in str(refused.value)
     assert (html / "chapters/one.html").read_text() == text
 
 

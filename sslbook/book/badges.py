@@ -7,22 +7,23 @@ import os
 import re
 
 from sslbook.book.typeset import typeset
-from sslbook.book.values import Number, anchor_id, short
+from sslbook.book.values import Number, Value, anchor_id, short
 
 NOBREAK = "\u00a0"
 
 
 def line(number: Number) -> str:
     """A passed claim as one line of text: ``✓ A-Thm1  thm1-gap = 3.1e-16 ≤ 1e-12 · rejects: sign flipped (1.4)``."""
-    rejects = ", ".join(f"{what} ({short(bad)})" for what, bad in number.rejects.items())
     identity = f"{number.id}  " if number.id else ""
-    return f"✓ {identity}{number.name} = {short(number.value)} {number.criterion}" + (
-        f" · rejects: {rejects}" if rejects else ""
-    )
+    said = f"✓ {identity}{number.name} = {short(number.result, *number.bars)} {number.criterion}"
+    for kind, others in (("nearest rivals", number.rivals), ("rejects", number.rejects)):
+        if others:
+            said += f" · {kind}: " + ", ".join(f"{what} ({short(bad, *number.bars)})" for what, bad in others.items())
+    return said
 
 
 def badge(number: Number) -> str:
-    """The same as HTML: one line that carries the anchor to which the ledger links, and what it rejects, folded below it.
+    """The same as HTML: a line that carries the anchor to which the ledger links, its rivals, and folded what it rejects.
 
     It has no style but its classes, and reads without them. Nothing that belongs together (an id, a name, a number with its
     relation) is broken between two lines. While the book is built, ``SSLBOOK_LEDGER`` holds the address of the ledger's page
@@ -39,13 +40,13 @@ def badge(number: Number) -> str:
     line = " ".join(f'<span class="sslbook-nobreak">{word}</span>' for word in words if word)
     return (
         f'<div class="sslbook-check" id="{html.escape(anchor_id(number.name))}">'
-        f'<div class="sslbook-check-line">{line}</div>{_rejects(number)}</div>'
+        f'<div class="sslbook-check-line">{line}</div>{_rivals(number)}{_rejects(number)}</div>'
     )
 
 
 def outcome(number: Number) -> list[str]:
     """Value and criterion in typographic form, in parts that belong together: ``["= 3.1 × 10⁻¹⁶", "≤ 10⁻¹²"]``."""
-    value = f"={NOBREAK}{typeset(short(number.value))}"
+    value = f"={NOBREAK}{typeset(short(number.result, *number.bars)).replace(' ', NOBREAK)}"
     criterion = number.criterion
     if not criterion.asserts:
         return [value]
@@ -55,16 +56,29 @@ def outcome(number: Number) -> list[str]:
     return [value, parts[0], *(f"and{NOBREAK}{part}" for part in parts[1:])]
 
 
+def _rivals(number: Number) -> str:
+    """The wrong theories that come nearest and the value of each, in a small table that stands open."""
+    if not number.rivals:
+        return ""
+    rows = "".join(
+        f'<tr><th scope="row">{html.escape(what)}</th><td>{_value(bad, number)}</td></tr>'
+        for what, bad in number.rivals.items()
+    )
+    caption = "nearest rival" if len(number.rivals) == 1 else "nearest rivals"
+    return f'<table class="sslbook-check-rivals"><caption>{caption}</caption><tbody>{rows}</tbody></table>'
+
+
 def _rejects(number: Number) -> str:
     """The broken variants and the value measured on each, in a disclosure that is closed at first."""
     if not number.rejects:
         return ""
-    variants = "".join(
-        f'<li>{html.escape(what)}: <span class="sslbook-nobreak">{html.escape(typeset(short(bad)))}</span></li>'
-        for what, bad in number.rejects.items()
-    )
+    variants = "".join(f"<li>{html.escape(what)}: {_value(bad, number)}</li>" for what, bad in number.rejects.items())
     count = "one broken variant" if len(number.rejects) == 1 else f"{len(number.rejects)} broken variants"
     return f'<details class="sslbook-check-rejects"><summary>rejects {count}</summary><ul>{variants}</ul></details>'
+
+
+def _value(value: Value, number: Number) -> str:
+    return f'<span class="sslbook-nobreak">{html.escape(typeset(short(value, *number.bars)))}</span>'
 
 
 def entry_anchor(id: str) -> str:

@@ -5,7 +5,7 @@ The order in a chapter::
     scale, seed, device = "quick", 0, "auto"          # the cell tagged `parameters`
     run = begin("covariance", scale=scale, seed=seed, device=device)
     trials = run.pick(quick=20, paper=200)
-    claim("thm3-gap", gap, below=1e-12, rejects={"centring left out": broken_gap}, id="A-Thm3")
+    claim("thm3-gap", gap, below=1e-12, rivals={"views not averaged": other_gap}, id="A-Thm3")
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from sslbook.arguments import require_number, require_one_of, require_whole
 from sslbook.book import plots
 from sslbook.book.badges import badge, line
 from sslbook.book.layout import DEVICES, SCALES
-from sslbook.book.values import GLUE_PREFIX, RECORD_KEY, Criterion, Number
+from sslbook.book.values import GLUE_PREFIX, RECORD_KEY, Criterion, Number, Value
+from sslbook.evidence import Interval
 from sslbook.machine import device_name
 
 T = TypeVar("T")
@@ -111,40 +112,49 @@ def claim(
     below: Any = None,
     above: Any = None,
     rejects: Mapping[str, Any] | None = None,
+    rivals: Mapping[str, Any] | None = None,
     why: str | None = None,
 ) -> float:
     """Assert a number, glue it for the prose, and record it for the regression and the ledger.
 
     The value passes if ``|value - expect| <= atol + rtol |expect|`` (with ``expect``), ``value <= below`` and
-    ``value >= above`` (with those). ``rejects`` maps what was deliberately broken to the value measured on the broken
-    variant: each of these must fail the same test, or the check could not fail. ``id`` is the claim's id in the
-    ledger, None for a check that belongs to no claim of the papers; ``why`` is one sentence on the choice of
-    criterion.
+    ``value >= above`` (with those); an `sslbook.evidence.Interval` passes if the whole of it does, and is glued as four
+    numbers: ``name`` (the mean), ``name-low``, ``name-high`` and ``name-n``.
 
-    ``value``, ``expect``, the bounds and the values of ``rejects`` may be Python, NumPy or torch scalars. Returns the
-    value as a Python number. Raises AssertionError if the value fails (NaN and infinities always do) or a broken variant passes;
-    ValueError if there is no criterion, no tolerance for ``expect``, no ``rejects`` for an ``id``, or the name is
-    taken.
+    ``rivals`` maps the strongest wrong theories to the value that each of them gives; the page shows them beside the check.
+    ``rejects`` maps what was deliberately broken to the value measured on the broken variant. Each of both must fail the
+    same test, or the check could not fail. ``id`` is the claim's id in the ledger, None for a check that belongs to no claim
+    of the papers; ``why`` is one sentence on the choice of criterion.
+
+    ``value`` and the values of ``rivals`` and ``rejects`` may be Python, NumPy or torch scalars or intervals, ``expect`` and
+    the bounds such scalars. Returns the value (of an interval the mean) as a Python number. Raises AssertionError if the value
+    fails (NaN and infinities always do), or a rival or a broken variant passes; ValueError if there is no criterion, no
+    tolerance for ``expect``, neither ``rivals`` nor ``rejects`` for an ``id``, or the name is taken.
     """
-    number, dtype = _scalar("value", value)
+    result, dtype = _result("value", value)
     given = {"expect": expect, "rtol": rtol, "atol": atol, "below": below, "above": above}
     criterion = Criterion(**{part: _scalar(part, v)[0] for part, v in given.items() if v is not None})
     _check_criterion(name, criterion)
-    broken = {what: _scalar(f"rejects[{what!r}]", v)[0] for what, v in (rejects or {}).items()}
-    if id is not None and not broken:
+    broken = {what: _result(f"rejects[{what!r}]", v)[0] for what, v in (rejects or {}).items()}
+    wrong = {what: _result(f"rivals[{what!r}]", v)[0] for what, v in (rivals or {}).items()}
+    if id is not None and not broken and not wrong:
         raise ValueError(
-            f"claim {name!r}: rejects is missing; give {{what was broken: the value measured on it}} so that it is seen to fail"
+            f"claim {name!r}: rivals and rejects are missing; give {{wrong theory: the value that it gives}} or {{what was "
+            "broken: the value measured on it}, so that the check is seen to fail"
         )
     label = f"{name} ({id})" if id else name
-    if not criterion.passes(number):
-        off = "" if criterion.expect is None else f" (off by {abs(number - criterion.expect):.3g})"
-        raise AssertionError(f"{label}: {number!r} is not {criterion}{off}")
-    for what, bad in broken.items():
-        if criterion.passes(bad):
-            raise AssertionError(
-                f"{label}: this check can't fail: the broken variant {what!r} gives {bad!r}, also {criterion}"
-            )
-    return _publish(_number(name, number, id, dtype, criterion, broken, why))
+    if not criterion.passes(result):
+        off = ""
+        if criterion.expect is not None and not isinstance(result, Interval):
+            off = f" (off by {abs(result - criterion.expect):.3g})"
+        raise AssertionError(f"{label}: {_told(result)} is not {criterion}{off}")
+    for kind, others in (("broken variant", broken), ("rival", wrong)):
+        for what, bad in others.items():
+            if criterion.passes(bad):
+                raise AssertionError(
+                    f"{label}: this check can't fail: the {kind} {what!r} gives {_told(bad)}, also {criterion}"
+                )
+    return _publish_all(_number(name, result, id, dtype, criterion, rejects=broken, rivals=wrong, why=why))
 
 
 def measure(
@@ -152,17 +162,21 @@ def measure(
 ) -> float:
     """Glue a number for the prose without asserting it here; the regression holds it to its recorded value.
 
-    ``|value - recorded| <= atol + rtol |recorded|``, with ``rtol = 1e-6`` if neither is given. Scalars and errors as
-    in `claim`.
+    ``|value - recorded| <= atol + rtol |recorded|``, with ``rtol = 1e-6`` if neither is given. Scalars, intervals and errors
+    as in `claim`.
     """
-    number, dtype = _scalar("value", value)
+    result, dtype = _result("value", value)
     if rtol is None and atol is None:
         rtol = 1e-6
     criterion = Criterion(None, rtol, atol)
     _check_tolerances(name, criterion)
-    if not math.isfinite(number):
-        raise AssertionError(f"{name}: {number!r} is not a finite number")
-    return _publish(_number(name, number, id, dtype, criterion, {}, None))
+    if not isinstance(result, Interval) and not math.isfinite(result):
+        raise AssertionError(f"{name}: {result!r} is not a finite number")
+    return _publish_all(_number(name, result, id, dtype, criterion))
+
+
+def _told(result: Value) -> str:
+    return str(result) if isinstance(result, Interval) else repr(result)
 
 
 def _check_criterion(name: str, criterion: Criterion) -> None:
@@ -203,15 +217,12 @@ def _scalar(argument: str, value: Any) -> tuple[float, str]:
     return plain, dtype
 
 
-def _number(
-    name: str,
-    value: float,
-    id: str | None,
-    dtype: str,
-    criterion: Criterion,
-    rejects: Mapping[str, float],
-    why: str | None,
-) -> Number:
+def _result(argument: str, value: Any) -> tuple[Value, str]:
+    """As `_scalar`, or an interval as it is."""
+    return (value, "float") if isinstance(value, Interval) else _scalar(argument, value)
+
+
+def _number(name: str, result: Value, id: str | None, dtype: str, criterion: Criterion, **rest: Any) -> Number:
     """The full record of a number of the run in progress; registers its name."""
     run = _session.run
     if run is None:
@@ -226,9 +237,12 @@ def _number(
             "with begin(...) again)"
         )
     _session.owners[name] = here
+    ends: dict[str, Any] = (
+        {"low": result.low, "high": result.high, "n": result.n} if isinstance(result, Interval) else {}
+    )
     return Number(
         name=name,
-        value=value,
+        value=result.mean if isinstance(result, Interval) else result,
         id=id,
         chapter=run.chapter,
         scale=run.scale,
@@ -243,9 +257,26 @@ def _number(
         atol=criterion.atol,
         below=criterion.below,
         above=criterion.above,
-        rejects=rejects,
-        why=why,
+        **ends,
+        **rest,
     )
+
+
+def _publish_all(number: Number) -> float:
+    """Publish a number; of an interval its ends too, each held as the mean is, and how many values it is from, exactly."""
+    if not isinstance(number.result, Interval):
+        return _publish(number)
+    test, counted = number.criterion, Criterion(atol=0.0)
+    ends = [("low", number.result.low, "float", test), ("high", number.result.high, "float", test)]
+    ends.append(("n", number.result.n, "int", counted))
+    parts = [
+        _number(f"{number.name}-{end}", value, number.id, dtype, criterion, part_of=number.name)
+        for end, value, dtype, criterion in ends
+    ]
+    _publish(number)
+    for part in parts:
+        _publish(part)
+    return number.value
 
 
 def _publish(number: Number) -> float:
@@ -260,7 +291,7 @@ def _publish(number: Number) -> float:
             metadata={"scrapbook": glue, RECORD_KEY: number.to_json()},
             raw=True,
         )
-        if number.criterion.asserts:
+        if number.criterion.asserts and number.part_of is None:
             display({"text/plain": line(number), "text/html": badge(number)}, raw=True)
     _session.numbers[number.name] = number
     for refresh in list(_session.watchers.values()):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 from collections import Counter
@@ -9,18 +10,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from bs4 import BeautifulSoup
-from myst_nb.core.variables import format_plain_text
 
 from sslbook.book.chapters import find_chapters
 from sslbook.book.layout import Book
-from sslbook.book.typeset import typeset
+from sslbook.book.typeset import ROLES, parts, printed
 from sslbook.book.values import GLUE_PREFIX
 
-_ROLE = re.compile(r"\{glue:text\}`([^`]+)`")
+_ROLE = re.compile(rf"\{{({'|'.join(ROLES)})\}}`([^`]+)`")
 _FENCE = re.compile(r"^(?P<fence>`{3,}|~{3,})(?P<info>[^\n`]*)\n.*?^(?P=fence)`*~*[ \t]*$", re.MULTILINE | re.DOTALL)
 _LITERAL = re.compile(r"(?<!`)(`{2,})(?!`).+?(?<!`)\1(?!`)", re.DOTALL)
 _CODE_DIRECTIVES = ("{code", "{literalinclude", "{sourcecode", "{raw", "{math")
@@ -80,11 +80,12 @@ def glued(book: Book, scale: str, pages: Mapping[Path, Page]) -> Iterator[str]:
         if page is None:
             continue
         wanted: Counter[str] = Counter()
-        for name, key, form in pasted(chapter.text, chapter.name):
-            if key not in values.get(name, {}):
-                yield f"{page.path}: {{glue:text}} names {key!r}, which {name} does not produce"
+        for name, key, form, role in pasted(chapter.text, chapter.name):
+            there = values.get(name, {})
+            if missing := [part for part in parts(role, key) if part not in there]:
+                yield f"{page.path}: {{{role}}} names {missing[0]!r}, which {name} does not produce"
             else:
-                wanted[typeset(format_plain_text(values[name][key], form))] += 1
+                wanted[printed(role, key, form, there)] += 1
         shown = Counter(span.get_text() for span in page.soup.select("article span.pasted-text"))
         for text in wanted - shown:
             yield f"{page.path}: the number {text} of its source is not in the page"
@@ -92,26 +93,41 @@ def glued(book: Book, scale: str, pages: Mapping[Path, Page]) -> Iterator[str]:
             yield f"{page.path}: it shows the number {text}, which its source does not paste"
 
 
-def glue(notebook: Mapping[str, Any]) -> dict[str, str]:
-    """The glued values of an executed notebook by name, as text."""
+def glue(notebook: Mapping[str, Any]) -> dict[str, Any]:
+    """The glued values of an executed notebook by name."""
     values = {}
     for cell in notebook["cells"]:
         for output in cell.get("outputs", ()):
             name = output.get("metadata", {}).get("scrapbook", {}).get("name")
             text = output.get("data", {}).get(f"{GLUE_PREFIX}text/plain")
             if name is not None and text is not None:
-                values[name] = text if isinstance(text, str) else "".join(text)
+                values[name] = ast.literal_eval(text if isinstance(text, str) else "".join(text))
     return values
 
 
-def pasted(text: str, own: str) -> Iterator[tuple[str, str, str]]:
-    """``(chapter, name, format)`` of each ``{glue:text}`` role in the prose of the chapter ``own``, but not of those in code."""
-    for role in _ROLE.findall(prose(text)):
-        key, colon, form = role.rpartition(":")
-        if not colon or key.endswith(":"):  # no format: `name` or `page.md::name`
-            key, form = role, "s"
-        page, found, name = key.partition("::")
-        yield (Path(page).stem, name, form) if found else (own, key, form)
+class Pasted(NamedTuple):
+    """A number in a chapter's prose: of which chapter, which, and how the role prints it."""
+
+    chapter: str
+    name: str
+    form: str
+    role: str = "glue:text"
+
+
+def pasted(text: str, own: str) -> Iterator[Pasted]:
+    """Each role that pastes a number into the prose of the chapter ``own``, in order, but not of those in code."""
+    for role, content in _ROLE.findall(prose(text)):
+        page, name, form = named(content)
+        yield Pasted(Path(page).stem if page else own, name, form, role)
+
+
+def named(content: str) -> tuple[str, str, str]:
+    """``(page, name, format)`` of what stands in a role: ``name``, ``name:.1f`` or ``page.md::name:.1f``."""
+    key, colon, form = content.rpartition(":")
+    if not colon or key.endswith(":"):  # no format: `name` or `page.md::name`
+        key, form = content, "s"
+    page, found, name = key.partition("::")
+    return (page, name, form) if found else ("", key, form)
 
 
 def prose(text: str) -> str:

@@ -92,7 +92,7 @@ def join(claims: Iterable[Claim], numbers: Sequence[Number]) -> list[Entry]:
     """Each claim with its numbers."""
     entries = []
     for claim in claims:
-        own = [number for number in numbers if number.id == claim.id]
+        own = [number for number in numbers if number.id == claim.id and number.part_of is None]
         own.sort(key=lambda number: not number.criterion.asserts)  # stable: the book's order within each kind
         entries.append(Entry(claim, tuple(own)))
     return entries
@@ -146,7 +146,9 @@ def _measured(number: Number) -> dict[str, Any]:
 
 def _test(number: Number) -> dict[str, Any]:
     parts = {part: getattr(number, part) for part in ("expect", "rtol", "atol", "below", "above")}
-    return parts | {"rejects": number.to_json()["rejects"], "why": number.why, "dtype": number.dtype}
+    stored = number.to_json()
+    told = {name: stored[name] for name in ("low", "high", "n", "rivals", "rejects")}
+    return parts | told | {"why": number.why, "dtype": number.dtype}
 
 
 def page(book: Book, scale: str = "quick") -> str:
@@ -191,7 +193,8 @@ def _summary(entries: Sequence[Entry], numbers: Sequence[Number], scale: str) ->
     return [
         f"Every claim of the three papers that the book owes a check: {len(entries)} claims, {checks} checks.",
         "This page is generated when the book is built. A check's link leads to the line where it passed; "
-        "what it *rejects* are deliberately broken variants, with the value measured on each.",
+        "its *nearest rivals* are the strongest wrong theories, and what it *rejects* are deliberately broken variants, "
+        "with the value of each.",
         f"{made} on {'; '.join(_plain(machine) for machine in machines)}." if machines else "Nothing is executed yet.",
         "",
         f"An id begins with the paper that makes the claim: {papers}. *Open* means that we have not examined it yet.",
@@ -229,11 +232,14 @@ def _check(number: Number) -> str:
     """One check as a list item, the link first."""
     address = f"{number.chapter}.html" + (f"#{number.anchor}" if number.anchor else "")
     result = _plain(" ".join(outcome(number))) + ("" if number.criterion.asserts else " (measured)")
-    rejects = ", ".join(f"{_plain(what)} ({typeset(short(bad))})" for what, bad in number.rejects.items())
-    facts = " · ".join(filter(None, [_DTYPES.get(number.dtype, number.dtype), f"{number.seconds:.3g} s"]))
+    facts = list(filter(None, [_DTYPES.get(number.dtype, number.dtype), f"{number.seconds:.3g} s"]))
+    for kind, others in (("nearest rivals", number.rivals), ("rejects", number.rejects)):
+        if others:
+            said = (f"{_plain(what)} ({typeset(short(bad, *number.bars))})" for what, bad in others.items())
+            facts.append(f"{kind}: {', '.join(said)}")
     return (
         f'- <a href="{address}"><code>{number.name}</code></a> {result} '
-        f'<span class="sslbook-check-facts">· {facts}{f" · rejects: {rejects}" if rejects else ""}</span>'
+        f'<span class="sslbook-check-facts">· {" · ".join(facts)}</span>'
     )
 
 

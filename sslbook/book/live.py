@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Sequence
 from typing import Any
 
 from sslbook.book import claims
-from sslbook.book.typeset import formatted, typeset
+from sslbook.book.typeset import ROLES, parts, printed, typeset
 from sslbook.book.values import Criterion, Number, short
 
 
 def this_run(*text: str) -> None:
     """Show, below a text, this run's values of the numbers in it, where they are printed otherwise; and keep them up to date.
 
-    Each of ``text`` is ``name:format=value``: a number of this chapter, how the text prints it, and the book's value. The line
-    names the run, puts each new value beside the printed one, in the order of the text, and in bold where the two differ by
-    more than the number's tolerance; with the book's own seed and scale, where they should not, it says what that is. It is
-    empty while the run has none of the numbers, and says so if all are as printed. Written by the build into the notebooks;
-    raises ValueError for a text that it didn't write.
+    Each of ``text`` is ``name:format=value``: a number of this chapter, how the text prints it, and the book's value; before the
+    name stands its role, if it is another than ``glue:text`` (`sslbook.book.typeset.spec` writes it). The line names the run,
+    puts each new value beside the printed one, in the order of the text, and in bold where the two differ by more than the
+    number's tolerance; with the book's own seed and scale, where they should not, it says what that is. It is empty while the
+    run has none of the numbers, and says so if all are as printed. Written by the build into the notebooks; raises ValueError
+    for a text that it didn't write.
     """
-    for spec in text:
-        if "=" not in spec or ":" not in spec.partition("=")[0]:
-            raise ValueError(f"text: got {spec!r}; name:format=value is needed")
+    for told in text:
+        if "=" not in told or ":" not in told.partition("=")[0]:
+            raise ValueError(f"text: got {told!r}; name:format=value is needed")
     shown = line(text)
     handle = _display(shown)
 
@@ -39,16 +41,20 @@ def line(text: tuple[str, ...]) -> str:
     """The line of `this_run` as it is now, in Markdown."""
     run = claims._session.run
     found = claims._session.numbers
+    values = {name: number.value for name, number in found.items()}
     news, same = [], 0
-    for spec in dict.fromkeys(text):
-        told, _, book = spec.rpartition("=")
-        name, _, form = told.partition(":")
-        if name not in found:
+    for told in dict.fromkeys(text):
+        asked, _, stored = told.rpartition("=")
+        key, _, form = asked.partition(":")
+        role, name = key.split(" ") if " " in key else (ROLES[0], key)
+        known = ast.literal_eval(stored)
+        book = dict(zip(parts(role, name), known if isinstance(known, tuple) else (known,), strict=True))
+        if not book.keys() <= found.keys():
             continue
-        here, there = formatted(found[name].value, form), formatted(ast.literal_eval(book), form)
+        here, there = printed(role, name, form, values), printed(role, name, form, book)
         same += here == there
         if here != there:
-            news.append(_news(here, there, found[name], float(book)))
+            news.append(_news(here, there, [(found[part], value) for part, value in book.items()]))
     if run is None or not (news or same):
         return ""
     where = f"{run.scale}, seed {run.seed}, {run.device.type}"
@@ -61,10 +67,12 @@ def line(text: tuple[str, ...]) -> str:
     )
 
 
-def _news(here: str, there: str, number: Number, book: float) -> str:
-    """One number that is printed otherwise: ``0.53 where the book has 0.51``, and whether that is more than it may."""
-    if within(number, book):
+def _news(here: str, there: str, numbers: Sequence[tuple[Number, float]]) -> str:
+    """What is printed otherwise: ``0.53 where the book has 0.51``, and whether that is more than one of its numbers may."""
+    beyond = [(number, book) for number, book in numbers if not within(number, book)]
+    if not beyond:
         return f"{here} where the book has {there}"
+    number, book = beyond[0]
     if (number.seed, number.scale) != (0, "quick"):
         return f"**{here}** where the book has {there}"
     tolerance = Criterion(book, number.rtol, number.atol).allowed()

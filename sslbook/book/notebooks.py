@@ -7,7 +7,6 @@ that `sslbook.book.lab` can bring an edit back.
 
 from __future__ import annotations
 
-import ast
 import html
 import json
 import re
@@ -19,7 +18,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from sslbook.book.chapters import number_cells, tags
 from sslbook.book.htmlcheck import glue, pasted
 from sslbook.book.plain import Piece
-from sslbook.book.typeset import formatted
+from sslbook.book.typeset import printed, spec
 from sslbook.book.values import GLUE_PREFIX, HIDDEN_TAGS, RECORD_KEY
 
 INSTALL = """\
@@ -65,7 +64,7 @@ class _Writer:
         self.cells: list[NotebookNode] = []
         self.place = _sources(executed)
         self.waiting = [i for i in self.place if executed.cells[i].cell_type == "code"]
-        self.glued = {key: ast.literal_eval(text) for key, text in glue(executed).items()}
+        self.glued = glue(executed)
         words = (cell.source for cell in executed.cells if cell.cell_type == "markdown")
         self.asked = list(pasted("\n\n".join(words), name))
         self.beside: list[str] = []  # of texts that no line stands below yet
@@ -100,7 +99,7 @@ class _Writer:
         """All cells, the hidden ones at the end too."""
         self._code(len(self.executed.cells), folded=False)
         self._this_run()
-        if left := [name for _, name, _ in self.asked]:
+        if left := [asked.name for asked in self.asked]:
             raise ValueError(f"{self.name}: the page lacks the numbers {', '.join(left)}")
         return self.cells
 
@@ -137,12 +136,12 @@ class _Writer:
         for shown in piece.numbers:
             if not self.asked:
                 raise ValueError(f"{own}: the page shows the number {shown}, which its source does not paste")
-            chapter, name, form = self.asked.pop(0)
+            chapter, name, form, role = self.asked.pop(0)
             if chapter != own:
                 continue
-            if formatted(self.glued[name], form) != shown:
-                raise ValueError(f"{own}: the page shows {shown} where {name} is {formatted(self.glued[name], form)}")
-            yield f"{name}:{form}={self.glued[name]!r}"
+            if (told := printed(role, name, form, self.glued)) != shown:
+                raise ValueError(f"{own}: the page shows {shown} where {name} is {told}")
+            yield spec(role, name, form, self.glued)
 
 
 def origin(cell: NotebookNode) -> int | None:

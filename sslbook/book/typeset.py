@@ -6,6 +6,8 @@ The values themselves and every text for the terminal keep Python's notation; on
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal, localcontext
 
 _NUMBER = re.compile(r"(?<![\w.])(?P<sign>[-+]?)(?P<digits>\d[\d,_]*(?:\.\d+)?)(?:[eE](?P<power>[-+]?\d+))?(?![\w])")
 _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
@@ -39,3 +41,52 @@ def formatted(value: float, form: str) -> str:
         return typeset(format(str(value), form))
     kind = int if form.endswith(("d", "x", "b", "o")) else float if form.endswith(tuple("eEfFgGn%")) else type(value)
     return typeset(format(kind(value), form))
+
+
+ROLES = ("glue:text", "interval", "least", "most")
+"""What pastes a number into a sentence: as it is, with the ends of its interval, as a lower bound, as an upper bound."""
+
+_ENDS = ("low", "high", "n")
+_BOUND = re.compile(r"[-+ ]?(0?\d+)?[,_]?(\.\d+)?[deEfFgG%]")
+
+
+def parts(role: str, name: str) -> list[str]:
+    """The numbers that the role prints of ``name``: of an interval the mean, its ends and n."""
+    return [name, *(f"{name}-{end}" for end in _ENDS)] if role == "interval" else [name]
+
+
+def printed(role: str, name: str, form: str, values: Mapping[str, float]) -> str:
+    """What ``{role}`name:form``` prints, of numbers by name: ``0.5``, or ``+1.2 (+0.4 to +2.0, n = 5)`` for an interval.
+
+    A bound keeps its side: ``{least}`` rounds down, ``{most}`` up, and so do the ends of an interval, which the printed one
+    holds. Raises KeyError for a number that is not there, ValueError for a format that can't round so.
+    """
+    if role == "glue:text":
+        return formatted(values[name], form)
+    if role != "interval":
+        return typeset(bound(values[name], form, role))
+    mean, low, high, n = (values[part] for part in parts(role, name))
+    ends = f"{bound(low, form, 'least')}\u00a0to\u00a0{bound(high, form, 'most')}"
+    return typeset(f"{format(float(mean), form)} ({ends}, n\u00a0=\u00a0{n})")
+
+
+def spec(role: str, name: str, form: str, values: Mapping[str, float]) -> str:
+    """What `this_run` is told of a number in the text: ``gap:.1e=1e-15``, or ``interval gain:+.1f=(1.2, 0.4, 2.0, 5)``."""
+    book = [values[part] for part in parts(role, name)]
+    before = "" if role == ROLES[0] else f"{role} "
+    return f"{before}{name}:{form}={tuple(book) if len(book) > 1 else book[0]!r}"
+
+
+def bound(value: float, form: str, role: str) -> str:
+    """``value`` in the format ``form``, rounded down (``least``) or up (``most``) where it has to be rounded.
+
+    The value is the decimal that Python prints of it, in full, so that 0.3 is 0.3; the rounding is exact, and the printed
+    number, read again, is never on the other side of the value. Raises ValueError for a format other than d, e, f, g or %.
+    """
+    if _BOUND.fullmatch(form) is None:
+        raise ValueError(f"format: got {form!r}; a bound needs one such as .1f, +.2f, .1e, ,.0f or .0%")
+    rounding = {"least": ROUND_FLOOR, "most": ROUND_CEILING}[role]
+    with localcontext(Context(prec=800, rounding=rounding)):
+        exact = Decimal(repr(value))
+        text = format(exact, form[:-1] + ".0f" if form.endswith("d") else form)
+    return text if any(digit in text.lower().partition("e")[0] for digit in "123456789") else text.replace("-", "", 1)

@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
+from sslbook.evidence import Interval
+
 GLUE_PREFIX = "application/papermill.record/"
 """Prefix of the MIME type under which papermill and MyST-NB store a glued value."""
 
@@ -19,12 +21,16 @@ RECORD_KEY = "sslbook"
 """Key of the output's metadata under which the full record stands."""
 
 
+Value = float | Interval
+"""What a check is of: one number, or an estimate with the ends of its interval."""
+
+
 @dataclass(frozen=True)
 class Criterion:
     """The test that a value must pass: near an expected value, or within bounds, or both.
 
     ``|x - expect| <= atol + rtol |expect|`` when ``expect`` is given; ``x <= below`` and ``x >= above`` when those
-    are. A number that is not finite passes no criterion.
+    are. A number that is not finite passes no criterion; an `Interval` passes only if the whole of it does.
     """
 
     expect: float | None = None
@@ -47,8 +53,10 @@ class Criterion:
         """The largest distance from ``expect`` that passes."""
         return (self.atol or 0.0) + (self.rtol or 0.0) * abs(self.expect or 0.0)
 
-    def passes(self, value: float) -> bool:
+    def passes(self, value: Value) -> bool:
         """Whether ``value`` meets every part of the criterion."""
+        if isinstance(value, Interval):
+            return self.passes(value.low) and self.passes(value.high)
         if not math.isfinite(value):
             return False
         near = self.expect is None or (math.isfinite(self.expect) and abs(value - self.expect) <= self.allowed())
@@ -71,8 +79,9 @@ class Number:
     """A number that a chapter claimed (`claim`) or measured (`measure`), with everything that says where it comes from.
 
     ``seconds`` is the time from the start of the cell to the number. ``rejects`` maps each deliberately broken
-    variant to the value measured on it. ``anchor`` is the id of the check's line in the page, or None if the page
-    does not show it; it is not stored but read from the cell's tags.
+    variant to the value measured on it, ``rivals`` each wrong theory. An estimate with an interval is four numbers: its
+    mean, which has ``low``, ``high`` and ``n`` too, and three more that are each ``part_of`` it. ``anchor`` is the id of
+    the check's line in the page, or None if the page does not show it; it is not stored but read from the cell's tags.
     """
 
     name: str
@@ -91,8 +100,13 @@ class Number:
     atol: float | None = None
     below: float | None = None
     above: float | None = None
-    rejects: Mapping[str, float] = field(default_factory=dict)
+    rejects: Mapping[str, Value] = field(default_factory=dict)
     why: str | None = None
+    rivals: Mapping[str, Value] = field(default_factory=dict)
+    low: float | None = None
+    high: float | None = None
+    n: int | None = None
+    part_of: str | None = None
     anchor: str | None = None
 
     @property
@@ -100,12 +114,27 @@ class Number:
         """The test that the value passed when it was claimed."""
         return Criterion(self.expect, self.rtol, self.atol, self.below, self.above)
 
+    @property
+    def bars(self) -> list[float]:
+        """What a value must not cross, as the criterion has it: the bounds, and the ends of what is near enough."""
+        test = self.criterion
+        ends = [] if test.expect is None else [test.expect - test.allowed(), test.expect + test.allowed()]
+        return ends + [bound for bound in (test.below, test.above) if bound is not None]
+
+    @property
+    def result(self) -> Value:
+        """What was claimed or measured: the value, or the whole interval."""
+        if self.low is None or self.high is None or self.n is None:
+            return self.value
+        return Interval(self.value, self.low, self.high, self.n)
+
     def to_json(self) -> dict[str, Any]:
-        """The record as JSON can hold it: a broken variant's NaN or infinity becomes a string."""
+        """The record as JSON can hold it: a broken variant's NaN or infinity becomes a string, an interval an object."""
         record = asdict(self)
         del record["anchor"]
         record["versions"] = dict(self.versions)
-        record["rejects"] = {k: v if math.isfinite(v) else str(v) for k, v in self.rejects.items()}
+        for part in ("rejects", "rivals"):
+            record[part] = {what: _stored(value) for what, value in getattr(self, part).items()}
         return record
 
     @classmethod
@@ -113,15 +142,39 @@ class Number:
         """The inverse of `to_json`; keys that this version does not know are ignored."""
         known = {f.name for f in fields(cls)} - {"anchor"}
         kept = {k: v for k, v in record.items() if k in known}
-        kept["rejects"] = {k: float(v) for k, v in (record.get("rejects") or {}).items()}
+        for part in ("rejects", "rivals"):
+            kept[part] = {
+                what: Interval(**v) if isinstance(v, Mapping) else float(v)
+                for what, v in (record.get(part) or {}).items()
+            }
         return cls(**kept, anchor=anchor)
 
 
-def short(value: float) -> str:
-    """A number for a line of text: three significant digits; whole numbers below a million in full."""
+def _stored(value: Value) -> Any:
+    if isinstance(value, Interval):
+        return asdict(value)
+    return value if math.isfinite(value) else str(value)
+
+
+def short(value: Value, *bounds: float) -> str:
+    """A number for a line of text: three significant digits; whole numbers below a million in full; an interval in brackets.
+
+    More digits where three would say what is not so: that the number is whole, or on another side of one of ``bounds``.
+    """
+    if isinstance(value, Interval):
+        low, high = short(value.low, *bounds), short(value.high, *bounds)
+        return f"{short(value.mean, *bounds)} ({low} to {high}, n = {value.n})"
+    if not math.isfinite(value):
+        return str(value)
     if float(value).is_integer() and abs(value) < 1e6:
         return str(int(value))
-    return f"{value:.3g}"
+    for digits in range(3, 17):
+        text = f"{value:.{digits}g}"
+        shown = float(text)
+        whole = digits < 6 and abs(value) < 1e5 and shown.is_integer()
+        if not whole and all((shown > b) == (value > b) and (shown < b) == (value < b) for b in bounds):
+            return text
+    return repr(value)
 
 
 def anchor_id(name: str) -> str:
