@@ -202,6 +202,12 @@ def _parser() -> argparse.ArgumentParser:
     added.add_argument("--json", action="store_true", help="as a JSON list")
     added.add_argument("--scale", choices=SCALES, default="quick", help="whose numbers to show (default: quick)")
 
+    added = command("margins", commands.show_margins, "Show how far each check's bar is from its value and its rivals.")
+    added.add_argument("chapters", nargs="*", metavar="NAME", help="chapters to show (default: all)")
+    added.add_argument("--worst", type=positive, default=30, metavar="N", help="how many checks to list (default: 30)")
+    added.add_argument("--rivals", action="store_true", help="those first whose nearest rival comes nearest")
+    added.add_argument("--scale", choices=SCALES, default="quick", help="whose numbers to show (default: quick)")
+
     added = command(
         "notebooks", commands.write_notebooks, "Build the book and write its chapters as notebooks.", running
     )

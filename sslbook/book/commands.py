@@ -82,6 +82,22 @@ def show_ledger(options: argparse.Namespace) -> int:
     return 0
 
 
+def show_margins(options: argparse.Namespace) -> int:
+    """``sslbook margins``: how far each check's bar stands from what is measured and from the nearest rival, worst first."""
+    from sslbook.book import ledger, margins
+
+    numbers = ledger.all_numbers(find_book(options.root), options.scale)
+    found = [m for m in margins.margins(numbers) if not options.chapters or m.number.chapter in options.chapters]
+    if options.rivals:
+        found.sort(key=lambda margin: (-margin.place, margin.rival))
+    for line in margins.table(found[: options.worst]):
+        print(line)
+    counts = margins.loose(margin.number for margin in found)
+    told = ", ".join(f"{chapter} {count}" for chapter, count in counts.items())
+    print(f"Bars of more than {margins.LOOSE:.0f} times what is measured: {told or 'nothing is executed yet'}")
+    return 0
+
+
 def write_notebooks(options: argparse.Namespace) -> int:
     """``sslbook notebooks``: the built book's notebooks, and what they need, in a folder of their own."""
     from sslbook.book import lab
