@@ -38,7 +38,7 @@ LEFT: dict[str, dict[str, int]] = {
         "linear_byol": 5,
         "modulation": 13,
         "operators_today": 6,
-        "training": 6,
+        "training": 2,
     },
     "contradicted": {
         "byol": 8,
@@ -50,9 +50,8 @@ LEFT: dict[str, dict[str, int]] = {
         "linear_byol": 1,
         "modulation": 10,
         "operators_today": 2,
-        "training": 1,
     },
-    "without_interval": {"byol": 8, "errata": 3, "modulation": 4, "operators_today": 1, "training": 1},
+    "without_interval": {"byol": 8, "errata": 3, "modulation": 4, "operators_today": 1},
     "without_rivals": {
         "byol": 24,
         "covariance": 15,
@@ -63,7 +62,7 @@ LEFT: dict[str, dict[str, int]] = {
         "linear_byol": 14,
         "modulation": 34,
         "operators_today": 3,
-        "training": 26,
+        "training": 2,
     },
 }
 """By lint, then by chapter: how many findings may be left. None may be added."""
