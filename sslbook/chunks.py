@@ -41,6 +41,11 @@ class LayerInChunks:
         return self._held.module
 
     @property
+    def given(self) -> torch.dtype:
+        """The precision in which the network has the weight."""
+        return self._held.given
+
+    @property
     def size(self) -> int:
         """Number of weights, ``n_l * n_{l-1}``."""
         return self.weight.numel()

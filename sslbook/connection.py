@@ -80,7 +80,7 @@ class OpenedLayer:
     r"""A network opened at one layer on a fixed batch of ``B`` inputs; made by :func:`open_layer`.
 
     weight: the layer's weight, detached.  below: :math:`f_{l-1}`, ``(B, ...)``.  preactivation: :math:`\tilde f_l`, ``(B, ...)``.
-    output: :math:`f_L`, ``(B, n_L)``, detached.
+    output: :math:`f_L`, ``(B, n_L)``, detached.  given: the precision in which the network has the weight.
     """
 
     name: str
@@ -89,6 +89,7 @@ class OpenedLayer:
     below: Tensor
     preactivation: Tensor
     output: Tensor
+    given: torch.dtype
     _leaf: Tensor  # the weight again, and the layer's output as a function of it
     _lifted: Tensor
     _graph: Tensor  # f_L as a function of the pre-activation, its graph kept
@@ -190,9 +191,10 @@ class OpenedLayer:
 def open_layer(net: nn.Module, layer: str | nn.Module, x: Tensor) -> OpenedLayer:
     r"""Run ``net`` once on ``x`` (``(B, ...)``) and keep what :math:`K_l` needs.
 
-    ``layer`` names any ``nn.Linear`` or ``nn.Conv1d/2d/3d`` of any ``torch.nn`` network, float32 or float64.  What is opened is the
-    network as it is now: it may be trained on.  The JVP through the upper layers is taken as the derivative of the (linear)
-    pull-back in its cotangent, on a graph recorded once: no forward pass is repeated.
+    ``layer`` names any ``nn.Linear`` or ``nn.Conv1d/2d/3d`` of any ``torch.nn`` network, float32 or float64; one in half precision
+    is opened as the same weights in float32.  What is opened is the network as it is now: it may be trained on.  The JVP through
+    the upper layers is taken as the derivative of the (linear) pull-back in its cotangent, on a graph recorded once: no forward
+    pass is repeated.
 
     Raises ValueError if the layer isn't there, is applied more than once, uses its weight otherwise than a layer of its kind does,
     or shares it; if samples influence each other (BatchNorm in training mode) or chance does; if a number isn't finite, or torch
@@ -213,7 +215,7 @@ def held_layer(net: nn.Module, layer: str | nn.Module, x: Tensor) -> tuple[Held,
         raise ValueError("x is on the device meta, where there are no numbers")
     held = guards.hold(net, *find_layer(net, layer))
     guards.require_finite("x", x)
-    return held, x.detach().clone()
+    return held, (guards.in_full(x.detach()) if guards.has_half(net) else x.detach()).clone()
 
 
 def open_held(held: Held, x: Tensor) -> OpenedLayer:
@@ -270,7 +272,16 @@ def opened_pass(held: Held, x: Tensor) -> tuple[OpenedLayer, Call]:
     if lifted.shape != preactivation.shape:
         raise ValueError(guards.other_map(name, module))
     opened = OpenedLayer(
-        name, module, weight, below, preactivation, graph.detach(), _leaf=leaf, _lifted=lifted, _graph=graph
+        name,
+        module,
+        weight,
+        below,
+        preactivation,
+        graph.detach(),
+        held.given,
+        _leaf=leaf,
+        _lifted=lifted,
+        _graph=graph,
     )
     return opened, call
 

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from sslbook.connection import Layer, OpenedLayer
 
 DTYPES = (torch.float32, torch.float64)
+HALF = (torch.float16, torch.bfloat16)
+"""Precisions in which a network is given and not opened: their products leave an eigenvector a residual of a few hundredths."""
 EVAL = "call net.eval(): the operator is then that of the network with its running statistics held"
 BY_BATCH = f"if that is BatchNorm in training mode, {EVAL}"
 
@@ -43,13 +45,15 @@ class Call:
 class Held:
     """A network with the weights that it had: passes of it leave its buffers and the global random state as they are.
 
-    name, module: the layer.  tensors: copies of all parameters and buffers; what the layer's weight is made of wants gradients.
+    name, module: the layer.  tensors: copies of all parameters and buffers, those of half precision in float32; what the layer's
+    weight is made of wants gradients.  given: the precision of the layer's weight as it was.
     """
 
     net: nn.Module
     name: str
     module: Layer
     tensors: Mapping[str, Tensor]
+    given: torch.dtype
 
     def __call__(self, x: Tensor, after: Callable[[Call], Tensor]) -> Any:
         """The output for ``x``, where what ``after`` gives stands in for the layer's output.
@@ -81,9 +85,19 @@ def hold(net: nn.Module, name: str, module: Layer) -> Held:
     own = {id(p) for key, p in module.named_parameters() if "bias" not in key} | {id(module.weight)}
     tensors = {}
     for key, tensor in [*net.named_parameters(), *net.named_buffers()]:
-        copy = tensor.detach().clone()
+        copy = in_full(tensor.detach()).clone()
         tensors[key] = copy.requires_grad_() if id(tensor) in own and copy.is_floating_point() else copy
-    return Held(net, name, module, tensors)
+    return Held(net, name, module, tensors, module.weight.dtype)
+
+
+def in_full(tensor: Tensor) -> Tensor:
+    """The same numbers, in float32 where they are of half precision."""
+    return tensor.float() if tensor.dtype in HALF else tensor
+
+
+def has_half(net: nn.Module) -> bool:
+    """Whether any of the network's numbers is of half precision."""
+    return any(tensor.dtype in HALF for tensor in (*net.parameters(), *net.buffers()))
 
 
 @contextlib.contextmanager

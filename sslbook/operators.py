@@ -14,6 +14,7 @@ differences (:class:`Mixing`).  So ``OP v`` is one JVP, one mixing, one VJP.
 
 from __future__ import annotations
 
+import copy
 import inspect
 import warnings
 from dataclasses import dataclass, replace
@@ -32,7 +33,7 @@ from sslbook.contrast import project
 from sslbook.eigenpairs import EigenPairs, array, numpy_dtype, top_eigenpairs
 from sslbook.gaps import relative_gap
 from sslbook.gram import Loss, gram_weights
-from sslbook.guards import require_finite
+from sslbook.guards import has_half, in_full, require_finite
 from sslbook.losses import half_squared_distance, pair_weight
 from sslbook.mixing import Mixing, PairMixing
 
@@ -57,7 +58,8 @@ class CovarianceOperator:
         (n, v), shape = self.population, " x ".join(map(str, self.opened.weight.shape))
         kind = "symmetric" if self.symmetric else "not symmetric"
         place = f"layer {self.opened.name!r} ({shape} weights), {n} samples x {v} views"
-        return f"CovarianceOperator({place}, loss {self.of}, {kind}, {self.dtype}, {self.device})"
+        given = "" if self.opened.given == self.dtype else f" of weights given in {self.opened.given}"
+        return f"CovarianceOperator({place}, loss {self.of}, {kind}, {self.dtype}{given}, {self.device})"
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -252,6 +254,8 @@ def covariance_operator(
     chunk: so many views are in memory at once, each product running the network on them anew; ``None`` keeps all.
 
     ``net`` may be any ``torch.nn`` network that treats samples independently; ``layer`` a linear or convolutional layer of it.
+    One in half precision is opened as the same weights in float32: the operator, as its repr says, is that of the function that
+    they stand for, and not of its rounding, which is no linear map (bfloat16 moves a ResNet-18's step by 5 % to 30 %).
     Raises ValueError for a population without two axes, an unknown loss, one that sees more than inner products, weights
     without ``clean`` or ``tau``, arguments that the loss has no use for, and numbers that aren't finite.
     """
@@ -330,6 +334,8 @@ def pair_weights(
     net: nn.Module, clean: Tensor, *, loss: str, tau: float, margin: float = 0.0, normalize: bool = False
 ) -> Tensor:
     r""":math:`\xi(r(x_i, x_j))` of Eq. 6 for all pairs of un-augmented samples, ``(N, N)``."""
+    if has_half(net):
+        net, clean = copy.deepcopy(net).float(), in_full(clean)
     output = net(clean).flatten(1)
     if normalize:
         output = output / output.norm(dim=1, keepdim=True)

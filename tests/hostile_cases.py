@@ -26,7 +26,6 @@ from hostile_networks import (
     hooked,
     images,
     loose,
-    of_type,
     parametrised,
     quantised,
     routed,
@@ -258,10 +257,9 @@ CASES: dict[str, Case] = {
     "another precision above": Case(
         above(lambda net, h, x: F.linear(h.float(), torch.ones(3, 5))), "float32 or of float64"
     ),
-    "bfloat16": Case(
-        lambda: of_type(torch.bfloat16),
-        "float32 or of float64, got.*bfloat16",
-        lambda: torch.ones(4, 4, dtype=torch.bfloat16),
+    "bfloat16 for a network in another precision": Case(Net, "can't take x", lambda: torch.ones(4, 4).bfloat16()),
+    "bfloat16 within": Case(
+        lambda: Net(lambda net, x: net.b(net.a(x).bfloat16()), b=nn.Linear(5, 3).bfloat16()), "can't take x"
     ),
     "autocast within": Case(
         lambda: Net(torch.autocast("cpu", torch.bfloat16)(lambda net, x: net.b(net.a(x)))),

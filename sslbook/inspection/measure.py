@@ -18,6 +18,7 @@ from sslbook.arguments import require_one_of, require_whole
 from sslbook.connection import Layer, find_layer, open_layer, unvec, vec
 from sslbook.datasets import Dataset
 from sslbook.gaps import relative_gap
+from sslbook.guards import has_half
 from sslbook.inspection.report import LayerReport, Report, Share
 from sslbook.inspection.spectrum import BETWEEN, KINDS, NOISE, RANDOM, UNTRAINED, WITHIN, Seen, look, pushed, sizes
 from sslbook.losses import contrastive
@@ -168,7 +169,7 @@ class _Scene:
     ) -> _Scene:
         """A copy of the network in evaluation mode, in single precision at least, on ``place``."""
         own = copy.deepcopy(net).to(place).eval().requires_grad_(True)
-        if next(own.parameters()).itemsize < 4:
+        if has_half(own):
             own = own.float()
         pixels = data.pixels.to(place)
         parts = [random_view(pixels, plan, seed=seed, view=view) for view in range(views)]
