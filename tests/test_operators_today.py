@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from sslbook import batch_losses
-from sslbook.chapters.operators_today import explained, identities, recorded, towers
+from sslbook.chapters.operators_today import coordinates, explained, identities, recorded, towers
 from sslbook.connection import open_layer
 from sslbook.training.networks.siamese import Networks, build
 
@@ -44,6 +44,15 @@ def test_between_samples_distances_make_a_positive_operator() -> None:
     assert identities.between(matrix).tolist() == [[10.0, 18.0], [42.0, 50.0]]
 
 
+@pytest.mark.parametrize("name", coordinates.LOSSES)
+def test_each_coordinate_has_a_table(name: str) -> None:
+    gaps = coordinates.table_gaps(name, 6, seed=2)
+    assert max(gaps[key] for key in ("value", "step", "operator", "symmetric")) < 1e-12
+    broken = [gap for key, gap in gaps.items() if key.startswith("broken:")]
+    assert len(broken) == 3
+    assert min(broken) > 1e-2
+
+
 def test_turning_finds_out_who_sees_coordinates() -> None:
     z = torch.randn(6, 2, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     assert identities.turned(identities.LOSSES["nt_xent"], z) < 1e-14
@@ -61,10 +70,10 @@ def test_what_each_theory_explains() -> None:
     data = explained.digits(96)
     found = explained.explained(explained.network(), "2", data, tau=0.5, batches=3, size=24)
     assert found.error < 1e-12
-    assert found.mean("this chapter") == pytest.approx(1, abs=1e-12)
-    low, high = found.interval("eq. 56")
-    assert low < found.mean("eq. 56") < high
-    assert found.mean("unbiased") > max(high, found.mean("theorem 3"))
+    assert found.interval("this chapter").mean == pytest.approx(1, abs=1e-12)
+    paper = found.interval("eq. 56")
+    assert paper.low < paper.mean < paper.high
+    assert found.interval("unbiased").mean > max(paper.high, found.interval("theorem 3").mean)
     again = explained.explained(explained.network(), "2", data, tau=0.5, batches=3, size=24)
     assert all(torch.equal(found.cosines[name], again.cosines[name]) for name in found.cosines)
 

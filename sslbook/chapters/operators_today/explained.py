@@ -13,10 +13,10 @@ from functools import partial
 from typing import Any
 
 import torch
-from scipy import stats
 from torch import Tensor, nn
 
 from sslbook import batch_losses, images, losses
+from sslbook.evidence import Interval, difference, mean_interval
 from sslbook.networks import convnet
 from sslbook.operators import covariance_operator
 
@@ -108,22 +108,13 @@ class Explained:
     error: float
     """Relative error of "this chapter", the largest over the batches."""
 
-    def mean(self, name: str) -> float:
-        """Over the batches."""
-        return float(self.cosines[name].mean())
+    def interval(self, name: str) -> Interval:
+        """The mean over the batches, with its 95 % confidence interval by Student's t."""
+        return mean_interval(self.cosines[name].numpy())
 
-    def interval(self, name: str) -> tuple[float, float]:
-        """The mean's 95 % confidence interval, by Student's t over the batches."""
-        return _interval(self.cosines[name])
-
-    def ahead(self, first: str, second: str) -> tuple[float, float]:
+    def ahead(self, first: str, second: str) -> Interval:
         """The same of the difference of two theories, paired over the batches."""
-        return _interval(self.cosines[first] - self.cosines[second])
-
-
-def _interval(values: Tensor) -> tuple[float, float]:
-    half = float(stats.t.ppf(0.975, len(values) - 1) * values.std() / len(values) ** 0.5)
-    return float(values.mean()) - half, float(values.mean()) + half
+        return difference(self.cosines[first].numpy(), self.cosines[second].numpy())
 
 
 def explained(
