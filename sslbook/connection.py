@@ -214,7 +214,7 @@ def held_layer(net: nn.Module, layer: str | nn.Module, x: Tensor) -> tuple[Held,
     if x.device.type == "meta":
         raise ValueError("x is on the device meta, where there are no numbers")
     held = guards.hold(net, *find_layer(net, layer))
-    guards.require_finite("x", x)
+    guards.refuse_nonfinite("x", x)
     return held, (guards.in_full(x.detach()) if guards.has_half(net) else x.detach()).clone()
 
 

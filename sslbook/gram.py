@@ -42,7 +42,7 @@ def gram_weights(loss: Loss, outputs: Tensor, *, of_gram: bool = False) -> Tenso
     with torch.enable_grad():
         if of_gram:
             gram = (rows @ rows.T).requires_grad_()
-            (slope,) = torch.autograd.grad(_number(loss(gram)), gram)
+            (slope,) = torch.autograd.grad(one_number(loss(gram)), gram)
         else:
             slope = _silent_slope(loss, z)
             _require_inner_products(loss, z, slope)
@@ -57,7 +57,7 @@ def _silent_slope(loss: Loss, z: Tensor) -> Tensor:
     r"""Half the derivative of :math:`\nabla_Y L([Z, Y])` at ``Y = 0`` along the identity: one product with the Hessian."""
     n = z.shape[0] * z.shape[1]
     silent = z.new_zeros(*z.shape[:2], n, requires_grad=True)
-    value = _number(loss(torch.cat([z, silent], dim=-1)))
+    value = one_number(loss(torch.cat([z, silent], dim=-1)))
     try:
         (slope,) = torch.autograd.grad(value, silent, create_graph=True)
         if not slope.requires_grad:  # of first order in Y, and so nothing of its square
@@ -70,7 +70,7 @@ def _silent_slope(loss: Loss, z: Tensor) -> Tensor:
 
 def _require_inner_products(loss: Loss, z: Tensor, weights: Tensor) -> None:
     leaf = z.clone().requires_grad_()
-    (slope,) = torch.autograd.grad(_number(loss(leaf)), leaf)
+    (slope,) = torch.autograd.grad(one_number(loss(leaf)), leaf)
     seen = 2 * weights @ z.flatten(0, 1)
     apart, size = float((seen - slope.flatten(0, 1)).norm()), float(slope.norm())
     # second derivatives may lose half of the digits; sums that cancel are as exact as what is summed
@@ -82,7 +82,8 @@ def _require_inner_products(loss: Loss, z: Tensor, weights: Tensor) -> None:
         )
 
 
-def _number(value: Tensor) -> Tensor:
+def one_number(value: object) -> Tensor:
+    """What a loss gave, without its axes; raises TypeError unless it is a tensor of one number."""
     if not isinstance(value, Tensor) or value.numel() != 1:
         given = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
         raise TypeError(f"loss must give one number, as a tensor, got {given}")

@@ -182,16 +182,16 @@ def refuse_batch(opened: OpenedLayer, *, derivative: bool = True) -> None:
     """
     layer = f"of layer {opened.name!r}"
     for what, tensor in (("weight", opened.weight), ("input", opened.below), ("output", opened.preactivation)):
-        require_finite(f"the {what} {layer}", tensor)
-    require_finite("the output of net", opened.output)
+        refuse_nonfinite(f"the {what} {layer}", tensor)
+    refuse_nonfinite("the output of net", opened.output)
     if derivative:
         cotangent, pulled = opened._transpose
-        require_finite(f"the derivative of net in the output {layer}", pulled)
+        refuse_nonfinite(f"the derivative of net in the output {layer}", pulled)
         if bool(((pulled.flatten(1) != 0).any(1) & (cotangent == 0).all(1)).any()):
             raise ValueError(f"an output of net depends on the layer's output for other samples; {BY_BATCH}")
 
 
-def require_finite(what: str, tensor: Tensor) -> None:
+def refuse_nonfinite(what: str, tensor: Tensor) -> None:
     """Raise ValueError for a NaN or an infinity."""
     if not tensor.is_floating_point():
         return

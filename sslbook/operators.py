@@ -33,7 +33,7 @@ from sslbook.contrast import project
 from sslbook.eigenpairs import EigenPairs, array, numpy_dtype, top_eigenpairs
 from sslbook.gaps import relative_gap
 from sslbook.gram import Loss, gram_weights
-from sslbook.guards import has_half, in_full, require_finite
+from sslbook.guards import has_half, in_full, refuse_nonfinite
 from sslbook.losses import half_squared_distance, pair_weight
 from sslbook.mixing import Mixing, PairMixing
 
@@ -283,7 +283,7 @@ def covariance_operator(
             raise ValueError(
                 f"clean must hold one sample for each of the {population[0]} rows of views, got {len(clean)}"
             )
-        require_finite("clean", clean)
+        refuse_nonfinite("clean", clean)
         opened = _opened(net, layer, views, chunk)  # first: a network that couples samples must not see clean
         mixing = Mixing(weights=pair_weights(net, clean, loss=loss, tau=tau, margin=margin, normalize=normalize))
     if normalize and bool((opened.output == 0).all(dim=1).any()):

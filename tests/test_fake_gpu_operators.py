@@ -21,7 +21,7 @@ MAY_READ = {
     OPENS: "whether samples depend on each other, and the like",
     "operators.covariance_operator": "whether an output is zero, where outputs are divided by their length",
     "operators.CovarianceOperator.update": "whether the outputs are K^T vec(W), to warn where they aren't",
-    "guards.require_finite": "whether samples are numbers",
+    "guards.refuse_nonfinite": "whether samples are numbers",
     "operators.CovarianceOperator.trace": "a number",
     "eigenpairs.array": "the products that ARPACK asks for",
     "eigenpairs.top_eigenpairs": "ARPACK iterates on the processor, and LAPACK says whether it converged",
@@ -70,7 +70,7 @@ def test_every_kind_of_operator(network: nn.Module, kind: str) -> None:
     with fake_gpu(MAY_READ) as gpu:
         op = operator(network, "1.linears.1", kind)
         assert op.apply(op.opened.weight).device == op.apply_transpose(op.opened.weight).device == GPU
-        opening = (OPENS, "guards.require_finite")
+        opening = (OPENS, "guards.refuse_nonfinite")
         assert [r for r in gpu.reads if r not in opening] == ["operators.covariance_operator"] * (kind == "normalised")
         op.update()
         op.trace()

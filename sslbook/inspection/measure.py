@@ -18,6 +18,7 @@ from sslbook.arguments import require_one_of, require_whole
 from sslbook.connection import Layer, find_layer, open_layer, unvec, vec
 from sslbook.datasets import Dataset
 from sslbook.gaps import relative_gap
+from sslbook.gram import one_number
 from sslbook.guards import has_half
 from sslbook.inspection.report import LayerReport, Report, Share
 from sslbook.inspection.spectrum import BETWEEN, KINDS, NOISE, RANDOM, UNTRAINED, WITHIN, Seen, look, pushed, sizes
@@ -204,11 +205,7 @@ def _steps(net: nn.Module, views: Tensor, loss: Loss) -> dict[str, Tensor]:
     output = net(views.flatten(0, 1))
     if not isinstance(output, Tensor):
         raise TypeError(f"net must return one tensor, got {type(output).__name__}")
-    result = value(output.flatten(1).unflatten(0, views.shape[:2]))
-    if not isinstance(result, Tensor) or result.numel() != 1:
-        got = tuple(result.shape) if isinstance(result, Tensor) else type(result).__name__
-        raise ValueError(f"loss must give one number of the embeddings (N, V, n_L), got {got}")
-    result.sum().backward()
+    one_number(value(output.flatten(1).unflatten(0, views.shape[:2]))).backward()
     steps = {name: dict(net.named_modules())[name].weight.grad for name in layers_of(net)}
     return {name: -step.detach() for name, step in steps.items() if isinstance(step, Tensor)}
 

@@ -144,7 +144,10 @@ def look(
 
 
 def _search(product: object, weight: Tensor, k: int, seed: int) -> None:
-    """Let ARPACK look for the leading eigenvectors of a symmetric operator; what it asks about is what is wanted."""
+    """Let ARPACK look for the leading eigenvectors of a symmetric operator; what it asks about is what is wanted.
+
+    :func:`sslbook.eigenpairs._lanczos` wants the vectors to a tolerance, and fails without them.
+    """
     assert callable(product)
     size = weight.numel()
     start = np.random.default_rng(seed).standard_normal(size) / size**0.5
@@ -181,6 +184,7 @@ class Size:
 def sizes(seen: Seen, probes: int, seed: int) -> dict[str, Size]:
     """The size of each of :data:`KINDS`: exact along the directions, and by random signs beside them, of which each costs a JVP.
 
+    One field of a sign serves all three and their squares, which :func:`sslbook.spectra.trace_estimate` would push back for each.
     Errors are the jackknife's, over the probes: 0 where the directions are all there are.
     """
     m = seen.basis.shape[1]
