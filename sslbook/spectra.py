@@ -37,6 +37,54 @@ class Estimate:
     error: float
 
 
+@dataclass(frozen=True, eq=False)
+class MeanOperator:
+    """The mean of one layer's operators over batches, which stands for their expectation, by its products.
+
+    It takes the place of an operator in this module; errors over batches are those of :meth:`forms`.  Raises ValueError for fewer
+    than two parts, and for parts of different shapes.
+    """
+
+    parts: tuple[Operator, ...]
+
+    def __post_init__(self) -> None:
+        require_whole("the number of parts", len(self.parts), least=2)
+        shapes = sorted({part.shape for part in self.parts})
+        if len(shapes) > 1:
+            raise ValueError(f"parts must be operators of one layer, got shapes {' and '.join(map(str, shapes))}")
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """``(size, size)``."""
+        return self.parts[0].shape
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """That of the first part."""
+        return self.parts[0].dtype
+
+    @property
+    def device(self) -> torch.device:
+        """That of the first part."""
+        return self.parts[0].device
+
+    def matmat(self, matrix: Tensor) -> Tensor:
+        """The mean of the products with ``(size, k)``."""
+        first, *others = self.parts
+        total = first.matmat(matrix)
+        for part in others:
+            total = total + part.matmat(matrix)
+        return total / len(self.parts)
+
+    def forms(self, directions: Tensor) -> list[Estimate]:
+        r""":math:`v^\top A v` of directions ``(size, k)`` that know nothing of these batches: means over them, with errors.
+
+        (A direction that was found in these batches, as an eigenvector is, has a form that is too large, and an error too small.)
+        """
+        each = torch.stack([(directions * part.matmat(directions)).sum(0) for part in self.parts]).double()
+        return [_mean(column) for column in each.T]
+
+
 def trace_estimate(op: Operator, *, products: int = 48, batch: int = 8, seed: int = 0) -> Estimate:
     r"""The trace by Hutch++ (Meyer et al. 2021): exact on a sketch of the leading range, over random signs on the rest.
 
