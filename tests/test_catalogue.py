@@ -12,7 +12,7 @@ from sslbook.chapters import catalogue
 from sslbook.chapters.catalogue import RECORDERS, TABLES
 from sslbook.records import recorded, results_folder
 
-WAITING = {"training-operator-full", "byol-average-cifar10", "byol-resets"}
+WAITING = {"training-operator-full", "byol-average-cifar10"}
 """For a GPU, or for hours of a processor that nobody has had yet."""
 
 
