@@ -85,6 +85,16 @@ def test_of_the_smallest_predictors_half_grow() -> None:
     assert float((predictor.pulls("positive", 200, scale=0.01) > 0).double().mean()) > 0.95
 
 
+def test_positive_predictors_grow_by_their_trace() -> None:
+    """Not by being nearly semi-definite: half of their eigenvalues are negative, and without the trace half of them grow."""
+    found = {
+        traceless: float((predictor.pulls("positive", 400, scale=0.01, traceless=traceless) > 0).double().mean())
+        for traceless in (False, True)
+    }
+    assert found[False] > 0.95
+    assert found[True] == pytest.approx(0.45, abs=0.1)
+
+
 def test_pulls_are_the_quadratic_form() -> None:
     found = predictor.pulls("random", 4, 5, seed=2)
     pair = predictor.shared_pair(predictor.predictors("random", 4, 5, seed=2), images=40, wide=True, seed=3)

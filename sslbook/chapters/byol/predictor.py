@@ -181,13 +181,18 @@ def spectrum(kind: str, replicas: int = 100, size: int = 32, *, scale: float = 0
     return out
 
 
-def pulls(kind: str, replicas: int = 200, size: int = 32, *, scale: float = 0.3, seed: int = 0) -> Tensor:
+def pulls(
+    kind: str, replicas: int = 200, size: int = 32, *, scale: float = 0.3, traceless: bool = False, seed: int = 0
+) -> Tensor:
     r"""What the predictor's term does to random weights: :math:`w^T E[\hat K M \hat K^T] w / |w|^2`, :math:`M = W_p^T (I - W_p)`.
 
     It equals :math:`E_x[\hat f^T M \hat f]` for the base network's output, averaged over views and centred, ``(R,)``; positive
-    values make the weights grow.
+    values make the weights grow.  traceless: a multiple of the identity takes the trace off each predictor first.
     """
-    pair = shared_pair(predictors(kind, replicas, size, scale=scale, seed=seed), images=40, wide=True, seed=seed + 1)
+    drawn = predictors(kind, replicas, size, scale=scale, seed=seed)
+    if traceless:
+        drawn = drawn - drawn.diagonal(dim1=1, dim2=2).mean(1)[:, None, None] * torch.eye(size, dtype=drawn.dtype)
+    pair = shared_pair(drawn, images=40, wide=True, seed=seed + 1)
     tower = base(pair)
     f = tower.output().mean(2)
     f = f - f.mean(1, keepdim=True)
