@@ -70,11 +70,17 @@ def test_printed_numbers_and_their_range_of_weights() -> None:
     assert tables.xavier(128, 512) == pytest.approx(0.097, abs=5e-4)  # and that of Table 10, 0.097
 
 
-def test_differences_are_paired() -> None:
-    worse = torch.tensor([1.0, 5.0, 9.0], dtype=torch.float64)
-    gap, error = tables.above(worse + torch.tensor([0.9, 1.0, 1.1]), worse)
-    assert gap == pytest.approx(1.0)
-    assert error == pytest.approx(0.1 / 3**0.5)
+def test_what_two_parts_give_together() -> None:
+    """Each cell the sum of what its parts give, and of what pairs of them give."""
+    alone, pairs = {"P": 3.0, "EMA": 5.0, "BN": 7.0}, {("P", "BN"): 11.0, ("P", "EMA"): -2.0, ("EMA", "BN"): 0.5}
+    found = {}
+    for cell in printed("B-Tab3").cells:
+        parts = set(cell.split(", "))
+        value = sum(v for part, v in alone.items() if part in parts) + sum(v for p, v in pairs.items() if {*p} <= parts)
+        found[cell] = torch.tensor([value, value + 1], dtype=torch.float64)
+    for pair, value in pairs.items():
+        assert tables.together(found, *pair).tolist() == pytest.approx([value, value])
+        assert tables.together(found, *pair[::-1]).tolist() == pytest.approx([value, value])
 
 
 def test_the_record_holds_every_table_once_run(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,6 +37,9 @@ CIFAR10_IMAGES = 20_000
 EMA = 0.97
 r"""Our :math:`\gamma_{\text{ema}}`: an average over some thirty steps of the two thousand of a full run."""
 
+PARTS = ("P", "EMA", "BN")
+"""Table 3's parts, in the order in which its cells name them."""
+
 SLOWER = 2 / 3
 """Table 10's learning rate, as a share of the other tables' (0.02 and 0.03 in the paper)."""
 
@@ -79,10 +82,17 @@ def in_table(name: str, found: Mapping[str, Tensor]) -> Tensor:
     return torch.stack([found[cell] for cell in target.cells]).view(*target.mean.shape, -1)
 
 
-def above(better: Tensor, worse: Tensor) -> tuple[float, float]:
-    """Mean over the seeds, and its standard error, of ``better - worse``, both ``(seeds,)`` with the same seeds."""
-    gap = better - worse
-    return gap.mean().item(), gap.std().item() / math.sqrt(len(gap))
+def together(found: Mapping[str, Tensor], one: str, other: str) -> Tensor:
+    """What two of Table 3's parts (P, EMA, BN) give together beyond what each gives alone, a mean over the third: ``(seeds,)``."""
+    (third,) = {*PARTS} - {one, other}
+
+    def cell(*parts: str) -> Tensor:
+        return found[", ".join(part for part in PARTS if part in parts) or "–"]
+
+    def gain(*rest: str) -> Tensor:
+        return cell(one, other, *rest) - cell(one, *rest) - cell(other, *rest) + cell(*rest)
+
+    return (gain() + gain(third)) / 2
 
 
 def after(values: Mapping[str, Mapping[str, list[list[float]]]], epoch: int = -1) -> dict[str, dict[str, Tensor]]:
