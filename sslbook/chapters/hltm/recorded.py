@@ -1,12 +1,12 @@
 """The chapter's recorded runs: the tables for every loss and statistic, and the norm curves, at the papers' sizes.
 
-``sslbook record NAME --replace`` makes one again: ``hltm-tables``, ``hltm-narrow`` or ``hltm-norms``.
+``sslbook record NAME --replace`` makes one again: ``hltm-tables``, ``hltm-narrow``, ``hltm-norms`` or ``hltm-norms-printed``.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -113,6 +113,23 @@ def norm_values(
     processes: int | None = None,
 ) -> dict[str, Any]:
     """For each of :func:`norms.cells`, a norm's name to its values, epochs x seeds, to six significant digits."""
-    curves = norms.curves(norms.cells(base), seeds, epochs, processes=processes or cores())
+    return _curves(norms.cells(base), seeds, epochs, processes)
+
+
+def printed_norm_values(
+    seeds: Sequence[int],
+    *,
+    base: Protocol = norms.BASE,
+    epochs: Sequence[int] = norms.EPOCHS,
+    processes: int | None = None,
+) -> dict[str, Any]:
+    """For each of :func:`norms.printed_loss`, values as those of :func:`norm_values`, from the same seeds."""
+    return _curves(norms.printed_loss(base), seeds, epochs, processes)
+
+
+def _curves(
+    protocols: Mapping[str, Protocol], seeds: Sequence[int], epochs: Sequence[int], processes: int | None
+) -> dict[str, Any]:
+    curves = norms.curves(protocols, seeds, epochs, processes=processes or cores())
     cells = {cell: {part: rounded(found, digits=6) for part, found in parts.items()} for cell, parts in curves.items()}
     return {"axes": "cells[cell][norm][epoch][seed]", "epochs": tuple(epochs), "cells": cells}
