@@ -144,21 +144,65 @@ def test_the_bracket_as_printed_and_for_groups() -> None:
         assert sign * float(lucky.bracket(one, rho_value * one, c, torch.tensor(0.0))) > 0
 
 
-@pytest.mark.parametrize("n", [1, 3, 8])
-def test_the_listed_bracket_subtracts_a_quarter_of_the_variance(n: int) -> None:
-    s, rho = torch.rand(2, n, generator=torch.Generator().manual_seed(n), dtype=torch.float64)
-    for c in (1.0, 9.0):
-        wanted = sum(
-            float(a) ** 2 * (c * float(r) ** 2 / 6 - (1 - float(r) ** 2) / 4) for a, r in zip(s, rho, strict=True)
-        )
-        assert float(lucky.listed_bracket(s, rho, c)) == pytest.approx(wanted / n, abs=1e-14)
-        assert lucky.listed_bracket(s, rho, c) > lucky.bracket(s, rho, c, torch.tensor(0.0)), "and is the sharper one"
+def sharper(s: torch.Tensor, rho: torch.Tensor, c: float) -> float:
+    return float(lucky.sharper_bracket(s, rho, c, torch.zeros(()).double()))
 
 
-def test_the_listed_bracket_bounds_the_gaps_of_lucky_units() -> None:
-    part = lucky.balanced_part(8, 0.8, 1.0, 0)
-    gaps = lucky.lucky_bound(part, 4.0, 200, seed=1).gaps
-    assert float(gaps.min()) > 3 * float(lucky.listed_bracket(part.s, part.rho, 4.0)) > 0
+def test_the_sharper_bracket_bounds_the_gaps_of_lucky_units() -> None:
+    for part in (lucky.balanced_part(8, 0.8, 1.0, 0), lucky.balanced_part(8, 0.0, 1.0, 1)):
+        for c in (0.5, 4.0):
+            check = lucky.lucky_bound(part, c, 200, seed=1)
+            bound = 3 * sharper(part.s, part.rho, c)
+            assert bound >= 4 * check.bound - 1e-12
+            assert float(check.gaps.min()) >= bound
+
+
+@pytest.mark.parametrize(("pairs", "c"), [(1, 1.0), (5, 0.2), (40, 0.03), (200, 0.05)])
+def test_units_at_the_edge_reach_the_sharper_bracket(pairs: int, c: float) -> None:
+    part, weights = lucky.extreme_unit(pairs, c)
+    n = 2 * pairs + 1
+    assert weights.abs().max() <= (3 / n) ** 0.5
+    assert lucky.is_lucky(weights, part.h, part.a, c, 1.0).all()
+    up, down = lucky.mean_activations(part, weights)
+    gap = float(up**2 - down**2) * n
+    assert gap == pytest.approx(c * (pairs + 0.25) - 3 / 16, rel=1e-9)
+    bound = 3 * sharper(part.s, part.rho, c) * n
+    assert bound == pytest.approx(c * pairs - 3 / 16)
+    assert gap - bound == pytest.approx(c / 4, rel=1e-6)
+
+
+def test_an_extreme_unit_has_weights_that_there_are() -> None:
+    with pytest.raises(ValueError, match=r"pairs = 4 and c = 0.01 ask for a weight of -0"):
+        lucky.extreme_unit(4, 0.01)
+    with pytest.raises(ValueError, match=r"pairs = 1 and c = 99 ask for a weight of"):
+        lucky.extreme_unit(1, 99.0)
+
+
+@pytest.mark.parametrize(("n", "c"), [(3, 1.0), (8, 2.0), (40, 1.0)])
+def test_the_chance_of_a_lucky_unit_with_uniform_weights(n: int, c: float) -> None:
+    part = lucky.balanced_part(n, 0.3, 0.9, 2)
+    exact = lucky.uniform_chance(part, c, terms=400)
+    weights = lucky.uniform_weights((400_000, n), 1.0, 5)
+    share = float(lucky.is_lucky(weights, part.h, part.a, c, 1.0).double().mean())
+    assert abs(share - exact) < 4 * (exact / 400_000) ** 0.5
+    flipped = lucky.LeafPart(-part.rho)
+    assert lucky.uniform_chance(flipped, c, terms=400) == pytest.approx(exact, rel=1e-9)
+    if n == 40:
+        assert lucky.uniform_chance(part, c, terms=60) == pytest.approx(exact, rel=1e-12)
+
+
+def test_with_many_leaves_the_chance_is_the_gaussian_one() -> None:
+    off = []
+    for n in (16, 64, 256):
+        part = lucky.LeafPart(torch.full((n,), 0.5).double() * torch.tensor([1.0, -1.0]).repeat(n // 2))
+        off.append(lucky.uniform_chance(part, 4.0) / lucky.tail_probability(4.0, part.gamma) - 1)
+    assert off[0] / off[1] == pytest.approx(4, rel=0.15)
+    assert off[1] / off[2] == pytest.approx(4, rel=0.1)
+    assert off[2] < 0
+
+
+def test_some_unit_of_many() -> None:
+    assert lucky.some_unit(0.25, 3) == pytest.approx(1 - 0.75**3, rel=1e-15)
 
 
 def test_the_gaps_of_lucky_units_by_listing_patterns() -> None:

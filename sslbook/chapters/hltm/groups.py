@@ -6,10 +6,11 @@ Units of one part :math:`\mathcal N_\nu` are not: they see the same leaves.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from sslbook.chapters.hltm import lucky, tree_operator
 from sslbook.chapters.hltm.training import Protocol, start
@@ -56,8 +57,19 @@ def shared_children(copies: int, rho: float, c: float, *, units: int, seed: int)
     )
 
 
-def promising_parts(protocol: Protocol, seeds: Sequence[int], c: float) -> list[float]:
-    """Share of the parts of untrained networks for which the bracket of Eq. 130 is positive, one number a depth, root first."""
+def promising_parts(
+    protocol: Protocol,
+    seeds: Sequence[int],
+    c: float,
+    bracket: Callable[..., Tensor] = lucky.bracket,
+    *,
+    group: int = 1,
+) -> list[float]:
+    """Share of the parts of untrained networks for which the bracket is positive, one number a depth, root first.
+
+    bracket: that of Eq. 130, or :func:`lucky.sharper_bracket`, for independent children or for groups of ``group`` (from the
+    second depth above the leaves on, as a leaf is alone).
+    """
     tree, net = start(protocol, seeds)
     listed = exact.list_parts(tree, net)
     shares = []
@@ -67,6 +79,7 @@ def promising_parts(protocol: Protocol, seeds: Sequence[int], c: float) -> list[
         rho = trees.polarity(tree.tables[depth])  # (R, children)
         s, sigma = tree_operator.selectivity(below), exact.activation_variances(below).amax((-1, -2))
         wide = rho[..., None].expand_as(s).unflatten(1, (-1, b)).flatten(2)
-        found = lucky.bracket(s.unflatten(1, (-1, b)).flatten(2), wide, c, sigma.unflatten(1, (-1, b)).amax(-1))
+        alone = 1 if depth == tree.depth - 1 else group
+        found = bracket(s.unflatten(1, (-1, b)).flatten(2), wide, c, sigma.unflatten(1, (-1, b)).amax(-1), group=alone)
         shares.append(float((found > 0).double().mean()))
     return shares

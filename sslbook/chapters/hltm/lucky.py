@@ -162,21 +162,16 @@ def bracket(s: Tensor, rho: Tensor, c: float, sigma_l2: Tensor, *, group: int = 
     return terms.mean(-1) - group * sigma_l2
 
 
-def listed_bracket(s: Tensor, rho: Tensor, c: float) -> Tensor:
-    r"""The bracket of Eq. 130 for :math:`\sigma_l = 0` with the sharp bound of Lemma 5, for ``s`` and ``rho`` of shape ``(n,)``.
+def sharper_bracket(s: Tensor, rho: Tensor, c: float, sigma_l2: Tensor, *, group: int = 1) -> Tensor:
+    r"""The bracket with the best constants.
 
-    The steps of Theorem 5's proof in units of :math:`3 \sigma_w^2`: from :math:`c \lVert a \rVert^2 / 2n`, below the square of
-    :math:`v^+`, the square of :math:`\frac12 \sqrt{V[\tilde f | z_\mu]}`, above :math:`v^-`.  The variance is that of the largest
-    weights, :math:`\sqrt{3/n}`, and is summed over all :math:`2^n` patterns of the children :math:`h_k \pm s_k`.
+    .. math::  \frac1n \sum_k s_k^2 \left(\frac{2c}{3} \rho^2 - \frac g4 (1 - \rho^2)\right) - \frac g4 \sigma_l^2
+
+    Lemma 5 with its sharp half, and :math:`\lVert h + a \rVert^2 \ge 2 \lVert a \rVert^2`, as :math:`h_k \ge |a_k|` where
+    activations are not negative; :func:`extreme_unit` comes as near to it as one likes.  group: g, as for :func:`bracket`.
     """
-    n = len(s)
-    sign = torch.cartesian_prod(*[torch.tensor([-1.0, 1.0], dtype=s.dtype)] * n).reshape(-1, n)
-    chance = ((1 + sign * rho) / 2).prod(1)
-    unit = math.sqrt(3 / n) * (sign @ s)
-    mean = chance @ unit
-    most = 0.5 * (chance @ (unit - mean).square()).sqrt()
-    least: Tensor = c / (2 * n) * (s * rho).square().sum()
-    return (least - most.square()) / 3
+    terms = s.square() * (2 * c / 3 * rho.square() - group / 4 * (1 - rho.square()))
+    return terms.mean(-1) - group / 4 * sigma_l2
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -223,6 +218,35 @@ def uniform_weights(shape: tuple[int, ...], sigma_w: float, seed: int) -> Tensor
     r"""Weights from :math:`U[-1, 1]\, \sigma_w \sqrt{3 / n}`, of variance :math:`\sigma_w^2 / n`, with n the last of ``shape``."""
     u = torch.rand(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     return (2 * u - 1) * sigma_w * math.sqrt(3 / shape[-1])
+
+
+def uniform_chance(part: LeafPart, c: float, terms: int = 100) -> float:
+    r"""The chance that a unit with uniform weights is lucky: what :func:`tail_probability` is for a Gaussian pair.
+
+    The density of the pair, over a square that holds all of it but what no float64 sees, is a Fourier series whose coefficients
+    are products of sines, one a weight; it is integrated term by term over the quadrant.  ``terms`` frequencies either side of 0.
+    """
+    require_number("c", c, above=0)
+    a = part.a if part.a.clamp_min(0).square().sum() >= part.a.clamp_max(0).square().sum() else -part.a
+    up, down = (
+        math.sqrt(3) * v / v.norm() for v in (part.h + a, part.h - a)
+    )  # of weights from U[-1, 1]: unit variances
+    half = 1.01 * min(math.sqrt(3 * len(a)), 12.0)
+    k = torch.arange(-terms, terms + 1, dtype=torch.float64) * math.pi / half
+
+    def between(low: float, high: float) -> Tensor:
+        found = (torch.exp(-1j * k * low) - torch.exp(-1j * k * high)) / (1j * torch.where(k == 0, 1.0, k))
+        return torch.where(k == 0, high - low, found)
+
+    series = torch.ones(len(k), len(k), dtype=torch.float64)
+    for x, y in zip(up, down):
+        series *= torch.sinc((k[:, None] * x + k * y) / math.pi)
+    return float((between(math.sqrt(c), half) @ (series + 0j) @ between(-half, 0.0)).real) / (2 * half) ** 2
+
+
+def some_unit(chance: float, width: int) -> float:
+    """The chance that one of ``width`` independent units is lucky, each with ``chance``."""
+    return -math.expm1(width * math.log1p(-chance))
 
 
 @dataclass(frozen=True)
@@ -288,13 +312,38 @@ def lucky_bound(
         found.append(weights if any_unit else weights[is_lucky(weights, part.h, part.a, c, sigma_w)])
         count, tries = count + len(found[-1]), tries + 1
     lucky = torch.cat(found)[:units]
-    on = torch.from_numpy((np.arange(2**n)[:, None] >> np.arange(n)) & 1).double()
-    up, down = (_mean_relu(lucky, on, (1 + sign * part.rho) / 2) for sign in (1, -1))
+    up, down = mean_activations(part, lucky)
     return BoundCheck(
         (up.square() - down.square()).abs(), 3 * sigma_w**2 * float(bracket(part.s, part.rho, c, torch.tensor(0.0)))
     )
 
 
-def _mean_relu(weights: Tensor, patterns: Tensor, probability: Tensor) -> Tensor:
-    chance = torch.where(patterns == 1, probability, 1 - probability).prod(1)
-    return (weights @ patterns.T).relu() @ chance
+def mean_activations(part: LeafPart, weights: Tensor) -> tuple[Tensor, Tensor]:
+    r""":math:`v_j^+, v_j^-` of units ``(units, n)``, exact: over all patterns of the leaves whose polarity is not 1 or -1."""
+    open_ = part.rho.abs() < 1
+    k = int(open_.sum())
+    on = torch.from_numpy((np.arange(2**k)[:, None] >> np.arange(k)) & 1).double()
+    means = []
+    for sign in (1, -1):
+        chance = (1 + sign * part.rho) / 2
+        sure = weights[:, ~open_] @ chance[~open_]
+        p = torch.where(on == 1, chance[open_], 1 - chance[open_]).prod(1)
+        means.append((weights[:, open_] @ on.T + sure[:, None]).relu() @ p)
+    return means[0], means[1]
+
+
+def extreme_unit(pairs: int, c: float) -> tuple[LeafPart, Tensor]:
+    r"""A lucky unit ``(1, n)`` whose gap is as small as can be, with :math:`\sigma_w = 1`, over ``n = 2 pairs + 1`` leaves.
+
+    One leaf is noise and has the largest weight there is; ``pairs`` leaves of polarity 1 bring :math:`\tilde v^+` to the threshold,
+    and as many of polarity -1 bring :math:`\tilde v^-` to just below 0.  Raises ValueError if that asks for a negative weight
+    of the former, or for one larger than there is.
+    """
+    n = 2 * pairs + 1
+    rho = torch.tensor([0.0] + [1.0] * pairs + [-1.0] * pairs, dtype=torch.float64)
+    part, most = LeafPart(rho), math.sqrt(3 / n)
+    up = (math.sqrt(c / n) * float((part.h + part.a).norm()) * (1 + 1e-12) - most / 2) / pairs
+    if not 0 <= up <= most:
+        raise ValueError(f"pairs = {pairs} and c = {c:g} ask for a weight of {up:.3g}, outside [0, {most:.3g}]")
+    down = -most / 2 / pairs * (1 + 1e-12)
+    return part, torch.tensor([[most] + [up] * pairs + [down] * pairs], dtype=torch.float64)
