@@ -91,6 +91,8 @@ def test_the_fate_of_one_unit(seed: int) -> None:
     assert found.off_without > 0.1
     assert found.collapsed > 0.2
     assert found.collapsed_safe == 0
+    assert found.turned_safe == 0
+    assert 0.05 < found.turned < 0.5
 
 
 def test_the_target_does_not_matter_for_the_fate() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sslbook.chapters.linear_byol import flow, stability, starts
+from sslbook.chapters.linear_byol import flow, scrambling, stability, starts
 from sslbook.chapters.linear_byol.flow import Times, Weights
 
 
@@ -73,7 +73,7 @@ def test_the_roots_solve_the_quadratic() -> None:
 
 @pytest.mark.parametrize(("outputs", "balanced"), [(1, False), (2, False), (3, False), (2, True)])
 def test_jacobian_and_flow_agree(outputs: int, balanced: bool) -> None:
-    found = starts.verdicts(60, outputs, outputs + 2, 4, balanced=balanced)
+    found = starts.verdicts(60, outputs, outputs + 2, 4, balanced=balanced, commuting=balanced)
     assert found.agree == 1
     assert (found.agree_held < 0.9) == (outputs > 1)
     if outputs == 1 or balanced:
@@ -82,19 +82,45 @@ def test_jacobian_and_flow_agree(outputs: int, balanced: bool) -> None:
 
 def test_the_rule_holds_for_one_unit_and_for_balanced_solutions() -> None:
     assert starts.stable_shares(300, 1, 3, 5) == (1, 0)
-    assert starts.stable_shares(300, 2, 4, 5, balanced=True) == (1, 0)
-    assert starts.stable_shares(300, 3, 5, 5, balanced=True) == (1, 0)
+    assert starts.stable_shares(300, 2, 4, 5, balanced=True, commuting=True) == (1, 0)
+    assert starts.stable_shares(300, 3, 5, 5, balanced=True, commuting=True) == (1, 0)
     lead, other = starts.stable_shares(300, 2, 4, 5)
     assert lead < 0.95
     assert other > 0.02
 
 
-def test_balanced_bases_are_balanced() -> None:
+@pytest.mark.parametrize("commuting", [True, False])
+@pytest.mark.parametrize("outputs", [1, 2, 3])
+def test_balanced_bases_are_balanced(commuting: bool, outputs: int) -> None:
     rng = np.random.default_rng(6)
-    data, tau = flow.random_moments(20, 4, rng, commuting=True), stability.random_times(20, rng)
-    found, kept = stability.modes(data), stability.random_kept(20, 2, 4, rng, leading=False)
-    basis = starts.balanced_basis(found, kept, tau, rng)
-    assert np.abs(flow.balance(stability.fixed_point(found, kept, basis), tau)).max() < 1e-9
+    data, tau = flow.random_moments(20, 4, rng, commuting=commuting), stability.random_times(20, rng)
+    found, kept = stability.modes(data), stability.random_kept(20, outputs, 4, rng, leading=False)
+    point = stability.fixed_point(found, kept, starts.balanced_basis(found, kept, tau, rng))
+    assert np.abs(flow.balance(point, tau)).max() < 1e-12
+    assert stability.speed(point, data, tau).max() < 1e-12
+    if commuting:  # the rows are orthogonal, of the lengths that the proof of Theorem 6.5(4) finds
+        values = np.take_along_axis(found.values, kept, axis=1)
+        wanted = (tau.predictor / tau.online)[..., 0] * values**2
+        lengths = np.linalg.eigvalsh(point.online @ point.online.swapaxes(1, 2))
+        assert np.abs(lengths - np.sort(wanted, axis=1)).max() < 1e-12
+
+
+def test_a_balanced_problem_that_never_rests() -> None:
+    point, data = starts.circling()
+    assert np.abs(flow.balance(point)).max() < 1e-14
+    assert stability.speed(point, data)[0] < 1e-14
+    assert np.linalg.eigvals(stability.jacobian(point, data)).real.max() > 0.3
+    still, plain = starts.circling(commuting=True)
+    assert np.abs(stability.modes(plain).values - stability.modes(data).values).max() < 1e-12
+    assert stability.is_stable(stability.jacobian(still, plain))[0]
+    begin = scrambling.balanced_start(1, 2, 3, np.random.default_rng(1), 0.1)
+    for method in ("DOP853", "LSODA"):  # one verdict by two solvers
+        path = flow.integrate(begin, data, 1000.0, points=101, rtol=1e-10, method=method)
+        late = [flow.Weights(*(part[k] for part in path)) for k in range(50, 101)]
+        assert min(stability.speed(w, data)[0] for w in late) > 5e-3
+        assert max(np.abs(flow.balance(w)).max() for w in late) < 1e-6
+    rest = flow.integrate(begin, plain, 1000.0)
+    assert stability.speed(flow.Weights(*(part[-1] for part in rest)), plain)[0] < 1e-6
 
 
 @pytest.mark.parametrize(("name", "stable"), [("sheared", True), ("small", False), ("skewed", False)])

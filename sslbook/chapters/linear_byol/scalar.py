@@ -84,6 +84,8 @@ class Fates:
 
     rules: share of starts that each rule gets right.  off: largest error of the end's w1 and w2, and ``off_without``: of w1, if Q
     were zero for all.  collapsed: share that collapsed, and ``collapsed_safe``: of those with Q > 0.
+    turned: share of those that survive with Q < 0 whose w1 ends with another sign than it began with, and ``turned_safe``:
+    of those with Q > 0.
     """
 
     rules: dict[str, float]
@@ -91,6 +93,8 @@ class Fates:
     off_without: float
     collapsed: float
     collapsed_safe: float
+    turned: float
+    turned_safe: float
     starts: int
 
 
@@ -135,6 +139,7 @@ def fates(starts: int, seed: int = 0, *, folds: float = 20.0, wait: float = 100.
         "Q > -tau_p r^2": quantity(w1, w2, times) > -_plain(times.predictor) * r**2,
         "theta with w1": (theta * w1 > 0) & (w2 > 0),
     }
+    turned, safe = end[0] * w1 < 0, quantity(w1, w2, times) > 0
     off = np.abs([np.abs(end[0]) - size, end[1] - last]).max()
     free = np.broadcast_to(np.sqrt(_plain(times.predictor) / _plain(times.online)) * r, w1.shape)
     return Fates(
@@ -142,7 +147,9 @@ def fates(starts: int, seed: int = 0, *, folds: float = 20.0, wait: float = 100.
         off=float(off),
         off_without=float(np.abs(np.abs(end[0]) - free)[alive].max()),
         collapsed=float(1 - alive.mean()),
-        collapsed_safe=float(1 - alive[quantity(w1, w2, times) > 0].mean()),
+        collapsed_safe=float(1 - alive[safe].mean()),
+        turned=float(turned[alive & ~safe].mean()),
+        turned_safe=float(turned[safe].mean()),
         starts=len(w1),
     )
 

@@ -7,7 +7,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from sslbook.arguments import require_one_of
-from sslbook.chapters.linear_byol.flow import Array, Moments, Times, Weights, integrate, random_moments, random_weights
+from sslbook.chapters.linear_byol.flow import (
+    UNIT,
+    Array,
+    Moments,
+    Times,
+    Weights,
+    integrate,
+    random_moments,
+    random_weights,
+)
 from sslbook.chapters.linear_byol.scrambling import balanced_start
 from sslbook.chapters.linear_byol.stability import (
     Modes,
@@ -54,18 +63,25 @@ class Verdicts:
 
 
 def verdicts(
-    problems: int, outputs: int, size: int, seed: int = 0, *, slowest: float = 0.003, balanced: bool = False
+    problems: int,
+    outputs: int,
+    size: int,
+    seed: int = 0,
+    *,
+    slowest: float = 0.003,
+    balanced: bool = False,
+    commuting: bool = False,
 ) -> Verdicts:
     """Fixed points of random problems, half of them leading ones, in random bases (`_random_basis`), by Jacobian and by flow.
 
-    ``balanced``: moments that commute, and the bases for which Q = 0.  Left out are problems whose deciding eigenvalue (the
-    largest real part of those that aren't zero) is smaller than ``slowest`` times the largest modulus, for they would take
-    the solver long.
+    ``balanced``: the bases for which Q = 0.  ``commuting``: moments that share their eigenvectors.  Left out are problems whose
+    deciding eigenvalue (the largest real part of those that aren't zero) is smaller than ``slowest`` times the largest modulus,
+    for they would take the solver long.
     Raises ValueError if fewer than ``problems`` are left of twenty times as many.
     """
     rng = np.random.default_rng([seed, 7, outputs])
     many = 20 * problems
-    drawn = random_moments(many, size, rng, commuting=balanced)
+    drawn = random_moments(many, size, rng, commuting=commuting)
     tau = random_times(many, rng)
     top = random_kept(many, outputs, size, rng, leading=True)
     low = random_kept(many, outputs, size, rng, leading=False)
@@ -99,21 +115,39 @@ def _random_basis(replicas: int, outputs: int, rng: np.random.Generator) -> Arra
 
 
 def balanced_basis(found: Modes, kept: Array, times: Times, rng: np.random.Generator) -> Array:
-    r"""Bases S with :math:`\tau_o W_1 W_1^T = \tau_p W_2^T W_2`, for moments that commute: ``O diag(c / |v|)`` with a random
-    orthogonal O and row lengths :math:`c_i = h_i \sqrt{\tau_p / \tau_o}`, ``(R, n, n)``."""
-    n = kept.shape[1]
-    turn = np.linalg.qr(rng.standard_normal((len(kept), n, n)))[0]
-    lengths = np.linalg.norm(np.take_along_axis(found.rows, kept[..., None], axis=1), axis=2)
-    wanted = np.take_along_axis(found.values, kept, axis=1) * np.sqrt(times.predictor / times.online)[..., 0]
-    return np.asarray(turn * (wanted / lengths)[:, None])
+    r"""Bases S with :math:`\tau_o W_1 W_1^T = \tau_p W_2^T W_2`, ``(R, n, n)``: a random rotation O times a root of the one
+    :math:`G = S^T S` there is.
+
+    With :math:`D = V V^T` and :math:`\kappa = \tau_p / \tau_o` it solves :math:`G D G = \kappa \Lambda G \Lambda`: G is the
+    geometric mean of :math:`D^{-1}` and :math:`\kappa \Lambda G \Lambda`, a map that halves distances (Thompson's), so that
+    iterating it converges.
+    """
+    r, n = kept.shape
+    rows = np.take_along_axis(found.rows, kept[..., None], axis=1)
+    values = np.take_along_axis(found.values, kept, axis=1)
+    share = np.broadcast_to(np.asarray(times.predictor) / np.asarray(times.online), (r, 1, 1))
+    half = _square_root(rows @ rows.swapaxes(1, 2))
+    back, gram = np.linalg.inv(half), np.tile(np.eye(n), (r, 1, 1))
+    for _ in range(60):  # each halves what is left
+        inner = half @ (share * values[:, :, None] * gram * values[:, None]) @ half
+        gram = back @ _square_root(inner) @ back
+        gram = 0.5 * (gram + gram.swapaxes(1, 2))
+    turn = np.linalg.qr(rng.standard_normal((r, n, n)))[0]
+    return np.asarray(turn @ _square_root(gram))
+
+
+def _square_root(matrix: Array) -> Array:
+    """The positive root of symmetric positive matrices, ``(R, n, n)``."""
+    values, vectors = np.linalg.eigh(matrix)
+    return np.asarray((vectors * np.sqrt(values.clip(0))[:, None]) @ vectors.swapaxes(1, 2))
 
 
 def stable_shares(
-    replicas: int, outputs: int, size: int, seed: int = 0, *, balanced: bool = False
+    replicas: int, outputs: int, size: int, seed: int = 0, *, balanced: bool = False, commuting: bool = False
 ) -> tuple[float, float]:
     """Shares of stable fixed points by the Jacobian, made of the leading modes and of others, in random or balanced bases."""
     rng = np.random.default_rng([seed, 9, outputs])
-    moments, tau = random_moments(replicas, size, rng, commuting=balanced), random_times(replicas, rng)
+    moments, tau = random_moments(replicas, size, rng, commuting=commuting), random_times(replicas, rng)
     found, shares = modes(moments), []
     for leading in (True, False):
         kept = random_kept(replicas, outputs, size, rng, leading=leading)
@@ -134,6 +168,27 @@ def example(name: str) -> tuple[Weights, Moments]:
     values, kept, basis = EXAMPLES[name]
     moments = Moments(np.eye(len(values))[None], np.diag(values)[None])
     return fixed_point(modes(moments), np.array([kept]), np.array([basis], dtype=float)), moments
+
+
+CIRCLING = ([0.6, 0.2, 0.1], [[0, 1, 0], [2, -1, 1], [3, 0, 1]])
+"""Shares h and a matrix B of a problem on which balanced weights never rest; see `circling`."""
+
+
+def circling(*, commuting: bool = False) -> tuple[Weights, Moments]:
+    r"""A problem (R = 1) of moments that don't commute, and its balanced fixed point of the two leading modes: unstable.
+
+    :math:`\Sigma_s = B B^T` and :math:`\Sigma_d = B\, \mathrm{diag}(h)\, B^T` for the matrix B and the shares h of
+    :data:`CIRCLING`.
+    commuting: with the lengths of B's columns, made orthogonal, and nothing else changed.
+    """
+    shares, matrix = (np.array(part, dtype=float) for part in CIRCLING)
+    if commuting:
+        matrix = np.diag(np.linalg.norm(matrix, axis=0))
+    cross = (matrix * shares) @ matrix.T
+    moments = Moments((matrix @ matrix.T)[None], 0.5 * (cross + cross.T)[None])
+    found, kept = modes(moments), np.array([[0, 1]])
+    basis = balanced_basis(found, kept, UNIT, np.random.default_rng(0))
+    return fixed_point(found, kept, basis), moments
 
 
 @dataclass(frozen=True)
