@@ -28,7 +28,12 @@ FAMILIES: dict[str, tuple[Callable[..., dual.Gaps], tuple[str, ...], tuple[str, 
     "A-Thm1": (
         dual.distance_gaps,
         ("different weights", "tied, first tower", "tied, both towers", "matrix form"),
-        ("sum for difference", "second tower's weights replaced by the first's", "Eq. 40 for both towers"),
+        (
+            "sum for difference",
+            "second tower's weights replaced by the first's",
+            "Eq. 40 for both towers",
+            "both towers for the first",
+        ),
     ),
     "A-Thm1, powers": (dual.power_gaps, ("divided by kappa",), ("as printed",)),
     "A-Thm1, branches": (dual.branch_gaps, ("outputs in place of K^T vec(W)",), ("as printed",)),
@@ -41,7 +46,7 @@ FAMILIES: dict[str, tuple[Callable[..., dual.Gaps], tuple[str, ...], tuple[str, 
     "A-Lem2": (
         dual.contrastive_gaps,
         ("lemma, simple", "lemma, soft_triplet", "lemma, info_nce"),
-        ("negatives exchanged", "partials that sum to beta"),
+        ("negatives exchanged", "negatives push alike", "partials that sum to beta"),
     ),
 }
 
