@@ -103,8 +103,13 @@ def test_the_uniform_ball() -> None:
 
 
 def test_the_second_order_of_an_eigenvector() -> None:
-    found = basin.perturbation_gaps(200, seed=3)
-    assert found["kappa"] < basin.KAPPA < found["broken: first order left out"]
+    found = basin.perturbation_gaps(2000, seed=3)
+    assert 2.5 < found["random"] < basin.KAPPA < found["broken: first order left out"]
+    assert found["exchange"] == pytest.approx(4 * 2**0.5, rel=1e-3)
+    assert 0.9 * basin.KAPPA < found["exchange"] < basin.KAPPA, "the constant is no generous one"
+    a, d = basin.exchanging(torch.tensor([1e-3], dtype=torch.float64))
+    assert torch.linalg.matrix_norm(d, ord=2).item() == pytest.approx(0.5, rel=1e-2)
+    assert torch.linalg.eigh(a + d)[1][0, 0, -1].abs() < 0.01, "turned by nearly a right angle"
 
 
 def test_power_iteration_where_the_theorem_applies() -> None:

@@ -211,13 +211,15 @@ def closed_form(points: Sequence[float], act: Activation) -> int:
 
 def census(
     sets: int, points: int, act: Activation, alpha: str = "uniform", tau: float = 1.0, seed: int = 0
-) -> dict[str, float]:
-    """Mean numbers of maxima on random sets of uniformly drawn points: ``smooth``, ``kinks``, ``total``."""
+) -> dict[str, Tensor]:
+    """Numbers of maxima on random sets of uniformly drawn points, ``(sets,)`` each: ``smooth``, ``kinks``, ``total``."""
     angles = 2 * math.pi * Streams(range(seed, seed + sets), "circle").uniform((points,), torch.float64)
     found = [
         maxima(row.tolist(), act, alpha, tau, resolution=100) for row in angles
     ]  # maxima differ in number: no batch
-    smooth, kinks = (sum(len(getattr(m, name)) for m in found) / sets for name in ("smooth", "kinks"))
+    smooth, kinks = (
+        torch.tensor([len(getattr(m, name)) for m in found], dtype=torch.float64) for name in ("smooth", "kinks")
+    )
     return {"smooth": smooth, "kinks": kinks, "total": smooth + kinks}
 
 

@@ -83,9 +83,9 @@ def energy_gaps(loss: str, count: int = 128, seed: int = 0, *, epsilon: float = 
                 variants["broken: epsilon left out"] = weights(loss, f, f2, tau=tau)
         else:
             variants["broken: diagonal"] = alpha + (torch.eye(7) if loss != "quadratic" else -torch.eye(7))
-        parts.append(
-            {name: relative(_flat_grad(energy(f, f2, weight), theta), wanted) for name, weight in variants.items()}
-        )
+        alive = wanted.norm(dim=1) > 0  # all hinges of a triplet loss may be closed, all units silent
+        found = {name: _flat_grad(energy(f, f2, weight), theta) for name, weight in variants.items()}
+        parts.append({name: relative(gradient[alive], wanted[alive]) for name, gradient in found.items()})
     return over_instances(*parts)
 
 
@@ -119,14 +119,15 @@ def filter_gaps(act: Activation, count: int = 128, seed: int = 0) -> Gaps:
     (wanted,) = torch.autograd.grad(energy(response(x, unit), response(x2, unit), alpha).sum(), free)
     raw = act.degree * (filter_matrix(w, x, x2, alpha, act) @ w[..., None])[..., 0]
     flat = contrastive_covariance(response(x, w) * x, response(x2, w) * x2, alpha)
-    gaps = {
-        "filter": relative(project(w, raw), wanted),
-        "broken: not projected": relative(raw, wanted),
-        "broken: activation for gate": relative(project(w, (flat @ w[..., None])[..., 0]), wanted),
+    found = {
+        "filter": project(w, raw),
+        "broken: not projected": raw,
+        "broken: activation for gate": project(w, (flat @ w[..., None])[..., 0]),
     }
     if act.degree > 1:
-        gaps["broken: degree left out"] = relative(project(w, raw / act.degree), wanted)
-    return over_instances(gaps)
+        found["broken: degree left out"] = project(w, raw / act.degree)
+    alive = wanted.norm(dim=1) > 0  # a silent filter has no gradient to compare with
+    return over_instances({name: relative(gradient[alive], wanted[alive]) for name, gradient in found.items()})
 
 
 def stop_gradient_gaps(loss: str, count: int = 128, seed: int = 0, *, epsilon: float = 1.0) -> Gaps:
