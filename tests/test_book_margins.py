@@ -22,9 +22,9 @@ LEFT = {
     "dual_networks": 12,
     "emergence": 11,
     "hltm": 10,
-    "landscape": 17,
+    "landscape": 0,
     "linear_byol": 18,
-    "modulation": 16,
+    "modulation": 0,
     "operators_today": 17,
     "training": 7,
 }

@@ -60,17 +60,31 @@ def test_what_chance_makes_of_a_perfect_reproduction() -> None:
     target = printed("C-Tab1")
     draw = torch.Generator().manual_seed(1)
     own = target.mean[..., None] + 0.07 * torch.randn(4, 4, 4, 3, generator=draw, dtype=torch.float64)
-    gaps, errors = tables.chance(own, target, 400, 0)
-    assert gaps.shape == errors.shape == (400,)
-    assert 1.25 < errors.mean() < 1.5, "errors that are estimated from three values each"
-    assert gaps.mean() == pytest.approx(tables.standard_error(own, target) * (2 / torch.pi) ** 0.5, rel=0.15)
-    many = tables.chance(own.repeat(1, 1, 1, 100), target, 50, 0, seeds=300)[1]
+    found = tables.chance(own, target, 400, 0)
+    assert found.gaps.shape == found.errors.shape == found.leans.shape == (400,)
+    assert 1.25 < found.errors.mean() < 1.5, "errors that are estimated from three values each"
+    assert found.gaps.mean() == pytest.approx(tables.standard_error(own, target) * (2 / torch.pi) ** 0.5, rel=0.15)
+    many = tables.chance(own.repeat(1, 1, 1, 100), target, 50, 0, seeds=300).errors
     assert many.mean() == pytest.approx(1, abs=0.2), "known errors, but for the rounding"
     ten = target.only(patterns=10)
     assert ten.mean.equal(target.mean[:, 3])
     assert tables.distance(own[:, 3], ten)[0] < 0.1
-    assert tables.chance(own[:, 3], ten, 30, 0)[1].shape == (30,)
+    assert tables.chance(own[:, 3], ten, 30, 0).errors.shape == (30,)
     assert torch.tensor(tables.distance(own[..., :1], target)[1]).isnan()
+
+
+def test_cells_of_a_seed_are_drawn_together() -> None:
+    target = printed("C-Tab1")
+    draw = torch.Generator().manual_seed(2)
+    alone = 0.1 * torch.randn(4, 4, 4, 12, generator=draw, dtype=torch.float64)
+    tied = 0.03 * alone + 0.1 * torch.randn(4, 4, 1, 12, generator=draw, dtype=torch.float64)
+    for trials, size in ((alone, 0.0), (tied, 1.0)):
+        matrix = tables.shared(target.mean[..., None] + trials)[2]
+        assert matrix[~torch.eye(4, dtype=torch.bool)].mean() == pytest.approx(size, abs=0.1)
+    apart, joint = (tables.chance(target.mean[..., None] + trials, target, 400, 0) for trials in (alone, tied))
+    assert joint.errors.std() > 1.5 * apart.errors.std(), "a table that shares its seeds is off all over or nowhere"
+    low = target.mean[..., None] + alone - torch.tensor([0.0, 0.0, 0.0, 0.5])[:, None]
+    assert tables.lean(low, target).tolist() == pytest.approx([0, 0, 0, -0.5], abs=0.05)
 
 
 def values() -> dict:
@@ -123,8 +137,25 @@ def test_more_seeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         same = same[1:, 1:] if wide else same
         more = torch.tensor(made["tables"][name]["released +"], dtype=torch.float64)
         assert (more - same).abs().max() < 2e-4, "as the record with three seeds"
+    first = json.loads(json.dumps(three))
+    for name, shape in (("C-Fig9", (1, 1, 5, 4)), ("C-Fig11", (2, 2, 6, 4))):
+        both = tables.all_trials(first, made, name, "released +")
+        assert both.shape == shape
+        assert (both[..., :2] - both[..., 2:]).abs().max() < 2e-4, "the same seeds twice, in the same places"
     monkeypatch.setattr(recorded, "run", None)
     assert recorded.seed_values([1, 2], steps=2, parts=tmp_path)["tables"] == made["tables"], "kept, not made again"
+
+
+def test_many_seeds_of_what_few_leave_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "BETAS", (1, 2))
+    made = json.loads(json.dumps(recorded.contested_values([1, 2], steps=2, processes=1)))
+    assert {name: torch.tensor(kept).shape for name, kept in made["tables"].items()} == {
+        "C-Fig10": (1, 3, 2),
+        "C-Fig11": (1, 2, 2),
+    }
+    cell = tables.cells("C-Fig10")[2, 3, "relu"]
+    alone = run(replace(Protocol(), steps=2), [cell], [1, 2])[cell]["released +"]
+    assert (torch.tensor(made["tables"]["C-Fig10"])[0, 1] - alone).abs().max() < 1e-4
 
 
 def test_the_command_runs_a_table(capsys: pytest.CaptureFixture[str]) -> None:

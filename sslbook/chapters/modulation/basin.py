@@ -106,13 +106,14 @@ def _ends(start: Tensor, b: Tensor, unit: bool, rate: float = 0.05, steps: int =
     return direction
 
 
-def basin_shares(d: int, c: float, b: float, count: int, seed: int) -> dict[str, float]:
-    r"""How often the component with the larger :math:`b_0 = b + c` wins, from :math:`y(0)` uniform on the unit sphere.
+def basin_shares(d: int, c: float, b: float, count: int, seed: int) -> dict[str, Tensor]:
+    r"""Which starts the component with the larger :math:`b_0 = b + c` wins, from :math:`y(0)` uniform on the unit sphere: ones and
+    zeros, whose means are shares.
 
     ``unit`` and ``free``: by simulating the flows.  ``blow-up``: by the shortest time of Eq. 150.  ``agreement``: of that
     time with the unit flow, among the starts with a positive component.  ``lost``: starts that the component wins without
     ``c`` and loses with it.  ``opposite``: of the starts with :math:`y_0(0) < 0`, those that the unit flow leads to
-    :math:`-u_0`.
+    :math:`-u_0`.  ``side`` and ``free side``: whether it wins just if :math:`y_0(0) > 0`, in the unit and the free flow.
     """
     draw = torch.Generator().manual_seed(seed)
     start = torch.randn(count, d, generator=draw, dtype=DTYPE)
@@ -127,18 +128,18 @@ def basin_shares(d: int, c: float, b: float, count: int, seed: int) -> dict[str,
     positive = (start > 0).any(1)
     first = torch.where(positive, first, -1)
 
-    def share(condition: Tensor) -> float:
-        return condition.double().mean().item()
-
-    return {
-        "unit": share(unit == 0),
-        "free": share(free == 0),
-        "blow-up": share(first == 0),
-        "agreement": share((first == unit)[positive]),
-        "free agreement": share((first == free)[positive]),
-        "opposite": share(end[start[:, 0] < 0, 0] < -0.99),
-        "lost": share((plain == 0) & (unit != 0)),
+    found = {
+        "unit": unit == 0,
+        "free": free == 0,
+        "blow-up": first == 0,
+        "agreement": (first == unit)[positive],
+        "free agreement": (first == free)[positive],
+        "opposite": end[start[:, 0] < 0, 0] < -0.99,
+        "lost": (plain == 0) & (unit != 0),
+        "side": (unit == 0) == (start[:, 0] > 0),
+        "free side": (free == 0) == (start[:, 0] > 0),
     }
+    return {name: condition.double() for name, condition in found.items()}
 
 
 def edge_of_two(c: float, b: float) -> tuple[float, float]:

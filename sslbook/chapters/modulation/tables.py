@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -106,22 +106,56 @@ def standard_error(trials: Tensor, target: Printed, seeds: int = 3) -> float:
     return _errors(trials, _std(target), seeds).mean().item()
 
 
-def chance(trials: Tensor, target: Printed, draws: int, seed: int, seeds: int = 3) -> tuple[Tensor, Tensor]:
-    """The two numbers of :func:`distance`, ``(draws,)`` each, where nothing but chance differs: a perfect reproduction's.
+def lean(trials: Tensor, target: Printed) -> Tensor:
+    """By how much ours lie above Table 1's means in each column, ``(columns,)``, the mean over its cells."""
+    return _lean(trials, target.mean, trials.ndim - 1)
+
+
+def _lean(trials: Tensor, mean: Tensor, cells: int) -> Tensor:
+    return (trials.mean(-1) - mean).mean(tuple(range(-cells, -1)))
+
+
+@dataclass(frozen=True)
+class Chance:
+    """What a perfect reproduction would have, ``(draws,)`` each: the two numbers of :func:`distance`, and the largest absolute
+    value of :func:`lean`."""
+
+    gaps: Tensor
+    errors: Tensor
+    leans: Tensor
+
+
+def chance(trials: Tensor, target: Printed, draws: int, seed: int, seeds: int = 3) -> Chance:
+    """How far Table 1 lies from ours where nothing but chance differs.
 
     Ours and theirs are drawn from one normal distribution a cell, with the printed mean and the mean of the two variances;
-    theirs are rounded as the table is.  Errors that are estimated from three seeds make the second number larger than 1.
+    theirs are rounded as the table is.  A seed is drawn for the whole table, since its cells share sequences and initial
+    weights: their correlation is that along each axis of the table, as :func:`shared` finds it, multiplied.  Errors that are
+    estimated from three seeds make the second number larger than 1.
     """
     draw = torch.Generator().manual_seed(seed)
     scale = ((trials.var(-1) + _std(target).square()) / 2).sqrt()[..., None]
+    roots = [torch.linalg.cholesky(correlation) for correlation in shared(trials)]
 
     def drawn(count: int) -> Tensor:
         noise = torch.randn(draws, *trials.shape[:-1], count, generator=draw, dtype=trials.dtype)
+        for axis, root in enumerate(roots, 1):
+            noise = torch.tensordot(root, noise, ([1], [axis])).movedim(0, axis)
         return target.mean[..., None] + scale * noise
 
     own, theirs = drawn(trials.shape[-1]), drawn(seeds)
     mean, std = (part.mul(100).round() / 100 for part in (theirs.mean(-1), theirs.std(-1)))
-    return _apart(own, mean, std, seeds, trials.ndim - 1)
+    cells = trials.ndim - 1
+    return Chance(*_apart(own, mean, std, seeds, cells), _lean(own, mean, cells).abs().amax(-1))
+
+
+def shared(trials: Tensor) -> list[Tensor]:
+    """How cells that differ along one axis of a table are correlated over seeds, a matrix for each axis of ``trials (…, seeds)``.
+
+    Of the deviations from each cell's mean, all other axes and the seeds pooled.
+    """
+    apart = trials - trials.mean(-1, keepdim=True)
+    return [torch.corrcoef(apart.movedim(axis, 0).flatten(1)) for axis in range(trials.ndim - 1)]
 
 
 def _std(target: Printed) -> Tensor:
@@ -152,6 +186,18 @@ def recorded_trials(values: Mapping[str, Any] | Record, name: str, variant: str,
     if variant not in kept:
         raise ValueError(f"variant must be one of {', '.join(kept) or 'none'} for {name}, got {variant!r}")
     return torch.tensor(kept[variant][score], dtype=torch.float64)
+
+
+def all_trials(first: Mapping[str, Any] | Record, more: Mapping[str, Any] | Record, name: str, score: str) -> Tensor:
+    """One table of both records, ``(betas, patterns, labels, seeds)``: what ``more`` has of it, the first seeds before its own."""
+    rest = torch.tensor(more["tables"][name][score], dtype=torch.float64)
+    own = recorded_trials(first, name, "released", score)
+    places = [[own_axis.index(value) for value in more[axis][name]] for axis, own_axis in _axes(first).items()]
+    return torch.cat([own[places[0]][:, places[1]], rest], -1)
+
+
+def _axes(values: Mapping[str, Any] | Record) -> dict[str, list[int]]:
+    return {axis: list(values[axis]) for axis in ("betas", "patterns")}
 
 
 DIGITS = 4
