@@ -55,13 +55,25 @@ def test_spread_and_bias_by_hand() -> None:
     # f(x) and f(x') are 2 apart with probability one half; M_K = 3
     assert found.printed == pytest.approx(2 * 9 * (2 * (1 * (2 + 4)) / 2 + 3 * 2))
     assert found.corrected == pytest.approx(2 * 9 / 4 * (2 * (1 * 20**0.5) / 2 + 3 * 2 + 2 * 8))
+    assert found.unbiased == pytest.approx(2 * 9 / 4 * (2 * (1 * 2) / 2 + 3 * 2))
 
 
 @pytest.mark.parametrize(("loss", "margin"), [("info_nce", 0.0), ("soft_triplet", 0.3)])
 def test_the_corrected_bound_is_a_bound(loss: str, margin: float) -> None:
-    margins = residue.bound_margins(25, tau=0.5, loss=loss, margin=margin, seed=100)
-    assert margins.shape == (25,)
-    assert float(margins.min()) >= 1
+    for alike in (False, True):
+        margins = residue.bound_margins(25, tau=0.5, loss=loss, margin=margin, seed=100, alike=alike)
+        assert margins["corrected"].shape == (25,)
+        assert float(margins["corrected"].min()) >= 1
+        assert bool(margins["printed"].min() < 1) == alike, "only look-alikes tell the bounds apart"
+        assert bool(margins["unbiased"].min() < 1) == alike
+
+
+def test_look_alikes_are_all_bias() -> None:
+    net, clean, views = residue.look_alikes(0.5)
+    assert float((clean - clean[0]).abs().max()) < 0.01
+    found = residue.residue(net, "0", views, clean, tau=1.0)
+    assert found.spread == found.unbiased == 0.0
+    assert found.bias > 0
 
 
 def test_the_printed_bound_fails() -> None:

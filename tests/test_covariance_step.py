@@ -11,7 +11,7 @@ from sslbook import images, losses
 from sslbook.chapters.covariance import step
 from sslbook.connection import vec
 from sslbook.gaps import relative_gap
-from sslbook.operators import intra_operator, pair_weights
+from sslbook.operators import covariance_operator, intra_operator, pair_weights
 
 
 @pytest.fixture(scope="module")
@@ -44,11 +44,14 @@ def test_batches_of_all_images_average_to_the_operator(scene: step.Scene) -> Non
     assert float((steps.mean(0) - wrong).norm() / predicted.norm()) > 3 * float(noise)
 
 
-def test_a_batch_is_what_backpropagation_through_the_network_gives(scene: step.Scene) -> None:
+def test_a_batch_is_what_backward_through_the_network_gives(scene: step.Scene) -> None:
     net = step.scene_network(scene)
+    weight = net[2].weight
+    assert isinstance(weight, Tensor)
     for loss, normalize in (("simple", False), ("info_nce", True)):
         op = step.scene_operator(net, "2", scene, loss=loss)
         found = step.simclr_gradients(op, 8, loss=loss, replicates=2, seed=3)
+        places = step.batches_of(op.population, 8, 2, seed=3)
         draw = torch.Generator().manual_seed(3)
         sample = torch.rand(2, 32, generator=draw).argsort(1)[:, :8]
         views = [torch.randint(9, sample.shape, generator=draw) for _ in range(2)]
@@ -56,10 +59,12 @@ def test_a_batch_is_what_backpropagation_through_the_network_gives(scene: step.S
             z = [net(scene.views[sample[r], v[r]]) for v in views]
             extra = {"tau": 0.5} if normalize else {}
             value = losses.contrastive(z[0], z[1], loss, normalize=normalize, **extra)
-            weight = net[2].weight
-            assert isinstance(weight, Tensor)
-            (wanted,) = torch.autograd.grad(value, weight)
-            assert relative_gap(vec(found[r]), vec(wanted)) < 1e-10
+            net.zero_grad()
+            value.backward()
+            assert weight.grad is not None
+            assert relative_gap(vec(found[r]), vec(weight.grad)) < 1e-14
+            for place, v in zip(places, views, strict=True):
+                assert torch.equal(place[r], 9 * sample[r] + v[r])
     for size in (1, 33):
         with pytest.raises(ValueError, match=f"size must be between 2 and 32, got {size}"):
             step.simclr_gradients(op, size)
@@ -70,9 +75,43 @@ def test_agreement_rises_with_the_number_of_batches(scene: step.Scene) -> None:
     op = step.scene_operator(net, "2", scene)
     found = step.simclr_agreement(op, size=16, batches=(1, 8, 64), replicates=2)
     assert found.batches == (1, 8, 64)
-    assert found.mean[0] < found.mean[1] < found.mean[2]
-    assert found.mean[2] > 0.9
-    assert found.length == pytest.approx(32 / 31, abs=0.15)
+    assert found.of()[0] < found.of()[1] < found.of()[2]
+    assert float(found.of()[2]) > 0.9
+    assert [len(row) for row in found.cosines["operator"]] == [128, 16, 2]
+    assert found.lengths["operator"] == pytest.approx([32 / 31] * 2, abs=0.15)
+    assert found.spread.shape == (3,)
+    assert found.rivals == {}
+    drawn = -step.simclr_gradients(op, 16, replicates=64, seed=0).flatten(1)
+    predicted = 2 * op.update().flatten()
+    cosine = float(drawn.mean(0) @ predicted / drawn.mean(0).norm() / predicted.norm())
+    assert found.cosines["operator"][2][0] == pytest.approx(cosine, abs=1e-12)
+    assert found.lengths["operator"][0] == pytest.approx(float(drawn.mean(0) @ predicted / predicted.square().sum()))
+
+
+@pytest.mark.parametrize("loss", ["simple", "info_nce"])
+def test_theories_are_operators_by_their_names(scene: step.Scene, loss: str) -> None:
+    net = step.scene_network(scene)
+    found = step.theories(net, "2", scene, loss=loss)
+    parts = step.PARTS if loss == "info_nce" else ()
+    assert tuple(found) == (step.OPERATOR, *step.RIVALS, *parts)
+    assert torch.equal(found["operator"], 2 * step.scene_operator(net, "2", scene, loss=loss).update())
+    views, alone = scene.views, scene.views.flatten(0, 1)
+    if loss == "simple":
+        wanted = {
+            "views not averaged": covariance_operator(net, "2", alone[:, None]),
+            "covariance within views": intra_operator(net, "2", views),
+            "no augmentation": covariance_operator(net, "2", scene.clean[:, None]),
+        }
+    else:
+        options = {"loss": loss, "tau": 0.5, "normalize": True}
+        wanted = {
+            "views not averaged": covariance_operator(net, "2", alone[:, None], clean=alone, **options),  # type: ignore[arg-type]
+            "no augmentation": covariance_operator(net, "2", scene.clean[:, None], clean=scene.clean, **options),  # type: ignore[arg-type]
+            "weights left out": covariance_operator(net, "2", views, normalize=True),
+            "outputs not normalised": covariance_operator(net, "2", views),
+        }
+    for name, op in wanted.items():
+        assert relative_gap(vec(found[name]), 2 * vec(op.update())) < 1e-12
 
 
 def test_weights_of_a_scene_are_those_of_normalised_outputs(scene: step.Scene) -> None:
@@ -83,18 +122,35 @@ def test_weights_of_a_scene_are_those_of_normalised_outputs(scene: step.Scene) -
     assert torch.equal(op.mixing.weights, pair_weights(net, scene.clean, loss="info_nce", tau=0.3, normalize=True))
 
 
-def test_a_simclr_run(scene: step.Scene) -> None:
+def test_a_watched_run(scene: step.Scene) -> None:
     net = step.scene_network(scene)
-    found = step.simclr_run(net, "2", scene, steps=4, every=2, size=16, rate=0.1, k=3)
+    found = step.watched_run(net, "2", scene, steps=4, every=2, size=16, rate=0.1, batches=4, k=3)
     assert [s.step for s in found] == [0, 2, 4]
-    start = step.scene_operator(step.scene_network(scene), "2", scene)
-    assert found[0].trace == pytest.approx(start.trace())
-    assert torch.allclose(found[0].values, start.top_eigenpairs(3).values, rtol=1e-5)
-    assert all(0 <= share <= 1 for s in found for share in (s.step_inside, s.weights_inside))
-    basis, weight = start.top_eigenpairs(3).vectors, vec(start.opened.weight)
-    assert found[0].weights_inside == pytest.approx(float((basis.T @ weight).norm() / weight.norm()) ** 2, abs=1e-5)
+    fresh = step.scene_network(scene)
+    start = step.scene_operator(fresh, "2", scene)
+    assert found[0].top == pytest.approx(float(start.top_eigenpairs(3).values[0]), rel=1e-5)
+    assert tuple(found[0].inside) == (step.OPERATOR, *step.RIVALS)
+    assert all(0 <= share <= 1 for s in found for share in s.inside.values())
+    weight = vec(start.opened.weight)
+    for name, op in {"operator": start, "covariance within views": intra_operator(fresh, "2", scene.views)}.items():
+        inside = float((op.top_eigenpairs(3).vectors.T @ weight).norm() / weight.norm()) ** 2
+        assert found[0].inside[name] == pytest.approx(inside, abs=1e-5)
+    nce, theories = (make(fresh, "2", scene, loss="info_nce") for make in (step.scene_operator, step.theories))
+    agreed = step.simclr_agreement(nce, theories, size=16, loss="info_nce", batches=(4,), replicates=1)
+    assert found[0].cosines == {name: rows[0][0] for name, rows in agreed.cosines.items()}
     assert found[0].chance == 3 / start.shape[0]
-    assert found[-1].trace != found[0].trace
+    assert found[-1].top != found[0].top
+
+
+def test_a_run_that_is_told_the_labels(scene: step.Scene) -> None:
+    runs = {
+        objective: step.watched_run(
+            step.scene_network(scene), "2", scene, steps=30, every=30, objective=objective, size=32, batches=2, k=2
+        )
+        for objective in (step.simclr, step.told)
+    }
+    assert runs[step.told][1].loss < 0.9 * runs[step.told][0].loss
+    assert runs[step.told][1].top != runs[step.simclr][1].top
 
 
 def test_surviving_modes_are_those_of_the_averaged_images(scene: step.Scene) -> None:

@@ -138,17 +138,19 @@ class Curve:
         return float(linregress(np.log(self.size), np.log(self.error)).slope)
 
 
-def monte_carlo(counts: tuple[int, ...], replicates: int = 32, seed: int = 0) -> Curve:
+def monte_carlo(counts: tuple[int, ...], replicates: int = 32, seed: int = 0, *, averaged: bool = True) -> Curve:
     r"""Root-mean-square relative error of the batch gradient of :math:`L_{simp}` (one tower) on ``count`` random tuples, per count.
 
-    All replicates of a count go through one batched VJP.
+    averaged: against the operator's step; else against that of the covariance of all views.  All replicates of a count go
+    through one batched VJP.
     """
     net = mlp((6, 10, 8, 4), seed=seed)
     draw = torch.Generator().manual_seed(seed)
     views = torch.randn(8, 1, 6, generator=draw, dtype=torch.float64)
     views = views + 0.5 * torch.randn(8, 4, 6, generator=draw, dtype=torch.float64)
     op = covariance_operator(net, "2", views)
-    truth, y = op.update(), op.opened.output
+    y = op.opened.output
+    truth = (op if averaged else covariance_operator(net, "2", views.flatten(0, 1)[:, None])).update()
     errors = []
     for count in counts:
         t = random_tuples(8, 4, replicates * count, seed=seed + count)

@@ -39,7 +39,7 @@ class Residue:
     step_rest: what the main term leaves unexplained of the expected step through both towers,
     :math:`\|\Delta W - 2\,main\,vec(W)\| / \|2\,main\,vec(W)\|`.
     printed, corrected: Eq. 79 as printed, and as it should be (with the sharper :math:`|\partial F| \le 1/(4\tau^2)`, and
-    :math:`1/(4\tau)` for the triplet loss).
+    :math:`1/(4\tau)` for the triplet loss).  unbiased: the same with :math:`c_0 = 0`, a proof that forgets the bias altogether.
     spread: :math:`E_x[\sigma^2_{aug}(x)]`.  bias: :math:`E_x[c_0(x)^2]`.
     """
 
@@ -48,6 +48,7 @@ class Residue:
     step_rest: float
     printed: float
     corrected: float
+    unbiased: float
     spread: float
     bias: float
 
@@ -88,6 +89,7 @@ def residue(
     apart = (y0[:, None] - y0[None]).norm(dim=2).mean(1)  # E_x' || f(x) - f(x') ||
     first = float((apart * (variance.sqrt() + bias)).mean())
     second = float((apart * (variance + bias**2).sqrt()).mean())
+    centred = float((apart * variance.sqrt()).mean())
     spread, squared = float(variance.mean()), float((bias**2).mean())
     return Residue(
         main=float(torch.linalg.matrix_norm(main, 2)),
@@ -95,6 +97,7 @@ def residue(
         step_rest=float((both @ weight - 2 * step).norm() / (2 * step).norm()),
         printed=2 * norm**2 * slope * (2 * first + 3 * spread),
         corrected=2 * norm**2 * (slope / 4) * (2 * second + 3 * spread + 2 * squared),
+        unbiased=2 * norm**2 * (slope / 4) * (2 * centred + 3 * spread),
         spread=spread,
         bias=squared,
     )
@@ -141,17 +144,40 @@ def residue_curve(
     return found
 
 
+def look_alikes(strength: float, seed: int = 0) -> tuple[nn.Sequential, Tensor, Tensor]:
+    """A network, five clean samples that differ by a thousandth, and one fixed view of each, ``x + s noise``.
+
+    Nothing varies within an augmentation, which yet moves every sample: all there is is bias.
+    """
+    net = mlp((4, 8, 3), "leaky_relu", seed=seed)
+    draw = torch.Generator().manual_seed(seed)
+    clean = torch.randn(1, 4, generator=draw, dtype=torch.float64) + 1e-3 * torch.randn(
+        5, 4, generator=draw, dtype=torch.float64
+    )
+    noise = torch.randn(5, 1, 4, generator=draw, dtype=torch.float64)
+    return net, clean, clean[:, None] + strength * noise
+
+
+BOUNDS = ("corrected", "printed", "unbiased")
+
+
 def bound_margins(
-    instances: int, *, tau: float = 1.0, loss: str = "info_nce", margin: float = 0.0, seed: int = 0
-) -> Tensor:
-    r"""``corrected / theta`` on random networks, populations and augmentation strengths (1 would be tight), ``(instances,)``."""
-    ratios = []
+    instances: int, *, tau: float = 1.0, loss: str = "info_nce", margin: float = 0.0, seed: int = 0, alike: bool = False
+) -> dict[str, Tensor]:
+    r"""Each of :data:`BOUNDS` over theta on random networks, populations and augmentation strengths, ``(instances,)`` each.
+
+    1 would be tight, and less is no bound.  alike: the populations are :func:`look_alikes`.
+    """
+    rows = []
     for s in range(seed, seed + instances):
         strength = 10 ** float(torch.empty(1).uniform_(-2, 0.3, generator=torch.Generator().manual_seed(s)))
-        net, clean, views = population_with_strength(strength, symmetric=bool(s % 2), seed=s)
+        if alike:
+            net, clean, views = look_alikes(strength, s)
+        else:
+            net, clean, views = population_with_strength(strength, symmetric=bool(s % 2), seed=s)
         found = residue(net, "0", views, clean, tau=tau, loss=loss, margin=margin)
-        ratios.append(found.corrected / found.theta)
-    return torch.tensor(ratios, dtype=torch.float64)
+        rows.append([getattr(found, name) / found.theta for name in BOUNDS])
+    return dict(zip(BOUNDS, torch.tensor(rows, dtype=torch.float64).T, strict=True))
 
 
 def deterministic_augmentation(shift: float = 0.5, tau: float = 0.5) -> Residue:

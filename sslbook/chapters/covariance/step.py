@@ -97,12 +97,12 @@ def theories(net: nn.Module, layer: str, scene: Scene, *, loss: str = "simple", 
 
 @dataclass(frozen=True)
 class Agreement:
-    """Cosines between the means of ``batches`` SimCLR gradients and what theories predict, by theory: a row a mean's size."""
+    """Cosines between the means of ``batches`` SimCLR gradients and what theories predict: by theory a row a mean's size."""
 
     batches: tuple[int, ...]
     cosines: dict[str, tuple[tuple[float, ...], ...]]
-    length: float
-    """Length of the mean gradient over all batches, over that of the operator's prediction."""
+    lengths: dict[str, tuple[float, ...]]
+    """How long the mean gradient of all batches of a replicate is along what a theory predicts, in units of that."""
 
     def of(self, theory: str = OPERATOR) -> Tensor:
         """The mean cosine for each of ``batches``."""
@@ -147,8 +147,10 @@ def simclr_agreement(
         name: tuple(tuple(torch.cosine_similarity(mean, step.flatten()[None]).tolist()) for mean in means)
         for name, step in told.items()
     }
-    overall = steps.flatten(0, 1).mean(0)
-    return Agreement(batches, cosines, float(overall.norm() / told[OPERATOR].norm()))
+    lengths = {
+        name: tuple((steps.mean(1) @ step.flatten() / step.square().sum()).tolist()) for name, step in told.items()
+    }
+    return Agreement(batches, cosines, lengths)
 
 
 def batches_of(population: tuple[int, int], size: int, replicates: int, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -242,7 +244,7 @@ def watched_run(
         one, two = (flat[index] for index in torch.stack(shown).to(flat.device))
         loss = objective(net(one), net(two), labels[sample.to(flat.device)])
         if step % every == 0:
-            found.append(_snapshot(net, layer, scene, step, float(loss.detach()), batches, k, seed))
+            found.append(_snapshot(net, layer, scene, step, float(loss.detach()), size, batches, k, seed))
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -250,7 +252,7 @@ def watched_run(
 
 
 def _snapshot(
-    net: nn.Sequential, layer: str, scene: Scene, step: int, loss: float, batches: int, k: int, seed: int
+    net: nn.Sequential, layer: str, scene: Scene, step: int, loss: float, size: int, batches: int, k: int, seed: int
 ) -> Snapshot:
     op = scene_operator(net, layer, scene)
     mixed = scene_operator(net, layer, replace(scene, views=scene.views.flatten(0, 1)[:, None]))
@@ -260,6 +262,7 @@ def _snapshot(
     agreed = simclr_agreement(
         scene_operator(net, layer, scene, loss="info_nce"),
         theories(net, layer, scene, loss="info_nce"),
+        size=size,
         loss="info_nce",
         batches=(batches,),
         replicates=1,
@@ -321,7 +324,7 @@ def cifar10_values(seeds: tuple[int, ...] = (0, 1, 2)) -> dict[str, object]:
             for theory in found.cosines:
                 row.setdefault(theory, []).append(found.of(theory).tolist())
             if loss == "simple":
-                lengths.append(found.length)
+                lengths.append(sum(found.lengths[OPERATOR]) / 2)
                 unaugmented = replace(scene, views=scene.clean[:, None])
                 shares.append(surviving_modes(scene, 1)[2] / surviving_modes(unaugmented, 1)[2])
     return {"batches": [1, 4, 16, 64], "cosine": rows, "length": lengths, "surviving_share": shares}
