@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from sslbook.chapters.covariance import step
 from sslbook.chapters.training import layer_operators as along
-from sslbook.chapters.training.layer_operators import layers_of, modes, opened
+from sslbook.chapters.training.layer_operators import layers_of, look_at, opened
+from sslbook.connection import OpenedLayer, open_layer
 from sslbook.operators import CovarianceOperator, covariance_operator, intra_operator
 from sslbook.training.networks.siamese import Networks, build
 
@@ -85,27 +86,33 @@ def test_numbers_are_read_where_they_are_made(network: nn.Module) -> None:
         operator(network, "1.linears.1").top_eigenpairs(4)
 
 
-def test_modes_along_a_run(network: nn.Module) -> None:
-    """What ``sslbook record training-operator`` measures, of layers of full width."""
-    with fake_gpu([*MAY_READ, "chapters.training.layer_operators.modes"]):
-        found = modes(network, views(), 8, LAYERS, probes=2)
-        assert found.values.shape == (len(LAYERS), 8)
-        assert found.trace.device.type == "cpu"
+TOLD = "chapters.training.layer_operators._told"
+"""It makes numbers of what was measured."""
+
+
+def look(network: nn.Module, layers: tuple[str, ...]) -> dict[str, Any]:
+    clean = torch.zeros(24, 3, 32, 32, device="cuda")
+    with fake_gpu([*MAY_READ, TOLD]):
+        return look_at(network, views(), clean, layers=layers, probes=2)
+
+
+def test_a_look_at_a_run(network: nn.Module) -> None:
+    """What ``sslbook record training-operator-full`` measures, of layers of full width."""
+    assert len(look(network, LAYERS)["seen"]) == len(LAYERS)
     assert set(LAYERS) < set(layers_of(network))
 
 
-def test_modes_are_of_whole_convolutions(network: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_look_is_at_whole_convolutions(network: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a GPU convolutions have three digits, unless they are told not to."""
     allowed: list[bool] = []
 
-    def watched(*args: Any, **kwargs: Any) -> CovarianceOperator:
+    def watched(*args: Any, **kwargs: Any) -> OpenedLayer:
         allowed.append(torch.backends.cudnn.allow_tf32)
-        return covariance_operator(*args, **kwargs)
+        return open_layer(*args, **kwargs)
 
-    monkeypatch.setattr(along, "covariance_operator", watched)
-    with fake_gpu([*MAY_READ, "chapters.training.layer_operators.modes"]):
-        modes(network, views(), 8, LAYERS[-1:], probes=2)
-    assert allowed == [False]
+    monkeypatch.setattr(along, "open_layer", watched)
+    look(network, LAYERS[-1:])
+    assert allowed == [False, False]
 
 
 def test_a_vector_of_the_host_is_refused(network: nn.Module) -> None:
@@ -127,11 +134,10 @@ def test_steps_beside_the_operator(loss: str) -> None:
 
 def test_a_run_of_simclr() -> None:
     """It asks where it measures, and in between only sends the places of a batch."""
-    with fake_gpu(
-        [*MAY_READ, "chapters.covariance.step.simclr_run", "chapters.covariance.step.surviving_modes"]
-    ) as gpu:
+    reads = ("watched_run", "_snapshot", "_inside", "simclr_agreement", "surviving_modes")
+    with fake_gpu([*MAY_READ, *(f"chapters.covariance.step.{name}" for name in reads)]) as gpu:
         scene = step.digits_scene(64, device="cuda")
         step.surviving_modes(scene)
         gpu.waits.clear()
-        step.simclr_run(step.scene_network(scene), "0", scene, steps=4, every=4, size=16)
-        assert gpu.waits.count("chapters.covariance.step.simclr_run") <= 5 + 2 * 2
+        step.watched_run(step.scene_network(scene), "0", scene, steps=4, every=4, size=16, batches=2)
+        assert gpu.waits.count("chapters.covariance.step.watched_run") <= 5 * 2 + 2 * 2

@@ -1,21 +1,26 @@
-"""The operator on the layers of a ResNet: against the dense matrix, and along a run small enough for a test."""
+"""What weights see of a layer's operators: against the dense matrices, and along runs small enough for a test."""
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
 from training_cases import DIGITS
 
-from sslbook.chapters.training import layer_operators
+from sslbook.chapters.training import layer_operators, supervised
+from sslbook.chapters.training.experiments import settings_of
+from sslbook.chapters.training.layer_operators import ALL, BETWEEN, CLEAN, OPERATORS, RUNS, SUPERVISED, WITHIN
 from sslbook.connection import vec
-from sslbook.operators import covariance_operator
-from sslbook.records import plain
+from sslbook.operators import covariance_operator, intra_operator
 from sslbook.training.networks.siamese import Networks, build
+from sslbook.training.runs.determinism import load_data
 
 SMALL = Networks(width=2, projector_hidden=6, projector_out=4, channels=1)
 SHORT = (*DIGITS, "epochs=3", "probes=3", "evaluate=0")
+NAMES = ("0.layer2.0.conv1", "0.layer4.1.conv2", "1.linears.0")
+FEW = {"changes": SHORT, "images": 4, "views": 3, "layers": NAMES, "shared": NAMES[1:2], "processes": 1}
 
 
 @pytest.fixture(scope="module")
@@ -24,36 +29,89 @@ def views() -> torch.Tensor:
     return torch.randn(6, 3, 1, 8, 8, generator=draw, dtype=torch.float64)
 
 
-def test_modes_are_those_of_the_matrix(views: torch.Tensor) -> None:
-    net = layer_operators.opened(build(SMALL, 0).double())
-    names = ("0.layer2.0.conv1", "0.layer4.1.conv2", "1.linears.0")
-    found = layer_operators.modes(net, views, 3, names, tol=1e-10, probes=400)
-    for i, name in enumerate(names):
-        matrix = covariance_operator(net, name, views).dense()
-        values, vectors = torch.linalg.eigh(matrix)
-        weight = vec(dict(net.named_modules())[name].weight.detach())
-        share = (vectors[:, -3:].T @ weight).square().sum() / weight.square().sum()
-        torch.testing.assert_close(found.values[i], values.flip(0)[:3], rtol=1e-8, atol=0)
-        torch.testing.assert_close(found.share[i], share, rtol=1e-6, atol=1e-12)
-        off = abs(float(found.trace[i] / matrix.trace()) - 1)
-        assert off < 4 * float(found.error[i]) < 0.2  # 400 random signs
-        seen = float(weight @ matrix @ weight / weight.square().sum()) / float(matrix.trace()) * len(weight)
-        assert float(found.gain[i]) == pytest.approx(seen, rel=0.1)
-    assert float(found.residual.max()) < 1e-6
+def test_what_weights_see_is_what_the_matrices_say(views: torch.Tensor) -> None:
+    net, other = (layer_operators.opened(build(SMALL, seed).double()) for seed in (0, 1))
+    clean = views.mean(1)
+    first = {name: other.get_parameter(f"{name}.weight").detach() for name in NAMES}
+    found = layer_operators.look_at(net, views, clean, first=first, layers=NAMES, probes=400)
+    for i, name in enumerate(NAMES):
+        between, within = (make(net, name, views).dense() for make in (covariance_operator, intra_operator))
+        matrices = {
+            BETWEEN: between - (1 - 1 / 6) / 2 * within,
+            ALL: between + within,
+            WITHIN: 1.5 * within,
+            CLEAN: covariance_operator(net, name, clean[:, None]).dense(),
+        }
+        w = vec(net.get_parameter(f"{name}.weight").detach())
+        directions = (w, vec(first[name]), w - vec(first[name]))
+        for j, operator in enumerate(OPERATORS):
+            seen = [float(d @ matrices[operator] @ d / d.square().sum()) for d in directions]
+            assert found["seen"][i][j] == pytest.approx(seen, rel=6e-5)
+            off = abs(found["mean"][i][j] - float(matrices[operator].trace()) / len(w))
+            most = 2**0.5 * float(matrices[operator].norm()) / len(w) / 400**0.5  # of so many random signs
+            assert off < 4 * found["error"][i][j] < 5 * most
+        assert found["sizes"][i] == len(w)
+
+
+def test_shares_and_outputs(views: torch.Tensor) -> None:
+    net, name = layer_operators.opened(build(SMALL, 0).double()), NAMES[1]
+    found = layer_operators.look_at(net, views, views[:, 0], layers=[name], shared=[name], k=3)
+    between, within = (make(net, name, views).dense() for make in (covariance_operator, intra_operator))
+    leading = torch.linalg.eigh(between - (1 - 1 / 6) / 2 * within).eigenvectors[:, -3:]
+    w = vec(net.get_parameter(f"{name}.weight").detach())
+    share = float((leading.T @ w).square().sum() / w.square().sum())
+    assert found["share"][name][0][:2] == pytest.approx([share, share], rel=0.05)  # to a hundredth of the eigenvalues
+    assert found["seen"][0][0][2] is None, "nothing has changed"
+    unit = torch.nn.functional.normalize(net(views.flatten(0, 1)).detach(), dim=1)
+    assert found["outputs"][1] == pytest.approx(float(unit.var(0, unbiased=False).sum()), rel=1e-4)
 
 
 def test_every_convolution_and_linear_layer_is_there() -> None:
     names = layer_operators.layers_of(layer_operators.opened(build(SMALL, 0)))
     assert len(names) == 20 + 2  # three of the convolutions change the shape beside a block
     assert names[0] == "0.conv1"
-    assert names[-1] == "1.linears.1"
+    assert set(layer_operators.LAYERS) - set(names) == {"1"}, "which is the classifier's"
+    assert set(layer_operators.SHARED) < set(names)
 
 
-def test_the_record_can_be_made() -> None:
-    values = plain(layer_operators.operator_values([1], changes=SHORT, epochs=(0, 2), images=4, processes=1))
-    json.dumps(values, allow_nan=False)
-    assert values["epochs"] == [0, 2]
-    layers = len(values["names"])
-    assert all(len(values[name][0][1]) == layers for name in layer_operators.MEASURED)
-    assert len(values["values"][0][0][0]) == layer_operators.LEADING
-    assert values["gain"][0][0] != values["gain"][0][1], "the run has moved the weights"
+def test_the_record_can_be_made_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = layer_operators.run_values([1], names=(RUNS[0], SUPERVISED), epochs=(0, 2), more=4, root=tmp_path, **FEW)  # type: ignore[arg-type]
+    json.dumps(made, allow_nan=False)
+    looks = made["runs"][RUNS[0]][0]
+    assert len(looks) == 3, "the last one with more views"
+    assert len(made["runs"][SUPERVISED][0]) == 2
+    assert looks[0]["names"] == list(NAMES)
+    assert looks[0]["seen"][0][0][0] != looks[1]["seen"][0][0][0], "the run has moved the weights"
+    assert looks[1]["seen"][0][0][1] != looks[0]["seen"][0][0][1], "the first weights see another operator"
+    assert 0 <= made["runs"][SUPERVISED][0][1]["accuracy"] <= 1
+
+    def never(*args: object, **kwargs: object) -> None:
+        raise AssertionError("a look that lies there is made again")
+
+    monkeypatch.setattr(layer_operators, "look_at", never)
+    again = layer_operators.run_values([1], names=(RUNS[0], SUPERVISED), epochs=(0, 2), more=4, root=tmp_path, **FEW)  # type: ignore[arg-type]
+    assert again == made
+    with pytest.raises(ValueError, match="past the 2 of epoch 1"):
+        layer_operators.run_values([1], names=RUNS[:1], epochs=(1,), more=0, root=tmp_path, **FEW)  # type: ignore[arg-type]
+
+
+def test_parts_are_joined() -> None:
+    parts = [{"epochs": [epoch], "images": 4, "runs": {"a": [[epoch], [-epoch]]}} for epoch in (0, 2)]
+    assert layer_operators.joined(parts) == {"epochs": [0, 2], "images": 4, "runs": {"a": [[0, 2], [0, -2]]}}
+
+
+def test_runs_without_labels_begin_with_the_same_weights() -> None:
+    """So that one look before training serves them all."""
+    nets = [layer_operators.Run(name, 1, SHORT, "cpu", Path()).network(0) for name in RUNS[:3]]
+    for name, weights in nets[0].state_dict().items():
+        assert all(torch.equal(net.state_dict()[name], weights) for net in nets)
+
+
+def test_a_run_that_is_told_the_labels() -> None:
+    settings = settings_of(RUNS[0], 1, SHORT)
+    data = load_data(settings)[0]
+    start, once, twice = (supervised.trained(settings, data, epochs) for epochs in (0, 1, 1))
+    assert torch.equal(start[0].conv1.weight, build(settings.networks, 1).encoder.conv1.weight)  # type: ignore[union-attr]
+    assert all(torch.equal(a, b) for a, b in zip(once.parameters(), twice.parameters(), strict=True))
+    assert not any(torch.equal(a, b) for a, b in zip(start.parameters(), once.parameters(), strict=True))
+    assert 0 <= supervised.accuracy(once.eval(), data, settings) <= 1

@@ -211,7 +211,7 @@ def full_values(
     seeds: Sequence[int], *, changes: Sequence[str] = FULL, device: str | None = None, **options: Any
 ) -> dict[str, Any]:
     """The same for SimCLR by a ResNet-18 of full width on all images, on a GPU where there is one; options as there."""
-    given: dict[str, Any] = {"names": RUNS[:1], "layers": None, "more": 0, "processes": 1, **options}
+    given: dict[str, Any] = {"names": RUNS[:1], "layers": None, "shared": (), "more": 0, "processes": 1, **options}
     return run_values(seeds, changes=changes, device=str(device_of(device)), **given)
 
 
