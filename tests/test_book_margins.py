@@ -19,8 +19,8 @@ BOOK = Book(Path(__file__).resolve().parents[1])
 LEFT = {
     "byol": 29,
     "covariance": 22,
-    "dual_networks": 12,
-    "emergence": 11,
+    "dual_networks": 0,
+    "emergence": 1,
     "hltm": 2,
     "landscape": 0,
     "linear_byol": 2,

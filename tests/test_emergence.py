@@ -195,10 +195,23 @@ def test_the_network_ends_as_foretold() -> None:
 
 
 def test_a_head_and_normalisation_together_free_stuck_filters() -> None:
-    freed = {s: ringnet.released(ringnet.train(range(6), s)) for s in ("info_nce", "head", "normalised", "simclr")}
+    settings = ("info_nce", "head", "normalised", "simclr")
+    found = {s: ringnet.released(ringnet.train(range(6), s)) for s in settings}
+    freed = {s: {kind: float(share.mean()) for kind, share in found[s].items()} for s in settings}
     assert freed["simclr"]["stuck"] < 0.7
     assert freed["simclr"]["silent"] > max(freed["head"]["silent"], freed["normalised"]["silent"])
     assert min(freed[s]["stuck"] for s in ("info_nce", "head", "normalised")) > 0.65
+
+
+def test_a_quarter_or_so_is_stuck_from_the_start() -> None:
+    """A quarter plane without a bias; with one, the solid angle of four half-spaces, and by w -> -w as many are silent."""
+    plain, biased = (ring.start_shares(b, 400_000) for b in (False, True))
+    exact = 3 / 8 - math.acos(math.sqrt(2 / 3)) / (2 * math.pi)
+    for found, share in ((plain, 0.25), (biased, exact)):
+        assert found["stuck"] == pytest.approx(share, abs=4 * math.sqrt(share * (1 - share) / 400_000))
+        assert found["silent"] == pytest.approx(share, abs=4 * math.sqrt(share * (1 - share) / 400_000))
+    net = ringnet.train(range(3), "simple", steps=1).start
+    assert float(ringnet.shares(net)["stuck"].mean()) == pytest.approx(ringnet.census(net)["stuck"])
 
 
 def test_the_exercise_on_other_objects() -> None:

@@ -303,6 +303,15 @@ def fates(bias: bool, count: int = 20000, seed: int = 0, steps: int = STEPS) -> 
     return tuple(found)
 
 
+def start_shares(bias: bool, count: int, seed: int = 0) -> dict[str, float]:
+    """The shares of Gaussian neurons that are stuck (their patterns cancel) and silent from the start, of ``count`` draws."""
+    draws = torch.Generator().manual_seed(seed)
+    chosen = selected(torch.randn(count, 3 if bias else 2, generator=draws, dtype=torch.float64))
+    silent = ~chosen.any(-1)
+    stuck = ~silent & (direction(chosen, bias) == 0).all(-1)
+    return {"stuck": float(stuck.double().mean()), "silent": float(silent.double().mean())}
+
+
 def foretold(bias: bool, count: int = 20000, seed: int = 0) -> dict[str, float]:
     r"""Shares of neurons whose end is foretold at the start: by the *sign* of the contrast g(w), by responses.
 

@@ -152,10 +152,22 @@ def census(net: Network) -> dict[str, float]:
     return {name: float(which.double().mean()) for name, which in _kinds(net).items()}
 
 
-def released(trained: Trained) -> dict[str, float]:
-    """What the filters that were stuck at the start are at the end: shares of them that are of one of the `_kinds`."""
+def shares(net: Network) -> dict[str, Tensor]:
+    """Each network's shares of filters that are of one of the `_kinds`, ``(R,)``."""
+    return {name: which.double().mean(1) for name, which in _kinds(net).items()}
+
+
+def released(trained: Trained) -> dict[str, Tensor]:
+    """What the filters that were stuck at the start are at the end: each network's shares of them of one of the `_kinds`.
+
+    ``(R',)``: networks that start without a stuck filter have no share.
+    """
     stuck = _kinds(trained.start)["stuck"]
-    return {name: float(which[stuck].double().mean()) for name, which in _kinds(trained.end).items()}
+    some = stuck.any(1)
+    return {
+        name: ((which & stuck).sum(1) / stuck.sum(1).clamp_min(1)).double()[some]
+        for name, which in _kinds(trained.end).items()
+    }
 
 
 def agreement(start: Network, end: Network) -> float:
