@@ -91,8 +91,8 @@ TOLD = "chapters.training.layer_operators._told"
 
 
 def look(network: nn.Module, layers: tuple[str, ...]) -> dict[str, Any]:
-    clean = torch.zeros(24, 3, 32, 32, device="cuda")
     with fake_gpu([*MAY_READ, TOLD]):
+        clean = torch.zeros(24, 3, 32, 32, device="cuda")
         return look_at(network, views(), clean, layers=layers, probes=2)
 
 
