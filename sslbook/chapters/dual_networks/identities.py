@@ -124,9 +124,10 @@ def _weight_jacobian(it: Instance) -> Tensor:
     params = {name: p.detach() for name, p in it.net.named_parameters()}
 
     def output(w: Tensor, x: Tensor) -> Tensor:
-        return functional_call(it.net, {**params, key: w}, (x[None],)).flatten()
+        found: Tensor = functional_call(it.net, {**params, key: w}, (x[None],))
+        return found.flatten()
 
-    jacobian = vmap(jacrev(output), in_dims=(None, 0))(params[key], it.x1)
+    jacobian: Tensor = vmap(jacrev(output), in_dims=(None, 0))(params[key], it.x1)
     return torch.stack([torch.stack([vec(row) for row in one], -1) for one in jacobian])
 
 
