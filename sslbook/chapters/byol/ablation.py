@@ -8,7 +8,7 @@ cells of a table share them.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -109,6 +109,35 @@ def cifar10(train: int | None = None, test: int | None = None) -> Split:
     return Split(images.read("cifar10", "train", train), images.read("cifar10", "test", test))
 
 
+@dataclass(frozen=True)
+class State:
+    """Networks in the middle of their training: replicas by seed, then by cell; no target where it is the online network."""
+
+    kind: Cell
+    online: Parameters
+    target: Parameters | None
+    seeds: int
+
+
+Measure = Callable[[State, Split], dict[str, Tensor]]
+"""What is measured at a moment, each ``(seeds * cells,)``."""
+
+
+def measure(state: State, data: Split) -> dict[str, Tensor]:
+    """:data:`MEASURES` on clean images, each ``(seeds * cells,)``."""
+    train, test = features(state, data)
+    labels, truth = (part.labels.to(train.device) for part in (data.train, data.test))
+    outputs = siamese.project(state.online, train, state.kind.projector, views=1)
+    values = (linear_probe(train, labels, test, truth), effective_rank(train), likeness(outputs))
+    return dict(zip(MEASURES, values, strict=True))
+
+
+def features(state: State, data: Split) -> tuple[Tensor, Tensor]:
+    """Representations ``(R, N, features)`` of the images to train on and of those to test on."""
+    train, test = (_features(state.online, part.pixels, state.seeds) for part in (data.train, data.test))
+    return train, test
+
+
 def run(
     protocol: Protocol,
     cells: Mapping[str, Cell],
@@ -116,12 +145,14 @@ def run(
     data: Split,
     *,
     at: Sequence[int] | None = None,
+    measure: Measure = measure,
     dtype: torch.dtype = torch.float32,
     device: torch.device | str = "cpu",
 ) -> dict[str, dict[str, Tensor]]:
-    """Train every cell on every seed; for each cell, each of :data:`MEASURES` as ``(len(at), len(seeds))`` float64.
+    """Train every cell on every seed; for each cell, whatever ``measure`` gives as ``(len(at), len(seeds))`` float64.
 
     at: epochs after which to measure; after the last one if not given.  Cells of one kind run as one batch.
+    measure: :data:`MEASURES` unless given; where a predictor is drawn anew at that moment, it sees the one before.
     """
     moments = (protocol.epochs,) if at is None else tuple(at)
     if not moments or list(moments) != sorted(set(moments)) or moments[0] < 0 or moments[-1] > protocol.epochs:
@@ -132,9 +163,9 @@ def run(
     for kind in dict.fromkeys(cell.kind for cell in cells.values()):
         names = [name for name, cell in cells.items() if cell.kind == kind]
         batch = [cells[name] for name in names]
-        measured = _train(protocol, batch, seeds, data, moments, dtype=dtype, device=torch.device(device))
+        measured = _train(protocol, batch, seeds, data, moments, measure, dtype=dtype, device=torch.device(device))
         for index, name in enumerate(names):
-            found[name] = {m: torch.stack([now[m][:, index] for now in measured]) for m in MEASURES}
+            found[name] = {m: torch.stack([now[m][:, index] for now in measured]) for m in measured[0]}
     return {name: found[name] for name in cells}
 
 
@@ -144,6 +175,7 @@ def _train(
     seeds: Sequence[int],
     data: Split,
     at: Sequence[int],
+    measure: Measure,
     *,
     dtype: torch.dtype,
     device: torch.device,
@@ -159,7 +191,9 @@ def _train(
     measured = []
     for epoch, batches in enumerate(_epochs(protocol, data.train.pixels.to(device, dtype), seeds)):
         if epoch in at:
-            measured.append(_measure(online, kind, data, len(seeds)))
+            with torch.no_grad():
+                values = measure(State(kind, online, target, len(seeds)), data)
+            measured.append({name: value.view(len(seeds), -1).cpu() for name, value in values.items()})
         if epoch == at[-1]:
             break
         if kind.reset and epoch and epoch % kind.reset == 0:
@@ -243,16 +277,6 @@ def _draw_predictor(weights: Parameters, cells: Sequence[Cell], streams: Streams
 
 CHUNK = 2000
 """Clean images that are encoded together, normalised by their own statistics."""
-
-
-@torch.no_grad()
-def _measure(weights: Parameters, kind: Cell, data: Split, seeds: int) -> dict[str, Tensor]:
-    """:data:`MEASURES`, each ``(S, cells)``, on clean images."""
-    train, test = (_features(weights, part.pixels, seeds) for part in (data.train, data.test))
-    labels, truth = (part.labels.to(train.device) for part in (data.train, data.test))
-    outputs = siamese.project(weights, train, kind.projector, views=1)
-    values = (linear_probe(train, labels, test, truth), effective_rank(train), likeness(outputs))
-    return {name: value.view(seeds, -1).cpu() for name, value in zip(MEASURES, values, strict=True)}
 
 
 def _features(weights: Parameters, pixels: Tensor, seeds: int) -> Tensor:

@@ -27,6 +27,27 @@ def linear_probe(train: Tensor, labels: Tensor, test: Tensor, truth: Tensor) -> 
     return right.double().mean(1)
 
 
+def few_labels(train: Tensor, labels: Tensor, test: Tensor, truth: Tensor, count: int, draws: int = 20) -> Tensor:
+    """Accuracy ``(R,)`` on the test images with ``count`` labels a class: the nearest of the classes' means.
+
+    Features are standardised by all training images, for which no label is needed; the mean over ``draws`` choices of the
+    labelled images, the same for every replica.  A probe that every representation passes tells none apart; this one is harder.
+    """
+    centre, spread = train.double().mean(1, keepdim=True), train.double().std(1, keepdim=True)
+    x, y = ((part.double() - centre) / spread.clamp(min=1e-12) for part in (train, test))
+    generator, members = (
+        torch.Generator().manual_seed(0),
+        [(labels.cpu() == c).nonzero()[:, 0] for c in labels.unique()],
+    )
+    right = torch.zeros(len(x), dtype=x.dtype, device=x.device)
+    for _ in range(draws):
+        chosen = [m[torch.randperm(len(m), generator=generator)[:count]].to(x.device) for m in members]
+        means = torch.stack([x[:, some].mean(1) for some in chosen], 1)
+        scores = y @ means.mT - means.square().sum(2)[:, None] / 2
+        right += (scores.argmax(2) == truth).double().mean(1)
+    return right / draws
+
+
 def likeness(outputs: Tensor) -> Tensor:
     """Mean cosine ``(R,)`` between the outputs of two different images: 1 when all images have the same direction."""
     units = F.normalize(outputs.double(), dim=2)
