@@ -230,11 +230,11 @@ def test_a_network_is_left_as_it_was() -> None:
 
 def test_statistics_that_were_never_counted_come_from_the_views() -> None:
     net, views = network(), drawn(20, 1, 8, 8) * 5 + 2
-    measure._settle(net, views)
+    measure.settle(net, views)
     between = net[1](net[0](views)).detach()
     assert float(between.mean((0, 2, 3)).abs().max()) < 1e-6
     kept = net[1].running_mean.clone()
-    measure._settle(net, views * 3)
+    measure.settle(net, views * 3)
     assert torch.equal(net[1].running_mean, kept)
     assert not net[1].training
     assert net[1].momentum == 0.1

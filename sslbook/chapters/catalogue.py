@@ -39,7 +39,7 @@ RECORDERS: dict[str, Recorder] = {
     "training-cifar10": Recorder("training.recorded:cifar10_values", (1, 2, 3)),
     "training-exact": Recorder("training.recorded:exact_values", tuple(range(1, 11))),
     "training-long": Recorder("training.recorded:long_values", (1, 2, 3)),
-    "training-operator": Recorder("training.layer_operators:operator_values", (1, 2)),
+    "training-operator": Recorder("training.layer_operators:operator_values", (1, 2, 3)),
     "training-operator-full": Recorder("training.layer_operators:full_values", (1,)),
     "training-rates": Recorder("training.recorded:rate_values", (1, 2, 3)),
     "training-steepness": Recorder("training.recorded:steepness_values", (1, 2, 3, 4, 5)),

@@ -173,12 +173,12 @@ class _Scene:
         pixels = data.pixels.to(place)
         parts = [random_view(pixels, plan, seed=seed, view=view) for view in range(views)]
         drawn = torch.stack(parts, dim=1).to(next(own.parameters()).dtype)
-        _settle(own, drawn.flatten(0, 1))
+        settle(own, drawn.flatten(0, 1))
         return cls(own, drawn, _steps(own, drawn, loss))
 
 
 @torch.no_grad()
-def _settle(net: nn.Module, views: Tensor) -> None:
+def settle(net: nn.Module, views: Tensor) -> None:
     """BatchNorm that has counted no batch takes its statistics from the views; another keeps them."""
     kinds = (nn.modules.batchnorm._BatchNorm, BatchNorm)
     norms = [part for part in net.modules() if isinstance(part, kinds)]

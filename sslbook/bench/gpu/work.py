@@ -223,14 +223,14 @@ def _say(line: str) -> None:
 
 def operator(desk: Desk) -> None:
     """The record of the operator along a run of full width, an epoch after the other."""
-    from sslbook.chapters.training.layer_operators import EPOCHS, FULL, full_values, joined
+    from sslbook.chapters.training.layer_operators import FULL, FULL_EPOCHS, full_values, joined
 
     small: dict[str, Any] = {"changes": (*FULL, *TINY), "images": 4} if desk.tiny else {}
-    epochs = (0, 1) if desk.tiny else EPOCHS
+    epochs = (0, 1) if desk.tiny else FULL_EPOCHS
 
     def measure(item: str) -> dict[str, Any]:
         epoch = int(item.removeprefix("epoch-"))
-        return {"values": full_values((1,), epochs=(epoch,), device=desk.device, folder=desk.runs, **small)}
+        return {"values": full_values((1,), epochs=(epoch,), device=desk.device, root=desk.runs, **small)}
 
     items = [f"epoch-{epoch}" for epoch in epochs]
     _timed(desk, "operator", items, measure)
