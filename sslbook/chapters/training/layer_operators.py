@@ -60,8 +60,8 @@ LAYERS = (
 """Of each stage of the encoder the first and the last, and what stands above."""
 SHARED = ("0.layer3.1.conv2", "0.layer4.0.conv1", "0.layer4.1.conv2", "1.linears.1")
 """Layers whose leading modes are looked for."""
-UNSEEN = ("evaluate=0",)
-"""Nothing is evaluated along these runs."""
+SMALLER = (*SMALL, "networks.width=8", "evaluate=0")
+"""Half as wide as the chapter's other runs, of which there are fewer; nothing is evaluated on the way."""
 FULL = ("epochs=10", "probes=10", "evaluate=0", "shuffle=true", "drop_last=true")
 """The run of full width, on all images: as long as the small one, which sees a tenth of them."""
 
@@ -147,7 +147,7 @@ def _told(values: Tensor) -> list[float | None]:
 
 
 def operator_values(seeds: Sequence[int]) -> dict[str, Any]:
-    """What layers see of their operators along four kinds of run: half an hour for three seeds."""
+    """What layers see of their operators along four kinds of run: a quarter of an hour for three seeds."""
     return run_values(seeds, root=parts_folder())
 
 
@@ -155,7 +155,7 @@ def run_values(
     seeds: Sequence[int],
     *,
     names: Sequence[str] = RUNS,
-    changes: Sequence[str] = (*SMALL, *UNSEEN),
+    changes: Sequence[str] = SMALLER,
     epochs: Sequence[int] = EPOCHS,
     images: int = IMAGES,
     views: int = VIEWS,
