@@ -6,19 +6,28 @@ exact; a SimCLR step draws a batch of images and two views of each, back-propaga
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from sslbook import images, losses
 from sslbook.arguments import require_whole
 from sslbook.chapters.covariance.residue import ResidueRun, train_and_measure
 from sslbook.connection import vec
+from sslbook.mixing import Mixing
 from sslbook.networks import convnet, mlp
 from sslbook.operators import CovarianceOperator, covariance_operator
 
 Device = torch.device | str
+
+OPERATOR = "operator"
+RIVALS = ("views not averaged", "covariance within views", "no augmentation")
+"""Operators that the covariance between images is easily mistaken for."""
+PARTS = ("weights left out", "outputs not normalised")
+"""What the operator of InfoNCE has beside the plain one, each left out; the last has no weights either."""
 
 
 @dataclass(frozen=True)
@@ -71,19 +80,49 @@ def scene_operator(
     return covariance_operator(net, layer, scene.views, loss=loss, tau=tau, normalize=True, clean=scene.clean)
 
 
+def theories(net: nn.Module, layer: str, scene: Scene, *, loss: str = "simple", tau: float = 0.5) -> dict[str, Tensor]:
+    """The steps that :data:`OPERATOR` and its rivals predict for a loss, in the weight's shape; the rivals of :data:`RIVALS` first.
+
+    For ``"info_nce"`` all are of normalised outputs and have the weights of one negative, but for the two that leave these out.
+    """
+    op = scene_operator(net, layer, scene, loss=loss, tau=tau)
+    alone = scene.views.flatten(0, 1)
+    others = (replace(scene, views=x[:, None], clean=x) for x in (alone, scene.clean))
+    mixed, still = (scene_operator(net, layer, each, loss=loss, tau=tau) for each in others)
+    found = [op, mixed, replace(op, mixing=Mixing(inter=0.0, intra=1.0)), still]
+    if loss != "simple":
+        found += [replace(op, mixing=Mixing()), replace(op, normalize=False, mixing=Mixing())]
+    return {name: 2 * each.update() for name, each in zip((OPERATOR, *RIVALS, *PARTS), found, strict=False)}
+
+
 @dataclass(frozen=True)
 class Agreement:
-    """Cosines between the mean of ``batches`` SimCLR gradients and the operator's prediction: mean and spread."""
+    """Cosines between the means of ``batches`` SimCLR gradients and what theories predict, by theory: a row a mean's size."""
 
     batches: tuple[int, ...]
-    mean: tuple[float, ...]
-    spread: tuple[float, ...]
+    cosines: dict[str, tuple[tuple[float, ...], ...]]
     length: float
-    """Length of the mean gradient over all batches, over that of the prediction."""
+    """Length of the mean gradient over all batches, over that of the operator's prediction."""
+
+    def of(self, theory: str = OPERATOR) -> Tensor:
+        """The mean cosine for each of ``batches``."""
+        return torch.tensor([sum(row) / len(row) for row in self.cosines[theory]], dtype=torch.float64)
+
+    @property
+    def spread(self) -> Tensor:
+        """The operator's standard deviation for each of ``batches``; 0 where there is one mean only."""
+        rows = (torch.tensor(row, dtype=torch.float64) for row in self.cosines[OPERATOR])
+        return torch.stack([row.std() if len(row) > 1 else row.new_zeros(()) for row in rows])
+
+    @property
+    def rivals(self) -> dict[str, float]:
+        """The others' mean cosines with the means of most batches."""
+        return {name: float(self.of(name)[-1]) for name in self.cosines if name != OPERATOR}
 
 
 def simclr_agreement(
     op: CovarianceOperator,
+    predicted: Mapping[str, Tensor] | None = None,
     *,
     size: int = 64,
     batches: tuple[int, ...] = (1, 4, 16, 64),
@@ -92,24 +131,37 @@ def simclr_agreement(
     replicates: int = 4,
     seed: int = 0,
 ) -> Agreement:
-    r"""Compare ``2 OP vec(W)`` with minus the mean gradient of ``m`` SimCLR batches (both towers), for each ``m`` of ``batches``.
+    r"""Compare predicted steps with minus the mean gradient of ``m`` SimCLR batches (both towers), for each ``m`` of ``batches``.
 
-    One batch is noisy; what remains when many are averaged is the expected step, which is what the theorems are about.
+    predicted: by name, as :func:`theories` has them; ``2 OP vec(W)`` alone if not given.  One batch is noisy; what remains when
+    many are averaged is the expected step, which is what the theorems are about.
     """
-    predicted = 2 * op.update().flatten()
+    told = predicted or {OPERATOR: 2 * op.update()}
     drawn = [
         -simclr_gradients(op, size, loss=loss, tau=tau, replicates=max(batches), seed=seed + r).flatten(1)
         for r in range(replicates)
     ]
     steps = torch.stack(drawn)
-    means, spreads = [], []
-    for m in batches:
-        groups = steps[:, : steps.shape[1] // m * m].unflatten(1, (-1, m)).mean(2).flatten(0, 1)
-        cosine = groups @ predicted / (groups.norm(dim=1) * predicted.norm())
-        means.append(float(cosine.mean()))
-        spreads.append(float(cosine.std()) if len(cosine) > 1 else 0.0)
+    means = [steps[:, : steps.shape[1] // m * m].unflatten(1, (-1, m)).mean(2).flatten(0, 1) for m in batches]
+    cosines = {
+        name: tuple(tuple(torch.cosine_similarity(mean, step.flatten()[None]).tolist()) for mean in means)
+        for name, step in told.items()
+    }
     overall = steps.flatten(0, 1).mean(0)
-    return Agreement(batches, tuple(means), tuple(spreads), float(overall.norm() / predicted.norm()))
+    return Agreement(batches, cosines, float(overall.norm() / told[OPERATOR].norm()))
+
+
+def batches_of(population: tuple[int, int], size: int, replicates: int, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Where the two views of ``replicates`` batches of ``size`` distinct images lie among all views, ``(R, size)`` each.
+
+    Drawn on the CPU, so that every device sees the same batches.
+    """
+    n, v = population
+    require_whole("size", size, least=2, most=n)
+    draw = torch.Generator().manual_seed(seed)
+    sample = torch.rand(replicates, n, generator=draw).argsort(1)[:, :size]
+    first, second = (sample * v + torch.randint(v, sample.shape, generator=draw) for _ in range(2))
+    return first, second
 
 
 def simclr_gradients(
@@ -117,12 +169,8 @@ def simclr_gradients(
 ) -> Tensor:
     """Gradients of ``replicates`` SimCLR batches of ``size`` distinct images in the operator's layer, ``(R, *weight)``."""
     n, v = op.population
-    require_whole("size", size, least=2, most=n)
-    draw = torch.Generator().manual_seed(seed)
-    sample = torch.rand(replicates, n, generator=draw).argsort(1)[:, :size]
     y = op.opened.output.detach()
-    # drawn on the CPU, so that every device sees the same batches
-    first, second = ((sample * v + torch.randint(v, sample.shape, generator=draw)).to(y.device) for _ in range(2))
+    first, second = (index.to(y.device) for index in batches_of(op.population, size, replicates, seed))
     pair = [y[index].requires_grad_(True) for index in (first, second)]
     if loss == "info_nce":
         value = losses.contrastive(pair[0], pair[1], loss=loss, normalize=True, tau=tau)
@@ -132,69 +180,99 @@ def simclr_gradients(
     cotangent = torch.zeros(replicates * n * v, y.shape[1], dtype=y.dtype, device=y.device)
     row = n * v * torch.arange(replicates, device=y.device)[:, None]
     for index, pull in zip((first, second), pulls, strict=True):
-        cotangent.index_add_(0, (index + row).flatten().to(y.device), pull.flatten(0, 1))
+        cotangent.index_add_(0, (index + row).flatten(), pull.flatten(0, 1))
     return op.opened.vjp(cotangent.unflatten(0, (replicates, n * v)))
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """One moment of a SimCLR run: the step, the loss of its batch, top eigenvalues of the operator, its trace, and alignments.
+    """One moment of a run: the step, the loss of its batch, and what operators have to do with the weights and SimCLR's step.
 
-    step_inside, weights_inside: share of the expected SimCLR step, and of the weights, that lies in the span of the plain
-    operator's top ``k`` eigenvectors (squared norms).  chance: what a random direction has on average, ``k / size``.
+    top: the leading eigenvalue of the plain operator.  inside: the share of the weights (squared norm) in the leading ``k``
+    eigenvectors of the plain operator, and of its rivals, by name.  chance: a random direction's, ``k / size``.
+    cosines: of what each of :func:`theories` predicts, and the mean of many batches' steps of SimCLR's InfoNCE.
     """
 
     step: int
     loss: float
-    values: Tensor
-    trace: float
-    step_inside: float
-    weights_inside: float
+    top: float
+    inside: dict[str, float]
     chance: float
+    cosines: dict[str, float]
 
 
-def simclr_run(
+Objective = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""A loss of the outputs of two views, and of the labels."""
+
+
+def simclr(one: Tensor, two: Tensor, labels: Tensor) -> Tensor:
+    """SimCLR's InfoNCE, which looks at no label."""
+    del labels
+    return losses.contrastive(one, two, tau=0.5)
+
+
+def told(one: Tensor, two: Tensor, labels: Tensor) -> Tensor:
+    """Cross-entropy on the outputs of both views: a run that knows what the images show."""
+    return (F.cross_entropy(one, labels) + F.cross_entropy(two, labels)) / 2
+
+
+def watched_run(
     net: nn.Sequential,
     layer: str,
     scene: Scene,
     *,
     steps: int,
     every: int,
+    objective: Objective = simclr,
     size: int = 64,
     rate: float = 0.5,
-    tau: float = 0.5,
+    batches: int = 64,
     k: int = 8,
     seed: int = 0,
 ) -> list[Snapshot]:
-    """Train ``net`` in place by SGD on SimCLR's InfoNCE (l2-normalised, both towers), measuring the operator on the way."""
+    """Train ``net`` in place by SGD, measuring the operator on the way.  batches: whose mean step is to be predicted."""
     draw = torch.Generator().manual_seed(seed)
     (n, v), flat = scene.views.shape[:2], scene.views.flatten(0, 1)
+    labels = scene.labels.to(flat.device)
     optimizer = torch.optim.SGD(net.parameters(), lr=rate)
     found: list[Snapshot] = []
     for step in range(steps + 1):
         sample = torch.randperm(n, generator=draw)[:size]
         shown = [v * sample + torch.randint(v, (size,), generator=draw) for _ in range(2)]
         one, two = (flat[index] for index in torch.stack(shown).to(flat.device))
-        loss = losses.contrastive(net(one), net(two), tau=tau)
+        loss = objective(net(one), net(two), labels[sample.to(flat.device)])
         if step % every == 0:
-            op = scene_operator(net, layer, scene)
-            pairs = op.top_eigenpairs(k, tol=1e-6)
-            move = scene_operator(net, layer, scene, loss="info_nce", tau=tau).update()
-            found.append(
-                Snapshot(
-                    step,
-                    float(loss.detach()),
-                    pairs.values.cpu(),
-                    op.trace(),
-                    step_inside=_inside(pairs.vectors, move),
-                    weights_inside=_inside(pairs.vectors, op.opened.weight),
-                    chance=k / op.shape[0],
-                )
-            )
+            found.append(_snapshot(net, layer, scene, step, float(loss.detach()), batches, k, seed))
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
     return found
+
+
+def _snapshot(
+    net: nn.Sequential, layer: str, scene: Scene, step: int, loss: float, batches: int, k: int, seed: int
+) -> Snapshot:
+    op = scene_operator(net, layer, scene)
+    mixed = scene_operator(net, layer, replace(scene, views=scene.views.flatten(0, 1)[:, None]))
+    still = scene_operator(net, layer, replace(scene, views=scene.clean[:, None]))
+    plain = (op, mixed, replace(op, mixing=Mixing(inter=0.0, intra=1.0)), still)
+    pairs = [each.top_eigenpairs(k, tol=1e-6) for each in plain]
+    agreed = simclr_agreement(
+        scene_operator(net, layer, scene, loss="info_nce"),
+        theories(net, layer, scene, loss="info_nce"),
+        loss="info_nce",
+        batches=(batches,),
+        replicates=1,
+        seed=seed,
+    )
+    return Snapshot(
+        step,
+        loss,
+        float(pairs[0].values[0]),
+        {name: _inside(pair.vectors, op.opened.weight) for name, pair in zip((OPERATOR, *RIVALS), pairs, strict=True)},
+        k / op.shape[0],
+        {name: rows[0][0] for name, rows in agreed.cosines.items()},
+    )
 
 
 def _inside(basis: Tensor, direction: Tensor) -> float:
@@ -228,16 +306,20 @@ def residue_on_digits(
 
 
 def cifar10_values(seeds: tuple[int, ...] = (0, 1, 2)) -> dict[str, object]:
-    """The record ``covariance-cifar10``: how well the operator predicts SimCLR steps of a conv net on 256 real CIFAR-10 images."""
-    rows: dict[str, list[tuple[float, ...]]] = {"simple": [], "info_nce": []}
+    """The record ``covariance-cifar10``: how well operators predict SimCLR steps of a conv net on 256 real CIFAR-10 images.
+
+    cosine: by loss, theory, seed and size of the mean.
+    """
+    rows: dict[str, dict[str, list[list[float]]]] = {"simple": {}, "info_nce": {}}
     lengths, shares = [], []
     for seed in seeds:
         scene = cifar10_scene(256, seed)
         net = scene_network(scene, seed)
         for loss, row in rows.items():
             op = scene_operator(net, "2", scene, loss=loss)
-            found = simclr_agreement(op, loss=loss, replicates=2, seed=seed)
-            row.append(found.mean)
+            found = simclr_agreement(op, theories(net, "2", scene, loss=loss), loss=loss, replicates=2, seed=seed)
+            for theory in found.cosines:
+                row.setdefault(theory, []).append(found.of(theory).tolist())
             if loss == "simple":
                 lengths.append(found.length)
                 unaugmented = replace(scene, views=scene.clean[:, None])
