@@ -30,6 +30,7 @@ RECORDERS: dict[str, Recorder] = {
     "covariance-cifar10": Recorder("covariance.step:cifar10_values", (0, 1, 2)),
     "emergence-two-layer": Recorder("emergence.two_layer:two_layer_values", tuple(range(30))),
     "hltm-narrow": Recorder("hltm.recorded:narrow_values", tuple(range(1, 41))),
+    "hltm-norms-printed": Recorder("hltm.recorded:printed_norm_values", tuple(range(1, 31))),
     "hltm-norms": Recorder("hltm.recorded:norm_values", tuple(range(1, 31))),
     "hltm-tables": Recorder("hltm.recorded:table_values", tuple(range(1, 11))),
     "modulation-filters": Recorder("modulation.recorded:filter_values", (1, 2, 3)),

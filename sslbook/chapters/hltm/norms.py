@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sslbook.chapters.hltm import tree_operator
+from sslbook.chapters.hltm import kinds, tree_operator
 from sslbook.chapters.hltm.training import Protocol, train_chunks
 from sslbook.trees import exact
 from sslbook.trees import latent as trees
@@ -33,8 +33,9 @@ FACTORS: Mapping[str, tuple[float, ...]] = {"depth": (3, 4, 5), "lower": (0.7, 0
 def operator_norms(tree: LatentTree, net: TreeNetwork, seeds: Sequence[int], epoch: int) -> dict[str, Tensor]:
     r"""Frobenius norms of :math:`\mathrm{OP}_\mu` for :data:`PARTS`, ``(R,)`` each.
 
-    ``s0`` is the norm as defined, ``s0 released`` that of the released code,
-    ``s0 weights`` the norm of the part's weights.  Parts that a shallow tree lacks are left out.
+    ``s0`` is the norm as defined, ``s0 released`` that of the released code, ``s0 weights`` the norm of the part's weights,
+    ``s0 children`` that of the covariance of Theorem 6, of what the part reads: :math:`o_\mu \lVert a_\mu \rVert^2`.
+    Parts that a shallow tree lacks are left out.
     """
     listed = exact.list_parts(tree, net)
     found: dict[str, Tensor] = {}
@@ -46,6 +47,8 @@ def operator_norms(tree: LatentTree, net: TreeNetwork, seeds: Sequence[int], epo
         found[name] = tree_operator.operator_norm(tree, connection).cpu()
         found[f"{name} released"] = tree_operator.operator_norm(tree, connection, "units").cpu()
         found[f"{name} weights"] = torch.linalg.matrix_norm(net.weights[depth][:, index].double()).cpu()
+        read = tree_operator.means_given_root(tree, listed, depth)[:, index : index + 1]
+        found[f"{name} children"] = torch.linalg.matrix_norm(tree_operator.covariance_over_root(tree, read))[:, 0].cpu()
     return found
 
 
@@ -58,6 +61,19 @@ def cells(base: Protocol = BASE) -> dict[str, Protocol]:
                 changed: dict[str, Any] = {factor: value}
                 found[f"{factor} {value}"] = replace(base, **changed)
     return found
+
+
+def printed_loss(base: Protocol = BASE) -> dict[str, Protocol]:
+    """Every width of the figures under the loss as printed, by name (``width 2`` ...): :data:`BASE` has the released one."""
+    return {f"width {width:g}": replace(base, loss="printed", width=int(width)) for width in FACTORS["width"]}
+
+
+def reach(protocol: Protocol, seeds: Sequence[int], name: str) -> Tensor:
+    r""":math:`\rho_{0\mu}^2` of part ``name`` in the trees of ``seeds``, ``(R,)``: what Theorem 6 has of the part's depth."""
+    tree = kinds.random_symmetric(seeds, protocol.depth, protocol.lower, signed=protocol.signed)
+    depth, index = trees.place(tree, name)
+    along: Tensor = trees.polarity(trees.from_root(tree)[depth])[:, index].square()
+    return along
 
 
 def curves(

@@ -1,12 +1,12 @@
 """The chapter's recorded runs: the tables for every loss and statistic, and the norm curves, at the papers' sizes.
 
-``sslbook record NAME --replace`` makes one again: ``hltm-tables``, ``hltm-narrow`` or ``hltm-norms``.
+``sslbook record NAME --replace`` makes one again: ``hltm-tables``, ``hltm-narrow``, ``hltm-norms`` or ``hltm-norms-printed``.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +19,6 @@ from sslbook.machine import cores
 from sslbook.records import rounded
 
 LATENTS = ("s", "s0", "s1", "s101", "s0111")
-NARROW = LATENTS[:3]
 LOWER = (0.7, 0.8, 0.9)
 WIDTHS = (2, 5, 10)
 UNTRAINED = 200
@@ -69,18 +68,18 @@ def narrow_values(
 ) -> dict[str, Any]:
     """The narrowest networks again with as many trials as there are ``seeds``: ten say little where one in three dies.
 
-    The root and its two children, :data:`NARROW`: latents x lower x epochs x trials.
+    All five variables of the tables: latents x lower x epochs x trials.
     """
     base = base or Protocol(width=min(WIDTHS))
     values: dict[str, Any] = {
         "axes": "values[loss][statistic][latent][lower][epoch][trial]",
-        "latents": NARROW,
+        "latents": LATENTS,
         "lower": LOWER,
         "epochs": tuple(epochs),
     }
     for loss in FORMULAS:
         cells = [replace(base, loss=loss, lower=lower) for lower in LOWER]
-        found = _trials(cells, seeds, NARROW, epochs, processes)
+        found = _trials(cells, seeds, LATENTS, epochs, processes)
         values[loss] = {statistic: rounded(trials, 5) for statistic, trials in found.items()}
     return values
 
@@ -113,6 +112,23 @@ def norm_values(
     processes: int | None = None,
 ) -> dict[str, Any]:
     """For each of :func:`norms.cells`, a norm's name to its values, epochs x seeds, to six significant digits."""
-    curves = norms.curves(norms.cells(base), seeds, epochs, processes=processes or cores())
+    return _curves(norms.cells(base), seeds, epochs, processes)
+
+
+def printed_norm_values(
+    seeds: Sequence[int],
+    *,
+    base: Protocol = norms.BASE,
+    epochs: Sequence[int] = norms.EPOCHS,
+    processes: int | None = None,
+) -> dict[str, Any]:
+    """For each of :func:`norms.printed_loss`, values as those of :func:`norm_values`, from the same seeds."""
+    return _curves(norms.printed_loss(base), seeds, epochs, processes)
+
+
+def _curves(
+    protocols: Mapping[str, Protocol], seeds: Sequence[int], epochs: Sequence[int], processes: int | None
+) -> dict[str, Any]:
+    curves = norms.curves(protocols, seeds, epochs, processes=processes or cores())
     cells = {cell: {part: rounded(found, digits=6) for part, found in parts.items()} for cell, parts in curves.items()}
     return {"axes": "cells[cell][norm][epoch][seed]", "epochs": tuple(epochs), "cells": cells}
