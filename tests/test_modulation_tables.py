@@ -127,6 +127,18 @@ def test_more_seeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert recorded.seed_values([1, 2], steps=2, parts=tmp_path)["tables"] == made["tables"], "kept, not made again"
 
 
+def test_many_seeds_of_what_few_leave_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "BETAS", (1, 2))
+    made = json.loads(json.dumps(recorded.contested_values([1, 2], steps=2, processes=1)))
+    assert {name: torch.tensor(kept).shape for name, kept in made["tables"].items()} == {
+        "C-Fig10": (1, 3, 2),
+        "C-Fig11": (1, 2, 2),
+    }
+    cell = tables.cells("C-Fig10")[2, 3, "relu"]
+    alone = run(replace(Protocol(), steps=2), [cell], [1, 2])[cell]["released +"]
+    assert (torch.tensor(made["tables"]["C-Fig10"])[0, 1] - alone).abs().max() < 1e-4
+
+
 def test_the_command_runs_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     line = ["table", "C-Tab1", "--run", "--steps", "1", "--seeds", "1", "2", "--processes", "1"]
     assert cli.main(line) == 0

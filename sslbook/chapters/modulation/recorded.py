@@ -1,7 +1,8 @@
 """The chapter's recorded runs: Table 1 in its variants, the figures, more seeds of both, and filters of images, at the
 paper's size.
 
-``sslbook record NAME --replace`` makes one again: ``modulation-tables``, ``modulation-seeds`` or ``modulation-filters``.
+``sslbook record NAME --replace`` makes one again: ``modulation-tables``, ``modulation-seeds``,
+``modulation-contested`` or ``modulation-filters``.
 """
 
 from __future__ import annotations
@@ -117,6 +118,34 @@ def _of_one_seed(seed: int, steps: int | None, processes: int) -> dict[str, Any]
             for score in SCORES
         }
         for name, cells in wanted.items()
+    }
+
+
+CONTESTED = {
+    "C-Fig10": (3, ("linear", "relu", "quadratic")),
+    "C-Fig11": (1, ("BN, ζ = 10", "no BN, ζ = 10")),
+}
+"""Figures with the ``P`` and the curves that few seeds leave open, each for :math:`\\beta > 1`."""
+
+
+def contested_values(seeds: Sequence[int], *, steps: int | None = None, processes: int | None = None) -> dict[str, Any]:
+    """Many seeds of what few leave open, :data:`CONTESTED`, scored as the released code does:
+    ``tables[name][beta][label][seed]``."""
+    protocol = Protocol() if steps is None else replace(Protocol(), steps=steps)
+    wanted = {
+        name: [tables.cells(name)[beta, patterns, label] for beta in tables.BETAS[1:] for label in labels]
+        for name, (patterns, labels) in CONTESTED.items()
+    }
+    found = run(protocol, [cell for cells in wanted.values() for cell in cells], seeds, processes=processes or cores())
+    return {
+        "axes": "tables[name][beta][label][seed]",
+        "betas": tables.BETAS[1:],
+        "patterns": {name: patterns for name, (patterns, _) in CONTESTED.items()},
+        "labels": {name: labels for name, (_, labels) in CONTESTED.items()},
+        "tables": {
+            name: rounded(torch.stack([found[cell]["released +"] for cell in cells]).unflatten(0, (-1, len(labels))))
+            for (name, cells), (_, labels) in zip(wanted.items(), CONTESTED.values(), strict=True)
+        },
     }
 
 
