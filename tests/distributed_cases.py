@@ -40,6 +40,8 @@ SINGLE = ("info_nce", "exact", "byol")
 """What float32 is tried on, for one step: the first update multiplies rounding by the hundreds, with one process or two."""
 BROKEN = {"gather without gradient": "info_nce", "BatchNorm apart": "byol"}
 BATCH = 16
+LABELS = torch.arange(BATCH) % 5
+"""Each class is on both processes' parts."""
 
 Result = dict[str, Tensor]
 
@@ -60,7 +62,7 @@ def steps(case: str, dtype: torch.dtype, broken: str = "") -> Result:
     result: Result = {}
     for step in ("first", "second") if dtype == torch.float64 else ("first",):
         siamese.zero_grad(set_to_none=True)
-        loss = loss_of(siamese(*views[:2], *beside))
+        loss = loss_of(siamese(*views[:2], *beside)._replace(labels=LABELS[distributed.own_rows(BATCH)]))
         loss.backward()
         distributed.average_gradients(siamese.learning())
         with torch.no_grad():

@@ -95,6 +95,14 @@ def test_photographs(name: str, tmp_path: Path) -> None:
     trained(settings, tmp_path, STL10)
 
 
+def test_photographs_without_classes_are_refused_before_a_step(tmp_path: Path) -> None:
+    settings = Settings("stl10", "train+unlabeled", pipeline="stl10", objective="supervised_contrastive", batch=BATCH)
+    with pytest.raises(
+        ValueError, match="asks for the class of each image, and 100000 of the 105000 of nothing have none"
+    ):
+        trainer(settings, tmp_path, STL10)
+
+
 @pytest.mark.parametrize("name", PIPELINES)
 def test_every_pipeline(name: str, tmp_path: Path) -> None:
     pipeline = PIPELINES[name]

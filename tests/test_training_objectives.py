@@ -12,16 +12,22 @@ from torch.nn import functional as F
 
 from sslbook import losses
 from sslbook.training.networks.siamese import Outputs
-from sslbook.training.objectives import OBJECTIVES, objective, weighed_by
+from sslbook.training.objectives import OBJECTIVES, asks_labels, objective, weighed_by
 
 N, D = 9, 6
+LABELS = torch.arange(N) % 4
 
 
 def embeddings(seed: int = 0, dtype: torch.dtype = torch.float64) -> Outputs:
     generator = torch.Generator().manual_seed(seed)
     drawn = torch.randn(8, N, D, generator=generator, dtype=torch.float64)
     drawn[1] = drawn[0] + 0.7 * drawn[1]  # two views of an image are alike
-    return Outputs(*(part.to(dtype).requires_grad_() for part in drawn))
+    return Outputs(*(part.to(dtype).requires_grad_() for part in drawn), labels=LABELS)
+
+
+def converted(out: Outputs, dtype: torch.dtype) -> Outputs:
+    parts = (None if part is None else part.detach().to(dtype).requires_grad_() for part in out[:8])
+    return Outputs(*parts, labels=out.labels)
 
 
 def cosines(out: Outputs) -> tuple[Tensor, Tensor]:
@@ -109,6 +115,16 @@ def by_hand_spectral(out: Outputs, mu: float) -> Tensor:
     return (mu * others(matrix)).square().mean() - 2 * mu * positive.mean()
 
 
+def by_hand_classes(out: Outputs, tau: float) -> Tensor:
+    """L_out of its paper, by loops over anchors and their positives."""
+    logits, labels, terms = cosines(out)[1] / tau, [*LABELS.tolist(), *LABELS.tolist()], []
+    for a in range(2 * N):
+        against = torch.stack([logits[a, b] for b in range(2 * N) if b != a]).logsumexp(0)
+        positives = [against - logits[a, p] for p in range(2 * N) if p != a and labels[p] == labels[a]]
+        terms.append(torch.stack(positives).mean())
+    return torch.stack(terms).mean()
+
+
 def by_hand_twins(out: Outputs, weight: float) -> Tensor:
     one, two = (F.batch_norm(z, None, None, training=True) for z in (out.z1, out.z2))
     correlation = one.T @ two / N
@@ -150,6 +166,8 @@ CASES: list[tuple[str, dict[str, Any], Any]] = [
     ("byol", {"stop_gradient": False}, by_hand_byol),
     ("byol", {}, lambda out: by_hand_byol(out._replace(t1=out.t1.detach(), t2=out.t2.detach()))),
     ("decoupled", {}, lambda out: (-cosines(out)[0] / 0.5 + (others(cosines(out)[1]) / 0.5).logsumexp(1)).mean()),
+    ("supervised_contrastive", {}, lambda out: by_hand_classes(out, 0.5)),
+    ("supervised_contrastive", {"tau": 0.1}, lambda out: by_hand_classes(out, 0.1)),
     ("clip", {"tau": 0.2}, lambda out: by_hand_clip(out, 0.2)),
     ("sigmoid_pairs", {}, lambda out: by_hand_sigmoids(out, 10, -10)),
     ("sigmoid_pairs", {"scale": 3.0, "bias": -1.0}, lambda out: by_hand_sigmoids(out, 3, -1)),
@@ -162,7 +180,7 @@ CASES: list[tuple[str, dict[str, Any], Any]] = [
 
 
 def gradients(value: Tensor, out: Outputs) -> Tensor:
-    leaves = [part for part in out if part is not None]
+    leaves = [part for part in out[:8] if part is not None]
     return torch.cat(torch.autograd.grad(value, leaves, materialize_grads=True, allow_unused=True))
 
 
@@ -187,6 +205,7 @@ BROKEN: list[tuple[str, dict[str, Any], Any]] = [
     ("quadratic", {}, lambda out: (1 - cosines(out)[0]).mean() - (1 - others(cosines(out)[1])).mean()),
     ("soft_triplet", {"margin": 0.3}, lambda out: by_hand_triplet(out, 0.5, 0.0)),
     ("decoupled", {}, lambda out: nt_xent(out, 0.5)),
+    ("supervised_contrastive", {}, lambda out: nt_xent(out, 0.5)),
     ("clip", {"tau": 0.2}, lambda out: F.cross_entropy(towers(out)[0] @ towers(out)[1].T / 0.2, torch.arange(N))),
     ("sigmoid_pairs", {}, lambda out: by_hand_sigmoids(out, 10, -10) / N),
     ("spectral_contrastive", {"mu": 10.0}, lambda out: by_hand_spectral(out, 1)),
@@ -216,8 +235,8 @@ def test_autocast_does_not_reach_in(name: str) -> None:
     assert value.item() == pytest.approx(exactly.item(), abs=1e-6)
     wanted = gradients(exactly, double)
     assert (expected - wanted).norm() < 1e-6 * wanted.norm(), "products in bfloat16 are off by 1e-4 and more"
-    half = Outputs(*(part.detach().bfloat16().requires_grad_() for part in out))
-    assert objective(name)(half).equal(objective(name)(Outputs(*(part.detach().float() for part in half))))
+    half = converted(out, torch.bfloat16)
+    assert objective(name)(half).equal(objective(name)(converted(half, torch.float32)))
 
 
 @pytest.mark.parametrize(("form", "total"), [("printed", -0.5), ("released", -0.5 / (0.5 * 0.5))])
@@ -240,13 +259,26 @@ def test_the_partials_of_the_two_betas(form: str, total: float) -> None:
 
 def test_collapsed_and_distant_embeddings_have_finite_gradients() -> None:
     for name in OBJECTIVES:
-        out = Outputs(*(torch.ones(N, D).requires_grad_() for _ in range(7)))
+        out = Outputs(*(torch.ones(N, D).requires_grad_() for _ in range(7)), labels=LABELS)
         value = objective(name)(out)
         assert value.isfinite()
         assert gradients(value, out).isfinite().all()
     out = embeddings(dtype=torch.float32)
     sharp = objective("info_nce", tau=1e-4)(out)
     assert gradients(sharp, out).isfinite().all()
+
+
+def test_classes_of_one_image_each_are_none() -> None:
+    out = embeddings()
+    alone = objective("supervised_contrastive")(out._replace(labels=torch.arange(N)))
+    torch.testing.assert_close(alone, objective("info_nce")(out), rtol=1e-13, atol=0)
+    assert [name for name in OBJECTIVES if asks_labels(name)] == ["supervised_contrastive"]
+
+
+@pytest.mark.parametrize("labels", [None, LABELS[1:], LABELS.double()])
+def test_labels_must_be_there(labels: Tensor | None) -> None:
+    with pytest.raises((TypeError, ValueError), match="labels must be"):
+        objective("supervised_contrastive")(embeddings()._replace(labels=labels))
 
 
 def test_byol_without_a_target_is_simsiam_times_four() -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from sslbook.datasets import load_dataset
+from sslbook.datasets import load_dataset, subset
 from sslbook.training.evaluate import embed
 from sslbook.training.networks.siamese import Networks
 from sslbook.training.objectives import OBJECTIVES
@@ -18,7 +18,8 @@ from sslbook.training.runs import checkpoints
 from sslbook.training.runs.settings import Settings
 from sslbook.training.runs.state import Diverged
 
-DIGITS = load_dataset("digits", "train").pixels[:256]
+DATA = subset(load_dataset("digits", "train"), 256)
+DIGITS = DATA.pixels
 SMALL = {"epochs": 2, "batch": 64, "device": "cpu", "quiet": True}
 
 
@@ -36,7 +37,7 @@ def weights(module: nn.Module) -> torch.Tensor:
 def test_every_method_trains_the_module_that_is_given(method: str) -> None:
     backbone = small()
     before = weights(backbone)
-    run = pretrain(DIGITS, backbone, method, **SMALL)
+    run = pretrain(DATA, backbone, method, **SMALL)
     assert run.backbone is backbone
     assert not backbone.training
     assert not torch.equal(weights(backbone), before)
@@ -91,6 +92,27 @@ def test_another_run_is_not_mistaken_for_the_one_in_the_folder(tmp_path: Path) -
     ]:
         with pytest.raises(ValueError, match="holds another run"):
             pretrain(images, backbone, **SMALL, folder=tmp_path, **more)
+
+
+def test_classes_count_where_they_are_asked_for(tmp_path: Path) -> None:
+    method = "supervised_contrastive"
+    with pytest.raises(ValueError, match="asks for the class of each image, and 256 of the 256 of own have none"):
+        pretrain(DIGITS, small, method, **SMALL)
+    with pytest.raises(ValueError, match="and 1 of the 256 of own have none"):
+        pretrain(DIGITS, small, method, **SMALL, labels=[-1, *DATA.labels.tolist()[1:]])
+    first = pretrain(DIGITS, small, method, **SMALL, labels=DATA.labels, folder=tmp_path / "given")
+    again = pretrain(DATA, small, method, **SMALL, folder=tmp_path / "found")
+    assert torch.equal(weights(first.backbone), weights(again.backbone))
+    assert own_of(tmp_path / "given") == own_of(tmp_path / "found")
+    with pytest.raises(ValueError, match="holds another run"):
+        pretrain(DIGITS, small, method, **SMALL, labels=DATA.labels.flip(0), folder=tmp_path / "given")
+    pretrain(DATA, small, **SMALL, folder=tmp_path / "simclr")
+    assert set(own_of(tmp_path / "given")) - set(own_of(tmp_path / "simclr")) == {"labels"}
+
+
+def own_of(folder: Path) -> dict:
+    settings: dict = json.loads((folder / checkpoints.RESULT).read_text())["settings"]
+    return dict(settings["own"])
 
 
 def test_own_settings_leave_the_papers_hashes_alone() -> None:

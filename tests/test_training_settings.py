@@ -269,6 +269,7 @@ DEFAULTS: dict[str, dict] = {
         "triplet": {"tau": 0.5, "margin": 0.0},
         "byol": {"stop_gradient": True},
         "decoupled": {"tau": 0.5},
+        "supervised_contrastive": {"tau": 0.5},
         "clip": {"tau": 0.07},
         "sigmoid_pairs": {"scale": 10.0, "bias": -10.0},
         "spectral_contrastive": {"mu": 1.0},

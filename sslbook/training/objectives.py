@@ -1,20 +1,21 @@
 r"""What a network is trained to minimise, as functions of two views' embeddings.
 
-====================  ====================================================================================================
-info_nce              SimCLR's NT-Xent: cosines, temperature, all :math:`2N - 2` others as negatives (Eq. 2 of [tian2020])
-exact                 its covariance operator without the residue (Eq. 7 of [tian2020])
-beta                  info_nce with more or less weight on the positive pair (Section 4.2 and Table 3 of [tian2020])
-simple                :math:`(1 + \beta) r_+ - r_-` (Corollary 1 of [tian2020])
-soft_triplet          the soft triplet loss (Section 4 of [tian2020]); ``triplet`` in recorded runs
-quadratic             uniform pairwise importance (Eq. 3 of [tian2023])
-byol                  two cosines, of predictions and targets (Section 2 of [tian2021iclr]); also SimSiam's, times 4
-decoupled             info_nce without the positive in the denominator [yeh2022]
-clip                  cross-entropies between the views, as if each had a tower of its own [radford2021]
-sigmoid_pairs         SigLIP's: every pair between the views is a decision of its own [zhai2023]
-spectral_contrastive  products of positive pairs, squares of those of negative ones [haochen2021]
-barlow_twins          the correlation of the views' coordinates is to be the identity [zbontar2021]
-vicreg                variances of the coordinates above 1, covariances 0, views alike [bardes2022]
-====================  ====================================================================================================
+======================  ====================================================================================================
+info_nce                SimCLR's NT-Xent: cosines, temperature, all :math:`2N - 2` others as negatives (Eq. 2 of [tian2020])
+exact                   its covariance operator without the residue (Eq. 7 of [tian2020])
+beta                    info_nce with more or less weight on the positive pair (Section 4.2 and Table 3 of [tian2020])
+simple                  :math:`(1 + \beta) r_+ - r_-` (Corollary 1 of [tian2020])
+soft_triplet            the soft triplet loss (Section 4 of [tian2020]); ``triplet`` in recorded runs
+quadratic               uniform pairwise importance (Eq. 3 of [tian2023])
+byol                    two cosines, of predictions and targets (Section 2 of [tian2021iclr]); also SimSiam's, times 4
+decoupled               info_nce without the positive in the denominator [yeh2022]
+supervised_contrastive  info_nce whose positives are all views of the anchor's class [khosla2020]; sees the images' labels
+clip                    cross-entropies between the views, as if each had a tower of its own [radford2021]
+sigmoid_pairs           SigLIP's: every pair between the views is a decision of its own [zhai2023]
+spectral_contrastive    products of positive pairs, squares of those of negative ones [haochen2021]
+barlow_twins            the correlation of the views' coordinates is to be the identity [zbontar2021]
+vicreg                  variances of the coordinates above 1, covariances 0, views alike [bardes2022]
+======================  ====================================================================================================
 
 The losses themselves are those of :mod:`sslbook.losses` and :mod:`sslbook.batch_losses`; embeddings are divided by their norms, so
 that a pair's distance is :math:`r = \|a - b\|^2/2 = 1 - \cos`, but for the last two.  Where processes share a batch, each objective
@@ -121,6 +122,15 @@ def decoupled(tau: float = 0.5) -> Objective:
     return partial(_of_batch, loss="decoupled", tau=tau)
 
 
+def supervised_contrastive(tau: float = 0.5) -> Objective:
+    """`~sslbook.batch_losses.supervised_contrastive` of the labels in the outputs: each image must have one.
+
+    (Its authors train with a temperature of 0.1 or 0.07; the default is info_nce's, which it is when no two labels are alike.)
+    """
+    require_number("tau", tau, above=0)
+    return partial(_of_classes, tau=tau)
+
+
 def clip(tau: float = 0.07) -> Objective:
     """`~sslbook.batch_losses.clip` between the two views; CLIP learns ``tau`` from this value on, which stays here."""
     require_number("tau", tau, above=0)
@@ -167,6 +177,7 @@ OBJECTIVES: dict[str, Callable[..., Objective]] = {
     "quadratic": quadratic,
     "byol": byol,
     "decoupled": decoupled,
+    "supervised_contrastive": supervised_contrastive,
     "clip": clip,
     "sigmoid_pairs": sigmoid_pairs,
     "spectral_contrastive": spectral_contrastive,
@@ -193,6 +204,11 @@ def weighed_by(name: str, **settings: Any) -> str:
     return str(settings.get("weights", WEIGHTS[0])) if name == "exact" else WEIGHTS[0]
 
 
+def asks_labels(name: str) -> bool:
+    """Whether that objective sees the images' classes, which the others must not."""
+    return name == "supervised_contrastive"
+
+
 # --- the functions ---------------------------------------------------------------------------------------------------
 
 
@@ -202,7 +218,9 @@ def _outside_autocast(value: Callable[..., Tensor]) -> Callable[..., Tensor]:
     @functools.wraps(value)
     def whole(outputs: Outputs, **numbers: Any) -> Tensor:
         half = {
-            name: part.float() for name, part in outputs._asdict().items() if part is not None and part.itemsize < 4
+            name: part.float()
+            for name, part in outputs._asdict().items()
+            if part is not None and part.is_floating_point() and part.itemsize < 4
         }
         with torch.autocast(outputs.z1.device.type, enabled=False):
             return value(outputs._replace(**half), **numbers)
@@ -261,3 +279,11 @@ def _of_batch(outputs: Outputs, *, loss: str, norm: float | None = None, **numbe
     if norm is not None:
         z = norm * F.normalize(z, dim=-1)
     return BATCH_LOSSES[loss].value(z, **numbers)
+
+
+@_outside_autocast
+def _of_classes(outputs: Outputs, *, tau: float) -> Tensor:
+    if outputs.labels is None:
+        raise ValueError("labels must be the images' classes, which supervised_contrastive asks for, got None")
+    z = torch.stack(_whole_batch(outputs.z1, outputs.z2), dim=1)
+    return BATCH_LOSSES["supervised_contrastive"].value(z, gather(outputs.labels), tau=tau)

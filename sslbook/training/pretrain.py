@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from sslbook.arguments import unknown
 from sslbook.datasets import Dataset
 from sslbook.training.networks.siamese import Networks
-from sslbook.training.objectives import OBJECTIVES
+from sslbook.training.objectives import OBJECTIVES, asks_labels
 from sslbook.training.pictures import read_images
 from sslbook.training.runs.logs import Row
 from sslbook.training.runs.settings import Settings, with_values
@@ -51,6 +51,7 @@ def pretrain(
     backbone: nn.Module | Callable[[], nn.Module],
     method: str = "simclr",
     *,
+    labels: Any = None,
     epochs: int = 100,
     batch: int = 256,
     rate: float = 1e-3,
@@ -63,7 +64,8 @@ def pretrain(
 ) -> Pretrained:
     """Train a network of your own on images of your own, without labels: SimCLR, BYOL, SimSiam, or any objective of the library.
 
-    images: whatever :func:`read_images <sslbook.training.pictures.read_images>` takes.
+    images, labels: whatever :func:`read_images <sslbook.training.pictures.read_images>` takes; the objective
+    "supervised_contrastive" alone looks at labels, given here or found with the images.
     backbone: a module, which is trained where it is, or a function that makes one, whose first weights are then a function of
     ``seed``; it maps images ``(n, C, H, W)`` to features ``(n, F)``.  A projector stands above it while it is trained.
     method: "simclr", "byol", "simsiam" (BYOL without a target tower), or a name of :data:`sslbook.training.objectives.OBJECTIVES`.
@@ -88,7 +90,7 @@ def pretrain(
         raise TypeError(f"pipeline must be a Pipeline, such as Pipeline(32), got {reprlib.repr(pipeline)}")
     chosen = _method(method)
     kept = None if folder is None else _place(folder)
-    data = read_images(images)
+    data = read_images(images, labels)
     if len(data) < 2:
         raise ValueError("images must hold two images or more to be trained on, got 1")
     views = pipeline or simclr_views(data)
@@ -99,7 +101,7 @@ def pretrain(
     run = with_values(Settings(), wanted)
     encoder = _made(backbone, seed)
     own = Own(encoder, _features(encoder, data, views), views)
-    run = with_values(run, {"own": _described(data, own)})
+    run = with_values(run, {"own": _described(data, own, asks_labels(run.objective))})
     with tempfile.TemporaryDirectory() as scratch:
         result = train(run, kept or Path(scratch), data=(data, None), own=own, device=device, quiet=quiet, name=method)
     return Pretrained(encoder.eval(), views, result.rows)
@@ -169,11 +171,15 @@ def _features(backbone: nn.Module, data: Dataset, pipeline: Pipeline) -> int:
     return found.shape[1]
 
 
-def _described(data: Dataset, own: Own) -> dict[str, Any]:
-    """What tells this run from one on other images, with another network or augmentation; not the network's first weights."""
+def _described(data: Dataset, own: Own, labels: bool) -> dict[str, Any]:
+    """What tells this run from one on other images, with another network or augmentation; not the network's first weights.
+
+    labels: the images' classes count too.
+    """
     shapes = {name: list(part.shape) for name, part in own.encoder.state_dict().items()}
     return {
         "images": hashlib.sha256(data.pixels.contiguous().numpy().data).hexdigest(),
         "backbone": hashlib.sha256(f"{own.encoder} {shapes}".encode()).hexdigest(),
         "pipeline": asdict(own.pipeline),
+        **({"labels": hashlib.sha256(data.labels.contiguous().numpy().data).hexdigest()} if labels else {}),
     }

@@ -176,7 +176,8 @@ class Outputs(NamedTuple):
 
     ``t1`` is what the target tower says of view 1: BYOL compares it with ``p2``.  Without a predictor ``p`` is ``z``; without a
     target tower ``t`` is ``z``, gradient and all.  ``w``: projected embeddings that weights are taken from, if an objective asks
-    for them: of two further views, or twice those of the images as they are.
+    for them: of two further views, or twice those of the images as they are.  labels: the images' classes, int64 ``(N,)``, if an
+    objective asks for those.
     """
 
     z1: Tensor
@@ -187,6 +188,7 @@ class Outputs(NamedTuple):
     t2: Tensor
     w1: Tensor | None = None
     w2: Tensor | None = None
+    labels: Tensor | None = None
 
 
 class Siamese(nn.Module):

@@ -8,9 +8,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from sslbook.datasets import Dataset
 from sslbook.streams import to_device
 from sslbook.training.networks.siamese import Outputs, Siamese, build
-from sslbook.training.objectives import objective, weighed_by
+from sslbook.training.objectives import asks_labels, objective, weighed_by
 from sslbook.training.runs import distributed
 from sslbook.training.runs.optimizers import LARS
 from sslbook.training.runs.settings import Settings
@@ -26,7 +27,7 @@ class Step:
     pixels: all images, uint8 ``(N, C, H, W)``, where they are trained on.  objective: of :class:`Outputs`.
     precision: the type in which the networks multiply, under autocast; views and loss stay in float32.
     capture: ``none``, ``graph``, ``compile`` or ``both``; a graph is of ``batch`` images.
-    clean: the objective asks for the un-augmented images too.
+    clean: the objective asks for the un-augmented images too.  labels: the images' classes ``(N,)``, if it asks for those.
 
     Calling it with images' numbers ``(B,)`` and the two views' draws ``(B, NUMBERS)`` leaves the gradients in the parameters and
     gives the loss, a scalar on the device that the next call may overwrite.  Nothing is read back.
@@ -43,10 +44,11 @@ class Step:
         precision: torch.dtype = torch.float32,
         capture: str = "none",
         clean: bool = False,
+        labels: Tensor | None = None,
     ) -> None:
         self.model, self.objective, self.pipeline = model, objective, pipeline
         self.pixels, self.precision, self.capture, self.clean = pixels, precision, capture, clean
-        self.batch = batch
+        self.batch, self.labels = batch, labels
         self._loss = torch.compile(self.loss) if capture in ("compile", "both") else self.loss
         self._graph: torch.cuda.CUDAGraph | None = None
         self._inputs: tuple[Tensor, ...]
@@ -67,6 +69,8 @@ class Step:
         # A graph must hold the casts of the weights too, so they are not kept from one pass to the next.
         with torch.autocast(pixels.device.type, self.precision, enabled=low, cache_enabled=False):
             outputs = self.model.outputs(*seen)
+        if self.labels is not None:
+            outputs = outputs._replace(labels=self.labels[index])
         return self.objective(outputs)
 
     def __call__(self, index: Tensor, *draws: Tensor) -> Tensor:
@@ -120,8 +124,12 @@ class Own(NamedTuple):
     pipeline: Pipeline
 
 
-def make_step(settings: Settings, pixels: Tensor, device: torch.device, own: Own | None = None) -> Step:
-    """The step of a run on this process: its networks with their first weights, its objective and its augmentation."""
+def make_step(settings: Settings, data: Dataset, device: torch.device, own: Own | None = None) -> Step:
+    """The step of a run on this process: its networks with their first weights, its objective and its augmentation.
+
+    Raises ValueError where the objective asks for labels and an image has none.
+    """
+    labels = _classes(data, settings.objective) if asks_labels(settings.objective) else None
     model = build(settings.networks, settings.seed, None if own is None else own[:2]).to(device)
     width = settings.networks.width if own is None else 1  # of whose layers nothing is known
     model.to(memory_format=layout_of(width, device))  # type: ignore[call-overload]
@@ -130,12 +138,23 @@ def make_step(settings: Settings, pixels: Tensor, device: torch.device, own: Own
         model,
         objective(settings.objective, **settings.numbers),
         PIPELINES[settings.pipeline] if own is None else own.pipeline,
-        pixels.to(device),
+        data.pixels.to(device),
         batch=settings.batch // distributed.world(),
         precision=precision_of(settings.precision, device),
         capture=_capture_of(settings.capture, device, distributed.world()),
         clean=weighed_by(settings.objective, **settings.numbers) == "clean",
+        labels=None if labels is None else labels.to(device),
     )
+
+
+def _classes(data: Dataset, asking: str) -> Tensor:
+    """A label for each image."""
+    missing = int((data.labels < 0).sum())
+    if missing:
+        raise ValueError(
+            f"objective {asking} asks for the class of each image, and {missing} of the {len(data.labels)} of {data.name} have none"
+        )
+    return data.labels
 
 
 def make_optimizer(params: list[nn.Parameter], settings: Settings) -> torch.optim.Optimizer:

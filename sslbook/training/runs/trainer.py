@@ -86,7 +86,7 @@ class Trainer:
         self.per_epoch = steps_per_epoch(settings, self.images)
         self.total = self.per_epoch * settings.epochs
         self.first = distributed.rank() == 0
-        self.step = make_step(settings, data[0].pixels, device, own)
+        self.step = make_step(settings, data[0], device, own)
         kind = str(self.step.precision).removeprefix("torch.")
         optimizer = make_optimizer(self.step.model.learning(), settings)
         self.state = State(self.step.model, optimizer, torch.zeros(self.per_epoch, device=device), kind)
