@@ -3,6 +3,7 @@ r"""The record ``operators-today-cifar10``: real SimCLR batches of photographs, 
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -10,8 +11,10 @@ from torch import Tensor, nn
 
 from sslbook import batch_losses
 from sslbook.chapters.operators_today.explained import cosine, steps_of
+from sslbook.chapters.operators_today.identities import gap
 from sslbook.connection import Layer
 from sslbook.datasets import Dataset, load_dataset
+from sslbook.mixing import PairMixing
 from sslbook.operators import covariance_operator
 from sslbook.training.networks.siamese import Networks, build
 from sslbook.training.views.augment import PIPELINES, plain, random_view
@@ -23,8 +26,8 @@ LAYERS = ("0.conv1", "0.layer2.0.conv2", "0.layer4.1.conv2", "1.linears.1")
 def cifar10_values(seeds: tuple[int, ...] = (1, 2, 3)) -> dict[str, Any]:
     """For each seed, before and after a hundred steps of SimCLR, in float32.
 
-    error: the relative error of ``exact_update`` against ``.backward()`` in each layer, by its name; rounding: that of
-    ``.backward()`` against itself in float64.  held: the cosine of that step with the one of training, in the batch's statistics.
+    error, double, mixed: :func:`backward_errors`.  rounding: the relative error of ``.backward()`` against itself in float64, in
+    each layer, by its name.  held: the cosine of that step with the one of training, in the batch's statistics.
     cosines: of each theory's step with the batch's own, lists over batches, by layer.
     """
     data = load_dataset("cifar10", "train")
@@ -32,6 +35,8 @@ def cifar10_values(seeds: tuple[int, ...] = (1, 2, 3)) -> dict[str, Any]:
         "seeds": list(seeds),
         "steps": [0, STEPS],
         "error": [],
+        "double": [],
+        "mixed": [],
         "rounding": [],
         "held": [],
         "cosines": [],
@@ -41,19 +46,29 @@ def cifar10_values(seeds: tuple[int, ...] = (1, 2, 3)) -> dict[str, Any]:
         model = nn.Sequential(net.encoder, net.projector)
         for steps in (0, STEPS):
             _train(model, data, steps, seed)
-            found["error"].append(backward_errors(model, _batch(data, seed, 0)))
+            for key, errors in backward_errors(model, _batch(data, seed, 0)).items():
+                found[key].append(errors)
             found["rounding"].append(rounding(model, _batch(data, seed, 0)))
             found["held"].append(held(model, _batch(data, seed, 0)))
             found["cosines"].append({name: _cosines(model, name, data, seed) for name in LAYERS})
     return found
 
 
-def backward_errors(model: nn.Module, views: Tensor, tau: float = TAU) -> dict[str, float]:
-    r"""The step of each layer by :math:`-2 \sum \Gamma_{ab} K_a f_b` against one ``.backward()`` of NT-Xent, relative."""
-    found = {}
-    for name, truth in _backward(model, views, tau).items():
-        step = -covariance_operator(model, name, views, loss="nt_xent", tau=tau).exact_update()
-        found[name] = float((step - truth).norm() / truth.norm())
+def backward_errors(model: nn.Module, views: Tensor, tau: float = TAU) -> dict[str, dict[str, float]]:
+    r"""The step of each layer by :math:`-2 \sum \Gamma_{ab} K_a f_b` against one ``.backward()`` of NT-Xent, relative.
+
+    error: the loss in the network's precision.  double: the loss of ``outputs.double()``, its gradient rounded once.  mixed: the
+    same, and :math:`\Gamma` multiplied in the network's precision, not in float64.
+    """
+    plain, double = (_backward(model, views, tau, dtype) for dtype in (views.dtype, torch.float64))
+    found: dict[str, dict[str, float]] = {"error": {}, "double": {}, "mixed": {}}
+    for name in plain:
+        op = covariance_operator(model, name, views, loss="nt_xent", tau=tau)
+        assert isinstance(op.mixing, PairMixing)
+        step, coarse = -op.exact_update(), PairMixing(op.mixing.matrix.to(op.dtype))
+        found["error"][name] = gap(step, plain[name])
+        found["double"][name] = gap(step, double[name])
+        found["mixed"][name] = gap(-replace(op, mixing=coarse).exact_update(), double[name])
     return found
 
 
@@ -61,7 +76,7 @@ def rounding(model: nn.Module, views: Tensor, tau: float = TAU) -> dict[str, flo
     """How far ``.backward()`` in float32 is from that in float64, relative, by layer."""
     whole = _backward(copy.deepcopy(model).double(), views.double(), tau)
     single = _backward(model, views, tau)
-    return {name: float((single[name] - truth).norm() / truth.norm()) for name, truth in whole.items()}
+    return {name: gap(single[name], truth) for name, truth in whole.items()}
 
 
 def held(model: nn.Module, views: Tensor, tau: float = TAU) -> dict[str, float]:
@@ -71,9 +86,10 @@ def held(model: nn.Module, views: Tensor, tau: float = TAU) -> dict[str, float]:
     return {name: cosine(as_held[name], step) for name, step in as_trained.items()}
 
 
-def _backward(model: nn.Module, views: Tensor, tau: float) -> dict[str, Tensor]:
+def _backward(model: nn.Module, views: Tensor, tau: float, dtype: torch.dtype | None = None) -> dict[str, Tensor]:
+    """Gradients in the layers' weights, of the loss in ``dtype``, the network's own if not given."""
     model.zero_grad()
-    outputs = model(views.flatten(0, 1)).unflatten(0, views.shape[:2])
+    outputs = model(views.flatten(0, 1)).unflatten(0, views.shape[:2]).to(dtype or views.dtype)
     batch_losses.nt_xent(outputs, tau=tau).backward()
     layers = {name: part for name, part in model.named_modules() if isinstance(part, Layer)}
     return {name: part.weight.grad for name, part in layers.items() if part.weight.grad is not None}
