@@ -105,6 +105,28 @@ def test_recorded_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
     assert "variant must be one of" in capsys.readouterr().err
 
 
+def test_more_seeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "BETAS", (1, 2))
+    monkeypatch.setattr(tables, "PATTERNS", (1, 3))
+    made = json.loads(json.dumps(recorded.seed_values([1, 2], steps=2, processes=1, parts=tmp_path)))
+    assert {name: torch.tensor(kept["released +"]).shape for name, kept in made["tables"].items()} == {
+        "C-Tab1": (2, 2, 4, 2),
+        "C-Fig11": (2, 2, 6, 2),
+        "C-Fig9": (1, 1, 5, 2),
+        "C-Fig10": (1, 1, 5, 2),
+    }
+    assert made["betas"]["C-Fig9"] == [2]
+    assert made["patterns"]["C-Tab1"] == [1, 3]
+    three = recorded.table_values([1, 2], steps=2, processes=1, names=("C-Tab1", "C-Fig9", "C-Fig11"))
+    for name, wide in (("C-Tab1", False), ("C-Fig11", False), ("C-Fig9", True)):
+        same = tables.recorded_trials(json.loads(json.dumps(three)), name, "released", "released +")
+        same = same[1:, 1:] if wide else same
+        more = torch.tensor(made["tables"][name]["released +"], dtype=torch.float64)
+        assert (more - same).abs().max() < 2e-4, "as the record with three seeds"
+    monkeypatch.setattr(recorded, "run", None)
+    assert recorded.seed_values([1, 2], steps=2, parts=tmp_path)["tables"] == made["tables"], "kept, not made again"
+
+
 def test_the_command_runs_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     line = ["table", "C-Tab1", "--run", "--steps", "1", "--seeds", "1", "2", "--processes", "1"]
     assert cli.main(line) == 0

@@ -33,6 +33,7 @@ RECORDERS: dict[str, Recorder] = {
     "hltm-norms": Recorder("hltm.recorded:norm_values", tuple(range(1, 31))),
     "hltm-tables": Recorder("hltm.recorded:table_values", tuple(range(1, 11))),
     "modulation-filters": Recorder("modulation.recorded:filter_values", (1, 2, 3)),
+    "modulation-seeds": Recorder("modulation.recorded:seed_values", (4, 5, 6, 7, 8)),
     "modulation-tables": Recorder("modulation.recorded:table_values", (1, 2, 3)),
     "operators-today-cifar10": Recorder("operators_today.recorded:cifar10_values", (1, 2, 3)),
     "training-beta": Recorder("training.recorded:beta_values", tuple(range(1, 11))),

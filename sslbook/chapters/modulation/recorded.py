@@ -1,6 +1,7 @@
-"""The chapter's recorded runs: Table 1 in its variants, the figures, and filters of images, at the paper's size.
+"""The chapter's recorded runs: Table 1 in its variants, the figures, more seeds of both, and filters of images, at the
+paper's size.
 
-``sslbook record NAME --replace`` makes one again: ``modulation-tables`` or ``modulation-filters``.
+``sslbook record NAME --replace`` makes one again: ``modulation-tables``, ``modulation-seeds`` or ``modulation-filters``.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,9 +26,10 @@ from sslbook.chapters.modulation.patches import (
     train_filters,
 )
 from sslbook.chapters.modulation.scores import SCORES
-from sslbook.chapters.modulation.training import run
+from sslbook.chapters.modulation.training import Protocol, run
 from sslbook.images import Images
 from sslbook.machine import cores
+from sslbook.records import kept, parts_folder
 from sslbook.records import rounded as rounded_to
 
 rounded = partial(rounded_to, decimals=tables.DIGITS)
@@ -67,6 +70,54 @@ def table_values(
     if "C-Fig5" in names:
         values["weights"], values["allowed"] = tables.figure5(seeds[0], steps, processes or cores())
     return values
+
+
+WIDE = ("C-Fig9", "C-Fig10")
+"""Figures that `seed_values` trains with spare filters and several patterns alone, where activations are compared."""
+
+
+def seed_values(
+    seeds: Sequence[int], *, steps: int | None = None, processes: int | None = None, parts: Path | None = None
+) -> dict[str, Any]:
+    """More seeds of what the chapter compares, as the released code has it: Table 1, Figure 11, and Figures 9 and 10 for
+    :math:`\\beta > 1` and ``P > 1``.
+
+    A finished seed is kept in ``parts``, by default `sslbook.records.parts_folder`, and not made again.  Axes:
+    ``tables[name][score][beta][patterns][label][seed]``.
+    """
+    folder = (parts or parts_folder()) / "modulation-seeds"
+    made = [kept(folder / f"{seed}.json", partial(_of_one_seed, seed, steps, processes or cores())) for seed in seeds]
+    return {
+        "axes": "tables[name][score][beta][patterns][label][seed]",
+        "betas": {name: tables.BETAS[name in WIDE :] for name in made[0]},
+        "patterns": {name: tables.PATTERNS[name in WIDE :] for name in made[0]},
+        "tables": {
+            name: {
+                score: torch.stack([torch.tensor(one[name][score], dtype=torch.float64) for one in made], -1).tolist()
+                for score in SCORES
+            }
+            for name in made[0]
+        },
+    }
+
+
+def _of_one_seed(seed: int, steps: int | None, processes: int) -> dict[str, Any]:
+    """The tables of `seed_values` for one seed, without its axis."""
+    protocol = Protocol() if steps is None else replace(Protocol(), steps=steps)
+    wanted = {
+        name: {key: cell for key, cell in tables.cells(name).items() if name not in WIDE or min(key[:2]) > 1}
+        for name in ("C-Tab1", "C-Fig11", *WIDE)
+    }
+    every = [cell for cells in wanted.values() for cell in cells.values()]
+    found = run(protocol, list(dict.fromkeys(every)), [seed], processes=processes)
+    shapes = {name: [len({key[axis] for key in cells}) for axis in range(3)] for name, cells in wanted.items()}
+    return {
+        name: {
+            score: rounded(torch.cat([found[cell][score] for cell in cells.values()]).view(shapes[name]))
+            for score in SCORES
+        }
+        for name, cells in wanted.items()
+    }
 
 
 STRENGTHS = {"C-Fig12": 0.0, "C-Fig13": 0.5}
