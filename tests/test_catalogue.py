@@ -12,7 +12,16 @@ from sslbook.chapters import catalogue
 from sslbook.chapters.catalogue import RECORDERS, TABLES
 from sslbook.records import recorded, results_folder
 
-WAITING = {"training-operator-full", "byol-average-cifar10"}
+WAITING = {
+    "training-operator-full",
+    "byol-average-cifar10",
+    "training-beta",
+    "training-exact",
+    "training-long",
+    "training-rates",
+    "training-steepness",
+    "training-whole",
+}
 """For a GPU, or for hours of a processor that nobody has had yet."""
 
 
