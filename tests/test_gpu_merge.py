@@ -216,7 +216,9 @@ def test_a_table_says_what_each_item_gave(tmp_path: Path) -> None:
     desk.keep("simclr", "cifar10-simclr-nce-s1", row)
     desk.keep("byol", "cifar10-byol-s1", {"diverged": "the loss is nan at step 3"})
     desk.keep("tables", "A-Tab6", {"seconds": 71.0})
-    desk.keep("operator", "epoch-2", {"values": {"names": ["conv1", "fc"]}, "seconds": 100.0})
+    desk.keep(
+        "operator", "epoch-2", {"values": {"runs": {"info_nce": [[{"names": ["conv1", "fc"]}]]}}, "seconds": 100.0}
+    )
     rows = [{"what": "images", "value": 1234.5, "unit": "/s", "verdict": "ok"}]
     rows.append({"what": "share", "value": None, "unit": "%", "verdict": ""})
     desk.keep("bench", "step", {"rows": rows})

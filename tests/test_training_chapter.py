@@ -147,7 +147,7 @@ def test_the_records_block() -> None:
     numbers |= {"axes": [[0.5, 0.5], [0.5, 0.5]]}
     assert [line.split()[-1] for line in recorded.block(values).splitlines()] == ["span", "2.0"]
     np.testing.assert_array_equal(recorded.curve(values, "info_nce", "knn"), [[0.2, 0.2], [0.38, np.nan]])
-    assert set(recorded.LABELS) == set(recorded.RUNS | recorded.WEIGHTS)
+    assert len({course.label for course in recorded.COURSES.values()}) == len(recorded.COURSES)
 
 
 # -- exercises --------------------------------------------------------------------------------------------------------

@@ -57,7 +57,8 @@ def _brief(step: str, item: str, values: dict[str, Any]) -> Iterator[str]:
         seconds, bar = values["seconds"], BARS[item]
         yield f"{seconds:.0f} s (bar: {bar:.0f} s{'' if seconds <= bar else ', MISSED'})"
     else:
-        yield f"{len(values['values']['names'])} layers, {values['seconds']:.0f} s"
+        ((first, *_), *_) = values["values"]["runs"].values()
+        yield f"{len(first[0]['names'])} layers, {values['seconds']:.0f} s"
 
 
 def wrong(desk: Desk) -> list[str]:

@@ -80,7 +80,9 @@ STEEPNESS: dict[str, Course] = {
 """The same, with InfoNCE over a range of temperatures, at whose end it is the simple loss, and networks that change their loss."""
 TUNED = ("info_nce", "exact", "beta -0.5", "beta 0.2")
 RATES: dict[str, Course] = {
-    f"{name} at {rate:g}": replace(RUNS[name], changes=(*RUNS[name].changes, f"rate={rate}"))
+    f"{name} at {rate:g}": replace(
+        RUNS[name], label=f"{RUNS[name].label}, rate {rate:g}", changes=(*RUNS[name].changes, f"rate={rate}")
+    )
     for name in TUNED
     for rate in (3e-4, 1e-3, 3e-3, 1e-2)
 }
