@@ -109,7 +109,7 @@ def test_filters_of_patches() -> None:
 
 # --- BYOL's ablation -------------------------------------------------------------------------------------------------
 
-MEASURED = {"chapters.byol.ablation.measure": "accuracy, rank and likeness"}
+MEASURED = {"chapters.byol.ablation._measured": "accuracy, rank and likeness"}
 EXTRA = {
     "symmetric, reset": ablation.Cell(2, 0.9, symmetric=True, reset=1, span=(-0.1, 0.1)),
     "one layer, reset": ablation.Cell(1, symmetric=True, reset=1),

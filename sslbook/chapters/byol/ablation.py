@@ -191,9 +191,7 @@ def _train(
     measured = []
     for epoch, batches in enumerate(_epochs(protocol, data.train.pixels.to(device, dtype), seeds)):
         if epoch in at:
-            with torch.no_grad():
-                values = measure(State(kind, online, target, len(seeds)), data)
-            measured.append({name: value.view(len(seeds), -1).cpu() for name, value in values.items()})
+            measured.append(_measured(measure, State(kind, online, target, len(seeds)), data))
         if epoch == at[-1]:
             break
         if kind.reset and epoch and epoch % kind.reset == 0:
@@ -273,6 +271,12 @@ def _draw_predictor(weights: Parameters, cells: Sequence[Cell], streams: Streams
         chosen = torch.tensor(which, device=w.device).repeat(len(streams))
         w.copy_(torch.where(chosen[:, None, None], low + (high - low) * u, w))
         bias[chosen] = 0
+
+
+@torch.no_grad()
+def _measured(measure: Measure, state: State, data: Split) -> dict[str, Tensor]:
+    """What is measured, each ``(S, cells)``, on the CPU."""
+    return {name: value.view(state.seeds, -1).cpu() for name, value in measure(state, data).items()}
 
 
 CHUNK = 2000
