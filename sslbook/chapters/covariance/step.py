@@ -85,14 +85,22 @@ def theories(net: nn.Module, layer: str, scene: Scene, *, loss: str = "simple", 
 
     For ``"info_nce"`` all are of normalised outputs and have the weights of one negative, but for the two that leave these out.
     """
+    found = _operators(net, layer, scene, loss=loss, tau=tau)
+    op = found[0]
+    if loss != "simple":
+        found += [replace(op, mixing=Mixing()), replace(op, normalize=False, mixing=Mixing())]
+    return {name: 2 * each.update() for name, each in zip((OPERATOR, *RIVALS, *PARTS), found, strict=False)}
+
+
+def _operators(
+    net: nn.Module, layer: str, scene: Scene, *, loss: str = "simple", tau: float = 0.5
+) -> list[CovarianceOperator]:
+    """The operator of a scene, and those that it is mistaken for, in the order of :data:`RIVALS`."""
     op = scene_operator(net, layer, scene, loss=loss, tau=tau)
     alone = scene.views.flatten(0, 1)
     others = (replace(scene, views=x[:, None], clean=x) for x in (alone, scene.clean))
     mixed, still = (scene_operator(net, layer, each, loss=loss, tau=tau) for each in others)
-    found = [op, mixed, replace(op, mixing=Mixing(inter=0.0, intra=1.0)), still]
-    if loss != "simple":
-        found += [replace(op, mixing=Mixing()), replace(op, normalize=False, mixing=Mixing())]
-    return {name: 2 * each.update() for name, each in zip((OPERATOR, *RIVALS, *PARTS), found, strict=False)}
+    return [op, mixed, replace(op, mixing=Mixing(inter=0.0, intra=1.0)), still]
 
 
 @dataclass(frozen=True)
@@ -254,10 +262,8 @@ def watched_run(
 def _snapshot(
     net: nn.Sequential, layer: str, scene: Scene, step: int, loss: float, size: int, batches: int, k: int, seed: int
 ) -> Snapshot:
-    op = scene_operator(net, layer, scene)
-    mixed = scene_operator(net, layer, replace(scene, views=scene.views.flatten(0, 1)[:, None]))
-    still = scene_operator(net, layer, replace(scene, views=scene.clean[:, None]))
-    plain = (op, mixed, replace(op, mixing=Mixing(inter=0.0, intra=1.0)), still)
+    plain = _operators(net, layer, scene)
+    op = plain[0]
     pairs = [each.top_eigenpairs(k, tol=1e-6) for each in plain]
     agreed = simclr_agreement(
         scene_operator(net, layer, scene, loss="info_nce"),

@@ -152,9 +152,9 @@ def one(name: str, seed: int, changes: Sequence[str], pictured: bool, device: st
 
 def _folder(root: Path, name: str, seed: int, changes: Sequence[str]) -> Path:
     """The run's own, by its settings; of one that begins with another's weights, below that one's."""
-    course = COURSES[name]
-    above = root if course.after is None else _folder(root, course.after, seed, changes)
-    return above / f"s{seed}-{settings_of(name, seed, changes).hash()}-{settings_of(name, seed, changes).epochs}"
+    after, settings = COURSES[name].after, settings_of(name, seed, changes)
+    above = root if after is None else _folder(root, after, seed, changes)
+    return above / f"s{seed}-{settings.hash()}-{settings.epochs}"
 
 
 def _trained(name: str, seed: int, changes: Sequence[str], device: str, root: Path, looks: Dataset) -> Result:
