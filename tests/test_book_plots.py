@@ -91,12 +91,25 @@ def test_figures_come_in_one_width_and_colour_cycle() -> None:
 def test_a_signed_heatmap_is_white_at_zero() -> None:
     _, ax = plots.figure()
     plots.heatmap(ax, [[0.0, 2.0], [-1.0, 0.0]], label="entry")
-    image = ax.images[0]
+    image = ax.collections[0]
     assert image.get_clim() == (-2.0, 2.0)
     assert min(image.cmap(image.norm(0.0))[:3]) > 0.95
     plots.heatmap(plots.figure()[1], np.zeros((2, 2)))  # no entry to scale by
     with pytest.raises(ValueError, match="matrix: got 1 dimensions"):
         plots.heatmap(ax, [1.0, 2.0])
+    plt.close("all")
+
+
+def test_seeds_are_shown_with_their_mean_and_its_interval() -> None:
+    _, ax = plots.figure()
+    plots.over_seeds(ax, {"one": [1.0, 2.0, 3.0], "other": [4.0, 4.5]}, label="accuracy", colors={"other": "vermilion"})
+    interval, mean = ax.lines[:2]
+    half = 4.302652729911275 / 3**0.5  # the t-quantile of two degrees of freedom
+    assert interval.get_xdata() == pytest.approx([2 - half, 2 + half])
+    assert list(mean.get_xdata()) == [2.0]
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["one", "other"]
+    with pytest.raises(ValueError, match="groups: each needs a name and two numbers or more"):
+        plots.over_seeds(ax, {"one": [1.0]})
     plt.close("all")
 
 

@@ -23,7 +23,7 @@ def line(number: Number) -> str:
 
 
 def badge(number: Number) -> str:
-    """The same as HTML: a line that carries the anchor to which the ledger links, its rivals, and folded what it rejects.
+    """The same as HTML: a line that carries the anchor to which the ledger links, its rivals, folded what it rejects, and why.
 
     It has no style but its classes, and reads without them. Nothing that belongs together (an id, a name, a number with its
     relation) is broken between two lines. While the book is built, ``SSLBOOK_LEDGER`` holds the address of the ledger's page
@@ -40,7 +40,7 @@ def badge(number: Number) -> str:
     line = " ".join(f'<span class="sslbook-nobreak">{word}</span>' for word in words if word)
     return (
         f'<div class="sslbook-check" id="{html.escape(anchor_id(number.name))}">'
-        f'<div class="sslbook-check-line">{line}</div>{_rivals(number)}{_rejects(number)}</div>'
+        f'<div class="sslbook-check-line">{line}</div>{_rivals(number)}{_rejects(number)}{_why(number)}</div>'
     )
 
 
@@ -75,6 +75,11 @@ def _rejects(number: Number) -> str:
     variants = "".join(f"<li>{html.escape(what)}: {_value(bad, number)}</li>" for what, bad in number.rejects.items())
     count = "one broken variant" if len(number.rejects) == 1 else f"{len(number.rejects)} broken variants"
     return f'<details class="sslbook-check-rejects"><summary>rejects {count}</summary><ul>{variants}</ul></details>'
+
+
+def _why(number: Number) -> str:
+    """The reason for the criterion."""
+    return f'<div class="sslbook-check-why">{html.escape(number.why)}</div>' if number.why else ""
 
 
 def _value(value: Value, number: Number) -> str:

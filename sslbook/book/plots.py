@@ -130,21 +130,47 @@ def figure(columns: int = 1, rows: int = 1, *, height: float = 3.2, **subplots: 
     return plt.subplots(rows, columns, figsize=(WIDTH, height * rows), **subplots)
 
 
-def heatmap(ax: Axes, matrix: ArrayLike, *, label: str = "", signed: bool = True) -> None:
+def heatmap(ax: Axes, matrix: ArrayLike, *, label: str = "", signed: bool = True, **options: Any) -> None:
     """Draw a matrix with its colour bar: red and blue around a white zero if `signed`, else cividis from its least value.
 
-    A `signed` scale is symmetric, so that equal colours are equal sizes; an all-zero matrix is drawn white.
+    A `signed` scale is symmetric, so that equal colours are equal sizes; an all-zero matrix is drawn white. Names of rows and
+    columns, numbers in the cells and the like are seaborn's `options`.
     """
+    import seaborn as sns
+
     values = np.asarray(matrix, dtype=float)
     if values.ndim != 2:
         raise ValueError(f"matrix: got {values.ndim} dimensions; two are needed")
     reach = float(np.nanmax(np.abs(values))) or 1.0
     scale: dict[str, Any] = {"cmap": "RdBu_r", "vmin": -reach, "vmax": reach} if signed else {"cmap": "cividis"}
-    image = ax.imshow(values, aspect="equal", **scale)
+    names: dict[str, Any] = {"xticklabels": False, "yticklabels": False}
+    bar = {"label": label, "shrink": 0.8}
+    sns.heatmap(values, ax=ax, square=True, cbar_kws=bar, **{**scale, **names, **options})
     ax.grid(visible=False)
-    ax.spines[:].set_visible(False)
-    ax.set(xticks=[], yticks=[])
-    ax.figure.colorbar(image, ax=ax, label=label, shrink=0.8)
+
+
+def over_seeds(
+    ax: Axes, groups: Mapping[str, ArrayLike], *, label: str = "", colors: Mapping[str, str] | None = None
+) -> None:
+    """A row for each group of `groups`: a dot for each seed's number, and their mean with its 95 % t-interval.
+
+    `colors` maps groups to names of `PALETTE`; without it all are blue. Raises ValueError for a group of fewer than two.
+    """
+    import seaborn as sns
+
+    from sslbook.evidence import mean_interval
+
+    rows = {name: np.asarray(values, dtype=float).ravel() for name, values in groups.items()}
+    if not rows or min(map(len, rows.values())) < 2:
+        raise ValueError("groups: each needs a name and two numbers or more")
+    tones = {name: PALETTE[(colors or {}).get(name, "blue")] for name in rows}
+    sns.stripplot(data=rows, orient="h", jitter=False, size=6, alpha=0.45, palette=tones, ax=ax)
+    for row, (name, values) in enumerate(rows.items()):
+        found = mean_interval(values)
+        ax.plot([found.low, found.high], [row, row], color=tones[name], linewidth=2.2, solid_capstyle="butt", zorder=3)
+        ax.plot(found.mean, row, marker="|", markersize=15, markeredgewidth=2.5, color=tones[name], zorder=4)
+    ax.set(xlabel=label, ylabel="")
+    ax.grid(visible=False, axis="y")
 
 
 def image_row(axes: Sequence[Axes], images: ArrayLike, titles: Sequence[str] | None = None) -> None:

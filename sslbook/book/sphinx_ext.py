@@ -25,6 +25,7 @@ from sphinx.config import Config
 import sslbook
 from sslbook.book import bibliography, library, plain, roles
 from sslbook.book.execute import write
+from sslbook.book.folding import fold_checks
 from sslbook.book.notebooks import reader_notebook
 from sslbook.book.opening import open_with_picture
 from sslbook.book.repository import Repository
@@ -140,6 +141,7 @@ def _mark(app: Sphinx, doctree: nodes.document, pagename: str) -> None:
     """Open a chapter with its picture, and mark its cells for the reader's notebook."""
     if _is_notebook(app, pagename):
         open_with_picture(doctree)
+        fold_checks(doctree)
         plain.mark_cells(doctree)
 
 
