@@ -34,7 +34,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from sslbook.arguments import require_floating, require_number
-from sslbook.losses import cross_distances, info_nce
+from sslbook.losses import cross_distances, info_nce, unit
 
 __all__ = [
     "BATCH_LOSSES",
@@ -221,7 +221,7 @@ BATCH_LOSSES = {
 
 def _distances(z: Tensor, normalize: bool) -> Tensor:
     """Half squared distances of all ``M = N V`` views of a batch, ``(..., M, M)``, sample by sample."""
-    rows = (F.normalize(z, dim=-1) if normalize else z).flatten(-3, -2)
+    rows = (unit(z) if normalize else z).flatten(-3, -2)
     rows = rows - rows.detach().mean(-2, keepdim=True)  # no distance changes; see pair_distances
     return cross_distances(rows, rows)
 
@@ -229,7 +229,7 @@ def _distances(z: Tensor, normalize: bool) -> Tensor:
 def _cosines(z: Tensor) -> Tensor:
     """Of view 0 with view 1: ``(..., N, N)``."""
     _require_two_views(z)
-    first, second = F.normalize(z, dim=-1).unbind(-2)
+    first, second = unit(z).unbind(-2)
     return first @ second.mT
 
 

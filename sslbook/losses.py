@@ -107,7 +107,7 @@ def pair_distances(z1: Tensor, z2: Tensor, *, normalize: bool = False, negatives
         raise ValueError(f"z1 must hold N >= 2 samples (one alone has no negatives), got N = {n}")
     require_one_of("negatives", negatives, _NEGATIVES)
     if normalize:
-        z1, z2 = F.normalize(z1, dim=-1), F.normalize(z2, dim=-1)
+        z1, z2 = unit(z1), unit(z2)
 
     pos = half_squared_distance(z1, z2)
     # Distances don't change under a common shift, so the detached mean alters no derivative;
@@ -122,6 +122,14 @@ def pair_distances(z1: Tensor, z2: Tensor, *, normalize: bool = False, negatives
     blocks = cross_distances(z, z).reshape(*z.shape[:-2], 2, n, 2, n)  # by view and sample of each side
     neg = _off_diagonal(blocks.movedim(-2, -3)).movedim(-3, -2)  # (..., 2, N, 2, N - 1)
     return PairDistances(torch.cat([pos, pos], dim=-1), neg.flatten(-2).flatten(-3, -2))
+
+
+def unit(z: Tensor) -> Tensor:
+    """``z / |z|`` along the last axis, for norms down to the least numbers of the dtype; 0 where ``z`` is 0, as F.normalize has it."""
+    size = (
+        z.detach().abs().amax(-1, keepdim=True)
+    )  # its square is neither 0 nor infinite, and the quotient doesn't depend on it
+    return F.normalize(z / torch.where(size > 0, size, 1), dim=-1)
 
 
 def cross_distances(a: Tensor, b: Tensor) -> Tensor:
@@ -177,7 +185,9 @@ def info_nce(r_pos: Tensor, r_neg: Tensor, tau: float, epsilon: float = 1.0) -> 
     _require_pairs(r_pos, r_neg)
     require_number("tau", tau, above=0)
     require_number("epsilon", epsilon, least=0)
-    gap = (r_pos[..., None] - r_neg) / tau
+    gap = ((r_pos[..., None] - r_neg) / tau).clamp(
+        min=torch.finfo(r_neg.dtype).min
+    )  # one infinitely far pushes nothing
     # torch's logsumexp differentiates as exp(gap - value), whose exponent has lost its digits where the value is large
     # (relative errors of 2e-4 in float32 at 1e4 temperatures). About the detached largest gap it is exact.
     top = gap.detach().amax(-1, keepdim=True)

@@ -103,11 +103,15 @@ def recorded(name: str, *, folder: Path | None = None) -> Record:
     if not path.is_file():
         raise unknown("recorded run", name, (p.stem for p in path.parent.glob("*.json")))
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_number)
         origin = content["provenance"]
         return Record(name, content["values"], Provenance(**origin | {"seeds": tuple(origin["seeds"])}))
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path}: not a recorded run ({error})") from None
+
+
+def _no_number(word: str) -> None:
+    raise ValueError(f"{word} is no number that a run can end with")
 
 
 def runs_folder(given: Path | None = None) -> Path:

@@ -25,9 +25,11 @@ def effective_rank(features: Tensor, resolution: float | None = None) -> Tensor:
         raise ValueError(f"features must be (..., N, F), each at least 1, got {tuple(features.shape)}")
     require_finite(features=features)
     finest = 4 * torch.finfo(features.dtype).eps if resolution is None else resolution
-    centred = features.double() - features.double().mean(-2, keepdim=True)
+    largest = features.detach().double().abs().amax((-2, -1), keepdim=True)
+    scaled = features.double() / torch.where(largest > 0, largest, 1)  # squares that are neither 0 nor infinite
+    centred = scaled - scaled.mean(-2, keepdim=True)
     size = centred.square().sum((-2, -1))
-    scale = features.double().square().sum((-2, -1)).clamp(min=torch.finfo(torch.float64).tiny)
+    scale = scaled.square().sum((-2, -1)).clamp(min=torch.finfo(torch.float64).tiny)
     values = torch.linalg.eigvalsh(centred.mT @ centred).clamp(min=0)
     shares = values / values.sum(-1, keepdim=True).clamp(min=torch.finfo(torch.float64).tiny)
     entropy = -torch.special.xlogy(shares, shares).sum(-1)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+from pathlib import Path
 
 import pytest
 
+from sslbook.arguments import InputError
 from sslbook.book.layout import Book
 from sslbook.book.regression import accept, compare, differences, entry, left_out, read_expected, update
 from sslbook.book.values import Number
@@ -144,6 +146,27 @@ def test_a_damaged_expected_file_is_refused(write_book) -> None:
     path.write_text("{}")
     with pytest.raises(ValueError, match="not a file of expected numbers"):
         compare(book, "good", "quick")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "null",
+        "[]",
+        '"numbers"',
+        *(json.dumps({"numbers": numbers}) for numbers in (None, [1], "abc", {"a": None}, {"a": 1})),
+        *(
+            json.dumps({"numbers": {"a": entry}})
+            for entry in ({"value": "1"}, {"value": None}, {"id": 3}, {"rtol": True})
+        ),
+        '{"numbers": {"a": {"value": NaN}}}',
+    ],
+)
+def test_a_damaged_entry_is_refused_with_the_files_name(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "good.quick.json"
+    path.write_text(text)
+    with pytest.raises(InputError, match=r"good\.quick\.json: not a file of expected numbers"):
+        read_expected(path)
 
 
 def test_a_name_produced_twice_is_refused(write_book) -> None:

@@ -23,6 +23,7 @@ from sslbook.losses import (
     pair_distances,
     pair_weight,
     partials,
+    unit,
 )
 
 # ---------------------------------------------------------------------- the weights of Theorem 4
@@ -239,3 +240,25 @@ def test_the_force_grows_with_the_positive_distance():
     torch.testing.assert_close(by_neg, -printed)
     assert (printed > 0).all()
     assert (printed <= 1 / (4 * tau**2)).all()
+
+
+@pytest.mark.parametrize("scale", [1e-200, 1e-13, 1e200])
+def test_normalised_embeddings_have_no_least_and_no_largest_norm(scale):
+    z1, z2 = torch.randn(2, 4, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    expected = pair_distances(z1, z2, normalize=True)
+    found = pair_distances(scale * z1, scale * z2, normalize=True)
+    assert (found.neg - expected.neg).abs().max() < 1e-15
+    assert (found.pos - expected.pos).abs().max() < 1e-15
+    assert unit(torch.zeros(2, 3)).eq(0).all()
+
+
+def test_negatives_infinitely_far_push_nothing():
+    r_pos, r_neg = torch.tensor([0.5, 0.5], requires_grad=True), torch.tensor([[torch.inf] * 2, [torch.inf, 1.0]])
+    r_neg.requires_grad_()
+    value = info_nce(r_pos, r_neg, 0.5)
+    assert value[0] == 0
+    assert value[1] == info_nce(r_pos, r_neg[:, 1:], 0.5)[1]
+    pos, neg = torch.autograd.grad(value.sum(), (r_pos, r_neg))
+    assert pos[0] == 0
+    assert neg.isfinite().all()
+    assert neg[:, 0].eq(0).all()

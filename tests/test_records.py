@@ -77,7 +77,16 @@ def test_what_has_no_plain_form_is_refused() -> None:
         plain({"x": object()})
 
 
-@pytest.mark.parametrize("text", ["{", "{}", json.dumps({"values": {}, "provenance": {"seeds": []}})])
+WITH_NAN = json.dumps(
+    {
+        "values": {"accuracy": math.nan},
+        "provenance": {"hardware": "a CPU", "versions": {}, "commit": None, "seeds": [1], "seconds": 1, "command": "…"}
+        | {"date": "2026-01-01"},
+    }
+)
+
+
+@pytest.mark.parametrize("text", ["{", "{}", json.dumps({"values": {}, "provenance": {"seeds": []}}), WITH_NAN])
 def test_a_damaged_record_is_refused(text: str, tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text(text)
     with pytest.raises(ValueError, match="not a recorded run"):

@@ -66,6 +66,12 @@ def test_the_resolution_of_coarser_numbers_can_be_told() -> None:
     assert effective_rank(healthy, resolution=2 * torch.finfo(torch.bfloat16).eps).equal(effective_rank(healthy))
 
 
+@pytest.mark.parametrize("scale", [1e-200, 1e-30, 1e30, 1e200])
+def test_no_scale_is_too_small_or_too_large(scale: float) -> None:
+    features = torch.randn(40, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    assert effective_rank(scale * features).item() == pytest.approx(effective_rank(features).item(), rel=1e-13)
+
+
 def test_diverged_features_are_refused() -> None:
     features = torch.randn(2, 10, 3, generator=torch.Generator().manual_seed(0))
     features[0, 1, 2], features[1, 4, 0], features[1, 4, 1] = torch.nan, torch.inf, torch.nan

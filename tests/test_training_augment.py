@@ -262,6 +262,9 @@ def test_plain_images() -> None:
             "pixels must have 3 channels, as mean has, got 1",
         ),
         (lambda: apply(noise().int(), CIFAR, draws(CIFAR, 40, 0, 0, 0)), r"floating in \[0, 1\], got torch.int32"),
+        (lambda: augment.random_view(noise().float(), CIFAR), r"floating in \[0, 1\], got values from 0 to 255"),
+        (lambda: plain(noise() / 255 - 0.1, CIFAR), r"floating in \[0, 1\], got values from -0.1 to"),
+        (lambda: plain(torch.full((1, 3, 32, 32), torch.nan), CIFAR), "got values from nan to nan"),
         (lambda: augment.random_view(noise(), "cifar10"), "pipeline must be a Pipeline, such as"),  # type: ignore[arg-type]
         (lambda: augment.random_view(noise()[:0], CIFAR), "pixels must hold one image or more, got none"),
         (lambda: plain(noise(1, 3, 20), CIFAR), "pixels must be at least 32 by 32, got 20 by 20"),

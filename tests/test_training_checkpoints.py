@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
 import math
 import os
 import signal
@@ -120,6 +122,29 @@ def test_a_damaged_checkpoint_is_refused_by_name_and_the_one_before_it_used(tmp_
     (tmp_path / "step-000000001.pt").write_bytes(b"")
     assert checkpoints.latest(tmp_path, said.append) is None
     assert said[-1].endswith("Starting from the beginning.")
+
+
+@pytest.mark.parametrize("instead", ["a folder", "a link to nothing", "a broken archive", "a list"])
+def test_what_is_in_a_checkpoints_place_is_passed_over(tmp_path: Path, instead: str) -> None:
+    checkpoints.save(tmp_path, 1, content(1))
+    newest = tmp_path / "step-000000002.pt"
+    if instead == "a folder":
+        newest.mkdir()
+    elif instead == "a link to nothing":
+        newest.symlink_to(tmp_path / "gone.pt")
+    else:
+        buffer = io.BytesIO()
+        torch.save([1, 2], buffer)
+        payload = buffer.getvalue() if instead == "a list" else buffer.getvalue()[:-40]
+        newest.write_bytes(checkpoints.MAGIC + hashlib.sha256(payload).hexdigest().encode() + b"\n" + payload)
+    said: list[str] = []
+    loaded = checkpoints.latest(tmp_path, said.append)
+    assert loaded is not None
+    assert loaded["step"] == 1
+    assert [newest.name in sentence for sentence in said] == ([] if instead == "a folder" else [True])
+    checkpoints.save(tmp_path, 3, content(3))
+    checkpoints.clear(tmp_path)
+    assert checkpoints.newest_step(tmp_path) is None
 
 
 def test_a_checkpoint_can_not_run_code(tmp_path: Path) -> None:

@@ -134,8 +134,12 @@ def test_numbers_out_of_range_are_refused() -> None:
         knn(*problem(), k=601)
     with pytest.raises(ValueError, match="tau must be above 0, got 0"):
         knn(*problem(), tau=0)
-    with pytest.raises(ValueError, match="epochs, batch and rate must be above 0"):
+    with pytest.raises(ValueError, match="epochs must be at least 1, got 0"):
         linear_probe(*problem(), epochs=0)
+    with pytest.raises(ValueError, match="rate must be finite, got inf"):
+        linear_probe(*problem(), rate=float("inf"))
+    with pytest.raises(ValueError, match="decay must be at least 0, got -1"):
+        linear_probe(*problem(), decay=-1)
     with pytest.raises(ValueError, match="trained, evaluated and share must be above 0, got 0, 1 and"):
         epochs_between(0, 1)
 

@@ -121,10 +121,28 @@ def read_expected(path: Path) -> dict[str, dict[str, Any]]:
     if not path.exists():
         return {}
     try:
-        held = json.loads(path.read_text(encoding="utf-8"))["numbers"]
-    except (ValueError, KeyError, TypeError) as error:
+        held = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_number)["numbers"]
+        for name, found in held.items():
+            _require_entry(name, found)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{path}: not a file of expected numbers ({error})") from None
     return dict(held)
+
+
+def _no_number(word: str) -> None:
+    raise ValueError(f"{word} is held to nothing")
+
+
+def _require_entry(name: str, found: Any) -> None:
+    """Raise ValueError unless an entry is what `entry` makes: an id or null, and numbers."""
+    if not isinstance(found, dict):
+        raise ValueError(f"{name} has no entry but {found!r}")
+    for part in ("value", *_TEST):
+        given = found.get(part, 0.0)
+        if isinstance(given, bool) or not isinstance(given, (int, float)):
+            raise ValueError(f"{part} of {name} is no number but {given!r}")
+    if not isinstance(found.get("id"), (str, type(None))):
+        raise ValueError(f"id of {name} is no name but {found['id']!r}")
 
 
 def entry(number: Number) -> dict[str, Any]:

@@ -161,10 +161,10 @@ def linear_probe(
     Raises TypeError and ValueError for what :func:`knn` refuses, and ValueError for numbers out of range.
     """
     labels, truth = _require_labelled(train, labels, test, truth)
-    if min(epochs, batch) < 1 or not rate > 0 or decay < 0:
-        raise ValueError(
-            f"epochs, batch and rate must be above 0 and decay at least 0, got {epochs}, {batch}, {rate} and {decay}"
-        )
+    require_whole("epochs", epochs, least=1)
+    require_whole("batch", batch, least=1)
+    require_number("rate", rate, above=0)
+    require_number("decay", decay, least=0)
     classes = int(torch.maximum(labels.max(), truth.max())) + 1
     with torch.autocast(test.device.type, enabled=False):
         x, y = _standardised(train, test)

@@ -76,8 +76,10 @@ def load(path: Path) -> dict[str, Any]:
         raise ValueError(f"{path} is truncated or altered: its checksum is not that of its content; nothing was loaded")
     try:
         content: dict[str, Any] = torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
+    except (pickle.UnpicklingError, RuntimeError, EOFError) as error:  # a checksum says nothing of who made it
         raise ValueError(f"{path} can't be read with weights_only: {error}") from None
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} holds no checkpoint but a {type(content).__name__}; nothing was loaded")
     return content
 
 
@@ -87,7 +89,7 @@ def latest(folder: Path, warn: Callable[[str], None]) -> dict[str, Any] | None:
     for path in reversed(files):
         try:
             return load(path)
-        except ValueError as error:
+        except (OSError, ValueError) as error:
             warn(f"{error}. {'Starting from the beginning.' if path == files[0] else 'The one before it is used.'}")
     return None
 
@@ -108,4 +110,5 @@ def newest_step(folder: Path) -> int | None:
 
 
 def _files(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.glob("step-*.pt") if re.fullmatch(r"step-\d{9,}\.pt", path.name))
+    named = (path for path in folder.glob("step-*.pt") if re.fullmatch(r"step-\d{9,}\.pt", path.name))
+    return sorted(path for path in named if not path.is_dir())

@@ -169,5 +169,11 @@ def _require_pixels(pixels: Tensor, pipeline: Pipeline) -> None:
         raise ValueError(f"pixels must be (B, C, H, W) of 1 or 3 channels, got {tuple(pixels.shape)}")
     if pixels.dtype != torch.uint8 and not pixels.is_floating_point():
         raise ValueError(f"pixels must be uint8, or floating in [0, 1], got {pixels.dtype}")
+    if (
+        pixels.is_floating_point() and pixels.device.type == "cpu" and not torch.compiler.is_compiling()
+    ):  # a GPU would wait
+        low, high = (float(end) for end in pixels.aminmax())
+        if not (low >= 0 and high <= 1):
+            raise ValueError(f"pixels must be uint8, or floating in [0, 1], got values from {low:g} to {high:g}")
     if len(pipeline.mean) not in (0, pixels.shape[1]):
         raise ValueError(f"pixels must have {len(pipeline.mean)} channels, as mean has, got {pixels.shape[1]}")
