@@ -27,6 +27,10 @@ def atomic(target: Path) -> Iterator[Path]:
         path.chmod(0o644)  # mkstemp makes files that only the owner reads
         sync(path)  # before the rename: a name must not reach the disk before its content
         path.replace(target)
+    except OSError as error:
+        if error.filename is None:  # a full disk doesn't say whose
+            raise OSError(error.errno, error.strerror, str(target)) from None
+        raise
     finally:
         path.unlink(missing_ok=True)
     sync(target.parent)  # the rename itself

@@ -125,7 +125,7 @@ def pair_distances(z1: Tensor, z2: Tensor, *, normalize: bool = False, negatives
 
 
 def unit(z: Tensor) -> Tensor:
-    """``z / |z|`` along the last axis, for norms down to the least numbers of the dtype; 0 where ``z`` is 0, as F.normalize has it."""
+    """``z / |z|`` along the last axis, for every norm that the dtype can hold; 0 where ``z`` is 0, as F.normalize has it."""
     size = (
         z.detach().abs().amax(-1, keepdim=True)
     )  # its square is neither 0 nor infinite, and the quotient doesn't depend on it

@@ -9,6 +9,7 @@ import os
 import platform
 import re
 import sys
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -56,9 +57,25 @@ def process_pool(processes: int) -> Iterator[ProcessPoolExecutor]:
     require_whole("processes", processes, least=1)
     with (
         _environment(WORKER_ENVIRONMENT),
-        ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), initializer=_one_thread) as pool,
+        ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), initializer=_begin_worker) as pool,
     ):
         yield pool
+
+
+def end_with_parent() -> None:
+    """In a worker: end as soon as the process that started it has, however that ended; a worker waits for work for ever."""
+    if (parent := multiprocessing.parent_process()) is not None:
+        threading.Thread(target=_wait_and_end, args=(parent,), daemon=True).start()
+
+
+def _wait_and_end(parent: multiprocessing.process.BaseProcess) -> None:
+    parent.join()
+    os._exit(1)
+
+
+def _begin_worker() -> None:
+    end_with_parent()
+    _one_thread()
 
 
 def _one_thread() -> None:

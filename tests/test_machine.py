@@ -7,6 +7,8 @@ import os
 import platform
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -122,3 +124,43 @@ def test_an_older_allocator_keeps_what_it_can(monkeypatch: pytest.MonkeyPatch) -
         assert allocator.taken == taken
     monkeypatch.setattr(ctypes, "CDLL", lambda name: object())
     assert keep_freed_memory() is False
+
+
+WORKS = """
+import os, time
+from sslbook.machine import process_pool
+if __name__ == "__main__":
+    with process_pool(2) as pool:
+        print(*{call.result() for call in [pool.submit(os.getpid) for _ in range(20)]}, flush=True)
+        pool.submit(time.sleep, 600)
+        time.sleep(600)
+"""
+
+
+def test_workers_end_with_who_started_them(tmp_path: Path) -> None:
+    script = tmp_path / "works.py"
+    script.write_text(WORKS)
+    parent = subprocess.Popen(
+        [sys.executable, str(script)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+    )
+    assert parent.stdout is not None
+    workers = [int(word) for word in parent.stdout.readline().split()]
+    assert workers
+    assert all(map(alive, workers))
+    parent.kill()
+    parent.wait()
+    until = time.monotonic() + 60
+    while any(map(alive, workers)) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not any(map(alive, workers))
+
+
+def alive(pid: int) -> bool:
+    """Whether the process runs; one that has ended and waits to be noticed doesn't."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False

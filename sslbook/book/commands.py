@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from sslbook.arguments import InputError, counted
+from sslbook.book.alone import alone
 from sslbook.book.layout import Book, find_book
 
 if TYPE_CHECKING:
@@ -28,6 +29,11 @@ def execute(options: argparse.Namespace) -> int:
     chapters = choose(find_chapters(book), options.chapters)
     if options.update_expected and options.seed != 0:
         raise InputError(f"--seed: got {options.seed}; --update-expected holds the numbers of seed 0")
+    with alone(book, "execute"):
+        return _execute_and_hold(book, chapters, options)
+
+
+def _execute_and_hold(book: Book, chapters: Sequence[Chapter], options: argparse.Namespace) -> int:
     outcomes = _execute(book, chapters, _setting(options), force=options.force, jobs=options.processes)
     good = [outcome.chapter for outcome in outcomes if outcome.status != "failed"]
     if options.seed != 0:
@@ -40,11 +46,17 @@ def execute(options: argparse.Namespace) -> int:
 
 def build(options: argparse.Namespace) -> int:
     """``sslbook build``: execute, compare, write the ledger, render, check the pages."""
-    from sslbook.book import ledger, machines
     from sslbook.book.chapters import choose, find_chapters
 
     book = find_book(options.root)
     chapters = choose(find_chapters(book), [])
+    with alone(book, "build"):
+        return _build(book, chapters, options)
+
+
+def _build(book: Book, chapters: Sequence[Chapter], options: argparse.Namespace) -> int:
+    from sslbook.book import ledger, machines
+
     setting = _setting(options)
     if options.no_execute:
         stale = _stale(book, chapters, setting)

@@ -31,7 +31,7 @@ from sslbook.book.chapters import Chapter, code_cells, number_cells, parameters,
 from sslbook.book.layout import LIVE, Book
 from sslbook.book.values import RECORD_KEY
 from sslbook.files import atomic
-from sslbook.machine import cores
+from sslbook.machine import cores, end_with_parent
 
 CELL_SECONDS = {"quick": 600, "paper": 6 * 3600}
 """The longest that one cell may take before it is stopped, by scale."""
@@ -144,7 +144,7 @@ _KEPT = {
 def _run_all(todo: Sequence[_Job], at_once: int, say: Callable[[str], None]) -> Iterator[Outcome]:
     """Run the jobs in a pool of fresh processes (papermill changes the working folder and the environment of its process)."""
     context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(at_once, mp_context=context)
+    pool = ProcessPoolExecutor(at_once, mp_context=context, initializer=end_with_parent)
     try:
         futures = {pool.submit(_run, job): job for job in todo}
         for job in todo[:at_once]:

@@ -1,0 +1,32 @@
+"""One command at a time in what a book is built into."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from filelock import FileLock, Timeout
+
+from sslbook.arguments import InputError
+from sslbook.book.layout import Book
+
+
+@contextmanager
+def alone(book: Book, command: str) -> Iterator[None]:
+    """Hold what is built of ``book`` for this process; the system lets it go if the process dies.
+
+    Raises InputError, naming the other process, if another one holds it: two builds at once would leave a mixture of both.
+    """
+    book.built.mkdir(parents=True, exist_ok=True)
+    lock, told = book.built / ".lock", book.built / ".lock.told"
+    try:
+        with FileLock(lock, timeout=0):
+            told.write_text(
+                f"sslbook {command}, process {os.getpid()}, since {time.strftime('%H:%M:%S')}", encoding="utf-8"
+            )
+            yield
+    except Timeout:
+        who = told.read_text(encoding="utf-8") if told.is_file() else "another process"
+        raise InputError(f"{book.shown(book.built)} is being written by {who}; wait for it, or stop it") from None

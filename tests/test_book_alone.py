@@ -1,0 +1,63 @@
+"""Two commands at once in one checkout: the second says which is the first, and nothing is mixed."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sslbook import cli
+from sslbook.arguments import InputError
+from sslbook.book.alone import alone
+from sslbook.book.layout import Book
+
+HOLDS = """
+import sys, time
+from pathlib import Path
+from sslbook.book.alone import alone
+from sslbook.book.layout import Book
+with alone(Book(Path(sys.argv[1])), "build"):
+    print("held", flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.fixture
+def holder(tmp_path: Path) -> subprocess.Popen:
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLDS, str(tmp_path)], stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[1]
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held\n"
+    yield process
+    process.kill()
+    process.wait()
+
+
+def test_the_second_is_told_of_the_first(
+    holder: subprocess.Popen, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    sentence = rf"_build is being written by sslbook build, process {holder.pid}, since \d\d:\d\d:\d\d; wait for it"
+    with pytest.raises(InputError, match=sentence), alone(Book(tmp_path), "execute"):
+        pass
+    (tmp_path / "chapters").mkdir()
+    (tmp_path / "_toc.yml").write_text("format: jb-book\nroot: chapters/intro\n")
+    (tmp_path / "chapters/intro.md").write_text("# One\n")
+    for command in ("execute", "build"):
+        assert cli.main([command, "--root", str(tmp_path)]) == 2
+        assert re.search(sentence, capsys.readouterr().err)
+
+
+def test_who_dies_holds_nothing(holder: subprocess.Popen, tmp_path: Path) -> None:
+    os.kill(holder.pid, signal.SIGKILL)
+    holder.wait()
+    ours = rf"sslbook execute, process {os.getpid()}"
+    with alone(Book(tmp_path), "execute"), pytest.raises(InputError, match=ours), alone(Book(tmp_path), "build"):
+        pass
+    with alone(Book(tmp_path), "build"):
+        pass
