@@ -94,7 +94,7 @@ notebooks: $(STAMP)  ## build the book and write its chapters as .ipynb that run
 lock:  ## resolve requirements.lock anew from the ranges of pyproject.toml (for maintainers; needs uv)
 	@command -v uv >/dev/null || { echo "make lock needs uv: pip install uv"; exit 1; }
 	@uv pip compile pyproject.toml --extra book --extra train --extra lab --extra test --universal --fork-strategy fewest \
-	    --python-version 3.11 --upgrade --no-annotate --custom-compile-command "make lock" --quiet -o requirements.lock
+	    --python-version 3.11 --upgrade --no-annotate --generate-hashes --custom-compile-command "make lock" --quiet -o requirements.lock
 	@echo "requirements.lock is new.  Next: make book test"
 
 clean:  ## remove what was built (the environment stays)

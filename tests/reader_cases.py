@@ -28,8 +28,9 @@ def make(book: Book, folder: Path) -> Path:
     shutil.copytree(book.root, source, ignore=shutil.ignore_patterns("_build", "_data", ".*", "tests"), symlinks=True)
     wheel = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
     run([*wheel, "-w", str(folder), str(source)])
-    lock = book.root / "requirements.lock"
     tool = runpy.run_path(str(book.root / "tools/environment.py"))  # which torch suits this machine, it knows
+    lock = folder / "pins.txt"
+    lock.write_text("".join(tool["locked"](book.root / "requirements.lock", hashes=False)))
     tool["install_torch"](tool["Pip"](python, folder / "pip.log"), lock, "auto", tool["has_nvidia"]())
     first, *_ = lab.copy_notebooks(book, folder / "notebooks")
     pip = [str(python), "-m", "pip", "--quiet", "--disable-pip-version-check"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib.util
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -53,6 +54,14 @@ def test_a_gpu_machine_takes_no_cpu_wheel(environment: ModuleType) -> None:
 
 def test_the_lock_pins_a_plain_torch(environment: ModuleType) -> None:
     assert environment.locked_torch().count(".") == 2
+
+
+def test_every_pin_but_torchs_has_the_hashes_of_its_files(environment: ModuleType) -> None:
+    hashed, plain = environment.locked(environment.LOCK), environment.locked(environment.LOCK, hashes=False)
+    assert len(hashed) == len(plain) > 100
+    assert all(pin.count("--hash=sha256:") >= 1 for pin in hashed)
+    assert all(re.fullmatch(r"[\w.-]+==[\w.]+( ; .+)?\n", pin) for pin in plain)
+    assert not any(pin.startswith("torch==") for pin in hashed)
 
 
 def test_a_python_that_cannot_make_environments_is_passed_over(

@@ -246,10 +246,11 @@ def test_every_subpackage_is_packaged() -> None:
 
 def lock_pins() -> dict[str, Version]:
     text = (ROOT / "requirements.lock").read_text(encoding="utf-8")
-    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
+    lines = [line for line in text.replace("\\\n", " ").splitlines() if line and not line.startswith("#")]
     assert all(re.match(r"[a-z0-9]", line) for line in lines), "an option, such as an extra index, is no pin"
+    assert all(re.search(r" --hash=sha256:[0-9a-f]{64}\b", line) for line in lines), "a file that could be another one"
     pins = {}
-    for requirement in map(Requirement, lines):
+    for requirement in (Requirement(line.partition(" --hash")[0]) for line in lines):
         (specifier,) = requirement.specifier
         assert specifier.operator == "==", requirement
         assert "+" not in specifier.version, f"{requirement}: a local build that a stranger can't get"

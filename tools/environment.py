@@ -152,6 +152,16 @@ def progress(text: str, done: int, total: int) -> None:
         say(text)
 
 
+def locked(lock: Path, *, hashes: bool = True) -> list[str]:
+    """What the lock pins but torch, whose build the machine decides: a requirement each, with the hashes of its files or without.
+
+    A constraint can have none: pip would then ask for one of torch, too.
+    """
+    entries = re.split(r"(?m)^(?=\w)", lock.read_text(encoding="utf-8"))[1:]
+    pins = [entry for entry in entries if not entry.startswith("torch==")]
+    return pins if hashes else [re.sub(r" \\\n +--hash=\S+", "", pin) for pin in pins]
+
+
 # --- torch -----------------------------------------------------------------------------------------------------------
 
 
@@ -300,13 +310,13 @@ def main(arguments: list[str]) -> None:
     pip = Pip(python, folder / "pip.log")
     pip.log.unlink(missing_ok=True)
 
-    pins = folder / "pins.txt"
-    lines = LOCK.read_text(encoding="utf-8").splitlines(keepends=True)
-    pins.write_text("".join(line for line in lines if not line.startswith("torch==")), encoding="utf-8")
-    total = sum(bool(re.match(r"\w", line)) and ";" not in line for line in lines)
-    say("[2/5] the exact versions of requirements.lock")
+    hashed, pins = folder / "hashed.txt", folder / "pins.txt"
+    hashed.write_text("".join(locked(LOCK)), encoding="utf-8")
+    pins.write_text("".join(locked(LOCK, hashes=False)), encoding="utf-8")
+    total = sum(";" not in pin for pin in locked(LOCK, hashes=False))
+    say("[2/5] the exact versions of requirements.lock, each file with its hash")
     # The lock is complete, so there is nothing to resolve.
-    if not pip.install("--no-deps", "--requirement", str(pins), total=total):
+    if not pip.install("--no-deps", "--require-hashes", "--requirement", str(hashed), total=total):
         stop(f"pip failed. The end of {pip.log}:\n{pip.tail()}")
 
     say("[3/5] torch")
