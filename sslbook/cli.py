@@ -199,6 +199,12 @@ def _parser() -> argparse.ArgumentParser:
     added.add_argument("--seed", type=seed, default=0, metavar="N", help="seed of every generator (default: 0)")
     added.add_argument("--force", action="store_true", help="execute even what has not changed")
     added.add_argument("--update-expected", action="store_true", help="make the new numbers the expected ones")
+    added.add_argument(
+        "--spread",
+        type=positive,
+        metavar="N",
+        help="with --update-expected: and measure how far they move, with N other seeds",
+    )
 
     added = command("build", commands.build, "Execute, compare, render and check the whole book.", running)
     added.add_argument(

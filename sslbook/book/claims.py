@@ -34,6 +34,12 @@ from sslbook.machine import device_name
 
 T = TypeVar("T")
 
+LENIENT = "SSLBOOK_LENIENT"
+"""The variable under which a claim that fails is published all the same.
+
+`sslbook.book.spread` sets it where it runs chapters with other seeds, to see what moves; nothing is held to what it finds there.
+"""
+
 
 @dataclass(frozen=True)
 class Run:
@@ -143,14 +149,15 @@ def claim(
             "broken: the value measured on it}, so that the check is seen to fail"
         )
     label = f"{name} ({id})" if id else name
-    if not criterion.passes(result):
+    lenient = bool(os.environ.get(LENIENT))
+    if not lenient and not criterion.passes(result):
         off = ""
         if criterion.expect is not None and not isinstance(result, Interval):
             off = f" (off by {abs(result - criterion.expect):.3g})"
         raise AssertionError(f"{label}: {_told(result)} is not {criterion}{off}")
     for kind, others in (("broken variant", broken), ("rival", wrong)):
         for what, bad in others.items():
-            if criterion.passes(bad):
+            if not lenient and criterion.passes(bad):
                 raise AssertionError(
                     f"{label}: this check can't fail: the {kind} {what!r} gives {_told(bad)}, also {criterion}"
                 )

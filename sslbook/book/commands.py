@@ -29,6 +29,8 @@ def execute(options: argparse.Namespace) -> int:
     chapters = choose(find_chapters(book), options.chapters)
     if options.update_expected and options.seed != 0:
         raise InputError(f"--seed: got {options.seed}; --update-expected holds the numbers of seed 0")
+    if options.spread is not None and not options.update_expected:
+        raise InputError("--spread: it writes tolerances, and so needs --update-expected")
     with alone(book, "execute"):
         return _execute_and_hold(book, chapters, options)
 
@@ -41,6 +43,11 @@ def _execute_and_hold(book: Book, chapters: Sequence[Chapter], options: argparse
         agree = True
     else:
         agree = _hold(book, good, options.scale, update=options.update_expected)
+    if options.spread is not None:
+        from sslbook.book import spread
+
+        for chapter in [chapter for chapter in chapters if chapter.name in good]:
+            show(spread.measure(book, chapter, _setting(options), options.spread, say))
     return 0 if agree and len(good) == len(outcomes) else 1
 
 

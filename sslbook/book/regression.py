@@ -8,13 +8,16 @@ What a number is held to follows from how the chapter reports it:
 
 - claimed near an expected value, or measured: to its stored value, within its own ``rtol`` and ``atol``;
 - claimed within bounds: to the bounds alone (the value is rounding noise, and differs from machine to machine).
+
+Where `sslbook.book.spread` has measured how far a value moves from machine to machine, ``within`` stands beside it and takes the
+tolerance's place on a processor; then the values of its rivals and broken variants are held as well, each within its own.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +25,7 @@ from typing import Any
 from sslbook.arguments import InputError
 from sslbook.book.layout import SCALES, Book
 from sslbook.book.values import Criterion, Number, numbers
+from sslbook.evidence import Interval
 from sslbook.files import write_text
 
 SEED = 0
@@ -91,21 +95,49 @@ def _difference(number: Number, entry: Mapping[str, Any]) -> str:
     if number.expect is not None and test.expect is not None and not _near(number.expect, test.expect, tolerance):
         return f"its theory value moved: expect is {number.expect!r}; expected {test.expect!r}"
     if test.holds_value:
-        if (problem := _moved(number.value, float(entry["value"]), tolerance)) is not None:
+        measured = entry.get("within") if number.device == "cpu" else None
+        if (problem := _moved(number.value, float(entry["value"]), tolerance, measured)) is not None:
             return problem
     elif not test.passes(number.value):
         return f"{number.value!r} is not {test}"
+    return _others_differ(number, entry) if number.device == "cpu" else ""
+
+
+def _others_differ(number: Number, entry: Mapping[str, Any]) -> str:
+    """What is wrong with the values of a check's rivals and broken variants, or an empty string."""
+    held, found = entry.get("others"), others(number)
+    if held is None:
+        return ""
+    if set(held) != set(found):
+        return f"its rivals and broken variants are {_listed(found)}; expected {_listed(held)}"
+    for what, (value, within) in held.items():
+        problem = _moved(found[what], value, Criterion(), within) if math.isfinite(value) else None
+        if problem is not None:
+            return f"{what!r} {problem}"
     return ""
+
+
+def others(number: Number) -> dict[str, float]:
+    """The value of each rival and broken variant of a check; of an interval its mean."""
+    return {
+        what: value.mean if isinstance(value, Interval) else value
+        for what, value in {**number.rivals, **number.rejects}.items()
+    }
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names)) or "none"
 
 
 def _near(value: float, reference: float, tolerance: Criterion) -> bool:
     return Criterion(reference, tolerance.rtol, tolerance.atol).passes(value)
 
 
-def _moved(value: float, stored: float, tolerance: Criterion) -> str | None:
-    if _near(value, stored, tolerance):
+def _moved(value: float, stored: float, tolerance: Criterion, within: float | None) -> str | None:
+    """How far a value is off, if that is further than ``within``, or where that is not measured than its tolerance allows."""
+    allowed = Criterion(stored, tolerance.rtol, tolerance.atol).allowed() if within is None else within
+    if abs(value - stored) <= allowed:
         return None
-    allowed = Criterion(stored, tolerance.rtol, tolerance.atol).allowed()
     off = abs(value - stored) if math.isfinite(value) else value
     return f"moved to {value!r}; expected {stored!r} ± {allowed:.3g} (off by {off:.3g})"
 
@@ -137,7 +169,7 @@ def _require_entry(name: str, found: Any) -> None:
     """Raise ValueError unless an entry is what `entry` makes: an id or null, and numbers."""
     if not isinstance(found, dict):
         raise ValueError(f"{name} has no entry but {found!r}")
-    for part in ("value", *_TEST):
+    for part in ("value", "within", *_TEST):
         given = found.get(part, 0.0)
         if isinstance(given, bool) or not isinstance(given, (int, float)):
             raise ValueError(f"{part} of {name} is no number but {given!r}")
@@ -174,8 +206,13 @@ def accept(book: Book, chapter: str, scale: str, found: Sequence[Number]) -> lis
             "seed": SEED,
             "numbers": {n.name: kept.get(n.name, entry(n)) for n in found},
         }
-        write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+        write(path, content)
     return accepted
+
+
+def write(path: Path, content: Mapping[str, Any]) -> None:
+    """Write an expected file."""
+    write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 
 
 def left_out(book: Book, chapter: str, scale: str) -> list[str]:
