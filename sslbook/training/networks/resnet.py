@@ -87,11 +87,15 @@ def _stage(below: int, above: int, stride: int) -> nn.Sequential:
     return nn.Sequential(Block(below, above, stride), Block(above, above, 1))
 
 
+LARGEST = 2**16
+"""The most channels or units of a layer: far above what is trained, and far below where sizes overflow."""
+
+
 def require_shape(stem: str, width: int, channels: int) -> None:
     """Raises ValueError unless a :class:`ResNet18` can be built of these."""
     require_one_of("stem", stem, STEMS)
     for name, size in (("width", width), ("channels", channels)):
-        require_whole(name, size, least=1)
+        require_whole(name, size, least=1, most=LARGEST)
 
 
 @torch.no_grad()

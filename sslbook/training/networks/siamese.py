@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from sslbook.arguments import require_one_of, require_whole
 from sslbook.normalization import MODES, BatchNorm
-from sslbook.training.networks.resnet import ResNet18, initialize, require_shape
+from sslbook.training.networks.resnet import LARGEST, ResNet18, initialize, require_shape
 
 TARGETS = ("ema",)
 INITS = ("copy", "own")
@@ -148,7 +148,7 @@ class Networks:
         """Raises ValueError with a sentence for what can't be built."""
         require_shape(self.stem, self.width, self.channels)
         for name in ("projector_hidden", "projector_out", "predictor_hidden"):
-            require_whole(name, getattr(self, name), least=1)
+            require_whole(name, getattr(self, name), least=1, most=LARGEST)
         for name in ("projector_norm", "predictor_norm"):  # JSON has lists where we have pairs
             object.__setattr__(self, name, _require_norm(name, getattr(self, name)))
         if not isinstance(self.unbiased, bool):

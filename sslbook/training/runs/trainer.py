@@ -8,6 +8,7 @@ a CPU, as one that was left alone.
 from __future__ import annotations
 
 import contextlib
+import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -292,6 +293,10 @@ def prepared(
             raise
         except ValueError as error:
             raise Refused(str(error)) from error
+        except RuntimeError as error:
+            if re.search("allocate memory|out of memory", str(error)) is None:
+                raise
+            raise Refused(f"networks and images don't fit into the memory of {device or 'this machine'}") from error
         yield run
 
 

@@ -1,0 +1,132 @@
+"""Command lines that nobody should type: each ends with a sentence and a status, and none with a traceback."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sslbook import cli
+from sslbook.training.runs import trainer
+from sslbook.training.runs.settings import Refused, known_keys
+
+PRESET = "digits-simclr-nce"
+VALUES = ("", "x", "-1", "0", "nan", "inf", "1e400", "none", "true", "1,2", "[1]", "99999999999999999999")
+MANY = tuple(f"{key}={value}" for key in known_keys() for value in VALUES if not key.startswith("own"))
+OTHERS: tuple[tuple[str, ...], ...] = (
+    ("train", PRESET, "--set", "networks.channels=2"),
+    ("train", PRESET, "--set", "pipeline=cifar10"),
+    ("train", PRESET, "--set", "networks.width=100000"),
+    ("train", PRESET, "--set", "networks.width"),
+    ("train", PRESET, "--set", "=1"),
+    ("train", PRESET, "--set", "no.such.key=1"),
+    ("train", PRESET, "--set", "networks={}"),
+    ("train", PRESET, "--set", "numbers.tau=0"),
+    ("train", PRESET, "--set", "numbers.taf=1"),
+    ("train", PRESET, "--set", "objective=supervised_contrastive", "--set", "subset=1"),
+    ("train", PRESET, "--set", "subset=1"),
+    ("train", PRESET, "--set", "batch=100000"),
+    ("train", PRESET, "--folder", "file"),
+    ("train", PRESET, "--folder", "file/below"),
+    ("train", PRESET, "--folder", "/proc/nowhere"),
+    ("train", PRESET, "--folder", "x" * 300),
+    ("train", PRESET, "--device", "cuda:99"),
+    ("train", PRESET, "--device", "mps:x"),
+    ("train", PRESET, "--device", ""),
+    ("train", PRESET, "--seed", "-1"),
+    ("train", PRESET, "--epochs", "0"),
+    ("train", PRESET, "--epochs", "1e3"),
+    ("train", PRESET, "--ranks", "0"),
+    ("train", "digit-simclr-nce"),
+    ("train", ""),
+    ("train",),
+    ("train", "--no-such-option"),
+    ("inspect",),
+    ("inspect", "nowhere", "digits"),
+    ("inspect", "file", "digits"),
+    ("inspect", ".", "digits"),
+    ("inspect", ".", "digits", "--views", "1"),
+    ("inspect", ".", "digits", "--images", "0"),
+    ("inspect", ".", "nothing-at-all"),
+    ("table",),
+    ("table", "A-Tab99"),
+    ("table", "A-Tab2", "--seeds"),
+    ("table", "A-Tab2", "--seeds", "x"),
+    ("table", "A-Tab2", "--epochs", "-5"),
+    ("table", "A-Tab2", "--folder", "file"),
+    ("table", "C-Tab1", "--no-such"),
+    ("table", "B-Tab3-digits-convnet", "--epochs", "x"),
+    ("record",),
+    ("record", "no-such-record"),
+    ("record", "../../etc/passwd"),
+    ("record", ""),
+    ("record", "training-cifar10", "--seeds"),
+    ("record", "training-cifar10", "--seeds", "-1"),
+    ("record", "x" * 5000),
+    ("gpu", "--minutes", "x"),
+    ("gpu", "--only", "no-such-step"),
+    ("gpu", "--merge", "nowhere"),
+    ("gpu", "--merge", "file"),
+    ("gpu", "--bundle", "file", "--plan"),
+    ("gpu", "--from", "nowhere", "--plan"),
+    ("gpu", "--python", "2.7", "--bundle", "x", "--plan"),
+    ("bench",),
+    ("bench", "no-such"),
+    ("bench", "../../x"),
+    ("bench", "_training_rows"),
+    ("ledger", "--root", "nowhere"),
+    ("ledger", "--root", "file"),
+    ("ledger", "--scale", ""),
+    ("margins", "--worst", "0"),
+    ("margins", "--worst", "x"),
+    ("execute", "--root", "file"),
+    ("execute", "--spread", "0", "--update-expected"),
+    ("execute", "--spread", "3"),
+    ("execute", "--seed", "99999999999"),
+    ("execute", "--cell-seconds", "-1"),
+    ("execute", "--processes", "1.5"),
+    ("execute", "no-such-chapter"),
+    ("execute", ""),
+    ("execute", "../covariance"),
+    ("notebooks", "--processes", "0"),
+    ("build", "extra"),
+    ("build", "--no-such"),
+    ("",),
+    ("--seed",),
+)
+LINES = [*OTHERS, *(("train", PRESET, "--set", change) for change in MANY)]
+
+
+@pytest.fixture
+def nothing_trains(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A run is built, and stops before its first step; files lie in a folder of the test's own."""
+
+    def stop(self: object, *arguments: object) -> None:
+        raise Refused("it would train")
+
+    monkeypatch.setattr(trainer.Trainer, "go", stop)
+    monkeypatch.setattr(trainer.Trainer, "begin", lambda self, resume: None)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("SSLBOOK_RUNS", raising=False)
+    (tmp_path / "file").write_text("not a folder")
+
+
+@pytest.mark.usefixtures("nothing_trains")
+def test_no_command_line_ends_in_a_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    wrong = []
+    for line in LINES:
+        try:
+            status = cli.main(line)
+        except SystemExit as stop:  # argparse's own way out
+            status = stop.code
+        except BaseException as error:
+            wrong.append((line, f"{type(error).__name__}: {error}"[:200]))
+            continue
+        said = capsys.readouterr()
+        if status not in (0, 1, 2) or (status == 2 and not said.err.strip()) or "Traceback" in said.err + said.out:
+            wrong.append((line, f"status {status}: {said.err[-200:]}"))
+    assert "\n".join(f"{line}: {what}" for line, what in wrong) == ""
+
+
+def test_there_are_enough_of_them() -> None:
+    assert len(LINES) >= 150
