@@ -11,7 +11,7 @@ import torch
 
 from sslbook import cli, losses
 from sslbook.book import check
-from sslbook.chapters.training import live, pillow, recorded, runs, tables, two_processes
+from sslbook.chapters.training import giveaways, live, pillow, recorded, runs, shown, tables, two_processes
 from sslbook.chapters.training.presets import sheets
 from sslbook.training import evaluate
 from sslbook.training.runs import schedules
@@ -92,6 +92,42 @@ def test_windows_of_the_photographs_are_different_and_counted() -> None:
         pillow.photographs(10_000, 200)
 
 
+def test_gaps_to_pillow_are_small_and_those_of_the_shortcuts_not() -> None:
+    gaps = pillow.gaps(replace(augment.PIPELINES["cifar10"], mean=(), std=()), 24, 2)
+    assert gaps["crop"] < 1.01 < 10 < gaps["grid"]
+    assert gaps["one hue"] < 5
+    assert gaps["view"] < 5 < 8 < gaps["one order"]
+
+
+# -- what a view gives away -------------------------------------------------------------------------------------------
+
+
+def test_a_number_that_views_share_agrees_and_one_that_they_do_not_does_not() -> None:
+    images = pillow.photographs(12, 64, seed=1)
+    still = replace(giveaways.BARE, scale=(1.0, 1.0), ratio=(1.0, 1.0), flip=0.0)
+    assert giveaways.agreement(giveaways.drawn(images, still, 3), giveaways.redness) == pytest.approx(1)
+    assert giveaways.agreement(giveaways.drawn(images, still, 3), giveaways.edges) == pytest.approx(1)
+    noise = [torch.rand(200, 3, 4, 4, generator=torch.Generator().manual_seed(view)) for view in range(3)]
+    assert abs(giveaways.agreement(noise, giveaways.redness)) < 0.2
+
+
+def test_redness_and_edges_are_what_they_are_called() -> None:
+    red, upright = torch.zeros(2, 3, 8, 8), torch.zeros(2, 3, 8, 8)
+    red[0, 0], red[1] = 1.0, 0.5
+    torch.testing.assert_close(giveaways.redness(red), torch.tensor([1.0, 1 / 3]))
+    upright[0, :, :, 4:], upright[1, :, 4:] = 1.0, 1.0
+    across, down = giveaways.edges(upright)
+    assert across > 0 > down
+    assert across == pytest.approx(-down)
+
+
+def test_the_wall_has_one_size_at_every_strength() -> None:
+    images = pillow.photographs(2, 64, seed=1)
+    sizes = {tuple(giveaways.wall(images, giveaways.jittered(s), 2).get_size_inches()) for s in (0.0, 1.0)}
+    assert len(sizes) == 1
+    assert giveaways.jittered(1.0).jitter == giveaways.FULL
+
+
 # -- processes --------------------------------------------------------------------------------------------------------
 
 
@@ -148,6 +184,20 @@ def test_the_records_block() -> None:
     assert [line.split()[-1] for line in recorded.block(values).splitlines()] == ["span", "2.0"]
     np.testing.assert_array_equal(recorded.curve(values, "info_nce", "knn"), [[0.2, 0.2], [0.38, np.nan]])
     assert len({course.label for course in recorded.COURSES.values()}) == len(recorded.COURSES)
+
+
+def test_tables_have_header_cells_and_hide_what_is_not_made(tmp_path: Path) -> None:
+    page = str(shown.printed("A-Tab3", range(1, 6), tmp_path).data)
+    assert page.count('<th scope="col">') == 1 + 3
+    assert page.count('<th scope="row">') == 4
+    assert "<td>85.2</td>" in page
+    upright = str(shown.printed("B-Tab3-stl10-resnet18", range(1, 6), tmp_path).data)
+    assert upright.count('<th scope="row">') == 8
+    assert "<td>78.1</td>" in upright
+    assert "30 of 30" in str(shown.debts(["A-Tab2"], range(1, 6), tmp_path).data)
+    last = {"byol": {"knn": [0.38, 0.4], "linear": [0.41, 0.41], "rank": [10.0, 12.0]}}
+    cells = "<td>39.0 ± 1.4</td><td>41.0 ± 0.0</td><td>11.0</td>"
+    assert cells in str(shown.accuracies({"last": last}, "").data)
 
 
 # -- exercises --------------------------------------------------------------------------------------------------------

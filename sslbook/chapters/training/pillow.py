@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -121,3 +122,28 @@ def grid_sampled(pixels: Tensor, pipeline: Pipeline, numbers: Tensor) -> Tensor:
         dim=3,
     )
     return F.grid_sample(pixels.float(), grid.float(), mode="bilinear", padding_mode="border", align_corners=False)
+
+
+def gaps(pipeline: Pipeline, count: int, seed: int) -> dict[str, float]:
+    """How far views of so many photographs lie from Pillow's, in levels of 255, by what is compared.
+
+    At the worst pixel, "crop": the crop alone; "grid": sampled at the box's points instead.  In the mean over the worst image,
+    "view": the whole of it; "one hue": without a turn of the hue; "one order": with one order of the jitters for the batch.
+    """
+    pixels, numbers = photographs(count, pipeline.size), augment.draws(pipeline, count, seed, 0, 0)
+    crop = replace(pipeline, flip=0.0, jitter=(0.0, 0.0, 0.0, 0.0), grey=0.0)
+    steady = replace(pipeline, jitter=(*pipeline.jitter[:3], 0.0))
+    one_order = numbers.clone()
+    one_order[:, augment.JITTER.start + 1] = numbers[0, augment.JITTER.start + 1]
+    cut, view, unturned = (pillow_views(pixels, part, numbers) for part in (crop, pipeline, steady))
+
+    def apart(part: Pipeline, theirs: Tensor, draws: Tensor) -> Tensor:
+        return (255 * augment.apply(pixels, part, draws) - theirs).abs()
+
+    return {
+        "crop": float(apart(crop, cut, numbers).amax()),
+        "grid": float((grid_sampled(pixels, crop, numbers) - cut).abs().amax()),
+        "view": float(apart(pipeline, view, numbers).mean((1, 2, 3)).amax()),
+        "one hue": float(apart(steady, unturned, numbers).mean((1, 2, 3)).amax()),
+        "one order": float(apart(pipeline, view, one_order).mean((1, 2, 3)).amax()),
+    }
