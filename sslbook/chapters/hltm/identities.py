@@ -33,15 +33,15 @@ def _small_tree(index: int, seed: int) -> LatentTree:
     return trees.random_categorical([seed], values, branching)
 
 
-def sampling_score(count: int, samples: int, seed: int, *, other_tree: bool = False) -> float:
+def sampling_score(count: int, samples: int, seed: int, *, flatter: float = 0.0) -> float:
     """Largest distance, in standard errors, of sampled from exact joint probabilities of root and node, over ``count`` trees.
 
-    other_tree: hold the samples to the tables of another tree, which they must fail.
+    flatter: hold the samples to tables that are nearer to uniform by this share, which they must fail.
     """
     scores = []
     for i, s in enumerate(instance_seeds(count, seed)):
         tree = _small_tree(i, s)
-        held = _small_tree(i, s + 1_000_003) if other_tree else tree
+        held = LatentTree(tree.root, tuple((1 - flatter) * t + flatter / t.shape[-1] for t in tree.tables))
         drawn = trees.sample(tree, [s], samples)
         root = torch.nn.functional.one_hot(drawn[0][0, 0].long(), tree.values[0]).double()
         for values, table, m in zip(drawn[1:], trees.from_root(held)[1:], tree.values[1:]):

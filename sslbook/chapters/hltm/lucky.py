@@ -23,7 +23,7 @@ from sslbook.arguments import require_number
 
 
 def mills_ratio(y: float) -> float:
-    r""":math:`r(y) = \int_0^\infty e^{-yt - t^2/2} dt = \sqrt{\pi/2}\, \mathrm{erfcx}(y / \sqrt 2)` (Eq. 116).
+    r""":math:`R(y) = \int_0^\infty e^{-yt - t^2/2} dt = \sqrt{\pi/2}\, \mathrm{erfcx}(y / \sqrt 2)` (Eq. 116).
 
     Without cancellation for any y.
     """
@@ -31,15 +31,15 @@ def mills_ratio(y: float) -> float:
 
 
 def mills_bounds(y: float) -> tuple[float, float]:
-    r""":math:`2 / (\sqrt{y^2 + 4} + y) < r(y) < 4 / (\sqrt{y^2 + 8} + 3y)` for :math:`y > 0` (Eq. 124)."""
+    r""":math:`2 / (\sqrt{y^2 + 4} + y) < R(y) < 4 / (\sqrt{y^2 + 8} + 3y)` for :math:`y > 0` (Eq. 124)."""
     return 2 / (math.sqrt(y * y + 4) + y), 4 / (math.sqrt(y * y + 8) + 3 * y)
 
 
 def residue(c: float, gamma: float) -> float:
     r"""The factor :math:`\hat R(c, \gamma)` of Lemma 8 (Eq. 121).
 
-    :math:`\hat R = \max[r(\kappa_1)\, r(\kappa_2 + \gamma e(\kappa_1)),\ r(\kappa_2)\, r(\kappa_1 + \gamma e(\kappa_2))]` with
-    :math:`\kappa_1 = \sqrt{c / (1 - \gamma^2)}`, :math:`\kappa_2 = \gamma \kappa_1`, :math:`e(y) = 1/r(y) - y`.
+    :math:`\hat R = \max[R(\kappa_1)\, R(\kappa_2 + \gamma e(\kappa_1)),\ R(\kappa_2)\, R(\kappa_1 + \gamma e(\kappa_2))]` with
+    :math:`\kappa_1 = \sqrt{c / (1 - \gamma^2)}`, :math:`\kappa_2 = \gamma \kappa_1`, :math:`e(y) = 1/R(y) - y`.
     """
     first, second = _kappas(c, gamma)
     return max(
@@ -49,7 +49,7 @@ def residue(c: float, gamma: float) -> float:
 
 
 def residue_bounds(c: float, gamma: float) -> tuple[float, float]:
-    r"""Lower and upper bound of :math:`\hat R` from Eq. 124, which bounds :math:`r`, and with it :math:`e` the other way round."""
+    r"""Lower and upper bound of :math:`\hat R` from Eq. 124, which bounds :math:`R`, and with it :math:`e` the other way round."""
     first, second = _kappas(c, gamma)
     lower, upper = [], []
     for a, b in ((first, second), (second, first)):
