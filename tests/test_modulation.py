@@ -10,7 +10,7 @@ import torch
 from gap_cases import assert_gaps
 
 from sslbook.book.exercises import check
-from sslbook.chapters.modulation import basin, decomposition, dynamics
+from sslbook.chapters.modulation import basin, crowd, decomposition, dynamics
 from sslbook.gaps import over_instances, relative
 
 SEEDS = [0, 1000]
@@ -167,3 +167,38 @@ def test_the_exercise_on_shares() -> None:
     found = torch.stack([decomposition.others_share(*case) for case in cases])
     assert torch.allclose(found, by_factor, rtol=1e-6)
     assert torch.allclose((1 - found).sum(1), torch.ones(20, dtype=torch.float64))
+
+
+def test_a_step_of_the_crowd_climbs_the_largest_eigenvalue() -> None:
+    w = crowd.random_filters(5, 4, 0).requires_grad_()
+    d, b = (torch.tensor(crowd.WITHIN, dtype=torch.float64) * w.square()).sum(-1), w[..., 1]
+    spread = torch.diag_embed(d) + crowd.PQ * b[..., None] * b[..., None, :]
+    (slope,) = torch.autograd.grad(torch.linalg.eigvalsh(spread)[..., -1].sum() / 2, w)
+    w = w.detach()
+    stepped = torch.nn.functional.normalize(w + 0.5 * slope, dim=-1)
+    assert torch.allclose(crowd.turned(w), stepped, atol=1e-12)
+    assert not torch.allclose(crowd.turned(w, "deaf"), stepped, atol=1e-3)
+    assert not torch.allclose(crowd.turned(w, "printed"), stepped, atol=1e-3)
+    alone = crowd.random_filters(5, 1, 0)
+    assert torch.allclose(crowd.turned(alone), crowd.turned(alone, "deaf"), atol=1e-12), "nobody else to listen to"
+    with pytest.raises(ValueError, match="theory must be one of"):
+        crowd.turned(w, "other")
+
+
+def test_a_crowd_learns_the_class_from_the_fourth_field_on() -> None:
+    for fields, known in ((1, 0.0), (3, 0.0), (4, 1.0), (6, 1.0)):
+        taken, heard = crowd.heard(crowd.course(crowd.random_filters(8, fields, 1), 600)[-1])
+        assert taken.shape == (8, fields)
+        assert torch.allclose(taken.sum(-1), torch.ones(8, dtype=torch.float64))
+        assert torch.allclose(heard, torch.full((8,), known, dtype=torch.float64), atol=1e-6)
+    path = crowd.course(crowd.random_filters(2, 3, 0), 5)
+    assert len(path) == 6
+    assert torch.equal(crowd.random_filters(2, 3, 0), path[0])
+
+
+@pytest.mark.parametrize(("within", "fields"), [(0.1, 4), (0.4, 3), (0.6, 2), (0.9, 1)])
+def test_how_many_a_crowd_takes(within: float, fields: int) -> None:
+    assert crowd.fewest((1.0, within)) == fields
+    if fields > 2:
+        with pytest.raises(ValueError, match="most must be larger, got 2"):
+            crowd.fewest((1.0, within), most=2)

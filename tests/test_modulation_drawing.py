@@ -50,3 +50,22 @@ def test_everything_can_be_drawn() -> None:
     assert image is not None
     assert image.sum() == 25, "what is too short stays blank"
     fig.canvas.draw()
+
+
+def test_pictures_of_the_theory_can_be_drawn() -> None:
+    fig = Figure()
+    axes = fig.subplots(1, 6)
+    coupling, data = torch.tensor([[1.0, -1.0], [-1.0, 1.0]]), torch.eye(4) + 0.5
+    drawing.blocks(axes[:3], coupling, data, 2)
+    product = axes[2].collections[0].get_array()
+    assert product is not None
+    assert product.reshape(4, 4).tolist() == (torch.kron(coupling, torch.ones(2, 2)) * data).tolist()
+    drawing.crowd(axes[3], torch.rand(5, 3), torch.rand(5, 3), PALETTE)
+    assert len(axes[3].collections) == 3, "a field each"
+    angles = torch.tensor([0.1, 1.4, 3.0, 4.0])
+    drawing.circle(axes[4], angles, torch.tensor([0, 1, -1, -1]), 0.8, PALETTE)
+    marks = {line.get_marker(): len(line.get_xdata()) for line in axes[4].lines}  # type: ignore[arg-type]
+    assert (marks["o"], marks["s"], marks["x"]) == (1, 1, 2)
+    drawing.uneven(axes[5], {"a": (torch.rand(20), torch.rand(20)), "b": (torch.rand(20), torch.rand(20))}, PALETTE)
+    assert [label.get_text() for label in axes[5].get_xticklabels()] == ["a", "b"]
+    fig.canvas.draw()

@@ -87,6 +87,12 @@ def test_cells_of_a_seed_are_drawn_together() -> None:
     assert tables.lean(low, target).tolist() == pytest.approx([0, 0, 0, -0.5], abs=0.05)
 
 
+def test_a_table_for_a_page_has_headers() -> None:
+    made = tables.as_html("a < b", ("β", "ours"), [["1", "0.5"], ["2", "0.7"]])
+    assert "<caption>a &lt; b</caption>" in made
+    assert made.count('<th scope="col">') == made.count('<th scope="row">') == made.count("<td>") == 2
+
+
 def values() -> dict:
     return recorded.table_values([1, 2], steps=2, processes=1, names=("C-Tab1", "C-Fig4", "C-Fig5"))
 

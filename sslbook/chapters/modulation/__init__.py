@@ -2,6 +2,7 @@ r"""Two-layer networks under contrastive learning: global modulation, Sections 4
 
 - :mod:`dynamics`: Lemmas 4 and 6, Theorem 4, against autograd
 - :mod:`decomposition`: Lemma 5, Theorem 5, Corollary 3, against enumeration
+- :mod:`crowd`: Theorem 5 followed, for fields that see more noise than class
 - :mod:`basin`: Theorem 6, and the probability that a favoured direction wins (Eqs. 155 to 157)
 - :mod:`tokens`: sequences made by generators with wildcards, the world of the paper's experiments
 - :mod:`reference`: the network and its losses written plainly, for autograd

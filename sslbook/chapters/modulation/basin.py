@@ -4,7 +4,7 @@ to 157).
 With :math:`A(w) = \sum_l g_l(u_l^\top w)\, u_l u_l^\top` and :math:`g_l(x) = x + b_l` the components :math:`y_l = u_l^\top w`
 follow :math:`\dot y_l = (y_l + b_l)\, y_l` (**free** flow, Eq. 146), or, with the filter's length held at 1 as in Theorem 5,
 :math:`\dot y_l = (y_l + b_l - \nu)\, y_l` with :math:`\nu = \sum_l (y_l + b_l)\, y_l^2` (**unit** flow).  Modulation adds
-``c`` to one :math:`b_l`.
+``c`` to one :math:`b_l`.  (The chapter writes :math:`\gamma_l` for :math:`b_l`.)
 """
 
 from __future__ import annotations

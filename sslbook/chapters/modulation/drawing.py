@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -66,14 +67,12 @@ def filters(ax: Axes, weights: Tensor, count: int, colours: Colours) -> None:
 
 
 def scores(ax: Axes, trials: Tensor, labels: Sequence[str], styles: Mapping[str, tuple[str, str]]) -> None:
-    """One panel of Figures 4 to 11: score against :math:`\\beta`, mean and deviation of ``trials (betas, labels, seeds)``."""
-    mean, deviation = trials.mean(-1), trials.std(-1) if trials.shape[-1] > 1 else None
+    """One panel of Figures 4 to 11: score against :math:`\\beta`, mean of ``trials (betas, labels, seeds)``, and a dot a seed."""
     places = np.arange(len(BETAS))
     for c, label in enumerate(labels):
         tone, line = styles[label]
-        if deviation is not None:
-            ax.errorbar(places, mean[:, c], deviation[:, c], fmt="none", ecolor=tone, elinewidth=1)
-        ax.plot(places, mean[:, c], line, color=tone, linewidth=1.6, markersize=4, label=label)
+        ax.plot(places, trials[:, c].numpy(), ".", color=tone, markersize=3.5, alpha=0.45)
+        ax.plot(places, trials[:, c].mean(-1), line, color=tone, linewidth=1.6, markersize=5, label=label)
     ax.set(xticks=places, xticklabels=[str(beta) for beta in BETAS], xlim=(-0.3, len(BETAS) - 0.7))
 
 
@@ -84,6 +83,80 @@ def panels(axes: NDArray[Any], trials: Tensor, labels: Sequence[str], styles: Ma
         ax.set_title(f"P = {patterns}")
     for ax in axes[-1]:
         ax.set_xlabel("β")
+
+
+def blocks(axes: NDArray[Any], coupling: Tensor, covariance: Tensor, size: int) -> None:
+    """Who listens to whom, what varies together, and their entrywise product; lines between fields of ``size`` rows."""
+    import seaborn as sns
+
+    ones = torch.ones(len(covariance) // len(coupling), len(covariance) // len(coupling), dtype=coupling.dtype)
+    spread = torch.kron(coupling, ones)
+    for ax, matrix in zip(axes, (spread, covariance, spread * covariance), strict=True):
+        reach = float(matrix.abs().max())
+        sns.heatmap(
+            matrix.numpy(),
+            ax=ax,
+            cmap="RdBu_r",
+            vmin=-reach,
+            vmax=reach,
+            square=True,
+            cbar=False,
+            xticklabels=False,
+            yticklabels=False,
+        )
+        for edge in range(size, len(covariance), size):
+            ax.axhline(edge, color=GREY, linewidth=0.8)
+            ax.axvline(edge, color=GREY, linewidth=0.8)
+        ax.grid(visible=False)
+
+
+def crowd(ax: Axes, path: Tensor, taken: Tensor, colours: Colours) -> None:
+    """How much of the class each field's filter sees, ``path (steps, K)``, thick where the output listens, ``taken (steps, K)``."""
+    steps = np.arange(len(path))
+    for k in range(path.shape[1]):
+        ax.plot(steps, path[:, k], color=colours["blue"], linewidth=0.8)
+        ax.scatter(steps, path[:, k], s=60 * taken[:, k], color=colours["blue"], linewidths=0)
+    ax.set(xlabel="steps", ylim=(-0.06, 1.06))
+
+
+def circle(ax: Axes, angles: Tensor, won: Tensor, free: float, colours: Colours) -> None:
+    """Starts on the circle, marked by the direction that they end at, and the ray beyond which the free flow ends elsewhere."""
+    marks = ((0, "o", "blue"), (1, "s", "vermilion"), (-1, "x", "ink"))
+    for winner, mark, tone in marks:
+        chosen = angles[won == winner]
+        ax.plot(chosen.cos(), chosen.sin(), mark, color=colours[tone], markersize=5.5)
+    ax.plot([0, math.cos(free)], [0, math.sin(free)], ":", color=colours["ink"], linewidth=1.6)
+    for x, y, name in ((1.2, 0.0, "$u_1$"), (0.0, 1.18, "$u_2$")):
+        ax.text(x, y, name, ha="center", va="center")
+    ax.set(xlim=(-1.35, 1.35), ylim=(-1.2, 1.35), aspect="equal")
+    ax.axis("off")
+
+
+def uneven(ax: Axes, pairs: Mapping[str, tuple[Tensor, Tensor]], colours: Colours) -> None:
+    """How unequal the fields are, without and with BatchNorm: a violin a quantity, split in two, from ``pairs`` of samples."""
+    import seaborn as sns
+
+    rows: dict[str, list[Any]] = {"quantity": [], "": [], "value": []}
+    for name, samples in pairs.items():
+        for kind, values in zip(("without", "with"), samples, strict=True):
+            rows["quantity"] += [name] * len(values)
+            rows[""] += [f"{kind} BatchNorm"] * len(values)
+            rows["value"] += values.tolist()
+    sns.violinplot(
+        rows,
+        x="quantity",
+        y="value",
+        hue="",
+        split=True,
+        inner="quart",
+        cut=0,
+        density_norm="width",
+        gap=0.08,
+        linewidth=1.2,
+        ax=ax,
+        palette=[colours["vermilion"], colours["blue"]],
+    )
+    ax.set(xlabel="", ylabel="deviation / mean")
 
 
 def tiles(ax: Axes, pictures: Tensor, *, gap: int = 2, least: float = 0.0) -> None:

@@ -43,7 +43,7 @@ class Instances:
         return (slope[..., None] * self.x[..., None, :]).flatten(3)
 
 
-def random_instances(
+def _random_instances(
     count: int, seed: int, *, fields: int = 3, filters: int = 2, d: int = 3, outputs: int = 4, samples: int = 7
 ) -> Instances:
     """``count`` of them; filters have length 1, inputs a mean of their own, views differ by noise."""
@@ -77,7 +77,7 @@ def lemma4_gaps(count: int, seed: int, *, tau: float = 0.7) -> Gaps:
     """
     rows: dict[str, list[Tensor]] = {}
     for activation in ("relu", "leaky_relu"):
-        drawn = random_instances(count // 2, seed)
+        drawn = _random_instances(count // 2, seed)
         for name, gap in _lemma4(drawn, activation, tau, seed).items():
             rows.setdefault(name, []).append(gap)
         seed += 1
@@ -139,7 +139,7 @@ def theorem4_gaps(count: int, seed: int, *, steps: int = 9) -> Gaps:
     :math:`\sum_k \bar w_k^\top b_k = \lambda_{\max}(C[f_1])`.  So all :math:`b_k` vanish only with the whole covariance, and
     the theorem's critical points are networks with constant outputs; :func:`linear_filters` has the others.
     """
-    drawn = random_instances(count, seed, fields=3, filters=3, d=4, samples=8)
+    drawn = _random_instances(count, seed, fields=3, filters=3, d=4, samples=8)
     replicas, k, m, d = drawn.weights.shape
     draw = torch.Generator().manual_seed(seed + 5)
     s = 0.3 + torch.rand(replicas, k, m, generator=draw, dtype=DTYPE)  # no sums that vanish
@@ -217,7 +217,7 @@ def linear_filters(count: int, seed: int, steps: int = 4000) -> Tensor:
     of :math:`C[f_1]`.  At a critical point each filter with :math:`s_{km} \ne 0` is :math:`\pm b_k/\|b_k\|`, so this tends to
     1.
     """
-    drawn = random_instances(count, seed, filters=3, samples=40)
+    drawn = _random_instances(count, seed, filters=3, samples=40)
     x, w = drawn.x[:, 0] - drawn.x[:, 0].mean(1, keepdim=True), drawn.weights.clone()
     for _ in range(steps):
         f = torch.einsum("rnkd,rkmd->rnkm", x, w)
@@ -240,7 +240,7 @@ def lemma6_gaps(count: int, seed: int) -> Gaps:
     ``mean detached`` holds too: the contrastive covariance is made of differences, in which a common mean cancels, so that it
     makes no difference whether the gradient flows through it.
     """
-    drawn = random_instances(count, seed)
+    drawn = _random_instances(count, seed)
     replicas, samples = drawn.x.shape[0], drawn.x.shape[2]
     alpha = torch.rand(replicas, samples, samples, generator=torch.Generator().manual_seed(seed + 9), dtype=DTYPE)
     rows = drawn.top.flatten(2)
