@@ -110,6 +110,9 @@ def test_a_modulated_basin_grows() -> None:
     assert basin.winners(start, b, unit=True).tolist() == [0, 0, 0, 1]
     assert basin.winners(start, b, unit=False).tolist() == [0, 1, 1, 1]
     assert basin.edge_of_two(1.0, 2.0)[0] == pytest.approx(math.pi / 2)
+    around, won = basin.on_circle(0.5, 2.0)
+    assert (won[(around > 0) & (around < 1.5)] == (around[(around > 0) & (around < 1.5)] > unit).int()).all()
+    assert (won[(around > 3.2) & (around < 4.6)] == -1).all(), "both components negative"
     with pytest.raises(ValueError, match="c must be at least 0 and b above 0, got -1 and 2"):
         basin.edge_of_two(-1, 2)
 

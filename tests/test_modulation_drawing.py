@@ -54,7 +54,7 @@ def test_everything_can_be_drawn() -> None:
 
 def test_pictures_of_the_theory_can_be_drawn() -> None:
     fig = Figure()
-    axes = fig.subplots(1, 6)
+    axes = fig.subplots(1, 7)
     coupling, data = torch.tensor([[1.0, -1.0], [-1.0, 1.0]]), torch.eye(4) + 0.5
     drawing.blocks(axes[:3], coupling, data, 2)
     product = axes[2].collections[0].get_array()
@@ -68,4 +68,6 @@ def test_pictures_of_the_theory_can_be_drawn() -> None:
     assert (marks["o"], marks["s"], marks["x"]) == (1, 1, 2)
     drawing.uneven(axes[5], {"a": (torch.rand(20), torch.rand(20)), "b": (torch.rand(20), torch.rand(20))}, PALETTE)
     assert [label.get_text() for label in axes[5].get_xticklabels()] == ["a", "b"]
+    drawing.shares(axes[6], {0.0: (0.2, 0.2), 0.5: (0.35, 0.25)}, 0.5, PALETTE)
+    assert [list(line.get_ydata()) for line in axes[6].lines if len(line.get_xdata()) == 1] == [[0.35], [0.25]]  # type: ignore[arg-type]
     fig.canvas.draw()

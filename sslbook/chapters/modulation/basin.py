@@ -142,6 +142,13 @@ def basin_shares(d: int, c: float, b: float, count: int, seed: int) -> dict[str,
     return {name: condition.double() for name, condition in found.items()}
 
 
+def on_circle(c: float, b: float, count: int = 44) -> tuple[Tensor, Tensor]:
+    """With ``d = 2``: angles of ``count`` starts all around, and the component that each unit flow ends in, -1 for none."""
+    angles = (torch.arange(count, dtype=DTYPE) + 0.37) * (2 * torch.pi / count)  # none on an axis or on an edge
+    start = torch.stack([angles.cos(), angles.sin()], 1)
+    return angles, winners(start, torch.tensor([b + c, b], dtype=DTYPE), unit=True)
+
+
 def edge_of_two(c: float, b: float) -> tuple[float, float]:
     r"""With ``d = 2``, the angle of :math:`y = (\cos\theta, \sin\theta)` below which the favoured component wins: unit flow,
     blow-up time.

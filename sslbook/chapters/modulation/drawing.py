@@ -132,6 +132,15 @@ def circle(ax: Axes, angles: Tensor, won: Tensor, free: float, colours: Colours)
     ax.axis("off")
 
 
+def shares(ax: Axes, found: Mapping[float, Sequence[float]], chosen: float, colours: Colours) -> None:
+    """Shares of starts against the advantage, of the unit and of the free flow, with rings around those of ``chosen``."""
+    for i, (name, line, tone) in enumerate((("length 1", "o-", "blue"), ("free", "s--", "vermilion"))):
+        ax.plot(list(found), [pair[i] for pair in found.values()], line, color=colours[tone], label=name, markersize=4)
+        ax.plot(chosen, found[chosen][i], "o", color=colours[tone], markersize=11, fillstyle="none")
+    ax.set(xlabel="advantage c", ylabel="share in 5 dimensions", ylim=(0, 0.56))
+    ax.legend(loc="lower right")
+
+
 def uneven(ax: Axes, pairs: Mapping[str, tuple[Tensor, Tensor]], colours: Colours) -> None:
     """How unequal the fields are, without and with BatchNorm: a violin a quantity, split in two, from ``pairs`` of samples."""
     import seaborn as sns

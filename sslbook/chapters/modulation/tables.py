@@ -209,7 +209,7 @@ def as_html(caption: str, columns: Sequence[str], rows: Sequence[Sequence[str]])
         for first, *rest in rows
     )
     return (
-        f'<table class="table"><caption>{escape(caption)}</caption>'
+        f'<table class="table table-sm"><caption>{escape(caption)}</caption>'
         f"<thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table>"
     )
 
