@@ -2,10 +2,10 @@ r"""Two layers as one flow: Eq. 65 and Eq. 8 of [tian2021iclr], and what they co
 
 A node ``j`` has incoming weights :math:`w_{1j} \in R^d`, outgoing weights :math:`w_{2j} \in R^{n_2}`, and
 the mean of the inputs that activate it, :math:`u_j(z_0) = E[x\, 1(w_{1j}^T x \ge 0) | z_0]`.
-With :math:`A_{jk} = Cov_{z_0}[u_j, u_k]` and :math:`Q_j = \sum_k A_{jk} w_{1k} w_{2k}^T`
+With :math:`A_{jk} = Cov_{z_0}[u_j, u_k]` and :math:`C_j = \sum_k A_{jk} w_{1k} w_{2k}^T`
 the expected step of L_simp through one tower is
 
-.. math::  \dot w_{1j} = Q_j w_{2j}, \qquad \dot w_{2j} = Q_j^T w_{1j},
+.. math::  \dot w_{1j} = C_j w_{2j}, \qquad \dot w_{2j} = C_j^T w_{1j},
 
 and twice that through both.  Shapes: ``w1 (R, n, d)``, ``w2 (R, n, n_2)`` (rows are nodes), ``u (R, K, n, d)``.
 """
@@ -34,7 +34,7 @@ def gated_means(x: Tensor, w1: Tensor, *, linear: bool = False) -> Tensor:
 
 
 def velocity(w1: Tensor, w2: Tensor, u: Tensor, *, centred: bool = True) -> Velocity:
-    r"""Eq. 65: :math:`(Q_j w_{2j}, Q_j^T w_{1j})`, without forming any :math:`A_{jk}`: :math:`Q_j = Cov[u_j, \bar f]`.
+    r"""Eq. 65: :math:`(C_j w_{2j}, C_j^T w_{1j})`, without forming any :math:`A_{jk}`: :math:`C_j = Cov[u_j, \bar f]`.
 
     Not ``centred`` it is wrong, with second moments over identities in place of covariances.
     """
