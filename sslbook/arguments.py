@@ -45,6 +45,7 @@ def require_number(argument: str, given: object, **bounds: float) -> None:
         raise TypeError(f"{argument} must be a number, got {reprlib.repr(given)}")
     if not math.isfinite(given):
         raise ValueError(f"{argument} must be finite, got {given}")
+    _require_storable(argument, given)
     _require_within(argument, given, bounds)
 
 
@@ -52,7 +53,13 @@ def require_whole(argument: str, given: object, **bounds: int) -> None:
     """Raise TypeError unless ``given`` is a whole number of an integer type, and ValueError unless it is within the bounds."""
     if isinstance(given, bool) or not isinstance(given, Integral):
         raise TypeError(f"{argument} must be a whole number, got {reprlib.repr(given)}")
+    _require_storable(argument, given)
     _require_within(argument, given, bounds)
+
+
+def _require_storable(argument: str, given: Real) -> None:
+    if isinstance(given, Integral) and not -(2**63) <= int(given) < 2**63:
+        raise ValueError(f"{argument} must be a whole number of 64 bits, got {reprlib.repr(given)}")
 
 
 _BOUNDS = {
@@ -81,6 +88,9 @@ def require_floating(**tensors: Tensor) -> None:
             raise TypeError(f"{argument} must be a torch tensor, got {type(tensor).__name__}")
         if not tensor.is_floating_point():
             raise TypeError(f"{argument} must have a floating dtype, got {tensor.dtype}")
+        if tensor.layout != torch.strided or tensor.is_meta:
+            kind = "meta" if tensor.is_meta else str(tensor.layout).removeprefix("torch.")
+            raise TypeError(f"{argument} must be a dense tensor of numbers, got a {kind} one")
 
 
 def require_finite(**features: Tensor) -> None:

@@ -292,7 +292,9 @@ def partials(loss_fn: Callable[[Tensor, Tensor], Tensor], r_pos: Tensor, r_neg: 
     _require_pairs(r_pos, r_neg)
     with torch.enable_grad():
         leaves = (r_pos.detach().requires_grad_(), r_neg.detach().requires_grad_())
-        total = loss_fn(*leaves).sum()
+        losses = loss_fn(*leaves)
+        require_floating(**{"what loss_fn returns": losses})
+        total = losses.sum()
         pos, neg = torch.autograd.grad(total, leaves, allow_unused=True, materialize_grads=True)
     return Partials(pos, neg)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import reprlib
 from collections.abc import Callable, Sequence
 
 import torch
@@ -84,8 +85,13 @@ def mlp(
 
     The linear layers are the even members: layer :math:`l` of the paper is ``net[2 * (l - 1)]``.
     """
-    if len(widths) < 2 or any(w < 1 for w in widths):
+    if not isinstance(widths, Sequence):
+        raise TypeError(f"widths must be a sequence of whole numbers, got {reprlib.repr(widths)}")
+    for width in widths:
+        require_whole("widths", width, least=1, most=2**31)
+    if len(widths) < 2:
         raise ValueError(f"widths must hold at least two positive integers, got {tuple(widths)}")
+    require_whole("seed", seed, least=0)
     stages: list[nn.Module] = []
     for fan_in, fan_out in itertools.pairwise(widths):
         stages += [nn.Linear(fan_in, fan_out, bias=bias, dtype=dtype), activation(act, slope=slope, power=power)]

@@ -25,7 +25,7 @@ import torch
 from scipy.sparse.linalg import LinearOperator
 from torch import Tensor, nn
 
-from sslbook.arguments import require_number, require_one_of
+from sslbook.arguments import require_floating, require_number, require_one_of
 from sslbook.batch_losses import BATCH_LOSSES
 from sslbook.chunks import LayerInChunks, open_in_chunks
 from sslbook.connection import OpenedLayer, open_layer, unvec, vec
@@ -83,22 +83,29 @@ class CovarianceOperator:
 
     def apply(self, direction: Tensor) -> Tensor:
         """``OP`` applied to a direction in the weight's shape (or ``(k, *shape)``): same shape back."""
+        require_floating(direction=direction)
         return self._pushed(self.opened.jvp(direction))
 
     def apply_transpose(self, direction: Tensor) -> Tensor:
         """``OP^T`` applied to a direction in the weight's shape (or ``(k, *shape)``)."""
+        require_floating(direction=direction)
         return self.opened.vjp(self._right(self._mix(self._left(self.opened.jvp(direction)), adjoint=True)))
 
     def matvec(self, vector: Tensor) -> Tensor:
         """``OP v`` for ``v`` of shape ``(size,)``, in the order of :func:`sslbook.connection.vec`."""
+        require_floating(vector=vector)
         return vec(self.apply(unvec(vector, self.opened.weight.shape)))
 
     def rmatvec(self, vector: Tensor) -> Tensor:
         """``OP^T v``."""
+        require_floating(vector=vector)
         return vec(self.apply_transpose(unvec(vector, self.opened.weight.shape)))
 
     def matmat(self, matrix: Tensor) -> Tensor:
         """``OP M`` for ``M`` of shape ``(size, k)``: the k products in one batched pass."""
+        require_floating(matrix=matrix)
+        if matrix.ndim != 2 or matrix.shape[0] != self.shape[0] or not matrix.shape[1]:
+            raise ValueError(f"matrix must be ({self.shape[0]}, k) with a column or more, got {tuple(matrix.shape)}")
         directions = torch.stack([unvec(column, self.opened.weight.shape) for column in matrix.T])
         return torch.stack([vec(out) for out in self.apply(directions)], dim=1)
 
@@ -126,6 +133,7 @@ class CovarianceOperator:
 
     def euler_gap(self, degree: float = 1.0) -> float:
         r"""Largest :math:`\|K_l^T vec(W_l) - \kappa f_L\| / \max \|\kappa f_L\|` over the population: 0 where Theorem 1 applies."""
+        require_number("degree", degree, above=0)
         return relative_gap(self.opened.jvp(self.opened.weight), degree * self.opened.output)
 
     def trace(self) -> float:

@@ -92,7 +92,7 @@ def require_source_tree() -> None:
 
 def path_of(name: str, folder: Path | None = None) -> Path:
     """The file of the record ``name``, which may not be there; raises ValueError for a name that is no file name."""
-    if not re.fullmatch(r"[A-Za-z0-9][\w.-]*", name):
+    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9][\w.-]*", name):
         raise ValueError(f"name: got {name!r}; allowed are letters, digits, '-', '_' and '.'")
     return (folder or results_folder()) / f"{name}.json"
 

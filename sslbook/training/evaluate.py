@@ -165,6 +165,7 @@ def linear_probe(
     require_whole("batch", batch, least=1)
     require_number("rate", rate, above=0)
     require_number("decay", decay, least=0)
+    require_whole("seed", seed, least=0)
     classes = int(torch.maximum(labels.max(), truth.max())) + 1
     with torch.autocast(test.device.type, enabled=False):
         x, y = _standardised(train, test)

@@ -143,6 +143,9 @@ def latent_correlations(tree: LatentTree, net: TreeNetwork, listed: list[Parts |
 
     Units that are constant (up to rounding) count as uncorrelated.
     """
+    for name, given, kind in (("tree", tree, LatentTree), ("net", net, TreeNetwork)):
+        if not isinstance(given, kind):
+            raise TypeError(f"{name} must be a {kind.__name__}, got {type(given).__name__}")
     listed = list_parts(tree, net) if listed is None else listed
     found = []
     for prior, moment, m in zip(marginals(tree), moments(tree, net, listed), tree.values):

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sslbook.arguments import require_number
+from sslbook.arguments import require_floating, require_number
 from sslbook.streams import Streams
 
 
@@ -107,6 +107,7 @@ def symmetric_binary(polarities: Sequence[Tensor], root_polarity: float = 0.0) -
         raise ValueError("polarities must hold one tensor a depth; got none: the tree's depth must be at least 1")
     require_number("root_polarity", root_polarity, least=-1, most=1)
     for depth, rho in enumerate(polarities):
+        require_floating(**{f"polarities[{depth}]": rho})
         if not bool((rho.abs() <= 1).all()):
             raise ValueError(f"polarities[{depth}] must lie between -1 and 1, got {rho.min():.6g} to {rho.max():.6g}")
     first = polarities[0]

@@ -12,6 +12,7 @@ crop and resize 1, mirror 0, brightness 1, contrast 1.6, saturation 1.4, grey 0.
 
 from __future__ import annotations
 
+import reprlib
 from typing import NamedTuple
 
 import numpy as np
@@ -163,6 +164,8 @@ def _scaling(pipeline: Pipeline, device: torch.device) -> tuple[Tensor, Tensor]:
 def _require_pixels(pixels: Tensor, pipeline: Pipeline) -> None:
     if not isinstance(pipeline, Pipeline):
         raise TypeError(f"pipeline must be a Pipeline, such as Pipeline(32), got {pipeline!r}")
+    if not isinstance(pixels, Tensor) or not pixels.ndim:
+        raise TypeError(f"pixels must be a torch tensor (B, C, H, W), got {reprlib.repr(pixels)}")
     if not len(pixels):
         raise ValueError("pixels must hold one image or more, got none")
     if pixels.ndim != 4 or pixels.shape[1] not in (1, 3):
