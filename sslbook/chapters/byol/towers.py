@@ -11,7 +11,7 @@ reaches the target, ``W'``.  Everything is float64 and exact: nothing is sampled
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -110,6 +110,19 @@ def _apply(matrix: Tensor, x: Tensor) -> Tensor:
 def vec(weight: Tensor) -> Tensor:
     """Stacked columns of every replica's weight: ``(R, k, m)`` to ``(R, m k)``."""
     return weight.mT.flatten(1)
+
+
+def by_hand(views: Sequence[object], weight: object, *above: object) -> Tower:
+    """A linear tower on numbers that are written out: ``views`` nested by image, view and feature, matrices as nested lists.
+
+    One replica; a number by itself is a matrix of one row and one column.
+    """
+
+    def exact(values: object) -> Tensor:
+        found = torch.as_tensor(values, dtype=torch.float64)
+        return (found.view(1, 1) if found.numel() == 1 else found)[None]
+
+    return Tower(torch.as_tensor(views, dtype=torch.float64)[None], exact(weight), tuple(exact(m) for m in above))
 
 
 @dataclass(frozen=True)

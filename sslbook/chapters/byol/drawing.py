@@ -1,0 +1,74 @@
+"""Pictures of the chapter: how BYOL is wired, and outputs on a circle."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from matplotlib.axes import Axes
+from matplotlib.patches import Circle, FancyBboxPatch
+from torch import Tensor
+
+TOP, MIDDLE, BOTTOM = 2.1, 1.2, 0.3
+"""Heights of the online tower, of what both towers share, and of the target."""
+HALF = 0.37
+"""Half the height of a box."""
+
+
+def wiring(ax: Axes, colors: Mapping[str, str], *, size: float = 12.0) -> None:
+    """Draw both towers into ``ax``, and where the gradient flows; ``size`` is that of the letters.
+
+    colors: ``blue``, ``vermilion``, ``green`` and ``ink``.
+
+    What only the online tower has, and what the gradient does, is vermilion; what is the target's is dashed.
+    """
+    ink, blue, red, green = (colors[name] for name in ("ink", "blue", "vermilion", "green"))
+
+    def box(x: float, y: float, words: str, color: str, width: float, line: str = "-") -> None:
+        corner, shape = (x - width / 2, y - HALF), "round,pad=0,rounding_size=0.08"
+        ax.add_patch(FancyBboxPatch(corner, width, 2 * HALF, shape, fc="white", ec=color, lw=1.8, ls=line))
+        ax.text(x, y, words, ha="center", va="center", size=size, color=ink, linespacing=1.2)
+
+    def arrow(start: tuple[float, float], end: tuple[float, float], color: str, line: str = "-") -> None:
+        shape = {"arrowstyle": "-|>", "color": color, "lw": 1.6, "ls": line, "shrinkA": 2, "shrinkB": 2}
+        ax.annotate("", end, start, arrowprops=shape)
+
+    box(0.35, MIDDLE, "image\n" + r"$\mathbf{x}$", ink, 0.8)
+    for y, view, network, line in ((TOP, 1, "online\n$W$", "-"), (BOTTOM, 2, "target\n$W'$", "--")):
+        side = 1 if y == TOP else -1
+        box(1.45, y, "view\n" + rf"$\mathbf{{x}}_{view}$", ink, 0.75)
+        box(3.1, y, network, blue, 1.1, line)
+        arrow((0.5, MIDDLE + side * HALF), (1.07, y - side * 0.12), ink)
+        arrow((1.83, y), (2.55, y), ink)
+    box(5.05, TOP, "predictor\n$W_p$", red, 1.4)
+    box(6.85, MIDDLE, "loss\n$r$", ink, 0.75)
+    arrow((3.65, TOP), (4.35, TOP), ink)
+    arrow((5.75, TOP), (6.65, MIDDLE + HALF), ink)
+    arrow((3.65, BOTTOM), (6.65, MIDDLE - HALF), ink)
+    for x in (5.0, 5.15):  # the stroke through the target's way back
+        ax.plot([x - 0.1, x + 0.1], [BOTTOM + 0.02, BOTTOM + 0.52], color=red, lw=2.4, solid_capstyle="butt")
+    ax.text(5.1, BOTTOM - 0.22, "stop-gradient", ha="center", va="center", size=size, color=red)
+    arrow((3.1, TOP - HALF), (3.1, BOTTOM + HALF), green, "--")
+    ax.text(3.25, MIDDLE, "moving\naverage", ha="left", va="center", size=size, color=green)
+    arrow((6.85, TOP + 0.55), (2.6, TOP + 0.55), red)
+    ax.text(4.75, TOP + 0.75, "gradient", ha="center", va="center", size=size, color=red)
+    ax.set(xlim=(-0.1, 7.3), ylim=(-0.15, 3.0), xticks=[], yticks=[])
+    ax.grid(visible=False)
+    ax.spines[:].set_visible(False)
+
+
+DIGITS = {0: ("blue", "o"), 1: ("vermilion", "s"), 4: ("green", "^")}
+"""The digits that are shown on the circle, each with its colour and its mark."""
+
+
+def circle(ax: Axes, outputs: Tensor, labels: Tensor, colors: Mapping[str, str]) -> None:
+    """Draw outputs of length 1, ``(N, 2)``, of the digits 0, 1 and 4; their radius is jittered, so that all can be seen."""
+    radius = 1 + 0.09 * torch.randn(len(labels), 1, generator=torch.Generator().manual_seed(1))
+    ax.add_patch(Circle((0, 0), 1, fill=False, color="#999999", lw=0.8))
+    for digit, (color, mark) in DIGITS.items():
+        chosen = labels == digit
+        x, y = (radius[chosen] * outputs[chosen]).T.numpy()
+        ax.plot(x, y, mark, ms=3.5, mec="none", color=colors[color], label=f"{digit}")
+    ax.set(xlim=(-1.4, 1.4), ylim=(-1.4, 1.4), xticks=[], yticks=[], aspect="equal")
+    ax.grid(visible=False)
+    ax.spines[:].set_visible(False)
