@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 
 from sslbook.chapters.byol import drawing, sheet, tables
 from sslbook.chapters.byol.towers import BACKWARD, Pair, by_hand, step
+from sslbook.records import recorded
 from sslbook.tables.printed import printed
 
 COLORS = {name: name for name in ("blue", "green")} | {"vermilion": "red", "ink": "black"}
@@ -33,7 +34,8 @@ def test_the_contrast_by_hand() -> None:
 def test_a_sheet_has_header_cells_a_caption_and_a_text() -> None:
     narrow = sheet.Sheet("a < b", ("cell", "n"), (("x", "-1"), ("y", "2")))
     html = narrow._repr_html_()
-    assert "<caption>a &lt; b</caption>" in html
+    assert "<em>a &lt; b</em>" in html
+    assert 'aria-label="a &lt; b"' in html
     assert html.count('scope="col"') == 2
     assert html.count('scope="row"') == 2
     assert "<td>−1</td>" in html
@@ -59,6 +61,12 @@ def test_a_grid_shows_printed_and_found() -> None:
     shown = sheet.grid(tables.filled("B-Tab10", found), "")
     assert len(shown.rows) == target.mean.shape[0]
     assert shown.rows[0][1] == f"{target.mean[0, 0]:.1f} | 50.0"
+
+
+def test_where_a_record_comes_from_fits_a_phone() -> None:
+    said = sheet.origin(recorded("byol-average"))
+    assert "sslbook record byol-average" in said.replace("\n", " ")
+    assert max(map(len, said.splitlines())) <= 36
 
 
 def test_the_wiring_names_its_parts_in_letters_that_can_be_read() -> None:
