@@ -143,9 +143,9 @@ def heatmap(ax: Axes, matrix: ArrayLike, *, label: str = "", signed: bool = True
         raise ValueError(f"matrix: got {values.ndim} dimensions; two are needed")
     reach = float(np.nanmax(np.abs(values))) or 1.0
     scale: dict[str, Any] = {"cmap": "RdBu_r", "vmin": -reach, "vmax": reach} if signed else {"cmap": "cividis"}
-    names: dict[str, Any] = {"xticklabels": False, "yticklabels": False}
+    names: dict[str, Any] = {"xticklabels": False, "yticklabels": False, "square": True}
     bar = {"label": label, "shrink": 0.8}
-    sns.heatmap(values, ax=ax, square=True, cbar_kws=bar, **{**scale, **names, **options})
+    sns.heatmap(values, ax=ax, cbar_kws=bar, **{**scale, **names, **options})
     ax.grid(visible=False)
 
 
