@@ -170,6 +170,16 @@ def test_faded_views_lie_on_the_way_from_the_clean_images(scene: step.Scene) -> 
     assert half.name == "digits"
 
 
+def test_an_application_costs_two_passes_and_training_three(scene: step.Scene) -> None:
+    """Through the second layer and what lies above it; training also pays for two passes through the first."""
+    net = step.scene_network(scene)
+    pushed, trained = step.operations(net, covariance_operator(net, "2", scene.views), scene)
+    first, _ = step.operations(net, covariance_operator(net, "0", scene.views), scene)
+    below = first - pushed  # two passes through the first layer
+    assert trained == pytest.approx(3 * pushed / 2 + below)
+    assert pushed / trained < 2 / 3
+
+
 def test_the_residue_on_digits() -> None:
     found = step.residue_on_digits(0, samples=4, steps=2, every=1)
     assert found.steps == (0, 1, 2)

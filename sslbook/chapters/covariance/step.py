@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.flop_counter import FlopCounterMode
 
 from sslbook import images, losses
 from sslbook.arguments import require_whole
@@ -300,6 +301,18 @@ def surviving_modes(scene: Scene, k: int = 6) -> tuple[Tensor, Tensor, float]:
     op = covariance_operator(net, "1", scene.views)
     pairs = op.top_eigenpairs(k)
     return pairs.values.cpu(), pairs.vectors.T.reshape(k, *scene.clean.shape[1:]).cpu(), op.trace()
+
+
+def operations(net: nn.Module, op: CovarianceOperator, scene: Scene) -> tuple[int, int]:
+    """Multiplications, as PyTorch counts them, of one application of ``op`` and of a forward and backward pass of its views."""
+    direction = torch.ones_like(op.opened.weight)
+    views = scene.views.flatten(0, 1)
+    counts = []
+    for work in (lambda: op.apply(direction), lambda: torch.autograd.grad(net(views).sum(), list(net.parameters()))):
+        with FlopCounterMode(display=False) as counter:
+            work()
+        counts.append(int(counter.get_total_flops()))
+    return counts[0], counts[1]
 
 
 def residue_on_digits(
