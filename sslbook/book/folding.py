@@ -56,6 +56,8 @@ _MARK = '<span class="sslbook-check-mark" role="img" aria-label="check passed">â
 
 
 def _line(line: str) -> str:
-    """A check's line as it stands in a badge: without its name, its link to the ledger and its anchor."""
+    """A check's line as it stands in a badge: without link and anchor, and by one name: the claim's or its own."""
     line = re.sub(r"</?(?:a|div)\b[^>]*>", "", line)
+    if "<strong>" not in line:
+        return line
     return re.sub(r'<span class="sslbook-nobreak"><code>[^<]*</code></span> ?', "", line)

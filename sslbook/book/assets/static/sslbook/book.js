@@ -96,6 +96,11 @@
     printLight();
     unfold();
     window.addEventListener("hashchange", unfold);
+    /* The same link again, after a reader closed what it opened: no hash changes. */
+    document.addEventListener("click", (event) => {
+      const link = event.target.closest && event.target.closest("a[href*='#']");
+      if (link && link.href === location.href) setTimeout(unfold);
+    });
     document.querySelectorAll("[data-sslbook-slider]").forEach(slider);
     const typeset = window.MathJax && MathJax.startup && MathJax.startup.promise;
     (typeset || Promise.resolve()).then(focusable);
