@@ -6,7 +6,6 @@ import ast
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import jupytext
@@ -16,52 +15,12 @@ from IPython.core.inputtransformer2 import TransformerManager
 
 from sslbook.book import regression
 from sslbook.book.layout import Book
+from sslbook.book.reading import prose
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted(path for path in (ROOT / "chapters").glob("*.md") if path.stem != "ledger")  # the build writes that one
 NOTEBOOKS = [path for path in PAGES if "{code-cell}" in path.read_text(encoding="utf-8")]
 LONGEST_CELL = 20
-
-# Directives whose body is data, code or maths and not sentences.
-NOT_PROSE = {
-    "code-cell",
-    "code-block",
-    "code",
-    "math",
-    "list-table",
-    "table",
-    "csv-table",
-    "figure",
-    "image",
-    "bibliography",
-    "toctree",
-}
-FENCE = re.compile(r"^\s*(?P<fence>`{3,}|:{3,})(?:\{(?P<directive>[\w:-]+)\})?")
-
-
-def prose(text: str) -> Iterator[tuple[int, str]]:
-    """The lines that a reader reads as sentences, numbered from 1, with code, maths, roles and link targets blanked."""
-    text = re.sub(r"\A---\n.*?\n---\n", lambda match: "\n" * match.group().count("\n"), text, flags=re.DOTALL)
-    text = re.sub(r"<!--.*?-->|\$\$.*?\$\$", lambda match: "\n" * match.group().count("\n"), text, flags=re.DOTALL)
-    open_fences: list[tuple[str, bool]] = []  # the fence, and whether its body is prose
-    for number, line in enumerate(text.splitlines(), start=1):
-        fence = FENCE.match(line)
-        closes = re.fullmatch(r"\s*(`{3,}|:{3,})\s*", line)
-        if closes and open_fences and closes.group(1) == open_fences[-1][0]:
-            open_fences.pop()
-            continue
-        inside_data = any(not is_prose for _, is_prose in open_fences)
-        if fence and not inside_data:
-            directive = fence.group("directive")
-            open_fences.append((fence.group("fence"), directive is not None and directive not in NOT_PROSE))
-            continue
-        if inside_data or re.match(r"\s*(\||:[\w-]+:|%|\([\w-]+\)=)", line):  # table rows, options, comments, labels
-            continue
-        line = re.sub(r"(\{[\w:-]+\})?(`+).*?\2", "", line)
-        line = re.sub(r"\$[^$]*\$", "x", line)
-        line = re.sub(r"\]\([^)]*\)|<https?:[^>]*>|https?://\S+", "", line)
-        yield number, line
-
 
 # A number that belongs to a name and not to a run: "Section 4.1", "Python 3.11", "arXiv 2010.00578".
 NAMED = (

@@ -15,14 +15,16 @@ from pathlib import Path
 import jupytext
 import pytest
 from IPython.core.inputtransformer2 import TransformerManager
-from test_prose import NOTEBOOKS, page, prose
+from test_prose import NOTEBOOKS, page
+
+from sslbook.book.reading import minutes
 
 CHAPTERS = [path for path in NOTEBOOKS if path.stem != "intro"]
 FOLDED = {"hide-input", "hide-cell", "remove-cell", "remove-input", "parameters"}
 BOOKKEEPING = {"claim", "measure", "begin"}
 LEVELS = ("Warm-up", "Implementation", "Exploration")
 MEDIAN, WIDEST, SHARE = 8, 88, 0.1
-MINUTES, WORDS_A_MINUTE = 45, 200
+MINUTES = 45
 EXERCISES, SLIDERS = 5, 2
 
 
@@ -45,13 +47,6 @@ def bookkeeping(source: str) -> int:
         if isinstance(node, (ast.Import, ast.ImportFrom)) or BOOKKEEPING & called:
             lines |= set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
     return len(lines)
-
-
-def minutes(text: str) -> float:
-    """Reading time: words, and a minute for each displayed formula of a theorem."""
-    words = sum(len(re.findall(r"[^\W_][\w’'-]*", line)) for _, line in prose(text))
-    theorems = re.findall(r"^```\{prf:theorem\}.*?^```$", text, flags=re.MULTILINE | re.DOTALL)
-    return words / WORDS_A_MINUTE + sum(theorem.count("$$") // 2 for theorem in theorems)
 
 
 def exercises(text: str) -> dict[str, str]:

@@ -23,7 +23,7 @@ from sphinx.application import Sphinx
 from sphinx.config import Config
 
 import sslbook
-from sslbook.book import bibliography, library, plain, roles
+from sslbook.book import bibliography, library, plain, reading, roles
 from sslbook.book.execute import write
 from sslbook.book.folding import fold_checks
 from sslbook.book.notebooks import reader_notebook
@@ -138,8 +138,9 @@ def _hold_punctuation(app: Sphinx, doctree: nodes.document, pagename: str) -> No
 
 
 def _mark(app: Sphinx, doctree: nodes.document, pagename: str) -> None:
-    """Open a chapter with its picture, and mark its cells for the reader's notebook."""
+    """Tell a chapter's time, open it with its picture, fold its checks, and mark its cells for the reader's notebook."""
     if _is_notebook(app, pagename):
+        reading.tell_time(doctree, reading.time_of(Path(app.srcdir) / f"{pagename}.ipynb"))
         open_with_picture(doctree)
         fold_checks(doctree)
         plain.mark_cells(doctree)
