@@ -195,6 +195,9 @@ class _Plain(MarkdownConverter):
     def convert_figure(self, el: Tag, text: str, parent_tags: set[str]) -> str:
         return f"\n\n{_anchor(el)}{text.strip()}\n\n"
 
+    def convert_svg(self, el: Tag, text: str, parent_tags: set[str]) -> str:
+        return ""  # the map's drawing; the list beside it says the same
+
     def convert_details(self, el: Tag, text: str, parent_tags: set[str]) -> str:
         if el.find(MARK) is not None:
             return text  # the folded set-up

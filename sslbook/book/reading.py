@@ -66,8 +66,9 @@ def prose(text: str) -> Iterator[tuple[int, str]]:
 
 def minutes(text: str) -> float:
     """Reading time of a page's source: its words, and a minute for each displayed formula of a theorem."""
-    words = sum(len(re.findall(r"[^\W_][\w’'-]*", line)) for _, line in prose(text))
-    return words / WORDS_A_MINUTE + sum(theorem.count("$$") // 2 for theorem in _THEOREM.findall(text))
+    words: int = sum(len(re.findall(r"[^\W_][\w’'-]*", line)) for _, line in prose(text))
+    formulas = sum(match[0].count("$$") // 2 for match in _THEOREM.finditer(text))
+    return words / WORDS_A_MINUTE + formulas
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,11 @@ class Time:
     def __str__(self) -> str:
         """For the end of a chapter's first box: ``Half an hour to read (31 minutes) · runs in 60 s on one core``."""
         near = min(_ROUND, key=lambda known: abs(known - self.minutes))
-        said = f"{_ROUND[near]} to read" + ("" if near == self.minutes else f" ({counted(self.minutes, 'minute')})")
+        exact = counted(self.minutes, "minute")
+        if abs(near - self.minutes) > near / 10:
+            said = f"{exact} to read"
+        else:
+            said = f"{_ROUND[near]} to read" + ("" if near == self.minutes else f" ({exact})")
         return said + (f" · {self.run}" if self.seconds else "")
 
     @property

@@ -23,7 +23,7 @@ from sphinx.application import Sphinx
 from sphinx.config import Config
 
 import sslbook
-from sslbook.book import bibliography, library, plain, reading, roles
+from sslbook.book import bibliography, bookmap, library, plain, reading, roles
 from sslbook.book.execute import write
 from sslbook.book.folding import fold_checks
 from sslbook.book.notebooks import reader_notebook
@@ -53,6 +53,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("config-inited", _configure, priority=900)  # after the theme has appended its own template folders
     bibliography.register()
     library.connect(app)
+    bookmap.connect(app)
     roles.register(app)
     app.connect("doctree-read", _unique_proof_ids)
     app.connect("doctree-resolved", _typeset_numbers)  # by now numbers of other pages are pasted too
