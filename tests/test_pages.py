@@ -334,7 +334,7 @@ def test_search_finds_the_operator(browser: Browser, address: str, html: Path, s
 
     assert settles(found, True)
     assert [url for url in browser.requests() if not url.startswith((home, "data:", "about:"))] == []
-    assert browser.errors() == [] or scheme == "file"  # the excerpts below the results can't be fetched from file://
+    assert browser.errors() == []
 
 
 def test_code_can_be_copied_and_downloaded(browser: Browser, address: str, html: Path) -> None:

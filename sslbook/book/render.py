@@ -21,6 +21,7 @@ from typing import Any
 
 import yaml
 
+from sslbook.book import searching
 from sslbook.book.chapters import read_chapter
 from sslbook.book.layout import PACKAGE
 from sslbook.book.plain import LINES
@@ -50,6 +51,8 @@ def build(executed: Path, out: Path, *, root: Path, generated: Mapping[str, str]
     staged = stage(executed, work / "stage", root=root, generated=generated or {})
     fresh = _jupyter_book(staged, work)
     shutil.rmtree(fresh / "_static/vendor/fontawesome", ignore_errors=True)  # no page loads it: see sphinx_ext
+    searching.write(fresh, pages(root))
+    (fresh / "searchindex.js").unlink(missing_ok=True)  # Sphinx's index of pages, which nothing loads
     _write_downloads(fresh / DOWNLOADS, root=root, generated=generated or {})
     (fresh / "index.html").write_text(_front_door(root), encoding="utf-8")
     return _replace(fresh, out) / "index.html"

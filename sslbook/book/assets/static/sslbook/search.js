@@ -1,0 +1,148 @@
+/* Search by section, over the texts in sections.js. No requests, so that it also works from file://.
+   A section is worth more the rarer the word and the more often it stands there, most in its title, then in its boxes' titles;
+   appendices come after chapters. */
+(function () {
+  "use strict";
+
+  const TITLE = 9, CHAPTER = 1.5, BOX = 2.5, SATURATION = 1.4, APPENDIX = 0.45, SHOWN = 30;
+  const APPENDICES = /\/(ledger|errata|notation|library|reproduce)$/;
+  const WORD = /[\p{L}\p{N}]+/gu;
+
+  const plain = (text) => text.normalize("NFKD").replace(/\p{M}/gu, "").toLowerCase().replace(/[’']s\b/g, "");
+  const words = (text) => plain(text).match(WORD) || [];
+  /* Enough to bring together collapse, collapses, collapsed and collapsing. */
+  function stem(word) {
+    if (word.length < 5) return word.replace(/s$/, (end) => (word.length > 3 ? "" : end));
+    return word.replace(/(?:ations?|ising|izing|ised|ized|ings?|ed|es|e|s)$/, "");
+  }
+
+  function prepare(sections) {
+    let length = 0;
+    const known = sections.map((section) => {
+      const count = new Map();
+      const own = words(section.text).map(stem);
+      for (const word of own) count.set(word, (count.get(word) || 0) + 1);
+      length += own.length;
+      return {
+        section, count, length: own.length,
+        title: words(section.title).map(stem),
+        chapter: words(section.chapter).map(stem),
+        boxes: words(section.boxes).map(stem),
+        weight: APPENDICES.test(section.page) ? APPENDIX : 1,
+      };
+    });
+    return { known, mean: length / Math.max(1, known.length) };
+  }
+
+  const begins = (list, word) => list.some((other) => other === word) ? 1 : list.some((other) => other.startsWith(word)) ? 0.6 : 0;
+  function times(count, word) {
+    let found = count.get(word) || 0;
+    if (word.length > 2) for (const [other, n] of count) if (other !== word && other.startsWith(word)) found += 0.6 * n;
+    return found;
+  }
+
+  /* "batch norm" is BatchNorm, too: words that stand side by side also count as one. */
+  function ask(query) {
+    const asked = words(query).map(stem);
+    return asked.map((word, i) => {
+      const joined = [];
+      if (i + 1 < asked.length) joined.push(word + asked[i + 1]);
+      if (i > 0) joined.push(asked[i - 1] + word);
+      return [word, ...joined];
+    });
+  }
+
+  function search(index, query) {
+    const asked = ask(query);
+    if (!asked.length) return [];
+    const hits = index.known.map((entry) => asked.map((forms) => forms.map((word) => {
+      const tf = times(entry.count, word);
+      const size = 0.4 + 0.6 * entry.length / index.mean;
+      return begins(entry.title, word) * TITLE / Math.sqrt(entry.title.length + 2) + begins(entry.chapter, word) * CHAPTER
+        + begins(entry.boxes, word) * BOX + tf * (SATURATION + 1) / (tf + SATURATION * size);
+    }).reduce((a, b) => Math.max(a, b), 0)));
+    const rarity = asked.map((_, i) => {
+      const among = hits.filter((hit) => hit[i] > 0).length;
+      return Math.log(1 + (index.known.length - among + 0.5) / (among + 0.5));
+    });
+    const phrase = plain(query.trim());
+    const rank = (all) => index.known.map((entry, k) => {
+      if (all ? !hits[k].every((hit) => hit > 0) : !hits[k].some((hit) => hit > 0)) return null;
+      let score = hits[k].reduce((sum, hit, i) => sum + hit * rarity[i], 0) * entry.weight;
+      if (plain(entry.section.title).includes(phrase)) score *= 1.5;
+      else if (asked.length > 1 && plain(entry.section.text).includes(phrase)) score *= 1.25;
+      return { entry, score };
+    }).filter(Boolean).sort((a, b) => b.score - a.score);
+    const every = rank(true);
+    return (every.length ? every : rank(false)).map((hit) => hit.entry.section);
+  }
+
+  /* A stretch of the text around the first word that was asked for, with all of them marked. */
+  function excerpt(text, forms) {
+    const asked = forms.flat();
+    const is = (word) => asked.some((other) => stem(plain(word)).startsWith(other));
+    const found = [...text.matchAll(WORD)].find((match) => is(match[0]));
+    const at = found ? found.index : 0;
+    let begin = Math.max(0, at - 70);
+    if (begin) begin = Math.max(0, text.indexOf(" ", begin) + 1);
+    let end = Math.min(text.length, begin + 220);
+    if (end < text.length) end = text.lastIndexOf(" ", end);
+    const shown = document.createElement("p");
+    const piece = (begin ? "… " : "") + text.slice(begin, end) + (end < text.length ? " …" : "");
+    let last = 0;
+    for (const match of piece.matchAll(WORD)) {
+      if (!is(match[0])) continue;
+      const mark = document.createElement("mark");
+      mark.textContent = match[0];
+      shown.append(piece.slice(last, match.index), mark);
+      last = match.index + match[0].length;
+    }
+    shown.append(piece.slice(last));
+    return shown;
+  }
+
+  function item(section, forms) {
+    const row = document.createElement("li"), link = document.createElement("a"), where = document.createElement("small");
+    link.href = `${section.page}.html${section.title === section.chapter ? "" : "#" + section.anchor}`;
+    link.textContent = section.title;
+    row.append(link);
+    if (section.title !== section.chapter) {
+      where.textContent = section.chapter;
+      row.append(" ", where);
+    }
+    row.append(excerpt(section.text, forms));
+    return row;
+  }
+
+  function start() {
+    const place = document.getElementById("search-results");
+    const input = document.querySelector(".bd-search-container form.bd-search input");
+    if (!place || !window.sslbookSections) return;
+    const index = prepare(window.sslbookSections);
+    window.sslbookSearch = (query) => search(index, query);
+    const status = document.createElement("p"), list = document.createElement("ul");
+    status.setAttribute("role", "status");
+    list.className = "search";
+    place.append(status, list);
+    function show(query) {
+      const found = query.trim() ? search(index, query) : [];
+      const forms = ask(query);
+      list.replaceChildren(...found.slice(0, SHOWN).map((section) => item(section, forms)));
+      const count = found.length > SHOWN ? `The first ${SHOWN} of ${found.length} sections` : `${found.length} section${found.length === 1 ? "" : "s"}`;
+      status.textContent = !query.trim() ? "Type a word: collapse, BatchNorm, temperature."
+        : found.length ? `${count} for “${query.trim()}”.` : `Nothing for “${query.trim()}”: try fewer or shorter words.`;
+    }
+    const asked = new URLSearchParams(location.search).get("q") || "";
+    if (input) {
+      input.value = asked;
+      let waiting;
+      input.addEventListener("input", () => { clearTimeout(waiting); waiting = setTimeout(() => show(input.value), 120); });
+      input.form.addEventListener("submit", (event) => { event.preventDefault(); show(input.value); });
+      input.focus();
+    }
+    show(asked);
+  }
+
+  if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", start);
+  else start();
+})();
