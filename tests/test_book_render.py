@@ -191,11 +191,16 @@ def test_a_small_book_rendered_whole(root: Path) -> None:
     assert intro.select_one("div.citation p a").text == "arXiv:2010.00578"
     assert page.select_one("footer p.copyright").text == "© 2026 The sslbook authors · MIT licence"
     assert not list(html.glob("prf-*.html")) + list(html.glob("genindex*"))
+    assert page.title.text == "1. One — What Survives Augmentation"
+    assert page.select_one("link[rel=canonical]")["href"] == "https://ada.github.io/book/chapters/one.html"
+    assert "https://ada.github.io/book/chapters/one.html" in (html / "sitemap.xml").read_text()
+    assert not list(html.glob("searchindex*"))
     icon = re.search(r'rel="icon" href="([^"]+)"', index.read_text())
     assert icon is not None
     assert (html / icon[1]).is_file()
 
-    loaded = [tag.get("src") or tag.get("href") for tag in page.find_all(["script", "link"])]
+    said = page.select("link[rel=canonical]")
+    loaded = [tag.get("src") or tag.get("href") for tag in page.find_all(["script", "link"]) if tag not in said]
     assert not [url for url in loaded if url and re.match(r"(https?:)?//", url)]
     assert "thebe" not in text
     assert "fontawesome" not in text

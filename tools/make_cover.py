@@ -1,19 +1,24 @@
-"""Draw the README's picture: digits, what their views share, what tells them apart, and what a neuron learns.
+"""Draw the README's picture and the one beside a posted link: digits, what their views share, what tells them apart.
 
-python tools/make_cover.py            writes chapters/images/cover.png
+python tools/make_cover.py            writes chapters/images/cover.png and sslbook/book/assets/static/sslbook/social.png
 """
 
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 
 mpl.use("agg")
 
+import matplotlib.pyplot as plt
+
 from sslbook import images
-from sslbook.book import plots
+from sslbook.book import meta, plots
+from sslbook.book.sphinx_ext import ASSETS
 from sslbook.chapters.covariance import step
 
 TARGET = Path(__file__).resolve().parents[1] / "chapters" / "images" / "cover.png"
+SOCIAL = ASSETS / "static/sslbook" / Path(meta.PICTURE).name
 
 
 def main() -> None:
@@ -33,6 +38,25 @@ def main() -> None:
     TARGET.parent.mkdir(exist_ok=True)
     fig.savefig(TARGET, dpi=160)
     print(f"Written: {TARGET}")
+    words = ("images", "what their\nviews share", "what tells\nthem apart")
+    _social({title: pictures[:8, 0] for title, pictures in zip(words, rows.values(), strict=False)})
+    print(f"Written: {SOCIAL}")
+
+
+def _social(rows: dict[str, Any]) -> None:
+    """The title, and three rows of pictures below it, at the size that sites ask for."""
+    fig = plt.figure(figsize=(meta.SIZE[0] / 100, meta.SIZE[1] / 100), dpi=100, layout="none")
+    fig.patch.set_facecolor("white")
+    fig.text(0.05, 0.865, "What Survives Augmentation", size=44, weight="bold", color="#0a5f94")
+    fig.text(0.05, 0.785, "An executable book on why self-supervised learning works", size=23, color="#333333")
+    for row, (title, pictures) in enumerate(rows.items()):
+        fig.text(0.05, 0.61 - 0.24 * row, title, size=19, va="center")
+        for column, picture in enumerate(pictures):
+            ax = fig.add_axes((0.29 + 0.086 * column, 0.535 - 0.24 * row, 0.08, 0.152))
+            ax.imshow(picture, cmap="gray_r", interpolation="nearest")
+            ax.set_axis_off()
+    fig.savefig(SOCIAL, dpi=100)
+    plt.close(fig)
 
 
 if __name__ == "__main__":

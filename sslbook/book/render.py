@@ -21,10 +21,11 @@ from typing import Any
 
 import yaml
 
-from sslbook.book import searching
+from sslbook.book import meta, searching
 from sslbook.book.chapters import read_chapter
 from sslbook.book.layout import PACKAGE
 from sslbook.book.plain import LINES
+from sslbook.book.repository import Repository
 from sslbook.book.sphinx_ext import DOWNLOADS
 
 # Jupyter Book has jsonschema compile a grammar of addresses for two seconds, which no file of ours is held to.
@@ -53,6 +54,9 @@ def build(executed: Path, out: Path, *, root: Path, generated: Mapping[str, str]
     shutil.rmtree(fresh / "_static/vendor/fontawesome", ignore_errors=True)  # no page loads it: see sphinx_ext
     searching.write(fresh, pages(root))
     (fresh / "searchindex.js").unlink(missing_ok=True)  # Sphinx's index of pages, which nothing loads
+    if site := Repository.read(root).site:
+        (fresh / "sitemap.xml").write_text(meta.sitemap(site, pages(root)), encoding="utf-8")
+        (fresh / "robots.txt").write_text(f"User-agent: *\nAllow: /\nSitemap: {site}/sitemap.xml\n", encoding="utf-8")
     _write_downloads(fresh / DOWNLOADS, root=root, generated=generated or {})
     (fresh / "index.html").write_text(_front_door(root), encoding="utf-8")
     return _replace(fresh, out) / "index.html"

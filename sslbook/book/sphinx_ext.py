@@ -23,7 +23,7 @@ from sphinx.application import Sphinx
 from sphinx.config import Config
 
 import sslbook
-from sslbook.book import bibliography, bookmap, library, plain, reading, roles
+from sslbook.book import bibliography, bookmap, library, meta, plain, reading, roles
 from sslbook.book.execute import write
 from sslbook.book.folding import fold_checks
 from sslbook.book.notebooks import reader_notebook
@@ -174,6 +174,8 @@ def _write_notebooks(app: Sphinx, error: Exception | None) -> None:
 def _page(app: Sphinx, pagename: str, template: str, context: dict[str, Any], doctree: nodes.document | None) -> None:
     """Give the page its downloads and put its HTML right."""
     is_notebook = _is_notebook(app, pagename)
+    if doctree is not None:
+        _introduce(app, pagename, context, doctree)
     context["downloads"] = _downloads(pagename, context, is_notebook=is_notebook)
     context["launches"] = _repository(app).launches(pagename) if is_notebook else []
     if "body" in context:
@@ -183,6 +185,16 @@ def _page(app: Sphinx, pagename: str, template: str, context: dict[str, Any], do
     dropped = re.compile(r"sphinx-thebe|THEBE_JS_URL")
     for kind in ("script_files", "css_files"):
         context[kind] = [item for item in context[kind] if not dropped.search(_text_of(item))]
+
+
+def _introduce(app: Sphinx, pagename: str, context: dict[str, Any], doctree: nodes.document) -> None:
+    """Say in the page's head what it is about and where it lives."""
+    book = str(app.config.html_title or app.config.project)
+    title = " ".join(BeautifulSoup(str(context["title"]), "html.parser").get_text().split())
+    if title == book:
+        context["docstitle"] = ""  # the theme would say it twice
+    about, site = meta.description(doctree), _repository(app).site
+    context["metatags"] += meta.head(title=title, book=book, page=pagename, about=about, site=site)
 
 
 def _text_of(asset: Any) -> str:
