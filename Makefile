@@ -28,7 +28,7 @@ SUMS := -m "not browser" -k "(training or operators or connection or covariance 
 unexport PYTHONPATH
 unexport PYTHONHOME
 
-.PHONY: help environment book test check elsewhere format serve lab notebooks lock clean distclean FORCE
+.PHONY: help environment book test check elsewhere format serve lab notebooks pdf lock clean distclean FORCE
 
 help:  ## list the targets
 	@echo "What Survives Augmentation: an executable book on why self-supervised learning works"
@@ -90,6 +90,10 @@ notebooks: $(STAMP)  ## build the book and write its chapters as .ipynb that run
 	@echo "Writing the notebooks"
 	@$(RUN) sslbook notebooks _build/notebooks
 	@echo "They are in $(CURDIR)/_build/notebooks"
+
+pdf: $(STAMP)  ## build the book and print it into _build/book.pdf (needs Chromium)
+	@echo "Printing the book"
+	@$(RUN) sslbook pdf
 
 lock:  ## resolve requirements.lock anew from the ranges of pyproject.toml (for maintainers; needs uv)
 	@command -v uv >/dev/null || { echo "make lock needs uv: pip install uv"; exit 1; }

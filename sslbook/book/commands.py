@@ -1,4 +1,4 @@
-"""The commands of the book: execute its chapters, build its pages, print its ledger, write its notebooks, open them in JupyterLab.
+"""The commands of the book: execute its chapters, build its pages, print them, write its notebooks, open them in JupyterLab.
 
 Each takes the command line's options and returns an exit status: 0 if all is well, 1 if a chapter, a number or a page is not as
 it should be.
@@ -127,6 +127,19 @@ def write_notebooks(options: argparse.Namespace) -> int:
     book = find_book(options.root)
     for path in lab.copy_notebooks(book, options.folder or book.built / "notebooks"):
         print(path)
+    return 0
+
+
+def write_pdf(options: argparse.Namespace) -> int:
+    """``sslbook pdf``: the built book as one PDF."""
+    from sslbook.book import paper
+
+    paper.chromium()  # before the build, which takes minutes
+    options.no_execute = False
+    if status := build(options):
+        return status
+    book = find_book(options.root)
+    print(paper.write(book, options.file or book.built / "book.pdf", say))
     return 0
 
 

@@ -1,0 +1,249 @@
+"""The whole book as one PDF: a cover, contents with page numbers, bookmarks, and every page as Chromium prints it.
+
+What is folded on a page stays folded: code behind a bar, checks behind their badge, solutions. Links from page to page lead
+inside the file.
+"""
+
+from __future__ import annotations
+
+import html
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import yaml
+from bs4 import BeautifulSoup
+from pypdf import PdfReader, PdfWriter
+from pypdf.generic import ArrayObject, DictionaryObject, FloatObject, NameObject, NullObject
+
+from sslbook.arguments import InputError
+from sslbook.book.layout import Book
+from sslbook.book.render import pages
+from sslbook.book.searching import readable
+
+SECONDS = 300
+"""The longest that Chromium may take for one page."""
+_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+_TITLE = re.compile(r"<h1>(.*?)</h1>", re.DOTALL)
+_SECTION = re.compile(r'<section id="([^"]+)">\s*(?:<span id="[^"]*"></span>\s*)*<h2>(.*?)</h2>', re.DOTALL)
+_A4 = "@page { size: A4; margin: 0 } body { margin: 0; font-family: 'DejaVu Sans', sans-serif; color: #222 }"
+
+
+@dataclass(frozen=True)
+class Printed:
+    """A page of the book and the PDF that it was printed to."""
+
+    source: Path
+    pdf: Path
+
+    @cached_property
+    def reader(self) -> PdfReader:
+        """The PDF, read."""
+        return PdfReader(self.pdf)
+
+    @cached_property
+    def title(self) -> str:
+        """The page's heading."""
+        found = _TITLE.search(self._article)
+        return _plain(found[1]) if found else self.source.stem
+
+    @cached_property
+    def sections(self) -> list[tuple[str, int]]:
+        """Title and page, from 0, of each section that its contents name."""
+        found = [(_plain(title), self.place(anchor)) for anchor, title in _SECTION.findall(self._article)]
+        return [(title, page) for title, page in found if page is not None]
+
+    def place(self, anchor: str) -> int | None:
+        """The page, from 0, on which ``anchor`` is, if the PDF knows it."""
+        destination = self.reader.named_destinations.get(f"/{anchor}")
+        return None if destination is None else self.reader.get_destination_page_number(destination)
+
+    @cached_property
+    def _article(self) -> str:
+        return self.source.read_text(encoding="utf-8").partition('<article class="bd-article"')[2]
+
+
+def chromium() -> str:
+    """The browser that prints; raises InputError where there is none."""
+    found = next(filter(None, map(shutil.which, _NAMES)), None)
+    if found is None:
+        raise InputError("no Chromium here to print with; on Debian and Ubuntu: apt-get install chromium")
+    return found
+
+
+def write(book: Book, target: Path, say: Callable[[str], None] = print) -> Path:
+    """Print the built pages of ``book`` into ``target``; raises InputError without a built book or a browser."""
+    browser = chromium()
+    names = pages(book.root)
+    sources = [book.html / f"{name}.html" for name in names]
+    if missing := [source.name for source in sources if not source.is_file()]:
+        raise InputError(f"{missing[0]} is not built: make book")
+    with tempfile.TemporaryDirectory(prefix="sslbook-") as folder:
+        work, printed = Path(folder), []
+        for source in sources:
+            say(f"printing {source.stem} …")
+            printed.append(Printed(source, _print(browser, source, work / f"{source.stem}.pdf")))
+        config = yaml.safe_load((book.root / "_config.yml").read_text(encoding="utf-8"))
+        parts = _parts(book)
+        draft = _front(browser, work, config, contents(printed, parts, 0))
+        front = _front(browser, work, config, contents(printed, parts, len(draft.pages)))
+        writer = join(front, printed)
+        _number(writer, _sheets(browser, work, len(writer.pages)), len(front.pages))
+        writer.add_metadata({"/Title": str(config["title"]), "/Author": str(config["author"])})
+        writer.compress_identical_objects()
+        target.parent.mkdir(parents=True, exist_ok=True)
+        writer.write(target)
+    return target
+
+
+def contents(printed: Sequence[Printed], parts: Mapping[str, str], before: int) -> str:
+    """The table of contents as HTML; page numbers count from 1, ``before`` pages stand in front."""
+    rows, at = [], before
+    for one in printed:
+        if caption := parts.get(one.source.stem):
+            rows.append(f"<h2>{html.escape(caption)}</h2>")
+        entries = [("chapter", one.title, at + 1), *(("section", title, at + page + 1) for title, page in one.sections)]
+        rows += [
+            f'<p class="{kind}"><a href="{one.source.as_uri()}"><span>{html.escape(title)}</span><b>{page}</b></a></p>'
+            for kind, title, page in entries
+        ]
+        at += len(one.reader.pages)
+    return "\n".join(rows)
+
+
+def join(front: PdfReader, printed: Sequence[Printed]) -> PdfWriter:
+    """All pages in one, with bookmarks and with links that lead inside it."""
+    writer = PdfWriter()
+    writer.append(front, import_outline=False)
+    first: dict[str, int] = {}
+    for one in printed:
+        first[one.source.as_uri()] = len(writer.pages)
+        writer.append(one.pdf, import_outline=False)
+        chapter = writer.add_outline_item(title=one.title, page_number=first[one.source.as_uri()])
+        for title, page in one.sections:
+            writer.add_outline_item(title=title, page_number=first[one.source.as_uri()] + page, parent=chapter)
+    known = {one.source.as_uri(): one for one in printed}
+    owners: list[Printed | None] = [None] * len(front.pages)
+    for one in printed:
+        owners += [one] * len(one.reader.pages)
+    for page, owner in zip(writer.pages, owners, strict=True):
+        for annotation in page.get("/Annots", ArrayObject()):
+            _lead_inside(writer, annotation.get_object(), owner, known, first)
+    return writer
+
+
+def _lead_inside(
+    writer: PdfWriter,
+    link: DictionaryObject,
+    owner: Printed | None,
+    known: Mapping[str, Printed],
+    first: Mapping[str, int],
+) -> None:
+    """Let a link to another page of the book, or to a place on its own, lead to a page of the file."""
+    name = link.get("/Dest")
+    address = str(link.get("/A", {}).get("/URI", ""))
+    if isinstance(name, str) and owner is not None:
+        target, anchor = owner, name.removeprefix("/")
+    elif address.partition("#")[0] in known:
+        target, anchor = known[address.partition("#")[0]], unquote(address.partition("#")[2])
+    else:
+        if address.startswith("file:"):
+            del link["/A"]  # what lies beside the pages is not in the file
+        return
+    page = first[target.source.as_uri()] + (target.place(anchor) or 0)
+    top = _top(target, anchor)
+    place = [writer.pages[page].indirect_reference, NameObject("/XYZ"), NullObject(), top, NullObject()]
+    link.pop("/A", None)
+    link[NameObject("/Dest")] = ArrayObject(place)
+
+
+def _top(target: Printed, anchor: str) -> Any:
+    destination = target.reader.named_destinations.get(f"/{anchor}")
+    top = None if destination is None else destination.top
+    return FloatObject(float(top)) if isinstance(top, (int, float)) else NullObject()
+
+
+def _number(writer: PdfWriter, sheets: PdfReader, front: int) -> None:
+    """Print on each page behind the cover its number."""
+    for i, page in enumerate(writer.pages):
+        if i >= min(1, front):
+            page.merge_page(sheets.pages[i])
+            page.compress_content_streams()  # merging unpacked them
+
+
+def _sheets(browser: str, work: Path, count: int) -> PdfReader:
+    """As many empty pages, each with its number at the foot."""
+    one = "<div style='height: 296mm; break-after: page; position: relative'><span>{}</span></div>"
+    style = f"{_A4} span {{ position: absolute; bottom: 8mm; width: 100%; text-align: center; font-size: 9pt; color: #555 }}"
+    body = "".join(one.format(i + 1) for i in range(count))
+    return _page(browser, work / "numbers.html", f"<style>{style}</style>{body}")
+
+
+def _front(browser: str, work: Path, config: Mapping[str, Any], listed: str) -> PdfReader:
+    """Cover and contents."""
+    style = """@page { size: A4; margin: 20mm 20mm 22mm } @page :first { margin: 0 }
+    body { font-family: 'DejaVu Sans', sans-serif; color: #222; margin: 0 }
+    .cover { height: 290mm; break-after: page; text-align: center }
+    .cover h1 { font-size: 34pt; padding-top: 75mm; color: #0a5f94; margin: 0 20mm }
+    .cover p { font-size: 14pt; margin: 8mm 25mm } .cover img { width: 120mm; margin-top: 12mm }
+    h2 { font-size: 11pt; color: #5b6270; margin: 5mm 0 1mm; break-after: avoid }
+    p { margin: 0; font-size: 9pt; line-height: 1.5 } p.section a { padding-left: 6mm; color: #444 }
+    p.chapter { font-weight: bold; margin-top: 1.6mm; break-after: avoid }
+    p.section b { font-weight: normal }
+    a { color: #222; text-decoration: none; display: flex; justify-content: space-between; gap: 4mm }"""
+    from sslbook.book.sphinx_ext import ASSETS
+
+    picture = (ASSETS / "static/sslbook/logo.svg").as_uri()
+    cover = (
+        f'<div class="cover"><h1>{html.escape(str(config["title"]))}</h1>'
+        "<p>An executable book on why self-supervised learning works</p>"
+        f'<img src="{picture}" alt=""><p>{html.escape(str(config["author"]))}</p></div>'
+    )
+    return _page(browser, work / "front.html", f"<style>{style}</style>{cover}<h1>Contents</h1>{listed}")
+
+
+def _page(browser: str, source: Path, body: str) -> PdfReader:
+    source.write_text(f'<!DOCTYPE html><html lang="en"><meta charset="utf-8">{body}</html>', encoding="utf-8")
+    return PdfReader(_print(browser, source, source.with_suffix(".pdf")))
+
+
+def _print(browser: str, source: Path, target: Path) -> Path:
+    """Print one page, when its scripts have no more to do."""
+    flags = [
+        "--headless=new",
+        "--disable-gpu",
+        "--no-proxy-server",
+        "--no-pdf-header-footer",
+        "--virtual-time-budget=120000",
+    ]
+    if hasattr(os, "geteuid") and os.geteuid() == 0:
+        flags.append("--no-sandbox")  # Chromium refuses to run as root with one
+    flags += [f"--user-data-dir={target.parent / 'profile'}", f"--print-to-pdf={target}", source.as_uri()]
+    target.unlink(missing_ok=True)
+    run = subprocess.run([browser, *flags], capture_output=True, text=True, timeout=SECONDS, check=False)
+    if not target.is_file():
+        raise InputError(f"Chromium did not print {source.name}: {run.stderr.strip()[-300:]}")
+    return target
+
+
+def _parts(book: Book) -> dict[str, str]:
+    """The caption of each part, by the name of its first page."""
+    toc = yaml.safe_load((book.root / "_toc.yml").read_text(encoding="utf-8"))
+    return {str(part["chapters"][0]["file"]).rpartition("/")[2]: str(part["caption"]) for part in toc.get("parts", ())}
+
+
+def _plain(heading: str) -> str:
+    soup = BeautifulSoup(heading, "html.parser")
+    for link in soup.select(".headerlink"):
+        link.decompose()
+    for formula in soup.select(".math"):
+        formula.replace_with(readable(formula.get_text()))
+    return " ".join(soup.get_text().split())
