@@ -199,7 +199,7 @@ class _BookMap(SphinxDirective):
         return [node]
 
 
-class _Place(nodes.General, nodes.Element):  # type: ignore[misc]
+class _Place(nodes.General, nodes.Element):
     """Where the map will stand."""
 
 

@@ -134,8 +134,8 @@ def join(front: PdfReader, printed: Sequence[Printed]) -> PdfWriter:
     owners: list[Printed | None] = [None] * len(front.pages)
     for one in printed:
         owners += [one] * len(one.reader.pages)
-    for page, owner in zip(writer.pages, owners, strict=True):
-        for annotation in page.get("/Annots", ArrayObject()):
+    for sheet, owner in zip(writer.pages, owners, strict=True):
+        for annotation in sheet.get("/Annots", ArrayObject()):
             _lead_inside(writer, annotation.get_object(), owner, known, first)
     return writer
 

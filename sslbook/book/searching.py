@@ -12,7 +12,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from bs4 import BeautifulSoup, NavigableString, Tag
+from bs4 import BeautifulSoup, Tag
+from bs4.element import NavigableString
 
 INDEX = "_static/sslbook/sections.js"
 """The script, in the built book, that holds the sections."""
