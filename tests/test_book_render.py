@@ -205,6 +205,11 @@ def test_a_small_book_rendered_whole(root: Path) -> None:
     assert "thebe" not in text
     assert "fontawesome" not in text
     assert "_static/sslbook/mathjax.js" in text
+    for other in ("chapters/intro.html", "search.html"):
+        light = (html / other).read_text()
+        assert "mathjax.js" not in light, "a page without a formula loads nothing for them"
+        assert "window.MathJax" not in light
+    assert b"# Project: What Survives Augmentation" in (html / "objects.inv").read_bytes()
 
     offers = {link["download"]: link["href"] for link in page.select("a[download]")}
     assert set(offers) == {"one.ipynb", "one.md"}

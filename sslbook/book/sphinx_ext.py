@@ -44,6 +44,7 @@ MATHJAX: dict[str, Any] = {
 }
 """What `mathjax.js` is told; tools/make_mathjax.py decides which TeX packages it holds."""
 _DROPPED = ("sphinx_thebe", "sphinx_comments")
+_MATHS = 'class="math '  # as Sphinx writes each formula, in a line or on display
 _CITATION_LIST = 'role="list" class="citation-list"'
 
 
@@ -77,6 +78,7 @@ def _drop_listeners(app: Sphinx, modules: tuple[str, ...]) -> None:
 
 def _configure(app: Sphinx, config: Config) -> None:
     """Point Sphinx to the book's own assets."""
+    config.project = config.html_title or config.project  # the name that objects.inv gives
     config.html_static_path.append(str(ASSETS / "static"))
     config.templates_path.insert(0, str(ASSETS / "templates"))
     config.html_logo = config.html_logo or str(ASSETS / "static/sslbook/logo.svg")
@@ -182,7 +184,8 @@ def _page(app: Sphinx, pagename: str, template: str, context: dict[str, Any], do
         if is_notebook:
             app.__dict__.setdefault(_BODIES, {})[pagename] = context["body"]
         context["body"] = mend(plain.without_marks(context["body"]))
-    dropped = re.compile(r"sphinx-thebe|THEBE_JS_URL")
+    without = "|mathjax" if _MATHS not in context.get("body", "") else ""  # 1.8 MB for no formula
+    dropped = re.compile(f"sphinx-thebe|THEBE_JS_URL{without}", re.IGNORECASE)
     for kind in ("script_files", "css_files"):
         context[kind] = [item for item in context[kind] if not dropped.search(_text_of(item))]
 
