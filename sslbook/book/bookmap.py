@@ -175,13 +175,9 @@ def _box(stop: Stop, x: float, y: float) -> str:
     words, at = "", y + 4
     for kind, line, step in lines:
         at += step
-        words += f'<text class="{kind}" x="{x + 11:.0f}" y="{at:.0f}">{html.escape(line)}</text>'
+        words += f'<text class="{kind}" x="{x + 11:.0f}" y="{at:.0f}">{html.escape(line)} </text>'
     words += f'<text class="sslbook-map-time" x="{x + 11:.0f}" y="{y + ROW - 9:.0f}">{html.escape(stop.time)}</text>'
-    label = html.escape(f"{stop.number}. {stop.title}. {stop.question} {stop.time}")
-    return (
-        f'<a href="{stop.href}" aria-label="{label}">'
-        f'<rect x="{x:.0f}" y="{y:.0f}" width="{BOX}" height="{ROW}" rx="7"/>{words}</a>'
-    )
+    return f'<a href="{stop.href}"><rect x="{x:.0f}" y="{y:.0f}" width="{BOX}" height="{ROW}" rx="7"/>{words}</a>'
 
 
 class _BookMap(SphinxDirective):
