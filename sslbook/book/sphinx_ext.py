@@ -29,6 +29,7 @@ from sslbook.book.folding import fold_checks
 from sslbook.book.notebooks import reader_notebook
 from sslbook.book.opening import open_with_picture
 from sslbook.book.repository import Repository
+from sslbook.book.searching import readable
 from sslbook.book.typeset import typeset
 
 ASSETS = Path(__file__).parent / "assets"
@@ -242,6 +243,7 @@ _NAME_IN_CODE = re.compile(r'(<span class="pre">)([^<]*)</span>')
 _JOINT = re.compile(r"(?<=\w)([._/=,])(?=\w)")
 _BREAK = r"\1<wbr>"
 _TABLE = re.compile(r"<table\b.*?</table>", re.DOTALL)
+_FORMULA = re.compile(r"\\\((.*?)\\\)", re.DOTALL)
 _ROLES = {"table": "table", "thead": "rowgroup", "tbody": "rowgroup", "tr": "row", "th": "columnheader", "td": "cell"}
 _STACK_FROM = 4  # columns: narrower tables fit on a phone
 
@@ -255,7 +257,7 @@ def _stacking(table: str) -> str:
     heads, outer = soup.select("thead th"), soup.find_all("table")
     if len(heads) < _STACK_FROM or soup.select("[colspan], [rowspan], tbody th") or len(outer) != 1:
         return table
-    labels = [" ".join(head.get_text().split()) for head in heads]
+    labels = [" ".join(_FORMULA.sub(lambda tex: readable(tex[1]), head.get_text()).split()) for head in heads]
     outer[0]["class"] = " ".join([*outer[0].get_attribute_list("class"), "sslbook-stack"])
     for name, role in _ROLES.items():
         for tag in soup.find_all(name):
