@@ -26,7 +26,6 @@ CUES = re.compile(
 """Words that say what something is; ``x`` stands for a formula."""
 EXCEPTIONS = {
     r"\alpha_{ij}": "Chapter 3 compares its weights with those of Chapter 8, by name and with a link, in one sentence",
-    r"\bar{v}_j": "owed: the theorem on lucky units uses the mean over both values of the latent before it is named",
 }
 """Why a symbol is met before it is defined."""
 
