@@ -31,6 +31,20 @@ def test_bars_below_zero_are_hatched() -> None:
     fig.clear()
 
 
+def test_a_weight_is_as_high_as_the_histogram_and_the_first_cosine_is_on_top() -> None:
+    fig, (left, right) = plots.figure(2)
+    at = torch.linspace(0, 2, 5)
+    pictures.weights_of_pairs(left, torch.tensor([0.5, 0.6, 1.5]), at, torch.exp(-at), plots.PALETTE)
+    (line,) = left.lines
+    assert left.get_xlim() == (0, 2)
+    assert np.allclose(line.get_ydata() / line.get_ydata()[0], torch.exp(-at))
+    assert line.get_ydata()[0] >= max(bar.get_height() for bar in left.patches)
+    pictures.cosines(right, {"operator": 0.7, "rival": -0.2}, plots.PALETTE)
+    assert [bar.get_width() for bar in right.patches] == [0.7, -0.2]
+    assert right.yaxis_inverted()
+    fig.clear()
+
+
 def test_rings_lie_at_the_means() -> None:
     views = torch.tensor([[[2.0, 0.0], [2.0, 2.0]], [[0.0, 0.0], [0.0, 2.0]]])
     fig, ax = plots.figure()

@@ -34,6 +34,21 @@ def signed_spectrum(ax: Axes, values: Tensor, colors: Colors) -> None:
     ax.axhline(0, color=colors["ink"], linewidth=0.8)
 
 
+def weights_of_pairs(ax: Axes, distances: Tensor, at: Tensor, weight: Tensor, colors: Colors) -> None:
+    """A histogram of the distances of pairs, and over it a loss's weight at the distances ``at``, scaled to the axes."""
+    ax.hist(distances, bins=40, density=True, color="#cccccc")
+    ax.plot(at, weight / weight.max() * ax.get_ylim()[1], color=colors["blue"])
+    ax.set(xlabel="distance r", yticks=[], xlim=(float(at.min()), float(at.max())), title="weight")
+
+
+def cosines(ax: Axes, found: Mapping[str, float], colors: Colors) -> None:
+    """Cosines as bars from -1 to 1, the first in colour and on top, its rivals grey."""
+    ax.barh(list(found), list(found.values()), color=[colors["blue"]] + ["#999999"] * (len(found) - 1))
+    ax.axvline(0, color=colors["ink"], linewidth=0.8)
+    ax.set(xlim=(-1, 1), xlabel="cosine")
+    ax.invert_yaxis()
+
+
 def images_in_a_plane(ax: Axes, views: Tensor, names: Sequence[str], colors: Colors) -> None:
     """Two images with their views in the plane of two inputs: a full mark for a view, a ring for the mean of an image's views."""
     for mine, name, color, mark in zip(views, names, ("blue", "vermilion"), ("s", "o"), strict=True):

@@ -64,7 +64,7 @@ def draw_step(axes: Sequence[Axes], rate: float, *, colors: Mapping[str, str], r
     """Both towers after a step of ``rate``; in the third of ``axes`` the distance for steps up to ``reach``, real and frozen."""
     net = stepped(rate)
     for ax, x, name in zip(axes, inputs(), ("tower 1", "tower 2"), strict=False):
-        draw_tower(ax, net, x, color=colors["blue"], ink=colors["ink"])
+        _draw_tower(ax, net, x, color=colors["blue"], ink=colors["ink"])
         ax.set_title(name)
     rates = [reach * k / 80 for k in range(81)]
     axes[2].plot(rates, [float(distance(stepped(t))) for t in rates], label="real")
@@ -74,7 +74,7 @@ def draw_step(axes: Sequence[Axes], rate: float, *, colors: Mapping[str, str], r
     axes[2].legend()
 
 
-def draw_tower(ax: Axes, net: nn.Sequential, x: Tensor, *, color: str, ink: str) -> None:
+def _draw_tower(ax: Axes, net: nn.Sequential, x: Tensor, *, color: str, ink: str) -> None:
     """One tower: a circle for each unit with its value in it, a line for each weight; a unit that is off is hollow and dashed."""
     with torch.no_grad():
         before: Tensor = net[0](x)
