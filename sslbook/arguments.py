@@ -88,8 +88,8 @@ def require_floating(**tensors: Tensor) -> None:
             raise TypeError(f"{argument} must be a torch tensor, got {type(tensor).__name__}")
         if not tensor.is_floating_point():
             raise TypeError(f"{argument} must have a floating dtype, got {tensor.dtype}")
-        if tensor.layout != torch.strided or tensor.is_meta:
-            kind = "meta" if tensor.is_meta else str(tensor.layout).removeprefix("torch.")
+        if tensor.layout != torch.strided or tensor.device.type == "meta":
+            kind = "meta" if tensor.device.type == "meta" else str(tensor.layout).removeprefix("torch.")
             raise TypeError(f"{argument} must be a dense tensor of numbers, got a {kind} one")
 
 

@@ -343,7 +343,7 @@ def test_weight_noise() -> None:
 
 BAD = [
     ({"stem": "mnist"}, "stem must be one of cifar, stl, got 'mnist'"),
-    ({"width": 0}, "width must be at least 1, got 0"),
+    ({"width": 0}, "width must be between 1 and 65536, got 0"),
     ({"channels": 1.5}, "channels must be a whole number, got 1.5"),
     ({"projector_out": True}, "projector_out must be a whole number, got True"),
     ({"projector_norm": "batch"}, "projector_norm must be None or two modes.*got 'batch'"),

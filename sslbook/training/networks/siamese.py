@@ -153,7 +153,7 @@ class Networks:
             object.__setattr__(self, name, _require_norm(name, getattr(self, name)))
         if not isinstance(self.unbiased, bool):
             raise ValueError(f"unbiased must be true or false, got {self.unbiased!r}")
-        if type(self.predictor) is not int or self.predictor not in (0, 1, 2):
+        if type(self.predictor) not in (int, float) or self.predictor not in (0, 1, 2):
             raise ValueError(f"predictor must be 0, 1 or 2 layers, got {self.predictor!r}")
         object.__setattr__(self, "predictor_range", _require_range(self.predictor_range))
         if self.target is not None and self.target not in TARGETS:
