@@ -257,9 +257,8 @@ def test_a_run_with_another_seed_changes_the_lines_below_the_text(page: Lab, roo
         page.source("seed = 0", "seed = 3")
         for part in ("seed = 3", 'begin("dual_networks"'):
             page.run(part)
-        claim = next(
-            c.source for c in nbformat.read(root / "_build/lab/dual_networks.ipynb", 4).cells if "claim(" in c.source
-        )
+        cells = nbformat.read(root / "_build/lab/dual_networks.ipynb", 4).cells
+        claim = next(c.source for c in cells if "claim(" in c.source and "seed=run.seed" in c.source)
         page.run(claim)
         now = page.wait(lambda: (lines := page.js(LINES)) != first and lines)
         changed = [text for before, text in zip(first, now, strict=True) if before != text]
