@@ -38,29 +38,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except InputError as error:
         print(f"sslbook: {error}", file=sys.stderr)
         return 2
-    except (BrokenPipeError, KeyboardInterrupt, ModuleNotFoundError) as error:
-        return _stopped(error)
+    except BrokenPipeError:  # whoever reads has had enough, as head has
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
     except OSError as error:
         where = f"{error.filename}: " if error.filename is not None else ""
         print(f"sslbook: {where}{error.strerror or error}", file=sys.stderr)
         return 2
-
-
-def _stopped(error: BrokenPipeError | KeyboardInterrupt | ModuleNotFoundError) -> int:
-    """What to say, and the exit status, for what stops a command and is no fault of its input."""
-    if isinstance(error, BrokenPipeError):  # whoever reads has had enough, as head has
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
-    if isinstance(error, KeyboardInterrupt):
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] == "sslbook":
+            raise
+        extra = "train" if error.name.partition(".")[0] in TRAINING else "book"
+        print(
+            f"sslbook: {error.name} is not installed; this command needs: pip install 'sslbook[{extra}]'",
+            file=sys.stderr,
+        )
+        return 2
+    except KeyboardInterrupt:
         print("sslbook: stopped", file=sys.stderr)
         return 130
-    if error.name is None or error.name.partition(".")[0] == "sslbook":
-        raise error
-    extra = "train" if error.name.partition(".")[0] in TRAINING else "book"
-    print(
-        f"sslbook: {error.name} is not installed; this command needs: pip install 'sslbook[{extra}]'", file=sys.stderr
-    )
-    return 2
 
 
 def record(options: argparse.Namespace) -> int:

@@ -10,7 +10,7 @@ import platform
 import re
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -56,7 +56,7 @@ def process_pool(processes: int) -> Iterator[ProcessPoolExecutor]:
     """A pool of processes with one thread each and an allocator that suits a training step; raises ValueError for none."""
     require_whole("processes", processes, least=1)
     with (
-        _environment(WORKER_ENVIRONMENT),
+        environment(WORKER_ENVIRONMENT),
         ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), initializer=_begin_worker) as pool,
     ):
         yield pool
@@ -75,17 +75,13 @@ def _wait_and_end(parent: multiprocessing.process.BaseProcess) -> None:
 
 def _begin_worker() -> None:
     end_with_parent()
-    _one_thread()
-
-
-def _one_thread() -> None:
     import torch  # the book asks this module for `cores` alone
 
     torch.set_num_threads(1)
 
 
 @contextlib.contextmanager
-def _environment(variables: dict[str, str]) -> Iterator[None]:
+def environment(variables: Mapping[str, str]) -> Iterator[None]:
     """Set environment variables for the processes started inside."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)

@@ -20,6 +20,13 @@ MARKS = [
 ]
 
 
+def in_browser(test: Any) -> Any:
+    """A test with all of :data:`MARKS`."""
+    for mark in MARKS:
+        test = mark(test)
+    return test
+
+
 def headless(*flags: str, logging: dict[str, str] | None = None) -> Any:
     """A headless Chromium that stays on this machine, with more ``flags``; ``logging`` says what selenium keeps of its logs."""
     from selenium import webdriver

@@ -175,19 +175,13 @@ def driver() -> Iterator[Any]:
     driver.quit()
 
 
-def in_browser(test: Any) -> Any:
-    for mark in browser_cases.MARKS:
-        test = mark(test)
-    return test
-
-
 def settles(driver: Any, script: str, wanted: object, *arguments: object) -> bool:
     from selenium.webdriver.support.wait import WebDriverWait
 
     return bool(WebDriverWait(driver, 60, 0.05).until(lambda d: d.execute_script(script, *arguments) == wanted))
 
 
-@in_browser
+@browser_cases.in_browser
 def test_a_link_of_the_ledger_opens_the_badge_that_holds_the_check(driver: Any, address: str) -> None:
     driver.get(address)
     assert settles(driver, SEEN, [False, False])
@@ -200,7 +194,7 @@ def test_a_link_of_the_ledger_opens_the_badge_that_holds_the_check(driver: Any, 
     assert settles(driver, IN_VIEW, True, "check-b")
 
 
-@in_browser
+@browser_cases.in_browser
 def test_a_link_opens_it_again_after_it_was_closed(driver: Any, address: str) -> None:
     driver.get("about:blank")
     driver.get(f"{address}#check-b")
@@ -211,7 +205,7 @@ def test_a_link_opens_it_again_after_it_was_closed(driver: Any, address: str) ->
     assert settles(driver, IN_VIEW, True, "check-b")
 
 
-@in_browser
+@browser_cases.in_browser
 def test_a_keyboard_opens_a_badge_and_sees_where_it_is(driver: Any, address: str) -> None:
     from selenium.webdriver.common.by import By
     from selenium.webdriver.common.keys import Keys

@@ -48,12 +48,6 @@ def book(tmp_path_factory: pytest.TempPathFactory) -> Book:
     return Book(root)
 
 
-def printed(test: Any) -> Any:
-    for mark in browser_cases.MARKS:
-        test = mark(test)
-    return test
-
-
 @pytest.fixture(scope="module")
 def pdf(book: Book, tmp_path_factory: pytest.TempPathFactory) -> Any:
     target = tmp_path_factory.mktemp("pdf") / "sub/book.pdf"
@@ -81,7 +75,7 @@ def blank(page: Any) -> bool:
     return len(page.extract_text().split()) <= 1 and not page.images
 
 
-@printed
+@browser_cases.in_browser
 def test_cover_contents_and_every_page(pdf: Any) -> None:
     texts = [page.extract_text() for page in pdf.pages]
     assert not [i for i, page in enumerate(pdf.pages) if blank(page)]
@@ -97,7 +91,7 @@ def test_cover_contents_and_every_page(pdf: Any) -> None:
     assert [text.split()[-1] for text in texts[1:]] == ["2", "3", "4", "5", "6"], "each page bears its number"
 
 
-@printed
+@browser_cases.in_browser
 def test_what_is_folded_stays_folded_and_code_whole(pdf: Any) -> None:
     text = "\n".join(page.extract_text() for page in pdf.pages)
     assert "folded" not in text
@@ -109,7 +103,7 @@ def test_what_is_folded_stays_folded_and_code_whole(pdf: Any) -> None:
         assert "line 19" in shown
 
 
-@printed
+@browser_cases.in_browser
 def test_links_lead_inside_the_file(pdf: Any) -> None:
     places, addresses = [], []
     for number, page in enumerate(pdf.pages):
@@ -133,7 +127,7 @@ def test_without_a_browser_or_pages_it_says_so(book: Book, monkeypatch: pytest.M
         paper.write(Book(tmp_path), tmp_path / "book.pdf")
 
 
-@printed
+@browser_cases.in_browser
 def test_a_chapter_of_the_book_on_paper(tmp_path: Path) -> None:
     source = BOOK.html / "chapters/dual_networks.html"
     if not source.is_file():

@@ -91,12 +91,6 @@ def driver() -> Iterator[Any]:
     driver.quit()
 
 
-def in_browser(test: Any) -> Any:
-    for mark in browser_cases.MARKS:
-        test = mark(test)
-    return test
-
-
 def look(driver: Any, query: str) -> list[tuple[str, str, int]]:
     from urllib.parse import quote
 
@@ -107,7 +101,7 @@ def look(driver: Any, query: str) -> list[tuple[str, str, int]]:
     return [tuple(row) for row in driver.execute_script(FOUND)]
 
 
-@in_browser
+@browser_cases.in_browser
 @pytest.mark.parametrize("query", ANSWERS)
 def test_a_reader_s_word_finds_the_section_among_the_first_three(driver: Any, query: str) -> None:
     found = look(driver, query)
@@ -120,14 +114,14 @@ def test_a_reader_s_word_finds_the_section_among_the_first_three(driver: Any, qu
     assert [entry for entry in driver.get_log("browser") if entry["level"] == "SEVERE"] == []
 
 
-@in_browser
+@browser_cases.in_browser
 def test_a_result_leads_to_a_place_that_is_there(driver: Any) -> None:
     for href, _, _ in look(driver, "augmentation")[:10]:
         path, _, anchor = href.removeprefix("file://").partition("#")
         assert not anchor or f'id="{anchor}"' in Path(path).read_text(encoding="utf-8")
 
 
-@in_browser
+@browser_cases.in_browser
 def test_what_is_typed_is_found_at_once_and_nothing_is_said_so(driver: Any) -> None:
     from selenium.webdriver.common.by import By
     from selenium.webdriver.support.wait import WebDriverWait

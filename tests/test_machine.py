@@ -152,6 +152,7 @@ def test_workers_end_with_who_started_them(tmp_path: Path) -> None:
     assert all(map(alive, workers))
     parent.kill()
     parent.wait()
+    parent.stdout.close()
     until = time.monotonic() + 60
     while any(map(alive, workers)) and time.monotonic() < until:
         time.sleep(0.05)

@@ -13,6 +13,7 @@ from sslbook import cli, records
 from sslbook.chapters.modulation import recorded, tables
 from sslbook.chapters.modulation.scores import SCORES
 from sslbook.chapters.modulation.training import Cell, Protocol, run
+from sslbook.tables.page import as_html
 from sslbook.tables.printed import printed
 
 
@@ -88,7 +89,7 @@ def test_cells_of_a_seed_are_drawn_together() -> None:
 
 
 def test_a_table_for_a_page_has_headers() -> None:
-    made = tables.as_html("a < b", ("β", "ours"), [["1", "0.5"], ["2", "0.7"]])
+    made = as_html("a < b", ("β", "ours"), [["1", "0.5"], ["2", "0.7"]])
     assert "<caption>a &lt; b</caption>" in made
     assert made.count('<th scope="col">') == made.count('<th scope="row">') == made.count("<td>") == 2
 

@@ -12,10 +12,8 @@ So a tolerance is what was measured, and nobody's guess.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
-import os
 import statistics
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,6 +27,7 @@ from sslbook.book.claims import LENIENT
 from sslbook.book.execute import Setting, execute
 from sslbook.book.layout import Book
 from sslbook.book.values import Number
+from sslbook.machine import environment
 
 MACHINES: Mapping[str, Mapping[str, str]] = {
     "AVX2 at most": {"ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2"},
@@ -71,10 +70,10 @@ def measure(book: Book, chapter: Chapter, setting: Setting, seeds: int, say: Cal
     runs: dict[str, list[Number]] = {}
     said: list[str] = []
     with tempfile.TemporaryDirectory(prefix="sslbook-spread-") as folder:
-        for name, seed, environment in _runs(seeds):
+        for name, seed, variables in _runs(seeds):
             say(f"running  {chapter.name}: {name} …")
             there = replace(book, out=Path(folder) / name.replace(" ", "-"))
-            with _environment({**environment, LENIENT: "1"}):
+            with environment({**variables, LENIENT: "1"}):
                 outcome = execute(there, [chapter], replace(setting, seed=seed), jobs=1, say=lambda line: None)[0]
             if outcome.status == "failed":
                 said.append(f"{name}: it came to no end: {outcome.error.strip().splitlines()[-1]}")
@@ -91,8 +90,8 @@ def measure(book: Book, chapter: Chapter, setting: Setting, seeds: int, say: Cal
 
 
 def _runs(seeds: int) -> Iterator[tuple[str, int, Mapping[str, str]]]:
-    for name, environment in MACHINES.items():
-        yield name, regression.SEED, environment
+    for name, variables in MACHINES.items():
+        yield name, regression.SEED, variables
     for seed in range(1, seeds + 1):
         yield f"seed {seed}", seed, {}
 
@@ -117,14 +116,3 @@ def _with_tolerances(held: Mapping[str, Any], number: Number, runs: Mapping[str,
         if math.isfinite(value)
     }
     return entry | ({"others": others} if others else {})
-
-
-@contextlib.contextmanager
-def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            os.environ.pop(name) if value is None else os.environ.update({name: value})

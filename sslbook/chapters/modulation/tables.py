@@ -7,7 +7,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from html import escape
 from typing import Any
 
 import torch
@@ -199,19 +198,6 @@ def all_trials(first: Mapping[str, Any] | Record, more: Mapping[str, Any] | Reco
 
 def _axes(values: Mapping[str, Any] | Record) -> dict[str, list[int]]:
     return {axis: list(values[axis]) for axis in ("betas", "patterns")}
-
-
-def as_html(caption: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table for a page: a header cell for each of ``columns``, and the first cell of each of ``rows`` heads its row."""
-    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in columns)
-    lines = "".join(
-        f'<tr><th scope="row">{escape(first)}</th>{"".join(f"<td>{escape(cell)}</td>" for cell in rest)}</tr>'
-        for first, *rest in rows
-    )
-    return (
-        f'<table class="table table-sm"><caption>{escape(caption)}</caption>'
-        f"<thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table>"
-    )
 
 
 DIGITS = 4

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from matplotlib.patches import FancyArrowPatch, Rectangle
 from sslbook.chapters.training.experiments import COURSES
 from sslbook.chapters.training.recorded import last
 from sslbook.chapters.training.tables import grid, owed
+from sslbook.tables.page import as_html
 
 STAGES = ((64, 32), (128, 16), (256, 8), (512, 4))
 """Channels, and the side of the picture, of the four stages of a ResNet-18 of width 64 on images of 32 by 32."""
@@ -22,14 +22,7 @@ STAGES = ((64, 32), (128, 16), (256, 8), (512, 4))
 
 def table(caption: str, heads: Sequence[str], rows: Mapping[str, Sequence[str]]) -> HTML:
     """A row a name; the first of ``heads`` stands above the names."""
-    head = "".join(f'<th scope="col">{escape(text)}</th>' for text in heads)
-    body = "".join(
-        f'<tr><th scope="row">{escape(name)}</th>{"".join(f"<td>{escape(cell)}</td>" for cell in row)}</tr>'
-        for name, row in rows.items()
-    )
-    return HTML(
-        f'<table class="table"><caption>{escape(caption)}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
-    )
+    return HTML(as_html(caption, heads, [(name, *row) for name, row in rows.items()]))
 
 
 def accuracies(values: Mapping[str, Any], caption: str) -> HTML:
