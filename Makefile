@@ -18,6 +18,7 @@ RUN    := $(BIN)/python -m
 STAMP  := $(VENV)/.ready
 PAGE   := _build/html/index.html
 SOURCE := sslbook tests tools data
+PROSE  := chapters examples README.md CONTRIBUTING.md
 
 # One thread a process: parallel runs don't fight for the cores, and float32 sums come out the same each time.
 ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
@@ -28,7 +29,7 @@ SUMS := -m "not browser" -k "(training or operators or connection or covariance 
 unexport PYTHONPATH
 unexport PYTHONHOME
 
-.PHONY: help environment book test check elsewhere format serve lab notebooks pdf lock clean distclean FORCE
+.PHONY: help environment book test torture check elsewhere format serve lab notebooks pdf lock clean distclean FORCE
 
 help:  ## list the targets
 	@echo "What Survives Augmentation: an executable book on why self-supervised learning works"
@@ -61,17 +62,22 @@ test: check  ## lint, types, and all the tests
 	@if [ -f $(PAGE) ]; then echo "All is well.  The book: file://$(CURDIR)/$(PAGE)"; \
 	    else echo "All is well, but the tests of the pages were skipped: make book, then make test"; fi
 
+torture: $(STAMP)  ## attack the library and the book for half an hour, and count what gives way
+	@echo "Attacking, $(WORKERS) at a time"
+	@$(ONE_THREAD) $(BIN)/python tools/torture.py --workers $(WORKERS)
+
 elsewhere: $(STAMP)  ## training and the operator again, as on an older processor, then with all threads
 	@echo "Testing as on a processor that has AVX2 at most, $(WORKERS) at a time"
 	@$(ONE_THREAD) $(AVX2) $(RUN) pytest -n $(WORKERS) $(SUMS) $(PYTEST)
 	@echo "Testing with $(THREADS) threads"
 	@SSLBOOK_THREADS=$(THREADS) OMP_NUM_THREADS=$(THREADS) $(RUN) pytest -n 1 $(SUMS) $(PYTEST)
 
-check: $(STAMP)  ## lint, format and types, without running anything
-	@echo "Checking lint, format and types"
+check: $(STAMP)  ## lint, format, types and spelling, without running anything
+	@echo "Checking lint, format, types and spelling"
 	@$(RUN) ruff check $(SOURCE)
 	@$(RUN) ruff format --check $(SOURCE)
 	@$(RUN) mypy
+	@$(RUN) codespell_lib $(SOURCE) $(PROSE)
 
 format: $(STAMP)  ## put the code into its format, and mend what lint can mend
 	@$(RUN) ruff check --fix $(SOURCE)

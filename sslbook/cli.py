@@ -20,6 +20,7 @@ import sslbook
 from sslbook.arguments import InputError, counted, positive, seed, unknown
 from sslbook.book import commands
 from sslbook.book.layout import DEVICES, SCALES
+from sslbook.files import require_writable
 
 if TYPE_CHECKING:
     from sslbook.records import Record
@@ -71,6 +72,7 @@ def record(options: argparse.Namespace) -> int:
     if there.is_file() and not options.replace:
         return _tell(records.recorded(options.name), there, options.seeds, "--replace makes it anew")
     records.require_source_tree()
+    require_writable(there.parent)
     seeds = tuple(dict.fromkeys(options.seeds or recorder.seeds))
     commands.say(f"Making {options.name} with {recorder.maker}, {counted(len(seeds), 'seed')} …")
     start = time.monotonic()

@@ -34,6 +34,7 @@ import torch
 from torch import Tensor
 
 from sslbook.arguments import require_one_of, require_whole
+from sslbook.files import require_file
 
 CIFAR10_MD5 = {
     "data_batch_1": "c99cafc152244af753f735de768cd75f",
@@ -336,6 +337,7 @@ def _checked(layout: Layout, path: Path) -> bytes:
 
 def _require_file(layout: Layout, path: Path) -> None:
     try:
+        require_file(path)
         path.open("rb").close()
     except OSError as error:
         raise FileNotFoundError(

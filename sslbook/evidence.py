@@ -16,6 +16,7 @@ import numpy as np
 from sslbook.arguments import require_number, require_whole
 
 Values = Sequence[float] | np.ndarray
+ANYTHING = (-math.inf, math.inf)
 
 
 @dataclass(frozen=True)
@@ -41,23 +42,29 @@ class Interval:
         return f"{self.mean:.3g} ({self.low:.3g} to {self.high:.3g}, n = {self.n})"
 
 
-def mean_interval(values: Values, level: float = 0.95) -> Interval:
+def mean_interval(values: Values, level: float = 0.95, within: tuple[float, float] = ANYTHING) -> Interval:
     r"""The mean and its t-interval, :math:`\bar x \pm t_{n-1}\, s / \sqrt n`: exact for independent normal values.
 
-    Raises ValueError for fewer than two values, values that are not finite, more than one axis, or a ``level`` outside (0, 1).
+    ``within`` are the least and the largest mean that there can be, -1 and 1 of cosines: the interval ends there.
+    Raises ValueError for fewer than two values, values that are not finite or not ``within``, more than one axis, or a ``level``
+    outside (0, 1).
     """
     from scipy import stats  # a second, which a table of numbers does not need
 
     x = _values("values", values)
     with _silent():
-        return _interval(float(x.mean()), stats.ttest_1samp(x, 0.0).confidence_interval(_level(level)), x.size)
+        ends = stats.ttest_1samp(x, 0.0).confidence_interval(_level(level))
+    return _interval(float(x.mean()), _cut(ends, within, x), x.size)
 
 
-def difference(ours: Values, theirs: Values, paired: bool = True, level: float = 0.95) -> Interval:
+def difference(
+    ours: Values, theirs: Values, paired: bool = True, level: float = 0.95, within: tuple[float, float] = ANYTHING
+) -> Interval:
     """The mean of ``ours`` less that of ``theirs``, with its interval: "ahead" is one that lies above zero.
 
     ``paired`` values share what else varies (a seed, a network, a batch) place by place, and the interval is that of their
-    differences; without it the groups are independent, may differ in size and spread, and the interval is Welch's.
+    differences; without it the groups are independent, may differ in size and spread, and the interval is Welch's. ``within`` are
+    the least and the largest difference that there can be.
     Raises ValueError as `mean_interval` does, and for paired groups of different lengths.
     """
     from scipy import stats
@@ -69,7 +76,7 @@ def difference(ours: Values, theirs: Values, paired: bool = True, level: float =
         test = stats.ttest_rel(a, b) if paired else stats.ttest_ind(a, b, equal_var=False)
         ends = test.confidence_interval(_level(level))
     mean = (a - b).mean() if paired else a.mean() - b.mean()
-    return _interval(float(mean), ends, min(a.size, b.size))
+    return _interval(float(mean), _cut(ends, within, np.array([mean])), min(a.size, b.size))
 
 
 def equivalent(ours: Values, theirs: Values, margin: float, paired: bool = True) -> bool:
@@ -101,6 +108,15 @@ def bootstrap(values: Values, statistic: Callable[[np.ndarray], float], level: f
     if not (math.isfinite(ends.low) and math.isfinite(ends.high)):
         raise ValueError("values: every resample gives the same statistic; it has no bootstrap interval")
     return _interval(float(statistic(x)), ends, x.size)
+
+
+def _cut(ends: tuple[float, float], within: tuple[float, float], x: np.ndarray) -> tuple[float, float]:
+    """The part of an interval in which a mean of values ``within`` two numbers can lie."""
+    least, most = within
+    slack = 1e-9  # a cosine of one, and its rounding
+    if not (least - slack <= x.min() and x.max() <= most + slack):
+        raise ValueError(f"within: got {within}, but values from {x.min():.6g} to {x.max():.6g}")
+    return max(float(ends[0]), least), min(float(ends[1]), most)
 
 
 def _interval(mean: float, ends: tuple[float, float], n: int) -> Interval:

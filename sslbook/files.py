@@ -1,12 +1,17 @@
-"""Writing files so that nobody sees or is left with half of one: no reader, no process killed halfway, nor after a power cut."""
+"""Files of which nobody sees or is left with half: no reader, no process killed halfway, nor after a power cut."""
 
 from __future__ import annotations
 
+import errno
+import json
 import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+
+from sslbook.arguments import InputError
 
 PART = ".part"
 """How the name ends of a file that is being written; a process that is killed leaves one, with a dot in front."""
@@ -23,17 +28,59 @@ def atomic(target: Path) -> Iterator[Path]:
     os.close(handle)
     path = Path(name)
     try:
-        yield path
-        path.chmod(0o644)  # mkstemp makes files that only the owner reads
-        sync(path)  # before the rename: a name must not reach the disk before its content
-        path.replace(target)
-    except OSError as error:
-        if error.filename is None:  # a full disk doesn't say whose
-            raise OSError(error.errno, error.strerror, str(target)) from None
-        raise
+        with naming(target):
+            yield path
+            path.chmod(0o644)  # mkstemp makes files that only the owner reads
+            sync(path)  # before the rename: a name must not reach the disk before its content
+            path.replace(target)
     finally:
         path.unlink(missing_ok=True)
     sync(target.parent)  # the rename itself
+
+
+@contextmanager
+def naming(place: Path) -> Iterator[None]:
+    """Let an OSError that names no file, as that of a full disk, name ``place``."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is not None or error.errno is None:
+            raise
+        raise OSError(error.errno, error.strerror, str(place)) from None
+
+
+def remove_parts(folder: Path) -> None:
+    """Remove what processes that were killed had begun to write in a folder; for who holds it alone."""
+    for part in folder.glob(f".*{PART}"):
+        part.unlink(missing_ok=True)
+
+
+def require_file(path: Path) -> None:
+    """Raise OSError, naming it, for what is no file: a pipe would be waited for, for ever."""
+    if not path.is_file():
+        missing = not path.exists()
+        code, what = (errno.ENOENT, os.strerror(errno.ENOENT)) if missing else (errno.EINVAL, "Not a file")
+        raise OSError(code, what, str(path))
+
+
+def read_bytes(path: Path) -> bytes:
+    """The content of a file; raises OSError as `require_file` does."""
+    require_file(path)
+    return path.read_bytes()
+
+
+def read_text(path: Path) -> str:
+    """The text, in UTF-8, of a file, as by `read_bytes`; raises InputError, naming it, for what is no such text."""
+    try:
+        return read_bytes(path).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: not a text in UTF-8 ({error})") from None
+
+
+def require_writable(folder: Path) -> None:
+    """Raise OSError, naming it, where a file can't be made in a folder: before the hours of work that it is to hold."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tempfile.TemporaryFile(dir=folder).close()
 
 
 def write_bytes(target: Path, content: bytes) -> None:
@@ -45,6 +92,15 @@ def write_bytes(target: Path, content: bytes) -> None:
 def write_text(target: Path, text: str) -> None:
     """Write ``text``, in UTF-8, to ``target`` through `atomic`."""
     write_bytes(target, text.encode())
+
+
+def read_finite(path: Path) -> Any:
+    """What a JSON file holds; raises ValueError for one that is damaged, or has a NaN or an infinity, which JSON lacks."""
+    return json.loads(read_text(path), parse_constant=_not_finite)
+
+
+def _not_finite(word: str) -> None:
+    raise ValueError(f"{word} is no finite number")
 
 
 def sync(path: Path) -> None:

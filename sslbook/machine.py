@@ -10,6 +10,7 @@ import platform
 import re
 import sys
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -30,6 +31,8 @@ WORKER_ENVIRONMENT = {
 
 LARGEST_OLD = 32 * 2**20
 """The largest M_MMAP_THRESHOLD that mallopt documents, in bytes."""
+_POLL_SECONDS = 0.1
+"""How often a process looks whether its parent is there."""
 
 
 def cores() -> int:
@@ -62,14 +65,22 @@ def process_pool(processes: int) -> Iterator[ProcessPoolExecutor]:
         yield pool
 
 
-def end_with_parent() -> None:
-    """In a worker: end as soon as the process that started it has, however that ended; a worker waits for work for ever."""
-    if (parent := multiprocessing.parent_process()) is not None:
-        threading.Thread(target=_wait_and_end, args=(parent,), daemon=True).start()
+def end_with_parent(parent: int | None = None) -> None:
+    """End as soon as the process that started this one has, however that ended; a worker waits for work for ever.
+
+    parent: its number, where `multiprocessing` didn't start this one.
+    """
+    worker = multiprocessing.parent_process()
+    if parent is not None or worker is not None:
+        threading.Thread(target=_wait_and_end, args=(worker if parent is None else parent,), daemon=True).start()
 
 
-def _wait_and_end(parent: multiprocessing.process.BaseProcess) -> None:
-    parent.join()
+def _wait_and_end(parent: multiprocessing.process.BaseProcess | int) -> None:
+    if isinstance(parent, int):
+        while os.getppid() == parent:
+            time.sleep(_POLL_SECONDS)
+    else:
+        parent.join()
     os._exit(1)
 
 

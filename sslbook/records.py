@@ -22,7 +22,7 @@ from typing import Any
 
 from sslbook import data_files
 from sslbook.arguments import InputError, unknown
-from sslbook.files import write_text
+from sslbook.files import read_finite, write_text
 
 
 @dataclass(frozen=True)
@@ -103,15 +103,11 @@ def recorded(name: str, *, folder: Path | None = None) -> Record:
     if not path.is_file():
         raise unknown("recorded run", name, (p.stem for p in path.parent.glob("*.json")))
     try:
-        content = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_number)
+        content = read_finite(path)
         origin = content["provenance"]
         return Record(name, content["values"], Provenance(**origin | {"seeds": tuple(origin["seeds"])}))
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path}: not a recorded run ({error})") from None
-
-
-def _no_number(word: str) -> None:
-    raise ValueError(f"{word} is no number that a run can end with")
 
 
 def runs_folder(given: Path | None = None) -> Path:
@@ -162,16 +158,21 @@ def save_record(
     """
     if not seeds:
         raise ValueError("seeds: got none; a record says which seeds its numbers come from")
-    provenance = Provenance(
+    provenance = origin(seeds, seconds, command if command is not None else " ".join(sys.argv), device)
+    return write_record(Record(name, plain(values), provenance), folder)
+
+
+def origin(seeds: Sequence[int], seconds: float, command: str, device: str | None = None) -> Provenance:
+    """The provenance of what this process has just made; arguments as for `save_record`."""
+    return Provenance(
         hardware=_hardware(device),
         versions=_versions(),
         commit=data_files.commit(),
         seeds=tuple(int(seed) for seed in seeds),
         seconds=round(float(seconds), 3),
-        command=command if command is not None else " ".join(sys.argv),
+        command=command,
         date=datetime.datetime.now(datetime.UTC).date().isoformat(),
     )
-    return write_record(Record(name, plain(values), provenance), folder)
 
 
 def write_record(record: Record, folder: Path | None = None) -> Path:

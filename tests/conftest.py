@@ -1,10 +1,14 @@
-"""What several test modules share: a tiny book in a temporary folder."""
+"""What several test modules share: a tiny book in a temporary folder, a reader's environment, and no network."""
 
 from __future__ import annotations
 
+import contextlib
+import importlib.util
 import os
-from collections.abc import Callable, Iterator
+import tempfile
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,6 +19,63 @@ from sslbook.book.layout import PACKAGE, Book, find_book
 # How long an example takes says what else the machine has to do, not whether the example is right.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
+
+OFFLINE = Path(__file__).parent / "offline/sitecustomize.py"
+OUTSIDE = "SSLBOOK_TESTS_OUTSIDE"  # names the file that lists what was asked of other machines
+
+
+def pytest_configure() -> None:
+    """Refuse the network, here and in every Python that a test starts."""
+    handle, log = tempfile.mkstemp(prefix="sslbook-outside-")
+    os.close(handle)
+    os.environ[OUTSIDE] = log  # one for each process of pytest
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(OFFLINE.parent), os.environ.get("PYTHONPATH")]))
+    spec = importlib.util.spec_from_file_location("sslbook_tests_offline", OFFLINE)
+    assert spec is not None
+    assert spec.loader is not None
+    spec.loader.exec_module(importlib.util.module_from_spec(spec))
+
+
+def pytest_unconfigure() -> None:
+    """Leave nothing behind."""
+    Path(os.environ.pop(OUTSIDE, os.devnull)).unlink(missing_ok=True)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what needs a reader's environment, which pip fills."""
+    for item in items:
+        if "reader" in getattr(item, "fixturenames", ()):
+            item.add_marker("registry")
+
+
+@contextlib.contextmanager
+def _offline(item: pytest.Item) -> Iterator[None]:
+    """Fail a test that asked another machine for something, even if it went on without an answer."""
+    log = Path(os.environ[OUTSIDE])
+    before = log.stat().st_size
+    if item.get_closest_marker("registry"):
+        del os.environ[OUTSIDE]
+    try:
+        yield
+    finally:
+        os.environ[OUTSIDE] = str(log)
+    if asked := log.read_bytes()[before:].decode():
+        pytest.fail(f"tests run without the network, and this one went outside:\n{asked}", pytrace=False)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None, Any, Any]:
+    """Hold what a test's fixtures do to this machine."""
+    with _offline(item):
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
+    """Hold what a test does to this machine."""
+    with _offline(item):
+        return (yield)
+
 
 HEADER = """---
 jupytext:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import torch
 from hostile_cases import CASES, TWO, Case
 from hostile_networks import Net, images
@@ -72,13 +74,13 @@ RANDOM = (nn.FractionalMaxPool2d(2, output_size=2),)
 def _above(module: nn.Module) -> Case:
     once = isinstance(module, nn.Hardsigmoid)  # PyTorch has no second derivative of it
     return Case(
-        lambda: Net(lambda net, x: net.b(net.m(net.a(x))).flatten(1), m=module),
+        lambda: Net(lambda net, x: net.b(net.m(net.a(x))).flatten(1), m=copy.deepcopy(module)),
         "differentiated twice" if once else None,
     )
 
 
 def _images(*modules: nn.Module, refused: str | None = None) -> Case:
-    return Case(lambda: images(*modules), refused, TWO, "0")
+    return Case(lambda: images(*copy.deepcopy(modules)), refused, TWO, "0")
 
 
 KINDS: dict[str, Case] = {

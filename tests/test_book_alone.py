@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import signal
@@ -15,6 +16,7 @@ from sslbook import cli
 from sslbook.arguments import InputError
 from sslbook.book.alone import alone
 from sslbook.book.layout import Book
+from sslbook.files import PART
 
 HOLDS = """
 import sys, time
@@ -61,3 +63,25 @@ def test_who_dies_holds_nothing(holder: subprocess.Popen, tmp_path: Path) -> Non
         pass
     with alone(Book(tmp_path), "build"):
         pass
+
+
+def test_what_a_killed_process_left_half_written_goes(tmp_path: Path) -> None:
+    book = Book(tmp_path)
+    parts = [
+        folder / f".one.ipynb.abc{PART}" for folder in (book.built, book.executed("paper"), tmp_path / "data/expected")
+    ]
+    for part in parts:
+        part.parent.mkdir(parents=True, exist_ok=True)
+        part.touch()
+    with alone(book, "build"):
+        assert not any(part.exists() for part in parts)
+
+
+def test_a_full_disk_names_the_folder(tmp_path: Path) -> None:
+    def fill() -> None:
+        with alone(Book(tmp_path), "build"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(OSError, match="No space left") as full:
+        fill()
+    assert full.value.filename == str(tmp_path / "_build")

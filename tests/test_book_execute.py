@@ -259,7 +259,8 @@ def test_a_cell_that_takes_too_long_is_stopped(tmp_path: Path) -> None:
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("import time; time.sleep(60)")])
     notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
     with kernel.environment() as environment, pytest.MonkeyPatch.context() as patch:
-        patch.setenv("JUPYTER_PATH", environment["JUPYTER_PATH"])
+        for name in ("JUPYTER_PATH", "PYTHONPATH"):  # the kernel's first line is of this package
+            patch.setenv(name, environment[name])
         result = kernel.run(notebook, partial=tmp_path / "p.ipynb", folder=tmp_path, cell_seconds=1, values={})
     assert isinstance(result, kernel.Failure)
     assert result.timed_out

@@ -35,7 +35,8 @@ Written as `` {glue:text}`literal` ``.
 
 GAP = "1.2\u00a0×\u00a010⁻¹⁵"
 
-PAGE = """<html><head><link rel="stylesheet" href="../_static/style.css"><link rel="canonical" href="https://example.org/">
+POLICY = """<meta http-equiv="Content-Security-Policy" content="default-src 'none'">"""
+PAGE = f"""<html><head>{POLICY}<link rel="stylesheet" href="../_static/style.css"><link rel="canonical" href="https://example.org/">
 <script src="../_static/script.js"></script></head><body>
 <nav><a href="#top">up</a><span class="pasted-text">9.9</span></nav>
 <article id="top"><h1>Good</h1>
@@ -47,7 +48,7 @@ PAGE = """<html><head><link rel="stylesheet" href="../_static/style.css"><link r
 <a name="old"></a><a href="good.html#old">old</a> <img src="data:image/png;base64,AA"> <a href="files/a%20b.txt">file</a>
 </article></body></html>
 """
-OTHER = '<html><body><article><div id="check-rate"></div><a href="good.html">back</a></article></body></html>'
+OTHER = f'<html>{POLICY}<body><article><div id="check-rate"></div><a href="good.html">back</a></article></body></html>'
 
 
 RISE = {"rise": "1.26", "rise-low": "0.4", "rise-high": "2.01", "rise-n": "5"}
@@ -80,7 +81,8 @@ def book(write_book) -> Book:
         "_static/style.css": "body { background: url('image.png') }",
         "_static/script.js": "",
         "_static/template.html": '<a href="nowhere.html">not a page</a>',
-        "index.html": '<meta http-equiv="refresh" content="0; url=chapters/good.html"><a href="chapters/good.html">open</a>',
+        "index.html": POLICY
+        + '<meta http-equiv="refresh" content="0; url=chapters/good.html"><a href="chapters/good.html">open</a>',
     }
     for name, text in files.items():
         path = book.html / name
@@ -138,6 +140,9 @@ def test_roles_are_found_where_they_are_prose(book: Book) -> None:
             "<img> loads https://cdn.example/x",
         ),
         ("<h1>", '<iframe src="https://example.org/"></iframe><h1>', "<iframe> loads https://example.org/"),
+        ("<h1>", '<h1 onclick="go()">', "<h1 onclick> is refused by the page's policy"),
+        ('href="#top"', 'href="javascript:go()"', "<a> leads to a script, which the page's policy refuses"),
+        (POLICY, "", "chapters/good.html: has no Content-Security-Policy"),
     ],
 )
 def test_each_defect_is_found(old: str, new: str, message: str, book: Book) -> None:

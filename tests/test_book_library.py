@@ -11,7 +11,7 @@ from docutils import nodes
 from sphinx.addnodes import pending_xref
 
 import sslbook
-from sslbook.book.library import apart, exists, functions, name_functions, offered
+from sslbook.book.library import _entries, apart, cited, exists, functions, link_names, name_functions, offered, source
 from sslbook.exports import homes
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -71,6 +71,8 @@ def test_a_statements_functions_are_there(label: str) -> None:
 
 def test_what_is_not_there_is_seen() -> None:
     assert exists("sslbook.operators.CovarianceOperator.trace")
+    assert exists("sslbook.images.Images.pixels"), "a field that has no default"
+    assert not exists("sslbook.images.Images.pixel")
     assert not exists("sslbook.operators.covariance")
     assert not exists("sslbook.no_such_module.f")
 
@@ -92,6 +94,13 @@ def test_promised_names_are_known_by_where_they_are_defined() -> None:
     assert offered()["sslbook.training.runs.trainer.train"] == "train"
 
 
+def test_papers_are_cited() -> None:
+    assert cited(["Theorem 3 of [tian2020],", "x[0] and [N, V]"]) == [
+        "Theorem 3 of :cite:t:`tian2020`,",
+        "x[0] and [N, V]",
+    ]
+
+
 def test_explained_arguments_stand_apart() -> None:
     lines = [
         "What it does.",
@@ -107,3 +116,35 @@ def test_explained_arguments_stand_apart() -> None:
         "It says: nothing of net.",
         "**beta**: again",
     ]
+
+
+def test_a_name_on_the_notation_page_leads_to_its_entry_its_owners_or_its_source() -> None:
+    tree = nodes.Element()
+    for text in ("operators.covariance_operator", "operators.covariance", "W.flatten()", "vec"):
+        tree += nodes.paragraph("", "", nodes.literal("", text))
+    link_names(tree)
+    assert [link["reftarget"] for link in tree.findall(pending_xref)] == ["sslbook.operators.covariance_operator"]
+    assert tree.astext().split() == ["operators.covariance_operator", "operators.covariance", "W.flatten()", "vec"]
+    assert list(_entries("sslbook.operators.CovarianceOperator.matvec"))[:4] == [
+        "sslbook.operators.CovarianceOperator.matvec",
+        "sslbook.CovarianceOperator.matvec",
+        "sslbook.CovarianceOperator",
+        "sslbook.operators.CovarianceOperator",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "begins"),
+    [
+        ("sslbook.connection.vec", "sslbook/connection.py", "def vec("),
+        ("sslbook.images.Images.pixels", "sslbook/images.py", "@dataclass"),
+        ("sslbook.trees.latent.LatentTree.depth", "sslbook/trees/latent.py", "@"),
+        ("sslbook.chapters.emergence.ring.SIGNS", "sslbook/chapters/emergence/ring.py", ""),
+        ("sslbook.spectra", "sslbook/spectra.py", ""),
+    ],
+)
+def test_a_name_has_a_place_in_the_source(name: str, path: str, begins: str) -> None:
+    found, line = source(name)
+    assert found == path
+    assert bool(line) == bool(begins)
+    assert (ROOT / found).read_text(encoding="utf-8").splitlines()[max(line, 1) - 1].strip().startswith(begins)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from docutils import nodes
 
+from sslbook.book.captions import BEHIND
 from sslbook.book.opening import PICTURE, open_with_picture
 from sslbook.book.plain import MARK, Links, mark_cells, pieces, without_marks
 from sslbook.book.repository import Repository
@@ -125,7 +126,8 @@ def opening() -> nodes.document:
     from docutils.utils import new_document
 
     document = new_document("x")
-    figure = nodes.raw("", '<figure class="sslbook-slider"></figure>', format="html")
+    slider = nodes.raw("", '<div class="sslbook-slider"></div>', format="html")
+    caption = at(nodes.caption("", "Its caption.", **{BEHIND: True}), 5)
     document += nodes.section(
         "",
         nodes.title("", "One"),
@@ -133,8 +135,7 @@ def opening() -> nodes.document:
         code_cell(1),
         code_cell(2),
         at(nodes.paragraph("", "The picture."), 3),
-        code_cell(4, figure),
-        at(nodes.paragraph("", "Its caption.", ids=["fig-one"]), 5),
+        code_cell(4, nodes.figure("", slider, caption, ids=["fig-one"])),
         nodes.section("", nodes.title("", "Two"), at(nodes.paragraph("", "Text."), 5), code_cell(6)),
     )
     return document
@@ -145,7 +146,7 @@ def test_a_chapter_opens_with_its_picture_and_one_bar() -> None:
     open_with_picture(document)
     assert document[0].astext().split("\n\n") == [
         "One", "What you will see.", "The picture.", f'<{PICTURE} data-cell="4"></{PICTURE}>',
-        '<figure class="sslbook-slider"></figure>', "Its caption.", "cell 1", "cell 2", "cell 4", "Two", "Text.", "cell 6",
+        '<div class="sslbook-slider"></div>', "Its caption.", "cell 1", "cell 2", "cell 4", "Two", "Text.", "cell 6",
     ]  # fmt: skip
     before = opening()
     before[0].remove(before[0][5])  # without a picture nothing moves
@@ -167,6 +168,30 @@ def test_every_cell_is_marked_once_and_in_its_place() -> None:
     assert told.count(f"<{MARK}") == len(marks)
 
 
+def captioned(figure: str) -> str:
+    code = '<div class="highlight-ipython3 notranslate"><div class="highlight"><pre>x\n</pre></div>\n</div>'
+    number = '<span class="caption-number">Figure 1.1 </span><span class="caption-text">It <em>moves</em>'
+    shown = f'<figure id="fig-one"><img alt="x"><figcaption><p>{number}{figure}</span></p></figcaption></figure>'
+    return f'<div class="cell">{code}<div class="cell_output">{shown}</div></div>'
+
+
+def test_a_caption_behind_its_cell_is_text_of_the_next_cell() -> None:
+    """Where it can be edited; one of the cell's metadata can't."""
+    words = '<a id="fig-one"></a>**Figure 1.1** It *moves*'
+    after = f'<{MARK} data-cell="5"></{MARK}><p>More.</p>'
+    behind = captioned(f'<{MARK} data-cell="5"></{MARK}>')
+    found = pieces(f'<{MARK} data-cell="4"></{MARK}>{behind}{after}', LINKS)
+    assert [(p.kind, p.cell, p.text) for p in found] == [("code", 4, ""), ("text", 5, words), ("text", 5, "More.")]
+    own = pieces(f'<{MARK} data-cell="4"></{MARK}>{captioned("")}{after}', LINKS)
+    assert [(p.kind, p.cell, p.text) for p in own] == [("code", 4, ""), ("caption", -1, words), ("text", 5, "More.")]
+    opening = f'<{PICTURE} data-cell="4"></{PICTURE}>'
+    assert [(p.kind, p.text) for p in pieces(opening + behind + after, LINKS)] == [
+        ("picture", ""),
+        ("text", words),
+        ("text", "More."),
+    ]
+
+
 def test_one_address_gives_all_the_others(tmp_path: Path) -> None:
     (tmp_path / "_config.yml").write_text("repository:\n  url: https://github.com/Ada/book/\n")
     none, some = Repository(), Repository.read(tmp_path)
@@ -177,5 +202,13 @@ def test_one_address_gives_all_the_others(tmp_path: Path) -> None:
         "https://colab.research.google.com/github/Ada/book/blob/notebooks/one.ipynb",
         "https://mybinder.org/v2/gh/Ada/book/notebooks?urlpath=lab/tree/one.ipynb",
     ]
+    assert none.suggestions("chapters/one", "One") == []
+    assert none.source("sslbook/a.py", 3) == ""
+    edit, issue = (button["url"] for button in some.suggestions("chapters/one", "1. One & all"))
+    assert edit == "https://github.com/Ada/book/edit/main/chapters/one.md"
+    assert issue.startswith("https://github.com/Ada/book/issues/new?title=1.%20One%20%26%20all&body=")
+    assert some.suggestions("chapters/ledger", "Ledger")[0]["url"].endswith("/edit/main/data/claims.yml")
+    assert some.source("sslbook/a.py", 3) == "https://github.com/Ada/book/blob/main/sslbook/a.py#L3"
+    assert some.source("sslbook/a.py") == "https://github.com/Ada/book/blob/main/sslbook/a.py"
     with pytest.raises(ValueError, match="OWNER/NAME is needed"):
         _ = Repository("https://example.org/book").site

@@ -190,6 +190,8 @@ def test_a_small_book_rendered_whole(root: Path) -> None:
     assert all(len(entry.select("p a")) <= 1 for entry in intro.select("div.citation")), "one link for each"
     assert intro.select_one("div.citation p a").text == "arXiv:2010.00578"
     assert page.select_one("footer p.copyright").text == "© 2026 The sslbook authors · MIT licence"
+    licences = page.select_one("footer p.sslbook-licences a")["href"]
+    assert "SIL OPEN FONT LICENSE" in (html / "chapters" / licences).read_text()
     assert not list(html.glob("prf-*.html")) + list(html.glob("genindex*"))
     assert page.title.text == "1. One — What Survives Augmentation"
     assert page.select_one("link[rel=canonical]")["href"] == "https://ada.github.io/book/chapters/one.html"
@@ -204,10 +206,11 @@ def test_a_small_book_rendered_whole(root: Path) -> None:
     assert not [url for url in loaded if url and re.match(r"(https?:)?//", url)]
     assert "thebe" not in text
     assert "fontawesome" not in text
-    assert "_static/sslbook/mathjax.js" in text
+    assert text.index("_static/sslbook/formulas.js") < text.index("_static/sslbook/mathjax.js"), "told before it begins"
     for other in ("chapters/intro.html", "search.html"):
         light = (html / other).read_text()
         assert "mathjax.js" not in light, "a page without a formula loads nothing for them"
+        assert "formulas.js" not in light
         assert "window.MathJax" not in light
     assert b"# Project: What Survives Augmentation" in (html / "objects.inv").read_bytes()
 
@@ -230,6 +233,11 @@ def test_a_small_book_rendered_whole(root: Path) -> None:
     assert [button["href"] for button in page.select(".dropdown-launch-buttons a")] == [
         "https://colab.research.google.com/github/Ada/book/blob/notebooks/one.ipynb",
         "https://mybinder.org/v2/gh/Ada/book/notebooks?urlpath=lab/tree/one.ipynb",
+    ]
+    suggested = [button["href"].partition("?")[0] for button in page.select(".dropdown-suggest-buttons a")]
+    assert suggested == [
+        "https://github.com/Ada/book/edit/main/chapters/one.md",
+        "https://github.com/Ada/book/issues/new",
     ]
     assert '"gap:.1e=-1.23e-15"' in beside.source
     assert '"interval rise:+.1f=(1.26, 0.4, 2.01, 5)"' in beside.source

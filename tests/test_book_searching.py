@@ -22,6 +22,8 @@ PAGE = r"""<html><body><nav><section id="no"><h1>Contents</h1></section></nav><a
 <div class="proof theorem admonition" id="thm"><p class="admonition-title">Theorem 2.1 (Name)</p>
 <section class="theorem-content" id="proof-content"><p>So <code>op</code>.</p>
 <div class="math">\[\begin{split}a\end{split}\]</div></section></div>
+<div class="cell"><p>Printed.</p><figure id="fig"><img alt="no"><figcaption><p>Figure 2.1 Drawn.</p></figcaption>
+</figure></div>
 <section id="three"><h3>2.1.1. Three</h3><p>Third.</p></section></section></section></article></body></html>"""
 
 
@@ -29,7 +31,12 @@ def test_each_section_has_its_own_words_and_no_code() -> None:
     assert list(sections("chapters/one", PAGE)) == [
         Section("chapters/one", "top", "2. One", "2. One", "", "First β."),
         Section(
-            "chapters/one", "two", "2. One", "2.1. Two", "Theorem 2.1 (Name)", "Second. Theorem 2.1 (Name) So op. …"
+            "chapters/one",
+            "two",
+            "2. One",
+            "2.1. Two",
+            "Theorem 2.1 (Name)",
+            "Second. Theorem 2.1 (Name) So op. … Figure 2.1 Drawn.",
         ),
         Section("chapters/one", "three", "2. One", "2.1.1. Three", "", "Third."),
     ]
@@ -73,6 +80,8 @@ ANSWERS = {
     "stop-gradient": ["byol.html#stop-gradient"],
     "temperature": ["landscape.html#linear-filters-and-a-temperature"],
     "moving average": ["byol.html#the-moving-average"],
+    "Theorem 6": ["hltm.html#what-survives-from-the-root", "errata.html#theorem-6-the-statement-and-its-proof"],
+    "eq 56": ["covariance.html#normalised-outputs"],
     "A-Thm3": ["covariance.html#one-covariance-moves-every-layer"],
     "neural tangent kernel": ["covariance.html#is-it-the-neural-tangent-kernel"],
 }

@@ -23,6 +23,8 @@ from sslbook.book.spread import Moved
         (Moved(0.5, (0.501, 0.5), (0.4, 0.6)), 0.57),  # chaos: four deviations over the seeds
         (Moved(0.5, (0.51, 0.5), (0.499, 0.501)), 0.1),  # and at least what machines differ by, ten times
         (Moved(0.0, (0.0,), (1.0, 2.0)), 1e-12),
+        (Moved(0.5, (0.501, 0.5), (0.4, 0.6), 0.05), 0.05),  # but no farther than the chapter lets it
+        (Moved(0.5, (0.51, 0.5), (0.4, 0.6), 0.05), 0.1),  # unless a machine moves it
         (Moved(3, (), ()), 3e-8),
     ],
 )

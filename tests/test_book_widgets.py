@@ -44,7 +44,7 @@ def test_one_frame_a_value_and_the_start_is_visible_without_script(monkeypatch: 
         format="{:.1f}",
     )
     soup = BeautifulSoup(pages[0], "html.parser")
-    frames = soup.select("figure#slider-line img")
+    frames = soup.select("div#slider-line img")
     assert [frame["data-text"] for frame in frames] == ["0.5", "1.0", "2.0"]
     assert [frame["alt"] for frame in frames] == [f"A line of slope {v}" for v in (0.5, 1.0, 2.0)]
     assert [frame.has_attr("hidden") for frame in frames] == [True, False, True]
@@ -53,8 +53,19 @@ def test_one_frame_a_value_and_the_start_is_visible_without_script(monkeypatch: 
     assert (control["min"], control["max"], control["value"], control["aria-valuetext"]) == ("0", "2", "1", "1.0")
     assert soup.select_one("label")["for"] == control["id"]
     assert soup.select_one("label").text == "slope <a>"
+    assert not soup.select("button"), "it plays only where the author says so"
     assert not soup.find("script"), "the script is shipped once, in the book's static files"
     assert len({frame["src"] for frame in frames}) == 3
+
+
+def test_a_slider_over_time_has_a_button_that_says_what_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    pages = shown(monkeypatch)
+    widgets.slider(draw, [1.0, 2.0], label="steps <a>", alt="A line", name="line", play=True)
+    soup = BeautifulSoup(pages[0], "html.parser")
+    button = soup.select_one(".sslbook-slider-control[hidden] button")
+    assert (button["type"], button["aria-label"]) == ("button", "Play: steps <a>")
+    assert button.svg["aria-hidden"] == "true"
+    assert not [name for tag in soup.find_all(True) for name in tag.attrs if name.startswith("on")]
 
 
 def test_frames_are_small_uncropped_and_closed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,13 +109,37 @@ def test_draw_must_return_a_figure(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_show_carries_its_words_and_keeps_its_colours(monkeypatch: pytest.MonkeyPatch) -> None:
     pages = shown(monkeypatch)
-    widgets.show(draw(1.0), alt='A "rising" line', keep_colors=True)
+    widgets.show(photograph(), alt='A "red" square', keep_colors=True)
     image = BeautifulSoup(pages[0], "html.parser").img
-    assert image["alt"] == 'A "rising" line'
+    assert image["alt"] == 'A "red" square'
     assert "keep-colors" in image["class"]
     Image.open(io.BytesIO(base64.b64decode(image["src"].partition(",")[2]))).verify()
     with pytest.raises(ValueError, match="alt: got nothing"):
         widgets.show(draw(1.0), alt="")
+    plt.close("all")
+
+
+def photograph() -> Figure:
+    """A red square in the middle of the figure, and no words."""
+    fig, ax = plt.subplots(figsize=(3, 2))
+    ax.imshow([[[1.0, 0.0, 0.0]]])
+    ax.axis("off")
+    return fig
+
+
+def test_photographs_lie_on_the_page_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A white ground would be a lamp in the dark; words would be dark on dark."""
+    shown(monkeypatch)
+    kept = Image.open(io.BytesIO(widgets.png(photograph(), keep_colors=True))).convert("RGBA")
+    middle = (kept.width // 2, kept.height // 2)
+    assert (kept.getpixel((1, 1))[3], kept.getpixel(middle)) == (0, (255, 0, 0, 255))
+    plain = Image.open(io.BytesIO(widgets.png(photograph()))).convert("RGBA")
+    assert (plain.getpixel((1, 1)), plain.getpixel(middle)) == ((255, 255, 255, 255), (255, 0, 0, 255))
+    titled = photograph()
+    titled.axes[0].set_title("Red")
+    for fig, word in ((titled, "Red"), (draw(1.0), "")):
+        with pytest.raises(ValueError, match=f"keep_colors: got a figure with the words '{word}"):
+            widgets.show(fig, alt="A square", keep_colors=True)
     plt.close("all")
 
 
@@ -128,3 +163,17 @@ def test_live_jupyter_recomputes_when_the_slider_moves(monkeypatch: pytest.Monke
     assert drawn == [0.5, 2.0]
     assert picture.value != before
     assert 'alt="Slope 2.0"' in picture.value
+
+
+def test_live_jupyter_plays_what_plays_on_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    ipywidgets = pytest.importorskip("ipywidgets")
+    monkeypatch.setenv("JPY_SESSION_NAME", "chapter.ipynb")
+    boxes: list[object] = []
+    monkeypatch.setattr("IPython.display.display", boxes.append)
+    for play in (False, True):
+        widgets.slider(draw, [0.5, 1.0, 2.0], label="step", alt="A line", name="line", start=1, play=play)
+    still, moving = ([type(child) for child in box.children[1].children] for box in boxes)
+    assert ipywidgets.Play not in still
+    assert moving[0] is ipywidgets.Play
+    button = boxes[1].children[1].children[0]
+    assert (button.value, button.max, button.repeat) == (1, 2, False)

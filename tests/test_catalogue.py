@@ -16,7 +16,6 @@ WAITING = {
     "training-operator-full",
     "byol-average-cifar10",
     "training-beta",
-    "training-exact",
     "training-long",
     "training-rates",
     "training-steepness",

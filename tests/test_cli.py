@@ -74,8 +74,9 @@ def rendered(monkeypatch: pytest.MonkeyPatch) -> list[dict]:
     def build(executed: Path, out: Path, *, root: Path, generated: dict) -> Path:
         calls.append(generated)
         (out / "chapters").mkdir(parents=True, exist_ok=True)
-        (out / "chapters" / "good.html").write_text('<article><div id="check-gap"></div></article>')
-        (out / "index.html").write_text('<a href="chapters/good.html#check-gap">open</a>')
+        policy = """<meta http-equiv="Content-Security-Policy" content="default-src 'none'">"""
+        (out / "chapters" / "good.html").write_text(f'{policy}<article><div id="check-gap"></div></article>')
+        (out / "index.html").write_text(f'{policy}<a href="chapters/good.html#check-gap">open</a>')
         return out / "index.html"
 
     monkeypatch.setattr(render, "build", build)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from attacked import DEEP
 
 from sslbook import cli
 from sslbook.training.runs import trainer
@@ -97,6 +100,17 @@ OTHERS: tuple[tuple[str, ...], ...] = (
 LINES = [*OTHERS, *(("train", PRESET, "--set", change) for change in MANY)]
 
 
+def drawn(count: int) -> Iterator[tuple[str, ...]]:
+    """Training with two to four changes at once, drawn at random."""
+    draw = random.Random(0)
+    for _ in range(count):
+        yield (
+            "train",
+            PRESET,
+            *(part for change in draw.sample(MANY, draw.randint(2, 4)) for part in ("--set", change)),
+        )
+
+
 @pytest.fixture
 def nothing_trains(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A run is built, and stops before its first step; files lie in a folder of the test's own."""
@@ -112,9 +126,12 @@ def nothing_trains(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("nothing_trains")
-def test_no_command_line_ends_in_a_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_command_line_ends_in_a_traceback(
+    capsys: pytest.CaptureFixture[str], record_property: Callable[[str, object], None]
+) -> None:
     wrong = []
-    for line in LINES:
+    lines = [*LINES, *drawn(2000 if DEEP else 20)]
+    for line in lines:
         try:
             status = cli.main(line)
         except SystemExit as stop:  # argparse's own way out
@@ -125,6 +142,8 @@ def test_no_command_line_ends_in_a_traceback(capsys: pytest.CaptureFixture[str])
         said = capsys.readouterr()
         if status not in (0, 1, 2) or (status == 2 and not said.err.strip()) or "Traceback" in said.err + said.out:
             wrong.append((line, f"status {status}: {said.err[-200:]}"))
+    record_property("tried", len(lines))
+    record_property("tracebacks", len(wrong))
     assert "\n".join(f"{line}: {what}" for line, what in wrong) == ""
 
 

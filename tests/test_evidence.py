@@ -44,6 +44,17 @@ def test_pairs_cancel_what_they_share() -> None:
     assert (paired.low, paired.high) == (pytest.approx(alone.low), pytest.approx(alone.high))
 
 
+def test_an_interval_ends_where_the_mean_can_not_lie() -> None:
+    cosines = [0.99, 1.0, 0.95]
+    free, cut = mean_interval(cosines), mean_interval(cosines, within=(-1, 1))
+    assert free.high > 1
+    assert (cut.mean, cut.low, cut.high) == (free.mean, free.low, 1.0)
+    apart = difference(cosines, [-1.0, -0.99, -0.9], within=(-2, 2))
+    assert apart.high == min(2.0, difference(cosines, [-1.0, -0.99, -0.9]).high)
+    with pytest.raises(ValueError, match=r"within: got \(-1, 1\), but values from 0.95 to 1.2"):
+        mean_interval([1.2, 0.95], within=(-1, 1))
+
+
 def test_groups_of_their_own_spread_have_welchs_interval() -> None:
     a, b = np.array([1.0, 2.0, 4.0]), np.array([0.0, 0.1, 0.3, 0.2, 0.15])
     found = difference(a, b, paired=False)

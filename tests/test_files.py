@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
 
 from sslbook import files
-from sslbook.files import PART, atomic, write_text
+from sslbook.files import PART, atomic, naming, read_bytes, read_text, remove_parts, write_text
 
 
 def test_a_file_and_its_folder_are_made(tmp_path: Path) -> None:
@@ -44,3 +46,56 @@ def test_the_content_reaches_the_disk_before_the_name_and_the_name_before_the_en
     monkeypatch.setattr(files, "sync", look)
     files.write_bytes(target, b"new")
     assert synced == [(True, False), (False, True)]
+
+
+@pytest.mark.parametrize("word", ["NaN", "Infinity", "-Infinity"])
+def test_what_json_lacks_is_no_number(tmp_path: Path, word: str) -> None:
+    (tmp_path / "a.json").write_text(f'{{"a": [1, {word}]}}', encoding="utf-8")
+    with pytest.raises(ValueError, match=f"^{word} is no finite number$"):
+        files.read_finite(tmp_path / "a.json")
+    (tmp_path / "a.json").write_text('{"a": [1, 2e3]}', encoding="utf-8")
+    assert files.read_finite(tmp_path / "a.json") == {"a": [1, 2000.0]}
+
+
+def test_an_error_without_a_name_gets_one_and_another_keeps_its_own(tmp_path: Path) -> None:
+    def fail(*details: object) -> None:
+        with naming(tmp_path):
+            raise OSError(*details)
+
+    with pytest.raises(OSError, match="No space") as full:
+        fail(errno.ENOSPC, "No space")
+    assert full.value.filename == str(tmp_path)
+    with pytest.raises(PermissionError) as own:
+        fail(errno.EACCES, "No leave", "elsewhere")
+    assert own.value.filename == "elsewhere"
+    with pytest.raises(OSError, match=r"^only words$"):
+        fail("only words")
+
+
+def test_what_the_dead_left_is_removed_and_nothing_else(tmp_path: Path) -> None:
+    for name in (f".a.json.x1{PART}", f"a{PART}", ".a.json", "a.json"):
+        (tmp_path / name).touch()
+    remove_parts(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".a.json", "a.json", f"a{PART}"]
+
+
+def test_where_nothing_can_be_written_is_known_before(tmp_path: Path) -> None:
+    files.require_writable(tmp_path / "new/folder")
+    assert list((tmp_path / "new/folder").iterdir()) == []
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError, match="file"):
+        files.require_writable(tmp_path / "file")
+
+
+def test_what_is_no_file_is_not_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "link").symlink_to("nowhere")
+    for name, what in (("pipe", "Not a file"), ("folder", "Not a file"), ("link", "No such file"), ("none", "No such")):
+        with pytest.raises(OSError, match=f"{what}.*{name}"):
+            read_bytes(tmp_path / name)
+    (tmp_path / "word").write_bytes("naïve".encode())
+    assert read_text(tmp_path / "word") == "naïve"
+    (tmp_path / "bytes").write_bytes(b"\xff")
+    with pytest.raises(ValueError, match="bytes: not a text in UTF-8"):
+        read_text(tmp_path / "bytes")

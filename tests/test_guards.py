@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from attacked import DEEP
 from hostile_kinds import EVERY as CASES
 from torch import Tensor, nn
 
@@ -15,15 +16,15 @@ from sslbook.normalization import BatchNorm
 TOL = 1e-12
 
 
-def built(name: str) -> tuple[nn.Module, Tensor]:
-    torch.manual_seed(0)
+def built(name: str, seed: int = 0) -> tuple[nn.Module, Tensor]:
+    torch.manual_seed(seed)
     case = CASES[name]
     net = case.make().train(case.training)
     if callable(case.inputs):
         x = case.inputs()
         return (net.double() if x.dtype in (torch.float64, torch.int64) else net), x
     complex_ = any(p.is_complex() for p in net.parameters())
-    x = torch.randn(6, *case.inputs, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    x = torch.randn(6, *case.inputs, generator=torch.Generator().manual_seed(seed + 1), dtype=torch.float64)
     return (net if complex_ else net.double()), x
 
 
@@ -36,10 +37,11 @@ def plain_connections(net: nn.Module, weight: Tensor, x: Tensor) -> Tensor:
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning", "ignore:torch.quantize_per_tensor:UserWarning")
+@pytest.mark.parametrize("seed", range(5 if DEEP else 1))
 @pytest.mark.parametrize("name", CASES)
-def test_a_hostile_network_is_served_right_or_refused(name: str) -> None:
+def test_a_hostile_network_is_served_right_or_refused(name: str, seed: int) -> None:
     case = CASES[name]
-    net, x = built(name)
+    net, x = built(name, seed)
     if case.refused:
         with pytest.raises((ValueError, TypeError), match=case.refused):
             open_layer(net, case.layer, x)

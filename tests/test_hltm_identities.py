@@ -10,6 +10,7 @@ from gap_cases import assert_gaps
 
 from sslbook.chapters.hltm import groups, growth, identities, recorded, tables
 from sslbook.chapters.hltm.training import Protocol
+from sslbook.gaps import relative_gap
 
 
 @pytest.mark.parametrize("seed", [0, 1000])
@@ -46,8 +47,25 @@ def test_products_and_growth(seed: int) -> None:
     assert gaps["Lemma 9"] < 1e-11
     assert gaps["broken: not centred"] > 1e-2
     gaps = growth.growth_gaps(5, seed)
-    assert gaps["growth"] < 1e-12
-    assert min(gap for name, gap in gaps.items() if name.startswith("broken:")) > 1e-2
+    rivals = ("printed o", "lean forgotten", "step of both towers", "each part alone orthonormal")
+    assert_gaps(gaps, ("growth",), rivals)
+    assert min(gaps[f"broken: {name}"] for name in rivals) > 1e-2
+
+
+def test_the_siblings_of_a_part_are_a_path_around_it() -> None:
+    """Its step is what its own block gives and what the block that couples it to its sibling gives, and neither alone."""
+    steps = growth.part_steps(range(6), lower=0.5, width=4)
+    assert steps.true.shape == steps.own.shape == steps.coupled.shape == (6, 4, 2)
+    assert relative_gap(steps.own + steps.coupled, steps.true) < 1e-13
+    missed = torch.stack([coupled.norm() / true.norm() for coupled, true in zip(steps.coupled, steps.true)])
+    assert (steps.off - missed).abs().max() < 1e-13
+    assert steps.off.min() > 0.05
+    assert steps.cosine.max() < 1
+    alone = growth.part_steps([3], lower=0.5, width=4)
+    assert alone.off == pytest.approx(float(steps.off[3]))
+    assert float(alone.cosine) == pytest.approx(
+        float((alone.own * alone.true).sum() / alone.own.norm() / alone.true.norm())
+    )
 
 
 def test_shared_children() -> None:

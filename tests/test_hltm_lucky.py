@@ -171,6 +171,21 @@ def test_units_at_the_edge_reach_the_sharper_bracket(pairs: int, c: float) -> No
     assert gap - bound == pytest.approx(c / 4, rel=1e-6)
 
 
+def test_the_bracket_needs_its_variance() -> None:
+    """A leaf that nearly always follows the opposite of its variable lifts v- and not v+, if its weight is large."""
+    part, weights = lucky.LeafPart(torch.tensor([-0.9, 1, 1, -1]).double()), torch.tensor([[1, 0, 0, -0.9501]]).double()
+    c, sigma_w = 0.0037, 2 / 3**0.5
+    assert weights.abs().max() <= sigma_w * (3 / 4) ** 0.5 + 1e-12
+    assert lucky.is_lucky(weights, part.h, part.a, c, sigma_w).all()
+    up, down = lucky.mean_activations(part, weights)
+    assert float(up) == pytest.approx(0.05)
+    assert float(down) == pytest.approx(0.95 * 0.0499)
+    gap = float(up**2 - down**2)
+    nothing = torch.zeros(())
+    assert 3 * sigma_w**2 * float(lucky.bracket(part.s, part.rho, c, nothing)) < gap
+    assert 3 * sigma_w**2 * float(lucky.bracket(part.s, part.rho, c, nothing, group=0)) > 2 * gap
+
+
 def test_an_extreme_unit_has_weights_that_there_are() -> None:
     with pytest.raises(ValueError, match=r"pairs = 4 and c = 0.01 ask for a weight of -0"):
         lucky.extreme_unit(4, 0.01)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from attacked import DEEP
 from torch import Tensor, nn
 
 import sslbook
@@ -266,25 +268,45 @@ def whose(error: BaseException) -> str:
     return "" if Path(last.filename).is_relative_to(PACKAGE) else f"{last.filename}:{last.lineno}"
 
 
+def doubly_hostile(name: str, count: int) -> Iterator[tuple[str, int, dict[str, Any]]]:
+    """Calls with two bad values, drawn at random."""
+    _, valid, bad = CALLS[name]
+    draw = random.Random(name)
+    for number in range(count if len(bad) > 1 else 0):
+        one, other = draw.sample(sorted(bad), 2)
+        yield f"{one}, {other}", number, {**valid, one: draw.choice(bad[one]), other: draw.choice(bad[other])}
+
+
+def answered(name: str, given: dict[str, Any]) -> tuple[str, str]:
+    """What is wrong with the answer of a call, ``silent`` or ``tracebacks``, and a word on it; nothing if it is one of ours."""
+    try:
+        found = CALLS[name][0](**given)
+    except (ValueError, TypeError, FileNotFoundError) as error:
+        elsewhere = whose(error)
+        return ("tracebacks", f"{type(error).__name__} of {elsewhere}: {str(error)[:100]}") if elsewhere else ("", "")
+    except BaseException as error:
+        return "tracebacks", f"{type(error).__name__}: {str(error)[:100]}"
+    honest = name in HONEST and not all(t.isfinite().all() for t in given.values() if isinstance(t, Tensor))
+    if not honest and not all(part.isfinite().all() for part in numbers_in(found)):
+        return "silent", "an answer that isn't finite"
+    return "", ""
+
+
 @pytest.mark.parametrize("name", CALLS)
-def test_every_call_is_answered_by_us(name: str) -> None:
+def test_every_call_is_answered_by_us(name: str, record_property: Callable[[str, object], None]) -> None:
     function, valid, _ = CALLS[name]
     function(**valid)
+    calls = [*hostile(name), *doubly_hostile(name, 200 if DEEP else 5)]
     wrong = []
-    for argument, place, given in hostile(name):
-        told = f"{argument} = {str(given[argument])[:60]!r} ({place})"
-        try:
-            found = function(**given)
-        except (ValueError, TypeError, FileNotFoundError) as error:
-            if elsewhere := whose(error):
-                wrong.append(f"{told}: {type(error).__name__} of {elsewhere}: {str(error)[:100]}")
-        except BaseException as error:
-            wrong.append(f"{told}: {type(error).__name__}: {str(error)[:100]}")
-        else:
-            honest = name in HONEST and isinstance(given[argument], Tensor) and not given[argument].isfinite().all()
-            if not honest and not all(part.isfinite().all() for part in numbers_in(found)):
-                wrong.append(f"{told}: an answer that isn't finite")
-    assert "\n".join(wrong) == ""
+    for arguments, place, given in calls:
+        kind, what = answered(name, given)
+        if kind:
+            told = ", ".join(f"{argument} = {str(given[argument])[:60]!r}" for argument in arguments.split(", "))
+            wrong.append((kind, f"{told} ({place}): {what}"))
+    record_property("tried", len(calls))
+    for counted in ("silent", "tracebacks"):
+        record_property(counted, sum(kind == counted for kind, _ in wrong))
+    assert "\n".join(line for _, line in wrong) == ""
 
 
 def test_there_are_enough_of_them() -> None:

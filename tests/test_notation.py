@@ -7,7 +7,12 @@ import re
 from pathlib import Path
 
 import pytest
+from bs4 import BeautifulSoup
 
+from sslbook.book.layout import find_book
+from sslbook.book.library import offered
+
+BOOK = find_book(Path(__file__).resolve().parents[1])
 PAGE = Path(__file__).parents[1] / "chapters" / "notation.md"
 TABLE = re.compile(r"^```\{list-table\}.*?^```$", re.MULTILINE | re.DOTALL)
 ROW = re.compile(r"^\* - (.*)\n  - (.*)\n  - (.*)\n  - (.*)$", re.MULTILINE)
@@ -86,3 +91,22 @@ NEEDED = [
 @pytest.mark.parametrize("symbol", NEEDED)
 def test_the_chapters_symbols_are_here(symbol):
     assert any(symbol in row[0] for row in rows())
+
+
+def test_promised_names_lead_to_their_entries():
+    pages = {name: BOOK.html / "chapters" / f"{name}.html" for name in ("notation", "library")}
+    if not all(page.is_file() for page in pages.values()):
+        pytest.skip("the book is not built: make book")
+    notation, library = (BeautifulSoup(page.read_text(encoding="utf-8"), "html.parser") for page in pages.values())
+    links = {link.code.get_text(): link["href"] for link in notation.select("article td a[href]:has(> code)")}
+    promised = {name for name in code_names() if any(f"sslbook.{name}.".startswith(f"{full}.") for full in offered())}
+    assert len(promised) > 15
+    assert promised - set(links) == set()
+    for name, href in links.items():
+        page, _, anchor = href.partition("#")
+        if page.startswith("https:"):  # its source: the repository is known
+            assert f"/blob/main/sslbook/{name.partition('.')[0]}" in page
+        else:
+            assert page == "library.html", name
+            assert library.find(id=anchor), f"{name} leads to {href}, which is not there"
+            assert not name.startswith("chapters.")

@@ -55,6 +55,16 @@ axe.run().then(r => done(r.violations.filter(v => ['serious', 'critical'].includ
   .map(v => `${v.id}: ${v.nodes[0].html.slice(0, 160)} (${v.nodes.length} times)`)));
 """
 OVERFLOW = "return document.documentElement.scrollWidth - document.documentElement.clientWidth"
+CUT_CODE = """
+return [...document.querySelectorAll('.bd-article div[class*="highlight-"] pre')]
+  .filter(e => e.scrollWidth > e.clientWidth + 1 && !e.closest('.cell_output')).map(e => e.textContent.trim().slice(0, 60));
+"""
+UNFOLDED = """
+const closed = [...document.querySelectorAll('.bd-article details:not([open])')];
+const fold = open => closed.forEach(e => { e.open = open; }), page = document.documentElement;
+fold(true); const excess = page.scrollWidth - page.clientWidth;
+fold(false); return excess;
+"""
 FRAMES = """
 const figure = arguments[0];
 const seen = i => !i.hidden && i.naturalWidth && i.getBoundingClientRect().height > 20;
@@ -162,8 +172,11 @@ class Browser:
         found += [f"leaves the machine: {url}" for url in self.requests() if not url.startswith(own)]
         found += [f"maths not typeset: {text}" for text in script(BAD_MATHS)]
         found += [f"no alternative text: {source}" for source in script(NO_ALT)]
+        found += [f"code is cut off: {text}" for text in script(CUT_CODE)]
         if (excess := script(OVERFLOW)) > 1:
             found.append(f"{excess} px wider than the window")
+        elif (excess := script(UNFOLDED)) > 1:
+            found.append(f"{excess} px wider than the window where all that is folded is open")
         script(AXE.read_text(encoding="utf-8"))
         return found + [f"accessibility: {text}" for text in self.driver.execute_async_script(VIOLATIONS)]
 
@@ -273,6 +286,11 @@ return [...document.querySelectorAll('.bd-article span.math')].filter(m => m.get
   return [m.hasAttribute('tabindex'), cut];
 });
 """
+SCROLLED = """
+return [...document.querySelectorAll('div.math > mjx-container, span.math.sslbook-scrolls')]
+  .filter(m => m.scrollWidth > m.clientWidth + 1)
+  .map(m => `${m.scrollWidth} px in ${m.clientWidth}: ${m.textContent.slice(0, 60)}`);
+"""
 WIDE = """
 return [...document.querySelectorAll('[data-sslbook-wide]')].map(e => [
   e.dataset.sslbookWide, e.tabIndex, e.scrollWidth > e.clientWidth + 1, getComputedStyle(e).maskImage !== 'none']);
@@ -280,12 +298,13 @@ return [...document.querySelectorAll('[data-sslbook-wide]')].map(e => [
 
 
 @pytest.mark.parametrize("page", page_names())
-def test_formulas_in_sentences_are_whole(browser: Browser, address: str, page: str) -> None:
-    """None is a tab stop at a desk; none reaches beyond a phone's edge."""
+def test_formulas_are_whole(browser: Browser, address: str, page: str) -> None:
+    """None in a sentence is a tab stop at a desk; none at all reaches beyond a phone's edge, or scrolls there."""
     browser.open(f"{address}/{page}.html", VIEWS["light"])
     assert not any(stop for stop, _ in browser.driver.execute_script(INLINE))
     browser.open(f"{address}/{page}.html", VIEWS["phone"])
     assert not any(cut for _, cut in browser.driver.execute_script(INLINE))
+    assert browser.driver.execute_script(SCROLLED) == [], "break it with aligned, or give a part of it a name"
 
 
 def test_what_scrolls_says_so(browser: Browser, address: str) -> None:

@@ -87,6 +87,9 @@ def owed(text: str) -> Iterator[str]:
             yield f"an exercise without a level: {title}"
         if part.count("assert not check(") < 2:
             yield f"fewer than two wrong answers are rejected: {title}"
+    for proof in re.finditer(r"^`{3,}\{prf:proof\}", text, flags=re.MULTILINE):
+        if not text[: proof.start()].rstrip().rpartition("\n\n")[2].startswith("*Idea:*"):
+            yield f"no line that begins *Idea:* before the proof: {text[proof.end() :].strip().splitlines()[0][:70]}"
     if len(re.findall(r"^slider\(", text, flags=re.MULTILINE)) < SLIDERS:
         yield "fewer than two sliders"
     yield from (f"no section {name}" for name in ("In practice", "Takeaways") if f"\n## {name}\n" not in text)

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from bs4 import BeautifulSoup
 
 from sslbook import cli, losses
 from sslbook.book import check
@@ -174,14 +175,18 @@ def test_each_tables_command_can_be_tried_dry(table: str, tmp_path: Path, capsys
 # -- the record as the page shows it ----------------------------------------------------------------------------------
 
 
-def test_the_records_block() -> None:
+def test_a_record_s_table() -> None:
     numbers = {"knn": [0.38, 0.4], "linear": [0.41, 0.41], "linear_best": [0.42, 0.41], "rank": [10.0, 12.0]}
     values = {"last": {"info_nce": numbers}, "runs": {"info_nce": {"knn": [[0.2, 0.2], [0.38, None]]}}}
-    lines = recorded.block(values).splitlines()
-    assert lines[0].split() == ["k-NN", "linear", "rank"]
-    assert lines[1].split() == ["InfoNCE", "39.0±1.4", "41.0±0.0", "11.0"]
+
+    def cells(row: str) -> list[str]:
+        page = BeautifulSoup(str(shown.accuracies(values, "after ten epochs").data), "html.parser")
+        return [cell.get_text() for cell in page.select(f"{row} th, {row} td")]
+
+    assert cells("thead") == ["trained with", "k-NN, %", "linear, %", "rank"]
+    assert cells("tbody") == ["InfoNCE", "39.0 ± 1.4", "41.0 ± 0.0", "11.0"]
     numbers |= {"axes": [[0.5, 0.5], [0.5, 0.5]]}
-    assert [line.split()[-1] for line in recorded.block(values).splitlines()] == ["span", "2.0"]
+    assert (cells("thead")[-1], cells("tbody")[-1]) == ("span", "2.0")
     np.testing.assert_array_equal(recorded.curve(values, "info_nce", "knn"), [[0.2, 0.2], [0.38, np.nan]])
     assert len({course.label for course in recorded.COURSES.values()}) == len(recorded.COURSES)
 

@@ -10,22 +10,24 @@ from contextlib import contextmanager
 from filelock import FileLock, Timeout
 
 from sslbook.arguments import InputError
-from sslbook.book.layout import Book
+from sslbook.book.layout import SCALES, Book
+from sslbook.files import naming, remove_parts, write_text
 
 
 @contextmanager
 def alone(book: Book, command: str) -> Iterator[None]:
     """Hold what is built of ``book`` for this process; the system lets it go if the process dies.
 
-    Raises InputError, naming the other process, if another one holds it: two builds at once would leave a mixture of both.
+    Removes what a process that was killed left half-written.  Raises InputError, naming the other process, if another one holds
+    it: two builds at once would leave a mixture of both; and OSError, naming the file or this folder, where nothing can be written.
     """
     book.built.mkdir(parents=True, exist_ok=True)
     lock, told = book.built / ".lock", book.built / ".lock.told"
     try:
-        with FileLock(lock, timeout=0):
-            told.write_text(
-                f"sslbook {command}, process {os.getpid()}, since {time.strftime('%H:%M:%S')}", encoding="utf-8"
-            )
+        with naming(book.built), FileLock(lock, timeout=0):
+            for folder in (book.built, *map(book.executed, SCALES), book.expected("", "").parent):
+                remove_parts(folder)
+            write_text(told, f"sslbook {command}, process {os.getpid()}, since {time.strftime('%H:%M:%S')}")
             yield
     except Timeout:
         who = told.read_text(encoding="utf-8") if told.is_file() else "another process"

@@ -14,6 +14,7 @@ from nbformat import NotebookNode
 
 from sslbook.arguments import InputError, unknown
 from sslbook.book.layout import Book
+from sslbook.files import read_text
 
 GENERATED = frozenset({"ledger"})
 """Pages that the build writes; a file of that name in `chapters/` is no chapter."""
@@ -54,7 +55,7 @@ def find_chapters(book: Book) -> list[Chapter]:
 
 def read_chapter(path: Path) -> Chapter:
     """The page in the file ``path``; raises InputError as `find_chapters` does."""
-    text = path.read_text(encoding="utf-8")
+    text = read_text(path)
     header = _HEADER.match(text)
     is_notebook = header is not None and "format_name: myst" in header.group(1)
     has_code = _CODE_CELL.search(text) is not None

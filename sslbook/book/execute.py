@@ -30,7 +30,7 @@ from sslbook.book.cache import changes, data_parts, digest, key, key_parts
 from sslbook.book.chapters import Chapter, code_cells, number_cells, parameters, tags
 from sslbook.book.layout import LIVE, Book
 from sslbook.book.values import RECORD_KEY
-from sslbook.files import atomic
+from sslbook.files import atomic, read_text
 from sslbook.machine import cores, end_with_parent
 
 CELL_SECONDS = {"quick": 600, "paper": 6 * 3600}
@@ -154,6 +154,8 @@ def _run_all(todo: Sequence[_Job], at_once: int, say: Callable[[str], None]) -> 
             job = futures[future]
             try:
                 outcome = future.result()
+            except OSError as error:  # the chapter's own are in its report: here a notebook can't be written
+                raise OSError(error.errno, error.strerror, error.filename or str(job.target)) from None
             except BrokenProcessPool:
                 outcome = Outcome(job.chapter.name, "failed", error="its process was killed (out of memory?)")
             except Exception as error:  # whatever stops one chapter must not lose the others
@@ -298,10 +300,9 @@ def with_prose(executed: NotebookNode, chapter: Chapter) -> NotebookNode:
 def stored_record(target: Path) -> dict[str, Any]:
     """What an executed notebook says of its own execution; empty if it doesn't exist or can't be read."""
     try:
-        record = json.loads(target.read_text(encoding="utf-8"))["metadata"][RECORD_KEY]
-    except (OSError, ValueError, KeyError):
+        return dict(json.loads(read_text(target))["metadata"][RECORD_KEY])
+    except (OSError, ValueError, KeyError, TypeError):
         return {}
-    return dict(record)
 
 
 def _last_seconds(target: Path) -> float:

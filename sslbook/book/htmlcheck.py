@@ -1,4 +1,4 @@
-"""What Sphinx does not check of its own pages: glued numbers, links and anchors, and that nothing loads from elsewhere."""
+"""What Sphinx does not check of its own pages: glued numbers, links and anchors, what loads from elsewhere, what is refused."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Page:
 def check_html(book: Book, scale: str, out: Path) -> list[str]:
     """Every problem of the built pages in ``out``, one sentence each; empty if there is none."""
     pages = {path: Page(path) for path in sorted(out.rglob("*.html")) if "_static" not in path.relative_to(out).parts}
-    problems = [*glued(book, scale, pages), *links(pages, out), *_external(pages.values())]
+    problems = [*glued(book, scale, pages), *links(pages, out), *_external(pages.values()), *_refused(pages.values())]
     for sheet in sorted(out.rglob("*.css")):
         addresses = _CSS_URL.findall(sheet.read_text(encoding="utf-8", errors="replace"))
         problems += [f"{sheet.relative_to(out)}: loads {address}" for address in addresses]
@@ -178,6 +178,18 @@ def _external(pages: Iterable[Page]) -> Iterator[str]:
         for style in [*page.soup.find_all("style"), *page.soup.find_all(style=True)]:
             text = style.get_text() if style.name == "style" else str(style["style"])
             yield from (f"{page.path}: a style loads {address}" for address in _CSS_URL.findall(text))
+
+
+def _refused(pages: Iterable[Page]) -> Iterator[str]:
+    """Scripts in attributes, which the page's own policy refuses (`policy`), and pages without one."""
+    for page in pages:
+        if page.soup.find("meta", attrs={"http-equiv": "Content-Security-Policy"}) is None:
+            yield f"{page.path}: has no Content-Security-Policy"
+        for tag in page.soup.find_all(True):
+            for name in (name for name in tag.attrs if name.startswith("on")):
+                yield f"{page.path}: <{tag.name} {name}> is refused by the page's policy; let a script listen instead"
+            if str(tag.get("href", "")).strip().lower().startswith("javascript:"):
+                yield f"{page.path}: <{tag.name}> leads to a script, which the page's policy refuses"
 
 
 def _is_external(address: str) -> bool:

@@ -26,6 +26,13 @@ from sslbook.book.layout import PACKAGE
 START_SECONDS = 120
 """The longest that a kernel may take to start; on a busy machine importing ipykernel alone takes seconds."""
 
+# A kernel looks each second whether its parent is there, and not before it is up; killed chapters must not go on.
+_LAUNCH = """
+import os, runpy
+from sslbook.machine import end_with_parent
+end_with_parent(int(os.environ["JPY_PARENT_PID"]))
+runpy.run_module("ipykernel_launcher", run_name="__main__")
+"""
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -44,7 +51,7 @@ def environment() -> Iterator[dict[str, str]]:
         quiet = (
             "--log-level=50"  # else a kernel that is stopped after a failed cell says so in the middle of the report
         )
-        argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}", quiet]
+        argv = [sys.executable, "-c", _LAUNCH, "-f", "{connection_file}", quiet]
         spec.joinpath("kernel.json").write_text(
             json.dumps({"argv": argv, "display_name": "Python 3", "language": "python"}), encoding="utf-8"
         )

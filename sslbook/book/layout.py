@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from sslbook.arguments import InputError
+from sslbook.files import read_text
 
 LIVE = ("JPY_SESSION_NAME", "VSCODE_PID", "COLAB_RELEASE_TAG")
 """Variables of a kernel in which a person runs cells: Jupyter's server, VS Code and Colab set them, papermill does not."""
@@ -71,6 +73,19 @@ class Book:
     def shown(self, path: Path) -> str:
         """``path`` as a message should name it: from the root if it lies below it."""
         return str(path.relative_to(self.root)) if path.is_relative_to(self.root) else str(path)
+
+
+def read_yaml(path: Path, kind: type) -> Any:
+    """What a file of the book holds; raises InputError, naming it, for what is no YAML of a ``kind``, list or dict."""
+    import yaml
+
+    try:
+        content = yaml.safe_load(read_text(path))
+    except (ValueError, yaml.YAMLError) as error:
+        raise InputError(f"{path}: not YAML ({' '.join(str(error).split())})") from None
+    if not isinstance(content, kind):
+        raise InputError(f"{path}: a {kind.__name__} is needed, and it holds a {type(content).__name__}")
+    return content
 
 
 def find_book(start: Path | None = None) -> Book:

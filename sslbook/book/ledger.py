@@ -8,24 +8,29 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from sslbook.arguments import InputError, unknown
 from sslbook.book.badges import entry_anchor, outcome
 from sslbook.book.chapters import find_chapters
-from sslbook.book.layout import Book
+from sslbook.book.layout import Book, read_yaml
 from sslbook.book.regression import read_numbers
 from sslbook.book.typeset import typeset
 from sslbook.book.values import Number, short
 
 KINDS = {"I": "identity", "B": "bound", "L": "limit", "D": "dynamics", "T": "table or figure"}
 
-VERDICTS = ("holds", "holds with the correction", "fails as stated", "trend holds, numbers differ", "open")
+VERDICTS: Mapping[str, str] = {
+    "holds": "as the paper states it",
+    "holds with the correction": "once a factor, a sign or a hypothesis is put right; both versions are computed",
+    "fails as stated": "in whole or in one of its parts: there is a counterexample",
+    "trend holds, numbers differ": "of a table or figure, in our runs, which are smaller than the paper's or not its own",
+    "open": "nothing at the claim's own size has been run, and smaller runs don't decide it; the note says what they show",
+}
+"""What a claim can come to, and what each word means."""
 
 TAGS = dict(zip(VERDICTS, ("holds", "corrected", "fails", "trend", "open"), strict=True))
 """The style class of each verdict's tag, after `sslbook-verdict-`: the style sheet gives it its colour."""
@@ -70,11 +75,12 @@ class Entry:
 def read_claims(path: Path) -> list[Claim]:
     """The claims in file order. Raises InputError for a missing or unknown field, kind or verdict, or an id given twice."""
     claims = []
-    for row in yaml.safe_load(path.read_text(encoding="utf-8")):
+    for row in read_yaml(path, list):
         try:
             claims.append(Claim(**row))
         except TypeError as error:
-            raise InputError(f"{path.name}: {row.get('id', row)}: {error}") from None
+            told = row.get("id", row) if isinstance(row, dict) else row
+            raise InputError(f"{path.name}: {told}: {error}") from None
     twice = [id for id, count in Counter(claim.id for claim in claims).items() if count > 1]
     if twice:
         raise InputError(f"{path.name}: given twice: {', '.join(twice)}")
@@ -160,6 +166,7 @@ def page(book: Book, scale: str = "quick") -> str:
     numbers = all_numbers(book, scale)
     entries = join(read_claims(book.claims), numbers)
     titles = {chapter.name: chapter.title for chapter in find_chapters(book) if chapter.runs}
+    boxes = stated((book.chapters / f"{name}.md").read_text(encoding="utf-8") for name in titles)
     lines = ["# Ledger", "", *_summary(entries, numbers, scale), ""]
     for name in dict.fromkeys(entry.claim.chapter for entry in entries):
         own = [entry for entry in entries if entry.claim.chapter == name]
@@ -169,17 +176,32 @@ def page(book: Book, scale: str = "quick") -> str:
         lines += [f"{where}{done} of {len(own)} claims have a verdict.", ""]
         for entry in own:
             if entry.claim.verdict != "open":
-                lines += _entry(entry)
-        lines += _folded([entry for entry in own if entry.claim.verdict == "open"])
+                lines += _entry(entry, boxes)
+        lines += _folded([entry for entry in own if entry.claim.verdict == "open"], boxes)
     return "\n".join(lines)
 
 
-def _folded(entries: Sequence[Entry]) -> list[str]:
+def stated(pages: Iterable[str]) -> dict[str, list[str]]:
+    """The labels of the boxes that state each claim, by its id: those whose title ends with it, as in ``Several units · B-F1``."""
+    found: dict[str, list[str]] = {}
+    for page in pages:
+        for codes, label in _BOX.findall(page):
+            for code in CODE.findall(codes):
+                found.setdefault(code, []).append(label)
+    return found
+
+
+_BOX = re.compile(r"^`{3,}\{prf:\w+\} .* · (.+)\n:label: (\S+)$", re.MULTILINE)
+CODE = re.compile(r"\b[A-C]-[A-Z]\w*")
+"""How a claim's id looks."""
+
+
+def _folded(entries: Sequence[Entry], boxes: Mapping[str, Sequence[str]]) -> list[str]:
     """Open claims in a disclosure that is closed at first; Markdown goes on inside it."""
     if not entries:
         return []
     what = "One open claim" if len(entries) == 1 else f"{len(entries)} open claims"
-    lines = [line for entry in entries for line in _entry(entry)]
+    lines = [line for entry in entries for line in _entry(entry, boxes)]
     return [f'<details class="sslbook-fold"><summary>{what}</summary>', "", *lines, "</details>", ""]
 
 
@@ -193,15 +215,15 @@ def _summary(entries: Sequence[Entry], numbers: Sequence[Number], scale: str) ->
     return [
         f"Every claim of the three papers that the book owes a check: {len(entries)} claims, {checks} checks.",
         "This page is generated when the book is built. A check's link leads to the line where it passed; "
-        "its *nearest rivals* are the strongest wrong theories, and what it *rejects* are deliberately broken variants, "
-        "with the value of each.",
+        "its *nearest rivals* are the strongest wrong theories, or the conditions under which the effect should be absent, "
+        "and what it *rejects* are deliberately broken variants, with the value of each.",
         f"{made} on {'; '.join(_plain(machine) for machine in machines)}." if machines else "Nothing is executed yet.",
         "",
-        f"An id begins with the paper that makes the claim: {papers}. *Open* means that we have not examined it yet.",
+        f"An id begins with the paper that makes the claim: {papers}. "
+        "That a paper prints a step for one tower counts as a fault only where the claim is about the step itself, "
+        "and not about the operator.",
         "",
-        "| Verdict | Claims |",
-        "|:--|--:|",
-        *(f"| {_tag(verdict)} | {counts[verdict]} |" for verdict in VERDICTS if counts[verdict]),
+        *(f"- {_tag(verdict)} {counts[verdict]}: {meaning}." for verdict, meaning in VERDICTS.items()),
     ]
 
 
@@ -210,13 +232,14 @@ def _tag(verdict: str) -> str:
     return f'<span class="sslbook-verdict sslbook-verdict-{TAGS[verdict]}">{verdict}</span>'
 
 
-def _entry(entry: Entry) -> list[str]:
+def _entry(entry: Entry, boxes: Mapping[str, Sequence[str]]) -> list[str]:
     claim = entry.claim
+    here = ", ".join(f"{{prf:ref}}`{label}`" for label in boxes.get(claim.id, ()))
     lines = [
         f"({entry_anchor(claim.id)})=",
         "{.sslbook-entry}",
         f"**{claim.id}** · {KINDS[claim.kind]} {_tag(claim.verdict)}\\",
-        _words(claim.statement),
+        _words(claim.statement) + (f" ({here})" if here else ""),
     ]
     if claim.note:
         errata = f" ({{ref}}`errata <{claim.errata}>`)" if claim.errata else ""

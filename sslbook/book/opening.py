@@ -12,6 +12,8 @@ from typing import TypeGuard
 from docutils import nodes
 from myst_nb.sphinx_ import HideCodeCellNode
 
+from sslbook.book.captions import is_picture
+
 PICTURE = "sslbook-picture"
 """The element that stands in the HTML before the opening's picture: ``<sslbook-picture data-cell="5"></sslbook-picture>``."""
 
@@ -39,24 +41,15 @@ def open_with_picture(doctree: nodes.document) -> None:
     chapter[chapter.index(drawn) : chapter.index(drawn)] = [mark, nodes.container("", picture, classes=["cell"])]
     for cell in cells:
         chapter.remove(cell)
-    after = chapter.index(mark) + 2
-    while after < len(opening) and (isinstance(chapter[after], nodes.target) or _is_caption(chapter[after])):
-        after += 1
-    chapter.insert(after, nodes.container("", _folded(cells), classes=["cell", "tag_hide-input"]))
+    chapter.insert(chapter.index(mark) + 2, nodes.container("", _folded(cells), classes=["cell", "tag_hide-input"]))
 
 
 def _picture(cell: nodes.Element) -> nodes.Element | None:
     """The output of ``cell`` if it is a figure or a slider."""
     for part in cell.children:
-        if isinstance(part, nodes.container) and part.get("nb_element") == "cell_code_output":
-            html = (raw.astext() for raw in part.findall(nodes.raw))
-            if next(iter(part.findall(nodes.image)), None) is not None or any("<figure" in text for text in html):
-                return part
+        if isinstance(part, nodes.container) and part.get("nb_element") == "cell_code_output" and is_picture(part):
+            return part
     return None
-
-
-def _is_caption(node: nodes.Node) -> bool:
-    return isinstance(node, nodes.paragraph) and any(name.startswith("fig-") for name in node["ids"])
 
 
 def _folded(cells: Sequence[nodes.Element]) -> HideCodeCellNode:

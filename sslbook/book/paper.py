@@ -19,13 +19,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-import yaml
 from bs4 import BeautifulSoup
 from pypdf import PdfReader, PdfWriter
 from pypdf.generic import ArrayObject, DictionaryObject, FloatObject, NameObject, NullObject
 
 from sslbook.arguments import InputError
-from sslbook.book.layout import Book
+from sslbook.book.layout import Book, read_yaml
 from sslbook.book.render import pages
 from sslbook.book.searching import readable
 
@@ -91,7 +90,7 @@ def write(book: Book, target: Path, say: Callable[[str], None] = print) -> Path:
         for source in sources:
             say(f"printing {source.stem} …")
             printed.append(Printed(source, _print(browser, source, work / f"{source.stem}.pdf")))
-        config = yaml.safe_load((book.root / "_config.yml").read_text(encoding="utf-8"))
+        config = read_yaml(book.root / "_config.yml", dict)
         parts = _parts(book)
         draft = _front(browser, work, config, contents(printed, parts, 0))
         front = _front(browser, work, config, contents(printed, parts, len(draft.pages)))
@@ -236,7 +235,7 @@ def _print(browser: str, source: Path, target: Path) -> Path:
 
 def _parts(book: Book) -> dict[str, str]:
     """The caption of each part, by the name of its first page."""
-    toc = yaml.safe_load((book.root / "_toc.yml").read_text(encoding="utf-8"))
+    toc = read_yaml(book.root / "_toc.yml", dict)
     return {str(part["chapters"][0]["file"]).rpartition("/")[2]: str(part["caption"]) for part in toc.get("parts", ())}
 
 

@@ -26,18 +26,6 @@ _NOT_PROSE = frozenset(
 """Directives whose body is data, code or maths and not sentences."""
 _FENCE = re.compile(r"^\s*(?P<fence>`{3,}|:{3,})(?:\{(?P<directive>[\w:-]+)\})?")
 _THEOREM = re.compile(r"^```\{prf:theorem\}.*?^```$", re.MULTILINE | re.DOTALL)
-_ROUND = {
-    5: "Five minutes",
-    10: "Ten minutes",
-    15: "A quarter of an hour",
-    20: "Twenty minutes",
-    30: "Half an hour",
-    40: "Forty minutes",
-    45: "Three quarters of an hour",
-    60: "An hour",
-    75: "An hour and a quarter",
-    90: "An hour and a half",
-}
 
 
 def prose(text: str) -> Iterator[tuple[int, str]]:
@@ -88,14 +76,8 @@ class Time:
         return cls(max(1, round(minutes(words))), float(record.get("seconds", 0.0)), threads)
 
     def __str__(self) -> str:
-        """For the end of a chapter's first box: ``Half an hour to read (31 minutes) · runs in 60 s on one core``."""
-        near = min(_ROUND, key=lambda known: abs(known - self.minutes))
-        exact = counted(self.minutes, "minute")
-        if abs(near - self.minutes) > near / 10:
-            said = f"{exact} to read"
-        else:
-            said = f"{_ROUND[near]} to read" + ("" if near == self.minutes else f" ({exact})")
-        return said + (f" · {self.run}" if self.seconds else "")
+        """For the end of a chapter's first box: ``31 minutes to read · runs in 60 s on one core``."""
+        return f"{counted(self.minutes, 'minute')} to read" + (f" · {self.run}" if self.seconds else "")
 
     @property
     def brief(self) -> str:

@@ -26,7 +26,7 @@ from sslbook.arguments import InputError
 from sslbook.book.layout import SCALES, Book
 from sslbook.book.values import Criterion, Number, numbers
 from sslbook.evidence import Interval
-from sslbook.files import write_text
+from sslbook.files import read_finite, write_text
 
 SEED = 0
 """The seed whose numbers are held; a run with another seed is not compared."""
@@ -153,16 +153,12 @@ def read_expected(path: Path) -> dict[str, dict[str, Any]]:
     if not path.exists():
         return {}
     try:
-        held = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_number)["numbers"]
+        held = read_finite(path)["numbers"]
         for name, found in held.items():
             _require_entry(name, found)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{path}: not a file of expected numbers ({error})") from None
     return dict(held)
-
-
-def _no_number(word: str) -> None:
-    raise ValueError(f"{word} is held to nothing")
 
 
 def _require_entry(name: str, found: Any) -> None:

@@ -8,6 +8,7 @@ leaves the last good book.
 
 from __future__ import annotations
 
+import errno
 import html
 import json
 import os
@@ -19,17 +20,26 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from sslbook.book import meta, searching
+from sslbook.book import licences, meta, policy, searching
 from sslbook.book.chapters import read_chapter
-from sslbook.book.layout import PACKAGE
+from sslbook.book.layout import PACKAGE, read_yaml
 from sslbook.book.plain import LINES
 from sslbook.book.repository import Repository
 from sslbook.book.sphinx_ext import DOWNLOADS
 
 # Jupyter Book has jsonschema compile a grammar of addresses for two seconds, which no file of ours is held to.
-_COMMAND = "import sys; sys.modules['rfc3987_syntax'] = None; from jupyter_book.cli.main import main; main()"
+# And it would go on writing if we were killed.
+_COMMAND = """
+import sys
+from sslbook.machine import end_with_parent
+end_with_parent(int(sys.argv.pop(1)))
+sys.modules['rfc3987_syntax'] = None
+from jupyter_book.cli.main import main
+main()
+"""
+_ERRNO = re.compile(r"\[Errno (?P<code>\d+)\] (?P<what>[^:'\n\x1b]+)(: '(?P<path>[^'\n]+)')?")
+_UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES)
+"""Errors of a full disk, or of a folder that can't be written: no fault of the book's."""
 _PROBLEM = re.compile(r"(WARNING|ERROR|CRITICAL)\b|[Ee]rror:|Exception occurred")
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 _PLACE = re.compile(r"^(?P<page>\S+?)\.ipynb(?::(?P<line>\d+))?")
@@ -53,18 +63,20 @@ def build(executed: Path, out: Path, *, root: Path, generated: Mapping[str, str]
     fresh = _jupyter_book(staged, work)
     shutil.rmtree(fresh / "_static/vendor/fontawesome", ignore_errors=True)  # no page loads it: see sphinx_ext
     searching.write(fresh, pages(root))
+    licences.write(fresh)
     (fresh / "searchindex.js").unlink(missing_ok=True)  # Sphinx's index of pages, which nothing loads
     if site := Repository.read(root).site:
         (fresh / "sitemap.xml").write_text(meta.sitemap(site, pages(root)), encoding="utf-8")
         (fresh / "robots.txt").write_text(f"User-agent: *\nAllow: /\nSitemap: {site}/sitemap.xml\n", encoding="utf-8")
     _write_downloads(fresh / DOWNLOADS, root=root, generated=generated or {})
     (fresh / "index.html").write_text(_front_door(root), encoding="utf-8")
+    policy.apply(fresh)  # last, when nothing in the pages changes any more
     return _replace(fresh, out) / "index.html"
 
 
 def pages(root: Path) -> list[str]:
     """The pages of the table of contents in reading order, without suffix: `chapters/intro`, …"""
-    toc = yaml.safe_load((root / "_toc.yml").read_text(encoding="utf-8"))
+    toc = read_yaml(root / "_toc.yml", dict)
 
     def walk(node: Any) -> Iterator[str]:
         if isinstance(node, Mapping):
@@ -162,7 +174,8 @@ def _copy_assets(source: Path, target: Path) -> None:
 
 def _jupyter_book(staged: Path, work: Path) -> Path:
     """Run Jupyter Book on the staged sources; returns the folder of its HTML."""
-    command = [sys.executable, "-c", _COMMAND, "build", str(staged), "--path-output", str(work / "render")]
+    command = [sys.executable, "-c", _COMMAND, str(os.getpid())]
+    command += ["build", str(staged), "--path-output", str(work / "render")]
     command += ["--all", "-W", "-n", "--keep-going"]
     package = str(PACKAGE.parent)  # so that the extension is found even where sslbook is not installed
     path = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))
@@ -170,6 +183,9 @@ def _jupyter_book(staged: Path, work: Path) -> Path:
     shutil.rmtree(work / "render", ignore_errors=True)
     run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     log = work / "render.log"
+    for found in _ERRNO.finditer(run.stdout + run.stderr):
+        if int(found["code"]) in _UNWRITABLE:
+            raise OSError(int(found["code"]), found["what"], found["path"] or str(work / "render"))
     log.write_text(run.stdout + run.stderr, encoding="utf-8")
     built = work / "render" / "_build" / "html"
     if run.returncode != 0 or not built.is_dir():
@@ -182,8 +198,7 @@ def _jupyter_book(staged: Path, work: Path) -> Path:
 def _front_door(root: Path) -> str:
     """`index.html`: leads to the first page, and says so where redirects are off."""
     first = pages(root)[0]
-    title = yaml.safe_load((root / "_config.yml").read_text(encoding="utf-8")).get("title", "The book")
-    title = html.escape(title)
+    title = html.escape(read_yaml(root / "_config.yml", dict).get("title", "The book"))
     return (
         f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{title}</title>\n'
         f'<meta name="viewport" content="width=device-width, initial-scale=1">\n'

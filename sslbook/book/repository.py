@@ -1,6 +1,7 @@
 """Where the book is published, from the one place that says so: ``repository: url:`` in `_config.yml`.
 
-The address of the pages, what pip installs, and where a chapter opens in a browser all follow from it; while it is empty, there
+The address of the pages, what pip installs, where a chapter opens in a browser, where a page is edited and where an error in it is
+reported all follow from it; while it is empty, there
 are no links that lead nowhere.
 """
 
@@ -8,12 +9,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
-import yaml
+from sslbook.book.layout import read_yaml
 
 BRANCH = "notebooks"
 """The branch that holds what `sslbook notebooks` writes; `.github/workflows/pages.yml` keeps it."""
+MAIN = "main"
+"""The branch that the pages are made from."""
+SOURCES = {"chapters/ledger": "data/claims.yml"}
+"""What to edit for a page that has no source of its own."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +30,7 @@ class Repository:
     @classmethod
     def read(cls, folder: Path) -> Repository:
         """The repository that the `_config.yml` in ``folder`` names."""
-        told = yaml.safe_load((folder / "_config.yml").read_text(encoding="utf-8")) or {}
+        told = read_yaml(folder / "_config.yml", dict)
         return cls(str((told.get("repository") or {}).get("url") or "").rstrip("/"))
 
     @property
@@ -57,6 +62,24 @@ class Repository:
                 "tooltip": "Run this chapter on Binder",
             },
         ]
+
+    def suggestions(self, page: str, title: str) -> list[dict[str, str]]:
+        """The buttons that edit the source of ``page``, and that report what is wrong with it; none without a repository."""
+        if not self.url:
+            return []
+        issue = f"{self.url}/issues/new?title={quote(title)}&body={quote(f'On the page {self.site}/{page}.html:')}"
+        return [
+            {
+                "url": f"{self.url}/edit/{MAIN}/{SOURCES.get(page, f'{page}.md')}",
+                "text": "Edit",
+                "tooltip": "Suggest a change of this page",
+            },
+            {"url": issue, "text": "Issue", "tooltip": "Report an error on this page"},
+        ]
+
+    def source(self, path: str, line: int = 0) -> str:
+        """The address of a file, at a line unless that is 0; empty without a repository."""
+        return f"{self.url}/blob/{MAIN}/{path}" + (f"#L{line}" if line else "") if self.url else ""
 
     def _parts(self) -> tuple[str, str]:
         address = urlsplit(self.url)

@@ -83,6 +83,8 @@ def sections(page: str, text: str) -> Iterator[Section]:
     top = None if article is None else BeautifulSoup(_HEAVY.sub("", article[0]), "html.parser").find("section")
     if not isinstance(top, Tag):
         return
+    for cell in top.select(".cell:has(figcaption)"):  # a caption is text, unlike what else a cell shows
+        cell.insert_after(*cell.select("figcaption"))
     for unwanted in top.select(_LEFT_OUT):
         unwanted.decompose()
     for formula in top.select(".math"):

@@ -23,7 +23,8 @@ from sphinx.application import Sphinx
 from sphinx.config import Config
 
 import sslbook
-from sslbook.book import bibliography, bookmap, library, meta, plain, reading, roles
+from sslbook.book import bibliography, bookmap, library, meta, plain, reading, roles, statements
+from sslbook.book.captions import Captions
 from sslbook.book.execute import write
 from sslbook.book.folding import fold_checks
 from sslbook.book.notebooks import reader_notebook
@@ -44,6 +45,7 @@ MATHJAX: dict[str, Any] = {
     "svg": {"fontCache": "global"},
 }
 """What `mathjax.js` is told; tools/make_mathjax.py decides which TeX packages it holds."""
+LEDGER = "chapters/ledger"
 _DROPPED = ("sphinx_thebe", "sphinx_comments")
 _MATHS = 'class="math '  # as Sphinx writes each formula, in a line or on display
 _CITATION_LIST = 'role="list" class="citation-list"'
@@ -55,8 +57,10 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("config-inited", _configure, priority=900)  # after the theme has appended its own template folders
     bibliography.register()
     library.connect(app)
+    statements.connect(app)
     bookmap.connect(app)
     roles.register(app)
+    app.add_transform(Captions)
     app.connect("doctree-read", _unique_proof_ids)
     app.connect("doctree-resolved", _typeset_numbers)  # by now numbers of other pages are pasted too
     app.connect("doctree-resolved", _hold_punctuation)
@@ -66,6 +70,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_css_file("sslbook/icons.css", priority=850)
     app.add_css_file("sslbook/book.css", priority=900)
     app.add_js_file("sslbook/book.js", loading_method="defer")
+    app.add_js_file("sslbook/formulas.js", loading_method="defer")  # before MathJax: it says when to typeset what
     return {"version": sslbook.__version__, "parallel_read_safe": True, "parallel_write_safe": True}
 
 
@@ -181,11 +186,14 @@ def _page(app: Sphinx, pagename: str, template: str, context: dict[str, Any], do
         _introduce(app, pagename, context, doctree)
     context["downloads"] = _downloads(pagename, context, is_notebook=is_notebook)
     context["launches"] = _repository(app).launches(pagename) if is_notebook else []
+    context["suggestions"] = _repository(app).suggestions(pagename, _title(context)) if doctree is not None else []
     if "body" in context:
         if is_notebook:
             app.__dict__.setdefault(_BODIES, {})[pagename] = context["body"]
         context["body"] = mend(plain.without_marks(context["body"]))
-    without = "|mathjax" if _MATHS not in context.get("body", "") else ""  # 1.8 MB for no formula
+    without = "|mathjax|formulas" if _MATHS not in context.get("body", "") else ""  # 1.8 MB for no formula
+    if pagename == LEDGER:
+        app.add_js_file("sslbook/ledger.js", loading_method="defer")
     dropped = re.compile(f"sphinx-thebe|THEBE_JS_URL{without}", re.IGNORECASE)
     for kind in ("script_files", "css_files"):
         context[kind] = [item for item in context[kind] if not dropped.search(_text_of(item))]
@@ -194,11 +202,16 @@ def _page(app: Sphinx, pagename: str, template: str, context: dict[str, Any], do
 def _introduce(app: Sphinx, pagename: str, context: dict[str, Any], doctree: nodes.document) -> None:
     """Say in the page's head what it is about and where it lives."""
     book = str(app.config.html_title or app.config.project)
-    title = " ".join(BeautifulSoup(str(context["title"]), "html.parser").get_text().split())
+    title = _title(context)
     if title == book:
         context["docstitle"] = ""  # the theme would say it twice
     about, site = meta.description(doctree), _repository(app).site
     context["metatags"] += meta.head(title=title, book=book, page=pagename, about=about, site=site)
+
+
+def _title(context: Mapping[str, Any]) -> str:
+    """The page's title without mark-up."""
+    return " ".join(BeautifulSoup(str(context["title"]), "html.parser").get_text().split())
 
 
 def _text_of(asset: Any) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from sslbook.book.cache import digest
 from sslbook.book.layout import PACKAGE, Book
 from sslbook.exports import homes
-from sslbook.files import write_text
+from sslbook.files import read_text, write_text
 
 
 def fingerprint(book: Book, scale: str, generated: dict[str, str]) -> str:
@@ -43,7 +43,7 @@ def _promised() -> list[str]:
 def is_current(book: Book, mark: str) -> bool:
     """Whether the pages were built from what ``mark`` stands for, passed their checks, and lie there untouched."""
     try:
-        return bool(json.loads(_file(book).read_text(encoding="utf-8")) == {"inputs": mark, "pages": _listing(book)})
+        return bool(json.loads(read_text(_file(book))) == {"inputs": mark, "pages": _listing(book)})
     except (OSError, ValueError):
         return False
 

@@ -1,8 +1,9 @@
 """Figures for the page: `slider`, which works with no kernel and recomputes with one, and `show`.
 
-Without a kernel a slider is a `<figure>` that holds one picture for each value. The first is visible without any script;
+Without a kernel a slider is HTML that holds one picture for each value. The first is visible without any script;
 `book.js`, which every page of the book loads, shows the control and changes the picture. In live Jupyter the same call
 gives an ipywidgets slider that calls `draw` again, at more places than the page has frames for where `draw` can take them.
+What is shown becomes a figure with a number and a caption by what stands behind its cell (`sslbook.book.captions`).
 """
 
 from __future__ import annotations
@@ -17,10 +18,17 @@ from html import escape
 from typing import Any
 
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 
 from sslbook.arguments import require_whole
 from sslbook.book.layout import LIVE
 
+_PLAY = """<button type="button" class="sslbook-play" aria-label="Play: {label}">
+<svg viewBox="0 0 16 16" aria-hidden="true" focusable="false">
+<path d="M4 2.5v11l9.5-5.5z"/><path d="M3.5 3h3v10h-3zM9.5 3h3v10h-3z"/></svg>
+</button>
+"""
+"""The play button: its first path is a triangle, its second two bars; the style sheet shows one of them."""
 COLOURS = 256
 """Colours kept in a frame: a palette is a third of the bytes, and this many also carry a heat map beside a photograph."""
 
@@ -36,17 +44,19 @@ def slider(
     format: str | Callable[[Any], str] = "{:g}",
     keep_colors: bool = False,
     step: float | None = None,
+    play: bool = False,
 ) -> None:
     """Show `draw(value)` with a slider over `values`, the one with index `start` first.
 
     `label` stands before the slider; `format` (a format string or a function) writes the value after it. `alt` says what
     the picture shows, for readers who do not see it: one text for all values, or a function of the value. `name` is unique
-    on the page: the figure's anchor is `slider-<name>`. All frames must have one size, or the page would jump.
-    `keep_colors` keeps the picture as it is in the dark theme (photographs). With a `step`, `draw` and `alt` take any number from
-    the least value to the largest, and in live Jupyter the slider moves by `step` and computes at each place.
+    on the page: the slider's anchor is `slider-<name>`. All frames must have one size, or the page would jump.
+    `keep_colors` keeps the picture as it is in the dark theme, for photographs; it may hold no words, which would be dark on
+    dark. With a `step`, `draw` and `alt` take any number from the least value to the largest, and in live Jupyter the slider
+    moves by `step` and computes at each place. With `play` it has a button that shows the frames in turn: for what runs in time.
 
     Raises ValueError for no values, an index `start` out of range, an empty `alt` or `label`, a name that is not an
-    anchor, or frames of different sizes; TypeError if `draw` does not return a matplotlib figure.
+    anchor, frames of different sizes, or words where colours are kept; TypeError if `draw` does not return a matplotlib figure.
     """
     if len(values) == 0:
         raise ValueError("values: got none; at least one is needed")
@@ -67,9 +77,9 @@ def slider(
 
     if _live():
         places = list(values) if step is None else _places(values, step)
-        _live_slider(draw, places, label, alt_of, text_of, places.index(values[start]))
+        _live_slider(draw, places, label, alt_of, text_of, places.index(values[start]), play=play)
         return
-    frames = [png(draw(value)) for value in values]
+    frames = [png(draw(value), keep_colors=keep_colors) for value in values]
     sizes = {_size(frame) for frame in frames}
     if len(sizes) > 1:
         raise ValueError(f"draw: got frames of different sizes, {sorted(sizes)} pixels; draw them all with one figsize")
@@ -82,6 +92,7 @@ def slider(
             name=name,
             start=start,
             keep_colors=keep_colors,
+            play=play,
         ),
         f"[figure with a slider: {label} = {text_of(values[0])} to {text_of(values[-1])}]",
     )
@@ -91,8 +102,8 @@ def show(fig: Figure, *, alt: str, keep_colors: bool = False) -> None:
     """Show a figure with its alternative text (for figures outside the cell metadata's `mystnb: image: alt`), and close it."""
     if not alt.strip():
         raise ValueError("alt: got nothing; say what the picture shows")
-    image = _img(png(fig), alt, "sslbook-frame" + (" keep-colors" if keep_colors else ""))
-    _display(f'<figure class="sslbook-figure">{image}</figure>', f"[figure: {alt}]")
+    image = _img(png(fig, keep_colors=keep_colors), alt, "sslbook-frame" + (" keep-colors" if keep_colors else ""))
+    _display(f'<div class="sslbook-figure">{image}</div>', f"[figure: {alt}]")
 
 
 def _slider_html(
@@ -104,6 +115,7 @@ def _slider_html(
     name: str,
     start: int = 0,
     keep_colors: bool = False,
+    play: bool = False,
 ) -> str:
     """The HTML of a slider over PNG `frames`; one text and one alternative text for each."""
     kind = "sslbook-frame" + (" keep-colors" if keep_colors else "")
@@ -113,31 +125,52 @@ def _slider_html(
     )
     control, shown = f"slider-{name}-control", escape(texts[start])
     width = max(len(text) for text in texts)
-    return f"""<figure class="sslbook-slider" id="slider-{name}" data-sslbook-slider>
+    button = _PLAY.format(label=escape(label)) if play else ""
+    return f"""<div class="sslbook-slider" id="slider-{name}" data-sslbook-slider>
 <div class="sslbook-frames">
 {pictures}
 </div>
 <div class="sslbook-slider-control" hidden>
 <label for="{control}">{escape(label)}</label>
-<input type="range" id="{control}" min="0" max="{len(frames) - 1}" step="1" value="{start}" aria-valuetext="{shown}">
+{button}<input type="range" id="{control}" min="0" max="{len(frames) - 1}" step="1" value="{start}" aria-valuetext="{shown}">
 <output for="{control}" style="min-width: {width}ch">{shown}</output>
 </div>
 <p class="sslbook-slider-note">{escape(label)} = {shown}. With scripts on, a slider moves this figure.</p>
-</figure>"""
+</div>"""
 
 
-def png(fig: Figure, *, colours: int = COLOURS) -> bytes:
-    """The figure as a PNG with a palette of `colours` colours at the style's resolution, uncropped; the figure is closed."""
+def png(fig: Figure, *, colours: int = COLOURS, keep_colors: bool = False) -> bytes:
+    """The figure as a PNG with a palette of `colours` colours at the style's resolution, uncropped; the figure is closed.
+
+    With `keep_colors` its ground is transparent, so that photographs lie on the page itself, light or dark.
+    """
     if not isinstance(fig, Figure):
         raise TypeError(f"draw: got {type(fig).__name__}; a matplotlib Figure is needed")
     import matplotlib.pyplot as plt
     from PIL import Image
 
     full, small = io.BytesIO(), io.BytesIO()
-    fig.savefig(full, format="png")
+    fig.savefig(full, format="png", transparent=keep_colors)
     plt.close(fig)
-    Image.open(full).convert("RGB").quantize(colours, dither=Image.Dither.NONE).save(small, format="png", optimize=True)
+    if keep_colors and (words := _words(fig)):
+        raise ValueError(f"keep_colors: got a figure with the words {words[0]!r}; they belong in its caption")
+    image = Image.open(full).convert("RGBA")
+    palette = image.convert("RGB").quantize(colours - keep_colors, kmeans=int(keep_colors), dither=Image.Dither.NONE)
+    clear: dict[str, int] = {}
+    if keep_colors:
+        known = palette.getpalette() or []
+        clear = {"transparency": len(known) // 3}  # one more colour, of the ground
+        palette.putpalette([*known, 255, 255, 255])
+        palette.paste(clear["transparency"], mask=image.getchannel("A").point([255] * 128 + [0] * 128))
+    palette.save(small, format="png", optimize=True, **clear)
     return small.getvalue()
+
+
+def _words(fig: Figure) -> list[str]:
+    """What a figure that was drawn says in letters."""
+    drawn = [ax for ax in fig.axes if ax.get_visible()]
+    texts = [text for ax in drawn for text in (ax.findobj(Text) if ax.axison else [ax.title, *ax.texts])]
+    return [text.get_text() for text in [*texts, *fig.texts] if text.get_visible() and text.get_text().strip()]
 
 
 def _size(frame: bytes) -> tuple[int, int]:
@@ -185,6 +218,8 @@ def _live_slider(
     alt_of: Callable[[Any], str],
     text_of: Callable[[Any], str],
     start: int,
+    *,
+    play: bool,
 ) -> None:
     """The ipywidgets slider. No `Output` and no `interact`: both can hang when a notebook is executed without a person."""
     import ipywidgets
@@ -204,4 +239,9 @@ def _live_slider(
 
     choice.observe(update, names="value")
     update()
-    display(ipywidgets.VBox([picture, ipywidgets.HBox([choice, reading])]))
+    row = [choice, reading]
+    if play:
+        button = ipywidgets.Play(value=start, min=0, max=len(values) - 1, interval=700, show_repeat=False)
+        ipywidgets.jslink((button, "value"), (choice, "value"))
+        row.insert(0, button)
+    display(ipywidgets.VBox([picture, ipywidgets.HBox(row)]))

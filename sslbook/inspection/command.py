@@ -16,6 +16,7 @@ from torch import nn
 from sslbook import datasets
 from sslbook.arguments import device, positive, seed
 from sslbook.datasets import Dataset
+from sslbook.files import read_bytes
 from sslbook.inspection.measure import LOSSES, inspect_network
 from sslbook.machine import keep_freed_memory
 from sslbook.training.networks.siamese import Networks, Siamese, build
@@ -115,7 +116,7 @@ def _open_run(path: Path) -> Trained:
         "step of the run": content["step"],
         "seed of the run": settings.seed,
         "hash of its settings": content["hash"],
-        "checkpoint sha256": hashlib.sha256(file.read_bytes()).hexdigest(),
+        "checkpoint sha256": hashlib.sha256(read_bytes(file)).hexdigest(),
     }
     return Trained(encoder_and_projector(model), encoder_and_projector(first), PIPELINES[settings.pipeline], about)
 

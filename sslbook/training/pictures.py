@@ -14,6 +14,7 @@ from torch import Tensor
 
 from sslbook.arguments import require_whole
 from sslbook.datasets import Dataset
+from sslbook.files import require_file
 
 if TYPE_CHECKING:
     from PIL.Image import Image as Picture
@@ -202,6 +203,7 @@ def _picture(path: Path, size: int | None) -> Tensor:
     from PIL import Image, ImageOps
 
     try:
+        require_file(path)
         with Image.open(path) as file:
             picture = _converted(str(path), file)
     except (OSError, SyntaxError) as error:

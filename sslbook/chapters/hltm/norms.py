@@ -1,6 +1,6 @@
-r"""How the covariance operator of a part grows during training: Figures 13 and 14 of [tian2020], 9 and 10 of [tian2021iclr].
+r"""How a part's own block of the covariance operator grows during training: Figures 13, 14 of [tian2020], 9, 10 of [tian2021iclr].
 
-The operators are exact: the expectation given the root runs over all patterns of the leaves (:mod:`sslbook.trees.exact`).
+The blocks are exact: the expectation given the root runs over all patterns of the leaves (:mod:`sslbook.trees.exact`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ FACTORS: Mapping[str, tuple[float, ...]] = {"depth": (3, 4, 5), "lower": (0.7, 0
 
 
 def operator_norms(tree: LatentTree, net: TreeNetwork, seeds: Sequence[int], epoch: int) -> dict[str, Tensor]:
-    r"""Frobenius norms of :math:`\mathrm{OP}_\mu` for :data:`PARTS`, ``(R,)`` each.
+    r"""Frobenius norms of :math:`\mathrm{OP}_\mu`, the diagonal block of its layer's operator, for :data:`PARTS`, ``(R,)`` each.
 
     ``s0`` is the norm as defined, ``s0 released`` that of the released code, ``s0 weights`` the norm of the part's weights,
     ``s0 children`` that of the covariance of Theorem 6, of what the part reads: :math:`o_\mu \lVert a_\mu \rVert^2`.

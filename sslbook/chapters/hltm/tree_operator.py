@@ -1,4 +1,4 @@
-r"""The covariance operator of a part of the tree-shaped network, by the finite sums of :mod:`sslbook.trees.exact`.
+r"""A part's own block of its layer's covariance operator, by the finite sums of :mod:`sslbook.trees.exact`.
 
 Which child a unit listens to (its selectivity), the connection expected given the root, and its covariance over the root.
 """
@@ -53,7 +53,7 @@ def covariance_over_root(tree: LatentTree, means: Tensor) -> Tensor:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The covariance operator of a part
+# A part's own block of the covariance operator
 
 
 def expected_connection(tree: LatentTree, net: TreeNetwork, listed: list[Parts | None], name: str) -> Tensor:

@@ -88,15 +88,15 @@ def steps_of(
     found = {"autograd": -gradient} | {name: op(views, loss=loss).exact_update() for name, loss in exact.items()}
     theories: dict[str, dict[str, Any]] = {
         "unbiased": {"views": views, "normalize": True, "beta": 1 - 1 / len(views)},
-        "eq. 56": {"views": views, "normalize": True},
-        "theorem 4": {"views": views, "normalize": True, "loss": "info_nce", "tau": tau, "clean": clean},
-        "all views": {"views": every, "normalize": True},
+        "cross-covariance": {"views": views, "normalize": True},
+        "weighted": {"views": views, "normalize": True, "loss": "info_nce", "tau": tau, "clean": clean},
+        "all nine shifts": {"views": every, "normalize": True},
         "not averaged": {"views": views.flatten(0, 1)[:, None], "normalize": True},
         "no augmentation": {"views": clean[:, None], "normalize": True},
-        "theorem 3": {"views": views},
+        "no cosines": {"views": views},
     }
     if every is None:
-        del theories["all views"]
+        del theories["all nine shifts"]
     return found | {name: op(**given).exact_update() for name, given in theories.items()}
 
 

@@ -8,7 +8,6 @@ from dataclasses import replace
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 from torch import Tensor
 
 from sslbook.training.views import augment
@@ -55,7 +54,7 @@ def agreement(views: Sequence[Tensor], number: Callable[[Tensor], Tensor]) -> fl
 
 
 def wall(images: Tensor, pipeline: Pipeline, views: int = 5) -> Figure:
-    """A row an image: the image, a gap, and so many of its views, edge to edge on grey, so that the dark page isn't dazzled."""
+    """A row an image: the image, a gap, and so many of its views, edge to edge."""
     rows = [images.float() / 255, *(view.clamp(0, 1) for view in drawn(images, pipeline, views))]
     widths = [1.0, 0.08, *[1.0] * views]
     size = (WIDTH, WIDTH * len(images) / sum(widths))
@@ -63,7 +62,6 @@ def wall(images: Tensor, pipeline: Pipeline, views: int = 5) -> Figure:
         len(images), len(widths), figsize=size, layout="none", gridspec_kw={"width_ratios": widths}
     )
     fig.subplots_adjust(0.005, 0.01, 0.995, 0.99, wspace=0.03, hspace=0.03)
-    fig.add_artist(Rectangle((0, 0), 1, 1, color="#8a8a8a", zorder=-1))  # a saved figure has the style's ground, white
     for i, line in enumerate(axes):
         line[1].set_visible(False)
         for ax, pictures in zip((line[0], *line[2:]), rows, strict=True):

@@ -246,17 +246,3 @@ def span(values: Mapping[str, Any], name: str) -> np.ndarray:
     """Effective rank of the embeddings at the end, the exponential of the entropy of their axes' shares; a number a seed."""
     shares = last(values, name, "axes")
     return np.asarray(np.exp(entr(shares).sum(axis=1)))
-
-
-def block(values: Mapping[str, Any]) -> str:
-    """A line a run: k-NN and linear accuracy at the end, in percent, mean and deviation over seeds; mean rank, and mean span."""
-    wide = max(len(COURSES[name].label) for name in values["last"]) + 2
-    spans = "axes" in next(iter(values["last"].values()))
-    lines = [f"{'':{wide}}{'k-NN':<10}{'linear':<10}{'rank':<6}{'span' if spans else ''}".rstrip()]
-    for name in values["last"]:
-        shown = (100 * last(values, name, measure) for measure in ("knn", "linear"))
-        cells = [f"{x.mean():.1f}±{x.std(ddof=1):.1f}".ljust(10) for x in shown]
-        cells.append(f"{last(values, name, 'rank').mean():<6.1f}")
-        cells.append(f"{span(values, name).mean():.1f}" if spans else "")
-        lines.append(f"{COURSES[name].label:<{wide}}{''.join(cells)}".rstrip())
-    return "\n".join(lines)

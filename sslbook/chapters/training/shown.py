@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, Rectangle
 
 from sslbook.chapters.training.experiments import COURSES
-from sslbook.chapters.training.recorded import last
+from sslbook.chapters.training.recorded import last, span
 from sslbook.chapters.training.tables import grid, owed
 from sslbook.tables.page import as_html
 
@@ -26,17 +26,23 @@ def table(caption: str, heads: Sequence[str], rows: Mapping[str, Sequence[str]])
 
 
 def accuracies(values: Mapping[str, Any], caption: str) -> HTML:
-    """A line a run of a record: k-NN and linear accuracy at the end, mean and deviation over seeds, and mean rank."""
+    """A line a run of a record: k-NN and linear accuracy at the end, mean and deviation over seeds, mean rank, and mean span."""
 
     def percent(name: str, measure: str) -> str:
         numbers = 100 * last(values, name, measure)
         return f"{numbers.mean():.1f} ± {numbers.std(ddof=1):.1f}"
 
     rows = {
-        COURSES[name].label: (percent(name, "knn"), percent(name, "linear"), f"{last(values, name, 'rank').mean():.1f}")
-        for name in values["last"]
+        COURSES[name].label: (
+            percent(name, "knn"),
+            percent(name, "linear"),
+            f"{last(values, name, 'rank').mean():.1f}",
+            *([f"{span(values, name).mean():.1f}"] if "axes" in found else []),
+        )
+        for name, found in values["last"].items()
     }
-    return table(caption, ("trained with", "k-NN, %", "linear, %", "rank"), rows)
+    heads = ("trained with", "k-NN, %", "linear, %", "rank", "span")
+    return table(caption, heads[: 1 + len(next(iter(rows.values())))], rows)
 
 
 def printed(name: str, seeds: Sequence[int], folder: Path) -> HTML:

@@ -25,7 +25,8 @@ from sslbook.chapters.training.runs import (
     seeds_of,
     united,
 )
-from sslbook.records import Record, require_source_tree, runs_folder, save_record
+from sslbook.files import require_writable
+from sslbook.records import Record, require_source_tree, results_folder, runs_folder, save_record
 from sslbook.tables import filled as form
 from sslbook.tables.command import EPOCHS, Table, count, option, record_of
 from sslbook.tables.filled import Entry, Filled
@@ -117,6 +118,7 @@ def _check(options: argparse.Namespace) -> None:
         raise ValueError("--record is of the table as it is printed, without --set and --epochs")
     if options.record:
         require_source_tree()
+        require_writable(results_folder())
     for flag in ("jobs", "hours"):
         if getattr(options, flag) and not options.cluster:
             raise ValueError(f"--{flag} is for a cluster: add --cluster local")

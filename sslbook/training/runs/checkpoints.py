@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from filelock import FileLock, Timeout
 
-from sslbook.files import PART, sync, write_bytes
+from sslbook.files import read_bytes, remove_parts, sync, write_bytes
 from sslbook.training.runs.settings import Refused
 
 KEPT = 2
@@ -47,8 +47,7 @@ def locked(folder: Path) -> Iterator[None]:
             stack.enter_context(FileLock(folder / ".lock", timeout=0))
         except Timeout:
             raise Busy(f"{folder} is being trained by another process") from None
-        for part in folder.glob(f".*{PART}"):
-            part.unlink(missing_ok=True)
+        remove_parts(folder)
         yield
 
 
@@ -69,7 +68,7 @@ def load(path: Path) -> dict[str, Any]:
 
     Raises ValueError, naming the file, if it is truncated, altered or something else, or holds more than numbers and words.
     """
-    line, newline, payload = path.read_bytes().partition(b"\n")
+    line, newline, payload = read_bytes(path).partition(b"\n")
     if not line.startswith(MAGIC) or not newline:
         raise ValueError(f"{path} is no checkpoint of this program, or its beginning is lost; nothing was loaded")
     if hashlib.sha256(payload).hexdigest().encode() != line.removeprefix(MAGIC):

@@ -3,10 +3,13 @@
 (function () {
   "use strict";
 
-  /* <figure data-sslbook-slider>: one <img data-text> per value, all but one hidden; the control is shown here because
+  const FRAME_MS = 700;
+
+  /* <div data-sslbook-slider>: one <img data-text> per value, all but one hidden; the control is shown here because
      without this script it would do nothing. */
   function slider(figure) {
     const frames = Array.from(figure.querySelectorAll("img[data-text]"));
+    const last = frames.length - 1;
     const control = figure.querySelector(".sslbook-slider-control");
     const input = figure.querySelector("input[type=range]");
     const output = figure.querySelector("output");
@@ -20,10 +23,40 @@
       frames.forEach((frame, i) => { frame.hidden = i !== chosen; });
       output.textContent = frames[chosen].dataset.text;
       input.setAttribute("aria-valuetext", frames[chosen].dataset.text);
-      input.style.setProperty("--filled", (100 * chosen) / Math.max(1, frames.length - 1) + "%");
+      input.style.setProperty("--filled", (100 * chosen) / Math.max(1, last) + "%");
     }
     input.addEventListener("input", show);
     show(); /* a reloaded page keeps the slider's place: bring the picture there */
+    const button = figure.querySelector("button.sslbook-play");
+    if (button) playable(button, input, output, last, (place) => { input.value = place; show(); });
+  }
+
+  /* A play button shows the frames in turn, from where the slider stands to the last, or all of them if it stands there. Nothing
+     moves before somebody presses it; it stops at the end, when it is pressed again, and when somebody takes the slider. */
+  function playable(button, input, output, last, move) {
+    const what = button.getAttribute("aria-label").replace(/^Play/, "");
+    let timer = 0;
+    function say(word) {
+      button.setAttribute("aria-label", word + what);
+      button.toggleAttribute("data-playing", Boolean(timer));
+      /* A screen reader need not read each of the values that rush by. */
+      output.setAttribute("aria-live", timer ? "off" : "polite");
+    }
+    function stop() {
+      clearInterval(timer);
+      timer = 0;
+      say("Play");
+    }
+    button.addEventListener("click", () => {
+      if (timer) { stop(); return; }
+      if (Number(input.value) >= last) move(0);
+      timer = setInterval(() => {
+        move(Number(input.value) + 1);
+        if (Number(input.value) >= last) stop();
+      }, FRAME_MS);
+      say("Pause");
+    });
+    ["input", "pointerdown", "keydown"].forEach((touch) => input.addEventListener(touch, stop));
   }
 
   /* Wide equations, tables and code scroll inside the column; a keyboard can only scroll what it can focus.
@@ -33,19 +66,30 @@
     const left = box.scrollLeft > 1, right = box.scrollLeft + box.clientWidth < box.scrollWidth - 1;
     box.dataset.sslbookWide = left && right ? "both" : left ? "left" : "right";
   }
-  function focusable() {
-    document.querySelectorAll("span.math").forEach(fit);
-    document.querySelectorAll(SCROLLING).forEach((box) => {
-      if (box.scrollWidth > box.clientWidth + 1 && getComputedStyle(box).overflowX !== "visible") {
-        if (!("sslbookWide" in box.dataset)) box.addEventListener("scroll", () => more(box), { passive: true });
-        if (!box.hasAttribute("tabindex")) box.setAttribute("tabindex", "0");
-        more(box);
-      } else if ("sslbookWide" in box.dataset) {
-        delete box.dataset.sslbookWide;
-        box.removeAttribute("tabindex");
-      }
-    });
+  function focusable(box) {
+    if (box.scrollWidth > box.clientWidth + 1 && getComputedStyle(box).overflowX !== "visible") {
+      if (!("sslbookWide" in box.dataset)) box.addEventListener("scroll", () => more(box), { passive: true });
+      if (!box.hasAttribute("tabindex")) box.setAttribute("tabindex", "0");
+      more(box);
+    } else if ("sslbookWide" in box.dataset) {
+      delete box.dataset.sslbookWide;
+      box.removeAttribute("tabindex");
+    }
   }
+  /* What is folded is left: to ask for its size would lay it out. It settles when it opens. */
+  const shown = (element) => element.checkVisibility();
+  function settle(place) {
+    Array.from(place.querySelectorAll("span.math")).filter(shown).forEach(fit);
+    Array.from(place.querySelectorAll(SCROLLING)).filter(shown).forEach(focusable);
+  }
+  /* Formulas that have just been typeset (formulas.js), and the tables that hold them. */
+  document.addEventListener("sslbook:typeset", (event) => {
+    const formulas = event.detail.filter(shown);
+    formulas.filter((formula) => formula.matches("span.math")).forEach(fit);
+    const boxes = formulas.flatMap((formula) => [formula, formula.querySelector("mjx-container"), formula.closest(SCROLLING)]);
+    new Set(boxes.filter((box) => box && box.matches(SCROLLING))).forEach(focusable);
+  });
+  document.addEventListener("toggle", (event) => settle(event.target), true);
 
   /* A formula in a sentence can't be broken. One that is a little wider than its column is set smaller; one that is much
      wider scrolls. A few pixels are no excess: ink may reach beyond its box. */
@@ -92,8 +136,16 @@
     window.addEventListener("afterprint", () => { if (theme) root.dataset.theme = theme; });
   }
 
+  /* A button that says onclick itself would be refused by the page's policy. */
+  function printButtons() {
+    document.querySelectorAll("[data-sslbook-print]").forEach((button) => {
+      button.addEventListener("click", () => window.print());
+    });
+  }
+
   function start() {
     printLight();
+    printButtons();
     unfold();
     window.addEventListener("hashchange", unfold);
     /* The same link again, after a reader closed what it opened: no hash changes. */
@@ -102,10 +154,9 @@
       if (link && link.href === location.href) setTimeout(unfold);
     });
     document.querySelectorAll("[data-sslbook-slider]").forEach(slider);
-    const typeset = window.MathJax && MathJax.startup && MathJax.startup.promise;
-    (typeset || Promise.resolve()).then(focusable);
+    settle(document);
     let waiting;
-    window.addEventListener("resize", () => { clearTimeout(waiting); waiting = setTimeout(focusable, 150); });
+    window.addEventListener("resize", () => { clearTimeout(waiting); waiting = setTimeout(settle, 150, document); });
   }
 
   if (document.readyState === "complete") start();

@@ -1,12 +1,13 @@
 /* Search by section, over the texts in sections.js. No requests, so that it also works from file://.
    A section is worth more the rarer the word and the more often it stands there, most in its title, then in its boxes' titles;
-   appendices come after chapters. */
+   appendices come after chapters. A result of a paper that is asked for by its number ("Theorem 6") comes first of all. */
 (function () {
   "use strict";
 
   const TITLE = 9, CHAPTER = 1.5, BOX = 2.5, SATURATION = 1.4, APPENDIX = 0.45, SHOWN = 30;
   const APPENDICES = /\/(ledger|errata|notation|library|reproduce)$/;
-  const WORD = /[\p{L}\p{N}]+/gu;
+  const WORD = /[\p{L}\p{N}]+(?:\.\p{N}+)*/gu;  // 6.4 is one word
+  const RESULT = /^\s*(theorem|thm|lemma|lem|corollary|cor|equation|eq|table|tab|figure|fig|definition|def)\.?\s*(\d+)\s*$/i;
 
   const plain = (text) => text.normalize("NFKD").replace(/\p{M}/gu, "").toLowerCase().replace(/[’']s\b/g, "");
   const words = (text) => plain(text).match(WORD) || [];
@@ -34,7 +35,8 @@
     return { known, mean: length / Math.max(1, known.length) };
   }
 
-  const begins = (list, word) => list.some((other) => other === word) ? 1 : list.some((other) => other.startsWith(word)) ? 0.6 : 0;
+  const begins = (list, word) => list.some((other) => other === word) ? 1
+    : !/^\p{N}/u.test(word) && list.some((other) => other.startsWith(word)) ? 0.6 : 0;
   function times(count, word) {
     let found = count.get(word) || 0;
     if (word.length > 2) for (const [other, n] of count) if (other !== word && other.startsWith(word)) found += 0.6 * n;
@@ -52,6 +54,14 @@
     });
   }
 
+  /* "Theorem 6" is what the papers call it, in the titles of errata; in those of our boxes it is A-Thm6. */
+  function named(query) {
+    const [, word, number] = query.match(RESULT) || [];
+    if (!word) return null;
+    const code = word.slice(0, /^eq/i.test(word) ? 2 : 3).replace(/^the$/i, "thm");
+    return new RegExp(`\\b[a-c]-${code}${number}(?!\\d)|\\b${word}s? ${number}(?![\\d.]*\\d)`, "i");
+  }
+
   function search(index, query) {
     const asked = ask(query);
     if (!asked.length) return [];
@@ -65,8 +75,9 @@
       const among = hits.filter((hit) => hit[i] > 0).length;
       return Math.log(1 + (index.known.length - among + 0.5) / (among + 0.5));
     });
-    const phrase = plain(query.trim());
+    const phrase = plain(query.trim()), name = named(query);
     const rank = (all) => index.known.map((entry, k) => {
+      if (name && name.test(entry.section.title + " · " + entry.section.boxes)) return { entry, score: 100 + entry.weight };
       if (all ? !hits[k].every((hit) => hit > 0) : !hits[k].some((hit) => hit > 0)) return null;
       let score = hits[k].reduce((sum, hit, i) => sum + hit * rarity[i], 0) * entry.weight;
       if (plain(entry.section.title).includes(phrase)) score *= 1.5;

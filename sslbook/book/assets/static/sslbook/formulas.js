@@ -1,0 +1,72 @@
+/* Formulas are typeset where the reader is, then a few at a time those that follow and those before, and all of them before
+   printing. Runs before mathjax.js, whose MathJax.startup.promise then waits for the last formula; the event sslbook:typeset
+   names those that have got their size. */
+(function () {
+  "use strict";
+
+  const FEW = 24, AHEAD = 0.5; /* of the window's height: typeset formulas take less room, and others move up */
+  const waiting = new Set();
+  let all = [], at = 0; /* all formulas of the page, and the place among them where the reader is */
+  let led = null; /* where a link led: it stays in its place while what stands above gets its size, till the reader moves */
+  let finish;
+
+  function typeset(formulas) {
+    if (!formulas.length) return;
+    formulas.forEach((formula) => waiting.delete(formula));
+    window.MathJax.typeset(formulas);
+    document.dispatchEvent(new CustomEvent("sslbook:typeset", { detail: formulas }));
+    if (led) led.scrollIntoView({ behavior: "instant" });
+    if (!waiting.size) finish();
+  }
+
+  /* The reader has come to these. */
+  function visit(formulas) {
+    if (formulas.length) at = all.indexOf(formulas[0]);
+    typeset(formulas.filter((formula) => waiting.has(formula)));
+  }
+
+  const whenIdle = (task) => (window.requestIdleCallback ? requestIdleCallback(task, { timeout: 400 }) : setTimeout(task, 40));
+  function goOn() {
+    typeset([...all.slice(at), ...all.slice(0, at)].filter((formula) => waiting.has(formula)).slice(0, FEW));
+    if (waiting.size) whenIdle(goOn);
+  }
+
+  function seen(formula) {
+    if (!waiting.has(formula) || !formula.checkVisibility()) return false;
+    const box = formula.getBoundingClientRect();
+    return box.bottom > 0 && box.top < (1 + AHEAD) * window.innerHeight;
+  }
+
+  function begin() {
+    all = Array.from(document.querySelectorAll(".math"));
+    all.forEach((formula) => waiting.add(formula));
+    const finished = new Promise((resolve) => { finish = resolve; });
+    window.addEventListener("beforeprint", () => typeset(Array.from(waiting)));
+    if (led) led.scrollIntoView({ behavior: "instant" });
+    for (let some; (some = all.filter(seen)).length; ) visit(some);
+    const watch = new IntersectionObserver(
+      (entries) => visit(entries.filter((entry) => entry.isIntersecting).map((entry) => entry.target)),
+      { rootMargin: `0px 0px ${100 * AHEAD}% 0px` },
+    );
+    waiting.forEach((formula) => watch.observe(formula));
+    whenIdle(goOn);
+    return finished;
+  }
+
+  function follow(hash) {
+    led = hash.length > 1 ? document.getElementById(decodeURIComponent(hash.slice(1))) : null;
+  }
+  /* Who comes back or reloads is where he was, not where the link leads. */
+  const [arrival] = performance.getEntriesByType("navigation");
+  if (!arrival || arrival.type === "navigate") follow(location.hash);
+  for (const move of ["wheel", "touchmove", "pointerdown", "keydown"]) {
+    window.addEventListener(move, () => { led = null; }, { capture: true, passive: true });
+  }
+  document.addEventListener("click", (event) => {
+    const link = event.target.closest && event.target.closest("a[href*='#']");
+    const elsewhere = event.ctrlKey || event.metaKey || event.shiftKey; /* another tab */
+    if (link && link.pathname === location.pathname && !elsewhere) follow(link.hash);
+  });
+
+  window.MathJax = Object.assign(window.MathJax || {}, { startup: { pageReady: begin } });
+})();
