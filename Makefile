@@ -56,9 +56,9 @@ book: $(STAMP)  ## execute what changed, check every number, build the pages
 	@$(RUN) sslbook build
 	@echo "Open the book: file://$(CURDIR)/$(PAGE)"
 
-test: check  ## lint, types, and all the tests
+test: check  ## lint, types, and the tests, but for the longest
 	@echo "Testing, $(WORKERS) at a time"
-	@$(ONE_THREAD) $(RUN) pytest -n $(WORKERS) $(PYTEST)
+	@$(ONE_THREAD) $(RUN) pytest -n $(WORKERS) -m "not long" $(PYTEST)
 	@if [ -f $(PAGE) ]; then echo "All is well.  The book: file://$(CURDIR)/$(PAGE)"; \
 	    else echo "All is well, but the tests of the pages were skipped: make book, then make test"; fi
 
@@ -66,7 +66,9 @@ torture: $(STAMP)  ## attack the library and the book for half an hour, and coun
 	@echo "Attacking, $(WORKERS) at a time"
 	@$(ONE_THREAD) $(BIN)/python tools/torture.py --workers $(WORKERS)
 
-elsewhere: $(STAMP)  ## training and the operator again, as on an older processor, then with all threads
+elsewhere: $(STAMP)  ## the longest tests; training and the operator as on an older processor, then with all threads
+	@echo "Testing what takes longest, $(WORKERS) at a time"
+	@$(ONE_THREAD) $(RUN) pytest -n $(WORKERS) -m long $(PYTEST)
 	@echo "Testing as on a processor that has AVX2 at most, $(WORKERS) at a time"
 	@$(ONE_THREAD) $(AVX2) $(RUN) pytest -n $(WORKERS) $(SUMS) $(PYTEST)
 	@echo "Testing with $(THREADS) threads"

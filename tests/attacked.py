@@ -135,12 +135,17 @@ def environment(root: Path) -> dict[str, str]:
     """What the commands see: this checkout's package, one thread, temporary files of their own, a mark on every process."""
     temporary = root.with_name(root.name + ".tmp")
     temporary.mkdir(exist_ok=True)
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("SSLBOOK_", "PYTEST_", "COV_"))}
+    kept = {
+        k: v
+        for k, v in os.environ.items()
+        if not k.startswith(("SSLBOOK_", "PYTEST_", "COV_")) or k == "SSLBOOK_TESTS_OUTSIDE"
+    }
     threads = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "MKL", "OPENBLAS")}
     own = {
-        "PYTHONPATH": str(root),
+        "PYTHONPATH": os.pathsep.join((str(ROOT / "tests/offline"), str(root))),
         "TMPDIR": str(temporary),
         "SSLBOOK_COMMIT": "0" * 40,
+        "SSLBOOK_TESTS_OUTSIDE": os.environ.get("SSLBOOK_TESTS_OUTSIDE", ""),
         MARK: str(root),
     }
     return kept | threads | own

@@ -29,7 +29,8 @@ def pytest_configure() -> None:
     handle, log = tempfile.mkstemp(prefix="sslbook-outside-")
     os.close(handle)
     os.environ[OUTSIDE] = log  # one for each process of pytest
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(OFFLINE.parent), os.environ.get("PYTHONPATH")]))
+    paths = [str(OFFLINE.parent), str(PACKAGE.parent), os.environ.get("PYTHONPATH")]  # and this checkout, not another's
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     spec = importlib.util.spec_from_file_location("sslbook_tests_offline", OFFLINE)
     assert spec is not None
     assert spec.loader is not None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import runpy
 import shutil
 import subprocess
 import sys
@@ -12,6 +11,7 @@ from pathlib import Path
 import nbformat
 import papermill
 import pytest
+from tool_cases import tool
 
 from sslbook.book import kernel, lab
 from sslbook.book.layout import Book
@@ -28,10 +28,10 @@ def make(book: Book, folder: Path) -> Path:
     shutil.copytree(book.root, source, ignore=shutil.ignore_patterns("_build", "_data", ".*", "tests"), symlinks=True)
     wheel = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
     run([*wheel, "-w", str(folder), str(source)])
-    tool = runpy.run_path(str(book.root / "tools/environment.py"))  # which torch suits this machine, it knows
+    environment = tool("environment")  # which torch suits this machine, it knows
     lock = folder / "pins.txt"
-    lock.write_text("".join(tool["locked"](book.root / "requirements.lock", hashes=False)))
-    tool["install_torch"](tool["Pip"](python, folder / "pip.log"), lock, "auto", tool["has_nvidia"]())
+    lock.write_text("".join(environment.locked(book.root / "requirements.lock", hashes=False)))
+    environment.install_torch(environment.Pip(python, folder / "pip.log"), lock, "auto", environment.has_nvidia())
     first, *_ = lab.copy_notebooks(book, folder / "notebooks")
     pip = [str(python), "-m", "pip", "--quiet", "--disable-pip-version-check"]
     needed = str(folder / "notebooks/requirements.txt")

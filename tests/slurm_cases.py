@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
+from tool_cases import tool
 
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPT = ROOT / "tools" / "slurm.py"
@@ -17,16 +16,7 @@ PATIENCE = 300.0
 """Seconds that a busy machine may take over anything."""
 
 
-def _tool() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("slurm", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-slurm = _tool()
+slurm = tool("slurm")
 
 
 def there() -> None:

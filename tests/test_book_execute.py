@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
@@ -79,7 +80,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory, write_book_at) -> Iterator[Ran
     book = write_book_at(root, packages=(library,), good=GOOD, bad=BAD, soft=SOFT)
     write_text(book.results / "own.json", '{"n": 1}')
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(root))
+        patch.setenv("PYTHONPATH", str(root), prepend=os.pathsep)
         patch.setenv("JUPYTER_PATH", str(root / "foreign"))
         patch.setenv("MPLBACKEND", "agg")
         patch.setenv("JPY_SESSION_NAME", "live")

@@ -16,6 +16,8 @@ from sslbook.book.values import numbers
 
 BOOK = find_book(Path(__file__).resolve().parents[1])
 CHAPTERS = [chapter for chapter in find_chapters(BOOK) if chapter.runs]
+SOON = ("intro", "dual_networks", "operators_today")
+"""Those that `make test` runs; `make elsewhere` runs the others, too."""
 
 
 def notebook_of(chapter: Chapter) -> Path:
@@ -27,7 +29,9 @@ def notebook_of(chapter: Chapter) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("chapter", CHAPTERS, ids=lambda chapter: chapter.name)
+@pytest.mark.parametrize(
+    "chapter", [pytest.param(c, id=c.name, marks=() if c.name in SOON else pytest.mark.long) for c in CHAPTERS]
+)
 def test_chapter_runs_alone_and_gives_its_numbers(chapter: Chapter, reader: Path, tmp_path: Path) -> None:
     """By papermill, in the environment of `requirements.txt` with the package's wheel, outside the checkout, without a warning."""
     with kernel.environment() as variables, pytest.MonkeyPatch.context() as patch:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
 import os
 import re
 import subprocess
@@ -12,6 +11,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from tool_cases import tool
 
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPT = ROOT / "tools" / "environment.py"
@@ -19,12 +19,7 @@ SCRIPT = ROOT / "tools" / "environment.py"
 
 @pytest.fixture(scope="module")
 def environment() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("environment", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return tool("environment")
 
 
 def test_an_old_python_can_read_it() -> None:

@@ -75,6 +75,7 @@ def begun(out: Path, step: str, running: subprocess.Popen[bytes]) -> bool:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="asks /proc which processes there are")
 def test_a_plan_killed_in_every_step_ends_with_the_same_records(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -144,7 +144,6 @@ def test_workers_end_with_who_started_them(tmp_path: Path) -> None:
         [sys.executable, str(script)],
         stdout=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
     )
     assert parent.stdout is not None
     workers = [int(word) for word in parent.stdout.readline().split()]
@@ -181,7 +180,6 @@ def test_whoever_was_told_of_a_parent_ends_with_it(tmp_path: Path) -> None:
     parent = subprocess.Popen(
         [sys.executable, str(tmp_path / "starts.py"), str(tmp_path / "waits.py")],
         stdout=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
     )
     assert parent.stdout is not None
     child = int(parent.stdout.readline())

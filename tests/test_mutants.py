@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from tool_cases import tool
 
 ROOT = Path(__file__).resolve().parents[1]
 
 
 @pytest.fixture
-def mutants(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(ROOT / "tools"))
-    sys.modules.pop("mutants", None)
-    return importlib.import_module("mutants")
+def mutants() -> ModuleType:
+    return tool("mutants")
 
 
 def test_the_tests_of_a_module_are_asked_and_its_own_come_first(mutants: ModuleType) -> None:

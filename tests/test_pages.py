@@ -1,70 +1,22 @@
 """The built book in a browser: every page, light and dark, wide and on a phone, from a server and from `file://`.
 
-Needs the system's Chromium and its driver. The book is built first if it is not there or not fresh; SSLBOOK_HTML names
-another built folder to look at instead.
+Needs the system's Chromium and its driver.
 """
 
 from __future__ import annotations
 
-import functools
-import http.server
 import json
-import os
-import subprocess
-import sys
-import threading
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import browser_cases
 import pytest
+from page_cases import CONTRAST, INLINE, SCROLLED, VIEWS, Browser, address, browser, html, page_names, serve, settles
 
-ROOT = Path(__file__).resolve().parents[1]
-AXE = ROOT / "tests/vendor/axe.min.js"
-Seen = TypeVar("Seen")
-
+__all__ = ["address", "browser", "html"]  # fixtures
 pytestmark = browser_cases.MARKS
 
-PATIENCE = 110
-"""The longest that a page may take for anything, in seconds, on a machine with much else to do; selenium itself waits for 120."""
-# The page's own script asked for the maths first, so it has run when we are told; then what it changed is drawn, and what goes
-# wrong after that has a moment to show.
-TYPESET = """
-const done = arguments[arguments.length - 1];
-const ready = window.MathJax && MathJax.startup && MathJax.startup.promise || Promise.resolve();
-const drawn = () => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done, 150)));
-ready.then(drawn, drawn);
-"""
-# A formula that was not typeset, one that MathJax could not read, and one whose picture is empty (a font that came too late).
-BAD_MATHS = """
-const raw = [...document.querySelectorAll('.math')].filter(e => !e.querySelector('mjx-container') && e.textContent.trim());
-const wrong = [...document.querySelectorAll('[data-mjx-error]')];
-const empty = [...document.querySelectorAll('mjx-container > svg')].filter(e => !e.querySelector('use, path, text, rect, line'));
-return [...raw, ...wrong, ...empty].map(e => e.textContent.trim().slice(0, 80) || e.outerHTML.slice(0, 80));
-"""
-NO_ALT = """
-return [...document.querySelectorAll('main img')]
-  .filter(i => !(i.getAttribute('alt') || '').trim() || /^(_images|\\.\\.|\\/)/.test(i.alt)).map(i => i.src.slice(0, 80));
-"""
-VIOLATIONS = """
-const done = arguments[arguments.length - 1];
-axe.run().then(r => done(r.violations.filter(v => ['serious', 'critical'].includes(v.impact))
-  .map(v => `${v.id}: ${v.nodes[0].html.slice(0, 160)} (${v.nodes.length} times)`)));
-"""
-OVERFLOW = "return document.documentElement.scrollWidth - document.documentElement.clientWidth"
-CUT_CODE = """
-return [...document.querySelectorAll('.bd-article div[class*="highlight-"] pre')]
-  .filter(e => e.scrollWidth > e.clientWidth + 1 && !e.closest('.cell_output')).map(e => e.textContent.trim().slice(0, 60));
-"""
-UNFOLDED = """
-const closed = [...document.querySelectorAll('.bd-article details:not([open])')];
-const fold = open => closed.forEach(e => { e.open = open; }), page = document.documentElement;
-fold(true); const excess = page.scrollWidth - page.clientWidth;
-fold(false); return excess;
-"""
 FRAMES = """
 const figure = arguments[0];
 const seen = i => !i.hidden && i.naturalWidth && i.getBoundingClientRect().height > 20;
@@ -72,136 +24,37 @@ return [...figure.querySelectorAll('img[data-text]')].map((i, n) => seen(i) && [
 """
 
 
-@dataclass(frozen=True)
-class View:
-    """How a reader looks at a page."""
-
-    theme: str
-    width: int
-    height: int
-
-
-VIEWS = {"light": View("light", 1300, 1000), "dark": View("dark", 1300, 1000), "phone": View("light", 360, 780)}
-VIEWS["dark phone"] = View("dark", 360, 780)
-
-
-def page_names() -> list[str]:
-    """The pages to look at: those of the table of contents, or of the folder that SSLBOOK_HTML names."""
-    if folder := os.environ.get("SSLBOOK_HTML"):
-        return sorted(str(p.relative_to(folder).with_suffix("")) for p in Path(folder).glob("chapters/*.html"))
-    from sslbook.book.render import pages
-
-    return pages(ROOT)
-
-
-@pytest.fixture(scope="session")
-def html() -> Path:
-    """The folder of the built book, fresh."""
-    if folder := os.environ.get("SSLBOOK_HTML"):
-        return Path(folder).resolve()
-    from filelock import FileLock  # tests run in several processes, the book is built once
-
-    (ROOT / "_build").mkdir(exist_ok=True)
-    with FileLock(ROOT / "_build/test_pages.lock"):
-        run = subprocess.run(
-            [sys.executable, "-m", "sslbook", "build"], cwd=ROOT, capture_output=True, text=True, check=False
-        )
-    if run.returncode != 0:
-        pytest.fail(f"sslbook build failed:\n{run.stdout}{run.stderr}", pytrace=False)
-    return ROOT / "_build/html"
-
-
-class Quiet(http.server.SimpleHTTPRequestHandler):
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
-
-
-@pytest.fixture(scope="session")
-def address(html: Path) -> Iterator[str]:
-    """Where the built book is served."""
-    yield from serve(html)
-
-
-def serve(folder: Path) -> Iterator[str]:
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=str(folder)))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
-
-
-class Browser:
-    """A headless Chromium that remembers what a page asked for and complained about."""
-
-    def __init__(self) -> None:
-        flags = "disable-background-networking disable-sync disable-component-update disable-quic hide-scrollbars"
-        logging = {"performance": "ALL", "browser": "ALL"}
-        self.driver = browser_cases.headless(*flags.split(), "window-size=1300,1000", logging=logging)
-        self.driver.set_page_load_timeout(PATIENCE)
-        self.driver.set_script_timeout(PATIENCE)
-        self.cdp("Network.enable")
-
-    def cdp(self, command: str, **arguments: Any) -> Any:
-        return self.driver.execute_cdp_cmd(command, arguments)
-
-    def open(self, url: str, view: View) -> None:
-        """Load a page as `view` shows it, and wait until its maths is typeset."""
-        size = {"width": view.width, "height": view.height, "deviceScaleFactor": 1, "mobile": view.width < 600}
-        self.cdp("Emulation.setDeviceMetricsOverride", **size)
-        feature = {"name": "prefers-color-scheme", "value": view.theme}
-        self.cdp("Emulation.setEmulatedMedia", features=[feature])
-        self.driver.get("about:blank")
-        self.driver.get_log("performance")
-        self.driver.get_log("browser")
-        self.driver.get(url)
-        self.driver.execute_async_script(TYPESET)
-
-    def errors(self) -> list[str]:
-        return [entry["message"][:300] for entry in self.driver.get_log("browser") if entry["level"] == "SEVERE"]
-
-    def requests(self) -> list[str]:
-        """The addresses that the page asked for since it was opened."""
-        events = [json.loads(entry["message"])["message"] for entry in self.driver.get_log("performance")]
-        return [e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"]
-
-    def problems(self, home: str) -> list[str]:
-        """Everything that is wrong with the open page, which was loaded from below `home`."""
-        script = self.driver.execute_script
-        found = [f"console: {message}" for message in self.errors()]
-        own = (home, "data:", "about:", "blob:")
-        found += [f"leaves the machine: {url}" for url in self.requests() if not url.startswith(own)]
-        found += [f"maths not typeset: {text}" for text in script(BAD_MATHS)]
-        found += [f"no alternative text: {source}" for source in script(NO_ALT)]
-        found += [f"code is cut off: {text}" for text in script(CUT_CODE)]
-        if (excess := script(OVERFLOW)) > 1:
-            found.append(f"{excess} px wider than the window")
-        elif (excess := script(UNFOLDED)) > 1:
-            found.append(f"{excess} px wider than the window where all that is folded is open")
-        script(AXE.read_text(encoding="utf-8"))
-        return found + [f"accessibility: {text}" for text in self.driver.execute_async_script(VIOLATIONS)]
-
-
-def settles(look: Callable[[], Seen], wanted: Seen) -> Seen:
-    """What ``look`` sees: ``wanted`` as soon as it does, and after :data:`PATIENCE` seconds whatever it sees instead."""
-    end = time.monotonic() + PATIENCE
-    while (seen := look()) != wanted and time.monotonic() < end:
-        time.sleep(0.05)
-    return seen
-
-
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Browser]:
-    browser = Browser()
-    yield browser
-    browser.driver.quit()
-
-
-@pytest.mark.parametrize("view", VIEWS)
 @pytest.mark.parametrize("page", page_names())
-def test_page(browser: Browser, address: str, page: str, view: str) -> None:
-    browser.open(f"{address}/{page}.html", VIEWS[view])
-    assert browser.driver.execute_script("return document.documentElement.dataset.theme") == VIEWS[view].theme
+def test_page_at_a_desk(browser: Browser, address: str, page: str) -> None:
+    """Each page is opened once for all that is asked of it there; it turns dark when the system does."""
+    browser.open(f"{address}/{page}.html", VIEWS["light"])
+    assert settles(browser.theme, "light") == "light"
     assert browser.problems(address) == []
+    stops = [stop for stop, _ in browser.driver.execute_script(INLINE)]
+    assert not any(stops), "no formula in a sentence is a tab stop"
+    browser.prefer("dark")
+    assert settles(browser.theme, "dark") == "dark"
+    assert browser.problems(address) == []
+    assert browser.violations(runOnly=[CONTRAST]) == []
+    browser.prefer("light")
+    assert settles(browser.theme, "light") == "light"
+    assert browser.violations() == []
+    assert browser.use() == []
+
+
+@pytest.mark.parametrize("page", page_names())
+def test_page_on_a_phone(browser: Browser, address: str, html: Path, page: str) -> None:
+    browser.open(f"{address}/{page}.html", VIEWS["phone"])
+    assert browser.problems(address) == []
+    script = browser.driver.execute_script
+    assert not any(cut for _, cut in script(INLINE)), "no formula reaches beyond the edge"
+    assert script(SCROLLED) == [], "nor scrolls: break it with aligned, or give a part of it a name"
+    written = (html / f"{page}.html").read_text(encoding="utf-8")
+    assert check_sliders(browser) == written.count("data-sslbook-slider")
+    browser.prefer("dark")
+    assert settles(browser.theme, "dark") == "dark"
+    assert browser.problems(address) == []
+    assert browser.violations(rules={CONTRAST: {"enabled": False}}) == [], "its colours are those of a desk"
 
 
 @pytest.mark.parametrize("page", page_names())
@@ -209,13 +62,7 @@ def test_page_reads_from_a_folder(browser: Browser, html: Path, page: str) -> No
     browser.open((html / f"{page}.html").as_uri(), VIEWS["light"])
     assert browser.problems(html.as_uri()) == []
     check_sliders(browser)
-
-
-@pytest.mark.parametrize("page", page_names())
-def test_sliders_move_their_figures(browser: Browser, address: str, html: Path, page: str) -> None:
-    browser.open(f"{address}/{page}.html", VIEWS["phone"])
-    found = check_sliders(browser)
-    assert found == (html / f"{page}.html").read_text(encoding="utf-8").count("data-sslbook-slider")
+    assert browser.use() == []
 
 
 def test_every_part_has_a_slider_that_was_tested(html: Path) -> None:
@@ -279,32 +126,10 @@ def test_a_slider_shows_its_first_state_without_scripts(browser: Browser, addres
         browser.cdp("Emulation.setScriptExecutionDisabled", value=False)
 
 
-INLINE = """
-return [...document.querySelectorAll('.bd-article span.math')].filter(m => m.getClientRects().length).map(m => {
-  const box = (m.closest('.sslbook-nobreak') || m).getBoundingClientRect();
-  const cut = box.right > document.documentElement.clientWidth && !m.closest('.pst-scrollable-table-container');
-  return [m.hasAttribute('tabindex'), cut];
-});
-"""
-SCROLLED = """
-return [...document.querySelectorAll('div.math > mjx-container, span.math.sslbook-scrolls')]
-  .filter(m => m.scrollWidth > m.clientWidth + 1)
-  .map(m => `${m.scrollWidth} px in ${m.clientWidth}: ${m.textContent.slice(0, 60)}`);
-"""
 WIDE = """
 return [...document.querySelectorAll('[data-sslbook-wide]')].map(e => [
   e.dataset.sslbookWide, e.tabIndex, e.scrollWidth > e.clientWidth + 1, getComputedStyle(e).maskImage !== 'none']);
 """
-
-
-@pytest.mark.parametrize("page", page_names())
-def test_formulas_are_whole(browser: Browser, address: str, page: str) -> None:
-    """None in a sentence is a tab stop at a desk; none at all reaches beyond a phone's edge, or scrolls there."""
-    browser.open(f"{address}/{page}.html", VIEWS["light"])
-    assert not any(stop for stop, _ in browser.driver.execute_script(INLINE))
-    browser.open(f"{address}/{page}.html", VIEWS["phone"])
-    assert not any(cut for _, cut in browser.driver.execute_script(INLINE))
-    assert browser.driver.execute_script(SCROLLED) == [], "break it with aligned, or give a part of it a name"
 
 
 def test_what_scrolls_says_so(browser: Browser, address: str) -> None:
@@ -352,6 +177,7 @@ def test_search_finds_the_operator(browser: Browser, address: str, html: Path, s
         return any("chapters/" in str(result.get_attribute("href")) for result in results)
 
     assert settles(found, True)
+    assert browser.refused() == []
     assert [url for url in browser.requests() if not url.startswith((home, "data:", "about:"))] == []
     assert browser.errors() == []
 
@@ -371,7 +197,9 @@ def test_code_can_be_copied_and_downloaded(browser: Browser, address: str, html:
     assert not any("injected-parameters" in cell["metadata"].get("tags", ()) for cell in notebook["cells"])
 
 
-BROKEN = """<!DOCTYPE html><html lang="en"><head><title>Broken</title></head><body><main>
+BROKEN = """<!DOCTYPE html><html lang="en"><head><title>Broken</title>
+<meta http-equiv="Content-Security-Policy" content="img-src data:"></head><body><main>
+<img src="http://192.0.2.1/a.png" alt="refused">
 <div style="width: 3000px">wide</div>
 <img src="data:image/gif;base64,R0lGODlhAQABAAAAACwAAAAAAQABAAA=">
 <span class="math">\\\\(x\\\\)</span>
@@ -386,7 +214,7 @@ def test_a_broken_page_is_found_out(browser: Browser, tmp_path: Path) -> None:
     (tmp_path / "broken.html").write_text(BROKEN, encoding="utf-8")
     for home in serve(tmp_path):
         browser.open(f"{home}/broken.html", VIEWS["phone"])
-        found = "\n".join(browser.problems(home))
+        found = "\n".join([*browser.problems(home), *browser.violations()])
     for sign in (
         "on purpose",
         "leaves the machine: http://192.0.2.1/",
@@ -394,6 +222,7 @@ def test_a_broken_page_is_found_out(browser: Browser, tmp_path: Path) -> None:
         "maths not typeset: <svg",
         "no alternative text",
         "px wider than the window",
+        "refused by the page's policy: img-src http://192.0.2.1/a.png",
         "accessibility: image-alt",
         "accessibility: color-contrast",
     ):

@@ -6,12 +6,12 @@ import time
 from pathlib import Path
 from typing import Any
 
+import browser_cases
 import pytest
-import test_pages
-from test_pages import VIEWS, Browser, settles
+from page_cases import VIEWS, Browser, address, browser, html, settles
 
-pytestmark = test_pages.pytestmark
-address, browser, html = test_pages.address, test_pages.browser, test_pages.html
+__all__ = ["address", "browser", "html"]  # fixtures
+pytestmark = browser_cases.MARKS
 
 PLAYABLE = "[data-sslbook-slider]:has(button.sslbook-play)"
 STATE = """

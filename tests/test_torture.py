@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import re
-import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+from tool_cases import tool
 
 from sslbook.arguments import InputError
 from sslbook.book import attacks, machines
@@ -20,10 +19,8 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 @pytest.fixture
-def torture(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(ROOT / "tools"))
-    sys.modules.pop("torture", None)
-    return importlib.import_module("torture")
+def torture() -> ModuleType:
+    return tool("torture")
 
 
 def report(nodeid: str, outcome: str = "passed", when: str = "call", said: str = "", **told: int) -> Any:

@@ -49,7 +49,7 @@ def test_narrow_networks_are_contiguous_on_a_processor() -> None:
 )
 def test_no_width_corrupts_the_memory(isa: str, pipeline: str, runs: list[str], tmp_path: Path) -> None:
     """oneDNN can be told to do as on a lesser processor; in channels last it crashed here."""
-    environment = {**os.environ, "ONEDNN_MAX_CPU_ISA": isa, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "ONEDNN_MAX_CPU_ISA": isa, "OMP_NUM_THREADS": "1"}
     arguments = [str(tmp_path), pipeline, *runs]
     done = subprocess.run([sys.executable, "-c", STEPS, *arguments], capture_output=True, text=True, env=environment)
     assert (done.returncode, done.stdout.splitlines()) == (0, [f"{run} 6" for run in runs]), done.stderr

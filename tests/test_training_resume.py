@@ -43,7 +43,7 @@ def settings(*changes: str, preset: str = "digits-simclr-nce", epochs: int = 2) 
 
 @pytest.mark.parametrize(("optimizer", "kills"), [("sgd", 20), ("adam", 5)])
 def test_killed_twenty_times_and_still_the_same_bit_for_bit(tmp_path: Path, optimizer: str, kills: int) -> None:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [sys.executable, str(ROOT / "tests" / "training_killed.py"), str(tmp_path), str(kills), optimizer],
         capture_output=True,

@@ -270,7 +270,7 @@ def test_two_processes_share_each_batch(tmp_path: Path) -> None:
             text=True,
             timeout=6000,
             cwd=ROOT,
-            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
         )
         assert done_.returncode == 0, done_.stderr
         content = runs.read_result(next(root.iterdir()))
@@ -362,6 +362,6 @@ def test_a_reader_who_leaves_early_is_no_error() -> None:
         capture_output=True,
         text=True,
         timeout=600,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
     assert (done_.returncode, done_.stderr) == (141, "")

@@ -108,6 +108,7 @@ def threads() -> Iterator[ThreadPoolExecutor]:
         yield pool
 
 
+@pytest.mark.long
 def test_whatever_befalls_a_job_its_run_ends_as_it_would_have(folder: Path, threads: ThreadPoolExecutor) -> None:
     runs = runs_of(sheets()[TABLE], [1], epochs=EPOCHS, changes=SMALL[1::2])
     root, alone = folder / "runs", folder / "alone"

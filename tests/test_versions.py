@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import re
 import sys
 import tomllib
@@ -10,14 +9,14 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from tool_cases import tool
 
 ROOT = Path(__file__).resolve().parents[1]
 
 
 @pytest.fixture
-def versions(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(ROOT / "tools"))
-    return importlib.import_module("versions")
+def versions() -> ModuleType:
+    return tool("versions")
 
 
 def test_it_tries_every_python_that_the_package_names(versions: ModuleType) -> None:
