@@ -79,6 +79,14 @@ return [...document.querySelectorAll('div.math > mjx-container, span.math.sslboo
   .filter(m => m.scrollWidth > m.clientWidth + 1)
   .map(m => `${m.scrollWidth} px in ${m.clientWidth}: ${m.textContent.slice(0, 60)}`);
 """
+# A line that begins with the full stop or comma of a formula.
+ALONE = """
+const top = what => { const r = document.createRange(); r.selectNodeContents(what); return r.getBoundingClientRect(); };
+return [...document.querySelectorAll('.bd-article .sslbook-nobreak')].filter(held => {
+  const formula = held.querySelector('mjx-container'), rest = held.lastChild;
+  return formula && rest.nodeType === 3 && top(rest).width && top(rest).top > formula.getBoundingClientRect().bottom - 2;
+}).map(held => held.parentElement.textContent.slice(0, 80));
+"""
 WATCH = """
 window.refused = [];
 window.printed = 0;
@@ -224,6 +232,7 @@ class Browser:
         own = (home, "data:", "about:", "blob:")
         found += [f"leaves the machine: {url}" for url in self.requests() if not url.startswith(own)]
         found += [f"maths not typeset: {text}" for text in script(BAD_MATHS)]
+        found += [f"a sign of punctuation begins a line: {text}" for text in script(ALONE)]
         found += [f"no alternative text: {source}" for source in script(NO_ALT)]
         found += [f"code is cut off: {text}" for text in script(CUT_CODE)]
         if (excess := script(OVERFLOW)) > 1:

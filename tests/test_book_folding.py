@@ -20,7 +20,7 @@ from sslbook.book.folding import badge, fold_checks
 from sslbook.book.plain import MARK, Links, mark_cells, pieces
 from sslbook.book.values import Number
 
-QUIET = "Where the numbers above come from"
+QUIET = "Where these numbers come from"
 
 
 def number(name: str, id: str | None = "A-Thm3", **more: Any) -> Number:

@@ -35,6 +35,7 @@ BEFORE: dict[str, Callable[[Path, int], None]] = {
     "build": chapter,
     "record": other_record,
     "train": no_runs,
+    "ranks": no_runs,
     "table": no_runs,
 }
 
@@ -55,7 +56,7 @@ def shown(text: str) -> list[str]:
 
 def half(kind: str, before: dict[str, Any], found: dict[str, Any], after: dict[str, Any]) -> list[str]:
     """The files that are neither what they were nor what they become; of the pages also if some are old and some are new."""
-    if kind in ("train", "table"):  # checkpoints come and go, and bear their checksums
+    if kind in ("train", "ranks", "table"):  # checkpoints come and go, and bear their checksums
         return []
     names = [name for name in found if not name.endswith((".part", ".running.ipynb"))]
     wrong = [n for n in names if found[n] not in (before.get(n, found[n]), after.get(n))]

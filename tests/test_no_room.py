@@ -107,6 +107,7 @@ LEAVE = {
     "execute": ("_build", "_build/executed/quick"),
     "build": ("_build", "_build/executed/quick"),
     "train": ("runs",),
+    "ranks": ("runs",),
     "record": ("data/results", "runs"),
     "table": ("runs",),
 }

@@ -36,6 +36,7 @@ ATTACKS = {
     **{f"kills: {kind}": (f"test_killed.py::{{test}}[{kind}]",) for kind in ("execute", "build", "record", "table")},
     "kills: train": (
         "test_killed.py::{test}[train]",
+        "test_killed.py::{test}[ranks]",
         "test_training_resume.py::test_killed_twenty_times_and_still_the_same",
     ),
 }

@@ -42,7 +42,7 @@ def fold_checks(doctree: nodes.document) -> None:
 def badge(strips: list[str]) -> str:
     """The HTML of a badge, from the strips of the checks (`sslbook.book.badges.badge`) behind it; without links or anchors."""
     if not strips:
-        return '<span class="sslbook-proved-quiet">Where the numbers above come from</span>'
+        return '<span class="sslbook-proved-quiet">Where these numbers come from</span>'
     lines = [BeautifulSoup(strip, "html.parser").select_one(".sslbook-check-line") for strip in strips]
     found = [line for line in lines if line is not None]
     if len(found) <= SEVERAL:

@@ -108,7 +108,7 @@ def readable(formula: str) -> str:
     inner = re.sub(_LOOKS, "", inner)
     inner = re.sub(r"\\([A-Za-z]+)", lambda name: _LETTERS.get(name[1], _SIGNS.get(name[1], name[0])), inner)
     inner = re.sub(r"[{}~]|\\[,;!\s]", "", inner)
-    inner = re.sub(r"\^([′⊤*]|\\?prime)", r"\1", inner)
+    inner = re.sub(r"\^([′⊤*]|\\?prime)", r"\1", inner).replace("^2", "²")
     short = " ".join(inner.split())
     return "…" if "\\" in short or "&" in short or len(short) > 40 else short
 

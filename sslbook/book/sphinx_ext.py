@@ -119,6 +119,14 @@ def _typeset_numbers(app: Sphinx, doctree: nodes.document, pagename: str) -> Non
         if "pasted-text" in node["classes"]:
             for text in list(node.findall(nodes.Text)):
                 text.parent.replace(text, nodes.Text(typeset(text.astext())))
+    for text in list(doctree.findall(nodes.Text)):  # "95 %" in one line
+        if " %" in text and not isinstance(
+            text.parent, nodes.literal | nodes.literal_block | nodes.math | nodes.math_block
+        ):
+            text.parent[text.parent.index(text)] = nodes.Text(_PERCENT.sub("\u00a0%", text.astext()))
+
+
+_PERCENT = re.compile(r"(?<=\d) %")
 
 
 _OPENING = re.compile(r"[(\[“‘\"']+$")
@@ -253,7 +261,7 @@ def mend(body: str) -> str:
 
 
 _NAME_IN_CODE = re.compile(r'(<span class="pre">)([^<]*)</span>')
-_JOINT = re.compile(r"(?<=\w)([._/=,])(?=\w)")
+_JOINT = re.compile(r"(?<=\w)([_/=,]|\.(?!\d))(?=\w)")
 _BREAK = r"\1<wbr>"
 _TABLE = re.compile(r"<table\b.*?</table>", re.DOTALL)
 _FORMULA = re.compile(r"\\\((.*?)\\\)", re.DOTALL)

@@ -66,7 +66,8 @@ class Criterion:
         """The criterion in symbols, to be read after the value: ``≈ 0.5 ± 1e-09``, ``≤ 1e-12``."""
         parts = []
         if self.expect is not None:
-            parts.append(f"≈ {short(self.expect)} ± {short(self.allowed())}")
+            ends = (self.expect - self.allowed(), self.expect + self.allowed())
+            parts.append(f"≈ {short(self.expect, *ends)} ± {short(self.allowed())}")
         if self.below is not None:
             parts.append(f"≤ {short(self.below)}")
         if self.above is not None:

@@ -23,8 +23,8 @@ from sslbook.streams import Streams
 class TreeNetwork:
     """``R`` networks on trees of one shape.
 
-    weights: one tensor a depth of the hidden variables, root first; ``weights[d]`` is ``(R, nodes at depth d, width, fan-in)``,
-        and the fan-in counts the children's units, child after child.
+    weights: one tensor a depth of the hidden variables, root first; ``weights[d]`` is ``(R, nodes at depth d, width, fan-in)``.
+    The fan-in counts the children's units, child after child.
     biases: likewise ``(R, nodes at depth d, width)``.
     """
 

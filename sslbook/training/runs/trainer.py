@@ -313,8 +313,13 @@ def train(
 
     stop_after: leave off, with a checkpoint, after this many steps in all.  on_step: called with the number of steps done.
     save_every: a checkpoint every so many steps, beside those at the ends of epochs.
-    resume, device, data, own, download, tensorboard, quiet, name: options of :func:`prepared`.  device: ``cuda`` if there is one.
+
+    Options are those of :func:`prepared`: ``resume``, ``device``, ``data``, ``own``, ``download``, ``tensorboard``, ``quiet`` and
+    ``name``.
+
+    device: ``cuda`` if there is one.
     data: training and test images, instead of the settings' own; without test images nothing is looked at.
+
     Under ``torchrun`` each process takes its share of a batch.
 
     Raises Refused, a ValueError, for settings that this machine or data can't run, or for a folder that another process trains in
