@@ -1,11 +1,13 @@
-"""One run on two machines, which here are two torchruns of this one: the gradient of a process alone; folders of their own."""
+"""One run of several processes: on two machines, which here are two torchruns of this one, and with one process that fails."""
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -98,3 +100,38 @@ def test_folders_that_are_not_shared_are_noticed_when_the_run_goes_on(tmp_path: 
     assert (status, other) == (0, 0)
     assert "Finished already" in first
     assert "Finished already" not in second
+
+
+def of_two(folder: Path, *more: str) -> subprocess.Popen[str]:
+    """A run of two processes."""
+    return started(*command("digits-simclr-nce", folder), "--ranks=2", *more)
+
+
+def test_one_that_is_refused_ends_all_with_its_status(tmp_path: Path) -> None:
+    """The first process alone writes; the other one waits for its losses, and is not heard of."""
+    (tmp_path / "file").write_text("")
+    said, _ = (two := of_two(tmp_path / "file")).communicate(timeout=300)
+    assert two.returncode == 2, said
+    assert f"error: {tmp_path / 'file'}" in said or "Not a directory: " in said
+    assert "Traceback" not in said
+
+
+def test_one_that_is_killed_ends_all_with_a_sentence(tmp_path: Path) -> None:
+    two = of_two(tmp_path, "--epochs=100000")
+    try:
+        assert two.stdout is not None
+        lines = iter(two.stdout.readline, "")
+        assert any("epoch 2 " in line for line in lines)
+        begun = Path(f"/proc/{two.pid}/task/{two.pid}/children").read_text().split()
+        os.kill(int(begun[-1]), signal.SIGKILL)
+        rest = "".join(lines)
+        assert two.wait(60) == 128 + signal.SIGKILL
+    finally:
+        two.kill()
+        two.communicate()
+    assert "SIGKILL has ended one of the 2 processes; the same command goes on from the last checkpoint" in rest
+    assert "Traceback" not in rest
+    until = time.monotonic() + 10
+    while alive := [pid for pid in begun if Path(f"/proc/{pid}").exists()]:
+        assert time.monotonic() < until, alive
+        time.sleep(0.1)

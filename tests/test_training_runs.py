@@ -259,7 +259,7 @@ def test_a_run_that_diverges_exits_with_1(tmp_path: Path, capsys: pytest.Capture
 
 
 def test_two_processes_share_each_batch(tmp_path: Path) -> None:
-    """``--ranks 2`` becomes torchrun with gloo; its run is that of one process, to float32's rounding."""
+    """``--ranks 2`` begins two processes with gloo; its run is that of one process, to float32's rounding."""
     found = {}
     for ranks in ("1", "2"):
         root = tmp_path / ranks
@@ -307,7 +307,7 @@ def test_images_are_fetched_once_before_the_processes_start(tmp_path: Path, monk
             module, "load_data", lambda settings, download: told.append(f"{settings.dataset} {download}")
         )
     monkeypatch.setattr(command, "_train", lambda *a: 0)
-    monkeypatch.setattr(command, "_spread", lambda *a: told.append("spread"))
+    monkeypatch.setattr(command, "_spread", lambda *a: told.append("spread") or 0)
     assert cli.main(["train", "digits-byol", "--download", "--ranks", "2", "--folder", str(tmp_path)]) == 0
     assert told == ["digits True", "spread"]
 

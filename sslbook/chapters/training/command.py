@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import os
+import signal
 import sys
+import time
+import uuid
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,10 +16,23 @@ from typing import Any
 from sslbook.arguments import positive, seed
 from sslbook.chapters.training.presets import presets
 from sslbook.chapters.training.runs import Run, preset_of, run_of, values_of
+from sslbook.machine import cores
 from sslbook.records import runs_folder
 from sslbook.training.runs.determinism import load_data
 from sslbook.training.runs.distributed import join
 from sslbook.training.runs.settings import Refused
+
+# A process among several would go on waiting for the others if who started it were killed.
+_PROCESS = """
+import sys
+from sslbook.machine import end_with_parent
+end_with_parent(int(sys.argv.pop(1)))
+from sslbook.cli import main
+raise SystemExit(main(["train", *sys.argv[1:]]))
+"""
+_GRACE_SECONDS = 5.0
+"""How long a process that has lost another one waits to be ended with it."""
+_GOES_ON = "the same command goes on from the last checkpoint"
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -51,7 +68,7 @@ def main(arguments: Sequence[str]) -> int:
     except (ValueError, OSError) as error:
         parser.error(str(error))
     if options.ranks > 1 and "LOCAL_RANK" not in os.environ:
-        _spread(options.ranks, arguments)
+        return _spread(options.ranks, arguments)
     return _train(parser, run, runs_folder(options.folder), options)
 
 
@@ -83,10 +100,36 @@ def _list(parser: argparse.ArgumentParser, name: str | None) -> int:
     return 0
 
 
-def _spread(ranks: int, arguments: Sequence[str]) -> None:
-    """Become torchrun with so many processes of this command; doesn't return."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
-    os.execv(sys.executable, [*command, "-m", "sslbook", "train", *arguments])
+def _spread(ranks: int, arguments: Sequence[str]) -> int:
+    """This command in so many processes, begun as ``torchrun`` does; their exit status, the highest where they differ."""
+    from torch.distributed.elastic.multiprocessing import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # the processes speak for themselves
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores() // ranks)))
+    config = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=ranks,
+        run_id=str(uuid.uuid4()),
+        rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0",
+        max_restarts=0,
+    )
+    try:
+        elastic_launch(config, sys.executable)("-c", _PROCESS, str(os.getpid()), *arguments)
+    except ChildFailedError as error:
+        statuses = {failure.exitcode for failure in error.failures.values()}
+        first = statuses - {-signal.SIGTERM} or statuses  # which ends the others
+        if min(first) >= 0:
+            return max(first)
+        killed = signal.Signals(-min(first))
+        print(f"sslbook train: {killed.name} has ended one of the {ranks} processes; {_GOES_ON}", file=sys.stderr)
+        return 128 + killed
+    except SignalException as error:
+        return 128 + error.sigval
+    return 0
 
 
 def _train(parser: argparse.ArgumentParser, run: Run, root: Path, options: argparse.Namespace) -> int:
@@ -122,8 +165,14 @@ def _train(parser: argparse.ArgumentParser, run: Run, root: Path, options: argpa
         print(f"sslbook train: {error} (in {folder})", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("sslbook train: stopped; the same command goes on from the last checkpoint", file=sys.stderr)
+        print(f"sslbook train: stopped; {_GOES_ON}", file=sys.stderr)
         return 130
+    except RuntimeError as error:
+        if not distributed.lost_another(error):
+            raise
+        time.sleep(_GRACE_SECONDS)
+        print(f"sslbook train: another process of this run has ended; {_GOES_ON}", file=sys.stderr)
+        return 1
     finally:
         distributed.leave()
     if first:

@@ -20,6 +20,7 @@ All functions do nothing special in a single process.  They run on gloo (CPU) an
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeGuard, TypeVar
@@ -294,6 +295,14 @@ def device_of(wanted: str | torch.device | None) -> torch.device:
         if device == torch.device("cuda"):
             device = torch.device("cuda", torch.cuda.current_device())
     return device
+
+
+def lost_another(error: RuntimeError) -> bool:
+    """Whether an exchange has failed because another process has ended; gloo says it in words alone."""
+    from_network = isinstance(error, dist.DistNetworkError | dist.DistBackendError)
+    return world() > 1 and (
+        from_network or re.search("closed by peer|reset by peer|Broken pipe", str(error)) is not None
+    )
 
 
 def leave() -> None:
