@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EigenPairs:
-    r"""Leading eigenpairs, largest first.
+    r"""Eigenpairs from the end that was asked for: the leading ones largest first, the others smallest first.
 
     values: ``(k,)``.  vectors: ``(size, k)``, orthonormal, in the order of :func:`sslbook.connection.vec`.
     residuals: :math:`\|OP v - \lambda v\| / |\lambda|`, ``(k,)``.

@@ -198,8 +198,9 @@ def test_the_page_of_a_book_that_is_not_executed(write_book) -> None:
 
 def test_indices_and_exponents_are_set_as_such() -> None:
     assert (
-        ledger._words("f_{l-1}(x), W_p = (1 + κ)^t, a*b")
-        == r"f<sub>l-1</sub>(x), W<sub>p</sub> = (1 + κ)<sup>t</sup>, a\*b"
+        ledger._words("f_{l-1}(x), W_p = (1 + κ)^t, a*b, x_pᵀ and ρ_{0μ}²")
+        == "f<sub>l-1</sub>(x), W<sub>p</sub>\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}(1 + κ)<sup>t</sup>, a\\*b, "
+        "x<sub>p</sub>ᵀ and ρ<sub>0μ</sub>²"
     )
 
 

@@ -39,7 +39,7 @@ def test_a_notebook_is_as_long_as_its_source(name: str) -> None:
         (Time(1, 0.2, threads=2), "1 minute to read · runs in 1 s on 2 cores", "1 min · runs in 1 s"),
         (Time(25), "25 minutes to read", "25 min"),
         (Time(19, 12.4), "19 minutes to read · runs in 12 s on one core", "19 min · runs in 12 s"),
-        (Time(60, 7200), "60 minutes to read · runs in 120 minutes on one core", "60 min · runs in 120 minutes"),
+        (Time(60, 7200), "60 minutes to read · runs in 120 minutes on one core", "60 min · runs in 120 min"),
     ],
 )
 def test_a_time_in_words(time: Time, said: str, brief: str) -> None:

@@ -10,7 +10,6 @@ from matplotlib.figure import Figure
 
 from sslbook.chapters.byol import drawing, sheet, tables
 from sslbook.chapters.byol.towers import BACKWARD, Pair, by_hand, step
-from sslbook.records import recorded
 from sslbook.tables.printed import printed
 
 COLORS = {name: name for name in ("blue", "green")} | {"vermilion": "red", "ink": "black"}
@@ -61,12 +60,6 @@ def test_a_grid_shows_printed_and_found() -> None:
     shown = sheet.grid(tables.filled("B-Tab10", found), "")
     assert len(shown.rows) == target.mean.shape[0]
     assert shown.rows[0][1] == f"{target.mean[0, 0]:.1f} | 50.0"
-
-
-def test_where_a_record_comes_from_fits_a_phone() -> None:
-    said = sheet.origin(recorded("byol-average"))
-    assert "sslbook record byol-average" in said.replace("\n", " ")
-    assert max(map(len, said.splitlines())) <= 36
 
 
 def test_the_wiring_names_its_parts_in_letters_that_can_be_read() -> None:

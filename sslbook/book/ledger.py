@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from sslbook.arguments import InputError, unknown
-from sslbook.book.badges import entry_anchor, outcome
+from sslbook.book.badges import NOBREAK, entry_anchor, outcome
 from sslbook.book.chapters import find_chapters
 from sslbook.book.layout import Book, read_yaml
 from sslbook.book.regression import read_numbers
@@ -173,7 +173,7 @@ def page(book: Book, scale: str = "quick") -> str:
         done = sum(entry.claim.verdict != "open" for entry in own)
         lines += [f"## {titles.get(name) or name.replace('_', ' ').capitalize()}", ""]
         where = f"{{doc}}`Read the chapter <{name}>`. " if name in titles else "The chapter is not written yet. "
-        lines += [f"{where}{done} of {len(own)} claims have a verdict.", ""]
+        lines += [f"{where}With a verdict: {done} of {len(own)} claims.", ""]
         for entry in own:
             if entry.claim.verdict != "open":
                 lines += _entry(entry, boxes)
@@ -216,7 +216,8 @@ def _summary(entries: Sequence[Entry], numbers: Sequence[Number], scale: str) ->
         f"Every claim of the three papers that the book owes a check: {len(entries)} claims, {checks} checks.",
         "This page is generated when the book is built. A check's link leads to the line where it passed; "
         "its *nearest rivals* are the strongest wrong theories, or the conditions under which the effect should be absent, "
-        "and what it *rejects* are deliberately broken variants, with the value of each.",
+        "and what it *rejects* are deliberately broken variants, with the value of each. "
+        "Where a value has an interval, the whole interval keeps the bar, and a rival's does not.",
         f"{made} on {'; '.join(_plain(machine) for machine in machines)}." if machines else "Nothing is executed yet.",
         "",
         f"An id begins with the paper that makes the claim: {papers}. "
@@ -273,7 +274,8 @@ _DTYPES = {"float": "float64", "int": ""}
 def _words(text: str) -> str:
     """A statement as Markdown: ``K_l`` and ``f_{l-1}`` get their index below the line, ``x^t`` its exponent above."""
     html = {"_": "sub", "^": "sup"}
-    parts = re.split(r"(?<=\S)([_^])(\{[^{}]*\}|\w+)", text)
+    text = re.sub(r" ([<>=≤≥≠≈]) ", f"{NOBREAK}\\1{NOBREAK}", text)
+    parts = re.split(r"(?<=\S)([_^])(\{[^{}]*\}|[^\Wᵀ²³]+)", text)
     words = _plain(parts[0])
     for mark, index, rest in zip(parts[1::3], parts[2::3], parts[3::3], strict=True):
         words += f"<{html[mark]}>{_plain(index.strip('{}'))}</{html[mark]}>{_plain(rest)}"

@@ -38,6 +38,7 @@ def connect(app: Sphinx) -> None:
     app.setup_extension("sphinx.ext.autodoc")
     app.connect("config-inited", _configure)
     app.connect("autodoc-process-docstring", _set_apart)
+    app.connect("autodoc-process-signature", _parsable)
     app.connect("doctree-read", _name)
     app.connect("missing-reference", _resolve)
 
@@ -65,6 +66,13 @@ def functions() -> dict[str, list[str]]:
 def _set_apart(app: Sphinx, what: str, name: str, thing: Any, options: object, lines: list[str]) -> None:
     """A paragraph for each argument that a docstring explains, ``name: …`` at the beginning of a sentence; papers are cited."""
     lines[:] = cited(apart(lines, inspect.signature(thing).parameters if callable(thing) else ()))
+
+
+def _parsable(
+    app: Sphinx, what: str, name: str, thing: Any, options: object, arguments: str | None, result: str | None
+) -> tuple[str | None, str | None]:
+    """A dataclass's signature without ``<factory>``, which is no Python: Sphinx would show what it can't parse as it is."""
+    return arguments and arguments.replace("<factory>", "..."), result
 
 
 def apart(lines: Iterable[str], names: Iterable[str]) -> list[str]:

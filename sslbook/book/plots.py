@@ -20,6 +20,7 @@ from matplotlib.ticker import LogFormatterSciNotation
 from numpy.typing import ArrayLike
 
 from sslbook.arguments import require_whole
+from sslbook.book.typeset import typeset
 
 PALETTE: Final = {
     "blue": "#084573",
@@ -146,6 +147,8 @@ def heatmap(ax: Axes, matrix: ArrayLike, *, label: str = "", signed: bool = True
     names: dict[str, Any] = {"xticklabels": False, "yticklabels": False, "square": True}
     bar = {"label": label, "shrink": 0.8}
     sns.heatmap(values, ax=ax, cbar_kws=bar, **{**scale, **names, **options})
+    for number in ax.texts:
+        number.set_text(typeset(number.get_text()))
     ax.grid(visible=False)
 
 

@@ -82,7 +82,9 @@ class Time:
     @property
     def brief(self) -> str:
         """For the map: ``31 min · runs in 60 s``."""
-        return f"{self.minutes} min" + (f" · runs in {self._length}" if self.seconds else "")
+        return f"{self.minutes} min" + (
+            f" · runs in {self._length}".replace(" minutes", " min") if self.seconds else ""
+        )
 
     @property
     def run(self) -> str:

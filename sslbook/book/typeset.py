@@ -17,7 +17,8 @@ _TIMES = "\u00a0×\u00a0"  # no line ends inside a number
 def typeset(text: str) -> str:
     """Every number in `text` in typographic form; all else stays.
 
-    ``-3.4e-15`` → ``−3.4 × 10⁻¹⁵``, ``1e-12`` → ``10⁻¹²``, ``2.0e+00`` → ``2.0``, ``0e+00`` and ``0.0e+00`` → ``0``.
+    ``-3.4e-15`` → ``−3.4 × 10⁻¹⁵``, ``1e-12`` → ``10⁻¹²``, ``2.0e+00`` → ``2.0``.
+    Of a zero the sign and the power go: ``0.0e+00`` → ``0``, ``-0.00`` → ``0.00``.
     """
     return _NUMBER.sub(_typeset, text)
 
@@ -25,9 +26,10 @@ def typeset(text: str) -> str:
 def _typeset(match: re.Match[str]) -> str:
     sign = match["sign"].replace("-", "−")
     digits, power = match["digits"], match["power"]
+    zero = not digits.strip("0.,_")
     if power is None:
-        return sign + digits
-    if not digits.strip("0.,_"):
+        return digits if zero and sign == "−" else sign + digits
+    if zero:
         return "0"
     if int(power) == 0:
         return sign + digits

@@ -35,7 +35,7 @@ METHODS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Pretrained:
-    """What :func:`pretrain` gives.
+    """What :func:`sslbook.training.pretrain.pretrain` gives.
 
     backbone: the network, trained, in evaluation mode.  pipeline: what its views were made by; :func:`embed
     <sslbook.training.evaluate.embed>` asks for it.  rows: ``loss``, ``rate`` and ``images_per_second`` of each epoch.

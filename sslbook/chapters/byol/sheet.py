@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import re
-import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-from sslbook.records import Record
 from sslbook.tables.filled import Filled, number, spread
 
 NARROW = 4
@@ -75,8 +73,3 @@ def grid(table: Filled, caption: str) -> Sheet:
         cells = (f"{number(theirs, None, digits)} | {number(ours, None, digits)}" for theirs, ours in pairs)
         rows.append((", ".join(row[0].at[axis] for axis in said), *cells))
     return Sheet(caption, ("printed | ours, %", *columns), tuple(rows))
-
-
-def origin(record: Record) -> str:
-    """Where a recorded run comes from, in lines that a phone can show."""
-    return textwrap.fill(f"recorded: {record.provenance}", 36)
