@@ -61,6 +61,7 @@ claim("first", run.seed, below=0.5, rejects={"another": 2.0}, rivals={"close": 1
 """
 
 
+@pytest.mark.long
 def test_a_chapter_is_run_elsewhere_and_with_other_seeds(
     write_book, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -16,7 +16,7 @@ from sslbook.book.values import numbers
 
 BOOK = find_book(Path(__file__).resolve().parents[1])
 CHAPTERS = [chapter for chapter in find_chapters(BOOK) if chapter.runs]
-SOON = ("intro", "dual_networks", "operators_today")
+SOON = ("intro", "operators_today")
 """Those that `make test` runs; `make elsewhere` runs the others, too."""
 
 

@@ -69,7 +69,9 @@ def after_one_step(preset: str, root: Path) -> tuple[Tensor, Tensor]:
     return cat(gradient).double(), cat(statistics).double()
 
 
-@pytest.mark.parametrize(("preset", "processes"), [("digits-simclr-nce", 1), ("digits-byol", 2)])
+@pytest.mark.parametrize(
+    ("preset", "processes"), [("digits-simclr-nce", 1), pytest.param("digits-byol", 2, marks=pytest.mark.long)]
+)
 def test_two_nodes_do_what_one_process_does(preset: str, processes: int, tmp_path: Path) -> None:
     alone, shared = tmp_path / "alone", tmp_path / "shared"
     said, _ = (one := started(*command(preset, alone))).communicate(timeout=300)
@@ -88,6 +90,7 @@ def test_two_nodes_do_what_one_process_does(preset: str, processes: int, tmp_pat
         assert float((wanted - found).norm() / wanted.norm()) < most
 
 
+@pytest.mark.long
 def test_folders_that_are_not_shared_are_noticed_when_the_run_goes_on(tmp_path: Path) -> None:
     preset, folders = "digits-simclr-nce", (tmp_path / "0", tmp_path / "1")
     assert [status for status, _ in on_nodes(preset, *folders)] == [0, 0]

@@ -41,7 +41,7 @@ def settings(*changes: str, preset: str = "digits-simclr-nce", epochs: int = 2) 
     return run_of(preset, seed=0, epochs=epochs, changes=(*TINY, *changes)).settings
 
 
-@pytest.mark.parametrize(("optimizer", "kills"), [("sgd", 20), ("adam", 5)])
+@pytest.mark.parametrize(("optimizer", "kills"), [pytest.param("sgd", 20, marks=pytest.mark.long), ("adam", 5)])
 def test_killed_twenty_times_and_still_the_same_bit_for_bit(tmp_path: Path, optimizer: str, kills: int) -> None:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(

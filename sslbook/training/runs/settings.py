@@ -47,7 +47,8 @@ class Settings:
     batch: of all processes together.  shuffle: a new order every epoch; the released SimCLR has none.
     drop_last: leaves out a last batch that is not full.
     ema: :math:`\gamma_{\text{ema}}` of the target, where there is one.
-    reset: epochs after which the predictor starts anew, 0 for never.  symmetric: released, :math:`W_1 = W_0^\top`.
+    reset: epochs after which the predictor starts anew, 0 for never.
+    symmetric: the released code's predictor, :math:`W_1 = W_0^\top`.
     noise: :math:`\eta`, weights become :math:`(1-\eta) W + \eta \cdot \text{Xavier}` at the start of every epoch but the first.
     evaluate: epochs between two looks at k-NN accuracy and rank; 0 for none before the end, None for as often as costs 5 %.
     probes: epochs after which the linear protocol runs as well; it always does after the last.
