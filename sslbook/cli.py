@@ -1,7 +1,8 @@
 """The command ``sslbook``: execute, build and read the book, write its notebooks, train, inspect, run its benchmarks.
 
 Exit status: 0 if all is well; 1 if a chapter, a number or a page is not as it should be; 2 if the command itself
-can't be used as given; 130 after Ctrl-C. What takes long is imported by the command that needs it.
+can't be used as given; 130 after Ctrl-C, and 128 with its number for another signal that ends a process of a run.
+What takes long is imported by the command that needs it.
 """
 
 from __future__ import annotations

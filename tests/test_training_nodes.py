@@ -119,21 +119,35 @@ def test_one_that_is_refused_ends_all_with_its_status(tmp_path: Path) -> None:
     assert "Traceback" not in said
 
 
-def test_one_that_is_killed_ends_all_with_a_sentence(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("whom", "number", "status", "sentence"),
+    [
+        (
+            "one",
+            signal.SIGKILL,
+            128 + signal.SIGKILL,
+            "SIGKILL has ended one of the 2 processes; the same command goes on",
+        ),
+        ("who began them", signal.SIGINT, 128 + signal.SIGINT, "stopped; the same command goes on"),
+        ("who began them", signal.SIGKILL, -signal.SIGKILL, ""),
+    ],
+)
+def test_a_signal_to_one_ends_all(whom: str, number: int, status: int, sentence: str, tmp_path: Path) -> None:
     two = of_two(tmp_path, "--epochs=100000")
     try:
         assert two.stdout is not None
         lines = iter(two.stdout.readline, "")
         assert any("epoch 2 " in line for line in lines)
         begun = Path(f"/proc/{two.pid}/task/{two.pid}/children").read_text().split()
-        os.kill(int(begun[-1]), signal.SIGKILL)
+        os.kill(int(begun[-1]) if whom == "one" else two.pid, number)
         rest = "".join(lines)
-        assert two.wait(60) == 128 + signal.SIGKILL
+        assert two.wait(60) == status, rest
     finally:
         two.kill()
         two.communicate()
-    assert "SIGKILL has ended one of the 2 processes; the same command goes on from the last checkpoint" in rest
+    assert sentence in rest
     assert "Traceback" not in rest
+    assert "death signal" not in rest, "torchrun's own words"
     until = time.monotonic() + 10
     while alive := [pid for pid in begun if Path(f"/proc/{pid}").exists()]:
         assert time.monotonic() < until, alive

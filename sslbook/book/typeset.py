@@ -18,7 +18,7 @@ def typeset(text: str) -> str:
     """Every number in `text` in typographic form; all else stays.
 
     ``-3.4e-15`` → ``−3.4 × 10⁻¹⁵``, ``1e-12`` → ``10⁻¹²``, ``2.0e+00`` → ``2.0``.
-    Of a zero the sign and the power go: ``0.0e+00`` → ``0``, ``-0.00`` → ``0.00``.
+    Of a zero the minus and the power go: ``0.0e+00`` → ``0``, ``-0.00`` → ``0.00``.
     """
     return _NUMBER.sub(_typeset, text)
 

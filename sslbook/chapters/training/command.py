@@ -36,7 +36,10 @@ _GOES_ON = "the same command goes on from the last checkpoint"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """``sslbook train``: run a preset, or list them; exit status 1 if the run diverges, 2 for what can't be run."""
+    """``sslbook train``: run a preset, or list them.
+
+    Exit status 1 if the run diverges or one of its processes is lost, 2 for what can't be run, 128 and its number for a signal.
+    """
     parser = argparse.ArgumentParser(
         prog="sslbook train", description="Train a preset from the papers' tables, or go on with it."
     )
@@ -101,12 +104,12 @@ def _list(parser: argparse.ArgumentParser, name: str | None) -> int:
 
 
 def _spread(ranks: int, arguments: Sequence[str]) -> int:
-    """This command in so many processes, begun as ``torchrun`` does; their exit status, the highest where they differ."""
+    """This command in so many processes, begun as ``torchrun`` does; the exit status of the one that failed first."""
     from torch.distributed.elastic.multiprocessing import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # the processes speak for themselves
+    logging.disable(logging.ERROR)  # the processes speak for themselves
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores() // ranks)))
     config = LaunchConfig(
         min_nodes=1,
@@ -120,13 +123,15 @@ def _spread(ranks: int, arguments: Sequence[str]) -> int:
     try:
         elastic_launch(config, sys.executable)("-c", _PROCESS, str(os.getpid()), *arguments)
     except ChildFailedError as error:
-        statuses = {failure.exitcode for failure in error.failures.values()}
-        first = statuses - {-signal.SIGTERM} or statuses  # which ends the others
-        if min(first) >= 0:
-            return max(first)
-        killed = signal.Signals(-min(first))
-        print(f"sslbook train: {killed.name} has ended one of the {ranks} processes; {_GOES_ON}", file=sys.stderr)
-        return 128 + killed
+        ended = (-signal.SIGTERM, 130)  # those that are stopped because one has failed; times are in whole seconds
+        first = min(
+            error.failures.values(), key=lambda failure: (failure.timestamp, failure.exitcode in ended)
+        ).exitcode
+        if first >= 0:
+            return first
+        name = signal.Signals(-first).name
+        print(f"sslbook train: {name} has ended one of the {ranks} processes; {_GOES_ON}", file=sys.stderr)
+        return 128 - first
     except SignalException as error:
         return 128 + error.sigval
     return 0
@@ -171,7 +176,7 @@ def _train(parser: argparse.ArgumentParser, run: Run, root: Path, options: argpa
         if not distributed.lost_another(error):
             raise
         time.sleep(_GRACE_SECONDS)
-        print(f"sslbook train: another process of this run has ended; {_GOES_ON}", file=sys.stderr)
+        print(f"sslbook train: another process of this run has ended ({error}); {_GOES_ON}", file=sys.stderr)
         return 1
     finally:
         distributed.leave()

@@ -167,6 +167,10 @@ class Trainer:
                         on_step(state.step)
         except Diverged as error:
             raise self._diverged(error) from None
+        except RuntimeError as error:
+            if asked() and distributed.lost_another(error):  # which heard of it a step earlier
+                raise KeyboardInterrupt from None
+            raise
         finally:
             self.curves.close()
             self.progress.close()
