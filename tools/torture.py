@@ -113,7 +113,7 @@ def attack(workers: int, only: Iterable[str]) -> tuple[list[dict[str, Any]], boo
 def mutants(count: int, seed: int) -> dict[str, Any]:
     """What came of changes of the library; a sentence where Cosmic Ray is not here."""
     if importlib.util.find_spec("cosmic_ray") is None:
-        return {"tried": 0, "caught": 0, "note": "Cosmic Ray is not installed: pip install cosmic-ray"}
+        return {"tried": 0, "caught": 0, "note": "No change of the library was tried: Cosmic Ray was not installed."}
     sys.path.insert(0, str(ROOT / "tools"))
     import mutants as tool
 
