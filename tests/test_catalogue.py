@@ -15,7 +15,6 @@ from sslbook.records import recorded, results_folder
 WAITING = {
     "training-operator-full",
     "byol-average-cifar10",
-    "training-beta",
     "training-long",
     "training-rates",
     "training-steepness",
