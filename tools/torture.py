@@ -106,7 +106,8 @@ def attack(workers: int, only: Iterable[str]) -> tuple[list[dict[str, Any]], boo
     count = Count()
     chosen = [beginning for name in only for beginning in ATTACKS[name]]
     files = sorted({f"tests/{beginning.partition('::')[0]}" for beginning in chosen})
-    status = pytest.main(["-n", str(workers), "-q", *files], plugins=[count])
+    # The kills come last and take longest: who is idle takes them over.
+    status = pytest.main(["-n", str(workers), "--dist", "worksteal", "-q", *files], plugins=[count])
     return rows({name: count.sums[name] for name in only}), status == 0
 
 
