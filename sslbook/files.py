@@ -77,10 +77,14 @@ def read_text(path: Path) -> str:
         raise InputError(f"{path}: not a text in UTF-8 ({error})") from None
 
 
-def require_writable(folder: Path) -> None:
-    """Raise OSError, naming it, where a file can't be made in a folder: before the hours of work that it is to hold."""
+def require_writable(folder: Path, room: int = 0) -> None:
+    """Raise OSError, naming it, where no file of ``room`` bytes can be made in a folder: before the work that it is to hold."""
     folder.mkdir(parents=True, exist_ok=True)
-    tempfile.TemporaryFile(dir=folder).close()
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(bytes(room))
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(folder)) from None
 
 
 def write_bytes(target: Path, content: bytes) -> None:

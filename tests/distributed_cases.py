@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -120,6 +121,21 @@ def _worker(rank: int, world: int, port: int, folder: str) -> None:
     torch.save((results, refused), Path(folder) / f"{rank}.pt")
     distributed.leave()
     assert distributed.world() == 1
+
+
+def leaving(rank: int, world: int, ports: tuple[int, int], folder: str) -> None:
+    """How long each process takes to leave, when the first one comes a second later: together, and alone."""
+    seconds = []
+    for port, together in zip(ports, (True, False), strict=True):
+        numbers = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "MASTER_PORT": port}
+        environment = {**{name: str(number) for name, number in numbers.items()}, "MASTER_ADDR": "127.0.0.1"}
+        distributed.setup_from_environment("cpu", environment)
+        distributed.wait_for_all()
+        time.sleep(1.0 - rank)
+        begun = time.monotonic()
+        distributed.leave(together=together)
+        seconds.append(time.monotonic() - begun)
+    torch.save(seconds, Path(folder) / f"left{rank}.pt")
 
 
 def free_port() -> int:

@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
-from distributed_cases import BYOL, CASES, SINGLE, SMALL, Result, everything, images, in_processes, steps
+from distributed_cases import (
+    BYOL,
+    CASES,
+    SINGLE,
+    SMALL,
+    Result,
+    everything,
+    free_port,
+    images,
+    in_processes,
+    leaving,
+    steps,
+)
 from torch import Tensor, nn
+from torch.multiprocessing import spawn
 
 from sslbook.normalization import BatchNorm
 from sslbook.training import objectives
@@ -158,3 +173,11 @@ def test_the_gradient_of_a_missing_parameter_is_asked_for(monkeypatch: pytest.Mo
     monkeypatch.setattr(distributed, "world", lambda: 2)
     with pytest.raises(ValueError, match="parameters must all have a gradient"):
         average_gradients(nn.Linear(2, 2).parameters())
+
+
+def test_nobody_is_gone_before_all_have_come(tmp_path: Path) -> None:
+    """Gone, one takes an exchange from those that have not woken from it yet; who fails does not wait."""
+    spawn(leaving, args=(2, (free_port(), free_port()), str(tmp_path)), nprocs=2)
+    together, alone = torch.load(tmp_path / "left1.pt")
+    assert together > 0.5
+    assert alone < 0.5

@@ -22,7 +22,10 @@ from typing import Any
 from nbformat import NotebookNode
 
 from sslbook.book.layout import PACKAGE
+from sslbook.files import require_writable
 
+ROOM = 2**20
+"""Bytes for what a kernel writes before it can say that it can't, its profile above all."""
 START_SECONDS = 120
 """The longest that a kernel may take to start; on a busy machine importing ipykernel alone takes seconds."""
 
@@ -46,6 +49,7 @@ def environment() -> Iterator[dict[str, str]]:
     """
     threads = os.environ.get("SSLBOOK_THREADS", "1")
     with tempfile.TemporaryDirectory(prefix="sslbook-") as name:
+        require_writable(Path(name), ROOM)
         spec = Path(name) / "kernels" / "python3"
         spec.mkdir(parents=True)
         quiet = (

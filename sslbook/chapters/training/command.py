@@ -144,8 +144,10 @@ def _train(parser: argparse.ArgumentParser, run: Run, root: Path, options: argpa
 
     first = os.environ.get("RANK", "0") == "0"
     folder = run.folder(root)
+    ended = False
     try:
         if not options.again and _finished(parser, run, root, options.device):
+            ended = True
             if first:
                 print(f"Finished already: {folder} (--again begins anew)")
             return 0
@@ -162,6 +164,7 @@ def _train(parser: argparse.ArgumentParser, run: Run, root: Path, options: argpa
             quiet=options.quiet,
             name=run.name,
         )
+        ended = True
     except BrokenPipeError:
         raise
     except (Refused, OSError) as error:
@@ -179,7 +182,7 @@ def _train(parser: argparse.ArgumentParser, run: Run, root: Path, options: argpa
         print(f"sslbook train: another process of this run has ended ({error}); {_GOES_ON}", file=sys.stderr)
         return 1
     finally:
-        distributed.leave()
+        distributed.leave(together=ended)
     if first:
         print(summary(result.rows))
     return 0

@@ -19,6 +19,7 @@ All functions do nothing special in a single process.  They run on gloo (CPU) an
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Iterable, Mapping
@@ -305,7 +306,14 @@ def lost_another(error: RuntimeError) -> bool:
     )
 
 
-def leave() -> None:
-    """Take this process out of the group, at the end of a run."""
-    if dist.is_available() and dist.is_initialized():
-        dist.destroy_process_group()
+def leave(*, together: bool = True) -> None:
+    """Take this process out of the group at the end of a run: ``together`` when all have come to it.
+
+    One that fails leaves alone: the others may be in the middle of an exchange.
+    """
+    if not (dist.is_available() and dist.is_initialized()):
+        return
+    if together:  # who is through with an exchange and gone takes it from those that have not woken from it yet
+        with contextlib.suppress(RuntimeError):
+            dist.barrier()
+    dist.destroy_process_group()
