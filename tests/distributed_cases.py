@@ -100,11 +100,16 @@ def everything() -> dict[str, Result]:
     return {f"{case} {dtype}": steps(case, dtype) for case, dtype in kinds}
 
 
-def _worker(rank: int, world: int, port: int, folder: str) -> None:
-    torch.set_num_threads(1)
+def joined(rank: int, world: int, port: int) -> distributed.Place:
+    """This process in a group of this machine, as torchrun would set it up."""
     numbers = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "MASTER_PORT": port}
     environment = {**{name: str(number) for name, number in numbers.items()}, "MASTER_ADDR": "127.0.0.1"}
-    place = distributed.setup_from_environment("cpu", environment)
+    return distributed.setup_from_environment("cpu", environment)
+
+
+def _worker(rank: int, world: int, port: int, folder: str) -> None:
+    torch.set_num_threads(1)
+    place = joined(rank, world, port)
     assert (place.rank, place.world, distributed.world()) == (rank, world, world)
     results = everything() | {"wrapped": wrapped()}
     for broken, case in BROKEN.items():
@@ -127,9 +132,7 @@ def leaving(rank: int, world: int, ports: tuple[int, int], folder: str) -> None:
     """How long each process takes to leave, when the first one comes a second later: together, and alone."""
     seconds = []
     for port, together in zip(ports, (True, False), strict=True):
-        numbers = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "MASTER_PORT": port}
-        environment = {**{name: str(number) for name, number in numbers.items()}, "MASTER_ADDR": "127.0.0.1"}
-        distributed.setup_from_environment("cpu", environment)
+        joined(rank, world, port)
         distributed.wait_for_all()
         time.sleep(1.0 - rank)
         begun = time.monotonic()

@@ -272,7 +272,7 @@ _DTYPES = {"float": "float64", "int": ""}
 
 
 def _words(text: str) -> str:
-    """A statement as Markdown: ``K_l`` and ``f_{l-1}`` get their index below the line, ``x^t`` its exponent above."""
+    """A statement as Markdown: ``K_l``, ``f_{l-1}`` and ``x^t`` with index and exponent; no line breaks at a relation."""
     html = {"_": "sub", "^": "sup"}
     text = re.sub(r" ([<>=≤≥≠≈]) ", f"{NOBREAK}\\1{NOBREAK}", text)
     parts = re.split(r"(?<=\S)([_^])(\{[^{}]*\}|[^\Wᵀ²³]+)", text)

@@ -82,21 +82,18 @@ class Time:
     @property
     def brief(self) -> str:
         """For the map: ``31 min · runs in 60 s``."""
-        return f"{self.minutes} min" + (
-            f" · runs in {self._length}".replace(" minutes", " min") if self.seconds else ""
-        )
+        return f"{self.minutes} min" + (f" · runs in {self._length('min')}" if self.seconds else "")
 
     @property
     def run(self) -> str:
         """``runs in 60 s on one core``."""
         cores = "one core" if self.threads == 1 else f"{self.threads} cores"
-        return f"runs in {self._length} on {cores}"
+        return f"runs in {self._length('minutes')} on {cores}"
 
-    @property
-    def _length(self) -> str:
-        """The seconds as they come out again: to five from 20 on, in minutes from two on."""
+    def _length(self, unit: str) -> str:
+        """The seconds as they come out again: to five from 20 on, from two minutes on in minutes, by ``unit``."""
         if self.seconds >= 120:
-            return f"{round(self.seconds / 60)} minutes"
+            return f"{round(self.seconds / 60)} {unit}"
         step = 5 if self.seconds > 20 else 1
         return f"{max(1, step * round(self.seconds / step))} s"
 
