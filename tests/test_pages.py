@@ -1,4 +1,4 @@
-"""The built book in a browser: every page, light and dark, wide and on a phone, from a server and from `file://`.
+"""The built book in a browser: every page, light and dark, wide and from a folder, on a phone and from a server.
 
 Needs the system's Chromium and its driver.
 """
@@ -25,16 +25,17 @@ return [...figure.querySelectorAll('img[data-text]')].map((i, n) => seen(i) && [
 
 
 @pytest.mark.parametrize("page", page_names())
-def test_page_at_a_desk(browser: Browser, address: str, page: str) -> None:
-    browser.open(f"{address}/{page}.html", VIEWS["light"])
+def test_page_at_a_desk_from_a_folder(browser: Browser, html: Path, page: str) -> None:
+    browser.open((html / f"{page}.html").as_uri(), VIEWS["light"])
     stops = [stop for stop, _ in browser.driver.execute_script(INLINE)]
     assert not any(stops), "no formula in a sentence is a tab stop"
-    check_themes(browser, address)
+    check_sliders(browser)
+    check_themes(browser, html.as_uri())
     assert browser.use() == []
 
 
 @pytest.mark.parametrize("page", page_names())
-def test_page_on_a_phone(browser: Browser, address: str, html: Path, page: str) -> None:
+def test_page_on_a_phone_from_a_server(browser: Browser, address: str, html: Path, page: str) -> None:
     browser.open(f"{address}/{page}.html", VIEWS["phone"])
     script = browser.driver.execute_script
     assert not any(cut for _, cut in script(INLINE)), "no formula reaches beyond the edge"
@@ -42,6 +43,7 @@ def test_page_on_a_phone(browser: Browser, address: str, html: Path, page: str) 
     written = (html / f"{page}.html").read_text(encoding="utf-8")
     assert check_sliders(browser) == written.count("data-sslbook-slider")
     check_themes(browser, address)
+    assert browser.use() == []
 
 
 def check_themes(browser: Browser, home: str) -> None:
@@ -55,14 +57,6 @@ def check_themes(browser: Browser, home: str) -> None:
     browser.prefer("light")
     assert settles(browser.theme, "light") == "light"
     assert browser.violations() == []
-
-
-@pytest.mark.parametrize("page", page_names())
-def test_page_reads_from_a_folder(browser: Browser, html: Path, page: str) -> None:
-    browser.open((html / f"{page}.html").as_uri(), VIEWS["light"])
-    assert browser.problems(html.as_uri()) == []
-    check_sliders(browser)
-    assert browser.use() == []
 
 
 def test_every_part_has_a_slider_that_was_tested(html: Path) -> None:
