@@ -46,10 +46,16 @@ NO_ALT = """
 return [...document.querySelectorAll('main img')]
   .filter(i => !(i.getAttribute('alt') || '').trim() || /^(_images|\\.\\.|\\/)/.test(i.alt)).map(i => i.src.slice(0, 80));
 """
-# A formula's glyphs are paths, which axe has no rule for; they are most of a page's elements, and half of its time.
+# A formula's glyphs are paths, which axe has no rule for, and the words of code that are of one kind have one colour on one ground;
+# together they are most of a page's elements, and of its time.
 VIOLATIONS = """
 const done = arguments[arguments.length - 1];
 document.querySelectorAll('mjx-container > svg').forEach(s => s.replaceChildren());
+const kinds = new Set();
+document.querySelectorAll('pre span').forEach(word => {
+  const kind = [word, word.parentElement, word.closest('.cell_input, .cell_output, .admonition')].map(e => e?.className).join();
+  if (kinds.has(kind)) word.replaceWith(word.textContent); else kinds.add(kind);
+});
 const asked = {preload: false, resultTypes: ['violations'], ...arguments[0]};
 axe.run(asked).then(r => done(r.violations.filter(v => ['serious', 'critical'].includes(v.impact))
   .map(v => `${v.id}: ${v.nodes[0].html.slice(0, 160)} (${v.nodes.length} times)`)));
@@ -242,7 +248,7 @@ class Browser:
         return found + self.refused()
 
     def violations(self, **options: Any) -> list[str]:
-        """What axe finds, by these of its options, which takes most of a test's time; it takes the formulas' glyphs away."""
+        """What axe finds, by these of its options, which takes most of a test's time; it takes glyphs and repeated colours away."""
         self.driver.execute_script(AXE.read_text(encoding="utf-8"))
         return [f"accessibility: {text}" for text in self.driver.execute_async_script(VIOLATIONS, options)]
 

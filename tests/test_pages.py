@@ -6,6 +6,7 @@ Needs the system's Chromium and its driver.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -200,6 +201,9 @@ BROKEN = """<!DOCTYPE html><html lang="en"><head><title>Broken</title>
 <mjx-container><svg></svg></mjx-container>
 <div class="bd-article"><p><span class="sslbook-nobreak"><mjx-container style="display: block">x</mjx-container>.</span></p></div>
 <p style="color: #ccc; background: #fff">hardly visible</p>
+<pre style="background: #fff"><span class="k">code</span> <span class="k">of</span>
+<span class="c">two</span> <span class="c">kinds</span></pre>
+<style>.c { color: #ccc }</style>
 <script>setTimeout(() => fetch("http://192.0.2.1/").catch(() => 0)); throw new Error("on purpose");</script>
 </main></body></html>"""
 
@@ -223,3 +227,4 @@ def test_a_broken_page_is_found_out(browser: Browser, tmp_path: Path) -> None:
         "accessibility: color-contrast",
     ):
         assert sign in found
+    assert re.search(r"color-contrast: .*\(2 times\)", found), "the paragraph, and code of one kind"
