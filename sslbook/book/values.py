@@ -143,6 +143,8 @@ class Number:
         """The inverse of `to_json`; keys that this version does not know are ignored."""
         known = {f.name for f in fields(cls)} - {"anchor"}
         kept = {k: v for k, v in record.items() if k in known}
+        # Jupyter makes a string of a number that is not finite.
+        kept |= {k: float(kept[k]) for k in ("value", "low", "high") if isinstance(kept.get(k), str)}
         for part in ("rejects", "rivals"):
             kept[part] = {
                 what: Interval(**v) if isinstance(v, Mapping) else float(v)
