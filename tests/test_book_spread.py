@@ -21,10 +21,10 @@ from sslbook.book.spread import Moved
         (Moved(0.5, (0.5, 0.5), (0.1, 0.9)), 5e-9),  # the last digits, whatever other seeds give
         (Moved(0.5, (0.5 + 1e-8, 0.5), (0.1, 0.9)), 1e-7),  # ten times what a machine changes
         (Moved(0.5, (0.501, 0.5), (0.4, 0.6)), 0.57),  # chaos: four deviations over the seeds
-        (Moved(0.5, (0.51, 0.5), (0.499, 0.501)), 0.1),  # and at least what machines differ by, ten times
+        (Moved(0.5, (0.51, 0.5), (0.4995, 0.5005)), 0.03),  # and at least what machines differ by, three times
         (Moved(0.0, (0.0,), (1.0, 2.0)), 1e-12),
         (Moved(0.5, (0.501, 0.5), (0.4, 0.6), 0.05), 0.05),  # but no farther than the chapter lets it
-        (Moved(0.5, (0.51, 0.5), (0.4, 0.6), 0.05), 0.1),  # unless a machine moves it
+        (Moved(0.5, (0.52, 0.5), (0.4, 0.6), 0.05), 0.06),  # unless a machine moves it
         (Moved(3, (), ()), 3e-8),
     ],
 )

@@ -5,8 +5,8 @@ with two threads, and with the seeds 1 to 8, and writes beside each number how f
 
 - rounding leaves most numbers where they are: ten times what the machines differed by, and never less than the last digits;
 - one that rounding moves by more than a millionth (a network trained for hundreds of steps) it may move as far as another seed
-  does, by four standard deviations over the seeds, but no farther than the chapter lets it, or than ten times what the machines
-  differed by.
+  does, by four standard deviations over the seeds, but no farther than the chapter lets it, or than three times what the machines
+  differed by: they are draws of it, and their largest difference is no bound of a size that is known.
 
 The runs are kept below ``_build/spread``, so that the command goes on where it was stopped. A tolerance is what was measured, and
 nobody's guess.
@@ -41,7 +41,7 @@ MACHINES: Mapping[str, Mapping[str, str]] = {
 }
 """Other machines, as far as this one can stand in for them: names and environment variables of oneDNN, PyTorch's own kernels, MKL
 (PyTorch's matrices) and OpenBLAS (NumPy's and SciPy's)."""
-SAFE, DEVIATIONS = 10.0, 4.0
+SAFE, AGAIN, DEVIATIONS = 10.0, 3.0, 4.0
 CHAOTIC = 1e-6
 """Relative change between machines from which on a number is taken to be as free as with another seed."""
 LAST_DIGITS, NOTHING = 1e-8, 1e-12
@@ -63,7 +63,7 @@ class Moved:
         drift = max((abs(there - self.value) for there in self.machines), default=0.0)
         allowed = max(SAFE * drift, LAST_DIGITS * abs(self.value), NOTHING)
         if drift > CHAOTIC * abs(self.value) and drift > NOTHING and len(self.seeds) > 1:
-            allowed = max(allowed, min(DEVIATIONS * statistics.stdev(self.seeds), self.stated))
+            allowed = max(AGAIN * drift, min(DEVIATIONS * statistics.stdev(self.seeds), self.stated))
         step = 10.0 ** (math.floor(math.log10(allowed)) - 1)
         return float(f"{math.ceil(allowed / step - 1e-6) * step:.2g}")
 
