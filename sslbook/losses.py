@@ -335,8 +335,8 @@ def contrastive(
     """Batch loss of two views: ``loss`` averaged over the anchors of `pair_distances`.
 
     ``z1, z2 (..., N, D)`` -> ``(...,)``: a scalar for one batch, one value per replica otherwise (sum them
-    to differentiate all replicas at once).  ``params`` go to the loss: ``tau``, ``margin``, ``beta``, …
-    loss exact also needs ``clean (..., N, D)``, the embeddings of the un-augmented samples.
+    to differentiate all replicas at once).  ``params`` go to the loss: ``tau``, ``margin``, ``beta`` and the like.
+    ``loss="exact"`` also needs ``clean (..., N, D)``, the embeddings of the un-augmented samples.
 
     ``contrastive(z1, z2, tau=0.5)`` is SimCLR's NT-Xent: for unit vectors ``r = 1 - cos``, and ``exp(-1/tau)``
     cancels.  The temperature has no default: every loss but simple and quadratic asks for ``tau``.

@@ -217,7 +217,8 @@ def _summary(entries: Sequence[Entry], numbers: Sequence[Number], scale: str) ->
         "This page is generated when the book is built. A check's link leads to the line where it passed; "
         "its *nearest rivals* are the strongest wrong theories, or the conditions under which the effect should be absent, "
         "and what it *rejects* are deliberately broken variants, with the value of each. "
-        "Where a value has an interval, the whole interval keeps the bar, and a rival's does not.",
+        "Where a value has an interval, the whole interval keeps the bar, and a rival's does not: the 95% interval, or the 90% one "
+        "where a difference must lie between two bounds (two one-sided tests at 5%).",
         f"{made} on {'; '.join(_plain(machine) for machine in machines)}." if machines else "Nothing is executed yet.",
         "",
         f"An id begins with the paper that makes the claim: {papers}. "
@@ -260,7 +261,7 @@ def _check(number: Number) -> str:
     for kind, others in (("nearest rivals", number.rivals), ("rejects", number.rejects)):
         if others:
             said = (f"{_plain(what)} ({typeset(short(bad, *number.bars))})" for what, bad in others.items())
-            facts.append(f"{kind}: {', '.join(said)}")
+            facts.append(f"{kind}: {'; '.join(said)}")
     return (
         f'- <a href="{address}"><code>{number.name}</code></a> {result} '
         f'<span class="sslbook-check-facts">· {" · ".join(facts)}</span>'
