@@ -154,7 +154,7 @@ def test_the_page(write_book, monkeypatch: pytest.MonkeyPatch) -> None:
     check = next(line for line in page.splitlines() if ">gap<" in line)
     assert check == (
         '- <a href="good.html#check-gap"><code>gap</code></a> =\u00a010⁻¹⁵ ≤\u00a010⁻¹² '
-        '<span class="sslbook-check-facts">· float64 · 0.123 s · rejects: sign (1.4), nothing (nan)</span>'
+        '<span class="sslbook-check-facts">· float64 · 0.123 s · rejects: sign (1.4); nothing (nan)</span>'
     )
     assert '<a href="good.html"><code>unseen</code></a>' in page, "no link to a line that the page does not show"
     assert r"a\_b\*c (2)" in page

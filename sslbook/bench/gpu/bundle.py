@@ -187,7 +187,8 @@ def _unpack_images(pieces: Path, folder: Path) -> str | None:
     try:
         # whole, so that its checksum is compared: tarfile stops at the last file, and random damage can look like one
         with tarfile.open(fileobj=io.BytesIO(gzip.decompress(whole))) as archive:
-            archive.extractall(fresh, filter="data")
+            archive.extraction_filter = getattr(tarfile, "data_filter", None)  # Python has it from 3.11.4 on
+            archive.extractall(fresh)
     except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
         raise InputError(
             f"--from: the pieces in {pieces} make no archive ({error}); remove them and bring them anew"
