@@ -82,7 +82,7 @@ def test_a_chapter_is_run_elsewhere_and_with_other_seeds(
     assert held["seeded"]["value"] == 3.0, "or what it has moved since would be taken for a machine's"
     assert held["steady"]["within"] == 5e-9
     assert held["seeded"]["within"] == 3e-8, "no machine moves it"
-    assert held["threads"]["within"] == 10
+    assert held["threads"]["within"] == 3, "a machine moves it by all of itself: chaos, and no seed moves it farther"
     assert held["first"]["others"] == {"close": [1.0, 1e-8], "another": [2.0, 2e-8]}
     assert "within" not in held["first"], "a bound holds no value"
     assert cli.main(["execute", "--force"]) == 0
