@@ -22,6 +22,8 @@ PROSE  := chapters examples README.md CONTRIBUTING.md
 
 # One thread a process: parallel runs don't fight for the cores, and float32 sums come out the same each time.
 ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
+# Each worker takes an equal share of the tests in their order, so that most of what a module prepares is prepared once; who is done helps.
+SHARED := -n $(WORKERS) --dist worksteal
 # A processor can be told to do as a lesser one: oneDNN, PyTorch's own kernels, and MKL, each by a variable of its own.
 AVX2 := ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2 MKL_ENABLE_INSTRUCTIONS=AVX2
 # Where sums are long: training, the operator, experiments with an axis of replicas, and their chapters' numbers.
@@ -62,7 +64,7 @@ book: $(STAMP)  ## execute what changed, check every number, build the pages
 
 test: check  ## lint, types, and the tests, but for the longest
 	@echo "Testing, $(WORKERS) at a time"
-	@$(ONE_THREAD) $(RUN) pytest -n $(WORKERS) -m "not long" $(PYTEST)
+	@$(ONE_THREAD) $(RUN) pytest $(SHARED) -m "not long" $(PYTEST)
 	@if [ -f $(PAGE) ]; then echo "All is well.  The book: file://$(CURDIR)/$(PAGE)"; \
 	    else echo "All is well, but the tests of the pages were skipped: make book, then make test"; fi
 
@@ -72,9 +74,9 @@ torture: $(STAMP)  ## attack the library and the book for half an hour, and coun
 
 elsewhere: $(STAMP)  ## the longest tests; training and the operator as on an older processor, then with all threads
 	@echo "Testing what takes longest, $(WORKERS) at a time"
-	@$(ONE_THREAD) $(RUN) pytest -n $(WORKERS) -m long $(PYTEST)
+	@$(ONE_THREAD) $(RUN) pytest $(SHARED) -m long $(PYTEST)
 	@echo "Testing as on a processor that has AVX2 at most, $(WORKERS) at a time"
-	@$(ONE_THREAD) $(AVX2) $(RUN) pytest -n $(WORKERS) $(SUMS) $(PYTEST)
+	@$(ONE_THREAD) $(AVX2) $(RUN) pytest $(SHARED) $(SUMS) $(PYTEST)
 	@echo "Testing with $(THREADS) threads"
 	@SSLBOOK_THREADS=$(THREADS) OMP_NUM_THREADS=$(THREADS) $(RUN) pytest -n 1 $(SUMS) $(PYTEST)
 

@@ -31,14 +31,13 @@ with alone(Book(Path(sys.argv[1])), "build"):
 
 @pytest.fixture
 def holder(tmp_path: Path) -> subprocess.Popen:
-    process = subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, "-c", HOLDS, str(tmp_path)], stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[1]
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "held\n"
-    yield process
-    process.kill()
-    process.wait()
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        yield process
+        process.kill()
 
 
 def test_the_second_is_told_of_the_first(
