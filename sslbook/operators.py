@@ -125,7 +125,7 @@ class CovarianceOperator:
         return self._pushed(linear)
 
     def exact_update(self) -> Tensor:
-        r"""The same with :math:`f_L` for :math:`K^T vec(W)`: :math:`\mathrm{Cov}_x[\bar K_l, \bar f_L]`, right for *any* network.
+        r""":meth:`update` with :math:`f_L` for :math:`K_l^T vec(W_l)`: :math:`\mathrm{Cov}_x[\bar K_l, \bar f_L]`, of *any* net.
 
         The two agree where :math:`K_l^T vec(W_l) = f_L` (no biases, no parallel path, degree 1): see :meth:`euler_gap`.
         """

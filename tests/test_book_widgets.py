@@ -135,9 +135,10 @@ def test_photographs_lie_on_the_page_itself(monkeypatch: pytest.MonkeyPatch) -> 
     assert (kept.getpixel((1, 1))[3], kept.getpixel(middle)) == (0, (255, 0, 0, 255))
     plain = Image.open(io.BytesIO(widgets.png(photograph()))).convert("RGBA")
     assert (plain.getpixel((1, 1)), plain.getpixel(middle)) == ((255, 255, 255, 255), (255, 0, 0, 255))
-    titled = photograph()
-    titled.axes[0].set_title("Red")
-    for fig, word in ((titled, "Red"), (draw(1.0), "")):
+    left, centred = photograph(), photograph()
+    left.axes[0].set_title("Red", loc="left")  # where the book's style puts it
+    centred.axes[0].set_title("Red", loc="center")
+    for fig, word in ((left, "Red"), (centred, "Red"), (draw(1.0), "")):
         with pytest.raises(ValueError, match=f"keep_colors: got a figure with the words '{word}"):
             widgets.show(fig, alt="A square", keep_colors=True)
     plt.close("all")

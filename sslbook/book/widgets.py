@@ -15,6 +15,7 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from html import escape
+from itertools import chain
 from typing import Any
 
 from matplotlib.figure import Figure
@@ -169,8 +170,11 @@ def png(fig: Figure, *, colours: int = COLOURS, keep_colors: bool = False) -> by
 def _words(fig: Figure) -> list[str]:
     """What a figure that was drawn says in letters."""
     drawn = [ax for ax in fig.axes if ax.get_visible()]
-    texts = [text for ax in drawn for text in (ax.findobj(Text) if ax.axison else [ax.title, *ax.texts])]
-    return [text.get_text() for text in [*texts, *fig.texts] if text.get_visible() and text.get_text().strip()]
+    texts = [text for ax in drawn for text in (ax.findobj(Text) if ax.axison else ax.texts)]
+    titles = [(ax.get_title("left"), ax.get_title("center"), ax.get_title("right")) for ax in drawn]  # the book's are left
+    said = list(chain.from_iterable(titles))
+    said += [text.get_text() for text in [*texts, *fig.texts] if text.get_visible()]
+    return [words for words in said if words.strip()]
 
 
 def _size(frame: bytes) -> tuple[int, int]:

@@ -30,7 +30,7 @@ def accuracies(values: Mapping[str, Any], caption: str) -> HTML:
 
     def percent(name: str, measure: str) -> str:
         numbers = 100 * last(values, name, measure)
-        return f"{numbers.mean():.1f} ± {numbers.std(ddof=1):.1f}"
+        return f"{numbers.mean():.1f} ±\N{NO-BREAK SPACE}{numbers.std(ddof=1):.1f}"
 
     rows = {
         COURSES[name].label: (
