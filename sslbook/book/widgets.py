@@ -171,8 +171,10 @@ def _words(fig: Figure) -> list[str]:
     """What a figure that was drawn says in letters."""
     drawn = [ax for ax in fig.axes if ax.get_visible()]
     texts = [text for ax in drawn for text in (ax.findobj(Text) if ax.axison else ax.texts)]
-    titles = [(ax.get_title("left"), ax.get_title("center"), ax.get_title("right")) for ax in drawn]  # the book's are left
-    said = list(chain.from_iterable(titles))
+    # The book's style puts titles on the left.
+    said = list(
+        chain.from_iterable((ax.get_title("left"), ax.get_title("center"), ax.get_title("right")) for ax in drawn)
+    )
     said += [text.get_text() for text in [*texts, *fig.texts] if text.get_visible()]
     return [words for words in said if words.strip()]
 
