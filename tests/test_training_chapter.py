@@ -184,7 +184,7 @@ def test_a_record_s_table() -> None:
         return [cell.get_text() for cell in page.select(f"{row} th, {row} td")]
 
     assert cells("thead") == ["trained with", "k-NN, %", "linear, %", "rank"]
-    assert cells("tbody") == ["InfoNCE", "39.0 ± 1.4", "41.0 ± 0.0", "11.0"]
+    assert cells("tbody") == ["InfoNCE", "39.0 ±\N{NO-BREAK SPACE}1.4", "41.0 ±\N{NO-BREAK SPACE}0.0", "11.0"]
     numbers |= {"axes": [[0.5, 0.5], [0.5, 0.5]]}
     assert (cells("thead")[-1], cells("tbody")[-1]) == ("span", "2.0")
     np.testing.assert_array_equal(recorded.curve(values, "info_nce", "knn"), [[0.2, 0.2], [0.38, np.nan]])
@@ -201,7 +201,7 @@ def test_tables_have_header_cells_and_hide_what_is_not_made(tmp_path: Path) -> N
     assert "<td>78.1</td>" in upright
     assert "30 of 30" in str(shown.debts(["A-Tab2"], range(1, 6), tmp_path).data)
     last = {"byol": {"knn": [0.38, 0.4], "linear": [0.41, 0.41], "rank": [10.0, 12.0]}}
-    cells = "<td>39.0 ± 1.4</td><td>41.0 ± 0.0</td><td>11.0</td>"
+    cells = "<td>39.0 ±\N{NO-BREAK SPACE}1.4</td><td>41.0 ±\N{NO-BREAK SPACE}0.0</td><td>11.0</td>"
     assert cells in str(shown.accuracies({"last": last}, "").data)
 
 
