@@ -125,9 +125,10 @@ class CovarianceOperator:
         return self._pushed(linear)
 
     def exact_update(self) -> Tensor:
-        r""":meth:`update` with :math:`f_L` for :math:`K_l^T vec(W_l)`: :math:`\mathrm{Cov}_x[\bar K_l, \bar f_L]`, of *any* net.
+        r"""The step of *any* network: :math:`\mathrm{Cov}_x[\bar K_l, \bar f_L]`.
 
-        The two agree where :math:`K_l^T vec(W_l) = f_L` (no biases, no parallel path, degree 1): see :meth:`euler_gap`.
+        :meth:`update` has :math:`K_l^T vec(W_l)` in place of :math:`f_L`; they agree where the two are equal (no biases, no
+        parallel path, degree 1): see :meth:`euler_gap`.
         """
         return self._pushed(self.opened.output)
 

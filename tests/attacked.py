@@ -18,6 +18,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from sslbook.training.runs.checkpoints import load
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -98,10 +100,10 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "record": ("record", "tiny", "--replace"),
     "table": ("table", "A-Tab3", "--run", "--seeds", "1", "--epochs", "1", "--folder", "runs", *CHANGES, *OTHER_IMAGES),
 }
-SOON = ("train",)
-"""What `make test` attacks; `make elsewhere` attacks the others, too."""
 if DEEP:  # two processes share each batch
     COMMANDS["ranks"] = (*COMMANDS["train"], "--ranks", "2")
+KINDS = [pytest.param(kind, marks=() if kind == "train" else pytest.mark.long) for kind in COMMANDS]
+"""For a test that takes long: `make test` attacks a run, `make elsewhere` the others, too."""
 
 
 def make_checkout(root: Path) -> Path:

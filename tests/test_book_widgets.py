@@ -138,7 +138,9 @@ def test_photographs_lie_on_the_page_itself(monkeypatch: pytest.MonkeyPatch) -> 
     left, centred = photograph(), photograph()
     left.axes[0].set_title("Red", loc="left")  # where the book's style puts it
     centred.axes[0].set_title("Red", loc="center")
-    for fig, word in ((left, "Red"), (centred, "Red"), (draw(1.0), "")):
+    keyed = photograph()
+    keyed.axes[0].legend(handles=keyed.axes[0].plot([0], [0], "r"), labels=["Red"])
+    for fig, word in ((left, "Red"), (centred, "Red"), (keyed, "Red"), (draw(1.0), "")):
         with pytest.raises(ValueError, match=f"keep_colors: got a figure with the words '{word}"):
             widgets.show(fig, alt="A square", keep_colors=True)
     plt.close("all")

@@ -65,9 +65,7 @@ def half(kind: str, before: dict[str, Any], found: dict[str, Any], after: dict[s
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "kind", [pytest.param(k, marks=() if k in attacked.SOON else pytest.mark.long) for k in attacked.COMMANDS]
-)
+@pytest.mark.parametrize("kind", attacked.KINDS)
 def test_what_is_killed_and_called_again_ends_as_undisturbed(
     kind: str, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:

@@ -80,9 +80,7 @@ def wasted(kind: str, done: subprocess.CompletedProcess[str]) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "kind", [pytest.param(k, marks=() if k in attacked.SOON else pytest.mark.long) for k in attacked.COMMANDS]
-)
+@pytest.mark.parametrize("kind", attacked.KINDS)
 def test_a_full_disk_is_told_of_and_spoils_nothing(kind: str, whole: Path, disk: Path, record_property: Record) -> None:
     root = shutil.copytree(whole, disk / "book")
     shutil.rmtree(root / "runs")

@@ -47,8 +47,9 @@ AFTER = re.compile(
     rf"{ROLE}%?(?:\s+(?:times|points))?\s+(?:(?P<upper>or less|or fewer|at most)|(?P<lower>or more|at least))\b"
 )
 ROUNDS = re.compile(r"[eEfFgG%]$")
-AGREES = re.compile(rf"\bto {ROLE}")
-"""How far two things agree, if it is a power of ten: a bound, too."""
+NUMBER = re.sub(r"\?P<\w+>", "?:", ROLE)
+AGREES = re.compile(rf"\bto {NUMBER}(?:(?:,| and|, and) {NUMBER})*")
+"""How far things agree, where it is said in powers of ten: bounds, too."""
 
 
 def said_bounds(text: str) -> Iterator[tuple[str, str, str, bool]]:
@@ -57,7 +58,7 @@ def said_bounds(text: str) -> Iterator[tuple[str, str, str, bool]]:
         for match in (*BEFORE.finditer(line), *AFTER.finditer(line)):
             if ROUNDS.search(named(match["content"])[2]):
                 yield line.strip(), match["role"], match["content"], match["lower"] is not None
-        for match in AGREES.finditer(line):
+        for match in (number for run in AGREES.finditer(line) for number in re.finditer(ROLE, run[0])):
             if match["content"].endswith("e"):
                 yield line.strip(), match["role"], match["content"], False
 
@@ -208,7 +209,7 @@ PLANTED = """
 It is at least {glue:text}`x:.2f`, and {glue:text}`x:.1%` or more; so at most {least}`x:.1f` and up to {most}`x:.1f`.
 More than {least}`x:.1f` is fine, exactly {glue:text}`x:.3f` too, at least {glue:text}`n:d` of {glue:text}`n`, and `at least` code.
 It grows by a factor of {glue:text}`x:.1f` at most, within a factor of {glue:text}`x:.0f`, and over {glue:text}`n:.0f` seeds.
-Both agree to {glue:text}`x:.0e`, it falls to {glue:text}`x:.0f`.
+Both agree to {most}`x:.1e` and {glue:text}`x:.0e`, it falls to {glue:text}`x:.0f`.
 
 BYOL is ahead by {glue:text}`gain:.1f` points.
 

@@ -15,7 +15,6 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from html import escape
-from itertools import chain
 from typing import Any
 
 from matplotlib.figure import Figure
@@ -170,13 +169,10 @@ def png(fig: Figure, *, colours: int = COLOURS, keep_colors: bool = False) -> by
 def _words(fig: Figure) -> list[str]:
     """What a figure that was drawn says in letters."""
     drawn = [ax for ax in fig.axes if ax.get_visible()]
-    texts = [text for ax in drawn for text in (ax.findobj(Text) if ax.axison else ax.texts)]
-    # The book's style puts titles on the left.
-    said = list(
-        chain.from_iterable((ax.get_title("left"), ax.get_title("center"), ax.get_title("right")) for ax in drawn)
-    )
-    said += [text.get_text() for text in [*texts, *fig.texts] if text.get_visible()]
-    return [words for words in said if words.strip()]
+    texts = [text for ax in drawn for text in ax.findobj(Text)]
+    hidden = [text for ax in drawn if not ax.axison for axis in (ax.xaxis, ax.yaxis) for text in axis.findobj(Text)]
+    shown = [text for text in [*texts, *fig.texts] if text.get_visible() and text not in hidden]
+    return [text.get_text() for text in shown if text.get_text().strip()]
 
 
 def _size(frame: bytes) -> tuple[int, int]:
