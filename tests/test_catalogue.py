@@ -17,7 +17,6 @@ WAITING = {
     "byol-average-cifar10",
     "training-long",
     "training-rates",
-    "training-steepness",
     "training-whole",
 }
 """For a GPU, or for hours of a processor that nobody has had yet."""

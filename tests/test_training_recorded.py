@@ -14,7 +14,7 @@ from training_cases import DIGITS
 
 from sslbook import records
 from sslbook.chapters.training import recorded
-from sslbook.chapters.training.experiments import EXACT, RATES, RUNS, SMALL, STEEPNESS, WEIGHTS, settings_of
+from sslbook.chapters.training.experiments import EXACT, RATES, RUNS, SMALL, STEEPNESS, settings_of
 from sslbook.chapters.training.presets import presets
 from sslbook.records import plain
 from sslbook.representations import effective_rank
@@ -37,7 +37,7 @@ def test_what_is_compared_differs_in_what_its_name_says() -> None:
 
 
 def test_what_pushes_away_differs_in_the_loss_alone() -> None:
-    names = WEIGHTS | EXACT | STEEPNESS
+    names = EXACT | STEEPNESS
     info_nce, *others = (settings_of(name, 0) for name in names)
     for other in others:
         assert replace(other, objective="info_nce", numbers=info_nce.numbers) == info_nce

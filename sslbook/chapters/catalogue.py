@@ -49,7 +49,6 @@ RECORDERS: dict[str, Recorder] = {
     "training-operator-full": Recorder("training.layer_operators:full_values", (1,)),
     "training-rates": Recorder("training.recorded:rate_values", (1, 2, 3)),
     "training-steepness": Recorder("training.recorded:steepness_values", (1, 2, 3, 4, 5)),
-    "training-weights": Recorder("training.recorded:weight_values", (1, 2, 3)),
     "training-whole": Recorder("training.recorded:whole_values", (1, 2)),
 }
 """What makes each record of `data/results` that no table of full runs is."""

@@ -60,26 +60,21 @@ EXACT: dict[str, Course] = {
     "exact, clean": _simclr("exact, clean", "objective=exact", "numbers.weights=clean"),
 }
 """The exact loss, by what its weights look at."""
-WEIGHTS: dict[str, Course] = {
-    "info_nce": RUNS["info_nce"],
-    "exact": RUNS["exact"],
-    "exact, clean": EXACT["exact, clean"],
-    "soft triplet": _simclr("soft triplet", "objective=triplet"),
-    "simple": _simclr("simple", "objective=simple"),
-    "quadratic": _simclr("quadratic", "objective=quadratic"),
-}
-"""Losses that differ in how hard they push against which negatives."""
 BETAS: dict[str, Course] = {name: RUNS[name] for name in ("info_nce", "beta -0.5", "beta 0.2")}
 """The weight of the positive pair."""
 TEMPERATURES = (0.1, 0.5, 1.0, 2.0, 5.0)
 STEEPNESS: dict[str, Course] = {
     **{f"tau {tau:g}": _simclr(f"τ = {tau:g}", f"numbers.tau={tau}") for tau in TEMPERATURES if tau != 0.5},
-    **{name: WEIGHTS[name] for name in ("info_nce", "soft triplet", "simple", "quadratic")},
+    "info_nce": RUNS["info_nce"],
+    "soft triplet": _simclr("soft triplet", "objective=triplet"),
+    "simple": _simclr("simple", "objective=simple"),
+    "quadratic": _simclr("quadratic", "objective=quadratic"),
     "simple after info_nce": _simclr("InfoNCE, then simple", "objective=simple", after="info_nce"),
     "info_nce after info_nce": _simclr("InfoNCE, then InfoNCE", after="info_nce"),
     "info_nce after simple": _simclr("simple, then InfoNCE", after="simple"),
 }
-"""The same, with InfoNCE over a range of temperatures, at whose end it is the simple loss, and networks that change their loss."""
+"""Losses that differ in how hard they push against which negatives: InfoNCE over a range of temperatures, at whose end it is the
+simple loss, and networks that change their loss."""
 TUNED = ("info_nce", "exact", "beta -0.5", "beta 0.2")
 RATES: dict[str, Course] = {
     f"{name} at {rate:g}": replace(
@@ -89,7 +84,7 @@ RATES: dict[str, Course] = {
     for rate in (3e-4, 1e-3, 3e-3, 1e-2)
 }
 """Learning rates, the same ones for each loss."""
-COURSES: Mapping[str, Course] = RUNS | EXACT | WEIGHTS | STEEPNESS | RATES
+COURSES: Mapping[str, Course] = RUNS | EXACT | STEEPNESS | RATES
 
 
 def settings_of(name: str, seed: int, changes: Sequence[str] = SMALL) -> Settings:

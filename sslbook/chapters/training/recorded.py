@@ -29,7 +29,6 @@ from sslbook.chapters.training.experiments import (
     RUNS,
     SMALL,
     STEEPNESS,
-    WEIGHTS,
     WHOLE,
     settings_of,
 )
@@ -98,11 +97,6 @@ def run_values(
 def cifar10_values(seeds: Sequence[int]) -> dict[str, Any]:
     """Every objective of the book, for ten epochs: three quarters of an hour on two cores for three seeds."""
     return run_values(seeds, names=tuple(RUNS), root=parts_folder())
-
-
-def weight_values(seeds: Sequence[int]) -> dict[str, Any]:
-    """Losses that differ in whom they push away: half an hour for three seeds."""
-    return run_values(seeds, names=tuple(WEIGHTS), root=parts_folder())
 
 
 def exact_values(seeds: Sequence[int]) -> dict[str, Any]:

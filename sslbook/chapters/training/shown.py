@@ -25,8 +25,8 @@ def table(caption: str, heads: Sequence[str], rows: Mapping[str, Sequence[str]])
     return HTML(as_html(caption, heads, [(name, *row) for name, row in rows.items()]))
 
 
-def accuracies(values: Mapping[str, Any], caption: str) -> HTML:
-    """A line a run of a record: k-NN and linear accuracy at the end, mean and deviation over seeds, mean rank, and mean span."""
+def accuracies(values: Mapping[str, Any], caption: str, names: Sequence[str] | None = None) -> HTML:
+    """A line a run, of a record's or those with ``names``: k-NN and linear accuracy at the end, mean rank, and mean span."""
 
     def percent(name: str, measure: str) -> str:
         numbers = 100 * last(values, name, measure)
@@ -39,7 +39,7 @@ def accuracies(values: Mapping[str, Any], caption: str) -> HTML:
             f"{last(values, name, 'rank').mean():.1f}",
             *([f"{span(values, name).mean():.1f}"] if "axes" in found else []),
         )
-        for name, found in values["last"].items()
+        for name, found in ((name, values["last"][name]) for name in names or values["last"])
     }
     heads = ("trained with", "k-NN, %", "linear, %", "rank", "span")
     return table(caption, heads[: 1 + len(next(iter(rows.values())))], rows)
