@@ -283,7 +283,8 @@ def fixed_point_gaps(replicas: int, seed: int = 0, *, outputs: int = 3, size: in
     moments = random_moments(replicas, size, rng)
     found = modes(moments)
     kept = random_kept(replicas, outputs, size, rng, leading=False)
-    basis = rng.standard_normal((replicas, outputs, outputs))
+    turn, back = np.linalg.qr(rng.standard_normal((2, replicas, outputs, outputs)))[0]
+    basis = (turn * rng.uniform(0.1, 1, (replicas, 1, outputs))) @ back  # of condition 10 at most
     point = fixed_point(found, kept, basis)
     wrong = Modes(found.values, np.linalg.inv(found.rows).swapaxes(1, 2))  # the right eigenvectors
     other = fixed_point(wrong, kept, basis)
