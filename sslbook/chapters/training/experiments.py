@@ -76,12 +76,13 @@ STEEPNESS: dict[str, Course] = {
 """Losses that differ in how hard they push against which negatives: InfoNCE over a range of temperatures, at whose end it is the
 simple loss, and networks that change their loss."""
 TUNED = ("info_nce", "exact", "beta -0.5", "beta 0.2")
+TRIED = (3e-4, 1e-3, 3e-3, 1e-2)
 RATES: dict[str, Course] = {
     f"{name} at {rate:g}": replace(
         RUNS[name], label=f"{RUNS[name].label}, rate {rate:g}", changes=(*RUNS[name].changes, f"rate={rate}")
     )
     for name in TUNED
-    for rate in (3e-4, 1e-3, 3e-3, 1e-2)
+    for rate in TRIED
 }
 """Learning rates, the same ones for each loss."""
 COURSES: Mapping[str, Course] = RUNS | EXACT | STEEPNESS | RATES

@@ -29,6 +29,7 @@ from sslbook.chapters.training.experiments import (
     RUNS,
     SMALL,
     STEEPNESS,
+    TRIED,
     WHOLE,
     settings_of,
 )
@@ -234,6 +235,11 @@ def curve(values: Mapping[str, Any], name: str, measure: str) -> np.ndarray:
 def last(values: Mapping[str, Any], name: str, measure: str) -> np.ndarray:
     """knn, linear, linear_best, rank or seconds at the end, a number a seed, on all test images."""
     return np.array(values["last"][name][measure], dtype=float)
+
+
+def by_rate(values: Mapping[str, Any], name: str, measure: str) -> np.ndarray:
+    """A loss's last accuracies in percent, by rate of :data:`TRIED` and seed: ``(rates, seeds)``."""
+    return 100 * np.array([last(values, f"{name} at {rate:g}", measure) for rate in TRIED])
 
 
 def span(values: Mapping[str, Any], name: str) -> np.ndarray:

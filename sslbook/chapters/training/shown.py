@@ -26,7 +26,8 @@ def table(caption: str, heads: Sequence[str], rows: Mapping[str, Sequence[str]])
 
 
 def accuracies(values: Mapping[str, Any], caption: str, names: Sequence[str] | None = None) -> HTML:
-    """A line a run, of a record's or those with ``names``: k-NN and linear accuracy at the end, mean rank, and mean span."""
+    """A line a run, of a record's or those with ``names``: k-NN and linear accuracy at the end, mean and
+    deviation over seeds, mean rank, and mean span."""
 
     def percent(name: str, measure: str) -> str:
         numbers = 100 * last(values, name, measure)
