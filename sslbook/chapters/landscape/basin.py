@@ -110,7 +110,8 @@ class Certificate:
     r"""Theorem 3 at one start for each population, ``(R,)``: whether it applies, with which :math:`\gamma`, and what happened.
 
     ``bound`` is the cap's radius; ``moved`` the distance from the start to where power iteration ended, ``excess`` the largest
-    :math:`(1 - c_t) / (\gamma^t (1 - c_0))` while that is above rounding, ``residual`` the last step's length.
+    :math:`(1 - c_t) / (\gamma^t (1 - c_0))` while that is above rounding, ``hasty`` the same with :math:`\mu` at the start in place
+    of :math:`\gamma`, as if the matrix stayed what it is there, and ``residual`` the last step's length.
     """
 
     applies: Tensor
@@ -118,6 +119,7 @@ class Certificate:
     bound: Tensor
     moved: Tensor
     excess: Tensor
+    hasty: Tensor
     residual: Tensor
 
 
@@ -126,10 +128,15 @@ def _outcome(
 ) -> Certificate:
     path = iterate(pop, start, steps)
     c = torch.stack([correlation(pop, w) for w in path])[..., 0]
-    promised = gamma ** torch.arange(steps + 1, dtype=c.dtype)[:, None] * (1 - c[0])
-    excess = torch.where(promised > 1e-13, (1 - c) / promised, torch.zeros_like(c))[1:].amax(0)
-    moved = (path[-1] - path[0]).norm(dim=-1)[:, 0]
-    return Certificate(applies, gamma, bound, moved, excess, (path[-1] - path[-2]).norm(dim=-1)[:, 0])
+    values = torch.linalg.eigvalsh(pop.matrix(start, Activation())[:, 0])
+    fixed = irregularity(c[0], values[:, -1] - values[:, -2], values[:, -1], torch.zeros_like(c[0]))
+    moved, residual = ((path[-1] - path[i]).norm(dim=-1)[:, 0] for i in (0, -2))
+    return Certificate(applies, gamma, bound, moved, _excess(c, gamma), _excess(c, fixed), residual)
+
+
+def _excess(c: Tensor, rate: Tensor) -> Tensor:
+    promised = rate ** torch.arange(len(c), dtype=c.dtype)[:, None] * (1 - c[0])
+    return torch.where(promised > 1e-13, (1 - c) / promised, torch.zeros_like(c))[1:].amax(0)
 
 
 def certify_plane(pop: Blobs, start: Tensor, *, points: int = 61) -> Certificate:
