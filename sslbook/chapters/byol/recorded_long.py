@@ -97,7 +97,7 @@ def average_cifar10_values(
     device: str | None = None,
     root: Path | None = None,
 ) -> dict[str, Any]:
-    """The same on CIFAR-10 for 40 epochs: two hours of two cores, a cell and a seed at a time."""
+    """The same on CIFAR-10 for 40 epochs: three quarters of an hour of one core, a cell and a seed at a time."""
     data = data or cifar10(CIFAR10_IMAGES)
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     length, cells = replace(protocol, epochs=max(at)), _averages()
