@@ -49,7 +49,7 @@ RECORDERS: dict[str, Recorder] = {
     "training-operator-full": Recorder("training.layer_operators:full_values", (1,)),
     "training-rates": Recorder("training.recorded:rate_values", (1, 2, 3)),
     "training-steepness": Recorder("training.recorded:steepness_values", (1, 2, 3, 4, 5)),
-    "training-whole": Recorder("training.recorded:whole_values", (1, 2)),
+    "training-whole": Recorder("training.recorded:whole_values", (1,)),
 }
 """What makes each record of `data/results` that no table of full runs is."""
 

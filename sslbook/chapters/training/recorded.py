@@ -30,6 +30,7 @@ from sslbook.chapters.training.experiments import (
     SMALL,
     STEEPNESS,
     TRIED,
+    TUNED,
     WHOLE,
     settings_of,
 )
@@ -126,7 +127,7 @@ def long_values(seeds: Sequence[int]) -> dict[str, Any]:
 
 
 def whole_values(seeds: Sequence[int]) -> dict[str, Any]:
-    """Three losses on all 50,000 images for twenty epochs: two hours for two seeds."""
+    """Three losses on all 50,000 images for twenty epochs: an hour of a core for each run."""
     return run_values(seeds, names=("info_nce", "exact", "beta -0.5"), changes=WHOLE, root=parts_folder())
 
 
@@ -237,9 +238,9 @@ def last(values: Mapping[str, Any], name: str, measure: str) -> np.ndarray:
     return np.array(values["last"][name][measure], dtype=float)
 
 
-def by_rate(values: Mapping[str, Any], name: str, measure: str) -> np.ndarray:
-    """A loss's last accuracies in percent, by rate of :data:`TRIED` and seed: ``(rates, seeds)``."""
-    return 100 * np.array([last(values, f"{name} at {rate:g}", measure) for rate in TRIED])
+def by_rate(values: Mapping[str, Any], measure: str) -> dict[str, np.ndarray]:
+    """Last accuracies in percent of each loss of :data:`TUNED`, by rate of :data:`TRIED` and seed: ``(rates, seeds)``."""
+    return {name: 100 * np.array([last(values, f"{name} at {rate:g}", measure) for rate in TRIED]) for name in TUNED}
 
 
 def span(values: Mapping[str, Any], name: str) -> np.ndarray:

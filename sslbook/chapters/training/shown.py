@@ -27,11 +27,12 @@ def table(caption: str, heads: Sequence[str], rows: Mapping[str, Sequence[str]])
 
 def accuracies(values: Mapping[str, Any], caption: str, names: Sequence[str] | None = None) -> HTML:
     """A line a run, of a record's or those with ``names``: k-NN and linear accuracy at the end, mean and
-    deviation over seeds, mean rank, and mean span."""
+    deviation over seeds if there are several, mean rank, and mean span."""
 
     def percent(name: str, measure: str) -> str:
         numbers = 100 * last(values, name, measure)
-        return f"{numbers.mean():.1f} ±\N{NO-BREAK SPACE}{numbers.std(ddof=1):.1f}"
+        spread = f" ±\N{NO-BREAK SPACE}{numbers.std(ddof=1):.1f}" if len(numbers) > 1 else ""
+        return f"{numbers.mean():.1f}{spread}"
 
     rows = {
         COURSES[name].label: (
