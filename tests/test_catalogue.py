@@ -14,7 +14,6 @@ from sslbook.records import recorded, results_folder
 
 WAITING = {
     "training-operator-full",
-    "training-whole",
 }
 """For a GPU, or for hours of a processor that nobody has had yet."""
 
