@@ -78,3 +78,15 @@ def test_a_slip_is_answered_with_what_is_near() -> None:
         "chapter: got 'covarance'; did you mean covariance?"
     )
     assert str(arguments.unknown("chapter", "xyz", ["hltm"])) == "chapter: got 'xyz'; there are hltm"
+
+
+def test_the_ends_of_what_can_be_stored() -> None:
+    for n in (2**63 - 1, -(2**63)):
+        arguments.require_whole("n", n)
+    for n in (2**63, -(2**63) - 1):
+        with pytest.raises(ValueError, match="n must be a whole number of 64 bits"):
+            arguments.require_whole("n", n)
+    assert (arguments.seed(str(2**32 - 1)), arguments.positive("1")) == (2**32 - 1, 1)
+    for bad, kind in ((torch.ones(2).to_sparse(), "sparse_coo"), (torch.ones(2, device="meta"), "meta")):
+        with pytest.raises(TypeError, match=f"a {kind} one"):
+            arguments.require_floating(r=bad)

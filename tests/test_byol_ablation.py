@@ -6,6 +6,7 @@ import copy
 import itertools
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from sslbook.chapters.byol.probe import likeness, linear_probe
 from sslbook.chapters.byol.siamese import NONE, Norm, Shape
 from sslbook.chapters.byol.views import NUMBERS, Augmentation, augment
 from sslbook.images import Images
+from sslbook.streams import Streams
 
 SMALL = Protocol(shape=Shape(channels=(3, 5), width=7, output=4), epochs=2, batch=16)
 f64 = torch.float64
@@ -312,3 +314,43 @@ def test_collapse_is_seen_and_prevented() -> None:
     assert (found["predictor and BN"]["likeness"][1] < 0.7).all()
     gain = found["predictor and BN"]["accuracy"][1] - found["nothing"]["accuracy"][1]
     assert (gain > 0).all()
+
+
+def test_the_symmetric_predictor_is_the_mean_with_the_transpose() -> None:
+    weights = siamese.initial(SMALL.shape, [0], 1, 2, torch.float64)
+    first, second = (weights[f"predictor{i}.weight"].clone() for i in (0, 1))
+    ablation._symmetrize(weights)
+    assert weights["predictor1.weight"].equal((second + first.mT) / 2)
+
+
+def test_first_weights_fill_their_span() -> None:
+    shape = Shape(channels=(40, 50), width=60, output=30)
+    weights = siamese.initial(shape, range(20), 2, 2, torch.float64)
+    fans = {"conv0": 9, "conv1": 360, "projector0.weight": 50, "projector1.bias": 60, "predictor0.weight": 30}
+    for name, fan_in in fans.items():
+        found = weights[name] * fan_in**0.5
+        assert -1 <= found.min() < -0.98
+        assert 0.98 < found.max() <= 1
+    ablation._draw_predictor(weights, [Cell(), Cell(span=(0.1, 0.3))], Streams(range(20), "x"), [True, True])
+    drawn = weights["predictor1.weight"]
+    bound = (6 / 90) ** 0.5
+    assert -bound <= drawn[::2].min() < -0.99 * bound
+    assert 0.99 * bound < drawn[::2].max() <= bound
+    assert 0.1 <= drawn[1::2].min() < 0.101
+    assert 0.299 < drawn[1::2].max() <= 0.3
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"ema": -0.1}, {"span": (0.1, 0.1)}, {"predictor": 0, "span": (0.0, 1.0)}, {"predictor": 0, "symmetric": True}],
+    ids=str,
+)
+def test_a_cell_that_cannot_be_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError):
+        Cell(**wrong)
+
+
+@pytest.mark.parametrize("wrong", [{"epochs": -1}, {"momentum": 1.0}, {"momentum": -0.1}, {"decay": -1e-3}], ids=str)
+def test_a_protocol_that_cannot_be_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError):
+        Protocol(**wrong)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from sslbook import cli, records
-from sslbook.chapters.byol import ablation, recorded, tables
+from sslbook.chapters.byol import ablation, recorded, recorded_long, tables
 from sslbook.chapters.byol.ablation import Cell, Protocol, Split
 from sslbook.chapters.byol.siamese import NONE, Norm, Shape
 from sslbook.images import Images
@@ -160,3 +160,16 @@ def test_images_that_are_not_here(capsys: pytest.CaptureFixture[str], monkeypatc
     with pytest.raises(SystemExit, match="2"):
         cli.main(["table", "B-Tab3-cifar10-convnet", "--run"])
     assert "CIFAR-10 is not here: set SSLBOOK_DATA" in capsys.readouterr().err
+
+
+def test_records_were_made_with_the_sizes_that_stand_in_the_code() -> None:
+    made = records.recorded("byol-digits")
+    assert made["epochs"] == list(recorded.MOMENTS)
+    names = {f"{rate:g}": [f"{ema:g}" for ema in recorded.AVERAGES] for rate in recorded.RATES}
+    assert {rate: list(row) for rate, row in made["rates"].items()} == names
+    assert {name: tuple(at) for name, at in records.recorded("byol-resets")["epochs"].items()} == recorded_long.MOMENTS
+    assert records.recorded("byol-average")["epochs"] == list(recorded_long.DIGITS_AT)
+    made = records.recorded("byol-average-cifar10")
+    assert made["epochs"] == list(recorded_long.CIFAR10_AT)
+    assert list(made["averages"]) == [f"{ema:g}" for ema in recorded_long.AVERAGES]
+    assert (made["images"], made["batch"]) == (tables.CIFAR10_IMAGES, tables.CIFAR10.batch)

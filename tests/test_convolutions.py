@@ -72,3 +72,25 @@ def test_weights_and_biases_that_want_gradients_get_them(which: int) -> None:
     with PlainConvolutions():
         y = F.conv1d(x, weight, bias)
     assert torch.autograd.grad(y.sum(), wanted, allow_unused=True)[0] is not None
+
+
+@pytest.mark.parametrize("shape", [(4, 3), (4, 3, 2, 2), (4, 3, 2, 2, 2)])
+def test_batch_norm_of_any_dimension(shape: tuple[int, ...]) -> None:
+    x, mean, scale = draws(shape, (3,), (3,))
+    found = []
+    for mode in (PlainConvolutions(), torch.enable_grad()):
+        with mode:
+            y = F.batch_norm(x.requires_grad_(), mean, scale.exp())
+        cotangent = torch.ones_like(y).requires_grad_()
+        (down,) = torch.autograd.grad(y, x, cotangent, create_graph=True)
+        found.append(torch.autograd.grad(down, cotangent, x.detach())[0])
+    torch.testing.assert_close(*found)
+
+
+@pytest.mark.parametrize("padding", ["same", "valid", 0])
+def test_what_is_left_to_pytorch(padding: str | int) -> None:
+    x, weight = draws((2, 3, 5), (4, 3, 3))
+    for given in (x, x[0]):
+        with PlainConvolutions():
+            found = F.conv1d(given, weight, padding=padding)
+        assert torch.equal(found, F.conv1d(given, weight, padding=padding))

@@ -306,3 +306,12 @@ def test_the_official_addresses_and_archives() -> None:
         ),
         "mnist": ("https://ossci-datasets.s3.amazonaws.com/mnist/", ""),
     }
+
+
+def test_the_layout_that_is_whole_else_begun_else_the_first(cifar10_binary: Path, tmp_path: Path) -> None:
+    py, binary = datasets.LAYOUTS["cifar10"]
+    (cifar10_binary / py.folder).mkdir()
+    assert datasets._layout("cifar10", cifar10_binary, "test") is binary
+    (tmp_path / "b" / binary.folder).mkdir(parents=True)
+    assert datasets._layout("cifar10", tmp_path / "b", "test") is binary
+    assert datasets._layout("cifar10", tmp_path / "none", "test") is py

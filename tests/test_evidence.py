@@ -156,3 +156,16 @@ def test_what_is_refused(call, error: type[Exception], message: str) -> None:
 
 def test_an_interval_says_what_it_is() -> None:
     assert str(Interval(1.25, -0.5, 3.0, 5)) == "1.25 (-0.5 to 3, n = 5)"
+
+
+def test_the_low_end_plain_statistics_and_the_edge_of_level() -> None:
+    assert mean_interval([-1.0, -0.99, -0.95], within=(-1, 1)).low == -1.0
+    with pytest.raises(ValueError, match="within: got"):
+        mean_interval([-1.2, -0.95], within=(-1, 1))
+    assert bootstrap(np.random.default_rng(3).normal(size=40), lambda x: float(np.median(x))).n == 40
+    shared = 10 * np.arange(6.0)
+    near = shared + np.array([0.01, -0.01, 0.02, 0.0, -0.02, 0.01])
+    assert equivalent(near, shared, margin=0.1)
+    assert not equivalent(near, shared, margin=0.1, paired=False)
+    for a, b in (([1.0, 2.0, 3.0], [0.0, 1.0, 2.0]), ([0.0, 1.0, 2.0], [1.0, 2.0, 3.0])):
+        assert not equivalent(a, b, margin=1.0)  # at the edge is not inside

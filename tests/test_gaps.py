@@ -57,3 +57,7 @@ def test_no_instance_is_no_verdict() -> None:
     for nothing in (lambda: worst([]), over_instances, lambda: over_instances({"a": torch.ones(0)})):
         with pytest.raises(ValueError, match="no instance is left"):
             nothing()
+
+
+def test_a_vector_is_one_row() -> None:
+    assert relative_gap(torch.tensor([2.0, 1.0]), torch.tensor([1.0, 0.0])) == pytest.approx(2**0.5)

@@ -224,3 +224,9 @@ def test_in_chunks_it_is_the_same(loss: str) -> None:
     assert torch.allclose(parts.top_eigenpairs(2).values, whole.top_eigenpairs(2).values, rtol=1e-9)
     inside = (intra_operator(net, "2", X, chunk=chunk).dense() for chunk in (None, 5))
     assert relative_gap(*inside) < 1e-13
+
+
+def test_a_loss_that_is_flat_here_has_no_weights() -> None:
+    assert not gram_weights(lambda z: (z.square().sum() - 1e9).relu(), X).any()
+    with pytest.raises(ValueError, match="differentiable twice"):
+        gram_weights(lambda z: torch.zeros(()), X)

@@ -108,3 +108,9 @@ def test_a_column_of_our_own_trials_is_likely_and_a_shifted_one_is_not() -> None
     error = (own.var(-1) / 40 + column.std.square() / 10).sqrt()
     by_hand = ((own.mean(-1) - column.mean) / error).square().mean().sqrt()
     assert tables.distance(own, column) == pytest.approx(float(by_hand))
+
+
+def test_promising_parts_of_a_small_tree_are_counted() -> None:
+    few = Protocol(depth=3, width=3, lower=0.8)
+    assert groups.promising_parts(few, range(8), 9.0) == [0.25, 0.75, 1.0]
+    assert groups.promising_parts(few, range(8), 9.0, group=2) == [0.125, 0.375, 1.0]

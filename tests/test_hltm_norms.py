@@ -88,3 +88,8 @@ def test_the_record_under_the_printed_loss(monkeypatch: pytest.MonkeyPatch) -> N
     found = torch.tensor(values["cells"]["width 3"]["s0"]).double()
     assert (found[0] - released[0]).abs().max() <= 1e-5 * released[0].max()
     assert (found[1] - released[1]).abs().max() > 1e-4 * released[1].max()
+
+
+def test_records_were_made_with_the_sizes_that_stand_in_the_code() -> None:
+    assert records.recorded("hltm-norms")["epochs"] == list(norms.EPOCHS)
+    assert records.recorded("hltm-tables")["untrained"]["trials"] == recorded.UNTRAINED

@@ -342,3 +342,11 @@ def test_views_of_one_image_are_its_views_in_the_batch():
 def test_bad_input_gets_a_sentence(call, error, message):
     with pytest.raises(error, match=message):
         call(pictures())
+
+
+def test_default_levels_and_what_brightness_takes() -> None:
+    x = pictures()
+    assert torch.equal(brightness(x), brightness(x, (1.0, 0.8, 1.2)))
+    assert not brightness(x, [0.0]).any()
+    with pytest.raises(ValueError, match="labels must be int64"):
+        Images(torch.zeros(2, 1, 3, 3), torch.zeros(3, dtype=torch.int64), "x")

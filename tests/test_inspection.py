@@ -14,6 +14,7 @@ from sslbook.gaps import relative_gap
 from sslbook.inspection import measure, spectrum
 from sslbook.inspection.measure import inspect_network
 from sslbook.inspection.spectrum import ALL, BETWEEN, NOISE, RANDOM, UNTRAINED, WITHIN, Seen, look, mixing_of, sizes
+from sslbook.losses import contrastive
 from sslbook.networks import mlp
 from sslbook.operators import CovarianceOperator, covariance_operator
 from sslbook.training.views.pipelines import Pipeline
@@ -238,3 +239,16 @@ def test_statistics_that_were_never_counted_come_from_the_views() -> None:
     assert torch.equal(net[1].running_mean, kept)
     assert not net[1].training
     assert net[1].momentum == 0.1
+
+
+def test_the_entropy_is_simclr_s_over_pairs_of_views() -> None:
+    z = drawn(4, 5, 3)  # the fifth view has no partner
+    wanted = sum(contrastive(z[:, v], z[:, v + 1], tau=0.5) for v in (0, 2)) / 2
+    torch.testing.assert_close(measure.info_nce(z), wanted, rtol=1e-12, atol=0)
+
+
+def test_no_step_and_whose_filters_are_shown() -> None:
+    still = inspect_network(network(), pictures(), views=2, loss=lambda z: 0 * z.sum())
+    assert set(still.refused) == {"0", "4", "6"}
+    flat = nn.Sequential(nn.Flatten(), nn.Linear(64, 3), nn.ReLU(), nn.Linear(3, 2))
+    assert not inspect_network(flat, pictures(), views=2, k=2).filters

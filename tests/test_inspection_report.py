@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import json
 import re
 from dataclasses import replace
@@ -18,8 +20,9 @@ from training_cases import DIGITS
 from sslbook.book.htmlcheck import Page, _external
 from sslbook.chapters.training.runs import run_of
 from sslbook.cli import main
+from sslbook.inspection import page
 from sslbook.inspection.measure import inspect_network
-from sslbook.inspection.report import Report, read_report
+from sslbook.inspection.report import Report, Share, read_report
 from sslbook.inspection.spectrum import ALL, BETWEEN, NOISE, RANDOM, UNTRAINED, WITHIN
 from sslbook.training.runs.trainer import train
 from sslbook.training.views.pipelines import Pipeline
@@ -209,3 +212,33 @@ def test_a_command_that_cannot_be_done(
     told = capsys.readouterr().err
     assert re.search(message, told)
     assert "Traceback" not in told
+
+
+def test_filters_are_pictures_of_their_numbers() -> None:
+    rows = np.array([[[[[0.0, 0.5]]], [[[2.0, -2.0]]]]])  # the longest first, zero grey
+    image = np.array(Image.open(io.BytesIO(base64.b64decode(page._png(rows)))))
+    clear = np.ones((3, 8), bool)
+    clear[1, [1, 2, 5, 6]] = False
+    assert image[1, [1, 2, 5, 6], :3].tolist() == [[254] * 3, [0] * 3, [128] * 3, [159] * 3]
+    assert ((image[..., 3] == 0) == clear).all()
+    assert image[..., 3].max() == 255
+
+
+def test_marks_stand_on_the_axis_where_their_shares_are(report: Report) -> None:
+    step = {BETWEEN: Share(0.1, 0.01, 1.0), RANDOM: Share(1e-3, 1e-3, 1e-3)}
+    layer = replace(report.layers[1], name="a", shape=(3, 4), residual=0.0, lowest=0.0, step=step)
+    chart = page._chart([layer], "step", [BETWEEN, RANDOM], "the step")
+    assert re.findall(r"translate\((\S+) (\S+)\)", chart) == [("26.0", "18.0"), ("392.7", "18.0")]
+    ticks = re.findall(r'x="(\S+)" y="50" text-anchor="middle">([\d.]+)<', chart)
+    assert ticks == [("26.0", "0.001"), ("209.3", "0.01"), ("392.7", "0.1"), ("576.0", "1")]
+    assert 'x1="209.3" x2="576.0" y1="18" y2="18"' in chart
+    assert 'viewBox="0 0 596 70"' in chart
+    assert page._chance(layer, 3) == 3 / 12
+
+
+def test_what_a_layer_s_numbers_say(report: Report) -> None:
+    layer = replace(report.layers[1], shape=(3, 4), values=(1.0, 0.5), lowest=0.0, residual=0.0)
+    assert layer.size == 12
+    assert layer.leading == pytest.approx(1.5 / layer.sizes[BETWEEN].trace)
+    assert [replace(layer, lowest=low).clear for low in (-0.2, -0.25, -0.3)] == [True, False, False]
+    assert not replace(layer, residual=0.1).clear

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from sslbook.mixing import Mixing
+from sslbook.mixing import Mixing, PairMixing
 
 sizes = st.integers(1, 6)
 factors = st.floats(-2, 2)
@@ -76,3 +76,18 @@ def test_a_common_part_and_a_sample_with_itself_bring_no_rounding() -> None:
         mean = field.mean(1)
         wanted = (off[:, :, None] * (mean[:, None] - mean[None])).sum(1)[:, None] / 50
         assert float((mixing(field) - wanted).norm() / wanted.norm()) < 1e-13
+
+
+def test_any_matrix_its_transpose_and_its_root() -> None:
+    g = torch.Generator().manual_seed(0)
+    a, u = (torch.randn(*shape, generator=g, dtype=torch.float64) for shape in ((6, 6), (3, 2, 4)))
+    assert torch.allclose(PairMixing(a)(u).flatten(0, 1), a @ u.flatten(0, 1))
+    assert torch.allclose(PairMixing(a)(u, adjoint=True).flatten(0, 1), a.T @ u.flatten(0, 1))
+    for rows in (a, a[:, :2]):  # of full rank, and not
+        whole = 0.5 * (rows @ rows.T + (rows @ rows.T).T)
+        half = PairMixing(whole).root(3, 2)
+        assert half is not None
+        assert float((half.matrix @ half.matrix - whole).abs().max()) < 1e-12
+    negative = torch.diag(torch.tensor([-1.0, 1, 2, 3, 4, 5], dtype=torch.float64))
+    assert PairMixing(a).root(3, 2) is None
+    assert PairMixing(negative).root(3, 2) is None

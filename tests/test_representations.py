@@ -91,3 +91,7 @@ def test_diverged_features_are_refused() -> None:
 def test_what_are_no_features_is_refused(features: Any, error: type, sentence: str) -> None:
     with pytest.raises(error, match=sentence):
         effective_rank(features)
+
+
+def test_a_dead_network_has_no_rank() -> None:
+    assert effective_rank(torch.zeros(1, 10, 3)).item() == 0

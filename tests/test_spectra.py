@@ -208,3 +208,12 @@ def test_the_operators_of_real_batches_have_a_mean() -> None:
 def test_parts_of_a_mean_must_fit(parts: list[Dense], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         MeanOperator(tuple(parts))
+
+
+def test_scales_bounds_and_defaults() -> None:
+    with pytest.raises(ValueError, match="positive operator"):
+        spectral_density(symmetric(1e-8 * torch.tensor([1.0, -0.1, 0.5]).double())).effective_rank()
+    for name in ("steps", "batch"):
+        with pytest.raises(ValueError, match=f"{name} must be at least 1, got 0"):
+            spectral_density(symmetric(SLOW), **{name: 0})
+    assert spectral_density(symmetric(SLOW)).nodes.shape == (16, 20)

@@ -9,6 +9,7 @@ import pytest
 import torch
 from training_cases import DIGITS
 
+from sslbook import records
 from sslbook.chapters.training import layer_operators, supervised
 from sslbook.chapters.training.experiments import settings_of
 from sslbook.chapters.training.layer_operators import ALL, BETWEEN, CLEAN, OPERATORS, RUNS, SUPERVISED, WITHIN
@@ -115,3 +116,23 @@ def test_a_run_that_is_told_the_labels() -> None:
     assert all(torch.equal(a, b) for a, b in zip(once.parameters(), twice.parameters(), strict=True))
     assert not any(torch.equal(a, b) for a, b in zip(start.parameters(), once.parameters(), strict=True))
     assert 0 <= supervised.accuracy(once.eval(), data, settings) <= 1
+
+
+def test_the_record_was_made_with_the_sizes_that_stand_in_the_code() -> None:
+    made = records.recorded("training-operator")
+    sizes = [getattr(layer_operators, name) for name in ("IMAGES", "VIEWS", "MORE", "LEADING")]
+    assert [made[name] for name in ("images", "views", "more", "modes")] == sizes
+    assert made["epochs"] == list(layer_operators.EPOCHS)
+
+
+def test_each_run_is_looked_at_when_it_should_be(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def looked(run: layer_operators.Run, epoch: int, count: int, begin: int, **_: object) -> dict[str, object]:
+        return {"at": [run.name, epoch, count, begin]}
+
+    monkeypatch.setattr(layer_operators, "_looked", looked)
+
+    def at(name: str, more: int) -> list[object]:
+        return [look["at"] for look in layer_operators.along(name, 1, SHORT, (0, 2), 8, more, "cpu", tmp_path, {})]
+
+    assert at("byol", 16) == [["info_nce", 0, 8, 0], ["byol", 2, 8, 0], ["byol", 2, 16, 8]]
+    assert at(SUPERVISED, 0) == [[SUPERVISED, 0, 8, 0], [SUPERVISED, 2, 8, 0]]

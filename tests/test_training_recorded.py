@@ -14,7 +14,7 @@ from training_cases import DIGITS
 
 from sslbook import records
 from sslbook.chapters.training import recorded
-from sslbook.chapters.training.experiments import EXACT, RATES, RUNS, SMALL, STEEPNESS, settings_of
+from sslbook.chapters.training.experiments import EXACT, HALF, LONG, RATES, RUNS, SMALL, STEEPNESS, WHOLE, settings_of
 from sslbook.chapters.training.presets import presets
 from sslbook.records import plain
 from sslbook.representations import effective_rank
@@ -130,3 +130,13 @@ def test_neighbours_are_named_by_their_places_in_the_whole_file() -> None:
 def test_small_is_what_two_cores_do_in_minutes() -> None:
     assert {"subset=5000", "networks.width=16"} <= set(SMALL)
     assert settings_of("info_nce", 0).hash() == presets()["cifar10-small"].settings.hash()
+
+
+WITH = {"rates": HALF, "exact": HALF, "beta": HALF, "steepness": HALF, "long": LONG, "whole": WHOLE, "cifar10": SMALL}
+
+
+@pytest.mark.parametrize("name", WITH)
+def test_a_record_was_made_with_the_settings_that_stand_in_the_code(name: str) -> None:
+    made = records.recorded(f"training-{name}")
+    for run, settings in made["settings"].items():
+        assert {"own": {}, **settings} == settings_of(run, made.provenance.seeds[0], WITH[name]).as_json()
