@@ -72,10 +72,11 @@ def table_gaps(name: str, networks: int = 20, seed: int = 0) -> Gaps:
     of_grams, loss = LOSSES[name]
     rows: list[Gaps] = []
     for net, layer, views in instances(networks, seed):
-        opened, truth = open_layer(net, layer, views.flatten(0, 1)), step(net, layer, views, loss)
+        opened = open_layer(net, layer, views.flatten(0, 1))
         longest, next_to_it, *_ = torch.linalg.svdvals(opened.output)
         if next_to_it < longest / 100:
             continue
+        truth = step(net, layer, views, loss)
         matrices, columns = tables(of_grams, opened.output.unflatten(0, views.shape[:2])), opened.output.T
         tried = {
             "step": matrices,
