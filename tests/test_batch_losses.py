@@ -321,3 +321,18 @@ def test_the_temperature_may_be_tiny() -> None:
 def test_labels_that_are_none_are_refused(labels: Any, error: type[Exception], sentence: str) -> None:
     with pytest.raises(error, match=sentence):
         supervised_contrastive(views(3, 5, 2, 4), labels, tau=TAU)
+
+
+def test_what_is_not_normalised_may_be_large() -> None:
+    """Squares of a thousand in single precision: distances keep three digits."""
+    z = views(5, 2, 4)
+    near, far = (nt_xent(y, tau=1.0, normalize=False).item() for y in (z, (z + 1000).float()))
+    assert far == pytest.approx(near, rel=2e-3)
+
+
+def test_terms_without_weight_are_none() -> None:
+    z = views(6, 2, 4)
+    assert vicreg(z, variance=0, invariance=0, covariance=0).item() == 0
+    for call in (lambda: vicreg(z, covariance=-0.5), lambda: barlow_twins(z, weight=-0.5)):
+        with pytest.raises(ValueError, match=r"at least 0, got -0\.5"):
+            call()

@@ -107,3 +107,13 @@ def test_a_later_chunk_is_looked_at_too() -> None:
         opened.vjp(torch.ones(4, 2, dtype=torch.float64))
     with pytest.raises(ValueError, match="direction must have shape"):
         opened.jvp(torch.ones(3, dtype=torch.float64))
+
+
+def test_chunks_are_opened_whatever_mode_torch_is_in() -> None:
+    net, x = build("batch norm and pooling")
+    layer = next(n for n, m in net.named_modules() if isinstance(m, Layer))
+    whole = open_layer(net, layer, x)
+    with torch.inference_mode():
+        parts = open_in_chunks(net, layer, x.clone(), 3)
+        product = parts.vjp(parts.jvp(parts.weight.clone()))
+    assert relative_gap(product, whole.vjp(whole.jvp(whole.weight))) < TOL

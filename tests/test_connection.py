@@ -281,6 +281,10 @@ def test_shapes_and_dtypes_that_do_not_fit() -> None:
         opened.vjp(torch.ones(3, dtype=torch.float64))
     with pytest.raises(ValueError, match=r"cotangent must have shape \(2, 3\), got \(1, 2, 3\)"):
         opened.sample_gradients(torch.ones(1, 2, 3, dtype=torch.float64))
+    with pytest.raises(ValueError, match=r"direction must have shape \(5, 4\) or \(k, 5, 4\), got \(2, 6, 4\)"):
+        opened.jvp(torch.ones(2, 6, 4, dtype=torch.float64))
+    with pytest.raises(ValueError, match=r"cotangent must have shape \(2, 3\), got \(3, 3\)"):
+        opened.sample_gradients(torch.ones(3, 3, dtype=torch.float64))
     with pytest.raises(TypeError, match=r"direction must be torch.float64"):
         opened.jvp(torch.ones(5, 4))
     with pytest.raises(ValueError, match="length 20 is wanted"):

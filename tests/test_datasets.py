@@ -171,6 +171,7 @@ def test_a_missing_file_is_named_and_the_network_not_asked(stl10: Path, monkeypa
         ),
         (lambda: subset(load_dataset("digits", "test"), 401), "n must be between 1 and 400, got 401"),
         (lambda: Dataset(torch.zeros(2, 1, 2, 2), torch.zeros(2).long(), "x", 2), "pixels must be uint8"),
+        (lambda: Dataset(torch.zeros(2, 2, 2).byte(), torch.zeros(2).long(), "x", 2), "pixels must be uint8"),
         (lambda: Dataset(torch.zeros(2, 1, 2, 2).byte(), torch.zeros(3).long(), "x", 2), "each of the 2 images"),
     ],
 )

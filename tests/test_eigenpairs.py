@@ -130,3 +130,10 @@ def test_trace_of_a_wide_layer_and_of_a_convolution() -> None:
         for layer in layers(net):
             for kind, op in operators(net, layer, y, x):
                 assert op.trace() == pytest.approx(float(op.dense().trace()), rel=1e-11), (layer, kind)
+
+
+def test_the_bottom_is_that_of_the_dense_matrix() -> None:
+    op, _ = case("indefinite")
+    values = torch.linalg.eigvalsh(op.dense())
+    found = op.bottom_eigenpairs(3).values.sort().values
+    assert float((found - values[:3]).abs().max()) < 1e-9 * float(values.abs().max())

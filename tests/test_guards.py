@@ -107,6 +107,12 @@ def test_nothing_else_moves() -> None:
     assert not noisy.a._forward_hooks
 
 
+def test_four_samples_are_enough_to_see_that_they_are_coupled() -> None:
+    net, x = CASES["less the mean, below"].make().double(), net_and_batch()[1][:4]
+    with pytest.raises(ValueError, match="other samples"):
+        open_layer(net, "a", x)
+
+
 def test_whatever_mode_torch_is_in() -> None:
     net, x = net_and_batch()
     wanted = open_layer(net, "0", x)

@@ -336,6 +336,8 @@ def test_views_of_one_image_are_its_views_in_the_batch():
         (lambda x: brightness(x, []), ValueError, r"levels must be one or more finite numbers >= 0, got \[\]"),
         (lambda x: brightness(x, [-1.0]), ValueError, r"got \[-1.0\]"),
         (lambda x: brightness(x, [float("nan")]), ValueError, r"got \[nan\]"),
+        (lambda x: brightness(x, [float("inf")]), ValueError, r"got \[inf\]"),
+        (lambda x: flips(flips(x)), ValueError, r"images must have shape \(N, C, H, W\)"),
         (lambda x: views(x, [lambda y: y]), ValueError, r"must map \(N, C, H, W\) to \(N, V, C, H, W\)"),
     ],
 )

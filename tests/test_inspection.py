@@ -252,3 +252,22 @@ def test_no_step_and_whose_filters_are_shown() -> None:
     assert set(still.refused) == {"0", "4", "6"}
     flat = nn.Sequential(nn.Flatten(), nn.Linear(64, 3), nn.ReLU(), nn.Linear(3, 2))
     assert not inspect_network(flat, pictures(), views=2, k=2).filters
+
+
+def test_a_layer_s_report_has_the_least_eigenvalue() -> None:
+    scene = measure._Scene(mlp((4, 5, 3)), drawn(*POPULATION, 4), {"0": torch.ones(5, 4, dtype=torch.float64)})
+    layer, here = measure._layer("0", [scene], 2, 0)
+    assert layer.lowest == pytest.approx(float(torch.linalg.eigvalsh(here.matrices(BETWEEN)).min()), abs=1e-12)
+
+
+@pytest.mark.parametrize(("dtype", "precision"), [(torch.bfloat16, "float32"), (torch.float64, "float64")])
+def test_a_report_tells_the_precision_that_it_was_made_in(dtype: torch.dtype, precision: str) -> None:
+    about = inspect_network(network().to(dtype), pictures(), layers=["6"], views=2).about
+    assert (about["precision"], about["modes"]) == (precision, 5)
+
+
+def test_filters_are_of_the_first_convolution_of_colours() -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 3, 3), nn.ReLU(), nn.Flatten(), nn.Linear(48, 3))
+    report = inspect_network(net, pictures().expand(-1, 3, -1, -1), layers=["0", "2"], views=2)
+    assert report.filters["layer"] == "0"

@@ -21,6 +21,7 @@ from sslbook.book.htmlcheck import Page, _external
 from sslbook.chapters.training.runs import run_of
 from sslbook.cli import main
 from sslbook.inspection import page
+from sslbook.inspection.command import Line
 from sslbook.inspection.measure import inspect_network
 from sslbook.inspection.report import Report, Share, read_report
 from sslbook.inspection.spectrum import ALL, BETWEEN, NOISE, RANDOM, UNTRAINED, WITHIN
@@ -174,6 +175,22 @@ def test_the_command_writes_a_report(run: Path, tmp_path: Path, capsys: pytest.C
     same = read_report(out / "report.json")
     assert same.layers == report.layers
     assert same.about["checkpoint sha256"] == report.about["checkpoint sha256"]
+
+
+def test_what_the_command_takes_unless_it_is_told(run: Path, tmp_path: Path) -> None:
+    assert main(["inspect", str(run), "digits", "--layers", "1.linears.1", "--out", str(tmp_path)]) == 0
+    about = read_report(tmp_path / "report.json").about
+    assert [about[what] for what in ("images", "views", "modes", "seed", "source")] == [32, 8, 5, 0, "digits"]
+
+
+def test_a_terminal_has_one_line_of_progress(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    line = Line()
+    line(2, 3, "0")
+    line(3, 3, "")
+    assert capsys.readouterr().err == "\r" + "█" * 13 + "·" * 7 + " 2 of 3 layers; 0\x1b[K\r\x1b[K"
 
 
 def test_the_command_takes_a_folder_of_pictures(run: Path, tmp_path: Path) -> None:

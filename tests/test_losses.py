@@ -308,10 +308,12 @@ def test_full_precision_on_both_sides_of_zero(gap):
         (lambda p, n: simple(p, n, beta=math.inf), ValueError, r"beta must be finite, got inf"),
         (lambda p, n: simple(p, n[..., 0]), ValueError, r"\(\.\.\., H\), got \(3,\) and \(3,\)"),
         (lambda p, n: simple(p[:1], n), ValueError, r"got \(1,\) and \(3, 2\)"),
+        (lambda p, n: simple(p, n[:1]), ValueError, r"got \(3,\) and \(1, 2\)"),
         (lambda p, n: quadratic(p, n[:, :0]), ValueError, r"H >= 1 negatives, got shape \(3, 0\)"),
         (lambda p, n: simple(p.long(), n), TypeError, r"r_pos must have a floating dtype, got torch.int64"),
         (lambda p, n: simple(p, n.tolist()), TypeError, r"r_neg must be a torch tensor, got list"),
         (lambda p, n: exact(p, n, n[:, :1], tau=1), ValueError, r"r_clean must have the shape of r_neg"),
+        (lambda p, n: exact(p, n, n.expand(4, 3, 2), tau=1), ValueError, "r_clean must have the shape of r_neg"),
         (lambda p, n: pair_weight(n, "info_nec", tau=1), ValueError, r"did you mean 'info_nce'\?"),
         (lambda p, n: pair_weight(n, "info_nce"), TypeError, r"tau must be a number, got None"),
         (lambda p, n: pair_weight(n, "quadratic", tau=1), ValueError, r"loss must be one of simple, "),
@@ -331,3 +333,11 @@ def test_bad_input_gets_a_sentence(call, error, message):
     r_pos, r_neg = distances(3, h=2)
     with pytest.raises(error, match=message):
         call(r_pos, r_neg)
+
+
+def test_a_weight_needs_no_batch_and_its_margin_is_none() -> None:
+    r_neg = distances(3, h=2)[1]
+    assert torch.equal(joint_pair_weight(r_neg[0], 0.4), joint_pair_weight(r_neg, 0.4)[0])
+    without = pair_weight(r_neg, "soft_triplet", tau=0.4)
+    assert torch.equal(without, pair_weight(r_neg, "soft_triplet", tau=0.4, margin=0.0))
+    assert not torch.equal(without, pair_weight(r_neg, "soft_triplet", tau=0.4, margin=0.1))

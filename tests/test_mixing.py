@@ -46,6 +46,7 @@ def test_it_is_its_matrix(n: int, v: int, inter: float, intra: float, kind: str,
     # entries are at most 4 and sums have at most 36 terms: 1e-14 is a few dozen units of rounding
     assert float((applied(mixing, n, v) - c).abs().max()) < 1e-14
     assert float((applied(mixing, n, v, adjoint=True) - c.T).abs().max()) < 1e-14
+    assert float((applied(-mixing, n, v) + c).abs().max()) < 1e-14
     assert mixing.symmetric == (kind != "skew" or n == 1)
 
 

@@ -303,6 +303,22 @@ BAD: list[tuple[Call, str]] = [
         "beta has no use with loss='info_nce'",
     ),
     (lambda: covariance_operator(dead(), "0", X, normalize=True), "outputs that aren't zero"),
+    (
+        lambda: covariance_operator(dead(), "0", torch.cat([X, -X[:1]]), normalize=True),
+        "outputs that aren't zero",
+    ),
+    (
+        lambda: covariance_operator(mlp((4, 2)), "0", X, loss="info_nce", tau=1.0, clean=X.new_ones(4, 4)),
+        "each of the 3 rows of views, got 4",
+    ),
+    (
+        lambda: covariance_operator(mlp((4, 3)), "0", X).matmat(X.new_ones(12)),
+        r"matrix must be \(12, k\) with a column",
+    ),
+    (
+        lambda: covariance_operator(mlp((4, 3)), "0", X).matmat(X.new_ones(12, 0)),
+        r"matrix must be \(12, k\) with a column",
+    ),
 ]
 
 
@@ -330,3 +346,14 @@ def test_what_an_operator_says_of_itself() -> None:
     assert op.device.type == "cpu"
     assert op.symmetric
     assert torch.equal(op.opened.weight, open_layer(mlp((4, 3)), "0", X[0]).weight)
+
+
+def test_tokens_share_a_weight() -> None:
+    """Where a layer is applied to every token of a sample its operator is that of their sum, and the update warns its caller."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3), nn.Flatten()).double()
+    op = covariance_operator(net, "0", population((6, 4), 3, 2, seed=0, dtype=torch.float64)[1])
+    assert op.trace() == pytest.approx(float(op.dense().trace()), rel=1e-11)
+    with pytest.warns(UserWarning, match="exact_update") as told:
+        op.update()
+    assert told[0].filename == __file__
