@@ -5,7 +5,8 @@ FOLDER gets a clone of this checkout at its commit. Cosmic Ray finds all small c
 number, a branch), ``--count`` of them are drawn with ``--seed``, and of each one the tests that concern its module are run; where
 they notice nothing and ``--chapters`` is given, the chapters that use the module are executed and their numbers compared. A table
 ends it: what was caught by tests, by a chapter, and what survived, with its difference, unless ``mutants.yml`` beside this file
-explains why that changes nothing. Stopped, it goes on where it was. Exit status 1 if too many survive.
+explains why that changes nothing. Stopped, it goes on where it was; ``--again`` asks the tests that were written since about what
+survived. Exit status 1 if too many survive.
 
 It needs ``pip install cosmic-ray`` and the environment of ``make environment``, and takes a minute or two for each change.
 """
@@ -22,12 +23,14 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 EXPLAINED = Path(__file__).with_name("mutants.yml")
-COUNT, SECONDS = 200, 900
+OUTCOMES = "outcomes.jsonl"
+COUNT, SECONDS = 200, 1800
 BY_ALL, BY_TESTS = 0.95, 0.90
 """Shares of the changes, but for those explained, that must be caught: by tests and chapters together, and by tests alone."""
 ONE_THREAD = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "MKL", "OPENBLAS")}
@@ -92,42 +95,54 @@ def chapters_of(path: Path, root: Path) -> list[str]:
 # --- judging one change ----------------------------------------------------------------------------------------------
 
 
-def judge(clone: Path, out: Path, chapters: bool) -> int:
-    """Run what concerns the change that the clone has now; writes a line of ``outcomes.jsonl``; 1 if it was noticed."""
+def judge(clone: Path, chapters: bool) -> dict[str, Any]:
+    """Run what concerns the change that the clone has now: its files, its difference, who noticed it (:func:`_noticed`)."""
     diff = subprocess.run(["git", "diff"], cwd=clone, capture_output=True, text=True, check=True).stdout
     changed = re.findall(r"^\+\+\+ b/(.+)$", diff, flags=re.MULTILINE)
-    by = ""
+    by = said = ""
     for name in changed:
-        by = by or _noticed(clone / name, clone, chapters)
-    with (out / "outcomes.jsonl").open("a", encoding="utf-8") as file:
-        file.write(json.dumps({"files": changed, "by": by, "diff": diff}) + "\n")
-    return 1 if by else 0
+        if not by:
+            by, said = _noticed(clone / name, clone, chapters)
+    return {"files": changed, "by": by, "said": said, "diff": diff}
 
 
-def _noticed(path: Path, clone: Path, chapters: bool) -> str:
-    """Who notices: ``tests``, the name of a chapter, or nobody, an empty word."""
+def judge_again(clone: Path, folder: Path, chapters: bool) -> None:
+    """Take the clone to this checkout's commit, and judge what survived once more, if it can still be made there."""
+    found = list(outcomes(folder))
+    subprocess.run(["git", "pull", "--quiet", "--ff-only"], cwd=clone, check=True)
+    for index, one in enumerate(found):
+        made = ["git", "apply", "-"]
+        if not one["by"] and not subprocess.run(made, cwd=clone, input=one["diff"], text=True, check=False).returncode:
+            found[index] = judge(clone, chapters)
+            subprocess.run(["git", "checkout", "--quiet", "."], cwd=clone, check=True)
+            keep(folder, found)
+
+
+def _noticed(path: Path, clone: Path, chapters: bool) -> tuple[str, str]:
+    """Who notices: ``tests``, the name of a chapter, or nobody, an empty word; and what they say. What hangs is noticed."""
     environment = {**os.environ, **ONE_THREAD, "PYTHONPATH": str(clone)}
     python = [sys.executable, "-B", "-m"]
-    for file in concerned(path, clone):
-        command = [
-            *python,
-            "pytest",
-            "-x",
-            "-q",
-            "-p",
-            "no:cacheprovider",
-            "-m",
-            "not browser and not slurm",
-            str(file),
-        ]
-        done = subprocess.run(command, cwd=clone, env=environment, capture_output=True, timeout=SECONDS, check=False)
-        if done.returncode not in (0, 5):  # 5: it has no test that can run here
-            return "tests"
+    pytest = [*python, "pytest", "-x", "-q", "-p", "no:cacheprovider", "-m", "not browser and not slurm"]
+
+    def ask(*command: str) -> tuple[int, str]:
+        run = functools.partial(subprocess.run, cwd=clone, env=environment, capture_output=True, text=True, check=False)
+        try:
+            done = run(command, timeout=SECONDS)
+        except subprocess.TimeoutExpired:
+            return 1, "it hangs"
+        return done.returncode, done.stdout
+
+    nearest, *others = map(str, concerned(path, clone))
+    for files in ([nearest], others):  # the nearest alone, which most changes fail before the others are even read
+        status, told = ask(*pytest, *files) if files else (0, "")
+        if status not in (0, 5):  # 5: none that can run here
+            failed = re.search(r"^(FAILED|ERROR) .*", told, flags=re.MULTILINE)
+            return "tests", failed[0] if failed else told[-200:]
     for chapter in chapters_of(path, clone) if chapters else ():
-        command = [*python, "sslbook", "execute", chapter, "--processes", "1"]
-        if subprocess.run(command, cwd=clone, env=environment, capture_output=True, check=False).returncode:
-            return chapter
-    return ""
+        status, told = ask(*python, "sslbook", "execute", chapter, "--processes", "1")
+        if status:
+            return chapter, told[-200:]
+    return "", ""
 
 
 # --- drawing them ----------------------------------------------------------------------------------------------------
@@ -174,7 +189,7 @@ def prepare(folder: Path, count: int, seed: int, chapters: bool) -> Path:
     config.write_text(
         "[cosmic-ray]\n"
         'module-path = ["sslbook"]\nexcluded-modules = ["sslbook/bench/**", "sslbook/**/bench.py"]\n'
-        f'timeout = {4 * SECONDS}\ntest-command = "{told}"\n[cosmic-ray.distributor]\nname = "local"\n'
+        f'timeout = {24 * 3600}\ntest-command = "{told}"\n[cosmic-ray.distributor]\nname = "local"\n'
     )
     cosmic(clone, "init", str(config), str(session))
     draw(session, clone, count, seed)
@@ -188,10 +203,15 @@ def cosmic(clone: Path, *arguments: str) -> None:
 # --- what came of it -------------------------------------------------------------------------------------------------
 
 
-def outcomes(folder: Path) -> Iterator[dict[str, str]]:
-    file = folder / "outcomes.jsonl"
+def outcomes(folder: Path) -> Iterator[dict[str, Any]]:
+    file = folder / OUTCOMES
     for line in file.read_text(encoding="utf-8").splitlines() if file.exists() else ():
         yield json.loads(line)
+
+
+def keep(folder: Path, found: Sequence[Mapping[str, Any]], mode: str = "w") -> None:
+    with (folder / OUTCOMES).open(mode, encoding="utf-8") as file:
+        file.write("".join(json.dumps(one) + "\n" for one in found))
 
 
 def essence(diff: str) -> str:
@@ -199,7 +219,7 @@ def essence(diff: str) -> str:
     return "\n".join(line.rstrip() for line in diff.splitlines() if re.match(r"[-+](?![-+]{2} )", line))
 
 
-def report(found: Sequence[dict[str, str]], explained: dict[str, str]) -> tuple[str, bool]:
+def report(found: Sequence[Mapping[str, Any]], explained: dict[str, str]) -> tuple[str, bool]:
     """The table, and whether enough was caught."""
     alive = [outcome for outcome in found if not outcome["by"]]
     answered = [outcome for outcome in alive if essence(outcome["diff"]) in explained]
@@ -229,13 +249,18 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=COUNT, help=f"how many changes are tried (default: {COUNT})")
     parser.add_argument("--seed", type=int, default=0, help="of the draw (default: 0)")
     parser.add_argument("--chapters", action="store_true", help="execute chapters where tests notice nothing")
+    parser.add_argument("--again", action="store_true", help="judge what survived once more, at the checkout's commit")
     parser.add_argument("--report", action="store_true", help="only tell what has come of it so far")
     parser.add_argument("--judge", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     folder = options.folder.resolve()
     if options.judge:
-        return judge(folder / "clone", folder, options.chapters)
-    if not options.report:
+        one = judge(folder / "clone", options.chapters)
+        keep(folder, [one], "a")
+        return 1 if one["by"] else 0
+    if options.again:
+        judge_again(folder / "clone", folder, options.chapters)
+    elif not options.report:
         config = prepare(folder, options.count, options.seed, options.chapters)
         cosmic(folder / "clone", "exec", str(config), str(folder / "session.sqlite"))
     table, good = report(list(outcomes(folder)), explanations())
