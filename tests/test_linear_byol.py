@@ -210,6 +210,7 @@ def test_the_exercise_on_weight_decay() -> None:
         (lambda: Times(target=np.array([[[1.0]], [[-2.0]]])), "target must be a positive time constant, got -2"),
         (lambda: _integrate(time=-1.0), "time must be positive, got -1"),
         (lambda: _integrate(points=1), "points must be at least 2, got 1"),
+        (lambda: _integrate(time=1e300), "the solver stopped at the fraction 0 of time: "),
         (lambda: _descend(rate=2.0), r"rate / tau_t must be at most 1, got 2"),
         (lambda: scalar.survives(np.ones(1), np.ones(1), 1.5), r"ratio must lie in \(0, 1\], got 1.5"),
         (lambda: scalar.portrait("free", 0.5), "kind must be one of fixed target, .* got 'free'"),

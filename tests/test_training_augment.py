@@ -241,6 +241,7 @@ def test_plain_images() -> None:
         (lambda: Pipeline(32, grey=-0.1), "grey must be between 0 and 1"),
         (lambda: Pipeline(32, flip="a"), "flip must be a number, got 'a'"),  # type: ignore[arg-type]
         (lambda: Pipeline(32, blur=math.nan), "blur must be finite, got nan"),
+        (lambda: Pipeline(32, scale=("a", 1.0)), r"scale must be a tuple of finite numbers, got \('a', 1.0\)"),  # type: ignore[arg-type]
         (lambda: Pipeline(32, scale=None), "scale must be a tuple of finite numbers, got None"),  # type: ignore[arg-type]
         (lambda: Pipeline(32, scale=(0.5,)), r"scale must be two numbers above 0 .* got \(0.5,\)"),  # type: ignore[arg-type]
         (lambda: Pipeline(32, ratio=(1.0, math.inf)), "ratio must be a tuple of finite numbers"),

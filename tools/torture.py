@@ -107,7 +107,7 @@ def attack(workers: int, only: Iterable[str]) -> tuple[list[dict[str, Any]], boo
     chosen = [beginning for name in only for beginning in ATTACKS[name]]
     files = sorted({f"tests/{beginning.partition('::')[0]}" for beginning in chosen})
     # The kills come last and take longest: who is idle takes them over.
-    status = pytest.main(["-n", str(workers), "--dist", "worksteal", "-q", *files], plugins=[count])
+    status = pytest.main(["-n", str(workers), "--dist", "worksteal", "-q", "--durations=15", *files], plugins=[count])
     return rows({name: count.sums[name] for name in only}), status == 0
 
 

@@ -158,7 +158,8 @@ def integrate(
     with np.errstate(over="ignore", invalid="ignore"):  # a trial step may be far too long; the solver then shortens it
         found = solve_ivp(move, (0, 1), flat, method=method, t_eval=grid, rtol=rtol, atol=atol)
     if found.status != 0:
-        raise ValueError(f"the solver stopped at the fraction {found.t[-1]:.3g} of time: {found.message}")
+        reached = max(found.t, default=0.0)
+        raise ValueError(f"the solver stopped at the fraction {reached:.3g} of time: {found.message}")
     return Weights(*(np.stack(parts) for parts in zip(*(unpack(column) for column in found.y.T))))
 
 
