@@ -79,6 +79,15 @@ def _require_within(argument: str, given: Real, bounds: Mapping[str, float]) -> 
     raise ValueError(f"{argument} must be {words}, got {given}")
 
 
+def refuse_unused(owner: str, **arguments: object) -> None:
+    """Raise ValueError for an argument that was given, and is not zero, and that ``owner`` has no use for."""
+    import torch  # seconds, which a list of options does not need
+
+    for argument, given in arguments.items():
+        if isinstance(given, torch.Tensor) or given:
+            raise ValueError(f"{argument} has no use with {owner}, got it")
+
+
 def require_floating(**tensors: Tensor) -> None:
     """Raise TypeError, which names the argument, unless each is a torch tensor of a floating dtype."""
     import torch  # seconds, which a list of options does not need

@@ -209,7 +209,9 @@ def held_layer(net: nn.Module, layer: str | nn.Module, x: Tensor) -> tuple[Held,
         raise TypeError(f"net must be a torch.nn.Module, got {type(net).__name__}")
     if not isinstance(x, Tensor):
         raise TypeError(f"x must be a torch tensor of inputs, got {type(x).__name__}")
-    if not x.ndim or not len(x):
+    if x.layout != torch.strided:
+        raise TypeError(f"x must be a dense tensor of inputs, got {str(x.layout).removeprefix('torch.')}")
+    if not x.ndim or not x.numel():
         raise ValueError(f"x must have shape (B, ...) with at least one input, got {tuple(x.shape)}")
     if x.device.type == "meta":
         raise ValueError("x is on the device meta, where there are no numbers")

@@ -10,7 +10,7 @@ import torch
 from scipy.sparse.linalg import LinearOperator, eigsh
 from torch import Tensor
 
-from sslbook.arguments import require_whole
+from sslbook.arguments import require_number, require_whole
 from sslbook.connection import unvec, vec
 from sslbook.mixing import Mixing, PairMixing
 
@@ -41,6 +41,8 @@ def top_eigenpairs(op: CovarianceOperator, k: int, tol: float, seed: int) -> Eig
     if not op.symmetric:
         raise ValueError("eigenpairs are for symmetric operators; for others use to_scipy() and scipy's eigs")
     require_whole("k", k, least=1, most=size)
+    require_number("tol", tol, least=0)
+    require_whole("seed", seed, least=0)
     if size <= 4 * k + 32:
         basis = torch.linalg.eigh(op.dense())[1].flip(1)[:, :k]
     else:

@@ -192,7 +192,9 @@ def refuse_batch(opened: OpenedLayer, *, derivative: bool = True) -> None:
 
 
 def refuse_nonfinite(what: str, tensor: Tensor) -> None:
-    """Raise ValueError for a NaN or an infinity."""
+    """Raise ValueError for a NaN or an infinity, and where there are no numbers at all."""
+    if not tensor.numel():
+        raise ValueError(f"{what} must hold numbers, got the shape {tuple(tensor.shape)}")
     if not tensor.is_floating_point():
         return
     low, high = tensor.detach().aminmax()  # NaN if any number is

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from sslbook.arguments import require_floating, require_number, require_one_of
+from sslbook.arguments import refuse_unused, require_floating, require_number, require_one_of
 
 __all__ = [
     "LOSSES",
@@ -193,7 +193,7 @@ def info_nce(r_pos: Tensor, r_neg: Tensor, tau: float, epsilon: float = 1.0) -> 
     top = gap.detach().amax(-1, keepdim=True)
     log_sum = top.squeeze(-1) + torch.logsumexp(gap - top, dim=-1)
     if epsilon == 0:
-        return log_sum
+        return log_sum.masked_fill(r_neg.isposinf().all(-1), -math.inf)
     # log(eps + e^s) = log eps + softplus(s - log eps), and softplus(x) = -logsigmoid(-x)
     log_epsilon = math.log(epsilon)
     return log_epsilon - F.logsigmoid(log_epsilon - log_sum)
@@ -211,7 +211,7 @@ def exact(
     """``L^{tau,exact} = sum_k sg(xi(r_k)) (r+ - r_k-)`` (A, Eq. 7): Theorem 4 without its residue.
 
     ``r_clean (..., H)`` are the distances ``r_k`` of the *un-augmented* samples; ``xi`` is `pair_weight`
-    of the loss named by ``weight``, and no gradient flows through it.  The paper sums over ``k``
+    of the loss named by ``weight``, and no gradient flows through it (that of simple has no ``tau``).  The paper sums over ``k``
     (nothing here divides by ``H``).
     """
     _require_pairs(r_pos, r_neg)
@@ -221,7 +221,8 @@ def exact(
             "r_clean must have the shape of r_neg, one clean distance per negative, "
             f"got {tuple(r_clean.shape)} and {tuple(r_neg.shape)}"
         )
-    xi = pair_weight(r_clean.detach(), weight, tau=tau, margin=margin)
+    require_number("tau", tau, above=0)
+    xi = pair_weight(r_clean.detach(), weight, tau=None if weight == "simple" else tau, margin=margin)
     return (xi * (r_pos[..., None] - r_neg)).sum(-1)
 
 
@@ -252,13 +253,16 @@ def pair_weight(r: Tensor, loss: str = "info_nce", *, tau: float | None = None, 
     - info_nce: ``sigmoid(-r / tau) / tau``
 
     ``tau`` is required except for simple.  Any shape; the result has the shape of ``r``.
+    Raises ValueError for a temperature or a margin that the loss has no use for.
     """
     require_floating(r=r)
     require_one_of("loss", loss, _WEIGHTS)
+    require_number("margin", margin, least=0)
+    if loss != "soft_triplet":
+        refuse_unused(f"loss={loss!r}", margin=margin, **({"tau": tau} if loss == "simple" else {}))
     if loss == "simple":
         return torch.ones_like(r)
     require_number("tau", tau, above=0)
-    require_number("margin", margin, least=0)
     assert tau is not None  # for the type checker: require_number has refused None
     if loss == "soft_triplet":
         return torch.sigmoid((margin - r) / tau)

@@ -71,6 +71,16 @@ def initialize(net: nn.Module, seed: int, gain: float = math.sqrt(2.0)) -> nn.Mo
     return net
 
 
+def _require_widths(name: str, given: Sequence[int]) -> None:
+    """Raise TypeError unless these are whole numbers, and ValueError unless they are two or more, and all positive."""
+    if not isinstance(given, Sequence):
+        raise TypeError(f"{name} must be a sequence of whole numbers, got {reprlib.repr(given)}")
+    for width in given:
+        require_whole(name, width, least=1, most=2**31)
+    if len(given) < 2:
+        raise ValueError(f"{name} must hold at least two positive integers, got {tuple(given)}")
+
+
 def mlp(
     widths: Sequence[int],
     act: str = "relu",
@@ -85,12 +95,7 @@ def mlp(
 
     The linear layers are the even members: layer :math:`l` of the paper is ``net[2 * (l - 1)]``.
     """
-    if not isinstance(widths, Sequence):
-        raise TypeError(f"widths must be a sequence of whole numbers, got {reprlib.repr(widths)}")
-    for width in widths:
-        require_whole("widths", width, least=1, most=2**31)
-    if len(widths) < 2:
-        raise ValueError(f"widths must hold at least two positive integers, got {tuple(widths)}")
+    _require_widths("widths", widths)
     require_whole("seed", seed, least=0)
     stages: list[nn.Module] = []
     for fan_in, fan_out in itertools.pairwise(widths):
@@ -112,10 +117,9 @@ def convnet(
     dtype: torch.dtype = torch.float64,
 ) -> nn.Sequential:
     """Conv net on square images of ``size`` pixels: ``len(channels) - 1`` convolutions, the last of stride 2, a linear head."""
-    if len(channels) < 2 or size < 2 or outputs < 1:
-        raise ValueError(
-            f"convnet needs two or more channels, size >= 2, outputs >= 1; got {tuple(channels)}, {size}, {outputs}"
-        )
+    _require_widths("channels", channels)
+    for name, given, least in (("size", size, 2), ("outputs", outputs, 1), ("kernel", kernel, 1), ("seed", seed, 0)):
+        require_whole(name, given, least=least, most=2**31)
     stages: list[nn.Module] = []
     last = len(channels) - 2
     for i, (fan_in, fan_out) in enumerate(itertools.pairwise(channels)):
@@ -135,6 +139,9 @@ def residual_net(
     width: int, blocks: int, inputs: int, outputs: int, *, seed: int = 0, dtype: torch.dtype = torch.float64
 ) -> nn.Sequential:
     """Linear stem, ``blocks`` residual blocks ``u + W2 relu(W1 u)`` each followed by ReLU, linear head."""
+    _require_widths("width, inputs and outputs", (width, inputs, outputs))
+    require_whole("blocks", blocks, least=0)
+    require_whole("seed", seed, least=0)
     stages: list[nn.Module] = [nn.Linear(inputs, width, bias=False, dtype=dtype), nn.ReLU()]
     for _ in range(blocks):
         branch = nn.Sequential(

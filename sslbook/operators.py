@@ -25,7 +25,7 @@ import torch
 from scipy.sparse.linalg import LinearOperator
 from torch import Tensor, nn
 
-from sslbook.arguments import require_floating, require_number, require_one_of
+from sslbook.arguments import refuse_unused, require_floating, require_number, require_one_of
 from sslbook.batch_losses import BATCH_LOSSES
 from sslbook.chunks import LayerInChunks, open_in_chunks
 from sslbook.connection import OpenedLayer, open_layer, unvec, vec
@@ -270,40 +270,36 @@ def covariance_operator(
     """
     population = _population(views)
     if callable(loss) or loss in BATCH_LOSSES:
-        _refuse(f"loss={loss!r}", margin=margin, beta=beta, normalize=normalize, clean=clean)
+        refuse_unused(f"loss={loss!r}", margin=margin, beta=beta, normalize=normalize, clean=clean)
         value = _batch_loss(loss, tau)
         opened = _opened(net, layer, views, chunk)
         weights = gram_weights(value, opened.output.unflatten(0, population), of_gram=of_gram)
         name = loss if isinstance(loss, str) else getattr(getattr(loss, "func", loss), "__name__", "given")
         return CovarianceOperator(opened, population, PairMixing(-2 * weights), of=name)
     require_one_of("loss", loss, (*PAIRED, *BATCH_LOSSES))
-    _refuse(f"loss={loss!r}", of_gram=of_gram)
+    refuse_unused(f"loss={loss!r}", of_gram=of_gram)
     require_number("beta", beta)
     if loss == "simple":
-        _refuse("loss='simple'", tau=tau, margin=margin, clean=clean)
+        refuse_unused("loss='simple'", tau=tau, margin=margin, clean=clean)
         opened, mixing = _opened(net, layer, views, chunk), Mixing(inter=1.0, intra=-beta)
     else:
-        _refuse(f"loss={loss!r}", beta=beta, **({"margin": margin} if loss == "info_nce" else {}))
+        refuse_unused(f"loss={loss!r}", beta=beta, **({"margin": margin} if loss == "info_nce" else {}))
         if clean is None or tau is None:
             raise ValueError(
                 f"loss={loss!r} weighs pairs by the distance of un-augmented samples: give clean=(N, ...) and tau"
             )
-        if len(clean) != population[0]:
-            raise ValueError(
-                f"clean must hold one sample for each of the {population[0]} rows of views, got {len(clean)}"
-            )
-        refuse_nonfinite("clean", clean)
+        _require_clean(clean, views)
         opened = _opened(net, layer, views, chunk)  # first: a network that couples samples must not see clean
         mixing = Mixing(weights=pair_weights(net, clean, loss=loss, tau=tau, margin=margin, normalize=normalize))
-    if normalize and bool((opened.output == 0).all(dim=1).any()):
-        raise ValueError("normalize=True needs outputs that aren't zero: that of at least one view is (dead ReLUs?)")
+    if normalize:
+        _require_lengths("view", opened.output)
     return CovarianceOperator(opened, population, mixing, normalize, of=loss)
 
 
 def _batch_loss(loss: str | Loss, tau: float | None) -> Loss:
     """The loss as a function of the outputs alone."""
     if not isinstance(loss, str):
-        _refuse("a function as loss", tau=tau)
+        refuse_unused("a function as loss", tau=tau)
         return loss
     value = BATCH_LOSSES[loss].value
     parameters = list(inspect.signature(value).parameters.values())[1:]
@@ -314,15 +310,8 @@ def _batch_loss(loss: str | Loss, tau: float | None) -> Loss:
     if tau is None:
         return value
     if "tau" not in (p.name for p in parameters):
-        _refuse(f"loss={loss!r}", tau=tau)
+        refuse_unused(f"loss={loss!r}", tau=tau)
     return partial(value, tau=tau)
-
-
-def _refuse(owner: str, **arguments: object) -> None:
-    """Raise ValueError for an argument that was given and that the loss has no use for."""
-    for name, given in arguments.items():
-        if isinstance(given, Tensor) or given:
-            raise ValueError(f"{name} has no use with {owner}, got it")
 
 
 def intra_operator(
@@ -347,14 +336,39 @@ def pair_weights(
         net, clean = copy.deepcopy(net).float(), in_full(clean)
     output = net(clean).flatten(1)
     if normalize:
+        _require_lengths("clean sample", output)
         output = output / output.norm(dim=1, keepdim=True)
     distances = half_squared_distance(output[:, None], output[None, :])
     return pair_weight(distances, loss=loss, tau=tau, margin=margin)
 
 
+def _require_clean(clean: Tensor, views: Tensor) -> None:
+    """Raise TypeError for no dense tensor, and ValueError unless it is one more view of each sample, of finite numbers."""
+    if not isinstance(clean, Tensor) or clean.layout != torch.strided:
+        raise TypeError(f"clean must be a dense torch tensor (samples, ...), got {_kind(clean)}")
+    if not clean.ndim or len(clean) != len(views):
+        shape = len(clean) if clean.ndim else "a single number"
+        raise ValueError(f"clean must hold one sample for each of the {len(views)} rows of views, got {shape}")
+    given, wanted = ((t.shape[1:], t.dtype, t.device.type) for t in (clean, views[:, 0]))
+    if given != wanted:
+        said = " and ".join(f"{tuple(shape)} in {dtype} on {device}" for shape, dtype, device in (wanted, given))
+        raise ValueError(f"clean must hold samples such as those of views, got {said}")
+    refuse_nonfinite("clean", clean)
+
+
+def _require_lengths(what: str, output: Tensor) -> None:
+    """Raise ValueError where an output can't be divided by its norm."""
+    if bool((output == 0).all(dim=1).any()):
+        raise ValueError(f"normalize=True needs outputs that aren't zero: that of at least one {what} is (dead ReLUs?)")
+
+
+def _kind(given: object) -> str:
+    return str(given.layout).removeprefix("torch.") if isinstance(given, Tensor) else type(given).__name__
+
+
 def _population(views: Tensor) -> tuple[int, int]:
-    if not isinstance(views, Tensor):
-        raise TypeError(f"views must be a torch tensor (samples, views, ...), got {type(views).__name__}")
+    if not isinstance(views, Tensor) or views.layout != torch.strided:
+        raise TypeError(f"views must be a dense torch tensor (samples, views, ...), got {_kind(views)}")
     if views.ndim < 3 or views.shape[0] < 1 or views.shape[1] < 1:
         raise ValueError(f"views must have shape (samples, views, ...), got {tuple(views.shape)}")
     return views.shape[0], views.shape[1]

@@ -22,6 +22,7 @@ X = torch.randn(8, 4, generator=torch.Generator().manual_seed(0), dtype=torch.fl
 PIXELS = torch.rand(4, 1, 8, 8, generator=torch.Generator().manual_seed(0))
 LABELS = torch.arange(8) % 2
 NET = sslbook.mlp((4, 5, 3), seed=0)
+WIDE = sslbook.mlp((4, 24, 3), seed=0)
 VIEWS = X.reshape(4, 2, 4)
 TREE = sslbook.symmetric_binary([torch.full((1, 2), 0.5)])
 
@@ -120,6 +121,20 @@ CALLS: dict[str, tuple[Callable[..., Any], Mapping[str, Any], Mapping[str, tuple
             "clean": TENSORS[1:],
         },
     ),
+    "covariance_operator, pairs": (
+        lambda **given: sslbook.covariance_operator(**given).trace(),
+        {"net": NET, "layer": "2", "views": VIEWS, "loss": "info_nce", "tau": 0.5, "clean": X[:4]},
+        {
+            "clean": (
+                *(c[:4] if isinstance(c, Tensor) and c.shape == X.shape and not c.is_sparse else c for c in TENSORS),
+                *(X[0, 0], X[:5], X[:4, None]),
+            ),
+            "tau": NUMBERS,
+            "margin": NUMBERS[1:],
+            "beta": NUMBERS[1:],
+            "normalize": (True,),
+        },
+    ),
     "intra_operator": (
         lambda **given: sslbook.intra_operator(**given).trace(),
         {"net": NET, "layer": "2", "views": VIEWS},
@@ -139,6 +154,11 @@ CALLS: dict[str, tuple[Callable[..., Any], Mapping[str, Any], Mapping[str, tuple
     "euler_gap": (lambda **given: operator().euler_gap(**given), {"degree": 1.0}, {"degree": NUMBERS}),
     "top_eigenpairs": (
         lambda **given: operator().top_eigenpairs(**given).values,
+        {"k": 2},
+        {"k": NUMBERS, "tol": NUMBERS, "seed": NUMBERS},
+    ),
+    "top_eigenpairs, by products": (
+        lambda **given: sslbook.covariance_operator(WIDE, "0", VIEWS).top_eigenpairs(**given).values,
         {"k": 2},
         {"k": NUMBERS, "tol": NUMBERS, "seed": NUMBERS},
     ),

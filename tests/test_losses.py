@@ -106,10 +106,10 @@ def test_gradients(name, h):
     inputs = tuple(t.requires_grad_() for t in distances(3, h=h))
     frozen = inputs[1].detach().clone()  # finite differences must not move the stop-gradient weights
     if name.startswith("exact"):
-        weight = "info_nce" if name == "exact" else "soft_triplet"
+        given = {} if name == "exact" else {"weight": "soft_triplet", "margin": 0.2}
 
         def ours(p: Tensor, n: Tensor) -> Tensor:
-            return exact(p, n, frozen, tau=0.3, margin=0.2, weight=weight)
+            return exact(p, n, frozen, tau=0.3, **given)
 
     assert torch.autograd.gradcheck(ours, inputs, check_forward_ad=True, atol=1e-8)
     if name.startswith(("simple", "exact", "quadratic")):  # linear: there is no second derivative to check
@@ -205,7 +205,8 @@ def test_exact_keeps_the_sum_rule(pairs, clean, tau, margin):
     r_pos, r_neg = pairs
     r_clean = clean[1].flatten()[0] * torch.ones_like(r_neg) + r_neg
     for weight in ("simple", "soft_triplet", "info_nce"):
-        loss_fn = functools.partial(exact, r_clean=r_clean, tau=tau, margin=margin, weight=weight)
+        shift = margin if weight == "soft_triplet" else 0.0
+        loss_fn = functools.partial(exact, r_clean=r_clean, tau=tau, margin=shift, weight=weight)
         assert sum_rule_gap(loss_fn, r_pos, r_neg) <= 16 * EPS
 
 
@@ -317,6 +318,10 @@ def test_full_precision_on_both_sides_of_zero(gap):
         (lambda p, n: pair_weight(n, "info_nec", tau=1), ValueError, r"did you mean 'info_nce'\?"),
         (lambda p, n: pair_weight(n, "info_nce"), TypeError, r"tau must be a number, got None"),
         (lambda p, n: pair_weight(n, "quadratic", tau=1), ValueError, r"loss must be one of simple, "),
+        (lambda p, n: pair_weight(n, "simple", tau=1), ValueError, "tau has no use with loss='simple', got it"),
+        (lambda p, n: pair_weight(n, "simple", margin=1), ValueError, "margin has no use with loss='simple', got it"),
+        (lambda p, n: pair_weight(n, tau=1, margin=1), ValueError, "margin has no use with loss='info_nce', got it"),
+        (lambda p, n: exact(p, n, n, tau=1, margin=0.2), ValueError, "margin has no use with loss='info_nce', got it"),
         (lambda p, n: joint_pair_weight(n[:, :0], 1.0), ValueError, r"H >= 1, got \(3, 0\)"),
         (lambda p, n: half_squared_distance(n.int(), n), TypeError, r"a must have a floating dtype"),
         (lambda p, n: pair_distances(n, n[:2]), ValueError, r"got \(3, 2\) and \(2, 2\)"),
@@ -341,3 +346,11 @@ def test_a_weight_needs_no_batch_and_its_margin_is_none() -> None:
     without = pair_weight(r_neg, "soft_triplet", tau=0.4)
     assert torch.equal(without, pair_weight(r_neg, "soft_triplet", tau=0.4, margin=0.0))
     assert not torch.equal(without, pair_weight(r_neg, "soft_triplet", tau=0.4, margin=0.1))
+
+
+def test_distances_take_their_views_by_name() -> None:
+    z1, z2 = embeddings(4, 3)
+    named, placed = pair_distances(z1=z1, z2=z2, normalize=True), pair_distances(z1, z2, normalize=True)
+    assert all(torch.equal(one, other) for one, other in zip(named, placed, strict=True))
+    with pytest.raises(TypeError, match="positional"):
+        pair_distances(z1, z2, True)  # type: ignore[misc]

@@ -91,14 +91,26 @@ def test_kinds_take_turns_and_seeds_share_no_instance() -> None:
         (lambda: Power(0), "p must be at least 1, got 0"),
         (lambda: mlp((3,)), "at least two positive integers"),
         (lambda: mlp((3, 0, 2)), "widths must be between 1 and 2147483648, got 0"),
-        (lambda: convnet((3,), 8, 2), "two or more channels"),
+        (lambda: convnet((3,), 8, 2), "channels must hold at least two"),
+        (lambda: convnet((0, 3), 6, 2), "channels must be between 1 and 2147483648, got 0"),
+        (lambda: convnet((1, 0), 6, 2), "channels must be between 1 and 2147483648, got 0"),
+        (lambda: convnet((1, 3), 6, 2, kernel=0), "kernel must be between 1 and 2147483648, got 0"),
+        (lambda: convnet((1, 3), 6, 2, kernel=-1), "kernel must be between 1 and 2147483648, got -1"),
+        (lambda: convnet((1, 3), 1, 2), "size must be between 2 and 2147483648, got 1"),
+        (lambda: convnet((1, 3), 6, 0), "outputs must be between 1"),
+        (lambda: convnet((1, 3), 6, 2, seed=-1), "seed must be between 0"),
+        (lambda: convnet((1.0, 3), 6, 2), "channels must be a whole number, got 1.0"),
+        (lambda: convnet((1, 3), 6, 2, kernel=1.5), "kernel must be a whole number, got 1.5"),
+        (lambda: convnet((1, 3), 6, 2, kernel=None), "kernel must be a whole number, got None"),
+        (lambda: residual_net(0, 1, 4, 2), "width, inputs and outputs must be between 1 and .*, got 0"),
+        (lambda: residual_net(3, -1, 4, 2), "blocks must be at least 0, got -1"),
         (lambda: random_network(0, ["conv", "rnn"]), "got rnn"),
         (lambda: random_network(0, []), "got none"),
         (lambda: instance_seeds(1001, 0), "count must be between 1 and 1000, got 1001"),
     ],
 )
 def test_bad_input(call: object, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((TypeError, ValueError), match=message):
         call()  # type: ignore[operator]
 
 

@@ -271,6 +271,20 @@ def dead() -> nn.Sequential:
     return net
 
 
+class Nothing(nn.Module):
+    """No output is left."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x[:, :0]
+
+
+def shy() -> nn.Sequential:
+    """It answers what is positive."""
+    net = nn.Sequential(nn.Linear(4, 3, bias=False), nn.ReLU()).double()
+    nn.init.constant_(net[0].weight, 1.0)
+    return net
+
+
 X = torch.ones(3, 2, 4, dtype=torch.float64)
 Call = Callable[[], object]
 BAD: list[tuple[Call, str]] = [
@@ -302,6 +316,39 @@ BAD: list[tuple[Call, str]] = [
         lambda: covariance_operator(mlp((4, 2)), "0", X, loss="info_nce", tau=1.0, clean=X[:, 0], beta=0.5),
         "beta has no use with loss='info_nce'",
     ),
+    (
+        lambda: covariance_operator(mlp((4, 2)), "0", X[..., :0]),
+        r"x must have shape \(B, ...\) with at least one input",
+    ),
+    (
+        lambda: covariance_operator(mlp((4, 2)), "0", X.to_sparse()),
+        "views must be a dense torch tensor .* got sparse_coo",
+    ),
+    (
+        lambda: covariance_operator(nn.Sequential(nn.Linear(4, 2), Nothing()).double(), "0", X),
+        "must hold numbers, got the shape",
+    ),
+    (
+        lambda: covariance_operator(
+            mlp((4, 2)), "0", X, loss="info_nce", tau=1.0, clean=torch.full((3, 4), torch.inf, dtype=X.dtype)
+        ),
+        "clean must be finite numbers",
+    ),
+    (
+        lambda: covariance_operator(mlp((4, 2)), "0", X, loss="info_nce", tau=1.0, clean=X[:, 0].float()),
+        r"such as those of views, got \(4,\) in torch.float64 on cpu and \(4,\) in torch.float32 on cpu",
+    ),
+    (
+        lambda: covariance_operator(
+            shy(), "0", X, loss="info_nce", tau=1.0, clean=torch.cat([X[:2, 0], -X[:1, 0]]), normalize=True
+        ),
+        "outputs that aren't zero: that of at least one clean sample is",
+    ),
+    (
+        lambda: covariance_operator(mlp((4, 3)), "0", X).top_eigenpairs(1, tol=float("nan")),
+        "tol must be finite, got nan",
+    ),
+    (lambda: covariance_operator(mlp((4, 3)), "0", X).top_eigenpairs(1, seed=-1), "seed must be at least 0, got -1"),
     (lambda: covariance_operator(dead(), "0", X, normalize=True), "outputs that aren't zero"),
     (
         lambda: covariance_operator(dead(), "0", torch.cat([X, -X[:1]]), normalize=True),
@@ -324,7 +371,7 @@ BAD: list[tuple[Call, str]] = [
 
 @pytest.mark.parametrize(("call", "message"), BAD)
 def test_bad_input(call: Call, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((TypeError, ValueError), match=message):
         call()
 
 
