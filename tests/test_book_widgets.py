@@ -180,3 +180,9 @@ def test_live_jupyter_plays_what_plays_on_the_page(monkeypatch: pytest.MonkeyPat
     assert moving[0] is ipywidgets.Play
     button = boxes[1].children[1].children[0]
     assert (button.value, button.max, button.repeat) == (1, 2, False)
+
+
+def test_the_size_of_a_png_is_in_its_header() -> None:
+    file = io.BytesIO()
+    Image.new("RGB", (300, 5)).save(file, "png")
+    assert widgets._size(file.getvalue()) == (300, 5)

@@ -6,6 +6,7 @@ import matplotlib as mpl
 import numpy as np
 import pytest
 import torch
+from drawing_cases import GREYS, geometry
 from matplotlib.figure import Figure
 
 from sslbook.chapters.byol import drawing, sheet, tables
@@ -77,3 +78,9 @@ def test_digits_on_the_circle_have_colours_and_marks_of_their_own() -> None:
         drawing.circle(ax, torch.nn.functional.normalize(torch.randn(5, 2), dim=1), labels, COLORS)
     assert [np.size(line.get_xdata()) for line in ax.lines] == [1, 1, 2]
     assert len({line.get_marker() for line in ax.lines}) == 3
+
+
+def test_every_part_of_the_drawings_is_where_it_was() -> None:
+    assert geometry(lambda ax: drawing.wiring(ax, GREYS)) == pytest.approx(17345.787890211857, rel=1e-9)
+    outputs, labels = torch.tensor([[0.6, 0.8], [-1.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 1, 4])
+    assert geometry(lambda ax: drawing.circle(ax, outputs, labels, GREYS)) == pytest.approx(243.1779282)

@@ -217,3 +217,9 @@ def test_the_package_repeats_the_operators() -> None:
     assert covariance_operator.__module__ == "sslbook.operators"
     assert population.TupleLoss is not None
     assert unvec(vec(torch.ones(2, 3)), (2, 3)).shape == (2, 3)
+
+
+def test_a_rank_has_no_unit() -> None:
+    values = torch.tensor([1e-30, 1e-12, 3.0], dtype=torch.float64)
+    assert [kernel._rank(scale * values) for scale in (1.0, 1e-9, 1e9)] == [1, 1, 1]
+    assert kernel._rank(torch.tensor([0.5, 1.0]) * 1e-20) == 2

@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from held import hold
 
 from sslbook import losses
 from sslbook.book.exercises import check
@@ -16,6 +17,7 @@ from sslbook.operators import covariance_operator
 @pytest.mark.parametrize("seed", [0, 7])
 def test_the_projected_covariance_is_the_operator(seed: int) -> None:
     gaps = preserved.projector_gaps(seed=seed)
+    hold(gaps)
     for name in ("projected covariance", "library's operator", "mean not zero, corrected"):
         assert gaps[name] < 1e-12, name
     for name in ("library's operator and V[x]", "V[x] itself", "projected once", "mean not zero"):
@@ -91,6 +93,7 @@ def test_a_ring_scene() -> None:
 @pytest.mark.parametrize("seed", [0, 3])
 def test_the_relu_neurons_operator(seed: int) -> None:
     gaps = ring.operator_gaps(40, seed)
+    hold(gaps)
     for name, gap in gaps.items():
         if name.startswith("broken"):
             assert gap > 0.1, name
@@ -114,6 +117,7 @@ def test_the_sets_that_occur() -> None:
 
 def test_geometric_growth() -> None:
     gaps = ring.growth_gaps()
+    hold(gaps)
     assert gaps["growth"] < 1e-12
     assert min(gaps["broken: norm left out"], gaps["broken: not doubled"]) > 1e-3
     with pytest.raises(ValueError, match="the neuron left the pattern"):

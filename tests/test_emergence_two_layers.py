@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 from gap_cases import assert_gaps
+from held import hold
 
 from sslbook import losses
 from sslbook.chapters.emergence import flow, mixture, two_layer
@@ -97,6 +98,8 @@ def test_linear_nodes_share_one_direction() -> None:
 def test_specialisation_depends_on_the_angles() -> None:
     even = mixture.specialise(mixture.equiangular_mixture(5, 6, 8, 0.1))
     acute = mixture.specialise(mixture.equiangular_mixture(5, 6, 8, 0.1, cosine=0.6))
+    for ends in (even, acute):
+        hold({"single": ends.single.double().mean().item(), "cosine": ends.cosine.mean().item()})
     finer = mixture.specialise(mixture.equiangular_mixture(5, 6, 8, 0.1), steps=2000, rate=0.25)
     assert torch.equal(even.active, finer.active)
     assert float(even.single.double().mean()) > 0.95
@@ -222,3 +225,13 @@ def test_the_record_of_a_short_run() -> None:
 def test_bad_input_is_named(call, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         call()
+
+
+def test_starts_are_uniform_about_zero() -> None:
+    protocol = two_layer.Protocol(size=16, nodes=50)
+    start = two_layer.begin(range(20), protocol, torch.float64)
+    for weights, inputs in ((start.w1, 16), (start.w2, 50)):
+        scaled = weights * inputs**0.5
+        assert float(scaled.abs().max()) <= 1
+        assert float(scaled.mean()) == pytest.approx(0, abs=4 / (3 * scaled.numel()) ** 0.5), "four standard errors"
+        assert float(scaled.square().mean()) == pytest.approx(1 / 3, rel=0.1)

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 from gap_cases import assert_gaps
+from held import hold
 
 from sslbook.chapters.hltm import groups, growth, identities, recorded, tables
 from sslbook.chapters.hltm.training import Protocol
@@ -40,12 +41,15 @@ def test_products_and_growth(seed: int) -> None:
     gaps = identities.product_gaps(8, seed)
     assert max(gaps[name] for name in ("Lemma 6", "Lemma 7", "columns of C")) < 1e-12
     assert gaps["broken: any tables"] > 1e-3
+    hold(gaps)
     gaps = identities.activation_gaps(6, seed)
     assert max(gaps["Lemma 9"], gaps["Theorem 6"]) < 1e-11
     assert min(gap for name, gap in gaps.items() if name.startswith("broken:")) > 1e-4
+    hold(gaps)
     gaps = identities.lemma9_gaps(6, seed)
     assert gaps["Lemma 9"] < 1e-11
     assert gaps["broken: not centred"] > 1e-2
+    hold(gaps)
     gaps = growth.growth_gaps(5, seed)
     rivals = ("printed o", "lean forgotten", "step of both towers", "each part alone orthonormal")
     assert_gaps(gaps, ("growth",), rivals)

@@ -7,6 +7,7 @@ import math
 
 import pytest
 import torch
+from held import hold
 from scipy import integrate, stats
 
 from sslbook.chapters.hltm import lucky
@@ -35,6 +36,7 @@ def test_the_residue_lies_between_its_bounds(c: float, gamma: float) -> None:
     low, high = lucky.residue_bounds(c, gamma)
     assert 0 < low <= lucky.residue(c, gamma) <= high
     assert high <= 2 * low
+    hold({"low": low, "high": high})
 
 
 @pytest.mark.parametrize(("c", "gamma"), GRID)

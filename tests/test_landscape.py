@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from held import hold
 
 from sslbook.book.exercises import check
 from sslbook.chapters.landscape import circle, filters, kernel, linear, models, optima
@@ -17,6 +18,7 @@ from sslbook.contrast import ENERGIES
 @pytest.mark.parametrize("epsilon", [0.0, 0.7])
 def test_a_loss_has_the_gradient_of_an_energy(loss: str, epsilon: float) -> None:
     gaps = filters.energy_gaps(loss, 32, seed=3, epsilon=epsilon)
+    hold(gaps)
     assert gaps["energy"] < 1e-12
     assert min(v for k, v in gaps.items() if k.startswith("broken")) > 1e-4
 
@@ -24,6 +26,7 @@ def test_a_loss_has_the_gradient_of_an_energy(loss: str, epsilon: float) -> None
 @pytest.mark.parametrize("act", [RELU, LINEAR, Activation(0.3), Activation(-1.0), monomial(2), monomial(3)])
 def test_the_dynamics_of_one_filter(act: Activation) -> None:
     gaps = filters.filter_gaps(act, 64, seed=5)
+    hold(gaps)
     assert gaps["filter"] < 1e-9
     assert min(v for k, v in gaps.items() if k.startswith("broken")) > 1e-3
 
@@ -31,15 +34,19 @@ def test_the_dynamics_of_one_filter(act: Activation) -> None:
 @pytest.mark.parametrize("loss", ["info_nce", "soft_triplet", "hinge_triplet"])
 def test_holding_the_weights_hides_a_negative_curvature(loss: str) -> None:
     gaps = filters.stop_gradient_gaps(loss, 64, seed=1)
+    hold(gaps)
     assert gaps["positive"] < 1e-12
     if loss != "hinge_triplet":
         assert gaps["broken: sign"] > 1e-4
     found = circle.hardening_gaps(20, seed=2)
+    hold(found)
+    hold(circle.missed(20, seed=2))
     assert found["hardening"] < 1e-9 < found["broken: held fixed"]
 
 
 def test_kernels_and_limits() -> None:
     gaps = kernel.kernel_gaps(40, seed=9)
+    hold(gaps)
     for name in ("features", "limit", "finite"):
         assert gaps[name] < 1e-9, name
     assert min(v for k, v in gaps.items() if k.startswith("broken")) > 1e-3
@@ -101,6 +108,7 @@ def test_linear_filters() -> None:
 
 def test_the_two_models() -> None:
     gaps = models.pattern_gaps(40, 3, seed=4)
+    hold(gaps)
     assert max(gaps["categorical"], gaps["summation"]) < 1e-9
     assert gaps["largest q that leads"] < models.THRESHOLD < gaps["least q that does not"]
     cloud = models.summation(torch.full((1, 3), 0.2, dtype=torch.float64), models.orthonormal(1, 3, 3))

@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from held import hold
 from scipy.integrate import dblquad, quad
 
 from sslbook.book.exercises import check
@@ -36,6 +37,7 @@ def test_the_jacobian_is_the_derivative_of_the_flow() -> None:
 
 def test_the_roughness_comes_from_the_plane() -> None:
     gaps = stability.plane_gaps(32, seed=6)
+    hold(gaps)
     assert gaps["plane"] < 1e-9
     assert min(gaps["broken: sign"], gaps["broken: mean left out"]) > 1e-4
 
@@ -104,6 +106,7 @@ def test_the_uniform_ball() -> None:
 
 def test_the_second_order_of_an_eigenvector() -> None:
     found = basin.perturbation_gaps(2000, seed=3)
+    hold(found)
     assert 2.5 < found["random"] < basin.KAPPA < found["broken: first order left out"]
     assert found["exchange"] == pytest.approx(4 * 2**0.5, rel=1e-3)
     assert 0.9 * basin.KAPPA < found["exchange"] < basin.KAPPA, "the constant is no generous one"
@@ -114,6 +117,9 @@ def test_the_second_order_of_an_eigenvector() -> None:
 
 def test_power_iteration_where_the_theorem_applies() -> None:
     pop, start = basin.tight_triples(24, seed=5)
+    angle = torch.atan2(pop.centres[..., 1], pop.centres[..., 0])
+    off = (angle - 2 * math.pi / 3 * torch.arange(3) + math.pi).remainder(2 * math.pi) - math.pi
+    assert 0.1 * math.pi < float(off.abs().max()) < 0.15 * math.pi, "around the circle, up to a seventh of a turn"
     found = basin.certify_plane(pop, start)
     on = found.applies
     assert int(on.sum()) > 3
@@ -142,6 +148,7 @@ def test_irregularity_of_a_constant_matrix() -> None:
 @pytest.mark.parametrize("act", [LINEAR, RELU, Activation(0.3), monomial(2), monomial(3)])
 def test_orbits_are_flat(act: Activation) -> None:
     gaps = rotation.orbit_gaps(act, 32, seed=7)
+    hold(gaps)
     assert gaps["group"] < 1e-9
     assert gaps.get("circle", 0.0) < 1e-9
     assert min(gaps["broken: no group"], gaps["broken: no augmentation"]) > 1e-3
@@ -209,3 +216,11 @@ def test_the_exercise_on_the_ball() -> None:
     assert check(rough, reference, cases)
     assert check(rough, integrated, cases)
     assert not check(lambda d, c: c * rough(d, c), reference, cases)
+
+
+def test_discs_are_of_all_sizes() -> None:
+    """Their radii are uniform on a logarithmic scale."""
+    radius = roughness.discs(400, least=0.1, most=10.0).radius.log10()
+    assert -1 <= float(radius.min()) < -0.95
+    assert 0.95 < float(radius.max()) <= 1
+    assert float(radius.mean()) == pytest.approx(0, abs=4 * 2 / (12 * 400) ** 0.5), "four standard errors"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from held import hold
 
 from sslbook.book.exercises import check
 from sslbook.chapters.linear_byol import flow, scalar
@@ -14,6 +15,7 @@ from sslbook.chapters.linear_byol.stability import jacobian
 @pytest.mark.parametrize("seed", [0, 5])
 def test_the_flow_is_the_gradient(seed: int) -> None:
     gaps = flow.flow_gaps(100, seed)
+    hold(gaps)
     assert gaps["autograd"] < 1e-12
     assert min(gaps["broken: one matrix for both"], gaps["broken: time constants exchanged"]) > 1e-4
 
@@ -84,6 +86,7 @@ def test_random_moments_have_shares_between_zero_and_one() -> None:
 @pytest.mark.parametrize("seed", [0, 1, 5])
 def test_the_fate_of_one_unit(seed: int) -> None:
     found = scalar.fates(500, seed)
+    hold(found.rules)
     assert found.starts == 500
     assert found.rules["ours"] == 1
     assert max(rate for name, rate in found.rules.items() if name != "ours") < 0.99
@@ -120,6 +123,7 @@ def test_identity_predictors_collapse_below_a_share_of_one() -> None:
 
 def test_the_matrices_fall_apart_into_scalars() -> None:
     gaps = scalar.reduction_gaps(40, 3)
+    hold(gaps)
     assert gaps["scalars"] < 1e-9
     assert min(gap for name, gap in gaps.items() if name.startswith("broken")) > 1e-4
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
+from held import hold
 
 from sslbook.book import plots
 from sslbook.book.exercises import check
@@ -15,6 +16,7 @@ from sslbook.chapters.linear_byol.flow import Moments
 @pytest.mark.parametrize("scrambled", [1, 2])
 def test_moments_are_exact(scrambled: int) -> None:
     gaps = scrambling.moment_gaps(100, 1, scrambled=scrambled)
+    hold(gaps)
     for name in ("same", "cross", "operator"):
         assert gaps[name] < 1e-9, name
     for name in ("same is the data's", "cross is the data's", "the printed operator"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from held import hold
 
 from sslbook.chapters.linear_byol import flow, scrambling, stability, starts
 from sslbook.chapters.linear_byol.flow import Times, Weights
@@ -21,12 +22,14 @@ def test_the_modes_diagonalise_both_moments() -> None:
 
 def test_fixed_points_rest() -> None:
     gaps = stability.fixed_point_gaps(150, 1)
+    hold(gaps)
     assert gaps["fixed"] < 1e-9
     assert min(gap for name, gap in gaps.items() if name.startswith("broken")) > 1e-3
 
 
 def test_the_flow_keeps_rotations_alone() -> None:
     gaps = stability.symmetry_gaps(150, 1)
+    hold(gaps)
     assert gaps["orthogonal"] < 1e-12
     assert min(gaps["broken: any invertible basis"], gaps["broken: twice an orthogonal one"]) > 1e-2
 

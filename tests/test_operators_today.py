@@ -6,6 +6,7 @@ from functools import partial
 
 import pytest
 import torch
+from held import hold
 from torch import nn
 
 from sslbook import batch_losses
@@ -17,6 +18,7 @@ from sslbook.training.networks.siamese import Networks, build
 @pytest.mark.parametrize("name", identities.LOSSES)
 def test_steps_and_the_nearest_wrong_operators(name: str) -> None:
     gaps = identities.step_gaps(name, 7, seed=1)
+    hold(gaps)
     broken = {key: gap for key, gap in gaps.items() if key.startswith("broken:")}
     assert len(broken) == (2 if name == "spectral_contrastive" else 3)
     assert max(gaps["step"], gaps["operator"]) < 1e-12
@@ -32,6 +34,7 @@ def test_cosines_leave_no_growth() -> None:
 
 def test_xi_and_alpha_are_weights_of_pairs() -> None:
     gaps = identities.laplacian_gaps(seed=3)
+    hold(gaps)
     assert max(gaps["xi"], gaps["alpha"], gaps["rows"]) < 1e-13
     assert min(gaps["broken: one tower"], gaps["broken: alpha of one anchor"]) > 0.1
 
@@ -47,6 +50,7 @@ def test_between_samples_distances_make_a_positive_operator() -> None:
 @pytest.mark.parametrize("name", coordinates.LOSSES)
 def test_each_coordinate_has_a_table(name: str) -> None:
     gaps = coordinates.table_gaps(name, 6, seed=2)
+    hold(gaps)
     assert max(gaps[key] for key in ("value", "step", "operator", "symmetric")) < 1e-12
     broken = [gap for key, gap in gaps.items() if key.startswith("broken:")]
     assert len(broken) == 3
@@ -64,6 +68,8 @@ def test_held_keys_and_two_networks() -> None:
     assert max(held["held"], held["through both"], two["first"], two["second"], two["pairs"]) < 1e-12
     assert min(held["broken: half of both"], held["broken: transposed"], two["broken: its own weights"]) > 0.1
     assert 0.01 < held["lost"] < 1
+    hold(held)
+    hold(two)
 
 
 def test_what_each_theory_explains() -> None:
@@ -92,6 +98,7 @@ def test_the_unbiased_operator_is_the_simple_loss_of_the_batch() -> None:
 
 def test_biases_take_part_in_the_operator() -> None:
     gaps = identities.bias_gaps(5, seed=1)
+    hold(gaps)
     assert gaps["step"] < 1e-12
     assert gaps["broken: weights alone"] > 0.05
 

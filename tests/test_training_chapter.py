@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from bs4 import BeautifulSoup
+from drawing_cases import geometry
 
 from sslbook import cli, losses
 from sslbook.book import check
@@ -81,7 +83,9 @@ def test_pillow_is_told_what_our_batch_does() -> None:
     crop = replace(plan, flip=0.0, jitter=(0, 0, 0, 0), grey=0.0)
     cut = pillow.pillow_views(pixels, crop, numbers)
     assert float((255 * augment.apply(pixels, crop, numbers) - cut).abs().max()) < 1.01
-    assert float((pillow.grid_sampled(pixels, crop, numbers) - cut).abs().max()) > 10
+    apart = (pillow.grid_sampled(pixels, crop, numbers) - cut).abs()
+    assert float(apart.max()) > 10
+    assert float(apart.mean()) < 8, "the same box, but for its border and what it leaves out"
 
 
 def test_windows_of_the_photographs_are_different_and_counted() -> None:
@@ -117,6 +121,9 @@ def test_redness_and_edges_are_what_they_are_called() -> None:
     red[0, 0], red[1] = 1.0, 0.5
     torch.testing.assert_close(giveaways.redness(red), torch.tensor([1.0, 1 / 3]))
     upright[0, :, :, 4:], upright[1, :, 4:] = 1.0, 1.0
+    slope = torch.linspace(0, 0.5, 6).expand(1, 3, 4, 6)
+    assert float(giveaways.edges(slope)) == pytest.approx(math.log((0.1 + giveaways.FAINT) / giveaways.FAINT))
+    assert giveaways.FAINT == 1e-3, "far below a slope that one sees, far above rounding"
     across, down = giveaways.edges(upright)
     assert across > 0 > down
     assert across == pytest.approx(-down)
@@ -238,3 +245,7 @@ def test_the_pull_of_the_released_beta() -> None:
     assert check(right, library, cases)
     assert not check(lambda a, b, beta, tau: right(a, b, 0.0, tau) + beta, library, cases)  # the condition as printed
     assert not check(lambda a, b, beta, tau: right(-a, -b, beta, tau), library, cases)
+
+
+def test_every_part_of_the_drawn_resnet_is_where_it_was() -> None:
+    assert geometry(lambda ax: shown.resnet(ax.figure, ax)) == pytest.approx(20183.772375336845, rel=1e-9)

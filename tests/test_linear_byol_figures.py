@@ -1,0 +1,27 @@
+"""The chapter's figures: every start, line and mark is where it was."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from drawing_cases import GREYS, geometry
+
+from sslbook.chapters.linear_byol import figures
+
+
+@pytest.mark.parametrize(
+    ("kind", "starts", "drawn"),
+    [
+        ("tied predictor", -24.78, 82610.00916),
+        ("fixed target", -6.25, -3126.657061),
+        ("no predictor", 3.0, 20218.67625),
+    ],
+)
+def test_every_part_of_a_portrait_is_where_it_was(kind: str, starts: float, drawn: float) -> None:
+    begin = figures._begin(kind).ravel()
+    assert begin @ np.arange(1, len(begin) + 1) == pytest.approx(starts, rel=1e-9)
+    assert geometry(lambda ax: figures.portrait(ax, kind, 0.5, GREYS)) == pytest.approx(drawn)
+
+
+def test_every_part_of_the_plane_of_fates_is_where_it_was() -> None:
+    assert geometry(lambda ax: figures.plane_of_fates(ax, 0.5, GREYS)) == pytest.approx(165080.6607)
