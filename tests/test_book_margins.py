@@ -98,3 +98,4 @@ def test_no_bar_becomes_loose(chapter: str) -> None:
     own = [n for n in ledger.all_numbers(BOOK, "quick") if n.chapter == chapter]
     worst = [margin for margin in margins(own) if margin.bar > LOOSE]
     assert len(worst) <= LEFT[chapter], "\n".join(table(worst))
+    assert [margin.number.name for margin in worst if not margin.number.why] == [], "a loose bar has a reason"
