@@ -186,3 +186,9 @@ def test_the_size_of_a_png_is_in_its_header() -> None:
     file = io.BytesIO()
     Image.new("RGB", (300, 5)).save(file, "png")
     assert widgets._size(file.getvalue()) == (300, 5)
+
+
+def test_a_slider_recomputes_between_the_values_that_it_came_with() -> None:
+    assert widgets._places([0, 1], 0.25) == [0, 0.25, 0.5, 0.75, 1]
+    assert widgets._places([0, 2.4], 1) == [0, 1, 2, 2.4]
+    assert widgets._places([0, 0.95, 2.6], 1) == [0, 0.95, 2, 2.6], "no place beside a value, none beyond the last"

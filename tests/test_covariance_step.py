@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from held import hold
 from torch import Tensor
 
 from sslbook import images, losses
@@ -184,4 +185,5 @@ def test_the_residue_on_digits() -> None:
     found = step.residue_on_digits(0, samples=4, steps=2, every=1)
     assert found.steps == (0, 1, 2)
     assert found.loss[2] < found.loss[0]
+    hold({"first": float(found.loss[0]), "last": float(found.loss[2]), "theta": float(found.residues[-1].theta)})
     assert all(r.theta <= r.corrected for r in found.residues)

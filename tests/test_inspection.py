@@ -6,6 +6,7 @@ from itertools import combinations, product
 
 import pytest
 import torch
+from held import hold
 from inspection_cases import network, pictures
 from torch import Tensor, nn
 
@@ -258,6 +259,8 @@ def test_a_layer_s_report_has_the_least_eigenvalue() -> None:
     scene = measure._Scene(mlp((4, 5, 3)), drawn(*POPULATION, 4), {"0": torch.ones(5, 4, dtype=torch.float64)})
     layer, here = measure._layer("0", [scene], 2, 0)
     assert layer.lowest == pytest.approx(float(torch.linalg.eigvalsh(here.matrices(BETWEEN)).min()), abs=1e-12)
+    share = layer.weights[BETWEEN]
+    hold({"value": share.value, "low": share.low, "high": share.high})
 
 
 @pytest.mark.parametrize(("dtype", "precision"), [(torch.bfloat16, "float32"), (torch.float64, "float64")])
