@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from sslbook.arguments import InputError
 
@@ -100,10 +101,16 @@ def write_text(target: Path, text: str) -> None:
 
 def read_finite(path: Path) -> Any:
     """What a JSON file holds; raises ValueError for one that is damaged, or has a NaN or an infinity, which JSON lacks."""
-    return json.loads(read_text(path), parse_constant=_not_finite)
+    return json.loads(read_text(path), parse_constant=_not_finite, parse_float=_finite)
 
 
-def _not_finite(word: str) -> None:
+def _finite(digits: str) -> float:
+    """The number, unless it is beyond all that a float holds, such as 1e999."""
+    number = float(digits)
+    return number if math.isfinite(number) else _not_finite(digits)
+
+
+def _not_finite(word: str) -> NoReturn:
     raise ValueError(f"{word} is no finite number")
 
 

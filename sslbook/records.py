@@ -13,6 +13,7 @@ import math
 import os
 import platform
 import re
+import reprlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -104,8 +105,10 @@ def recorded(name: str, *, folder: Path | None = None) -> Record:
         raise unknown("recorded run", name, (p.stem for p in path.parent.glob("*.json")))
     try:
         content = read_finite(path)
-        origin = content["provenance"]
-        return Record(name, content["values"], Provenance(**origin | {"seeds": tuple(origin["seeds"])}))
+        origin, values = content["provenance"], content["values"]
+        if not isinstance(values, dict):
+            raise ValueError(f"values must be named, got {reprlib.repr(values)}")
+        return Record(name, values, Provenance(**origin | {"seeds": tuple(origin["seeds"])}))
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path}: not a recorded run ({error})") from None
 
@@ -133,7 +136,9 @@ def kept(path: Path, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_text(path, json.dumps(plain(make()), allow_nan=False) + "\n")
     try:
-        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        content = read_finite(path)
+        if not isinstance(content, dict):
+            raise ValueError(f"values must be named, got {reprlib.repr(content)}")
     except ValueError as error:
         raise ValueError(f"{path}: not a part of a record ({error}); remove it, and it is made again") from None
     return content

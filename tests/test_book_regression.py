@@ -160,6 +160,12 @@ def test_a_damaged_expected_file_is_refused(write_book) -> None:
             for entry in ({"value": "1"}, {"value": None}, {"id": 3}, {"rtol": True})
         ),
         '{"numbers": {"a": {"value": NaN}}}',
+        '{"numbers": {"a": {"value": 1e999}}}',
+        '{"numbers": {"a": {"id": null, "rtol": 0.1}}}',
+        *(
+            json.dumps({"numbers": {"a": {"value": 1.0, "others": others}}})
+            for others in ({"r": [1]}, {"r": ["a", "b"]}, {"r": None}, {"r": [1.0, True]}, ["r"], 5)
+        ),
     ],
 )
 def test_a_damaged_entry_is_refused_with_the_files_name(tmp_path: Path, text: str) -> None:

@@ -149,3 +149,26 @@ def test_no_command_line_ends_in_a_traceback(
 
 def test_there_are_enough_of_them() -> None:
     assert len(LINES) >= 150
+
+
+@pytest.mark.usefixtures("nothing_trains")
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("networks.channels=2", "networks.channels must be 1, as the images of digits-train have, got 2"),
+        ("networks.channels=3", "networks.channels must be 1, as the images of digits-train have, got 3"),
+        (
+            "pipeline=cifar10",
+            "pipeline=cifar10 is not for digits-train: pixels must have 3 channels, as mean has, got 1",
+        ),
+        ("pipeline=stl10", "pipeline=stl10 is not for digits-train: pixels must be at least 96 by 96, got 8 by 8"),
+    ],
+)
+def test_networks_and_views_that_can_not_take_the_images_are_told_of_before_a_step(
+    change: str, said: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(["train", "digits-simclr-nce", "--epochs", "1", "--folder", "runs", "--set", change])
+    assert stopped.value.code == 2
+    assert said in capsys.readouterr().err
+    assert not list(tmp_path.glob("runs/**/*.pt"))

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from sslbook import data_files
-from sslbook.records import Provenance, Record, plain, recorded, results_folder, rounded, save_record
+from sslbook.records import Provenance, Record, kept, plain, recorded, results_folder, rounded, save_record
 
 
 def test_a_record_comes_back(tmp_path: Path) -> None:
@@ -77,20 +77,30 @@ def test_what_has_no_plain_form_is_refused() -> None:
         plain({"x": object()})
 
 
-WITH_NAN = json.dumps(
-    {
-        "values": {"accuracy": math.nan},
-        "provenance": {"hardware": "a CPU", "versions": {}, "commit": None, "seeds": [1], "seconds": 1, "command": "…"}
-        | {"date": "2026-01-01"},
-    }
-)
+def written(values: object) -> str:
+    origin = {"hardware": "a CPU", "versions": {}, "commit": None, "seeds": [1], "seconds": 1, "command": "…"}
+    return json.dumps({"values": values, "provenance": origin | {"date": "2026-01-01"}})
 
 
-@pytest.mark.parametrize("text", ["{", "{}", json.dumps({"values": {}, "provenance": {"seeds": []}}), WITH_NAN])
+DAMAGED = [
+    *("{", "{}", json.dumps({"values": {}, "provenance": {"seeds": []}})),
+    *(written(values) for values in ({"accuracy": math.nan}, None, [1], "accuracy")),
+    written({"accuracy": 17}).replace("17", "1e999"),
+]
+
+
+@pytest.mark.parametrize("text", DAMAGED)
 def test_a_damaged_record_is_refused(text: str, tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text(text)
     with pytest.raises(ValueError, match="not a recorded run"):
         recorded("a", folder=tmp_path)
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", "null", '{"accuracy": NaN}', '{"accuracy": 1e999}'])
+def test_a_damaged_part_of_a_record_is_refused(text: str, tmp_path: Path) -> None:
+    (tmp_path / "part.json").write_text(text)
+    with pytest.raises(ValueError, match=r"part\.json: not a part of a record .*; remove it, and it is made again"):
+        kept(tmp_path / "part.json", dict)
 
 
 def test_every_record_of_the_book_can_be_read() -> None:

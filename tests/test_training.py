@@ -351,6 +351,7 @@ BAD = [
     ({"unbiased": 1}, "unbiased must be true or false, got 1"),
     ({"predictor": 3}, "predictor must be 0, 1 or 2 layers, got 3"),
     ({"predictor_range": (0.2, 0.1)}, "predictor_range must be None or two numbers, the lower one first, got"),
+    ({"predictor_range": (0.1, 0.1)}, "predictor_range must be None or two numbers, the lower one first, got"),
     ({"predictor_range": "0"}, "predictor_range must be None or two numbers"),
     ({"target": "momentum"}, "target must be None or one of ema, got 'momentum'"),
     ({"target_init": "zero"}, "target_init must be one of copy, own, got 'zero'"),

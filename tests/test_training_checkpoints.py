@@ -8,6 +8,7 @@ import math
 import os
 import signal
 import time
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -124,7 +125,25 @@ def test_a_damaged_checkpoint_is_refused_by_name_and_the_one_before_it_used(tmp_
     assert said[-1].endswith("Starting from the beginning.")
 
 
-@pytest.mark.parametrize("instead", ["a folder", "a link to nothing", "a broken archive", "a list"])
+def archive(pickled: bytes) -> bytes:
+    """What `torch.save` writes, but for its pickle."""
+    buffer, spoilt = io.BytesIO(), io.BytesIO()
+    torch.save({}, buffer)
+    with zipfile.ZipFile(buffer) as whole, zipfile.ZipFile(spoilt, "w") as copy:
+        for name in whole.namelist():
+            copy.writestr(name, pickled if name.endswith("data.pkl") else whole.read(name))
+    return spoilt.getvalue()
+
+
+PICKLED = {
+    "a pickle that pops from an empty stack": b"\x80\x02]e.",
+    "a pickle that gets what it never put": b"\x80\x02h\x07.",
+    "a pickle cut off": b"\x80\x02}",
+    "a checkpoint without its step": b"\x80\x02}.",
+}
+
+
+@pytest.mark.parametrize("instead", ["a folder", "a link to nothing", "a broken archive", "a list", *PICKLED])
 def test_what_is_in_a_checkpoints_place_is_passed_over(tmp_path: Path, instead: str) -> None:
     checkpoints.save(tmp_path, 1, content(1))
     newest = tmp_path / "step-000000002.pt"
@@ -136,6 +155,8 @@ def test_what_is_in_a_checkpoints_place_is_passed_over(tmp_path: Path, instead: 
         buffer = io.BytesIO()
         torch.save([1, 2], buffer)
         payload = buffer.getvalue() if instead == "a list" else buffer.getvalue()[:-40]
+        if instead in PICKLED:
+            payload = archive(PICKLED[instead])
         newest.write_bytes(checkpoints.MAGIC + hashlib.sha256(payload).hexdigest().encode() + b"\n" + payload)
     said: list[str] = []
     loaded = checkpoints.latest(tmp_path, said.append)

@@ -162,15 +162,27 @@ def read_expected(path: Path) -> dict[str, dict[str, Any]]:
 
 
 def _require_entry(name: str, found: Any) -> None:
-    """Raise ValueError unless an entry is what `entry` makes: an id or null, and numbers."""
+    """Raise ValueError unless an entry is what `entry` makes: an id or null, numbers, and what the others are and may be."""
     if not isinstance(found, dict):
         raise ValueError(f"{name} has no entry but {found!r}")
+    if not {"value", "below", "above"} & set(found):
+        raise ValueError(f"{name} has neither a value nor bounds")
     for part in ("value", "within", *_TEST):
         given = found.get(part, 0.0)
-        if isinstance(given, bool) or not isinstance(given, (int, float)):
+        if not _is_number(given):
             raise ValueError(f"{part} of {name} is no number but {given!r}")
     if not isinstance(found.get("id"), (str, type(None))):
         raise ValueError(f"id of {name} is no name but {found['id']!r}")
+    others = found.get("others", {})
+    if not isinstance(others, dict):
+        raise ValueError(f"others of {name} are no values by name but {others!r}")
+    for what, pair in others.items():
+        if not (isinstance(pair, list) and len(pair) == 2 and all(map(_is_number, pair))):
+            raise ValueError(f"{what!r} of {name} is no value and its tolerance but {pair!r}")
+
+
+def _is_number(given: object) -> bool:
+    return isinstance(given, (int, float)) and not isinstance(given, bool)
 
 
 def entry(number: Number) -> dict[str, Any]:

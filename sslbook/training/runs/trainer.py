@@ -38,6 +38,7 @@ from sslbook.training.runs.settings import Refused, Settings
 from sslbook.training.runs.signals import asked_to_stop
 from sslbook.training.runs.state import Diverged, State, check, origin_of, row_at, rows_until, write_result
 from sslbook.training.runs.steps import Own, make_optimizer, make_step
+from sslbook.training.views.augment import PIPELINES, plain, random_view
 
 SAVE_SECONDS = 30.0
 """Least time between two checkpoints at the ends of epochs."""
@@ -78,6 +79,8 @@ class Trainer:
     ) -> None:
         self.settings, self.folder, self.device = settings, folder, device
         self.name, self.tensorboard, self.quiet = name, tensorboard, quiet
+        if own is None:
+            _require_fit(settings, data)
         self.images = len(data[0].pixels)
         # the neighbours, which the linear protocol learns from too, and whom it asks; without these nothing is looked at
         self.shown = None if data[1] is None else (labelled(data[0]), data[1])
@@ -302,6 +305,22 @@ def prepared(
                 raise
             raise Refused(f"networks and images don't fit into the memory of {device or 'this machine'}") from error
         yield run
+
+
+def _require_fit(settings: Settings, data: tuple[Dataset, Dataset | None]) -> None:
+    """Raise ValueError where the networks or the pipeline can't take the images, before anything is written."""
+    images, pipeline = data[0], PIPELINES[settings.pipeline]
+    channels = images.pixels.shape[1]
+    if settings.networks.channels != channels:
+        raise ValueError(
+            f"networks.channels must be {channels}, as the images of {images.name} have, got {settings.networks.channels}"
+        )
+    try:
+        random_view(images.pixels[:1], pipeline)
+        if data[1] is not None:
+            plain(images.pixels[:1], pipeline)
+    except ValueError as error:
+        raise ValueError(f"pipeline={settings.pipeline} is not for {images.name}: {error}") from None
 
 
 def train(
