@@ -261,6 +261,9 @@ def test_notebooks(
     book: Book, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(commands, "build", lambda options: 1)
+    (tmp_path / "file").touch()
+    assert cli.main(["notebooks", str(tmp_path / "file/out")]) == 2, "before the build"
+    assert f"{tmp_path / 'file/out'}: Not a directory" in capsys.readouterr().err
     assert cli.main(["notebooks", str(tmp_path / "out")]) == 1, "what the build says is enough"
     monkeypatch.setattr(commands, "build", lambda options: 0)
     assert cli.main(["notebooks", str(tmp_path / "out")]) == 2

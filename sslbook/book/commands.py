@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from sslbook.arguments import InputError, counted
 from sslbook.book.alone import alone
 from sslbook.book.layout import Book, find_book
+from sslbook.files import require_writable
 
 if TYPE_CHECKING:
     from sslbook.book.chapters import Chapter
@@ -122,6 +123,8 @@ def write_notebooks(options: argparse.Namespace) -> int:
     from sslbook.book import lab
 
     options.no_execute = False
+    if options.folder:
+        require_writable(options.folder)  # before the build, which takes minutes
     if status := build(options):
         return status
     book = find_book(options.root)
@@ -135,6 +138,8 @@ def write_pdf(options: argparse.Namespace) -> int:
     from sslbook.book import paper
 
     paper.chromium()  # before the build, which takes minutes
+    if options.file:
+        require_writable(options.file.parent)
     options.no_execute = False
     if status := build(options):
         return status
