@@ -22,8 +22,11 @@ ROUNDING = 1e-8
 _calls: Counter[str] = Counter()
 
 
-def hold(values: Mapping[str, float]) -> None:
-    """Compare numbers with those that this call of this test had before, all but what may be rounding."""
+def hold(values: Mapping[str, float], within: float = WITHIN) -> None:
+    """Compare numbers with those that this call of this test had before, all but what may be rounding.
+
+    within: for what is computed in single precision, some thousand times its epsilon.
+    """
     values = {name: value for name, value in values.items() if abs(value) > ROUNDING}
     test = os.environ["PYTEST_CURRENT_TEST"].removeprefix("tests/").rpartition(" ")[0]
     _calls[test] += 1
@@ -33,4 +36,4 @@ def hold(values: Mapping[str, float]) -> None:
         known[key] = {name: float(f"{value:.10g}") for name, value in values.items()}
         FILE.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n", encoding="utf-8")
     assert key in known, f"nothing is held for it yet: SSLBOOK_HOLD=1 pytest -n0 'tests/{test}'"
-    assert dict(values) == pytest.approx(known[key], rel=WITHIN, abs=0), "it was otherwise before"
+    assert dict(values) == pytest.approx(known[key], rel=within, abs=0), "it was otherwise before"

@@ -13,6 +13,7 @@ from sslbook import cli, records
 from sslbook.chapters.byol import ablation, recorded, recorded_long, tables
 from sslbook.chapters.byol.ablation import Cell, Protocol, Split
 from sslbook.chapters.byol.siamese import NONE, Norm, Shape
+from sslbook.chapters.byol.views import Augmentation
 from sslbook.images import Images
 from sslbook.tables.ablation import NAMES
 from sslbook.tables.filled import grid, listing
@@ -173,3 +174,24 @@ def test_records_were_made_with_the_sizes_that_stand_in_the_code() -> None:
     assert made["epochs"] == list(recorded_long.CIFAR10_AT)
     assert list(made["averages"]) == [f"{ema:g}" for ema in recorded_long.AVERAGES]
     assert (made["images"], made["batch"]) == (tables.CIFAR10_IMAGES, tables.CIFAR10.batch)
+
+
+def test_the_settings_of_both_data_sets() -> None:
+    assert (
+        Protocol(
+            Shape(32, 3, (16, 32, 64), 128, 64),
+            Augmentation(0.15, 0.25, 0.0, 0.3, 0.2, 0.2, True),
+            4,
+            128,
+            0.1,
+            0.9,
+            4e-4,
+        )
+        == tables.CIFAR10
+    )
+    assert (
+        Protocol(
+            Shape(8, 1, (8, 32), 64, 32), Augmentation(0.12, 0.1, 0.1, 0.1, 0.0, 0.0, False), 100, 64, 0.1, 0.9, 4e-4
+        )
+        == tables.DIGITS
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import astuple
 
 import pytest
 import torch
@@ -235,3 +236,7 @@ def test_starts_are_uniform_about_zero() -> None:
         assert float(scaled.abs().max()) <= 1
         assert float(scaled.mean()) == pytest.approx(0, abs=4 / (3 * scaled.numel()) ** 0.5), "four standard errors"
         assert float(scaled.square().mean()) == pytest.approx(1 / 3, rel=0.1)
+
+
+def test_sizes_of_a_run() -> None:
+    assert astuple(two_layer.Protocol()) == (20, 20, 10, 0.1, 128, 0.01, 0.05, 1e-3, 100.0)

@@ -9,7 +9,7 @@ import torch
 from gap_cases import assert_gaps
 from held import hold
 
-from sslbook.chapters.hltm import groups, growth, identities, recorded, tables
+from sslbook.chapters.hltm import groups, growth, identities, lucky, recorded, tables
 from sslbook.chapters.hltm.training import Protocol
 from sslbook.gaps import relative_gap
 
@@ -79,6 +79,24 @@ def test_shared_children() -> None:
     assert found.exceeding > 0
     with pytest.raises(ValueError, match="none of 1000 units is lucky for copies = 1"):
         groups.shared_children(1, 0.9, 4.0, units=1000, seed=0)
+    two, signs = groups.shared_children(2, 0.9, 1.0, units=2000, seed=0), torch.tensor([1.0, 1.0, -1.0, -1.0])
+    part, drawn = lucky.LeafPart(0.9 * signs.double()), lucky.uniform_weights((2000, 4), 1.0, 0)
+    sums = drawn[lucky.is_lucky(drawn, part.h, part.a, 1.0, 1.0)].view(-1, 2, 2).sum(2)
+    means = [
+        sum(
+            (1 + sign * 0.9 * (2 * a - 1))
+            * (1 - sign * 0.9 * (2 * b - 1))
+            / 4
+            * (a * sums[:, 0] + b * sums[:, 1]).relu()
+            for a in (0, 1)
+            for b in (0, 1)
+        )
+        for sign in (1, -1)
+    ]
+    share, gap = sums.square().sum(1) / 3, (means[0].square() - means[1].square()).abs()
+    assert two.lucky == len(sums)
+    assert (two.worst, two.exceeding) == (pytest.approx(float(share.max())), float((share > 1).double().mean()))
+    assert two.margin == pytest.approx(float(gap.min()) / (0.75 * (0.81 / 6 - 0.19)))
     shares = groups.promising_parts(Protocol(depth=3, width=3, lower=0.9), [0, 1], 9.0)
     assert len(shares) == 3
     assert all(0 <= share <= 1 for share in shares)
@@ -118,3 +136,6 @@ def test_promising_parts_of_a_small_tree_are_counted() -> None:
     few = Protocol(depth=3, width=3, lower=0.8)
     assert groups.promising_parts(few, range(8), 9.0) == [0.25, 0.75, 1.0]
     assert groups.promising_parts(few, range(8), 9.0, group=2) == [0.125, 0.375, 1.0]
+    for group in (1, 2, 3):
+        alone = groups.promising_parts(replace(few, depth=2), range(40), 9.0, group=group)
+        hold({f"depth {depth}": share for depth, share in enumerate(alone)})

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import astuple, replace
 
 import pytest
 import torch
+from held import hold
 from torch.nn import functional
 
 from sslbook.chapters.modulation import patches, recorded
@@ -118,3 +119,15 @@ def test_bad_input() -> None:
 def test_images_that_are_here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SSLBOOK_DATA", raising=False)
     assert patches.images().name == "digits"
+
+
+def test_the_settings_are_those_of_appendix_e3() -> None:
+    assert astuple(PatchProtocol()) == (5, 10, 50, 8, 50_000, 0.02, 0.9, 5e-3, 0.1, 0.0, "relu")
+
+
+@pytest.mark.parametrize("strength", [0.0, 0.3])
+def test_filters_are_trained_as_they_were(strength: float) -> None:
+    protocol = PatchProtocol(beta=1, outputs=6, steps=5, strength=strength)
+    (found,) = patches.train_filters(digits(24), protocol, [3])
+    pattern = torch.arange(found.numel()).cos().reshape(found.shape)
+    hold({"norm": float(found.norm()), "pattern": float((found * pattern).sum())}, within=1e-4)

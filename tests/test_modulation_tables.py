@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import astuple, replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +12,7 @@ import torch
 from sslbook import cli, records
 from sslbook.chapters.modulation import recorded, tables
 from sslbook.chapters.modulation.scores import SCORES
-from sslbook.chapters.modulation.training import Cell, Protocol, run
+from sslbook.chapters.modulation.training import Cell, Protocol, _bytes, _cost, run
 from sslbook.tables.page import as_html
 from sslbook.tables.printed import printed
 
@@ -192,3 +192,15 @@ def test_the_command_shows_weights(capsys: pytest.CaptureFixture[str]) -> None:
             cli.main(["table", "C-Fig5", *bad])
         assert stopped.value.code == 2
     capsys.readouterr()
+
+
+def test_the_settings_are_those_of_the_released_code() -> None:
+    released = (10, 20, 40, 5, 50, 128, 5000, 0.02, 0.9, 5e-3, 0.1, "view", "released")
+    assert astuple(Protocol()) == released
+
+
+def test_memory_and_cost_of_a_chunk() -> None:
+    """Of 10 fields of 20 tokens, 10 filters, 128 images and 50 outputs, in float32; a chunk's cost grows with its filters."""
+    weights, tables_, pairs, outputs = 3 * 10 * 10 * (20 + 50), 8 * 10 * 20 * 10, 3 * 128**2, 6 * 128 * 50
+    assert _bytes(Protocol(), 10) == 4 * (weights + tables_ + pairs + outputs + 2 * 10 * 20 * 50)
+    assert _cost(Protocol(), [(Cell(2, 5), 0)] * 3) == 3 * (4 + Cell(2, 5).filters / 10)
