@@ -248,6 +248,29 @@ def test_probe_equals_least_squares() -> None:
         assert accuracy.item() == pytest.approx(theirs.score(scale.transform(test[r]), truth), abs=1 / 40 + 1e-9)
 
 
+def test_the_probes_penalty_is_a_ridge() -> None:
+    """With hardly more images than features, so that another penalty, of 24e-3 for 24 images, decides otherwise."""
+    from sklearn.linear_model import Ridge
+
+    generator, labels, truth = torch.Generator().manual_seed(2), torch.arange(24) % 3, torch.arange(2000) % 3
+    train = torch.randn(2, 24, 20, generator=generator, dtype=f64)
+    test = torch.randn(2, 2000, 20, generator=generator, dtype=f64) + 0.3 * F.one_hot(truth, 20)
+    for x, y, accuracy in zip(train, test, linear_probe(train, labels, test, truth), strict=True):
+        scaled, asked = ((part - x.mean(0)) / x.std(0) for part in (x, y))
+        theirs = Ridge(alpha=24e-3).fit(scaled.numpy(), F.one_hot(labels).double().numpy())
+        right = torch.from_numpy(theirs.predict(asked.numpy())).argmax(1) == truth
+        assert accuracy.item() == pytest.approx(right.double().mean().item(), abs=1e-12)
+
+
+def test_features_are_those_of_the_encoder(monkeypatch: pytest.MonkeyPatch) -> None:
+    weights, pixels = siamese.initial(SMALL.shape, [3], 1, 0, f64), tiny().train.pixels
+    encoder = reference_of(weights, SMALL.shape, 0, 0).encoder
+    torch.testing.assert_close(ablation._features(weights, pixels, 1)[0], encoder(pixels.double()))
+    monkeypatch.setattr(ablation, "CHUNK", 20)  # three parts of 16, each by its own statistics
+    parts = torch.cat([encoder(part.double()) for part in pixels.split(16)])
+    torch.testing.assert_close(ablation._features(weights, pixels, 1)[0], parts)
+
+
 def test_likeness() -> None:
     x = torch.randn(1, 500, 6, dtype=f64, generator=torch.Generator().manual_seed(0))
     assert likeness(torch.full((1, 10, 3), 0.7)).item() == pytest.approx(1, rel=1e-12)

@@ -104,6 +104,11 @@ def test_the_record_holds_every_table_once_run(monkeypatch: pytest.MonkeyPatch) 
     assert ran[0] == 8 + 7 + 3 + 6 + 6 + 6
     shared = [values["tables"]["B-Tab3"]["P, EMA, BN"], values["tables"]["B-Tab4"]["μ, σ"]]
     assert shared[0] == shared[1]
+    last = {name: {m: v[-1] for m, v in values["tables"]["B-Tab3"][name].items()} for name in ("P, BN", "P, EMA, BN")}
+    for (name, measured), ema in zip(last.items(), ("0", "0.97"), strict=True):
+        for m in ablation.MEASURES:
+            assert values["rates"]["0.1"][ema][m] == pytest.approx(measured[m], abs=3e-5), "the rate of the tables"
+        assert all(a != b for a, b in zip(values["symmetric"][name]["rank"], measured["rank"], strict=True)), name
 
 
 def test_cifar10_values_have_the_same_form() -> None:
@@ -111,6 +116,9 @@ def test_cifar10_values_have_the_same_form() -> None:
     assert values["images"] == 40
     assert values["epochs"] == [0, 1]
     assert list(values["tables"]["B-Tab3"]) == printed("B-Tab3").cells
+    four = recorded.cifar10_values([0], protocol=replace(SMALL, epochs=4), data=tiny(), device="cpu")
+    assert four["epochs"] == [0, 2, 4]
+    assert {len(measured["rank"]) for measured in four["tables"]["B-Tab3"].values()} == {3}
 
 
 def test_a_table_at_the_command_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

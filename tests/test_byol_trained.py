@@ -16,7 +16,9 @@ from sslbook.chapters.byol import ablation, recorded_long, siamese, trained
 from sslbook.chapters.byol.ablation import Cell, Protocol, Split, State
 from sslbook.chapters.byol.probe import few_labels
 from sslbook.chapters.byol.siamese import NONE, Norm, Shape
+from sslbook.chapters.byol.views import NUMBERS, augment
 from sslbook.images import Images
+from sslbook.streams import Streams
 
 SMALL = Protocol(shape=Shape(channels=(3, 5), width=7, output=4), epochs=1, batch=16)
 f64 = torch.float64
@@ -94,6 +96,9 @@ def test_terms_are_those_of_the_jacobian(head: Norm, ema: bool, monkeypatch: pyt
         inside = k - k.mean(1, keepdim=True)
         within = torch.einsum("nvop,nvoq->pq", inside, inside) / (12 * (trained.VIEWS - 1))
         flat, flat_goal = w.flatten(), w_goal.flatten()
+        goal = (v @ w_goal.mT).unflatten(0, (-1, trained.VIEWS))
+        one, two = (half.mean(1) - half.mean((0, 1)) for half in goal.chunk(2, 1))
+        assert float(found["spread"][r]) == pytest.approx(float((one * two).sum()) / 12, rel=1e-10)
         assert float(found["pull"][r]) == pytest.approx(float(flat @ matrix @ flat_goal), rel=1e-10)
         assert float(found["against"][r]) == pytest.approx(float(flat @ variance @ flat), rel=1e-10)
         assert float(found["within"][r]) == pytest.approx(float(flat @ within @ flat), rel=1e-10)
@@ -125,6 +130,17 @@ def test_the_pull_is_the_same_at_every_layer() -> None:
 def test_terms_need_a_predictor_of_one_layer() -> None:
     with pytest.raises(ValueError, match="terms are those of a predictor of one layer, got 2"):
         trained.terms(replace(state(NONE, ema=False), kind=Cell(2)), views())
+
+
+def test_terms_are_measured_on_views_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert (trained.IMAGES, trained.DIRECTIONS) == (256, 12)
+    monkeypatch.setattr(trained, "IMAGES", 10)
+    now, data = state(Norm(), ema=True), tiny()
+    u = Streams([0], "byol terms").uniform((10 * trained.VIEWS, NUMBERS))[0]
+    pixels = data.train.pixels[:10].float().repeat_interleave(trained.VIEWS, 0)
+    wanted = trained.probes(now, data) | trained.terms(now, augment(pixels, u, SMALL.augmentation))
+    found = trained.probes_and_terms(SMALL)(now, data)
+    assert {name: value.tolist() for name, value in found.items()} == {name: v.tolist() for name, v in wanted.items()}
 
 
 def test_long_records_go_on_where_they_were_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
+from functools import partial
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -187,3 +191,25 @@ def test_the_residue_on_digits() -> None:
     assert found.loss[2] < found.loss[0]
     hold({"first": float(found.loss[0]), "last": float(found.loss[2]), "theta": float(found.residues[-1].theta)})
     assert all(r.theta <= r.corrected for r in found.residues)
+
+
+def test_the_record_says_by_loss_theory_seed_and_size(scene: step.Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[int, int]] = []
+    usual = inspect.signature(step.simclr_agreement).parameters["batches"].default
+    short = partial(step.simclr_agreement, batches=(1, 2), size=16)
+    monkeypatch.setattr(step, "cifar10_scene", lambda samples, seed: asked.append((samples, seed)) or scene)
+    monkeypatch.setattr(step, "simclr_agreement", short)
+    found: dict[str, Any] = step.cifar10_values((1,))
+    assert asked == [(256, 1)]
+    assert found["batches"] == list(usual) == [1, 4, 16, 64]
+    net = step.scene_network(scene, 1)
+    for loss, parts in (("simple", ()), ("info_nce", step.PARTS)):
+        op, told = (make(net, "2", scene, loss=loss) for make in (step.scene_operator, step.theories))
+        agreed = short(op, told, loss=loss, replicates=2, seed=1)
+        assert found["cosine"][loss] == {
+            name: [agreed.of(name).tolist()] for name in (step.OPERATOR, *step.RIVALS, *parts)
+        }
+        if loss == "simple":
+            assert found["length"] == [pytest.approx(sum(agreed.lengths[step.OPERATOR]) / 2)]
+    spread = [float(x.flatten(1).var(0, unbiased=False).sum()) for x in (scene.views.mean(1), scene.clean)]
+    assert found["surviving_share"] == [pytest.approx(spread[0] / spread[1])]

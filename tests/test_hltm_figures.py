@@ -52,9 +52,9 @@ def test_luck_needs_both_signs(signed: bool, some: bool) -> None:
 
 
 def test_every_part_of_the_drawings_is_where_it_was() -> None:
-    assert geometry(lambda ax: figures.latent_tree(ax, GREYS)) == pytest.approx(4701.527832453585, rel=1e-9)
-    assert geometry(lambda ax: figures.tree_network(ax, GREYS)) == pytest.approx(8266.568860551697, rel=1e-9)
+    assert geometry(lambda ax: figures.latent_tree(ax, GREYS)) == pytest.approx(26848.222699243655, rel=1e-9)
+    assert geometry(lambda ax: figures.tree_network(ax, GREYS)) == pytest.approx(192219.05700701012, rel=1e-9)
     best = [torch.tensor([[0.5]]), torch.tensor([[1.0, 0.2]]), torch.tensor([[0.9, 0.1, 0.3, 0.6]])]
-    assert geometry(lambda ax: figures.correlations(ax, best, "0.2")) == pytest.approx(21593.00516)
-    part, weights = lucky.LeafPart(torch.tensor([0.8, -0.8]).double()), torch.tensor([[1.0, -1], [1, 1]]).double()
-    assert geometry(lambda ax: figures.means_of_units(ax, part, weights, 1.0, GREYS)) == pytest.approx(239.2432814)
+    assert geometry(lambda ax: figures.correlations(ax, best, "0.2")) == pytest.approx(22368.6046975)
+    part, weights = lucky.LeafPart(torch.tensor([0.8, -0.6]).double()), torch.tensor([[1.0, -1], [1, 1]]).double()
+    assert geometry(lambda ax: figures.means_of_units(ax, part, weights, 1.0, GREYS)) == pytest.approx(260.1582435)

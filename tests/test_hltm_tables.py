@@ -194,3 +194,12 @@ def test_recorded_trials_are_those_of_a_rerun(tmp_path) -> None:
     for statistic in tables.STATISTICS:
         mine = tables.recorded_trials(found.values, printed("B-Tab2"), "released", statistic)
         assert (mine - again[statistic]).abs().max() < 2e-5
+
+
+def test_means_before_training_stand_by_latent_polarity_and_width() -> None:
+    found = torch.tensor(recorded._untrained_means(2, widths=(2, 5)), dtype=torch.float64)
+    assert found.shape == (len(recorded.LATENTS), 3, 2)
+    for i, lower in enumerate(recorded.LOWER):
+        for j, width in enumerate((2, 5)):
+            alone = tables.untrained(Protocol(lower=lower, width=width), [1, 2], recorded.LATENTS)
+            assert found[:, i, j].tolist() == pytest.approx(alone.mean(0).tolist(), abs=6e-6), (lower, width)

@@ -77,6 +77,16 @@ def test_recorded_filters() -> None:
             "C-Fig13": 2,
         }
     assert values["data"] == "digits"
+    for figure, changes in {"untrained": {"steps": 1}, "C-Fig12": {}, "C-Fig13": {"strength": 0.5}}.items():
+        found = patches.train_filters(digits(), replace(protocol, **changes), [1, 2]).double()  # type: ignore[arg-type]
+        alive = patches.living(found)
+        wanted = {"roughness": patches.mean_of(patches.roughness(found), alive), "living": alive.double().mean((1, 2))}
+        for name, each in (wanted | {"likeness": patches.likeness(found, alive)}).items():
+            assert values[name][figure] == pytest.approx(each.tolist(), abs=6e-5), (figure, name)
+        if figure != "untrained":
+            sizes = found[0].flatten(2).norm(dim=2).sort(1, descending=True).values[:, : recorded.KEPT]
+            kept = torch.tensor(values["filters"][figure]).flatten(2).norm(dim=2)
+            torch.testing.assert_close(kept, sizes.float(), atol=3e-4, rtol=0)
 
 
 def test_roughness_and_likeness() -> None:
@@ -86,6 +96,8 @@ def test_roughness_and_likeness() -> None:
     assert patches.roughness(smooth) < 0.1
     assert 3 < patches.roughness(noise) < 4.5
     assert patches.roughness(checks) > 7
+    for shape in (smooth, noise, checks):
+        assert float(patches.roughness(shape / 100)) == pytest.approx(float(patches.roughness(shape)), rel=1e-4)
     assert patches.roughness(torch.ones(14, 14)) == 0
     same = smooth.expand(1, 4, 3, 14, 14)
     assert patches.likeness(same).item() == pytest.approx(1)

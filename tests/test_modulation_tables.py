@@ -204,3 +204,18 @@ def test_memory_and_cost_of_a_chunk() -> None:
     weights, tables_, pairs, outputs = 3 * 10 * 10 * (20 + 50), 8 * 10 * 20 * 10, 3 * 128**2, 6 * 128 * 50
     assert _bytes(Protocol(), 10) == 4 * (weights + tables_ + pairs + outputs + 2 * 10 * 20 * 50)
     assert _cost(Protocol(), [(Cell(2, 5), 0)] * 3) == 3 * (4 + Cell(2, 5).filters / 10)
+
+
+def test_weights_are_in_units_of_the_fields_largest() -> None:
+    fields = [[[1.0, 2.0], [0.5, -4.0]], [[-3.0, -1.0], [0.0, 0.0]]]
+    found = tables._weights({"relu": fields}, [[True, False], [False, True]])
+    assert found.axes == {"activations": ("relu",), "fields": ("R0", "R1"), "tokens": ("0", "1")}
+    shown = {entry.at[1:]: (entry.found["largest"], entry.found["filters"], entry.note) for entry in found.entries}
+    assert shown == {
+        ("R0", "0"): ([1.0], [1.0, 2.0], "*"),
+        ("R0", "1"): ([0.25], [0.5, -4.0], ""),
+        ("R1", "0"): ([-1.0], [-3.0, -1.0], ""),
+        ("R1", "1"): ([0.0], [0.0, 0.0], "*"),
+    }
+    (dead,) = tables._weights({"relu": [[[0.0]]]}, [[False]]).entries
+    assert dead.found["largest"] == [0.0], "and no division by zero"

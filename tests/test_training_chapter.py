@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -248,4 +249,13 @@ def test_the_pull_of_the_released_beta() -> None:
 
 
 def test_every_part_of_the_drawn_resnet_is_where_it_was() -> None:
-    assert geometry(lambda ax: shown.resnet(ax.figure, ax)) == pytest.approx(20183.772375336845, rel=1e-9)
+    assert geometry(lambda ax: shown.resnet(ax.figure, ax)) == pytest.approx(151664.3163633223, rel=1e-9)
+
+
+def test_ingredients_are_jittered_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr(giveaways, "drawn", lambda images, pipeline, **_: asked.append(pipeline) or [images, images])
+    found = giveaways.alone(torch.rand(3, 3, 4, 4))
+    assert list(found) == ["brightness", "contrast", "saturation", "hue", "grey"]
+    assert np.array([pipeline.jitter for pipeline in asked]).tolist() == [*np.diag(giveaways.FULL).tolist(), [0.0] * 4]
+    assert [pipeline.grey for pipeline in asked] == [0, 0, 0, 0, 0.2]

@@ -13,10 +13,12 @@ from sslbook import records
 from sslbook.chapters.training import layer_operators, supervised
 from sslbook.chapters.training.experiments import settings_of
 from sslbook.chapters.training.layer_operators import ALL, BETWEEN, CLEAN, OPERATORS, RUNS, SUPERVISED, WITHIN
-from sslbook.connection import vec
+from sslbook.connection import OpenedLayer, open_layer, vec
+from sslbook.inspection.measure import settle
 from sslbook.operators import covariance_operator, intra_operator
 from sslbook.training.networks.siamese import Networks, build
-from sslbook.training.runs.determinism import load_data
+from sslbook.training.runs.determinism import epoch_order, load_data, share
+from sslbook.training.runs.settings import Settings
 
 SMALL = Networks(width=2, projector_hidden=6, projector_out=4, channels=1)
 SHORT = (*DIGITS, "epochs=3", "probes=3", "evaluate=0")
@@ -63,6 +65,11 @@ def test_shares_and_outputs(views: torch.Tensor) -> None:
     share = float((leading.T @ w).square().sum() / w.square().sum())
     assert found["share"][name][0][:2] == pytest.approx([share, share], rel=0.05)  # to a hundredth of the eigenvalues
     assert found["seen"][0][0][2] is None, "nothing has changed"
+    first = build(SMALL, 1).double().encoder.get_parameter(name[2:] + ".weight").detach()
+    moved = layer_operators.look_at(net, views, views[:, 0], first={name: first}, layers=[name], shared=[name], k=3)
+    begun, change = vec(first), w - vec(first)
+    wanted = [float((leading.T @ d).square().sum() / d.square().sum()) for d in (w, begun, change)]
+    assert moved["share"][name][0] == pytest.approx(wanted, rel=0.05)
     unit = torch.nn.functional.normalize(net(views.flatten(0, 1)).detach(), dim=1)
     assert found["outputs"][1] == pytest.approx(float(unit.var(0, unbiased=False).sum()), rel=1e-4)
 
@@ -136,3 +143,44 @@ def test_each_run_is_looked_at_when_it_should_be(monkeypatch: pytest.MonkeyPatch
 
     assert at("byol", 16) == [["info_nce", 0, 8, 0], ["byol", 2, 8, 0], ["byol", 2, 16, 8]]
     assert at(SUPERVISED, 0) == [[SUPERVISED, 0, 8, 0], [SUPERVISED, 2, 8, 0]]
+
+
+def test_steps_of_a_run_that_is_told_the_labels_are_those_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings, seen = settings_of(RUNS[0], 1, (*SHORT, "shuffle=true")), list[tuple[torch.Tensor, int]]()
+
+    def spied(given: Settings, batch: torch.Tensor, step: int) -> tuple[torch.Tensor, ...]:
+        seen.append((batch, step))
+        return share(given, batch, step)
+
+    monkeypatch.setattr(supervised, "share", spied)
+    supervised.trained(settings, load_data(settings)[0], 2)
+    assert [step for _, step in seen] == [0, 1, 2, 3]
+    for epoch in (0, 1):
+        (one, _), (two, _) = seen[2 * epoch : 2 * epoch + 2]
+        assert torch.cat([one, two]).equal(epoch_order(settings, 128, epoch)), epoch
+
+
+def test_before_training_batchnorm_goes_by_the_views(tmp_path: Path) -> None:
+    run, names = layer_operators.Run(RUNS[0], 1, SHORT, "cpu", tmp_path), NAMES[:1]
+    found = layer_operators._looked(run, 0, 3, 0, images=4, layers=names, shared=())
+    net, (x, clean) = run.network(0), layer_operators.population(run.settings, 1, 4, 3)
+    fresh = layer_operators.look_at(net, x, clean, layers=names)
+    settle(net, x.flatten(0, 1))
+    assert found == layer_operators.look_at(net, x, clean, layers=names)
+    assert found["mean"] != fresh["mean"]
+
+
+def test_convolutions_of_a_gpu_keep_their_digits(views: torch.Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
+    flags, cudnn = [], torch.backends.cudnn
+
+    def opened(*arguments: object) -> OpenedLayer:
+        flags.append((cudnn.enabled, cudnn.allow_tf32))
+        return open_layer(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(layer_operators, "open_layer", opened)
+    monkeypatch.setattr(cudnn, "enabled", True)
+    monkeypatch.setattr(cudnn, "allow_tf32", True)
+    net = layer_operators.opened(build(SMALL, 0).double())
+    layer_operators.look_at(net, views, views[:, 0], layers=NAMES[2:], probes=2)
+    assert set(flags) == {(True, False)}
+    assert cudnn.allow_tf32, "as before"

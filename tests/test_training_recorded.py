@@ -111,6 +111,8 @@ def test_curves_last_numbers_and_pictures(processes: int) -> None:
     for curves in values["runs"].values():
         assert curves["loss"][0] == [None, None]
         assert all(len(row) == 2 and None not in row for row in curves["knn"])
+    assert set(values["pictures"]) == {"info_nce", "byol"} & {*names}
+    assert values["last"]["info_nce"]["linear"] == values["runs"]["info_nce"]["linear"][-1]
     assert set(values["last"]["info_nce"]) == {"knn", "linear", "linear_best", "rank", "axes", "seconds"}
     shown = values["pictures"]["info_nce"]
     assert len(shown["filters"]) == 2

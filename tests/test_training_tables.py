@@ -15,7 +15,7 @@ from training_cases import SET, done
 
 from sslbook import cli, data_files, records
 from sslbook.chapters.training import cluster, tables
-from sslbook.chapters.training.presets import Sheet, sheets
+from sslbook.chapters.training.presets import Sheet, presets, sheets
 from sslbook.chapters.training.runs import Run, run_of, runs_of
 from sslbook.training.runs import checkpoints
 from sslbook.training.runs.state import Diverged
@@ -119,6 +119,8 @@ def test_slurm_gets_an_array_with_a_gpu_each(tmp_path: Path, monkeypatch: pytest
     assert "--array=0-2%2" in script
     assert "--gpus-per-node=1" in script
     assert "--partition=gpu" in script
+    assert "--cpus-per-task=8\n" in script
+    assert "--time=1440\n" in script, "a day, in minutes"
     assert [cluster.job_of(run, tmp_path) for run in wanted[1:]] == ["12_0", "12_1", "12_2"]
 
     more = cluster.for_sbatch(["--cpus-per-task=2", "exclusive"])
@@ -347,3 +349,10 @@ def test_a_record_stands_in_for_runs_that_are_not_here(
         with pytest.raises(SystemExit):
             cli.main([*elsewhere, "--record", *more])
         assert "is of an installed package" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("name", "passes"), [("stl10-byol", 4 / 3), ("stl10-byol-noema", 1)])
+def test_a_target_costs_a_third_more(name: str, passes: float) -> None:
+    assert presets()[name].minutes == pytest.approx(100 * 3.8 * passes / 60)
+    assert presets()["cifar10-simclr-nce"].minutes == pytest.approx(500 * 3.0 / 60)
+    assert presets()["cifar10-small"].minutes == 0
