@@ -51,6 +51,7 @@ def test_a_wrong_answer(answer, words: str, capsys: pytest.CaptureFixture[str]) 
     assert words in printed
     assert "my Gram matrix" in printed
     assert "✓" not in printed
+    assert "result 1:" not in printed, "one result needs no number"
 
 
 def test_an_answer_right_on_the_first_case_only() -> None:

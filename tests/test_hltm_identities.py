@@ -137,5 +137,5 @@ def test_promising_parts_of_a_small_tree_are_counted() -> None:
     assert groups.promising_parts(few, range(8), 9.0) == [0.25, 0.75, 1.0]
     assert groups.promising_parts(few, range(8), 9.0, group=2) == [0.125, 0.375, 1.0]
     for group in (1, 2, 3):
-        alone = groups.promising_parts(replace(few, depth=2), range(40), 9.0, group=group)
+        alone = groups.promising_parts(replace(few, depth=2, lower=0.5), range(40), 9.0, group=group)
         hold({f"depth {depth}": share for depth, share in enumerate(alone)})

@@ -194,6 +194,7 @@ def test_recorded_trials_are_those_of_a_rerun(tmp_path) -> None:
     for statistic in tables.STATISTICS:
         mine = tables.recorded_trials(found.values, printed("B-Tab2"), "released", statistic)
         assert (mine - again[statistic]).abs().max() < 2e-5
+        assert torch.equal(mine, torch.tensor(records.rounded(mine, 5), dtype=mine.dtype)), "five digits are kept"
 
 
 def test_means_before_training_stand_by_latent_polarity_and_width() -> None:

@@ -122,7 +122,7 @@ def _noticed(path: Path, clone: Path, chapters: bool) -> tuple[str, str]:
     """Who notices: ``tests``, the name of a chapter, or nobody, an empty word; and what they say. What hangs is noticed."""
     environment = {**os.environ, **ONE_THREAD, "PYTHONPATH": str(clone)}
     python = [sys.executable, "-B", "-m"]
-    pytest = [*python, "pytest", "-x", "-q", "-p", "no:cacheprovider", "-m", "not browser and not slurm"]
+    pytest = [*python, "pytest", "-x", "-q", "-p", "no:cacheprovider", "-m", "not slurm"]
 
     def ask(*command: str) -> tuple[int, str]:
         run = functools.partial(subprocess.run, cwd=clone, env=environment, capture_output=True, text=True, check=False)
