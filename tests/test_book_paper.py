@@ -140,3 +140,18 @@ def test_a_chapter_of_the_book_on_paper(tmp_path: Path) -> None:
     text = "".join(page.extract_text() for page in one.reader.pages)
     assert "raise NotImplementedError" in text, "the exercises' stubs are there"
     assert "\\mathbf" not in text, "formulas are typeset"
+
+
+def test_bookmarks_of_a_chapter_that_begins_on_an_odd_page(tmp_path: Path) -> None:
+    def blanks(count: int, path: Path) -> Path:
+        writer = pypdf.PdfWriter()
+        for _ in range(count):
+            writer.add_blank_page(100, 100)
+        writer.write(path)
+        return path
+
+    one = paper.Printed(tmp_path / "one.html", blanks(3, tmp_path / "one.pdf"))
+    one.__dict__.update(title="one", sections=[("first", 1), ("second", 2)])  # as its page would say
+    joined = paper.join(pypdf.PdfReader(blanks(1, tmp_path / "front.pdf")), [one])
+    joined.write(tmp_path / "all.pdf")
+    assert titles(pypdf.PdfReader(tmp_path / "all.pdf")) == [("one", 1), (" first", 2), (" second", 3)]

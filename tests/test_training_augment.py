@@ -19,7 +19,8 @@ from torch._dynamo.backends.common import aot_autograd
 from sslbook import cli
 from sslbook.bench import training as bench
 from sslbook.training.views import augment, crops, jitter
-from sslbook.training.views.augment import NUMBERS, PIPELINES, Pipeline, apply, draws, plain
+from sslbook.training.views.augment import NUMBERS, PIPELINES, apply, draws, plain
+from sslbook.training.views.pipelines import Pipeline
 
 CIFAR = PIPELINES["cifar10"]
 SAMPLES = 4000
