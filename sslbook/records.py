@@ -105,12 +105,17 @@ def recorded(name: str, *, folder: Path | None = None) -> Record:
         raise unknown("recorded run", name, (p.stem for p in path.parent.glob("*.json")))
     try:
         content = read_finite(path)
-        origin, values = content["provenance"], content["values"]
-        if not isinstance(values, dict):
-            raise ValueError(f"values must be named, got {reprlib.repr(values)}")
-        return Record(name, values, Provenance(**origin | {"seeds": tuple(origin["seeds"])}))
+        origin = content["provenance"]
+        return Record(name, _named(content["values"]), Provenance(**origin | {"seeds": tuple(origin["seeds"])}))
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path}: not a recorded run ({error})") from None
+
+
+def _named(values: Any) -> dict[str, Any]:
+    """The values, if they have names; raises ValueError for anything else that JSON can hold."""
+    if not isinstance(values, dict):
+        raise ValueError(f"values must be named, got {reprlib.repr(values)}")
+    return values
 
 
 def runs_folder(given: Path | None = None) -> Path:
@@ -136,12 +141,9 @@ def kept(path: Path, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_text(path, json.dumps(plain(make()), allow_nan=False) + "\n")
     try:
-        content = read_finite(path)
-        if not isinstance(content, dict):
-            raise ValueError(f"values must be named, got {reprlib.repr(content)}")
+        return _named(read_finite(path))
     except ValueError as error:
         raise ValueError(f"{path}: not a part of a record ({error}); remove it, and it is made again") from None
-    return content
 
 
 def save_record(

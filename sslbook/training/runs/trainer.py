@@ -316,9 +316,7 @@ def _require_fit(settings: Settings, data: tuple[Dataset, Dataset | None]) -> No
             f"networks.channels must be {channels}, as the images of {images.name} have, got {settings.networks.channels}"
         )
     try:
-        random_view(images.pixels[:1], pipeline)
-        if data[1] is not None:
-            plain(images.pixels[:1], pipeline)
+        (random_view if data[1] is None else plain)(images.pixels[:1], pipeline)
     except ValueError as error:
         raise ValueError(f"pipeline={settings.pipeline} is not for {images.name}: {error}") from None
 
