@@ -16,6 +16,8 @@ from sslbook.arguments import InputError
 
 PART = ".part"
 """How the name ends of a file that is being written; a process that is killed leaves one, with a dot in front."""
+SHOWN = 20
+"""Digits of a number that are shown where it can't be used."""
 
 
 @contextmanager
@@ -101,7 +103,10 @@ def write_text(target: Path, text: str) -> None:
 
 def read_finite(path: Path) -> Any:
     """What a JSON file holds; raises ValueError for one that is damaged, or has a NaN or an infinity, which JSON lacks."""
-    return json.loads(read_text(path), parse_constant=_not_finite, parse_float=_finite)
+    try:
+        return json.loads(read_text(path), parse_constant=_not_finite, parse_float=_finite, parse_int=_whole)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
 
 
 def _finite(digits: str) -> float:
@@ -110,8 +115,14 @@ def _finite(digits: str) -> float:
     return number if math.isfinite(number) else _not_finite(digits)
 
 
+def _whole(digits: str) -> int:
+    """The whole number, unless it is beyond all that a float holds: what is done with it is done in floats."""
+    _finite(digits)
+    return int(digits)
+
+
 def _not_finite(word: str) -> NoReturn:
-    raise ValueError(f"{word} is no finite number")
+    raise ValueError(f"{word if len(word) <= SHOWN else word[:SHOWN] + '…'} is no finite number")
 
 
 def sync(path: Path) -> None:

@@ -162,6 +162,13 @@ def test_a_damaged_expected_file_is_refused(write_book) -> None:
         '{"numbers": {"a": {"value": NaN}}}',
         '{"numbers": {"a": {"value": 1e999}}}',
         '{"numbers": {"a": {"id": null, "rtol": 0.1}}}',
+        '{"numbers": {"a": {"id": null, "expect": 1.0, "below": 2.0}}}',
+        *(
+            f'{{"numbers": {{"a": {{"value": 1.0, {part}: 1{"0" * 400}}}}}}}'
+            for part in ('"value"', '"expect"', '"below"')
+        ),
+        f'{{"numbers": {{"a": {{"value": 1.0, "others": {{"r": [1{"0" * 400}, 1]}}}}}}}}',
+        "[" * 100_000,
         *(
             json.dumps({"numbers": {"a": {"value": 1.0, "others": others}}})
             for others in ({"r": [1]}, {"r": ["a", "b"]}, {"r": None}, {"r": [1.0, True]}, ["r"], 5)

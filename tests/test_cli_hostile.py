@@ -7,9 +7,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import torch
 from attacked import DEEP
 
 from sslbook import cli
+from sslbook.datasets import Dataset
 from sslbook.training.runs import trainer
 from sslbook.training.runs.settings import Refused, known_keys
 
@@ -113,13 +115,13 @@ def drawn(count: int) -> Iterator[tuple[str, ...]]:
 
 @pytest.fixture
 def nothing_trains(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A run is built, and stops before its first step; files lie in a folder of the test's own."""
+    """A run begins, and stops after its first step, unwritten; files lie in a folder of the test's own."""
 
-    def stop(self: object, *arguments: object) -> None:
+    def stop(self: trainer.Trainer, *arguments: object) -> None:
+        self.advance()  # which meets whatever in networks and views doesn't fit
         raise Refused("it would train")
 
     monkeypatch.setattr(trainer.Trainer, "go", stop)
-    monkeypatch.setattr(trainer.Trainer, "begin", lambda self, resume: None)
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("SSLBOOK_RUNS", raising=False)
     (tmp_path / "file").write_text("not a folder")
@@ -162,6 +164,7 @@ def test_there_are_enough_of_them() -> None:
             "pipeline=cifar10 is not for digits-train: pixels must have 3 channels, as mean has, got 1",
         ),
         ("pipeline=stl10", "pipeline=stl10 is not for digits-train: pixels must be at least 96 by 96, got 8 by 8"),
+        ("pipeline=mnist", "pipeline=mnist is not for digits-train: pixels must be at least 28 by 28, got 8 by 8"),
     ],
 )
 def test_networks_and_views_that_can_not_take_the_images_are_told_of_before_a_step(
@@ -171,4 +174,20 @@ def test_networks_and_views_that_can_not_take_the_images_are_told_of_before_a_st
         cli.main(["train", "digits-simclr-nce", "--epochs", "1", "--folder", "runs", "--set", change])
     assert stopped.value.code == 2
     assert said in capsys.readouterr().err
-    assert not list(tmp_path.glob("runs/**/*.pt"))
+    assert [path for path in tmp_path.glob("runs/**/*") if path.is_file()] == []
+
+
+@pytest.mark.usefixtures("nothing_trains")
+def test_other_images_than_the_networks_and_the_views_are_for_are_told_of(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    colours = Dataset(
+        torch.zeros(256, 3, 32, 32, dtype=torch.uint8), torch.zeros(256, dtype=torch.int64), "cifar10-train", 10
+    )
+    monkeypatch.setattr(trainer, "images_of", lambda settings, download: (colours, colours))
+    line = ["train", PRESET, "--epochs", "1", "--folder", "runs", "--set", "dataset=cifar10"]
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(line)
+    assert stopped.value.code == 2
+    assert "networks.channels must be 3, as the images of cifar10-train have, got 1" in capsys.readouterr().err
+    assert [path for path in tmp_path.glob("runs/**/*") if path.is_file()] == []

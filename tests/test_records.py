@@ -77,26 +77,40 @@ def test_what_has_no_plain_form_is_refused() -> None:
         plain({"x": object()})
 
 
-def written(values: object) -> str:
+def written(values: object, **changed: object) -> str:
     origin = {"hardware": "a CPU", "versions": {}, "commit": None, "seeds": [1], "seconds": 1, "command": "…"}
-    return json.dumps({"values": values, "provenance": origin | {"date": "2026-01-01"}})
+    return json.dumps({"values": values, "provenance": origin | {"date": "2026-01-01"} | changed})
 
 
 DAMAGED = [
     *("{", "{}", json.dumps({"values": {}, "provenance": {"seeds": []}})),
     *(written(values) for values in ({"accuracy": math.nan}, None, [1], "accuracy")),
-    written({"accuracy": 17}).replace("17", "1e999"),
+    *(written({"accuracy": 17}).replace("17", large) for large in ("1e999", "1" + "0" * 400, "1" + "0" * 9000)),
+    "[" * 100_000,
+    *(
+        written({"accuracy": 17}, **{part: damaged})
+        for part, damaged in (
+            *(("versions", None), ("versions", ["2.0"]), ("commit", 5), ("seconds", "1"), ("seconds", True)),
+            *(("seeds", "01"), ("seeds", {}), ("seeds", [None]), ("hardware", None), ("command", 1), ("date", None)),
+        )
+    ),
 ]
 
 
 @pytest.mark.parametrize("text", DAMAGED)
 def test_a_damaged_record_is_refused(text: str, tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text(text)
-    with pytest.raises(ValueError, match="not a recorded run"):
+    with pytest.raises(ValueError, match=r"a\.json: not a recorded run") as refused:
         recorded("a", folder=tmp_path)
+    assert len(str(refused.value)) < len(str(tmp_path)) + 200, "it does not repeat a number of thousands of digits"
 
 
-@pytest.mark.parametrize("text", ["{", "[1]", "null", '{"accuracy": NaN}', '{"accuracy": 1e999}'])
+def test_what_is_written_here_without_damage_is_a_record(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text(written({"accuracy": 17}, commit="0123", versions={"torch": "2"}, seconds=1.5))
+    assert recorded("a", folder=tmp_path)["accuracy"] == 17
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", "null", '{"accuracy": NaN}', '{"accuracy": 1e999}', '{"a":' * 100_000])
 def test_a_damaged_part_of_a_record_is_refused(text: str, tmp_path: Path) -> None:
     (tmp_path / "part.json").write_text(text)
     with pytest.raises(ValueError, match=r"part\.json: not a part of a record .*; remove it, and it is made again"):

@@ -9,14 +9,21 @@ import os
 import signal
 import time
 import zipfile
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 from training_cases import read_csv
 
+from sslbook.chapters.training.runs import run_of
 from sslbook.training.runs import checkpoints, logs
+from sslbook.training.runs.determinism import load_data
 from sslbook.training.runs.schedules import SCHEDULES, Length, cosine, needs_length, released
+from sslbook.training.runs.settings import Refused, Settings
+from sslbook.training.runs.trainer import train
 
 # -- schedules --------------------------------------------------------------------------------------------------------
 
@@ -80,7 +87,9 @@ def test_a_length_of_nothing_is_refused() -> None:
 
 
 def content(step: int) -> dict:
-    return {"step": step, "weights": torch.full((1000,), float(step)), "rows": "[]"}
+    words = {"settings": "{}", "hash": "0123456789", "precision": "float32", "rows": "[]"}
+    numbers = {"seed": 0, "step": step, "seconds": 1.5, "losses": torch.zeros(3)}
+    return words | numbers | {"model": {"weights": torch.full((1000,), float(step))}, "optimizer": {}}
 
 
 def test_a_checkpoint_comes_back_and_the_last_two_stay(tmp_path: Path) -> None:
@@ -90,7 +99,7 @@ def test_a_checkpoint_comes_back_and_the_last_two_stay(tmp_path: Path) -> None:
     loaded = checkpoints.latest(tmp_path, pytest.fail)
     assert loaded is not None
     assert loaded["step"] == 100
-    assert torch.equal(loaded["weights"], content(100)["weights"])
+    assert torch.equal(loaded["model"]["weights"], content(100)["model"]["weights"])
     assert checkpoints.newest_step(tmp_path) == 100
     checkpoints.clear(tmp_path)
     assert checkpoints.latest(tmp_path, pytest.fail) is None
@@ -139,8 +148,14 @@ PICKLED = {
     "a pickle that pops from an empty stack": b"\x80\x02]e.",
     "a pickle that gets what it never put": b"\x80\x02h\x07.",
     "a pickle cut off": b"\x80\x02}",
-    "a checkpoint without its step": b"\x80\x02}.",
+    "a pickle cut off within a number": b"\x80\x02J\x01",
+    "a checkpoint of nothing": b"\x80\x02}.",
 }
+
+
+def framed(payload: bytes) -> bytes:
+    """A checkpoint's file with a right checksum."""
+    return checkpoints.MAGIC + hashlib.sha256(payload).hexdigest().encode() + b"\n" + payload
 
 
 @pytest.mark.parametrize("instead", ["a folder", "a link to nothing", "a broken archive", "a list", *PICKLED])
@@ -157,7 +172,7 @@ def test_what_is_in_a_checkpoints_place_is_passed_over(tmp_path: Path, instead: 
         payload = buffer.getvalue() if instead == "a list" else buffer.getvalue()[:-40]
         if instead in PICKLED:
             payload = archive(PICKLED[instead])
-        newest.write_bytes(checkpoints.MAGIC + hashlib.sha256(payload).hexdigest().encode() + b"\n" + payload)
+        newest.write_bytes(framed(payload))
     said: list[str] = []
     loaded = checkpoints.latest(tmp_path, said.append)
     assert loaded is not None
@@ -166,6 +181,95 @@ def test_what_is_in_a_checkpoints_place_is_passed_over(tmp_path: Path, instead: 
     checkpoints.save(tmp_path, 3, content(3))
     checkpoints.clear(tmp_path)
     assert checkpoints.newest_step(tmp_path) is None
+
+
+@pytest.mark.parametrize("pickled", PICKLED.values(), ids=PICKLED)
+def test_a_damaged_pickle_with_a_right_checksum_is_told_of_in_a_sentence(tmp_path: Path, pickled: bytes) -> None:
+    path = tmp_path / "step-000000002.pt"
+    path.write_bytes(framed(archive(pickled)))
+    with pytest.raises(
+        ValueError, match=r"step-000000002\.pt (can't be read with weights_only: .|holds no checkpoint)"
+    ):
+        checkpoints.load(path)
+
+
+@pytest.mark.parametrize(
+    ("part", "instead"),
+    [
+        *((part, None) for part in content(0)),
+        *(("step", step) for step in ("2", 2.0, True, -2)),
+        *(("rows", []), ("losses", [0.0]), ("model", [])),
+    ],
+)
+def test_a_checkpoint_with_a_damaged_part_is_passed_over(tmp_path: Path, part: str, instead: object) -> None:
+    checkpoints.save(tmp_path, 1, content(1))
+    for damaged in (content(2) | {part: instead}, {name: held for name, held in content(2).items() if name != part}):
+        newest = checkpoints.save(tmp_path, 2, damaged)
+        with pytest.raises(ValueError, match=rf"step-000000002\.pt holds no checkpoint: its {part} is"):
+            checkpoints.load(newest)
+        said: list[str] = []
+        loaded = checkpoints.latest(tmp_path, said.append)
+        assert loaded is not None
+        assert loaded["step"] == 1
+        assert [newest.name in sentence for sentence in said] == [True]
+
+
+TINY = ("networks.width=2", "networks.projector_hidden=8", "networks.projector_out=8", "subset=128", "batch=64")
+
+
+def tiny(*changes: str) -> Settings:
+    return run_of("digits-simclr-nce", seed=0, epochs=2, changes=(*TINY, *changes)).settings
+
+
+def swapped(named: dict) -> None:
+    """The first of named things gets another name, as one altered bit gives it."""
+    first = next(iter(named))
+    named[first + "?"] = named.pop(first)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda content: content.update(rows="[{}]"),
+        lambda content: content.update(rows="[1]"),
+        lambda content: content.update(rows="["),
+        lambda content: content.update(losses=content["losses"][1:]),
+        lambda content: swapped(content["model"]),
+        lambda content: swapped(content["optimizer"]),
+    ],
+    ids=["a row of nothing", "no row", "rows cut off", "losses", "model", "optimizer"],
+)
+def test_a_checkpoint_damaged_within_is_refused_in_a_sentence(tmp_path: Path, damage: Callable[[dict], None]) -> None:
+    go = partial(train, tiny("evaluate=0"), tmp_path, device="cpu", quiet=True, stop_after=1)
+    go()
+    content = checkpoints.load(tmp_path / "step-000000001.pt")
+    damage(content)
+    checkpoints.save(tmp_path, 1, content)
+    with pytest.raises(
+        Refused, match=r"the checkpoint in .* is damaged, or of other images: .*; begin anew with --again"
+    ):
+        go()
+
+
+def test_test_images_that_networks_and_views_can_not_take_are_refused_before_anything_is_written(
+    tmp_path: Path,
+) -> None:
+    asked = tiny()
+    images, test = load_data(asked)
+    small, coloured = (
+        replace(test, pixels=pixels) for pixels in (test.pixels[..., :4], test.pixels.expand(-1, 3, -1, -1))
+    )
+    for other, said in (
+        (coloured, "networks.channels must be 3, as the images of digits-test have, got 1"),
+        (small, "pipeline=digits is not for digits-test: pixels must be at least 8 by 8, got 8 by 4"),
+        (
+            replace(test, pixels=test.pixels[:0], labels=test.labels[:0]),
+            "digits-test must hold one image or more, got none",
+        ),
+    ):
+        with pytest.raises(Refused, match=f"^{said}$"):
+            train(asked, tmp_path, data=(images, other), device="cpu", quiet=True)
+        assert list(tmp_path.iterdir()) == []
 
 
 def test_a_checkpoint_can_not_run_code(tmp_path: Path) -> None:

@@ -165,12 +165,12 @@ def _require_entry(name: str, found: Any) -> None:
     """Raise ValueError unless an entry is what `entry` makes: an id or null, numbers, and what the others are and may be."""
     if not isinstance(found, dict):
         raise ValueError(f"{name} has no entry but {found!r}")
-    if not {"value", "below", "above"} & set(found):
-        raise ValueError(f"{name} has neither a value nor bounds")
     for part in ("value", "within", *_TEST):
         given = found.get(part, 0.0)
         if not _is_number(given):
             raise ValueError(f"{part} of {name} is no number but {given!r}")
+    if "value" not in found and Criterion(**{part: found.get(part) for part in _TEST}).holds_value:
+        raise ValueError(f"{name} must have a value, or bounds alone, got {', '.join(map(repr, found)) or 'nothing'}")
     if not isinstance(found.get("id"), (str, type(None))):
         raise ValueError(f"id of {name} is no name but {found['id']!r}")
     others = found.get("others", {})

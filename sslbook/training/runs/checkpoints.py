@@ -11,13 +11,15 @@ import contextlib
 import hashlib
 import io
 import re
+import reprlib
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from filelock import FileLock, Timeout
+from torch import Tensor
 
 from sslbook.files import read_bytes, remove_parts, sync, write_bytes
 from sslbook.training.runs.settings import Refused
@@ -25,6 +27,14 @@ from sslbook.training.runs.settings import Refused
 KEPT = 2
 """Checkpoints that stay: the newest, and the one to fall back on."""
 MAGIC = b"sslbook-checkpoint sha256 "
+PARTS: Mapping[str, type | tuple[type, ...]] = {
+    **dict.fromkeys(("settings", "hash", "precision", "rows"), str),
+    **dict.fromkeys(("seed", "step"), int),
+    "seconds": (int, float),
+    "losses": Tensor,
+    **dict.fromkeys(("model", "optimizer"), Mapping),
+}
+"""What a checkpoint holds by name, and of what kind it is; :class:`sslbook.training.runs.state.State` says what it means."""
 RESULT, DIVERGED = "result.json", "diverged"
 """What a run leaves at its end, and what one that came to no end."""
 
@@ -75,10 +85,15 @@ def load(path: Path) -> dict[str, Any]:
     try:
         content: dict[str, Any] = torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True)
     except Exception as error:  # a checksum says nothing of who made it, and a damaged pickle may fail in any way
-        raise ValueError(f"{path} can't be read with weights_only: {error}") from None
-    if not isinstance(content, dict) or "step" not in content:
-        kind = "dict without a step" if isinstance(content, dict) else type(content).__name__
-        raise ValueError(f"{path} holds no checkpoint but a {kind}; nothing was loaded")
+        raise ValueError(f"{path} can't be read with weights_only: {str(error) or type(error).__name__}") from None
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} holds no checkpoint but a {type(content).__name__}; nothing was loaded")
+    for name, kind in PARTS.items():
+        part = content.get(name)
+        negative = name == "step" and isinstance(part, int) and part < 0
+        if not isinstance(part, kind) or isinstance(part, bool) or negative:
+            what = reprlib.repr(part) if name in content else "missing"
+            raise ValueError(f"{path} holds no checkpoint: its {name} is {what}; nothing was loaded")
     return content
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -65,7 +66,7 @@ class State:
         }
 
     def restore(self, content: dict[str, Any], settings: Settings, folder: Path) -> None:
-        """Go back to a checkpoint; raises ValueError if it is another run's, or was made in another precision."""
+        """Go back to a checkpoint; raises ValueError if it is another run's, of another precision, or damaged within."""
         theirs, ours = (content["hash"], content["seed"]), (settings.hash(), settings.seed)
         if theirs != ours:
             raise ValueError(
@@ -77,7 +78,26 @@ class State:
                 f"{folder} was trained in {content['precision']} so far, and here precision is {self.precision}: go on with it "
                 "on a machine like the first one, or begin anew with --again"
             )
+        try:
+            self._take(content)
+        except torch.OutOfMemoryError:
+            raise
+        except (RuntimeError, LookupError, ValueError, TypeError, AttributeError) as error:
+            why = " ".join(str(error).split())
+            raise ValueError(
+                f"the checkpoint in {folder} is damaged, or of other images: {why}; begin anew with --again"
+            ) from None
+
+    def _take(self, content: dict[str, Any]) -> None:
+        """Take what a checkpoint holds; whatever its damage makes Python or torch raise."""
         self.step, self.seconds, self.rows = content["step"], content["seconds"], json.loads(content["rows"])
+        for row in self.rows:
+            if not {"epoch", "step"} <= row.keys():
+                raise ValueError(f"a row must have its epoch and its step, got {reprlib.repr(row)}")
+        if content["losses"].shape != self.losses.shape:
+            raise ValueError(
+                f"an epoch must have {len(self.losses)} losses, got the shape {tuple(content['losses'].shape)}"
+            )
         self.losses.copy_(content["losses"])
         self.model.load_state_dict(content["model"])
         self.optimizer.load_state_dict(content["optimizer"])
