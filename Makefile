@@ -68,7 +68,7 @@ test: check  ## lint, types, and the tests, but for the longest
 	@if [ -f $(PAGE) ]; then echo "All is well.  The book: file://$(CURDIR)/$(PAGE)"; \
 	    else echo "All is well, but the tests of the pages were skipped: make book, then make test"; fi
 
-torture: $(STAMP)  ## attack the library and the book for up to an hour, and count what gives way
+torture: $(STAMP)  ## attack the library and the book for half an hour, and count what gives way
 	@echo "Attacking, $(WORKERS) at a time"
 	@$(ONE_THREAD) $(BIN)/python tools/torture.py --workers $(WORKERS)
 
