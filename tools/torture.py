@@ -4,7 +4,7 @@
 The attacks are tests, and `make test` makes a few of each; here they are told to try more (``SSLBOOK_TORTURE``), what they report
 is added up, and the sums are written to ``data/torture.json``, which the page *How to reproduce* shows.  Where Cosmic Ray is
 installed (``pip install cosmic-ray``), some changes of the library are tried as well, by ``tools/mutants.py``.
-Half an hour on two cores.  Exit status 1 if anything gave way.
+Some twenty minutes on two cores.  Exit status 1 if anything gave way.
 """
 
 from __future__ import annotations
