@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 from types import ModuleType
 
@@ -55,3 +56,46 @@ def test_what_survives_is_shown_unless_it_is_explained(mutants: ModuleType) -> N
     assert "18 of 19" in table
     assert "survived" not in table
     assert not mutants.report([{"files": [], "by": "", "diff": diff}], {})[1]
+
+
+def test_what_survived_is_judged_once_more_at_the_checkouts_commit(mutants: ModuleType, tmp_path: Path) -> None:
+    home, clone, folder = (tmp_path / name for name in ("home", "clone", "folder"))
+    folder.mkdir()
+
+    def git(where: Path, *words: str) -> str:
+        name = ("-c", "user.name=a", "-c", "user.email=a@b.c")
+        return subprocess.run(["git", *name, *words], cwd=where, capture_output=True, text=True, check=True).stdout
+
+    for name, text in {
+        "sslbook/sums.py": "def twice(x):\n    return 2 * x\n\n\ndef half(x):\n    return x / 2\n",
+        "tests/test_sums.py": "from sslbook.sums import twice\n\n\ndef test_it() -> None:\n    assert twice(0) == 0\n",
+        "sslbook/__init__.py": "",
+        "chapters/one.md": "# One\n",
+    }.items():
+        (home / name).parent.mkdir(parents=True, exist_ok=True)
+        (home / name).write_text(text)
+    git(home, "init", "--quiet")
+    git(home, "add", ".")
+    git(home, "commit", "--quiet", "-m", "one")
+    git(tmp_path, "clone", "--quiet", "home", "clone")
+
+    def changed(old: str, new: str) -> dict:
+        file = clone / "sslbook/sums.py"
+        file.write_text(file.read_text().replace(old, new))
+        one = mutants.judge(clone, chapters=False)
+        git(clone, "checkout", "--quiet", ".")
+        return one
+
+    found = [changed("2 * x", "3 * x"), changed("x / 2", "x / 3"), changed("2 * x", "2 + x")]
+    assert [bool(one["by"]) for one in found] == [False, False, True]
+    mutants.keep(folder, found)
+    (home / "tests/test_sums.py").write_text(
+        "from sslbook.sums import twice\n\n\ndef test_it() -> None:\n    assert twice(1) == 2\n"
+    )
+    git(home, "commit", "--quiet", "-a", "-m", "two")
+    mutants.judge_again(clone, folder, chapters=False)
+    again = list(mutants.outcomes(folder))
+    assert [bool(one["by"]) for one in again] == [True, False, True]
+    assert "test_sums.py::test_it" in again[0]["said"]
+    assert [one["diff"] for one in again] == [one["diff"] for one in found]
+    assert git(clone, "status", "--porcelain") == ""
