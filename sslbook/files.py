@@ -6,8 +6,9 @@ import errno
 import json
 import math
 import os
+import reprlib
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
@@ -123,6 +124,18 @@ def _whole(digits: str) -> int:
 
 def _not_finite(word: str) -> NoReturn:
     raise ValueError(f"{word if len(word) <= SHOWN else word[:SHOWN] + '…'} is no finite number")
+
+
+def require_parts(held: Any, kinds: Mapping[str, type | tuple[type, ...]]) -> None:
+    """Raise ValueError unless what a file holds has each part, and of its kind; TypeError where it can have no parts.
+
+    A truth value is no number.
+    """
+    for name, kind in kinds.items():
+        if name not in held:
+            raise ValueError(f"its {name} is missing")
+        if not isinstance(held[name], kind) or isinstance(held[name], bool):
+            raise ValueError(f"its {name} is {reprlib.repr(held[name])}")
 
 
 def sync(path: Path) -> None:

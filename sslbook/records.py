@@ -23,7 +23,7 @@ from typing import Any
 
 from sslbook import data_files
 from sslbook.arguments import InputError, unknown
-from sslbook.files import read_finite, write_text
+from sslbook.files import read_finite, require_parts, write_text
 
 
 @dataclass(frozen=True)
@@ -61,6 +61,16 @@ class Provenance:
     def _short_commit(self) -> str:
         commit, plus, changes = (self.commit or "unknown").partition("+")
         return commit[:10] + (f", with {changes}" if plus else "")
+
+
+ORIGIN: Mapping[str, type | tuple[type, ...]] = {
+    **dict.fromkeys(("hardware", "command", "date"), str),
+    "versions": dict,
+    "commit": (str, type(None)),
+    "seeds": list,
+    "seconds": (int, float),
+}
+"""What a record's file says of its `Provenance`, and of what kind it is."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +116,9 @@ def recorded(name: str, *, folder: Path | None = None) -> Record:
     try:
         content = read_finite(path)
         origin = content["provenance"]
-        _require_origin(origin)
+        require_parts(origin, ORIGIN)
+        if any(type(seed) is not int for seed in origin["seeds"]):
+            raise ValueError(f"seeds must be whole numbers, got {reprlib.repr(origin['seeds'])}")
         return Record(name, _named(content["values"]), Provenance(**origin | {"seeds": tuple(origin["seeds"])}))
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path}: not a recorded run ({error})") from None
@@ -117,17 +129,6 @@ def _named(values: Any) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise ValueError(f"values must be named, got {reprlib.repr(values)}")
     return values
-
-
-def _require_origin(origin: Mapping[str, Any]) -> None:
-    """Raise ValueError unless each part of a provenance is of its kind; KeyError or TypeError where there is none."""
-    kinds: dict[str, type | tuple[type, ...]] = dict.fromkeys(("hardware", "command", "date"), str)
-    kinds |= {"versions": dict, "commit": (str, type(None)), "seeds": list, "seconds": (int, float)}
-    for part, kind in kinds.items():
-        if not isinstance(origin[part], kind) or isinstance(origin[part], bool):
-            raise ValueError(f"{part} of its provenance can't be {reprlib.repr(origin[part])}")
-    if any(type(seed) is not int for seed in origin["seeds"]):
-        raise ValueError(f"seeds of its provenance must be whole numbers, got {reprlib.repr(origin['seeds'])}")
 
 
 def runs_folder(given: Path | None = None) -> Path:

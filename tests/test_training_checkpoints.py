@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from training_cases import read_csv
+from training_cases import TINY, read_csv
 
 from sslbook.chapters.training.runs import run_of
 from sslbook.training.runs import checkpoints, logs
@@ -106,6 +106,15 @@ def test_a_checkpoint_comes_back_and_the_last_two_stay(tmp_path: Path) -> None:
     assert checkpoints.newest_step(tmp_path) is None
 
 
+def passed_over(folder: Path) -> list[str]:
+    """What is said while the checkpoint of step 1 is taken, and not the newest."""
+    said: list[str] = []
+    loaded = checkpoints.latest(folder, said.append)
+    assert loaded is not None
+    assert loaded["step"] == 1
+    return said
+
+
 @pytest.mark.parametrize("damage", ["truncated", "altered", "empty", "foreign"])
 def test_a_damaged_checkpoint_is_refused_by_name_and_the_one_before_it_used(tmp_path: Path, damage: str) -> None:
     checkpoints.save(tmp_path, 1, content(1))
@@ -122,10 +131,7 @@ def test_a_damaged_checkpoint_is_refused_by_name_and_the_one_before_it_used(tmp_
     )
     with pytest.raises(ValueError, match=r"step-000000002\.pt (is truncated or altered|is no checkpoint)"):
         checkpoints.load(newest)
-    said: list[str] = []
-    loaded = checkpoints.latest(tmp_path, said.append)
-    assert loaded is not None
-    assert loaded["step"] == 1
+    said = passed_over(tmp_path)
     assert len(said) == 1
     assert "step-000000002.pt" in said[0]
     assert said[0].endswith("The one before it is used.")
@@ -173,11 +179,7 @@ def test_what_is_in_a_checkpoints_place_is_passed_over(tmp_path: Path, instead: 
         if instead in PICKLED:
             payload = archive(PICKLED[instead])
         newest.write_bytes(framed(payload))
-    said: list[str] = []
-    loaded = checkpoints.latest(tmp_path, said.append)
-    assert loaded is not None
-    assert loaded["step"] == 1
-    assert [newest.name in sentence for sentence in said] == ([] if instead == "a folder" else [True])
+    assert [newest.name in sentence for sentence in passed_over(tmp_path)] == ([] if instead == "a folder" else [True])
     checkpoints.save(tmp_path, 3, content(3))
     checkpoints.clear(tmp_path)
     assert checkpoints.newest_step(tmp_path) is None
@@ -207,14 +209,7 @@ def test_a_checkpoint_with_a_damaged_part_is_passed_over(tmp_path: Path, part: s
         newest = checkpoints.save(tmp_path, 2, damaged)
         with pytest.raises(ValueError, match=rf"step-000000002\.pt holds no checkpoint: its {part} is"):
             checkpoints.load(newest)
-        said: list[str] = []
-        loaded = checkpoints.latest(tmp_path, said.append)
-        assert loaded is not None
-        assert loaded["step"] == 1
-        assert [newest.name in sentence for sentence in said] == [True]
-
-
-TINY = ("networks.width=2", "networks.projector_hidden=8", "networks.projector_out=8", "subset=128", "batch=64")
+        assert [newest.name in sentence for sentence in passed_over(tmp_path)] == [True]
 
 
 def tiny(*changes: str) -> Settings:

@@ -11,7 +11,6 @@ import contextlib
 import hashlib
 import io
 import re
-import reprlib
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -21,7 +20,7 @@ import torch
 from filelock import FileLock, Timeout
 from torch import Tensor
 
-from sslbook.files import read_bytes, remove_parts, sync, write_bytes
+from sslbook.files import read_bytes, remove_parts, require_parts, sync, write_bytes
 from sslbook.training.runs.settings import Refused
 
 KEPT = 2
@@ -88,12 +87,12 @@ def load(path: Path) -> dict[str, Any]:
         raise ValueError(f"{path} can't be read with weights_only: {str(error) or type(error).__name__}") from None
     if not isinstance(content, dict):
         raise ValueError(f"{path} holds no checkpoint but a {type(content).__name__}; nothing was loaded")
-    for name, kind in PARTS.items():
-        part = content.get(name)
-        negative = name == "step" and isinstance(part, int) and part < 0
-        if not isinstance(part, kind) or isinstance(part, bool) or negative:
-            what = reprlib.repr(part) if name in content else "missing"
-            raise ValueError(f"{path} holds no checkpoint: its {name} is {what}; nothing was loaded")
+    try:
+        require_parts(content, PARTS)
+        if content["step"] < 0:
+            raise ValueError(f"its step is {content['step']}")
+    except ValueError as error:
+        raise ValueError(f"{path} holds no checkpoint: {error}; nothing was loaded") from None
     return content
 
 

@@ -310,17 +310,16 @@ def prepared(
 def _require_fit(settings: Settings, data: tuple[Dataset, Dataset | None]) -> None:
     """Raise ValueError where the networks or the pipeline can't take the images, before anything is written."""
     pipeline, ours = PIPELINES[settings.pipeline], settings.networks.channels
-    for images in (part for part in data if part is not None):
+    trained, shown = data
+    plainly = [] if shown is None else [(trained, plain), (shown, plain)]
+    for images, view in [(trained, random_view), *plainly]:
         count, channels = images.pixels.shape[:2]
         if not count:
             raise ValueError(f"{images.name} must hold one image or more, got none")
         if ours != channels:
             raise ValueError(f"networks.channels must be {channels}, as the images of {images.name} have, got {ours}")
         try:
-            if images is data[0]:
-                random_view(images.pixels[:1], pipeline)
-            if data[1] is not None:
-                plain(images.pixels[:1], pipeline)
+            view(images.pixels[:1], pipeline)
         except ValueError as error:
             raise ValueError(f"pipeline={settings.pipeline} is not for {images.name}: {error}") from None
 
