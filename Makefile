@@ -35,7 +35,7 @@ SUMS := -m "not browser" \
 unexport PYTHONPATH
 unexport PYTHONHOME
 
-.PHONY: help environment book test torture check elsewhere format serve lab notebooks pdf lock clean distclean FORCE
+.PHONY: help environment book test check elsewhere format serve lab notebooks pdf lock clean distclean FORCE
 
 help:  ## list the targets
 	@echo "What Survives Augmentation: an executable book on why self-supervised learning works"
@@ -67,10 +67,6 @@ test: check  ## lint, types, and the tests, but for the longest
 	@$(ONE_THREAD) $(RUN) pytest $(SHARED) -m "not long" $(PYTEST)
 	@if [ -f $(PAGE) ]; then echo "All is well.  The book: file://$(CURDIR)/$(PAGE)"; \
 	    else echo "All is well, but the tests of the pages were skipped: make book, then make test"; fi
-
-torture: $(STAMP)  ## attack the library and the book for half an hour, and count what gives way
-	@echo "Attacking, $(WORKERS) at a time"
-	@$(ONE_THREAD) $(BIN)/python tools/torture.py --workers $(WORKERS)
 
 elsewhere: $(STAMP)  ## the longest tests; training and the operator as on an older processor, then with all threads
 	@echo "Testing what takes longest, $(WORKERS) at a time"

@@ -24,7 +24,7 @@ from sslbook.training.runs.checkpoints import load
 
 ROOT = Path(__file__).resolve().parents[1]
 DEEP = bool(os.environ.get("SSLBOOK_TORTURE"))
-"""Whether `make torture` asks, and not `make test`."""
+"""Try all that there is, and not a sample."""
 
 HEADER = """---
 jupytext:

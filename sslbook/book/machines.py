@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from sslbook.arguments import InputError, counted
-from sslbook.book import attacks
 from sslbook.book.layout import Book
 from sslbook.files import write_text
 
@@ -68,15 +67,11 @@ def _key(entry: Entry) -> tuple[str, ...]:
 
 
 def pages(book: Book) -> dict[str, str]:
-    """`chapters/reproduce` with its tables in their places, by its name; nothing where the book has no such page."""
+    """`chapters/reproduce` with the table in its place, by its name; nothing where the book has no such page."""
     source = book.root / f"{PAGE}.md"
     if not source.is_file():
         return {}
-    tables = {PLACE: table(entries(book)), attacks.PLACE: attacks.table(attacks.read(book))}
-    text = source.read_text(encoding="utf-8")
-    for place, shown in tables.items():
-        text = text.replace(place, shown)
-    return {PAGE: text}
+    return {PAGE: source.read_text(encoding="utf-8").replace(PLACE, table(entries(book)))}
 
 
 def table(rows: Sequence[Entry]) -> str:
