@@ -148,9 +148,9 @@ def inspect(options: argparse.Namespace) -> int:
 
 def gpu(options: argparse.Namespace) -> int:
     """``sslbook gpu``: work through what the book wants of a GPU, with the rest of the command line."""
-    from sslbook.bench.gpu import show
+    from sslbook.bench.gpu import command
 
-    return show.main(options.arguments)
+    return command.main(options.arguments)
 
 
 def bench(options: argparse.Namespace) -> int:

@@ -1,392 +1,245 @@
-"""``sslbook gpu``: its plan, its clock and its bundle; and, on a processor, all of it, killed in the middle of every step."""
+"""``sslbook gpu``: what its plan names is there, its clock stops what can go on, and its records find their place in the book."""
 
 from __future__ import annotations
 
+import contextlib
 import json
-import os
-import shutil
+import shlex
 import signal
 import subprocess
 import sys
 import time
 import zipfile
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sslbook import cli, datasets
+from sslbook import cli, records
 from sslbook.arguments import InputError
-from sslbook.bench.gpu import bundle, drive, report, work
-from sslbook.bench.gpu.desk import MACHINE, Desk, opened
-from sslbook.bench.gpu.machine import find
-from sslbook.bench.gpu.plan import STEPS, choose
-from sslbook.book.layout import PACKAGE
-from sslbook.records import recorded
+from sslbook.bench.gpu import command, merge
+from sslbook.bench.gpu.command import STEPS, Step, work_through
+from sslbook.chapters import catalogue
+from sslbook.chapters.training.presets import sheets
+from sslbook.chapters.training.runs import lines, origins, recorded_values, run_of
+from sslbook.records import recorded, save_record
+from sslbook.training.runs import checkpoints
 
-TINY = [sys.executable, "-m", "sslbook", "gpu", "--device", "cpu", "--tiny"]
-TIMES = ("origin", "seconds", "images_per_second", "value", "verdict")
-"""What differs from one run of the same step to the next."""
-
-
-def start(out: Path, *arguments: str) -> subprocess.Popen[bytes]:
-    return subprocess.Popen([*TINY, "--out", str(out), *arguments], cwd=PACKAGE.parent, stdout=subprocess.DEVNULL)
+RUN = "cifar10-simclr-nce"
 
 
-def numbers(folder: Path, pattern: str) -> dict[str, Any]:
-    """The JSON files of a folder without what is a time."""
-    found = {str(path.relative_to(folder)): json.loads(path.read_text()) for path in sorted(folder.glob(pattern))}
-    assert found, f"{folder} has no {pattern}"
-    return {name: timeless(content) for name, content in found.items()}
+# -- the plan ---------------------------------------------------------------------------------------------------------
 
 
-def timeless(value: Any) -> Any:
-    if isinstance(value, dict):
-        value = {k: v for k, v in value.items() if k not in TIMES or (k == "value" and "name" in value)}
-        return {k: timeless(v) for k, v in value.items()}
-    return [timeless(item) for item in value] if isinstance(value, list) else value
-
-
-def workers(out: Path) -> list[int]:
-    """The processes that work in a folder, by what the system says of their command lines."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            words = path.read_bytes().split(b"\0")
-        except OSError:
-            continue
-        if b"sslbook.bench.gpu.work" in words and str(out).encode() in words:
-            found.append(int(path.parent.name))
-    return found
-
-
-def wait_for(condition: Any, seconds: float = 300) -> None:
-    ends = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < ends
-        time.sleep(0.02)
-
-
-def begun(out: Path, step: str, running: subprocess.Popen[bytes]) -> bool:
-    """Whether a step has kept an item, or has come to its end."""
-    return bool(Desk(out, "cpu", True).done(step)) or running.poll() is not None
-
-
-@pytest.mark.slow
-@pytest.mark.long
-@pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="asks /proc which processes there are")
-def test_a_plan_killed_in_every_step_ends_with_the_same_records(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    calm, killed = tmp_path / "calm", tmp_path / "killed"
-    undisturbed = subprocess.run([*TINY, "--out", str(calm)], cwd=PACKAGE.parent, capture_output=True, text=True)
-    assert undisturbed.returncode == 0, undisturbed.stdout + undisturbed.stderr
-    cut = []
-    for step in STEPS:
-        whole = Desk(calm, "cpu", True)
-        running = start(killed, "--only", step.name)
-        wait_for(lambda: workers(killed))
-        if len(items := whole.done(step.name)) > 1:  # when the first of several items is there
-            wait_for(partial(begun, killed, step.name, running), 900)
-        else:
-            time.sleep(min(2.0, whole.spent(step.name) / 4))
-        running.send_signal(signal.SIGTERM if step.name == "byol" else signal.SIGKILL)
-        running.wait()
-        wait_for(lambda: not workers(killed))  # which have lost their parent
-        if items.keys() - Desk(killed, "cpu", True).done(step.name).keys():
-            cut.append(step.name)
-        again = start(killed, "--only", step.name)
-        assert again.wait() == 0, (killed / "logs" / f"{step.name}.log").read_text()
-    assert len(cut) >= 5, f"in the middle of {cut} alone"
-    for pattern in ("done/**/*.json", "records/*.json"):
-        assert numbers(killed, pattern) == numbers(calm, pattern)
-    with zipfile.ZipFile(calm / report.ARCHIVE) as archive:
-        names = archive.namelist()
-    assert MACHINE in names
-    assert "records/A-Tab2.json" in names
-    assert not [name for name in names if name.endswith(".pt")], "checkpoints are too large to carry"
-    assert cli.main(["gpu", "--merge", str(calm)]) == 2
-    assert "made with --tiny" in capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_the_clock_stops_a_step_that_can_go_on(tmp_path: Path) -> None:
-    desk, (step,) = Desk(tmp_path, "cpu", True), choose(["simclr"])
-    desk.begin(find("cpu"))
-    said: list[str] = []
-    (outcome,) = drive.work_through(desk, [step], soon(drive.GRACE + drive.LEAST + 0.5), {}, said.append)
-    if outcome.status != drive.STOPPED:
-        assert outcome.status == drive.DONE, "on a machine that needs less than fifteen seconds"
-    assert not workers(tmp_path)
-    (outcome,) = drive.work_through(desk, [step], soon(600), {}, said.append)
-    assert outcome.status == drive.DONE
-    assert len(desk.done("simclr")) == 2
-
-
-def soon(seconds: float) -> float:
-    return time.monotonic() + seconds
-
-
-def test_nothing_begins_when_the_time_is_over(tmp_path: Path) -> None:
-    outcomes = drive.work_through(Desk(tmp_path, "cpu", True), STEPS, soon(drive.GRACE + 1), {}, lambda line: None)
-    assert {outcome.status for outcome in outcomes} == {drive.STOPPED}
-    assert not (tmp_path / "logs").exists()
-
-
-def test_a_long_step_starves_none_and_goes_on_when_the_others_had_their_turn(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each gets at most its share, over all calls; what is left at the end goes to those that need more, in their order."""
-    desk, asked = Desk(tmp_path, "cpu", False), list[tuple[str, float]]()
-    steps = [replace(step, needs=(), images=False) for step in choose(["simclr", "chapters", "tables"])]
-    simclr = steps[0]
-
-    def go(desk: Desk, step: Any, seconds: float, environment: Any) -> drive.Outcome:
-        asked.append((step.name, seconds))
-        if step is simclr:
-            return drive.Outcome(step.name, drive.STOPPED, seconds)
-        return drive.Outcome(step.name, drive.DONE, 10.0)
-
-    monkeypatch.setattr(drive, "_go", go)
-    outcomes = drive.work_through(desk, steps, soon(10_000), {}, lambda line: None)
-    assert [name for name, _ in asked] == ["simclr", "chapters", "tables", "simclr"]
-    assert asked[0][1] == simclr.share(False) == 1350
-    assert asked[-1][1] == pytest.approx(10_000 - drive.GRACE, abs=5)
-    assert [outcome.status for outcome in outcomes] == [drive.STOPPED, drive.DONE, drive.DONE]
-    asked.clear()
-    drive.work_through(desk, steps, soon(1_000), {}, lambda line: None)
-    assert [name for name, _ in asked] == ["chapters", "tables", "simclr"], "which has had its share in the first call"
-
-
-def test_a_step_that_lacks_something_is_skipped_with_a_sentence(tmp_path: Path) -> None:
-    (step,) = choose(["operator"])
-    lacking = replace(step, needs=("no_such_module",))
-    assert "no_such_module can't be imported here" in drive.unable(lacking, True, {})
-    nowhere = {"SSLBOOK_DATA": str(tmp_path)}
-    assert "CIFAR-10 is not here" in drive.unable(step, False, nowhere)
-    assert drive.unable(step, True, nowhere) == ""
-    (tmp_path / "no_such_module.py").touch()
-    path = list(sys.path)
-    assert drive.unable(lacking, True, {"PYTHONPATH": str(tmp_path)}) == ""
-    assert sys.path == path
-    (outcome,) = drive.work_through(Desk(tmp_path, "cpu", True), [lacking], soon(60), {}, lambda line: None)
-    assert outcome.status == drive.SKIPPED
-
-
-def test_a_step_that_fails_says_where_its_log_is(tmp_path: Path) -> None:
-    """The folder lacks what says how to work in it."""
-    (outcome,) = drive.work_through(Desk(tmp_path, "cpu", True), choose(["tables"]), soon(300), {}, lambda line: None)
-    assert outcome.status == drive.FAILED
-    assert MACHINE in outcome.why
-    assert "tables.log" in outcome.why
-
-
-def test_an_item_that_fails_keeps_none_from_its_turn(capsys: pytest.CaptureFixture[str]) -> None:
-    done: list[str] = []
-
-    def do(item: str) -> None:
-        if item == "two":
-            raise ValueError("not today")
-        done.append(item)
-
-    with pytest.raises(RuntimeError, match=r"two \(ValueError: not today\)"):
-        work.all_of(["one", "two", "three"], do)
-    assert done == ["one", "three"]
-    assert "not today" in capsys.readouterr().err
-    work.all_of(["four"], do)
-
-
-def test_failed_tests_are_counted_and_named(tmp_path: Path) -> None:
-    written = tmp_path / "tests.xml"
-    written.write_text(
-        '<testsuites><testsuite tests="5" failures="1" errors="1" skipped="1"><testcase classname="a" name="b"><failure/>'
-        '</testcase><testcase classname="c" name="d"><error/></testcase><testcase classname="e" name="f"/></testsuite></testsuites>'
-    )
-    assert work.counts(written) == {"passed": 2, "failed": 2, "skipped": 1, "failures": ["a::b", "c::d"]}
-
-
-def test_every_step_of_the_plan_can_be_done() -> None:
-    assert [step.name for step in STEPS] == list(work.WORK)
-    assert sum(step.tiny for step in STEPS) < 180
+def test_the_plan_names_what_there_is() -> None:
+    """Presets, tables and records by their names; and of each table the cells that it trains, each in its record at once."""
+    made: dict[str, set[str]] = {}
+    words = [shlex.split(line)[1:] for step in STEPS for line in step.commands if line.startswith("sslbook ")]
+    for kind, name, *rest in words:
+        made.setdefault(kind, set()).add(name)
+        if kind == "train":
+            assert run_of(name, seed=int(rest[1]), epochs=int(rest[3]))
+    assert made["table"] <= catalogue.TABLES.keys()
+    assert made["record"] <= catalogue.RECORDERS.keys()
+    cells = {cell.preset for table in merge.RECORDS if table in sheets() for cell in sheets()[table].cells}
+    assert made["train"] == {preset for preset in cells if preset.startswith("cifar10-")}
+    assert made["table"] | made["record"] >= set(merge.RECORDS)
+    assert len({step.name for step in STEPS}) == len(STEPS)
 
 
 def status(arguments: list[str]) -> int | str | None:
-    """A command's exit status, however it ends."""
     try:
-        return cli.main(arguments)
+        return cli.main(["gpu", *arguments])
     except SystemExit as stop:
         return stop.code
+
+
+def test_the_plan_is_told_where_there_is_no_gpu(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert status(["--plan", "--minutes", "10"]) == 0
+    out = capsys.readouterr().out
+    assert all(f"  {step.name} " in out and step.commands[-1] in out for step in STEPS)
+    assert "not all of it in this time" in out
+    assert status(["--plan", "--only", "tables"]) == 0
+    assert "sslbook train" not in capsys.readouterr().out
+    assert status([]) == 2
+    assert "no GPU: torch" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
         (["--only", "chapter"], "--only: got 'chapter'; did you mean chapters?"),
-        (["--minutes", "0"], "is not a number of minutes above 0"),
-        (["--minutes", "soon"], "is not a number of minutes above 0"),
-        (["--merge", "nowhere"], "neither a folder of sslbook gpu nor its results.zip"),
-        (["--merge", "."], "is no folder of sslbook gpu"),
-        (["--bundle", "there", "--python", "snake"], "a version such as 3.12 is needed"),
-        (["--device", "cpu", "--tiny", "--from", "nowhere"], "holds no wheels and no images"),
+        *((["--minutes", given], "is not a number of minutes above 0") for given in ("0", "soon", "nan", "inf", "-1")),
+        (["--merge", "nowhere"], "is no results.zip"),
+        (["--merge", "."], "is no results.zip"),
     ],
 )
-def test_bad_input_gets_a_sentence(
-    arguments: list[str], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert status(["gpu", *arguments]) == 2
+def test_bad_input_gets_a_sentence(arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert status(arguments) == 2
     assert sentence in capsys.readouterr().err
 
 
-def test_no_gpu_gets_a_sentence(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    assert cli.main(["gpu"]) == 2
-    assert "no GPU: torch" in capsys.readouterr().err
-    assert cli.main(["gpu", "--plan"]) == 0
-    told = capsys.readouterr()
-    assert "no GPU: torch" in told.err
-    assert "The plan" in told.out
+# -- the clock --------------------------------------------------------------------------------------------------------
 
 
-def test_the_plan_is_told_with_its_seconds(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["gpu", "--device", "cpu", "--plan", "--minutes", "10"]) == 0
-    out = capsys.readouterr().out
-    assert all(f"  {step.name}" in out for step in STEPS)
-    assert "not all of it in this time" in out
+def step(name: str, *commands: str) -> Step:
+    return Step(name, name, 1.0, commands)
 
 
-def test_a_folder_goes_on_with_its_own_work_alone(tmp_path: Path) -> None:
-    here = find("cpu")
-    Desk(tmp_path, "cpu", True).begin(here)
-    Desk(tmp_path, "cpu", True).begin(here)
-    assert opened(tmp_path) == Desk(tmp_path, "cpu", True)
-    with pytest.raises(InputError, match="tiny was True and is False"):
-        Desk(tmp_path, "cpu", False).begin(here)
-    with pytest.raises(InputError, match=r"torch was .* and is 2\.99"):
-        Desk(tmp_path, "cpu", True).begin(replace(here, torch="2.99"))
+QUICK, WRONG, ABSENT = "timeit -n 1 -r 1 pass", "unittest no_such_test", "no_such_module"
+SLOW = "timeit -n 1 -r 1 'import time; time.sleep(600)'"
+PLAN = (
+    step("well", QUICK, QUICK),
+    step("wrong", WRONG, QUICK),
+    step("absent", "timeit -x", QUICK),
+    step("last", QUICK),
+)
 
 
-# -- the bundle -------------------------------------------------------------------------------------------------------
+def soon(seconds: float) -> float:
+    return time.monotonic() + seconds
 
 
-def test_the_bundle_has_what_executes_a_chapter_and_not_what_is_there() -> None:
-    found = bundle.closure("3.12")
-    assert {"papermill", "jupytext", "ipykernel", "ipython", "nbclient", "pyzmq", "pytest"} <= set(found)
-    assert not {"torch", "numpy", "scipy", "matplotlib", "scikit-learn", "aiohttp", "debugpy"} & set(found)
-    assert "colorama" not in found, "which Windows alone needs"
+def test_each_step_has_its_turn_and_what_is_done_is_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert work_through(PLAN, soon(300), tmp_path, again=False) == 1
+    told = capsys.readouterr().out.splitlines()
+    assert [line.partition(" in ")[0] for line in told] == [
+        "well: done",
+        "wrong: exit status 1",
+        "absent: exit status 2",
+        "last: done",
+    ]
+    assert f"(all of it: {tmp_path / 'wrong.log'})" in told[1]
+    count = {path.name: path.read_text().count("$ ") for path in tmp_path.glob("*.log")}
+    assert count == {"well.log": 2, "wrong.log": 2, "absent.part.log": 1, "last.log": 1}, "no use in the rest of a step"
+    assert work_through(PLAN[:1], soon(300), tmp_path, again=False) == 0
+    assert "done already" in capsys.readouterr().out
+    assert work_through(PLAN[:1], soon(300), tmp_path, again=True) == 0
+    assert "well: done in" in capsys.readouterr().out
 
 
-def test_pip_is_asked_for_wheels_of_that_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[list[str]] = []
-
-    def pip(command: list[str], **_: Any) -> subprocess.CompletedProcess[bytes]:
-        asked.append(command)
-        (tmp_path / "wheels" / "papermill-2.6.0-py3-none-any.whl").write_bytes(b"x" * 10)
-        return subprocess.CompletedProcess(command, len(asked) - 1)
-
-    monkeypatch.setattr(subprocess, "run", pip)
-    monkeypatch.setattr(datasets, "data_folder", lambda: tmp_path / "nothing")
-    told = list(bundle.write(tmp_path, python="3.13"))
-    assert "1 wheels for Python 3.13" in told[0]
-    assert "No images" in told[1]
-    words = asked[0]
-    assert words[words.index("--python-version") + 1] == "3.13"
-    assert [word for word in words if word.startswith("papermill==")]
-    with pytest.raises(InputError, match="pip could not fetch"):
-        list(bundle.write(tmp_path, python="3.13"))
-    monkeypatch.setattr(bundle, "WHOLE", 5)
-    asked.clear()
-    with pytest.raises(InputError, match="too large to be carried"):
-        list(bundle.write(tmp_path, python="3.13"))
+def test_the_clock_stops_a_step_which_is_not_done_then(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert work_through((step("slow", QUICK, SLOW, QUICK), PLAN[0]), soon(5), tmp_path, again=False) == 0
+    assert [line.partition(" in ")[0] for line in capsys.readouterr().out.splitlines()] == [
+        "slow: stopped by the clock",
+        "well: stopped by the clock",
+    ]
+    assert [path.name for path in sorted(tmp_path.glob("*.log"))] == ["slow.part.log", "well.part.log"]
 
 
-def test_images_travel_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    layout, pieces = datasets.LAYOUTS["cifar10"][0], tmp_path / "bundle" / "images"
-    source = tmp_path / "data" / layout.folder
-    source.mkdir(parents=True)
-    for number, name in enumerate(layout.md5):
-        (source / name).write_bytes(os.urandom(1000 + number))
-    monkeypatch.setattr(datasets, "data_folder", lambda: tmp_path / "data")
-    monkeypatch.setattr(bundle, "PIECE", 1500)
-    said = bundle._images(pieces)
-    parts = sorted(pieces.iterdir())
-    assert f"{len(parts)} pieces" in said
-    assert max(part.stat().st_size for part in parts) <= 1500
-    half = {"one": parts[::2], "two": parts[1::2]}  # as two calls would bring them
-    for name, some in half.items():
-        (tmp_path / name / "images").mkdir(parents=True)
-        for part in some:
-            shutil.copy(part, tmp_path / name / "images")
-    out = tmp_path / "out"
-    variables, said = bundle.unpack([tmp_path / "one"], out)
-    assert "SSLBOOK_DATA" not in variables
-    assert said == ["No images: 3 of 5 pieces of cifar-10-batches-py.tar.gz are here"]
-    for _ in range(2):
-        variables, said = bundle.unpack([tmp_path / "two"], out)
-        assert variables["SSLBOOK_DATA"] == str(out / "images")
-        assert said == []
-    for name in layout.md5:
-        assert (out / "images" / layout.folder / name).read_bytes() == (source / name).read_bytes()
-    damaged = tmp_path / "damaged" / "images"
-    damaged.mkdir(parents=True)
-    for part in parts:
-        (damaged / part.name).write_bytes(part.read_bytes()[:-10])
-    with pytest.raises(InputError, match="make no archive"):
-        bundle.unpack([damaged.parent], tmp_path / "elsewhere")
-    assert not (tmp_path / "elsewhere" / "images").exists()
-    (damaged / f"{bundle.IMAGES}.1-of-1").touch()
-    with pytest.raises(InputError, match="pieces of two archives"):
-        bundle.unpack([damaged.parent], tmp_path / "elsewhere")
+ALONE = """
+import sys, time
+from pathlib import Path
+from sslbook.bench.gpu import command
+command.OUT, command._gpu = Path(sys.argv[1]), lambda: "a GPU"
+command.STEPS = (command.Step("slow", "slow", 1.0, ("timeit -n 1 -r 1 'import time; time.sleep(599)'",)),)
+raise SystemExit(command.main([]))
+"""
 
 
-def wheel(folder: Path, name: str, tag: str = "py3-none-any") -> Path:
-    """A wheel of one empty module."""
-    path = folder / "wheels" / f"{name}-1.0-{tag}.whl"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with zipfile.ZipFile(path, "w") as file:
-        file.writestr(f"{name}.py", "")
-        file.writestr(f"{name}-1.0.dist-info/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
-        file.writestr(f"{name}-1.0.dist-info/RECORD", "")
-    return path
+@pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="asks /proc which processes there are")
+def test_a_signal_ends_the_command_too_and_leaves_what_can_be_carried(tmp_path: Path) -> None:
+    running = subprocess.Popen([sys.executable, "-c", ALONE, str(tmp_path)], start_new_session=True)
+
+    def at_work() -> bool:
+        found = set()
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            with contextlib.suppress(OSError):  # one that has ended by now
+                found.update(path.read_bytes().split(b"\0"))
+        return b"import time; time.sleep(599)" in found
+
+    ends = soon(300)
+    while not at_work():
+        assert time.monotonic() < ends
+        time.sleep(0.05)
+    running.send_signal(signal.SIGTERM)
+    assert running.wait(120) not in (None, 0)
+    assert not at_work()
+    with zipfile.ZipFile(tmp_path / command.ARCHIVE) as archive:
+        assert "slow.part.log" in archive.namelist()
 
 
-def test_what_is_missing_is_taken_from_the_bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("PYTHONPATH", raising=False)
-    wheel(tmp_path / "bundle", "not_here")
-    wheel(tmp_path / "bundle", "filelock")  # which torch brings
-    for _ in range(2):
-        variables, said = bundle.unpack([tmp_path / "bundle"], tmp_path / "out")
-        assert variables == {"PYTHONPATH": str(tmp_path / "out" / "site")}
-        assert said[0].startswith("1 of 2 packages taken")
-        assert said[1].startswith("No images: 0 of the pieces")
-        assert [path.name for path in (tmp_path / "out" / "site").glob("*.py")] == ["not_here.py"]
+# -- what comes back --------------------------------------------------------------------------------------------------
 
 
-def test_a_bundle_for_another_python_is_refused(tmp_path: Path) -> None:
-    wheel(tmp_path / "bundle", "not_here", "cp36-cp36m-win32")
-    with pytest.raises(InputError, match="is not for this Python"):
-        bundle.unpack([tmp_path / "bundle"], tmp_path / "out")
-    assert not (tmp_path / "out").exists()
+@pytest.fixture
+def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(records, "results_folder", lambda: tmp_path / "results")
+    return tmp_path / "results"
 
 
-def test_what_a_step_has_is_recorded_though_an_item_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the seconds of all items, also those of earlier calls; and nothing is written for nothing."""
-    desk = Desk(tmp_path, "cpu", False)
+def archive(tmp_path: Path, **members: str | Path) -> Path:
+    """An archive with a file for each record."""
+    with zipfile.ZipFile(tmp_path / "results.zip", "w") as file:
+        for name, content in members.items():
+            text = content.read_text() if isinstance(content, Path) else content
+            file.writestr(f"{name.replace('_', '-')}.json", text)
+    return tmp_path / "results.zip"
 
-    def asked(bench: str, training: str, stage: str, *options: str) -> dict[str, Any]:
-        if stage != "step":
-            raise RuntimeError("no compiler")
-        return {"rows": []}
 
-    desk.keep("bench", "epoch", {"seconds": 40.0, "rows": []})
-    monkeypatch.setattr(work, "_asked", asked)
-    with pytest.raises(RuntimeError, match="no compiler"):
-        work.bench(desk)
-    record = recorded("gpu-bench", folder=desk.records)
-    assert set(record.values) == {"epoch", "step"}
-    assert record.provenance.seconds == pytest.approx(40.0, abs=1)
-    with pytest.raises(RuntimeError):
-        work.tables(desk)
-    assert [path.name for path in desk.records.iterdir()] == ["gpu-bench.json"]
+def of_table(folder: Path, seed: int, accuracy: float, epochs: tuple[int, ...] = (100,)) -> Path:
+    """A record of A-Tab2 with one run."""
+    run = run_of(RUN, seed=seed, epochs=epochs[-1])
+    rows = [{"epoch": epoch, "linear": accuracy, "linear_best": accuracy + 0.01} for epoch in epochs]
+    runs = {run.folder(Path()).name: {"seed": seed, "seconds": 3.0 * epochs[-1], "device": "a GPU", "rows": rows}}
+    values: dict[str, Any] = recorded_values(sheets()["A-Tab2"], runs)
+    return save_record("A-Tab2", values, seeds=[seed], seconds=300.0, folder=folder)
+
+
+def test_records_of_a_table_are_joined_run_by_run(results: Path, tmp_path: Path) -> None:
+    """Of two runs of one name the newer rows; one of 100 epochs is the beginning of one of 500, and has its name."""
+    for seed, accuracy, epochs in ((1, 0.8, (100, 300, 500)), (2, 0.9, (100,)), (2, 0.85, (100,)), (1, 0.7, (100,))):
+        (written,) = merge.merge(archive(tmp_path, A_Tab2=of_table(tmp_path / "gpu", seed, accuracy, epochs)))
+        assert written == results / "A-Tab2.json"
+    joined = recorded("A-Tab2", folder=results)
+    assert joined.provenance.seeds == (1, 2)
+    assert joined.provenance.seconds == 1800.0
+    cells = {cell["epochs"]: cell["final"] for cell in joined["cells"] if cell["final"]}
+    assert cells == {100: [0.7, 0.85], 300: [0.8], 500: [0.8]}
+
+
+def test_another_record_takes_the_old_ones_place(results: Path, tmp_path: Path) -> None:
+    name = "training-operator-full"
+    for value in (1, 2):
+        path = save_record(name, {"trace": value}, seeds=[value], seconds=1, folder=tmp_path / "gpu")
+        merge.merge(archive(tmp_path, training_operator_full=path, outside=path))
+    assert recorded(name, folder=results)["trace"] == 2
+    assert [path.name for path in results.iterdir()] == [f"{name}.json"], "nothing but the plan's records"
+
+
+def test_a_damaged_archive_changes_nothing(results: Path, tmp_path: Path) -> None:
+    good = of_table(tmp_path / "gpu", 1, 0.8)
+    no_runs = json.dumps(json.loads(good.read_text()) | {"values": {"cells": [], "runs": [1]}})
+    for bad in ("{", "[]", no_runs, no_runs.replace("[1]", '{"a": {}}')):
+        with pytest.raises(InputError, match="the archive's record training-operator-full can't be used"):
+            merge.merge(archive(tmp_path, training_operator_full="{", A_Tab2=good))
+        with pytest.raises(InputError, match="the archive's record A-Tab2 can't be used"):
+            merge.merge(archive(tmp_path, A_Tab2=bad))
+    with pytest.raises(InputError, match="holds none of the records"):
+        merge.merge(archive(tmp_path, other=good))
+    whole = bytearray(archive(tmp_path, A_Tab2=good).read_bytes())
+    whole[200] ^= 0xFF
+    (tmp_path / "results.zip").write_bytes(whole)
+    with pytest.raises(InputError, match="is damaged"):
+        merge.merge(tmp_path / "results.zip")
+    assert not results.exists()
+    results.mkdir()
+    (results / "A-Tab2.json").write_text("{")
+    with pytest.raises(InputError, match="the book's record A-Tab2 can't be used"):
+        merge.merge(archive(tmp_path, A_Tab2=good))
+
+
+def test_a_run_that_diverged_is_in_the_record(tmp_path: Path) -> None:
+    run = run_of(RUN, seed=1, epochs=100)
+    run.folder(tmp_path).mkdir(parents=True)
+    (run.folder(tmp_path) / checkpoints.DIVERGED).write_text("diverged at step 12\n")
+    runs = origins([run], tmp_path)
+    assert runs == {run.folder(tmp_path).name: {"seed": 1, "diverged": "diverged at step 12", "rows": []}}
+    found = lines(sheets()["A-Tab2"], [1], tmp_path / "elsewhere", recorded=runs)
+    assert [line.diverged for line in found if line.cell.preset == run.name] == [("diverged at step 12",)] * 3
+    assert not any(line.best for line in found)

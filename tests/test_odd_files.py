@@ -38,7 +38,6 @@ BOOK = (
     "data/claims.yml",
     "data/functions.yml",
     "data/expected/one.quick.json",
-    "data/machines.json",
     "requirements.lock",
     "_build/executed/quick/one.ipynb",
     "_build/html.stamp.json",

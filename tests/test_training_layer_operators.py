@@ -103,11 +103,6 @@ def test_the_record_can_be_made_and_goes_on(tmp_path: Path, monkeypatch: pytest.
         layer_operators.run_values([1], names=RUNS[:1], epochs=(1,), more=0, root=tmp_path, **FEW)  # type: ignore[arg-type]
 
 
-def test_parts_are_joined() -> None:
-    parts = [{"epochs": [epoch], "images": 4, "runs": {"a": [[epoch], [-epoch]]}} for epoch in (0, 2)]
-    assert layer_operators.joined(parts) == {"epochs": [0, 2], "images": 4, "runs": {"a": [[0, 2], [0, -2]]}}
-
-
 def test_runs_without_labels_begin_with_the_same_weights() -> None:
     """So that one look before training serves them all."""
     nets = [layer_operators.Run(name, 1, SHORT, "cpu", Path()).network(0) for name in RUNS[:3]]

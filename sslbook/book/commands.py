@@ -63,7 +63,7 @@ def build(options: argparse.Namespace) -> int:
 
 
 def _build(book: Book, chapters: Sequence[Chapter], options: argparse.Namespace) -> int:
-    from sslbook.book import ledger, machines
+    from sslbook.book import ledger
 
     setting = _setting(options)
     if options.no_execute:
@@ -81,7 +81,7 @@ def _build(book: Book, chapters: Sequence[Chapter], options: argparse.Namespace)
     wrong = ledger.problems(ledger.join(ledger.read_claims(book.claims), numbers), numbers)
     if wrong:
         return _report("The ledger and the notebooks contradict each other", wrong)
-    return _render(book, options.scale, {"chapters/ledger": ledger.page(book, options.scale), **machines.pages(book)})
+    return _render(book, options.scale, {"chapters/ledger": ledger.page(book, options.scale)})
 
 
 def show_ledger(options: argparse.Namespace) -> int:

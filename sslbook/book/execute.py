@@ -115,7 +115,7 @@ def execute(
     for chapter in chapters:
         target = folder / f"{chapter.name}.ipynb"
         parts = key_parts(book, chapter, scale=setting.scale, seed=setting.seed, device=setting.device)
-        stored = stored_record(target)
+        stored = _stored_record(target)
         known = parts | _asked(book, stored)
         kept = None if force else _keep(chapter, target, stored, known)
         if kept is not None:
@@ -262,7 +262,7 @@ def _finished(notebook: NotebookNode, job: _Job, seconds: float, asked: dict[str
 
 def is_current(book: Book, chapter: Chapter, setting: Setting) -> bool:
     """Whether the executed notebook of ``chapter`` has the code and the prose of its source, and all else that it depends on."""
-    stored = stored_record(book.executed(setting.scale) / f"{chapter.name}.ipynb")
+    stored = _stored_record(book.executed(setting.scale) / f"{chapter.name}.ipynb")
     parts = key_parts(book, chapter, scale=setting.scale, seed=setting.seed, device=setting.device)
     wanted = (key(parts | _asked(book, stored)), digest(chapter.text.encode()))
     return (stored.get("key"), stored.get("source")) == wanted
@@ -297,7 +297,7 @@ def with_prose(executed: NotebookNode, chapter: Chapter) -> NotebookNode:
     return number_cells(notebook)
 
 
-def stored_record(target: Path) -> dict[str, Any]:
+def _stored_record(target: Path) -> dict[str, Any]:
     """What an executed notebook says of its own execution; empty if it doesn't exist or can't be read."""
     try:
         return dict(json.loads(read_text(target))["metadata"][RECORD_KEY])
@@ -306,7 +306,7 @@ def stored_record(target: Path) -> dict[str, Any]:
 
 
 def _last_seconds(target: Path) -> float:
-    return float(stored_record(target).get("seconds", float("inf")))
+    return float(_stored_record(target).get("seconds", float("inf")))
 
 
 def _reason(stored: dict[str, Any], parts: dict[str, str], force: bool) -> str:

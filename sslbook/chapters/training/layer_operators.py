@@ -207,21 +207,20 @@ def run_values(
     }
 
 
-def full_values(
-    seeds: Sequence[int], *, changes: Sequence[str] = FULL, device: str | None = None, **options: Any
-) -> dict[str, Any]:
-    """The same for SimCLR by a ResNet-18 of full width on all images, on a GPU where there is one; options as there."""
-    given: dict[str, Any] = {"names": RUNS[:1], "layers": None, "shared": (), "more": 0, "processes": 1, **options}
-    return run_values(seeds, changes=changes, device=str(device_of(device)), **given)
-
-
-def joined(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Values of :func:`run_values` for some epochs after the other, of the same runs and seeds, as one."""
-    runs = {
-        name: [[look for part in parts for look in part["runs"][name][s]] for s in range(len(rows))]
-        for name, rows in parts[0]["runs"].items()
-    }
-    return {**parts[0], "epochs": [epoch for part in parts for epoch in part["epochs"]], "runs": runs}
+def full_values(seeds: Sequence[int]) -> dict[str, Any]:
+    """The same for SimCLR by a ResNet-18 of full width on all images, on a GPU where there is one."""
+    return run_values(
+        seeds,
+        names=RUNS[:1],
+        changes=FULL,
+        epochs=FULL_EPOCHS,
+        layers=None,
+        shared=(),
+        more=0,
+        processes=1,
+        device=str(device_of(None)),
+        root=parts_folder(),
+    )
 
 
 def along(

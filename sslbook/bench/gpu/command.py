@@ -1,0 +1,228 @@
+"""The command ``sslbook gpu``: all that the book wants of a GPU, as ordinary commands in order of worth, and a clock."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import math
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+import time
+import zipfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from sslbook import data_files
+from sslbook.arguments import InputError, unknown
+from sslbook.bench.gpu.merge import RECORDS, merge
+from sslbook.book.layout import PACKAGE
+from sslbook.chapters.training.presets import PARTS
+from sslbook.files import atomic
+from sslbook.machine import environment
+from sslbook.records import require_source_tree, results_folder
+
+MINUTES = 25.0
+OUT = PACKAGE.parent / "_build/gpu"
+ARCHIVE = "results.zip"
+GRACE = 20.0
+"""Seconds between asking a command to stop, which leaves a checkpoint, and stopping it."""
+SIMCLR = ("simclr-nce", "simclr-exact", "simclr-exact-noise")
+
+
+@dataclass(frozen=True)
+class Step:
+    """A part of the plan: ``commands`` of ``python -m``, each of which leaves out what is done; the log of all says that they are.
+
+    seconds: predicted on one H100 with 16 cores.
+    """
+
+    name: str
+    what: str
+    seconds: float
+    commands: tuple[str, ...]
+
+
+def _runs(table: str, presets: Sequence[str], *seeds: int) -> tuple[str, ...]:
+    """Runs of 100 epochs on CIFAR-10, each in the table's record as soon as it is finished."""
+    kept = f"sslbook table {table} --record"
+    runs = [f"sslbook train cifar10-{preset} --seed {seed} --epochs 100" for seed in seeds for preset in presets]
+    return tuple(command for run in runs for command in (run, kept))
+
+
+STEPS = (
+    Step("tests", "the tests that need a GPU", 60, ("pytest tests -m gpu -q -p no:cacheprovider",)),
+    Step("bench", "every stage of training, in images a second", 240, ("sslbook bench training",)),
+    Step("simclr", "A-Tab2 on CIFAR-10, a seed of each loss", 900, _runs("A-Tab2", SIMCLR, 1)),
+    Step("chapters", "all chapters at the papers' size", 600, ("sslbook execute --scale paper --device cuda",)),
+    Step("tables", "two tables of the theory", 120, ("sslbook table A-Tab6 --run", "sslbook table C-Tab1 --run")),
+    Step("byol", "B-Tab3 on CIFAR-10, its eight cells", 2800, _runs("B-Tab3-cifar10-resnet18", PARTS[::-1], 1)),
+    Step("operator", "the operator along a run of full width", 240, ("sslbook record training-operator-full",)),
+    Step("simclr-more", "A-Tab2 on CIFAR-10, four more seeds", 3600, _runs("A-Tab2", SIMCLR, 2, 3, 4, 5)),
+)
+"""In order of worth: what comes first is worked through first."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Work through the plan, or bring in what it gave; exit status 1 if something is not as it should be, 2 for bad input."""
+    ends, options = time.monotonic(), _parser().parse_args(arguments)
+    ends += 60 * options.minutes
+    if options.merge is not None:
+        for path in merge(options.merge):
+            print(f"Written: {path}")
+        return 0
+    steps = [step for step in STEPS if not options.only or step.name in options.only]
+    if wrong := set(options.only) - {step.name for step in steps}:
+        raise unknown("--only", min(wrong), [step.name for step in STEPS])
+    print(_told(steps, options.minutes), flush=True)
+    if options.plan:
+        return 0
+    require_source_tree()
+    print(f"On {_gpu()}; the same command goes on where this one is stopped.\n", flush=True)
+    one_commit = {"SSLBOOK_COMMIT": data_files.commit() or ""}  # though the first record changes the tree
+    try:
+        with _heard(), environment(one_commit):
+            return work_through(steps, ends, OUT, again=bool(options.only))
+    finally:
+        print(f"To carry: {_pack(OUT)}. Where the book is built: sslbook gpu --merge {ARCHIVE}")
+
+
+def work_through(steps: Sequence[Step], ends: float, folder: Path, *, again: bool) -> int:
+    """Go on with the steps until ``ends``, by ``time.monotonic``; returns the exit status.  again: also with those that are done.
+
+    A step that comes to its end leaves its log in ``folder``.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    bad = 0
+    for step in steps:
+        log, begun = folder / f"{step.name}.log", time.monotonic()
+        if log.is_file() and not again:
+            print(f"{step.name}: done already, see {log}", flush=True)
+            continue
+        status = _work(step, log, ends)
+        bad |= bool(status)
+        how = "stopped by the clock" if status is None else "done" if not status else f"exit status {status}"
+        shown = log if status in (0, 1) else _part(log)
+        more = f": {_last(shown)} (all of it: {shown})" if status else ""
+        print(f"{step.name}: {how} in {time.monotonic() - begun:.0f} s{more}", flush=True)
+        _pack(folder)  # so that whatever comes next, what is done can be carried
+    return bad
+
+
+def _work(step: Step, log: Path, ends: float) -> int | None:
+    """The first exit status of a step's commands that is not 0; None where the clock stopped them."""
+    bad = 0
+    with _part(log).open("w", encoding="utf-8") as out:
+        for command in step.commands:
+            print(f"$ {command}", file=out, flush=True)
+            status = _status(command, ends - time.monotonic(), out)
+            bad = bad or status or 0
+            if status is None:
+                return None
+            if status not in (0, 1):  # such as no images: nor could the rest be done
+                return status
+    _part(log).replace(log)
+    return bad
+
+
+def _part(log: Path) -> Path:
+    return log.with_suffix(".part.log")
+
+
+def _status(command: str, seconds: float, out: IO[str]) -> int | None:
+    """What a command ends with in so many seconds; None if it doesn't.  Its process group is gone in any case."""
+    if seconds <= 0:
+        return None
+    process = subprocess.Popen(
+        [sys.executable, "-m", *shlex.split(command)],
+        cwd=PACKAGE.parent,
+        stdin=subprocess.DEVNULL,
+        stdout=out,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+    try:
+        return process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        return None
+    finally:
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, number)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(GRACE)
+
+
+@contextlib.contextmanager
+def _heard() -> Iterator[None]:
+    """Let SIGTERM end this process as Ctrl-C does, so that the command that it began is ended too."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _pack(folder: Path) -> Path:
+    """The logs and the records of the plan in one file."""
+    files = [*folder.glob("*.log"), *(results_folder() / f"{name}.json" for name in RECORDS)]
+    with atomic(folder / ARCHIVE) as fresh, zipfile.ZipFile(fresh, "w", zipfile.ZIP_DEFLATED) as archive:
+        for path in filter(Path.is_file, files):
+            archive.write(path, path.name)
+    return folder / ARCHIVE
+
+
+def _last(log: Path) -> str:
+    return log.read_text(encoding="utf-8", errors="replace").strip().rpartition("\n")[2].strip()
+
+
+def _gpu() -> str:
+    """Names the GPU; raises InputError where there is none."""
+    import torch
+
+    if not torch.cuda.is_available():
+        build = "is built without CUDA" if torch.version.cuda is None else "finds none that it can use"
+        raise InputError(f"no GPU: torch {torch.__version__} {build}; each command of the plan also runs by itself")
+    return f"{torch.cuda.get_device_name()}, torch {torch.__version__}"
+
+
+def _told(steps: Sequence[Step], minutes: float) -> str:
+    """Each step with its commands, the seconds predicted, and how far they come together."""
+    lines, total = [f"The plan, with the seconds predicted on one H100; {minutes:g} minutes:"], 0.0
+    for step in steps:
+        total += step.seconds
+        late = " (not all of it in this time)" if total > 60 * minutes else ""
+        lines.append(f"  {step.name:<12} {step.seconds:>6.0f} s  {step.what}{late}")
+        lines += [f"{'':24}{command}" for command in dict.fromkeys(step.commands)]
+    return "\n".join(lines)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="sslbook gpu", description="Work through all that the book wants of a GPU, in order of worth."
+    )
+    parser.add_argument("--minutes", type=_minutes, default=MINUTES, metavar="M", help="how long (default: 25)")
+    parser.add_argument(
+        "--only", nargs="+", default=[], metavar="STEP", help="these steps alone, also if they are done"
+    )
+    parser.add_argument("--plan", action="store_true", help="say what would be done, and do nothing")
+    parser.add_argument("--merge", type=Path, metavar="ZIP", help=f"bring the records of {ARCHIVE} into data/results")
+    return parser
+
+
+def _minutes(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < 1e5:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of minutes above 0")
+    return value
