@@ -1,4 +1,4 @@
-"""Augmentation as a distribution and as a function: the reference sampler, independence, determinism, bad input, the benchmark."""
+"""Augmentation as a distribution and as a function: the reference sampler, independence, determinism, bad input."""
 
 from __future__ import annotations
 
@@ -16,8 +16,6 @@ from functorch.compile import make_boxed_func
 from scipy import stats
 from torch._dynamo.backends.common import aot_autograd
 
-from sslbook import cli
-from sslbook.bench import training as bench
 from sslbook.training.views import augment, crops, jitter
 from sslbook.training.views.augment import NUMBERS, PIPELINES, apply, draws, plain
 from sslbook.training.views.pipelines import Pipeline
@@ -49,12 +47,29 @@ SAMPLERS = {
 }
 
 
+def choose_box(height: int, width: int, pipeline: Pipeline, stream: random.Random) -> tuple[int, int, int, int]:
+    """The sampler of torchvision's RandomResizedCrop."""
+    low, high = map(math.log, pipeline.ratio)
+    for _ in range(10):
+        area = height * width * stream.uniform(*pipeline.scale)
+        ratio = math.exp(stream.uniform(low, high))
+        w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+        if 0 < w <= width and 0 < h <= height:
+            return stream.randint(0, height - h), stream.randint(0, width - w), h, w
+    w, h = width, height
+    if width / height < pipeline.ratio[0]:
+        h = round(width / pipeline.ratio[0])
+    elif width / height > pipeline.ratio[1]:
+        w = round(height * pipeline.ratio[1])
+    return (height - h) // 2, (width - w) // 2, h, w
+
+
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_boxes_have_the_reference_samplers_distribution(name: str) -> None:
     pipeline, height, width = SAMPLERS[name]
     mine = statistics_of(boxes(pipeline, height, width), height, width)
     stream = random.Random(7)
-    reference = np.array([bench.choose_box(height, width, pipeline, stream) for _ in range(SAMPLES)], float)
+    reference = np.array([choose_box(height, width, pipeline, stream) for _ in range(SAMPLES)], float)
     theirs = statistics_of(reference, height, width)
     for key, values in mine.items():
         assert stats.ks_2samp(values, theirs[key]).pvalue > RARE, key
@@ -283,20 +298,3 @@ def test_a_pipeline_comes_back_from_json() -> None:
     assert hash(read) == hash(CIFAR)
     pixels, numbers = noise(3), draws(CIFAR, 3, 0, 0, 0)
     assert apply(pixels, read, numbers).equal(apply(pixels, CIFAR, numbers))
-
-
-# -- the benchmark ----------------------------------------------------------------------------------------------------------
-
-
-def test_the_benchmark_times_both_ways(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("PIL")
-    monkeypatch.setattr(bench, "QUICK_IMAGES", 40)
-    assert cli.main(["bench", "training", "augment", "--quick", "--json", "--processes", "1"]) in (0, 1)
-    rows = {row["what"]: row for row in json.loads(capsys.readouterr().out)["rows"]}
-    assert rows["ours is faster by the clock"]["bar"] == bench.AUGMENT_BAR == 5
-    assert all(row["value"] > 0 for row in rows.values())
-    for arguments, message in ((["--processes", "0"], "at least 1"), (["augmen"], "no stage 'augmen'")):
-        with pytest.raises(SystemExit) as stopped:
-            cli.main(["bench", "training", *arguments])
-        assert stopped.value.code == 2
-        assert message in capsys.readouterr().err

@@ -9,6 +9,7 @@ r"""The covariance operator against its bars: exactness, the cost of one applica
 
 from __future__ import annotations
 
+import statistics
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -16,8 +17,8 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor, nn
 
-from sslbook.bench._report import Row, parser, report
-from sslbook.bench._timing import medians
+from sslbook.arguments import positive
+from sslbook.bench._rows import Row, parser, report, seconds
 from sslbook.connection import Layer
 from sslbook.losses import half_squared_distance
 from sslbook.networks import convnet, mlp, random_network
@@ -32,9 +33,8 @@ MEMORY_BAR = 4.0
 
 def run(*, quick: bool = False) -> list[Row]:
     """All measurements; ``quick`` shrinks them, for a test of the benchmark itself."""
-    eigen = eigenpairs(
-        64 if quick else 1536, samples=16 if quick else 256
-    )  # first: the peak of memory is the process's
+    # first, since the peak of memory is the process's
+    eigen = _eigenpairs(64, 16) if quick else _eigenpairs(1536, 256)
     return [*accuracy(4 if quick else 20), *_dense_cost(16 if quick else 48), *_applications(quick=quick), *eigen]
 
 
@@ -133,7 +133,7 @@ def _dense_cost(width: int) -> list[Row]:
     matrix = op.dense()
     dense = time.perf_counter() - start
     vector = torch.ones(op.shape[0], dtype=op.dtype)
-    free, product = medians([lambda: op.matvec(vector), lambda: matrix @ vector], 9)
+    free, product = seconds(lambda: op.matvec(vector), 0.2), seconds(lambda: matrix @ vector, 0.2)
     size, bytes_ = op.shape[0], matrix.element_size()
     part = f"the dense way, {size:,} weights, 32 samples x 4 views"
     return [
@@ -150,7 +150,10 @@ def _dense_cost(width: int) -> list[Row]:
 
 
 def _application_ratio(net: nn.Module, layer: str, views: Tensor, rounds: int) -> float:
-    """Time of one application of the layer's operator over that of one forward and backward pass through ``net``."""
+    """Time of one application of the layer's operator over that of one forward and backward pass through ``net``.
+
+    The median of ratios measured in turns, so that a busy machine slows both alike.
+    """
     op = covariance_operator(net, layer, views)
     direction = torch.randn(op.opened.weight.shape, generator=torch.Generator().manual_seed(0), dtype=op.dtype)
     batch = views.flatten(0, 1)
@@ -159,8 +162,8 @@ def _application_ratio(net: nn.Module, layer: str, views: Tensor, rounds: int) -
         net.zero_grad()
         net(batch).square().mean().backward()
 
-    applied, stepped = medians([lambda: op.apply(direction), step], rounds)
-    return applied / stepped
+    ratios = [seconds(lambda: op.apply(direction), 0.05) / seconds(step, 0.05) for _ in range(rounds)]
+    return statistics.median(ratios)
 
 
 def _applications(*, quick: bool = False) -> list[Row]:
@@ -191,22 +194,23 @@ def _applications(*, quick: bool = False) -> list[Row]:
 # -- 3: a layer that no matrix could hold ----------------------------------------------------------------------------------
 
 
-def eigenpairs(width: int = 1536, *, samples: int = 256, views: int = 4, k: int = 5) -> list[Row]:
+def _eigenpairs(width: int, samples: int) -> list[Row]:
     """Top eigenpairs of the middle layer of an MLP ``width-width-width-128`` on white inputs: close eigenvalues, the hard case."""
+    views, k = 4, 5
     net = mlp((width, width, width, 128))
     _, x = population((width,), samples, views, seed=0, dtype=torch.float64)
     before = _peak_memory()
     start = time.perf_counter()
     op = covariance_operator(net, "2", x)
     found = op.top_eigenpairs(k, tol=RESIDUAL_BAR / 2)
-    seconds = time.perf_counter() - start
+    taken = time.perf_counter() - start
     peak = _peak_memory()
     part = f"top {k} eigenpairs, {width} x {width} weights, {samples} samples x {views} views, float64"
     overlap = found.vectors.T @ found.vectors - torch.eye(k, dtype=op.dtype)
     return [
         Row(part, "largest relative residual", float(found.residuals.max()), bar=RESIDUAL_BAR),
         Row(part, "eigenvectors: distance from orthonormal", float(overlap.abs().max()), bar=1e-10),
-        Row(part, "seconds, operator and eigenpairs", seconds, "s", bar=SECONDS_BAR),
+        Row(part, "seconds, operator and eigenpairs", taken, "s", bar=SECONDS_BAR),
         Row(part, "peak memory of the process", peak, "GiB", bar=MEMORY_BAR),
         Row(part, "of it, more than before", peak - before, "GiB"),
         Row(part, "the matrix, were it formed: in float64", op.shape[0] ** 2 * 8 / 1e12, "TB"),
@@ -225,13 +229,11 @@ def _peak_memory() -> float:
 # -- the command ----------------------------------------------------------------------------------------------------------
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str]) -> int:
     """``sslbook bench covariance``: print the table; exit status 1 if a bar is missed."""
-    quick, meaning = (
-        "small sizes: a test of the benchmark, not of the machine",
-        "threads of PyTorch (default: as it starts)",
-    )
-    options = parser("covariance", __doc__, quick=quick, count="threads", meaning=meaning).parse_args(arguments)
+    asked = parser("covariance", __doc__, "small sizes: a test of the benchmark, not of the machine")
+    asked.add_argument("--threads", type=positive, metavar="N", help="threads of PyTorch (default: as it starts)")
+    options = asked.parse_args(arguments)
     if options.threads is not None:
         torch.set_num_threads(options.threads)
     return report(run(quick=options.quick), as_json=options.json)

@@ -1,189 +1,223 @@
 """``sslbook bench training``: images a second of the stages of training, each beside what it is compared with.
 
-augment: our batched augmentation against what torchvision does to one image after another with Pillow, on the same images.
+augment: our batches of views against one image after another with Pillow, the same views.
 forward, step: the encoder, and a training step, beside the device's own rate of multiplication.
 capture: a step eagerly, as a CUDA graph, and compiled.
-epoch: whole epochs of the real loop.  evaluate: what looking costs, as a share of the training between two looks.
+epoch: steps of the real loop, with augmentation.  evaluate: what looking costs, as a share of the training between two looks.
 """
 
 from __future__ import annotations
 
-import math
-import random
-import statistics
-import time
+import sys
+import tempfile
 from collections.abc import Callable, Sequence
-from functools import partial
+from dataclasses import replace
+from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
 
-from sslbook import datasets
-from sslbook.bench import _training_rows
-from sslbook.bench._report import Row, parser, report
-from sslbook.chapters.training.pillow import Choice, pillow_view
-from sslbook.machine import cores, process_pool
+from sslbook.bench._rows import Row, parser, report, seconds
+from sslbook.chapters.training.pillow import pillow_views
+from sslbook.chapters.training.presets import SMALL, simclr_settings
+from sslbook.datasets import Dataset
+from sslbook.machine import keep_freed_memory, process_pool
+from sslbook.training import evaluate as evaluation
+from sslbook.training.networks.siamese import Networks, build
+from sslbook.training.objectives import objective
+from sslbook.training.runs.settings import Settings
+from sslbook.training.runs.steps import layout_of
+from sslbook.training.runs.trainer import Trainer
 from sslbook.training.views import augment
-from sslbook.training.views.pipelines import PIPELINES, Pipeline
+from sslbook.training.views.pipelines import PIPELINES
 
-AUGMENT_BAR = 5.0
-IMAGES, QUICK_IMAGES, VIEWS = 10_000, 1_000, 2
-BATCH, SMALL_BATCH = 1_000, 128
-
-
-# -- what torchvision does with Pillow --------------------------------------------------------------------------------------
-
-
-def choose(height: int, width: int, pipeline: Pipeline, stream: random.Random) -> Choice:
-    """torchvision's choices for one image: RandomResizedCrop, RandomHorizontalFlip, RandomApply of ColorJitter, RandomGrayscale."""
-    jittered = stream.random() < pipeline.jitter_probability
-    b, c, s, h = pipeline.jitter
-    factors = (
-        stream.uniform(max(0, 1 - b), 1 + b),
-        stream.uniform(max(0, 1 - c), 1 + c),
-        stream.uniform(max(0, 1 - s), 1 + s),
-        stream.uniform(-h, h),
-    )
-    return Choice(
-        choose_box(height, width, pipeline, stream),
-        stream.random() < pipeline.flip,
-        tuple(kind for kind in stream.sample(range(4), 4) if pipeline.jitter[kind]) if jittered else (),
-        factors,
-        stream.random() < pipeline.grey,
-    )
+AUGMENT_BAR, MINUTES_BAR, SHARE_BAR = 5.0, 4.0, 5.0
+EPOCH_BARS = {512: 2.0, 128: 3.0}
+"""Seconds of an epoch of 50,000 images by the size of its batches, on one H200."""
+IMAGES, TESTS = 50_000, 10_000
+SMALL_IMAGES, SMALL_EPOCHS, SMALL_WIDTH = 5_000, 10, 16
+WARM = 20
+"""Steps before those that are timed: a graph is recorded, a compiler at work."""
 
 
-def choose_box(height: int, width: int, pipeline: Pipeline, stream: random.Random) -> tuple[int, int, int, int]:
-    """The sampler of torchvision's RandomResizedCrop."""
-    low, high = map(math.log, pipeline.ratio)
-    for _ in range(10):
-        area = height * width * stream.uniform(*pipeline.scale)
-        ratio = math.exp(stream.uniform(low, high))
-        w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
-        if 0 < w <= width and 0 < h <= height:
-            return stream.randint(0, height - h), stream.randint(0, width - w), h, w
-    w, h = width, height
-    if width / height < pipeline.ratio[0]:
-        h = round(width / pipeline.ratio[0])
-    elif width / height > pipeline.ratio[1]:
-        w = round(height * pipeline.ratio[1])
-    return (height - h) // 2, (width - w) // 2, h, w
+def _device() -> str:
+    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-# -- the stage ----------------------------------------------------------------------------------------------------------
+def _here() -> tuple[Settings, int]:
+    """The run that is timed on this device, and its images: the papers' on a GPU, what two cores do in minutes elsewhere."""
+    if _device() == "cuda":
+        return replace(simclr_settings("cifar10"), subset=None), IMAGES
+    small = replace(SMALL, subset=None, networks=Networks(width=SMALL_WIDTH), epochs=SMALL_EPOCHS)
+    return small, SMALL_IMAGES
 
 
-def pixels(count: int) -> Tensor:
-    """CIFAR-10's test images where they are to be had; else noise, which costs the same."""
-    if datasets.available("cifar10", "test"):
-        data = datasets.load_dataset("cifar10", "test").pixels
-        return data[torch.arange(count) % len(data)]
+def _noise(count: int) -> Tensor:
+    """Pixels, which cost what those of photographs do."""
     return torch.randint(0, 256, (count, 3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
 
 
-def _pillow_share(count: int, seed: int) -> tuple[float, float]:
-    """Seconds by the clock and of the processor for :data:`VIEWS` views of ``count`` images, one image after another."""
-    from PIL import Image
-
-    pipeline, stream = PIPELINES["cifar10"], random.Random(seed)
-    data = pixels(count).permute(0, 2, 3, 1).numpy()
-    mean, std = (torch.tensor(values)[:, None, None] for values in (pipeline.mean, pipeline.std))
-
-    def work() -> None:
-        for image in data:
-            for _ in range(VIEWS):
-                view = pillow_view(Image.fromarray(image), choose(32, 32, pipeline, stream), pipeline.size)
-                tensor = torch.from_numpy(np.array(view)).permute(2, 0, 1).contiguous().float().div_(255)
-                tensor.sub_(mean).div_(std)
-
-    return timed(work)
+# -- stages -------------------------------------------------------------------------------------------------------------
 
 
-def _our_share(count: int, seed: int, size: int = BATCH) -> tuple[float, float]:
-    """As `_pillow_share`, in batches of ``size``, the drawing of the uniform numbers included."""
-    pipeline, data = PIPELINES["cifar10"], pixels(count)
-
-    def work() -> None:
-        for step, batch in enumerate(data.split(size)):
-            for view in range(VIEWS):
-                augment.apply(batch, pipeline, augment.draws(pipeline, len(batch), seed, step, view))
-
-    augment.apply(data[:size], pipeline, augment.draws(pipeline, len(data[:size]), 0, 0, 0))
-    return timed(work)
-
-
-def timed(work: Callable[[], None]) -> tuple[float, float]:
-    """Seconds by the clock, and of this process's processor time."""
-    begun, used = time.perf_counter(), time.process_time()
-    work()
-    return time.perf_counter() - begun, time.process_time() - used
-
-
-def augmentation(*, quick: bool, processes: int | None = None, rounds: int = 3) -> list[Row]:
-    """Both ways in turn on as many processes of one thread each, the same images split among them; medians over the rounds."""
-    try:
-        import PIL  # noqa: F401  (Matplotlib, which the book draws with, brings it)
-    except ModuleNotFoundError:
-        raise ModuleNotFoundError(
-            "the stage augment compares with Pillow, which is not here: pip install pillow"
-        ) from None
-    processes, count = processes or cores(), QUICK_IMAGES if quick else IMAGES
-    share = count // processes
-    seconds: dict[Callable[[int, int], tuple[float, float]], list[tuple[float, float]]] = {
-        _pillow_share: [],
-        _our_share: [],
-    }
-    with process_pool(processes) as pool:
-        for call in [pool.submit(_our_share, 10, 0) for _ in range(2 * processes)]:  # imports, before the clock runs
-            call.result()
-        for r in range(rounds):
-            for work, found in seconds.items():
-                calls = [pool.submit(work, share, r * processes + i) for i in range(processes)]
-                parts = [call.result() for call in calls]
-                found.append((max(wall for wall, _ in parts), sum(cpu for _, cpu in parts)))
-    views = share * processes * VIEWS
-    theirs, ours = ([statistics.median(column) for column in zip(*found)] for found in seconds.values())
-    small, _ = _our_share(count, 0, SMALL_BATCH)
-    part = f"augment: {share * processes} CIFAR-10 images x {VIEWS} views, {processes} processes, medians of {rounds} rounds"
+def augmentation(least: float) -> list[Row]:
+    """Both ways in turn, in a process of one thread."""
+    with process_pool(1) as pool:
+        theirs, ours = (pool.submit(_view_seconds, batched, least).result() for batched in (False, True))
+    part = "augment: images of 32 x 32 to views, one thread"
     return [
-        Row(part, "Pillow, image after image", views / theirs[0], "/s"),
-        Row(part, f"ours, in batches of {BATCH}", views / ours[0], "/s"),
-        Row(part, "ours is faster by the clock", theirs[0] / ours[0], "x", AUGMENT_BAR, at_least=True),
-        Row(part, "and in processor time", theirs[1] / ours[1], "x"),
-        Row(part, "processor time an image, Pillow", theirs[1] / views * 1e6, "us"),
-        Row(part, "processor time an image, ours", ours[1] / views * 1e6, "us"),
-        Row(
-            part,
-            f"ours in batches of {SMALL_BATCH}, one process, threads: {torch.get_num_threads()}",
-            count * VIEWS / small,
-            "/s",
-        ),
+        Row(part, "Pillow, image after image", 1 / theirs, "/s"),
+        Row(part, "ours, in batches of 1000", 1 / ours, "/s"),
+        Row(part, "ours is faster by the clock", theirs / ours, "x", AUGMENT_BAR, at_least=True),
     ]
 
 
-STAGES: dict[str, Callable[..., list[Row]]] = {
+def _view_seconds(batched: bool, least: float) -> float:
+    """Seconds of a view, those of drawing its numbers included."""
+    pipeline, pixels = PIPELINES["cifar10"], _noise(1000 if batched else 100)
+    mean, std = (torch.tensor(values)[:, None, None] for values in (pipeline.mean, pipeline.std))
+
+    def call() -> None:
+        numbers = augment.draws(pipeline, len(pixels), 0, 0, 0)
+        if batched:
+            augment.apply(pixels, pipeline, numbers)
+        else:
+            pillow_views(pixels, pipeline, numbers).div_(255).sub_(mean).div_(std)
+
+    return seconds(call, least) / len(pixels)
+
+
+def forward(least: float) -> list[Row]:
+    """The encoder in evaluation mode, without gradients."""
+    return _multiplying("forward", least, batch=512, training=False)
+
+
+def step(least: float) -> list[Row]:
+    """A step without its augmentation: two views forwards and backwards, and the optimiser."""
+    return _multiplying("step", least, batch=512 if _device() == "cuda" else 128, training=True)
+
+
+def _multiplying(name: str, least: float, *, batch: int, training: bool) -> list[Row]:
+    """Speed, and what share of the device's own rate of multiplication it comes to; a multiplication and an addition are two."""
+    place, networks = torch.device(_device()), _here()[0].networks
+    layout = layout_of(networks.width, place)
+    model = build(networks, 0).to(place, memory_format=layout).train(training)  # type: ignore[call-overload]
+    views = [torch.randn(batch, 3, 32, 32).to(place) for _ in range(2)]
+    loss_of, optimizer = objective("info_nce"), torch.optim.Adam(model.learning(), lr=1e-3, fused=True)
+
+    def call() -> None:
+        with torch.set_grad_enabled(training):
+            with torch.autocast(place.type, torch.bfloat16, enabled=place.type == "cuda"):
+                outputs = model(*views) if training else model.features(views[0])
+            if training:
+                optimizer.zero_grad()
+                loss_of(outputs).backward()
+                optimizer.step()
+
+    with FlopCounterMode(display=False) as counter:
+        call()
+    taken, part = seconds(call, least), f"{name}: ResNet-18 of width {networks.width}, {batch} images, {place}"
+    rate = counter.get_total_flops() / taken
+    return [
+        Row(part, "images", batch / taken, "/s"),
+        Row(part, "a call", 1e3 * taken, "ms"),
+        Row(part, "arithmetic", rate / 1e12, "TF/s"),
+        Row(part, "share of the rate of one large product", 100 * rate / _rate(), "%"),
+    ]
+
+
+def _rate() -> float:
+    """Operations a second of one large matrix product: bfloat16 on a GPU, float32 elsewhere."""
+    size, dtype = (8192, torch.bfloat16) if _device() == "cuda" else (1024, torch.float32)
+    a = torch.randn(size, size).to(_device(), dtype)
+    return 2 * size**3 / seconds(lambda: a @ a, 0.2)
+
+
+def capture(least: float) -> list[Row]:
+    """The same steps eagerly, as a CUDA graph and compiled, each beside the first; a processor has no graph."""
+    settings, images = _here()
+    kinds = ("none", "graph", "compile", "both") if _device() == "cuda" else ("none", "compile")
+    part = f"capture: steps of {settings.batch} images x 2 views, width {settings.networks.width}, {_device()}"
+    taken = {}
+    for kind in kinds:
+        try:
+            taken[kind] = _step_seconds(_trainer(replace(settings, capture=kind), images), least)
+        except Exception as error:  # a compiler that is missing or fails takes the other kinds' numbers from nobody
+            print(f"capture={kind} does not run here: {type(error).__name__}: {error}", file=sys.stderr)
+    rows = [Row(part, f"{kind}: a step", 1e3 * value, "ms") for kind, value in taken.items()]
+    return rows + [Row(part, f"{kind} against none", taken["none"] / taken[kind], "x") for kind in list(taken)[1:]]
+
+
+def epoch(least: float) -> list[Row]:
+    """Epochs of the real loop with augmentation, step and optimiser, by the seconds of a step."""
+    settings, images = _here()
+    bars: dict[int, float | None] = {**EPOCH_BARS} if _device() == "cuda" else {settings.batch: None}
+    part = f"epoch: {images} CIFAR-sized images x 2 views, width {settings.networks.width}, {_device()}"
+    rows = []
+    for batch, bar in bars.items():
+        run = _trainer(replace(settings, batch=batch), images)
+        speed = batch / _step_seconds(run, least)
+        rows.append(Row(part, f"batches of {batch}", images / speed, "s", bar))
+        rows.append(Row(part, f"images, batches of {batch}", speed, "/s"))
+    if _device() == "cpu":
+        minutes = (SMALL_EPOCHS * images / speed + 2 * _look(run)) / 60
+        rows.append(Row(part, f"{SMALL_EPOCHS} epochs and two looks", minutes, "min", MINUTES_BAR))
+    return rows
+
+
+def evaluate(least: float) -> list[Row]:
+    """What looking costs at its default interval, as a share of the training between two looks."""
+    settings, images = _here()
+    run = _trainer(settings, images)
+    taken = _step_seconds(run, least) * run.per_epoch
+    looking, between = _look(run), evaluation.epochs_between(images, images + TESTS)
+    part = f"evaluate: {images} and {TESTS} images, {_device()}"
+    return [
+        Row(part, "a look: k-NN and rank", looking, "s"),
+        Row(part, f"share of {between} epochs of training", 100 * looking / (between * taken), "%", SHARE_BAR),
+    ]
+
+
+def _trainer(settings: Settings, images: int) -> Trainer:
+    """A run on noise."""
+    data, tests = (Dataset(_noise(count), torch.arange(count) % 10, "noise", 10) for count in (images, TESTS))
+    torch.backends.cudnn.benchmark = True  # as in a run
+    keep_freed_memory()
+    folder = Path(tempfile.gettempdir()) / "sslbook-bench"  # nothing is written: it never comes to a checkpoint
+    return Trainer(settings, folder, (data, tests), torch.device(_device()), quiet=True)
+
+
+def _step_seconds(run: Trainer, least: float) -> float:
+    for _ in range(WARM if _device() == "cuda" else 2):
+        run.advance()
+    return seconds(run.advance, least)
+
+
+def _look(run: Trainer) -> float:
+    assert run.shown is not None
+    model, shown = run.state.model, run.shown
+    return seconds(lambda: evaluation.report(model, *shown, run.step.pipeline, run.device), 0.0)
+
+
+STAGES: dict[str, Callable[[float], list[Row]]] = {
     "augment": augmentation,
-    "forward": _training_rows.forward,
-    "step": _training_rows.step,
-    "capture": _training_rows.capture,
-    "epoch": _training_rows.epoch,
-    "evaluate": _training_rows.evaluate,
+    "forward": forward,
+    "step": step,
+    "capture": capture,
+    "epoch": epoch,
+    "evaluate": evaluate,
 }
-"""What can be measured, by name: functions of ``quick``, the first of ``processes`` too."""
+"""What can be measured, by name: functions of the least seconds that each call is measured for."""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str]) -> int:
     """``sslbook bench training``: print the table; exit status 1 if a bar is missed."""
-    asked = parser("training", __doc__, quick="fewer images")
+    asked = parser("training", __doc__, "measure for a moment")
     asked.add_argument("stages", nargs="*", metavar="STAGE", help=f"of {', '.join(STAGES)} (default: all)")
     options = asked.parse_args(arguments)
     for name in options.stages:
         if name not in STAGES:
             asked.error(f"no stage {name!r}; there are {', '.join(STAGES)}")
-    stages: dict[str, Callable[..., list[Row]]] = {
-        **STAGES,
-        "augment": partial(augmentation, processes=options.processes),
-    }
-    rows = [row for name in options.stages or stages for row in stages[name](quick=options.quick)]
+    rows = [row for name in options.stages or STAGES for row in STAGES[name](0.2 if options.quick else 3.0)]
     return report(rows, as_json=options.json)

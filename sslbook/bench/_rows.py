@@ -1,4 +1,4 @@
-"""What the benchmarks share: rows with bars, their table as text, and what they were measured on."""
+"""What the benchmarks share: seconds of a call, rows with bars, and the program that prints them."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ import argparse
 import json
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
 import torch
-
-from sslbook.arguments import positive
+from torch.utils.benchmark import Timer
 
 
 @dataclass(frozen=True)
@@ -36,6 +35,12 @@ class Row:
         return "ok" if (self.value >= self.bar if self.at_least else self.value <= self.bar) else "MISSED"
 
 
+def seconds(call: Callable[[], object], least: float = 1.0) -> float:
+    """Median seconds of a call, measured for at least so many seconds; what a GPU was asked for is done then."""
+    timer = Timer("call()", globals={"call": call}, num_threads=torch.get_num_threads())
+    return float(timer.blocked_autorange(min_run_time=least).median)
+
+
 def table(rows: Sequence[Row]) -> str:
     """The rows as text, grouped by part."""
     width = max(len(row.what) for row in rows)
@@ -50,42 +55,28 @@ def table(rows: Sequence[Row]) -> str:
     return "\n".join(lines[1:])
 
 
-def machine() -> dict[str, str | int]:
-    """What the numbers were measured on."""
-    return {
+def parser(name: str, doc: str | None, quick: str) -> argparse.ArgumentParser:
+    """The options of ``sslbook bench NAME``: ``--quick`` and ``--json``."""
+    made = argparse.ArgumentParser(prog=f"sslbook bench {name}", description=(doc or "").partition("\n")[0])
+    made.add_argument("--quick", action="store_true", help=quick)
+    made.add_argument("--json", action="store_true", help="as JSON")
+    return made
+
+
+def report(rows: Sequence[Row], *, as_json: bool) -> int:
+    """Print the rows and what they were measured on; exit status 1 if a bar is missed."""
+    machine = {
         "processor": platform.processor() or platform.machine(),
         "cores": os.cpu_count() or 0,
         "threads": torch.get_num_threads(),
         "python": platform.python_version(),
         "torch": torch.__version__,
     }
-
-
-def parser(
-    name: str,
-    doc: str | None,
-    *,
-    quick: str = "extrapolate the table's minutes from two short runs",
-    count: str = "processes",
-    meaning: str = "processes (default: one a core)",
-) -> argparse.ArgumentParser:
-    """The options of ``sslbook bench NAME``: ``--quick``, ``--json``, and a ``count`` of at least 1."""
-    made = argparse.ArgumentParser(prog=f"sslbook bench {name}", description=(doc or "").partition("\n")[0])
-    made.add_argument("--quick", action="store_true", help=quick)
-    made.add_argument("--json", action="store_true", help="as JSON")
-    made.add_argument(f"--{count}", type=positive, metavar="N", help=meaning)
-    return made
-
-
-def report(rows: Sequence[Row], *, as_json: bool) -> int:
-    """Print the rows; exit status 1 if a bar is missed."""
-    missed = sum(row.verdict == "MISSED" for row in rows)
+    bars, missed = sum(row.bar is not None for row in rows), sum(row.verdict == "MISSED" for row in rows)
     if as_json:
         shown = [asdict(row) | {"verdict": row.verdict} for row in rows]
-        print(json.dumps({"machine": machine(), "rows": shown}, indent=2))
-        return int(missed > 0)
-    print(", ".join(f"{key} {value}" for key, value in machine().items()))
-    print(table(rows))
-    bars = sum(row.bar is not None for row in rows)
-    print(f"\n{bars - missed} of {bars} bars are met.")
+        print(json.dumps({"machine": machine, "rows": shown}, indent=2))
+    else:
+        print(", ".join(f"{key} {value}" for key, value in machine.items()))
+        print(f"{table(rows)}\n\n{bars - missed} of {bars} bars are met.")
     return int(missed > 0)
