@@ -79,17 +79,6 @@ def difference(
     return _interval(float(mean), _cut(ends, within, np.array([mean])), min(a.size, b.size))
 
 
-def equivalent(ours: Values, theirs: Values, margin: float, paired: bool = True) -> bool:
-    r"""Whether the two means are level within :math:`\pm` ``margin``, by two one-sided tests at five per cent.
-
-    That is: the 90 % interval of their `difference` lies inside. False says "not shown to be level", not "different".
-    Raises ValueError as `difference` does, and for a margin that is not above zero.
-    """
-    require_number("margin", margin, above=0)
-    apart = difference(ours, theirs, paired=paired, level=0.90)
-    return bool(-margin < apart.low and apart.high < margin)
-
-
 def bootstrap(values: Values, statistic: Callable[[np.ndarray], float], level: float = 0.95, seed: int = 0) -> Interval:
     """A statistic of the values, such as ``numpy.median``, with the interval of its bias-corrected, accelerated bootstrap.
 
