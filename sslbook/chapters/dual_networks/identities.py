@@ -104,10 +104,10 @@ def autograd_gradient(
 # -- checks on random networks ------------------------------------------------------------------------------------------
 
 
-def connection_gaps(networks: int = 20, pairs: int = 8, seed: int = 0) -> Gaps:
+def connection_gaps(networks: int = 20, seed: int = 0) -> Gaps:
     r"""Definition 1: Kronecker products :math:`f_{l-1} \otimes J_l^T` against autograd's Jacobian of the output in the weights."""
     rows: list[Gaps] = []
-    for it in instances(networks, pairs, seed, ("linear", "relu", "leaky_relu", "power")):
+    for it in instances(networks, 8, seed, ("linear", "relu", "leaky_relu", "power")):
         opened = open_layer(it.net, it.layer, it.x1)
         k, factors = opened.connections(), zip(opened.below, opened.jacobian(), strict=True)
         swapped = torch.stack([torch.kron(j.T.contiguous(), f[:, None]) for f, j in factors])
@@ -131,10 +131,10 @@ def _weight_jacobian(it: Instance) -> Tensor:
     return torch.stack([torch.stack([vec(row) for row in one], -1) for one in jacobian])
 
 
-def recursion_gaps(networks: int = 24, pairs: int = 8, seed: int = 0) -> Gaps:
+def recursion_gaps(networks: int = 24, seed: int = 0) -> Gaps:
     r"""Lemma 1: :math:`V^{b\top}_1 [V^f_1 \tilde f_1 - V^f_2 \tilde f_2]` against autograd, at every layer."""
     rows: list[Gaps] = []
-    for it in instances(networks, pairs, seed, ("linear", "relu", "leaky_relu", "power", "conv", "residual")):
+    for it in instances(networks, 8, seed, ("linear", "relu", "leaky_relu", "power", "conv", "residual")):
         one, two = transitions(it.net, it.index, it.x1), transitions(it.twin, it.index, it.x2)
         difference = _times(one.forward, one.preactivation) - _times(two.forward, two.preactivation)
         truth = _preactivation_gradient(it)
@@ -159,10 +159,10 @@ def _preactivation_gradient(it: Instance) -> Tensor:
     return gradient.flatten(1)
 
 
-def distance_gaps(networks: int = 24, pairs: int = 8, seed: int = 0) -> Gaps:
+def distance_gaps(networks: int = 24, seed: int = 0) -> Gaps:
     r"""Theorem 1 for ReLU, leaky ReLU, linear, convolutional and residual networks (degree 1), tied weights and different ones."""
     rows: list[Gaps] = []
-    for it in instances(networks, pairs, seed, ("linear", "relu", "leaky_relu", "conv", "residual")):
+    for it in instances(networks, 8, seed, ("linear", "relu", "leaky_relu", "conv", "residual")):
         k1, k2 = connection(it.net, it.layer, it.x1), connection(it.twin, it.layer, it.x2)
         same = connection(it.net, it.layer, it.x2)
         different = autograd_gradient(it.net, it.twin, it.layer, it.x1, it.x2)
@@ -189,10 +189,10 @@ def distance_gaps(networks: int = 24, pairs: int = 8, seed: int = 0) -> Gaps:
     return worst(rows)
 
 
-def power_gaps(networks: int = 16, pairs: int = 8, seed: int = 0) -> Gaps:
+def power_gaps(networks: int = 16, seed: int = 0) -> Gaps:
     r"""Theorem 1 for monomials, where :math:`K_l^T vec(W_l) = \kappa_l f_L`: as printed, and divided by :math:`\kappa_l`."""
     rows: list[Gaps] = []
-    for it in instances(networks, pairs, seed, ("power",)):
+    for it in instances(networks, 8, seed, ("power",)):
         kappa = degree(it.net, it.index)
         if kappa == 1:
             continue
@@ -208,12 +208,12 @@ def power_gaps(networks: int = 16, pairs: int = 8, seed: int = 0) -> Gaps:
     return worst(rows)
 
 
-def branch_gaps(pairs: int = 32, seeds: int = 10, seed: int = 0) -> Gaps:
+def branch_gaps(seed: int = 0) -> Gaps:
     r"""Theorem 1 inside a residual branch: :math:`K^T vec(W)` lacks the skip's output; :math:`K_1 [f_1 - f_2]` is right."""
     rows: list[Gaps] = []
-    for s in instance_seeds(seeds, seed):
+    for s in instance_seeds(10, seed):
         net = residual_net(6, 2, 5, 3, seed=s)
-        x1, x2 = torch.randn(2, pairs, 5, generator=torch.Generator().manual_seed(s), dtype=torch.float64)
+        x1, x2 = torch.randn(2, 32, 5, generator=torch.Generator().manual_seed(s), dtype=torch.float64)
         for at, block in enumerate(net):
             if not isinstance(block, Residual):
                 continue
@@ -230,10 +230,10 @@ def branch_gaps(pairs: int = 32, seeds: int = 10, seed: int = 0) -> Gaps:
     return worst(rows)
 
 
-def bias_gaps(pairs: int = 32, seeds: int = 10, seed: int = 0) -> Gaps:
+def bias_gaps(pairs: int = 32, seed: int = 0) -> Gaps:
     """Theorem 1 in ReLU networks with biases: the theorem's hypothesis dropped."""
     rows: list[Gaps] = []
-    for s in instance_seeds(seeds, seed):
+    for s in instance_seeds(10, seed):
         net = mlp((5, 7, 6, 3), bias=True, seed=s)
         x1, x2 = torch.randn(2, pairs, 5, generator=torch.Generator().manual_seed(s), dtype=torch.float64)
         for name in ("0", "2"):  # in the top layer the biases of the two towers cancel
@@ -244,10 +244,10 @@ def bias_gaps(pairs: int = 32, seeds: int = 10, seed: int = 0) -> Gaps:
     return worst(rows)
 
 
-def normalized_gaps(networks: int = 24, pairs: int = 8, seed: int = 0) -> Gaps:
+def normalized_gaps(networks: int = 24, seed: int = 0) -> Gaps:
     r"""Eq. 41: the gradient with l2-normalised outputs; broken without the projection, and with unscaled connections."""
     rows: list[Gaps] = []
-    for it in instances(networks, pairs, seed, ("linear", "relu", "leaky_relu", "conv", "residual")):
+    for it in instances(networks, 8, seed, ("linear", "relu", "leaky_relu", "conv", "residual")):
         one, two = open_layer(it.net, it.layer, it.x1), open_layer(it.net, it.layer, it.x2)
         k1, k2, w = one.connections(), two.connections(), it.weight
         truth = autograd_gradient(it.net, it.net, it.layer, it.x1, it.x2, normalize=True)
@@ -301,7 +301,7 @@ PRINTED: dict[str, PairLoss] = {
 """The losses of ``PAIR_LOSSES`` letter by letter: unsafe for large distances, independent of :mod:`sslbook.losses`."""
 
 
-def partial_sums(count: int = 400, negatives: int = 5, seed: int = 0, beta: float = 0.25) -> Gaps:
+def partial_sums(count: int = 400, seed: int = 0) -> Gaps:
     r"""Theorem 2, for the formulas as printed: the largest sum of all partials, the smallest partial of the right sign.
 
     ``library`` is the largest difference between these partials and those of :mod:`sslbook.losses`.
@@ -311,10 +311,10 @@ def partial_sums(count: int = 400, negatives: int = 5, seed: int = 0, beta: floa
     """
     draw = torch.Generator().manual_seed(seed)
     r_pos = torch.rand(count, generator=draw, dtype=torch.float64) * 3
-    r_neg = torch.rand(count, negatives, generator=draw, dtype=torch.float64) * 3
+    r_neg = torch.rand(count, 5, generator=draw, dtype=torch.float64) * 3
     found = {name: losses.partials(fn, r_pos, r_neg) for name, fn in PRINTED.items()}
     ours = {name: losses.partials(fn, r_pos, r_neg) for name, fn in PAIR_LOSSES.items()}
-    extended = losses.partials(lambda p, n: losses.simple(p, n, beta=beta), r_pos, r_neg)
+    extended = losses.partials(lambda p, n: losses.simple(p, n, beta=0.25), r_pos, r_neg)
 
     def detuned(p: Tensor, n: Tensor) -> Tensor:
         return p / 0.7 + torch.logsumexp(torch.cat([-p[..., None], -n], -1), -1)
@@ -343,8 +343,9 @@ def _exchanged(loss: PairLoss) -> PairLoss:
     return lambda p, n: loss(n[:, 0], p[:, None])
 
 
-def contrastive_gaps(networks: int = 20, tuples: int = 8, negatives: int = 4, seed: int = 0) -> Gaps:
-    r"""Lemma 2 for the three losses: one anchor, one positive, ``negatives`` negatives, against autograd through the network."""
+def contrastive_gaps(networks: int = 20, seed: int = 0) -> Gaps:
+    r"""Lemma 2 for the three losses: one anchor, one positive, four negatives, against autograd through the network."""
+    negatives, tuples = 4, 8
     rows: list[Gaps] = []
     for it in instances(networks, tuples * (2 + negatives), seed, ("relu", "leaky_relu", "conv", "linear")):
         opened = open_layer(it.net, it.layer, it.x1)

@@ -60,13 +60,13 @@ def frozen(rate: float) -> float:
     return float(0.5 * ((k[0] - k[1]) @ vec(_stepped(rate))) ** 2)
 
 
-def draw_step(axes: Sequence[Axes], rate: float, *, colors: Mapping[str, str], reach: float = 0.2) -> None:
-    """Both towers after a step of ``rate``; in the third of ``axes`` the distance for steps up to ``reach``, real and frozen."""
+def draw_step(axes: Sequence[Axes], rate: float, *, colors: Mapping[str, str]) -> None:
+    """Both towers after a step of ``rate``; in the third of ``axes`` the distance for steps up to 0.2, real and frozen."""
     net = stepped(rate)
     for ax, x, name in zip(axes, inputs(), ("tower 1", "tower 2"), strict=False):
         _draw_tower(ax, net, x, color=colors["blue"], ink=colors["ink"])
         ax.set_title(name)
-    rates = [reach * k / 80 for k in range(81)]
+    rates = [0.2 * k / 80 for k in range(81)]
     axes[2].plot(rates, [float(distance(stepped(t))) for t in rates], label="real")
     axes[2].plot(rates, [frozen(t) for t in rates], "--", label="frozen gates")
     axes[2].plot(rate, float(distance(net)), "o", color=colors["blue"])
