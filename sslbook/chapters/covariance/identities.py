@@ -201,8 +201,9 @@ def asymmetry(networks: int = 20, seed: int = 0, *, normalize: bool = True) -> f
     return float(torch.tensor(found).median())
 
 
-def weighted_gaps(networks: int = 12, seed: int = 0, tau: float = 2.0, margin: float = 0.5) -> Gaps:
+def weighted_gaps(networks: int = 12, seed: int = 0) -> Gaps:
     r"""Theorem 4 without augmentation (V = 1, :math:`\theta = 0`): triplet and InfoNCE, one tower and both."""
+    margin, tau = 0.5, 2.0
     rows: list[Gaps] = []
     for p in populations(networks, seed, views=1, strength=0.0, samples=5):
         for name, loss, shift in (
@@ -226,11 +227,12 @@ def weighted_gaps(networks: int = 12, seed: int = 0, tau: float = 2.0, margin: f
     return worst(rows)
 
 
-def exact_loss_gaps(networks: int = 8, seed: int = 0, tau: float = 2.0) -> Gaps:
+def exact_loss_gaps(networks: int = 8, seed: int = 0) -> Gaps:
     r"""Eq. 7: :math:`L^{\tau,exact}` with H negatives has the operator :math:`H \cdot \frac12 V^\xi`, and no residue.
 
     Broken: weights from augmented distances (as the released code does), and weights that are differentiated.
     """
+    tau = 2.0
     rows: list[Gaps] = []
 
     def augmented(p: Tensor, n: Tensor, _: Tensor) -> Tensor:

@@ -35,10 +35,9 @@ class KernelComparison:
     unaveraged_gap: float
 
 
-def kernel_comparison(
-    samples: int, *, views: int = 3, widths: tuple[int, ...] = (5, 6, 4, 2), layer: str = "2", seed: int = 0
-) -> KernelComparison:
+def kernel_comparison(samples: int, *, widths: tuple[int, ...] = (5, 6, 4, 2), seed: int = 0) -> KernelComparison:
     r"""Compare :math:`V_x[\bar K_l]` (``n x n``) with kernels :math:`K_l(x)^T K_l(x')` (``N n_L x N n_L``) of a ReLU network."""
+    layer, views = "2", 3
     net = mlp(widths, seed=seed)
     draw = torch.Generator().manual_seed(seed)
     x = torch.randn(samples, 1, widths[0], generator=draw, dtype=torch.float64)

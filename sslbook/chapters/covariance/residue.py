@@ -122,9 +122,10 @@ def _coefficients(y: Tensor, n: int, v: int, loss: str, tau: float, margin: floa
 
 
 def population_with_strength(
-    strength: float, *, symmetric: bool, samples: int = 5, seed: int = 0
+    strength: float, *, symmetric: bool, seed: int = 0
 ) -> tuple[nn.Sequential, Tensor, Tensor]:
     r"""A network, clean samples and their views ``x + s noise``: four directions, and their opposites if ``symmetric``."""
+    samples = 5
     net = mlp((4, 8, 3), "leaky_relu", seed=seed)
     draw = torch.Generator().manual_seed(seed)
     clean = torch.randn(samples, 4, generator=draw, dtype=torch.float64)
@@ -133,14 +134,12 @@ def population_with_strength(
     return net, clean, clean[:, None] + strength * noise
 
 
-def residue_curve(
-    strengths: tuple[float, ...], *, tau: float = 1.0, symmetric: bool = False, seed: int = 0
-) -> list[Residue]:
+def residue_curve(strengths: tuple[float, ...], *, symmetric: bool = False, seed: int = 0) -> list[Residue]:
     """The residue as the augmentation grows, on one network and one set of directions."""
     found = []
     for s in strengths:
         net, clean, views = population_with_strength(s, symmetric=symmetric, seed=seed)
-        found.append(residue(net, "0", views, clean, tau=tau))
+        found.append(residue(net, "0", views, clean, tau=1.0))
     return found
 
 
@@ -180,22 +179,24 @@ def bound_margins(
     return dict(zip(BOUNDS, torch.tensor(rows, dtype=torch.float64).T, strict=True))
 
 
-def deterministic_augmentation(shift: float = 0.5, tau: float = 0.5) -> Residue:
+def deterministic_augmentation() -> Residue:
     r"""The counterexample to Eq. 79 as printed: a linear neuron, two samples with equal outputs, one fixed view each.
 
     The view of ``(1, 0)`` is ``(1 + a, 0)``, that of ``(0, 1)`` is ``(0, 1 - a)``; :math:`w = (1, 1)`.  Nothing varies within an
     augmentation (:math:`\sigma_{aug} = 0`) and un-augmented outputs coincide, so the printed bound is 0; theta isn't.
     """
+    shift = 0.5
     neuron = nn.Linear(2, 1, bias=False, dtype=torch.float64)
     nn.init.ones_(neuron.weight)
     net = nn.Sequential(neuron)
     clean = torch.eye(2, dtype=torch.float64)
     views = clean * torch.tensor([[1 + shift], [1 - shift]], dtype=torch.float64)
-    return residue(net, "0", views[:, None], clean, tau=tau)
+    return residue(net, "0", views[:, None], clean, tau=0.5)
 
 
-def step_gaps(seed: int = 0, tau: float = 0.7, margin: float = 0.2) -> Gaps:
+def step_gaps(seed: int = 0, tau: float = 0.7) -> Gaps:
     """The coefficients of the two terms against autograd on the enumerated loss, for both losses, one tower and both."""
+    margin = 0.2
     rows: list[Gaps] = []
     net, clean, views = population_with_strength(0.5, symmetric=False, seed=seed)
     op = covariance_operator(net, "0", views)

@@ -48,8 +48,9 @@ class SeveralNegatives:
     asymmetry: float
 
 
-def several_negatives(negatives: int, *, tau: float = 2.0, seed: int = 0, samples: int = 5) -> SeveralNegatives:
+def several_negatives(negatives: int, *, seed: int = 0) -> SeveralNegatives:
     """Measure :class:`SeveralNegatives` on one leaky-ReLU network without augmentation."""
+    samples, tau = 5, 2.0
     net = mlp((4, 8, 6, 3), "leaky_relu", seed=seed)
     clean = torch.randn(samples, 4, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     views, layer = clean[:, None], "2"

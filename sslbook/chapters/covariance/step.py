@@ -315,16 +315,14 @@ def operations(net: nn.Module, op: CovarianceOperator, scene: Scene) -> tuple[in
     return counts[0], counts[1]
 
 
-def residue_on_digits(
-    seed: int, *, samples: int = 10, steps: int = 120, every: int = 10, rate: float = 0.1, tau: float = 1.0
-) -> ResidueRun:
+def residue_on_digits(seed: int, *, samples: int = 10, steps: int = 120, every: int = 10) -> ResidueRun:
     """Theorem 4's residue along a run on a few digits with five views (the image, and one pixel to each side), MLP 64-16-8."""
     data = images.digits(samples, seed, dtype=torch.float64)
     mean = data.pixels.mean(0)
     grid = images.shifts(data.pixels, 1)  # identity first, then the 3 x 3 grid row by row without its centre
     sides = torch.stack([grid[:, i] for i in (0, 2, 4, 5, 7)], 1) - mean
     net = nn.Sequential(nn.Flatten(), *mlp((64, 16, 8), seed=seed))
-    return train_and_measure(net, "3", sides, data.pixels - mean, tau=tau, steps=steps, every=every, rate=rate)
+    return train_and_measure(net, "3", sides, data.pixels - mean, tau=1.0, steps=steps, every=every, rate=0.1)
 
 
 def cifar10_values(seeds: tuple[int, ...] = (0, 1, 2)) -> dict[str, object]:
