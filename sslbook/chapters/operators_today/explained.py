@@ -49,9 +49,9 @@ def network(seed: int = 0, device: torch.device | str = "cpu") -> nn.Sequential:
     return convnet((1, 8, 16), 8, 16, seed=seed).to(device)
 
 
-def trained(net: nn.Sequential, data: Digits, *, steps: int, tau: float, seed: int = 0) -> nn.Sequential:
+def trained(net: nn.Sequential, data: Digits, *, steps: int, tau: float) -> nn.Sequential:
     """``net`` after so many steps of SimCLR (batches of 64, SGD at rate 0.5), trained in place."""
-    optimizer, draw = torch.optim.SGD(net.parameters(), lr=0.5), torch.Generator().manual_seed(seed)
+    optimizer, draw = torch.optim.SGD(net.parameters(), lr=0.5), torch.Generator().manual_seed(0)
     for _ in range(steps):
         views, *_ = data.batch(64, draw)
         optimizer.zero_grad()

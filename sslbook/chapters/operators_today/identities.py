@@ -137,13 +137,14 @@ def bias_gaps(networks: int = 20, seed: int = 0) -> Gaps:
     return worst(rows)
 
 
-def laplacian_gaps(seed: int = 0, samples: int = 7, tau: float = 0.7) -> Gaps:
+def laplacian_gaps(seed: int = 0) -> Gaps:
     r""":math:`-2\Gamma` of losses of distances against :math:`\xi` of [tian2020] and :math:`\alpha` of [tian2023].
 
     xi: InfoNCE with one negative over all pairs of a batch without augmentation, against twice the mixing of Theorem 4.
     alpha: Eq. 1 of [tian2023], between the first views of two samples, against :math:`-(\alpha_{ij} + \alpha_{ji})`.
     rows: how far a row of :math:`\Gamma` is from adding up to zero.
     """
+    samples, tau = 7, 0.7
     draw = torch.Generator().manual_seed(seed)
     z = torch.randn(samples, 2, 3, generator=draw, dtype=torch.float64)
     alone = z[:, :1]

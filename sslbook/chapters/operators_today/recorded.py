@@ -54,16 +54,16 @@ def cifar10_values(seeds: tuple[int, ...] = (1, 2, 3)) -> dict[str, Any]:
     return found
 
 
-def backward_errors(model: nn.Module, views: Tensor, tau: float = TAU) -> dict[str, dict[str, float]]:
+def backward_errors(model: nn.Module, views: Tensor) -> dict[str, dict[str, float]]:
     r"""The step of each layer by :math:`-2 \sum \Gamma_{ab} K_a f_b` against one ``.backward()`` of NT-Xent, relative.
 
     error: the loss in the network's precision.  double: the loss of ``outputs.double()``, its gradient rounded once.  mixed: the
     same, and :math:`\Gamma` multiplied in the network's precision, not in float64.
     """
-    plain, double = (_backward(model, views, tau, dtype) for dtype in (views.dtype, torch.float64))
+    plain, double = (_backward(model, views, TAU, dtype) for dtype in (views.dtype, torch.float64))
     found: dict[str, dict[str, float]] = {"error": {}, "double": {}, "mixed": {}}
     for name in plain:
-        op = covariance_operator(model, name, views, loss="nt_xent", tau=tau)
+        op = covariance_operator(model, name, views, loss="nt_xent", tau=TAU)
         assert isinstance(op.mixing, PairMixing)
         step, coarse = -op.exact_update(), PairMixing(op.mixing.matrix.to(op.dtype))
         found["error"][name] = gap(step, plain[name])
@@ -72,17 +72,17 @@ def backward_errors(model: nn.Module, views: Tensor, tau: float = TAU) -> dict[s
     return found
 
 
-def rounding(model: nn.Module, views: Tensor, tau: float = TAU) -> dict[str, float]:
+def rounding(model: nn.Module, views: Tensor) -> dict[str, float]:
     """How far ``.backward()`` in float32 is from that in float64, relative, by layer."""
-    whole = _backward(copy.deepcopy(model).double(), views.double(), tau)
-    single = _backward(model, views, tau)
+    whole = _backward(copy.deepcopy(model).double(), views.double(), TAU)
+    single = _backward(model, views, TAU)
     return {name: gap(single[name], truth) for name, truth in whole.items()}
 
 
-def held(model: nn.Module, views: Tensor, tau: float = TAU) -> dict[str, float]:
+def held(model: nn.Module, views: Tensor) -> dict[str, float]:
     """The cosine of a layer's step with BatchNorm's statistics held and with those of the batch, as in training."""
-    as_trained = _backward(copy.deepcopy(model).train(), views, tau)
-    as_held = _backward(model, views, tau)
+    as_trained = _backward(copy.deepcopy(model).train(), views, TAU)
+    as_held = _backward(model, views, TAU)
     return {name: cosine(as_held[name], step) for name, step in as_trained.items()}
 
 

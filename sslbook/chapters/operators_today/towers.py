@@ -13,9 +13,9 @@ from sslbook.networks import instance_seeds, mlp
 from sslbook.operators import CovarianceOperator
 
 
-def cross_entropy(anchors: Tensor, keys: Tensor, tau: float = 1.0) -> Tensor:
+def cross_entropy(anchors: Tensor, keys: Tensor) -> Tensor:
     """InfoNCE between rows: row ``i`` of anchors is to find row ``i`` of keys, by inner products ``(n, n)``."""
-    return nn.functional.cross_entropy(anchors @ keys.T / tau, torch.arange(len(anchors)))
+    return nn.functional.cross_entropy(anchors @ keys.T, torch.arange(len(anchors)))
 
 
 def _cross_weights(anchors: Tensor, keys: Tensor) -> Tensor:
