@@ -61,12 +61,12 @@ def activation(name: str, *, slope: float = 0.1, power: int = 2) -> nn.Module:
     return makers[name]()
 
 
-def initialize(net: nn.Module, seed: int, gain: float = math.sqrt(2.0)) -> nn.Module:
-    """Draw every weight from ``N(0, gain^2 / fan_in)`` and every bias from ``N(0, 0.1^2)``; returns ``net``."""
+def initialize(net: nn.Module, seed: int) -> nn.Module:
+    """Draw every weight from ``N(0, 2 / fan_in)`` and every bias from ``N(0, 0.1^2)``; returns ``net``."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in net.parameters():
-            std = gain / math.sqrt(parameter[0].numel()) if parameter.ndim > 1 else 0.1
+            std = math.sqrt(2.0) / math.sqrt(parameter[0].numel()) if parameter.ndim > 1 else 0.1
             parameter.copy_(std * torch.randn(parameter.shape, generator=generator, dtype=torch.float64))
     return net
 
@@ -109,10 +109,8 @@ def convnet(
     channels: Sequence[int],
     size: int,
     outputs: int,
-    act: str = "relu",
     *,
     kernel: int = 3,
-    bias: bool = False,
     seed: int = 0,
     dtype: torch.dtype = torch.float64,
 ) -> nn.Sequential:
@@ -125,32 +123,30 @@ def convnet(
     for i, (fan_in, fan_out) in enumerate(itertools.pairwise(channels)):
         stride = 2 if i == last else 1
         stages += [
-            nn.Conv2d(fan_in, fan_out, kernel, stride, kernel // 2, bias=bias, dtype=dtype),
-            activation(act),
+            nn.Conv2d(fan_in, fan_out, kernel, stride, kernel // 2, bias=False, dtype=dtype),
+            activation("relu"),
         ]
         size = (size + 2 * (kernel // 2) - kernel) // stride + 1
-    stages += [nn.Flatten(), nn.Linear(channels[-1] * size * size, outputs, bias=bias, dtype=dtype)]
+    stages += [nn.Flatten(), nn.Linear(channels[-1] * size * size, outputs, bias=False, dtype=dtype)]
     net = nn.Sequential(*stages)
     initialize(net, seed)
     return net
 
 
-def residual_net(
-    width: int, blocks: int, inputs: int, outputs: int, *, seed: int = 0, dtype: torch.dtype = torch.float64
-) -> nn.Sequential:
+def residual_net(width: int, blocks: int, inputs: int, outputs: int, *, seed: int = 0) -> nn.Sequential:
     """Linear stem, ``blocks`` residual blocks ``u + W2 relu(W1 u)`` each followed by ReLU, linear head."""
     _require_widths("width, inputs and outputs", (width, inputs, outputs))
     require_whole("blocks", blocks, least=0)
     require_whole("seed", seed, least=0)
-    stages: list[nn.Module] = [nn.Linear(inputs, width, bias=False, dtype=dtype), nn.ReLU()]
+    stages: list[nn.Module] = [nn.Linear(inputs, width, bias=False, dtype=torch.float64), nn.ReLU()]
     for _ in range(blocks):
         branch = nn.Sequential(
-            nn.Linear(width, width, bias=False, dtype=dtype),
+            nn.Linear(width, width, bias=False, dtype=torch.float64),
             nn.ReLU(),
-            nn.Linear(width, width, bias=False, dtype=dtype),
+            nn.Linear(width, width, bias=False, dtype=torch.float64),
         )
         stages += [Residual(branch), nn.ReLU()]
-    net = nn.Sequential(*stages, nn.Linear(width, outputs, bias=False, dtype=dtype))
+    net = nn.Sequential(*stages, nn.Linear(width, outputs, bias=False, dtype=torch.float64))
     initialize(net, seed)
     return net
 
