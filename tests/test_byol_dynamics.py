@@ -180,7 +180,7 @@ def test_a_replica_runs_as_it_would_alone(views: torch.Tensor) -> None:
     [
         (lambda: collapse.population(2, kept=7), "kept must be between 0 and 6, got 7"),
         (lambda: collapse.population(2, kept=0, images=2, views=2), r"must be at least size = 6, got 2 and 2"),
-        (lambda: collapse.random_tower(collapse.population(2, kept=0), depth=0), "depth and width must be at least 1"),
+        (lambda: collapse.random_tower(collapse.population(2, kept=0), depth=0), "depth must be at least 1"),
         (
             lambda: collapse.descend(collapse.random_tower(collapse.population(2, kept=0)), 0, 0.1),
             "steps must be at least 1 and rate positive, got 0 and 0.1",

@@ -104,9 +104,9 @@ def digits(test: int = 400) -> Split:
     return Split(Images(pixels[:cut], labels[:cut], "digits"), Images(pixels[cut:], labels[cut:], "digits"))
 
 
-def cifar10(train: int | None = None, test: int | None = None) -> Split:
-    """CIFAR-10, or so many of its images; raises FileNotFoundError where it is not to be had."""
-    return Split(images.read("cifar10", "train", train), images.read("cifar10", "test", test))
+def cifar10(train: int) -> Split:
+    """So many images of CIFAR-10, and all of its test images; raises FileNotFoundError where it is not to be had."""
+    return Split(images.read("cifar10", "train", train), images.read("cifar10", "test"))
 
 
 @dataclass(frozen=True)

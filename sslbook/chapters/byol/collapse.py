@@ -53,11 +53,12 @@ class Decline:
     weight: Tensor
 
 
-def population(replicas: int, *, kept: int, size: int = 6, images: int = 8, views: int = 6, seed: int = 0) -> Tensor:
-    """Inputs ``(R, N, V, size)`` whose first ``kept`` coordinates no augmentation touches; the views of an image are centred.
+def population(replicas: int, *, kept: int, images: int = 8, views: int = 6, seed: int = 0) -> Tensor:
+    """Inputs ``(R, N, V, 6)`` whose first ``kept`` coordinates no augmentation touches; the views of an image are centred.
 
-    Raises ValueError unless ``0 <= kept <= size`` and the views can vary in all other directions (``N (V - 1) >= size``).
+    Raises ValueError unless ``0 <= kept <= 6`` and the views can vary in all other directions (``N (V - 1) >= 6``).
     """
+    size = 6
     require_whole("kept", kept, least=0, most=size)
     if images * (views - 1) < size:
         raise ValueError(f"images times (views - 1) must be at least size = {size}, got {images} and {views}")
@@ -68,12 +69,12 @@ def population(replicas: int, *, kept: int, size: int = 6, images: int = 8, view
     return draw((replicas, images, 1, size), g) + noise
 
 
-def random_tower(x: Tensor, *, act: str = "linear", depth: int = 2, width: int = 6, seed: int = 0) -> Tower:
-    """A random tower on inputs ``(R, N, V, m)``: ``depth`` layers of ``width`` units, the first of them the opened one."""
-    if depth < 1 or width < 1:
-        raise ValueError(f"depth and width must be at least 1, got {depth} and {width}")
+def random_tower(x: Tensor, *, act: str = "linear", depth: int = 2, seed: int = 0) -> Tower:
+    """A random tower on inputs ``(R, N, V, m)``: ``depth`` layers of six units, the first of them the opened one."""
+    if depth < 1:
+        raise ValueError(f"depth must be at least 1, got {depth}")
     g = torch.Generator().manual_seed(seed)
-    r, size = len(x), x.shape[-1]
+    r, size, width = len(x), x.shape[-1], 6
     gain = 2.0 if act != "linear" else 1.0
     weight = draw((r, width, size), g, (gain / size) ** 0.5)
     above = tuple(draw((r, width, width), g, (gain / width) ** 0.5) for _ in range(depth - 1))
@@ -114,8 +115,9 @@ def solved(tower: Tower, steps: int, rate: float) -> Tensor:
     return out
 
 
-def solution_gaps(count: int = 100, steps: int = 25, rate: float = 0.1, seed: int = 0) -> Gaps:
+def solution_gaps(count: int = 100, seed: int = 0) -> Gaps:
     """:func:`solved` against :func:`descend`, and what is left along kept and other directions after many steps."""
+    rate, steps = 0.1, 25
     parts = []
     for kept in (0, 2):
         tower = random_tower(population(count, kept=kept, seed=seed), depth=1, seed=seed + 1)
@@ -131,8 +133,8 @@ def solution_gaps(count: int = 100, steps: int = 25, rate: float = 0.1, seed: in
     return over_instances(*parts)
 
 
-def left_over(kept: int, count: int = 100, steps: int = 400, rate: float = 0.3, seed: int = 0) -> Tensor:
+def left_over(kept: int, count: int = 100, seed: int = 0) -> Tensor:
     """Share of the output's variance between images that is left of a single linear layer after many steps, ``(count,)``."""
     tower = random_tower(population(count, kept=kept, seed=seed), depth=1, seed=seed + 1)
-    end = replace(tower, weight=solved(tower, steps, rate))
+    end = replace(tower, weight=solved(tower, steps=400, rate=0.3))
     return _between(end.output()) / _between(tower.output())

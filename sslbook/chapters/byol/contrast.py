@@ -94,17 +94,17 @@ def corollary_gaps(count: int = 100, seed: int = 0) -> Gaps:
     return gaps
 
 
-def one_tower(loss: str, count: int = 100, seed: int = 0, *, negatives: int = 1) -> Tensor:
+def one_tower(loss: str, count: int = 100, seed: int = 0) -> Tensor:
     """The correction where only the anchor's tower gets a gradient, linear top, relative to that tower's step, ``(count,)``."""
-    return correction(tower(count, seed=seed), TUPLE_LOSSES[loss], roles=("anchor",), negatives=negatives)
+    return correction(tower(count, seed=seed), TUPLE_LOSSES[loss], roles=("anchor",), negatives=1)
 
 
-def batch_correction(size: int, count: int = 32, seed: int = 0, *, joint: bool = True) -> Tensor:
-    """What ``x - x.mean()`` changes in one batch's InfoNCE step (all other images negatives), linear top, ``(count,)``.
+def batch_correction(size: int, seed: int = 0, *, joint: bool = True) -> Tensor:
+    """What ``x - x.mean()`` changes in one batch's InfoNCE step (all other images negatives), linear top, ``(32,)``.
 
     joint: the two views are one BatchNorm batch; else each has statistics of its own, as where each view is a forward pass.
     """
-    pair = random_pair(count, images=size, views=2, sizes=(5, 6, 12, 8), seed=seed).online
+    pair = random_pair(32, images=size, views=2, sizes=(5, 6, 12, 8), seed=seed).online
 
     def gradient(norm: Norm) -> Tensor:
         leaf = pair.weight.clone().requires_grad_(True)

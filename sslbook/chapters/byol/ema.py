@@ -94,11 +94,12 @@ def random_settings(count: int, seed: int = 0, *, smallest: float = -0.9) -> tup
     return 0.05 + 0.95 * u[0], 0.05 + 0.95 * u[1], smallest + (3 - smallest) * u[2]
 
 
-def recurrence_gaps(count: int = 200, steps: int = 60, seed: int = 0) -> Gaps:
+def recurrence_gaps(count: int = 200, seed: int = 0) -> Gaps:
     """The closed form, the rates and the bounds against the recurrence run, on random settings; relative errors.
 
     Rates come from the spectral radius by NumPy's eigenvalues; bounds are given as the most they are exceeded (below 0: never).
     """
+    steps = 60
     alpha, eta, lam = random_settings(count, seed)
     rising = lam > 0.05
     gaps: Gaps = {"instances": float(count)}
@@ -155,13 +156,14 @@ def measured_rate(alpha: Number, eta: Number, lam: Number, *, sign: int = 1, ste
 # -- the same inside a network -------------------------------------------------------------------------------------------------
 
 
-def network_gaps(count: int = 100, steps: int = 20, rate: float = 0.2, seed: int = 0) -> Gaps:
+def network_gaps(count: int = 100, seed: int = 0) -> Gaps:
     r"""BYOL by autograd, one linear layer with :math:`W_p = \beta I`, BatchNorm's mean and a moving average, against Eq. 15.
 
     Coordinate d of the input has variance :math:`a_d` between images and :math:`b_d` within augmentations, uncorrelated, so that
     column d of the layer follows the recurrence with :math:`\alpha = \rho \beta^2 (a_d + b_d)` for the learning rate rho and
     :math:`1 + \lambda = a_d / (\beta (a_d + b_d))`.  Relative errors of the columns at the end, the target updated after the step.
     """
+    rate, steps = 0.2, 20
     g = torch.Generator().manual_seed(seed)
     size, images, views = 4, 16, 8
 

@@ -122,10 +122,10 @@ def rate_law(beta: Tensor | float, between: Tensor | float, within: Tensor | flo
     return torch.as_tensor(beta * (between - beta * (between + within)))
 
 
-def rate_gaps(betas: tuple[float, ...] = (-0.5, 0.1, 0.3, 0.5, 0.8, 1.2), count: int = 100, seed: int = 0) -> Gaps:
+def rate_gaps(count: int = 100, seed: int = 0) -> Gaps:
     """:func:`rate_law` against :math:`w^T \\Delta w / |w|^2` of the autograd step, relative to the largest rate over beta."""
     measured, law, wrong = [], [], []
-    for beta in betas:
+    for beta in (-0.5, 0.1, 0.3, 0.5, 0.8, 1.2):
         pair = _scalar_pair(beta, count, seed)
         w, k = vec(pair.online.weight), base(pair).connections()
         square = w.square().sum(1)
@@ -173,11 +173,9 @@ def measured_rates(share: float, betas: Tensor, seed: int = 0) -> Tensor:
 # -- other predictors ----------------------------------------------------------------------------------------------------------
 
 
-def spectrum(kind: str, replicas: int = 100, size: int = 32, *, scale: float = 0.3, seed: int = 0) -> Tensor:
-    r"""Eigenvalues of the symmetric part of :math:`W_p^T (I - W_p)`, ascending, ``(R, size)``."""
-    out: Tensor = torch.linalg.eigvalsh(
-        _symmetric_part(middle(predictors(kind, replicas, size, scale=scale, seed=seed)))
-    )
+def spectrum(kind: str, replicas: int = 100, *, scale: float = 0.3, seed: int = 0) -> Tensor:
+    r"""Eigenvalues of the symmetric part of :math:`W_p^T (I - W_p)`, ascending, ``(R, 32)``."""
+    out: Tensor = torch.linalg.eigvalsh(_symmetric_part(middle(predictors(kind, replicas, 32, scale=scale, seed=seed))))
     return out
 
 
@@ -209,9 +207,9 @@ def largest_unstopped(count: int = 100, seed: int = 0) -> float:
     return max(float(_largest(step_matrix(pair, BOTH, both=True)).max()) for pair in pairs)
 
 
-def largest_stopped(count: int = 100, beta: float = 0.25, seed: int = 0) -> Tensor:
-    """The same with stop-gradient and ``beta I``, ``(count,)``: a matrix that does have positive eigenvalues."""
-    return _largest(step_matrix(_scalar_pair(beta, count, seed), BOTH))
+def largest_stopped(count: int = 100, seed: int = 0) -> Tensor:
+    """The same with stop-gradient and ``I / 4``, ``(count,)``: a matrix that does have positive eigenvalues."""
+    return _largest(step_matrix(_scalar_pair(0.25, count, seed), BOTH))
 
 
 def _scalar_pair(beta: float, count: int, seed: int) -> Pair:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
@@ -49,7 +48,7 @@ class Sheet:
         return "\n".join([self.caption, *lines])
 
 
-def listing(table: Filled, caption: str, units: Sequence[str] = ("printed, %", "ours, %", "rank", "likeness")) -> Sheet:
+def listing(table: Filled, caption: str) -> Sheet:
     """A row a cell: its name, the paper's number, ours of the first measure with its deviation, means of the others."""
     (first, digits), *others = table.measures.items()
     said = [axis for axis, labels in enumerate(table.axes.values()) if len(labels) > 1]
@@ -58,7 +57,7 @@ def listing(table: Filled, caption: str, units: Sequence[str] = ("printed, %", "
         ours = number(*spread(entry.found.get(first, ())), digits)
         rest = (number(spread(entry.found.get(m, ()))[0], None, d) for m, d in others)
         rows.append(("; ".join(entry.at[axis] for axis in said), number(*entry.printed, digits), ours, *rest))
-    return Sheet(caption, ("cell", *units), tuple(rows))
+    return Sheet(caption, ("cell", "printed, %", "ours, %", "rank", "likeness"), tuple(rows))
 
 
 def grid(table: Filled, caption: str) -> Sheet:

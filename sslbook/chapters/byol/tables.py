@@ -47,9 +47,9 @@ Found = Mapping[str, Mapping[str, Tensor]]
 """Cell, measure, ``(seeds,)``."""
 
 
-def cells(name: str, protocol: Protocol, ema: float = EMA) -> dict[str, Cell]:
+def cells(name: str, protocol: Protocol) -> dict[str, Cell]:
     """The cells of a table, by the names that the paper's have."""
-    return {label: _cell(change, protocol.shape, ema) for label, change in changes(name).items()}
+    return {label: _cell(change, protocol.shape, EMA) for label, change in changes(name).items()}
 
 
 def _cell(change: Change, shape: Shape, ema: float) -> Cell:

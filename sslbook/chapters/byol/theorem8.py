@@ -164,12 +164,13 @@ def batch_step(pair: Pair, batches: Batches, norm: Norm) -> Tensor:
     return vec(-gradient)
 
 
-def batch_gaps(count: int = 100, seed: int = 0) -> Gaps:
+def batch_gaps(seed: int = 0) -> Gaps:
     r"""The expected step of finite batches of ``B`` against exact multiples of the terms of Eq. 14; relative errors.
 
     Images drawn with repetition: :math:`(1 - 1/B)` times Eq. 14.  Distinct images, of ``N``:
     :math:`(1 - 1/B)\{sym + \frac{N}{N-1}(covariance - variance)\}`.
     """
+    count = 100
     parts = []
     for n, sizes in ((3, (2, 3)), (2, (3,))):
         pair = random_pair(count, images=n, views=2, seed=seed)
