@@ -154,15 +154,14 @@ class Start:
         return diagonal_velocity(w1, w2, u) if w2.ndim == 2 else velocity(w1, w2, u)
 
 
-def random_start(
-    replicas: int = 8, *, nodes: int = 4, size: int = 5, diagonal: bool = True, outputs: int = 3, seed: int = 0
-) -> Start:
+def random_start(replicas: int = 8, *, nodes: int = 4, diagonal: bool = True, seed: int = 0) -> Start:
     """Random mixtures of four components (centres of length 1, sigma 0.3) and Gaussian weights."""
+    size = 5
     draw = torch.Generator().manual_seed(seed)
     centres = torch.randn(replicas, 4, size, generator=draw, dtype=torch.float64)
     centres = centres / centres.norm(dim=-1, keepdim=True)
     w1 = torch.randn(replicas, nodes, size, generator=draw, dtype=torch.float64) / size**0.5
-    shape = (replicas, nodes) if diagonal else (replicas, nodes, outputs)
+    shape = (replicas, nodes) if diagonal else (replicas, nodes, 3)
     return Start(Mixture(centres, 0.3), w1, torch.randn(*shape, generator=draw, dtype=torch.float64))
 
 
@@ -208,12 +207,12 @@ def integrate(start: Start, time: float, *, linear: bool = False, towers: int = 
     return torch.stack([p[0] for p in parts]), torch.stack([p[1] for p in parts])
 
 
-def descend(start: Start, time: float, rate: float, *, towers: int = 1) -> Velocity:
+def descend(start: Start, time: float, rate: float) -> Velocity:
     """Exact expected gradient steps of size ``rate`` over the same ``time``: the weights at its end."""
     w1, w2 = start.w1, start.w2
     for _ in range(round(time / rate)):
         one, two = start.velocity(w1, w2)
-        w1, w2 = w1 + rate * towers * one, w2 + rate * towers * two
+        w1, w2 = w1 + rate * one, w2 + rate * two
     return w1, w2
 
 
@@ -253,9 +252,7 @@ class Training:
     """The same at the smallest rate, to the flow through one tower."""
 
 
-def sampled_training(
-    start: Start, time: float, rates: tuple[float, ...], *, batch: int = 128, seed: int = 0
-) -> Training:
+def sampled_training(start: Start, time: float, rates: tuple[float, ...], *, seed: int = 0) -> Training:
     """SGD on L_simp, H = 1, both towers, with sampled batches and a diagonal second layer, against the doubled flow."""
     goal, slow = (torch.cat([part[-1].flatten(1) for part in integrate(start, time, towers=t)], 1) for t in (2, 1))
     distances, last = [], goal
@@ -264,7 +261,7 @@ def sampled_training(
         w1, w2 = start.w1.clone(), start.w2.clone()
         rows = torch.arange(len(w1))[:, None]
         for _ in range(round(time / rate)):
-            one, kind = start.mixture.sample(batch, draw)
+            one, kind = start.mixture.sample(128, draw)
             noise = torch.randn(one.shape, generator=draw, dtype=one.dtype)
             two = start.mixture.centres[rows, kind] + start.mixture.sigma * noise
             leaves = [w.requires_grad_(True) for w in (w1, w2)]

@@ -133,9 +133,7 @@ class Ends:
         return self.active == 1
 
 
-def specialise(
-    mixture: Mixture, nodes: int = 20, *, steps: int = 1000, rate: float = 0.5, tol: float = 0.1, seed: int = 0
-) -> Ends:
+def specialise(mixture: Mixture, nodes: int = 20, *, steps: int = 1000, rate: float = 0.5, seed: int = 0) -> Ends:
     """Grow ``nodes`` random ReLU nodes a replica and see which centres they respond to at the end.
 
     The steps are as long as they can be here: with half the rate and twice the steps the same nodes end at the same centres.
@@ -148,20 +146,20 @@ def specialise(
     top, which = after.max(-1)
     norms = mixture.centres.norm(dim=-1)[:, None].expand_as(after)
     cosine = top / norms.gather(-1, which[..., None])[..., 0].clamp_min(1e-12)
-    return Ends(end, (after > tol * top.clamp_min(1e-9)[..., None]).sum(-1), cosine, which == before.argmax(-1))
+    return Ends(end, (after > 0.1 * top.clamp_min(1e-9)[..., None]).sum(-1), cosine, which == before.argmax(-1))
 
 
-def gated_mean_gap(seed: int = 0, nodes: int = 20, points: int = 200) -> tuple[float, float]:
+def gated_mean_gap(seed: int = 0) -> tuple[float, float]:
     r"""Relative error of :math:`u_k` against Gauss's quadrature along ``w``, and the same without the term in :math:`\varphi`.
 
     :math:`x = t\, w / \|w\| + x_\perp` with :math:`t \sim N(w^T \mu / \|w\|, \sigma^2)`; :math:`x_\perp` averages to its mean.
     """
     mixture = random_mixture(1, 4, 5, 0.7, seed)
     draw = torch.Generator().manual_seed(seed)
-    w = torch.randn(1, nodes, 5, generator=draw, dtype=torch.float64)
+    w = torch.randn(1, 20, 5, generator=draw, dtype=torch.float64)
     unit = w / w.norm(dim=-1, keepdim=True)
     m = torch.einsum("rkd,rnd->rkn", mixture.centres, unit)[..., None]
-    grid, weights = (torch.from_numpy(part) for part in np.polynomial.legendre.leggauss(points))
+    grid, weights = (torch.from_numpy(part) for part in np.polynomial.legendre.leggauss(200))
     high = m.clamp_min(0) + 12 * mixture.sigma  # from the threshold at 0 to where nothing is left
     t = 0.5 * high * (grid + 1)
     density = 0.5 * high * weights * torch.exp(-0.5 * ((t - m) / mixture.sigma).square())

@@ -45,14 +45,13 @@ class Scrambled:
         return kept + (draws @ lost)[..., 0] @ self.nuisance[:, None]
 
 
-def scrambled(
-    replicas: int, *, samples: int = 40, size: int = 6, kept: int = 3, seed: int = 0, gap: float = 0.0
-) -> Scrambled:
+def scrambled(replicas: int, *, samples: int = 40, kept: int = 3, seed: int = 0, gap: float = 0.0) -> Scrambled:
     """Random populations with correlated coordinates and random subspaces of dimension ``kept``, in float64.
 
     gap: only populations whose operator has ``1 - lambda_2 / lambda_1`` of at least this are taken (the first of 16 times as many).
     Raises ValueError for a subspace that is empty or everything, and where too few populations have the gap.
     """
+    size = 6
     require_whole("kept", kept, least=1, most=size - 1)
     require_number("gap", gap, least=0, below=1)
     draw = torch.Generator().manual_seed(seed)
@@ -83,7 +82,7 @@ def _enumerated_gradient(weight: Tensor, views: Tensor) -> Tensor:
     return gradient
 
 
-def projector_gaps(replicas: int = 20, seed: int = 0, views: int = 4) -> Gaps:
+def projector_gaps(replicas: int = 20, seed: int = 0) -> Gaps:
     r"""Relative errors of :math:`-2\, Q V[x] Q\, w` against the enumerated gradient, and of the library's operator (on five).
 
     Every scrambling matrix comes with its negative, so that the views' mean is exact on a finite set of views.  The worst of
@@ -92,7 +91,7 @@ def projector_gaps(replicas: int = 20, seed: int = 0, views: int = 4) -> Gaps:
     scene = scrambled(replicas, samples=8, seed=seed)
     draw = torch.Generator().manual_seed(seed + 1)
     r, n_samples, size = scene.x.shape
-    half = torch.randn(r, n_samples, views // 2, size, size, generator=draw, dtype=torch.float64)
+    half = torch.randn(r, n_samples, 2, size, size, generator=draw, dtype=torch.float64)
     weight = torch.randn(r, size, generator=draw, dtype=torch.float64)
     even = scene.views(torch.cat([half, -half], 2))
     truth = -0.5 * _enumerated_gradient(weight, even)

@@ -48,9 +48,9 @@ def windows(x: Tensor) -> Tensor:
     return torch.stack([x, x.roll(-1, -1)], dim=-1)
 
 
-def pattern_counts(d: int, objects: tuple[str, ...] = ("11", "101")) -> Tensor:
-    """How often a fixed window shows each of the four patterns over the ``d`` places of each object, ``(objects, 4)``."""
-    first = ring_scene(d, objects)[..., :2]
+def pattern_counts(d: int) -> Tensor:
+    """How often a fixed window shows each of the four patterns over the ``d`` places of each object, 11 and 101: ``(2, 4)``."""
+    first = ring_scene(d, ("11", "101"))[..., :2]
     shown = (2 * first[..., 0] + first[..., 1]).long()
     return torch.nn.functional.one_hot(shown, 4).sum(1)
 
@@ -258,8 +258,8 @@ class Fate:
 ENDS = ("00", "01", "10", "11", "silent", "stuck")
 
 
-def _endings(weight: Tensor, *, tol: float = 0.05) -> Tensor:
-    """Index into ``ENDS`` for each neuron: the lone pattern whose direction is within ``tol`` (a sine), silent, stuck, or -1."""
+def _endings(weight: Tensor) -> Tensor:
+    """Index into ``ENDS`` for each neuron: the lone pattern whose direction is within 0.05 (a sine), silent, stuck, or -1."""
     bias = weight.shape[-1] == 3
     unit = weight / weight.norm(dim=-1, keepdim=True)
     found = torch.full(weight.shape[:-1], -1)
@@ -268,7 +268,7 @@ def _endings(weight: Tensor, *, tol: float = 0.05) -> Tensor:
     found[chosen.any(-1) & (direction(chosen, bias) == 0).all(-1)] = ENDS.index("stuck")
     for p in PATTERNS if bias else ("01", "10"):
         along = unit @ single_direction(p, bias=bias)
-        found[(along > 0) & (1 - along.square() < tol**2)] = ENDS.index(p)
+        found[(along > 0) & (1 - along.square() < 0.05**2)] = ENDS.index(p)
     return found
 
 
@@ -277,15 +277,13 @@ STEPS = 2500
 
 
 @cache
-def _simulate(
-    bias: bool, count: int = 20000, steps: int = STEPS, rate: float = 0.01, seed: int = 0
-) -> tuple[Tensor, Tensor]:
+def _simulate(bias: bool, count: int = 20000, steps: int = STEPS, seed: int = 0) -> tuple[Tensor, Tensor]:
     """Gaussian start weights (and biases) ``(count, 2 or 3)`` and the `_endings` of their exact expected dynamics, ``(count,)``."""
     draw = torch.Generator().manual_seed(seed)
     start = torch.randn(count, 3 if bias else 2, generator=draw, dtype=torch.float64)
     weight = start
     for _ in range(steps):
-        weight = step(weight, rate)
+        weight = step(weight, 0.01)
         weight = weight / weight.norm(dim=-1, keepdim=True)  # homogeneous: only the direction matters
     return start, _endings(weight)
 
@@ -333,8 +331,9 @@ def foretold(bias: bool, count: int = 20000, seed: int = 0) -> dict[str, float]:
     return {name: float(which.double().mean()) for name, which in right.items()}
 
 
-def end_rate(p: str, bias: bool, *, steps: int = 4000, rate: float = 0.002) -> float:
+def end_rate(p: str, bias: bool) -> float:
     r"""Growth of the response to ``p`` at its end, :math:`\log(h(t) / h(t/2)) / (\eta t / 2)`, by the exact steps."""
+    rate, steps = 0.002, 4000
     start = single_direction(p, bias=bias) + 1e-3 * pattern_inputs(bias)[PATTERNS.index(p)]
     path = follow(start, steps, rate, every=steps // 2)
     h = responses(path)[:, PATTERNS.index(p)]

@@ -131,10 +131,10 @@ def accuracy(net: Network, clean: Tensor, x: Tensor, kind: Tensor) -> Tensor:
     return (side.long() == kind).double().mean(1)
 
 
-def _kinds(net: Network, tol: float = 0.25) -> dict[str, Tensor]:
+def _kinds(net: Network) -> dict[str, Tensor]:
     """Which filters respond to no pattern, to patterns that cancel, and to one pattern alone: masks ``(R, k)``.
 
-    For the last, a response below ``tol`` times the filter's largest counts as none: at their ends filters hover about thresholds.
+    For the last, a response below a quarter of the filter's largest counts as none: at their ends filters hover about thresholds.
     """
     bias = net.filters.shape[-1] == 3
     h = net.filters @ pattern_inputs(bias).T
@@ -143,7 +143,7 @@ def _kinds(net: Network, tol: float = 0.25) -> dict[str, Tensor]:
     return {
         "silent": silent,
         "stuck": ~silent & (direction(chosen, bias) == 0).all(-1),
-        "single": ~silent & ((h > tol * h.amax(-1, keepdim=True).clamp_min(0)).sum(-1) == 1),
+        "single": ~silent & ((h > 0.25 * h.amax(-1, keepdim=True).clamp_min(0)).sum(-1) == 1),
     }
 
 

@@ -180,26 +180,25 @@ def steps_to(norms: Tensor, factor: float) -> Tensor:
     return torch.where(there.any(1), there.int().argmax(1), torch.full_like(there[:, 0].long(), last))
 
 
-def acceleration(run: Run, factor: float = 10.0) -> Tensor:
+def acceleration(run: Run) -> Tensor:
     """Growth of the norms' logarithms in the second half of the way over that in the first, ``(R, 2)``: 1 for an exponential.
 
-    The way is from the start to where W1 is ``factor`` times as long, or to the last step of a run that does not get there.
+    The way is from the start to where W1 is ten times as long, or to the last step of a run that does not get there.
     """
-    ends = steps_to(run.norms, factor)
+    ends = steps_to(run.norms, 10.0)
     rows = torch.arange(len(ends))
     log = run.norms.double().log()
     first = log[rows, ends // 2] - log[:, 0]
     return (log[rows, ends] - log[rows, ends // 2]) / first
 
 
-def foretold_steps(
-    seeds: Sequence[int], factor: float = 10.0, *, protocol: Protocol = DEFAULT, most: int = 2000
-) -> Tensor:
-    """Steps that the *exact expected* descent of L_simp (twice Eq. 8) takes to make W1 ``factor`` times as long, ``(R,)``."""
+def foretold_steps(seeds: Sequence[int], *, protocol: Protocol = DEFAULT) -> Tensor:
+    """Steps that the *exact expected* descent of L_simp (twice Eq. 8) takes to make W1 ten times as long, ``(R,)``."""
+    most = 2000
     start = begin(seeds, protocol, torch.float32)
     w1, w2 = start.w1.double(), start.w2.double()
     mixture = Mixture(start.centres.double(), protocol.variance**0.5)
-    limit = factor * w1.flatten(1).norm(dim=1)
+    limit = 10.0 * w1.flatten(1).norm(dim=1)
     found = torch.full((len(seeds),), most)
     for t in range(most):
         one, two = diagonal_velocity(w1, w2, mixture.gated_means(w1))
@@ -219,9 +218,9 @@ def rank_correlation(net: TwoLayers) -> float:
     return float(spearmanr(net.active().flatten(), net.w2.abs().flatten()).statistic)
 
 
-def selective_share(net: TwoLayers, most: int = 1) -> float:
-    """Share of the nodes that at most ``most`` centres activate."""
-    return float((net.active() <= most).double().mean())
+def selective_share(net: TwoLayers) -> float:
+    """Share of the nodes that at most one centre activates."""
+    return float((net.active() <= 1).double().mean())
 
 
 def second_response(net: TwoLayers, protocol: Protocol = DEFAULT) -> Tensor:
