@@ -36,16 +36,16 @@ def radius(c0: Tensor, gamma: Tensor) -> Tensor:
     return (2 * (1 + gamma) * (1 - c0).clamp_min(0)).sqrt() / (1 - gamma.sqrt())
 
 
-def perturbation_gaps(count: int = 2000, size: int = 5, seed: int = 0) -> dict[str, float]:
+def perturbation_gaps(count: int = 2000, seed: int = 0) -> dict[str, float]:
     r"""Lemma 9: the largest :math:`\|\phi_1' - \phi_1 - \Delta\phi_1\|\, \lambda_{\mathrm{gap}}^2 / \|\delta A\|^2` that is
     found.
 
-    ``random``: symmetric matrices of 2 to ``size`` rows, perturbations of any size up to the gap, ``count`` each.
+    ``random``: symmetric matrices of 2 to 5 rows, perturbations of any size up to the gap, ``count`` each.
     ``exchange``: :func:`exchanging` perturbations, of little more than half the gap, which tend to :math:`4\sqrt2`.  Broken:
     :math:`\Delta\phi_1` left out, the least over the sizes of matrices.
     """
     kept, dropped = [], []
-    for rows in range(2, size + 1):
+    for rows in range(2, 6):
         draw = Streams(range(seed, seed + count), f"perturbation {rows}")
         a, d = (v + v.mT for v in (draw.normal((rows, rows)), draw.normal((rows, rows))))
         values = torch.linalg.eigvalsh(a)
@@ -123,10 +123,8 @@ class Certificate:
     residual: Tensor
 
 
-def _outcome(
-    pop: Blobs | Cloud, start: Tensor, applies: Tensor, gamma: Tensor, bound: Tensor, steps: int = 80
-) -> Certificate:
-    path = iterate(pop, start, steps)
+def _outcome(pop: Blobs | Cloud, start: Tensor, applies: Tensor, gamma: Tensor, bound: Tensor) -> Certificate:
+    path = iterate(pop, start, steps=80)
     c = torch.stack([correlation(pop, w) for w in path])[..., 0]
     values = torch.linalg.eigvalsh(pop.matrix(start, Activation())[:, 0])
     fixed = irregularity(c[0], values[:, -1] - values[:, -2], values[:, -1], torch.zeros_like(c[0]))
@@ -139,11 +137,12 @@ def _excess(c: Tensor, rate: Tensor) -> Tensor:
     return torch.where(promised > 1e-13, (1 - c) / promised, torch.zeros_like(c))[1:].amax(0)
 
 
-def certify_plane(pop: Blobs, start: Tensor, *, points: int = 61) -> Certificate:
+def certify_plane(pop: Blobs, start: Tensor) -> Certificate:
     """Theorem 3 for ReLU filters on mixtures of Gaussians in the plane, from the angles ``start (R,)``.
 
     The smallest of twenty values of gamma for which the supremum over a grid on the cap stays below it; L by all pairs of the grid.
     """
+    points = 61
     act = Activation()
     w0 = torch.stack([start.cos(), start.sin()], -1)[:, None]
     values, vectors = torch.linalg.eigh(pop.matrix(w0, act))
@@ -202,16 +201,16 @@ def certify_points(cloud: Cloud, start: Tensor) -> Certificate:
 
 
 def nearly_orthogonal(
-    replicas: int, tilt: float, *, patterns: int = 6, size: int = 8, most: float = 0.3, seed: int = 0
+    replicas: int, tilt: float, *, patterns: int = 6, size: int = 8, seed: int = 0
 ) -> tuple[Cloud, Tensor, Tensor]:
     r"""Summation models with tilted patterns: the points, the patterns ``(R, M, d)``, and :math:`\|U^T U - I\|_2` ``(R,)``."""
     u = orthonormal(replicas, patterns, size, seed, tilt=tilt)
-    q = 0.1 + (most - 0.1) * Streams(range(seed, seed + replicas), "rarity").uniform((patterns,), torch.float64)
+    q = 0.1 + (0.3 - 0.1) * Streams(range(seed, seed + replicas), "rarity").uniform((patterns,), torch.float64)
     off = torch.linalg.matrix_norm(u @ u.mT - torch.eye(patterns, dtype=u.dtype), ord=2)
     return summation(q, u), u, off
 
 
-def tight_triples(replicas: int, seed: int = 0, *, sigma: float = 0.08) -> tuple[Blobs, Tensor]:
+def tight_triples(replicas: int, seed: int = 0) -> tuple[Blobs, Tensor]:
     """Mixtures of three tight clusters around the circle, and a start beside the first one: an angle for each, ``(R,)``."""
     draw = Streams(range(seed, seed + replicas), "triples")
     angle = 2 * math.pi * (torch.arange(3) / 3 + 0.15 * (draw.uniform((3,), torch.float64) - 0.5))
@@ -219,4 +218,4 @@ def tight_triples(replicas: int, seed: int = 0, *, sigma: float = 0.08) -> tuple
     p = 0.5 + draw.uniform((3,), torch.float64)
     centres = length * torch.stack([angle.cos(), angle.sin()], -1)
     start = angle[:, 0] + 0.1 * (draw.uniform((1,), torch.float64)[:, 0] - 0.5)
-    return Blobs(centres, p / p.sum(-1, keepdim=True), sigma), start
+    return Blobs(centres, p / p.sum(-1, keepdim=True), 0.08), start

@@ -116,13 +116,14 @@ def _frozen_curvature(theta: Tensor, points: Sequence[float], act: Activation, a
     return (weight * (first.square() + gap * second)).sum((1, 2)) / (2 * gap.shape[-1] ** 2)
 
 
-def hardening_gaps(sets: int = 128, points: int = 7, seed: int = 0) -> dict[str, float]:
+def hardening_gaps(sets: int = 128, seed: int = 0) -> dict[str, float]:
     r"""Holding the weights fixed hides a negative curvature: the energy's second derivative by autograd, against the formula.
 
     True less fixed is :math:`-\frac{1}{2 N^2 \tau} \sum_{ij} \alpha_{ij} s_{ij}^2` for Gaussian weights and
     :math:`-\frac{1}{2 N^2 \tau} \sum_i V_{j \sim \alpha_i}[s_{ij}]` for InfoNCE, :math:`s_{ij}` the derivative of :math:`d_{ij}^2`.
     Random points and angles; worst relative error.  Broken: the weights held fixed.
     """
+    points = 7
     draw = Streams(range(seed, seed + sets), "hardening")
     at, tau = 2 * math.pi * draw.uniform((points,), torch.float64), 0.4
     rows = []
@@ -233,9 +234,9 @@ def _check(alpha: str, tau: float) -> None:
     require_number("tau", tau, above=0)
 
 
-def missed(sets: int, points: int = 9, seed: int = 0) -> dict[str, float]:
+def missed(sets: int, seed: int = 0) -> dict[str, float]:
     """Maxima on random circles by the scan against `closed_form`: how many sets differ, and how many would without the kinks."""
-    angles = 2 * math.pi * Streams(range(seed, seed + sets), "circle").uniform((points,), torch.float64)
+    angles = 2 * math.pi * Streams(range(seed, seed + sets), "circle").uniform((9,), torch.float64)
     found = [(maxima(row.tolist(), RELU), closed_form(row.tolist(), RELU)) for row in angles]
     return {
         "differ": float(sum(m.total != exact for m, exact in found)),

@@ -130,13 +130,14 @@ def filter_gaps(act: Activation, count: int = 128, seed: int = 0) -> Gaps:
     return over_instances({name: relative(gradient[alive], wanted[alive]) for name, gradient in found.items()})
 
 
-def stop_gradient_gaps(loss: str, count: int = 128, seed: int = 0, *, epsilon: float = 1.0) -> Gaps:
+def stop_gradient_gaps(loss: str, count: int = 128, seed: int = 0) -> Gaps:
     r"""What holding the weights fixed hides: the Hessian of :math:`-L / (2 N^2)` less that of the energy, for one filter.
 
     Minus the loss is a concave function of the gaps :math:`d_{ij}^2 - d_i^2` (InfoNCE, triplet), so the difference has no positive
     eigenvalue: ``positive`` is the largest one over the norm of the loss's Hessian, ``size`` the least norm of the difference.
     Broken: minus the difference.
     """
+    epsilon = 1.0
     draw = Streams(range(seed, seed + count), "hessian")
     x, w = draw.normal((7, 3)), draw.normal((3,))
     x2 = x + 0.4 * draw.normal((7, 3))

@@ -45,10 +45,9 @@ class Population:
         return off.mT @ off / self.views.shape[2]
 
 
-def population(
-    replicas: int, seed: int = 0, *, samples: int = 6, views: int = 3, size: int = 2, noise: float = 0.7
-) -> Population:
+def population(replicas: int, seed: int = 0, *, samples: int = 6, views: int = 3, noise: float = 0.7) -> Population:
     """Random populations: Gaussian samples with unequal probabilities, views around them; ``noise = 0`` for no augmentation."""
+    size = 2
     require_number("noise", noise, least=0)
     draw = Streams(range(seed, seed + replicas), "population")
     p = 0.2 + draw.uniform((samples,), torch.float64)
@@ -157,12 +156,10 @@ class Convergence:
     negative: Tensor
 
 
-def convergence(
-    counts: Sequence[int], replicas: int = 64, seed: int = 0, *, tau: float = 1.0, noise: float = 0.7
-) -> Convergence:
+def convergence(counts: Sequence[int], replicas: int = 64, seed: int = 0, *, noise: float = 0.7) -> Convergence:
     """One random batch of each size in ``counts`` for each of many populations, with Gaussian weights."""
     pop = population(replicas, seed, noise=noise)
-    kernel = gaussian(pop.clean, tau)
+    kernel = gaussian(pop.clean, 1.0)
     batches = [sampled(pop, kernel, n, seed) for n in counts]
 
     def distance(end: Tensor) -> Tensor:
@@ -208,7 +205,7 @@ def kernel_gaps(count: int = 128, seed: int = 0) -> Gaps:
     )
 
 
-def lopsided(tau: float = 0.8) -> tuple[Population, Tensor]:
+def lopsided() -> tuple[Population, Tensor]:
     """A population on which normalised weights, ``K / (K p)`` row by row, have an indefinite *limit*.
 
     A crowd of samples whose views agree, and two loners whose views differ: the columns of the loners sum to less than their rows.
@@ -219,5 +216,5 @@ def lopsided(tau: float = 0.8) -> tuple[Population, Tensor]:
     across = torch.stack([-wide, wide], -1)[None, :, :, None]
     along = clean[:, :, None].expand(-1, -1, 2, -1)
     pop = Population(p, clean, torch.cat([along, across], -1))
-    kernel = gaussian(clean, tau)
+    kernel = gaussian(clean, 0.8)
     return pop, kernel / (kernel @ p[..., None])

@@ -47,12 +47,10 @@ class Optima:
         return torch.bincount(self.replica, minlength=replicas)
 
 
-def climb(
-    cloud: Cloud, act: Activation, starts: Tensor, *, steps: int = 1500, first: float = 0.02, last: float = 1e-7
-) -> Tensor:
-    """Projected ascent from ``starts (R, S, d)`` with steps whose *length* falls geometrically from ``first`` to ``last``.
+def climb(cloud: Cloud, act: Activation, starts: Tensor, *, steps: int = 1500, first: float = 0.02) -> Tensor:
+    """Projected ascent from ``starts (R, S, d)`` with steps whose *length* falls geometrically from ``first`` to 1e-7.
 
-    Fixed lengths make it settle on kinks, where the gradient does not vanish; it ends within some ``last`` of a maximum.
+    Fixed lengths make it settle on kinks, where the gradient does not vanish; it ends within some 1e-7 of a maximum.
     """
     require_whole("steps", steps, least=2)
     if starts.shape[-1] != cloud.x.shape[-1]:
@@ -62,19 +60,17 @@ def climb(
     w = starts
     for t in range(steps):
         g = project(w, cloud.velocity(w, act))
-        length = first * (last / first) ** (t / (steps - 1))
+        length = first * (1e-7 / first) ** (t / (steps - 1))
         w = w + length * g / g.norm(dim=-1, keepdim=True).clamp_min(1e-12)
         w = w / w.norm(dim=-1, keepdim=True)
     return w
 
 
-def find(
-    cloud: Cloud, act: Activation, starts: Tensor, *, steps: int = 1500, first: float = 0.02, near: float = 1e-4
-) -> Optima:
-    """All certified maxima that ``starts (R, S, d)`` lead to; points within ``near`` (a sine) of the plane count as on it."""
+def find(cloud: Cloud, act: Activation, starts: Tensor, *, steps: int = 1500, first: float = 0.02) -> Optima:
+    """All certified maxima that ``starts (R, S, d)`` lead to; points within 1e-4 (a sine) of the plane count as on it."""
     if act.degree != 1:
         raise ValueError(f"act must be a leaky rectifier (degree 1), got degree {act.degree}")
-    w, on = _polish(cloud, act, climb(cloud, act, starts, steps=steps, first=first), near)
+    w, on = _polish(cloud, act, climb(cloud, act, starts, steps=steps, first=first))
     value = cloud.energy(w, act)
     loud = value > 1e-12
     # the first start of each group of equal ends stands for it
@@ -89,10 +85,10 @@ def find(
     return Optima(*kept, worst, bad, float((~loud).double().mean()))
 
 
-def _polish(cloud: Cloud, act: Activation, w: Tensor, near: float = 1e-4) -> tuple[Tensor, Tensor]:
+def _polish(cloud: Cloud, act: Activation, w: Tensor) -> tuple[Tensor, Tensor]:
     """The exact maximum of the face that ``w`` lies on, ``(R, S, d)``, and which points are on its plane, ``(R, S, n)``."""
     u = w @ cloud.x.mT
-    on = u.abs() < near * cloud.x.norm(dim=-1)[:, None]
+    on = u.abs() < 1e-4 * cloud.x.norm(dim=-1)[:, None]
     a = _open(cloud, act, u, on)
     face = _complement(cloud, on)
     top = torch.linalg.eigh(face @ a @ face)[1][..., -1]

@@ -42,7 +42,7 @@ def energy(w: Tensor, seen: Tensor, p: Tensor, kernel: Tensor, act: Activation) 
     return 0.25 * torch.einsum("rs,rt,rst,rwst->rw", p, p, kernel, apart)
 
 
-def orbit_gaps(act: Activation, replicas: int = 128, seed: int = 0, *, group: int = 12) -> dict[str, float]:
+def orbit_gaps(act: Activation, replicas: int = 128, seed: int = 0) -> dict[str, float]:
     """The relative change of the energy along orbits, random populations and filters in three dimensions, Gaussian weights.
 
     - group: under the members of a cyclic group whose rotations are the views, for any activation;
@@ -50,6 +50,7 @@ def orbit_gaps(act: Activation, replicas: int = 128, seed: int = 0, *, group: in
 
     Broken: no augmentation; two thirds of the group, which are no group.
     """
+    group = 12
     draw = Streams(range(seed, seed + replicas), "orbit")
     x, w = draw.normal((6, 3)), draw.normal((1, 3))
     w = w / w.norm(dim=-1, keepdim=True)
@@ -113,8 +114,9 @@ def _primitive(v: Tensor) -> Tensor:
     return 2 * turns + rest.clamp(-half, half).sin()
 
 
-def blurred_maxima(points: Sequence[float], reach: float, *, resolution: int = 20000) -> int:
+def blurred_maxima(points: Sequence[float], reach: float) -> int:
     """The number of maxima of `blurred` on the circle; differences below 1e-12 of the largest energy are no maxima."""
+    resolution = 20000
     theta = 2 * math.pi * (torch.arange(resolution, dtype=torch.float64) + 0.5) / resolution
     value = blurred(theta, points, reach)
     rise = value - value.roll(1)

@@ -89,11 +89,12 @@ def features(h: Tensor, tau: float | None, degree: int = 45) -> Tensor:
     ).exp()
 
 
-def roughness(disc: Disc, angle: Tensor, tau: float | None = None, *, step: float = 1e-6) -> Roughness:
+def roughness(disc: Disc, angle: Tensor, tau: float | None = None) -> Roughness:
     """Roughness of ReLU filters at the angles ``angle (R,)``; weights uniform for ``tau = None``, else Gaussian in the response.
 
     ``tau`` is in units of the squared radius, so that discs of every size are alike.
     """
+    step = 1e-6
     c = disc.radius
     w = torch.stack([angle.cos(), angle.sin()], -1)
     half = math.pi / 2

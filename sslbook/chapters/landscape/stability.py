@@ -87,9 +87,9 @@ def velocity(pop: Population, w: Tensor, act: Activation) -> Tensor:
     return project(w, (pop.matrix(w, act) @ w[..., None])[..., 0])
 
 
-def newton(pop: Population, w: Tensor, act: Activation, steps: int = 40) -> Tensor:
+def newton(pop: Population, w: Tensor, act: Activation) -> Tensor:
     """Newton's method on the sphere for ``P A(w) w = 0`` from ``w (R, S, d)``; finds critical points of every kind."""
-    for _ in range(steps):
+    for _ in range(40):
         t = (
             jacobian(pop, w, act) + w[..., :, None] * w[..., None, :]
         )  # invertible: the direction of w is nobody's concern
@@ -132,12 +132,10 @@ def critical_points(pop: Population, act: Activation, starts: Tensor, seed: int 
     )
 
 
-def returns(
-    pop: Population, w: Tensor, replica: Tensor, act: Activation, scale: Tensor, seed: int = 0, *, steps: int = 1200
-) -> Tensor:
+def returns(pop: Population, w: Tensor, replica: Tensor, act: Activation, scale: Tensor, seed: int = 0) -> Tensor:
     """Whether random perturbations of size 1e-4 of ``w (n, d)`` shrink under the flow; four of each, all must.
 
-    Euler steps of length ``0.3 / scale``, for ``steps`` steps; a point that has grown tenfold counts as gone.
+    Euler steps of length ``0.3 / scale``, for 1200 steps; a point that has grown tenfold counts as gone.
     """
     size = w.shape[-1]
     push = Streams([seed], "push").normal((len(w), 4, size))[0]
@@ -146,7 +144,7 @@ def returns(
     start = (v - w[:, None]).norm(dim=-1)
     own = _members(pop, replica)
     gone = torch.zeros(start.shape, dtype=torch.bool)
-    for t in range(steps):
+    for t in range(1200):
         v = v + (0.3 / scale)[:, None, None] * velocity(own, v, act)
         v = v / v.norm(dim=-1, keepdim=True)
         if t % 50 == 0:
@@ -167,8 +165,9 @@ SETTINGS = ("relu", "leaky_relu", "square")
 """ReLU and leaky rectifier (slope 0.3, centre on the negative side of most filters) on mixtures of Gaussians; squares on points."""
 
 
-def scan(setting: str, replicas: int = 60, starts: int = 40, seed: int = 0, *, sigma: float = 0.4) -> Critical:
+def scan(setting: str, replicas: int = 60, starts: int = 40, seed: int = 0) -> Critical:
     """Critical points on random populations in three dimensions, for one of `SETTINGS`."""
+    sigma = 0.4
     require_one_of("setting", setting, SETTINGS)
     begin = directions(replicas, starts, 3, seed)
     if setting == "square":
@@ -178,13 +177,13 @@ def scan(setting: str, replicas: int = 60, starts: int = 40, seed: int = 0, *, s
     return critical_points(blobs(replicas, 6, 3, seed, sigma=sigma), Activation(), begin, seed)
 
 
-def plane_gaps(replicas: int = 128, seed: int = 0, *, sigma: float = 0.5) -> dict[str, float]:
+def plane_gaps(replicas: int = 128, seed: int = 0) -> dict[str, float]:
     r"""Where J comes from: for a leaky rectifier :math:`J = -(1 - a)\, E[h] \int_{w^T x = 0} x x^T p`, at *every* w.
 
     The integral over the plane in closed form (the mixture's density there), J by automatic differentiation, on the tangent space;
     worst relative error over random mixtures in three dimensions.  Broken: the sign, and E[h] left out.
     """
-    pop = blobs(replicas, 5, 3, seed, sigma=sigma)
+    pop = blobs(replicas, 5, 3, seed, sigma=0.5)
     w = directions(replicas, 4, 3, seed)
     found = []
     for act in (Activation(), Activation(0.3), Activation(-1.0)):
