@@ -15,8 +15,9 @@ Colours = Mapping[str, str]
 SHADE = "#e2e2e2"
 
 
-def plane_of_fates(ax: Axes, ratio: float, colours: Colours, *, reach: float = 1.6) -> None:
+def plane_of_fates(ax: Axes, ratio: float, colours: Colours) -> None:
     """Starts (w1, w2) in the plane: those that collapse shaded, the others white; with paths from a fixed set of starts."""
+    reach = 1.6
     side = np.linspace(-reach, reach, 481)
     w1, w2 = np.meshgrid(side, side)
     dead = ~scalar.survives(w1, w2, ratio)
@@ -34,8 +35,9 @@ def plane_of_fates(ax: Axes, ratio: float, colours: Colours, *, reach: float = 1
     ax.set(xlim=(-reach, reach), ylim=(-reach, reach), xlabel="$w_1$", ylabel="$w_2$", aspect="equal")
 
 
-def share_that_collapses(ratio: float, reach: float = 1.6) -> float:
+def share_that_collapses(ratio: float) -> float:
     """Share of the plane's square that collapses."""
+    reach = 1.6
     side = np.linspace(-reach, reach, 481)
     return float(1 - scalar.survives(*np.meshgrid(side, side), ratio).mean())
 

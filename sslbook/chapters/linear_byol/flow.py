@@ -188,11 +188,12 @@ def distance(found: Weights, goal: Weights) -> Array:
     return np.asarray(np.sqrt(gap / sum(np.square(b).sum((-2, -1)) for b in goal)))
 
 
-def step_gap(start: Weights, moments: Moments, times: Times = UNIT, rate: float = 0.1) -> tuple[float, float]:
+def step_gap(start: Weights, moments: Moments, times: Times = UNIT) -> tuple[float, float]:
     r"""How a gradient step changes Q, against :math:`\eta^2 (\tau_o \dot W_1 \dot W_1^T - \tau_p \dot W_2^T \dot W_2)`.
 
     Relative to the change; and the same with the sum of the two in place of their difference.
     """
+    rate = 0.1
     step = velocity(start, moments, times)
     after = Weights(*(part + rate * move for part, move in zip(start, step)))
     change = balance(after, times) - balance(start, times)
@@ -228,8 +229,9 @@ def random_weights(replicas: int, outputs: int, size: int, rng: np.random.Genera
     return Weights(w1, scale / np.sqrt(outputs) * rng.standard_normal((replicas, outputs, outputs)), theta)
 
 
-def flow_gaps(replicas: int, seed: int = 0, *, samples: int = 6, views: int = 3) -> Gaps:
+def flow_gaps(replicas: int, seed: int = 0) -> Gaps:
     """The flow's velocity against autograd on the loss of every pair of views, relative, the worst of ``replicas``."""
+    samples, views = 6, 3
     rng = np.random.default_rng(seed)
     outputs, size = 3, 5
     x = rng.standard_normal((replicas, samples, views, size)) + 2 * rng.standard_normal((replicas, samples, 1, size))

@@ -113,13 +113,14 @@ def slowest(w1: Array, w2: Array, ratio: Array, times: Times = UNIT) -> Array:
     return np.asarray(np.min([-root.real for root in roots], axis=0))
 
 
-def fates(starts: int, seed: int = 0, *, folds: float = 20.0, wait: float = 100.0, margin: float = 0.1) -> Fates:
+def fates(starts: int, seed: int = 0) -> Fates:
     """Random weights, ratios and time constants, integrated; `survives` against simpler rules.
 
     Weights and target are normal, ratios uniform in [0.2, 0.95], the logarithms of the time constants in [-0.7, 0.7].
-    Starts whose Q is within ``margin`` of a threshold are left out, for they take too long to decide.  Each
-    start runs for a time of ``wait`` and then ``folds`` e-folds of the slowest decay at its predicted end.
+    Starts whose Q is within 0.1 of a threshold are left out, for they take too long to decide.  Each
+    start runs for a time of 100 and then 20 e-folds of the slowest decay at its predicted end.
     """
+    margin = 0.1
     rng = np.random.default_rng([seed, 5])
     times = random_times(4 * starts, rng, spread=0.7)
     w1, w2, theta = rng.standard_normal((3, 4 * starts))
@@ -128,7 +129,7 @@ def fates(starts: int, seed: int = 0, *, folds: float = 20.0, wait: float = 100.
     clear = np.flatnonzero((np.abs(q) > margin) & (np.abs(q + tp * r**2) > margin))[:starts]
     w1, w2, theta, r = (part[clear] for part in (w1, w2, theta, r))
     times = Times(*(np.asarray(part)[clear] for part in times))
-    end = follow(w1, w2, theta, r, wait + folds / slowest(w1, w2, r, times), times)[-1]
+    end = follow(w1, w2, theta, r, 100.0 + 20.0 / slowest(w1, w2, r, times), times)[-1]
     size, last = ends(w1, w2, r, times)
     alive = np.abs(end[0]) > 0.02
     rules = {
@@ -154,7 +155,7 @@ def fates(starts: int, seed: int = 0, *, folds: float = 20.0, wait: float = 100.
     )
 
 
-def reduction_gaps(replicas: int, seed: int = 0, *, outputs: int = 3, size: int = 5, time: float = 5.0) -> Gaps:
+def reduction_gaps(replicas: int, seed: int = 0) -> Gaps:
     r"""The whole flow from a decoupled start against the scalar flows of its units: relative distance of all weights.
 
     Decoupled: each row of W1 and Theta is a multiple of a common eigenvector of both moments, a different one for each
@@ -162,6 +163,7 @@ def reduction_gaps(replicas: int, seed: int = 0, *, outputs: int = 3, size: int 
     ``replicas``, and for what is broken the best: moments that don't commute, with rows along the modes; two units on one
     eigenvector; the two time constants of Eqs. 186 and 187 exchanged (their ratio is drawn away from 1).
     """
+    outputs, size, time = 3, 5, 5.0
     rng = np.random.default_rng([seed, 6])
     drawn = random_times(replicas, rng)
     apart = np.exp(rng.uniform(0.5, 1.5, (replicas, 1, 1)) * rng.choice([-1, 1], (replicas, 1, 1)))

@@ -58,12 +58,13 @@ def scramble(x: Array, directions: Array, matrices: Array) -> Array:
     return np.asarray(x + (turned - inside) @ directions.swapaxes(1, 2))
 
 
-def moment_gaps(replicas: int, seed: int = 0, *, size: int = 5, scrambled: int = 2, samples: int = 8) -> Gaps:
+def moment_gaps(replicas: int, seed: int = 0, *, scrambled: int = 2) -> Gaps:
     """Multiplicative scrambling on random populations, against the sum over samples and over all sign matrices B.
 
     Signs have the mean, the variance and the independence that the formulas need, and there are 2^(k^2) of them; so the
     sum is exact.  The samples are correlated, so that P_c does not commute with their second moments.
     """
+    samples, size = 8, 5
     rng = np.random.default_rng(seed)
     x = rng.standard_normal((replicas, samples, size)) @ rng.standard_normal((replicas, size, size))
     basis = np.linalg.qr(rng.standard_normal((replicas, size, scrambled)))[0]
@@ -175,10 +176,9 @@ def world(kind: str, replicas: int, seed: int = 0) -> World:
     return World(moments, data, draw, readouts[:, :, :2], readouts[:, :, 2:4])
 
 
-def byol(
-    start: Weights, draw: Pairs, steps: int, rate: float, *, batch: int = 64, ema: float = 0.01, seed: int = 0
-) -> Weights:
+def byol(start: Weights, draw: Pairs, steps: int, rate: float, *, ema: float = 0.01, seed: int = 0) -> Weights:
     """BYOL by stochastic gradient on batches of pairs of views; the target an exponential average with momentum ``1 - ema``."""
+    batch = 64
     rng = np.random.default_rng([seed, 2])
     w1, w2, theta = start
     for _ in range(steps):
@@ -191,12 +191,13 @@ def byol(
     return Weights(w1, w2, theta)
 
 
-def simclr(online: Array, draw: Pairs, steps: int, rate: float, *, batch: int = 64, seed: int = 0) -> Array:
+def simclr(online: Array, draw: Pairs, steps: int, rate: float, *, seed: int = 0) -> Array:
     r"""SGD on :math:`L_{simp}` through both towers, negatives from another sample of the batch, ``(R, n, d)``.
 
     The rows are made orthonormal after each step, as one neuron's weights are scaled to unit length: else all would turn
     to one direction.
     """
+    batch = 64
     rng = np.random.default_rng([seed, 3])
     w = online
     for _ in range(steps):

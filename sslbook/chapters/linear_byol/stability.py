@@ -131,16 +131,16 @@ def share_left_out(point: Weights, moments: Moments, kept: Array, times: Times =
     return np.asarray(np.linalg.norm(out, axis=(1, 2)) / np.linalg.norm(parts, axis=(1, 2)))
 
 
-def is_stable(matrix: Array, tol: float = 1e-8) -> Array:
-    """Whether no eigenvalue's real part exceeds ``tol`` times the largest modulus, ``(R,)`` of bool."""
+def is_stable(matrix: Array) -> Array:
+    """Whether no eigenvalue's real part exceeds 1e-8 times the largest modulus, ``(R,)`` of bool."""
     top, size = abscissa(matrix)
-    return np.asarray(top <= tol * size)
+    return np.asarray(top <= 1e-8 * size)
 
 
-def manifold_dimension(matrix: Array, tol: float = 1e-9) -> Array:
+def manifold_dimension(matrix: Array) -> Array:
     """Dimension of the Jacobian's kernel, ``(R,)``: how many directions a fixed point can move in and stay one."""
     values = np.linalg.svd(matrix, compute_uv=False)
-    return np.asarray((values < tol * values[:, :1]).sum(-1))
+    return np.asarray((values < 1e-9 * values[:, :1]).sum(-1))
 
 
 def pair_roots(
@@ -204,24 +204,22 @@ def rests(
     push: float = 1e-6,
     seed: int = 0,
     rest: float = 1e-5,
-    away: float = 1e-3,
-    first: float = 16.0,
     rounds: int = 12,
     method: str = "DOP853",
 ) -> Array:
     """Whether the flow comes to rest again beside ``point`` after a random push of relative size ``push``, ``(R,)`` of bool.
 
     No Jacobian is used: the clock of each problem is how long its push takes to move by its own length at the speed at the
-    start.  After ``first`` such units, and then twice as many each time, up to ``rounds`` times, a problem is decided if its
+    start.  After 16 such units, and then twice as many each time, up to ``rounds`` times, a problem is decided if its
     speed has fallen to ``rest`` of that at the start (it rests; motion along the manifold of fixed points costs no speed)
-    or if it is farther from the point than ``away`` times the point's norm (it doesn't).
+    or if it is farther from the point than a thousandth of the point's norm (it doesn't).
     Raises ValueError if a problem is still undecided at the end.
     """
     rng = np.random.default_rng(seed)
     scale = push * np.sqrt(sum(np.square(part).sum((1, 2)) for part in point))[:, None, None]
     now = Weights(*(part + scale * rng.standard_normal(part.shape) / part[0].size ** 0.5 for part in point))
     begin = speed(now, moments, times)
-    unit = first * np.sqrt(sum(np.square(a - b).sum((1, 2)) for a, b in zip(now, point))) / begin
+    unit = 16.0 * np.sqrt(sum(np.square(a - b).sum((1, 2)) for a, b in zip(now, point))) / begin
     verdict, open_ = np.zeros(len(begin), dtype=bool), np.arange(len(begin))
     for k in range(rounds):
         here, data, tau = pick(open_, now, moments, times)
@@ -230,7 +228,7 @@ def rests(
         for whole, part in zip(now, here):
             whole[open_] = part
         settled = speed(here, data, tau) < rest * begin[open_]
-        gone = distance(here, pick(open_, point, moments, times)[0]) > away
+        gone = distance(here, pick(open_, point, moments, times)[0]) > 0.001
         verdict[open_[settled & ~gone]] = True
         open_ = open_[~(settled | gone)]
         if not len(open_):
@@ -277,8 +275,9 @@ def random_kept(replicas: int, outputs: int, size: int, rng: np.random.Generator
     return drawn
 
 
-def fixed_point_gaps(replicas: int, seed: int = 0, *, outputs: int = 3, size: int = 6) -> Gaps:
+def fixed_point_gaps(replicas: int, seed: int = 0) -> Gaps:
     """Velocity at the fixed points in random bases, relative to the size of its terms; and three ways to go wrong."""
+    outputs, size = 3, 6
     rng = np.random.default_rng(seed)
     moments = random_moments(replicas, size, rng)
     found = modes(moments)
@@ -306,8 +305,9 @@ def fixed_point_gaps(replicas: int, seed: int = 0, *, outputs: int = 3, size: in
     )
 
 
-def symmetry_gaps(replicas: int, seed: int = 0, *, outputs: int = 3, size: int = 5) -> Gaps:
+def symmetry_gaps(replicas: int, seed: int = 0) -> Gaps:
     """Velocity of turned weights against the turned velocity, relative: for an orthogonal S, for twice that, for a general one."""
+    outputs, size = 3, 5
     rng = np.random.default_rng(seed)
     moments, weights = random_moments(replicas, size, rng), random_weights(replicas, outputs, size, rng)
     general = rng.standard_normal((replicas, outputs, outputs))

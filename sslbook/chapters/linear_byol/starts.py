@@ -209,14 +209,13 @@ class Ends:
         return np.asarray(self.rank == self.outputs)
 
 
-def random_start(
-    kind: str, replicas: int, outputs: int, size: int, rng: np.random.Generator, scale: float = 0.1
-) -> Weights:
+def random_start(kind: str, replicas: int, outputs: int, size: int, rng: np.random.Generator) -> Weights:
     """Small random weights: "balanced" with the positive root as predictor, "reflected" with a random orthogonal matrix of
     determinant -1 before that root (still Q = 0), "gaussian" without any order, "identity" with the predictor I.
 
     Raises ValueError for another kind.
     """
+    scale = 0.1
     require_one_of("kind", kind, STARTS)
     if kind == "gaussian":
         return random_weights(replicas, outputs, size, rng, scale)
@@ -230,21 +229,12 @@ def random_start(
     return start
 
 
-def ends(
-    kind: str,
-    replicas: int,
-    outputs: int = 2,
-    size: int = 4,
-    seed: int = 0,
-    *,
-    time: float = 600.0,
-    commuting: bool = False,
-) -> Ends:
+def ends(kind: str, replicas: int, outputs: int = 2, size: int = 4, seed: int = 0, *, commuting: bool = False) -> Ends:
     """The flow from small random starts on random problems until it (nearly) rests, all time constants 1."""
     rng = np.random.default_rng([seed, 8, *kind.encode()])
     moments = random_moments(replicas, size, rng, commuting=commuting, least=0.3)
     start = random_start(kind, replicas, outputs, size, rng)
-    path = integrate(start, moments, time, rtol=1e-7)
+    path = integrate(start, moments, 600.0, rtol=1e-7)
     last = Weights(*(part[-1] for part in path))
     rank = (np.linalg.svd(last.online, compute_uv=False) > 0.05).sum(-1)
     near = alignment(last.online, modes(moments).rows[:, :outputs]) > 0.99
