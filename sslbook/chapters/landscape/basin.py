@@ -87,12 +87,11 @@ def _second_order(a: Tensor, d: Tensor) -> tuple[Tensor, Tensor]:
     return (new - old - first).norm(dim=-1) * unit, (new - old).norm(dim=-1) * unit
 
 
-def iterate(pop: Blobs | Cloud, w: Tensor, steps: int, act: Activation | None = None) -> Tensor:
-    """Power iteration from ``w (R, S, d)``: all iterates, ``(steps + 1, R, S, d)``."""
-    act = act or Activation()
+def iterate(pop: Blobs | Cloud, w: Tensor, steps: int) -> Tensor:
+    """Power iteration from ``w (R, S, d)``, for a ReLU: all iterates, ``(steps + 1, R, S, d)``."""
     path = [w]
     for _ in range(steps):
-        w = (pop.matrix(w, act) @ w[..., None])[..., 0]
+        w = (pop.matrix(w, Activation()) @ w[..., None])[..., 0]
         w = w / w.norm(dim=-1, keepdim=True)
         path.append(w)
     return torch.stack(path)
