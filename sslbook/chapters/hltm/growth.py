@@ -53,14 +53,7 @@ class Growth:
 
 
 def constant_jacobian(
-    seed: int,
-    *,
-    depth: int = 3,
-    name: str = "s0",
-    width: int = 4,
-    rate: float = 0.5,
-    steps: int = 30,
-    apart: bool = True,
+    seed: int, *, depth: int = 3, name: str = "s0", rate: float = 0.5, steps: int = 30, apart: bool = True
 ) -> Growth:
     r"""Expected training of part ``name`` and those beside it, through one tower, by autograd on all pairs of patterns.
 
@@ -68,6 +61,7 @@ def constant_jacobian(
 
     apart: the matrix's columns are orthonormal, so that :math:`J_\mu^\top J_{\mu'} = 0`; else only those of each part are.
     """
+    width = 4
     tree = trees.symmetric_binary(kinds.random_polarities([seed], depth, 0.5), LEAN)
     net = initial_network([seed], tree.branching, width, dtype=torch.float64)
     level, index = trees.place(tree, name)
@@ -110,8 +104,9 @@ def _one_tower_step(weight: Tensor, output: Callable[[Tensor], Tensor], joint: T
     return torch.autograd.grad(gain, moving)[0]
 
 
-def growth_gaps(count: int, seed: int, rate: float = 0.5, steps: int = 30) -> Gaps:
+def growth_gaps(count: int, seed: int, steps: int = 30) -> Gaps:
     """Eq. 15 against :func:`constant_jacobian` on random trees."""
+    rate = 0.5
     rows = []
     for i, s in enumerate(instance_seeds(count, seed)):
         depth, name = (3, "s01") if i % 5 == 4 else (2, f"s{i % 2}")

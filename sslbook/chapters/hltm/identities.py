@@ -134,7 +134,8 @@ class Margins:
     tightest: float
 
 
-def _distributions(count: int, points: int, seed: int) -> tuple[Tensor, Tensor]:
+def _distributions(count: int, seed: int) -> tuple[Tensor, Tensor]:
+    points = 5
     draw = torch.Generator().manual_seed(seed)
     x = (
         torch.randn(count, points, generator=draw, dtype=torch.float64) * 2
@@ -167,7 +168,7 @@ def squashing(count: int, seed: int, *, power: int = 2) -> Margins:
     power: of :math:`L` in the bound; true for 2.
     The hinges are the first four points of each distribution, sorted; the slopes lie in :math:`[-L, L]`, :math:`L` in [0.5, 3].
     """
-    x, p = _distributions(count, 5, seed)
+    x, p = _distributions(count, seed)
     draw = torch.Generator().manual_seed(seed + 1)
     lipschitz = 0.5 + 2.5 * torch.rand(count, 1, generator=draw, dtype=torch.float64)
     slopes = lipschitz * (2 * torch.rand(count, 4, generator=draw, dtype=torch.float64) - 1)
@@ -184,7 +185,7 @@ def sharpened_jensen(count: int, seed: int, *, half: float = 0.5) -> Margins:
     :math:`\frac12 \mathbb V[x] \inf \phi'' \le \mathbb E\phi(x) - \phi(\mathbb E x) \le \frac12 \mathbb V[x] \sup \phi''`;
     ``half`` stands for the :math:`\frac12`.
     """
-    x, p = _distributions(count, 5, seed)
+    x, p = _distributions(count, seed)
     slack, share = [], []
     for function, _, low, high in SMOOTH.values():
         gap = (_mean(function(x), p) - function(_mean(x, p))) / _variance(x, p)
@@ -195,7 +196,7 @@ def sharpened_jensen(count: int, seed: int, *, half: float = 0.5) -> Margins:
 
 def relu_jensen(count: int, seed: int, *, factor: float = 1.0) -> Margins:
     r"""Lemma 5, :math:`0 \le \mathbb E\psi(x) - \psi(\mathbb E x) \le \sqrt{\mathbb V[x]}` for ReLU; with ``factor`` 1/2 too."""
-    x, p = _distributions(count, 5, seed)
+    x, p = _distributions(count, seed)
     fair = count // 10  # two equal points either side of 0 are the extreme case
     x[:fair, 0], x[:fair, 1] = -x[:fair, 0].abs(), x[:fair, 0].abs()
     p[:fair] = torch.tensor([0.5, 0.5, 0, 0, 0], dtype=torch.float64)

@@ -262,10 +262,9 @@ class Frequency:
         return math.sqrt(max(self.share * (1 - self.share), 1 / self.draws) / self.draws)
 
 
-def chance_of_lucky_part(
-    part: LeafPart, width: int, c: float, *, draws: int, seed: int, sigma_w: float = 1.0
-) -> Frequency:
+def chance_of_lucky_part(part: LeafPart, width: int, c: float, *, draws: int, seed: int) -> Frequency:
     """How often a part of ``width`` random units has a lucky one."""
+    sigma_w = 1.0
     n, hits, done = part.rho.numel(), 0, 0
     block = max(1, 4_000_000 // (width * n))
     while done < draws:
@@ -297,13 +296,12 @@ class BoundCheck:
         return float(self.gaps.median()) / self.bound
 
 
-def lucky_bound(
-    part: LeafPart, c: float, units: int, *, seed: int, sigma_w: float = 1.0, any_unit: bool = False
-) -> BoundCheck:
+def lucky_bound(part: LeafPart, c: float, units: int, *, seed: int, any_unit: bool = False) -> BoundCheck:
     """Draw units until ``units`` are lucky, and compute their mean activations exactly, over all :math:`2^n` patterns.
 
     any_unit: take the first ones, lucky or not, of which the theorem says nothing.
     """
+    sigma_w = 1.0
     n = part.rho.numel()
     found: list[Tensor] = []
     count = tries = 0
