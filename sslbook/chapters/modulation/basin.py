@@ -70,7 +70,7 @@ def closed_form_gaps(count: int, seed: int) -> Gaps:
 # Basins
 
 
-def winners(start: Tensor, b: Tensor, *, unit: bool, rate: float = 0.05, steps: int = 4000) -> Tensor:
+def winners(start: Tensor, b: Tensor, *, unit: bool) -> Tensor:
     r"""Which component a flow ends in, ``(...,)``, from ``start (..., d)``; -1 where no positive one dominates.
 
     On the unit sphere that is so at :math:`-u_l`, and, with an advantage ``c`` between 1 and :math:`\sqrt2` for one
@@ -79,7 +79,7 @@ def winners(start: Tensor, b: Tensor, *, unit: bool, rate: float = 0.05, steps: 
     ``unit`` flow the result is divided by its length, which is the common rate :math:`\nu`; for the free one ``h`` shrinks
     with the largest component, and lengths are only divided out at the end.
     """
-    return _dominant(_ends(start, b, unit, rate, steps))
+    return _dominant(_ends(start, b, unit))
 
 
 def _dominant(direction: Tensor) -> Tensor:
@@ -88,8 +88,9 @@ def _dominant(direction: Tensor) -> Tensor:
     return torch.where(value > 0.99, index, -1)
 
 
-def _ends(start: Tensor, b: Tensor, unit: bool, rate: float = 0.05, steps: int = 4000) -> Tensor:
+def _ends(start: Tensor, b: Tensor, unit: bool) -> Tensor:
     """Where a flow ends, of length 1."""
+    rate, steps = 0.05, 4000
     y = start / start.norm(dim=-1, keepdim=True) if unit else start.clone()
     for step in range(steps):
         if unit and step % 100 == 0 and bool((y.abs().amax(-1) > 1 - 1e-9).all()):
@@ -142,8 +143,9 @@ def basin_shares(d: int, c: float, b: float, count: int, seed: int) -> dict[str,
     return {name: condition.double() for name, condition in found.items()}
 
 
-def on_circle(c: float, b: float, count: int = 44) -> tuple[Tensor, Tensor]:
-    """With ``d = 2``: angles of ``count`` starts all around, and the component that each unit flow ends in, -1 for none."""
+def on_circle(c: float, b: float) -> tuple[Tensor, Tensor]:
+    """With ``d = 2``: angles of 44 starts all around, and the component that each unit flow ends in, -1 for none."""
+    count = 44
     angles = (torch.arange(count, dtype=DTYPE) + 0.37) * (2 * torch.pi / count)  # none on an axis or on an edge
     start = torch.stack([angles.cos(), angles.sin()], 1)
     return angles, winners(start, torch.tensor([b + c, b], dtype=DTYPE), unit=True)

@@ -25,7 +25,7 @@ def random_filters(count: int, fields: int, seed: int) -> Tensor:
     return torch.nn.functional.normalize(torch.randn(count, fields, 2, generator=draw, dtype=DTYPE), dim=-1)
 
 
-def turned(w: Tensor, theory: str = "true", within: tuple[float, float] = WITHIN, rate: float = 0.5) -> Tensor:
+def turned(w: Tensor, theory: str = "true", within: tuple[float, float] = WITHIN) -> Tensor:
     r"""One step of all filters ``(..., K, 2)``.
 
     theory: ``true``; ``deaf``, where every field is left with its own class term, :math:`\delta_k = 0`; ``printed``, with the
@@ -40,7 +40,7 @@ def turned(w: Tensor, theory: str = "true", within: tuple[float, float] = WITHIN
     elif theory == "printed":
         own = own + (1 - PQ * b.square() / (top - spread)) * b
     pull[..., 1] += own
-    return torch.nn.functional.normalize(w + rate * pull, dim=-1)
+    return torch.nn.functional.normalize(w + 0.5 * pull, dim=-1)
 
 
 def _top(w: Tensor, within: tuple[float, float]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -65,14 +65,14 @@ def heard(w: Tensor, within: tuple[float, float] = WITHIN) -> tuple[Tensor, Tens
     return taken, (taken * w[..., 1].square()).sum(-1)
 
 
-def fewest(within: tuple[float, float], most: int = 12, starts: int = 10, steps: int = 1500) -> int:
+def fewest(within: tuple[float, float], most: int = 12) -> int:
     """The least number of fields that learn the class from every start, up to ``most``; by simulation.
 
     Raises ValueError where not even ``most`` fields do.
     """
     require_whole("most", most, least=1)
     for fields in range(1, most + 1):
-        end = course(random_filters(starts, fields, fields), steps, within=within)[-1]
+        end = course(random_filters(10, fields, fields), 1500, within=within)[-1]
         if bool((heard(end, within)[1] > 0.99).all()):
             return fields
     raise ValueError(f"most must be larger, got {most}: so many fields do not learn the class")

@@ -47,10 +47,9 @@ class Population:
         return found.flatten(2), self.prior[..., None] * given
 
 
-def random_population(
-    count: int, seed: int, *, classes: int = 2, fields: int = 3, points: int = 3, d: int = 3, filters: int = 1
-) -> Population:
+def random_population(count: int, seed: int, *, classes: int = 2, fields: int = 3, filters: int = 1) -> Population:
     """``count`` of them, from normal points and filters of length 1, and chances that are squares of uniform ones."""
+    d, points = 3, 3
     draw = torch.Generator().manual_seed(seed)
 
     def chances(*shape: int) -> Tensor:
@@ -189,14 +188,14 @@ def modulation(found: Parts, prior: Tensor, weights: Tensor) -> Modulation:
     return Modulation(d, b, delta, pq, top, ratio / scale, scale, factor)
 
 
-def _secular_root(d: Tensor, weight: Tensor, rounds: int = 120) -> Tensor:
+def _secular_root(d: Tensor, weight: Tensor) -> Tensor:
     r"""Root :math:`\lambda > \max_k d_k` of :math:`\sum_k \text{weight}_k/(\lambda - d_k) = 1`, ``(R,)``, for positive weights.
 
     Searched as the distance from :math:`\max_k d_k`, so that nothing cancels where a weight is small.
     """
     most = d.amax(1, keepdim=True)
     below, low, high = most - d, torch.zeros_like(most), weight.sum(1, keepdim=True)
-    for _ in range(rounds):
+    for _ in range(120):
         middle = (low + high) / 2
         above = (weight / (middle + below)).sum(1, keepdim=True) > 1
         low, high = torch.where(above, middle, low), torch.where(above, high, middle)

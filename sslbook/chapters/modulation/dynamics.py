@@ -44,7 +44,7 @@ class Instances:
 
 
 def _random_instances(
-    count: int, seed: int, *, fields: int = 3, filters: int = 2, d: int = 3, outputs: int = 4, samples: int = 7
+    count: int, seed: int, *, fields: int = 3, filters: int = 2, d: int = 3, samples: int = 7
 ) -> Instances:
     """``count`` of them; filters have length 1, inputs a mean of their own, views differ by noise."""
     draw = torch.Generator().manual_seed(seed)
@@ -54,7 +54,7 @@ def _random_instances(
 
     x = normal(1, samples, fields, d) + 0.5 * normal(1, 1, fields, d) + 0.4 * normal(2, samples, fields, d)
     w = normal(fields, filters, d)
-    return Instances(x, w / w.norm(dim=-1, keepdim=True), normal(outputs, fields, filters))
+    return Instances(x, w / w.norm(dim=-1, keepdim=True), normal(4, fields, filters))
 
 
 def modulated(kernel: Tensor, covariance: Tensor, w: Tensor) -> Tensor:
@@ -68,7 +68,7 @@ def modulated(kernel: Tensor, covariance: Tensor, w: Tensor) -> Tensor:
 # Lemma 4
 
 
-def lemma4_gaps(count: int, seed: int, *, tau: float = 0.7) -> Gaps:
+def lemma4_gaps(count: int, seed: int) -> Gaps:
     r"""Eq. 12 against autograd: of the energy with random :math:`\alpha`, and of InfoNCE itself, where it is
     :math:`-1/(2N^2)` of the loss's.
 
@@ -78,7 +78,7 @@ def lemma4_gaps(count: int, seed: int, *, tau: float = 0.7) -> Gaps:
     rows: dict[str, list[Tensor]] = {}
     for activation in ("relu", "leaky_relu"):
         drawn = _random_instances(count // 2, seed)
-        for name, gap in _lemma4(drawn, activation, tau, seed).items():
+        for name, gap in _lemma4(drawn, activation, 0.7, seed).items():
             rows.setdefault(name, []).append(gap)
         seed += 1
     return over_instances({name: torch.cat(parts) for name, parts in rows.items()})
@@ -126,7 +126,7 @@ def _lemma4(drawn: Instances, activation: str, tau: float, seed: int) -> dict[st
 # Theorem 4
 
 
-def theorem4_gaps(count: int, seed: int, *, steps: int = 9) -> Gaps:
+def theorem4_gaps(count: int, seed: int) -> Gaps:
     r"""Theorem 4 on critical points with distinct filters: collinear gradients, and two paths from there.
 
     Inputs are fewer than ``K d``, so that their covariance has a kernel, and filters are chosen with
@@ -164,7 +164,7 @@ def theorem4_gaps(count: int, seed: int, *, steps: int = 9) -> Gaps:
 
     same = (wanted / s.sum(2, keepdim=True))[:, :, None].expand_as(critical)
     swapped = critical[:, :, [1, 0, *range(2, m)]]
-    times = torch.linspace(0, 1, steps, dtype=DTYPE).tolist()
+    times = torch.linspace(0, 1, 9, dtype=DTYPE).tolist()
     f1 = drawn.hidden(drawn.weights, "linear")[:, :1].expand(-1, 2, -1, -1)
     values, vectors = torch.linalg.eigh(contrastive_covariance(f1[:, 0], f1[:, 1], alpha))
     leading = vectors[..., -1].view(replicas, k, m)

@@ -98,10 +98,10 @@ def resize_matrices(start: Tensor, length: Tensor, size: int) -> Tensor:
     return (1 - (at[..., None] - grid).abs()).clamp_min(0)
 
 
-def random_crops(pixels: Tensor, streams: Streams, strength: float, tries: int = 10) -> Tensor:
+def random_crops(pixels: Tensor, streams: Streams, strength: float) -> Tensor:
     """A random crop of each image ``(R, N, S, S)``, enlarged to full size; boxes from the replicas' own streams."""
     size = pixels.shape[-1]
-    u = to_device(streams.uniform((pixels.shape[1], tries, 4), pixels.dtype), pixels.device)
+    u = to_device(streams.uniform((pixels.shape[1], 10, 4), pixels.dtype), pixels.device)
     boxes = crop_boxes(u, size, strength)
     rows = resize_matrices(boxes[..., 0], boxes[..., 2], size)
     columns = resize_matrices(boxes[..., 1], boxes[..., 3], size)
@@ -154,13 +154,13 @@ def roughness(filters: Tensor) -> Tensor:
     return torch.where(size > 0, pairs / size.clamp_min(1e-30), 0.0)
 
 
-def living(filters: Tensor, share: float = 0.05) -> Tensor:
-    """Which filters have not faded, ``(R, 4, M)`` for ``(R, 4, M, S, S)``: longer than ``share`` of the replica's longest.
+def living(filters: Tensor) -> Tensor:
+    """Which filters have not faded, ``(R, 4, M)`` for ``(R, 4, M, S, S)``: longer than a twentieth of the replica's longest.
 
     A ReLU filter that no input opens any more gets no gradient, and weight decay takes it to zero.
     """
     lengths = filters.flatten(-2).norm(dim=-1)
-    alive: Tensor = lengths > share * lengths.amax((-2, -1), keepdim=True)
+    alive: Tensor = lengths > 0.05 * lengths.amax((-2, -1), keepdim=True)
     return alive
 
 

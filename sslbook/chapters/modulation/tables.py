@@ -91,19 +91,19 @@ def in_table(name: str, found: Found, score: str) -> Tensor:
     return rows.view(*shape, -1, rows.shape[1])
 
 
-def distance(trials: Tensor, target: Printed, seeds: int = 3) -> tuple[float, float]:
+def distance(trials: Tensor, target: Printed) -> tuple[float, float]:
     """How far Table 1's means lie from ours: the mean absolute difference, and the root mean square in standard errors.
 
-    The errors are of both means, ours over the trials and theirs over ``seeds``; a printed spread of 0.00 counts as half its
+    The errors are of both means, ours over the trials and theirs over three seeds; a printed spread of 0.00 counts as half its
     last digit.
     """
-    gap, errors = _apart(trials, target.mean, _std(target), seeds, trials.ndim - 1)
+    gap, errors = _apart(trials, target.mean, _std(target), 3, trials.ndim - 1)
     return gap.item(), errors.item()
 
 
-def standard_error(trials: Tensor, target: Printed, seeds: int = 3) -> float:
+def standard_error(trials: Tensor, target: Printed) -> float:
     """The standard error of the difference of the two means, mean over the cells; NaN for one trial."""
-    return _errors(trials, _std(target), seeds).mean().item()
+    return _errors(trials, _std(target), 3).mean().item()
 
 
 def lean(trials: Tensor, target: Printed) -> Tensor:

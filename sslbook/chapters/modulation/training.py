@@ -185,13 +185,7 @@ def train(
 
 @torch.no_grad()
 def course(
-    protocol: Protocol,
-    replicas: Sequence[Replica],
-    at: Sequence[int],
-    *,
-    dtype: torch.dtype = torch.float32,
-    world: World | None = None,
-    device: torch.device | str = "cpu",
+    protocol: Protocol, replicas: Sequence[Replica], at: Sequence[int], *, world: World | None = None
 ) -> tuple[list[State], World]:
     """The same training, looked at on the way: the state after each of ``at`` minibatches, 0 the start.
 
@@ -200,7 +194,7 @@ def course(
     """
     if not at or at[0] < 0 or at[-1] > protocol.steps or any(b <= a for a, b in itertools.pairwise(at)):
         raise ValueError(f"at must increase within 0 to steps = {protocol.steps}, got {list(at)}")
-    world, state = _start(protocol, replicas, dtype, world, device)
+    world, state = _start(protocol, replicas, torch.float32, world, "cpu")
     steps = itertools.chain([0], _descent(protocol, replicas, state, world))
     passing = itertools.islice(steps, at[-1] + 1)
     return [State(state.weights.clone(), state.top.clone()) for done in passing if done in at], world
