@@ -195,13 +195,13 @@ def image_row(axes: Sequence[Axes], images: ArrayLike, titles: Sequence[str] | N
             ax.set_xlabel(titles[i])
 
 
-def strips(rows: Mapping[str, ArrayLike], *, height: float = 0.85) -> Figure:
-    """Rows of grey images (n, height, width) below their titles, as wide as the text; each row `height` inches high."""
+def strips(rows: Mapping[str, ArrayLike]) -> Figure:
+    """Rows of grey images (n, height, width) below their titles, as wide as the text."""
     if not rows:
         raise ValueError("rows: got none; at least one is needed")
     import matplotlib.pyplot as plt
 
-    fig = plt.figure(figsize=(WIDTH, height * len(rows)))
+    fig = plt.figure(figsize=(WIDTH, 0.85 * len(rows)))
     bands = fig.subfigures(len(rows), 1, squeeze=False)[:, 0]
     for band, (title, pictures) in zip(bands, rows.items(), strict=True):
         band.suptitle(title, x=0.01, ha="left", fontsize=12.5, fontweight="bold")

@@ -139,8 +139,8 @@ def _slider_html(
 </div>"""
 
 
-def png(fig: Figure, *, colours: int = COLOURS, keep_colors: bool = False) -> bytes:
-    """The figure as a PNG with a palette of `colours` colours at the style's resolution, uncropped; the figure is closed.
+def png(fig: Figure, *, keep_colors: bool = False) -> bytes:
+    """The figure as a PNG with a palette of :data:`COLOURS` colours at the style's resolution, uncropped; the figure is closed.
 
     With `keep_colors` its ground is transparent, so that photographs lie on the page itself, light or dark.
     """
@@ -155,7 +155,7 @@ def png(fig: Figure, *, colours: int = COLOURS, keep_colors: bool = False) -> by
     if keep_colors and (words := _words(fig)):
         raise ValueError(f"keep_colors: got a figure with the words {words[0]!r}; they belong in its caption")
     image = Image.open(full).convert("RGBA")
-    palette = image.convert("RGB").quantize(colours - keep_colors, kmeans=int(keep_colors), dither=Image.Dither.NONE)
+    palette = image.convert("RGB").quantize(COLOURS - keep_colors, kmeans=int(keep_colors), dither=Image.Dither.NONE)
     clear: dict[str, int] = {}
     if keep_colors:
         known = palette.getpalette() or []

@@ -249,11 +249,11 @@ def _pictures(report: Report) -> str:
     )
 
 
-def _png(rows: np.ndarray, most: int = 16) -> str:
+def _png(rows: np.ndarray) -> str:
     """Rows of filters ``(k, out, in, height, width)`` as a PNG in base64, a pixel a weight, a clear pixel between filters."""
     strips = []
     for filters in rows:
-        longest = np.argsort(-np.square(filters).sum((1, 2, 3)), kind="stable")[:most]
+        longest = np.argsort(-np.square(filters).sum((1, 2, 3)), kind="stable")[:16]
         levels = filters[longest] / (np.abs(filters).max() or 1.0)
         tiles = np.pad(np.round(127.5 + 127 * levels), ((0, 0), (0, 0), (1, 1), (1, 1)), constant_values=-1)
         strips.append(np.concatenate(list(tiles), axis=-1))

@@ -50,8 +50,9 @@ def _one_sided(z1: Tensor, z2: Tensor) -> Tensor:
     return losses.contrastive(whole[0], whole[1], "info_nce", tau=0.5)
 
 
-def by_processes(seed: int, processes: int = 2) -> dict[str, Tensor]:
-    """Gradients by so many processes over gloo: under "", right, and under each of :data:`BROKEN`."""
+def by_processes(seed: int) -> dict[str, Tensor]:
+    """Gradients by two processes over gloo: under "", right, and under each of :data:`BROKEN`."""
+    processes = 2
     with tempfile.TemporaryDirectory() as folder, socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
