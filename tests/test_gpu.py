@@ -72,7 +72,7 @@ def test_the_plan_is_told_where_there_is_no_gpu(
     ("arguments", "sentence"),
     [
         (["--only", "chapter"], "--only: got 'chapter'; did you mean chapters?"),
-        *((["--minutes", given], "is not a number of minutes above 0") for given in ("0", "soon", "nan", "inf", "-1")),
+        *((["--minutes", given], "is not a whole number of at least 1") for given in ("0", "soon", "nan", "-1")),
         (["--merge", "nowhere"], "is no results.zip"),
         (["--merge", "."], "is no results.zip"),
     ],

@@ -1,7 +1,6 @@
 r"""The covariance operator against its bars: exactness, the cost of one application, and a layer that no matrix could hold.
 
-1. Matrix-free products against the dense operator, in float64, on every layer of 20 random networks and for every kind of operator;
-   and what the dense way costs where it fits into memory.
+1. Matrix-free products against the dense operator, in float64, on every layer of 20 random networks and for every kind of operator.
 2. One application against one forward and backward pass on the same batch, measured in turns; what lies below the layer is
    computed once, when the operator is made.
 3. The top 5 eigenpairs of a layer of 1536 x 1536 weights on 256 samples with 4 views each.
@@ -35,7 +34,7 @@ def run(*, quick: bool = False) -> list[Row]:
     """All measurements; ``quick`` shrinks them, for a test of the benchmark itself."""
     # first, since the peak of memory is the process's
     eigen = _eigenpairs(64, 16) if quick else _eigenpairs(1536, 256)
-    return [*accuracy(4 if quick else 20), *_dense_cost(16 if quick else 48), *_applications(quick=quick), *eigen]
+    return [*accuracy(4 if quick else 20), *_applications(quick=quick), *eigen]
 
 
 # -- 1: exactness -------------------------------------------------------------------------------------------------------
@@ -120,30 +119,6 @@ def accuracy(networks: int) -> list[Row]:
     part = f"relative error of matrix-free products, {networks} networks, {layers} layers of up to {most:,} weights"
     # unlike Python's, torch's maximum of anything and NaN is NaN
     return [Row(part, kind, float(torch.tensor(found).max()), bar=ERROR_BAR) for kind, found in errors.items()]
-
-
-def _dense_cost(width: int) -> list[Row]:
-    """Time and memory of the dense way beside the matrix-free one, for a layer of ``width ** 2`` weights."""
-    net = mlp((width, width, width, 8))
-    _, views = population((width,), 32, 4, seed=0, dtype=torch.float64)
-    start = time.perf_counter()
-    op = covariance_operator(net, "2", views)
-    made = time.perf_counter() - start
-    start = time.perf_counter()
-    matrix = op.dense()
-    dense = time.perf_counter() - start
-    vector = torch.ones(op.shape[0], dtype=op.dtype)
-    free, product = seconds(lambda: op.matvec(vector), 0.2), seconds(lambda: matrix @ vector, 0.2)
-    size, bytes_ = op.shape[0], matrix.element_size()
-    part = f"the dense way, {size:,} weights, 32 samples x 4 views"
-    return [
-        Row(part, "relative error", product_error(op), bar=ERROR_BAR),
-        Row(part, "matrix-free: made once", 1e3 * made, "ms"),
-        Row(part, "matrix-free: one product", 1e3 * free, "ms"),
-        Row(part, "dense: made once", 1e3 * dense, "ms"),
-        Row(part, "dense: one product", 1e3 * product, "ms"),
-        Row(part, "dense: matrix and connections", bytes_ * size * (size + op.opened.output.numel()) / 2**20, "MiB"),
-    ]
 
 
 # -- 2: one application -------------------------------------------------------------------------------------------------

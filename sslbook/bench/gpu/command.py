@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import math
 import os
 import shlex
 import signal
 import subprocess
 import sys
-import threading
 import time
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
 from sslbook import data_files
-from sslbook.arguments import InputError, unknown
+from sslbook.arguments import InputError, positive, unknown
 from sslbook.bench.gpu.merge import RECORDS, merge
 from sslbook.book.layout import PACKAGE
 from sslbook.chapters.training.presets import PARTS
@@ -27,7 +25,7 @@ from sslbook.files import atomic
 from sslbook.machine import environment
 from sslbook.records import require_source_tree, results_folder
 
-MINUTES = 25.0
+MINUTES = 25
 OUT = PACKAGE.parent / "_build/gpu"
 ARCHIVE = "results.zip"
 GRACE = 20.0
@@ -84,9 +82,10 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     require_source_tree()
     print(f"On {_gpu()}; the same command goes on where this one is stopped.\n", flush=True)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: the command that was begun is ended too
     one_commit = {"SSLBOOK_COMMIT": data_files.commit() or ""}  # though the first record changes the tree
     try:
-        with _heard(), environment(one_commit):
+        with environment(one_commit):
             return work_through(steps, ends, OUT, again=bool(options.only))
     finally:
         print(f"To carry: {_pack(OUT)}. Where the book is built: sslbook gpu --merge {ARCHIVE}")
@@ -108,7 +107,8 @@ def work_through(steps: Sequence[Step], ends: float, folder: Path, *, again: boo
         bad |= bool(status)
         how = "stopped by the clock" if status is None else "done" if not status else f"exit status {status}"
         shown = log if status in (0, 1) else _part(log)
-        more = f": {_last(shown)} (all of it: {shown})" if status else ""
+        last = shown.read_text(encoding="utf-8", errors="replace").strip().rpartition("\n")[2].strip()
+        more = f": {last} (all of it: {shown})" if status else ""
         print(f"{step.name}: {how} in {time.monotonic() - begun:.0f} s{more}", flush=True)
         _pack(folder)  # so that whatever comes next, what is done can be carried
     return bad
@@ -158,19 +158,6 @@ def _status(command: str, seconds: float, out: IO[str]) -> int | None:
                 process.wait(GRACE)
 
 
-@contextlib.contextmanager
-def _heard() -> Iterator[None]:
-    """Let SIGTERM end this process as Ctrl-C does, so that the command that it began is ended too."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
 def _pack(folder: Path) -> Path:
     """The logs and the records of the plan in one file."""
     files = [*folder.glob("*.log"), *(results_folder() / f"{name}.json" for name in RECORDS)]
@@ -178,10 +165,6 @@ def _pack(folder: Path) -> Path:
         for path in filter(Path.is_file, files):
             archive.write(path, path.name)
     return folder / ARCHIVE
-
-
-def _last(log: Path) -> str:
-    return log.read_text(encoding="utf-8", errors="replace").strip().rpartition("\n")[2].strip()
 
 
 def _gpu() -> str:
@@ -194,9 +177,9 @@ def _gpu() -> str:
     return f"{torch.cuda.get_device_name()}, torch {torch.__version__}"
 
 
-def _told(steps: Sequence[Step], minutes: float) -> str:
+def _told(steps: Sequence[Step], minutes: int) -> str:
     """Each step with its commands, the seconds predicted, and how far they come together."""
-    lines, total = [f"The plan, with the seconds predicted on one H100; {minutes:g} minutes:"], 0.0
+    lines, total = [f"The plan, with the seconds predicted on one H100; {minutes} minutes:"], 0.0
     for step in steps:
         total += step.seconds
         late = " (not all of it in this time)" if total > 60 * minutes else ""
@@ -209,20 +192,10 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="sslbook gpu", description="Work through all that the book wants of a GPU, in order of worth."
     )
-    parser.add_argument("--minutes", type=_minutes, default=MINUTES, metavar="M", help="how long (default: 25)")
+    parser.add_argument("--minutes", type=positive, default=MINUTES, metavar="M", help="how long (default: 25)")
     parser.add_argument(
         "--only", nargs="+", default=[], metavar="STEP", help="these steps alone, also if they are done"
     )
     parser.add_argument("--plan", action="store_true", help="say what would be done, and do nothing")
     parser.add_argument("--merge", type=Path, metavar="ZIP", help=f"bring the records of {ARCHIVE} into data/results")
     return parser
-
-
-def _minutes(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 < value < 1e5:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of minutes above 0")
-    return value
