@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import random
+import struct
+import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -99,6 +103,87 @@ def test_a_folder_and_its_classes(tmp_path: Path) -> None:
     assert read_images(tmp_path).labels.tolist() == [0, 1, 2]  # a folder is no picture, whatever its name
     save(tmp_path / "alone.png")
     assert read_images(tmp_path).labels.tolist() == [-1] * 4  # one lies in no class
+
+
+def exif(*entries: tuple[int, int, int, int]) -> bytes:
+    """An EXIF block of (tag, type, count, value) with the orientation "on its side" before them."""
+    fields = sorted([(0x0112, 3, 1, 6), *entries])
+    table = b"".join(
+        struct.pack("<HHIHH" if kind == 3 else "<HHIi", tag, kind, n, v, *[0] * (kind == 3))
+        for tag, kind, n, v in fields
+    )
+    return b"Exif\0\0II*\0\x08\0\0\0" + struct.pack("<H", len(fields)) + table + bytes(4) + struct.pack("<ii", -1, 0)
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        exif(),
+        exif((0x011A, 10, 1, 50)),  # a signed rational -1/0 as resolution
+        exif((0x0100, 9, 1, -5)),  # a negative width
+        exif((0x0100, 4, 1, -1), (0x8769, 4, 1, 10**6)),  # a part that lies behind the end
+        exif((0x010E, 2, 10**6, 0)),  # words that are longer than the block
+        exif((0x011A, 99, 1, 0)),  # of no type
+    ],
+)
+@pytest.mark.parametrize("ending", ["jpg", "png", "webp"])
+def test_a_picture_is_upright_whatever_else_its_exif_block_holds(block: bytes, ending: str, tmp_path: Path) -> None:
+    Image.new("RGB", (6, 4)).save(tmp_path / f"a.{ending}", exif=block)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Pillow's, of the damage
+        assert read_images(tmp_path).pixels.shape == (1, 3, 6, 4)
+
+
+NOISE = Image.fromarray(np.random.default_rng(0).integers(0, 256, (40, 40, 3), dtype=np.uint8))
+
+
+@pytest.mark.parametrize("ending", ["png", "jpg", "bmp", "gif", "tif", "webp", "ppm"])
+def test_damaged_pictures_end_in_their_pixels_or_in_a_sentence(ending: str, tmp_path: Path) -> None:
+    path = tmp_path / f"a.{ending}"
+    NOISE.save(path, **({"exif": exif()} if ending in ("png", "jpg", "webp") else {}))
+    whole, draw = path.read_bytes(), random.Random(0)
+    damaged = [b"", b"Exif", whole[: len(whole) // 2], whole[:-1], whole[:30]]
+    for _ in range(60):
+        at = draw.randrange(min(200, len(whole)))
+        damaged.append(whole[:at] + draw.randbytes(draw.choice((1, 2, 4))) + whole[at + draw.choice((1, 2, 4)) :])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for content in damaged:
+            path.write_bytes(content)
+            try:
+                assert read_images(tmp_path, size=8).pixels.shape[2:] == (8, 8)
+            except ValueError as error:
+                assert str(path) in str(error)  # noqa: PT017
+
+
+@pytest.mark.parametrize(("pixels", "found"), [(10, "error"), (30, "error"), (30, "ignore")])
+@pytest.mark.parametrize("ending", ["png", "gif"])
+def test_a_picture_too_large_for_pillow_is_named(
+    pixels: int, found: Any, ending: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(tmp_path / f"a.{ending}")
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", pixels)
+    with warnings.catch_warnings():
+        warnings.simplefilter(found)
+        if found == "ignore":
+            assert read_images(tmp_path).pixels.shape == (1, 3, 6, 6)
+            return
+        with pytest.raises(
+            ValueError, match=rf"a\.{ending} is too large for Pillow: .*36 pixels.* Make it smaller, or set"
+        ):
+            read_images(tmp_path, size=2)
+
+
+def test_transparency_animation_and_wrong_endings_are_no_matter(tmp_path: Path) -> None:
+    red, blue = (Image.new("RGB", (6, 6), colour) for colour in ((254, 0, 0), (0, 0, 254)))
+    red.quantize(4).save(tmp_path / "a.png", transparency=b"\0\1\2")
+    red.save(tmp_path / "b.gif", save_all=True, append_images=[blue])
+    red.save(tmp_path / "c.webp", save_all=True, append_images=[blue], lossless=True)
+    red.save(tmp_path / "d.JPG", "png")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for picture in read_images(tmp_path).pixels:
+            assert picture.flatten(1).T.unique(dim=0).tolist() == [[254, 0, 0]]
 
 
 def test_pictures_are_cut_to_a_size(tmp_path: Path) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import operator
 import reprlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -169,19 +170,37 @@ def _pixels(name: str, image: object) -> Tensor:
 
 def _converted(name: str, picture: Picture) -> Picture:
     """Upright, in bytes, grey (mode L) or RGB."""
-    from PIL import Image, ImageOps
+    from PIL import ExifTags, Image, ImageOps
 
-    try:
-        upright = ImageOps.exif_transpose(picture)
+    with _naming(name):
+        picture.load()
+        turn = picture.getexif().get(ExifTags.Base.Orientation)
+        bare = picture.copy()
+        bare.info.clear()  # without the rest of the EXIF block, which may be damaged, and the palette's transparent colour
+        bare.getexif()[ExifTags.Base.Orientation] = turn
+        upright = ImageOps.exif_transpose(bare)
         if upright.mode not in ("F", "I") and not upright.mode.startswith("I;16"):
             return upright.convert("L" if upright.mode in ("1", "L") else "RGB")
-    except (OSError, ValueError, SyntaxError) as error:  # of its bytes, its mode, its chunks
-        raise ValueError(f"{name} is no picture that Pillow can read: {error}") from None
     levels, most = np.array(upright).astype(np.float64), 1 if upright.mode == "F" else 2**16 - 1
     if levels.size and not 0 <= levels.min() <= levels.max() <= most:  # Pillow would clip, and at 255
         seen = f"{levels.min():g} to {levels.max():g}"
         raise ValueError(f"{name} must have pixels from 0 to {most}, as pictures of mode {upright.mode}, got {seen}")
     return Image.fromarray((levels * (255 / most)).round().astype(np.uint8))
+
+
+@contextmanager
+def _naming(name: str) -> Iterator[None]:
+    """Whatever a picture makes Pillow raise, as a sentence with its name."""
+    from PIL import Image
+
+    try:
+        yield
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        raise ValueError(
+            f"{name} is too large for Pillow: {error} Make it smaller, or set PIL.Image.MAX_IMAGE_PIXELS if you trust it"
+        ) from None
+    except Exception as error:  # damaged bytes may make its readers fail in any way
+        raise ValueError(f"{name} is no picture that Pillow can read: {str(error) or type(error).__name__}") from None
 
 
 def _folder(folder: Path, size: int | None) -> tuple[Tensor, list[int] | None]:
@@ -202,12 +221,11 @@ def _folder(folder: Path, size: int | None) -> tuple[Tensor, list[int] | None]:
 def _picture(path: Path, size: int | None) -> Tensor:
     from PIL import Image, ImageOps
 
-    try:
+    with _naming(str(path)):
         require_file(path)
-        with Image.open(path) as file:
-            picture = _converted(str(path), file)
-    except (OSError, SyntaxError) as error:
-        raise ValueError(f"{path} is no picture that Pillow can read: {error}") from None
+        file = Image.open(path)
+    with file:
+        picture = _converted(str(path), file)
     return _pixels(str(path), picture if size is None else ImageOps.fit(picture, (size, size)))
 
 
