@@ -186,6 +186,22 @@ def test_transparency_animation_and_wrong_endings_are_no_matter(tmp_path: Path) 
             assert picture.flatten(1).T.unique(dim=0).tolist() == [[254, 0, 0]]
 
 
+@pytest.mark.parametrize("shape", [(32, 32, 3), (3, 32, 32), (20, 30, 1), (20, 30, 4)])
+@pytest.mark.parametrize("kind", [torch.zeros, np.zeros])
+def test_one_picture_is_not_taken_for_many(shape: tuple[int, ...], kind: Any) -> None:
+    picture = kind(shape)
+    with pytest.raises(ValueError, match=r"may be one picture: add an axis, images\[None\] if it is one"):
+        read_images(picture)
+    if 4 not in shape:
+        assert len(read_images(picture[None])) == 1
+    assert len(read_images(picture[:, None])) == len(read_images(picture, [0] * shape[0])) == shape[0]
+
+
+@pytest.mark.parametrize("shape", [(5, 32, 32), (1, 28, 28), (2, 28, 3), (32, 32, 32), (2, 3, 32, 32), (3, 32, 32, 3)])
+def test_many_pictures_are_many(shape: tuple[int, ...]) -> None:
+    assert len(read_images(torch.zeros(shape))) == shape[0]
+
+
 def test_pictures_are_cut_to_a_size(tmp_path: Path) -> None:
     save(tmp_path / "a.png", 6, 9)
     save(tmp_path / "b.png", 12, 6)

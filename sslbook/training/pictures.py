@@ -63,7 +63,10 @@ def read_images(
     elif isinstance(source, Dataset):
         images, found = source.pixels, source.labels.tolist()
     elif isinstance(source, (Tensor, np.ndarray)):
-        images, found = _bytes("images", _tensor("images", source), SHAPES), None
+        array, found = _tensor("images", source), None
+        if labels is None:
+            _require_many(array.shape)
+        images = _bytes("images", array, SHAPES)
     elif hasattr(source, "__getitem__") and hasattr(source, "__len__") and not isinstance(source, Mapping):
         images, found = _items(source)
     else:
@@ -76,6 +79,15 @@ def read_images(
     if not images.numel():
         raise ValueError(f"images must have pixels, got {tuple(images.shape)}")
     return _labelled(images, found if labels is None else labels)
+
+
+def _require_many(shape: torch.Size) -> None:
+    """Refuse what is nearly always one picture, and would be read as many grey ones: (32, 32, 3), or (3, 32, 32)."""
+    if len(shape) == 3 and ((shape[0] == 3 and min(shape[1:]) >= 8) or (shape[2] in (1, 3, 4) and min(shape[:2]) >= 8)):
+        raise ValueError(
+            f"images must be {SHAPES}, and {tuple(shape)} may be one picture: add an axis, images[None] if it is one, "
+            "images[:, None] if they are many grey ones"
+        )
 
 
 def _labelled(pixels: Tensor, labels: Tensor | np.ndarray | Sequence[int] | None) -> Dataset:
