@@ -25,7 +25,7 @@ import sys
 import tarfile
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -135,12 +135,17 @@ DIGITS_TEST = 400
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """``pixels (N, C, H, W)`` uint8, perhaps a view of a memory map; ``labels (N,)`` int64, -1 where there is none."""
+    """``pixels (N, C, H, W)`` uint8, perhaps a view of a memory map; ``labels (N,)`` int64, -1 where there is none.
+
+    class_names, files: what each class is called, and where each image lies, where that is known.
+    """
 
     pixels: Tensor
     labels: Tensor
     name: str
     classes: int
+    class_names: tuple[str, ...] = ()
+    files: tuple[str, ...] = field(default=(), repr=False)
 
     def __post_init__(self) -> None:
         if self.pixels.dtype != torch.uint8 or self.pixels.ndim != 4:
@@ -150,9 +155,17 @@ class Dataset:
                 f"labels must be int64 of shape (N,), one for each of the {len(self.pixels)} images, "
                 f"got {self.labels.dtype} {tuple(self.labels.shape)}"
             )
+        for name, wanted in (("class_names", self.classes), ("files", len(self))):
+            if len(getattr(self, name)) not in (0, wanted):
+                raise ValueError(f"{name} must be {wanted} or none, got {len(getattr(self, name))}")
 
     def __len__(self) -> int:
         return len(self.pixels)
+
+    def take(self, keep: Tensor | slice | list[int]) -> Dataset:
+        """The images of some numbers, or where ``keep`` is true."""
+        files = tuple(self.files[at] for at in torch.arange(len(self))[keep].tolist()) if self.files else ()
+        return replace(self, pixels=self.pixels[keep], labels=self.labels[keep], files=files)
 
 
 def load_dataset(name: str, split: str, *, download: bool = False, folder: str | Path | None = None) -> Dataset:
@@ -180,10 +193,7 @@ def load_dataset(name: str, split: str, *, download: bool = False, folder: str |
 
 def subset(dataset: Dataset, n: int | None, seed: int = 0) -> Dataset:
     """``n`` images drawn without replacement by ``seed``; a smaller ``n`` gives a prefix of a larger one, None gives all."""
-    if n is None:
-        return dataset
-    keep = choose(len(dataset), n, seed)
-    return replace(dataset, pixels=dataset.pixels[keep], labels=dataset.labels[keep])
+    return dataset if n is None else dataset.take(choose(len(dataset), n, seed))
 
 
 def available(name: str, split: str | None = None, folder: str | Path | None = None) -> bool:

@@ -6,6 +6,8 @@ import operator
 import reprlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
 """What a picture's file may end in; a folder's other files are left alone."""
+SYSTEM = ("__MACOSX", "@eaDir", "$RECYCLE.BIN", "System Volume Information", "lost+found")
+"""Folders that systems make, and nobody's classes."""
 CHANNELS = (1, 3)
 SHAPES = "(N, C, H, W), (N, H, W, C) or (N, H, W)"
 
@@ -43,42 +47,51 @@ def read_images(
     labels: Tensor | np.ndarray | Sequence[int] | None = None,
     *,
     size: int | None = None,
+    classes: Sequence[str] | None = None,
 ) -> Dataset:
     """Images of your own, as training takes them: bytes ``(N, C, H, W)`` in one or three channels, all of one size.
 
-    source: a tensor or NumPy array ``(N, C, H, W)``, ``(N, H, W, C)`` or ``(N, H, W)``; a folder of pictures, whose sub-folders,
-    if it has any, are the classes in alphabetical order; or a data set of PyTorch's kind, of images (tensors, arrays or Pillow's)
-    or of pairs of an image and its class.  Numbers are bytes from 0 to 255, or floating in [0, 1], which are rounded to bytes.
+    source: a tensor or NumPy array ``(N, C, H, W)``, ``(N, H, W, C)`` or ``(N, H, W)``; a folder of pictures, whose sub-folders
+    are the classes in alphabetical order, unless a picture lies beside them; or a data set of PyTorch's kind, of images (tensors,
+    arrays or Pillow's) or of pairs of an image and its class.  Numbers are bytes from 0 to 255, or floating in [0, 1], which are
+    rounded to bytes.
     Pillow's images, also those of a folder, are turned upright and made grey or RGB: palettes are looked up, transparency is
     dropped, 16 bits a pixel (modes "I;16" and "I") are divided by 257 and rounded, and floating pixels (mode "F") are in [0, 1].
+    In a folder, what begins with a dot is left alone, and links are followed: a linked folder is read once in each class.
     labels: a class from 0 on for each image of an array; without any, all are -1.
     size: pictures of a folder are cut to a square of so many pixels about their middle; otherwise they must have one size.
+    classes: the sub-folders' names in the order of their numbers, where some may be missing: give a test set the ``class_names``
+    of its training set.  Without them, a sub-folder without a picture is refused.
 
     Raises FileNotFoundError for a folder that is not there, ValueError or TypeError with a sentence for what is no set of images.
     """
+    found = None
     if isinstance(source, (str, Path)):
-        images, found = _folder(Path(source).expanduser(), size)
-    elif size is not None:
-        raise ValueError(f"size is for a folder of pictures, got size={size} with a {type(source).__name__}")
+        data = _folder(Path(source).expanduser(), size, classes)
+    elif size is not None or classes is not None:
+        name, value = ("size", size) if classes is None else ("classes", classes)
+        raise ValueError(f"{name} is for a folder of pictures, got {name}={value!r} with a {type(source).__name__}")
     elif isinstance(source, Dataset):
-        images, found = source.pixels, source.labels.tolist()
+        data = source
     elif isinstance(source, (Tensor, np.ndarray)):
-        array, found = _tensor("images", source), None
+        array = _tensor("images", source)
         if labels is None:
             _require_many(array.shape)
-        images = _bytes("images", array, SHAPES)
+        data = _unlabelled(_bytes("images", array, SHAPES))
     elif hasattr(source, "__getitem__") and hasattr(source, "__len__") and not isinstance(source, Mapping):
         images, found = _items(source)
+        data = _unlabelled(images)
     else:
         raise TypeError(
             "images must be an array, a folder or a data set with a length and items, "
             f"got {type(source).__name__}; gather what only iterates with list(...)"
         )
-    if not len(images):
+    if not len(data):
         raise ValueError("images must hold one image or more, got none")
-    if not images.numel():
-        raise ValueError(f"images must have pixels, got {tuple(images.shape)}")
-    return _labelled(images, found if labels is None else labels)
+    if not data.pixels.numel():
+        raise ValueError(f"images must have pixels, got {tuple(data.pixels.shape)}")
+    labels = found if labels is None else labels
+    return data if labels is None else _labelled(data, labels)
 
 
 def _require_many(shape: torch.Size) -> None:
@@ -90,21 +103,19 @@ def _require_many(shape: torch.Size) -> None:
         )
 
 
-def _labelled(pixels: Tensor, labels: Tensor | np.ndarray | Sequence[int] | None) -> Dataset:
-    if labels is None:
-        labels = [-1] * len(pixels)
+def _unlabelled(pixels: Tensor) -> Dataset:
+    return Dataset(pixels, torch.full((len(pixels),), -1), "own", 0)
+
+
+def _labelled(data: Dataset, labels: Tensor | np.ndarray | Sequence[int]) -> Dataset:
+    wanted = f"labels must be one whole number for each of the {len(data)} images"
     try:
         classes = torch.as_tensor(_native(labels) if isinstance(labels, np.ndarray) else labels)
     except (TypeError, ValueError, RuntimeError):  # words, lists of unlike lengths, whole numbers beyond 64 bits
-        raise ValueError(
-            f"labels must be one whole number for each of the {len(pixels)} images, got {reprlib.repr(labels)}"
-        ) from None
-    if classes.is_floating_point() or classes.is_complex() or classes.shape != pixels.shape[:1]:
-        raise ValueError(
-            f"labels must be one whole number for each of the {len(pixels)} images, "
-            f"got {classes.dtype} {tuple(classes.shape)}"
-        )
-    return Dataset(pixels, classes.long(), "own", int(classes.max()) + 1)
+        raise ValueError(f"{wanted}, got {reprlib.repr(labels)}") from None
+    if classes.is_floating_point() or classes.is_complex() or classes.shape != data.labels.shape:
+        raise ValueError(f"{wanted}, got {classes.dtype} {tuple(classes.shape)}")
+    return replace(data, labels=classes.long(), classes=int(classes.max()) + 1, class_names=())
 
 
 def _tensor(name: str, values: Tensor | np.ndarray) -> Tensor:
@@ -215,19 +226,63 @@ def _naming(name: str) -> Iterator[None]:
         raise ValueError(f"{name} is no picture that Pillow can read: {str(error) or type(error).__name__}") from None
 
 
-def _folder(folder: Path, size: int | None) -> tuple[Tensor, list[int] | None]:
+def _folder(folder: Path, size: int | None, classes: Sequence[str] | None) -> Dataset:
     """The pictures below a folder, by name; classes are the sub-folders, if every picture lies in one."""
     if not folder.is_dir():
         raise FileNotFoundError(f"there is no folder {folder}")
     if size is not None:
         require_whole("size", size, least=1)
-    paths = sorted(path for path in folder.rglob("*") if path.suffix.lower() in ENDINGS and not path.is_dir())
+    above = {folder.resolve(), *folder.resolve().parents}  # where a link may lead round to
+    folders, beside = _seen(folder)
+    kinds = {kind.name: [*_below(kind, set(above))] for kind in folders if kind.resolve() not in above}
+    paths = sorted([*beside, *chain.from_iterable(kinds.values())])
     if not paths:
         raise ValueError(f"{folder} must hold pictures ({', '.join(ENDINGS)}), and none is there")
+    names = _class_names(folder, kinds, beside, classes)
+    numbers = {path: number for number, name in enumerate(names) for path in kinds.get(name, ())}
+    labels = torch.tensor([numbers.get(path, -1) for path in paths])
     pixels = _stacked((str(path), _picture(path, size)) for path in paths)
-    kinds = [path.relative_to(folder).parts[0] for path in paths if path.parent != folder]
-    number = {name: index for index, name in enumerate(sorted(set(kinds)))}
-    return pixels, [number[kind] for kind in kinds] if len(kinds) == len(paths) else None
+    return Dataset(pixels, labels, folder.resolve().name, len(names), names, tuple(map(str, paths)))
+
+
+def _class_names(
+    folder: Path, kinds: Mapping[str, list[Path]], beside: list[Path], classes: Sequence[str] | None
+) -> tuple[str, ...]:
+    """The classes in their order, of the sub-folders and what each holds; none where a picture lies beside them."""
+    if classes is None:
+        empty = [str(folder / name) for name in sorted(kinds) if not kinds[name]]
+        if empty and not beside:
+            raise ValueError(
+                f"{empty[0]} must hold pictures ({', '.join(ENDINGS)}), as a class, and none is there: remove it, or give "
+                "classes=, the names of all"
+            )
+        return () if beside else tuple(sorted(kinds))
+    if isinstance(classes, str) or not isinstance(classes, Sequence) or len({*map(repr, classes)}) < len(classes):
+        raise TypeError(f"classes must be names of sub-folders, each once, got {reprlib.repr(classes)}")
+    for path in [*beside, *(folder / name for name, held in kinds.items() if held and name not in classes)]:
+        raise ValueError(f"{path} is in none of the classes {', '.join(map(str, classes))}")
+    return tuple(map(str, classes))
+
+
+def _seen(folder: Path) -> tuple[list[Path], list[Path]]:
+    """Sub-folders, real ones before links, and pictures of a folder, without what its owner doesn't see."""
+    seen = [path for path in folder.iterdir() if not path.name.startswith(".") and path.name not in SYSTEM]
+    for path in seen:
+        if path.is_symlink() and not path.exists():
+            raise ValueError(f"{path} is a link to {path.readlink()}, which can't be read: mend it, or remove it")
+    folders = sorted((path for path in seen if path.is_dir()), key=lambda path: (path.is_symlink(), path))
+    return folders, [path for path in seen if path.suffix.lower() in ENDINGS and not path.is_dir()]
+
+
+def _below(folder: Path, read: set[Path]) -> Iterator[Path]:
+    """The pictures in a folder and below it, but for folders that have been read, since links may lead round."""
+    real = folder.resolve()
+    if real not in read:
+        read.add(real)
+        folders, pictures = _seen(folder)
+        yield from pictures
+        for inner in folders:
+            yield from _below(inner, read)
 
 
 def _picture(path: Path, size: int | None) -> Tensor:

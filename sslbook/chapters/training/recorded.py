@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -210,7 +209,7 @@ def pictures(result: Result, known: Dataset, asked: Dataset, device: str) -> dic
     settings, model = result.settings, result.model.eval()
     pipeline = PIPELINES[settings.pipeline]
     first = [int((asked.labels == label).nonzero()[0]) for label in range(min(QUERIES, asked.classes))]
-    queries = replace(asked, pixels=asked.pixels[first], labels=asked.labels[first])
+    queries = asked.take(first)
     near, far = (embed(model.features, part, pipeline, device) for part in (queries, known))
     kin = nearest(far, near, NEIGHBOURS).cpu()
     whole = len(datasets.load_dataset(settings.dataset, settings.split).pixels)

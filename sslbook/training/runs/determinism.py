@@ -7,7 +7,6 @@ goes on after a crash sees what it would have seen, and how many processes share
 from __future__ import annotations
 
 import hashlib
-from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -52,7 +51,7 @@ def labelled(data: Dataset) -> Dataset:
             f"{data.name} must hold images with labels, by which accuracy is measured, and these have none"
         )
     keep: slice | Tensor = slice(count) if bool(there[:count].all()) else there
-    return replace(data, pixels=data.pixels[keep], labels=data.labels[keep])
+    return data.take(keep)
 
 
 def generator(seed: int, purpose: str, number: int) -> torch.Generator:

@@ -312,6 +312,11 @@ def _require_fit(settings: Settings, data: tuple[Dataset, Dataset | None]) -> No
     pipeline, ours = PIPELINES[settings.pipeline], settings.networks.channels
     trained, shown = data
     plainly = [] if shown is None else [(trained, plain), (shown, plain)]
+    if shown is not None and trained.class_names and shown.class_names not in ((), trained.class_names):
+        raise ValueError(
+            f"{shown.name} must have the classes of {trained.name}, {', '.join(trained.class_names)}, got "
+            f"{', '.join(shown.class_names)}: read it with classes=, the class_names of {trained.name}"
+        )
     for images, view in [(trained, random_view), *plainly]:
         count, channels = images.pixels.shape[:2]
         if not count:
