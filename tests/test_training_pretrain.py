@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import random
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from own_networks import SEEDED, begun
 from torch import nn
 
 from sslbook.datasets import load_dataset, subset
@@ -17,6 +21,7 @@ from sslbook.training.pretrain import METHODS, pretrain
 from sslbook.training.runs import checkpoints
 from sslbook.training.runs.settings import Settings
 from sslbook.training.runs.state import Diverged
+from sslbook.training.runs.trainer import train
 
 DATA = subset(load_dataset("digits", "train"), 256)
 DIGITS = DATA.pixels
@@ -53,6 +58,45 @@ def test_a_function_draws_first_weights_by_the_seed_and_nothing_else() -> None:
     again = pretrain(DIGITS, small, **SMALL)
     assert torch.equal(weights(first.backbone), weights(again.backbone))
     assert not torch.equal(weights(first.backbone), weights(other.backbone))
+
+
+def generators() -> tuple[list[int], object, list[int]]:
+    numbers = np.random.get_state()[1].tolist()  # noqa: NPY002
+    return torch.random.get_rng_state().tolist(), random.getstate(), numbers
+
+
+@pytest.mark.parametrize(("kind", "made"), [*((kind, False) for kind in SEEDED), ("lazy", True)])
+def test_first_weights_are_a_function_of_the_seed_in_every_process(kind: str, made: bool) -> None:
+    found = []
+    for number, kept in enumerate((torch.float32, torch.float64)):
+        backbone = SEEDED[kind]() if made else SEEDED[kind]
+        torch.manual_seed(number)
+        np.random.seed(number)  # noqa: NPY002
+        random.seed(number)
+        torch.set_default_dtype(kept)
+        try:
+            before = generators()
+            found.append(begun(DIGITS, backbone, seed=3)[1])
+            assert torch.get_default_dtype() == kept
+            assert generators() == before
+        finally:
+            torch.set_default_dtype(torch.float32)
+    assert torch.equal(weights(found[0]), weights(found[1]))
+    fresh = {name: part for name, part in found[0].named_buffers() if part.is_floating_point()}
+    assert all(part.unique().tolist() in ([0], [1]) for part in fresh.values())  # BatchNorm has counted nothing
+    assert all(part.dtype == torch.float32 for part in found[0].parameters())
+    assert all(part.training for part in found[0].modules())
+
+
+def test_a_run_by_its_settings_is_the_same_under_another_default_type(tmp_path: Path) -> None:
+    settings, found = Settings(dataset="digits", pipeline="digits", networks=Networks(width=2, channels=1)), []
+    for kept in (torch.float32, torch.float64):
+        torch.set_default_dtype(kept)
+        try:
+            found.append(train(settings, tmp_path / str(kept), stop_after=2, device="cpu", quiet=True).model)
+        finally:
+            torch.set_default_dtype(torch.float32)
+    assert torch.equal(weights(found[0]), weights(found[1]))
 
 
 class Killed(Exception):
@@ -207,6 +251,68 @@ def test_a_network_without_features_is_refused(backbone: nn.Module, sentence: st
 def test_what_cannot_be_trained_is_refused(arguments: dict, error: type, sentence: str) -> None:
     with pytest.raises(error, match=sentence):
         pretrain(**{"images": DIGITS, "backbone": small, **SMALL, **arguments})
+
+
+class Two(nn.Module):
+    """A network whose answer, ``other``, is of training mode alone; it counts what it has seen."""
+
+    def __init__(self, other: Callable[[torch.Tensor], object]) -> None:
+        super().__init__()
+        self.net, self.other = small(), other
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, x: torch.Tensor) -> object:
+        self.seen += len(x)
+        return self.other(self.net(x)) if self.training else self.net(x)
+
+
+def fails(x: torch.Tensor) -> None:
+    raise RuntimeError("no labels")
+
+
+def apart() -> nn.Module:
+    net = nn.Sequential(nn.Flatten(), nn.Linear(64, 4))
+    net.add_module("unused", nn.LazyLinear(3))
+    net.forward = lambda x: net[1](net[0](x))  # type: ignore[method-assign]
+    return net
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (lambda: Two(lambda x: (x, x)), r"to features \(2, 8\) in training mode, got tuple"),
+        (lambda: Two(lambda x: {"out": x}), r"to features \(2, 8\) in training mode, got dict"),
+        (lambda: Two(lambda x: x[:, :5]), r"to features \(2, 8\) in training mode, got torch.float32 \(2, 5\)"),
+        (lambda: Two(lambda x: x[:, :, None]), r"\(2, 8\) in training mode, got torch.float32 \(2, 8, 1\)"),
+        (lambda: Two(lambda x: x.half()), r"in training mode, got torch.float16 \(2, 8\), where float32 is wanted"),
+        (lambda: Two(fails), r"backbone can't take images \(2, 1, 8, 8\) in training mode: no labels"),
+        (lambda: small().double(), "; images are torch.float32, and it has torch.float64, which .float\\(\\) changes"),
+        (lambda: small().half(), "; images are torch.float32, and it has torch.float16, which"),
+        (lambda: small().to("meta"), "backbone must have values everywhere, and 0.weight has none"),
+        (apart, "backbone must have values everywhere, and unused.weight has none after two images"),
+    ],
+)
+def test_what_would_end_in_the_first_step_is_refused_before(make: Callable[[], nn.Module], sentence: str) -> None:
+    net = make().eval()
+    if isinstance(net, Two):
+        net.net[1].train()
+    before = [(part.training, [held.clone() for held in part.buffers()]) for part in net.modules()]
+    with pytest.raises(ValueError, match=sentence):
+        pretrain(DIGITS, net, **SMALL)
+    for part, (mode, held) in zip(net.modules(), before, strict=True):
+        assert part.training == mode
+        assert all(now.is_meta or torch.equal(now, old) for now, old in zip(part.buffers(), held, strict=True))
+
+
+def test_a_network_is_trained_in_training_mode_whatever_it_was_in() -> None:
+    found = []
+    for mode in (True, False):
+        torch.manual_seed(0)
+        found.append(pretrain(DIGITS, small().train(mode), **SMALL).backbone)
+    assert torch.equal(weights(found[0]), weights(found[1]))
+    kept = small()
+    kept[1].eval()  # the caller's choice, in a network that is in training mode
+    assert begun(DIGITS, kept)[1][1].training is False
 
 
 def test_a_run_that_diverges_says_so() -> None:

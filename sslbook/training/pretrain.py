@@ -7,17 +7,20 @@ import reprlib
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from sslbook.arguments import unknown
 from sslbook.datasets import Dataset
 from sslbook.training.networks.siamese import Networks
 from sslbook.training.objectives import OBJECTIVES, asks_labels
 from sslbook.training.pictures import read_images
+from sslbook.training.runs.determinism import in_float32, seeded
 from sslbook.training.runs.logs import Row
 from sslbook.training.runs.settings import Settings, with_values
 from sslbook.training.runs.steps import Own
@@ -67,7 +70,9 @@ def pretrain(
     images, labels: whatever :func:`read_images <sslbook.training.pictures.read_images>` takes; the objective
     "supervised_contrastive" alone looks at labels, given here or found with the images.
     backbone: a module, which is trained where it is, or a function that makes one, whose first weights are then a function of
-    ``seed``; it maps images ``(n, C, H, W)`` to features ``(n, F)``.  A projector stands above it while it is trained.
+    ``seed``, as those of lazy layers always are: the common generators of PyTorch, NumPy and Python begin there, and are put back.
+    It maps float32 images ``(n, C, H, W)`` to float32 features ``(n, F)``, in both of its modes, and is trained in training mode,
+    but for parts that are set to evaluation mode in a network that isn't.  A projector stands above it while it is trained.
     method: "simclr", "byol", "simsiam" (BYOL without a target tower), or a name of :data:`sslbook.training.objectives.OBJECTIVES`.
     batch: at most all images.  pipeline: the augmentation; by default SimCLR's for images of this size.
     folder: where checkpoints, the log and the result are kept; the same call goes on with them after a kill, and ends with the same
@@ -99,9 +104,12 @@ def pretrain(
     wanted |= {"epochs": epochs, "batch": most, "rate": rate, "seed": seed, **settings}
     wanted |= _towers(chosen, settings)
     run = with_values(Settings(), wanted)
-    encoder = _made(backbone, seed)
-    own = Own(encoder, _features(encoder, data, views), views)
+    with in_float32(), seeded(seed):
+        encoder = _made(backbone)
+        features = _features(encoder, data, views)
+    own = Own(encoder, features, views)
     run = with_values(run, {"own": _described(data, own, asks_labels(run.objective))})
+    _training(encoder)
     with tempfile.TemporaryDirectory() as scratch:
         result = train(run, kept or Path(scratch), data=(data, None), own=own, device=device, quiet=quiet, name=method)
     return Pretrained(encoder.eval(), views, result.rows)
@@ -140,13 +148,9 @@ def _place(folder: str | Path) -> Path:
     return place
 
 
-def _made(backbone: object, seed: int) -> nn.Module:
-    """The module, or what a function makes under a generator of ``seed``, which leaves the caller's as it was."""
-    made = backbone
-    if not isinstance(backbone, nn.Module) and callable(backbone):
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            made = backbone()
+def _made(backbone: object) -> nn.Module:
+    """The module, or what a function makes."""
+    made = backbone() if callable(backbone) and not isinstance(backbone, nn.Module) else backbone
     if not isinstance(made, nn.Module):
         raise TypeError(f"backbone must be a torch.nn.Module, or a function that makes one, got {type(made).__name__}")
     if not any(weights.requires_grad for weights in made.parameters()):
@@ -156,19 +160,57 @@ def _made(backbone: object, seed: int) -> nn.Module:
 
 @torch.no_grad()
 def _features(backbone: nn.Module, data: Dataset, pipeline: Pipeline) -> int:
-    """How many features the backbone gives of an image, by a look at two; its mode is put back."""
-    mode, place = backbone.training, next(backbone.parameters()).device
-    two = plain(data.pixels[:2], pipeline).to(place)
+    """How many features the backbone gives of an image, by a look at two in each mode; modes and buffers are put back."""
+    modes = {part: part.training for part in backbone.modules()}
+    buffers = {name: held.clone() for name, held in backbone.named_buffers() if not is_lazy(held)}
+    two = plain(data.pixels[:2], pipeline).to(next(backbone.parameters()).device)
     try:
-        found = backbone.eval()(two)
-    except Exception as error:  # whatever a network of the caller's may raise
-        raise ValueError(f"backbone can't take images {tuple(two.shape)}: {error}") from error
+        features = _look(backbone.eval(), two, "F", "")
+        for name, held in chain(backbone.named_parameters(), backbone.named_buffers()):
+            if is_lazy(held) or held.is_meta:
+                raise ValueError(f"backbone must have values everywhere, and {name} has none after two images")
+        buffers = {name: held.clone() for name, held in backbone.named_buffers()} | buffers  # lazy layers had none
+        _put_back(modes)
+        _look(_training(backbone), two, str(features), " in training mode")
     finally:
-        backbone.train(mode)
-    if not isinstance(found, Tensor) or found.ndim != 2 or len(found) != len(two) or not found.is_floating_point():
-        got = f"{found.dtype} {tuple(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
-        raise ValueError(f"backbone must map images {tuple(two.shape)} to features ({len(two)}, F), got {got}")
-    return found.shape[1]
+        _put_back(modes)
+        for name, held in backbone.named_buffers():
+            if name in buffers:
+                held.copy_(buffers[name])
+    return features
+
+
+def _put_back(modes: Mapping[nn.Module, bool]) -> None:
+    for part, mode in modes.items():
+        part.training = mode
+
+
+def _training(backbone: nn.Module) -> nn.Module:
+    """In training mode, but for parts that the caller has set apart."""
+    return backbone if backbone.training else backbone.train()
+
+
+def _look(backbone: nn.Module, two: Tensor, features: str, mode: str) -> int:
+    """The number of features of two images, which must be ``features`` if that is one; raises ValueError with a sentence."""
+    shape = tuple(two.shape)
+    try:
+        found = backbone(two)
+    except Exception as error:  # whatever a network of the caller's may raise
+        kinds = sorted({str(weights.dtype) for weights in backbone.parameters()} - {str(two.dtype)})
+        why = (
+            f"{error}; images are {two.dtype}, and it has {', '.join(kinds)}, which .float() changes"
+            if kinds
+            else error
+        )
+        raise ValueError(f"backbone can't take images {shape}{mode}: {why}") from error
+    if isinstance(found, Tensor):
+        fits = found.ndim == 2 and len(found) == len(two) and features in ("F", str(found.shape[1]))
+        if fits and found.dtype == two.dtype:
+            return found.shape[1]
+        got = f"{found.dtype} {tuple(found.shape)}{', where float32 is wanted' if fits else ''}"
+    else:
+        got = type(found).__name__
+    raise ValueError(f"backbone must map images {shape} to features ({len(two)}, {features}){mode}, got {got}")
 
 
 def _described(data: Dataset, own: Own, labels: bool) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from sslbook.training.runs.determinism import (
     begin_epoch,
     epoch_order,
     images_of,
+    in_float32,
     labelled,
     rate_at,
     share,
@@ -285,6 +286,7 @@ def prepared(
 ) -> Iterator[Trainer]:
     """A run that is ready to go, in a folder that no other process trains in meanwhile; options and errors as in :func:`train`."""
     with contextlib.ExitStack() as stack:
+        stack.enter_context(in_float32())
         try:
             place = distributed.join(device)
             if place.type == "cpu":
