@@ -1,13 +1,16 @@
-"""Networks of a caller's own, whose first weights are drawn in all the ways there are."""
+"""Networks of a caller's own, of which every process says the same; ``python own_networks.py`` prints what."""
 
 from __future__ import annotations
 
+import json
 import random
+import sys
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from sslbook.training import pretrain as module
 
@@ -30,6 +33,20 @@ def begun(images: Any, backbone: Any, **options: Any) -> tuple[dict[str, Any], n
     finally:
         module.train = before
     raise AssertionError
+
+
+class Shown(nn.Module):
+    """Shows something of the caller's in its text."""
+
+    def __init__(self, thing: object) -> None:
+        super().__init__()
+        self.thing = thing
+
+    def extra_repr(self) -> str:
+        return f"thing={self.thing}"
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x
 
 
 def eager(*more: nn.Module, stride: int = 1) -> nn.Module:
@@ -65,3 +82,31 @@ SEEDED: dict[str, Callable[[], nn.Module]] = {
     "Python": drawn(random.random),
     "frozen": frozen,
 }
+SHOWN: dict[str, Callable[[], object]] = {
+    "a function": lambda: torch.relu,
+    "another": lambda: torch.tanh,
+    "a lambda": lambda: lambda x: x,
+    "an object": lambda: object(),
+    "a method": lambda: nn.ReLU().forward,
+    "a generator": lambda: torch.Generator(),
+    "a set": lambda: {"relu", "gelu", "tanh", "silu"},
+    "a class": lambda: nn.ReLU,
+}
+DIFFERENT: dict[str, Callable[[], nn.Module]] = {
+    **{name: (lambda thing=thing: eager(Shown(thing()))) for name, thing in SHOWN.items()},
+    "eager": eager,
+    "stride": lambda: eager(stride=2),
+    "dropout": lambda: eager(nn.Dropout2d(0.5)),
+    "more dropout": lambda: eager(nn.Dropout2d(0.6)),
+    "frozen": frozen,
+    "lazy": lazy,
+}
+
+
+def digests() -> dict[str, str]:
+    images = torch.zeros(4, 1, 8, 8)
+    return {name: begun(images, make)[0]["backbone"] for name, make in DIFFERENT.items()}
+
+
+if __name__ == "__main__":
+    json.dump(digests(), sys.stdout)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 import random
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import own_networks
 import pytest
 import torch
-from own_networks import SEEDED, begun
+from own_networks import SEEDED, begun, digests
 from torch import nn
 
 from sslbook.datasets import load_dataset, subset
@@ -97,6 +102,22 @@ def test_a_run_by_its_settings_is_the_same_under_another_default_type(tmp_path: 
         finally:
             torch.set_default_dtype(torch.float32)
     assert torch.equal(weights(found[0]), weights(found[1]))
+
+
+def test_another_process_says_the_same_of_a_network() -> None:
+    here = digests()
+    assert len(set(here.values())) == len(here)
+    assert digests() == here
+    for seed in "12":
+        command = [sys.executable, own_networks.__file__]
+        there = subprocess.run(command, env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, check=True)
+        assert json.loads(there.stdout) == here
+
+
+def test_a_run_of_before_is_known_by_the_same_words() -> None:
+    net = small()
+    text = f"{net} { {name: list(part.shape) for name, part in net.state_dict().items()} }"
+    assert begun(DIGITS, net)[0]["backbone"] == hashlib.sha256(text.encode()).hexdigest()
 
 
 class Killed(Exception):

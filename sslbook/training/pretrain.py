@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import reprlib
 import tempfile
 from collections.abc import Callable, Mapping
@@ -77,6 +78,8 @@ def pretrain(
     batch: at most all images.  pipeline: the augmentation; by default SimCLR's for images of this size.
     folder: where checkpoints, the log and the result are kept; the same call goes on with them after a kill, and ends with the same
     weights, bit for bit on a processor.  (Dropout would draw from PyTorch's own generator, of which a checkpoint knows nothing.)
+    The same call is one with the same images, settings and network, by its ``repr``
+    without addresses, its parameters' names, shapes and types, and which of them are frozen.
     device: ``cuda`` if there is one.  settings: whatever else :class:`~sslbook.training.runs.settings.Settings` has, such as
     ``numbers={"tau": 0.2}``, ``decay=1e-4`` or ``networks=Networks(projector_out=64)``; Adam, the cosine schedule and a new order
     of the images in every epoch otherwise.  Where such networks leave the predictor or the target at its default, which is none,
@@ -218,10 +221,16 @@ def _described(data: Dataset, own: Own, labels: bool) -> dict[str, Any]:
 
     labels: the images' classes count too.
     """
-    shapes = {name: list(part.shape) for name, part in own.encoder.state_dict().items()}
+    state = {name: part for name, part in own.encoder.state_dict().items() if isinstance(part, Tensor)}
+    shapes = {name: list(part.shape) for name, part in state.items()}
+    odd = [(name, str(part.dtype)) for name, part in state.items() if part.dtype not in (torch.float32, torch.int64)]
+    odd += [(name, "frozen") for name, part in own.encoder.named_parameters() if not part.requires_grad]
+    # another process has other addresses, and another order of a set
+    text = re.sub("0x[0-9a-fA-F]{8,}", "", str(own.encoder))
+    text = re.sub("{([^{}:]*)}", lambda found: str(sorted(found[1].split(", "))), text)
     return {
         "images": hashlib.sha256(data.pixels.contiguous().numpy().data).hexdigest(),
-        "backbone": hashlib.sha256(f"{own.encoder} {shapes}".encode()).hexdigest(),
+        "backbone": hashlib.sha256(f"{text} {shapes}{odd or ''}".encode()).hexdigest(),
         "pipeline": asdict(own.pipeline),
         **({"labels": hashlib.sha256(data.labels.contiguous().numpy().data).hexdigest()} if labels else {}),
     }
