@@ -16,6 +16,7 @@ import own_networks
 import pytest
 import torch
 from own_networks import SEEDED, begun, digests
+from PIL import Image
 from torch import nn
 
 from sslbook.datasets import load_dataset, subset
@@ -24,7 +25,7 @@ from sslbook.training.networks.siamese import Networks
 from sslbook.training.objectives import OBJECTIVES
 from sslbook.training.pretrain import METHODS, pretrain
 from sslbook.training.runs import checkpoints
-from sslbook.training.runs.settings import Settings
+from sslbook.training.runs.settings import OURS, Settings
 from sslbook.training.runs.state import Diverged
 from sslbook.training.runs.trainer import train
 
@@ -334,6 +335,18 @@ def test_a_network_is_trained_in_training_mode_whatever_it_was_in() -> None:
     kept = small()
     kept[1].eval()  # the caller's choice, in a network that is in training mode
     assert begun(DIGITS, kept)[1][1].training is False
+
+
+def test_the_result_says_what_was_trained(tmp_path: Path) -> None:
+    folder = tmp_path / "digits"
+    folder.mkdir()
+    for number, pixels in enumerate(DIGITS[:64]):
+        Image.fromarray(pixels[0].numpy()).save(folder / f"{number}.png")
+    pretrain(folder, small, **SMALL, folder=tmp_path / "run")
+    result = json.loads((tmp_path / "run" / checkpoints.RESULT).read_text())
+    assert (result["data"], result["images"], result["backbone"]) == ("digits", 64, str(small()))
+    assert not {*OURS} & ({*result["settings"]} | {*result["settings"]["networks"]})
+    assert {*Settings().as_json()} >= {"dataset", "pipeline"}
 
 
 def test_a_run_that_diverges_says_so() -> None:

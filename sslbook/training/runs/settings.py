@@ -27,6 +27,9 @@ CAPTURES = ("auto", "none", "graph", "compile", "both")
 FREE = ("seed", "evaluate", "probes", "capture")
 """Settings that the hash leaves out: the seed is named beside it, and the others don't touch the weights."""
 
+OURS = ("dataset", "split", "subset", "pipeline", "stem", "width", "channels")
+"""Settings, of the networks too, that a run with images and a network of its caller's doesn't use."""
+
 
 Record = TypeVar("Record", "Settings", Networks)
 
@@ -128,8 +131,11 @@ class Settings:
         objective(self.objective, **self.numbers)
 
     def as_json(self) -> dict[str, Any]:
-        """The settings as JSON has them."""
+        """The settings as JSON has them, without those that stand for what is the caller's own."""
         content: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self)))
+        for name in OURS if self.own else ():
+            content.pop(name, None)
+            content["networks"].pop(name, None)
         return content
 
     def hash(self) -> str:
@@ -159,7 +165,7 @@ class Settings:
         networks = self.networks
         unused = {*FREE, "momentum" if self.optimizer == "adam" else "betas"}
         if self.own:
-            unused |= {"dataset", "split", "subset", "stem", "width", "channels"}
+            unused.update(OURS)
         if not needs_length(self.schedule):
             unused.add("epochs")
         if networks.target is None:

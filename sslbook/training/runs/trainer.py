@@ -96,6 +96,8 @@ class Trainer:
         optimizer = make_optimizer(self.step.model.learning(), settings)
         self.state = State(self.step.model, optimizer, torch.zeros(self.per_epoch, device=device), kind)
         self.origin = origin_of(device, kind, self.step.capture) if self.first else {}
+        if own is not None:
+            self.origin |= {"data": data[0].name, "images": self.images, "backbone": str(own.encoder)}
         self.progress, self.curves = Progress(), Curves()
         self.order = (-1, torch.empty(0, dtype=torch.int64))
         self.begun = self.epoch_begun = self.saved = time.monotonic()
