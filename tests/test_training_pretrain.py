@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -347,6 +348,38 @@ def test_the_result_says_what_was_trained(tmp_path: Path) -> None:
     assert (result["data"], result["images"], result["backbone"]) == ("digits", 64, str(small()))
     assert not {*OURS} & ({*result["settings"]} | {*result["settings"]["networks"]})
     assert {*Settings().as_json()} >= {"dataset", "pipeline"}
+
+
+class Stopped(nn.Sequential):
+    """Hears a signal in its second step."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(*small())
+        self.number, self.calls = number, 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += torch.is_grad_enabled()
+        if self.calls == 3:
+            signal.raise_signal(self.number)
+        return super().forward(x)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_leaves_a_checkpoint_and_says_so(
+    number: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = {**SMALL, "seed": 1}
+    whole = pretrain(DIGITS, small, **options)
+    for folder, left in (
+        (tmp_path, "the same call goes on from the last checkpoint"),
+        (None, "nothing is kept without"),
+    ):
+        with pytest.raises(KeyboardInterrupt):
+            pretrain(DIGITS, lambda: Stopped(number), **options, folder=folder)
+        assert f"simclr: stopped; {left}" in capsys.readouterr().err
+    assert [path.stem for path in tmp_path.glob("step-*")] == ["step-000000002"]
+    again = pretrain(DIGITS, lambda: Stopped(0), **options, folder=tmp_path)
+    assert torch.equal(weights(again.backbone), weights(whole.backbone))
 
 
 def test_a_run_that_diverges_says_so() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import reprlib
+import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -78,7 +79,8 @@ def pretrain(
     batch: at most all images.  pipeline: the augmentation; by default SimCLR's for images of this size.
     folder: where checkpoints, the log and the result are kept; the same call goes on with them after a kill, and ends with the same
     weights, bit for bit on a processor.  (Dropout would draw from PyTorch's own generator, of which a checkpoint knows nothing.)
-    The same call is one with the same images, settings and network, by its ``repr``
+    A checkpoint is written at the end of an epoch if the last one is 30 seconds old, or 10 minutes within one, and at Ctrl-C or
+    SIGTERM, which end in KeyboardInterrupt.  The same call is one with the same images, settings and network, by its ``repr``
     without addresses, its parameters' names, shapes and types, and which of them are frozen.
     device: ``cuda`` if there is one.  settings: whatever else :class:`~sslbook.training.runs.settings.Settings` has, such as
     ``numbers={"tau": 0.2}``, ``decay=1e-4`` or ``networks=Networks(projector_out=64)``; Adam, the cosine schedule and a new order
@@ -113,8 +115,15 @@ def pretrain(
     own = Own(encoder, features, views)
     run = with_values(run, {"own": _described(data, own, asks_labels(run.objective))})
     _training(encoder)
-    with tempfile.TemporaryDirectory() as scratch:
-        result = train(run, kept or Path(scratch), data=(data, None), own=own, device=device, quiet=quiet, name=method)
+    try:
+        with tempfile.TemporaryDirectory() as scratch:
+            result = train(
+                run, kept or Path(scratch), data=(data, None), own=own, device=device, quiet=quiet, name=method
+            )
+    except KeyboardInterrupt:
+        left = "nothing is kept without folder=" if kept is None else "the same call goes on from the last checkpoint"
+        print(f"{method}: stopped; {left}", file=sys.stderr, flush=True)
+        raise
     return Pretrained(encoder.eval(), views, result.rows)
 
 

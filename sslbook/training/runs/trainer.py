@@ -2,7 +2,8 @@
 
 Everything random is a function of the run's seed and of the step or epoch: the order of the images, the views, a new predictor,
 noise in the weights.  So a run that is killed and resumed from its last checkpoint ends with the same weights, bit for bit on
-a CPU, as one that was left alone.
+a CPU, as one that was left alone.  Checkpoints are written where an epoch ends and the last one is :data:`SAVE_SECONDS` old, or
+:data:`LONG_SECONDS` within an epoch; when Ctrl-C or SIGTERM comes; and at the end.
 """
 
 from __future__ import annotations
