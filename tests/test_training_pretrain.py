@@ -126,11 +126,16 @@ class Killed(Exception):
     """In the place of a signal."""
 
 
-@pytest.mark.parametrize("method", ["simclr", "byol"])
+@pytest.mark.parametrize(
+    ("method", "make"), [("simclr", small), ("byol", small), ("simclr", SEEDED["dropout"]), ("byol", SEEDED["frozen"])]
+)
 def test_a_run_that_was_killed_ends_with_the_same_weights(
-    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    method: str, make: Callable[[], nn.Module], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = pretrain(DIGITS, small, method, **SMALL)
+    before = generators()
+    whole = pretrain(DIGITS, make, method, **SMALL)
+    assert generators() == before
+    torch.manual_seed(5)
     save, written = checkpoints.save, []
 
     def and_die(folder: Path, step: int, content: dict) -> Path:
@@ -141,11 +146,18 @@ def test_a_run_that_was_killed_ends_with_the_same_weights(
     with monkeypatch.context() as patched:
         patched.setattr(checkpoints, "save", and_die)
         with pytest.raises(Killed):
-            pretrain(DIGITS, small, method, **SMALL, folder=tmp_path)
+            pretrain(DIGITS, make, method, **SMALL, folder=tmp_path)
     assert [path.stem for path in written] == ["step-000000004"]
-    resumed = pretrain(DIGITS, small, method, **SMALL, folder=tmp_path)
+    resumed = pretrain(DIGITS, make, method, **SMALL, folder=tmp_path)
     assert torch.equal(weights(whole.backbone), weights(resumed.backbone))
     assert [row["loss"] for row in resumed.rows] == [row["loss"] for row in whole.rows]
+
+
+def test_frozen_weights_stay() -> None:
+    net = SEEDED["frozen"]()
+    before = net[0].weight.clone()
+    pretrain(DIGITS, net, "byol", **SMALL, decay=0.1, noise=0.5)
+    assert torch.equal(net[0].weight, before)
 
 
 def test_another_run_is_not_mistaken_for_the_one_in_the_folder(tmp_path: Path) -> None:

@@ -78,7 +78,7 @@ def pretrain(
     method: "simclr", "byol", "simsiam" (BYOL without a target tower), or a name of :data:`sslbook.training.objectives.OBJECTIVES`.
     batch: at most all images.  pipeline: the augmentation; by default SimCLR's for images of this size.
     folder: where checkpoints, the log and the result are kept; the same call goes on with them after a kill, and ends with the same
-    weights, bit for bit on a processor.  (Dropout would draw from PyTorch's own generator, of which a checkpoint knows nothing.)
+    weights, bit for bit on a processor, also with dropout.  (What NumPy or Python draw in a forward pass, no checkpoint knows.)
     A checkpoint is written at the end of an epoch if the last one is 30 seconds old, or 10 minutes within one, and at Ctrl-C or
     SIGTERM, which end in KeyboardInterrupt.  The same call is one with the same images, settings and network, by its ``repr``
     without addresses, its parameters' names, shapes and types, and which of them are frozen.
@@ -116,7 +116,7 @@ def pretrain(
     run = with_values(run, {"own": _described(data, own, asks_labels(run.objective))})
     _training(encoder)
     try:
-        with tempfile.TemporaryDirectory() as scratch:
+        with tempfile.TemporaryDirectory() as scratch, seeded(seed):
             result = train(
                 run, kept or Path(scratch), data=(data, None), own=own, device=device, quiet=quiet, name=method
             )

@@ -277,7 +277,7 @@ class Siamese(nn.Module):
         if not 0 <= eta <= 1:
             raise ValueError(f"eta must be between 0 and 1, got {eta}")
         for weights in [*self.encoder.parameters(), *self.projector.parameters()]:
-            if weights.ndim > 1:
+            if weights.ndim > 1 and weights.requires_grad:
                 drawn = torch.empty(weights.shape, dtype=weights.dtype)
                 nn.init.xavier_uniform_(drawn, generator=generator)
                 weights.mul_(1 - eta).add_(drawn.to(weights.device), alpha=eta)

@@ -91,6 +91,14 @@ def seeded(seed: int) -> Iterator[None]:
             np.random.set_state(of_numpy)  # noqa: NPY002
 
 
+def draw_alike(seed: int, step: int, device: torch.device) -> None:
+    """Let PyTorch's common generators begin a step at a function of the seed, the step and the process."""
+    chosen = generator(seed, "step", step * distributed.world() + distributed.rank()).initial_seed()
+    torch.default_generator.manual_seed(chosen)
+    if device.type == "cuda":
+        torch.cuda.manual_seed(chosen)
+
+
 def steps_per_epoch(settings: Settings, images: int) -> int:
     """Batches in an epoch; raises ValueError if there is none, or if the last can't be shared by the processes."""
     processes = distributed.world()

@@ -26,6 +26,7 @@ from sslbook.training.networks.siamese import Siamese
 from sslbook.training.runs import checkpoints, distributed
 from sslbook.training.runs.determinism import (
     begin_epoch,
+    draw_alike,
     epoch_order,
     images_of,
     in_float32,
@@ -97,6 +98,7 @@ class Trainer:
         optimizer = make_optimizer(self.step.model.learning(), settings)
         self.state = State(self.step.model, optimizer, torch.zeros(self.per_epoch, device=device), kind)
         self.origin = origin_of(device, kind, self.step.capture) if self.first else {}
+        self.own = own is not None
         if own is not None:
             self.origin |= {"data": data[0].name, "images": self.images, "backbone": str(own.encoder)}
         self.progress, self.curves = Progress(), Curves()
@@ -216,6 +218,8 @@ class Trainer:
         if self.order[0] != epoch:
             self.order = (epoch, epoch_order(settings, self.images, epoch))
         batch = self.order[1][within * settings.batch : (within + 1) * settings.batch]
+        if self.own:  # whose dropout draws from the common generators
+            draw_alike(settings.seed, state.step, self.device)
         set_rate(state.optimizer, rate_at(settings, state.step, self.per_epoch))
         state.losses[within] = self.step(*share(settings, batch, state.step))
         distributed.average_gradients(state.model.learning())
