@@ -102,30 +102,17 @@ def _toronto(kind: str, ending: str, archive: str, md5: Mapping[str, str], check
 
 
 _STL10_SPLITS = _pairs("_X.bin", "_y.bin", train="train", test="test") | {"unlabeled": ("unlabeled_X.bin",)}
+_STL10_SPLITS |= {"train+unlabeled": (*_STL10_SPLITS["train"], "unlabeled_X.bin")}
+_STL10 = ("http://ai.stanford.edu/~acoates/stl10/stl10_binary.tar.gz", "91f7769df0f17e558f3565bffb0c7dfb")
+_MNIST_SPLITS = _pairs("-images-idx3-ubyte.gz", "-labels-idx1-ubyte.gz", train="train", test="t10k")
+_MNIST = "https://ossci-datasets.s3.amazonaws.com/mnist/"
 LAYOUTS: dict[str, tuple[Layout, ...]] = {
     "cifar10": (
         _toronto("py", "", "python", CIFAR10_MD5, "c58f30108f718f92721af3b95e74349a"),
         _toronto("bin", ".bin", "binary", CIFAR10_BINARY_MD5, "c32a1d4ab5d03f1284b67883e8d87530"),
     ),
-    "stl10": (
-        Layout(
-            "STL-10",
-            "stl10_binary",
-            STL10_MD5,
-            _STL10_SPLITS | {"train+unlabeled": (*_STL10_SPLITS["train"], "unlabeled_X.bin")},
-            "http://ai.stanford.edu/~acoates/stl10/stl10_binary.tar.gz",
-            "91f7769df0f17e558f3565bffb0c7dfb",
-        ),
-    ),
-    "mnist": (
-        Layout(
-            "MNIST",
-            "mnist",
-            MNIST_MD5,
-            _pairs("-images-idx3-ubyte.gz", "-labels-idx1-ubyte.gz", train="train", test="t10k"),
-            "https://ossci-datasets.s3.amazonaws.com/mnist/",
-        ),
-    ),
+    "stl10": (Layout("STL-10", "stl10_binary", STL10_MD5, _STL10_SPLITS, *_STL10),),
+    "mnist": (Layout("MNIST", "mnist", MNIST_MD5, _MNIST_SPLITS, _MNIST),),
 }
 """The layouts in which each data set is recognised; the first is the one that is downloaded."""
 NAMES = ("digits", "mnist", "cifar10", "stl10")
