@@ -133,11 +133,11 @@ def test_steps_beside_the_operator(loss: str) -> None:
 
 
 def test_a_run_of_simclr() -> None:
-    """It asks where it measures, and in between only sends the places of a batch."""
-    reads = ("watched_run", "_snapshot", "_inside", "simclr_agreement", "surviving_modes")
+    """A step only sends the places of its batch."""
+    reads = ("surviving_modes",)
     with fake_gpu([*MAY_READ, *(f"chapters.covariance.step.{name}" for name in reads)]) as gpu:
         scene = step.digits_scene(64, device="cuda")
         step.surviving_modes(scene)
         gpu.waits.clear()
-        step.watched_run(step.scene_network(scene), "0", scene, steps=4, every=4, size=16, batches=2)
-        assert gpu.waits.count("chapters.covariance.step.watched_run") <= 5 * 2 + 2 * 2
+        step.train_student(step.scene_network(scene), scene, steps=4, size=16)
+        assert gpu.waits.count("chapters.covariance.step.train_student") <= 4 * 2

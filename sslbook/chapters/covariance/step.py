@@ -6,6 +6,7 @@ exact; a SimCLR step draws a batch of images and two views of each, back-propaga
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
@@ -146,12 +147,14 @@ def simclr_agreement(
     many are averaged is the expected step, which is what the theorems are about.
     """
     told = predicted or {OPERATOR: 2 * op.update()}
+    fewest = math.gcd(*batches)  # finer means than these are not asked for
     drawn = [
-        -simclr_gradients(op, size, loss=loss, tau=tau, replicates=max(batches), seed=seed + r).flatten(1)
+        -simclr_gradients(op, size, loss=loss, tau=tau, replicates=max(batches), seed=seed + r, together=fewest)
         for r in range(replicates)
     ]
-    steps = torch.stack(drawn)
-    means = [steps[:, : steps.shape[1] // m * m].unflatten(1, (-1, m)).mean(2).flatten(0, 1) for m in batches]
+    steps = torch.stack(drawn).flatten(2)
+    groups = [m // fewest for m in batches]
+    means = [steps[:, : steps.shape[1] // m * m].unflatten(1, (-1, m)).mean(2).flatten(0, 1) for m in groups]
     cosines = {
         name: tuple(tuple(torch.cosine_similarity(mean, step.flatten()[None]).tolist()) for mean in means)
         for name, step in told.items()
@@ -176,9 +179,19 @@ def batches_of(population: tuple[int, int], size: int, replicates: int, seed: in
 
 
 def simclr_gradients(
-    op: CovarianceOperator, size: int, *, loss: str = "simple", tau: float = 0.5, replicates: int = 16, seed: int = 0
+    op: CovarianceOperator,
+    size: int,
+    *,
+    loss: str = "simple",
+    tau: float = 0.5,
+    replicates: int = 16,
+    seed: int = 0,
+    together: int = 1,
 ) -> Tensor:
-    """Gradients of ``replicates`` SimCLR batches of ``size`` distinct images in the operator's layer, ``(R, *weight)``."""
+    """Gradients of ``replicates`` SimCLR batches of ``size`` distinct images in the operator's layer, ``(R, *weight)``.
+
+    together: so many batches' mean in place of each, ``(R / together, *weight)``; one backward pass gives a mean.
+    """
     n, v = op.population
     y = op.opened.output.detach()
     first, second = (index.to(y.device) for index in batches_of(op.population, size, replicates, seed))
@@ -188,28 +201,11 @@ def simclr_gradients(
     else:
         value = losses.contrastive(pair[0], pair[1], loss=loss, normalize=False)
     pulls = torch.autograd.grad(value.sum(), pair)
-    cotangent = torch.zeros(replicates * n * v, y.shape[1], dtype=y.dtype, device=y.device)
-    row = n * v * torch.arange(replicates, device=y.device)[:, None]
+    cotangent = torch.zeros(replicates // together * n * v, y.shape[1], dtype=y.dtype, device=y.device)
+    row = n * v * (torch.arange(replicates, device=y.device)[:, None] // together)
     for index, pull in zip((first, second), pulls, strict=True):
         cotangent.index_add_(0, (index + row).flatten(), pull.flatten(0, 1))
-    return op.opened.vjp(cotangent.unflatten(0, (replicates, n * v)))
-
-
-@dataclass(frozen=True)
-class Snapshot:
-    """One moment of a run: the step, the loss of its batch, and what operators have to do with the weights and SimCLR's step.
-
-    top: the leading eigenvalue of the plain operator.  inside: the share of the weights (squared norm) in the leading ``k``
-    eigenvectors of the plain operator, and of its rivals, by name.  chance: a random direction's, ``k / size``.
-    cosines: of what each of :func:`theories` predicts, and the mean of many batches' steps of SimCLR's InfoNCE.
-    """
-
-    step: int
-    loss: float
-    top: float
-    inside: dict[str, float]
-    chance: float
-    cosines: dict[str, float]
+    return op.opened.vjp(cotangent.unflatten(0, (-1, n * v)) / together)
 
 
 Objective = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -227,68 +223,34 @@ def told(one: Tensor, two: Tensor, labels: Tensor) -> Tensor:
     return (F.cross_entropy(one, labels) + F.cross_entropy(two, labels)) / 2
 
 
-def watched_run(
-    net: nn.Sequential,
-    layer: str,
-    scene: Scene,
-    *,
-    steps: int,
-    every: int,
-    objective: Objective = simclr,
-    size: int = 64,
-    rate: float = 0.5,
-    batches: int = 64,
-    k: int = 8,
-    seed: int = 0,
-) -> list[Snapshot]:
-    """Train ``net`` in place by SGD, measuring the operator on the way.  batches: whose mean step is to be predicted."""
+def train_student(
+    net: nn.Sequential, scene: Scene, objective: Objective = simclr, *, steps: int, size: int = 64, seed: int = 0
+) -> nn.Sequential:
+    """Train ``net`` in place by SGD on batches of ``size`` images, with two of their views each."""
     draw = torch.Generator().manual_seed(seed)
     (n, v), flat = scene.views.shape[:2], scene.views.flatten(0, 1)
     labels = scene.labels.to(flat.device)
-    optimizer = torch.optim.SGD(net.parameters(), lr=rate)
-    found: list[Snapshot] = []
-    for step in range(steps + 1):
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.5)
+    for _ in range(steps):
         sample = torch.randperm(n, generator=draw)[:size]
         shown = [v * sample + torch.randint(v, (size,), generator=draw) for _ in range(2)]
         one, two = (flat[index] for index in torch.stack(shown).to(flat.device))
-        loss = objective(net(one), net(two), labels[sample.to(flat.device)])
-        if step % every == 0:
-            found.append(_snapshot(net, layer, scene, step, float(loss.detach()), size, batches, k, seed))
         optimizer.zero_grad()
-        loss.backward()
+        objective(net(one), net(two), labels[sample.to(flat.device)]).backward()
         optimizer.step()
-    return found
+    return net
 
 
-def _snapshot(
-    net: nn.Sequential, layer: str, scene: Scene, step: int, loss: float, size: int, batches: int, k: int, seed: int
-) -> Snapshot:
-    plain = _operators(net, layer, scene)
-    op = plain[0]
-    pairs = [each.top_eigenpairs(k, tol=1e-6) for each in plain]
-    agreed = simclr_agreement(
-        scene_operator(net, layer, scene, loss="info_nce"),
-        theories(net, layer, scene, loss="info_nce"),
-        size=size,
-        loss="info_nce",
-        batches=(batches,),
-        replicates=1,
-        seed=seed,
-    )
-    return Snapshot(
-        step,
-        loss,
-        float(pairs[0].values[0]),
-        {name: _inside(pair.vectors, op.opened.weight) for name, pair in zip((OPERATOR, *RIVALS), pairs, strict=True)},
-        k / op.shape[0],
-        {name: rows[0][0] for name, rows in agreed.cosines.items()},
-    )
+def weights_inside(net: nn.Sequential, layer: str, scene: Scene, k: int = 8) -> Callable[[str], float]:
+    """By the name of an operator: the share of the weights (squared norm) in its ``k`` leading eigenvectors."""
+    operators = dict(zip((OPERATOR, *RIVALS), _operators(net, layer, scene), strict=True))
 
+    def inside(name: str) -> float:
+        op = operators[name]
+        unit = vec(op.opened.weight) / op.opened.weight.norm()
+        return float((op.top_eigenpairs(k, tol=1e-6).vectors.T @ unit).square().sum())
 
-def _inside(basis: Tensor, direction: Tensor) -> float:
-    """Share of the squared norm of ``direction`` in the span of the orthonormal columns of ``basis``."""
-    unit = vec(direction) / direction.norm()
-    return float((basis.T @ unit).square().sum())
+    return inside
 
 
 def surviving_modes(scene: Scene, k: int = 6) -> tuple[Tensor, Tensor, float]:
