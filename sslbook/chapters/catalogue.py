@@ -43,6 +43,7 @@ RECORDERS: dict[str, Recorder] = {
     "operators-today-cifar10": Recorder("operators_today.recorded:cifar10_values", (1, 2, 3)),
     "training-beta": Recorder("training.recorded:beta_values", tuple(range(1, 11))),
     "training-cifar10": Recorder("training.recorded:cifar10_values", (1, 2, 3)),
+    "training-digits": Recorder("training.live:simclr_values", tuple(range(8))),
     "training-exact": Recorder("training.recorded:exact_values", tuple(range(1, 11))),
     "training-long": Recorder("training.recorded:long_values", (1, 2, 3)),
     "training-operator": Recorder("training.layer_operators:operator_values", (1, 2, 3)),

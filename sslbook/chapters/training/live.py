@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from sslbook import datasets
 from sslbook.chapters.training.runs import run_of
 from sslbook.datasets import Dataset
+from sslbook.records import recorded
 from sslbook.training.evaluate import knn
 from sslbook.training.networks.siamese import Siamese, build
 from sslbook.training.runs import checkpoints
@@ -90,6 +91,24 @@ def course(name: str, seeds: Sequence[int], epochs: int, every: int) -> Course:
         name: torch.stack([getattr(seen, name) for _, seen in found[0]]) for name in ("embeddings", "features", "known")
     }
     return Course(looks, loss, **numbers, **pictures)
+
+
+def simclr_values(seeds: Sequence[int]) -> dict[str, object]:
+    """The record ``training-digits``: the page's run of SimCLR, eight epochs, for more seeds than a page has time for.
+
+    loss, knn, likeness: ``[seed][look]``, as :class:`Course` has them; the loss from the first epoch on.
+    """
+    found = course("SimCLR", seeds, epochs=8, every=2)
+    values = {name: getattr(found, name).T.tolist() for name in ("loss", "knn", "likeness")}
+    return {"epochs": list(found.epochs), **values, "loss": [row[1:] for row in values["loss"]]}
+
+
+def with_recorded_seeds(one: Course) -> Course:
+    """The same networks to look at, and the numbers of the record's seeds."""
+    record = recorded("training-digits")
+    knn, likeness = (torch.tensor(record[name], dtype=torch.float64).T for name in ("knn", "likeness"))
+    loss = torch.tensor([[float("nan"), *row] for row in record["loss"]], dtype=torch.float64).T
+    return replace(one, loss=loss, knn=knn, likeness=likeness)
 
 
 def _one(settings: Settings, looks: Sequence[int]) -> list[tuple[float, Look]]:
