@@ -140,7 +140,7 @@ def test_a_name_on_the_notation_page_leads_to_its_entry_its_owners_or_its_source
         ("sslbook.images.Images.pixels", "sslbook/images.py", "@dataclass"),
         ("sslbook.trees.latent.LatentTree.depth", "sslbook/trees/latent.py", "@"),
         ("sslbook.chapters.emergence.ring.SIGNS", "sslbook/chapters/emergence/ring.py", ""),
-        ("sslbook.spectra", "sslbook/spectra.py", ""),
+        ("sslbook.losses", "sslbook/losses.py", ""),
     ],
 )
 def test_a_name_has_a_place_in_the_source(name: str, path: str, begins: str) -> None:

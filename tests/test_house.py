@@ -46,7 +46,6 @@ GROUND = {
     "operators",
     "records",
     "representations",
-    "spectra",
     "streams",
 }
 """The shared ground: modules that may know each other, but for cycles."""

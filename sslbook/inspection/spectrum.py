@@ -184,7 +184,7 @@ class Size:
 def sizes(seen: Seen, probes: int, seed: int) -> dict[str, Size]:
     """The size of each of :data:`KINDS`: exact along the directions, and by random signs beside them, of which each costs a JVP.
 
-    One field of a sign serves all three and their squares, which :func:`sslbook.spectra.trace_estimate` would push back for each.
+    One field of a sign serves all three and their squares.
     Errors are the jackknife's, over the probes: 0 where the directions are all there are.
     """
     m = seen.basis.shape[1]
