@@ -113,6 +113,21 @@ def require_finite(**features: Tensor) -> None:
             )
 
 
+def require_classes(argument: str, classes: Tensor, *, look: bool = True) -> None:
+    """Raise TypeError unless these are a tensor of an integer dtype, and ValueError, if we may ``look``, for one below 0.
+
+    To look makes a GPU wait.
+    """
+    import torch  # seconds, which a list of options does not need
+
+    if not isinstance(classes, torch.Tensor):
+        raise TypeError(f"{argument} must be a torch tensor, got {type(classes).__name__}")
+    if classes.is_floating_point() or classes.is_complex() or classes.dtype == torch.bool:
+        raise TypeError(f"{argument} must have an integer dtype, got {classes.dtype}")
+    if look and classes.numel() and (least := int(classes.long().min())) < 0:
+        raise ValueError(f"{argument} must be classes from 0 on, got {least}: an image without a label")
+
+
 # --- words of a command line --------------------------------------------------------------------------------------------
 
 

@@ -33,7 +33,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from sslbook.arguments import require_floating, require_number
+from sslbook.arguments import require_classes, require_floating, require_number
 from sslbook.losses import cross_distances, info_nce, unit
 
 __all__ = [
@@ -67,13 +67,15 @@ def nt_xent(z: Tensor, *, tau: float, normalize: bool = True) -> Tensor:
 def supervised_contrastive(z: Tensor, labels: Tensor, *, tau: float, normalize: bool = True) -> Tensor:
     r"""nt_xent whose positives are all views of all samples of the anchor's class: :math:`L_\text{out}` of [khosla2020].
 
-    labels: whole numbers, ``(N,)`` or ``(..., N)``; one class a sample is :func:`nt_xent`.  The mean over an anchor's positives
-    stands outside of the logarithm.  The paper adds up the anchors; here, as in its released code, it is their mean.
+    labels: classes from 0 on, ``(N,)`` or ``(..., N)``; one class a sample is :func:`nt_xent`.  The mean over an anchor's positives
+    stands outside of the logarithm.  The paper adds up the anchors; here, as in its released code, it is their mean.  A label below
+    0 is none: refused on a processor, and NaN on a GPU, which would have to wait for a look.
     """
     _require_labels(z, labels)
     of_rows = labels.repeat_interleave(z.shape[-2], dim=-1)
     same = of_rows[..., :, None] == of_rows[..., None, :]
-    return _entropy(_distances(z, normalize), same, torch.ones_like(same), tau)
+    value = _entropy(_distances(z, normalize), same, torch.ones_like(same), tau)
+    return value.masked_fill((labels < 0).any(-1), math.nan)
 
 
 def decoupled(z: Tensor, *, tau: float, normalize: bool = True) -> Tensor:
@@ -254,9 +256,7 @@ def _require_two_views(z: Tensor) -> None:
 
 def _require_labels(z: Tensor, labels: Tensor) -> None:
     _require_views(z)
-    if not isinstance(labels, Tensor) or labels.is_floating_point() or labels.is_complex():
-        got = labels.dtype if isinstance(labels, Tensor) else type(labels).__name__
-        raise TypeError(f"labels must be a torch tensor of whole numbers, got {got}")
+    require_classes("labels", labels, look=z.device.type == "cpu" and not torch.compiler.is_compiling())
     if labels.shape not in (z.shape[-3:-2], z.shape[:-2]):
         raise ValueError(
             f"labels must be one a sample, {tuple(z.shape[-3:-2])} or {tuple(z.shape[:-2])}, got {tuple(labels.shape)}"

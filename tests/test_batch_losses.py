@@ -312,8 +312,14 @@ def test_the_temperature_may_be_tiny() -> None:
 @pytest.mark.parametrize(
     ("labels", "error", "sentence"),
     [
-        ([0, 1], TypeError, "labels must be a torch tensor of whole numbers, got list"),
-        (torch.zeros(5), TypeError, "labels must be a torch tensor of whole numbers, got torch.float32"),
+        ([0, 1], TypeError, "labels must be a torch tensor, got list"),
+        (torch.zeros(5), TypeError, "labels must have an integer dtype, got torch.float32"),
+        (torch.ones(5).bool(), TypeError, "labels must have an integer dtype, got torch.bool"),
+        (
+            torch.tensor([0, 1, -1, 0, -1]),
+            ValueError,
+            "labels must be classes from 0 on, got -1: an image without a label",
+        ),
         (torch.arange(6), ValueError, r"labels must be one a sample, \(5,\) or \(3, 5\), got \(6,\)"),
         (torch.zeros(2, 5).long(), ValueError, r"labels must be one a sample, .*got \(2, 5\)"),
     ],
@@ -321,6 +327,12 @@ def test_the_temperature_may_be_tiny() -> None:
 def test_labels_that_are_none_are_refused(labels: Any, error: type[Exception], sentence: str) -> None:
     with pytest.raises(error, match=sentence):
         supervised_contrastive(views(3, 5, 2, 4), labels, tau=TAU)
+
+
+def test_a_label_that_nobody_may_look_at_leaves_no_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    z, labels = views(3, 5, 2, 4), torch.tensor([[0, 1, 1, 0, 2], [0, 1, -1, 0, -1], [7, 7, 7, 8, 8]])
+    assert supervised_contrastive(z, labels, tau=TAU).isnan().tolist() == [False, True, False]
 
 
 def test_what_is_not_normalised_may_be_large() -> None:

@@ -27,9 +27,10 @@ NUMBERS: dict[str, list[dict[str, Any]]] = {
     "byol": [{}, {"stop_gradient": False}],
 }
 MAY_READ = {
-    "training.evaluate._require_classes": "labels are checked once before anything is computed",
-    "training.evaluate.knn": "the number of classes, and the accuracy in the end",
-    "training.evaluate.linear_probe": "the number of classes, and the accuracies after the last epoch",
+    "arguments.require_classes": "labels are checked once before anything is computed",
+    "training.evaluate._require_labelled": "which classes occur",
+    "training.evaluate.knn": "the accuracy in the end",
+    "training.evaluate.linear_probe": "the accuracies after the last epoch",
     "arguments.require_finite": "one answer for all representations",
     "representations.effective_rank": "eigenvalues are checked for convergence as they are computed",
     "training.evaluate.report": "the rank, as a number",

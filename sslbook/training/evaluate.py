@@ -22,7 +22,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from sslbook.arguments import require_finite, require_floating, require_number, require_whole
+from sslbook.arguments import (
+    require_classes,
+    require_finite,
+    require_floating,
+    require_number,
+    require_whole,
+)
 from sslbook.datasets import Dataset
 from sslbook.representations import effective_rank
 from sslbook.training.networks.siamese import Siamese
@@ -123,10 +129,9 @@ def knn(train: Tensor, labels: Tensor, test: Tensor, truth: Tensor, *, k: int = 
     ValueError for shapes that don't fit, no images, features that are no finite numbers, an unlabelled image, and a ``k`` that is
     not between 1 and ``N``.
     """
-    labels, truth = _require_labelled(train, labels, test, truth)
+    labels, truth, classes = _require_labelled(train, labels, test, truth)
     require_whole("k", k, least=1, most=len(train))
     require_number("tau", tau, above=0)
-    classes = int(torch.maximum(labels.max(), truth.max())) + 1
     right = torch.zeros((), dtype=torch.int64, device=test.device)
     rows = max(1, SIMILARITIES // len(train))
     with torch.autocast(test.device.type, enabled=False):
@@ -160,37 +165,39 @@ def linear_probe(
 
     Raises TypeError and ValueError for what :func:`knn` refuses, and ValueError for numbers out of range.
     """
-    labels, truth = _require_labelled(train, labels, test, truth)
+    labels, truth, classes = _require_labelled(train, labels, test, truth)
     require_whole("epochs", epochs, least=1)
     require_whole("batch", batch, least=1)
     require_number("rate", rate, above=0)
     require_number("decay", decay, least=0)
     require_whole("seed", seed, least=0)
-    classes = int(torch.maximum(labels.max(), truth.max())) + 1
     with torch.autocast(test.device.type, enabled=False):
         x, y = _standardised(train, test)
-        fitted = _fit(x, F.one_hot(labels, classes).to(x.dtype), epochs, batch, rate, decay, seed)
+        fitted = _fit(x, labels, classes, epochs, batch, rate, decay, seed)
         curve = [((y @ weights).argmax(1) == truth).double().mean() for weights in fitted]
     accuracies = torch.stack(curve).tolist()
     return LinearAccuracy(accuracies[-1], max(accuracies), tuple(accuracies))
 
 
 @torch.no_grad()
-def _fit(x: Tensor, wanted: Tensor, epochs: int, batch: int, rate: float, decay: float, seed: int) -> Iterator[Tensor]:
-    """The weights ``(F + 1, classes)`` after each epoch, of inputs ``(N, F + 1)`` and targets ``(N, classes)``; one tensor, moving.
+def _fit(
+    x: Tensor, labels: Tensor, classes: int, epochs: int, batch: int, rate: float, decay: float, seed: int
+) -> Iterator[Tensor]:
+    """The weights ``(F + 1, classes)`` after each epoch, of inputs ``(N, F + 1)`` and labels ``(N,)``; one tensor, moving.
 
     The gradient of the mean cross-entropy, ``x^T (softmax(x W) - onehot) / batch``, is written out: these steps are so small that
     automatic differentiation would double their time.
     """
     generator = torch.Generator().manual_seed(seed)
     bound = 1 / math.sqrt(x.shape[1] - 1)
-    start = torch.empty(x.shape[1], wanted.shape[1]).uniform_(-bound, bound, generator=generator)
+    start = torch.empty(x.shape[1], classes).uniform_(-bound, bound, generator=generator)
     weights = torch.nn.Parameter(start.to(x))
     optimizer = torch.optim.Adam([weights], lr=rate, weight_decay=decay, fused=True)
+    less = x.new_full((1, 1), -1.0).expand(batch, 1)
     for _ in range(epochs):
         order = torch.randperm(len(x), generator=generator).to(x.device)
-        for inputs, targets in zip(x[order].split(batch), wanted[order].split(batch), strict=True):
-            excess = torch.softmax(inputs @ weights, dim=1).sub_(targets)
+        for inputs, targets in zip(x[order].split(batch), labels[order, None].split(batch), strict=True):
+            excess = torch.softmax(inputs @ weights, dim=1).scatter_add_(1, targets, less)
             weights.grad = (inputs.T @ excess).div_(len(inputs))
             optimizer.step()
         yield weights
@@ -205,8 +212,8 @@ def _standardised(train: Tensor, test: Tensor) -> tuple[Tensor, Tensor]:
     return x, y
 
 
-def _require_labelled(train: Tensor, labels: Tensor, test: Tensor, truth: Tensor) -> tuple[Tensor, Tensor]:
-    """Both parts' classes as int64, which indices must be."""
+def _require_labelled(train: Tensor, labels: Tensor, test: Tensor, truth: Tensor) -> tuple[Tensor, Tensor, int]:
+    """Both parts' classes, numbered from 0 on in their order as int64, which indices must be; and how many classes occur."""
     require_floating(train=train, test=test)
     if train.dtype != test.dtype:
         raise TypeError(f"train and test must have one dtype, got {train.dtype} and {test.dtype}")
@@ -217,7 +224,9 @@ def _require_labelled(train: Tensor, labels: Tensor, test: Tensor, truth: Tensor
         _require_some(part, len(features))
         _require_classes(name, classes, len(features))
     require_finite(train=train, test=test)
-    return labels.long(), truth.long()
+    found, numbers = torch.cat([labels.long(), truth.long()]).cpu().unique(return_inverse=True)
+    labels, truth = numbers.to(labels.device).split([len(labels), len(truth)])
+    return labels, truth, len(found)
 
 
 def _require_some(name: str, images: int) -> None:
@@ -226,14 +235,9 @@ def _require_some(name: str, images: int) -> None:
 
 
 def _require_classes(name: str, classes: Tensor, images: int) -> None:
-    if not isinstance(classes, Tensor):
-        raise TypeError(f"{name} must be a torch tensor, got {type(classes).__name__}")
-    if classes.is_floating_point() or classes.is_complex() or classes.dtype == torch.bool:
-        raise TypeError(f"{name} must have an integer dtype, got {classes.dtype}")
+    require_classes(name, classes)
     if classes.shape != (images,):
         raise ValueError(f"{name} must hold one class for each of {images} images, got {tuple(classes.shape)}")
-    if int(classes.min()) < 0:
-        raise ValueError(f"{name} must be classes from 0 on, got {int(classes.min())}: an image without a label")
 
 
 def report(
