@@ -12,6 +12,7 @@ from numbers import Integral, Real
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
 
@@ -110,6 +111,34 @@ def require_finite(**features: Tensor) -> None:
             raise ValueError(
                 f"{argument} must be finite numbers, got {int(bad.sum())} of {bad.numel()} rows that are not: "
                 "the network has diverged"
+            )
+
+
+def require_temperature(tau: object, dtype: torch.dtype) -> None:
+    """Raise TypeError for no number, ValueError unless distances of unit vectors over it, and sums, are finite in ``dtype``."""
+    import torch  # seconds, which a list of options does not need
+
+    require_number("tau", tau, above=0)
+    least = max(1e-30, torch.finfo(dtype).tiny)
+    if tau < least:  # type: ignore[operator]
+        raise ValueError(f"tau must be at least {least:.2g} in {dtype}, where quotients by less overflow, got {tau}")
+
+
+def require_powers(power: int, **vectors: Tensor) -> None:
+    """Raise ValueError where that power of lengths overflows, on a processor; a GPU would have to wait for a look."""
+    import torch  # seconds, which a list of options does not need
+
+    for argument, z in vectors.items():
+        if z.device.type != "cpu" or torch.compiler.is_compiling() or not z.numel():
+            continue
+        try:
+            longest = float(z.detach().double().norm(dim=-1).amax())
+        except RuntimeError:  # under vmap
+            continue
+        if (torch.finfo(z.dtype).max / 4) ** (1 / power) < longest < math.inf:
+            raise ValueError(
+                f"{argument} must be short enough for {z.dtype} to hold lengths to the power of {power}, got a length of "
+                f"{longest:.1g}; divide by it first"
             )
 
 

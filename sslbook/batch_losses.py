@@ -33,8 +33,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from sslbook.arguments import require_classes, require_floating, require_number
-from sslbook.losses import cross_distances, info_nce, unit
+from sslbook.arguments import require_classes, require_floating, require_number, require_powers
+from sslbook.losses import cross_distances, info_nce, octave, unit
 
 __all__ = [
     "BATCH_LOSSES",
@@ -134,6 +134,7 @@ def spectral_contrastive(z: Tensor) -> Tensor:
     views, also equal ones, of two samples: each is unbiased.  (The released code has the negatives of view 0 with view 1 alone.)
     """
     same = _same_sample(z)
+    require_powers(4, z=z)
     rows = z.flatten(-3, -2)
     gram = rows @ rows.mT
     itself = torch.eye(len(same), dtype=torch.bool, device=z.device)
@@ -157,7 +158,9 @@ def barlow_twins(z: Tensor, *, weight: float) -> Tensor:
     _require_two_views(z)
     require_number("weight", weight, least=0)
     centred = z - z.mean(-3, keepdim=True)
-    first, second = (centred * (centred.square().mean(-3, keepdim=True) + 1e-5).rsqrt()).unbind(-2)
+    size = octave(centred.abs().clamp(min=1), -3)  # squares of 1e20 overflow
+    centred = centred / size
+    first, second = (centred * (centred.square().mean(-3, keepdim=True) + 1e-5 / size / size).rsqrt()).unbind(-2)
     correlation = first.mT @ second / z.shape[-3]
     own = 1 - correlation.diagonal(dim1=-2, dim2=-1)
     return own.square().sum(-1) + weight * _between_coordinates(correlation)
@@ -175,6 +178,7 @@ def vicreg(z: Tensor, *, variance: float = 25.0, invariance: float = 25.0, covar
     _require_two_views(z)
     for name, number in (("variance", variance), ("invariance", invariance), ("covariance", covariance)):
         require_number(name, number, least=0)
+    require_powers(4, z=z)
     views = z.movedim(-2, 0)
     centred = views - views.mean(-2, keepdim=True)
     products = centred.mT @ centred / (z.shape[-3] - 1)
@@ -223,6 +227,8 @@ BATCH_LOSSES = {
 
 def _distances(z: Tensor, normalize: bool) -> Tensor:
     """Half squared distances of all ``M = N V`` views of a batch, ``(..., M, M)``, sample by sample."""
+    if not normalize:
+        require_powers(2, z=z)
     rows = (unit(z) if normalize else z).flatten(-3, -2)
     rows = rows - rows.detach().mean(-2, keepdim=True)  # no distance changes; see pair_distances
     return cross_distances(rows, rows)
@@ -244,8 +250,9 @@ def _same_sample(z: Tensor) -> Tensor:
 
 def _require_views(z: Tensor) -> None:
     require_floating(z=z)
-    if z.ndim < 3 or z.shape[-3] < 2 or z.shape[-2] < 2:
-        raise ValueError(f"z must have shape (..., N, V, D) with N >= 2 samples and V >= 2 views, got {tuple(z.shape)}")
+    if z.ndim < 3 or z.shape[-3] < 2 or z.shape[-2] < 2 or not z.shape[-1]:
+        asked = "(..., N, V, D) of D >= 1 numbers, with N >= 2 samples and V >= 2 views"
+        raise ValueError(f"z must have shape {asked}, got {tuple(z.shape)}")
 
 
 def _require_two_views(z: Tensor) -> None:

@@ -27,7 +27,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from sslbook.arguments import refuse_unused, require_floating, require_number, require_one_of
+from sslbook.arguments import (
+    refuse_unused,
+    require_floating,
+    require_number,
+    require_one_of,
+    require_powers,
+    require_temperature,
+)
 
 __all__ = [
     "LOSSES",
@@ -100,14 +107,17 @@ def pair_distances(z1: Tensor, z2: Tensor, *, normalize: bool = False, negatives
     which can be tiny, are computed from differences.
     """
     require_floating(z1=z1, z2=z2)
-    if z1.shape != z2.shape or z1.ndim < 2:
-        raise ValueError(f"z1 and z2 must have one shape (..., N, D), got {tuple(z1.shape)} and {tuple(z2.shape)}")
+    if z1.shape != z2.shape or z1.ndim < 2 or not z1.shape[-1]:
+        shapes = f"{tuple(z1.shape)} and {tuple(z2.shape)}"
+        raise ValueError(f"z1 and z2 must have one shape (..., N, D) with D >= 1, got {shapes}")
     n = z1.shape[-2]
     if n < 2:
         raise ValueError(f"z1 must hold N >= 2 samples (one alone has no negatives), got N = {n}")
     require_one_of("negatives", negatives, _NEGATIVES)
     if normalize:
         z1, z2 = unit(z1), unit(z2)
+    else:
+        require_powers(2, z1=z1, z2=z2)
 
     pos = half_squared_distance(z1, z2)
     # Distances don't change under a common shift, so the detached mean alters no derivative;
@@ -125,11 +135,18 @@ def pair_distances(z1: Tensor, z2: Tensor, *, normalize: bool = False, negatives
 
 
 def unit(z: Tensor) -> Tensor:
-    """``z / |z|`` along the last axis, for every norm that the dtype can hold; 0 where ``z`` is 0, as F.normalize has it."""
-    size = (
-        z.detach().abs().amax(-1, keepdim=True)
-    )  # its square is neither 0 nor infinite, and the quotient doesn't depend on it
-    return F.normalize(z / torch.where(size > 0, size, 1), dim=-1)
+    """``z / |z|`` along the last axis, for every norm that the dtype can hold; 0, without a gradient, where ``z`` is 0."""
+    size = z.detach().abs().amax(-1, keepdim=True)  # the quotient doesn't depend on it, and has a norm of 1 or more
+    return F.normalize(z / torch.where(size > 0, size, math.inf), dim=-1, eps=1.0)
+
+
+def octave(z: Tensor, dim: int = -1) -> Tensor:
+    """The power of two by which ``z`` is to be divided along an axis, so that its squares neither under- nor overflow.
+
+    No digit changes, and where all of ``z`` is 0 it is infinite, so that the quotient is 0 without a gradient.
+    """
+    size = z.detach().abs().amax(dim, keepdim=True)
+    return torch.where(size > 0, size / (2 * torch.frexp(size).mantissa), math.inf)
 
 
 def cross_distances(a: Tensor, b: Tensor) -> Tensor:
@@ -168,7 +185,7 @@ def soft_triplet(r_pos: Tensor, r_neg: Tensor, tau: float, margin: float = 0.0) 
     from above and by at most ``tau log 2``.
     """
     _require_pairs(r_pos, r_neg)
-    require_number("tau", tau, above=0)
+    require_temperature(tau, r_neg.dtype)
     require_number("margin", margin, least=0)
     gap = (r_pos[..., None] - r_neg + margin) / tau
     return -tau * F.logsigmoid(-gap).mean(-1)
@@ -183,7 +200,7 @@ def info_nce(r_pos: Tensor, r_neg: Tensor, tau: float, epsilon: float = 1.0) -> 
     distances alone: its partials add up to zero for *every* ``epsilon``.
     """
     _require_pairs(r_pos, r_neg)
-    require_number("tau", tau, above=0)
+    require_temperature(tau, r_neg.dtype)
     require_number("epsilon", epsilon, least=0)
     gap = ((r_pos[..., None] - r_neg) / tau).clamp(
         min=torch.finfo(r_neg.dtype).min
@@ -221,7 +238,7 @@ def exact(
             "r_clean must have the shape of r_neg, one clean distance per negative, "
             f"got {tuple(r_clean.shape)} and {tuple(r_neg.shape)}"
         )
-    require_number("tau", tau, above=0)
+    require_temperature(tau, r_neg.dtype)
     xi = pair_weight(r_clean.detach(), weight, tau=None if weight == "simple" else tau, margin=margin)
     return (xi * (r_pos[..., None] - r_neg)).sum(-1)
 
@@ -262,8 +279,8 @@ def pair_weight(r: Tensor, loss: str = "info_nce", *, tau: float | None = None, 
         refuse_unused(f"loss={loss!r}", margin=margin, **({"tau": tau} if loss == "simple" else {}))
     if loss == "simple":
         return torch.ones_like(r)
-    require_number("tau", tau, above=0)
-    assert tau is not None  # for the type checker: require_number has refused None
+    require_temperature(tau, r.dtype)
+    assert tau is not None  # for the type checker: it was refused
     if loss == "soft_triplet":
         return torch.sigmoid((margin - r) / tau)
     return torch.sigmoid(-r / tau) / tau
@@ -278,7 +295,7 @@ def joint_pair_weight(r: Tensor, tau: float) -> Tensor:
     ``||x - x'_k||^2`` for ``r_k``.)
     """
     require_floating(r=r)
-    require_number("tau", tau, above=0)
+    require_temperature(tau, r.dtype)
     if r.ndim < 1 or r.shape[-1] < 1:
         raise ValueError(f"r must have shape (..., H) with H >= 1, got {tuple(r.shape)}")
     logits = -r / tau

@@ -180,12 +180,17 @@ def follow(
 ) -> None:
     """Move running statistics ``(C,)``, in place, by ``momentum`` towards those of ``x`` over the dimensions ``over``.
 
-    The running variance is the unbiased one, as in PyTorch; nothing moves for a batch of one number.
+    The running variance is the unbiased one, as in PyTorch; nothing moves for a batch of one number.  Raises ValueError, on a
+    processor, for a variance that overflows: what was divided by it is 0.
     """
     count = x.numel() // running_mean.numel() * parts
     if count < 2:
         return
     centre = _over_parts(x.mean(over, keepdim=True), average)
     variance = _over_parts(_variance(x, centre, over, (count - 1) / parts), average)
+    if x.device.type == "cpu" and not torch.compiler.is_compiling() and bool(variance.isinf().any()):
+        raise ValueError(
+            f"x must have variances that {x.dtype} can hold, got numbers as large as {float(x.abs().max()):.1g}"
+        )
     running_mean.lerp_(centre.flatten(), momentum)
     running_var.lerp_(variance.flatten(), momentum)

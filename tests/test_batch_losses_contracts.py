@@ -180,6 +180,7 @@ def test_bad_input_is_refused(name: str) -> None:
         (z[:, 0], ValueError, r"z must have shape \(\.\.\., N, V, D\) .*got \(5, 4\)"),
         (z[:1], ValueError, r"with N >= 2 samples .*got \(1, 2, 4\)"),
         (z[:, :1], ValueError, r"and V >= 2 views, got \(5, 1, 4\)"),
+        (z[..., :0], ValueError, r"of D >= 1 numbers, .*got \(5, 2, 0\)"),
     ]:
         with pytest.raises(error, match=sentence):
             bound(loss.value)(bad)  # type: ignore[arg-type]

@@ -27,9 +27,11 @@ from sslbook.arguments import (
     require_finite,
     require_floating,
     require_number,
+    require_temperature,
     require_whole,
 )
 from sslbook.datasets import Dataset
+from sslbook.losses import octave, unit
 from sslbook.representations import effective_rank
 from sslbook.training.networks.siamese import Siamese
 from sslbook.training.views.augment import plain
@@ -114,7 +116,7 @@ def embed(
 @torch.no_grad()
 def nearest(known: Tensor, asked: Tensor, count: int) -> Tensor:
     """The ``count`` rows of ``known (M, F)`` with the largest cosine to each of ``asked (N, F)``, nearest first: ``(N, count)``."""
-    return (F.normalize(asked, dim=1) @ F.normalize(known, dim=1).T).topk(count, dim=1).indices
+    return (unit(asked) @ unit(known).T).topk(count, dim=1).indices
 
 
 @torch.no_grad()
@@ -131,11 +133,11 @@ def knn(train: Tensor, labels: Tensor, test: Tensor, truth: Tensor, *, k: int = 
     """
     labels, truth, classes = _require_labelled(train, labels, test, truth)
     require_whole("k", k, least=1, most=len(train))
-    require_number("tau", tau, above=0)
+    require_temperature(tau, train.dtype)
     right = torch.zeros((), dtype=torch.int64, device=test.device)
     rows = max(1, SIMILARITIES // len(train))
     with torch.autocast(test.device.type, enabled=False):
-        neighbours, wanted = F.normalize(train, dim=1), F.normalize(test, dim=1)
+        neighbours, wanted = unit(train), unit(test)
         for block, answers in zip(wanted.split(rows), truth.split(rows), strict=True):
             cosine, nearest = (block @ neighbours.T).topk(k, dim=1, sorted=False)
             weights = ((cosine - cosine.amax(1, keepdim=True)) / tau).exp()
@@ -190,7 +192,7 @@ def _fit(
     """
     generator = torch.Generator().manual_seed(seed)
     bound = 1 / math.sqrt(x.shape[1] - 1)
-    start = torch.empty(x.shape[1], classes).uniform_(-bound, bound, generator=generator)
+    start = torch.empty(x.shape[1], classes, dtype=x.dtype).uniform_(-bound, bound, generator=generator)
     weights = torch.nn.Parameter(start.to(x))
     optimizer = torch.optim.Adam([weights], lr=rate, weight_decay=decay, fused=True)
     less = x.new_full((1, 1), -1.0).expand(batch, 1)
@@ -205,10 +207,11 @@ def _fit(
 
 def _standardised(train: Tensor, test: Tensor) -> tuple[Tensor, Tensor]:
     """Both by the training images' mean and deviation, in float32, with a column of ones; what never varies is only centred."""
-    centre, spread = train.double().mean(0), train.double().std(0, correction=0)
+    size = octave(train.double(), 0)
+    train, test = train.double() / size, test.double() / size
+    centre, spread = train.mean(0), train.std(0, correction=0)
     spread[spread <= 1e-6 * centre.abs()] = 1  # a constant and the last places of float32, which are 1.2e-7 apart
-    spread[spread == 0] = 1
-    x, y = (F.pad(((part.double() - centre) / spread).float(), (0, 1), value=1.0) for part in (train, test))
+    x, y = (F.pad(((part - centre) / spread).float(), (0, 1), value=1.0) for part in (train, test))
     return x, y
 
 
@@ -217,9 +220,9 @@ def _require_labelled(train: Tensor, labels: Tensor, test: Tensor, truth: Tensor
     require_floating(train=train, test=test)
     if train.dtype != test.dtype:
         raise TypeError(f"train and test must have one dtype, got {train.dtype} and {test.dtype}")
-    if train.ndim != 2 or test.ndim != 2 or train.shape[1] != test.shape[1]:
+    if train.ndim != 2 or test.ndim != 2 or train.shape[1] != test.shape[1] or not train.shape[1]:
         shapes = f"{tuple(train.shape)} and {tuple(test.shape)}"
-        raise ValueError(f"train and test must be (N, F) and (M, F), got {shapes}")
+        raise ValueError(f"train and test must be (N, F) and (M, F), F at least 1, got {shapes}")
     for part, features, name, classes in (("train", train, "labels", labels), ("test", test, "truth", truth)):
         _require_some(part, len(features))
         _require_classes(name, classes, len(features))

@@ -40,7 +40,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from sslbook import losses
-from sslbook.arguments import nearest, require_number, require_one_of
+from sslbook.arguments import nearest, require_number, require_one_of, require_temperature
 from sslbook.batch_losses import BATCH_LOSSES
 from sslbook.training.networks.siamese import Outputs
 from sslbook.training.runs.distributed import gather, world
@@ -53,7 +53,7 @@ WEIGHTS = ("augmented", "clean", "further")
 
 def info_nce(tau: float = 0.5) -> Objective:
     r""":math:`-\frac1{2N}\sum_i \log\frac{e^{-r_i^+/\tau}}{e^{-r_i^+/\tau} + \sum_k e^{-r_{ik}/\tau}}`; anchors of both views."""
-    require_number("tau", tau, above=0)
+    require_temperature(tau, torch.float32)
     return partial(_contrast, loss="info_nce", tau=tau)
 
 
@@ -65,7 +65,7 @@ def exact(tau: float = 0.5, beta: float = 0.0, weights: str = "augmented", over:
     two ask for ``w1`` and ``w2`` in the outputs.  over: "mean" divides by the number of negatives, as released; "sum", as printed,
     does not.
     """
-    require_number("tau", tau, above=0)
+    require_temperature(tau, torch.float32)
     require_number("beta", beta)
     require_one_of("weights", weights, WEIGHTS)
     require_one_of("over", over, ("mean", "sum"))
@@ -79,7 +79,7 @@ def beta(tau: float = 0.5, beta: float = 0.0, form: str = "released") -> Objecti
     :math:`\beta/(\tau(1 + \beta))`.  "printed": :math:`L_\text{nce} + \beta r_+`, whose partials add up to :math:`\beta`, as the
     paper's condition says.  Raises ValueError for a released ``beta`` of -1 or less.
     """
-    require_number("tau", tau, above=0)
+    require_temperature(tau, torch.float32)
     require_number("beta", beta)
     require_one_of("form", form, ("released", "printed"))
     if form == "released" and beta <= -1:
@@ -95,7 +95,7 @@ def simple(beta: float = 0.0) -> Objective:
 
 def soft_triplet(tau: float = 0.5, margin: float = 0.0) -> Objective:
     r""":math:`\frac1H\sum_k \tau\log(1 + e^{(r_+ - r_{k-} + r_0)/\tau})`, with margin :math:`r_0` (Section 4 of [tian2020])."""
-    require_number("tau", tau, above=0)
+    require_temperature(tau, torch.float32)
     require_number("margin", margin, least=0)
     return partial(_contrast, loss="soft_triplet", tau=tau, margin=margin)
 
@@ -118,7 +118,7 @@ def byol(stop_gradient: bool = True) -> Objective:
 
 def decoupled(tau: float = 0.5) -> Objective:
     """`~sslbook.batch_losses.decoupled`: info_nce without the positive pair in the denominator."""
-    require_number("tau", tau, above=0)
+    require_temperature(tau, torch.float32)
     return partial(_of_batch, loss="decoupled", tau=tau)
 
 
@@ -127,13 +127,13 @@ def supervised_contrastive(tau: float = 0.5) -> Objective:
 
     (Its authors train with a temperature of 0.1 or 0.07; the default is info_nce's, which it is when no two labels are alike.)
     """
-    require_number("tau", tau, above=0)
+    require_temperature(tau, torch.float32)
     return partial(_of_classes, tau=tau)
 
 
 def clip(tau: float = 0.07) -> Objective:
     """`~sslbook.batch_losses.clip` between the two views; CLIP learns ``tau`` from this value on, which stays here."""
-    require_number("tau", tau, above=0)
+    require_temperature(tau, torch.float32)
     return partial(_of_batch, loss="clip", tau=tau)
 
 
@@ -270,6 +270,9 @@ def _beta(outputs: Outputs, *, tau: float, beta: float, released: bool) -> Tenso
 def _byol(outputs: Outputs, *, stop_gradient: bool) -> Tensor:
     t1, t2 = (outputs.t1.detach(), outputs.t2.detach()) if stop_gradient else (outputs.t1, outputs.t2)
     p1, p2, t1, t2 = _whole_batch(outputs.p1, outputs.p2, t1, t2)
+    p1, p2, t1, t2 = (
+        part / losses.octave(part) for part in (p1, p2, t1, t2)
+    )  # F.cosine_similarity squares, and has a floor
     return -2 * (F.cosine_similarity(p1, t2) + F.cosine_similarity(p2, t1)).mean()
 
 
@@ -277,7 +280,7 @@ def _byol(outputs: Outputs, *, stop_gradient: bool) -> Tensor:
 def _of_batch(outputs: Outputs, *, loss: str, norm: float | None = None, **numbers: Any) -> Tensor:
     z = torch.stack(_whole_batch(outputs.z1, outputs.z2), dim=1)
     if norm is not None:
-        z = norm * F.normalize(z, dim=-1)
+        z = norm * losses.unit(z)
     return BATCH_LOSSES[loss].value(z, **numbers)
 
 
