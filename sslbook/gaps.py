@@ -12,6 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sslbook.losses import octave
+
 Gaps = dict[str, float]
 Numbers = Tensor | np.ndarray
 
@@ -22,6 +24,8 @@ def relative(value: Numbers, reference: Numbers) -> Tensor:
     Raises ValueError where a reference is zero or the shapes differ: neither leaves anything to compare.
     """
     a, b = _rows(torch.as_tensor(value), torch.as_tensor(reference))
+    scale = octave(torch.cat([a, b], dim=1))  # a norm squares, and float32 has no squares of 1e-30
+    a, b = a / scale, b / scale
     size = b.norm(dim=1)
     if not bool((size > 0).all()):
         raise ValueError("reference must not be zero in any instance")
@@ -37,7 +41,8 @@ def relative_gap(value: Tensor, reference: Tensor) -> float:
     """
     pair = (value.detach(), reference.detach())
     a, b = _rows(*(pair if value.ndim > 1 else (part.reshape(1, -1) for part in pair)))
-    return float((a - b).norm(dim=1).max() / b.norm(dim=1).max())
+    scale = octave(torch.cat([a, b]).flatten(), 0)
+    return float(((a - b) / scale).norm(dim=1).max() / (b / scale).norm(dim=1).max())
 
 
 def _rows(value: Tensor, reference: Tensor) -> tuple[Tensor, Tensor]:

@@ -236,9 +236,9 @@ def refuse_part(part: OpenedLayer, call: Call, held: Held, expected: Tensor) -> 
         if any(gradient is not None for gradient in used):
             raise ValueError(f"the weight of layer {held.name!r} must be used there alone, it's used further up too")
         cotangent, direction = _generic(part.output), _generic(part.weight)
-        image = part.jvp(direction)
-        gap = (image * cotangent).sum() - (part.vjp(cotangent) * direction).sum()
-    if bool(gap.abs() > math.sqrt(eps) * image.norm() * cotangent.norm()):
+        image, pulled = part.jvp(direction).double(), part.vjp(cotangent).double()  # float32 has no squares of 1e-30
+        gap = (image * cotangent).sum() - (pulled * direction).sum()
+    if bool(gap.abs() > math.sqrt(eps) * image.norm() * cotangent.double().norm()):
         raise ValueError(f"the derivatives of net above layer {held.name!r} aren't linear (do hooks change gradients?)")
 
 

@@ -15,7 +15,7 @@ from sslbook.gaps import relative_gap
 from sslbook.inspection import measure, spectrum
 from sslbook.inspection.measure import inspect_network
 from sslbook.inspection.spectrum import ALL, BETWEEN, NOISE, RANDOM, UNTRAINED, WITHIN, Seen, look, mixing_of, sizes
-from sslbook.losses import contrastive
+from sslbook.losses import contrastive, octave
 from sslbook.networks import mlp
 from sslbook.operators import CovarianceOperator, covariance_operator
 from sslbook.training.views.pipelines import Pipeline
@@ -139,8 +139,9 @@ def test_the_step_is_the_corrected_operator_on_the_weights() -> None:
         opened = open_layer(net, name, x.flatten(0, 1))
         corrected = CovarianceOperator(opened, POPULATION, mixing_of(BETWEEN, *POPULATION)).update()
         wrong = CovarianceOperator(opened, POPULATION, spectrum.Mixing()).update()
-        assert relative_gap(steps[name].reshape(1, -1), 2 * count / (count - 1) * corrected.reshape(1, -1)) < 1e-12
-        assert relative_gap(steps[name].reshape(1, -1), 2 * count / (count - 1) * wrong.reshape(1, -1)) > 0.1
+        step = steps[name] * octave(opened.output.flatten(), 0).square()  # in the unit of these outputs
+        assert relative_gap(step.reshape(1, -1), 2 * count / (count - 1) * corrected.reshape(1, -1)) < 1e-12
+        assert relative_gap(step.reshape(1, -1), 2 * count / (count - 1) * wrong.reshape(1, -1)) > 0.1
 
 
 # --- controls ------------------------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from sslbook.gram import one_number
 from sslbook.guards import has_half
 from sslbook.inspection.report import LayerReport, Report, Share
 from sslbook.inspection.spectrum import BETWEEN, KINDS, NOISE, RANDOM, UNTRAINED, WITHIN, Seen, look, pushed, sizes
-from sslbook.losses import contrastive
+from sslbook.losses import contrastive, octave
 from sslbook.machine import device_name
 from sslbook.normalization import BatchNorm
 from sslbook.training.pictures import read_images
@@ -205,6 +205,10 @@ def _steps(net: nn.Module, views: Tensor, loss: Loss) -> dict[str, Tensor]:
     output = net(views.flatten(0, 1))
     if not isinstance(output, Tensor):
         raise TypeError(f"net must return one tensor, got {type(output).__name__}")
+    if isinstance(
+        loss, str
+    ):  # whose step doesn't turn with the unit of the outputs, and float32 has no squares of 1e-30
+        output = output / octave(output.flatten(), 0)
     one_number(value(output.flatten(1).unflatten(0, views.shape[:2]))).backward()
     steps = {name: dict(net.named_modules())[name].weight.grad for name in layers_of(net)}
     return {name: -step.detach() for name, step in steps.items() if isinstance(step, Tensor)}
@@ -224,7 +228,7 @@ def _layer(name: str, scenes: Sequence[_Scene], k: int, seed: int) -> tuple[Laye
         there = look(before, population, k, (BETWEEN,), seed)
         shares[UNTRAINED] = _redrawn(there, BETWEEN, k, _directions(other, name), seed)
     draw = torch.Generator().manual_seed(seed + 1)
-    random = _spread(here.share(BETWEEN, k, torch.randn(opened.size, DRAWS, generator=draw)))
+    random = _spread(here.share(BETWEEN, k, torch.randn(opened.size, DRAWS, generator=draw, dtype=torch.float32)))
     noise = _spread(here.share(BETWEEN, k, _towards_targets(here, draw)))
     values = here.modes(BETWEEN, k)[0]
     weights, step = ({kind: both[part] for kind, both in shares.items()} for part in (0, 1))
@@ -274,7 +278,9 @@ def _spread(shares: Tensor) -> Share:
 def _towards_targets(seen: Seen, draw: torch.Generator) -> Tensor:
     """Steps towards random targets, one an image: ``(size, TARGETS)``."""
     opened, (count, views) = seen.opened, seen.population
-    targets = torch.randn(TARGETS, count, 1, opened.output.shape[1], generator=draw).to(opened.output)
+    targets = torch.randn(TARGETS, count, 1, opened.output.shape[1], generator=draw, dtype=torch.float32).to(
+        opened.output
+    )
     targets -= targets.mean(1, keepdim=True)
     return torch.stack([pushed(opened, target.expand(-1, views, -1)) for target in targets], dim=1).cpu()
 

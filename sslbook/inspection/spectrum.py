@@ -25,6 +25,7 @@ from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
 from torch import Tensor
 
 from sslbook.connection import OpenedLayer, unvec, vec
+from sslbook.losses import octave
 from sslbook.mixing import Mixing
 
 BETWEEN, ALL, WITHIN = KINDS = ("between images", "all views", "within views")
@@ -104,8 +105,9 @@ def mixing_of(kind: str, count: int, views: int) -> Mixing:
 
 
 def pushed(opened: OpenedLayer, field: Tensor) -> Tensor:
-    """``K u`` of a field ``(N, V, n_L)``: as a vector ``(size,)``, float64."""
-    return vec(opened.vjp(field.flatten(0, 1).contiguous())).double()
+    """``K u`` of a field ``(N, V, n_L)``: as a vector ``(size,)``, float64, which has digits where float32 has none."""
+    scale = octave(field.flatten(), 0)
+    return vec(opened.vjp((field / scale).flatten(0, 1).contiguous())).double() * scale.double().clamp(max=1e300)
 
 
 def look(
