@@ -273,7 +273,7 @@ def numbers_in(found: Any) -> Iterator[Tensor]:
     if isinstance(found, Tensor):
         yield from [found] if found.is_floating_point() or found.is_complex() else []
     elif isinstance(found, float):
-        yield torch.tensor(found)
+        yield torch.tensor(found, dtype=torch.float64)
     elif isinstance(found, nn.Module):
         yield from (p.detach() for p in found.parameters())
     elif is_dataclass(found) and not isinstance(found, type):

@@ -84,6 +84,8 @@ class LatentTree:
 
 
 def _check_probabilities(name: str, table: Tensor) -> None:
+    if not table.numel():
+        raise ValueError(f"{name} must hold probabilities, got the shape {tuple(table.shape)}")
     if bool(((table >= 0) & (table <= 1)).logical_not_().any()):  # a NaN too
         raise ValueError(f"{name} must hold probabilities between 0 and 1, got {table.min():.6g} to {table.max():.6g}")
     sums = table.sum(-1)
