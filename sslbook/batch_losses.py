@@ -72,6 +72,7 @@ def supervised_contrastive(z: Tensor, labels: Tensor, *, tau: float, normalize: 
     0 is none: refused on a processor, and NaN on a GPU, which would have to wait for a look.
     """
     _require_labels(z, labels)
+    labels = labels.long()  # PyTorch compares few of the unsigned types
     of_rows = labels.repeat_interleave(z.shape[-2], dim=-1)
     same = of_rows[..., :, None] == of_rows[..., None, :]
     value = _entropy(_distances(z, normalize), same, torch.ones_like(same), tau)

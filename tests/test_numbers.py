@@ -388,3 +388,6 @@ def test_classes_are_as_many_as_occur(numbers: Callable[[Tensor], Tensor]) -> No
     z = drawn(40, 2, 3)
     loss = partial(BATCH_LOSSES["supervised_contrastive"].value, z, tau=0.1)
     assert loss(labels=named) == loss(labels=y)
+    for dtype in (torch.uint8, torch.int8, torch.uint16, torch.uint32, torch.uint64):
+        assert loss(labels=y.to(dtype)) == loss(labels=y)
+        assert sslbook.knn(x, y.to(dtype), x, y.to(dtype), k=5) == sslbook.knn(x, y, x, y, k=5)
