@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 from packaging.requirements import Requirement
 from packaging.version import Version
 
@@ -365,6 +366,14 @@ def test_ci_runs_the_commands_of_the_readme() -> None:
     readme = promised_targets((ROOT / "README.md").read_text(encoding="utf-8"))
     ci = promised_targets((ROOT / ".ci" / "run").read_text(encoding="utf-8"))
     assert {"book", "test"} <= readme & ci
+
+
+@pytest.mark.parametrize("name", ["cpu", "versions"])
+def test_workflows_try_every_python_that_the_package_names(name: str) -> None:
+    named = re.findall(r"Python :: (3\.\d+)$", "\n".join(project()["project"]["classifiers"]), flags=re.MULTILINE)
+    workflow = yaml.safe_load((ROOT / f".github/workflows/{name}.yml").read_text(encoding="utf-8"))
+    matrices = [job["strategy"]["matrix"]["python"] for job in workflow["jobs"].values() if "strategy" in job]
+    assert matrices == [named]
 
 
 def test_workflows_pass_actionlint() -> None:
