@@ -1,208 +1,240 @@
-"""The pretended GPU: what it lets pass and what it refuses, by itself and with faults planted into a training step."""
+"""On a GPU that isn't there a training step of each objective, the operator and the experiments mix no devices and read nothing."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from fake_gpu import GPU, Captured, Mixed, Read, fake_gpu
-from torch import Tensor, nn
+from fake_gpu import GPU, Mixed, Read, fake_gpu
+from torch import Tensor
 
-from sslbook.arguments import require_finite
+from sslbook.chapters.byol import ablation
+from sslbook.chapters.byol import tables as byol_tables
+from sslbook.chapters.emergence import two_layer
+from sslbook.chapters.hltm import training as trees
+from sslbook.chapters.modulation import patches
+from sslbook.chapters.modulation import training as tokens
+from sslbook.chapters.training.layer_operators import opened
 from sslbook.datasets import Dataset
+from sslbook.images import Images
+from sslbook.operators import CovarianceOperator, covariance_operator
 from sslbook.training import objectives
 from sslbook.training.networks import siamese
-from sslbook.training.networks.siamese import Networks
+from sslbook.training.networks.siamese import Networks, build
+from sslbook.training.objectives import OBJECTIVES
 from sslbook.training.runs import distributed, steps
-from sslbook.training.runs.settings import Settings
-from sslbook.training.runs.trainer import Trainer
+from sslbook.training.runs.settings import OPTIMIZERS, Settings
+from sslbook.training.runs.trainer import Trainer, train
 from sslbook.training.views import augment
+from sslbook.training.views.augment import PIPELINES
 
-Plant = Callable[[pytest.MonkeyPatch], None]
+# --- training --------------------------------------------------------------------------------------------------------
+
+SMALL = Networks(width=8, projector_hidden=16, projector_out=8, predictor_hidden=8)
+BYOL = replace(SMALL, predictor=2, target="ema")
+GREY = replace(SMALL, channels=1)
+HALVES = replace(BYOL, projector_norm=("detach", "normal"), predictor_norm=("backward", "normal"), unbiased=True)
+BASE = Settings(networks=SMALL, batch=32, precision="float32", capture="none")
+PRINTED = {"weights": "clean", "over": "sum", "beta": 0.1}
+STEPS: dict[str, Settings] = {
+    **{name: replace(BASE, objective=name, networks=BYOL if name == "byol" else SMALL) for name in OBJECTIVES},
+    "exact, printed": replace(BASE, objective="exact", numbers=PRINTED),
+    "beta, printed": replace(BASE, objective="beta", numbers={"beta": 0.2, "form": "printed"}),
+    "byol, all": replace(BASE, objective="byol", networks=HALVES, symmetric=True, reset=1, noise=0.1, shuffle=True),
+    "byol, both sides learn": replace(BASE, objective="byol", networks=BYOL, numbers={"stop_gradient": False}),
+    **{optimizer: replace(BASE, optimizer=optimizer) for optimizer in OPTIMIZERS},
+    **{f"views of {name}": replace(BASE, pipeline=name, networks=GREY if name in ("digits", "mnist") else SMALL)
+       for name in PIPELINES},
+}  # fmt: skip
 
 
-def test_the_host_computes_and_the_device_has_shapes() -> None:
+def images(count: int, settings: Settings) -> Dataset:
+    size = PIPELINES[settings.pipeline].size
+    pixels = torch.zeros(1, settings.networks.channels, size, size, dtype=torch.uint8).expand(count, -1, -1, -1)
+    return Dataset(pixels, torch.arange(count) % 10, "nothing", 10)
+
+
+def two_steps(settings: Settings, folder: Path) -> Trainer:
+    """Nothing is read in them or waited for, once images and weights have moved."""
     with fake_gpu() as gpu:
-        host, there = torch.ones(3, 4), torch.zeros(3, 4, device="cuda")
-        assert host.sum().item() == 12
-        for moved in (host.to("cuda"), host.to(GPU), host.cuda(), host.to(there), torch.tensor([1.0], device="cuda")):
-            assert moved.device == GPU
-            assert moved.is_cuda
-            assert (there + moved).shape == (3, 4)
-        assert len(gpu.waits) == 5
-        assert nn.Linear(4, 2).to("cuda")(there).device == GPU
-        assert (there * host.sum()).device == GPU  # a number may come from the host
-        assert torch.device("cuda").type == "cuda"
-        host.pin_memory().to("cuda", non_blocking=True)
-        assert len(gpu.waits) == 7  # the linear layer's weight and bias
-    assert host.device.type == "cpu"
-
-
-def test_gradients_come_to_lie_on_the_device() -> None:
-    with fake_gpu():
-        layer, x = nn.Linear(4, 4, device="cuda"), torch.zeros(5, 4, device="cuda")
-        with torch.autocast("cuda", torch.bfloat16):
-            y = layer(x)
-            assert y.dtype == torch.bfloat16
-            with torch.autocast("cuda", enabled=False):
-                assert layer(x).dtype == torch.float32
-        y.float().square().sum().backward()
-        assert layer.weight.grad is not None
-        assert layer.weight.grad.device == GPU
-        assert layer.weight.grad.dtype == torch.float32
-
-
-@pytest.mark.parametrize(
-    ("ask", "refused"),
-    [
-        (lambda x: x + torch.ones(3), Mixed),
-        (lambda x: torch.stack([x, torch.ones(3)]), Mixed),
-        (lambda x: x[torch.tensor([0, 1])], Mixed),  # PyTorch would copy the index, and wait
-        (lambda x: torch.ones(3)[x.long()], Mixed),
-        (lambda x: torch.where(x > 0, x, torch.ones(3)), Mixed),
-        (lambda x: x.sum().item(), Read),
-        (lambda x: float(x.sum()), Read),
-        (lambda x: int(x.long().max()), Read),
-        (lambda x: 1 if x.any() else 0, Read),
-        (lambda x: x.tolist(), Read),
-        (lambda x: x.cpu(), Read),
-        (lambda x: x.to("cpu"), Read),
-        (lambda x: torch.empty(3).copy_(x), Read),
-        (lambda x: x.nonzero(), Read),
-        (lambda x: x[x > 0], Read),
-        (lambda x: x.unique(), Read),
-        (lambda x: torch.equal(x, x), Read),
-        (lambda x: torch.linalg.eigh(x[:, None] * x), Read),
-        (lambda x: torch.linalg.solve(x[:, None] * x, x), Read),
-        (lambda x: torch.cuda.synchronize(), Read),
-        (lambda x: x.numpy(), (TypeError, Read)),
-        (lambda x: torch.Generator("cuda"), RuntimeError),
-        (lambda x: x.to("cuda:1"), RuntimeError),
-    ],
-)
-def test_it_refuses(ask: Callable[[Tensor], object], refused: type[Exception]) -> None:
-    with fake_gpu(), pytest.raises(refused):
-        ask(torch.zeros(3, device="cuda"))
-
-
-def test_reading_is_for_those_who_may() -> None:
-    """By name, with all that they call; what they find is 0, or what the test says."""
-    with fake_gpu(["arguments.require_finite"]) as gpu:
-        there = torch.zeros(3, 2, device="cuda")
-        require_finite(train=there)
-        assert gpu.reads == ["arguments.require_finite"]
-        with pytest.raises(Read, match="in no function of ours"):
-            there.sum().item()
-    with fake_gpu(["training.runs.state.check"]), pytest.raises(Read, match=r"in arguments\.require_finite"):
-        require_finite(train=there)
-    found = {"arguments.require_finite": True}
-    with fake_gpu(found, found), pytest.raises(ValueError, match="got 1 of 3 rows"):
-        require_finite(train=there)
-
-
-@pytest.mark.parametrize("fault", [lambda x: x + torch.ones(3).to("cuda"), lambda x: x.sum().item()])
-def test_a_graph_holds_no_copy_and_no_reading(fault: Callable[[Tensor], object]) -> None:
-    with fake_gpu():
-        x = torch.zeros(3, device="cuda")
-        with pytest.raises(Captured), torch.cuda.graph(torch.cuda.CUDAGraph()):
-            fault(x)
-        with pytest.raises(RuntimeError, match="empty"):
-            torch.cuda.CUDAGraph().replay()
-
-
-# --- faults in a step ------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(autouse=True)
-def one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No kernels are to be chosen before a capture."""
-    monkeypatch.setattr(steps, "WARM", 1)
-
-
-def step(folder: Path, capture: str) -> None:
-    """Two steps of BYOL with a moving target."""
-    pixels = torch.zeros(64, 3, 32, 32, dtype=torch.uint8)
-    data = Dataset(pixels, torch.zeros(64, dtype=torch.int64), "nothing", 10)
-    networks = Networks(width=4, projector_hidden=8, projector_out=8, predictor=2, predictor_hidden=8, target="ema")
-    settings = Settings(objective="byol", networks=networks, batch=16, capture=capture, optimizer="lars")
-    with fake_gpu() as gpu:
+        data = images(96, settings)
         run = Trainer(settings, folder, (data, data), GPU, quiet=True)
         gpu.waits.clear()
         run.advance()
         run.advance()
-        if gpu.waits:
-            raise AssertionError(f"waits in {gpu.waits}")
+        assert gpu.waits == []
+    return run
 
 
-def after(module: object, name: str, fault: Callable[[Tensor], object]) -> Plant:
-    """``fault`` of what a function gives, before it is given on."""
-
-    def plant(patch: pytest.MonkeyPatch) -> None:
-        real = getattr(module, name)
-
-        def faulty(*args: object, **kwargs: object) -> object:
-            found = real(*args, **kwargs)
-            changed = fault(found)  # type: ignore[arg-type]
-            return changed if isinstance(changed, Tensor) else found
-
-        patch.setattr(module, name, faulty)
-
-    return plant
+@pytest.mark.parametrize("name", STEPS)
+def test_a_step_of_every_objective_optimizer_and_pipeline(name: str, tmp_path: Path) -> None:
+    run = two_steps(STEPS[name], tmp_path)
+    with fake_gpu():
+        for weight in run.state.model.learning():
+            assert weight.grad is not None
+            assert weight.device == weight.grad.device == GPU
 
 
-def instead(module: object, name: str, function: object) -> Plant:
-    return lambda patch: patch.setattr(module, name, function)
-
-
-def host_scaling(pipeline: augment.Pipeline, device: torch.device) -> tuple[Tensor, Tensor]:
-    return torch.ones(3, 1, 1), torch.zeros(3, 1, 1)
-
-
-def target_on_the_host(patch: pytest.MonkeyPatch) -> None:
-    real = siamese.Siamese.to
-
-    def to(self: siamese.Siamese, *args: object, **kwargs: object) -> siamese.Siamese:
-        kept, self.target_projector = self.target_projector, None
-        real(self, *args, **kwargs)  # type: ignore[call-overload]
-        self.target_projector = kept
-        return self
-
-    patch.setattr(siamese.Siamese, "to", to)
-
-
-FAULTS: dict[str, tuple[Plant, type[Exception]]] = {
-    "a loss that is logged": (after(objectives.F, "cosine_similarity", lambda loss: loss.mean().item()), Read),
-    "a weight that is looked at": (after(torch.linalg, "vector_norm", lambda size: 1 if size > 0 else 0), Read),
-    "an assertion": (after(steps, "apply", lambda view: bool(view.isfinite().all())), Read),
-    "a mask as an index": (after(augment, "_view", lambda view: view[view.flatten(1).sum(1) > 0]), Read),
-    "a table on the host": (instead(augment, "_scaling", host_scaling), Mixed),
-    "a table from the host": (
-        after(augment, "_view", lambda view: view * torch.ones(3, 1, 1).to(view.device)),
-        Captured,
-    ),
-    "a target on the host": (target_on_the_host, Mixed),
-    "numbers of images on the host": (instead(steps, "to_device", lambda part, device: part), Mixed),
-    "memory that is not pinned": (instead(steps, "to_device", lambda part, device: part.to(device)), AssertionError),
-    "waiting for the device": (after(distributed, "own_rows", lambda rows: torch.cuda.synchronize()), Read),
+MAY_READ = {
+    "training.evaluate._require_classes": 0,  # labels are checked once before anything is computed
+    "training.evaluate.knn": 0,  # the number of classes, and the accuracy in the end
+    "training.evaluate.linear_probe": 0,  # likewise
+    "arguments.require_finite": 0,  # one answer for all representations
+    "representations.effective_rank": 0,  # eigenvalues are checked for convergence as they are computed
+    "training.evaluate.report": 0,  # the rank
+    "training.runs.trainer.Trainer._end_epoch": 0,  # the losses of an epoch
+    "training.runs.state.check": True,  # whether weights are finite, at the ends of epochs and before a checkpoint
+    "training.runs.trainer.Trainer._save": 0,
 }
 
 
-@pytest.mark.parametrize("capture", ["none", "graph"])
-def test_a_step_without_a_fault(capture: str, tmp_path: Path) -> None:
-    step(tmp_path, capture)
+def test_a_run_reads_where_it_may(tmp_path: Path) -> None:
+    """A whole run, with both looks, the linear protocol, and its checkpoint."""
+    settings = replace(BASE, epochs=1, evaluate=1)
+    with fake_gpu(MAY_READ) as gpu:
+        assert train(settings, tmp_path, data=(images(64, BASE), images(50, BASE)), quiet=True).finished
+    assert set(gpu.reads) == set(MAY_READ)
+
+
+# --- faults in a step, which the pretended device must notice --------------------------------------------------------
+
+
+def after(function: Callable[..., Any], fault: Callable[[Any], object]) -> Callable[..., Any]:
+    """A function that gives what the fault makes of its tensor, or the tensor itself where the fault only looks."""
+
+    def faulty(*args: Any, **kwargs: Any) -> Any:
+        found = function(*args, **kwargs)
+        changed = fault(found)
+        return changed if isinstance(changed, Tensor) else found
+
+    return faulty
+
+
+def target_stays(self: siamese.Siamese, *args: Any, **kwargs: Any) -> siamese.Siamese:
+    kept, self.target_projector = self.target_projector, None
+    to(self, *args, **kwargs)
+    self.target_projector = kept
+    return self
+
+
+to, view, apply, similarity = siamese.Siamese.to, augment._view, steps.apply, objectives.F.cosine_similarity
+FAULTS: dict[str, tuple[object, str, object, type[Exception]]] = {
+    "a loss that is logged": (objectives.F, "cosine_similarity", after(similarity, lambda x: x.mean().item()), Read),
+    "an assertion": (steps, "apply", after(apply, lambda x: bool(x.isfinite().all())), Read),
+    "a mask": (augment, "_view", after(view, lambda x: x[x.flatten(1).sum(1) > 0]), Read),
+    "an eigenvalue": (steps, "apply", after(apply, lambda x: torch.linalg.eigvalsh(x[:, 0, :8, :8])), Read),
+    "a copy to the host": (steps, "apply", after(apply, lambda x: x.cpu()), Read),
+    "an index": (augment, "_view", after(view, lambda x: x[torch.arange(len(x))]), Mixed),
+    "a table on the host": (augment, "_scaling", lambda *_: (torch.ones(3, 1, 1), torch.zeros(3, 1, 1)), Mixed),
+    "a table sent": (augment, "_view", after(view, lambda x: x * torch.ones(3, 1, 1).to(x.device)), AssertionError),
+    "a target on the host": (siamese.Siamese, "to", target_stays, Mixed),
+    "images' numbers on the host": (steps, "to_device", lambda part, device: part, Mixed),
+    "memory that is not pinned": (steps, "to_device", lambda part, device: part.to(device), AssertionError),
+    "waiting": (distributed, "own_rows", after(distributed.own_rows, lambda _: torch.cuda.synchronize()), Read),
+}
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_in_a_step_is_noticed(fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plant, refused = FAULTS[fault]
-    plant(monkeypatch)
+    module, name, faulty, refused = FAULTS[fault]
+    monkeypatch.setattr(module, name, faulty)
     with pytest.raises(refused):
-        step(tmp_path, "graph")
+        two_steps(STEPS["byol"], tmp_path)
 
 
-def test_without_a_graph_a_table_from_the_host_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    FAULTS["a table from the host"][0](monkeypatch)
-    with pytest.raises(AssertionError, match="waits in"):
-        step(tmp_path, "none")
+# --- the operator ----------------------------------------------------------------------------------------------------
+
+OPENS = {"connection.open_layer": 0}
+"""It asks whether the network is one that can be opened, once."""
+MAKES_NUMBERS = OPENS | {
+    "operators.covariance_operator": 0,  # whether an output is zero, where outputs are divided by their length
+    "operators.CovarianceOperator.update": 0,  # whether the outputs are K^T vec(W), to warn where they aren't
+    "guards.refuse_nonfinite": 0,
+    "operators.CovarianceOperator.trace": 0,
+    "eigenpairs.array": 0,  # the products that ARPACK asks for
+    "eigenpairs.top_eigenpairs": 0,
+    "mixing.Mixing.root": 0,  # whether the pairs' weights allow a root, and their largest
+    "mixing.Mixing.symmetric": 0,
+}
+KINDS: dict[str, dict[str, Any]] = {
+    "simple": {},
+    "beta": {"beta": 0.2},
+    "normalised": {"normalize": True},
+    "info_nce": {"loss": "info_nce", "tau": 0.5},
+}
+
+
+def operator(layer: str, kind: str = "simple") -> CovarianceOperator:
+    network = opened(build(SMALL, 0).to("cuda")).double()
+    views = torch.zeros(24, 4, 3, 32, 32, device="cuda", dtype=torch.float64)
+    clean = {"clean": views[:, 0]} if kind == "info_nce" else {}
+    return covariance_operator(network, layer, views, **KINDS[kind], **clean)
+
+
+@pytest.mark.parametrize("layer", ["0.conv1", "0.layer3.0.downsample.0", "1.linears.0"])
+def test_products_of_the_operator_read_nothing(layer: str) -> None:
+    with fake_gpu(OPENS) as gpu:
+        op = operator(layer)
+        gpu.waits.clear()
+        vector = torch.zeros(op.shape[0], device="cuda", dtype=torch.float64)
+        for product in (op.matvec(vector), op.rmatvec(vector), op.matmat(vector[:, None].expand(-1, 3))):
+            assert product.device == GPU
+        assert op.apply(op.opened.weight).shape == op.exact_update().shape == op.opened.weight.shape
+        assert gpu.waits == []
+        with pytest.raises(Mixed):
+            op.matvec(torch.zeros(op.shape[0], dtype=torch.float64))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_operator_reads_where_it_makes_numbers(kind: str) -> None:
+    with fake_gpu(MAKES_NUMBERS):
+        op = operator("1.linears.1", kind)
+        op.update()
+        op.trace()
+        assert op.apply_transpose(op.opened.weight).device == GPU
+        if op.symmetric:
+            assert op.top_eigenpairs(4).vectors.device == GPU
+
+
+# --- experiments with a device ---------------------------------------------------------------------------------------
+
+
+def nothing(count: int, *shape: int) -> Images:
+    return Images(torch.zeros(count, *shape), torch.arange(count) % 10, "nothing")
+
+
+def ablated() -> None:
+    protocol = replace(byol_tables.CIFAR10, epochs=2)
+    split = ablation.Split(nothing(protocol.batch, 3, 32, 32), nothing(50, 3, 32, 32))
+    cell = ablation.Cell(2, 0.9, symmetric=True, reset=1, span=(-0.1, 0.1))
+    ablation.run(protocol, {"all": cell}, (0, 1), split, at=(2,), device="cuda")
+
+
+ON = {"device": "cuda"}
+EXPERIMENTS: dict[str, tuple[Callable[[], object], tuple[str, ...]]] = {
+    "trees": (
+        lambda: trees.train(trees.Protocol(epoch_size=256), (1, 2), 1, lambda *_: {}, (1,), **ON),
+        ("trees.latent._check_probabilities",),
+    ),
+    "tokens": (
+        lambda: tokens.run(tokens.Protocol(steps=2), [tokens.Cell(3, 2, "relu")], (1, 2), **ON),
+        ("chapters.modulation.training.settings_of", "chapters.modulation.training._measured"),
+    ),
+    "patches": (
+        lambda: patches.train_filters(nothing(64, 1, 28, 28), patches.PatchProtocol(steps=3, strength=0.5), [1], **ON),
+        (),
+    ),
+    "ablations": (ablated, ("chapters.byol.ablation._measured",)),
+    "two layers": (lambda: two_layer.train(range(3), steps=2, **ON), ("chapters.emergence.two_layer.train",)),
+}
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_experiments_read_where_they_measure(name: str) -> None:
+    experiment, may_read = EXPERIMENTS[name]
+    with fake_gpu(dict.fromkeys(may_read, 0)):
+        experiment()
