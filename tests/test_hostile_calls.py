@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from attacked import DEEP
 from torch import Tensor, nn
 
 import sslbook
@@ -31,241 +30,112 @@ def operator() -> Any:
     return sslbook.covariance_operator(NET, "2", VIEWS)
 
 
-TENSORS: tuple[Any, ...] = (
-    *(None, "x", 1.0, [[1.0, 2.0]], X.numpy(), X.float(), X.bfloat16(), X.to(torch.complex128), X.long(), X.bool()),
-    *(
-        X[:0],
-        X[:, :0],
-        X[0],
-        X[0, 0],
-        X[:, :2],
-        X[None, None],
-        torch.full_like(X, torch.nan),
-        torch.full_like(X, torch.inf),
-    ),
-    *(X.to("meta"), X.to_sparse(), object(), {}, nn.Linear(2, 2)),
+# fmt: off
+T: tuple[Any, ...] = (
+    None, "x", 1.0, [[1.0, 2.0]], X.numpy(), X.float(), X.bfloat16(), X.to(torch.complex128), X.long(), X.bool(), X[:0], X[:, :0],
+    X[0], X[0, 0], X[:, :2], X[None, None], torch.full_like(X, torch.nan), torch.full_like(X, torch.inf), X.to("meta"),
+    X.to_sparse(), object(), {}, nn.Linear(2, 2),
 )
-NUMBERS: tuple[Any, ...] = (
-    *(None, "x", "1", float("nan"), float("inf"), -float("inf"), -1, 0, 1.5, 10**30, True, [1], (), {}, 1j, object()),
-    *(np.nan, np.array([1, 2]), torch.tensor([1, 2]), torch.tensor(torch.nan), b"1"),
+N: tuple[Any, ...] = (
+    None, "x", "1", float("nan"), float("inf"), -float("inf"), -1, 0, 1.5, 10**30, True, [1], (), {}, 1j, object(), np.nan,
+    np.array([1, 2]), torch.tensor([1, 2]), torch.tensor(torch.nan), b"1",
 )
-WORDS: tuple[Any, ...] = (None, "", "no such", "simplee", "SIMPLE", 1, 1.5, [], {}, object(), b"simple", "\0", "../x")
-SIZES: tuple[Any, ...] = (
-    None,
-    "x",
-    (),
-    (3,),
-    [1, 0],
-    (1.5, 2),
-    (-1, 3),
-    (3, "x"),
-    7,
-    (10**30, 2),
-    object(),
-    (True, 2),
-    [[1], [2]],
+W: tuple[Any, ...] = (None, "", "no such", "simplee", "SIMPLE", 1, 1.5, [], {}, object(), b"simple", "\0", "../x")
+S: tuple[Any, ...] = (
+    None, "x", (), (3,), [1, 0], (1.5, 2), (-1, 3), (3, "x"), 7, (10**30, 2), object(), (True, 2), [[1], [2]],
 )
 OBJECTS: tuple[Any, ...] = (None, "x", 1, object(), [], {}, int, lambda: None, X)
+"""Bad tensors, numbers, words, sizes and objects."""
 
+
+def shaped(shape: Callable[[Tensor], Tensor]) -> tuple[Any, ...]:
+    """The bad tensors, in the shape that is asked for where they have all of the numbers."""
+    return tuple(shape(t) if isinstance(t, Tensor) and t.shape == X.shape and not t.is_sparse else t for t in T)
+
+
+def of(what: Callable[..., Any], **valid: Any) -> Callable[..., tuple[Any, ...]]:
+    """A call that is answered, and the bad values of each argument."""
+    return lambda **bad: (what, valid, bad)
+
+
+PAIR = {"z1": X, "z2": X.flip(0)}
+DISTANCES = {"r_pos": X[:, 0], "r_neg": X}
+SCORED = {"train": X, "labels": LABELS, "test": X, "truth": LABELS}
+COUNTS = ("width", "projector_hidden", "projector_out", "predictor", "predictor_hidden", "channels")
+RATES = ("rate", "momentum", "decay", "warmup", "batch", "epochs", "seed", "ema", "reset", "noise")
+NAMES = ("dataset", "split", "pipeline", "objective", "optimizer", "schedule", "precision", "capture")
 CALLS: dict[str, tuple[Callable[..., Any], Mapping[str, Any], Mapping[str, tuple[Any, ...]]]] = {
-    "shifts": (sslbook.shifts, {"images": PIXELS, "radius": 1}, {"images": TENSORS, "radius": NUMBERS}),
-    "contrastive": (
-        sslbook.contrastive,
-        {"z1": X, "z2": X.flip(0), "loss": "info_nce", "negatives": "both_views", "tau": 0.5},
-        {"z1": TENSORS, "z2": TENSORS, "loss": WORDS, "negatives": WORDS, "tau": NUMBERS, "clean": TENSORS[1:]},
-    ),
-    "info_nce": (
-        sslbook.info_nce,
-        {"r_pos": X[:, 0], "r_neg": X, "tau": 0.5},
-        {"r_pos": TENSORS, "r_neg": TENSORS, "tau": NUMBERS, "epsilon": NUMBERS},
-    ),
-    "soft_triplet": (
-        sslbook.soft_triplet,
-        {"r_pos": X[:, 0], "r_neg": X, "tau": 0.5},
-        {"r_pos": TENSORS, "r_neg": TENSORS, "tau": NUMBERS, "margin": NUMBERS},
-    ),
-    "pair_distances": (
-        sslbook.pair_distances,
-        {"z1": X, "z2": X.flip(0)},
-        {"z1": TENSORS, "z2": TENSORS, "negatives": WORDS},
-    ),
-    "partials": (
-        sslbook.partials,
-        {"loss_fn": lambda a, b: sslbook.info_nce(a, b, 0.5), "r_pos": X[:, 0], "r_neg": X},
-        {"loss_fn": (None, "x", 1, lambda: 0, lambda a, b: None, lambda a, b: "x"), "r_pos": TENSORS, "r_neg": TENSORS},
-    ),
-    "mlp": (
-        sslbook.mlp,
-        {"widths": (4, 5, 3)},
-        {"widths": SIZES, "act": WORDS, "seed": NUMBERS, "slope": NUMBERS, "power": NUMBERS},
-    ),
-    "BatchNorm": (
-        sslbook.BatchNorm,
-        {"features": 4},
-        {"features": NUMBERS, "mean": WORDS, "std": WORDS, "eps": NUMBERS, "momentum": NUMBERS},
-    ),
-    "covariance_operator": (
-        lambda **given: sslbook.covariance_operator(**given).trace(),
-        {"net": NET, "layer": "2", "views": VIEWS},
-        {
-            "net": OBJECTS,
-            "layer": (*WORDS, "9", "1", nn.Linear(3, 3)),
-            "views": tuple(
-                v.reshape(4, 2, 4) if isinstance(v, Tensor) and v.shape == X.shape and not v.is_sparse else v
-                for v in TENSORS
-            ),
-            "loss": WORDS[1:],
-            "tau": NUMBERS[1:],
-            "beta": NUMBERS,
-            "chunk": NUMBERS[1:],
-            "clean": TENSORS[1:],
-        },
-    ),
-    "covariance_operator, pairs": (
-        lambda **given: sslbook.covariance_operator(**given).trace(),
-        {"net": NET, "layer": "2", "views": VIEWS, "loss": "info_nce", "tau": 0.5, "clean": X[:4]},
-        {
-            "clean": (
-                *(c[:4] if isinstance(c, Tensor) and c.shape == X.shape and not c.is_sparse else c for c in TENSORS),
-                *(X[0, 0], X[:5], X[:4, None]),
-            ),
-            "tau": NUMBERS,
-            "margin": NUMBERS[1:],
-            "beta": NUMBERS[1:],
-            "normalize": (True,),
-        },
-    ),
-    "intra_operator": (
-        lambda **given: sslbook.intra_operator(**given).trace(),
-        {"net": NET, "layer": "2", "views": VIEWS},
-        {"net": OBJECTS, "layer": WORDS, "views": TENSORS, "chunk": NUMBERS[1:]},
-    ),
-    "apply": (lambda **given: operator().apply(**given), {"direction": NET[2].weight.detach()}, {"direction": TENSORS}),
-    "matvec": (
-        lambda **given: operator().matvec(**given),
-        {"vector": torch.ones(15, dtype=torch.float64)},
-        {"vector": TENSORS},
-    ),
-    "matmat": (
-        lambda **given: operator().matmat(**given),
-        {"matrix": torch.ones(15, 2, dtype=torch.float64)},
-        {"matrix": TENSORS},
-    ),
-    "euler_gap": (lambda **given: operator().euler_gap(**given), {"degree": 1.0}, {"degree": NUMBERS}),
-    "top_eigenpairs": (
-        lambda **given: operator().top_eigenpairs(**given).values,
-        {"k": 2},
-        {"k": NUMBERS, "tol": NUMBERS, "seed": NUMBERS},
-    ),
-    "top_eigenpairs, by products": (
-        lambda **given: sslbook.covariance_operator(WIDE, "0", VIEWS).top_eigenpairs(**given).values,
-        {"k": 2},
-        {"k": NUMBERS, "tol": NUMBERS, "seed": NUMBERS},
-    ),
-    "effective_rank": (sslbook.effective_rank, {"features": X}, {"features": TENSORS}),
-    "knn": (
-        sslbook.knn,
-        {"train": X, "labels": LABELS, "test": X, "truth": LABELS, "k": 3},
-        {"train": TENSORS, "labels": TENSORS, "test": TENSORS, "truth": TENSORS, "k": NUMBERS, "tau": NUMBERS},
-    ),
-    "linear_probe": (
-        sslbook.linear_probe,
-        {"train": X, "labels": LABELS, "test": X, "truth": LABELS, "epochs": 1},
-        {
-            "train": TENSORS,
-            "labels": TENSORS,
-            "epochs": NUMBERS[:9],
-            "batch": NUMBERS,
-            "rate": NUMBERS,
-            "decay": NUMBERS,
-            "seed": NUMBERS,
-        },
-    ),
-    "ResNet18": (sslbook.ResNet18, {"width": 2}, {"stem": WORDS, "width": NUMBERS, "channels": NUMBERS}),
-    "Networks": (
-        sslbook.Networks,
-        {},
-        dict.fromkeys(
-            ("width", "projector_hidden", "projector_out", "predictor", "predictor_hidden", "channels"), NUMBERS
-        )
-        | {
-            "stem": WORDS,
-            "target": WORDS[1:],
-            "target_init": WORDS,
-            "projector_norm": WORDS[1:],
-            "unbiased": NUMBERS[:3],
-        },
-    ),
-    "Pipeline": (
-        sslbook.Pipeline,
-        {"size": 8},
-        dict.fromkeys(("size", "flip", "grey", "blur", "blur_kernel", "jitter_probability"), NUMBERS)
-        | dict.fromkeys(("scale", "ratio", "jitter", "blur_sigma", "mean", "std"), SIZES),
-    ),
-    "random_view": (
-        sslbook.random_view,
-        {"pixels": PIXELS, "pipeline": sslbook.Pipeline(8)},
-        {"pixels": TENSORS, "pipeline": OBJECTS, "seed": NUMBERS, "step": NUMBERS, "view": NUMBERS},
-    ),
-    "Settings": (
-        sslbook.Settings,
-        {},
-        dict.fromkeys(
-            ("rate", "momentum", "decay", "warmup", "batch", "epochs", "seed", "ema", "reset", "noise"), NUMBERS
-        )
-        | dict.fromkeys(
-            ("dataset", "split", "pipeline", "objective", "optimizer", "schedule", "precision", "capture"), WORDS
-        )
-        | {"networks": OBJECTS, "betas": SIZES, "probes": SIZES[3:], "shuffle": NUMBERS[:3]},
-    ),
-    "recorded": (sslbook.recorded, {"name": "training-cifar10"}, {"name": WORDS}),
-    "load_dataset": (sslbook.load_dataset, {"name": "digits", "split": "train"}, {"name": WORDS, "split": WORDS}),
-    "read_images": (
-        sslbook.read_images,
-        {"source": PIXELS},
-        {"source": (*TENSORS, "no such folder"), "labels": TENSORS[1:], "size": NUMBERS[1:]},
-    ),
-    "symmetric_binary": (
-        sslbook.symmetric_binary,
-        {"polarities": [torch.full((1, 2), 0.5)]},
-        {
-            "polarities": (*SIZES, [X], [None], [torch.full((1, 2), 2.0)], [torch.full((1, 2), torch.nan)]),
-            "root_polarity": NUMBERS,
-        },
-    ),
-    "random_categorical": (
-        sslbook.random_categorical,
-        {"seeds": (0, 1), "values": (2, 2), "branching": (2,)},
-        {"seeds": SIZES, "values": SIZES, "branching": SIZES},
-    ),
-    "initial_network": (
-        sslbook.initial_network,
-        {"seeds": (0,), "branching": (2,), "width": 3},
-        {"seeds": SIZES, "branching": SIZES, "width": NUMBERS},
-    ),
-    "latent_correlations": (
-        sslbook.latent_correlations,
-        {"tree": TREE, "net": sslbook.initial_network((0,), (2,), 3, dtype=torch.float64)},
-        {"tree": OBJECTS, "net": OBJECTS},
-    ),
-    "embed": (
-        sslbook.embed,
-        {"features": lambda x: x.flatten(1), "dataset": sslbook.read_images(PIXELS), "pipeline": sslbook.Pipeline(8)},
-        {"features": (None, "x", 1), "dataset": OBJECTS, "pipeline": OBJECTS, "batch": NUMBERS},
-    ),
+    "shifts": of(sslbook.shifts, images=PIXELS, radius=1)(images=T, radius=N),
+    "contrastive": of(sslbook.contrastive, **PAIR, loss="info_nce", negatives="both_views", tau=0.5)(
+        z1=T, z2=T, loss=W, negatives=W, tau=N, clean=T[1:]),
+    "info_nce": of(sslbook.info_nce, **DISTANCES, tau=0.5)(r_pos=T, r_neg=T, tau=N, epsilon=N),
+    "soft_triplet": of(sslbook.soft_triplet, **DISTANCES, tau=0.5)(r_pos=T, r_neg=T, tau=N, margin=N),
+    "pair_distances": of(sslbook.pair_distances, **PAIR)(z1=T, z2=T, negatives=W),
+    "partials": of(sslbook.partials, loss_fn=lambda a, b: sslbook.info_nce(a, b, 0.5), **DISTANCES)(
+        loss_fn=(None, "x", 1, lambda: 0, lambda a, b: None, lambda a, b: "x"), r_pos=T, r_neg=T),
+    "mlp": of(sslbook.mlp, widths=(4, 5, 3))(widths=S, act=W, seed=N, slope=N, power=N),
+    "BatchNorm": of(sslbook.BatchNorm, features=4)(features=N, mean=W, std=W, eps=N, momentum=N),
+    "covariance_operator": of(lambda **g: sslbook.covariance_operator(**g).trace(), net=NET, layer="2", views=VIEWS)(
+        net=OBJECTS, layer=(*W, "9", "1", nn.Linear(3, 3)), views=shaped(lambda t: t.reshape(4, 2, 4)), loss=W[1:], tau=N[1:],
+        beta=N, chunk=N[1:], clean=T[1:]),
+    "covariance_operator, pairs": of(
+        lambda **g: sslbook.covariance_operator(**g).trace(), net=NET, layer="2", views=VIEWS, loss="info_nce", tau=0.5,
+        clean=X[:4])(clean=(*shaped(lambda t: t[:4]), X[0, 0], X[:5], X[:4, None]), tau=N, margin=N[1:], beta=N[1:],
+        normalize=(True,)),
+    "intra_operator": of(lambda **g: sslbook.intra_operator(**g).trace(), net=NET, layer="2", views=VIEWS)(
+        net=OBJECTS, layer=W, views=T, chunk=N[1:]),
+    "apply": of(lambda **g: operator().apply(**g), direction=NET[2].weight.detach())(direction=T),
+    "matvec": of(lambda **g: operator().matvec(**g), vector=torch.ones(15, dtype=torch.float64))(vector=T),
+    "matmat": of(lambda **g: operator().matmat(**g), matrix=torch.ones(15, 2, dtype=torch.float64))(matrix=T),
+    "euler_gap": of(lambda **g: operator().euler_gap(**g), degree=1.0)(degree=N),
+    "top_eigenpairs": of(lambda **g: operator().top_eigenpairs(**g).values, k=2)(k=N, tol=N, seed=N),
+    "top_eigenpairs, by products": of(
+        lambda **g: sslbook.covariance_operator(WIDE, "0", VIEWS).top_eigenpairs(**g).values, k=2)(k=N, tol=N, seed=N),
+    "effective_rank": of(sslbook.effective_rank, features=X)(features=T),
+    "knn": of(sslbook.knn, **SCORED, k=3)(train=T, labels=T, test=T, truth=T, k=N, tau=N),
+    "linear_probe": of(sslbook.linear_probe, **SCORED, epochs=1)(
+        train=T, labels=T, epochs=N[:9], batch=N, rate=N, decay=N, seed=N),
+    "ResNet18": of(sslbook.ResNet18, width=2)(stem=W, width=N, channels=N),
+    "Networks": of(sslbook.Networks)(**dict.fromkeys(COUNTS, N), stem=W, target=W[1:], target_init=W, projector_norm=W[1:],
+        unbiased=N[:3]),
+    "Pipeline": of(sslbook.Pipeline, size=8)(
+        **dict.fromkeys(("size", "flip", "grey", "blur", "blur_kernel", "jitter_probability"), N),
+        **dict.fromkeys(("scale", "ratio", "jitter", "blur_sigma", "mean", "std"), S)),
+    "random_view": of(sslbook.random_view, pixels=PIXELS, pipeline=sslbook.Pipeline(8))(
+        pixels=T, pipeline=OBJECTS, seed=N, step=N, view=N),
+    "Settings": of(sslbook.Settings)(**dict.fromkeys(RATES, N), **dict.fromkeys(NAMES, W), networks=OBJECTS, betas=S,
+        probes=S[3:], shuffle=N[:3]),
+    "recorded": of(sslbook.recorded, name="training-cifar10")(name=W),
+    "load_dataset": of(sslbook.load_dataset, name="digits", split="train")(name=W, split=W),
+    "read_images": of(sslbook.read_images, source=PIXELS)(source=(*T, "no such folder"), labels=T[1:], size=N[1:]),
+    "symmetric_binary": of(sslbook.symmetric_binary, polarities=[torch.full((1, 2), 0.5)])(
+        polarities=(*S, [X], [None], [torch.full((1, 2), 2.0)], [torch.full((1, 2), torch.nan)]), root_polarity=N),
+    "random_categorical": of(sslbook.random_categorical, seeds=(0, 1), values=(2, 2), branching=(2,))(
+        seeds=S, values=S, branching=S),
+    "initial_network": of(sslbook.initial_network, seeds=(0,), branching=(2,), width=3)(seeds=S, branching=S, width=N),
+    "latent_correlations": of(
+        sslbook.latent_correlations, tree=TREE, net=sslbook.initial_network((0,), (2,), 3, dtype=torch.float64))(
+        tree=OBJECTS, net=OBJECTS),
+    "embed": of(
+        sslbook.embed, features=lambda x: x.flatten(1), dataset=sslbook.read_images(PIXELS), pipeline=sslbook.Pipeline(8))(
+        features=(None, "x", 1), dataset=OBJECTS, pipeline=OBJECTS, batch=N),
 }
+# fmt: on
 
 
 HONEST = ("contrastive", "info_nce", "soft_triplet", "pair_distances", "partials")
 """A loss of NaN is NaN: to look would make a GPU wait in every step, and a run stops where its loss is none."""
 
 
-def hostile(name: str) -> Iterator[tuple[str, int, dict[str, Any]]]:
-    """The calls of one name: the argument, the place of its bad value, and all that is given."""
+def hostile(name: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The calls of one name, each with what was bad: one argument, or two, drawn at random."""
     _, valid, bad = CALLS[name]
     for argument, values in bad.items():
-        for place, value in enumerate(values):
-            yield argument, place, {**valid, argument: value}
+        yield from ((f"{argument} = {str(value)[:60]!r}", {**valid, argument: value}) for value in values)
+    draw = random.Random(name)
+    for _ in range(5 if len(bad) > 1 else 0):
+        two = {argument: draw.choice(bad[argument]) for argument in draw.sample(sorted(bad), 2)}
+        yield str(two)[:120], {**valid, **two}
 
 
 def numbers_in(found: Any) -> Iterator[Tensor]:
@@ -282,55 +152,27 @@ def numbers_in(found: Any) -> Iterator[Tensor]:
         yield from (t for part in found for t in numbers_in(part))
 
 
-def whose(error: BaseException) -> str:
-    """The file that raised it, if that isn't ours."""
-    last = traceback.extract_tb(error.__traceback__)[-1]
-    return "" if Path(last.filename).is_relative_to(PACKAGE) else f"{last.filename}:{last.lineno}"
-
-
-def doubly_hostile(name: str, count: int) -> Iterator[tuple[str, int, dict[str, Any]]]:
-    """Calls with two bad values, drawn at random."""
-    _, valid, bad = CALLS[name]
-    draw = random.Random(name)
-    for number in range(count if len(bad) > 1 else 0):
-        one, other = draw.sample(sorted(bad), 2)
-        yield f"{one}, {other}", number, {**valid, one: draw.choice(bad[one]), other: draw.choice(bad[other])}
-
-
-def answered(name: str, given: dict[str, Any]) -> tuple[str, str]:
-    """What is wrong with the answer of a call, ``silent`` or ``tracebacks``, and a word on it; nothing if it is one of ours."""
+def wrong_with(name: str, given: dict[str, Any]) -> str:
+    """What is wrong with the answer of a call; nothing if it is one of ours."""
     try:
         found = CALLS[name][0](**given)
     except (ValueError, TypeError, FileNotFoundError) as error:
-        elsewhere = whose(error)
-        return ("tracebacks", f"{type(error).__name__} of {elsewhere}: {str(error)[:100]}") if elsewhere else ("", "")
+        raised = traceback.extract_tb(error.__traceback__)[-1].filename
+        return "" if Path(raised).is_relative_to(PACKAGE) else f"{type(error).__name__} of {raised}: {str(error)[:100]}"
     except BaseException as error:
-        return "tracebacks", f"{type(error).__name__}: {str(error)[:100]}"
+        return f"{type(error).__name__}: {str(error)[:100]}"
     honest = name in HONEST and not all(t.isfinite().all() for t in given.values() if isinstance(t, Tensor))
-    if not honest and not all(part.isfinite().all() for part in numbers_in(found)):
-        return "silent", "an answer that isn't finite"
-    return "", ""
+    finite = honest or all(part.isfinite().all() for part in numbers_in(found))
+    return "" if finite else "an answer that isn't finite"
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_every_call_is_answered_by_us(name: str, record_property: Callable[[str, object], None]) -> None:
+def test_every_call_is_answered_by_us(name: str) -> None:
     function, valid, _ = CALLS[name]
     function(**valid)
-    calls = [*hostile(name), *doubly_hostile(name, 200 if DEEP else 5)]
-    wrong = []
-    for arguments, place, given in calls:
-        kind, what = answered(name, given)
-        if kind:
-            told = ", ".join(f"{argument} = {str(given[argument])[:60]!r}" for argument in arguments.split(", "))
-            wrong.append((kind, f"{told} ({place}): {what}"))
-    record_property("tried", len(calls))
-    for counted in ("silent", "tracebacks"):
-        record_property(counted, sum(kind == counted for kind, _ in wrong))
-    assert "\n".join(line for _, line in wrong) == ""
+    assert [f"{told}: {what}" for told, given in hostile(name) if (what := wrong_with(name, given))] == []
 
 
-def test_there_are_enough_of_them() -> None:
-    assert sum(len(list(hostile(name))) for name in CALLS) >= 600
-    assert set(sslbook.__all__ if hasattr(sslbook, "__all__") else CALLS) - set(CALLS) <= {
-        *("train", "pretrain", "inspect_network", "Dataset", "LatentTree", "CovarianceOperator"),
-    }
+def test_every_promised_name_is_called() -> None:
+    others = {"train", "pretrain", "inspect_network", "Dataset", "LatentTree", "CovarianceOperator"}
+    assert set(sslbook.__all__) - set(CALLS) <= others
