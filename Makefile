@@ -27,11 +27,11 @@ SHARED := -n $(WORKERS) --dist worksteal
 # A processor can be told to do as a lesser one: oneDNN, PyTorch's own kernels, and MKL, each by a variable of its own.
 AVX2 := ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2 MKL_ENABLE_INSTRUCTIONS=AVX2
 # Where sums are long: training, the operator, experiments with an axis of replicas, and their chapters' numbers.
-# Runs that are killed twenty times, and those of several processes, start such of one thread and compare them with each other; and a
-# notebook's text, a plan for a GPU, memory and pictures are the same everywhere.
+# Runs of several processes start such of one thread and compare them with each other; and a notebook's text, a plan for a GPU,
+# memory and pictures are the same everywhere.
 SUMS := -m "not browser" \
     -k "(training or operators or connection or covariance or ablation or test_emergence) and not (slurm or test_training_nodes \
-        or twenty_times or two_processes or book_lab or fake_gpu or resources or recorded)"
+        or two_processes or book_lab or fake_gpu or resources or recorded)"
 unexport PYTHONPATH
 unexport PYTHONHOME
 

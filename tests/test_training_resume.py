@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -21,7 +19,6 @@ from sslbook.training.runs import checkpoints, determinism, distributed, state, 
 from sslbook.training.runs.determinism import load_data
 from sslbook.training.runs.trainer import Diverged, train
 
-ROOT = Path(__file__).resolve().parents[1]
 TINY = (
     "networks.width=2",
     "networks.projector_hidden=8",
@@ -39,24 +36,6 @@ def data() -> tuple:
 
 def settings(*changes: str, preset: str = "digits-simclr-nce", epochs: int = 2) -> trainer.Settings:
     return run_of(preset, seed=0, epochs=epochs, changes=(*TINY, *changes)).settings
-
-
-@pytest.mark.parametrize(("optimizer", "kills"), [pytest.param("sgd", 20, marks=pytest.mark.long), ("adam", 5)])
-def test_killed_twenty_times_and_still_the_same_bit_for_bit(tmp_path: Path, optimizer: str, kills: int) -> None:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "tests" / "training_killed.py"), str(tmp_path), str(kills), optimizer],
-        capture_output=True,
-        text=True,
-        timeout=3600,
-        env=environment,
-    )
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])
-    assert found["killed"] == kills
-    assert found["steps"] == [72, 72]
-    assert found["apart"] == 0.0
-    assert found["broken"] > 1e-6  # without the optimiser's moments
 
 
 def test_a_run_stopped_and_resumed_tells_the_same_story(tmp_path: Path, data: tuple) -> None:
