@@ -19,8 +19,9 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+import slurm_cases as slurm
 import torch
-from slurm_cases import PATIENCE, slurm, there, until
+from slurm_cases import PATIENCE, there, until
 from training_cases import SET, done
 
 from sslbook.chapters.training import cluster
