@@ -83,7 +83,7 @@ def _require_norm(name: str, norm: object) -> Norm | None:
 
 
 @torch.no_grad()
-def restart(head: Head, generator: torch.Generator, interval: tuple[float, float] | None = None) -> None:
+def _restart(head: Head, generator: torch.Generator, interval: tuple[float, float] | None = None) -> None:
     r"""Draw the head's weights anew, from ``generator`` on the CPU, and set its biases to 0 (Tables 5 and 7 to 10).
 
     Uniform on ``interval``, or Xavier's: uniform on :math:`\pm\sqrt{6/(\text{fan-in} + \text{fan-out})}`.
@@ -256,7 +256,7 @@ class Siamese(nn.Module):
 
     def reset_predictor(self, generator: torch.Generator) -> None:
         """Draw the predictor anew: Xavier's or in ``predictor_range``, biases 0 (Table 5 of [tian2021iclr])."""
-        restart(self._predictor(), generator, self.networks.predictor_range)
+        _restart(self._predictor(), generator, self.networks.predictor_range)
 
     def symmetrize_predictor(self) -> None:
         """The released code's default, after every step: see :func:`symmetrize`."""
