@@ -35,7 +35,6 @@ OLDEST, NEWEST_TESTED = (3, 11), (3, 13)
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 TORCH_RANGE = "torch>=2.5,<3"
 TORCH_CHOICES = ("auto", "cpu", "cuda", "system")
-ATTEMPTS = 3
 TORCH_TRIAL = "import torch; assert float(torch.ones(2) @ torch.ones(2)) == 2.0; print(torch.__version__)"
 # Lab asks nothing of the network.
 LAB_SETTINGS = {
@@ -64,33 +63,32 @@ def stop(text: str) -> NoReturn:
 
 def python_version(command: str) -> tuple[int, int] | None:
     """Version of a Python that can make environments; None where it is absent, a stub, or lacks venv or ensurepip."""
-    probe = "import sys, venv, ensurepip; print(*sys.version_info[:2])"
     try:
-        done = subprocess.run([command, "-c", probe], capture_output=True, text=True, timeout=60)
-    except (OSError, subprocess.TimeoutExpired):
+        done = asked(command, "import sys, venv, ensurepip; print(*sys.version_info[:2])")
+        major, minor = done.stdout.split() if done.returncode == 0 else ("0", "0")
+    except OSError:
         return None
-    if done.returncode != 0:
-        return None
-    major, minor = done.stdout.split()
-    return int(major), int(minor)
+    return (int(major), int(minor)) if int(major) else None
+
+
+def asked(python: Path | str, script: str) -> subprocess.CompletedProcess[str]:
+    """What a Python says to a script, outside this checkout, so that only what is installed is found."""
+    return subprocess.run([str(python), "-c", script], capture_output=True, text=True, cwd=ROOT.anchor)
 
 
 def find_python() -> str:
     """The Python to build on: the one running this if CI tests its version, else one on the path, else a newer one."""
-    names = [sys.executable, "python3.12", "python3.11", "python3.13", "python3", "python"]
-    newer = None
-    for name in names:
-        version = python_version(name)
-        if version is None or version < OLDEST:
-            continue
-        if version <= NEWEST_TESTED:
-            return name
-        newer = newer or name
-    if newer is None:
+    names = (sys.executable, "python3.12", "python3.11", "python3.13", "python3", "python")
+    found = [(version, name) for name in names if (version := python_version(name)) and version >= OLDEST]
+    if not found:
         stop(
             f"found no Python from {dotted(OLDEST)} on that can make environments (Debian keeps that part in python3-venv). "
             "Install one, or name it: make book PYTHON=/path/to/python3"
         )
+    for version, name in found:
+        if version <= NEWEST_TESTED:
+            return name
+    newer = found[0][1]
     say(f"  warning: {newer} is newer than {dotted(NEWEST_TESTED)}, the newest Python that the book is tested on")
     return newer
 
@@ -103,53 +101,26 @@ def dotted(version: tuple[int, int]) -> str:
 
 
 class Pip:
-    """pip of one environment: shows how far it is, keeps a log, tries again when the network fails."""
+    """pip of one environment; what it says is kept in a log."""
 
     def __init__(self, python: Path, log: Path) -> None:
         self.python, self.log = python, log
 
-    def install(self, *arguments: str, total: int = 0, attempts: int = ATTEMPTS) -> bool:
-        """Run ``pip install``; True if it worked.  ``total``: how many packages to count up to."""
+    def install(self, *arguments: str) -> bool:
+        """Run ``pip install``; True if it worked."""
         # Compiling is left to `compile_all`, which uses every core.
         command = [str(self.python), "-m", "pip", "install", "--no-compile", "--progress-bar", "off", *arguments]
-        for attempt in range(1, attempts + 1):
-            if attempt > 1:
-                say(f"  that failed; attempt {attempt} of {attempts}")
-                time.sleep(3 * attempt)
-            if self._run(command, total) == 0:
-                return True
-        return False
-
-    def _run(self, command: list[str], total: int) -> int:
-        seen = 0
         with self.log.open("a", encoding="utf-8") as log:
-            log.write(f"\n$ {' '.join(command)}\n")
-            with subprocess.Popen(
-                command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
-            ) as process:
-                assert process.stdout is not None
-                for line in process.stdout:
-                    log.write(line)
-                    if line.startswith(("Collecting ", "Processing ", "Requirement already satisfied")):
-                        seen += 1
-                        if total:
-                            progress(f"  fetched {seen} of about {total} packages", seen, total)
-                    elif line.startswith("Installing collected packages") and total:
-                        progress("", 0, 1)
-                        say("  writing them to disk")
-            return process.returncode
+            print(f"\n$ {' '.join(command)}", file=log, flush=True)
+            return subprocess.run(command, stdout=log, stderr=subprocess.STDOUT).returncode == 0
 
-    def tail(self, lines: int = 25) -> str:
-        return "\n".join(self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:])
+    def must(self, *arguments: str) -> None:
+        if not any(self.install(*arguments) for _ in range(3)):  # a network may fail once
+            stop(self.told("pip failed"))
 
-
-def progress(text: str, done: int, total: int) -> None:
-    """A line that rewrites itself on a terminal, and every fortieth step in a log."""
-    if sys.stdout.isatty():
-        sys.stdout.write(f"\r\x1b[2K{text}")
-        sys.stdout.flush()
-    elif done and (done % 40 == 0 or done == total):
-        say(text)
+    def told(self, what: str) -> str:
+        lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-25:]
+        return "\n".join([f"{what}. The end of {self.log}:", *lines])
 
 
 def locked(lock: Path, *, hashes: bool = True) -> list[str]:
@@ -211,13 +182,10 @@ def torch_sources(version: str, *, cuda: bool, linux: bool) -> list[Source]:
 
 def torch_works(python: Path | str, *, on_cuda: bool = False) -> str | None:
     """The version of torch that this Python imports and can compute with, if it is in the range; else None."""
-    trial = TORCH_TRIAL + ("; assert torch.cuda.is_available()" if on_cuda else "")
-    done = subprocess.run([str(python), "-c", trial], capture_output=True, text=True)
-    version = done.stdout.strip()
-    found = re.match(r"(\d+)\.(\d+)", version)
-    if done.returncode != 0 or found is None or not (2, 5) <= (int(found[1]), int(found[2])) < (3, 0):
-        return None
-    return version
+    done = asked(python, TORCH_TRIAL + ("; assert torch.cuda.is_available()" if on_cuda else ""))
+    found = re.match(r"(\d+)\.(\d+)", done.stdout)
+    fits = done.returncode == 0 and found and (2, 5) <= (int(found[1]), int(found[2])) < (3, 0)
+    return done.stdout.strip() if fits else None
 
 
 def install_torch(pip: Pip, pins: Path, choice: str, nvidia: bool) -> str:
@@ -231,13 +199,12 @@ def install_torch(pip: Pip, pins: Path, choice: str, nvidia: bool) -> str:
         if source.name == "the package index" and not cuda and platform.system() == "Linux":
             say("  no CPU build was found: the package index's may bring gigabytes of CUDA libraries (Ctrl-C stops)")
         say(f"  from {source.name}: {source.arguments[-1]}")
-        local = "--no-index" in source.arguments
-        if pip.install("--constraint", str(pins), *source.arguments, attempts=1 if local else 2):
+        if pip.install("--constraint", str(pins), *source.arguments):
             version = torch_works(pip.python)
             if version:
                 return version
             say("  it was installed but does not run here; trying the next place")
-    stop(f"torch could not be installed. The end of {pip.log}:\n{pip.tail()}")
+    stop(pip.told("torch could not be installed"))
 
 
 # --- the environment -------------------------------------------------------------------------------------------------
@@ -261,30 +228,22 @@ def make_venv(folder: Path, base: str, system_packages: bool) -> Path:
 
 def compile_all(python: Path) -> None:
     """Byte-compile what was installed, on every core; without it the first import of everything would be slow."""
-    where = "import sysconfig; print(sysconfig.get_paths()['purelib'])"
-    site = subprocess.run([str(python), "-c", where], capture_output=True, text=True, check=True).stdout.strip()
+    site = asked(python, "import sysconfig; print(sysconfig.get_paths()['purelib'])").stdout.strip()
     # Some packages ship files that no Python can compile on purpose, so the status says nothing.
     skip = r"[/\\](tests?|testing|idlelib)[/\\]"
     subprocess.run([str(python), "-m", "compileall", "-qq", "-j", "0", "-x", skip, site], stdout=subprocess.DEVNULL)
 
 
-def write_lab_settings(folder: Path) -> None:
-    settings = folder / "share/jupyter/lab/settings/overrides.json"
-    settings.parent.mkdir(parents=True, exist_ok=True)
-    settings.write_text(json.dumps(LAB_SETTINGS, indent=2) + "\n", encoding="utf-8")
-
-
 def verify(python: Path, nvidia: bool) -> None:
     """Import the package and its neighbours, check that versions agree, and that no CUDA came without a GPU."""
-    trial = "import sslbook, papermill, jupytext, jupyter_book; print(sslbook.__version__)"
-    done = subprocess.run([str(python), "-c", trial], capture_output=True, text=True, cwd=python.parent)
+    done = asked(python, "import sslbook, papermill, jupytext, jupyter_book")
     if done.returncode != 0:
         stop(f"the environment does not work:\n{done.stderr}")
     agreed = subprocess.run([str(python), "-m", "pip", "check"], capture_output=True, text=True)
     if agreed.returncode != 0:
         say(f"  warning: pip check says:\n{agreed.stdout}")
-    listed = subprocess.run([str(python), "-m", "pip", "list", "--format=freeze"], capture_output=True, text=True)
-    cuda = re.findall(r"^nvidia-\S+", listed.stdout, flags=re.MULTILINE)
+    names = "from importlib.metadata import distributions as d; print(*{i.metadata['Name'].lower() for i in d()})"
+    cuda = [name for name in asked(python, names).stdout.split() if name.startswith("nvidia-")]
     if cuda and not nvidia:
         say(f"  warning: {len(cuda)} CUDA packages came with torch, and this machine has no NVIDIA GPU")
 
@@ -313,11 +272,9 @@ def main(arguments: list[str]) -> None:
     hashed, pins = folder / "hashed.txt", folder / "pins.txt"
     hashed.write_text("".join(locked(LOCK)), encoding="utf-8")
     pins.write_text("".join(locked(LOCK, hashes=False)), encoding="utf-8")
-    total = sum(";" not in pin for pin in locked(LOCK, hashes=False))
-    say("[2/5] the exact versions of requirements.lock, each file with its hash")
+    say("[2/5] the exact versions of requirements.lock, each file with its hash: some 200 packages")
     # The lock is complete, so there is nothing to resolve.
-    if not pip.install("--no-deps", "--require-hashes", "--requirement", str(hashed), total=total):
-        stop(f"pip failed. The end of {pip.log}:\n{pip.tail()}")
+    pip.must("--no-deps", "--require-hashes", "--requirement", str(hashed))
 
     say("[3/5] torch")
     torch = install_torch(pip, pins, choice, nvidia)
@@ -325,9 +282,10 @@ def main(arguments: list[str]) -> None:
     say("[4/5] compiling, and sslbook itself, in place")
     compile_all(python)
     # The lock holds setuptools, so building the package needs no download.
-    if not pip.install("--no-deps", "--no-index", "--no-build-isolation", "--editable", str(ROOT), attempts=1):
-        stop(f"installing sslbook failed. The end of {pip.log}:\n{pip.tail()}")
-    write_lab_settings(folder)
+    pip.must("--no-deps", "--no-index", "--no-build-isolation", "--editable", str(ROOT))
+    settings = folder / "share/jupyter/lab/settings/overrides.json"
+    settings.parent.mkdir(parents=True, exist_ok=True)
+    settings.write_text(json.dumps(LAB_SETTINGS, indent=2) + "\n", encoding="utf-8")
 
     say("[5/5] trying it out")
     verify(python, nvidia)
