@@ -17,7 +17,7 @@ from scipy import stats
 from torch._dynamo.backends.common import aot_autograd
 
 from sslbook.training.views import augment, crops, jitter
-from sslbook.training.views.augment import NUMBERS, PIPELINES, apply, draws, plain
+from sslbook.training.views.augment import NUMBERS, PIPELINES, apply, draws, plain, random_view
 from sslbook.training.views.pipelines import Pipeline
 
 CIFAR = PIPELINES["cifar10"]
@@ -212,6 +212,37 @@ def test_autocast_does_not_reach_in() -> None:
     expected = apply(pixels, CIFAR, numbers)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert torch.equal(apply(pixels, CIFAR, numbers), expected)
+
+
+@pytest.mark.parametrize("default", [torch.float64, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("scale", [1, 1 / 255], ids=["bytes", "shares"])
+@pytest.mark.parametrize("name", [*PIPELINES, "all steps"])
+def test_views_are_float32_whatever_is_made_by_default(name: str, scale: float, default: torch.dtype) -> None:
+    """Bit for bit, on the way of processors and on that of devices."""
+    pipeline = {**PIPELINES, "all steps": replace(CIFAR, blur=0.5)}[name]
+    pixels = noise(4, 1 if name in ("digits", "mnist") else 3, pipeline.size)
+    pixels = pixels if scale == 1 else pixels * scale
+
+    def made() -> list[torch.Tensor]:
+        numbers = draws(pipeline, 4, 0, 0, 0)
+        plan = augment._plan(numbers, pipeline, *pixels.shape[2:])
+        direct = augment._view(pixels, pipeline, plan)
+        return [
+            numbers,
+            direct,
+            apply(pixels, pipeline, numbers),
+            random_view(pixels, pipeline),
+            plain(pixels, pipeline),
+        ]
+
+    expected = made()
+    torch.set_default_dtype(default)
+    try:
+        found = made()
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert {part.dtype for part in found} == {torch.float32}
+    assert all(map(torch.equal, found, expected))
 
 
 @pytest.mark.parametrize("name", PIPELINES)

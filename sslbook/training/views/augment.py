@@ -13,6 +13,7 @@ crop and resize 1, mirror 0, brightness 1, contrast 1.6, saturation 1.4, grey 0.
 from __future__ import annotations
 
 import reprlib
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -82,7 +83,7 @@ def _by_chunks(pixels: Tensor, pipeline: Pipeline, plan: Plan) -> Tensor:
     order = plan.before.argsort(descending=True, stable=True)
     plan = Plan(*(field.index_select(0, order) for field in plan))
     pixels = pixels.index_select(0, order)
-    out = torch.empty(*pixels.shape[:2], pipeline.size, pipeline.size)
+    out = torch.empty(*pixels.shape[:2], pipeline.size, pipeline.size, dtype=torch.float32)
     parts = zip(pixels.split(CHUNK), *(field.split(CHUNK) for field in plan), strict=True)
     for place, (part, *fields) in zip(out.split(CHUNK), parts, strict=True):
         _view(part, pipeline, Plan(*fields), out=place, ordered=True)
@@ -157,8 +158,9 @@ def _normalised(levels: Tensor, pipeline: Pipeline, out: Tensor | None = None) -
 def _scaling(pipeline: Pipeline, device: torch.device) -> tuple[Tensor, Tensor]:
     """``1 / (255 std)`` and ``-mean / std``, each ``(C, 1, 1)``; filled on the device, since a copy would be waited for."""
     mean, std = pipeline.mean or (0.0,), pipeline.std or (1.0,)
-    factor = [torch.full((1, 1), 1 / (LEVELS * s), device=device) for s in std]
-    return torch.stack(factor), torch.stack([torch.full((1, 1), -m / s, device=device) for m, s in zip(mean, std)])
+    filled = partial(torch.full, (1, 1), dtype=torch.float32, device=device)
+    factor = [filled(1 / (LEVELS * s)) for s in std]
+    return torch.stack(factor), torch.stack([filled(-m / s) for m, s in zip(mean, std)])
 
 
 def _require_pixels(pixels: Tensor, pipeline: Pipeline) -> None:
