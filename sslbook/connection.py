@@ -183,8 +183,9 @@ class OpenedLayer:
         if given.shape != wanted and given.shape[1:] != wanted:
             axes = ", ".join(map(str, wanted))
             raise ValueError(f"{what} must have shape ({axes}) or (k, {axes}), got {tuple(given.shape)}")
-        if given.dtype != self.weight.dtype:
-            raise TypeError(f"{what} must be {self.weight.dtype} like the layer's weight, got {given.dtype}")
+        kind, other = (f"{tensor.dtype} on {tensor.device}" for tensor in (self.weight, given))
+        if other != kind:
+            raise TypeError(f"{what} must be {kind} like the layer's weight, got {other}")
 
 
 @torch.inference_mode(False)

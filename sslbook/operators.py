@@ -17,6 +17,7 @@ from __future__ import annotations
 import copy
 import inspect
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -103,11 +104,7 @@ class CovarianceOperator:
 
     def matmat(self, matrix: Tensor) -> Tensor:
         """``OP M`` for ``M`` of shape ``(size, k)``: the k products in one batched pass."""
-        require_floating(matrix=matrix)
-        if matrix.ndim != 2 or matrix.shape[0] != self.shape[0] or not matrix.shape[1]:
-            raise ValueError(f"matrix must be ({self.shape[0]}, k) with a column or more, got {tuple(matrix.shape)}")
-        directions = torch.stack([unvec(column, self.opened.weight.shape) for column in matrix.T])
-        return torch.stack([vec(out) for out in self.apply(directions)], dim=1)
+        return self._columns(self.apply, matrix)
 
     def update(self) -> Tensor:
         r"""``OP vec(W)`` in the weight's shape: the paper's update direction (Eq. 3), for outputs of degree 1 in this layer.
@@ -185,18 +182,38 @@ class CovarianceOperator:
         return replace(found, values=-found.values)
 
     def to_scipy(self) -> LinearOperator:
-        """A ``scipy.sparse.linalg.LinearOperator`` on NumPy vectors."""
+        """A ``scipy.sparse.linalg.LinearOperator`` on NumPy vectors of any kind of number; products are of the weight's dtype.
 
-        def tensor(array: np.ndarray) -> Tensor:
-            return torch.as_tensor(np.ascontiguousarray(array), dtype=self.dtype, device=self.device)
+        That of a complex vector is complex, of the same precision.
+        """
+        real = numpy_dtype(self.dtype)
+
+        def on(product: Callable[[Tensor], Tensor]) -> Callable[[np.ndarray], np.ndarray]:
+            def of(given: np.ndarray) -> np.ndarray:
+                if np.iscomplexobj(given):  # the matrix is real
+                    return of(given.real) + 1j * of(given.imag)
+                own = np.asarray(given).astype(
+                    real, order="C", casting="same_kind"
+                )  # torch wants it writable and native
+                return array(product(torch.from_numpy(own).to(self.device)))
+
+            return of
 
         return LinearOperator(
             self.shape,
-            matvec=lambda v: array(self.matvec(tensor(v.reshape(-1)))),
-            rmatvec=lambda v: array(self.rmatvec(tensor(v.reshape(-1)))),
-            matmat=lambda m: array(self.matmat(tensor(m))),
-            dtype=numpy_dtype(self.dtype),
+            matvec=on(lambda v: self.matvec(v.reshape(-1))),
+            rmatvec=on(lambda v: self.rmatvec(v.reshape(-1))),
+            matmat=on(self.matmat),
+            rmatmat=on(partial(self._columns, self.apply_transpose)),
+            dtype=real,
         )
+
+    def _columns(self, product: Callable[[Tensor], Tensor], matrix: Tensor) -> Tensor:
+        require_floating(matrix=matrix)
+        if matrix.ndim != 2 or matrix.shape[0] != self.shape[0] or not matrix.shape[1]:
+            raise ValueError(f"matrix must be ({self.shape[0]}, k) with a column or more, got {tuple(matrix.shape)}")
+        directions = torch.stack([unvec(column, self.opened.weight.shape) for column in matrix.T])
+        return torch.stack([vec(out) for out in product(directions)], dim=1)
 
     # -- the three factors; fields on views are (..., N V, n_L) ---------------------------------------------------------
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
-from scipy.sparse.linalg import eigs, eigsh
 from torch import nn
 
 from sslbook.bench.covariance import operators, population
@@ -103,23 +101,6 @@ def test_eigenpairs_that_cannot_be_had() -> None:
         assert not bad.symmetric
         with pytest.raises(ValueError, match="symmetric operators; for others use to_scipy"):
             bad.top_eigenpairs(2)
-
-
-def test_scipy_gets_the_same_spectrum() -> None:
-    net = mlp((6, 8, 3), "leaky_relu")
-    _, views = population((6,), 8, 3, seed=0, dtype=torch.float64)
-    op = covariance_operator(net, "0", views)
-    start = np.ones(op.shape[0])
-    top = eigsh(op.to_scipy(), k=4, which="LA", v0=start, return_eigenvectors=False)
-    assert np.allclose(np.sort(top), np.linalg.eigvalsh(op.dense().numpy())[-4:], rtol=1e-10)
-    crossed = covariance_operator(net, "0", views, normalize=True)
-    values = eigs(crossed.to_scipy(), k=4, which="LM", v0=start, return_eigenvectors=False)
-    dense = np.linalg.eigvals(crossed.dense().numpy())
-    assert np.allclose(np.sort(np.abs(values)), np.sort(np.abs(dense))[-4:], rtol=1e-8)
-    linear, matrix = crossed.to_scipy(), np.random.default_rng(0).standard_normal((op.shape[0], 3))
-    assert linear.dtype == np.float64
-    assert np.allclose(linear @ matrix, crossed.dense().numpy() @ matrix)
-    assert np.allclose(linear.T @ matrix[:, 0], crossed.dense().numpy().T @ matrix[:, 0])
 
 
 def test_trace_of_a_wide_layer_and_of_a_convolution() -> None:
