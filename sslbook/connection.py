@@ -48,14 +48,22 @@ def find_layer(net: nn.Module, layer: str | nn.Module) -> tuple[str, Layer]:
         if name == layer or module is layer:
             return name, module
     found = dict(net.named_modules()).get(layer) if isinstance(layer, str) else layer
-    names = ", ".join(repr(name) for name in candidates) or "none"
+    offered = _offered(net)
+    names = ", ".join(map(repr, offered)) or "none"
     if found is not None:
         raise TypeError(
             f"layer must be linear or convolutional and part of the network, got {type(found).__name__}; there are {names}"
         )
-    near = nearest(layer, candidates)
+    near = nearest(layer, offered)
     hint = f" (did you mean {near[0]!r}?)" if near else ""
     raise ValueError(f"layer {layer!r} isn't in the network{hint}; its linear and convolutional layers are {names}")
+
+
+def _offered(net: nn.Module) -> list[str]:
+    """The layers that can be opened, as far as can be told without a pass: attention reads its projection's weight by itself."""
+    read = [m.out_proj for m in net.modules() if isinstance(m, nn.MultiheadAttention)]
+    layers = [(name, m) for name, m in net.named_modules() if isinstance(m, Layer) and m not in read]
+    return [name for name, m in layers if guards.shares_with(net, m) is None]
 
 
 def _layer_map(module: Layer, below: Tensor, weight: Tensor) -> Tensor:
@@ -247,7 +255,11 @@ def opened_pass(held: Held, x: Tensor) -> tuple[OpenedLayer, Call]:
 
     output = held(x, cut)
     if len(calls) != 1:
-        raise ValueError(f"layer {name!r} must be applied once in a forward pass, it was applied {len(calls)} times")
+        used = not calls and isinstance(output, Tensor) and output.requires_grad
+        raise ValueError(
+            f"layer {name!r} must be applied once in a forward pass, it was applied {len(calls)} times"
+            + (_uncalled(held) if used else "")
+        )
     call, version, preactivation = calls[0]
     weight, below = call.weight.detach(), call.below.detach()
     if below._version != version:
@@ -287,6 +299,14 @@ def opened_pass(held: Held, x: Tensor) -> tuple[OpenedLayer, Call]:
         _graph=graph,
     )
     return opened, call
+
+
+def _uncalled(held: Held) -> str:
+    """Who uses a weight whose layer isn't called, and what there is to open."""
+    parent = held.name.rpartition(".")[0]
+    user = type(held.net.get_submodule(parent)).__name__ + (f" {parent!r}" if parent else "")
+    others = ", ".join(repr(name) for name in _offered(held.net) if name != held.name) or "none"
+    return f": {user} uses its weight without calling it; to open there are {others}"
 
 
 def connection(net: nn.Module, layer: str | nn.Module, x: Tensor) -> Tensor:

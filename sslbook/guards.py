@@ -29,6 +29,9 @@ DTYPES = (torch.float32, torch.float64)
 HALF = (torch.float16, torch.bfloat16)
 """Precisions in which a network is given and not opened: their products leave an eigenvector a residual of a few hundredths."""
 EVAL = "call net.eval(): the operator is then that of the network with its running statistics held"
+CANT_TAKE = "net can't take x"
+OTHERS = (Exception,)
+"""What a caller's own function may raise."""
 BY_BATCH = f"if that is BatchNorm in training mode, {EVAL}"
 
 
@@ -67,7 +70,7 @@ class Held:
         statistics = {key: self.tensors[key].clone() for key, _ in self.net.named_buffers()}  # which a pass may move
         handle = self.module.register_forward_hook(hook, with_kwargs=True)
         try:
-            with _held_still(x.device), sentences(f"net can't take x of shape {tuple(x.shape)} and {x.dtype}"):
+            with _held_still(x.device), sentences(f"{CANT_TAKE} of shape {tuple(x.shape)} and {x.dtype}", OTHERS):
                 return functional_call(self.net, {**self.tensors, **statistics}, (x,))
         finally:
             handle.remove()
@@ -77,17 +80,20 @@ def hold(net: nn.Module, name: str, module: Layer) -> Held:
     """Copies of the network's weights, for one layer; raises TypeError or ValueError for a network that can't be opened."""
     _refuse_modules(net)
     _refuse_coupling(net)
-    sharing = [
-        other for other, m in net.named_modules() if m is not module and getattr(m, "weight", 0) is module.weight
-    ]
-    if sharing:
-        raise ValueError(f"layer {name!r} must have a weight of its own, it shares it with {sharing[0]!r}")
+    if (other := shares_with(net, module)) is not None:
+        raise ValueError(f"layer {name!r} must have a weight of its own, it shares it with {other!r}")
     own = {id(p) for key, p in module.named_parameters() if "bias" not in key} | {id(module.weight)}
     tensors = {}
     for key, tensor in [*net.named_parameters(), *net.named_buffers()]:
         copy = in_full(tensor.detach()).clone()
         tensors[key] = copy.requires_grad_() if id(tensor) in own and copy.is_floating_point() else copy
     return Held(net, name, module, tensors, module.weight.dtype)
+
+
+def shares_with(net: nn.Module, module: nn.Module) -> str | None:
+    """Another module that has this one's weight, if any."""
+    others = (name for name, m in net.named_modules() if m is not module and getattr(m, "weight", 0) is module.weight)
+    return next(others, None)
 
 
 def in_full(tensor: Tensor) -> Tensor:
@@ -101,13 +107,13 @@ def has_half(net: nn.Module) -> bool:
 
 
 @contextlib.contextmanager
-def sentences(what: str) -> Iterator[None]:
-    """Raise ValueError, with torch's first line, where torch raises an error of its own."""
+def sentences(what: str, errors: tuple[type[Exception], ...] = (RuntimeError, IndexError)) -> Iterator[None]:
+    """Raise ValueError, with its first line, for an error of these kinds, by default torch's own."""
     try:
         yield
     except torch.OutOfMemoryError:
         raise
-    except (RuntimeError, IndexError) as error:
+    except errors as error:
         raise ValueError(f"{what}: {str(error).strip().partition(chr(10))[0] or type(error).__name__}") from error
 
 
