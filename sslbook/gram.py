@@ -13,14 +13,47 @@ Losses of distances, and of outputs scaled to length 1, are losses of inner prod
 
 from __future__ import annotations
 
+import contextlib
+import inspect
 import math
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
 
+from sslbook.guards import OTHERS, sentences
+
 Loss = Callable[[Tensor], Tensor]
 """From a batch's outputs ``(N, V, d)``, whatever ``d``, to a number."""
+
+
+def name_of(loss: Loss) -> str:
+    """A function's name, or its kind's."""
+    return str(getattr(getattr(loss, "func", loss), "__name__", type(loss).__name__))
+
+
+def own_loss(loss: Loss, *, of_gram: bool = False) -> Loss:
+    """A loss of the caller's own, which raises TypeError or ValueError, with its form in a sentence, where it isn't one."""
+    given = "inner products (N V, N V)" if of_gram else "outputs (N, V, d) of any width d; two views: z[:, 0], z[:, 1]"
+    return partial(_called, loss, f"a loss is a function of the {given}")
+
+
+def _called(loss: Loss, form: str, given: Tensor) -> Tensor:
+    with contextlib.suppress(ValueError):  # what is built in may not say what it takes
+        taken = inspect.signature(getattr(loss, "forward", loss))
+        try:
+            taken.bind(given)
+        except TypeError:
+            raise TypeError(f"loss must take one argument, got {name_of(loss)}{taken}: {form}") from None
+    with sentences(f"loss {name_of(loss)} fails on a tensor of shape {tuple(given.shape)} ({form})", OTHERS):
+        value = loss(given)
+    number = one_number(value, f": {form}")
+    if not number.requires_grad:
+        raise ValueError(
+            f"loss must be differentiable, what {name_of(loss)} gives has no graph (item, detach?): {form}"
+        )
+    return number
 
 
 def gram_weights(loss: Loss, outputs: Tensor, *, of_gram: bool = False) -> Tensor:
@@ -39,7 +72,7 @@ def gram_weights(loss: Loss, outputs: Tensor, *, of_gram: bool = False) -> Tenso
     """
     z = outputs.detach().double()
     rows = z.flatten(0, 1)
-    with torch.enable_grad():
+    with torch.enable_grad(), sentences("loss must be differentiable twice by autograd"):
         if of_gram:
             gram = (rows @ rows.T).requires_grad_()
             (slope,) = torch.autograd.grad(one_number(loss(gram)), gram)
@@ -58,13 +91,10 @@ def _silent_slope(loss: Loss, z: Tensor) -> Tensor:
     n = z.shape[0] * z.shape[1]
     silent = z.new_zeros(*z.shape[:2], n, requires_grad=True)
     value = one_number(loss(torch.cat([z, silent], dim=-1)))
-    try:
-        (slope,) = torch.autograd.grad(value, silent, create_graph=True)
-        if not slope.requires_grad:  # of first order in Y, and so nothing of its square
-            return z.new_zeros(n, n)
-        (twice,) = torch.autograd.grad(slope.reshape(n, n).trace(), silent)
-    except RuntimeError as error:
-        raise ValueError(f"loss must be differentiable twice by autograd: {str(error).splitlines()[0]}") from error
+    (slope,) = torch.autograd.grad(value, silent, create_graph=True)
+    if not slope.requires_grad:  # of first order in Y, and so nothing of its square
+        return z.new_zeros(n, n)
+    (twice,) = torch.autograd.grad(slope.reshape(n, n).trace(), silent)
     return 0.5 * twice.reshape(n, n)
 
 
@@ -82,9 +112,9 @@ def _require_inner_products(loss: Loss, z: Tensor, weights: Tensor) -> None:
         )
 
 
-def one_number(value: object) -> Tensor:
-    """What a loss gave, without its axes; raises TypeError unless it is a tensor of one number."""
-    if not isinstance(value, Tensor) or value.numel() != 1:
-        given = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
-        raise TypeError(f"loss must give one number, as a tensor, got {given}")
+def one_number(value: object, form: str = "") -> Tensor:
+    """What a loss gave, without its axes; raises TypeError unless it is a tensor of one real number."""
+    if not isinstance(value, Tensor) or value.numel() != 1 or value.is_complex():
+        given = f"{tuple(value.shape)} of {value.dtype}" if isinstance(value, Tensor) else type(value).__name__
+        raise TypeError(f"loss must give one number, as a tensor, got {given}{form}")
     return value.reshape(())

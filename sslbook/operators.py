@@ -33,12 +33,14 @@ from sslbook.connection import OpenedLayer, open_layer, unvec, vec
 from sslbook.contrast import project
 from sslbook.eigenpairs import EigenPairs, array, numpy_dtype, top_eigenpairs
 from sslbook.gaps import relative_gap
-from sslbook.gram import Loss, gram_weights
+from sslbook.gram import Loss, gram_weights, name_of, own_loss
 from sslbook.guards import has_half, in_full, refuse_nonfinite
 from sslbook.losses import half_squared_distance, pair_weight
 from sslbook.mixing import Mixing, PairMixing
 
 PAIRED = ("simple", "soft_triplet", "info_nce")
+LOSSES = (*PAIRED, *(name for name, loss in BATCH_LOSSES.items() if loss.inner_products))
+"""The names of losses that have an operator."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -286,14 +288,20 @@ def covariance_operator(
     without ``clean`` or ``tau``, arguments that the loss has no use for, and numbers that aren't finite.
     """
     population = _population(views)
-    if callable(loss) or loss in BATCH_LOSSES:
+    if isinstance(loss, str) and loss in BATCH_LOSSES and loss not in LOSSES:
+        raise ValueError(
+            f"loss={loss!r} has no such operator: it sees more than inner products (chapter operators_today); spectral_contrastive "
+            "has one, and sslbook.connection.open_layer(net, layer, x).vjp of its gradient in the outputs is the step of any loss"
+        )
+    if not callable(loss):
+        require_one_of("loss", loss, LOSSES)
+    if callable(loss) or loss not in PAIRED:
         refuse_unused(f"loss={loss!r}", margin=margin, beta=beta, normalize=normalize, clean=clean)
-        value = _batch_loss(loss, tau)
+        value = _batch_loss(loss, tau, of_gram)
         opened = _opened(net, layer, views, chunk)
         weights = gram_weights(value, opened.output.unflatten(0, population), of_gram=of_gram)
-        name = loss if isinstance(loss, str) else getattr(getattr(loss, "func", loss), "__name__", "given")
+        name = loss if isinstance(loss, str) else name_of(loss)
         return CovarianceOperator(opened, population, PairMixing(-2 * weights), of=name)
-    require_one_of("loss", loss, (*PAIRED, *BATCH_LOSSES))
     refuse_unused(f"loss={loss!r}", of_gram=of_gram)
     require_number("beta", beta)
     if loss == "simple":
@@ -313,17 +321,18 @@ def covariance_operator(
     return CovarianceOperator(opened, population, mixing, normalize, of=loss)
 
 
-def _batch_loss(loss: str | Loss, tau: float | None) -> Loss:
+def _batch_loss(loss: str | Loss, tau: float | None, of_gram: bool) -> Loss:
     """The loss as a function of the outputs alone."""
     if not isinstance(loss, str):
         refuse_unused("a function as loss", tau=tau)
-        return loss
+        return own_loss(loss, of_gram=of_gram)
     value = BATCH_LOSSES[loss].value
     parameters = list(inspect.signature(value).parameters.values())[1:]
-    asked = [p.name for p in parameters if p.default is p.empty and (p.name != "tau" or tau is None)]
-    if asked:
+    asked = [p.name for p in parameters if p.default is p.empty]
+    if missing := [name for name in asked if name != "tau" or tau is None]:
         numbers = ", ".join(f"{name}=..." for name in asked)
-        raise ValueError(f"loss={loss!r} needs {', '.join(asked)}: give loss=partial(batch_losses.{loss}, {numbers})")
+        call = numbers if asked == ["tau"] else f"loss=partial(sslbook.batch_losses.{loss}, {numbers})"
+        raise ValueError(f"loss={loss!r} needs {', '.join(missing)}: give {call}")
     if tau is None:
         return value
     if "tau" not in (p.name for p in parameters):

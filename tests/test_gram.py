@@ -5,14 +5,17 @@ Tolerances: 1e-12 for steps and 1e-13 for symmetry, the bars of the project, in 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
 from test_batch_losses_contracts import bound
 from torch import Tensor, nn
 
+import sslbook
 from sslbook import batch_losses
 from sslbook.batch_losses import BATCH_LOSSES, barlow_twins, nt_xent, vicreg
 from sslbook.bench.covariance import population
@@ -172,9 +175,6 @@ X = torch.randn(4, 2, 6, generator=torch.Generator().manual_seed(0), dtype=torch
 @pytest.mark.parametrize(
     ("given", "error", "message"),
     [
-        ({"loss": "nt_xent"}, ValueError, "'nt_xent' needs tau"),
-        ({"loss": "sigmoid_pairs"}, ValueError, "needs scale, bias: give loss=partial"),
-        ({"loss": "supervised_contrastive", "tau": 1.0}, ValueError, "needs labels: give"),
         ({"loss": "spectral_contrastive", "tau": 1.0}, ValueError, "tau has no use with loss='spectral_contrastive'"),
         ({"loss": "nt_xent", "tau": 1.0, "normalize": True}, ValueError, "normalize has no use"),
         ({"loss": "nt_xent", "tau": 1.0, "clean": X[:, 0]}, ValueError, "clean has no use"),
@@ -192,6 +192,95 @@ X = torch.randn(4, 2, 6, generator=torch.Generator().manual_seed(0), dtype=torch
 def test_bad_input(given: dict[str, object], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         covariance_operator(mlp((6, 8, 5, 4)), "2", X, **given)  # type: ignore[arg-type]
+
+
+CALLED = {"labels": torch.arange(4) % 2, "scale": 5.0, "bias": -2.0, "tau": 0.5}
+"""What stands for the dots of a call that is suggested."""
+
+
+@pytest.mark.parametrize("tau", [None, 0.5])
+@pytest.mark.parametrize("name", BATCH_LOSSES)
+def test_every_loss_by_name_works_as_it_is_told_or_says_why_not(name: str, tau: float | None) -> None:
+    def made(**given: object) -> object:
+        return covariance_operator(mlp((6, 8, 5, 4), seed=3), "2", X, **given)  # type: ignore[arg-type]
+
+    with pytest.raises(ValueError, match="loss must be one of simple, soft_triplet, info_nce, ") as told:
+        made(loss="none of these")
+    offered = str(told.value).partition("one of ")[2].partition(", got")[0].split(", ")
+    assert (name in offered) == BATCH_LOSSES[name].inner_products
+    if name not in offered:
+        with pytest.raises(
+            ValueError, match=f"'{name}' has no such operator: .*spectral_contrastive.*vjp of its gradient"
+        ):
+            made(loss=name, tau=tau)
+        return
+    try:
+        made(loss=name, tau=tau)
+    except ValueError as error:
+        advice = str(error).partition(": give ")[2]
+        advice = advice or str(error).replace(f"tau has no use with loss='{name}', got it", "tau=None")
+        asked = re.sub(r"(\w+)=\.\.\.", r"\1=CALLED['\1']", advice)
+        given = eval(f"dict({asked})", {"CALLED": CALLED, "partial": partial, "sslbook": sslbook})
+        made(**{"loss": name, **given})
+
+
+class OfTwo(nn.Module):
+    def forward(self, one: Tensor, two: Tensor) -> Tensor:
+        return (one * two).sum()
+
+
+def unpacked(z: Tensor) -> Tensor:
+    one, two = z
+    return (one * two).sum()
+
+
+OWN: dict[str, object] = {
+    "of two arguments": lambda z1, z2: (z1 * z2).sum(),
+    "of none": lambda: torch.zeros(()),
+    "of a keyword": lambda z, *, tau: z.square().sum() / tau,
+    "a class": OfTwo,
+    "a class of one argument": partial,
+    "a module of two": OfTwo(),
+    "torch's": nn.MSELoss(),
+    "torch's function": torch.nn.functional.mse_loss,
+    "built in": torch.dist,
+    "partly given": partial(lambda tau, z1, z2: (z1 * z2).sum() / tau, 0.5),
+    "None": lambda z: None,
+    "a tuple": lambda z: (z.sum(), 1),
+    "a float": lambda z: float(z.detach().sum()),
+    "NumPy's": lambda z: z.detach().numpy().sum(),
+    "one a sample": lambda z: z.square().sum((1, 2)),
+    "complex": lambda z: z.square().sum() * 1j,
+    "words": lambda z: "small",
+    "without a graph": lambda z: z.detach().square().sum(),
+    "whole": lambda z: z.long().sum(),
+    "of three views": lambda z: (z[:, 0] * z[:, 2]).sum(),
+    "of views first": unpacked,
+    "of one width": lambda z: (z @ torch.ones(2, 2, dtype=z.dtype)).square().sum(),
+    "of what isn't there": lambda z: z.left.sum(),
+    "NumPy's, of a graph": lambda z: z.numpy().sum(),
+    "asserted": lambda z: [][z.shape[0]],
+}
+
+
+@pytest.mark.parametrize("where", ["outputs", "products", "inspection"])
+@pytest.mark.parametrize("which", OWN)
+def test_what_a_loss_must_be_is_said_with_every_other_thing(which: str, where: str) -> None:
+    loss: Any = OWN[which]
+    form = r"a loss is a function of the " + (
+        r"inner products \(N V, N V\)"
+        if where == "products"
+        else r"outputs \(N, V, d\).*; two views: z\[:, 0\], z\[:, 1\]"
+    )
+    if where == "products" and which in ("of three views", "of views first"):
+        return
+    net = nn.Sequential(nn.Flatten(), nn.Linear(64, 3))
+    asked = {
+        "inspection": partial(sslbook.inspect_network, net, torch.rand(4, 1, 8, 8), views=2),
+        "products": partial(covariance_operator, mlp((6, 8, 5, 4)), "2", X, of_gram=True),
+    }.get(where, partial(covariance_operator, mlp((6, 8, 5, 4)), "2", X))
+    with pytest.raises((TypeError, ValueError), match=form):
+        asked(loss=loss)
 
 
 def test_names_and_functions_are_one() -> None:

@@ -6,6 +6,7 @@ import copy
 import hashlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -18,8 +19,8 @@ from sslbook.arguments import require_one_of, require_whole
 from sslbook.connection import Layer, find_layer, open_layer, unvec, vec
 from sslbook.datasets import Dataset
 from sslbook.gaps import relative_gap
-from sslbook.gram import one_number
-from sslbook.guards import has_half
+from sslbook.gram import one_number, own_loss
+from sslbook.guards import OTHERS, has_half, sentences
 from sslbook.inspection.report import LayerReport, Report, Share
 from sslbook.inspection.spectrum import BETWEEN, KINDS, NOISE, RANDOM, UNTRAINED, WITHIN, Seen, look, pushed, sizes
 from sslbook.losses import contrastive, octave
@@ -175,8 +176,13 @@ class _Scene:
         pixels = data.pixels.to(place)
         parts = [random_view(pixels, plan, seed=seed, view=view) for view in range(views)]
         drawn = torch.stack(parts, dim=1).to(next(own.parameters()).dtype)
-        settle(own, drawn.flatten(0, 1))
+        with _as_images(drawn):
+            settle(own, drawn.flatten(0, 1))
         return cls(own, drawn, _steps(own, drawn, loss))
+
+
+def _as_images(views: Tensor) -> AbstractContextManager[None]:
+    return sentences(f"net can't take views of images of shape {tuple(views.shape[2:])}", OTHERS)
 
 
 @torch.no_grad()
@@ -200,9 +206,10 @@ def _steps(net: nn.Module, views: Tensor, loss: Loss) -> dict[str, Tensor]:
     """Minus the loss's gradient in each layer's weight, by ``backward``: none of the operator's machinery."""
     if isinstance(loss, str):
         require_one_of("loss", loss, LOSSES)
-    value = LOSSES[loss] if isinstance(loss, str) else loss
+    value = LOSSES[loss] if isinstance(loss, str) else own_loss(loss)
     net.zero_grad()
-    output = net(views.flatten(0, 1))
+    with _as_images(views):
+        output = net(views.flatten(0, 1))
     if not isinstance(output, Tensor):
         raise TypeError(f"net must return one tensor, got {type(output).__name__}")
     if isinstance(
