@@ -6,15 +6,17 @@ in time: a product with :math:`K` or :math:`K^T` costs a pass of the network mor
 
 from __future__ import annotations
 
+import contextlib
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from sslbook.arguments import require_whole
-from sslbook.connection import Layer, OpenedLayer, held_layer, open_held, opened_pass
-from sslbook.guards import Held, refuse_batch
+from sslbook.arguments import counted, require_whole
+from sslbook.connection import Layer, OpenedLayer, held_layer, open_held, open_layer, opened_pass
+from sslbook.guards import CANT_TAKE, Held, refuse_batch
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,3 +118,31 @@ def _looked_at(held: Held, x: Tensor) -> Tensor:
     part, _ = opened_pass(held, x)
     refuse_batch(part, derivative=False)
     return part.output
+
+
+def open_views(net: nn.Module, layer: str | nn.Module, views: Tensor, chunk: int | None) -> OpenedLayer | LayerInChunks:
+    """The layer opened on ``(N, V, ...)``, whole or in chunks; asks whether images were meant where they may have been."""
+    x, shape = views.flatten(0, 1), tuple(views.shape)
+    try:
+        opened = open_layer(net, layer, x) if chunk is None else open_in_chunks(net, layer, x, chunk)
+    except ValueError as error:
+        if not str(error).startswith(CANT_TAKE):
+            raise
+        asked = ": did you pass images?" if views.ndim < 5 else ""
+        raise ValueError(f"{error}; x is views {shape}, (samples, views, ...), as one batch{asked}") from error
+    if views.ndim == 4 and shape[1] in (1, 3) and _flattens(net, layer, x[:1]):
+        (n, v), alone = shape[:2], ", so that nothing is augmented (a plain PCA)" if shape[1] == 1 else ""
+        warnings.warn(
+            f"views {shape} are taken for {n} samples with {counted(v, 'view')} each of {shape[2:]}{alone}: did you pass images? "
+            f"views are (samples, views, ...); an axis of channels, {(n, v, 1, *shape[2:])}, says that they are",
+            stacklevel=3,
+        )
+    return opened
+
+
+def _flattens(net: nn.Module, layer: str | nn.Module, x: Tensor) -> bool:
+    """Whether a network reads its input as one vector, so that it may take one channel of an image for an image."""
+    held, x = held_layer(net, layer, x)
+    with contextlib.suppress(ValueError):
+        return torch.equal(*(held(given, lambda call: call.out) for given in (x, x.flatten(1))))
+    return False

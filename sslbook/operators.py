@@ -26,10 +26,10 @@ import torch
 from scipy.sparse.linalg import LinearOperator
 from torch import Tensor, nn
 
-from sslbook.arguments import refuse_unused, require_floating, require_number, require_one_of
+from sslbook.arguments import counted, refuse_unused, require_floating, require_number, require_one_of
 from sslbook.batch_losses import BATCH_LOSSES
-from sslbook.chunks import LayerInChunks, open_in_chunks
-from sslbook.connection import OpenedLayer, open_layer, unvec, vec
+from sslbook.chunks import LayerInChunks, open_views
+from sslbook.connection import OpenedLayer, unvec, vec
 from sslbook.contrast import project
 from sslbook.eigenpairs import EigenPairs, array, numpy_dtype, top_eigenpairs
 from sslbook.gaps import relative_gap
@@ -60,7 +60,7 @@ class CovarianceOperator:
     def __repr__(self) -> str:
         (n, v), shape = self.population, " x ".join(map(str, self.opened.weight.shape))
         kind = "symmetric" if self.symmetric else "not symmetric"
-        place = f"layer {self.opened.name!r} ({shape} weights), {n} samples x {v} views"
+        place = f"layer {self.opened.name!r} ({shape} weights), {counted(n, 'sample')} x {counted(v, 'view')}"
         given = "" if self.opened.given == self.dtype else f" of weights given in {self.opened.given}"
         return f"CovarianceOperator({place}, loss {self.of}, {kind}, {self.dtype}{given}, {self.device})"
 
@@ -298,7 +298,7 @@ def covariance_operator(
     if callable(loss) or loss not in PAIRED:
         refuse_unused(f"loss={loss!r}", margin=margin, beta=beta, normalize=normalize, clean=clean)
         value = _batch_loss(loss, tau, of_gram)
-        opened = _opened(net, layer, views, chunk)
+        opened = open_views(net, layer, views, chunk)
         weights = gram_weights(value, opened.output.unflatten(0, population), of_gram=of_gram)
         name = loss if isinstance(loss, str) else name_of(loss)
         return CovarianceOperator(opened, population, PairMixing(-2 * weights), of=name)
@@ -306,7 +306,7 @@ def covariance_operator(
     require_number("beta", beta)
     if loss == "simple":
         refuse_unused("loss='simple'", tau=tau, margin=margin, clean=clean)
-        opened, mixing = _opened(net, layer, views, chunk), Mixing(inter=1.0, intra=-beta)
+        opened, mixing = open_views(net, layer, views, chunk), Mixing(inter=1.0, intra=-beta)
     else:
         refuse_unused(f"loss={loss!r}", beta=beta, **({"margin": margin} if loss == "info_nce" else {}))
         if clean is None or tau is None:
@@ -314,7 +314,7 @@ def covariance_operator(
                 f"loss={loss!r} weighs pairs by the distance of un-augmented samples: give clean=(N, ...) and tau"
             )
         _require_clean(clean, views)
-        opened = _opened(net, layer, views, chunk)  # first: a network that couples samples must not see clean
+        opened = open_views(net, layer, views, chunk)  # first: a network that couples samples must not see clean
         mixing = Mixing(weights=pair_weights(net, clean, loss=loss, tau=tau, margin=margin, normalize=normalize))
     if normalize:
         _require_lengths("view", opened.output)
@@ -345,12 +345,7 @@ def intra_operator(
 ) -> CovarianceOperator:
     r""":math:`EV_l = E_x V_{x' | x}[K_l(x')]`, the covariance *within* augmentations (Eq. 9); chunk: as above."""
     population = _population(views)
-    return CovarianceOperator(_opened(net, layer, views, chunk), population, Mixing(inter=0.0, intra=1.0))
-
-
-def _opened(net: nn.Module, layer: str | nn.Module, views: Tensor, chunk: int | None) -> OpenedLayer | LayerInChunks:
-    x = views.flatten(0, 1)
-    return open_layer(net, layer, x) if chunk is None else open_in_chunks(net, layer, x, chunk)
+    return CovarianceOperator(open_views(net, layer, views, chunk), population, Mixing(inter=0.0, intra=1.0))
 
 
 @torch.no_grad()

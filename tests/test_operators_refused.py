@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -120,3 +122,102 @@ BAD: list[tuple[Call, str]] = [
 def test_bad_input(call: Call, message: str) -> None:
     with pytest.raises((TypeError, ValueError), match=message):
         call()
+
+
+# -- images in place of views ----------------------------------------------------------------------------------------------
+
+
+class Image(nn.Module):
+    """It asks for images by an assertion, as vision transformers do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(3, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        assert x.ndim == 4, "not an image"
+        return self.head(x.mean((2, 3)))
+
+
+def flat(inputs: int) -> nn.Sequential:
+    return nn.Sequential(nn.Flatten(), nn.Linear(inputs, 5), nn.ReLU(), nn.Linear(5, 2))
+
+
+def conv(channels: int, *below: nn.Module) -> nn.Sequential:
+    return nn.Sequential(
+        *below, nn.Conv2d(channels, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2)
+    )
+
+
+TOKENS = nn.TransformerEncoderLayer(4, 2, 8, batch_first=True)
+OPERATORS = pytest.mark.parametrize("operator", [covariance_operator, intra_operator])
+
+
+@OPERATORS
+@pytest.mark.parametrize(
+    ("net", "layer", "shape", "said"),
+    [
+        (flat(64), "1", (8, 3, 8, 8), "3 views each of (8, 8): did you pass images?"),
+        (
+            flat(64),
+            "3",
+            (8, 1, 8, 8),
+            "1 view each of (8, 8), so that nothing is augmented (a plain PCA): did you pass images?",
+        ),
+        (flat(48), "1", (8, 3, 6, 8), "axis of channels, (8, 3, 1, 6, 8), says that they are"),
+        (flat(48).bfloat16(), "1", (8, 1, 6, 8), "views are (samples, views, ...)"),
+    ],
+)
+def test_what_may_be_images_is_warned_of(
+    operator: Any, net: nn.Module, layer: str, shape: tuple[int, ...], said: str
+) -> None:
+    with pytest.warns(UserWarning, match=re.escape(said)) as told:
+        found = operator(net, layer, torch.rand(shape))
+    assert len(told) == 1
+    assert told[0].filename == __file__
+    assert found.population == shape[:2]
+    operator(
+        net, layer, torch.rand(shape)[:, :, None]
+    )  # as the sentence says: no warning, which would be an error here
+
+
+@OPERATORS
+@pytest.mark.parametrize(
+    ("net", "layer", "shape"),
+    [
+        (flat(192), "1", (8, 3, 8, 8)),
+        (nn.Linear(64, 2), "", (8, 1, 8, 8)),
+        (conv(3), "0", (8, 3, 8, 8)),
+        (conv(1), "0", (8, 1, 8, 8)),
+        (conv(3, nn.BatchNorm2d(3)).eval(), "1", (8, 3, 8, 8)),
+        (Image(), "head", (8, 3, 8, 8)),
+        (flat(64), "1", (8, 8, 8)),
+    ],
+    ids=["flattened", "a row at a time", "colours", "grey", "batch norm", "asserted", "no channels"],
+)
+def test_images_that_a_network_refuses_are_asked_about(
+    operator: Any, net: nn.Module, layer: str, shape: tuple[int, ...]
+) -> None:
+    said = f"net can't take x of shape .*; x is views {re.escape(str(shape))}, .*: did you pass images\\?$"
+    with pytest.raises(ValueError, match=said):
+        operator(net, layer, torch.rand(shape))
+    with pytest.raises(ValueError, match=said):
+        operator(net, layer, torch.rand(shape), chunk=2)
+
+
+@pytest.mark.parametrize(
+    ("net", "layer", "shape"),
+    [
+        (nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3), nn.Flatten()), "0", (4, 3, 6, 4)),
+        (nn.Sequential(TOKENS, nn.Flatten(), nn.Linear(24, 2)).eval(), "2", (4, 3, 6, 4)),
+        (nn.Sequential(nn.Conv1d(6, 4, 2), nn.ReLU(), nn.Flatten(), nn.Linear(12, 2)), "0", (4, 1, 6, 4)),
+        (mlp((4, 3)).float(), "0", (5, 1, 4)),
+        (flat(64), "1", (5, 1, 1, 8, 8)),
+        (flat(64), "1", (5, 4, 8, 8)),
+        (conv(3), "0", (5, 3, 3, 8, 8)),
+    ],
+    ids=["tokens", "attention", "signals", "single vectors", "single images", "four views", "views"],
+)
+def test_nobody_else_is_asked(net: nn.Module, layer: str, shape: tuple[int, ...]) -> None:
+    """Warnings are errors here."""
+    assert covariance_operator(net, layer, torch.rand(shape)).population == shape[:2]
