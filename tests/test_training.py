@@ -294,6 +294,16 @@ def test_first_weights_are_a_function_of_the_seed() -> None:
     assert not two.encoder.conv1.weight.equal(other.encoder.conv1.weight)
 
 
+def test_networks_are_float32_whatever_is_made_by_default() -> None:
+    expected = byol().state_dict()
+    torch.set_default_dtype(torch.float64)
+    try:
+        found = byol().state_dict()
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert all(torch.equal(found[key], value) and found[key].dtype == value.dtype for key, value in expected.items())
+
+
 def test_the_predictor_starts_anew() -> None:
     siamese = byol()
     first = [linear.weight.clone() for linear in siamese.predictor.linears]  # type: ignore[union-attr, operator]

@@ -293,11 +293,11 @@ def build(networks: Networks, seed: int, backbone: tuple[nn.Module, int] | None 
     require_whole("seed", seed, least=0)
     with torch.random.fork_rng(devices=[]):  # PyTorch draws weights when it makes a layer, and ours replace them
         if backbone is None:
-            resnet = ResNet18(networks.stem, networks.width, networks.channels)
+            resnet = ResNet18(networks.stem, networks.width, networks.channels).float()
             initialize(resnet, _generator(seed, "encoder"))
-            siamese = Siamese(networks, resnet, resnet.features)
+            siamese = Siamese(networks, resnet, resnet.features).float()
         else:
-            siamese = Siamese(networks, *backbone)
+            siamese = Siamese(networks, *backbone).float()
     initialize(siamese.projector, _generator(seed, "projector"))
     if siamese.predictor is not None:
         initialize(siamese.predictor, _generator(seed, "predictor"))
