@@ -31,7 +31,7 @@ AVX2 := ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2 MKL_ENABLE_INSTRUCTIONS
 # memory and pictures are the same everywhere.
 SUMS := -m "not browser" \
     -k "(training or operators or connection or covariance or ablation or test_emergence) and not (slurm or test_training_nodes \
-        or two_processes or book_lab or fake_gpu or resources or recorded)"
+        or two_processes or fake_gpu or resources or recorded)"
 unexport PYTHONPATH
 unexport PYTHONHOME
 
@@ -92,7 +92,7 @@ serve: book  ## read the book at http://127.0.0.1:8000 (elsewhere: make serve PO
 	@$(RUN) http.server --bind 127.0.0.1 --directory $(dir $(PAGE)) $(PORT) \
 	    || { status=$$?; [ $$status -ge 130 ] || echo "Is port $(PORT) taken?  make serve PORT=8123"; exit $$status; }
 
-lab: $(STAMP)  ## open the chapters in JupyterLab; a saved edit goes into the chapter
+lab: $(STAMP)  ## open copies of the chapters in JupyterLab
 	@echo "Opening the chapters in JupyterLab, at http://localhost:8888/lab or the next free port, once the book is built"
 	@$(RUN) sslbook lab -- $(LAB)
 

@@ -231,7 +231,7 @@ def _parser() -> argparse.ArgumentParser:
     added.add_argument("file", nargs="?", type=Path, metavar="FILE", help="where to (default: _build/book.pdf)")
     added.set_defaults(seed=0)
 
-    added = command("lab", commands.open_lab, "Build the book and open its chapters in JupyterLab.", running)
+    added = command("lab", commands.open_lab, "Build the book and open copies of its chapters in JupyterLab.", running)
     added.add_argument("arguments", nargs="*", metavar="…", help="JupyterLab's own arguments, after --")
     added.set_defaults(seed=0)
 

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from docutils import nodes
 
-from sslbook.book.captions import BEHIND
 from sslbook.book.opening import PICTURE, open_with_picture
 from sslbook.book.plain import MARK, Links, mark_cells, pieces, without_marks
 from sslbook.book.repository import Repository
@@ -127,7 +126,7 @@ def opening() -> nodes.document:
 
     document = new_document("x")
     slider = nodes.raw("", '<div class="sslbook-slider"></div>', format="html")
-    caption = at(nodes.caption("", "Its caption.", **{BEHIND: True}), 5)
+    caption = at(nodes.caption("", "Its caption."), 5)
     document += nodes.section(
         "",
         nodes.title("", "One"),
@@ -160,7 +159,7 @@ def test_every_cell_is_marked_once_and_in_its_place() -> None:
     open_with_picture(document)
     mark_cells(document)
     told = document.astext()
-    marks = [f'<{MARK} data-cell="{cell}">' for cell in (0, 3, 5, 1, 2, 4, 5, 6)]
+    marks = [f'<{MARK} data-cell="{cell}">' for cell in (0, 3, 1, 2, 4, 5, 6)]
     places = []
     for mark in marks:
         places.append(told.index(mark, places[-1] + 1 if places else 0))
@@ -168,26 +167,21 @@ def test_every_cell_is_marked_once_and_in_its_place() -> None:
     assert told.count(f"<{MARK}") == len(marks)
 
 
-def captioned(figure: str) -> str:
-    code = '<div class="highlight-ipython3 notranslate"><div class="highlight"><pre>x\n</pre></div>\n</div>'
-    number = '<span class="caption-number">Figure 1.1 </span><span class="caption-text">It <em>moves</em>'
-    shown = f'<figure id="fig-one"><img alt="x"><figcaption><p>{number}{figure}</span></p></figcaption></figure>'
-    return f'<div class="cell">{code}<div class="cell_output">{shown}</div></div>'
+CAPTIONED = (
+    '<div class="cell"><div class="highlight-ipython3 notranslate"><div class="highlight"><pre>x\n</pre></div>\n</div>'
+    '<div class="cell_output"><figure id="fig-one"><img alt="x"><figcaption><p><span class="caption-number">Figure 1.1 </span>'
+    '<span class="caption-text">It <em>moves</em></span></p></figcaption></figure></div></div>'
+)
 
 
-def test_a_caption_behind_its_cell_is_text_of_the_next_cell() -> None:
-    """Where it can be edited; one of the cell's metadata can't."""
+def test_a_caption_stands_below_its_cell() -> None:
     words = '<a id="fig-one"></a>**Figure 1.1** It *moves*'
     after = f'<{MARK} data-cell="5"></{MARK}><p>More.</p>'
-    behind = captioned(f'<{MARK} data-cell="5"></{MARK}>')
-    found = pieces(f'<{MARK} data-cell="4"></{MARK}>{behind}{after}', LINKS)
-    assert [(p.kind, p.cell, p.text) for p in found] == [("code", 4, ""), ("text", 5, words), ("text", 5, "More.")]
-    own = pieces(f'<{MARK} data-cell="4"></{MARK}>{captioned("")}{after}', LINKS)
-    assert [(p.kind, p.cell, p.text) for p in own] == [("code", 4, ""), ("caption", -1, words), ("text", 5, "More.")]
+    found = pieces(f'<{MARK} data-cell="4"></{MARK}>{CAPTIONED}{after}', LINKS)
+    assert [(p.kind, p.cell, p.text) for p in found] == [("code", 4, ""), ("caption", -1, words), ("text", 5, "More.")]
     opening = f'<{PICTURE} data-cell="4"></{PICTURE}>'
-    assert [(p.kind, p.text) for p in pieces(opening + behind + after, LINKS)] == [
-        ("picture", ""),
-        ("text", words),
+    assert [(p.kind, p.text) for p in pieces(opening + CAPTIONED + after, LINKS)] == [
+        ("picture", words),
         ("text", "More."),
     ]
 

@@ -114,8 +114,8 @@ def test_cells_are_short(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=page)
-def test_jupyter_will_not_rewrite_the_source(path: Path) -> None:
-    """A chapter is stored as Jupytext writes it, so that the first save in JupyterLab changes nothing but what was edited."""
+def test_jupytext_will_not_rewrite_the_source(path: Path) -> None:
+    """A chapter is stored as Jupytext writes it, so that an editor that goes through it changes nothing but what was edited."""
     text = path.read_text(encoding="utf-8")
     header = re.compile(r"\A---\n.*?\n---\n", re.DOTALL)  # Jupytext adds its own version there
     assert header.sub("", jupytext.writes(jupytext.reads(text, fmt="md:myst"), fmt="md:myst")) == header.sub("", text)

@@ -18,8 +18,6 @@ from sphinx.util import logging
 
 LABEL = "fig-"
 """How a figure's label begins."""
-BEHIND = "behind_its_cell"
-"""The attribute of a caption that stood behind the figure's cell and not in its metadata."""
 _SLIDER, _FIGURE = '<div class="sslbook-slider"', '<div class="sslbook-figure"'  # as `sslbook.book.widgets` writes them
 _LOG = logging.getLogger(__name__)
 
@@ -49,7 +47,7 @@ class Captions(SphinxTransform):
         if isinstance(label, nodes.target):
             label.parent.remove(label)
         paragraph.parent.remove(paragraph)
-        caption = nodes.caption(paragraph.rawsource, "", *paragraph.children, **{BEHIND: True})
+        caption = nodes.caption(paragraph.rawsource, "", *paragraph.children)
         caption.source, caption.line = paragraph.source, paragraph.line
         figure = nodes.figure("", ids=paragraph["ids"], names=paragraph["names"])
         figure.source, figure.line = picture.source, picture.line

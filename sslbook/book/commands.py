@@ -10,6 +10,7 @@ import argparse
 import json
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sslbook.arguments import InputError, counted
@@ -128,8 +129,10 @@ def write_notebooks(options: argparse.Namespace) -> int:
     if status := build(options):
         return status
     book = find_book(options.root)
-    for path in lab.copy_notebooks(book, options.folder or book.built / "notebooks"):
+    copies, kept = lab.copy_notebooks(book, options.folder or book.built / "notebooks")
+    for path in copies:
         print(path)
+    _tell_kept(kept)
     return 0
 
 
@@ -149,14 +152,23 @@ def write_pdf(options: argparse.Namespace) -> int:
 
 
 def open_lab(options: argparse.Namespace) -> int:
-    """``sslbook lab``: the notebooks in JupyterLab, where a saved edit goes into its chapter's source."""
+    """``sslbook lab``: copies of the notebooks, in `_build/lab`, in JupyterLab."""
     from sslbook.book import lab
 
     options.no_execute = False
     book = find_book(options.root)
     if build(options):
         print("The book was not built; JupyterLab has the notebooks of the last time that it was.")
-    return lab.start(book, options.arguments)
+    folder = book.built / "lab"
+    _, kept = lab.copy_notebooks(book, folder)
+    _tell_kept(kept)
+    return lab.start(folder, options.arguments)
+
+
+def _tell_kept(files: Sequence[Path]) -> None:
+    if files:
+        print("Left as they were, since they were changed or run; remove one to have the book's again:")
+        show([str(path) for path in files])
 
 
 def _setting(options: argparse.Namespace) -> Setting:

@@ -1,8 +1,7 @@
 """The notebooks that readers open: the executed chapter's cells, and between them the page's text in Markdown and LaTeX.
 
 Nothing is needed to read one but a Jupyter, and nothing to run it but the package, which its first code cell installs. What
-the build's own tools need (glued values, papermill's records) is left out; each cell says which cell of the source it is, so
-that `sslbook.book.lab` can bring an edit back.
+the build's own tools need (glued values, papermill's records) is left out.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-from sslbook.book.chapters import number_cells, tags
+from sslbook.book.chapters import code_cells, number_cells, tags
 from sslbook.book.htmlcheck import glue, pasted
 from sslbook.book.plain import Piece
 from sslbook.book.typeset import printed, spec
@@ -62,8 +61,8 @@ class _Writer:
     def __init__(self, name: str, executed: NotebookNode, requirement: str) -> None:
         self.name, self.executed, self.requirement = name, executed, requirement
         self.cells: list[NotebookNode] = []
-        self.place = _sources(executed)
-        self.waiting = [i for i in self.place if executed.cells[i].cell_type == "code"]
+        own = {cell.id for cell in code_cells(executed)}
+        self.waiting = [i for i, cell in enumerate(executed.cells) if cell.id in own]
         self.glued = glue(executed)
         words = (cell.source for cell in executed.cells if cell.cell_type == "markdown")
         self.asked = list(pasted("\n\n".join(words), name))
@@ -86,10 +85,10 @@ class _Writer:
             self.pictured = piece.cell
             self.cells.append(_still(self.executed.cells[piece.cell], piece.text))
         elif piece.kind in ("caption", "references"):
-            self.cells.append(_made(new_markdown_cell(piece.text)))
+            self.cells.append(new_markdown_cell(piece.text))
         else:
             continued = self.last == piece.kind == "solution"
-            self.cells.append(_text(piece, self.place[piece.cell], continued=continued))
+            self.cells.append(_text(piece, continued=continued))
             self.last = piece.kind
         self.beside += self._specs(piece)
         if self.stage == "open" and not piece.text.endswith(":"):  # what leads to code, code follows
@@ -107,14 +106,14 @@ class _Writer:
         """The code cells that are due: those up to the one numbered ``upto``, and those behind it that the page doesn't show."""
         if self.stage == "before":
             self.stage = "set-up"
-            self.cells.append(_folded(_made(new_code_cell(INSTALL.format(requirement=self.requirement).rstrip()))))
+            self.cells.append(_folded(new_code_cell(INSTALL.format(requirement=self.requirement).rstrip())))
         while self.waiting and (
             self.waiting[0] <= upto or HIDDEN_TAGS & set(tags(self.executed.cells[self.waiting[0]]))
         ):
             index = self.waiting.pop(0)
             if TESTS_SOLUTION in tags(self.executed.cells[index]):
                 continue
-            cell = _code(self.executed.cells[index], self.place[index])
+            cell = _code(self.executed.cells[index])
             if index == self.pictured:
                 cell.outputs = []
             if folded or (self.stage == "set-up" and "parameters" not in tags(cell)):
@@ -127,7 +126,7 @@ class _Writer:
             lines = "".join(f"    {json.dumps(spec, ensure_ascii=False)},\n" for spec in self.beside)
             # the first line is what stands in the bar of a folded cell
             cell = new_code_cell(f"# this run's numbers beside those above\nthis_run(\n{lines})")
-            self.cells.append(_folded(_made(cell)))
+            self.cells.append(_folded(cell))
             self.beside = []
 
     def _specs(self, piece: Piece) -> Iterator[str]:
@@ -144,28 +143,6 @@ class _Writer:
             yield spec(role, name, form, self.glued)
 
 
-def origin(cell: NotebookNode) -> int | None:
-    """The cell of the source that ``cell`` of a reader's notebook shows; None if the build made it, or the reader."""
-    told = cell.metadata.get(RECORD_KEY, {})
-    return int(told["cell"]) if "cell" in told else None
-
-
-def made(cell: NotebookNode) -> bool:
-    """Whether the build made ``cell`` and no cell of the source stands behind it: a caption, a line with this run's values."""
-    return bool(cell.metadata.get(RECORD_KEY, {}).get("made"))
-
-
-def _sources(executed: NotebookNode) -> dict[int, int]:
-    """The place in the source of each cell of the executed notebook; papermill's injected one has none."""
-    own = [i for i, cell in enumerate(executed.cells) if "injected-parameters" not in tags(cell)]
-    return {index: place for place, index in enumerate(own)}
-
-
-def _made(cell: NotebookNode) -> NotebookNode:
-    cell.metadata[RECORD_KEY] = {"made": True}
-    return cell
-
-
 def _folded(cell: NotebookNode) -> NotebookNode:
     """Close the source: in JupyterLab and Notebook 7 by the first key, in Colab by the second."""
     cell.metadata["jupyter"] = {"source_hidden": True}
@@ -173,17 +150,12 @@ def _folded(cell: NotebookNode) -> NotebookNode:
     return cell
 
 
-def _text(piece: Piece, place: int, *, continued: bool) -> NotebookNode:
+def _text(piece: Piece, *, continued: bool) -> NotebookNode:
     text = piece.text
     if piece.kind == "solution":
         title = "Solution, continued" if continued else "Solution"
         text = f"<details>\n<summary>{title}</summary>\n\n{text}\n\n</details>"
-    return _from(new_markdown_cell(text), place)
-
-
-def _from(cell: NotebookNode, place: int) -> NotebookNode:
-    cell.metadata[RECORD_KEY] = {"cell": place}
-    return cell
+    return NotebookNode(new_markdown_cell(text))
 
 
 _FRAME = re.compile(
@@ -203,20 +175,17 @@ def _still(cell: NotebookNode, caption: str) -> NotebookNode:
         else:
             continue
         words = " ".join(alt.split()).replace("[", "(").replace("]", ")")
-        below = (
-            caption
-            or (frames and "*Run the cells below: the last of them shows this picture with the slider that moves it.*")
-            or ""
-        )
-        made = new_markdown_cell(f"![{words}](attachment:picture.png)\n\n{below}".strip())
-        made["attachments"] = {"picture.png": {"image/png": content}}
-        return _made(made)
+        moves = "*Run the cells below: the last of them shows this picture with the slider that moves it.*"
+        below = [f"![{words}](attachment:picture.png)", caption, moves if frames else ""]
+        still = new_markdown_cell("\n\n".join(filter(None, below)))
+        still["attachments"] = {"picture.png": {"image/png": content}}
+        return NotebookNode(still)
     raise ValueError("the opening's picture has no image")
 
 
-def _code(cell: NotebookNode, place: int) -> NotebookNode:
+def _code(cell: NotebookNode) -> NotebookNode:
     """A code cell with what the page shows of its outputs."""
-    kept = _from(new_code_cell(cell.source), place)
+    kept = NotebookNode(new_code_cell(cell.source))
     if tags(cell):
         kept.metadata["tags"] = tags(cell)
     hidden = HIDDEN_TAGS & set(tags(cell))

@@ -16,7 +16,6 @@ from docutils import nodes
 from markdownify import ATX, MarkdownConverter
 from myst_nb.sphinx_ import HideCodeCellNode
 
-from sslbook.book.captions import BEHIND
 from sslbook.book.opening import PICTURE, is_code_cell
 from sslbook.book.reading import LINE
 
@@ -61,10 +60,7 @@ def mark_cells(doctree: nodes.document) -> None:
             if is_code_cell(node):
                 last = int(node["cell_index"])
                 parent.insert(parent.index(node), _mark(last))
-                _mark_captions(node)
                 continue
-            if _is_wrapper(node):
-                _mark_captions(node)
             begins = None if _is_wrapper(node) else _cell_of(node)
             if begins is not None and begins != last:
                 last = begins
@@ -73,13 +69,6 @@ def mark_cells(doctree: nodes.document) -> None:
                 visit(node)  # a section, the folded set-up, a solution with code
 
     visit(doctree)
-
-
-def _mark_captions(cell: nodes.Element) -> None:
-    """Put a mark into the caption of ``cell``'s figure if its words are those of the next cell, where they can be edited."""
-    for caption in cell.findall(nodes.caption):
-        if caption.get(BEHIND) and (begins := _cell_of(caption)) is not None:
-            caption += _mark(begins)
 
 
 def _is_wrapper(node: nodes.Element) -> bool:
@@ -169,8 +158,7 @@ class _Plain(MarkdownConverter):
         kinds = set(el.get_attribute_list("class"))
         anchor = _anchor(el)
         if "cell" in kinds:
-            inner = el.find(MARK)
-            return text if inner is not None and inner.find_parent("figcaption") is None else self._caption(el)
+            return text if el.find(MARK) is not None else self._caption(el)
         if "math" in kinds:
             return f"\n\n{anchor}{chr(10) if anchor else ''}{self._display(el)}\n\n"
         if "solution" in kinds:
@@ -229,8 +217,6 @@ class _Plain(MarkdownConverter):
         captions = [self._words(caption) for caption in cell.select("figcaption p")]
         anchors = "".join(_anchor(figure) for figure in cell.select("figure[id]"))
         cut = "" if cell.find_previous_sibling(PICTURE) is not None else "\ue000caption:\ue001\n\n"
-        if (words := cell.select_one(f"figcaption {MARK}")) is not None:  # a paragraph below the cell, of the text
-            cut = f"\ue000text:{words['data-cell']}\ue001\n\n"
         return f"\n\n{cut}{anchors}{' '.join(captions)}\n\n" if captions else ""
 
     def _words(self, el: Tag) -> str:

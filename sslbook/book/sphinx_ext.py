@@ -25,8 +25,8 @@ from sphinx.config import Config
 import sslbook
 from sslbook.book import bibliography, bookmap, library, meta, plain, reading, roles, statements
 from sslbook.book.captions import Captions
-from sslbook.book.execute import write
 from sslbook.book.folding import fold_checks
+from sslbook.book.lab import NOTEBOOKS, write
 from sslbook.book.notebooks import reader_notebook
 from sslbook.book.opening import open_with_picture
 from sslbook.book.repository import Repository
@@ -35,7 +35,6 @@ from sslbook.book.typeset import typeset
 
 ASSETS = Path(__file__).parent / "assets"
 DOWNLOADS = "_sources"  # the folder of the built book that holds the pages' sources
-NOTEBOOKS = "notebooks"  # and the one with the readers' notebooks
 _BODIES = (
     "sslbook_bodies"  # the attribute of Sphinx's application that keeps the chapters' HTML till all pages are there
 )
