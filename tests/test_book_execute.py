@@ -270,7 +270,7 @@ def test_a_cell_that_takes_too_long_is_stopped(tmp_path: Path) -> None:
 
 def job(book: Book, name: str = "good") -> module._Job:
     chapter = next(c for c in find_chapters(book) if c.name == name)
-    return module._Job(chapter, QUICK, book.executed("quick") / f"{name}.ipynb", {}, {}, book)
+    return module._Job(chapter, QUICK, book.executed("quick") / f"{name}.ipynb", {}, book)
 
 
 def test_one_more_try_after_a_cell_ran_out_of_time(write_book, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -304,7 +304,7 @@ def test_the_longest_chapter_starts_first(write_book, monkeypatch: pytest.Monkey
         (folder / f"{name}.ipynb").write_text(json.dumps({"metadata": {"sslbook": {"seconds": seconds}}, "cells": []}))
     order: list[str] = []
 
-    def run_all(todo, processes, say):
+    def run_all(todo, environment, processes, say):
         order.extend(job.chapter.name for job in todo)
         return (Outcome(job.chapter.name, "failed") for job in todo)
 

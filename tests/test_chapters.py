@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import papermill
@@ -35,9 +36,10 @@ def notebook_of(chapter: Chapter) -> Path:
 def test_chapter_runs_alone_and_gives_its_numbers(chapter: Chapter, reader: Path, tmp_path: Path) -> None:
     """By papermill, in the environment of `requirements.txt` with the package's wheel, outside the checkout, without a warning."""
     with kernel.environment() as variables, pytest.MonkeyPatch.context() as patch:
-        for name, value in variables.items():
-            patch.setenv(name, value)
-        patch.delenv("PYTHONPATH")
+        for name in set(os.environ) - set(variables) | {"PYTHONPATH"}:
+            patch.delenv(name, raising=False)
+        for name in set(variables) - {"PYTHONPATH"}:
+            patch.setenv(name, variables[name])
         patch.setenv("JUPYTER_PATH", str(kernel_of(reader, tmp_path)))
         executed = papermill.execute_notebook(
             str(notebook_of(chapter)),

@@ -2,7 +2,8 @@
 
 The key covers the chapter's code cells, every module of the library that they reach through import statements, the
 records and printed tables that they asked for, the lock file, the versions that compute, the scale, the seed, the kind
-of device, and whether the downloaded images are there. Code counts by its syntax tree: a comment or a docstring changes
+of device, whether the downloaded images are there, and what a shell can change (`sslbook.book.kernel`): a processor that stands
+in for another, and what ``PYTHONPATH`` adds. Code counts by its syntax tree: a comment or a docstring changes
 nothing. Nor does the prose: a changed sentence is put beside the outputs that stand (`sslbook.book.execute`).
 
 What was asked for is known once a chapter has run, and is kept with its key; as long as all else is the same, the same
@@ -22,6 +23,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from sslbook import data_files
+from sslbook.book import kernel
 from sslbook.book.chapters import Chapter, code_cells, parse_cell, tags
 from sslbook.book.layout import Book
 from sslbook.exports import homes
@@ -48,6 +50,8 @@ def key_parts(book: Book, chapter: Chapter, *, scale: str, seed: int, device: st
         "Python": platform.python_version(),
         "the downloaded images": _images(),
         "SSLBOOK_THREADS": os.environ.get("SSLBOOK_THREADS", "1"),
+        "the processor": " ".join(f"{name}={os.environ[name]}" for name in kernel.PROCESSOR if name in os.environ),
+        "PYTHONPATH": " ".join(_importable(folder) for folder in kernel.added_path()),
     }
     for name in COMPUTES:
         parts[f"{name}'s version"] = _version(name)
@@ -171,9 +175,15 @@ def _version(distribution: str) -> str:
         return "absent"
 
 
+def _importable(folder: Path) -> str:
+    """What lies in a folder that Python can import, by names and sizes."""
+    modules = [[path.name, path.stat().st_size] for path in sorted(folder.glob("*.py"))]
+    return digest(json.dumps([modules, sorted(path.parent.name for path in folder.glob("*/__init__.py"))]).encode())
+
+
 def _images() -> str:
     """The names and sizes of the data sets' files below ``SSLBOOK_DATA``: a chapter takes other images where they are."""
-    folder = os.environ.get("SSLBOOK_DATA")
+    folder = kernel.variables().get("SSLBOOK_DATA")
     files = sorted(path for path in Path(folder).glob("*/*") if path.is_file()) if folder else []
     listing = [[path.parent.name, path.name, path.stat().st_size] for path in files]
     return digest(json.dumps(listing).encode()) if listing else "none"

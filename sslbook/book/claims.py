@@ -27,18 +27,12 @@ import sslbook
 from sslbook.arguments import require_number, require_one_of, require_whole
 from sslbook.book import plots
 from sslbook.book.badges import badge, line
-from sslbook.book.layout import DEVICES, SCALES
+from sslbook.book.layout import DEVICES, LENIENT, SCALES
 from sslbook.book.values import GLUE_PREFIX, RECORD_KEY, Criterion, Number, Value
 from sslbook.evidence import Interval
 from sslbook.machine import device_name
 
 T = TypeVar("T")
-
-LENIENT = "SSLBOOK_LENIENT"
-"""The variable under which a claim that fails is published all the same.
-
-`sslbook.book.spread` sets it where it runs chapters with other seeds, to see what moves; nothing is held to what it finds there.
-"""
 
 
 @dataclass(frozen=True)
@@ -84,8 +78,12 @@ def begin(chapter: str, *, scale: str = "quick", seed: int = 0, device: str = "a
     uses; one thread per kernel keeps sums in one order, and so reproducible.
 
     Raises ValueError for an unknown scale or device, for ``device="cuda"`` without CUDA, and for a seed outside [0,
-    2^32); TypeError for a seed that is not an int.
+    2^32); TypeError for a seed that is not an int; RuntimeError where Python leaves out assertions, which are the book's checks.
     """
+    if not __debug__:
+        raise RuntimeError(
+            "this Python leaves out assertions, and so the book's checks: start it without -O, and without PYTHONOPTIMIZE"
+        )
     if not re.fullmatch(r"[A-Za-z][\w-]*", chapter):
         raise ValueError(f"chapter: got {chapter!r}; allowed is the file's name without .md, such as 'covariance'")
     require_one_of("scale", scale, SCALES)

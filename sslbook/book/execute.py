@@ -12,7 +12,7 @@ import multiprocessing
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -28,7 +28,7 @@ from sslbook.arguments import InputError
 from sslbook.book import kernel
 from sslbook.book.cache import changes, data_parts, digest, key, key_parts
 from sslbook.book.chapters import Chapter, code_cells, number_cells, parameters, tags
-from sslbook.book.layout import LIVE, Book
+from sslbook.book.layout import Book
 from sslbook.book.values import RECORD_KEY
 from sslbook.files import atomic, read_text
 from sslbook.machine import cores, end_with_parent
@@ -53,12 +53,13 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Setting:
-    """What a chapter is run with. ``device`` is cpu or cuda, never auto: what is keyed is what runs."""
+    """What a chapter is run with. ``device`` is cpu or cuda, never auto: what is keyed is what runs; ``lenient``: see `spread`."""
 
     scale: str
     seed: int
     device: str
     cell_seconds: float
+    lenient: bool = False
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,6 @@ class _Job:
     setting: Setting
     target: Path
     parts: dict[str, str]
-    environment: dict[str, str]
     book: Book
 
     @property
@@ -127,10 +127,10 @@ def execute(
     # Longest first, so that the cores end together.
     waiting.sort(key=lambda item: -_last_seconds(folder / f"{item[0].name}.ipynb"))
     if waiting:
-        with kernel.environment() as environment:
-            todo = [_Job(c, setting, folder / f"{c.name}.ipynb", parts, environment, book) for c, parts in waiting]
+        with kernel.environment(lenient=setting.lenient) as environment:
+            todo = [_Job(c, setting, folder / f"{c.name}.ipynb", parts, book) for c, parts in waiting]
             default = 1 if setting.device == "cuda" else cores()
-            for outcome in _run_all(todo, min(jobs or default, len(todo)), say):
+            for outcome in _run_all(todo, environment, min(jobs or default, len(todo)), say):
                 outcomes[outcome.chapter] = outcome
     return [outcomes[chapter.name] for chapter in chapters]
 
@@ -141,10 +141,12 @@ _KEPT = {
 }
 
 
-def _run_all(todo: Sequence[_Job], at_once: int, say: Callable[[str], None]) -> Iterator[Outcome]:
+def _run_all(
+    todo: Sequence[_Job], environment: Mapping[str, str], at_once: int, say: Callable[[str], None]
+) -> Iterator[Outcome]:
     """Run the jobs in a pool of fresh processes (papermill changes the working folder and the environment of its process)."""
     context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(at_once, mp_context=context, initializer=end_with_parent)
+    pool = ProcessPoolExecutor(at_once, mp_context=context, initializer=_begin, initargs=(environment,))
     try:
         futures = {pool.submit(_run, job): job for job in todo}
         for job in todo[:at_once]:
@@ -174,11 +176,15 @@ def _run_all(todo: Sequence[_Job], at_once: int, say: Callable[[str], None]) -> 
         pool.shutdown(wait=False, cancel_futures=True)
 
 
+def _begin(environment: Mapping[str, str]) -> None:
+    """In a worker, before all else: no variable but these is there."""
+    end_with_parent()
+    os.environ.clear()
+    os.environ.update(environment)
+
+
 def _run(job: _Job) -> Outcome:
     """In a worker: execute one chapter and put the notebook in its place; one more try if a cell ran out of time."""
-    os.environ.update(job.environment)
-    for name in LIVE:  # else a slider would wait for a person
-        os.environ.pop(name, None)
     start = time.monotonic()
     partial, failed = job.target.with_suffix(".running.ipynb"), job.target.with_suffix(".failed.ipynb")
     notes: tuple[str, ...] = ()

@@ -21,7 +21,7 @@ from typing import Any
 
 from nbformat import NotebookNode
 
-from sslbook.book.layout import PACKAGE
+from sslbook.book.layout import LENIENT, PACKAGE
 from sslbook.files import require_writable
 
 ROOM = 2**20
@@ -36,16 +36,44 @@ from sslbook.machine import end_with_parent
 end_with_parent(int(os.environ["JPY_PARENT_PID"]))
 runpy.run_module("ipykernel_launcher", run_name="__main__")
 """
+_INSTALLED = PACKAGE.parent.name in ("site-packages", "dist-packages")
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 
+PASSED = (
+    *("PATH", "HOME", "USER", "LOGNAME", "TMPDIR", "TEMP", "TMP", "MPLCONFIGDIR"),
+    *("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_RUNTIME_DIR"),
+    *("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"),
+    *("SYSTEMROOT", "USERPROFILE", "APPDATA", "LOCALAPPDATA", "COMSPEC", "PATHEXT"),
+    "SSLBOOK_COMMIT",
+    "SSLBOOK_TESTS_OUTSIDE",  # the tests' list of what was asked of other machines
+)
+"""Variables of the calling shell that say where things lie: kernels get these, those below, and no others."""
+PROCESSOR = ("ONEDNN_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY", "MKL_ENABLE_INSTRUCTIONS", "MKL_CBWR", "OPENBLAS_CORETYPE")
+"""Those that let this processor stand in for another: kernels get them, and a chapter's key has them."""
+
+
+def variables() -> dict[str, str]:
+    """What of the shell's variables may reach what makes the book, and what Python needs to do the same under each shell."""
+    named = {"SSLBOOK_DATA": str(Path(data).expanduser().resolve())} if (data := os.environ.get("SSLBOOK_DATA")) else {}
+    kept = {name: os.environ[name] for name in (*PASSED, *PROCESSOR) if name in os.environ}
+    own = [] if _INSTALLED else [PACKAGE.parent]  # another working folder must find the same package
+    path = os.pathsep.join(map(str, [*own, *added_path()]))
+    return {**kept, **named, "PYTHONPATH": path, "PYTHONHASHSEED": "0", "PYTHONUTF8": "1"}
+
+
+def added_path() -> list[Path]:
+    """The folders that ``PYTHONPATH`` adds to the one of this package: a chapter's key has what lies there."""
+    folders = [Path(part).resolve() for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
+    return [folder for folder in dict.fromkeys(folders) if folder != PACKAGE.parent]
+
+
 @contextmanager
-def environment() -> Iterator[dict[str, str]]:
-    """The variables under which kernels run, valid inside the block.
+def environment(*, lenient: bool = False) -> Iterator[dict[str, str]]:
+    """All variables under which kernels run, valid inside the block; ``lenient`` lets failed claims be numbers.
 
     One thread a kernel (unless ``SSLBOOK_THREADS`` says otherwise): chapters run side by side, and sums keep their
-    order. The user's IPython profile and the calling shell's choice of matplotlib backend are kept out: pages must
-    not depend on them.
+    order. The user's settings of IPython and matplotlib are kept out, as the shell's variables are: pages must not depend on them.
     """
     threads = os.environ.get("SSLBOOK_THREADS", "1")
     with tempfile.TemporaryDirectory(prefix="sslbook-") as name:
@@ -59,31 +87,21 @@ def environment() -> Iterator[dict[str, str]]:
         spec.joinpath("kernel.json").write_text(
             json.dumps({"argv": argv, "display_name": "Python 3", "language": "python"}), encoding="utf-8"
         )
+        settings = Path(name) / "matplotlibrc"
+        settings.touch()
         yield {
-            "JUPYTER_PATH": _first(name, "JUPYTER_PATH"),
-            "PYTHONPATH": _package_path(),
+            **variables(),
+            "JUPYTER_PATH": name,
             "IPYTHONDIR": str(Path(name) / "ipython"),
             "JUPYTER_PLATFORM_DIRS": "1",
+            "MATPLOTLIBRC": str(settings),
             "MPLBACKEND": "module://matplotlib_inline.backend_inline",
-            "PYTHONHASHSEED": "0",
             "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
             "SSLBOOK_THREADS": threads,
             "SSLBOOK_LEDGER": "ledger.html",
+            **({LENIENT: "1"} if lenient else {}),
             **dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), threads),
         }
-
-
-def _first(path: str, variable: str) -> str:
-    """``path`` put before what the path variable holds."""
-    return os.pathsep.join([path, *filter(None, [os.environ.get(variable)])])
-
-
-def _package_path() -> str:
-    """``PYTHONPATH`` under which a kernel, in another working folder, imports the same `sslbook` as this process."""
-    source = PACKAGE.parent
-    if source.name in ("site-packages", "dist-packages"):
-        return os.environ.get("PYTHONPATH", "")
-    return _first(str(source), "PYTHONPATH")
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,12 @@ from sslbook.files import read_text
 LIVE = ("JPY_SESSION_NAME", "VSCODE_PID", "COLAB_RELEASE_TAG")
 """Variables of a kernel in which a person runs cells: Jupyter's server, VS Code and Colab set them, papermill does not."""
 
+LENIENT = "SSLBOOK_LENIENT"
+"""The variable under which a claim that fails is published all the same.
+
+`sslbook.book.spread` has it set where it runs chapters with other seeds, to see what moves; nothing is held to what it finds there.
+"""
+
 SCALES = ("quick", "paper")
 """The two sizes of every experiment: under a minute a chapter on two CPU cores, and the papers' own."""
 

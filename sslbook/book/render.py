@@ -22,7 +22,8 @@ from typing import Any
 
 from sslbook.book import licences, meta, policy, searching
 from sslbook.book.chapters import read_chapter
-from sslbook.book.layout import PACKAGE, read_yaml
+from sslbook.book.kernel import variables
+from sslbook.book.layout import read_yaml
 from sslbook.book.plain import LINES
 from sslbook.book.repository import Repository
 from sslbook.book.sphinx_ext import DOWNLOADS
@@ -177,11 +178,9 @@ def _jupyter_book(staged: Path, work: Path) -> Path:
     command = [sys.executable, "-c", _COMMAND, str(os.getpid())]
     command += ["build", str(staged), "--path-output", str(work / "render")]
     command += ["--all", "-W", "-n", "--keep-going"]
-    package = str(PACKAGE.parent)  # so that the extension is found even where sslbook is not installed
-    path = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))
-    environment = {**os.environ, "PYTHONPATH": path, "NO_COLOR": "1", "PYTHONWARNINGS": "ignore"}
+    environment = {**variables(), "NO_COLOR": "1", "PYTHONWARNINGS": "ignore"}
     shutil.rmtree(work / "render", ignore_errors=True)
-    run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    run = subprocess.run(command, env=environment, capture_output=True, encoding="utf-8", check=False)
     log = work / "render.log"
     for found in _ERRNO.finditer(run.stdout + run.stderr):
         if int(found["code"]) in _UNWRITABLE:

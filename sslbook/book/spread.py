@@ -23,7 +23,6 @@ from typing import Any
 
 from sslbook.book import regression
 from sslbook.book.chapters import Chapter
-from sslbook.book.claims import LENIENT
 from sslbook.book.execute import Setting, execute
 from sslbook.book.layout import Book
 from sslbook.book.values import Criterion, Number
@@ -82,8 +81,9 @@ def measure(book: Book, chapter: Chapter, setting: Setting, seeds: int, say: Cal
     for name, seed, variables in _runs(seeds):
         say(f"running  {chapter.name}: {name} …")
         there = replace(book, out=book.root / "_build/spread" / name.replace(" ", "-"))
-        with environment({**variables, LENIENT: "1"}):
-            outcome = execute(there, [chapter], replace(setting, seed=seed), jobs=1, say=lambda line: None)[0]
+        with environment(variables):
+            run = replace(setting, seed=seed, lenient=True)
+            outcome = execute(there, [chapter], run, jobs=1, say=lambda line: None)[0]
         if outcome.status == "failed":
             said.append(f"{name}: it came to no end: {outcome.error.strip().splitlines()[-1]}")
             continue
