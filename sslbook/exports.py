@@ -18,7 +18,7 @@ def homes(stub: Path) -> dict[str, str]:
     """Each name that a stub offers, and the module that defines it, from lines ``from module import name as name``."""
     import ast  # milliseconds, which only those need who use a name
 
-    tree = ast.parse(stub.read_text(encoding="utf-8"))
+    tree = ast.parse(stub.read_bytes())
     found = [node for node in tree.body if isinstance(node, ast.ImportFrom)]
     return {alias.name: node.module for node in found for alias in node.names if node.module}
 

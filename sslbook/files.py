@@ -6,6 +6,7 @@ import errno
 import json
 import math
 import os
+import re
 import reprlib
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -17,6 +18,7 @@ from sslbook.arguments import InputError
 
 PART = ".part"
 """How the name ends of a file that is being written; a process that is killed leaves one, with a dot in front."""
+_UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 SHOWN = 20
 """Digits of a number that are shown where it can't be used."""
 
@@ -74,11 +76,30 @@ def read_bytes(path: Path) -> bytes:
 
 
 def read_text(path: Path) -> str:
-    """The text, in UTF-8, of a file, as by `read_bytes`; raises InputError, naming it, for what is no such text."""
+    """The text, in UTF-8, of a file, as by `read_bytes`; raises InputError, naming it, for what is no such text.
+
+    Every system's line ends are read as ``\\n``, and a byte order mark in front, as some editors write it, is left out.
+    """
     try:
-        return read_bytes(path).decode("utf-8")
+        text = read_bytes(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: not a text in UTF-8 ({error})") from None
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def read_source(path: Path) -> str:
+    """A text that people write, as by `read_text`; raises InputError, naming file and line, for a character that isn't seen.
+
+    These are control characters but for the tab, separators of lines and paragraphs, of which each parser makes another line,
+    and a byte order mark that isn't in front.
+    """
+    text = read_text(path)
+    if unseen := _UNSEEN.search(text):
+        line = text.count("\n", 0, unseen.start()) + 1
+        raise InputError(
+            f"{path}:{line}: it holds the character U+{ord(unseen[0]):04X}, which no editor shows; remove it"
+        )
+    return text
 
 
 def require_writable(folder: Path, room: int = 0) -> None:

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
 from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
+from sslbook.book.layout import read_yaml
 from sslbook.book.reading import time_of
 
 WIDTH, BOX, ROW = 760, 174, 122
@@ -202,7 +202,7 @@ class _Place(nodes.General, nodes.Element):
 def _set_map(app: Sphinx, doctree: nodes.document, pagename: str) -> None:
     folder = Path(app.srcdir)
     for place in list(doctree.findall(_Place)):
-        toc = yaml.safe_load((folder / "_toc.yml").read_text(encoding="utf-8"))
+        toc = read_yaml(folder / "_toc.yml", dict)
         known = {
             page: (title.astext().partition(":")[0], time_of(folder / f"{page}.ipynb").brief)
             for page, title in app.env.titles.items()

@@ -96,7 +96,7 @@ def _cell(source: str) -> str:
 
 def _module(path: Path) -> str:
     """What a module does: here a bare text shows nothing, but says what the name above it is."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    tree = ast.parse(path.read_bytes())
     tree.body = [line for line in tree.body if not _is_text(line)]
     return _meaning(tree)
 
@@ -126,7 +126,7 @@ def imported(sources: list[str], packages: tuple[Path, ...]) -> list[Path]:
             elif path not in found:
                 found.add(path)
                 package = prefix if path.name == "__init__.py" else prefix.rpartition(".")[0]
-                waiting.extend(_imports(ast.parse(path.read_text(encoding="utf-8")), package=package))
+                waiting.extend(_imports(ast.parse(path.read_bytes()), package=package))
     return sorted(found)
 
 

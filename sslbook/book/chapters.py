@@ -14,7 +14,7 @@ from nbformat import NotebookNode
 
 from sslbook.arguments import InputError, unknown
 from sslbook.book.layout import Book
-from sslbook.files import read_text
+from sslbook.files import read_source
 
 GENERATED = frozenset({"ledger"})
 """Pages that the build writes; a file of that name in `chapters/` is no chapter."""
@@ -48,14 +48,14 @@ def find_chapters(book: Book) -> list[Chapter]:
     """Every page in `chapters/`, by name.
 
     Raises InputError for a page with code cells but without the Jupytext header, which everyone would read as plain
-    Markdown.
+    Markdown, and as `read_source` does.
     """
     return [read_chapter(path) for path in sorted(book.chapters.glob("*.md")) if path.stem not in GENERATED]
 
 
 def read_chapter(path: Path) -> Chapter:
     """The page in the file ``path``; raises InputError as `find_chapters` does."""
-    text = read_text(path)
+    text = read_source(path)
     header = _HEADER.match(text)
     is_notebook = header is not None and "format_name: myst" in header.group(1)
     has_code = _CODE_CELL.search(text) is not None

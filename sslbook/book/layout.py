@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from sslbook.arguments import InputError
-from sslbook.files import read_text
+from sslbook.files import read_source
 
 LIVE = ("JPY_SESSION_NAME", "VSCODE_PID", "COLAB_RELEASE_TAG")
 """Variables of a kernel in which a person runs cells: Jupyter's server, VS Code and Colab set them, papermill does not."""
@@ -85,8 +85,9 @@ def read_yaml(path: Path, kind: type) -> Any:
     """What a file of the book holds; raises InputError, naming it, for what is no YAML of a ``kind``, list or dict."""
     import yaml
 
+    text = read_source(path)
     try:
-        content = yaml.safe_load(read_text(path))
+        content = yaml.safe_load(text)
     except (ValueError, yaml.YAMLError) as error:
         raise InputError(f"{path}: not YAML ({' '.join(str(error).split())})") from None
     if not isinstance(content, kind):

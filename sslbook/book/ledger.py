@@ -165,8 +165,9 @@ def page(book: Book, scale: str = "quick") -> str:
     """
     numbers = all_numbers(book, scale)
     entries = join(read_claims(book.claims), numbers)
-    titles = {chapter.name: chapter.title for chapter in find_chapters(book) if chapter.runs}
-    boxes = stated((book.chapters / f"{name}.md").read_text(encoding="utf-8") for name in titles)
+    chapters = [chapter for chapter in find_chapters(book) if chapter.runs]
+    titles = {chapter.name: chapter.title for chapter in chapters}
+    boxes = stated(chapter.text for chapter in chapters)
     lines = ["# Ledger", "", *_summary(entries, numbers, scale), ""]
     for name in dict.fromkeys(entry.claim.chapter for entry in entries):
         own = [entry for entry in entries if entry.claim.chapter == name]

@@ -15,7 +15,6 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-import yaml
 from docutils import nodes
 from sphinx import addnodes
 from sphinx.application import Sphinx
@@ -24,6 +23,7 @@ from sphinx.environment import BuildEnvironment
 
 import sslbook
 from sslbook import data_files
+from sslbook.book.layout import read_yaml
 from sslbook.book.repository import Repository
 from sslbook.exports import homes
 
@@ -59,7 +59,7 @@ def offered() -> dict[str, str]:
 
 def functions() -> dict[str, list[str]]:
     """Full names of the functions that compute each statement, by the statement's label."""
-    content = yaml.safe_load((data_files.folder() / "functions.yml").read_text(encoding="utf-8"))
+    content = read_yaml(data_files.folder() / "functions.yml", dict)
     return {label: [f"{PACKAGE}.{name}" for name in names] for label, names in content.items()}
 
 

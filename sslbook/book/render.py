@@ -27,6 +27,7 @@ from sslbook.book.layout import read_yaml
 from sslbook.book.plain import LINES
 from sslbook.book.repository import Repository
 from sslbook.book.sphinx_ext import DOWNLOADS
+from sslbook.files import read_source, write_text
 
 # Jupyter Book has jsonschema compile a grammar of addresses for two seconds, which no file of ours is held to.
 # And it would go on writing if we were killed.
@@ -98,7 +99,7 @@ def stage(executed: Path, folder: Path, *, root: Path, generated: Mapping[str, s
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     for name in ("_config.yml", "_toc.yml"):
-        shutil.copy(root / name, folder / name)
+        write_text(folder / name, read_source(root / name))
     missing, unexecuted = [], []
     for page in pages(root):
         target, source, notebook = folder / page, root / f"{page}.md", executed / f"{Path(page).name}.ipynb"
@@ -107,8 +108,8 @@ def stage(executed: Path, folder: Path, *, root: Path, generated: Mapping[str, s
             target.with_suffix(".md").write_text(generated[page], encoding="utf-8")
         elif not source.exists():
             missing.append(f"{page}.md")
-        elif not read_chapter(source).runs:
-            shutil.copy(source, target.with_suffix(".md"))
+        elif not (chapter := read_chapter(source)).runs:
+            write_text(target.with_suffix(".md"), chapter.text)
         elif notebook.exists():
             shutil.copy(notebook, target.with_suffix(".ipynb"))
         else:
@@ -170,7 +171,10 @@ def _copy_assets(source: Path, target: Path) -> None:
         if path.is_dir() or path.suffix in (".md", ".ipynb") or any(part[0] in "._" for part in relative.parts):
             continue
         (target / relative).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(path, target / relative)
+        if path.suffix == ".bib":
+            write_text(target / relative, read_source(path))
+        else:
+            shutil.copy(path, target / relative)
 
 
 def _jupyter_book(staged: Path, work: Path) -> Path:

@@ -35,7 +35,7 @@ def _promised() -> list[str]:
     found = []
     for name, module in sorted(homes(PACKAGE / "__init__.pyi").items()):
         path = PACKAGE.parent.joinpath(*module.split(".")).with_suffix(".py")
-        nodes = ast.parse(path.read_text(encoding="utf-8")).body
+        nodes = ast.parse(path.read_bytes()).body
         found += [ast.dump(node) for node in nodes if getattr(node, "name", None) == name]
     return found
 
