@@ -16,9 +16,9 @@ from pathlib import Path
 
 import jupytext
 import pytest
-from IPython.core.inputtransformer2 import TransformerManager
 
 from sslbook.book import ledger
+from sslbook.book.chapters import parse_cell
 from sslbook.book.htmlcheck import glue, named, prose
 from sslbook.book.layout import Book
 from sslbook.book.regression import read_expected
@@ -143,7 +143,7 @@ def without_rivals(chapter: str) -> list[str]:
     for cell in jupytext.reads(source(chapter), fmt="md:myst").cells:
         if cell.cell_type != "code":
             continue
-        for statement in ast.parse(TransformerManager().transform_cell(cell.source)).body:
+        for statement in parse_cell(cell.source).body:
             real |= _made_of(statement, real)
             for call in ast.walk(statement):
                 if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "claim"):
@@ -151,10 +151,10 @@ def without_rivals(chapter: str) -> list[str]:
                 given = {keyword.arg: keyword.value for keyword in call.keywords}
                 identity = given.get("id")
                 kind = kinds.get(str(identity.value), "") if isinstance(identity, ast.Constant) else ""
-                if "rivals" not in given and None not in given and (kind in ("D", "T") or _is_real(call.args[1], real)):
-                    found.append(
-                        f"{ast.unparse(call.args[0])} ({f'kind {kind}' if kind else 'recorded, or real images'})"
-                    )
+                seen = kind in ("D", "T") or any(_is_real(value, real) for value in call.args[1:2])
+                if seen and "rivals" not in given and None not in given:
+                    name = ast.unparse(call.args[0]) if call.args else "claim()"
+                    found.append(f"{name} ({f'kind {kind}' if kind else 'recorded, or real images'})")
     return found
 
 

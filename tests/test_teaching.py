@@ -14,9 +14,9 @@ from pathlib import Path
 
 import jupytext
 import pytest
-from IPython.core.inputtransformer2 import TransformerManager
 from test_prose import NOTEBOOKS, page
 
+from sslbook.book.chapters import parse_cell
 from sslbook.book.reading import minutes
 
 CHAPTERS = [path for path in NOTEBOOKS if path.stem != "intro"]
@@ -42,7 +42,7 @@ def shown(text: str) -> list[str]:
 def bookkeeping(source: str) -> int:
     """Lines of a cell that assert, measure or import, and explain nothing."""
     lines: set[int] = set()
-    for node in ast.parse(TransformerManager().transform_cell(source)).body:
+    for node in parse_cell(source).body:
         called = {getattr(call.func, "id", "") for call in ast.walk(node) if isinstance(call, ast.Call)}
         if isinstance(node, (ast.Import, ast.ImportFrom)) or BOOKKEEPING & called:
             lines |= set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
@@ -52,7 +52,7 @@ def bookkeeping(source: str) -> int:
 def exercises(text: str) -> dict[str, str]:
     """Title by text of each exercise with all that belongs to it."""
     parts = re.split(r"^```\{exercise\} ?", text, flags=re.MULTILINE)[1:]
-    return {part: part.splitlines()[0] for part in parts}
+    return {part: part.partition("\n")[0] for part in parts}
 
 
 def unexemplified(text: str) -> list[str]:
@@ -61,7 +61,7 @@ def unexemplified(text: str) -> list[str]:
     for section in re.split(r"^## ", text, flags=re.MULTILINE)[1:]:
         boxes = re.findall(r"^`{3,}\{prf:(example|theorem)\}", section, flags=re.MULTILINE)
         if "theorem" in boxes and boxes[0] != "example":
-            found.append(section.splitlines()[0])
+            found.append(section.partition("\n")[0])
     return found
 
 
@@ -72,7 +72,7 @@ def owed(text: str) -> Iterator[str]:
     kept = sum(map(bookkeeping, code))
     if kept > SHARE * len(lines):
         yield f"{kept} of {len(lines)} visible lines of code are bookkeeping"
-    if statistics.median(len(source.splitlines()) for source in code) > MEDIAN:
+    if code and statistics.median(len(source.splitlines()) for source in code) > MEDIAN:
         yield f"half of its visible cells have more than {MEDIAN} lines"
     yield from (f"a line of {len(line)} characters: {line.strip()}" for line in lines if len(line) > WIDEST)
     if minutes(text) > MINUTES:
@@ -89,7 +89,7 @@ def owed(text: str) -> Iterator[str]:
             yield f"fewer than two wrong answers are rejected: {title}"
     for proof in re.finditer(r"^`{3,}\{prf:proof\}", text, flags=re.MULTILINE):
         if not text[: proof.start()].rstrip().rpartition("\n\n")[2].startswith("*Idea:*"):
-            yield f"no line that begins *Idea:* before the proof: {text[proof.end() :].strip().splitlines()[0][:70]}"
+            yield f"no line that begins *Idea:* before the proof: {text[proof.end() :].strip().partition(chr(10))[0][:70]}"
     if len(re.findall(r"^slider\(", text, flags=re.MULTILINE)) < SLIDERS:
         yield "fewer than two sliders"
     yield from (f"no section {name}" for name in ("In practice", "Takeaways") if f"\n## {name}\n" not in text)
