@@ -186,6 +186,11 @@ def seed(text: str) -> int:
     return int(text)
 
 
+def installing(extra: str) -> str:
+    """How the packages of an extra are installed. No registry is asked for `sslbook`: a name that isn't ours is anybody's."""
+    return f"pip install '.[{extra}]' in a checkout of the book"
+
+
 def counted(number: int, what: str) -> str:
     """``1 trial``, ``2 trials``, ``3 batches``."""
     plural = what + ("es" if what.endswith(("s", "ch")) else "s")

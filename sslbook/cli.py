@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import sslbook
-from sslbook.arguments import InputError, counted, positive, seed, unknown
+from sslbook.arguments import InputError, counted, installing, positive, seed, unknown
 from sslbook.book import commands
 from sslbook.book.layout import DEVICES, SCALES
 from sslbook.files import require_writable
@@ -26,8 +26,9 @@ from sslbook.files import require_writable
 if TYPE_CHECKING:
     from sslbook.records import Record
 
-TRAINING = ("pooch", "tqdm", "tensorboard", "submitit")
-"""Packages of the extra ``train``; what else may be missing is of the extra ``book``."""
+TITLE = "What Survives Augmentation, an executable book on self-supervised learning, and the library behind it."
+EXTRAS = {**dict.fromkeys(("pooch", "tqdm", "tensorboard", "submitit"), "train"), "jupyterlab": "book,lab"}
+"""The extra, or extras, that a package is of; what else may be missing is of ``book``."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -50,11 +51,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] == "sslbook":
             raise
-        extra = "train" if error.name.partition(".")[0] in TRAINING else "book"
-        print(
-            f"sslbook: {error.name} is not installed; this command needs: pip install 'sslbook[{extra}]'",
-            file=sys.stderr,
-        )
+        extra = EXTRAS.get(error.name.partition(".")[0], "book")
+        print(f"sslbook: {error.name} is not installed; this command needs: {installing(extra)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("sslbook: stopped", file=sys.stderr)
@@ -171,7 +169,7 @@ def _wait_passively() -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="sslbook", description=str(sslbook.__doc__).partition("\n")[0])
+    parser = argparse.ArgumentParser(prog="sslbook", description=TITLE)
     parser.add_argument("--version", action="version", version=f"sslbook {sslbook.__version__}")
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 

@@ -33,7 +33,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sslbook.arguments import require_one_of, require_whole
+from sslbook.arguments import installing, require_one_of, require_whole
 from sslbook.files import require_file
 
 CIFAR10_MD5 = {
@@ -362,7 +362,8 @@ def _download(layout: Layout, root: Path) -> None:
     try:
         import pooch
     except ModuleNotFoundError:
-        raise ModuleNotFoundError(f"downloading {layout.title} needs pooch: pip install 'sslbook[train]'") from None
+        told = f"downloading {layout.title} needs pooch: {installing('train')}"
+        raise ModuleNotFoundError(told, name="pooch") from None
     bar = importlib.util.find_spec("tqdm") is not None  # pooch insists on tqdm only where a bar is asked for
     folder = root / layout.folder
     folder.mkdir(parents=True, exist_ok=True)

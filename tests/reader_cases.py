@@ -11,6 +11,7 @@ from pathlib import Path
 import nbformat
 import papermill
 import pytest
+from papermill.exceptions import PapermillExecutionError
 from tool_cases import tool
 
 from sslbook.book import kernel, lab
@@ -20,7 +21,7 @@ from sslbook.book.layout import Book
 def make(book: Book, folder: Path) -> Path:
     """Make the environment in ``folder`` as Binder would, from `requirements.txt`; returns its Python.
 
-    The package is then taken out, and put back by the first cell of a notebook, whose words go to `first-cell.txt`.
+    The package comes last, from its wheel; what the first cell of a notebook says without it goes to `first-cell.txt`.
     """
     python = folder / "bin/python"
     run([sys.executable, "-m", "venv", "--clear", str(folder)])
@@ -35,30 +36,29 @@ def make(book: Book, folder: Path) -> Path:
     (first, *_), _ = lab.copy_notebooks(book, folder / "notebooks")
     pip = [str(python), "-m", "pip", "--quiet", "--disable-pip-version-check"]
     needed = str(folder / "notebooks/requirements.txt")
-    run([*pip, "install", f"--find-links={folder}", f"--constraint={lock}", "-r", needed])
-    run([*pip, "uninstall", "--yes", "sslbook"])
+    run([*pip, "install", f"--constraint={lock}", "-r", needed])
     (folder / "first-cell.txt").write_text(run_first_cell(first, python, folder), encoding="utf-8")
+    run([*pip, "install", f"--constraint={lock}", *map(str, folder.glob("sslbook-*.whl"))])
     return python
 
 
 def run_first_cell(path: Path, python: Path, folder: Path) -> str:
-    """Run the first code cell of a notebook where pip finds the package in ``folder`` and nowhere else."""
+    """Run the first code cell of a notebook where the package is missing; what it ends with."""
     notebook = nbformat.read(path, as_version=4)
     notebook.cells = [next(cell for cell in notebook.cells if cell.cell_type == "code")]
     nbformat.write(notebook, folder / "first.ipynb")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PIP_NO_INDEX", "1")
-        patch.setenv("PIP_FIND_LINKS", str(folder))
         patch.setenv("JUPYTER_PATH", str(kernel_of(python, folder / "jupyter")))
         patch.delenv("PYTHONPATH", raising=False)
-        done = papermill.execute_notebook(
-            str(folder / "first.ipynb"),
-            str(folder / "first-done.ipynb"),
-            progress_bar=False,
-            start_timeout=kernel.START_SECONDS,
-            cwd=str(folder),
-        )
-    return "".join(output.get("text", "") for output in done.cells[0].outputs)
+        with pytest.raises(PapermillExecutionError) as failed:
+            papermill.execute_notebook(
+                str(folder / "first.ipynb"),
+                str(folder / "first-done.ipynb"),
+                progress_bar=False,
+                start_timeout=kernel.START_SECONDS,
+                cwd=str(folder),
+            )
+    return f"{failed.value.ename}: {failed.value.evalue}"
 
 
 def run(command: list[str]) -> None:

@@ -189,9 +189,9 @@ def test_a_caption_stands_below_its_cell() -> None:
 def test_one_address_gives_all_the_others(tmp_path: Path) -> None:
     (tmp_path / "_config.yml").write_text("repository:\n  url: https://github.com/Ada/book/\n")
     none, some = Repository(), Repository.read(tmp_path)
-    assert (none.site, none.requirement, none.launches("chapters/one")) == ("", "sslbook", [])
+    assert (none.site, none.requirement, none.launches("chapters/one")) == ("", "", [])
     assert some.site == "https://ada.github.io/book"
-    assert some.requirement == '"sslbook @ git+https://github.com/Ada/book"'
+    assert some.requirement == "sslbook @ git+https://github.com/Ada/book"
     assert [launch["url"] for launch in some.launches("chapters/one")] == [
         "https://colab.research.google.com/github/Ada/book/blob/notebooks/one.ipynb",
         "https://mybinder.org/v2/gh/Ada/book/notebooks?urlpath=lab/tree/one.ipynb",

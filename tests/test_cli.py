@@ -156,7 +156,7 @@ def test_what_is_not_installed_is_named(
 
     monkeypatch.setattr(commands, "execute", absent)
     assert cli.main(["execute"]) == 2
-    assert "papermill is not installed; this command needs: pip install 'sslbook[book]'" in capsys.readouterr().err
+    assert "papermill is not installed; this command needs: pip install '.[book]'" in capsys.readouterr().err
 
 
 def test_execute_compares_and_updates(book: Book, executed: list[str], capsys: pytest.CaptureFixture[str]) -> None:
@@ -272,7 +272,7 @@ def test_notebooks(
     (book.html / "notebooks/good.ipynb").write_text("{}")
     assert cli.main(["notebooks", str(tmp_path / "out")]) == 0
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["good.ipynb", "requirements.txt"]
-    assert (tmp_path / "out/requirements.txt").read_text().splitlines()[0] == "sslbook"
+    assert "pip install PATH" in (tmp_path / "out/requirements.txt").read_text().splitlines()[0]
 
 
 def test_bench_passes_the_rest_of_the_line(

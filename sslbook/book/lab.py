@@ -49,7 +49,9 @@ def copy_notebooks(book: Book, folder: Path) -> tuple[list[Path], list[Path]]:
     for path, copy in zip(built, copies, strict=True):
         if copy not in kept:
             shutil.copy(path, copy)
-    requirement = Repository.read(book.root).requirement.strip('"')
+    requirement = (
+        Repository.read(book.root).requirement or "# sslbook itself: pip install PATH, of a checkout of the book"
+    )
     kernel = "ipykernel>=6.29,<7.3  # 7.4 prints a warning whenever a kernel starts"
     needed, list_ = f"{requirement}\n{kernel}\nipywidgets>=8.1,<9\njupyterlab>=4.2,<5\n", folder / "requirements.txt"
     if list_.exists() and read_text(list_) != needed:

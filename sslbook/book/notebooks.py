@@ -20,15 +20,24 @@ from sslbook.book.plain import Piece
 from sslbook.book.typeset import printed, spec
 from sslbook.book.values import GLUE_PREFIX, HIDDEN_TAGS, RECORD_KEY
 
-INSTALL = """\
+_INSTALL = """\
 # Run this first: where the book's library is missing, it installs it.
 try:
     from sslbook.book import this_run
 except ImportError:
     print("Installing sslbook, once …")
-    %pip install --quiet {requirement}
+    %pip install --quiet "{requirement}"
     from sslbook.book import this_run  # if this fails: pip install . in a copy of the book, then restart the kernel
 """
+_ASK = """\
+# Run this first: where the book's library is missing, it says how to get it.
+try:
+    from sslbook.book import this_run
+except ImportError as missing:
+    how = "run %pip install PATH, where PATH is a checkout of the book, then restart the kernel"
+    raise ImportError(f"this notebook needs the book's library ({missing}): {how}") from None
+"""
+MOVES = "*Run the cells below: the last of them shows this picture with the slider that moves it.*"
 TESTS_SOLUTION = "tests-solution"
 """The tag of a cell by which the book tests a solution of its own; it is none of a reader's."""
 KERNEL = {
@@ -40,8 +49,8 @@ KERNEL = {
 def reader_notebook(name: str, executed: NotebookNode, page: Sequence[Piece], requirement: str) -> NotebookNode:
     """The notebook of the chapter ``name`` for readers, from its executed one and the pieces of its page.
 
-    ``requirement`` is what pip is asked for where the package is missing. Raises ValueError if the page pastes other numbers
-    than the source asks for.
+    ``requirement`` is what pip is asked for where the package is missing, empty if there is nothing to ask for. Raises ValueError
+    if the page pastes other numbers than the source asks for.
     """
     writer = _Writer(name, executed, requirement)
     for piece in page:
@@ -49,6 +58,11 @@ def reader_notebook(name: str, executed: NotebookNode, page: Sequence[Piece], re
     record = executed.metadata.get(RECORD_KEY, {})
     told = {"chapter": name, **{key: record[key] for key in ("source", "scale", "seed") if key in record}}
     return number_cells(NotebookNode(new_notebook(cells=writer.close(), metadata={**KERNEL, RECORD_KEY: told})))
+
+
+def _first(requirement: str) -> str:
+    """The first code cell: it never asks pip for a bare name."""
+    return (_INSTALL.format(requirement=requirement) if requirement else _ASK).rstrip()
 
 
 class _Writer:
@@ -106,7 +120,7 @@ class _Writer:
         """The code cells that are due: those up to the one numbered ``upto``, and those behind it that the page doesn't show."""
         if self.stage == "before":
             self.stage = "set-up"
-            self.cells.append(_folded(new_code_cell(INSTALL.format(requirement=self.requirement).rstrip())))
+            self.cells.append(_folded(new_code_cell(_first(self.requirement))))
         while self.waiting and (
             self.waiting[0] <= upto or HIDDEN_TAGS & set(tags(self.executed.cells[self.waiting[0]]))
         ):
@@ -175,8 +189,7 @@ def _still(cell: NotebookNode, caption: str) -> NotebookNode:
         else:
             continue
         words = " ".join(alt.split()).replace("[", "(").replace("]", ")")
-        moves = "*Run the cells below: the last of them shows this picture with the slider that moves it.*"
-        below = [f"![{words}](attachment:picture.png)", caption, moves if frames else ""]
+        below = [f"![{words}](attachment:picture.png)", caption, MOVES if frames else ""]
         still = new_markdown_cell("\n\n".join(filter(None, below)))
         still["attachments"] = {"picture.png": {"image/png": content}}
         return NotebookNode(still)

@@ -41,8 +41,8 @@ class Repository:
 
     @property
     def requirement(self) -> str:
-        """What pip is asked for: the package from the repository, or by its name."""
-        return f'"sslbook @ git+{self.url}"' if self.url else "sslbook"
+        """What pip is asked for: the package from the repository; nothing without one, as its bare name is anybody's."""
+        return f"sslbook @ git+{self.url}" if self.url else ""
 
     def launches(self, page: str) -> list[dict[str, str]]:
         """The buttons that open the notebook of ``page`` in a browser; none without a repository."""

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from sslbook.arguments import installing
 from sslbook.chapters.training.runs import Run
 from sslbook.files import write_text
 from sslbook.training.runs.checkpoints import Busy
@@ -108,7 +109,7 @@ def submit(
     try:
         import submitit
     except ImportError:
-        raise Refused("submitit is not installed: pip install 'sslbook[train]'") from None
+        raise Refused(f"submitit is not installed: {installing('train')}") from None
     waiting = [run for run in runs if not run.finished(root)]
     slurm = cluster == "slurm"
     hours = hours or (24 if slurm else NO_END)

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from sslbook.arguments import installing
 from sslbook.files import write_text
 
 COLUMNS = ("epoch", "step", "rate", "loss", "knn", "rank", "linear", "linear_best", "seconds", "images_per_second")
@@ -39,7 +40,7 @@ class Curves:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
-            raise ValueError("TensorBoard is not installed: pip install 'sslbook[train]'") from None
+            raise ValueError(f"TensorBoard is not installed: {installing('train')}") from None
         self._writer = SummaryWriter(str(folder), purge_step=first)
 
     def add(self, row: Row) -> None:
