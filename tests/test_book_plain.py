@@ -59,6 +59,7 @@ a &lt; b
         ),
         ('<p><a class="reference internal" href="two.html#thm">Theorem 3</a></p>', "[Theorem 3](two.ipynb#thm)"),
         ('<p><a class="reference internal" href="ledger.html">the ledger</a></p>', "the ledger"),
+        ('<p>as <a class="reference internal" href="errata.html#a">has been printed</a>,</p>', "as has been printed,"),
         ('<p><a class="reference external" href="https://a.org">a</a></p>', "[a](https://a.org)"),
         ('<h2><span class="section-number">2.1. </span>So<a class="headerlink" href="#so">#</a></h2>', "## 2.1. So"),
         ("<p>a_b * c</p>", r"a\_b \* c"),

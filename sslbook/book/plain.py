@@ -265,10 +265,8 @@ class _Plain(MarkdownConverter):
             return f"[{text}](#{label})"
         if el.find_parent(class_="label") is not None:
             return text  # a label leads back to where one was
-        if target := self.links(href):
-            return f"[{text}]({target})"
-        page = href.partition("#")[0].removesuffix(".html")
-        return text if not page or page in text.lower() else f"{page}: “{text}”"
+        target = self.links(href)
+        return f"[{text}]({target})" if target else text
 
     def convert_caption(self, el: Tag, text: str, parent_tags: set[str]) -> str:
         return f"{text.strip()}\n\n"
