@@ -26,7 +26,7 @@ from sslbook.files import require_writable
 if TYPE_CHECKING:
     from sslbook.records import Record
 
-TITLE = "What Survives Augmentation, an executable book on self-supervised learning, and the library behind it."
+TITLE = "sslbook: the library behind *What Survives Augmentation*, an executable book on self-supervised learning."
 EXTRAS = {**dict.fromkeys(("pooch", "tqdm", "tensorboard", "submitit"), "train"), "jupyterlab": "book,lab"}
 """The extra, or extras, that a package is of; what else may be missing is of ``book``."""
 

@@ -7,14 +7,16 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import jupytext
 from IPython.core.inputtransformer2 import TransformerManager
-from nbformat import NotebookNode
 
 from sslbook.arguments import InputError, unknown
 from sslbook.book.layout import Book
 from sslbook.files import read_source
+
+if TYPE_CHECKING:
+    from nbformat import NotebookNode
 
 GENERATED = frozenset({"ledger"})
 """Pages that the build writes; a file of that name in `chapters/` is no chapter."""
@@ -34,8 +36,9 @@ class Chapter:
 
     def notebook(self) -> NotebookNode:
         """The page as a notebook without outputs, with cell ids that don't change from one reading to the next."""
-        notebook = jupytext.reads(self.text, fmt="md:myst")
-        return number_cells(notebook)
+        import jupytext  # of the extra `book`: the ledger does without
+
+        return number_cells(jupytext.reads(self.text, fmt="md:myst"))
 
     @property
     def title(self) -> str:

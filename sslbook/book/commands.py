@@ -7,15 +7,17 @@ it should be.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sslbook import data_files
 from sslbook.arguments import InputError, counted
 from sslbook.book.alone import alone
-from sslbook.book.layout import Book, find_book
+from sslbook.book.layout import Book, NoBookError, find_book
 from sslbook.files import require_writable
 
 if TYPE_CHECKING:
@@ -89,8 +91,12 @@ def show_ledger(options: argparse.Namespace) -> int:
     """``sslbook ledger``: every claim with its verdict and its first check."""
     from sslbook.book import ledger
 
-    book = find_book(options.root)
-    entries = ledger.join(ledger.read_claims(book.claims), ledger.all_numbers(book, options.scale))
+    try:
+        book = find_book(options.root)
+        claims, numbers = book.claims, ledger.all_numbers(book, options.scale)
+    except NoBookError:  # the library alone: it has the claims, and nothing was executed
+        claims, numbers = data_files.folder() / "claims.yml", []
+    entries = ledger.join(ledger.read_claims(claims), numbers)
     if options.json:
         print(json.dumps(ledger.as_json(entries), indent=2, ensure_ascii=False, allow_nan=False))
         return 0
@@ -153,6 +159,8 @@ def write_pdf(options: argparse.Namespace) -> int:
 
 def open_lab(options: argparse.Namespace) -> int:
     """``sslbook lab``: copies of the notebooks, in `_build/lab`, in JupyterLab."""
+    if importlib.util.find_spec("jupyterlab") is None:  # before the build, which takes minutes
+        raise ModuleNotFoundError("it opens the notebooks", name="jupyterlab")
     from sslbook.book import lab
 
     options.no_execute = False

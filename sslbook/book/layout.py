@@ -27,6 +27,10 @@ PACKAGE = Path(__file__).resolve().parents[1]
 """The folder of the running `sslbook` package."""
 
 
+class NoBookError(InputError):
+    """There is no book here: an installed package brings the library, not the chapters."""
+
+
 @dataclass(frozen=True)
 class Book:
     """The folders of one book.
@@ -98,10 +102,10 @@ def read_yaml(path: Path, kind: type) -> Any:
 def find_book(start: Path | None = None) -> Book:
     """The book that ``start`` (default: the working folder) lies in, else the one that this package's source lies in.
 
-    Raises InputError if there is neither: an installed package brings the library, not the chapters.
+    Raises NoBookError if there is neither.
     """
     here = (start or Path.cwd()).resolve()
     for folder in (here, *here.parents, PACKAGE.parent):
         if (folder / "_toc.yml").is_file() and (folder / "chapters").is_dir():
             return Book(folder)
-    raise InputError(f"no book in {here} or above it: a folder with _toc.yml and chapters/ is needed (see --root)")
+    raise NoBookError(f"no book in {here} or above it: a folder with _toc.yml and chapters/ is needed (see --root)")

@@ -1,0 +1,141 @@
+"""The command line of the library alone, ``pip install .``: each command works, or names the extra that it needs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tomllib
+from importlib.metadata import packages_distributions, requires
+from pathlib import Path
+
+import pytest
+from conftest import WriteBook
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from sslbook import cli
+from sslbook.book.layout import find_book
+
+ROOT = find_book(Path(__file__).resolve().parents[1]).root
+CORE = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["dependencies"]
+WITHOUT = """
+import sys
+class Without:
+    def __init__(self, finder):
+        self.finder = finder
+    def find_spec(self, name, path=None, target=None):
+        return None if name.partition(".")[0] in {absent} else self.finder.find_spec(name, path, target)
+    def __getattr__(self, name):
+        return getattr(self.finder, name)
+sys.meta_path[:] = [Without(finder) for finder in sys.meta_path]
+from sslbook import cli
+sys.argv[0] = "sslbook"
+sys.exit(cli.main(sys.argv[1:]))
+"""
+BOOK, TRAIN, LAB = "pip install '.[book]'", "pip install '.[train]'", "pip install '.[book,lab]'"
+NEEDS = {
+    ("execute",): BOOK,
+    ("build",): BOOK,
+    ("notebooks",): BOOK,
+    ("pdf",): BOOK,
+    ("lab",): LAB,
+    ("ledger",): "",
+    ("ledger", "--json"): "",
+    ("margins",): "",
+    ("margins", "covariance", "--rivals"): "",
+    ("record", "covariance-cifar10"): "",
+    ("table",): "",
+    ("table", "A-Tab6"): "",
+    ("train", "--list"): "",
+    ("train", "digits-simclr-nce", "--tensorboard"): TRAIN,
+    ("train", "digits-simclr-nce", "--epochs", "1"): "",
+    ("table", "A-Tab2", "--run", "--seeds", "1", "--cluster", "local"): TRAIN,
+    ("train", "cifar10-small", "--download"): TRAIN,
+    ("inspect", "--help"): "",
+    ("gpu", "--plan"): "",
+    ("bench", "covariance", "--help"): "",
+}
+BOOKS = ("execute", "build", "ledger", "margins", "notebooks", "pdf", "lab")
+"""Commands that look for a book."""
+
+
+def of_the_library(name: str = "sslbook") -> set[str]:
+    """The distributions that ``pip install .`` brings."""
+    found, waiting = set(), [name]
+    while waiting:
+        name = canonicalize_name(waiting.pop())
+        if name not in found:
+            found.add(name)
+            told = requires(name) or [] if name != "sslbook" else CORE
+            wanted = [
+                need for need in map(Requirement, told) if need.marker is None or need.marker.evaluate({"extra": ""})
+            ]
+            waiting += [need.name for need in wanted]
+    return found
+
+
+def absent() -> set[str]:
+    """The modules that it doesn't bring."""
+    here = of_the_library()
+    return {
+        module
+        for module, owners in packages_distributions().items()
+        if not here & {canonicalize_name(owner) for owner in owners} and not module.startswith("_")
+    }
+
+
+@pytest.fixture(scope="module")
+def program() -> str:
+    return WITHOUT.replace("{absent}", repr(absent()))
+
+
+def run(program: str, *line: str, folder: Path) -> tuple[int, str]:
+    environment = os.environ | {"SSLBOOK_RUNS": str(folder / "runs"), "SSLBOOK_DATA": str(folder / "images")}
+    command = [sys.executable, "-c", program, *line]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("line", NEEDS, ids=" ".join)
+def test_each_command_works_or_names_its_extra(
+    line: tuple[str, ...], program: str, tmp_path: Path, write_book: WriteBook
+) -> None:
+    root = ("--root", str(write_book(good="<<1>>").root)) if line[0] in BOOKS else ()
+    status, said = run(program, *line, *root, folder=tmp_path)
+    assert "Traceback" not in said
+    if needs := NEEDS[line]:
+        assert status in (1, 2)
+        assert needs in said
+    else:
+        assert status == 0, said
+
+
+def test_nothing_is_left_out() -> None:
+    """All commands are above, and what is blocked is what the extras bring."""
+    assert {line[0] for line in NEEDS} == set(cli._parser()._subparsers._group_actions[0].choices)  # type: ignore[union-attr]
+    assert {"jupytext", "nbformat", "papermill", "bs4", "pooch", "submitit", "jupyterlab", "sphinx"} <= absent()
+    assert not {"torch", "numpy", "IPython", "yaml", "sslbook"} & absent()
+
+
+def test_without_a_checkout_the_ledger_is_the_library_s_and_the_rest_says_what_is_missing(
+    program: str, tmp_path: Path
+) -> None:
+    away = program.replace(
+        "from sslbook import cli",
+        "from sslbook.book import layout\nlayout.PACKAGE = layout.Path('/no/where')\nfrom sslbook import cli",
+    )
+    status, said = run(away, "ledger", folder=tmp_path)
+    assert (status, "A-Thm3" in said) == (0, True), said
+    status, said = run(away, "margins", folder=tmp_path)
+    assert (status, "no book in" in said) == (2, True), said
+
+
+@pytest.mark.parametrize(
+    "command", [(), *dict.fromkeys(line[:1] for line in NEEDS if line[0] != "bench"), ("bench", "hltm")]
+)
+def test_help_needs_no_docstrings(command: tuple[str, ...], tmp_path: Path) -> None:
+    python = [sys.executable, "-OO", "-m", "sslbook", *command, "--help"]
+    done = subprocess.run(python, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr, "None" in done.stdout) == (0, "", False)
+    assert command or "What Survives Augmentation" in done.stdout
