@@ -72,7 +72,6 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     ),
 }
 KINDS = [pytest.param("train"), pytest.param("build", marks=pytest.mark.long)]
-MARK = "ATTACKED_CHECKOUT"
 
 
 def make_checkout(root: Path) -> Path:
@@ -95,18 +94,20 @@ def write_chapter(root: Path, value: str) -> None:
     (root / "chapters/one.md").write_text(CHAPTER % value)
 
 
+def _temporary(root: Path) -> Path:
+    return root.with_name(root.name + ".tmp")
+
+
 def started(kind: str, root: Path) -> dict[str, Any]:
-    """How a command is started: with this checkout's package, one thread, temporary files of its own, a mark on every process."""
-    temporary = root.with_name(root.name + ".tmp")
-    temporary.mkdir(exist_ok=True)
+    """How a command is started: with this checkout's package, one thread, temporary files of its own, which mark every process."""
+    _temporary(root).mkdir(exist_ok=True)
     ours = ("SSLBOOK_", "PYTEST_", "COV_")
     kept = {k: v for k, v in os.environ.items() if not k.startswith(ours) or k == "SSLBOOK_TESTS_OUTSIDE"}
     own = {
         **{f"{name}_NUM_THREADS": "1" for name in ("OMP", "MKL", "OPENBLAS")},
         "PYTHONPATH": os.pathsep.join((str(ROOT / "tests/offline"), str(root))),
-        "TMPDIR": str(temporary),
+        "TMPDIR": str(_temporary(root)),
         "SSLBOOK_COMMIT": "0" * 40,
-        MARK: str(root),
     }
     return {"args": [sys.executable, "-m", "sslbook", *COMMANDS[kind]], "cwd": root, "env": kept | own}
 
@@ -140,7 +141,7 @@ def _marked(root: Path) -> dict[int, str]:
     found = {}
     for entry in Path("/proc").glob("[0-9]*"):
         try:
-            mine = f"{MARK}={root}\0".encode() in (entry / "environ").read_bytes() + b"\0"
+            mine = f"TMPDIR={_temporary(root)}\0".encode() in (entry / "environ").read_bytes() + b"\0"
             if mine and (entry / "stat").read_text().rpartition(")")[2].split()[0] != "Z":
                 found[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
         except OSError:
