@@ -33,8 +33,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sslbook.arguments import installing, require_one_of, require_whole
-from sslbook.files import require_file
+from sslbook.arguments import InputError, installing, require_one_of, require_whole
+from sslbook.files import require_file, user_path
 
 CIFAR10_MD5 = {
     "data_batch_1": "c99cafc152244af753f735de768cd75f",
@@ -169,7 +169,7 @@ def load_dataset(name: str, split: str, *, download: bool = False, folder: str |
     _require_split(name, split)
     if name == "digits":
         return _digits(split)
-    root = Path(folder).expanduser() if folder is not None else data_folder()
+    root = user_path(folder) if folder is not None else data_folder()
     layout = _layout(name, root, split)
     if download and layout.missing(root, split):
         _download(layout, root)
@@ -190,22 +190,33 @@ def available(name: str, split: str | None = None, folder: str | Path | None = N
         _require_split(name, split)
     if name == "digits":
         return True
-    root = Path(folder).expanduser() if folder is not None else data_folder()
+    try:
+        root = user_path(folder) if folder is not None else data_folder()
+    except InputError:
+        return False
     return any(not layout.missing(root, split) for layout in LAYOUTS[name])
 
 
 def data_folder() -> Path:
-    """``SSLBOOK_DATA``, else the folder ``sslbook`` below the place where this system keeps a user's caches."""
+    """``SSLBOOK_DATA``, else the folder ``sslbook`` below the place where this system keeps a user's caches.
+
+    Raises InputError for a user without a home folder.
+    """
     named = os.environ.get("SSLBOOK_DATA")
     if named:
-        return Path(named).expanduser()
+        return user_path(named)
     if sys.platform == "win32":
         place = os.environ.get("LOCALAPPDATA") or "~/AppData/Local"
     elif sys.platform == "darwin":
         place = "~/Library/Caches"
     else:
         place = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(place).expanduser() / "sslbook"
+    try:
+        return user_path(place) / "sslbook"
+    except InputError:
+        raise InputError(
+            f"SSLBOOK_DATA must name the folder of the images here: this user has no home, and so no {place}"
+        ) from None
 
 
 def choose(total: int, n: int | None, seed: int) -> Tensor:

@@ -61,6 +61,16 @@ def remove_parts(folder: Path) -> None:
         part.unlink(missing_ok=True)
 
 
+def user_path(place: str | Path) -> Path:
+    """A path that a person wrote, with ``~`` as a shell reads it; raises InputError where there is no such home folder."""
+    try:
+        return Path(place).expanduser()
+    except RuntimeError:  # neither HOME nor the system's list of users has it
+        raise InputError(
+            f"{place}: there is no home folder for {Path(place).parts[0]} here; write the whole path"
+        ) from None
+
+
 def require_file(path: Path) -> None:
     """Raise OSError, naming it, for what is no file: a pipe would be waited for, for ever."""
     if not path.is_file():

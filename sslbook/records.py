@@ -23,7 +23,7 @@ from typing import Any
 
 from sslbook import data_files
 from sslbook.arguments import InputError, unknown
-from sslbook.files import read_finite, require_parts, write_text
+from sslbook.files import read_finite, require_parts, user_path, write_text
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ def _named(values: Any) -> dict[str, Any]:
 
 def runs_folder(given: Path | None = None) -> Path:
     """Where runs lie: the folder given, else what ``SSLBOOK_RUNS`` names, else ``runs`` in the working folder."""
-    return (given or Path(os.environ.get("SSLBOOK_RUNS", "runs"))).expanduser().resolve()
+    return user_path(given or os.environ.get("SSLBOOK_RUNS", "runs")).resolve()
 
 
 def parts_folder() -> Path:

@@ -21,8 +21,9 @@ from typing import Any
 
 from nbformat import NotebookNode
 
+from sslbook.arguments import InputError
 from sslbook.book.layout import LENIENT, PACKAGE
-from sslbook.files import require_writable
+from sslbook.files import require_writable, user_path
 
 ROOM = 2**20
 """Bytes for what a kernel writes before it can say that it can't, its profile above all."""
@@ -55,7 +56,7 @@ PROCESSOR = ("ONEDNN_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY", "MKL_ENABLE_INSTRUCTIO
 
 def variables() -> dict[str, str]:
     """What of the shell's variables may reach what makes the book, and what Python needs to do the same under each shell."""
-    named = {"SSLBOOK_DATA": str(Path(data).expanduser().resolve())} if (data := os.environ.get("SSLBOOK_DATA")) else {}
+    named = {"SSLBOOK_DATA": str(user_path(data).resolve())} if (data := os.environ.get("SSLBOOK_DATA")) else {}
     kept = {name: os.environ[name] for name in (*PASSED, *PROCESSOR) if name in os.environ}
     own = [] if _INSTALLED else [PACKAGE.parent]  # another working folder must find the same package
     path = os.pathsep.join(map(str, [*own, *added_path()]))
@@ -99,9 +100,18 @@ def environment(*, lenient: bool = False) -> Iterator[dict[str, str]]:
             "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
             "SSLBOOK_THREADS": threads,
             "SSLBOOK_LEDGER": "ledger.html",
+            "HOME": _home(name),
             **({LENIENT: "1"} if lenient else {}),
             **dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), threads),
         }
+
+
+def _home(instead: str) -> str:
+    """The user's home folder, which Jupyter asks for, and which a container's user may lack."""
+    try:
+        return str(user_path("~"))
+    except InputError:
+        return instead
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from torch import nn
 from sslbook import datasets
 from sslbook.arguments import device, positive, seed
 from sslbook.datasets import Dataset
-from sslbook.files import read_bytes
+from sslbook.files import read_bytes, user_path
 from sslbook.inspection.measure import LOSSES, inspect_network
 from sslbook.machine import keep_freed_memory
 from sslbook.training.networks.siamese import Networks, Siamese, build
@@ -53,7 +53,8 @@ def main(arguments: Sequence[str]) -> int:
     line = Line()
     keep_freed_memory()
     try:
-        run = _open_run(options.checkpoint)
+        place = user_path(options.checkpoint)
+        run = _open_run(place)
         images = _images(options.images, options.count, options.size, options.seed)
         report = inspect_network(
             run.net,
@@ -69,7 +70,7 @@ def main(arguments: Sequence[str]) -> int:
             progress=line,
             about={**run.about, "image source": images.name},
         )
-        place = options.checkpoint.resolve()
+        place = place.resolve()
         written = report.save(options.out or place.with_name(f"{place.name}-inspect"))
     except (ValueError, TypeError, OSError, RuntimeError) as error:
         line.end()
@@ -94,7 +95,6 @@ def _open_run(path: Path) -> Trained:
 
     Raises FileNotFoundError where there is none, ValueError for a file that is none, and for a run with a network of one's own.
     """
-    path = path.expanduser()
     if not path.exists():
         raise FileNotFoundError(f"there is no checkpoint, and no folder of a run, at {path}")
     if path.is_dir():
@@ -138,7 +138,7 @@ def _images(source: str, count: int, size: int | None, seed: int) -> Dataset:
     named = source in datasets.NAMES
     if named and size is not None:
         raise ValueError(f"--size is for a folder of pictures, got it with {source}")
-    if not named and not Path(source).expanduser().is_dir():
+    if not named and not user_path(source).is_dir():
         raise ValueError(f"IMAGES must be a folder of pictures or one of {', '.join(datasets.NAMES)}, got {source}")
     whole = datasets.load_dataset(source, "test") if named else read_images(source, size=size)
     return datasets.subset(whole, min(count, len(whole)), seed)

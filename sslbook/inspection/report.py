@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sslbook.files import write_text
+from sslbook.files import user_path, write_text
 from sslbook.inspection.spectrum import ALL, BETWEEN, NOISE, RANDOM, UNTRAINED, WITHIN, Size
 
 FORMAT = 1
@@ -87,7 +87,7 @@ class Report:
         """Write ``report.json`` and ``report.html``, which is returned, into a folder that is made if it is not there."""
         from sslbook.inspection.page import page
 
-        place = Path(folder).expanduser()
+        place = user_path(folder)
         content = {"format": FORMAT, **asdict(self)}
         write_text(place / "report.json", json.dumps(content, indent=1, allow_nan=False) + "\n")
         write_text(place / "report.html", page(self))
@@ -126,7 +126,7 @@ SHORT = {BETWEEN: "between", ALL: "all", WITHIN: "within", UNTRAINED: "untrained
 
 def read_report(path: str | Path) -> Report:
     """A ``report.json`` that :meth:`Report.save` wrote; raises ValueError, naming the file, if it is something else."""
-    path = Path(path)
+    path = user_path(path)
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         if content.pop("format") != FORMAT:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from sslbook.arguments import require_whole
 from sslbook.datasets import Dataset
-from sslbook.files import require_file
+from sslbook.files import require_file, user_path
 
 if TYPE_CHECKING:
     from PIL.Image import Image as Picture
@@ -67,7 +67,7 @@ def read_images(
     """
     found = None
     if isinstance(source, (str, Path)):
-        data = _folder(Path(source).expanduser(), size, classes)
+        data = _folder(user_path(source), size, classes)
     elif size is not None or classes is not None:
         name, value = ("size", size) if classes is None else ("classes", classes)
         raise ValueError(f"{name} is for a folder of pictures, got {name}={value!r} with a {type(source).__name__}")

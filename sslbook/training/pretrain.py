@@ -19,6 +19,7 @@ from torch.nn.parameter import is_lazy
 
 from sslbook.arguments import unknown
 from sslbook.datasets import Dataset
+from sslbook.files import user_path
 from sslbook.training.networks.siamese import Networks
 from sslbook.training.objectives import OBJECTIVES, asks_labels
 from sslbook.training.pictures import read_images
@@ -153,7 +154,7 @@ def _towers(method: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str,
 
 def _place(folder: str | Path) -> Path:
     """The run's folder, which may not be there yet."""
-    place = Path(folder).expanduser()
+    place = user_path(folder)
     for above in (place, *place.parents):
         if above.exists() and not above.is_dir():
             raise ValueError(f"folder must be a folder, or the name of a new one, got {place}: {above} is a file")
