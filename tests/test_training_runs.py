@@ -145,9 +145,9 @@ def test_no_two_presets_are_the_same_run() -> None:
     assert [names for names in hashes.values() if len(names) > 1] == []
 
 
-def test_a_preset_tells_its_command_its_accuracy_and_its_time() -> None:
+def test_a_preset_tells_its_accuracy_and_its_time() -> None:
     text = presets()["cifar10-simclr-nce"].text()
-    assert "sslbook train cifar10-simclr-nce --seed 1" in text
+    assert "sslbook train" not in text, "which would be taken for what runs"
     assert "A-Tab2: 84.20 ± 0.09 % after 100 epochs" in text
     assert re.search(r"500 epochs: estimated at \d+ minutes on one H200", text)
     assert "The papers print no accuracy for it." in presets()["cifar10-byol-noema"].text()

@@ -88,7 +88,9 @@ def _list(parser: argparse.ArgumentParser, name: str | None) -> int:
             preset = preset_of(name)
         except ValueError as error:
             parser.error(str(error))
-        print(f"{preset.text()}\n  What --set KEY=VALUE changes, and its values:")
+        print(
+            f"{preset.text()}\n  To train it: sslbook train {name} --seed 1\n  What --set KEY=VALUE changes, and its values:"
+        )
         values = {key: value for key, value in values_of(preset.settings).items() if key not in ("seed", "epochs")}
         print("\n".join(f"    {key}={value}" for key, value in values.items()))
         return 0

@@ -102,8 +102,8 @@ class Preset:
         return notes
 
     def text(self) -> str:
-        """What it is, the command, the accuracy to expect, and the time."""
-        lines = [f"{self.name}: {self.what}", f"  sslbook train {self.name} --seed 1"]
+        """What it is, the accuracy to expect, and the time."""
+        lines = [f"{self.name}: {self.what}"]
         for table, cell in self.cells:
             if cell.mean is not None:
                 spread = f" ± {cell.std:.2f}" if cell.std is not None else ""
