@@ -16,14 +16,10 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import importlib.util
 import io
 import os
 import pickle
-import shutil
 import sys
-import tarfile
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -33,7 +29,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sslbook.arguments import InputError, installing, require_one_of, require_whole
+from sslbook.arguments import InputError, require_one_of, require_whole
+from sslbook.downloads import fetch
 from sslbook.files import require_file, user_path
 
 CIFAR10_MD5 = {
@@ -172,7 +169,7 @@ def load_dataset(name: str, split: str, *, download: bool = False, folder: str |
     root = user_path(folder) if folder is not None else data_folder()
     layout = _layout(name, root, split)
     if download and layout.missing(root, split):
-        _download(layout, root)
+        fetch(layout, root)
     paths = [root / layout.folder / file for file in layout.splits[split]]
     pixels, labels = {"cifar10": _cifar10, "stl10": _stl10, "mnist": _mnist}[name](layout, paths)
     return Dataset(pixels, labels, f"{name}-{split}", 10)
@@ -363,35 +360,3 @@ def _require_official(layout: Layout, path: Path, content: bytes | memoryview) -
             f"{path} is truncated or altered: its md5 is {found} ({len(content):,} bytes), the official "
             f"one {expected}; nothing was loaded. Unpack the official archive again."
         )
-
-
-# -- downloads ----------------------------------------------------------------------------------------------------------
-
-
-def _download(layout: Layout, root: Path) -> None:
-    """Fetch the archive or the missing files, check them, and only then put them where `load_dataset` looks."""
-    try:
-        import pooch
-    except ModuleNotFoundError:
-        told = f"downloading {layout.title} needs pooch: {installing('train')}"
-        raise ModuleNotFoundError(told, name="pooch") from None
-    bar = importlib.util.find_spec("tqdm") is not None  # pooch insists on tqdm only where a bar is asked for
-    folder = root / layout.folder
-    folder.mkdir(parents=True, exist_ok=True)
-    if not layout.archive:
-        for path in layout.missing(root):
-            md5 = f"md5:{layout.md5[path.name]}"
-            pooch.retrieve(layout.url + path.name, md5, path.name, path=folder, progressbar=bar)
-        return
-    md5, name = f"md5:{layout.archive}", layout.url.rpartition("/")[2]
-    archive = Path(pooch.retrieve(layout.url, md5, name, path=root, progressbar=bar))
-    wanted = {f"{layout.folder}/{path.name}": path for path in layout.missing(root)}
-    with tempfile.TemporaryDirectory(dir=root, prefix=".unpacking-") as scratch, tarfile.open(archive) as members:
-        for member in members:  # in one pass; only contents are taken, so that no name or link in it can lead elsewhere
-            if member.isfile() and member.name in wanted:
-                whole, content = Path(scratch) / "whole", members.extractfile(member)
-                assert content is not None
-                with content, whole.open("wb") as file:
-                    shutil.copyfileobj(content, file)
-                whole.replace(wanted[member.name])  # whole, or not there
-    archive.unlink(missing_ok=True)  # another process may have been here too

@@ -31,6 +31,7 @@ GROUND = {
     "convolutions",
     "data_files",
     "datasets",
+    "downloads",
     "eigenpairs",
     "evidence",
     "exports",
