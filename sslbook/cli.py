@@ -8,7 +8,9 @@ What takes long is imported by the command that needs it.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
+import io
 import os
 import pkgutil
 import sys
@@ -22,6 +24,7 @@ from sslbook.arguments import InputError, counted, installing, positive, seed, u
 from sslbook.book import commands
 from sslbook.book.layout import DEVICES, SCALES
 from sslbook.files import require_writable
+from sslbook.training.runs import signals
 
 if TYPE_CHECKING:
     from sslbook.records import Record
@@ -33,30 +36,57 @@ EXTRAS = {**dict.fromkeys(("pooch", "tqdm", "tensorboard", "submitit"), "train")
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status."""
-    options = _parser().parse_args(arguments)
-    try:
-        status = int(options.run(options))
-        sys.stdout.flush()
-        return status
-    except InputError as error:
-        print(f"sslbook: {error}", file=sys.stderr)
-        return 2
-    except BrokenPipeError:  # whoever reads has had enough, as head has
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
-    except OSError as error:
-        where = f"{error.filename}: " if error.filename is not None else ""
-        print(f"sslbook: {where}{error.strerror or error}", file=sys.stderr)
-        return 2
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] == "sslbook":
-            raise
-        extra = EXTRAS.get(error.name.partition(".")[0], "book")
-        print(f"sslbook: {error.name} is not installed; this command needs: {installing(extra)}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("sslbook: stopped", file=sys.stderr)
-        return 130
+    with signals.heard():
+        try:
+            _open_streams()
+            try:
+                options = _parser().parse_args(arguments)
+                status = int(options.run(options))
+            except SystemExit:  # argparse's way out
+                sys.stdout.flush()
+                raise
+            sys.stdout.flush()  # what can't be written is told below, not by Python at its end
+            return status
+        except InputError as error:
+            return _refused(str(error))
+        except OSError as error:
+            if isinstance(error, BrokenPipeError):  # whoever reads has had enough, as head has
+                return _ended(128 + signals.BROKEN_PIPE)
+            where = f"{error.filename}: " if error.filename is not None else ""
+            return _refused(f"{where}{error.strerror or error}")
+        except ModuleNotFoundError as error:
+            if error.name is None or error.name.partition(".")[0] == "sslbook":
+                raise
+            extra = EXTRAS.get(error.name.partition(".")[0], "book")
+            return _refused(f"{error.name} is not installed; this command needs: {installing(extra)}")
+        except KeyboardInterrupt as error:
+            return _refused(str(error) or "stopped", signals.status(error))
+
+
+def _open_streams() -> None:
+    """Let both streams show another letter for one that the terminal lacks, and go nowhere where they are closed."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115 (to the end)
+        elif isinstance(stream, io.TextIOWrapper):  # not a notebook's
+            stream.reconfigure(errors="replace")
+
+
+def _refused(sentence: str, status: int = 2) -> int:
+    with contextlib.suppress(OSError):  # of a terminal that was closed
+        print(f"sslbook: {sentence}", file=sys.stderr)
+    return _ended(status)
+
+
+def _ended(status: int) -> int:
+    """The status, whatever can't be written any more: Python, at its end, would try again, and end with a status of its own."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    return status
 
 
 def record(options: argparse.Namespace) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -15,7 +16,7 @@ import torch
 from training_cases import read_csv
 
 from sslbook.chapters.training.runs import run_of
-from sslbook.training.runs import checkpoints, determinism, distributed, state, steps, trainer
+from sslbook.training.runs import checkpoints, determinism, distributed, signals, state, steps, trainer
 from sslbook.training.runs.determinism import load_data
 from sslbook.training.runs.trainer import Diverged, train
 
@@ -141,11 +142,11 @@ def heard() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("heard")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", signals.STOPS)
 def test_a_run_that_is_told_to_stop_leaves_a_checkpoint(tmp_path: Path, data: tuple, number: signal.Signals) -> None:
     whole = train(settings(), tmp_path / "whole", data=data, device="cpu", quiet=True)
     usual = signal.getsignal(number)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(signals.Stopped, match="stopped; the same command goes on") as stopped:
         train(
             settings(),
             tmp_path / "parts",
@@ -154,11 +155,38 @@ def test_a_run_that_is_told_to_stop_leaves_a_checkpoint(tmp_path: Path, data: tu
             quiet=True,
             on_step=lambda step: os.kill(os.getpid(), number),
         )
+    assert signals.status(stopped.value) == 128 + number
     assert signal.getsignal(number) is usual
     assert checkpoints.newest_step(tmp_path / "parts") == 2  # heard after the first step, obeyed after the second
     rest = train(settings(), tmp_path / "parts", data=data, device="cpu", quiet=True)
     one, other = whole.model.state_dict(), rest.model.state_dict()
     assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_a_run_that_is_told_to_stop_before_its_first_step_leaves_a_checkpoint_too(tmp_path: Path, data: tuple) -> None:
+    whole = train(settings(), tmp_path / "whole", data=data, device="cpu", quiet=True)
+    with trainer.prepared(settings(), tmp_path / "parts", data=data, device="cpu", quiet=True) as run:
+        os.kill(os.getpid(), signal.SIGTERM)
+        with pytest.raises(signals.Stopped):
+            run.go()
+    assert checkpoints.newest_step(tmp_path / "parts") == 0
+    rest = train(settings(), tmp_path / "parts", data=data, device="cpu", quiet=True)
+    assert [row["loss"] for row in rest.rows[1:]] == [row["loss"] for row in whole.rows[1:]]
+
+
+def test_a_run_whose_lines_nobody_reads_any_more_stops_with_a_checkpoint(
+    tmp_path: Path, data: tuple, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "w") as gone:
+        monkeypatch.setattr(sys, "stderr", gone)
+        with pytest.raises(signals.Stopped) as stopped:
+            train(settings(), tmp_path, data=data, device="cpu")
+        with pytest.raises(BrokenPipeError):
+            gone.flush()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), write)
+    assert (signals.status(stopped.value), checkpoints.newest_step(tmp_path)) == (141, 1)
 
 
 def test_long_epochs_have_checkpoints_too(tmp_path: Path, data: tuple, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -98,7 +98,7 @@ def show_ledger(options: argparse.Namespace) -> int:
         claims, numbers = data_files.folder() / "claims.yml", []
     entries = ledger.join(ledger.read_claims(claims), numbers)
     if options.json:
-        print(json.dumps(ledger.as_json(entries), indent=2, ensure_ascii=False, allow_nan=False))
+        print(json.dumps(ledger.as_json(entries), indent=2, allow_nan=False))
         return 0
     width = max(len(entry.claim.id) for entry in entries)
     for entry in entries:

@@ -101,7 +101,7 @@ def main(table: Table, arguments: Sequence[str]) -> int:
     except (ValueError, OSError) as error:
         parser.error(str(error))
     if options.json:
-        print(json.dumps(as_json(shown), indent=2, ensure_ascii=False, allow_nan=False))
+        print(json.dumps(as_json(shown), indent=2, allow_nan=False))
     else:
         print(text(table, shown))
     return 1 if shown.wrong else 0

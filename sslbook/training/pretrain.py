@@ -80,8 +80,8 @@ def pretrain(
     batch: at most all images.  pipeline: the augmentation; by default SimCLR's for images of this size.
     folder: where checkpoints, the log and the result are kept; the same call goes on with them after a kill, and ends with the same
     weights, bit for bit on a processor, also with dropout.  (What NumPy or Python draw in a forward pass, no checkpoint knows.)
-    A checkpoint is written at the end of an epoch if the last one is 30 seconds old, or 10 minutes within one, and at Ctrl-C or
-    SIGTERM, which end in KeyboardInterrupt.  The same call is one with the same images, settings and network, by its ``repr``
+    A checkpoint is written at the end of an epoch if the last one is 30 seconds old, or 10 minutes within one, and when a signal
+    asks to stop, which ends in KeyboardInterrupt.  The same call is one with the same images, settings and network, by its ``repr``
     without addresses, its parameters' names, shapes and types, and which of them are frozen.
     device: ``cuda`` if there is one.  settings: whatever else :class:`~sslbook.training.runs.settings.Settings` has, such as
     ``numbers={"tau": 0.2}``, ``decay=1e-4`` or ``networks=Networks(projector_out=64)``; Adam, the cosine schedule and a new order

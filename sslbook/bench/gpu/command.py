@@ -82,7 +82,6 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     require_source_tree()
     print(f"On {_gpu()}; the same command goes on where this one is stopped.\n", flush=True)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: the command that was begun is ended too
     one_commit = {"SSLBOOK_COMMIT": data_files.commit() or ""}  # though the first record changes the tree
     try:
         with environment(one_commit):

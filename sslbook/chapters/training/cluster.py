@@ -72,12 +72,17 @@ def collect(jobs: Sequence[Any]) -> list[str]:
     from submitit.core.utils import UncompletedJobError
 
     failed: list[str] = []
-    for job in jobs:
-        try:
-            failed += job.result()
-        except UncompletedJobError:
-            failed.append(f"job {job.job_id} failed: {job.paths.stderr} says why")
-            print(failed[-1], file=sys.stderr, flush=True)
+    try:
+        for job in jobs:
+            try:
+                failed += job.result()
+            except UncompletedJobError:
+                failed.append(f"job {job.job_id} failed: {job.paths.stderr} says why")
+                print(failed[-1], file=sys.stderr, flush=True)
+    except KeyboardInterrupt:  # else they would go on, and nobody with them
+        for job in jobs:
+            job.cancel()
+        raise
     return failed
 
 

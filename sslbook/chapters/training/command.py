@@ -21,6 +21,7 @@ from sslbook.records import runs_folder
 from sslbook.training.runs.determinism import load_data
 from sslbook.training.runs.distributed import join
 from sslbook.training.runs.settings import Refused
+from sslbook.training.runs.signals import GOES_ON, asked_to_stop, free
 
 # A process among several would go on waiting for the others if who started it were killed.
 _PROCESS = """
@@ -32,7 +33,6 @@ raise SystemExit(main(["train", *sys.argv[1:]]))
 """
 _GRACE_SECONDS = 5.0
 """How long a process that has lost another one waits to be ended with it."""
-_GOES_ON = "the same command goes on from the last checkpoint"
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -113,6 +113,7 @@ def _spread(ranks: int, arguments: Sequence[str]) -> int:
 
     logging.disable(logging.ERROR)  # the processes speak for themselves
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores() // ranks)))
+    os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = ",".join(number.name for number in free())
     config = LaunchConfig(
         min_nodes=1,
         max_nodes=1,
@@ -125,14 +126,14 @@ def _spread(ranks: int, arguments: Sequence[str]) -> int:
     try:
         elastic_launch(config, sys.executable)("-c", _PROCESS, str(os.getpid()), *arguments)
     except ChildFailedError as error:
-        ended = (-signal.SIGTERM, 130)  # those that are stopped because one has failed; times are in whole seconds
+        ended = (-signal.SIGTERM, 128 + signal.SIGTERM)  # stopped because one has failed; times are in whole seconds
         first = min(
             error.failures.values(), key=lambda failure: (failure.timestamp, failure.exitcode in ended)
         ).exitcode
         if first >= 0:
             return first
         name = signal.Signals(-first).name
-        print(f"sslbook train: {name} has ended one of the {ranks} processes; {_GOES_ON}", file=sys.stderr)
+        print(f"sslbook train: {name} has ended one of the {ranks} processes; {GOES_ON}", file=sys.stderr)
         return 128 - first
     except SignalException as error:
         return 128 + error.sigval
@@ -153,19 +154,20 @@ def _train(parser: argparse.ArgumentParser, run: Run, root: Path, options: argpa
             if first:
                 print(f"Finished already: {folder} (--again begins anew)")
             return 0
-        if first and not options.quiet:
-            changed = f"\n  Changed: {', '.join(options.changes)}." if options.changes else ""
-            print(f"{preset_of(run.name).text()}{changed}\nIn {folder}", flush=True)
-        result = train(
-            run.settings,
-            folder,
-            resume=not options.again,
-            device=options.device,
-            download=options.download,
-            tensorboard=options.tensorboard,
-            quiet=options.quiet,
-            name=run.name,
-        )
+        with asked_to_stop():
+            if first and not options.quiet:
+                changed = f"\n  Changed: {', '.join(options.changes)}." if options.changes else ""
+                print(f"{preset_of(run.name).text()}{changed}\nIn {folder}", flush=True)
+            result = train(
+                run.settings,
+                folder,
+                resume=not options.again,
+                device=options.device,
+                download=options.download,
+                tensorboard=options.tensorboard,
+                quiet=options.quiet,
+                name=run.name,
+            )
         ended = True
     except BrokenPipeError:
         raise
@@ -174,14 +176,11 @@ def _train(parser: argparse.ArgumentParser, run: Run, root: Path, options: argpa
     except Diverged as error:
         print(f"sslbook train: {error} (in {folder})", file=sys.stderr)
         return 1
-    except KeyboardInterrupt:
-        print(f"sslbook train: stopped; {_GOES_ON}", file=sys.stderr)
-        return 130
     except RuntimeError as error:
         if not distributed.lost_another(error):
             raise
         time.sleep(_GRACE_SECONDS)
-        print(f"sslbook train: another process of this run has ended ({error}); {_GOES_ON}", file=sys.stderr)
+        print(f"sslbook train: another process of this run has ended ({error}); {GOES_ON}", file=sys.stderr)
         return 1
     finally:
         distributed.leave(together=ended)

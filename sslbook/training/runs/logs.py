@@ -63,6 +63,7 @@ class Progress:
 
     def __init__(self, total: int = 0, done: int = 0, name: str = "", *, visible: bool = False) -> None:
         self._bar: Any = None
+        self.gone = False
         if visible and sys.stderr.isatty():
             try:
                 from tqdm import tqdm
@@ -76,11 +77,14 @@ class Progress:
             self._bar.update()
 
     def say(self, text: str) -> None:
-        """A line above the bar; a plain line on standard error without one."""
-        if self._bar is not None:
-            self._bar.write(text, file=sys.stderr)
-        else:
-            print(text, file=sys.stderr, flush=True)
+        """A line above the bar; a plain line on standard error without one; ``gone`` is true once nobody reads them."""
+        try:
+            if self._bar is not None:
+                self._bar.write(text, file=sys.stderr)
+            else:
+                print(text, file=sys.stderr, flush=True)
+        except OSError:  # a terminal that was closed, or head, which has had enough
+            self.gone = True
 
     def show(self, values: Mapping[str, Any]) -> None:
         """The newest numbers beside the bar."""

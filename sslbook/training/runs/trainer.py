@@ -3,7 +3,7 @@
 Everything random is a function of the run's seed and of the step or epoch: the order of the images, the views, a new predictor,
 noise in the weights.  So a run that is killed and resumed from its last checkpoint ends with the same weights, bit for bit on
 a CPU, as one that was left alone.  Checkpoints are written where an epoch ends and the last one is :data:`SAVE_SECONDS` old, or
-:data:`LONG_SECONDS` within an epoch; when Ctrl-C or SIGTERM comes; and at the end.
+:data:`LONG_SECONDS` within an epoch; when a signal asks to stop; and at the end.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from sslbook.training.runs.determinism import (
 from sslbook.training.runs.logs import Curves, Progress, Row, line, write_csv
 from sslbook.training.runs.optimizers import set_rate
 from sslbook.training.runs.settings import Refused, Settings
-from sslbook.training.runs.signals import asked_to_stop
+from sslbook.training.runs.signals import BROKEN_PIPE, GOES_ON, Stopped, asked_to_stop
 from sslbook.training.runs.state import Diverged, State, check, origin_of, row_at, rows_until, write_result
 from sslbook.training.runs.steps import Own, make_optimizer, make_step
 from sslbook.training.views.augment import PIPELINES, plain, random_view
@@ -102,6 +102,7 @@ class Trainer:
         if own is not None:
             self.origin |= {"data": data[0].name, "images": self.images, "backbone": str(own.encoder)}
         self.progress, self.curves = Progress(), Curves()
+        self.asked: Callable[[], int] = lambda: 0
         self.order = (-1, torch.empty(0, dtype=torch.int64))
         self.begun = self.epoch_begun = self.saved = time.monotonic()
         self.epoch_from, self.spent = 0, 0.0
@@ -151,34 +152,36 @@ class Trainer:
     ) -> Result:
         """Train to the end, or until ``stop_after`` steps are done in all.
 
-        Ctrl-C and SIGTERM are heard between two steps, and leave a checkpoint.
+        Signals that ask to stop are heard between two steps, and leave a checkpoint.
         """
         state, last = self.state, min(self.total, self.total if stop_after is None else stop_after)
         try:
-            with asked_to_stop() as asked:
-                self._look_again()
-                while state.step < last:
-                    epoch, within = divmod(state.step, self.per_epoch)
-                    if within == 0:
-                        begin_epoch(state.model, self.settings, epoch)
-                        self.epoch_begun, self.epoch_from = time.monotonic(), state.step
-                    self.advance()
-                    ended = within + 1 == self.per_epoch
-                    if ended:
-                        self._end_epoch(epoch + 1)
-                    stop = asked()
-                    late = time.monotonic() - self.saved > (SAVE_SECONDS if ended else LONG_SECONDS)
-                    if stop or late or state.step == last or (save_every is not None and state.step % save_every == 0):
-                        self._save(within)
-                    if stop:
-                        raise KeyboardInterrupt
-                    if on_step is not None:
-                        on_step(state.step)
+            if state.step == 0 and self._asked():
+                self._save(0)
+                raise Stopped(self._asked(), GOES_ON)
+            self._look_again()
+            while state.step < last:
+                epoch, within = divmod(state.step, self.per_epoch)
+                if within == 0:
+                    begin_epoch(state.model, self.settings, epoch)
+                    self.epoch_begun, self.epoch_from = time.monotonic(), state.step
+                self.advance()
+                ended = within + 1 == self.per_epoch
+                if ended:
+                    self._end_epoch(epoch + 1)
+                stop = self._asked()
+                late = time.monotonic() - self.saved > (SAVE_SECONDS if ended else LONG_SECONDS)
+                if stop or late or state.step == last or (save_every is not None and state.step % save_every == 0):
+                    self._save(within)
+                if stop:
+                    raise Stopped(stop, GOES_ON)
+                if on_step is not None:
+                    on_step(state.step)
         except Diverged as error:
             raise self._diverged(error) from None
         except RuntimeError as error:
-            if asked() and distributed.lost_another(error):  # which heard of it a step earlier
-                raise KeyboardInterrupt from None
+            if self._asked() and distributed.lost_another(error):  # which heard of it a step earlier
+                raise Stopped(self._asked(), GOES_ON) from None
             raise
         finally:
             self.curves.close()
@@ -190,6 +193,10 @@ class Trainer:
         distributed.wait_for_all()
         rows = rows_until(state.rows, self.settings.epochs)
         return Result(self.settings, self.folder, state.step, finished, rows, state.model)
+
+    def _asked(self) -> int:
+        """The signal that asks to stop, or that of a pipe which nobody reads any more; or 0."""
+        return self.asked() or BROKEN_PIPE * self.progress.gone
 
     def _look_again(self) -> None:
         """The row before the first step; or what this run's last row lacks, if an earlier one did not ask for it."""
@@ -295,6 +302,7 @@ def prepared(
     with contextlib.ExitStack() as stack:
         stack.enter_context(in_float32())
         try:
+            asked = stack.enter_context(asked_to_stop())
             place = distributed.join(device)
             if place.type == "cpu":
                 keep_freed_memory()
@@ -302,6 +310,7 @@ def prepared(
                 torch.backends.cudnn.benchmark = True  # all batches have one shape
             images = data or images_of(settings, download=download)
             run = Trainer(settings, folder, images, place, own=own, name=name, tensorboard=tensorboard, quiet=quiet)
+            run.asked = asked
             if run.first:
                 stack.enter_context(checkpoints.locked(folder))
             run.begin(resume)

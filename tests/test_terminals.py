@@ -1,0 +1,185 @@
+"""What a command meets in a terminal: letters that it can't show, a reader who has had enough, no stream, signals."""
+
+from __future__ import annotations
+
+import io
+import os
+import pkgutil
+import pty
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from conftest import make_book
+
+import sslbook.bench
+from sslbook import cli
+from sslbook.chapters.catalogue import RECORDERS, TABLES
+from sslbook.training.runs import checkpoints
+from sslbook.training.runs.signals import STOPS
+
+COMMANDS = [*"execute build ledger margins notebooks pdf lab record train inspect gpu table bench".split()]  # noqa: SIM905
+BENCHES = [
+    found.name for found in pkgutil.iter_modules(sslbook.bench.__path__) if found.name[0] != "_" and not found.ispkg
+]
+LINES = [
+    ("--help",),
+    *((name, "--help") for name in COMMANDS),
+    *(("bench", name, "--help") for name in BENCHES),
+    *(("table", name, *more) for name in TABLES for more in ([], ["--json"], ["--help"])),
+    *(("record", name) for name in RECORDERS),
+    ("train", "--list"),
+    ("train", "cifar10-beta", "--list"),
+    ("train", "cifar10-βeta"),
+    ("table", "--list"),
+    ("ledger",),
+    ("ledger", "--json"),
+    ("margins", "--worst", "1000"),
+    ("gpu", "--plan"),
+]
+RUN = ("train", "digits-simclr-nce", "--epochs", "100000", "--set", "subset=128", "--set", "batch=64")
+NAP = "<<import time; time.sleep(1000)>>\n"
+
+
+def said(encoding: str, line: tuple[str, ...], patch: pytest.MonkeyPatch) -> tuple[object, str, str]:
+    """What a command line ends with, and shows on a terminal of this encoding."""
+    streams = [io.TextIOWrapper(io.BytesIO(), encoding=encoding) for _ in range(2)]
+    for name, stream in zip(("stdout", "stderr"), streams, strict=True):
+        patch.setattr(sys, name, stream)
+    try:
+        status: object = cli.main(line)
+    except SystemExit as stop:  # argparse's own way out
+        status = stop.code
+    shown = []
+    for stream in streams:
+        stream.flush()
+        shown.append(stream.buffer.getvalue().decode(encoding))
+    return status, shown[0], shown[1]
+
+
+@pytest.mark.parametrize("line", LINES, ids=" ".join)
+def test_a_letter_that_a_terminal_lacks_is_another(line: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """And nothing else is other than in UTF-8, the status least of all; JSON is the same everywhere."""
+    status, *texts = said("utf-8", line, monkeypatch)
+    for encoding in ("ascii", "latin-1", "cp1252"):
+        wanted = [text.encode(encoding, "replace").decode(encoding) for text in texts]
+        assert said(encoding, line, monkeypatch) == (status, *wanted)
+    if "--json" in line:
+        assert texts[0].isascii()
+
+
+def begun(line: tuple[str, ...], folder: Path, **more: object) -> subprocess.Popen[str]:
+    """A command as a terminal starts it: a shell in the background would have it ignore Ctrl-C."""
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, **more}
+    usual = "import runpy, signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    usual += f"signal.signal(signal.SIGHUP, signal.{'SIG_IGN' if pipes.pop('nohup', False) else 'SIG_DFL'})"
+    command = [sys.executable, "-c", f"{usual}; runpy.run_module('sslbook', run_name='__main__')", *line]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": ""}
+    return subprocess.Popen(command, cwd=folder, env=environment, text=True, start_new_session=True, **pipes)  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize("line", [("--help",), ("train", "--list"), ("table", "--list"), RUN], ids=" ".join)
+def test_a_reader_who_has_had_enough_ends_a_command_quietly(line: tuple[str, ...], tmp_path: Path) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    command = begun(line, tmp_path, stdout=write, stderr=subprocess.PIPE)
+    os.close(write)
+    assert (command.communicate(timeout=300)[1], command.returncode) == ("", 141)
+
+
+@pytest.mark.parametrize(
+    ("shell", "status"), [(">&-", 0), ("2>&-", 0), (">&- 2>&-", 0), ("<&- >&-", 0), (">/dev/full", 2)]
+)
+def test_a_stream_that_is_closed_or_full_is_no_traceback(shell: str, status: int, tmp_path: Path) -> None:
+    line = f'exec "{sys.executable}" -m sslbook table --list {shell}'
+    done = subprocess.run(line, shell=True, cwd=tmp_path, capture_output=True, text=True)
+    wanted = "sslbook: No space left on device\n" if status else ""
+    assert (done.returncode, done.stderr) == (status, wanted)
+
+
+def until(lines: Iterator[str], sign: str) -> list[str]:
+    """The lines up to that with a sign of life."""
+    seen = []
+    for line in lines:
+        seen.append(line)
+        if sign in line:
+            return seen
+    raise AssertionError("".join(seen))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", STOPS, ids=lambda number: number.name)
+def test_a_run_that_is_told_to_stop_says_so_and_leaves_a_checkpoint(number: signal.Signals, tmp_path: Path) -> None:
+    """From its first line on, and not only after its first epoch."""
+    run = begun((*RUN, "--folder", "."), tmp_path)
+    assert run.stdout is not None
+    until(run.stdout, "In /")
+    run.send_signal(number)
+    rest = run.communicate(timeout=300)[0]
+    assert run.returncode == 128 + number
+    assert rest.endswith("sslbook: stopped; the same command goes on from the last checkpoint\n")
+    assert "Traceback" not in rest
+    assert checkpoints.newest_step(next(tmp_path.glob("digits*"))) is not None
+
+
+@pytest.mark.slow
+def test_nohup_is_heeded(tmp_path: Path) -> None:
+    run = begun((*RUN, "--folder", "."), tmp_path, nohup=True)
+    assert run.stdout is not None
+    until(run.stdout, "epoch 1 ")
+    run.send_signal(signal.SIGHUP)
+    until(run.stdout, "epoch 4 ")
+    run.send_signal(signal.SIGTERM)
+    run.communicate(timeout=300)
+    assert run.returncode == 128 + signal.SIGTERM
+
+
+@pytest.mark.slow
+def test_a_terminal_that_closes_leaves_a_checkpoint(tmp_path: Path) -> None:
+    """Nothing can be written to it any more, and the system sends SIGHUP."""
+    ours, its = pty.openpty()
+    run = begun((*RUN, "--folder", "."), tmp_path, stdin=its, stdout=its, stderr=its)
+    os.close(its)
+    with os.fdopen(ours, "rb", buffering=0) as shown:
+        while b"k-NN" not in shown.read(4096):
+            pass
+    run.send_signal(signal.SIGHUP)
+    assert run.wait(300) == 128 + signal.SIGHUP
+    assert checkpoints.newest_step(next(tmp_path.glob("digits*"))) is not None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("line", "sign", "send"),
+    [
+        (("execute",), "running  good", os.kill),
+        (("build",), "running  good", os.killpg),
+        (("inspect", "RUN", "digits"), "layer 1 of", os.kill),
+        (("bench", "covariance"), None, os.kill),
+        (("table", "B-Tab3-digits-convnet", "--run", "--epochs", "5000"), None, os.killpg),
+    ],
+    ids=lambda part: part[0] if isinstance(part, tuple) else "",
+)
+def test_ctrl_c_ends_any_command_with_a_sentence(
+    line: tuple[str, ...], sign: str | None, send: Callable[[int, int], None], tmp_path: Path
+) -> None:
+    """Also where it alone hears of it, and not, as from a terminal, its workers too."""
+    make_book(tmp_path, good=NAP)
+    if line[0] == "inspect":
+        assert cli.main([*RUN, "--folder", str(tmp_path), "--quiet", "--epochs", "1"]) == 0
+        line = (line[0], next(path.name for path in tmp_path.glob("digits*")), *line[2:])
+    command = begun(line, tmp_path)
+    assert command.stdout is not None
+    if sign is not None:
+        until(command.stdout, sign)
+    else:
+        with pytest.raises(subprocess.TimeoutExpired):  # nothing is said before the end, so that it is at work then
+            command.wait(8)
+    send(command.pid, signal.SIGINT)
+    rest = command.communicate(timeout=60)[0]
+    assert command.returncode == 130
+    assert rest.splitlines()[-1] == "sslbook: stopped"
+    assert "Traceback" not in rest
