@@ -32,6 +32,8 @@ AVX2 := ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2 MKL_ENABLE_INSTRUCTIONS
 SUMS := -m "not browser" \
     -k "(training or operators or connection or covariance or ablation or test_emergence) and not (slurm or test_training_nodes \
         or two_processes or fake_gpu or resources or recorded)"
+# Pages are laid out by a machine's fonts: by one family alone, where Debian and its like keep it.
+FONTS := $(wildcard /usr/share/fonts/truetype/dejavu /usr/share/fonts/truetype/liberation)
 unexport PYTHONPATH
 unexport PYTHONHOME
 
@@ -68,9 +70,13 @@ test: check  ## lint, types, and the tests, but for the longest
 	@if [ -f $(PAGE) ]; then echo "All is well.  The book: file://$(CURDIR)/$(PAGE)"; \
 	    else echo "All is well, but the tests of the pages were skipped: make book, then make test"; fi
 
-elsewhere: $(STAMP)  ## the longest tests; training and the operator as on an older processor, then with all threads
+elsewhere: $(STAMP)  ## the longest tests; pages with other fonts; training as on an older processor, then with all threads
 	@echo "Testing what takes longest, $(WORKERS) at a time"
 	@$(ONE_THREAD) $(RUN) pytest $(SHARED) -m long $(PYTEST)
+	@mkdir -p _build; for fonts in $(FONTS); do echo "Testing the pages with $$fonts alone, $(WORKERS) at a time"; \
+	    echo "<fontconfig><dir>$$fonts</dir><cachedir>$(CURDIR)/_build/fonts</cachedir></fontconfig>" > _build/fonts.conf; \
+	    FONTCONFIG_FILE="$(CURDIR)/_build/fonts.conf" $(RUN) pytest $(SHARED) -m browser -k "phone or scrolls or fits" $(PYTEST) \
+	        || exit; done
 	@echo "Testing as on a processor that has AVX2 at most, $(WORKERS) at a time"
 	@$(ONE_THREAD) $(AVX2) $(RUN) pytest $(SHARED) $(SUMS) $(PYTEST)
 	@echo "Testing with $(THREADS) threads"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ from typing import Any
 import browser_cases
 import pytest
 from page_cases import CONTRAST, INLINE, SCROLLED, VIEWS, Browser, address, browser, html, page_names, serve, settles
+
+from sslbook.book import sphinx_ext
 
 __all__ = ["address", "browser", "html"]  # fixtures
 pytestmark = browser_cases.MARKS
@@ -127,13 +130,27 @@ return [...document.querySelectorAll('[data-sslbook-wide]')].map(e => [
 """
 
 
-def test_what_scrolls_says_so(browser: Browser, address: str) -> None:
-    browser.open(f"{address}/chapters/linear_byol.html", VIEWS["phone"])  # a table
-    found = browser.driver.execute_script(WIDE)
-    assert found
-    assert all(state == ["right", 0, True, True] for state in found), "faded at the right, and reached by keyboard"
-    browser.driver.execute_script("document.querySelector('[data-sslbook-wide]').scrollLeft = 1e4")
-    assert settles(lambda: browser.driver.execute_script(WIDE)[0][0], "left") == "left"
+# A table and code of so many pixels, whatever fonts there are; what is narrow is left alone.
+SCROLLING = """<!DOCTYPE html><html lang="en" data-theme="light"><head><meta charset="utf-8"><title>Wide</title>
+<meta name="viewport" content="width=device-width"><link rel="stylesheet" href="book.css"><script defer src="book.js"></script>
+</head><body><main class="bd-article">
+<div class="pst-scrollable-table-container"><table class="table"><tr><td><div style="width: {0}px">1</div></td></tr></table></div>
+<pre style="overflow: auto"><div style="width: {0}px">1</div></pre></main></body></html>"""
+
+
+@pytest.mark.parametrize(("width", "state"), [(900, ["right", 0, True, True]), (90, None)])
+def test_what_scrolls_says_so(browser: Browser, tmp_path: Path, width: int, state: list[Any] | None) -> None:
+    """Faded at the side where there is more, and reached by keyboard."""
+    for name in ("book.js", "book.css"):
+        shutil.copy(sphinx_ext.ASSETS / "static/sslbook" / name, tmp_path)
+    (tmp_path / "wide.html").write_text(SCROLLING.format(width), encoding="utf-8")
+    for home in serve(tmp_path):
+        browser.open(f"{home}/wide.html", VIEWS["phone"])
+        wanted = [state, state] if state else []
+        assert settles(lambda: browser.driver.execute_script(WIDE), wanted) == wanted
+        if state:
+            browser.driver.execute_script("document.querySelector('[data-sslbook-wide]').scrollLeft = 1e4")
+            assert settles(lambda: browser.driver.execute_script(WIDE)[0][0], "left") == "left"
 
 
 def test_a_link_opens_what_is_folded(browser: Browser, address: str) -> None:
