@@ -19,7 +19,7 @@ from packaging.version import Version
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "sslbook"
-LONGEST = 400
+LONGEST = 700
 """Lines in a Python file."""
 
 GROUND = {
