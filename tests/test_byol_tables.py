@@ -1,4 +1,4 @@
-"""The papers' ablation tables as cells to run, their recorded runs, and the command that shows them."""
+"""The papers' ablation tables as cells to run, their records, the command that shows them, and what the page shows."""
 
 from __future__ import annotations
 
@@ -6,24 +6,30 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import matplotlib as mpl
+import numpy as np
 import pytest
 import torch
+from drawing_cases import GREYS, geometry
+from matplotlib.figure import Figure
 
-from sslbook import cli, records
-from sslbook.chapters.byol import ablation, recorded, recorded_long, tables
-from sslbook.chapters.byol.ablation import Cell, Protocol, Split
-from sslbook.chapters.byol.siamese import NONE, Norm, Shape
-from sslbook.chapters.byol.views import Augmentation
+from sslbook import cli
+from sslbook import records as store
+from sslbook.chapters.byol import drawing, records, tables
+from sslbook.chapters.byol.instances import BACKWARD, Pair, by_hand
+from sslbook.chapters.byol.networks import NONE, Augmentation, Norm, Shape
+from sslbook.chapters.byol.reference import step
+from sslbook.chapters.byol.runs import MEASURES, Ablation, Recipe, Split, digits, train_ablations
 from sslbook.images import Images
 from sslbook.tables.ablation import NAMES
 from sslbook.tables.filled import grid, listing
 from sslbook.tables.printed import printed
 
-SMALL = Protocol(shape=Shape(channels=(3, 5), width=7, output=4), epochs=1, batch=16)
+SMALL = Recipe(shape=Shape(channels=(3, 5), width=7, output=4), epochs=1, batch=16)
 
 
 def tiny() -> Split:
-    everything = ablation.digits().train
+    everything = digits().train
     return Split(
         *(Images(everything.pixels[part], everything.labels[part], "digits") for part in (slice(40), slice(40, 80)))
     )
@@ -44,16 +50,16 @@ def test_every_printed_cell_is_a_cell(name: str) -> None:
 
 def test_cells_are_what_their_names_say() -> None:
     third = tables.cells("B-Tab3", SMALL)
-    assert third["–"] == Cell(0, 0.0, NONE, NONE)
-    assert third["EMA, BN"] == Cell(0, tables.EMA)
-    assert third["P, BN"] == Cell(2, 0.0, Norm(), Norm())
+    assert third["–"] == Ablation(0, 0.0, NONE, NONE)
+    assert third["EMA, BN"] == Ablation(0, tables.EMA)
+    assert third["P, BN"] == Ablation(2, 0.0, Norm(), Norm())
     assert third["P, EMA, BN"] == tables.cells("B-Tab4", SMALL)["μ, σ"] == tables.cells("B-Tab5", SMALL)["original"]
     assert third["P, EMA"] == tables.cells("B-Tab4", SMALL)["–"]
     detached = tables.cells("B-Tab4", SMALL)["μ̸, σ"]
     assert detached.projector == detached.head == Norm("detach", "normal")
     seventh = tables.cells("B-Tab7", SMALL)["no BN in predictor; [0, 0.05]"]
     # a third of Xavier's range for 128 x 128, so a third of ours for 4 x 4
-    assert replace(seventh, span=None) == Cell(1, 0.0, head=NONE)
+    assert replace(seventh, span=None) == Ablation(1, 0.0, head=NONE)
     assert seventh.span == pytest.approx((0.0, 0.05 * (256 / 8) ** 0.5))
     tenth = tables.cells("B-Tab10", SMALL)["T = 20; 0.01"]
     assert tenth.reset == 20
@@ -86,15 +92,15 @@ def test_what_two_parts_give_together() -> None:
 
 def test_the_record_holds_every_table_once_run(monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[int] = []
-    original = recorded.run
+    original = train_ablations
 
     def counting(protocol, cells, *rest, **more):
         ran.append(len(cells))
         return original(protocol, cells, *rest, **more)
 
-    monkeypatch.setattr(recorded, "run", counting)
-    monkeypatch.setattr(recorded, "RATES", (0.1,))
-    values = recorded.digits_values([0, 1], protocol=SMALL, data=tiny(), at=(0, 1))
+    monkeypatch.setattr(records, "train_ablations", counting)
+    monkeypatch.setattr(records, "RATES", (0.1,))
+    values = records.digits_values([0, 1], protocol=SMALL, data=tiny(), at=(0, 1))
     json.dumps(values)
     assert set(values["tables"]) == set(NAMES)
     for name, cells in values["tables"].items():
@@ -106,17 +112,17 @@ def test_the_record_holds_every_table_once_run(monkeypatch: pytest.MonkeyPatch) 
     assert shared[0] == shared[1]
     last = {name: {m: v[-1] for m, v in values["tables"]["B-Tab3"][name].items()} for name in ("P, BN", "P, EMA, BN")}
     for (name, measured), ema in zip(last.items(), ("0", "0.97"), strict=True):
-        for m in ablation.MEASURES:
+        for m in MEASURES:
             assert values["rates"]["0.1"][ema][m] == pytest.approx(measured[m], abs=3e-5), "the rate of the tables"
         assert all(a != b for a, b in zip(values["symmetric"][name]["rank"], measured["rank"], strict=True)), name
 
 
 def test_cifar10_values_have_the_same_form() -> None:
-    values = recorded.cifar10_values([0], protocol=SMALL, data=tiny(), device="cpu")
+    values = records.cifar10_values([0], protocol=SMALL, data=tiny(), device="cpu")
     assert values["images"] == 40
     assert values["epochs"] == [0, 1]
     assert list(values["tables"]["B-Tab3"]) == printed("B-Tab3").cells
-    four = recorded.cifar10_values([0], protocol=replace(SMALL, epochs=4), data=tiny(), device="cpu")
+    four = records.cifar10_values([0], protocol=replace(SMALL, epochs=4), data=tiny(), device="cpu")
     assert four["epochs"] == [0, 2, 4]
     assert {len(measured["rank"]) for measured in four["tables"]["B-Tab3"].values()} == {3}
 
@@ -148,9 +154,9 @@ def test_a_grid_has_the_tables_shape() -> None:
 def test_a_recorded_table_at_the_command_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(records, "results_folder", lambda: tmp_path)
-    values = recorded.cifar10_values([0, 1], protocol=replace(SMALL, epochs=1), data=tiny(), device="cpu")
-    records.save_record("byol-cifar10", values, seeds=[0, 1], seconds=1)
+    monkeypatch.setattr(store, "results_folder", lambda: tmp_path)
+    values = records.cifar10_values([0, 1], protocol=replace(SMALL, epochs=1), data=tiny(), device="cpu")
+    store.save_record("byol-cifar10", values, seeds=[0, 1], seconds=1)
     assert cli.main(["table", "B-Tab3-cifar10-convnet"]) == 0
     shown = capsys.readouterr().out
     assert "Recorded: " in shown
@@ -172,21 +178,21 @@ def test_images_that_are_not_here(capsys: pytest.CaptureFixture[str], monkeypatc
 
 
 def test_records_were_made_with_the_sizes_that_stand_in_the_code() -> None:
-    made = records.recorded("byol-digits")
-    assert made["epochs"] == list(recorded.MOMENTS)
-    names = {f"{rate:g}": [f"{ema:g}" for ema in recorded.AVERAGES] for rate in recorded.RATES}
+    made = store.recorded("byol-digits")
+    assert made["epochs"] == list(records.DIGITS_MOMENTS)
+    names = {f"{rate:g}": [f"{ema:g}" for ema in records.AVERAGES] for rate in records.RATES}
     assert {rate: list(row) for rate, row in made["rates"].items()} == names
-    assert {name: tuple(at) for name, at in records.recorded("byol-resets")["epochs"].items()} == recorded_long.MOMENTS
-    assert records.recorded("byol-average")["epochs"] == list(recorded_long.DIGITS_AT)
-    made = records.recorded("byol-average-cifar10")
-    assert made["epochs"] == list(recorded_long.CIFAR10_AT)
-    assert list(made["averages"]) == [f"{ema:g}" for ema in recorded_long.AVERAGES]
+    assert {name: tuple(at) for name, at in store.recorded("byol-resets")["epochs"].items()} == records.RESET_MOMENTS
+    assert store.recorded("byol-average")["epochs"] == list(records.DIGITS_AT)
+    made = store.recorded("byol-average-cifar10")
+    assert made["epochs"] == list(records.CIFAR10_AT)
+    assert list(made["averages"]) == [f"{ema:g}" for ema in records.LONG_AVERAGES]
     assert (made["images"], made["batch"]) == (tables.CIFAR10_IMAGES, tables.CIFAR10.batch)
 
 
 def test_the_settings_of_both_data_sets() -> None:
     assert (
-        Protocol(
+        Recipe(
             Shape(32, 3, (16, 32, 64), 128, 64),
             Augmentation(0.15, 0.25, 0.0, 0.3, 0.2, 0.2, True),
             4,
@@ -198,8 +204,79 @@ def test_the_settings_of_both_data_sets() -> None:
         == tables.CIFAR10
     )
     assert (
-        Protocol(
+        Recipe(
             Shape(8, 1, (8, 32), 64, 32), Augmentation(0.12, 0.1, 0.1, 0.1, 0.0, 0.0, False), 100, 64, 0.1, 0.9, 4e-4
         )
         == tables.DIGITS
     )
+
+
+COLORS = {name: name for name in ("blue", "green")} | {"vermilion": "red", "ink": "black"}
+
+
+def test_a_tower_by_hand_is_what_is_written() -> None:
+    tower = by_hand([[[1.0, 2.0], [3.0, 4.0]]], [[1.0, -1.0]], 0.5)
+    assert tower.below.shape == (1, 1, 2, 2)
+    assert tower.output().flatten().tolist() == [-0.5, -0.5]
+    assert by_hand([[[2.0]]], torch.tensor([[3.0]])).output().item() == 6.0
+
+
+def test_the_contrast_by_hand() -> None:
+    """Two images, 1 and 3, views 1/2 around them: 19/16 without BatchNorm, 3/16 with the gradient centred."""
+    views = [[[0.5], [1.5]], [[2.5], [3.5]]]
+    pair = Pair(by_hand(views, 1.0, 0.5), by_hand(views, 1.0))
+    assert step(pair).item() == 19 / 16
+    assert step(pair, BACKWARD).item() == 3 / 16
+
+
+def test_a_table_has_header_cells_a_caption_and_a_text() -> None:
+    narrow = tables.HtmlTable("a < b", ("cell", "n"), (("x", "-1"), ("y", "2")))
+    html = narrow._repr_html_()
+    assert "<em>a &lt; b</em>" in html
+    assert 'aria-label="a &lt; b"' in html
+    assert html.count('scope="col"') == 2
+    assert html.count('scope="row"') == 2
+    assert "<td>−1</td>" in html
+    assert repr(narrow).splitlines() == ["a < b", "cell  n", "x     -1", "y     2"]
+    assert "<tbody><tr><td" in tables.HtmlTable("", tuple("abcd"), (tuple("wxyz"),))._repr_html_()
+
+
+@pytest.mark.parametrize("name", ["B-Tab3", "B-Tab5"])
+def test_a_listing_shows_what_was_found(name: str) -> None:
+    found = {
+        cell: {m: torch.tensor([0.5, 0.7]) for m in ("accuracy", "rank", "likeness")} for cell in printed(name).cells
+    }
+    listed = tables.html_listing(tables.filled(name, found), "")
+    assert all(row[2].startswith("60.0±") and row[3:] == ("0.6", "0.600") for row in listed.rows)
+    assert len(listed.rows) == len(found)
+
+
+def test_a_grid_shows_printed_and_found() -> None:
+    target = printed("B-Tab10")
+    found = {cell: {m: torch.tensor([0.5]) for m in ("accuracy", "rank", "likeness")} for cell in target.cells}
+    shown = tables.html_grid(tables.filled("B-Tab10", found), "")
+    assert len(shown.rows) == target.mean.shape[0]
+    assert shown.rows[0][1] == f"{target.mean[0, 0]:.1f} | 50.0"
+
+
+def test_the_wiring_names_its_parts_in_letters_that_can_be_read() -> None:
+    ax = Figure().subplots()
+    drawing.wiring(ax, COLORS, size=12.0)
+    said = {text.get_text().split("\n")[0] for text in ax.texts}
+    assert {"image", "view", "online", "target", "predictor", "loss", "stop-gradient", "gradient", "moving"} <= said
+    assert min(float(text.get_fontsize()) for text in ax.texts if text.get_text()) >= 12
+
+
+def test_digits_on_the_circle_have_colours_and_marks_of_their_own() -> None:
+    with mpl.rc_context():
+        ax = Figure().subplots()
+        labels = torch.tensor([0, 1, 4, 4, 7])
+        drawing.circle(ax, torch.nn.functional.normalize(torch.randn(5, 2), dim=1), labels, COLORS)
+    assert [np.size(line.get_xdata()) for line in ax.lines] == [1, 1, 2]
+    assert len({line.get_marker() for line in ax.lines}) == 3
+
+
+def test_every_part_of_the_drawings_is_where_it_was() -> None:
+    assert geometry(lambda ax: drawing.wiring(ax, GREYS)) == pytest.approx(272824.5531120277, rel=1e-9)
+    outputs, labels = torch.tensor([[0.6, 0.8], [-1.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 1, 4])
+    assert geometry(lambda ax: drawing.circle(ax, outputs, labels, GREYS)) == pytest.approx(272.0300987)

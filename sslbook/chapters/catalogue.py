@@ -25,11 +25,11 @@ class Recorder:
 
 
 RECORDERS: dict[str, Recorder] = {
-    "byol-average": Recorder("byol.recorded_long:average_values", tuple(range(10))),
-    "byol-average-cifar10": Recorder("byol.recorded_long:average_cifar10_values", (0, 1, 2)),
-    "byol-cifar10": Recorder("byol.recorded:cifar10_values", (0, 1, 2, 3, 4)),
-    "byol-digits": Recorder("byol.recorded:digits_values", (0, 1, 2, 3, 4)),
-    "byol-resets": Recorder("byol.recorded_long:resets_values", (0, 1, 2, 3, 4)),
+    "byol-average": Recorder("byol.records:average_values", tuple(range(10))),
+    "byol-average-cifar10": Recorder("byol.records:average_cifar10_values", (0, 1, 2)),
+    "byol-cifar10": Recorder("byol.records:cifar10_values", (0, 1, 2, 3, 4)),
+    "byol-digits": Recorder("byol.records:digits_values", (0, 1, 2, 3, 4)),
+    "byol-resets": Recorder("byol.records:resets_values", (0, 1, 2, 3, 4)),
     "covariance-cifar10": Recorder("covariance.step:cifar10_values", (0, 1, 2)),
     "emergence-two-layer": Recorder("emergence.two_layer:two_layer_values", tuple(range(30))),
     "hltm-narrow": Recorder("hltm.recorded:narrow_values", tuple(range(1, 41))),

@@ -11,6 +11,7 @@ from torch import Tensor
 
 TOP, MIDDLE, BOTTOM = 2.1, 1.2, 0.3
 """Heights of the online tower, of what both towers share, and of the target."""
+
 HALF = 0.37
 """Half the height of a box."""
 

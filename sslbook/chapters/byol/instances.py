@@ -1,16 +1,13 @@
-r"""Two towers on a finite population, opened at one layer, for many random instances at once (Section 5 of [tian2021iclr]).
+r"""What is drawn: two towers on a finite population, opened at one layer, for many random instances at once.
 
 A population has ``N`` images with ``V`` equally likely views each, and a tower holds the activations below its layer ``l`` for
-every view, ``(R, N, V, m)`` with a leading replica axis ``R``.  BYOL's loss is the mean of
-
-    r(x, x_1, x_2) = |f_L(x_1; W) - f_{L'}(x_2; W')|^2 / 2
-
-over all images and all pairs of views, equal ones included: two independent draws (Eq. 10).  Unless told otherwise no gradient
-reaches the target, ``W'``.  Everything is float64 and exact: nothing is sampled.
+every view, ``(R, N, V, m)`` with a leading replica axis ``R``.  Everything is float64 and exact: nothing is sampled.  Beside the
+towers of Section 5 of [tian2021iclr]: populations, batches, tuples, linear predictors, and settings of the moving average.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -18,7 +15,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from sslbook.arguments import require_one_of, require_whole
 from sslbook.normalization import batch_normalize
 
 Norm = Mapping[str, str | float | bool]
@@ -26,8 +22,10 @@ Norm = Mapping[str, str | float | bool]
 
 BACKWARD: Norm = {"mean": "backward", "std": "omit"}
 """Eq. 12 by itself: the gradient is centred, the activations are not."""
+
 FORWARD: Norm = {"mean": "detach", "std": "omit"}
 """``x - x.mean().detach()``: the activations are centred, the gradient is not."""
+
 BOTH: Norm = {"mean": "normal", "std": "omit"}
 """``x - x.mean()``."""
 
@@ -49,14 +47,6 @@ class Tower:
     act: str = "linear"
     unit: bool = False
     norm_at: int = 0
-
-    def __post_init__(self) -> None:
-        require_one_of("act", self.act, _ACTIVATIONS)
-        if self.weight.shape[-1] != self.below.shape[-1]:
-            raise ValueError(
-                f"weight must read the {self.below.shape[-1]} features of below, got shape {tuple(self.weight.shape)}"
-            )
-        require_whole("norm_at", self.norm_at, least=0, most=len(self.above))
 
     def lift(self, weight: Tensor) -> Tensor:
         """Pre-activation of layer ``l``, ``(R, ..., k)``, before BatchNorm."""
@@ -88,8 +78,6 @@ class Tower:
         What stands over the BatchNorm is differentiated for each sample by itself (``norm_at = 0`` is required with ``norm``);
         that :math:`K^T vec(W) = f_L` holds where the tower is linear, not normalised, and has no ``unit``.
         """
-        if norm and self.norm_at:
-            raise ValueError(f"connections behind a BatchNorm need norm_at = 0, got {self.norm_at}")
         pre = self.lift(self.weight)
         if norm:
             pre = batch_normalize(pre, dims=tuple(range(1, pre.ndim - 1)), **norm)  # type: ignore[arg-type]
@@ -132,11 +120,6 @@ class Pair:
     online: Tower
     target: Tower
 
-    def __post_init__(self) -> None:
-        one, two = self.online.below.shape[:-1], self.target.below.shape[:-1]
-        if one != two or len(one) != 3:
-            raise ValueError(f"both towers must see views (R, N, V, .), got leading axes {tuple(one)} and {tuple(two)}")
-
     def changed(self, **online: object) -> Pair:
         """The same pair with other fields of both towers, such as ``act="relu"``."""
         return Pair(replace(self.online, **online), replace(self.target, **online))  # type: ignore[arg-type]
@@ -163,10 +146,6 @@ def random_pair(
     allows.  Online there is a predictor on top, ``(R, o, o)``, random unless given.  shared: the target has the online tower's
     weights (no moving average); the predictor stays the online tower's own.
     """
-    if min(replicas, images, views, *sizes) < 1:
-        raise ValueError(
-            f"replicas, images, views and sizes must be at least 1, got {replicas}, {images}, {views}, {sizes}"
-        )
     g = torch.Generator().manual_seed(seed)
     inputs, m, k, o = sizes
     x = draw((replicas, images, 1, inputs), g) + draw((replicas, images, views, inputs), g, 0.7) + 0.3
@@ -181,40 +160,102 @@ def random_pair(
     return Pair(replace(online, above=(*online.above, top)), target)
 
 
-def mean_loss(y: Tensor, t: Tensor) -> Tensor:
-    r"""Mean of r over images and pairs of views, ``(R,)``, from outputs ``(R, N, V, o)``: :math:`E|y_1 - t_2|^2 / 2`."""
-    return 0.5 * (y[:, :, :, None] - t[:, :, None]).square().sum(-1).flatten(1).mean(1)
+def population(replicas: int, *, kept: int, images: int = 8, views: int = 6, seed: int = 0) -> Tensor:
+    """Inputs ``(R, N, V, 6)`` whose first ``kept`` coordinates no augmentation touches; the views of an image are centred.
 
-
-def step(pair: Pair, norm: Norm | None = None, *, target_norm: Norm | None = None, both: bool = False) -> Tensor:
-    r"""Minus the gradient of the mean loss in :math:`W_l`, by autograd, ``(R, m k)``.
-
-    The target's BatchNorm is the online one's unless ``target_norm`` is given.  both: the gradient flows through the target as
-    well, whose layer then has to have the same weights.
+    The views vary in all other directions if ``N (V - 1) >= 6``.
     """
-    leaf = pair.online.weight.clone().requires_grad_(True)
-    y = pair.online.output(leaf, norm)
-    t = pair.target.output(leaf if both else None, norm if target_norm is None else target_norm)
-    (gradient,) = torch.autograd.grad(mean_loss(y, t).sum(), leaf)
-    return vec(-gradient)
+    size = 6
+    g = torch.Generator().manual_seed(seed)
+    noise = draw((replicas, images, views, size), g)
+    noise = noise - noise.mean(2, keepdim=True)
+    noise[..., :kept] = 0
+    return draw((replicas, images, 1, size), g) + noise
 
 
-def step_matrix(pair: Pair, norm: Norm | None = None, *, both: bool = False) -> Tensor:
-    r"""The matrix that takes :math:`vec(W_l)` to :func:`step`, where both towers have these weights, ``(R, m k, m k)``.
+def random_tower(x: Tensor, *, act: str = "linear", depth: int = 2, seed: int = 0) -> Tower:
+    """A random tower on inputs ``(R, N, V, m)``: ``depth`` layers of six units, the first of them the opened one."""
+    g = torch.Generator().manual_seed(seed)
+    r, size, width = len(x), x.shape[-1], 6
+    gain = 2.0 if act != "linear" else 1.0
+    weight = draw((r, width, size), g, (gain / size) ** 0.5)
+    above = tuple(draw((r, width, width), g, (gain / width) ** 0.5) for _ in range(depth - 1))
+    return Tower(x, weight, above, act=act)
 
-    Column j is autograd's step at the j-th unit vector; the step has to be linear in the weights: linear tops, BatchNorm with
-    the mean alone, no scaling of the outputs.
+
+@dataclass(frozen=True)
+class Batches:
+    """All batches of one kind, equally likely: which image, which view online and which at the target, ``(M, B)`` each."""
+
+    image: Tensor
+    first: Tensor
+    second: Tensor
+
+
+def all_batches(images: int, views: int, size: int, *, distinct: bool) -> Batches:
+    """Every batch of ``size`` images with two independent views each; ``distinct`` images, or drawn with repetition."""
+    ways = views ** (2 * size)
+    draws = list(
+        itertools.combinations(range(images), size) if distinct else itertools.product(range(images), repeat=size)
+    )
+    image = torch.tensor(draws).repeat_interleave(ways, 0)
+    code = torch.arange(ways)[:, None] // views ** torch.arange(2 * size) % views
+    first, second = code.repeat(len(draws), 1).chunk(2, dim=1)
+    return Batches(image, first, second)
+
+
+def all_tuples(images: int, views: int, negatives: int = 1) -> tuple[Tensor, Tensor, Tensor]:
+    """Anchor ``(T,)``, positive ``(T,)`` and negatives ``(T, H)`` of every tuple, as rows of the flattened population."""
+    b = images * views
+    t = torch.arange(b * views * b**negatives)
+    anchor, rest = t % b, t // b
+    positive = anchor // views * views + rest % views
+    code = rest // views
+    return anchor, positive, code[:, None] // b ** torch.arange(negatives) % b
+
+
+def contrastive_tower(count: int = 100, *, act: str = "linear", unit: bool = False, seed: int = 0) -> Tower:
+    """One random tower with two matrices on top, three images with two views each."""
+    return random_pair(count, images=3, views=2, sizes=(5, 6, 12, 8), seed=seed).changed(act=act, unit=unit).online
+
+
+PREDICTORS = ("scalar", "symmetric", "random", "positive")
+"""beta I with beta in (0, 1); symmetric with eigenvalues in (0, 1); Gaussian entries; uniform positive entries."""
+
+
+def random_predictors(kind: str, replicas: int, size: int, *, scale: float = 0.3, seed: int = 0) -> Tensor:
+    """Random predictors ``(R, size, size)`` of one of :data:`PREDICTORS`.
+
+    scale says how small "small" is: entries of standard deviation ``scale / sqrt(size)`` (so that lengths are multiplied by
+    about ``scale``), or uniform up to ``2 scale / size`` (so that the leading eigenvalue is about ``scale``).  The first two
+    kinds ignore it.
     """
-    r, k, m = pair.online.weight.shape
-    if pair.target.weight.shape != pair.online.weight.shape:
-        raise ValueError(
-            f"both towers must have weights of one shape, got {(r, k, m)} and {tuple(pair.target.weight.shape)}"
-        )
-    units = torch.eye(m * k, dtype=pair.online.weight.dtype).unflatten(1, (m, k)).mT.repeat(r, 1, 1)
-
-    def spread(t: Tower) -> Tower:
-        below, *above = (x.repeat_interleave(m * k, 0) for x in (t.below, *t.above))
-        return replace(t, below=below, weight=units, above=tuple(above))
-
-    out: Tensor = step(Pair(spread(pair.online), spread(pair.target)), norm, both=both).unflatten(0, (r, m * k)).mT
+    g = torch.Generator().manual_seed(seed)
+    uniform = torch.rand(replicas, size, size, generator=g, dtype=torch.float64)
+    if kind == "positive":
+        return uniform * 2 * scale / size
+    if kind == "random":
+        return draw((replicas, size, size), g, scale * size**-0.5)
+    values = uniform[:, 0].clamp(0.02, 0.98)
+    if kind == "scalar":
+        return torch.diag_embed(values[:, :1].expand(-1, size))
+    basis = torch.linalg.qr(draw((replicas, size, size), g))[0]
+    out: Tensor = basis @ torch.diag_embed(values) @ basis.mT
     return out
+
+
+def shared_pair(predictor: Tensor, *, images: int = 4, wide: bool = False, seed: int = 0) -> Pair:
+    """A random population under one network and its copy with a predictor: BYOL without a moving average.
+
+    wide: layers of 64 units, so that the outputs do not all lie in a small subspace.
+    """
+    r, o, _ = predictor.shape
+    sizes = (32, 64, 64, o) if wide else (5, 6, 4, o)
+    return random_pair(r, images=images, sizes=sizes, predictor=predictor, shared=True, seed=seed)
+
+
+def random_settings(count: int, seed: int = 0, *, smallest: float = -0.9) -> tuple[Tensor, Tensor, Tensor]:
+    """``count`` draws of alpha and eta from (0.05, 1) and of lambda from (``smallest``, 3)."""
+    g = torch.Generator().manual_seed(seed)
+    u = torch.rand(3, count, generator=g, dtype=torch.float64)
+    return 0.05 + 0.95 * u[0], 0.05 + 0.95 * u[1], smallest + (3 - smallest) * u[2]

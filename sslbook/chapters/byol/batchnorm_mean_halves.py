@@ -17,8 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from sslbook import images
-from sslbook.arguments import require_one_of, require_whole
-from sslbook.chapters.byol.towers import BACKWARD, BOTH, FORWARD, Norm
+from sslbook.chapters.byol.instances import BACKWARD, BOTH, FORWARD, Norm
 from sslbook.normalization import batch_normalize
 from sslbook.streams import Streams
 
@@ -44,14 +43,9 @@ class Plan:
     rate: float = 0.1
     momentum: float = 0.9
 
-    def __post_init__(self) -> None:
-        for name in ("hidden", "outputs", "batch"):
-            require_whole(name, getattr(self, name), least=2)
-        require_one_of("act", self.act, ("linear", "relu"))
-
 
 @dataclass(frozen=True)
-class Run:
+class HalvesRun:
     r"""Moments of a run: ``steps (T,)``; ``loss``, ``spread`` and ``common`` are ``(T, R)``; ``outputs (T, R, N, o)``, scaled.
 
     spread: :math:`1 - \|E_x \hat f\|^2` of the scaled outputs of all images, 0 if they all point one way, 1 if they balance.
@@ -67,26 +61,18 @@ class Run:
     weights: Tensor
 
 
-def digits(count: int = 600) -> tuple[Tensor, Tensor]:
+def digit_views(count: int = 600) -> tuple[Tensor, Tensor]:
     """Digits with shifts by up to one pixel as views, centred, ``(N, 9, 64)``, the image itself first; and their labels."""
     data = images.digits(count, 0)
     views = images.shifts(data.pixels, 1).flatten(2)
     return views - views.mean((0, 1)), data.labels
 
 
-def train(
+def train_halves(
     half: str, seeds: Sequence[int], views: Tensor, plan: Plan | None = None, *, steps: int = 150, every: int = 25
-) -> Run:
-    """Train one small BYOL a seed, all at once, with the given half of BatchNorm; measured every ``every`` steps.
-
-    Raises ValueError for an unknown half, too few images for a batch, and for steps that ``every`` does not divide.
-    """
-    require_one_of("half", half, HALVES)
+) -> HalvesRun:
+    """Train one small BYOL a seed, all at once, with the given half of BatchNorm; measured every ``every`` steps."""
     plan = plan or Plan()
-    if len(views) < plan.batch:
-        raise ValueError(f"views must hold at least a batch of {plan.batch} images, got {len(views)}")
-    if every < 1 or steps < 1 or steps % every:
-        raise ValueError(f"steps must be a multiple of every, got {steps} and {every}")
     weights, batches = Streams(seeds, "weights"), Streams(seeds, "batches")
     network = _Network(plan, HALVES[half], _initial(plan, views.shape[-1], weights))
     optimizer = torch.optim.SGD(network.parameters, lr=plan.rate, momentum=plan.momentum)
@@ -108,7 +94,7 @@ def train(
             optimizer.step()
     loss, spread, outputs, common = (torch.stack(column) for column in zip(*rows, strict=True))
     flat = torch.cat([p.detach().flatten(1) for p in network.parameters], 1)
-    return Run(tuple(range(0, steps + 1, every)), loss, spread, common, outputs, flat)
+    return HalvesRun(tuple(range(0, steps + 1, every)), loss, spread, common, outputs, flat)
 
 
 def _initial(plan: Plan, inputs: int, weights: Streams) -> list[Tensor]:

@@ -1,10 +1,13 @@
-r"""A small BYOL on images for many replicas at once: encoder, projector, predictor.
+r"""A small BYOL on images for many replicas at once: encoder, projector, predictor; and the random views that it sees.
 
 A replica is one run: one seed of one cell of a table.  Every parameter has a leading replica axis and images come as
 ``(2B, S, C, H, W)`` for ``S`` seeds, the first views before the second ones.  Replica ``r`` of ``R = S * cells`` sees the images
 of seed ``r // cells``, so that cells are compared on the same weights at the start, the same batches and the same augmentations.
-
 The convolutions are grouped ones, a group a replica; BatchNorm's statistics are each view's own, as in the released code.
+
+A view is one geometric and one photometric transformation an image, all in a batch, simpler than the augmentation that the papers
+train with: an affine map (shift, zoom, rotation, mirror) read by bilinear interpolation with zeros outside, then a gain, a gain
+per colour, and grey.
 """
 
 from __future__ import annotations
@@ -17,7 +20,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from sslbook.arguments import require_whole
 from sslbook.normalization import batch_normalize
 from sslbook.streams import Streams
 
@@ -33,12 +35,6 @@ class Shape:
     channels: tuple[int, ...] = (8, 32)
     width: int = 64
     output: int = 32
-
-    def __post_init__(self) -> None:
-        if min(self.size, self.colours, self.width, self.output, *self.channels) < 1:
-            raise ValueError(f"all sizes must be at least 1, got {self}")
-        if self.size >> len(self.channels) < 1:
-            raise ValueError(f"channels: {len(self.channels)} halvings are too many for images of {self.size} pixels")
 
     @property
     def features(self) -> int:
@@ -57,7 +53,7 @@ class Norm:
 NONE = Norm("omit", "omit")
 
 
-def initial(shape: Shape, seeds: Sequence[int], cells: int, predictor: int, dtype: torch.dtype) -> Parameters:
+def initial_weights(shape: Shape, seeds: Sequence[int], cells: int, predictor: int, dtype: torch.dtype) -> Parameters:
     r"""Weights of ``len(seeds) * cells`` replicas, equal over the cells of a seed; ``predictor``: its layers, 0, 1 or 2.
 
     As in PyTorch, weights and biases are uniform on :math:`\pm 1/\sqrt{\text{fan-in}}`.  Convolutions have no bias.
@@ -81,7 +77,6 @@ def initial(shape: Shape, seeds: Sequence[int], cells: int, predictor: int, dtyp
 
 def heads(shape: Shape, predictor: int) -> list[tuple[str, int, int]]:
     """Name, inputs and outputs of each linear layer above the encoder."""
-    require_whole("predictor", predictor, least=0, most=2)
     layers = [("projector0", shape.features, shape.width), ("projector1", shape.width, shape.output)]
     if predictor == 1:
         return [*layers, ("predictor1", shape.output, shape.output)]
@@ -131,7 +126,49 @@ def predict(weights: Mapping[str, Tensor], projected: Tensor, norm: Norm) -> Ten
     return projected
 
 
-def loss(predicted: Tensor, target: Tensor) -> Tensor:
+def byol_loss(predicted: Tensor, target: Tensor) -> Tensor:
     r"""Each replica's :math:`-2\cos(p_1, t_2) - 2\cos(p_2, t_1)`, averaged over the batch: ``(R, 2B, n) -> (R,)``, in [-4, 4]."""
     crossed = torch.cat(target.chunk(2, 1)[::-1], 1)
     return -4 * F.cosine_similarity(predicted, crossed, dim=2).mean(1)
+
+
+NUMBERS = 10
+"""Uniform random numbers that one view takes."""
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """How far each part goes; a part is uniform between plus and minus its number.
+
+    shift: share of the image's side.  zoom: share of its size.  rotation: radians.  gain: share of the brightness;
+    tint: the same for each colour alone.  grey: the probability that the colours are averaged; mirror: left-right with 1/2.
+    """
+
+    shift: float = 0.12
+    zoom: float = 0.1
+    rotation: float = 0.1
+    gain: float = 0.1
+    tint: float = 0.0
+    grey: float = 0.0
+    mirror: bool = False
+
+
+def augment(images: Tensor, u: Tensor, augmentation: Augmentation) -> Tensor:
+    """One view of each image: ``images (N, C, H, W)``, uniform numbers ``u (N, NUMBERS)`` in [0, 1)."""
+    v = (2 * u - 1).to(images)
+    angle, size = augmentation.rotation * v[:, 0], 1 + augmentation.zoom * v[:, 1]
+    side = (v[:, 9].sign() if augmentation.mirror else torch.ones_like(angle)) * size
+    moved = 2 * augmentation.shift * v[:, 2:4]  # the image spans -1 to 1
+    rows = (
+        torch.stack([side * angle.cos(), -size * angle.sin(), moved[:, 0]], 1),
+        torch.stack([side * angle.sin(), size * angle.cos(), moved[:, 1]], 1),
+    )
+    grid = F.affine_grid(torch.stack(rows, 1), list(images.shape), align_corners=False)
+    seen = F.grid_sample(images, grid, align_corners=False)
+    colours = images.shape[1]
+    if augmentation.tint:
+        seen = seen * (1 + augmentation.tint * v[:, 5 : 5 + colours, None, None])
+    if augmentation.grey:
+        grey = (u[:, 8] < augmentation.grey).to(seen)[:, None, None, None]
+        seen = torch.lerp(seen, seen.mean(1, keepdim=True).expand_as(seen), grey)
+    return seen * (1 + augmentation.gain * v[:, 4, None, None, None])
