@@ -186,7 +186,7 @@ class Inline:
 def test_the_tables_are_trained_for_all_that_is_printed(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[tuple] = []
     monkeypatch.setattr(tables.hltm, "train_chunks", lambda *arguments, **named: calls.append((*arguments, named)))
-    monkeypatch.setattr(tables.modulation, "run", lambda *arguments, **named: calls.append((*arguments, named)))
+    monkeypatch.setattr(tables, "train_cells", lambda *arguments, **named: calls.append((*arguments, named)))
     tables.trees_seconds(256, 2)
     tables.tokens_seconds(16, 2)
     (protocols, seeds, epochs, measure, at, named), (tokens, cells, again, also) = calls

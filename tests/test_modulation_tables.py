@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from sslbook import cli, records
-from sslbook.chapters.modulation import recorded, tables
-from sslbook.chapters.modulation.scores import SCORES
-from sslbook.chapters.modulation.training import Cell, Protocol, _bytes, _cost, run
+from sslbook import cli
+from sslbook import records as store
+from sslbook.chapters.modulation import records, tables
+from sslbook.chapters.modulation.runs import SCORES, TableCell, TokenRun, _bytes, _cost, train_cells
 from sslbook.tables.page import as_html
 from sslbook.tables.printed import printed
 
@@ -24,10 +24,10 @@ def test_cells_of_every_table() -> None:
         for (beta, p, label), cell in tables.cells(name).items():
             assert (cell.beta, cell.patterns) == (beta, p)
             assert cell == replace(tables.curves(name)[label], beta=beta, patterns=p)
-    assert tables.cells("C-Tab1")[2, 3, "μ̸, σ"] == Cell(3, 2, mean="detach", std="normal", zeta=10.0)
-    assert tables.cells("C-Fig11")[5, 1, "no BN, ζ = 5"] == Cell(1, 5, mean="omit", std="omit", zeta=5.0)
+    assert tables.cells("C-Tab1")[2, 3, "μ̸, σ"] == TableCell(3, 2, mean="detach", std="normal", zeta=10.0)
+    assert tables.cells("C-Fig11")[5, 1, "no BN, ζ = 5"] == TableCell(1, 5, mean="omit", std="omit", zeta=5.0)
     assert set(tables.cells("C-Fig4").values()) <= {*tables.cells("C-Fig9").values(), *tables.cells("C-Fig10").values()}
-    assert tables.protocol_of("C-Fig5", Protocol()).tokens == 8
+    assert tables.protocol_of("C-Fig5", TokenRun()).tokens == 8
     with pytest.raises(ValueError, match="name must be one of C-Tab1"):
         tables.cells("C-Fig8")
 
@@ -95,7 +95,7 @@ def test_a_table_for_a_page_has_headers() -> None:
 
 
 def values() -> dict:
-    return recorded.table_values([1, 2], steps=2, processes=1, names=("C-Tab1", "C-Fig4", "C-Fig5"))
+    return records.table_values([1, 2], steps=2, processes=1, names=("C-Tab1", "C-Fig4", "C-Fig5"))
 
 
 def test_recorded_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -107,14 +107,14 @@ def test_recorded_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
     found = tables.recorded_trials(kept, "C-Fig4", "released", "printed +")
     assert found.shape == (2, 2, 4, 2)
     cell = tables.cells("C-Fig4")[2, 3, "relu, quadratic loss"]
-    alone = run(replace(Protocol(), steps=2), [cell], [1, 2])[cell]["printed +"]
+    alone = train_cells(replace(TokenRun(), steps=2), [cell], [1, 2])[cell]["printed +"]
     assert (found[1, 1, 3] - alone).abs().max() < 1e-4
     assert torch.tensor(kept["weights"]["relu"]).shape == (10, 8, 15)
     assert torch.tensor(kept["allowed"]).sum() == 30
     with pytest.raises(ValueError, match="variant must be one of released for C-Fig4, got 'printed'"):
         tables.recorded_trials(kept, "C-Fig4", "printed", "printed +")
-    monkeypatch.setattr(records, "results_folder", lambda: tmp_path)
-    records.save_record("modulation-tables", kept, seeds=[1, 2], seconds=1)
+    monkeypatch.setattr(store, "results_folder", lambda: tmp_path)
+    store.save_record("modulation-tables", kept, seeds=[1, 2], seconds=1)
     assert cli.main(["table", "C-Fig4"]) == 0
     shown = capsys.readouterr().out
     assert "experiment released; scores released; 2 seeds: 1 2." in shown
@@ -129,7 +129,7 @@ def test_recorded_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
 def test_more_seeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tables, "BETAS", (1, 2))
     monkeypatch.setattr(tables, "PATTERNS", (1, 3))
-    made = json.loads(json.dumps(recorded.seed_values([1, 2], steps=2, processes=1, parts=tmp_path)))
+    made = json.loads(json.dumps(records.seed_values([1, 2], steps=2, processes=1, parts=tmp_path)))
     assert {name: torch.tensor(kept["released +"]).shape for name, kept in made["tables"].items()} == {
         "C-Tab1": (2, 2, 4, 2),
         "C-Fig11": (2, 2, 6, 2),
@@ -138,7 +138,7 @@ def test_more_seeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     }
     assert made["betas"]["C-Fig9"] == [2]
     assert made["patterns"]["C-Tab1"] == [1, 3]
-    three = recorded.table_values([1, 2], steps=2, processes=1, names=("C-Tab1", "C-Fig9", "C-Fig11"))
+    three = records.table_values([1, 2], steps=2, processes=1, names=("C-Tab1", "C-Fig9", "C-Fig11"))
     for name, wide in (("C-Tab1", False), ("C-Fig11", False), ("C-Fig9", True)):
         same = tables.recorded_trials(json.loads(json.dumps(three)), name, "released", "released +")
         same = same[1:, 1:] if wide else same
@@ -149,19 +149,19 @@ def test_more_seeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         both = tables.all_trials(first, made, name, "released +")
         assert both.shape == shape
         assert (both[..., :2] - both[..., 2:]).abs().max() < 2e-4, "the same seeds twice, in the same places"
-    monkeypatch.setattr(recorded, "run", None)
-    assert recorded.seed_values([1, 2], steps=2, parts=tmp_path)["tables"] == made["tables"], "kept, not made again"
+    monkeypatch.setattr(records, "train_cells", None)
+    assert records.seed_values([1, 2], steps=2, parts=tmp_path)["tables"] == made["tables"], "kept, not made again"
 
 
 def test_many_seeds_of_what_few_leave_open(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tables, "BETAS", (1, 2))
-    made = json.loads(json.dumps(recorded.contested_values([1, 2], steps=2, processes=1)))
+    made = json.loads(json.dumps(records.contested_values([1, 2], steps=2, processes=1)))
     assert {name: torch.tensor(kept).shape for name, kept in made["tables"].items()} == {
         "C-Fig10": (1, 3, 2),
         "C-Fig11": (1, 2, 2),
     }
     cell = tables.cells("C-Fig10")[2, 3, "relu"]
-    alone = run(replace(Protocol(), steps=2), [cell], [1, 2])[cell]["released +"]
+    alone = train_cells(replace(TokenRun(), steps=2), [cell], [1, 2])[cell]["released +"]
     assert (torch.tensor(made["tables"]["C-Fig10"])[0, 1] - alone).abs().max() < 1e-4
 
 
@@ -196,14 +196,14 @@ def test_the_command_shows_weights(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_the_settings_are_those_of_the_released_code() -> None:
     released = (10, 20, 40, 5, 50, 128, 5000, 0.02, 0.9, 5e-3, 0.1, "view", "released")
-    assert astuple(Protocol()) == released
+    assert astuple(TokenRun()) == released
 
 
 def test_memory_and_cost_of_a_chunk() -> None:
     """Of 10 fields of 20 tokens, 10 filters, 128 images and 50 outputs, in float32; a chunk's cost grows with its filters."""
     weights, tables_, pairs, outputs = 3 * 10 * 10 * (20 + 50), 8 * 10 * 20 * 10, 3 * 128**2, 6 * 128 * 50
-    assert _bytes(Protocol(), 10) == 4 * (weights + tables_ + pairs + outputs + 2 * 10 * 20 * 50)
-    assert _cost(Protocol(), [(Cell(2, 5), 0)] * 3) == 3 * (4 + Cell(2, 5).filters / 10)
+    assert _bytes(TokenRun(), 10) == 4 * (weights + tables_ + pairs + outputs + 2 * 10 * 20 * 50)
+    assert _cost(TokenRun(), [(TableCell(2, 5), 0)] * 3) == 3 * (4 + TableCell(2, 5).filters / 10)
 
 
 def test_weights_are_in_units_of_the_fields_largest() -> None:

@@ -19,7 +19,7 @@ from sslbook.bench._rows import Row, parser, report
 from sslbook.chapters.hltm import tables as trees
 from sslbook.chapters.hltm import training as hltm
 from sslbook.chapters.modulation import tables as tokens
-from sslbook.chapters.modulation import training as modulation
+from sslbook.chapters.modulation.runs import TableCell, TokenRun, train_cells, train_tokens
 from sslbook.machine import cores, process_pool
 from sslbook.streams import Streams
 from sslbook.tables.printed import printed
@@ -32,7 +32,7 @@ ALONE_BARS = {
     "tokens": {torch.float32: 1e-5, torch.float64: 1e-12},
 }
 TRIALS, EPOCHS, MEASURED = tuple(range(1, 11)), 50, (0, 1, 49)
-PROTOCOL, TOKENS = hltm.Protocol(), modulation.Protocol()
+PROTOCOL, TOKENS = hltm.Protocol(), TokenRun()
 SEEDS = (1, 2, 3)
 
 
@@ -69,7 +69,7 @@ def trees_seconds(epoch_size: int, processes: int) -> float:
 def tokens_seconds(steps: int, processes: int) -> float:
     """Seconds for Table 1 of C with so many minibatches a run."""
     cells, begun = tokens.wanted_cells(["C-Tab1"]), time.perf_counter()
-    modulation.run(replace(TOKENS, steps=steps), cells, SEEDS, processes=processes)
+    train_cells(replace(TOKENS, steps=steps), cells, SEEDS, processes=processes)
     return time.perf_counter() - begun
 
 
@@ -106,13 +106,13 @@ def trees_alone(steps: int) -> list[Row]:
 def tokens_alone(steps: int) -> list[Row]:
     """The largest difference of any weight between a replica of eighteen in a batch and the same replica alone."""
     protocol, rows = replace(TOKENS, steps=steps), []
-    cells = [modulation.Cell(p, 15 // p, a) for a in ("linear", "relu") for p in (1, 3, 5)]
+    cells = [TableCell(p, 15 // p, a) for a in ("linear", "relu") for p in (1, 3, 5)]
     replicas = [(cell, seed) for cell in cells for seed in SEEDS]
     for dtype, bar in ALONE_BARS["tokens"].items():
-        together, _ = modulation.train(protocol, replicas, dtype=dtype)
+        together, _ = train_tokens(protocol, replicas, dtype=dtype)
         gaps = []
         for r in (0, 7, 17):
-            single, _ = modulation.train(protocol, [replicas[r]], dtype=dtype)
+            single, _ = train_tokens(protocol, [replicas[r]], dtype=dtype)
             gaps += [
                 (together.weights[r] - single.weights[0]).abs().max(),
                 (together.top[r] - single.top[0]).abs().max(),

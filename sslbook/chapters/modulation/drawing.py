@@ -19,6 +19,7 @@ Colours = Mapping[str, str]
 
 PATTERN, ONE, TWO = "*CB*A**DE*", "FCBHAADDEB", "ACBGAEHDEC"
 """A generator and two sequences of it."""
+
 GREY = "#8a8a8a"
 
 

@@ -41,6 +41,7 @@ class Norms:
 
 def norms(modes: Sequence[tuple[str, str]], dtype: torch.dtype, device: torch.device | str = "cpu") -> Norms:
     """From the modes of mean and deviation, ``normal``, ``detach`` or ``omit``, as in :mod:`sslbook.normalization`."""
+
     for pair in modes:
         for name, mode in zip(("mean", "std"), pair, strict=True):
             require_one_of(name, mode, ("normal", "detach", "omit"))

@@ -1,7 +1,7 @@
-r"""The two-layer network and its losses as one would write them for autograd: what the fast step must agree with.
+r"""The two-layer network and its losses as one would write them for autograd, and flows simulated: what all else must agree with.
 
 :math:`f(x) = V^\top \mathrm{BN}[h(W_k^\top x_k)]`, one after the other over ``K`` disjoint receptive fields with ``M``
-filters each.
+filters each.  The flows are those of :mod:`sslbook.chapters.modulation.theory`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 r"""The activations of Figure 9.  The first three satisfy :math:`h(x) = h'(x)\,x`; the square misses it by a factor of 2."""
 
 REFERENCES = ("info_nce", "quadratic")
+
 FORMS = ("released", "printed")
+
 GROUPS = ("view", "batch")
 
 
@@ -38,7 +40,7 @@ def hidden(x: Tensor, weights: Tensor, activation: str, mean: str, std: str) -> 
     return batch_normalize(h, mean=mean, std=std, dims=h.ndim - 3)
 
 
-def outputs(
+def unit_outputs(
     x: Tensor, weights: Tensor, top: Tensor, *, activation: str, mean: str, std: str, group: str = "view"
 ) -> Tensor:
     """Outputs of unit length ``(..., 2, B, O)`` of two views ``(..., 2, B, K, d)``; ``top`` is ``(..., K, M, O)``.
@@ -55,7 +57,7 @@ def outputs(
     return functional.normalize(f, dim=-1)
 
 
-def loss(z: Tensor, kind: str, form: str, tau: float) -> Tensor:
+def contrastive_loss(z: Tensor, kind: str, form: str, tau: float) -> Tensor:
     r"""Contrastive loss of unit outputs ``(..., 2, B, O)``.
 
     With :math:`s_{ij} = z_i^\top z_j` between first views and :math:`s_{ii} = z_i^\top z_i'` on the diagonal, ``info_nce`` is
@@ -80,3 +82,68 @@ def loss(z: Tensor, kind: str, form: str, tau: float) -> Tensor:
 def printed_factor(kind: str, tau: float, batch: int) -> float:
     """What the printed form of a loss is, in units of the released one."""
     return tau * batch if kind == "info_nce" else tau / 2
+
+
+DTYPE = torch.float64
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Basins
+
+
+def winners(start: Tensor, b: Tensor, *, unit: bool) -> Tensor:
+    r"""Which component a flow ends in, ``(...,)``, from ``start (..., d)``; -1 where no positive one dominates.
+
+    On the unit sphere that is so at :math:`-u_l`, and, with an advantage ``c`` between 1 and :math:`\sqrt2` for one
+    component, at the mixtures :math:`y_l = y_1 + c` where most starts with :math:`y_1 < 0` come to rest.
+    Simulated with exact exponential steps for a frozen rate, :math:`y_l \leftarrow y_l\, e^{h (y_l + b_l)}`.  For the
+    ``unit`` flow the result is divided by its length, which is the common rate :math:`\nu`; for the free one ``h`` shrinks
+    with the largest component, and lengths are only divided out at the end.
+    """
+    return dominant_component(flow_ends(start, b, unit))
+
+
+def dominant_component(direction: Tensor) -> Tensor:
+    """The component that makes nearly all of a unit vector, -1 for none."""
+    value, index = direction.max(-1)
+    return torch.where(value > 0.99, index, -1)
+
+
+def flow_ends(start: Tensor, b: Tensor, unit: bool) -> Tensor:
+    """Where a flow ends, of length 1."""
+    rate, steps = 0.05, 4000
+    y = start / start.norm(dim=-1, keepdim=True) if unit else start.clone()
+    for step in range(steps):
+        if unit and step % 100 == 0 and bool((y.abs().amax(-1) > 1 - 1e-9).all()):
+            break  # every filter is at rest
+        h = rate if unit else rate / (1 + y.abs().amax(-1, keepdim=True))  # a free flow explodes in finite time
+        y = y * torch.exp(h * (y + b))
+        if unit:
+            y = y / y.norm(dim=-1, keepdim=True)
+        elif bool((y.amax(-1) > 1e12).all()):
+            break
+        else:
+            y = y.clamp_max(1e15)
+    direction: Tensor = y / y.norm(dim=-1, keepdim=True)
+    return direction
+
+
+def on_circle(c: float, b: float) -> tuple[Tensor, Tensor]:
+    """With ``d = 2``: angles of 44 starts all around, and the component that each unit flow ends in, -1 for none."""
+    count = 44
+    angles = (torch.arange(count, dtype=DTYPE) + 0.37) * (2 * torch.pi / count)  # none on an axis or on an edge
+    start = torch.stack([angles.cos(), angles.sin()], 1)
+    return angles, winners(start, torch.tensor([b + c, b], dtype=DTYPE), unit=True)
+
+
+def sampled_probabilities(factors: Tensor, samples: int, seed: int) -> Tensor:
+    """Share of ``samples`` draws in which each component wins, ``(R, d)``."""
+    draw = torch.Generator().manual_seed(seed)
+    replicas, d = factors.shape
+    wins, done = torch.zeros(replicas, d, dtype=DTYPE), 0
+    while done < samples:
+        size = min(samples - done, 20_000)
+        y = 2 * torch.rand(replicas, size, d, generator=draw, dtype=DTYPE) - 1
+        best = (y + factors[:, None]).argmax(-1, keepdim=True)
+        wins += torch.zeros_like(y).scatter(2, best, (y.gather(2, best) > 0).to(DTYPE)).sum(1)
+        done += size
+    return wins / samples

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from sslbook.chapters.modulation.reference import ACTIVATIONS
-from sslbook.chapters.modulation.scores import SCORES
-from sslbook.chapters.modulation.training import PRINTED, Cell, Protocol, run
+from sslbook.chapters.modulation.runs import PRINTED, SCORES, TableCell, TokenRun, train_cells
 from sslbook.records import Record, rounded
 from sslbook.tables.command import PROCESSES, Table, choice, count, processes_of
 from sslbook.tables.filled import Entry, Filled, fill
@@ -32,59 +31,57 @@ NAMES = ("C-Tab1", "C-Fig4", "C-Fig9", "C-Fig10", "C-Fig11", "C-Fig5")
 """A table with printed numbers, four figures of scores, and one of weights."""
 
 VARIANTS = {
-    "released": Protocol(),
-    "released, 20 outputs": Protocol(outputs=20),
-    "released, rate of the text": Protocol(rate=PRINTED.rate),
+    "released": TokenRun(),
+    "released, 20 outputs": TokenRun(outputs=20),
+    "released, rate of the text": TokenRun(rate=PRINTED.rate),
     "printed": PRINTED,
 }
 """Which experiment: the released code's, with the options of its instructions or the default number of outputs, or the text's."""
 
 
-def curves(name: str) -> dict[str, Cell]:
-    """The curves of a figure, or the columns of Table 1: what a cell is at ``P = 1`` and :math:`\\beta = 1`, by its label.
-
-    Raises ValueError for a name that is not one of :data:`NAMES`.
-    """
+def curves(name: str) -> dict[str, TableCell]:
+    """The curves of a figure, or the columns of Table 1: what a cell is at ``P = 1`` and :math:`\\beta = 1`, by its label."""
     if name == "C-Tab1":
-        return {label: Cell(mean=mean, std=std, zeta=10.0) for label, (mean, std) in PARTS.items()}
+        return {label: TableCell(mean=mean, std=std, zeta=10.0) for label, (mean, std) in PARTS.items()}
     if name == "C-Fig4":
         kinds = {"InfoNCE": "info_nce", "quadratic loss": "quadratic"}
         return {
-            f"{a}, {label}": Cell(activation=a, loss=kind) for label, kind in kinds.items() for a in ("linear", "relu")
+            f"{a}, {label}": TableCell(activation=a, loss=kind)
+            for label, kind in kinds.items()
+            for a in ("linear", "relu")
         }
     if name in ("C-Fig9", "C-Fig10"):
         return {
-            a.replace("_", " "): Cell(activation=a, loss="info_nce" if name == "C-Fig9" else "quadratic")
+            a.replace("_", " "): TableCell(activation=a, loss="info_nce" if name == "C-Fig9" else "quadratic")
             for a in ACTIVATIONS
         }
     if name == "C-Fig11":
-        plain, normed = Cell(mean="omit", std="omit"), Cell()
+        plain, normed = TableCell(mean="omit", std="omit"), TableCell()
         labels = {"BN": normed, "no BN": plain}
         return {f"{label}, ζ = {z:g}": replace(cell, zeta=z) for z in ZETAS for label, cell in labels.items()}
     if name == "C-Fig5":
-        return {a: Cell(activation=a) for a in ("relu", "linear")}
+        return {a: TableCell(activation=a) for a in ("relu", "linear")}
     raise ValueError(f"name must be one of {', '.join(NAMES)}, got {name!r}")
 
 
-def cells(name: str) -> dict[tuple[int, int, str], Cell]:
+def cells(name: str) -> dict[tuple[int, int, str], TableCell]:
     """All cells of a table or figure, by :math:`\\beta`, ``P`` and label; Figure 5 has :math:`\\beta = 5` and ``P = 3`` alone."""
     sizes = [(5, 3)] if name == "C-Fig5" else [(beta, p) for beta in BETAS for p in PATTERNS]
     made = curves(name)
     return {(b, p, label): replace(cell, beta=b, patterns=p) for b, p in sizes for label, cell in made.items()}
 
 
-def protocol_of(name: str, protocol: Protocol) -> Protocol:
+def protocol_of(name: str, protocol: TokenRun) -> TokenRun:
     """``protocol`` with eight tokens for Figure 5, as its caption has it; unchanged for the others."""
     curves(name)  # knows the names
     return replace(protocol, tokens=8) if name == "C-Fig5" else protocol
 
 
-Found = Mapping[Cell, Mapping[str, Tensor]]
+Found = Mapping[TableCell, Mapping[str, Tensor]]
 
 
 def in_table(name: str, found: Found, score: str) -> Tensor:
-    """One score of what :func:`sslbook.chapters.modulation.training.run` found, ``(betas, patterns, labels, seeds)``; Figure 5's is
-    ``(1, 1, 2, seeds)``."""
+    """One score of what `train_cells` found, ``(betas, patterns, labels, seeds)``; Figure 5's is ``(1, 1, 2, seeds)``."""
     wanted = cells(name)
     shape = (1, 1) if name == "C-Fig5" else (len(BETAS), len(PATTERNS))
     rows: Tensor = torch.stack([found[cell][score] for cell in wanted.values()])
@@ -159,8 +156,7 @@ def shared(trials: Tensor) -> list[Tensor]:
 
 
 def _std(target: Printed) -> Tensor:
-    if target.std is None:
-        raise ValueError(f"target must be a table with deviations, got {target.name}")
+    assert target.std is not None  # Table 1 has them
     return target.std
 
 
@@ -175,7 +171,7 @@ def _apart(trials: Tensor, mean: Tensor, std: Tensor, seeds: int, cells: int) ->
     return gap.mean(over), (gap / _errors(trials, std, seeds)).square().mean(over).sqrt()
 
 
-def wanted_cells(names: Sequence[str]) -> list[Cell]:
+def wanted_cells(names: Sequence[str]) -> list[TableCell]:
     """The cells of several tables, each once."""
     return list(dict.fromkeys(cell for name in names for cell in cells(name).values()))
 
@@ -209,7 +205,7 @@ def figure5(seed: int, steps: int | None, processes: int = 1) -> tuple[dict[str,
     protocol = protocol_of("C-Fig5", VARIANTS["released"])
     protocol = protocol if steps is None else replace(protocol, steps=steps)
     wanted = cells("C-Fig5")
-    found = run(protocol, list(wanted.values()), [seed], processes=processes, keep=True)
+    found = train_cells(protocol, list(wanted.values()), [seed], processes=processes, keep=True)
     weights = {label: rounded(found[cell]["weights"][0], DIGITS) for (_, _, label), cell in wanted.items()}
     first = next(iter(wanted.values()))
     return weights, found[first]["allowed"][0].tolist()
@@ -244,7 +240,7 @@ def _run(name: str, options: argparse.Namespace) -> Filled:
     protocol = VARIANTS[options.variant]
     protocol = replace(protocol, steps=options.steps or protocol.steps)
     device = options.device or "cpu"
-    trained = run(protocol, wanted_cells([name]), options.seeds, processes=processes_of(options), device=device)
+    trained = train_cells(protocol, wanted_cells([name]), options.seeds, processes=processes_of(options), device=device)
     found = {score: in_table(name, trained, score) for score in SCORES}
     facts = {"minibatches": protocol.steps, **_errors_of(name, options, found)}
     return _filled(name, options, found, facts=facts)
@@ -286,20 +282,25 @@ def _run_weights(options: argparse.Namespace) -> Filled:
 
 
 STEPS = count("--steps", "minibatches (default: 5000)", running=True)
+
 OPTIONS = (
     PROCESSES,
     STEPS,
     choice("--variant", "whose experiment", *VARIANTS),
     choice("--scores", "whose formula, released as in Table 1", "released", "printed", "signless"),
 )
+
 RECORD, SEEDS = "modulation-tables", (1, 2, 3)
+
 TABLES = {
     name: Table(name, title, RECORD, SEEDS, partial(_recall, name), partial(_run, name), OPTIONS)
     for name in NAMES
     if name != "C-Fig5"
     for title in ["Matching scores χ+" + (" and χ-" if name != "C-Tab1" else "")]
 }
+
 STARRED = (
     "Each field's largest weight on each token, in units of the field's; a star: a generator may fix the token there"
 )
+
 TABLES["C-Fig5"] = Table("C-Fig5", STARRED, RECORD, SEEDS[:1], _recall_weights, _run_weights, (PROCESSES, STEPS))

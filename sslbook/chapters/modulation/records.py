@@ -17,23 +17,25 @@ from typing import Any
 import torch
 
 from sslbook.chapters.modulation import tables
-from sslbook.chapters.modulation.patches import (
-    PatchProtocol,
-    images,
+from sslbook.chapters.modulation.instances import patch_images
+from sslbook.chapters.modulation.runs import (
+    SCORES,
+    PatchRun,
+    TokenRun,
     likeness,
     living,
     mean_of,
     roughness,
+    train_cells,
     train_filters,
 )
-from sslbook.chapters.modulation.scores import SCORES
-from sslbook.chapters.modulation.training import Protocol, run
 from sslbook.images import Images
 from sslbook.machine import cores
 from sslbook.records import kept, parts_folder
 from sslbook.records import rounded as rounded_to
 
 rounded = partial(rounded_to, decimals=tables.DIGITS)
+
 FIGURES = ("C-Fig4", "C-Fig9", "C-Fig10", "C-Fig11")
 
 
@@ -63,7 +65,7 @@ def table_values(
         if not chosen:
             continue
         begun = time.monotonic()
-        found = run(protocol, tables.wanted_cells(chosen), seeds, processes=processes or cores())
+        found = train_cells(protocol, tables.wanted_cells(chosen), seeds, processes=processes or cores())
         for name in chosen:
             scores = {score: rounded(tables.in_table(name, found, score)) for score in SCORES}
             values["tables"].setdefault(name, {})[variant] = scores
@@ -104,13 +106,13 @@ def seed_values(
 
 def _of_one_seed(seed: int, steps: int | None, processes: int) -> dict[str, Any]:
     """The tables of `seed_values` for one seed, without its axis."""
-    protocol = Protocol() if steps is None else replace(Protocol(), steps=steps)
+    protocol = TokenRun() if steps is None else replace(TokenRun(), steps=steps)
     wanted = {
         name: {key: cell for key, cell in tables.cells(name).items() if name not in WIDE or min(key[:2]) > 1}
         for name in ("C-Tab1", "C-Fig11", *WIDE)
     }
     every = [cell for cells in wanted.values() for cell in cells.values()]
-    found = run(protocol, list(dict.fromkeys(every)), [seed], processes=processes)
+    found = train_cells(protocol, list(dict.fromkeys(every)), [seed], processes=processes)
     shapes = {name: [len({key[axis] for key in cells}) for axis in range(3)] for name, cells in wanted.items()}
     return {
         name: {
@@ -131,12 +133,14 @@ CONTESTED = {
 def contested_values(seeds: Sequence[int], *, steps: int | None = None, processes: int | None = None) -> dict[str, Any]:
     """Many seeds of what few leave open, :data:`CONTESTED`, scored as the released code does:
     ``tables[name][beta][label][seed]``."""
-    protocol = Protocol() if steps is None else replace(Protocol(), steps=steps)
+    protocol = TokenRun() if steps is None else replace(TokenRun(), steps=steps)
     wanted = {
         name: [tables.cells(name)[beta, patterns, label] for beta in tables.BETAS[1:] for label in labels]
         for name, (patterns, labels) in CONTESTED.items()
     }
-    found = run(protocol, [cell for cells in wanted.values() for cell in cells], seeds, processes=processes or cores())
+    found = train_cells(
+        protocol, [cell for cells in wanted.values() for cell in cells], seeds, processes=processes or cores()
+    )
     return {
         "axes": "tables[name][beta][label][seed]",
         "betas": tables.BETAS[1:],
@@ -150,12 +154,13 @@ def contested_values(seeds: Sequence[int], *, steps: int | None = None, processe
 
 
 STRENGTHS = {"C-Fig12": 0.0, "C-Fig13": 0.5}
+
 KEPT = 10
 """Filters of each field that a record keeps, the longest of the first seed; the measures are of all that live."""
 
 
 def filter_values(
-    seeds: Sequence[int], *, protocol: PatchProtocol | None = None, data: Images | None = None
+    seeds: Sequence[int], *, protocol: PatchRun | None = None, data: Images | None = None
 ) -> dict[str, Any]:
     """Figures 12 and 13: filters of image quarters without and with random crops, how many live, how rough and how alike
     these are.
@@ -163,7 +168,7 @@ def filter_values(
     ``filters[figure][field][filter][row][column]``; ``living[figure][seed]`` is a share of all filters, ``roughness`` and
     ``likeness`` likewise are means over the living ones, before training under ``untrained``.
     """
-    protocol, data = protocol or PatchProtocol(), data or images()
+    protocol, data = protocol or PatchRun(), data or patch_images()
     values: dict[str, Any] = {"data": data.name, "images": len(data), "steps": protocol.steps, "filters": {}}
     for name in ("living", "roughness", "likeness"):
         values[name] = {}

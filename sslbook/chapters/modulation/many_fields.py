@@ -10,12 +10,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from sslbook.arguments import require_one_of, require_whole
+from sslbook.chapters.modulation.reference import DTYPE
 
-DTYPE = torch.float64
 WITHIN = (1.0, 0.2)
+
 PQ = 0.25
 """:math:`p_0 p_1` of two equal classes."""
+
 THEORIES = ("true", "deaf", "printed")
 
 
@@ -31,7 +32,6 @@ def turned(w: Tensor, theory: str = "true", within: tuple[float, float] = WITHIN
     theory: ``true``; ``deaf``, where every field is left with its own class term, :math:`\delta_k = 0`; ``printed``, with the
     second form that the proof of Theorem 5 gives for :math:`\delta_k`, which lacks a factor.
     """
-    require_one_of("theory", theory, THEORIES)
     spread, b, top, s = _top(w, within)
     pull = s.square()[..., None] * torch.tensor(within, dtype=w.dtype) * w
     own = PQ * s.square() * b
@@ -70,7 +70,6 @@ def fewest(within: tuple[float, float], most: int = 12) -> int:
 
     Raises ValueError where not even ``most`` fields do.
     """
-    require_whole("most", most, least=1)
     for fields in range(1, most + 1):
         end = course(random_filters(10, fields, fields), 1500, within=within)[-1]
         if bool((heard(end, within)[1] > 0.99).all()):
