@@ -1,6 +1,5 @@
-"""Linear BYOL (chapter of the same name): Appendix F of [tian2021iclr], the flow, its fixed points and where it goes.
+"""Linear BYOL: Appendix F of [tian2021iclr], the flow, its fixed points and where it goes.
 
-``flow``: Eqs. 179 to 181, what they conserve, and the steps that they are the limit of.  ``stability``: fixed points, Jacobians,
-spectra.  ``starts``: verdicts against integration, and the ends of random starts.  ``scrambling``: two augmentations with exact
-moments, and BYOL beside SimCLR.  ``scalar``: one unit and one mode, its fate, and Figure 5.  ``figures``: the chapter's figures.
+theory: Eqs. 179 to 188, fixed points, Jacobians, spectra, exact moments.  instances: random problems, examples, worlds of features.
+reference: the flow integrated, BYOL and SimCLR trained.  checks: the two compared.  drawing: the chapter's figures.
 """

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import numpy as np
 from matplotlib.axes import Axes
 
-from sslbook.chapters.linear_byol import scalar
-from sslbook.chapters.linear_byol.flow import Array
+from sslbook.chapters.linear_byol import reference, theory
+from sslbook.chapters.linear_byol.theory import Array
 
 Colours = Mapping[str, str]
 
@@ -20,13 +20,13 @@ def plane_of_fates(ax: Axes, ratio: float, colours: Colours) -> None:
     reach = 1.6
     side = np.linspace(-reach, reach, 481)
     w1, w2 = np.meshgrid(side, side)
-    dead = ~scalar.survives(w1, w2, ratio)
+    dead = ~theory.survives(w1, w2, ratio)
     ax.contourf(w1, w2, dead, levels=[0.5, 1.5], colors=[SHADE])
     ax.plot([-reach, reach], [ratio, ratio], color=colours["green"], linestyle="--", linewidth=1.6)
     grid = np.meshgrid(np.linspace(-1.35, 1.35, 4), np.linspace(-1.45, 1.45, 6))
     a, b = (part.ravel() for part in grid)
-    path = scalar.follow(a, b, a, ratio, 300.0, points=np.append(0, np.geomspace(1e-4, 1, 150)))
-    alive = scalar.survives(a, b, ratio)
+    path = reference.follow(a, b, a, ratio, 300.0, points=np.append(0, np.geomspace(1e-4, 1, 150)))
+    alive = theory.survives(a, b, ratio)
     for i in range(len(a)):
         tone = colours["blue"] if alive[i] else colours["vermilion"]
         ax.plot(path[:, 0, i], path[:, 1, i], color=tone, linewidth=1.1)
@@ -39,7 +39,7 @@ def share_that_collapses(ratio: float) -> float:
     """Share of the plane's square that collapses."""
     reach = 1.6
     side = np.linspace(-reach, reach, 481)
-    return float(1 - scalar.survives(*np.meshgrid(side, side), ratio).mean())
+    return float(1 - theory.survives(*np.meshgrid(side, side), ratio).mean())
 
 
 def time_course(ax: Axes, path: Array, times: Array, ratio: float, colours: Colours) -> None:
@@ -56,7 +56,7 @@ def time_course(ax: Axes, path: Array, times: Array, ratio: float, colours: Colo
 
 def portrait(ax: Axes, kind: str, ratio: float, colours: Colours) -> None:
     """One panel of Figure 5: directions of the flow, nullclines or fixed points, and a few trajectories."""
-    field = scalar.portrait(kind, ratio)
+    field = theory.planar_field(kind, ratio)
     low, high = -1.5, 1.5
     x, y = np.meshgrid(np.linspace(low, high, 15), np.linspace(low, high, 15))
     u, v = field(x, y)
@@ -78,7 +78,7 @@ def portrait(ax: Axes, kind: str, ratio: float, colours: Colours) -> None:
         else:
             stable, unstable = np.zeros((1, 2)), np.zeros((0, 2))
     begin = _begin(kind)
-    paths = scalar.planar_path(field, begin[:, 0], begin[:, 1], 40.0, 300)
+    paths = reference.planar_path(field, begin[:, 0], begin[:, 1], 40.0, 300)
     ax.plot(paths[:, 0], paths[:, 1], color=colours["ink"], linewidth=1.1)
     ax.plot(begin[:, 0], begin[:, 1], "o", color=colours["ink"], markersize=3)
     ax.plot(*stable.T, "o", color=colours["vermilion"], markersize=7)
