@@ -84,7 +84,7 @@ def test_a_function_is_named_below_its_statement_and_nowhere_else() -> None:
     known, unknown = other(label="thm-lucky"), other(label="thm-of-mine")
     doctree += [known, unknown, other(label="thm-weighted")]
     name_functions(doctree)
-    assert known.astext() == "In the library: sslbook.chapters.hltm.lucky.lucky_bound."
+    assert known.astext() == "In the library: sslbook.chapters.hltm.lucky_nodes.lucky_bound."
     assert unknown.astext() == ""
     assert doctree[2].astext() == "In the library: covariance_operator."  # a promised name needs no more than itself
     assert next(iter(doctree[2].findall(pending_xref)))["reftarget"] == "sslbook.operators.covariance_operator"

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from sslbook.arguments import positive
 from sslbook.bench._rows import Row, parser, report
+from sslbook.chapters.hltm import runs as hltm
 from sslbook.chapters.hltm import tables as trees
-from sslbook.chapters.hltm import training as hltm
 from sslbook.chapters.modulation import tables as tokens
 from sslbook.chapters.modulation.runs import TableCell, TokenRun, train_cells, train_tokens
 from sslbook.machine import cores, process_pool
@@ -32,7 +32,7 @@ ALONE_BARS = {
     "tokens": {torch.float32: 1e-5, torch.float64: 1e-12},
 }
 TRIALS, EPOCHS, MEASURED = tuple(range(1, 11)), 50, (0, 1, 49)
-PROTOCOL, TOKENS = hltm.Protocol(), TokenRun()
+PROTOCOL, TOKENS = hltm.TreeRun(), TokenRun()
 SEEDS = (1, 2, 3)
 
 
@@ -95,9 +95,9 @@ def trees_alone(steps: int) -> list[Row]:
         for loss in hltm.FORMULAS:
             for width in (2, 5, 10):
                 protocol = replace(PROTOCOL, width=width, loss=loss, epoch_size=steps * PROTOCOL.batch)
-                together = hltm.train(protocol, seeds, 1, _parameters, [1], dtype=dtype)[1]
+                together = hltm.train_trees(protocol, seeds, 1, _parameters, [1], dtype=dtype)[1]
                 r = width % len(seeds)
-                single = hltm.train(protocol, [seeds[r]], 1, _parameters, [1], dtype=dtype)[1]
+                single = hltm.train_trees(protocol, [seeds[r]], 1, _parameters, [1], dtype=dtype)[1]
                 gaps.append((together[r] - single[0]).abs().max())
         rows.append(_apart("trees", dtype, gaps, bar, steps))
     return rows

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sslbook.chapters.hltm import kinds, tree_operator
-from sslbook.chapters.hltm.training import Protocol, train_chunks
+from sslbook.chapters.hltm import theory, tree_models
+from sslbook.chapters.hltm.runs import TreeRun, train_chunks
 from sslbook.trees import exact
 from sslbook.trees import latent as trees
 from sslbook.trees.latent import LatentTree
@@ -24,7 +24,7 @@ PARTS = ("s0", "s1", "s010", "s1010")
 
 EPOCHS = (0, 1, 2, 3, 4, 6, 8, 12, 16, 20, 30, 40, 50)
 
-BASE = Protocol(depth=5, lower=0.8, width=10)
+BASE = TreeRun(depth=5, lower=0.8, width=10)
 
 FACTORS: Mapping[str, tuple[float, ...]] = {"depth": (3, 4, 5), "lower": (0.7, 0.8, 0.9), "width": (2, 5, 10)}
 """What the figures vary; one factor at a time, the others as in :data:`BASE` (the papers don't say)."""
@@ -42,17 +42,17 @@ def operator_norms(tree: LatentTree, net: TreeNetwork, seeds: Sequence[int], epo
     for name in PARTS:
         if len(name) - 1 >= tree.depth:
             continue
-        connection = tree_operator.expected_connection(tree, net, listed, name)
+        connection = theory.expected_connection(tree, net, listed, name)
         depth, index = trees.place(tree, name)
-        found[name] = tree_operator.operator_norm(tree, connection).cpu()
-        found[f"{name} released"] = tree_operator.operator_norm(tree, connection, "units").cpu()
+        found[name] = theory.operator_norm(tree, connection).cpu()
+        found[f"{name} released"] = theory.operator_norm(tree, connection, "units").cpu()
         found[f"{name} weights"] = torch.linalg.matrix_norm(net.weights[depth][:, index].double()).cpu()
-        read = tree_operator.means_given_root(tree, listed, depth)[:, index : index + 1]
-        found[f"{name} children"] = torch.linalg.matrix_norm(tree_operator.covariance_over_root(tree, read))[:, 0].cpu()
+        read = theory.means_given_root(tree, listed, depth)[:, index : index + 1]
+        found[f"{name} children"] = torch.linalg.matrix_norm(theory.covariance_over_root(tree, read))[:, 0].cpu()
     return found
 
 
-def cells(base: Protocol = BASE) -> dict[str, Protocol]:
+def cells(base: TreeRun = BASE) -> dict[str, TreeRun]:
     """The seven protocols of the figures, by name (``depth 3``, ``lower 0.7``, ``width 2``, ``base`` ...)."""
     found = {"base": base}
     for factor, values in FACTORS.items():
@@ -63,21 +63,21 @@ def cells(base: Protocol = BASE) -> dict[str, Protocol]:
     return found
 
 
-def printed_loss(base: Protocol = BASE) -> dict[str, Protocol]:
+def printed_loss(base: TreeRun = BASE) -> dict[str, TreeRun]:
     """Every width of the figures under the loss as printed, by name (``width 2`` ...): :data:`BASE` has the released one."""
     return {f"width {width:g}": replace(base, loss="printed", width=int(width)) for width in FACTORS["width"]}
 
 
-def reach(protocol: Protocol, seeds: Sequence[int], name: str) -> Tensor:
+def reach(protocol: TreeRun, seeds: Sequence[int], name: str) -> Tensor:
     r""":math:`\rho_{0\mu}^2` of part ``name`` in the trees of ``seeds``, ``(R,)``: what Theorem 6 has of the part's depth."""
-    tree = kinds.random_symmetric(seeds, protocol.depth, protocol.lower, signed=protocol.signed)
+    tree = tree_models.random_symmetric(seeds, protocol.depth, protocol.lower, signed=protocol.signed)
     depth, index = trees.place(tree, name)
     along: Tensor = trees.polarity(trees.from_root(tree)[depth])[:, index].square()
     return along
 
 
 def curves(
-    protocols: Mapping[str, Protocol], seeds: Sequence[int], epochs: Sequence[int] = EPOCHS, *, processes: int = 2
+    protocols: Mapping[str, TreeRun], seeds: Sequence[int], epochs: Sequence[int] = EPOCHS, *, processes: int = 2
 ) -> dict[str, dict[str, Tensor]]:
     """For each protocol, the norms over training: a part's name to ``(epochs, R)``."""
     runs = train_chunks(list(protocols.values()), seeds, max(epochs), operator_norms, epochs, processes=processes)

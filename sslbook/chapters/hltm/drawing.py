@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import FancyBboxPatch
 from torch import Tensor
 
-from sslbook.chapters.hltm import lucky
+from sslbook.chapters.hltm import lucky_nodes
 
 Colours = Mapping[str, str]
 
@@ -96,13 +96,13 @@ def correlations(ax: Axes, best: Sequence[Tensor], color: str) -> None:
     ax.tick_params(length=0)
 
 
-def means_of_units(ax: Axes, part: lucky.LeafPart, weights: Tensor, c: float, colours: Colours) -> int:
+def means_of_units(ax: Axes, part: lucky_nodes.LeafPart, weights: Tensor, c: float, colours: Colours) -> int:
     r"""Units in the plane of their two means, :math:`w^\top (h + a)` and :math:`w^\top (h - a)`; how many are lucky.
 
     The lucky corner is shaded, and the units in it are crosses.
     """
     up, down = weights @ (part.h + part.a), weights @ (part.h - part.a)
-    found = lucky.is_lucky(weights, part.h, part.a, c, 1.0)
+    found = lucky_nodes.is_lucky(weights, part.h, part.a, c, 1.0)
     edge = (c / part.h.numel()) ** 0.5 * float((part.h + part.a).norm())
     ax.fill_between([edge, 3], -3, 0, color="#e2e2e2", linewidth=0)
     ax.plot(up[~found], down[~found], "o", color=colours["blue"], mfc="none", markersize=3.5, markeredgewidth=0.8)

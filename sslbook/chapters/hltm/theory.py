@@ -8,7 +8,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from sslbook.arguments import require_one_of
 from sslbook.trees.exact import Parts, activation_means, parts_below
 from sslbook.trees.latent import LatentTree, from_root, place
 from sslbook.trees.network import TreeNetwork
@@ -60,11 +59,8 @@ def expected_connection(tree: LatentTree, net: TreeNetwork, listed: list[Parts |
     r""":math:`\bar K_\mu(z_0) = \mathbb E[f_{\mathcal N_\mu^{ch}} \otimes J_\mu^\top \mid z_0]` at the weights of part ``name``.
 
     Shape ``(R, m_0, fan-in, outputs, width)``: child unit, output of the root's part (before the division by its length), unit.
-    Raises ValueError for the name of a leaf.
     """
     depth, index = place(tree, name)
-    if depth == tree.depth:
-        raise ValueError(f"name must be that of a hidden variable, got the leaf {name!r}: a leaf has no part")
     below, b = parts_below(tree, listed, depth), tree.branching[depth]
     if depth == 0:  # J is the identity
         means = means_given_root(tree, listed, 0)[:, 0]
@@ -115,7 +111,6 @@ def operator_norm(tree: LatentTree, connection: Tensor, contract: str = "outputs
     contract: the axis over which the two connections are multiplied: ``outputs`` as in Definition 1 and Theorem 3 of [tian2020],
         ``units`` (the part's own) as in the released code.  The trace is the same, the norm is not.
     """
-    require_one_of("contract", contract, ("outputs", "units"))
     prior = tree.root.double()[:, :, None, None, None]
     centred = prior.sqrt() * (connection - (prior * connection).sum(1, keepdim=True))
     inner = centred.movedim(3 if contract == "outputs" else 4, 2).flatten(3).flatten(1, 2)  # (R, m0 x contracted, kept)

@@ -18,10 +18,6 @@ def random_polarities(
 
     signed: with a random sign each, as in the released experiments; the paper prints :math:`U[\text{lower}, 1]` without one.
     """
-    if depth < 1 or branching < 1:
-        raise ValueError(f"the tree's depth and branching must be at least 1, got {depth} and {branching}")
-    if not -1 <= lower <= upper <= 1:
-        raise ValueError(f"polarities are drawn from [lower, upper] within [-1, 1], got [{lower}, {upper}]")
     streams = Streams(seeds, "polarities")
     drawn = []
     for d in range(depth):

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from sslbook.chapters.hltm import norms, tables
-from sslbook.chapters.hltm.training import FORMULAS, Protocol
+from sslbook.chapters.hltm.runs import FORMULAS, TreeRun
 from sslbook.machine import cores
 from sslbook.records import rounded
 
@@ -30,7 +30,7 @@ EPOCHS = (0, 1, 20, 49, 50)
 def table_values(
     seeds: Sequence[int],
     *,
-    base: Protocol | None = None,
+    base: TreeRun | None = None,
     epochs: Sequence[int] = EPOCHS,
     processes: int | None = None,
 ) -> dict[str, Any]:
@@ -38,7 +38,7 @@ def table_values(
 
     base: the protocol to vary, the papers' if not given.  processes: one a core if not given.
     """
-    base = base or Protocol()
+    base = base or TreeRun()
     values: dict[str, Any] = {
         "axes": "values[loss][statistic][latent][lower][width][epoch][trial]",
         "latents": LATENTS,
@@ -63,7 +63,7 @@ def table_values(
 def narrow_values(
     seeds: Sequence[int],
     *,
-    base: Protocol | None = None,
+    base: TreeRun | None = None,
     epochs: Sequence[int] = (0, 1, 20, 49),
     processes: int | None = None,
 ) -> dict[str, Any]:
@@ -71,7 +71,7 @@ def narrow_values(
 
     The root and its two children, :data:`NARROW`: latents x lower x epochs x trials.
     """
-    base = base or Protocol(width=min(WIDTHS))
+    base = base or TreeRun(width=min(WIDTHS))
     values: dict[str, Any] = {
         "axes": "values[loss][statistic][latent][lower][epoch][trial]",
         "latents": NARROW,
@@ -86,7 +86,7 @@ def narrow_values(
 
 
 def _trials(
-    cells: Sequence[Protocol],
+    cells: Sequence[TreeRun],
     seeds: Sequence[int],
     latents: Sequence[str],
     epochs: Sequence[int],
@@ -100,7 +100,7 @@ def _trials(
 
 def _untrained_means(count: int, widths: Sequence[int] = WIDTHS) -> Any:
     """Normalised correlation before training over the population, means over ``count`` trials: latents x lower x widths."""
-    cells = [Protocol(lower=lower, width=width) for lower in LOWER for width in widths]
+    cells = [TreeRun(lower=lower, width=width) for lower in LOWER for width in widths]
     means = torch.stack([tables.untrained(cell, range(1, count + 1), LATENTS).mean(0) for cell in cells])
     return rounded(means.unflatten(0, (len(LOWER), len(widths))).permute(2, 0, 1), 5)
 
@@ -108,7 +108,7 @@ def _untrained_means(count: int, widths: Sequence[int] = WIDTHS) -> Any:
 def norm_values(
     seeds: Sequence[int],
     *,
-    base: Protocol = norms.BASE,
+    base: TreeRun = norms.BASE,
     epochs: Sequence[int] = norms.EPOCHS,
     processes: int | None = None,
 ) -> dict[str, Any]:
@@ -119,7 +119,7 @@ def norm_values(
 def printed_norm_values(
     seeds: Sequence[int],
     *,
-    base: Protocol = norms.BASE,
+    base: TreeRun = norms.BASE,
     epochs: Sequence[int] = norms.EPOCHS,
     processes: int | None = None,
 ) -> dict[str, Any]:
@@ -128,7 +128,7 @@ def printed_norm_values(
 
 
 def _curves(
-    protocols: Mapping[str, Protocol], seeds: Sequence[int], epochs: Sequence[int], processes: int | None
+    protocols: Mapping[str, TreeRun], seeds: Sequence[int], epochs: Sequence[int], processes: int | None
 ) -> dict[str, Any]:
     curves = norms.curves(protocols, seeds, epochs, processes=processes or cores())
     cells = {cell: {part: rounded(found, digits=6) for part, found in parts.items()} for cell, parts in curves.items()}

@@ -14,14 +14,60 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from sslbook.arguments import require_number, require_one_of, require_whole
-from sslbook.chapters.hltm import kinds
-from sslbook.chapters.hltm.gradients import backward, normalize, normalize_backward
+from sslbook.chapters.hltm import tree_models
 from sslbook.machine import process_pool
 from sslbook.streams import Streams, to_device
 from sslbook.trees import latent as trees
 from sslbook.trees.latent import LatentTree
-from sslbook.trees.network import TreeNetwork, forward, initial_network
+from sslbook.trees.network import Activity, TreeNetwork, forward, initial_network
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The gradient by hand: through the division by the output's length, then down the parts
+
+EPSILON = 1e-4
+"""Added to the output's length before the division, as in the released experiments."""
+
+
+def normalize(output: Tensor, epsilon: float = EPSILON) -> Tensor:
+    """``output / (length + epsilon)`` along the axis of the units, ``(R, width, B)``."""
+    return output / (length(output) + epsilon)
+
+
+def length(output: Tensor) -> Tensor:
+    """Length along the axis of the units, ``(R, 1, B)``."""
+    return output.square().sum(1, keepdim=True).sqrt_()
+
+
+def normalize_backward(output: Tensor, grad: Tensor, epsilon: float = EPSILON) -> Tensor:
+    r"""Gradient through :func:`normalize` of an output :math:`o` of length n.
+
+    :math:`(g - \hat o\,(\hat o^\top g)\,n / (n + \epsilon)) / (n + \epsilon)` with :math:`\hat o = o / n`, or 0 for :math:`o = 0`.
+    """
+    n = length(output)
+    scale = n + epsilon
+    along = (output * grad).sum(1, keepdim=True) / (n.clamp_min(torch.finfo(output.dtype).tiny) * scale)
+    return (grad - output * along) / scale
+
+
+def backward(net: TreeNetwork, seen: Activity, grad: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+    """Gradients of all weights and biases, root first, from that of the root's pre-activation ``(R, width, B)``."""
+    weights: list[Tensor] = []
+    biases: list[Tensor] = []
+    above = grad.contiguous()
+    for d, weight in enumerate(net.weights):
+        r, nodes, width, _ = weight.shape
+        g, read = above.view(r * nodes, width, -1), seen.inputs[d].flatten(0, 1)
+        weights.append(torch.bmm(g, read.transpose(1, 2)).view_as(weight))
+        biases.append(g.sum(-1).view(r, nodes, width))
+        if d + 1 < net.depth:
+            down = torch.bmm(weight.flatten(0, 1).transpose(1, 2), g)
+            # the rows of read are the children's units, rectified
+            above = torch.ops.aten.threshold_backward(down, read, 0.0)
+    return weights, biases
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Losses and steps
 
 FORMULAS = ("printed", "released")
 
@@ -29,7 +75,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Protocol:
+class TreeRun:
     r"""One experiment of Appendix D.1 of [tian2020], for trees of one shape and networks of one width.
 
     loss: ``printed`` is :math:`L^\tau_{nce}` with one negative, the mean over the batch of
@@ -49,15 +95,6 @@ class Protocol:
     epoch_size: int = 64_000
     signed: bool = True
     bias: bool = True
-
-    def __post_init__(self) -> None:
-        require_one_of("loss", self.loss, FORMULAS)
-        for name in ("depth", "width", "batch", "epoch_size"):
-            require_whole(name, getattr(self, name), least=1)
-        for name in ("tau", "rate"):
-            require_number(name, getattr(self, name), above=0)
-        if self.epoch_size < self.batch:
-            raise ValueError(f"epoch_size must be at least batch = {self.batch}, got {self.epoch_size}")
 
     @property
     def steps(self) -> int:
@@ -80,7 +117,7 @@ def triplet_gradient(output: Tensor, loss: str, tau: float) -> Tensor:
 
 
 @torch.no_grad()
-def step(net: TreeNetwork, leaves: Tensor, protocol: Protocol) -> None:
+def step(net: TreeNetwork, leaves: Tensor, protocol: TreeRun) -> None:
     """One step of SGD, in place; ``leaves`` are those of anchors, positives and negatives, ``(R, leaves, 3B)``."""
     seen = forward(net, leaves)
     top = seen.pre[0][:, 0]
@@ -104,15 +141,15 @@ def minibatches(tree: LatentTree, streams: Streams, batch: int, steps: int, dtyp
 
 
 def start(
-    protocol: Protocol, seeds: Sequence[int], dtype: torch.dtype = torch.float32
+    protocol: TreeRun, seeds: Sequence[int], dtype: torch.dtype = torch.float32
 ) -> tuple[LatentTree, TreeNetwork]:
     """Trees and untrained networks of ``protocol``, one a seed; the trees' tables are float64."""
-    tree = kinds.random_symmetric(seeds, protocol.depth, protocol.lower, signed=protocol.signed)
+    tree = tree_models.random_symmetric(seeds, protocol.depth, protocol.lower, signed=protocol.signed)
     return tree, initial_network(seeds, tree.branching, protocol.width, bias=protocol.bias, dtype=dtype)
 
 
-def train(
-    protocol: Protocol,
+def train_trees(
+    protocol: TreeRun,
     seeds: Sequence[int],
     epochs: int,
     measure: Callable[[LatentTree, TreeNetwork, Sequence[int], int], T],
@@ -124,10 +161,7 @@ def train(
     """Train for ``epochs``; returns what ``measure(tree, net, seeds, epoch)`` gave after each number of epochs in ``at``.
 
     Replica ``r`` draws from streams of ``seeds[r]`` alone: it is what it would be in any other batch.
-    Raises ValueError for an epoch to measure after that is not between 0 and ``epochs``.
     """
-    if any(not 0 <= epoch <= epochs for epoch in at):
-        raise ValueError(f"at must hold numbers of epochs from 0 to epochs = {epochs}, got {sorted(at)}")
     tree, net = start(protocol, seeds, dtype)
     tree = LatentTree(tree.root.to(device), tuple(table.to(device) for table in tree.tables))
     net = net.to(torch.device(device))
@@ -147,7 +181,7 @@ def train(
 
 
 def train_chunks(
-    protocols: Sequence[Protocol],
+    protocols: Sequence[TreeRun],
     seeds: Sequence[int],
     epochs: int,
     measure: Callable[[LatentTree, TreeNetwork, Sequence[int], int], dict[str, Tensor]],
@@ -157,12 +191,11 @@ def train_chunks(
     dtype: torch.dtype = torch.float32,
     device: torch.device | str = "cpu",
 ) -> list[dict[int, dict[str, Tensor]]]:
-    """:func:`train` for every protocol and all seeds, in chunks of replicas that fit the cache, in ``processes``.
+    """:func:`train_trees` for every protocol and all seeds, in chunks of replicas that fit the cache, in ``processes``.
 
     measure: picklable; what it returns is joined along the replica axis, the first.  On a GPU all seeds are one chunk.
-    How replicas are cut into chunks changes nothing.  Raises ValueError for less than one worker.
+    How replicas are cut into chunks changes nothing.
     """
-    require_whole("processes", processes, least=1)
     gpu, pieces = torch.device(device).type != "cpu", -(-processes // len(protocols))
     jobs = [
         (p, protocol, first, part)
@@ -172,7 +205,7 @@ def train_chunks(
         )
     ]
     jobs.sort(key=lambda job: -job[1].width * job[1].depth * len(job[3]))  # the longest first
-    call = partial(train, epochs=epochs, measure=measure, at=at, dtype=dtype, device=device)
+    call = partial(train_trees, epochs=epochs, measure=measure, at=at, dtype=dtype, device=device)
     asked = [job[1] for job in jobs], [job[3] for job in jobs]
     if processes == 1:
         results = list(map(call, *asked))

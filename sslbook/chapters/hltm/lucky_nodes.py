@@ -1,14 +1,19 @@
 r"""Lucky nodes: units that prefer one value of their variable before any training (Lemmas 3 to 5, 8 and Theorem 5 of [tian2020]).
 
 A unit of part :math:`\mu` has the mean pre-activations :math:`\tilde v^\pm = w^\top (h \pm a)`, with :math:`h = \bar v` the
-children's mean activations and :math:`a = a_\mu` their selectivities times the polarities.  For random weights this is a
-Gaussian pair, nearly; the unit is *lucky* if :math:`\tilde v^+ \ge \sqrt c\, \sigma_w \lVert h + a \rVert / \sqrt n` and
-:math:`\tilde v^- < 0`.
+children's mean activations and :math:`a = a_\mu` their selectivities times the polarities.  For random weights this is a Gaussian
+pair, nearly; the unit is *lucky* if :math:`\tilde v^+ \ge \sqrt c\, \sigma_w \lVert h + a \rVert / \sqrt n` and :math:`\tilde v^-
+< 0`.
+
+Theorem 5 meets over-parameterised children, units that read the same child variable, at the end of this module.  Eq. 155 adds the
+variances of the children as if all of them were independent given :math:`z_\mu`. Units of one part :math:`\mathcal N_\nu` are
+not: they see the same leaves.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +21,10 @@ import torch
 from scipy import integrate, special, stats
 from torch import Tensor
 
-from sslbook.arguments import require_number
+from sslbook.chapters.hltm import theory
+from sslbook.chapters.hltm.runs import TreeRun, start
+from sslbook.trees import exact
+from sslbook.trees import latent as trees
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Lemma 8: the probability that a Gaussian pair is lucky
@@ -65,9 +73,6 @@ def residue_asymptote(c: float, gamma: float) -> float:
 
 
 def _kappas(c: float, gamma: float) -> tuple[float, float]:
-    require_number("c", c, above=0)
-    if not 0 <= gamma < 1:
-        raise ValueError(f"gamma must lie in [0, 1), got {gamma}: at 1 no unit can be lucky")
     first = math.sqrt(c / (1 - gamma * gamma))
     return first, gamma * first
 
@@ -87,7 +92,6 @@ def tail_bound(c: float, gamma: float, *, as_printed: bool = False) -> float:
 
 def tail_probability(c: float, gamma: float) -> float:
     r""":math:`\mathbb P(y_+ \ge \sqrt c, y_- \ge 0)` for standard Gaussians of correlation :math:`-\gamma`, by quadrature."""
-    _kappas(c, gamma)
     slope = gamma / math.sqrt(1 - gamma * gamma)
     start = math.sqrt(c)
     value, _ = integrate.quad(
@@ -114,13 +118,11 @@ def width_needed(c: float, gamma: float, eta: float, *, as_printed: bool = False
 
     :math:`\ln(1/\eta)` over :func:`tail_bound`.
     """
-    require_number("eta", eta, above=0, below=1)
     return math.log(1 / eta) / tail_bound(c, gamma, as_printed=as_printed)
 
 
 def printed_range(c: float, gamma: float, eta: float) -> tuple[float, float]:
     r"""The range of Eq. 128, as printed, that the bounds of Eq. 124 on :math:`\hat R` leave."""
-    require_number("eta", eta, above=0, below=1)
     low, high = residue_bounds(c, gamma)
     scale = 2 * math.pi * math.exp(c / 2) / math.sqrt(1 - gamma * gamma) * math.log(1 / eta)
     return scale / high, scale / low
@@ -226,7 +228,6 @@ def uniform_chance(part: LeafPart, c: float, terms: int = 100) -> float:
     The density of the pair, over a square that holds all of it but what no float64 sees, is a Fourier series whose coefficients
     are products of sines, one a weight; it is integrated term by term over the quadrant.  ``terms`` frequencies either side of 0.
     """
-    require_number("c", c, above=0)
     a = part.a if part.a.clamp_min(0).square().sum() >= part.a.clamp_max(0).square().sum() else -part.a
     up, down = (
         math.sqrt(3) * v / v.norm() for v in (part.h + a, part.h - a)
@@ -345,3 +346,72 @@ def extreme_unit(pairs: int, c: float) -> tuple[LeafPart, Tensor]:
         raise ValueError(f"pairs = {pairs} and c = {c:g} ask for a weight of {up:.3g}, outside [0, {most:.3g}]")
     down = -most / 2 / pairs * (1 + 1e-12)
     return part, torch.tensor([[most] + [up] * pairs + [down] * pairs], dtype=torch.float64)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Children that share a variable
+
+
+@dataclass(frozen=True)
+class SharedChildren:
+    """Lucky units above two binary children of ``copies`` identical units each, exact over the four patterns.
+
+    exceeding: share of the lucky units whose conditional variance exceeds Eq. 158.  worst: largest ratio of the two.
+    margin: smallest gap :math:`(v^+)^2 - (v^-)^2` over the bound of Eq. 130.
+    """
+
+    lucky: int
+    exceeding: float
+    worst: float
+    margin: float
+
+
+def shared_children(copies: int, rho: float, c: float, *, units: int, seed: int) -> SharedChildren:
+    r"""Draw ``units`` units with :math:`\sigma_w = 1` over children of polarities ``rho`` and ``-rho``; look at the lucky ones."""
+    signs = torch.tensor([1.0, -1.0], dtype=torch.float64).repeat_interleave(copies)
+    part = LeafPart(rho * signs)
+    weights = uniform_weights((units, 2 * copies), 1.0, seed)
+    found = weights[is_lucky(weights, part.h, part.a, c, 1.0)]
+    sums = found.unflatten(1, (2, copies)).sum(2)  # identical children: only the sum of their weights counts
+    patterns = torch.tensor([[0, 0], [0, 1], [1, 0], [1, 1]], dtype=torch.float64)
+    active = (sums @ patterns.T).relu()
+    chance = torch.tensor([1 + rho, 1 - rho], dtype=torch.float64) / 2
+    up, down = (active @ torch.where(patterns == 1, p, 1 - p).prod(1) for p in (chance, chance.flip(0)))
+    variance = sums.square().sum(1) * (1 - rho**2) / 4
+    allowed = 3 / 4 * (1 - rho**2)
+    bound = 3 * float(bracket(part.s, part.rho, c, torch.tensor(0.0, dtype=torch.float64)))
+    gaps = (up.square() - down.square()).abs()
+    return SharedChildren(
+        len(found),
+        float((variance > allowed * (1 + 1e-9)).double().mean()),
+        float(variance.max()) / allowed,
+        float(gaps.min()) / bound,
+    )
+
+
+def promising_parts(
+    protocol: TreeRun,
+    seeds: Sequence[int],
+    c: float,
+    bracket: Callable[..., Tensor] = bracket,
+    *,
+    group: int = 1,
+) -> list[float]:
+    """Share of the parts of untrained networks for which the bracket is positive, one number a depth, root first.
+
+    bracket: that of Eq. 130, or :func:`sharper_bracket`, for independent children or for groups of ``group`` (from the
+    second depth above the leaves on, as a leaf is alone).
+    """
+    tree, net = start(protocol, seeds)
+    listed = exact.list_parts(tree, net)
+    shares = []
+    for depth in range(tree.depth):
+        b = tree.branching[depth]
+        below = exact.parts_below(tree, listed, depth)
+        rho = trees.polarity(tree.tables[depth])  # (R, children)
+        s, sigma = theory.selectivity(below), exact.activation_variances(below).amax((-1, -2))
+        wide = rho[..., None].expand_as(s).unflatten(1, (-1, b)).flatten(2)
+        alone = 1 if depth == tree.depth - 1 else group
+        found = bracket(s.unflatten(1, (-1, b)).flatten(2), wide, c, sigma.unflatten(1, (-1, b)).amax(-1), group=alone)
+        shares.append(float((found > 0).double().mean()))
+    return shares
