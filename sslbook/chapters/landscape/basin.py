@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sslbook.chapters.landscape.filters import Activation
-from sslbook.chapters.landscape.models import Blobs, Cloud, orthonormal, summation
+from sslbook.chapters.landscape.instances import Blobs, Cloud, orthonormal, summation
+from sslbook.chapters.landscape.theory import Activation
 from sslbook.streams import Streams
 
 KAPPA = 2 * math.sqrt(4 + (1 + math.sqrt(2)) ** 2)

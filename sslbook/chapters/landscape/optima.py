@@ -9,6 +9,12 @@ there is the leading eigenvector of :math:`A`.  On a plane the mean response has
 
 and w leads A, with gate i open by :math:`t_i`, on the complement of the :math:`x_i` with :math:`0 < t_i < 1`.
 `find` climbs from many starts, puts what it finds exactly where it belongs and keeps what passes this test.
+
+Linear filters in training: where they go if the weights stay as they are, and if each step computes them anew (Section 3).
+
+With weights that are held fixed, the energy of a linear filter is :math:`\frac12 w^T C_\alpha[x] w`; its only maxima on the
+sphere are plus and minus the leading eigenvector.  With the weights of InfoNCE at the filter's own outputs, :math:`C_\alpha[x]`
+moves with w.
 """
 
 from __future__ import annotations
@@ -19,10 +25,10 @@ import torch
 from scipy.optimize import lsq_linear
 from torch import Tensor
 
-from sslbook.arguments import require_whole
-from sslbook.chapters.landscape.filters import Activation
-from sslbook.chapters.landscape.models import Cloud
-from sslbook.contrast import project
+from sslbook.chapters.landscape.instances import Cloud
+from sslbook.chapters.landscape.theory import Activation, gaussian
+from sslbook.contrast import contrastive_covariance, project, weights
+from sslbook.streams import Streams
 
 
 @dataclass(frozen=True)
@@ -52,11 +58,6 @@ def climb(cloud: Cloud, act: Activation, starts: Tensor, *, steps: int = 1500, f
 
     Fixed lengths make it settle on kinks, where the gradient does not vanish; it ends within some 1e-7 of a maximum.
     """
-    require_whole("steps", steps, least=2)
-    if starts.shape[-1] != cloud.x.shape[-1]:
-        raise ValueError(
-            f"starts must hold vectors of {cloud.x.shape[-1]} entries as the points do, got {starts.shape[-1]}"
-        )
     w = starts
     for t in range(steps):
         g = project(w, cloud.velocity(w, act))
@@ -68,8 +69,6 @@ def climb(cloud: Cloud, act: Activation, starts: Tensor, *, steps: int = 1500, f
 
 def find(cloud: Cloud, act: Activation, starts: Tensor, *, steps: int = 1500, first: float = 0.02) -> Optima:
     """All certified maxima that ``starts (R, S, d)`` lead to; points within 1e-4 (a sine) of the plane count as on it."""
-    if act.degree != 1:
-        raise ValueError(f"act must be a leaky rectifier (degree 1), got degree {act.degree}")
     w, on = _polish(cloud, act, climb(cloud, act, starts, steps=steps, first=first))
     value = cloud.energy(w, act)
     loud = value > 1e-12
@@ -146,3 +145,58 @@ def _complement(cloud: Cloud, on: Tensor) -> Tensor:
     rows = on[..., None] * cloud.x[:, None]
     out: Tensor = torch.eye(cloud.x.shape[-1], dtype=cloud.x.dtype) - torch.linalg.pinv(rows) @ rows
     return out
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Linear filters
+
+
+@dataclass(frozen=True)
+class Filters:
+    """Ends ``w (R, S, d)`` of linear filters on R batches, and the leading eigenvector of the fixed matrix, ``lead (R, d)``."""
+
+    w: Tensor
+    lead: Tensor
+    still: Tensor
+
+    @property
+    def cosine(self) -> Tensor:
+        """``|w^T lead|``, ``(R, S)``."""
+        return (self.w @ self.lead[..., None])[..., 0].abs()
+
+    def directions(self) -> Tensor:
+        """The number of different ends up to sign on each batch, of filters that stand still, ``(R,)``."""
+        near = (self.w @ self.w.mT).abs() > 1 - 1e-4
+        settled = self.still[:, :, None] & self.still[:, None]
+        return (self.still & ~(near & settled).tril(-1).any(-1)).sum(-1)
+
+
+def train_linear(
+    replicas: int, filters: int = 64, *, anew: bool, tau: float = 0.1, steps: int = 800, seed: int = 0, size: int = 3
+) -> Filters:
+    """Projected ascent of linear filters from random starts, on batches of 10 points without augmentation.
+
+    ``anew``: InfoNCE weights (epsilon 0) at each filter's own outputs in every step; else Gaussian weights of the points.
+    """
+    draw = Streams(range(seed, seed + replicas), "linear")
+    x = draw.normal((10, size))
+    x = x / x.norm(dim=-1, keepdim=True)
+    w = draw.normal((filters, size))
+    w = w / w.norm(dim=-1, keepdim=True)
+    fixed = gaussian(x, 1.0)
+    matrix = contrastive_covariance(x, x, fixed)
+    lead = torch.linalg.eigh(matrix)[1][..., -1]
+    step = 0.2 / torch.linalg.matrix_norm(matrix, ord=2)[:, None, None]
+    data = x[:, None].expand(-1, filters, -1, -1)
+    rate = step * 10  # a row of InfoNCE weights sums to one, a row of the others to some ten
+    v = w
+    for _ in range(steps):
+        if anew:
+            f = data @ w[..., None]
+            alpha = weights("info_nce", f, f, tau=tau)
+            v = rate * contrastive_covariance(data, data, alpha, f, f)[..., 0]
+        else:
+            v = step * (w @ matrix)
+        w = w + project(w, v)
+        w = w / w.norm(dim=-1, keepdim=True)
+    return Filters(w, lead, project(w, v).norm(dim=-1) < 1e-6)

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sslbook.arguments import require_number
-from sslbook.chapters.landscape.filters import Activation
+from sslbook.chapters.landscape.theory import Activation
 from sslbook.gaps import over_instances, relative
 from sslbook.streams import Streams
 
@@ -29,10 +28,6 @@ class Cloud:
 
     x: Tensor
     p: Tensor
-
-    def __post_init__(self) -> None:
-        if self.x.ndim != 3 or self.p.shape != self.x.shape[:2]:
-            raise ValueError(f"x must be (R, n, d) and p (R, n), got {tuple(self.x.shape)} and {tuple(self.p.shape)}")
 
     def matrix(self, w: Tensor, act: Activation) -> Tensor:
         """``A(w)`` at ``w (R, S, d)``: ``(R, S, d, d)``."""
@@ -63,8 +58,6 @@ class Cloud:
 
 def categorical(p: Tensor, patterns: Tensor) -> Cloud:
     """The latent categorical model: pattern m, a row of ``patterns (R, M, d)``, with probability ``p (R, M)``."""
-    if bool((p <= 0).any()) or not torch.allclose(p.sum(-1), torch.ones_like(p[..., 0])):
-        raise ValueError("p must hold positive probabilities that sum to one")
     return Cloud(patterns, p)
 
 
@@ -73,8 +66,6 @@ def summation(q: Tensor, patterns: Tensor) -> Cloud:
 
     :math:`y_m = \sqrt{(1 - q_m)/q_m}` with probability :math:`q_m`, else :math:`-\sqrt{q_m/(1 - q_m)}`, independently.
     """
-    if bool(((q <= 0) | (q >= 1)).any()):
-        raise ValueError("q must lie strictly between 0 and 1")
     on = torch.tensor(list(itertools.product((False, True), repeat=q.shape[-1])))  # (2^M, M)
     odds = q[:, None] / (1 - q[:, None])
     y = torch.where(on, odds.rsqrt(), -odds.sqrt())  # of mean 0 and variance 1
@@ -84,8 +75,6 @@ def summation(q: Tensor, patterns: Tensor) -> Cloud:
 
 def orthonormal(replicas: int, count: int, size: int, seed: int = 0, *, tilt: float = 0.0) -> Tensor:
     """Random patterns ``(R, count, size)``, orthonormal, or tilted by Gaussian noise and of unit length."""
-    if not 1 <= count <= size:
-        raise ValueError(f"count must be between 1 and size = {size}, got {count}")
     draw = Streams(range(seed, seed + replicas), "patterns")
     u = torch.linalg.qr(draw.normal((size, size)))[0][:, :count]
     u = u + tilt * draw.normal((count, size)) / size**0.5
@@ -109,9 +98,6 @@ class Blobs:
     centres: Tensor
     p: Tensor
     sigma: float
-
-    def __post_init__(self) -> None:
-        require_number("sigma", self.sigma, above=0)
 
     def _half(self, w: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and second moment of ``x 1(w^T x > 0)`` for unit ``w (R, S, d)``: ``(R, S, d)`` and ``(R, S, d, d)``."""
@@ -137,8 +123,6 @@ class Blobs:
 
     def matrix(self, w: Tensor, act: Activation) -> Tensor:
         """``A(w)`` at unit ``w (R, S, d)`` for a leaky rectifier: ``(R, S, d, d)``."""
-        if act.degree != 1:
-            raise ValueError(f"a mixture of Gaussians takes a leaky rectifier (degree 1), got degree {act.degree}")
         mean, square = self._half(w)
         p = self.p
         whole = (p[..., None] * self.centres).sum(1)[:, None]
