@@ -14,7 +14,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from sslbook.arguments import require_number, require_whole
 from sslbook.gaps import Gaps, relative, relative_gap
 from sslbook.operators import covariance_operator
 
@@ -49,11 +48,9 @@ def scrambled(replicas: int, *, samples: int = 40, kept: int = 3, seed: int = 0,
     """Random populations with correlated coordinates and random subspaces of dimension ``kept``, in float64.
 
     gap: only populations whose operator has ``1 - lambda_2 / lambda_1`` of at least this are taken (the first of 16 times as many).
-    Raises ValueError for a subspace that is empty or everything, and where too few populations have the gap.
+    Raises ValueError where too few populations have the gap.
     """
     size = 6
-    require_whole("kept", kept, least=1, most=size - 1)
-    require_number("gap", gap, least=0, below=1)
     draw = torch.Generator().manual_seed(seed)
     count = replicas if gap == 0 else 16 * replicas
 
@@ -158,7 +155,7 @@ class Learned:
     cut: Tensor
 
 
-def train(
+def train_neuron(
     replicas: int = 32, *, steps: int = 800, batch: int = 64, rate: float = 0.05, gap: float = 0.3, seed: int = 0
 ) -> Learned:
     r"""SGD on L_simp with fresh Gaussian views, the weight scaled to unit length after each step; all replicas at once.

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from sslbook import losses
-from sslbook.arguments import require_number, require_one_of
 from sslbook.chapters.emergence.ring import direction, pattern_inputs, responses, ring_scene, selected, windows
 from sslbook.streams import Streams
 
@@ -58,7 +57,7 @@ class Trained:
     accuracy_end: Tensor
 
 
-def train(
+def train_ring(
     seeds: Sequence[int],
     setting: str = "simple",
     *,
@@ -71,10 +70,8 @@ def train(
     """Train one network of 16 filters (and 8 outputs) for each seed on a ring of 6 places, all at once, in float64.
 
     Filters that have grown to ten times the length of the longest at the start stop their whole replica, since nothing bounds them
-    under a loss of distances.  Raises ValueError for an unknown setting and for noise < 0.
+    under a loss of distances.
     """
-    require_one_of("setting", setting, SETTINGS)
-    require_number("noise", noise, least=0)
     draws = Streams(seeds)
 
     def normal(*shape: int) -> Tensor:

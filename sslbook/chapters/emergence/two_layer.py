@@ -21,9 +21,7 @@ import torch
 from scipy.stats import spearmanr
 from torch import Tensor
 
-from sslbook.arguments import require_number, require_one_of, require_whole
-from sslbook.chapters.emergence.flow import diagonal_velocity
-from sslbook.chapters.emergence.mixture import Mixture
+from sslbook.chapters.emergence.theory import Mixture, diagonal_velocity
 from sslbook.streams import Streams, to_device
 
 COMPARED = ("simple", "info_nce")
@@ -32,7 +30,7 @@ CHUNK = 125
 
 
 @dataclass(frozen=True)
-class Protocol:
+class TwoLayerSizes:
     """The sizes of a run.
 
     floor: normalised outputs are divided by their length or by this, whichever is larger.  cap: a replica stops when its first
@@ -49,17 +47,8 @@ class Protocol:
     floor: float = 1e-3
     cap: float = 100.0
 
-    def __post_init__(self) -> None:
-        """Raises ValueError for sizes below 1 (2 for components and batch), and for numbers that must be positive."""
-        for name, least in (("size", 1), ("nodes", 1), ("components", 2), ("batch", 2)):
-            require_whole(name, getattr(self, name), least=least)
-        for name in ("rate", "tau", "floor"):
-            require_number(name, getattr(self, name), above=0)
-        require_number("variance", self.variance, least=0)
-        require_number("cap", self.cap, above=1)
 
-
-DEFAULT = Protocol()
+DEFAULT = TwoLayerSizes()
 
 
 @dataclass(frozen=True)
@@ -93,7 +82,7 @@ class Run:
     stopped: Tensor
 
 
-def begin(seeds: Sequence[int], protocol: Protocol, dtype: torch.dtype) -> TwoLayers:
+def begin(seeds: Sequence[int], protocol: TwoLayerSizes, dtype: torch.dtype) -> TwoLayers:
     """The start of every seed."""
     draws = Streams(seeds, "start")
     d, n = protocol.size, protocol.nodes
@@ -131,21 +120,17 @@ def gradients(
     return (down * w2[:, None] * (h > 0)).mT @ x, (down * h).sum(1)
 
 
-def train(
+def train_nodes(
     seeds: Sequence[int],
     loss: str = "simple",
     normalize: bool = False,
     *,
     steps: int = 5000,
-    protocol: Protocol = DEFAULT,
+    protocol: TwoLayerSizes = DEFAULT,
     dtype: torch.dtype = torch.float32,
     device: torch.device | str = "cpu",
 ) -> Run:
-    """SGD for every seed at once, on ``device``; the run that comes back lies on the CPU.
-
-    Raises ValueError for an unknown loss, no seeds and no steps."""
-    require_one_of("loss", loss, COMPARED)
-    require_whole("steps", steps, least=1)
+    """SGD for every seed at once, on ``device``; the run that comes back lies on the CPU."""
     start, draws = begin(seeds, protocol, dtype), Streams(seeds, "batches")
     w1, w2, centres = (part.to(device, copy=True) for part in (start.w1, start.w2, start.centres))
     replicas, d, batch = len(seeds), protocol.size, protocol.batch
@@ -192,7 +177,7 @@ def acceleration(run: Run) -> Tensor:
     return (log[rows, ends] - log[rows, ends // 2]) / first
 
 
-def foretold_steps(seeds: Sequence[int], *, protocol: Protocol = DEFAULT) -> Tensor:
+def foretold_steps(seeds: Sequence[int], *, protocol: TwoLayerSizes = DEFAULT) -> Tensor:
     """Steps that the *exact expected* descent of L_simp (twice Eq. 8) takes to make W1 ten times as long, ``(R,)``."""
     most = 2000
     start = begin(seeds, protocol, torch.float32)
@@ -223,7 +208,7 @@ def selective_share(net: TwoLayers) -> float:
     return float((net.active() <= 1).double().mean())
 
 
-def second_response(net: TwoLayers, protocol: Protocol = DEFAULT) -> Tensor:
+def second_response(net: TwoLayers, protocol: TwoLayerSizes = DEFAULT) -> Tensor:
     r"""Each node's second largest mean response to a component over its largest, ``(R, n)``.
 
     A node that no centre activates responds most to the component at the origin: :math:`E[\max(w^T x, 0)]` grows with
@@ -251,7 +236,7 @@ def two_layer_values(seeds: Sequence[int], steps: int = 5000) -> dict[str, Any]:
     """The paper's protocol on all ``seeds``: what `sslbook record emergence-two-layer` writes.  Other sizes on the first eight."""
     values: dict[str, Any] = {"steps": steps, "size": DEFAULT.size, "nodes": DEFAULT.nodes}
     for loss in COMPARED:
-        run = train(seeds, loss, steps=steps)
+        run = train_nodes(seeds, loss, steps=steps)
         speed = acceleration(run)
         values[f"growth-{loss}"] = {
             "ten": steps_to(run.norms, 10.0),
@@ -259,15 +244,17 @@ def two_layer_values(seeds: Sequence[int], steps: int = 5000) -> dict[str, Any]:
             "acceleration": [[round(v, 4) for v in row] for row in speed.tolist()],
             "factor": [round(v, 4) for v in (run.norms[:, -1, 0] / run.norms[:, 0, 0]).tolist()],
         }
-        normal = train(seeds, loss, normalize=True, steps=steps)
+        normal = train_nodes(seeds, loss, normalize=True, steps=steps)
         values[f"nodes-{loss}"] = _nodes(normal) | {
             "by_count": {str(k): [n, round(v, 5)] for k, (n, v) in by_count(normal.end).items()}
         }
     values["foretold"] = foretold_steps(seeds)
-    others = {f"{d} by {n}": Protocol(size=d, nodes=n) for d, n in ((2, 20), (5, 10), (10, 10), (10, 50), (50, 50))}
-    others |= {f"floor {floor:g}": Protocol(floor=floor) for floor in (1e-2, 1e-3, 1e-6, 1e-12)}
+    others = {
+        f"{d} by {n}": TwoLayerSizes(size=d, nodes=n) for d, n in ((2, 20), (5, 10), (10, 10), (10, 50), (50, 50))
+    }
+    others |= {f"floor {floor:g}": TwoLayerSizes(floor=floor) for floor in (1e-2, 1e-3, 1e-6, 1e-12)}
     values["others"] = {
-        name: {loss: _nodes(train(seeds[:8], loss, True, steps=steps, protocol=protocol)) for loss in COMPARED}
+        name: {loss: _nodes(train_nodes(seeds[:8], loss, True, steps=steps, protocol=protocol)) for loss in COMPARED}
         for name, protocol in others.items()
     }
     return values
