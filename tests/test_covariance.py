@@ -1,18 +1,21 @@
-"""Theorems 3 and 4, Eq. 56, 7, 80 and Corollary 1 on finite populations, against enumeration; the kernel; the enumeration."""
+"""The covariance operator's identities, finite populations, the residue of Theorem 4, and the drawings."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 from gap_cases import assert_gaps
 from torch import Tensor
 
 from sslbook import losses
-from sslbook.chapters.covariance import identities, kernel, population, several
-from sslbook.chapters.covariance.population import (
+from sslbook.book import plots
+from sslbook.chapters.covariance import checks, drawing, reference, residue
+from sslbook.chapters.covariance.checks import Curve
+from sslbook.chapters.covariance.reference import (
     all_tuples,
     exact_loss,
     expected_gradient,
@@ -21,28 +24,28 @@ from sslbook.chapters.covariance.population import (
     simple_loss,
     triplet_loss,
 )
-from sslbook.connection import unvec, vec
+from sslbook.connection import open_layer, unvec, vec
 from sslbook.gaps import relative_gap
 from sslbook.networks import mlp
 from sslbook.operators import covariance_operator
 
-FAMILIES: dict[str, tuple[Callable[..., identities.Gaps], tuple[str, ...], tuple[str, ...]]] = {
+FAMILIES: dict[str, tuple[Callable[..., checks.Gaps], tuple[str, ...], tuple[str, ...]]] = {
     "A-Thm3": (
-        identities.theorem3_gaps,
+        checks.theorem3_gaps,
         ("one tower", "both towers, doubled", "distinct negatives, N/(N-1)", "dense"),
         (
             *("not centred", "views not averaged"),
             *("both towers, not doubled", "distinct negatives, not corrected"),
         ),
     ),
-    "A-Thm3, biases": (identities.affine_gaps, ("exact update",), ("operator",)),
+    "A-Thm3, biases": (checks.affine_gaps, ("exact update",), ("operator",)),
     "A-Eq56": (
-        identities.normalized_gaps,
+        checks.normalized_gaps,
         ("one tower", "both towers, doubled", "step along the weights", "transpose on the weights"),
         ("projection left out", "output not normalised", "transpose", "operator on the weights"),
     ),
     "A-Thm4": (
-        identities.weighted_gaps,
+        checks.weighted_gaps,
         (
             *("soft_triplet, one tower", "soft_triplet, both towers, doubled"),
             *("info_nce, one tower", "info_nce, both towers, doubled", "dense"),
@@ -50,12 +53,12 @@ FAMILIES: dict[str, tuple[Callable[..., identities.Gaps], tuple[str, ...], tuple
         ("constant weight", "half forgotten"),
     ),
     "A-Eq7": (
-        identities.exact_loss_gaps,
+        checks.exact_loss_gaps,
         ("H = 1, one tower", "H = 2, one tower", "H = 3, one tower", "both towers, doubled"),
         ("weights from augmented distances", "gradient through the weights"),
     ),
     "A-Cor1": (
-        identities.extended_gaps,
+        checks.extended_gaps,
         ("corollary", "sum of its parts", "dense"),
         ("sign of beta", "EV left out"),
     ),
@@ -70,18 +73,18 @@ def test_theorems_hold_and_broken_variants_do_not(name: str, seed: int) -> None:
 
 
 def test_eigenvalues() -> None:
-    assert identities.eigenvalue_margin() > -1e-13
-    assert identities.eigenvalue_margin(beta=-1.0) > -1e-13
-    assert identities.eigenvalue_margin(beta=0.5) < -0.1
-    assert identities.asymmetry() > 0.05
-    assert identities.asymmetry(normalize=False) < 1e-14
+    assert checks.eigenvalue_margin() > -1e-13
+    assert checks.eigenvalue_margin(beta=-1.0) > -1e-13
+    assert checks.eigenvalue_margin(beta=0.5) < -0.1
+    assert checks.asymmetry() > 0.05
+    assert checks.asymmetry(normalize=False) < 1e-14
 
 
 def test_monte_carlo_goes_down_as_the_root_of_the_batch() -> None:
-    curve = identities.monte_carlo((32, 128, 512, 2048), replicates=64)
+    curve = checks.monte_carlo((32, 128, 512, 2048), replicates=64)
     assert curve.rate == pytest.approx(-0.5, abs=0.05)
     assert curve.error[0] > 5 * curve.error[-1]
-    exact = identities.Curve((1, 10, 100), (3.0, 0.3, 0.03))
+    exact = checks.Curve((1, 10, 100), (3.0, 0.3, 0.03))
     assert exact.rate == pytest.approx(-1.0)
 
 
@@ -100,7 +103,7 @@ def test_a_batch_of_the_monte_carlo_run_is_a_gradient() -> None:
 
 @pytest.mark.parametrize("negatives", [1, 2, 3])
 def test_several_negatives(negatives: int) -> None:
-    found = several.several_negatives(negatives)
+    found = checks.many_negatives(negatives)
     assert found.negatives == negatives
     assert found.one_tower < 1e-12
     assert found.both_towers < 1e-12
@@ -120,19 +123,19 @@ def test_joint_weights_by_listing_the_draws() -> None:
         weight = weight / (1 + weight.sum()) / 0.5
         wanted[i, a] += weight[0] * 3 / 9
         wanted[i, b] += weight[1] * 3 / 9
-    assert relative_gap(several.joint_weights(r, 2, 0.5), wanted) < 1e-13
-    single = several.joint_weights(r, 1, 0.5)
+    assert relative_gap(checks.joint_weights(r, 2, 0.5), wanted) < 1e-13
+    single = checks.joint_weights(r, 1, 0.5)
     assert relative_gap(single, losses.pair_weight(r, "info_nce", tau=0.5)) < 1e-13
 
 
 def test_the_operator_is_not_the_kernel() -> None:
-    found = kernel.kernel_comparison(4)
+    found = checks.kernel_comparison(4)
     assert (found.operator_size, found.kernel_size, found.network_size) == (24, 8, 8)
     assert found.operator_rank == found.centred_rank == 6  # (N - 1) n_L: centring takes one sample away
     assert 6 < found.kernel_rank <= found.network_rank <= 8
     assert found.spectrum_gap < 1e-12
     assert min(found.uncentred_gap, found.unaveraged_gap) > 0.02
-    many = kernel.kernel_comparison(40)
+    many = checks.kernel_comparison(40)
     assert many.operator_rank <= many.operator_size == 24 < many.kernel_size == 80
     assert many.spectrum_gap < 1e-12
 
@@ -194,7 +197,7 @@ def test_an_estimate_from_few_views_by_a_loop_over_draws(views: int) -> None:
             pair = torch.stack([k[i, list(drawn[:views])].mean(0), k[j, list(drawn[views:])].mean(0)])
             estimates.append(sum(torch.cov(column.T) for column in pair.unbind(-1)))
     mean = torch.stack([torch.as_tensor(e) for e in estimates]).mean(0)
-    assert relative_gap(population.mean_estimate(k, views), mean) < 1e-14
+    assert relative_gap(reference.mean_estimate(k, views), mean) < 1e-14
 
 
 def test_an_estimate_from_few_views_is_too_large_by_a_share_of_the_variance_within() -> None:
@@ -203,23 +206,180 @@ def test_an_estimate_from_few_views_is_too_large_by_a_share_of_the_variance_with
     ve = torch.einsum("ino,imo->nm", between, between) / 4
     ev = torch.einsum("ijno,ijmo->nm", within, within) / 12
     for views in (1, 2, 3):
-        assert relative_gap(population.mean_estimate(k, views), ve + ev / views) < 1e-13
-        assert relative_gap(population.mean_estimate(k, views), ve) > 0.1
+        assert relative_gap(reference.mean_estimate(k, views), ve + ev / views) < 1e-13
+        assert relative_gap(reference.mean_estimate(k, views), ve) > 0.1
 
 
-@pytest.mark.parametrize(("views", "message"), [(0, "at least 1"), (9, "too many")])
-def test_estimates_that_cannot_be_listed(views: int, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        population.mean_estimate(torch.ones(4, 3, 2, 1), views)
+def test_an_estimate_that_cannot_be_listed() -> None:
+    with pytest.raises(ValueError, match="too many"):
+        reference.mean_estimate(torch.ones(4, 3, 2, 1), 9)
 
 
 def test_the_package_repeats_the_operators() -> None:
     assert covariance_operator.__module__ == "sslbook.operators"
-    assert population.TupleLoss is not None
+    assert reference.TupleLoss is not None
     assert unvec(vec(torch.ones(2, 3)), (2, 3)).shape == (2, 3)
 
 
 def test_a_rank_has_no_unit() -> None:
     values = torch.tensor([1e-30, 1e-12, 3.0], dtype=torch.float64)
-    assert [kernel._rank(scale * values) for scale in (1.0, 1e-9, 1e9)] == [1, 1, 1]
-    assert kernel._rank(torch.tensor([0.5, 1.0]) * 1e-20) == 2
+    assert [checks._rank(scale * values) for scale in (1.0, 1e-9, 1e9)] == [1, 1, 1]
+    assert checks._rank(torch.tensor([0.5, 1.0]) * 1e-20) == 2
+
+
+# --- the residue -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("loss", "margin"), [("info_nce", 0.0), ("soft_triplet", 0.2)])
+def test_both_terms_of_theorem_4_make_the_step(loss: str, margin: float) -> None:
+    """The matrix whose distance from the main term is theta does give the enumerated gradient, with augmentation."""
+    net, clean, views = residue.population_with_strength(0.4, symmetric=False)
+    n, v = views.shape[:2]
+    opened = open_layer(net, "0", views.flatten(0, 1))
+    k = opened.connections()
+    c = residue._coefficients(opened.output, n, v, loss, 0.7, margin)[0]
+    full = torch.einsum("ano,ab,bmo->nm", k, c, k)
+    enumerated = nce_loss(0.7) if loss == "info_nce" else triplet_loss(0.7, margin)
+    truth = -expected_gradient(net, "0", views, enumerated, all_tuples(n, v))
+    assert relative_gap(full @ vec(opened.weight), vec(truth)) < 1e-12
+    main = covariance_operator(net, "0", views, loss=loss, tau=0.7, margin=margin, clean=clean)
+    assert relative_gap(main.matvec(vec(opened.weight)), vec(truth)) > 1e-2
+    found = residue.residue(net, "0", views, clean, tau=0.7, loss=loss, margin=margin)
+    assert found.theta == pytest.approx(float(torch.linalg.matrix_norm(full - main.dense(), 2)))
+    assert found.main == pytest.approx(float(torch.linalg.matrix_norm(main.dense(), 2)))
+    assert found.relative == found.theta / found.main
+
+
+def test_no_augmentation_no_residue() -> None:
+    net, clean, _ = residue.population_with_strength(0.0, symmetric=False)
+    for views in (clean[:, None], clean[:, None].repeat(1, 3, 1)):
+        found = residue.residue(net, "0", views, clean, tau=0.5)
+        assert found.theta < 1e-14 * found.main
+        assert found.spread < 1e-28
+        assert found.corrected < 1e-13
+
+
+def test_spread_and_bias_by_hand() -> None:
+    net = mlp((1, 1))
+    net[0].weight.detach().fill_(2.0)
+    clean = torch.tensor([[0.0], [1.0]], dtype=torch.float64)
+    views = torch.tensor([[[1.0], [3.0]], [[1.0], [1.0]]], dtype=torch.float64)  # outputs 2, 6 and 2, 2; clean 0 and 2
+    found = residue.residue(net, "0", views, clean, tau=1.0)
+    assert found.spread == pytest.approx((4 + 0) / 2)
+    assert found.bias == pytest.approx((16 + 0) / 2)
+    # f(x) and f(x') are 2 apart with probability one half; M_K = 3
+    assert found.printed == pytest.approx(2 * 9 * (2 * (1 * (2 + 4)) / 2 + 3 * 2))
+    assert found.corrected == pytest.approx(2 * 9 / 4 * (2 * (1 * 20**0.5) / 2 + 3 * 2 + 2 * 8))
+    assert found.unbiased == pytest.approx(2 * 9 / 4 * (2 * (1 * 2) / 2 + 3 * 2))
+
+
+@pytest.mark.parametrize(("loss", "margin"), [("info_nce", 0.0), ("soft_triplet", 0.3)])
+def test_the_corrected_bound_is_a_bound(loss: str, margin: float) -> None:
+    for alike in (False, True):
+        margins = residue.bound_margins(25, tau=0.5, loss=loss, margin=margin, seed=100, alike=alike)
+        assert margins["corrected"].shape == (25,)
+        assert float(margins["corrected"].min()) >= 1
+        assert bool(margins["printed"].min() < 1) == alike, "only look-alikes tell the bounds apart"
+        assert bool(margins["unbiased"].min() < 1) == alike
+
+
+def test_look_alikes_are_all_bias() -> None:
+    net, clean, views = residue.look_alikes(0.5)
+    assert float((clean - clean[0]).abs().max()) < 0.01
+    found = residue.residue(net, "0", views, clean, tau=1.0)
+    assert found.spread == found.unbiased == 0.0
+    assert found.bias > 0
+
+
+def test_the_printed_bound_fails() -> None:
+    found = residue.deterministic_augmentation()
+    assert found.printed == 0.0
+    assert found.spread == 0.0
+    assert found.theta > 0.1
+    assert found.corrected >= found.theta
+
+
+def test_the_residue_grows_with_the_augmentation() -> None:
+    strengths = (0.01, 0.02, 0.04)
+    rates = []
+    for symmetric in (False, True):
+        found = residue.residue_curve(strengths, symmetric=symmetric)
+        rates.append(Curve(strengths, tuple(r.theta for r in found)).rate)
+    assert rates[0] == pytest.approx(1, abs=0.15)  # views off centre: first order
+    assert rates[1] > 1.6  # views in opposite pairs: the first order drops out, kinks apart
+
+
+def test_training_lowers_the_loss_and_measures_on_the_way() -> None:
+    net, clean, views = residue.population_with_strength(0.2, symmetric=False)
+    before = net[0].weight.detach().clone()
+    found = residue.train_and_measure(net, "0", views, clean, tau=0.5, steps=10, every=5, rate=0.05)
+    assert found.steps == (0, 5, 10)
+    assert found.loss[0] > found.loss[1] > found.loss[2]
+    assert len(found.residues) == 3
+    assert not torch.equal(net[0].weight, before)
+    start = residue.population_with_strength(0.2, symmetric=False)
+    assert found.residues[0] == residue.residue(start[0], "0", start[2], start[1], tau=0.5)
+
+
+def test_step_gaps() -> None:
+    assert_gaps(residue.step_gaps(), ("step",), ("main term alone",))
+    assert_gaps(residue.step_gaps(seed=5), ("step",), ("main term alone",))
+
+
+def test_what_the_main_term_leaves_of_a_step_through_both_towers() -> None:
+    net, clean, views = residue.population_with_strength(0.4, symmetric=False)
+    op = covariance_operator(net, "0", views, loss="info_nce", tau=0.7, clean=clean)
+    truth = -expected_gradient(net, "0", views, nce_loss(0.7), all_tuples(*views.shape[:2]), both=True)
+    wanted = float((truth - 2 * op.update()).norm() / (2 * op.update()).norm())
+    assert residue.residue(net, "0", views, clean, tau=0.7).step_rest == pytest.approx(wanted)
+    assert wanted > 0.1
+
+
+# --- drawings --------------------------------------------------------------------------------------------------------
+
+
+def test_a_mode_is_a_row_of_kernels_with_gaps() -> None:
+    mode = torch.arange(1.0, 19.0).reshape(2, 1, 3, 3)
+    fig, ax = plots.figure()
+    drawing.kernels(ax, mode, "7%")
+    shown = ax.images[0].get_array().filled(np.nan)
+    assert np.array_equal(shown[:, :3], mode[0, 0])
+    assert np.array_equal(shown[:, 4:], mode[1, 0])
+    assert np.isnan(shown[:, 3]).all()
+    assert ax.images[0].get_clim() == (-18, 18)
+    assert ax.get_ylabel() == "7%"
+    fig.clear()
+
+
+def test_bars_below_zero_are_hatched() -> None:
+    fig, ax = plots.figure()
+    drawing.signed_spectrum(ax, torch.tensor([-2.0, -1.0, 3.0]), plots.PALETTE)
+    bars = sorted((bar.get_x(), bar.get_height(), bar.get_hatch()) for bar in ax.patches)
+    assert [height for _, height, _ in bars] == [3, -1, -2]
+    assert [bool(hatch) for *_, hatch in bars] == [False, True, True]
+    fig.clear()
+
+
+def test_a_weight_is_as_high_as_the_histogram_and_the_first_cosine_is_on_top() -> None:
+    fig, (left, right) = plots.figure(2)
+    at = torch.linspace(0, 2, 5)
+    drawing.weights_of_pairs(left, torch.tensor([0.5, 0.6, 1.5]), at, torch.exp(-at), plots.PALETTE)
+    (line,) = left.lines
+    assert left.get_xlim() == (0, 2)
+    assert np.allclose(line.get_ydata() / line.get_ydata()[0], torch.exp(-at))
+    assert line.get_ydata()[0] >= max(bar.get_height() for bar in left.patches)
+    drawing.cosines(right, {"operator": 0.7, "rival": -0.2}, plots.PALETTE)
+    assert [bar.get_width() for bar in right.patches] == [0.7, -0.2]
+    assert right.yaxis_inverted()
+    fig.clear()
+
+
+def test_rings_lie_at_the_means() -> None:
+    views = torch.tensor([[[2.0, 0.0], [2.0, 2.0]], [[0.0, 0.0], [0.0, 2.0]]])
+    fig, ax = plots.figure()
+    drawing.images_in_a_plane(ax, views, ("A", "B"), plots.PALETTE)
+    rings = [line.get_xydata().tolist() for line in ax.lines if line.get_markerfacecolor() == "none"]
+    assert rings == [[[2, 1]], [[0, 1]]]
+    drawing.steps_in_a_plane(ax, {"means": (1, 0)}, plots.PALETTE)
+    assert [text.get_text() for text in ax.texts] == ["A", "B", "", "means"]
+    fig.clear()

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from sslbook.bench.covariance import operators, population, product_error
-from sslbook.chapters.covariance.population import all_tuples, expected_gradient, nce_loss, simple_loss, triplet_loss
+from sslbook.chapters.covariance.reference import all_tuples, expected_gradient, nce_loss, simple_loss, triplet_loss
 from sslbook.chapters.dual_networks.reversible import degree
 from sslbook.connection import Layer, open_layer, vec
 from sslbook.gaps import relative_gap

@@ -16,8 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from sslbook.arguments import require_one_of
-from sslbook.chapters.covariance.population import (
+from sslbook.chapters.covariance.reference import (
     TupleLoss,
     all_tuples,
     expected_gradient,
@@ -69,9 +68,6 @@ def residue(
     margin: float = 0.0,
 ) -> Residue:
     """Measure theta and its bounds on the population ``views (N, V, ...)`` of ``clean (N, ...)``, by enumeration."""
-    require_one_of("loss", loss, ("info_nce", "soft_triplet"))
-    if margin and loss == "info_nce":
-        raise ValueError(f"margin belongs to loss='soft_triplet', got margin={margin} with loss='info_nce'")
     n, v = views.shape[:2]
     op = covariance_operator(net, layer, views, loss=loss, tau=tau, margin=margin, clean=clean)
     k, y = op.opened.connections(), op.opened.output

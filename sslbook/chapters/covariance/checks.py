@@ -16,7 +16,7 @@ from scipy.stats import linregress
 from torch import Tensor, nn
 
 from sslbook import losses
-from sslbook.chapters.covariance.population import (
+from sslbook.chapters.covariance.reference import (
     TupleLoss,
     all_tuples,
     exact_loss,
@@ -26,8 +26,9 @@ from sslbook.chapters.covariance.population import (
     simple_loss,
     triplet_loss,
 )
-from sslbook.connection import Layer, vec
+from sslbook.connection import Layer, connection, open_layer, vec
 from sslbook.gaps import Gaps, relative_gap, worst
+from sslbook.mixing import Mixing
 from sslbook.networks import instance_seeds, mlp, random_network
 from sslbook.operators import CovarianceOperator, covariance_operator, intra_operator, pair_weights
 
@@ -285,3 +286,144 @@ def _gap(value: Tensor, reference: Tensor) -> float:
 
 def _cosine(a: Tensor, b: Tensor) -> float:
     return abs(float((a * b).sum() / (a.norm() * b.norm())))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Many negatives: where the symmetry of Theorem 4 breaks through one tower, and holds through both (Eq. 80)
+
+
+def joint_weights(distances: Tensor, negatives: int, tau: float) -> Tensor:
+    r"""Mean weight :math:`\Xi_{ij} = N\, E[\sum_k \xi_k 1(x_k = x_j) \mid x = x_i]` of a pair under H negatives, ``(N, N)``.
+
+    ``distances`` are :math:`r(x_i, x_j)`, ``(N, N)``; all :math:`N^H` draws of negatives are listed.  Symmetric for H = 1 only.
+    """
+    n = len(distances)
+    draws = torch.cartesian_prod(*[torch.arange(n)] * negatives).reshape(-1, negatives)
+    xi = losses.joint_pair_weight(distances[:, draws], tau)  # (N, N^H, H)
+    total = torch.zeros(n, n, dtype=distances.dtype)
+    return total.index_add_(1, draws.flatten(), xi.flatten(1)) * (n / len(draws))
+
+
+@dataclass(frozen=True)
+class ManyNegatives:
+    r"""What happens to the operator of InfoNCE without augmentation when there are H negatives, as relative numbers.
+
+    one_tower: enumerated one-tower gradient against :math:`OP\, vec(W)` with the non-symmetric weights (an identity).
+    symmetrised: the same against the symmetric operator (what Eq. 67 would give): the break of the symmetry trick.
+    both_towers: enumerated two-tower gradient against twice the symmetric operator (an identity for every H).
+    without_tau, without_half: the last with Eq. 80's weights as printed, lacking 1/tau, or the half of :math:`r`.
+    asymmetry: :math:`\|A - A^T\| / \|A\|` of the one-tower operator.
+    """
+
+    negatives: int
+    one_tower: float
+    symmetrised: float
+    both_towers: float
+    without_tau: float
+    without_half: float
+    asymmetry: float
+
+
+def many_negatives(negatives: int, *, seed: int = 0) -> ManyNegatives:
+    """Measure :class:`ManyNegatives` on one leaky-ReLU network without augmentation."""
+    samples, tau = 5, 2.0
+    net = mlp((4, 8, 6, 3), "leaky_relu", seed=seed)
+    clean = torch.randn(samples, 4, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    views, layer = clean[:, None], "2"
+    opened = open_layer(net, layer, clean)
+    distances = losses.half_squared_distance(opened.output[:, None], opened.output[None])
+
+    def operator(r: Tensor, *, symmetric: bool) -> CovarianceOperator:
+        xi = joint_weights(r, negatives, tau)
+        return CovarianceOperator(opened, (samples, 1), Mixing(weights=0.5 * (xi + xi.T) if symmetric else xi))
+
+    skew, even = operator(distances, symmetric=False), operator(distances, symmetric=True)
+    tuples = all_tuples(samples, 1, negatives)
+    one = -expected_gradient(net, layer, views, nce_loss(tau), tuples)
+    both = -expected_gradient(net, layer, views, nce_loss(tau), tuples, both=True)
+    a = skew.dense()
+    return ManyNegatives(
+        negatives,
+        one_tower=relative_gap(vec(skew.update()), vec(one)),
+        symmetrised=relative_gap(vec(even.update()), vec(one)),
+        both_towers=relative_gap(vec(2 * even.update()), vec(both)),
+        without_tau=relative_gap(vec(2 * tau * even.update()), vec(both)),
+        without_half=relative_gap(vec(2 * operator(2 * distances, symmetric=True).update()), vec(both)),
+        asymmetry=float((a - a.T).norm() / a.norm()),
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The operator beside the neural tangent kernel: two Gram matrices of the same connections (A-NTK)
+
+
+@dataclass(frozen=True)
+class KernelComparison:
+    """One layer's covariance operator beside neural tangent kernels, on ``samples`` points with ``views`` views each.
+
+    operator_*, kernel_*: of the layer, on the samples' first views; centred_rank: of the layer's kernel, averaged over views and
+    centred over samples.  network_*: of the whole network's kernel.  Ranks at a relative cut of 1e-10.
+    spectrum_gap: relative gap between the eigenvalues of the operator and of that averaged and centred kernel over N.
+    uncentred_gap, unaveraged_gap: the same without centring, and with first views in place of averages.
+    """
+
+    operator_size: int
+    operator_rank: int
+    kernel_size: int
+    kernel_rank: int
+    centred_rank: int
+    network_size: int
+    network_rank: int
+    spectrum_gap: float
+    uncentred_gap: float
+    unaveraged_gap: float
+
+
+def kernel_comparison(samples: int, *, widths: tuple[int, ...] = (5, 6, 4, 2), seed: int = 0) -> KernelComparison:
+    r"""Compare :math:`V_x[\bar K_l]` (``n x n``) with kernels :math:`K_l(x)^T K_l(x')` (``N n_L x N n_L``) of a ReLU network."""
+    layer, views = "2", 3
+    net = mlp(widths, seed=seed)
+    draw = torch.Generator().manual_seed(seed)
+    x = torch.randn(samples, 1, widths[0], generator=draw, dtype=torch.float64)
+    x = x + 0.3 * torch.randn(samples, views, widths[0], generator=draw, dtype=torch.float64)
+    k = {
+        name: connection(net, name, x.flatten(0, 1)).unflatten(0, (samples, views))
+        for name, module in net.named_children()
+        if isinstance(module, Layer)
+    }
+    first, mean = k[layer][:, 0], k[layer].mean(1)
+    operator = torch.linalg.eigvalsh(covariance_operator(net, layer, x).dense())
+    kernel, centred = _kernel(first), _kernel(mean - mean.mean(0))
+    network = _kernel(torch.cat([each[:, 0] for each in k.values()], 1))
+
+    def gap(values: Tensor) -> float:
+        count = min(len(operator), len(values))
+        return relative_gap(_leading(operator, count), _leading(values / samples, count))
+
+    return KernelComparison(
+        operator_size=len(operator),
+        operator_rank=_rank(operator),
+        kernel_size=len(kernel),
+        kernel_rank=_rank(kernel),
+        centred_rank=_rank(centred),
+        network_size=len(network),
+        network_rank=_rank(network),
+        spectrum_gap=gap(centred),
+        uncentred_gap=gap(_kernel(mean)),
+        unaveraged_gap=gap(_kernel(first - first.mean(0))),
+    )
+
+
+def _kernel(k: Tensor) -> Tensor:
+    """Eigenvalues of the kernel of connections ``(N, n, n_L)``, ascending."""
+    rows = k.movedim(2, 1).flatten(0, 1)
+    values: Tensor = torch.linalg.eigvalsh(rows @ rows.T)
+    return values
+
+
+def _leading(values: Tensor, count: int) -> Tensor:
+    return values.flip(0)[:count]
+
+
+def _rank(values: Tensor) -> int:
+    return int((values > 1e-10 * values.max()).sum())

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from sslbook import losses
-from sslbook.arguments import require_whole
 from sslbook.connection import find_layer
 
 TupleLoss = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -111,9 +110,8 @@ def mean_estimate(k: Tensor, views: int) -> Tensor:
 
     ``k (N, V, n, n_L)`` are the connections.  Images and views are drawn with replacement, :math:`m_i` is the mean of the
     connections of image i's drawn views, and the estimate is the covariance of the two with Bessel's correction,
-    :math:`\frac12 (m_1 - m_2)(m_1 - m_2)^T`.  Raises ValueError for no views, and for more than 10,000 means :math:`m`.
+    :math:`\frac12 (m_1 - m_2)(m_1 - m_2)^T`.  Raises ValueError for more than 10,000 means :math:`m`.
     """
-    require_whole("views", views, least=1)
     samples, count = k.shape[:2]
     if samples * count**views > 10_000:
         raise ValueError(f"{samples * count**views:,} means of views are too many to pair with each other")
