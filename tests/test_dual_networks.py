@@ -1,4 +1,4 @@
-"""The gradient formulas of two towers against autograd, on random networks and by hand; broken variants are told apart."""
+"""Two towers: gradient formulas against autograd, reversible layers, random instances, and the network followed by hand."""
 
 from __future__ import annotations
 
@@ -12,10 +12,14 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from sslbook import losses
-from sslbook.chapters.dual_networks import identities as dual
-from sslbook.connection import connection, vec
+from sslbook.book import plots
+from sslbook.chapters.dual_networks import checks as dual
+from sslbook.chapters.dual_networks import toy
+from sslbook.chapters.dual_networks.checks import instances
+from sslbook.chapters.dual_networks.theory import degree, gates, stage_matrices, transitions
+from sslbook.connection import Layer, connection, open_layer, unvec, vec
 from sslbook.gaps import relative_gap
-from sslbook.networks import mlp, random_network
+from sslbook.networks import Power, Residual, mlp, random_network, residual_net
 
 TOL = 1e-11
 FAMILIES: dict[str, tuple[Callable[..., dual.Gaps], tuple[str, ...], tuple[str, ...]]] = {
@@ -145,3 +149,180 @@ def test_normalised_outputs_in_one_dimension_have_no_gradient() -> None:
     w = net[0].weight.detach()
     assert float(dual.normalized_gradient(k1, y1, k2, y2, w).norm()) < 1e-14
     assert float(dual.autograd_gradient(net, net, "0", x1, x2, normalize=True).norm()) < 1e-14
+
+
+# --- reversible layers -----------------------------------------------------------------------------------------------
+
+
+NEAR = 1e-12
+
+
+def inputs(shape: tuple[int, ...], batch: int = 5, seed: int = 0) -> Tensor:
+    return torch.randn(batch, *shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def positions(net: nn.Sequential) -> list[int]:
+    return [i for i, module in enumerate(net) if isinstance(module, Layer)]
+
+
+@given(seed=st.integers(0, 300))
+@settings(max_examples=60, deadline=None)
+def test_lifting_the_weights_gives_the_output_times_its_degree(seed: int) -> None:
+    """Euler's theorem: ``K^T vec(W) = kappa f_L``. Measured against the largest term of the sums: outputs may cancel."""
+    net, shape = random_network(seed)
+    x = inputs(shape, seed=seed)
+    for i in positions(net):
+        opened = open_layer(net, str(i), x)
+        lifted, kappa = opened.jvp(opened.weight), degree(net, i)
+        terms = opened.connections().abs().mT @ vec(opened.weight.abs())
+        assert float((lifted - kappa * opened.output).abs().max()) <= NEAR * float(terms.max())
+        if kappa > 1 and float(opened.output.abs().max()) > 0:
+            assert relative_gap(lifted, opened.output) > 0.9
+
+
+@given(seed=st.integers(0, 300))
+@settings(max_examples=40, deadline=None)
+def test_transition_matrices(seed: int) -> None:
+    """The forward product carries the pre-activation to the output, the backward one is the Jacobian."""
+    net, shape = random_network(seed)
+    x = inputs(shape, seed=seed)
+    for i in positions(net):
+        found = transitions(net, i, x)
+        opened = open_layer(net, str(i), x)
+        scale = float((found.forward.abs() @ found.preactivation.abs()[..., None]).max())
+        carried = (found.forward @ found.preactivation[..., None])[..., 0]
+        assert float((carried - opened.output).abs().max()) <= NEAR * scale
+        gap = float((found.backward - opened.jacobian()).abs().max())
+        assert gap <= NEAR * float(found.backward.abs().max())
+        assert torch.equal(found.preactivation, opened.preactivation.detach().flatten(1))
+
+
+@pytest.mark.parametrize(
+    ("module", "secant", "tangent"),
+    [
+        (nn.ReLU(), [0.0, 0.0, 1.0], [0.0, 0.0, 1.0]),
+        (nn.LeakyReLU(0.25), [0.25, 0.25, 1.0], [0.25, 0.25, 1.0]),
+        (Power(3), [4.0, 0.0, 1.0], [12.0, 0.0, 3.0]),
+    ],
+)
+def test_gates_by_hand(module: nn.Module, secant: list[float], tangent: list[float]) -> None:
+    u = torch.tensor([[-2.0, 0.0, 1.0]], dtype=torch.float64)
+    pair = gates(module, u)
+    assert pair is not None
+    assert pair[0].tolist() == [secant]
+    assert pair[1].tolist() == [tangent]
+    assert torch.equal(pair[0] * u, module(u))
+    assert torch.equal(stage_matrices(module, u)[1], torch.diag_embed(pair[1]))
+
+
+def test_gates_are_for_activations_only() -> None:
+    assert gates(nn.Linear(2, 2), torch.ones(1, 2)) is None
+
+
+def test_a_nested_network_and_pooling_have_matrices() -> None:
+    net = nn.Sequential(
+        nn.Conv2d(1, 2, 3, padding=1, bias=False),
+        nn.Sequential(nn.LeakyReLU(0.1), nn.AvgPool2d(2)),
+        Residual(nn.Conv2d(2, 2, 1, bias=False)),
+        nn.Flatten(),
+        nn.Linear(8, 2, bias=False),
+    ).double()
+    x = inputs((1, 4, 4))
+    found = transitions(net, 0, x)
+    assert relative_gap((found.forward @ found.preactivation[..., None])[..., 0], net(x).detach()) < NEAR
+    assert relative_gap(found.backward, open_layer(net, "0", x).jacobian()) < NEAR
+
+
+@pytest.mark.parametrize("p", [2, 3])
+def test_degree_counts_the_monomials_above(p: int) -> None:
+    net = mlp((3, 4, 5, 2), "power", power=p)
+    assert [degree(net, i) for i in (0, 2, 4)] == [p * p, p, 1]
+    scaled = mlp((3, 4, 5, 2), "power", power=p)
+    with torch.no_grad():
+        scaled[0].weight.mul_(1.5)
+    x = inputs((3,))
+    assert relative_gap(scaled(x).detach(), 1.5 ** (p * p) * net(x).detach()) < NEAR
+
+
+def test_degree_of_other_networks() -> None:
+    assert degree(mlp((3, 4, 2), bias=False), 0) == 1
+    assert degree(residual_net(4, 2, 3, 2), 0) == 1
+    with pytest.raises(ValueError, match="bias"):
+        degree(mlp((3, 4, 2), bias=True), 0)
+    mixed = nn.Sequential(nn.Linear(3, 3, bias=False), Residual(Power(2)))
+    with pytest.raises(ValueError, match="terms of degree 1 and 2"):
+        degree(mixed, 0)
+    for module in (nn.GELU(), nn.LayerNorm(3, bias=False), nn.Dropout(0.5)):
+        with pytest.raises(TypeError, match=f"known for {type(module).__name__}"):
+            degree(nn.Sequential(nn.Linear(3, 3, bias=False), module), 0)
+
+
+def test_transitions_refuse_what_is_not_reversible() -> None:
+    x = inputs((3,))
+    with pytest.raises(ValueError, match="Linear has a bias"):
+        transitions(mlp((3, 4, 2), bias=True), 0, x)
+    with pytest.raises(TypeError, match="gate form is known for Tanh"):
+        transitions(nn.Sequential(nn.Linear(3, 3, bias=False), nn.Tanh()).double(), 0, x)
+
+
+# --- what is drawn ---------------------------------------------------------------------------------------------------
+
+
+KINDS = ("leaky_relu", "conv", "residual")
+
+
+def test_every_layer_with_a_twin_of_other_weights() -> None:
+    found = list(instances(6, 3, 0, KINDS))
+    nets = {id(it.net): it.net for it in found}
+    assert len(nets) >= 4  # silent ones are passed over
+    for net in nets.values():
+        wanted = [name for name, m in net.named_children() if isinstance(m, nn.Linear | nn.Conv2d)]
+        assert [it.layer for it in found if it.net is net] == wanted
+    for it in found:
+        assert it.x1.shape == it.x2.shape
+        assert len(it.x1) == 3
+        assert it.weight.shape == it.other.shape
+        assert relative_gap(it.weight, it.other) > 0.1
+        assert str(it.index) == it.layer
+
+
+def test_seeds_repeat_and_differ() -> None:
+    one, again, other = (next(iter(instances(3, 2, seed, KINDS))) for seed in (1, 1, 2))
+    assert torch.equal(one.weight, again.weight)
+    assert torch.equal(one.x1, again.x1)
+    assert one.weight.shape != other.weight.shape or not torch.equal(one.weight, other.weight)
+
+
+def test_no_output_is_zero() -> None:
+    for it in instances(40, 4, 0, ("relu",)):
+        for net in (it.net, it.twin):
+            for x in (it.x1, it.x2):
+                assert bool((net(x).norm(dim=1) > 0).all())
+
+
+# --- the network that is followed by hand ----------------------------------------------------------------------------
+
+
+def test_the_numbers_of_the_example() -> None:
+    k = connection(toy.network(), "0", toy.inputs())[..., 0]
+    assert [unvec(row, (2, 2)).tolist() for row in k] == [[[2, 1], [2, 1]], [[1, 2], [0, 0]]]
+    assert toy.network()(toy.inputs())[:, 0].tolist() == [3, 1]
+    assert float(toy.distance(toy.network()).detach()) == 2
+
+
+@pytest.mark.parametrize(
+    ("rate", "real", "frozen"), [(0.0, 2.0, 2.0), (1 / 14, 0.5, 0.5), (1 / 10, 0.18, 0.18), (1 / 7, 9 / 98, 0.0)]
+)
+def test_a_step_is_what_frozen_gates_promise_until_one_switches(rate: float, real: float, frozen: float) -> None:
+    assert float(toy.distance(toy.stepped(rate))) == pytest.approx(real, abs=1e-14)
+    assert toy.frozen(rate) == pytest.approx(frozen, abs=1e-14)
+
+
+def test_a_unit_that_is_off_is_hollow() -> None:
+    fig, axes = plots.figure(3)
+    toy.draw_step(axes, 0.0, colors=plots.PALETTE)
+    dashed = [[patch.get_linestyle() == "--" for patch in ax.patches] for ax in axes[:2]]
+    assert [sum(row) for row in dashed] == [0, 1]
+    assert [text.get_text() for text in axes[1].texts] == ["1", "2", "1", "−1", "1"]
+    assert torch.equal(toy.inputs(), torch.tensor(toy.INPUTS, dtype=torch.float64))
+    fig.clear()

@@ -141,7 +141,7 @@ def test_imports_run_one_way() -> None:
         ("sslbook.losses", "sslbook.training.objectives"),
         ("sslbook.trees.exact", "sslbook.training.objectives"),
         ("sslbook.training.runs.trainer", "sslbook.chapters.training.presets"),
-        ("sslbook.chapters.covariance.step", "sslbook.chapters.dual_networks.identities"),
+        ("sslbook.chapters.covariance.step", "sslbook.chapters.dual_networks.checks"),
         ("sslbook.chapters.covariance.step", "sslbook.book.claims"),
         ("sslbook.book.render", "sslbook.chapters.covariance.step"),
         ("sslbook.book.render", "sslbook.cli"),

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from sslbook.bench.covariance import operators, population, product_error
 from sslbook.chapters.covariance.reference import all_tuples, expected_gradient, nce_loss, simple_loss, triplet_loss
-from sslbook.chapters.dual_networks.reversible import degree
+from sslbook.chapters.dual_networks.theory import degree
 from sslbook.connection import Layer, open_layer, vec
 from sslbook.gaps import relative_gap
 from sslbook.mixing import Mixing

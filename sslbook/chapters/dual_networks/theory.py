@@ -17,7 +17,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from sslbook.arguments import require_whole
 from sslbook.networks import Power, Residual
 
 
@@ -93,7 +92,6 @@ def transitions(net: nn.Sequential, layer: int, x: Tensor) -> Transitions:
 
     :math:`V^f_{l-1} = V^f_l G_l` and :math:`V^b_{l-1} = V^b_l Q_l G_l`, starting from the identity at the output.
     """
-    require_whole("layer", layer, least=0, most=len(net) - 1)
     preactivation: Tensor = net[: layer + 1](x)
     forward, backward = _product(list(net)[layer + 1 :], preactivation)
     return Transitions(forward, backward, preactivation.flatten(1))
@@ -108,7 +106,6 @@ def degree(net: nn.Sequential, layer: int) -> int:
     Raises ValueError where the output isn't homogeneous (a bias, a block of two degrees), TypeError for a module whose degree
     isn't known.
     """
-    require_whole("layer", layer, least=0, most=len(net) - 1)
     above = net[layer + 1 :]
     if any(getattr(m, "bias", None) is not None for m in [net[layer], *above.modules()]):
         raise ValueError("a bias at or above this layer: the output isn't homogeneous in its pre-activation")
