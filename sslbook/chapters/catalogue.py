@@ -40,7 +40,7 @@ RECORDERS: dict[str, Recorder] = {
     "modulation-filters": Recorder("modulation.records:filter_values", (1, 2, 3)),
     "modulation-seeds": Recorder("modulation.records:seed_values", (4,)),
     "modulation-tables": Recorder("modulation.records:table_values", (1, 2, 3)),
-    "operators-today-cifar10": Recorder("operators_today.recorded:cifar10_values", (1, 2, 3)),
+    "operators-today-cifar10": Recorder("operators_today.records:cifar10_values", (1, 2, 3)),
     "training-beta": Recorder("training.recorded:beta_values", tuple(range(1, 11))),
     "training-cifar10": Recorder("training.recorded:cifar10_values", (1, 2, 3)),
     "training-digits": Recorder("training.live:simclr_values", tuple(range(8))),

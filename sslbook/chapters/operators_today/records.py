@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from sslbook import batch_losses
+from sslbook.chapters.operators_today.checks import gap
 from sslbook.chapters.operators_today.explained import cosine, steps_of
-from sslbook.chapters.operators_today.identities import gap
 from sslbook.connection import Layer
 from sslbook.datasets import Dataset, load_dataset
 from sslbook.mixing import PairMixing

@@ -2,7 +2,7 @@ r"""The operator of a loss of inner products against autograd, on random network
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import torch
@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.func import functional_call, jacrev
 
 from sslbook import batch_losses, contrast
-from sslbook.connection import Layer, vec
-from sslbook.gaps import Gaps, worst
+from sslbook.connection import Layer, connection, open_layer, vec
+from sslbook.gaps import Gaps, relative_gap, worst
 from sslbook.gram import Loss, gram_weights
 from sslbook.mixing import Mixing, PairMixing
 from sslbook.networks import instance_seeds, mlp, random_network
@@ -204,3 +204,188 @@ def turned(loss: Loss, outputs: Tensor, seed: int = 0) -> float:
 def gap(found: Tensor, wanted: Tensor) -> float:
     r""":math:`\|found - wanted\| / \|wanted\|` of all numbers together."""
     return float((found - wanted).norm() / wanted.norm())
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Losses that look at each coordinate of the outputs by itself: one table of weights for each
+#
+# Such a loss does not change when the sign of a coordinate is flipped in all views, so that it is a function of the Gram matrices
+# G_d = z_d z_d^T of the single coordinates, (D, 2N, 2N), rows in the order of the flattened views.
+
+
+def vicreg(grams: Tensor, variance: float = 25.0, invariance: float = 25.0, covariance: float = 1.0) -> Tensor:
+    r"""`~sslbook.batch_losses.vicreg` of the coordinates' Gram matrices.
+
+    Its sum of squared covariances is :math:`\|H G H\|_F^2 / (N - 1)^2` less the squared variances, ``H`` the centring: beside the
+    variances it sees inner products alone.
+    """
+    n = grams.shape[1] // 2
+    apart = _trace(_block(grams, 0, 0)) + _trace(_block(grams, 1, 1)) - 2 * _trace(_block(grams, 0, 1))
+    loss: Tensor = invariance * apart.mean() / n
+    for view in (0, 1):
+        centred = _centred(_block(grams, view, view))
+        spread = _trace(centred) / (n - 1)
+        between = centred.sum(0).square().sum() / (n - 1) ** 2 - spread.square().sum()
+        hinge = torch.relu(1 - (spread + 1e-4).sqrt()).mean()
+        loss = loss + variance / 2 * hinge + covariance / len(grams) * between
+    return loss
+
+
+def barlow_twins(grams: Tensor, weight: float) -> Tensor:
+    r"""`~sslbook.batch_losses.barlow_twins` of the coordinates' Gram matrices, each of which is divided by its own variance."""
+    n = grams.shape[1] // 2
+    one, two, cross = (_centred(_block(grams, *views)) for views in ((0, 0), (1, 1), (0, 1)))
+    first, second = (1 / (_trace(view) / n + 1e-5) for view in (one, two))
+    own = _trace(cross) / n * (first * second).sqrt()
+    whole = (torch.tensordot(first, one, 1) * torch.tensordot(second, two, 1)).sum() / n**2
+    loss: Tensor = (1 - own).square().sum() + weight * (whole - own.square().sum())
+    return loss
+
+
+COORDINATE_LOSSES: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]] = {
+    "vicreg": (vicreg, batch_losses.vicreg),
+    "barlow_twins": (partial(barlow_twins, weight=0.01), partial(batch_losses.barlow_twins, weight=0.01)),
+}
+"""Each as a function of the coordinates' Gram matrices, and as it is used, of outputs ``(N, 2, D)``."""
+
+
+def tables(loss: Callable[[Tensor], Tensor], outputs: Tensor) -> Tensor:
+    r""":math:`C^{(d)} = -2\, \partial \ell / \partial G^{(d)}`, symmetrised: ``(D, 2N, 2N)`` of outputs ``(N, 2, D)``."""
+    columns = outputs.detach().flatten(0, 1).T
+    grams = (columns[:, :, None] * columns[:, None]).requires_grad_()
+    (slope,) = torch.autograd.grad(loss(grams), grams)
+    return -(slope + slope.mT)
+
+
+def table_gaps(name: str, networks: int = 20, seed: int = 0) -> Gaps:
+    r"""The step of a loss of :data:`COORDINATE_LOSSES` against :math:`\sum_d \sum_{ab} C^{(d)}_{ab} K^{(d)}_a K^{(d)\top}_b`.
+
+    operator: on the weights, in networks of degree 1.  Broken: the mean of all tables for each coordinate, which is the nearest
+    that a loss of inner products comes; the next coordinate's; the matrix between different coordinates counted too.
+    A network whose outputs lie within a hundredth of one line is passed over: terms of the step cancel there, and digits with them.
+    """
+    of_grams, loss = COORDINATE_LOSSES[name]
+    rows: list[Gaps] = []
+    for net, layer, views in instances(networks, seed):
+        opened = open_layer(net, layer, views.flatten(0, 1))
+        longest, next_to_it, *_ = torch.linalg.svdvals(opened.output)
+        if next_to_it < longest / 100:
+            continue
+        truth = step(net, layer, views, loss)
+        matrices, columns = tables(of_grams, opened.output.unflatten(0, views.shape[:2])), opened.output.T
+        tried = {
+            "step": matrices,
+            "broken: one table for all": matrices.mean(0).expand_as(matrices),
+            "broken: another coordinate's": matrices.roll(1, 0),
+        }
+        k = opened.connections()
+        op = torch.einsum("and,dab,bmd->nm", k, matrices, k)
+        row = {
+            "value": gap(of_grams(columns[:, :, None] * columns[:, None]), loss(opened.output.unflatten(0, (-1, 2)))),
+            "symmetric": gap(op, op.T),
+        }
+        for what, each in tried.items():
+            row[what] = gap(opened.vjp((each @ columns[:, :, None])[..., 0].T.contiguous()), truth)
+        if relative_gap(opened.jvp(opened.weight), opened.output) < 1e-10:
+            row["operator"] = gap(op @ vec(opened.weight), vec(truth))
+            mixed = torch.einsum("and,dab,bmo->nm", k, matrices, k) @ vec(opened.weight)
+            row["broken: coordinates mixed"] = gap(mixed, vec(truth))
+        rows.append(row)
+    return worst(rows)
+
+
+def _block(grams: Tensor, one: int, other: int) -> Tensor:
+    """Between two views: ``(D, N, N)``."""
+    return grams[:, one::2, other::2]
+
+
+def _centred(blocks: Tensor) -> Tensor:
+    return blocks - blocks.mean(1, keepdim=True) - blocks.mean(2, keepdim=True) + blocks.mean((1, 2), keepdim=True)
+
+
+def _trace(blocks: Tensor) -> Tensor:
+    return blocks.diagonal(dim1=1, dim2=2).sum(1)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Where symmetry is lost: targets that are held constant; and where there are two networks
+
+
+def cross_entropy(anchors: Tensor, keys: Tensor) -> Tensor:
+    """InfoNCE between rows: row ``i`` of anchors is to find row ``i`` of keys, by inner products ``(n, n)``."""
+    return nn.functional.cross_entropy(anchors @ keys.T, torch.arange(len(anchors)))
+
+
+def _cross_weights(anchors: Tensor, keys: Tensor) -> Tensor:
+    r""":math:`M = \partial \ell / \partial (A B^\top)` of :func:`cross_entropy`, ``(n, n)``: a softmax less the identity, by n."""
+    products = (anchors @ keys.T).detach().requires_grad_()
+    loss = nn.functional.cross_entropy(products, torch.arange(len(products)))
+    (slope,) = torch.autograd.grad(loss, products)
+    return slope
+
+
+def _network(seed: int, inputs: int = 6) -> nn.Sequential:
+    return mlp((inputs, 8, 7, 4), "leaky_relu", seed=seed)
+
+
+def stop_gradient_gaps(networks: int = 20, seed: int = 0) -> Gaps:
+    r"""Keys that carry no gradient: the step is that of :math:`-M`, not symmetric; with the gradient, of :math:`-(M + M^\top)`.
+
+    lost: the antisymmetric part of ``-M``, relative (the least of the instances).  Anchors and keys are views of one network.
+    """
+    rows, lost = [], []
+    for s in instance_seeds(networks, seed):
+        net, draw = _network(s), torch.Generator().manual_seed(s)
+        sample = torch.randn(5, 1, 6, generator=draw, dtype=torch.float64)
+        views = sample + 0.4 * torch.randn(5, 2, 6, generator=draw, dtype=torch.float64)
+        opened = open_layer(net, "2", views.flatten(0, 1))
+        slope = torch.zeros(10, 10, dtype=torch.float64)
+        slope[::2, 1::2] = _cross_weights(opened.output[::2], opened.output[1::2])
+        held, free = (CovarianceOperator(opened, (5, 2), PairMixing(-m)) for m in (slope, slope + slope.T))
+        weight = net.get_parameter("2.weight")
+        anchors, keys = net(views[:, 0]), net(views[:, 1])
+        (stopped,) = torch.autograd.grad(cross_entropy(anchors, keys.detach()), weight, retain_graph=True)
+        (whole,) = torch.autograd.grad(cross_entropy(anchors, keys), weight)
+        rows.append(
+            {
+                "held": gap(held.update(), -stopped),
+                "through both": gap(free.update(), -whole),
+                "broken: half of both": gap(0.5 * free.update(), -stopped),
+                "broken: transposed": gap(CovarianceOperator(opened, (5, 2), PairMixing(-slope.T)).update(), -stopped),
+            }
+        )
+        dense = held.dense()
+        lost.append(float((dense - dense.T).norm() / (2 * dense.norm())))
+    return {**worst(rows), "lost": min(lost)}
+
+
+def two_network_gaps(networks: int = 20, seed: int = 0) -> Gaps:
+    r"""Two networks (CLIP): :math:`\Delta w_1 = B w_2`, :math:`\Delta w_2 = B^\top w_1`, :math:`B = -\sum M_{ij} K_i K_j'^\top`.
+
+    pairs: the eigenvalues of both layers' joint operator against plus and minus the singular values of ``B``.
+    """
+    rows: list[Gaps] = []
+    for s in instance_seeds(networks, seed):
+        one, two = _network(s), _network(s + 5000, inputs=5)
+        draw = torch.Generator().manual_seed(s)
+        x, y = (torch.randn(5, size, generator=draw, dtype=torch.float64) for size in (6, 5))
+        a, b = one(x), two(y)
+        k, k2 = connection(one, "2", x), connection(two, "2", y)
+        cross = -torch.einsum("ino,ij,jmo->nm", k, _cross_weights(a, b), k2)
+        weights = one.get_parameter("2.weight"), two.get_parameter("2.weight")
+        first, second = torch.autograd.grad(cross_entropy(a, b), weights)
+        size, other = cross.shape
+        joint = torch.zeros(size + other, size + other, dtype=torch.float64)
+        joint[:size, size:], joint[size:, :size] = cross, cross.T
+        singular = torch.linalg.svdvals(cross)
+        values = torch.linalg.eigvalsh(joint).flip(0)[: len(singular)]
+        w, w2 = (vec(weight.detach()) for weight in weights)
+        rows.append(
+            {
+                "first": gap(cross @ w2, vec(-first)),
+                "second": gap(cross.T @ w, vec(-second)),
+                "pairs": gap(values, singular),
+                "broken: its own weights": gap(cross @ w, vec(-first)) if size == other else 1.0,
+            }
+        )
+    return worst(rows)
