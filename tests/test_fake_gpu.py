@@ -12,12 +12,11 @@ import torch
 from fake_gpu import GPU, Mixed, Read, fake_gpu
 from torch import Tensor
 
-from sslbook.chapters.byol import ablation
 from sslbook.chapters.byol import tables as byol_tables
+from sslbook.chapters.byol.runs import Ablation, Split, train_ablations
 from sslbook.chapters.emergence import two_layer
-from sslbook.chapters.hltm import training as trees
-from sslbook.chapters.modulation import patches
-from sslbook.chapters.modulation import training as tokens
+from sslbook.chapters.hltm.runs import TreeRun, train_trees
+from sslbook.chapters.modulation.runs import PatchRun, TableCell, TokenRun, train_cells, train_filters
 from sslbook.chapters.training.layer_operators import opened
 from sslbook.datasets import Dataset
 from sslbook.images import Images
@@ -210,27 +209,30 @@ def nothing(count: int, *shape: int) -> Images:
 
 def ablated() -> None:
     protocol = replace(byol_tables.CIFAR10, epochs=2)
-    split = ablation.Split(nothing(protocol.batch, 3, 32, 32), nothing(50, 3, 32, 32))
-    cell = ablation.Cell(2, 0.9, symmetric=True, reset=1, span=(-0.1, 0.1))
-    ablation.run(protocol, {"all": cell}, (0, 1), split, at=(2,), device="cuda")
+    split = Split(nothing(protocol.batch, 3, 32, 32), nothing(50, 3, 32, 32))
+    cell = Ablation(2, 0.9, symmetric=True, reset=1, span=(-0.1, 0.1))
+    train_ablations(protocol, {"all": cell}, (0, 1), split, at=(2,), device="cuda")
 
 
 ON = {"device": "cuda"}
 EXPERIMENTS: dict[str, tuple[Callable[[], object], tuple[str, ...]]] = {
     "trees": (
-        lambda: trees.train(trees.Protocol(epoch_size=256), (1, 2), 1, lambda *_: {}, (1,), **ON),
+        lambda: train_trees(TreeRun(epoch_size=256), (1, 2), 1, lambda *_: {}, (1,), **ON),
         ("trees.latent._check_probabilities",),
     ),
     "tokens": (
-        lambda: tokens.run(tokens.Protocol(steps=2), [tokens.Cell(3, 2, "relu")], (1, 2), **ON),
-        ("chapters.modulation.training.settings_of", "chapters.modulation.training._measured"),
+        lambda: train_cells(TokenRun(steps=2), [TableCell(3, 2, "relu")], (1, 2), **ON),
+        ("chapters.modulation.runs.settings_of", "chapters.modulation.runs._measured"),
     ),
     "patches": (
-        lambda: patches.train_filters(nothing(64, 1, 28, 28), patches.PatchProtocol(steps=3, strength=0.5), [1], **ON),
+        lambda: train_filters(nothing(64, 1, 28, 28), PatchRun(steps=3, strength=0.5), [1], **ON),
         (),
     ),
-    "ablations": (ablated, ("chapters.byol.ablation._measured",)),
-    "two layers": (lambda: two_layer.train(range(3), steps=2, **ON), ("chapters.emergence.two_layer.train",)),
+    "ablations": (ablated, ("chapters.byol.runs._measured",)),
+    "two layers": (
+        lambda: two_layer.train_nodes(range(3), steps=2, **ON),
+        ("chapters.emergence.two_layer.train_nodes",),
+    ),
 }
 
 
