@@ -45,7 +45,7 @@ def top_eigenpairs(op: CovarianceOperator, k: int, tol: float, seed: int) -> Eig
     require_number("tol", tol, least=0)
     require_whole("seed", seed, least=0)
     if size <= 4 * k + 32:
-        basis = torch.linalg.eigh(_held(op.dense()))[1].flip(1)[:, :k]
+        basis = torch.linalg.eigh(held(op.dense()))[1].flip(1)[:, :k]
     else:
         tol = max(tol, 4 * torch.finfo(op.dtype).eps)  # below it, float32 gains nothing
         root = op.mixing.root(*op.population)
@@ -54,7 +54,7 @@ def top_eigenpairs(op: CovarianceOperator, k: int, tol: float, seed: int) -> Eig
         basis = _dual_basis(op, root, k, tol, seed) if root and dual else _lanczos(op.to_scipy(), k, tol, seed)
     # In float64: LAPACK's single-precision sums over a million weights lose three digits.
     basis = torch.linalg.qr(torch.as_tensor(basis, dtype=torch.float64, device=op.device))[0]
-    image = _held(op.matmat(basis.to(op.dtype))).double()
+    image = held(op.matmat(basis.to(op.dtype))).double()
     if not bool(image.any()):  # a zero operator, unless squares of its fields are
         direction = torch.randn(op.opened.weight.shape, generator=torch.Generator().manual_seed(seed), dtype=op.dtype)
         field = op._mix(op._right(op.opened.jvp(direction.to(op.device))))
@@ -94,15 +94,15 @@ def _dual_basis(op: CovarianceOperator, root: Mixing | PairMixing, k: int, tol: 
 def _lanczos(operator: LinearOperator, k: int, tol: float, seed: int) -> np.ndarray:
     """Eigenvectors ``(n, k)`` of the ``k`` largest eigenvalues of a symmetric operator, largest first."""
     start = np.random.default_rng(seed).standard_normal(operator.shape[0]).astype(operator.dtype)
-    if not _held(torch.as_tensor(operator.matvec(start))).any():  # a zero operator, on which ARPACK can't start
+    if not held(torch.as_tensor(operator.matvec(start))).any():  # a zero operator, on which ARPACK can't start
         return np.eye(operator.shape[0], k, dtype=operator.dtype)
     values, vectors = eigsh(operator, k=k, which="LA", tol=tol, v0=start)
     found: np.ndarray = vectors[:, np.argsort(values)[::-1]]
     return found
 
 
-def _held(products: Tensor) -> Tensor:
-    """The products, if their type can hold them; raises ValueError for others."""
+def held(products: Tensor) -> Tensor:
+    """Products of an operator, if their type can hold them; raises ValueError for others."""
     _require_size(float(products.abs().max()), products.dtype)
     return products
 

@@ -149,6 +149,13 @@ def octave(z: Tensor, dim: int = -1) -> Tensor:
     return torch.where(size > 0, size / (2 * torch.frexp(size).mantissa), math.inf)
 
 
+def length(z: Tensor) -> Tensor:
+    """``|z|`` along the last axis, which is kept, for every norm that the dtype can hold; NaN where ``z`` is 0."""
+    scale = octave(z)
+    size: Tensor = scale * (z / scale).norm(dim=-1, keepdim=True)
+    return size
+
+
 def cross_distances(a: Tensor, b: Tensor) -> Tensor:
     """All ``||a_i - b_j||^2 / 2``, from inner products: ``(..., N, D)``, ``(..., M, D)`` -> ``(..., N, M)``."""
     half_norms = 0.5 * a.square().sum(-1)[..., :, None] + 0.5 * b.square().sum(-1)[..., None, :]

@@ -38,7 +38,8 @@ class Mixing:
             flat = mean.reshape(n, -1)
             if not adjoint:  # C sends constants to zero: what samples have in common would only bring rounding
                 flat = flat - flat.mean(dim=0)
-            pulled = (self._laplacian.T if adjoint else self._laplacian) @ flat
+            laplacian = self._laplacian.to(flat.dtype)
+            pulled = (laplacian.T if adjoint else laplacian) @ flat
             between = pulled.reshape(mean.shape) / n**2
         return (self.inter * between + (self.intra / n) * (u - mean)) / v
 
@@ -119,8 +120,9 @@ class PairMixing:
 
     def dense(self, left: Tensor, right: Tensor) -> Tensor:
         """The operator's matrix ``(m, m)`` from dense connections ``(N, V, m, n_L)``."""
-        matrix = self.matrix.to(left.dtype)
-        return torch.einsum("ano,ab,bmo->nm", left.flatten(0, 1), matrix, right.flatten(0, 1))
+        left, right = (side.flatten(0, 1).to(self.matrix.dtype) for side in (left, right))
+        matrix: Tensor = torch.einsum("ano,ab,bmo->nm", left, self.matrix, right)
+        return matrix.to(left.dtype)
 
     @cached_property
     def symmetric(self) -> bool:

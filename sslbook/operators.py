@@ -26,16 +26,16 @@ import torch
 from scipy.sparse.linalg import LinearOperator
 from torch import Tensor, nn
 
-from sslbook.arguments import counted, refuse_unused, require_floating, require_number, require_one_of
+from sslbook.arguments import counted, refuse_unused, require_floating, require_number, require_one_of, require_powers
 from sslbook.batch_losses import BATCH_LOSSES
 from sslbook.chunks import LayerInChunks, open_views
 from sslbook.connection import OpenedLayer, unvec, vec
 from sslbook.contrast import project
-from sslbook.eigenpairs import EigenPairs, array, numpy_dtype, top_eigenpairs
+from sslbook.eigenpairs import EigenPairs, array, held, numpy_dtype, top_eigenpairs
 from sslbook.gaps import relative_gap
 from sslbook.gram import Loss, gram_weights, name_of, own_loss
 from sslbook.guards import has_half, in_full, refuse_nonfinite
-from sslbook.losses import half_squared_distance, pair_weight
+from sslbook.losses import half_squared_distance, length, pair_weight
 from sslbook.mixing import Mixing, PairMixing
 
 PAIRED = ("simple", "soft_triplet", "info_nce")
@@ -92,7 +92,7 @@ class CovarianceOperator:
     def apply_transpose(self, direction: Tensor) -> Tensor:
         """``OP^T`` applied to a direction in the weight's shape (or ``(k, *shape)``)."""
         require_floating(direction=direction)
-        return self.opened.vjp(self._right(self._mix(self._left(self.opened.jvp(direction)), adjoint=True)))
+        return self._held(self.opened.vjp(self._right(self._mix(self._left(self.opened.jvp(direction)), adjoint=True))))
 
     def matvec(self, vector: Tensor) -> Tensor:
         """``OP v`` for ``v`` of shape ``(size,)``, in the order of :func:`sslbook.connection.vec`."""
@@ -145,18 +145,19 @@ class CovarianceOperator:
         by_views = isinstance(opened.module, nn.Linear) and below.ndim == 2 and len(below) <= opened.size
         # K_a = f_a (x) J_a^T, so that <K_a, K_b> is the product of two inner products; else gradients view by view
         gradients = opened.pulled_back if by_views else opened.sample_gradients
-        total = torch.zeros((), dtype=self.dtype, device=self.device)
-        gram = torch.zeros(len(below), len(below), dtype=self.dtype, device=self.device) if by_views else None
+        # in float64, which holds products of four factors of any size, too
+        total = torch.zeros((), dtype=torch.float64, device=self.device)
+        gram = total.new_zeros(len(below), len(below)) if by_views else None
         for unit in torch.eye(opened.output.shape[1], dtype=self.dtype, device=self.device):
             rows = unit.expand(opened.output.shape)
-            left = gradients(self._left(rows))
-            right = gradients(self._right(rows)) if self.normalize else left
+            left = gradients(self._left(rows)).double()
+            right = gradients(self._right(rows)).double() if self.normalize else left
             if gram is None:
                 total += (left * self._mix(right)).sum()
             else:
                 gram += right @ left.T
         if gram is not None:
-            total = self._mix(gram * (below @ below.T)).diagonal().sum()
+            total = self._mix(gram * (below.double() @ below.double().T)).diagonal().sum()
         return float(total)
 
     def dense(self) -> Tensor:
@@ -166,7 +167,7 @@ class CovarianceOperator:
             norm, unit = (part.unflatten(0, self.population) for part in self._scales())
             right = right / norm[..., None]
             left = right - (right @ unit[..., None]) * unit[..., None, :]
-        return self.mixing.dense(left, right)
+        return self._held(self.mixing.dense(left, right))
 
     def top_eigenpairs(self, k: int = 5, *, tol: float = 1e-9, seed: int = 0) -> EigenPairs:
         r"""The ``k`` algebraically largest eigenpairs of a symmetric operator, by Lanczos' method (ARPACK) to ``tol``.
@@ -221,7 +222,11 @@ class CovarianceOperator:
 
     def _pushed(self, u: Tensor) -> Tensor:
         """What a field on the views does to the weight, in its shape."""
-        return self.opened.vjp(self._left(self._mix(self._right(u))))
+        return self._held(self.opened.vjp(self._left(self._mix(self._right(u)))))
+
+    def _held(self, products: Tensor) -> Tensor:
+        """The products, refused where their type can't hold them; a device isn't made to wait for that."""
+        return held(products) if self.device.type == "cpu" else products
 
     def _mix(self, u: Tensor, *, adjoint: bool = False) -> Tensor:
         if u.ndim == 3:  # a batch of k fields: the views' axis must come first
@@ -231,7 +236,7 @@ class CovarianceOperator:
         return out
 
     def _scales(self) -> tuple[Tensor, Tensor]:
-        norm = self.opened.output.norm(dim=1, keepdim=True)
+        norm = length(self.opened.output)
         return norm, self.opened.output / norm
 
     def _right(self, u: Tensor) -> Tensor:
@@ -358,7 +363,9 @@ def pair_weights(
     output = net(clean).flatten(1)
     if normalize:
         _require_lengths("clean sample", output)
-        output = output / output.norm(dim=1, keepdim=True)
+        output = output / length(output)
+    else:
+        require_powers(2, clean=output)
     distances = half_squared_distance(output[:, None], output[None, :])
     return pair_weight(distances, loss=loss, tau=tau, margin=margin)
 
