@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import test_prose_evidence
 import test_teaching
 from conftest import HEADER
+
+from sslbook.book.chapters import choose, find_chapters
+from sslbook.book.execute import Setting, execute
+
+TEMPLATE = Path(__file__).parents[1] / "tools/chapter_template.md"
 
 BEGUN = {
     "nothing": "",
@@ -33,3 +40,19 @@ def test_what_it_owes_is_listed(text: str, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(test_prose_evidence, "source", lambda chapter: text)
     for lint in test_prose_evidence.LINTS.values():
         assert isinstance(lint("toy"), list)
+
+
+def test_the_template_runs_and_lacks_only_what_its_author_adds(write_book) -> None:
+    text = TEMPLATE.read_text(encoding="utf-8")
+    book = write_book(good="")
+    (book.chapters / "template.md").write_text(text, encoding="utf-8")
+    (outcome,) = execute(
+        book, choose(find_chapters(book), ["template"]), Setting("quick", 0, "cpu", 60), say=lambda line: None
+    )
+    assert outcome.error == ""
+    assert set(test_teaching.owed(text)) <= {
+        "1 exercises",
+        "fewer than two sliders",
+        "no exercise of the level Implementation",
+        "no exercise of the level Exploration",
+    }
