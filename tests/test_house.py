@@ -22,6 +22,20 @@ PACKAGE = ROOT / "sslbook"
 LONGEST = 700
 """Lines in a Python file."""
 
+BUDGETS = {
+    "sslbook": (5_002, 29),
+    "sslbook/bench": (941, 8),
+    "sslbook/book": (6_409, 42),
+    "sslbook/chapters": (16_778, 82),
+    "sslbook/inspection": (1_128, 6),
+    "sslbook/tables": (556, 6),
+    "sslbook/training": (4_024, 26),
+    "sslbook/trees": (550, 4),
+    "tests": (31_273, 163),
+    "tools": (497, 4),
+}
+"""Lines and files of Python, which may only fall."""
+
 GROUND = {
     "arguments",
     "batch_losses",
@@ -175,6 +189,25 @@ def test_no_file_is_too_long(folder: str) -> None:
     assert files
     lengths = {path.name: len(path.read_text(encoding="utf-8").splitlines()) for path in files}
     assert {name: lines for name, lines in lengths.items() if lines > LONGEST} == {}
+
+
+def sizes() -> dict[str, tuple[int, int]]:
+    """Lines and files of Python in each folder of the library ("sslbook": its own modules), in tests and in tools."""
+    found: dict[str, list[int]] = {}
+    for top in ("sslbook", "tests", "tools"):
+        for path in (ROOT / top).rglob("*.py"):
+            inside = path.relative_to(ROOT).parts
+            name = f"sslbook/{inside[1]}" if top == "sslbook" and len(inside) > 2 else top
+            found.setdefault(name, []).append(len(path.read_text(encoding="utf-8").splitlines()))
+    return {name: (sum(lines), len(lines)) for name, lines in sorted(found.items())}
+
+
+def test_the_house_only_shrinks() -> None:
+    """Who needs more lines finds them elsewhere; who has taken out a hundred lowers the budget."""
+    now = sizes()
+    assert set(now) == set(BUDGETS)
+    assert {name: size for name, size in now.items() if size[0] > BUDGETS[name][0] or size[1] > BUDGETS[name][1]} == {}
+    assert {name: size for name, size in now.items() if size[0] < BUDGETS[name][0] - 100} == {}
 
 
 def rooms(folder: Path = PACKAGE) -> set[str]:
