@@ -20,14 +20,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import sslbook
-from sslbook.arguments import InputError, counted, installing, positive, seed, unknown
 from sslbook.book import commands
 from sslbook.book.layout import DEVICES, SCALES
-from sslbook.files import require_writable
-from sslbook.training.runs import signals
+from sslbook.runtime.arguments import InputError, counted, installing, positive, seed, unknown
+from sslbook.runtime.atomic_io import require_writable
+from sslbook.training.run import signals
 
 if TYPE_CHECKING:
-    from sslbook.records import Record
+    from sslbook.records.store import Record
 
 TITLE = "sslbook: the library behind *What Survives Augmentation*, an executable book on self-supervised learning."
 EXTRAS = {**dict.fromkeys(("pooch", "tqdm", "tensorboard", "submitit"), "train"), "jupyterlab": "book,lab"}
@@ -91,16 +91,16 @@ def _ended(status: int) -> int:
 
 def record(options: argparse.Namespace) -> int:
     """``sslbook record``: tell of the record that there is, or make it, and with ``--replace`` anew."""
-    from sslbook import records
-    from sslbook.chapters.catalogue import RECORDERS
+    from sslbook.experiments.catalogue import RECORDERS
+    from sslbook.records import store
 
     if options.name not in RECORDERS:
         return _record_of_table(options)
     recorder = RECORDERS[options.name]
-    there = records.path_of(options.name)
+    there = store.path_of(options.name)
     if there.is_file() and not options.replace:
-        return _tell(records.recorded(options.name), there, options.seeds, "--replace makes it anew")
-    records.require_source_tree()
+        return _tell(store.recorded(options.name), there, options.seeds, "--replace makes it anew")
+    store.require_source_tree()
     require_writable(there.parent)
     seeds = tuple(dict.fromkeys(options.seeds or recorder.seeds))
     commands.say(f"Making {options.name} with {recorder.maker}, {counted(len(seeds), 'seed')} …")
@@ -110,23 +110,23 @@ def record(options: argparse.Namespace) -> int:
     except FileNotFoundError as error:
         raise InputError(str(error)) from None
     command = f"sslbook record {options.name} --seeds {' '.join(map(str, seeds))}"
-    path = records.save_record(options.name, values, seeds=seeds, seconds=time.monotonic() - start, command=command)
+    path = store.save_record(options.name, values, seeds=seeds, seconds=time.monotonic() - start, command=command)
     print(f"Written: {path}")
     return 0
 
 
 def _record_of_table(options: argparse.Namespace) -> int:
     """Tell of the record of a table of full runs; raises InputError if it isn't there, to be made anew, or no such table's."""
-    from sslbook import records
-    from sslbook.chapters import catalogue
+    from sslbook.experiments import catalogue
+    from sslbook.records import store
 
     name = options.name
     if name not in catalogue.TABLES or catalogue.table(name).record != name:
         raise unknown("recorded run", name, catalogue.RECORDERS)
-    there, adds = records.path_of(name), f"sslbook table {name} --record adds finished runs to it"
+    there, adds = store.path_of(name), f"sslbook table {name} --record adds finished runs to it"
     if options.replace or not there.is_file():
         raise InputError(f"{there} is the record of a table's runs: sslbook table {name} --run makes them, and {adds}")
-    return _tell(records.recorded(name), there, options.seeds, adds)
+    return _tell(store.recorded(name), there, options.seeds, adds)
 
 
 def _tell(there: Record, path: Path, seeds: Sequence[int] | None, more: str) -> int:
@@ -145,7 +145,7 @@ def _tell(there: Record, path: Path, seeds: Sequence[int] | None, more: str) -> 
 
 def table(options: argparse.Namespace) -> int:
     """``sslbook table``: a table's record beside the paper's numbers, or the table anew, with the rest of the command line."""
-    from sslbook.chapters import catalogue
+    from sslbook.experiments import catalogue
 
     name, *rest = options.arguments or ["--list"]
     if name in ("--list", "--help", "-h"):
@@ -153,7 +153,7 @@ def table(options: argparse.Namespace) -> int:
         return 0
     _wait_passively()
     declared = catalogue.table(name)
-    from sslbook.tables import command
+    from sslbook.records import table_command as command
 
     return command.main(declared, rest)
 
@@ -161,7 +161,7 @@ def table(options: argparse.Namespace) -> int:
 def train(options: argparse.Namespace) -> int:
     """``sslbook train``: run a preset with the rest of the command line."""
     _wait_passively()
-    from sslbook.chapters.training import command
+    from sslbook.training.presets import command
 
     return command.main(options.arguments)
 
@@ -169,7 +169,7 @@ def train(options: argparse.Namespace) -> int:
 def inspect(options: argparse.Namespace) -> int:
     """``sslbook inspect``: a report on a trained network's layers, with the rest of the command line."""
     _wait_passively()
-    from sslbook.inspection import command
+    from sslbook.inspect import command
 
     return command.main(options.arguments)
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from sslbook.training.runs.checkpoints import load
+from sslbook.training.run.checkpoints import load
 
 ROOT = Path(__file__).resolve().parents[1]
 FILES = {
@@ -85,7 +85,7 @@ def make_checkout(root: Path) -> Path:
     shutil.copy(ROOT / "_config.yml", root)
     shutil.copy(ROOT / "chapters/references.bib", root / "chapters")
     write_chapter(root, "1e-15")
-    trainer = root / "sslbook/training/runs/trainer.py"
+    trainer = root / "sslbook/training/run/trainer.py"
     trainer.write_text(trainer.read_text().replace("SAVE_SECONDS = 30.0", "SAVE_SECONDS = 0.0"))  # each epoch
     return root
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from sslbook.networks import Residual
+from sslbook.networks.small import Residual
 
 Make = Callable[[], nn.Module]
 

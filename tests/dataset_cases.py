@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sslbook import datasets
+from sslbook.images import datasets
 
 
 def pixels_of(path: str, count: int) -> np.ndarray:

@@ -12,9 +12,9 @@ import torch
 import torch.multiprocessing
 from torch import Tensor
 
+from sslbook.networks.siamese import Networks, build
 from sslbook.training import objectives
-from sslbook.training.networks.siamese import Networks, build
-from sslbook.training.runs import distributed
+from sslbook.training.run import distributed
 
 SMALL: dict[str, Any] = {"width": 4, "projector_hidden": 16, "projector_out": 8, "predictor_hidden": 16}
 BYOL: dict[str, Any] = {"predictor": 2, "target": "ema", "target_init": "own"}

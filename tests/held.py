@@ -28,12 +28,13 @@ def hold(values: Mapping[str, float], within: float = WITHIN) -> None:
     within: for what is computed in single precision, some thousand times its epsilon.
     """
     values = {name: value for name, value in values.items() if abs(value) > ROUNDING}
-    test = os.environ["PYTEST_CURRENT_TEST"].removeprefix("tests/").rpartition(" ")[0]
+    path, _, name = os.environ["PYTEST_CURRENT_TEST"].rpartition(" ")[0].partition("::")
+    test = f"{Path(path).name}::{name}"
     _calls[test] += 1
     key = test if _calls[test] == 1 else f"{test} {_calls[test]}"
     known = json.loads(FILE.read_text(encoding="utf-8")) if FILE.exists() else {}
     if os.environ.get("SSLBOOK_HOLD"):
         known[key] = {name: float(f"{value:.10g}") for name, value in values.items()}
         FILE.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n", encoding="utf-8")
-    assert key in known, f"nothing is held for it yet: SSLBOOK_HOLD=1 pytest -n0 'tests/{test}'"
+    assert key in known, f"nothing is held for it yet: SSLBOOK_HOLD=1 pytest -n0 '{path}::{name}'"
     assert dict(values) == pytest.approx(known[key], rel=within, abs=0), "it was otherwise before"

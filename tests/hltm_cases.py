@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from sslbook.chapters.hltm import tree_models
+from sslbook.experiments.hltm import tree_models
 from sslbook.trees.latent import LatentTree, random_categorical
 from sslbook.trees.network import TreeNetwork, initial_network
 

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from torch.nn.utils import parametrizations, parametrize, prune
 from torch.utils.checkpoint import checkpoint
 
-from sslbook.normalization import BatchNorm
+from sslbook.networks.batchnorm import BatchNorm
 
 
 class Net(nn.Module):

@@ -11,11 +11,12 @@ from types import SimpleNamespace
 import pytest
 
 import sslbook
-from sslbook import cli, data_files, records
+from sslbook import cli
 from sslbook.book import commands, execute, render
 from sslbook.book.execute import Outcome, Setting
 from sslbook.book.layout import Book
-from sslbook.chapters import catalogue
+from sslbook.experiments import catalogue
+from sslbook.records import data_files, store
 
 CHAPTER = "<<claim('gap', 1e-15, below=1e-12, rejects={'sign': 1.0}, id='A-Thm1')>>\n"
 
@@ -306,9 +307,9 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_record_runs_the_named_function_and_writes_its_numbers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(records, "results_folder", lambda: tmp_path)
+    monkeypatch.setattr(store, "results_folder", lambda: tmp_path)
     assert cli.main(["record", "tiny"]) == 0
-    found = records.recorded("tiny", folder=tmp_path)
+    found = store.recorded("tiny", folder=tmp_path)
     assert found["sum"] == 3
     assert found.provenance.seeds == (1, 2)
     assert found.provenance.command == "sslbook record tiny --seeds 1 2"
@@ -320,7 +321,7 @@ def test_record_runs_the_named_function_and_writes_its_numbers(
     assert "holds 1 2, got 5; --replace makes it anew" in capsys.readouterr().err
     assert (tmp_path / "tiny.json").read_bytes() == before
     assert cli.main(["record", "tiny", "--seeds", "5", "5", "--replace"]) == 0
-    assert records.recorded("tiny", folder=tmp_path).provenance.seeds == (5,), "a seed is one trial"
+    assert store.recorded("tiny", folder=tmp_path).provenance.seeds == (5,), "a seed is one trial"
     assert cli.main(["record", "tiny", "--seeds", "5", "5"]) == 0
     assert cli.main(["record", "tyni"]) == 2
     assert "did you mean tiny" in capsys.readouterr().err
@@ -340,14 +341,14 @@ def test_nothing_is_recorded_into_an_installed_package(
 def test_record_tells_of_a_tables_record_and_leaves_it_to_its_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(records, "results_folder", lambda: tmp_path)
+    monkeypatch.setattr(store, "results_folder", lambda: tmp_path)
     for name in ("A-Tab5", "C-Tab1"):  # no table; a table of another record
         assert cli.main(["record", name]) == 2
         assert f"recorded run: got '{name}'" in capsys.readouterr().err
     assert cli.main(["record", "A-Tab2"]) == 2
     adds = "sslbook table A-Tab2 --record adds finished runs to it"
     assert f"sslbook table A-Tab2 --run makes them, and {adds}" in capsys.readouterr().err
-    records.save_record("A-Tab2", {"cells": [], "runs": {}}, seeds=[1], seconds=1)
+    store.save_record("A-Tab2", {"cells": [], "runs": {}}, seeds=[1], seconds=1)
     assert cli.main(["record", "A-Tab2"]) == 0
     assert f"It stays as it is; {adds}." in capsys.readouterr().out
     assert cli.main(["record", "A-Tab2", "--seeds", "2"]) == 2

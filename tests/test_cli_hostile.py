@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from sslbook import cli
-from sslbook.datasets import Dataset
-from sslbook.training.runs import trainer
-from sslbook.training.runs.settings import Refused, known_keys
+from sslbook.images.datasets import Dataset
+from sslbook.training.run import trainer
+from sslbook.training.run.settings import Refused, known_keys
 
 PRESET = "digits-simclr-nce"
 VALUES = ("", "x", "-1", "0", "nan", "inf", "1e400", "none", "true", "1,2", "[1]", "99999999999999999999")

@@ -12,22 +12,22 @@ import torch
 from fake_gpu import GPU, Mixed, Read, fake_gpu
 from torch import Tensor
 
-from sslbook.chapters.byol import tables as byol_tables
-from sslbook.chapters.byol.runs import Ablation, Split, train_ablations
-from sslbook.chapters.emergence import two_layer
-from sslbook.chapters.hltm.runs import TreeRun, train_trees
-from sslbook.chapters.modulation.runs import PatchRun, TableCell, TokenRun, train_cells, train_filters
-from sslbook.chapters.training.layer_operators import opened
-from sslbook.datasets import Dataset
-from sslbook.images import Images
-from sslbook.operators import CovarianceOperator, covariance_operator
+from sslbook.experiments.byol import tables as byol_tables
+from sslbook.experiments.byol.runs import Ablation, Split, train_ablations
+from sslbook.experiments.emergence import two_layer
+from sslbook.experiments.hltm.runs import TreeRun, train_trees
+from sslbook.experiments.modulation.runs import PatchRun, TableCell, TokenRun, train_cells, train_filters
+from sslbook.experiments.training.layer_operators import opened
+from sslbook.images.datasets import Dataset
+from sslbook.images.enumerated import Images
+from sslbook.networks import siamese
+from sslbook.networks.siamese import Networks, build
+from sslbook.operator.covariance import CovarianceOperator, covariance_operator
 from sslbook.training import objectives
-from sslbook.training.networks import siamese
-from sslbook.training.networks.siamese import Networks, build
 from sslbook.training.objectives import OBJECTIVES
-from sslbook.training.runs import distributed, steps
-from sslbook.training.runs.settings import OPTIMIZERS, Settings
-from sslbook.training.runs.trainer import Trainer, train
+from sslbook.training.run import distributed, steps
+from sslbook.training.run.settings import OPTIMIZERS, Settings
+from sslbook.training.run.trainer import Trainer, train
 from sslbook.training.views import augment
 from sslbook.training.views.augment import PIPELINES
 
@@ -79,16 +79,16 @@ def test_a_step_of_every_objective_optimizer_and_pipeline(name: str, tmp_path: P
 
 
 MAY_READ = {
-    "arguments.require_classes": 0,  # labels are checked once before anything is computed
+    "runtime.arguments.require_classes": 0,  # labels are checked once before anything is computed
     "training.evaluate._require_labelled": 0,  # which classes occur
     "training.evaluate.knn": 0,  # the accuracy in the end
     "training.evaluate.linear_probe": 0,  # likewise
-    "arguments.require_finite": 0,  # one answer for all representations
-    "representations.effective_rank": 0,  # eigenvalues are checked for convergence as they are computed
+    "runtime.arguments.require_finite": 0,  # one answer for all representations
+    "stats.metrics.effective_rank": 0,  # eigenvalues are checked for convergence as they are computed
     "training.evaluate.report": 0,  # the rank
-    "training.runs.trainer.Trainer._end_epoch": 0,  # the losses of an epoch
-    "training.runs.state.check": True,  # whether weights are finite, at the ends of epochs and before a checkpoint
-    "training.runs.trainer.Trainer._save": 0,
+    "training.run.trainer.Trainer._end_epoch": 0,  # the losses of an epoch
+    "training.run.state.check": True,  # whether weights are finite, at the ends of epochs and before a checkpoint
+    "training.run.trainer.Trainer._save": 0,
 }
 
 
@@ -148,17 +148,17 @@ def test_a_fault_in_a_step_is_noticed(fault: str, tmp_path: Path, monkeypatch: p
 
 # --- the operator ----------------------------------------------------------------------------------------------------
 
-OPENS = {"connection.open_layer": 0}
+OPENS = {"operator.layer.open_layer": 0}
 """It asks whether the network is one that can be opened, once."""
 MAKES_NUMBERS = OPENS | {
-    "operators.covariance_operator": 0,  # whether an output is zero, where outputs are divided by their length
-    "operators.CovarianceOperator.update": 0,  # whether the outputs are K^T vec(W), to warn where they aren't
-    "guards.refuse_nonfinite": 0,
-    "operators.CovarianceOperator.trace": 0,
-    "eigenpairs.array": 0,  # the products that ARPACK asks for
-    "eigenpairs.top_eigenpairs": 0,
-    "mixing.Mixing.root": 0,  # whether the pairs' weights allow a root, and their largest
-    "mixing.Mixing.symmetric": 0,
+    "operator.covariance.covariance_operator": 0,  # whether an output is zero, where outputs are divided by their length
+    "operator.covariance.CovarianceOperator.update": 0,  # whether the outputs are K^T vec(W), to warn where they aren't
+    "operator.layer_checks.refuse_nonfinite": 0,
+    "operator.covariance.CovarianceOperator.trace": 0,
+    "operator.eigen.array": 0,  # the products that ARPACK asks for
+    "operator.eigen.top_eigenpairs": 0,
+    "operator.view_weights.Mixing.root": 0,  # whether the pairs' weights allow a root, and their largest
+    "operator.view_weights.Mixing.symmetric": 0,
 }
 KINDS: dict[str, dict[str, Any]] = {
     "simple": {},
@@ -222,16 +222,16 @@ EXPERIMENTS: dict[str, tuple[Callable[[], object], tuple[str, ...]]] = {
     ),
     "tokens": (
         lambda: train_cells(TokenRun(steps=2), [TableCell(3, 2, "relu")], (1, 2), **ON),
-        ("chapters.modulation.runs.settings_of", "chapters.modulation.runs._measured"),
+        ("experiments.modulation.runs.settings_of", "experiments.modulation.runs._measured"),
     ),
     "patches": (
         lambda: train_filters(nothing(64, 1, 28, 28), PatchRun(steps=3, strength=0.5), [1], **ON),
         (),
     ),
-    "ablations": (ablated, ("chapters.byol.runs._measured",)),
+    "ablations": (ablated, ("experiments.byol.runs._measured",)),
     "two layers": (
         lambda: two_layer.train_nodes(range(3), steps=2, **ON),
-        ("chapters.emergence.two_layer.train_nodes",),
+        ("experiments.emergence.two_layer.train_nodes",),
     ),
 }
 

@@ -10,9 +10,11 @@ import pytest
 from inspection_cases import pictures
 
 import sslbook
-from sslbook import cli, datasets, images, records
+from sslbook import cli
 from sslbook.book import kernel
-from sslbook.inspection.report import read_report
+from sslbook.images import datasets, enumerated
+from sslbook.inspect.report import read_report
+from sslbook.records import store
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no pwd")
 RUN = ("train", "digits-simclr-nce", "--epochs", "1", "--set", "subset=64", "--set", "batch=64", "--quiet")
@@ -78,7 +80,7 @@ def test_a_command_that_needs_none_works(line: tuple[str, ...]) -> None:
         lambda where: sslbook.load_dataset("mnist", "test", folder=where),
         read_report,
         lambda where: sslbook.pretrain(pictures(), lambda: sslbook.inspect_network, folder=where),
-        lambda where: records.runs_folder(Path(where)),
+        lambda where: store.runs_folder(Path(where)),
     ],
 )
 def test_a_function_says_which_home_there_is_not(call, where: str) -> None:
@@ -90,7 +92,7 @@ def test_a_function_says_which_home_there_is_not(call, where: str) -> None:
 
 def test_images_without_a_place_are_not_here() -> None:
     assert not datasets.available("mnist")
-    assert not images.readable("mnist")
+    assert not enumerated.readable("mnist")
     with pytest.raises(ValueError, match=ASKS):
         sslbook.load_dataset("mnist", "test")
 

@@ -19,9 +19,9 @@ from test_losses_contracts import GIVEN, parameters
 from torch import Tensor, nn
 
 import sslbook
-from sslbook.batch_losses import BATCH_LOSSES
-from sslbook.losses import LOSSES
-from sslbook.training.networks.siamese import Outputs
+from sslbook.losses.batch import BATCH_LOSSES
+from sslbook.losses.pairs import LOSSES
+from sslbook.networks.siamese import Outputs
 from sslbook.training.objectives import OBJECTIVES, objective
 
 DRAW = torch.Generator().manual_seed(0)

@@ -17,9 +17,9 @@ from conftest import make_book
 
 import sslbook.bench
 from sslbook import cli
-from sslbook.chapters.catalogue import RECORDERS, TABLES
-from sslbook.training.runs import checkpoints
-from sslbook.training.runs.signals import STOPS
+from sslbook.experiments.catalogue import RECORDERS, TABLES
+from sslbook.training.run import checkpoints
+from sslbook.training.run.signals import STOPS
 
 COMMANDS = [*"execute build ledger margins notebooks pdf lab record train inspect gpu table bench".split()]  # noqa: SIM905
 BENCHES = [

@@ -6,8 +6,8 @@ import csv
 import json
 from pathlib import Path
 
-from sslbook.chapters.training.runs import Run
-from sslbook.training.runs import checkpoints, logs
+from sslbook.training.presets.runs import Run
+from sslbook.training.run import checkpoints, logs
 
 TINY = ("networks.width=2", "networks.projector_hidden=8", "networks.projector_out=8", "subset=128", "batch=64")
 DIGITS = ("dataset=digits", "split=train", "pipeline=digits", "networks.channels=1", "networks.stem=cifar", *TINY)

@@ -12,10 +12,10 @@ mpl.use("agg")
 
 import matplotlib.pyplot as plt
 
-from sslbook import images
 from sslbook.book import meta, plots
 from sslbook.book.sphinx_ext import ASSETS
-from sslbook.chapters.covariance import step
+from sslbook.experiments.covariance import step
+from sslbook.images import enumerated
 
 TARGET = Path(__file__).resolve().parents[1] / "chapters" / "images" / "cover.png"
 SOCIAL = ASSETS / "static/sslbook" / Path(meta.PICTURE).name
@@ -24,9 +24,9 @@ SOCIAL = ASSETS / "static/sslbook" / Path(meta.PICTURE).name
 def main() -> None:
     """Draw and write the picture."""
     plots.style()
-    data = images.digits(512, seed=0)
+    data = enumerated.digits(512, seed=0)
     chosen = [int((data.labels == d).nonzero()[3]) for d in range(10)]
-    shared = images.shifts(data.pixels, 1).mean(1)
+    shared = enumerated.shifts(data.pixels, 1).mean(1)
     _, modes, _ = step.surviving_modes(step.digits_scene(512, 1), 10)
     rows = {
         "ten images": data.pixels[chosen],

@@ -16,12 +16,12 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor, nn
 
-from sslbook.arguments import positive
 from sslbook.bench._rows import Row, parser, report, seconds
-from sslbook.connection import Layer
-from sslbook.losses import half_squared_distance
-from sslbook.networks import convnet, mlp, random_network
-from sslbook.operators import CovarianceOperator, covariance_operator, intra_operator
+from sslbook.losses.pairs import half_squared_distance
+from sslbook.networks.small import convnet, mlp, random_network
+from sslbook.operator.covariance import CovarianceOperator, covariance_operator, intra_operator
+from sslbook.operator.layer import Layer
+from sslbook.runtime.arguments import positive
 
 ERROR_BAR = 1e-12
 RATIO_BAR = 1.3

@@ -14,15 +14,15 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from sslbook.arguments import positive
 from sslbook.bench._rows import Row, parser, report
-from sslbook.chapters.hltm import runs as hltm
-from sslbook.chapters.hltm import tables as trees
-from sslbook.chapters.modulation import tables as tokens
-from sslbook.chapters.modulation.runs import TableCell, TokenRun, train_cells, train_tokens
-from sslbook.machine import cores, process_pool
-from sslbook.streams import Streams
-from sslbook.tables.printed import printed
+from sslbook.experiments.hltm import runs as hltm
+from sslbook.experiments.hltm import tables as trees
+from sslbook.experiments.modulation import tables as tokens
+from sslbook.experiments.modulation.runs import TableCell, TokenRun, train_cells, train_tokens
+from sslbook.records.printed import printed
+from sslbook.runtime.arguments import positive
+from sslbook.runtime.compute import cores, process_pool
+from sslbook.stats.replica_rng import Streams
 from sslbook.trees.latent import LatentTree
 from sslbook.trees.network import TreeNetwork
 

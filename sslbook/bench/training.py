@@ -19,16 +19,16 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from sslbook.bench._rows import Row, parser, report, seconds
-from sslbook.chapters.training.pillow import pillow_views
-from sslbook.chapters.training.presets import SMALL, simclr_settings
-from sslbook.datasets import Dataset
-from sslbook.machine import keep_freed_memory, process_pool
+from sslbook.experiments.training.pillow import pillow_views
+from sslbook.images.datasets import Dataset
+from sslbook.networks.siamese import Networks, build
+from sslbook.runtime.compute import keep_freed_memory, process_pool
 from sslbook.training import evaluate as evaluation
-from sslbook.training.networks.siamese import Networks, build
 from sslbook.training.objectives import objective
-from sslbook.training.runs.settings import Settings
-from sslbook.training.runs.steps import layout_of
-from sslbook.training.runs.trainer import Trainer
+from sslbook.training.presets.sheets import SMALL, simclr_settings
+from sslbook.training.run.settings import Settings
+from sslbook.training.run.steps import layout_of
+from sslbook.training.run.trainer import Trainer
 from sslbook.training.views import augment
 from sslbook.training.views.pipelines import PIPELINES
 

@@ -6,6 +6,6 @@ from sslbook.book.exercises import check as check
 from sslbook.book.live import this_run as this_run
 from sslbook.book.widgets import show as show
 from sslbook.book.widgets import slider as slider
-from sslbook.records import Record as Record
-from sslbook.records import recorded as recorded
-from sslbook.records import save_record as save_record
+from sslbook.records.store import Record as Record
+from sslbook.records.store import recorded as recorded
+from sslbook.records.store import save_record as save_record

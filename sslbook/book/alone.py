@@ -9,9 +9,9 @@ from contextlib import contextmanager
 
 from filelock import FileLock, Timeout
 
-from sslbook.arguments import InputError
 from sslbook.book.layout import SCALES, Book
-from sslbook.files import naming, remove_parts, write_text
+from sslbook.runtime.arguments import InputError
+from sslbook.runtime.atomic_io import naming, remove_parts, write_text
 
 
 @contextmanager

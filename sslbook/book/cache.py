@@ -22,11 +22,11 @@ import platform
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from sslbook import data_files
 from sslbook.book import kernel
 from sslbook.book.chapters import Chapter, code_cells, parse_cell, tags
 from sslbook.book.layout import Book
 from sslbook.exports import homes
+from sslbook.records import data_files
 
 COMPUTES = ("torch", "numpy", "scipy", "scikit-learn", "matplotlib", "ipython", "ipykernel")
 """Distributions whose version can change an output."""

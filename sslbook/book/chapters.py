@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from IPython.core.inputtransformer2 import TransformerManager
 
-from sslbook.arguments import InputError, unknown
 from sslbook.book.layout import Book
-from sslbook.files import read_source
+from sslbook.runtime.arguments import InputError, unknown
+from sslbook.runtime.atomic_io import read_source
 
 if TYPE_CHECKING:
     from nbformat import NotebookNode

@@ -24,13 +24,13 @@ import numpy as np
 import torch
 
 import sslbook
-from sslbook.arguments import require_number, require_one_of, require_whole
 from sslbook.book import plots
 from sslbook.book.badges import badge, line
 from sslbook.book.layout import DEVICES, LENIENT, SCALES
 from sslbook.book.values import GLUE_PREFIX, RECORD_KEY, Criterion, Number, Value
-from sslbook.evidence import Interval
-from sslbook.machine import device_name
+from sslbook.runtime.arguments import require_number, require_one_of, require_whole
+from sslbook.runtime.compute import device_name
+from sslbook.stats.intervals import Interval
 
 T = TypeVar("T")
 
@@ -122,7 +122,7 @@ def claim(
     """Assert a number, glue it for the prose, and record it for the regression and the ledger.
 
     The value passes if ``|value - expect| <= atol + rtol |expect|`` (with ``expect``), ``value <= below`` and
-    ``value >= above`` (with those); an `sslbook.evidence.Interval` passes if the whole of it does, and is glued as four
+    ``value >= above`` (with those); an `sslbook.stats.intervals.Interval` passes if the whole of it does, and is glued as four
     numbers: ``name`` (the mean), ``name-low``, ``name-high`` and ``name-n``.
 
     ``rivals`` maps the strongest wrong theories to the value that each of them gives; the page shows them beside the check.

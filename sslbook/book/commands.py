@@ -14,11 +14,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sslbook import data_files
-from sslbook.arguments import InputError, counted
 from sslbook.book.alone import alone
 from sslbook.book.layout import Book, NoBookError, find_book
-from sslbook.files import require_writable
+from sslbook.records import data_files
+from sslbook.runtime.arguments import InputError, counted
+from sslbook.runtime.atomic_io import require_writable
 
 if TYPE_CHECKING:
     from sslbook.book.chapters import Chapter

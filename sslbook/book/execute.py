@@ -24,14 +24,14 @@ from typing import Any
 import nbformat
 from nbformat import NotebookNode
 
-from sslbook.arguments import InputError
 from sslbook.book import kernel
 from sslbook.book.cache import changes, data_parts, digest, key, key_parts
 from sslbook.book.chapters import Chapter, code_cells, number_cells, parameters, tags
 from sslbook.book.layout import Book
 from sslbook.book.values import RECORD_KEY
-from sslbook.files import atomic, read_text
-from sslbook.machine import cores, end_with_parent
+from sslbook.runtime.arguments import InputError
+from sslbook.runtime.atomic_io import atomic, read_text
+from sslbook.runtime.compute import cores, end_with_parent
 
 CELL_SECONDS = {"quick": 600, "paper": 6 * 3600}
 """The longest that one cell may take before it is stopped, by scale."""
@@ -238,7 +238,8 @@ def _report(job: _Job, failure: kernel.Failure) -> str:
 
 @contextmanager
 def _listening(book: Book) -> Iterator[dict[str, str]]:
-    """What `sslbook.data_files.noted` says inside the block, when it has ended: names from the book's folder, and digests."""
+    """What `sslbook.records.data_files.noted` says inside the block, when it has ended: names from the book's folder, and
+    digests."""
     asked: dict[str, str] = {}
     with tempfile.TemporaryDirectory(prefix="sslbook-") as folder:
         log = Path(folder) / "asked"

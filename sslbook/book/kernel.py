@@ -21,9 +21,9 @@ from typing import Any
 
 from nbformat import NotebookNode
 
-from sslbook.arguments import InputError
 from sslbook.book.layout import LENIENT, PACKAGE
-from sslbook.files import require_writable, user_path
+from sslbook.runtime.arguments import InputError
+from sslbook.runtime.atomic_io import require_writable, user_path
 
 ROOM = 2**20
 """Bytes for what a kernel writes before it can say that it can't, its profile above all."""
@@ -33,7 +33,7 @@ START_SECONDS = 120
 # A kernel looks each second whether its parent is there, and not before it is up; killed chapters must not go on.
 _LAUNCH = """
 import os, runpy
-from sslbook.machine import end_with_parent
+from sslbook.runtime.compute import end_with_parent
 end_with_parent(int(os.environ["JPY_PARENT_PID"]))
 runpy.run_module("ipykernel_launcher", run_name="__main__")
 """

@@ -16,12 +16,12 @@ from pathlib import Path
 import nbformat
 from nbformat import NotebookNode
 
-from sslbook.arguments import InputError
 from sslbook.book.cache import digest
 from sslbook.book.layout import Book
 from sslbook.book.repository import Repository
 from sslbook.book.values import RECORD_KEY
-from sslbook.files import read_text, write_text
+from sslbook.runtime.arguments import InputError
+from sslbook.runtime.atomic_io import read_text, write_text
 
 NOTEBOOKS = "notebooks"
 """The folder of the built book that holds them."""

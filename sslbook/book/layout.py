@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sslbook.arguments import InputError
-from sslbook.files import read_source
+from sslbook.runtime.arguments import InputError
+from sslbook.runtime.atomic_io import read_source
 
 LIVE = ("JPY_SESSION_NAME", "VSCODE_PID", "COLAB_RELEASE_TAG")
 """Variables of a kernel in which a person runs cells: Jupyter's server, VS Code and Colab set them, papermill does not."""

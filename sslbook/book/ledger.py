@@ -13,13 +13,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from sslbook.arguments import InputError, unknown
 from sslbook.book.badges import NOBREAK, entry_anchor, outcome
 from sslbook.book.chapters import find_chapters
 from sslbook.book.layout import Book, read_yaml
 from sslbook.book.regression import read_numbers
 from sslbook.book.typeset import typeset
 from sslbook.book.values import Number, short
+from sslbook.runtime.arguments import InputError, unknown
 
 KINDS = {"I": "identity", "B": "bound", "L": "limit", "D": "dynamics", "T": "table or figure"}
 

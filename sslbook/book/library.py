@@ -22,10 +22,10 @@ from sphinx.config import Config
 from sphinx.environment import BuildEnvironment
 
 import sslbook
-from sslbook import data_files
 from sslbook.book.layout import read_yaml
 from sslbook.book.repository import Repository
 from sslbook.exports import homes
+from sslbook.records import data_files
 
 PAGE = "chapters/library"
 NOTATION = "chapters/notation"
@@ -52,7 +52,7 @@ def _configure(app: Sphinx, config: Config) -> None:
 
 @functools.cache
 def offered() -> dict[str, str]:
-    """The promised names by the place where each is defined: ``sslbook.operators.covariance_operator`` and so on."""
+    """The promised names by the place where each is defined: ``sslbook.operator.covariance.covariance_operator`` and so on."""
     stub = Path(str(sslbook.__file__)).with_suffix(".pyi")
     return {f"{home}.{name}": name for name, home in homes(stub).items()}
 

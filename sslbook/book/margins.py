@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from sslbook.book.values import Criterion, Number, Value
-from sslbook.evidence import Interval
+from sslbook.stats.intervals import Interval
 
 LOOSE = 100.0
 """A bar that is more than this many times what is measured is counted as loose; one of ten times is what a bar should be."""

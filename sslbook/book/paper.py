@@ -23,10 +23,10 @@ from bs4 import BeautifulSoup
 from pypdf import PdfReader, PdfWriter
 from pypdf.generic import ArrayObject, DictionaryObject, FloatObject, NameObject, NullObject
 
-from sslbook.arguments import InputError
 from sslbook.book.layout import Book, read_yaml
 from sslbook.book.render import pages
 from sslbook.book.searching import readable
+from sslbook.runtime.arguments import InputError
 
 SECONDS = 300
 """The longest that Chromium may take for one page."""

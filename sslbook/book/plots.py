@@ -19,8 +19,8 @@ from matplotlib.scale import LogScale, register_scale
 from matplotlib.ticker import LogFormatterSciNotation
 from numpy.typing import ArrayLike
 
-from sslbook.arguments import require_whole
 from sslbook.book.typeset import typeset
+from sslbook.runtime.arguments import require_whole
 
 PALETTE: Final = {
     "blue": "#084573",
@@ -161,7 +161,7 @@ def over_seeds(
     """
     import seaborn as sns
 
-    from sslbook.evidence import mean_interval
+    from sslbook.stats.intervals import mean_interval
 
     rows = {name: np.asarray(values, dtype=float).ravel() for name, values in groups.items()}
     if not rows or min(map(len, rows.values())) < 2:

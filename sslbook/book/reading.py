@@ -12,8 +12,8 @@ from typing import Any
 
 from docutils import nodes
 
-from sslbook.arguments import counted
 from sslbook.book.values import RECORD_KEY
+from sslbook.runtime.arguments import counted
 
 WORDS_A_MINUTE = 200
 LINE = "sslbook-time"

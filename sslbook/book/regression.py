@@ -22,11 +22,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sslbook.arguments import InputError
 from sslbook.book.layout import SCALES, Book
 from sslbook.book.values import Criterion, Number, numbers
-from sslbook.evidence import Interval
-from sslbook.files import read_finite, write_text
+from sslbook.runtime.arguments import InputError
+from sslbook.runtime.atomic_io import read_finite, write_text
+from sslbook.stats.intervals import Interval
 
 SEED = 0
 """The seed whose numbers are held; a run with another seed is not compared."""

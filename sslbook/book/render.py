@@ -27,13 +27,13 @@ from sslbook.book.layout import read_yaml
 from sslbook.book.plain import LINES
 from sslbook.book.repository import Repository
 from sslbook.book.sphinx_ext import DOWNLOADS
-from sslbook.files import read_source, write_text
+from sslbook.runtime.atomic_io import read_source, write_text
 
 # Jupyter Book has jsonschema compile a grammar of addresses for two seconds, which no file of ours is held to.
 # And it would go on writing if we were killed.
 _COMMAND = """
 import sys
-from sslbook.machine import end_with_parent
+from sslbook.runtime.compute import end_with_parent
 end_with_parent(int(sys.argv.pop(1)))
 sys.modules['rfc3987_syntax'] = None
 from jupyter_book.cli.main import main

@@ -26,7 +26,7 @@ from sslbook.book.chapters import Chapter
 from sslbook.book.execute import Setting, execute
 from sslbook.book.layout import Book
 from sslbook.book.values import Criterion, Number
-from sslbook.machine import environment
+from sslbook.runtime.compute import environment
 
 MACHINES: Mapping[str, Mapping[str, str]] = {
     "AVX2 at most": {"ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2", "MKL_CBWR": "AVX2"},

@@ -10,7 +10,7 @@ from pathlib import Path
 from sslbook.book.cache import digest
 from sslbook.book.layout import PACKAGE, Book
 from sslbook.exports import homes
-from sslbook.files import read_text, write_text
+from sslbook.runtime.atomic_io import read_text, write_text
 
 
 def fingerprint(book: Book, scale: str, generated: dict[str, str]) -> str:

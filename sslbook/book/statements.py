@@ -12,10 +12,10 @@ from docutils import nodes
 from sphinx import addnodes
 from sphinx.application import Sphinx
 
-from sslbook import data_files
 from sslbook.book.badges import entry_anchor
 from sslbook.book.ledger import CODE, Claim, read_claims
 from sslbook.book.library import append, statements
+from sslbook.records import data_files
 
 
 def connect(app: Sphinx) -> None:

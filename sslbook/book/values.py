@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from sslbook.evidence import Interval
+from sslbook.stats.intervals import Interval
 
 GLUE_PREFIX = "application/papermill.record/"
 """Prefix of the MIME type under which papermill and MyST-NB store a glued value."""

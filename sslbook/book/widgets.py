@@ -20,8 +20,8 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from sslbook.arguments import require_whole
 from sslbook.book.layout import LIVE
+from sslbook.runtime.arguments import require_whole
 
 _PLAY = """<button type="button" class="sslbook-play" aria-label="Play: {label}">
 <svg viewBox="0 0 16 16" aria-hidden="true" focusable="false">

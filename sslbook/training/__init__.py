@@ -2,5 +2,5 @@
 
 views: augmentation.  networks: the ResNet-18, heads, and the two towers.  objectives: what is minimised.  evaluate: what features
 are worth.  runs: settings, steps, checkpoints, and the loop.  pretrain: the same loop with a network and images of your own, which
-pictures reads.  The papers' own runs, their presets and tables, lie in :mod:`sslbook.chapters.training`.
+pictures reads.  The papers' own runs, their presets and tables, lie in :mod:`sslbook.experiments.training`.
 """

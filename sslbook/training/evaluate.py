@@ -22,7 +22,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from sslbook.arguments import (
+from sslbook.images.datasets import Dataset
+from sslbook.losses.pairs import octave, unit
+from sslbook.networks.siamese import Siamese
+from sslbook.runtime.arguments import (
     require_classes,
     require_finite,
     require_floating,
@@ -30,10 +33,7 @@ from sslbook.arguments import (
     require_temperature,
     require_whole,
 )
-from sslbook.datasets import Dataset
-from sslbook.losses import octave, unit
-from sslbook.representations import effective_rank
-from sslbook.training.networks.siamese import Siamese
+from sslbook.stats.metrics import effective_rank
 from sslbook.training.views.augment import plain
 from sslbook.training.views.pipelines import Pipeline
 

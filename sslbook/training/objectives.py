@@ -17,7 +17,8 @@ barlow_twins            the correlation of the views' coordinates is to be the i
 vicreg                  variances of the coordinates above 1, covariances 0, views alike [bardes2022]
 ======================  ====================================================================================================
 
-The losses themselves are those of :mod:`sslbook.losses` and :mod:`sslbook.batch_losses`; embeddings are divided by their norms, so
+The losses themselves are those of :mod:`sslbook.losses.pairs` and :mod:`sslbook.losses.batch`; embeddings are divided by
+their norms, so
 that a pair's distance is :math:`r = \|a - b\|^2/2 = 1 - \cos`, but for the last two.  Where processes share a batch, each objective
 is that of the whole of it.
 
@@ -39,11 +40,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from sslbook import losses
-from sslbook.arguments import nearest, require_number, require_one_of, require_temperature
-from sslbook.batch_losses import BATCH_LOSSES
-from sslbook.training.networks.siamese import Outputs
-from sslbook.training.runs.distributed import gather, world
+from sslbook.losses import pairs
+from sslbook.losses.batch import BATCH_LOSSES
+from sslbook.networks.siamese import Outputs
+from sslbook.runtime.arguments import nearest, require_number, require_one_of, require_temperature
+from sslbook.training.run.distributed import gather, world
 
 Objective = Callable[[Outputs], Tensor]
 """Outputs ``(N, D)`` to a scalar."""
@@ -117,13 +118,13 @@ def byol(stop_gradient: bool = True) -> Objective:
 
 
 def decoupled(tau: float = 0.5) -> Objective:
-    """`~sslbook.batch_losses.decoupled`: info_nce without the positive pair in the denominator."""
+    """`~sslbook.losses.batch.decoupled`: info_nce without the positive pair in the denominator."""
     require_temperature(tau, torch.float32)
     return partial(_of_batch, loss="decoupled", tau=tau)
 
 
 def supervised_contrastive(tau: float = 0.5) -> Objective:
-    """`~sslbook.batch_losses.supervised_contrastive` of the labels in the outputs: each image must have one.
+    """`~sslbook.losses.batch.supervised_contrastive` of the labels in the outputs: each image must have one.
 
     (Its authors train with a temperature of 0.1 or 0.07; the default is info_nce's, which it is when no two labels are alike.)
     """
@@ -132,20 +133,20 @@ def supervised_contrastive(tau: float = 0.5) -> Objective:
 
 
 def clip(tau: float = 0.07) -> Objective:
-    """`~sslbook.batch_losses.clip` between the two views; CLIP learns ``tau`` from this value on, which stays here."""
+    """`~sslbook.losses.batch.clip` between the two views; CLIP learns ``tau`` from this value on, which stays here."""
     require_temperature(tau, torch.float32)
     return partial(_of_batch, loss="clip", tau=tau)
 
 
 def sigmoid_pairs(scale: float = 10.0, bias: float = -10.0) -> Objective:
-    """`~sslbook.batch_losses.sigmoid_pairs` between the two views; SigLIP learns both numbers from these on, which stay here."""
+    """`~sslbook.losses.batch.sigmoid_pairs` between the two views; SigLIP learns both numbers from these on, which stay here."""
     require_number("scale", scale)
     require_number("bias", bias)
     return partial(_of_batch, loss="sigmoid_pairs", scale=scale, bias=bias)
 
 
 def spectral_contrastive(mu: float = 1.0) -> Objective:
-    r"""`~sslbook.batch_losses.spectral_contrastive` of embeddings of norm :math:`\sqrt\mu`, as its authors train with it.
+    r"""`~sslbook.losses.batch.spectral_contrastive` of embeddings of norm :math:`\sqrt\mu`, as its authors train with it.
 
     (The released code leaves embeddings inside of that sphere as they are.)
     """
@@ -154,13 +155,13 @@ def spectral_contrastive(mu: float = 1.0) -> Objective:
 
 
 def barlow_twins(weight: float = 5e-3) -> Objective:
-    """`~sslbook.batch_losses.barlow_twins`; ``weight`` is that of the correlations between different coordinates."""
+    """`~sslbook.losses.batch.barlow_twins`; ``weight`` is that of the correlations between different coordinates."""
     require_number("weight", weight, least=0)
     return partial(_of_batch, loss="barlow_twins", weight=weight)
 
 
 def vicreg(variance: float = 25.0, invariance: float = 25.0, covariance: float = 1.0) -> Objective:
-    """`~sslbook.batch_losses.vicreg`, with the weights of its three terms."""
+    """`~sslbook.losses.batch.vicreg`, with the weights of its three terms."""
     weights = {"variance": variance, "invariance": invariance, "covariance": covariance}
     for name, weight in weights.items():
         require_number(name, weight, least=0)
@@ -239,7 +240,7 @@ def _whole_batch(*parts: Tensor) -> tuple[Tensor, ...]:
 @_outside_autocast
 def _contrast(outputs: Outputs, *, loss: str, **numbers: Any) -> Tensor:
     z1, z2 = _whole_batch(outputs.z1, outputs.z2)
-    return losses.contrastive(z1, z2, loss, **numbers)
+    return pairs.contrastive(z1, z2, loss, **numbers)
 
 
 @_outside_autocast
@@ -248,19 +249,19 @@ def _exact(outputs: Outputs, *, tau: float, beta: float, weights: str, mean: boo
     if weights != "augmented" and len(beside) < 2:
         raise ValueError(f"w1 and w2 must be the embeddings that exact's {weights} weights are taken from, got None")
     z1, z2, *others = _whole_batch(outputs.z1, outputs.z2, *beside)
-    r_pos, r_neg = losses.pair_distances(z1, z2, normalize=True)
-    r_seen = losses.pair_distances(*others, normalize=True).neg if others else r_neg.detach()
-    loss = losses.exact(r_pos, r_neg, r_seen, tau)
+    r_pos, r_neg = pairs.pair_distances(z1, z2, normalize=True)
+    r_seen = pairs.pair_distances(*others, normalize=True).neg if others else r_neg.detach()
+    loss = pairs.exact(r_pos, r_neg, r_seen, tau)
     if beta:
-        loss = loss + beta * losses.pair_weight(r_seen, tau=tau).sum(-1) * r_pos
+        loss = loss + beta * pairs.pair_weight(r_seen, tau=tau).sum(-1) * r_pos
     return loss.mean() / (r_neg.shape[-1] if mean else 1)
 
 
 @_outside_autocast
 def _beta(outputs: Outputs, *, tau: float, beta: float, released: bool) -> Tensor:
     z1, z2 = _whole_batch(outputs.z1, outputs.z2)
-    r_pos, r_neg = losses.pair_distances(z1, z2, normalize=True)
-    nce = losses.info_nce(r_pos, r_neg, tau).mean()
+    r_pos, r_neg = pairs.pair_distances(z1, z2, normalize=True)
+    nce = pairs.info_nce(r_pos, r_neg, tau).mean()
     if released:
         return (nce + beta * (r_pos.mean() - 1) / tau) / (1 + beta)
     return nce + beta * r_pos.mean()
@@ -271,7 +272,7 @@ def _byol(outputs: Outputs, *, stop_gradient: bool) -> Tensor:
     t1, t2 = (outputs.t1.detach(), outputs.t2.detach()) if stop_gradient else (outputs.t1, outputs.t2)
     p1, p2, t1, t2 = _whole_batch(outputs.p1, outputs.p2, t1, t2)
     p1, p2, t1, t2 = (
-        part / losses.octave(part) for part in (p1, p2, t1, t2)
+        part / pairs.octave(part) for part in (p1, p2, t1, t2)
     )  # F.cosine_similarity squares, and has a floor
     return -2 * (F.cosine_similarity(p1, t2) + F.cosine_similarity(p2, t1)).mean()
 
@@ -280,7 +281,7 @@ def _byol(outputs: Outputs, *, stop_gradient: bool) -> Tensor:
 def _of_batch(outputs: Outputs, *, loss: str, norm: float | None = None, **numbers: Any) -> Tensor:
     z = torch.stack(_whole_batch(outputs.z1, outputs.z2), dim=1)
     if norm is not None:
-        z = norm * losses.unit(z)
+        z = norm * pairs.unit(z)
     return BATCH_LOSSES[loss].value(z, **numbers)
 
 

@@ -17,17 +17,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from sslbook.arguments import unknown
-from sslbook.datasets import Dataset
-from sslbook.files import user_path
-from sslbook.training.networks.siamese import Networks
+from sslbook.images.datasets import Dataset
+from sslbook.images.own import read_images
+from sslbook.networks.siamese import Networks
+from sslbook.runtime.arguments import unknown
+from sslbook.runtime.atomic_io import user_path
 from sslbook.training.objectives import OBJECTIVES, asks_labels
-from sslbook.training.pictures import read_images
-from sslbook.training.runs.determinism import in_float32, seeded
-from sslbook.training.runs.logs import Row
-from sslbook.training.runs.settings import Settings, with_values
-from sslbook.training.runs.steps import Own
-from sslbook.training.runs.trainer import train
+from sslbook.training.run.determinism import in_float32, seeded
+from sslbook.training.run.logs import Row
+from sslbook.training.run.settings import Settings, with_values
+from sslbook.training.run.steps import Own
+from sslbook.training.run.trainer import train
 from sslbook.training.views.augment import plain
 from sslbook.training.views.pipelines import Pipeline
 
@@ -70,7 +70,7 @@ def pretrain(
 ) -> Pretrained:
     """Train a network of your own on images of your own, without labels: SimCLR, BYOL, SimSiam, or any objective of the library.
 
-    images, labels: whatever :func:`read_images <sslbook.training.pictures.read_images>` takes; the objective
+    images, labels: whatever :func:`read_images <sslbook.images.own.read_images>` takes; the objective
     "supervised_contrastive" alone looks at labels, given here or found with the images.
     backbone: a module, which is trained where it is, or a function that makes one, whose first weights are then a function of
     ``seed``, as those of lazy layers always are: the common generators of PyTorch, NumPy and Python begin there, and are put back.
@@ -83,14 +83,14 @@ def pretrain(
     A checkpoint is written at the end of an epoch if the last one is 30 seconds old, or 10 minutes within one, and when a signal
     asks to stop, which ends in KeyboardInterrupt.  The same call is one with the same images, settings and network, by its ``repr``
     without addresses, its parameters' names, shapes and types, and which of them are frozen.
-    device: ``cuda`` if there is one.  settings: whatever else :class:`~sslbook.training.runs.settings.Settings` has, such as
+    device: ``cuda`` if there is one.  settings: whatever else :class:`~sslbook.training.run.settings.Settings` has, such as
     ``numbers={"tau": 0.2}``, ``decay=1e-4`` or ``networks=Networks(projector_out=64)``; Adam, the cosine schedule and a new order
     of the images in every epoch otherwise.  Where such networks leave the predictor or the target at its default, which is none,
-    BYOL takes its own: two layers, and "ema"; SimSiam takes two layers.  (:func:`train <sslbook.training.runs.trainer.train>` makes
+    BYOL takes its own: two layers, and "ema"; SimSiam takes two layers.  (:func:`train <sslbook.training.run.trainer.train>` makes
     runs without them.)
 
     Raises ValueError or TypeError with a sentence for what can't be trained, before anything is; errors of
-    :func:`train <sslbook.training.runs.trainer.train>` beyond that.
+    :func:`train <sslbook.training.run.trainer.train>` beyond that.
     """
     if "objective" in settings:
         raise ValueError(f"objective: give its name as method, got objective={settings['objective']!r}")

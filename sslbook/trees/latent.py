@@ -18,8 +18,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sslbook.arguments import require_floating, require_number
-from sslbook.streams import Streams
+from sslbook.runtime.arguments import require_floating, require_number
+from sslbook.stats.replica_rng import Streams
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sslbook.arguments import require_whole
-from sslbook.streams import Streams
+from sslbook.runtime.arguments import require_whole
+from sslbook.stats.replica_rng import Streams
 
 
 @dataclass(frozen=True)

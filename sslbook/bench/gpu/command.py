@@ -16,14 +16,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from sslbook import data_files
-from sslbook.arguments import InputError, positive, unknown
 from sslbook.bench.gpu.merge import RECORDS, merge
 from sslbook.book.layout import PACKAGE
-from sslbook.chapters.training.presets import PARTS
-from sslbook.files import atomic
-from sslbook.machine import environment
-from sslbook.records import require_source_tree, results_folder
+from sslbook.records import data_files
+from sslbook.records.store import require_source_tree, results_folder
+from sslbook.runtime.arguments import InputError, positive, unknown
+from sslbook.runtime.atomic_io import atomic
+from sslbook.runtime.compute import environment
+from sslbook.training.presets.sheets import PARTS
 
 MINUTES = 25
 OUT = PACKAGE.parent / "_build/gpu"

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from sslbook.arguments import InputError
-from sslbook.chapters.training.presets import sheets
-from sslbook.chapters.training.runs import recorded_values, seeds_of, united
-from sslbook.records import Record, path_of, recorded, require_source_tree, write_record
+from sslbook.records.store import Record, path_of, recorded, require_source_tree, write_record
+from sslbook.runtime.arguments import InputError
+from sslbook.training.presets.runs import recorded_values, seeds_of, united
+from sslbook.training.presets.sheets import sheets
 
 RECORDS = ("A-Tab2", "B-Tab3-cifar10-resnet18", "training-operator-full")
 """The records that the plan makes."""

@@ -7,7 +7,8 @@ from ``(seed, step, view)`` alone, so that a resumed run, another device or anot
 Levels stay floating-point numbers where Pillow cuts them to bytes after every operation, and that is all the difference to
 Pillow there is, but for hue, of which Pillow keeps 8 bits.  The largest differences, in levels of 255, on noise and on photographs:
 crop and resize 1, mirror 0, brightness 1, contrast 1.6, saturation 1.4, grey 0.5, hue 17 (0.3 on average on photographs).
-``tests/test_training_pixels.py`` holds each.  With TF32 products allowed, a GPU adds up to half a level to a crop and to a blur.
+``tests/training/test_training_pixels.py`` holds each.  With TF32 products allowed, a GPU adds up to half a level to a crop
+and to a blur.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sslbook.arguments import require_whole
+from sslbook.runtime.arguments import require_whole
 from sslbook.training.views import crops
 from sslbook.training.views.blur import blur, taps
 from sslbook.training.views.crops import CROP_NUMBERS

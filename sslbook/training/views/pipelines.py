@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from sslbook.arguments import require_number, require_whole
+from sslbook.runtime.arguments import require_number, require_whole
 
 
 @dataclass(frozen=True)

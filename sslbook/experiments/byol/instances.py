@@ -1,0 +1,261 @@
+r"""What is drawn: two towers on a finite population, opened at one layer, for many random instances at once.
+
+A population has ``N`` images with ``V`` equally likely views each, and a tower holds the activations below its layer ``l`` for
+every view, ``(R, N, V, m)`` with a leading replica axis ``R``.  Everything is float64 and exact: nothing is sampled.  Beside the
+towers of Section 5 of [tian2021iclr]: populations, batches, tuples, linear predictors, and settings of the moving average.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from sslbook.networks.batchnorm import batch_normalize
+
+Norm = Mapping[str, str | float | bool]
+"""Keywords of :func:`sslbook.networks.batchnorm.batch_normalize`; none at all means no BatchNorm."""
+
+BACKWARD: Norm = {"mean": "backward", "std": "omit"}
+"""Eq. 12 by itself: the gradient is centred, the activations are not."""
+
+FORWARD: Norm = {"mean": "detach", "std": "omit"}
+"""``x - x.mean().detach()``: the activations are centred, the gradient is not."""
+
+BOTH: Norm = {"mean": "normal", "std": "omit"}
+"""``x - x.mean()``."""
+
+_ACTIVATIONS = {"linear": lambda u: u, "relu": F.relu, "leaky_relu": lambda u: F.leaky_relu(u, 0.2), "tanh": torch.tanh}
+
+
+@dataclass(frozen=True)
+class Tower:
+    r"""A network from layer ``l`` on.
+
+    below: :math:`f_{l-1}`, ``(R, ..., m)``.  weight: :math:`W_l`, ``(R, k, m)``.  above: the matrices over it, bottom to top,
+    ``(R, out, in)`` each; a predictor is the last.  act: the activation between layer ``l`` and the matrices.  unit: outputs
+    are divided by their norm.  norm_at: BatchNorm sits on the pre-activation of layer ``l + norm_at``.
+    """
+
+    below: Tensor
+    weight: Tensor
+    above: tuple[Tensor, ...]
+    act: str = "linear"
+    unit: bool = False
+    norm_at: int = 0
+
+    def lift(self, weight: Tensor) -> Tensor:
+        """Pre-activation of layer ``l``, ``(R, ..., k)``, before BatchNorm."""
+        return _apply(weight, self.below)
+
+    def climb(self, pre: Tensor, norm: Norm | None = None, batch: tuple[int, ...] | None = None) -> Tensor:
+        """Output ``(R, ..., o)`` from the pre-activation; the batch is all axes between the first and the last, or ``batch``."""
+        psi, batch = _ACTIVATIONS[self.act], tuple(range(1, pre.ndim - 1)) if batch is None else batch
+        for i in range(len(self.above) + 1):
+            pre = _apply(self.above[i - 1], psi(pre)) if i else pre
+            if norm and i == self.norm_at:
+                pre = batch_normalize(pre, dims=batch, **norm)  # type: ignore[arg-type]
+        return F.normalize(pre, dim=-1) if self.unit else pre
+
+    def output(self, weight: Tensor | None = None, norm: Norm | None = None) -> Tensor:
+        """:math:`f_L` of every input, ``(R, ..., o)``."""
+        return self.climb(self.lift(self.weight if weight is None else weight), norm)
+
+    def top(self) -> Tensor:
+        """The product of the matrices above the layer, ``(R, o, k)``: its Jacobian, if ``act`` is linear."""
+        product = torch.eye(self.weight.shape[1], dtype=self.weight.dtype).expand(len(self.weight), -1, -1)
+        for matrix in self.above:
+            product = matrix @ product
+        return product
+
+    def connections(self, norm: Norm | None = None) -> Tensor:
+        r""":math:`K_l(x) = f_{l-1} \otimes J_l^T`, ``(R, ..., m k, o)``, with the Jacobian from layer ``l``'s normalised input on.
+
+        What stands over the BatchNorm is differentiated for each sample by itself (``norm_at = 0`` is required with ``norm``);
+        that :math:`K^T vec(W) = f_L` holds where the tower is linear, not normalised, and has no ``unit``.
+        """
+        pre = self.lift(self.weight)
+        if norm:
+            pre = batch_normalize(pre, dims=tuple(range(1, pre.ndim - 1)), **norm)  # type: ignore[arg-type]
+        leaf = pre.detach().requires_grad_(True)
+        y = self.climb(leaf)
+        pull = torch.eye(y.shape[-1], dtype=y.dtype).view(-1, *(1,) * (y.ndim - 1), y.shape[-1]).expand(-1, *y.shape)
+        (rows,) = torch.autograd.grad(y, leaf, pull, is_grads_batched=True)
+        jacobian = rows.movedim(0, -1)  # (R, ..., k, o)
+        return torch.einsum("...m,...ko->...mko", self.below, jacobian).flatten(-3, -2)
+
+
+def _apply(matrix: Tensor, x: Tensor) -> Tensor:
+    """``matrix (R, o, i)`` on the last axis of ``x (R, ..., i)``."""
+    out: Tensor = (x.flatten(1, -2) @ matrix.mT).unflatten(1, x.shape[1:-1])
+    return out
+
+
+def vec(weight: Tensor) -> Tensor:
+    """Stacked columns of every replica's weight: ``(R, k, m)`` to ``(R, m k)``."""
+    return weight.mT.flatten(1)
+
+
+def by_hand(views: Sequence[object], weight: object, *above: object) -> Tower:
+    """A linear tower on numbers that are written out: ``views`` nested by image, view and feature, matrices as nested lists.
+
+    One replica; a number by itself is a matrix of one row and one column.
+    """
+
+    def exact(values: object) -> Tensor:
+        found = torch.as_tensor(values, dtype=torch.float64)
+        return (found.view(1, 1) if found.numel() == 1 else found)[None]
+
+    return Tower(torch.as_tensor(views, dtype=torch.float64)[None], exact(weight), tuple(exact(m) for m in above))
+
+
+@dataclass(frozen=True)
+class Pair:
+    """An online tower and its target, on the same views ``(R, N, V, .)``."""
+
+    online: Tower
+    target: Tower
+
+    def changed(self, **online: object) -> Pair:
+        """The same pair with other fields of both towers, such as ``act="relu"``."""
+        return Pair(replace(self.online, **online), replace(self.target, **online))  # type: ignore[arg-type]
+
+
+def draw(shape: tuple[int, ...], generator: torch.Generator, scale: float = 1.0) -> Tensor:
+    """Gaussian numbers in float64."""
+    return scale * torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+
+def random_pair(
+    replicas: int = 100,
+    *,
+    images: int = 4,
+    views: int = 3,
+    sizes: tuple[int, int, int, int] = (5, 6, 4, 3),
+    predictor: Tensor | None = None,
+    shared: bool = False,
+    seed: int = 0,
+) -> Pair:
+    r"""Random populations under two towers of different weights: a ReLU layer, then layer ``l``, then matrices.
+
+    ``sizes`` are the inputs, the units below, those of layer ``l`` and the outputs.  The layer below is nonlinear, as Theorem 8
+    allows.  Online there is a predictor on top, ``(R, o, o)``, random unless given.  shared: the target has the online tower's
+    weights (no moving average); the predictor stays the online tower's own.
+    """
+    g = torch.Generator().manual_seed(seed)
+    inputs, m, k, o = sizes
+    x = draw((replicas, images, 1, inputs), g) + draw((replicas, images, views, inputs), g, 0.7) + 0.3
+
+    def base() -> Tower:
+        below = F.relu(_apply(draw((replicas, m, inputs), g, inputs**-0.5), x))
+        return Tower(below, draw((replicas, k, m), g, m**-0.5), (draw((replicas, o, k), g, k**-0.5),))
+
+    target = base()
+    online = target if shared else base()
+    top = draw((replicas, o, o), g, o**-0.5) if predictor is None else predictor
+    return Pair(replace(online, above=(*online.above, top)), target)
+
+
+def population(replicas: int, *, kept: int, images: int = 8, views: int = 6, seed: int = 0) -> Tensor:
+    """Inputs ``(R, N, V, 6)`` whose first ``kept`` coordinates no augmentation touches; the views of an image are centred.
+
+    The views vary in all other directions if ``N (V - 1) >= 6``.
+    """
+    size = 6
+    g = torch.Generator().manual_seed(seed)
+    noise = draw((replicas, images, views, size), g)
+    noise = noise - noise.mean(2, keepdim=True)
+    noise[..., :kept] = 0
+    return draw((replicas, images, 1, size), g) + noise
+
+
+def random_tower(x: Tensor, *, act: str = "linear", depth: int = 2, seed: int = 0) -> Tower:
+    """A random tower on inputs ``(R, N, V, m)``: ``depth`` layers of six units, the first of them the opened one."""
+    g = torch.Generator().manual_seed(seed)
+    r, size, width = len(x), x.shape[-1], 6
+    gain = 2.0 if act != "linear" else 1.0
+    weight = draw((r, width, size), g, (gain / size) ** 0.5)
+    above = tuple(draw((r, width, width), g, (gain / width) ** 0.5) for _ in range(depth - 1))
+    return Tower(x, weight, above, act=act)
+
+
+@dataclass(frozen=True)
+class Batches:
+    """All batches of one kind, equally likely: which image, which view online and which at the target, ``(M, B)`` each."""
+
+    image: Tensor
+    first: Tensor
+    second: Tensor
+
+
+def all_batches(images: int, views: int, size: int, *, distinct: bool) -> Batches:
+    """Every batch of ``size`` images with two independent views each; ``distinct`` images, or drawn with repetition."""
+    ways = views ** (2 * size)
+    draws = list(
+        itertools.combinations(range(images), size) if distinct else itertools.product(range(images), repeat=size)
+    )
+    image = torch.tensor(draws).repeat_interleave(ways, 0)
+    code = torch.arange(ways)[:, None] // views ** torch.arange(2 * size) % views
+    first, second = code.repeat(len(draws), 1).chunk(2, dim=1)
+    return Batches(image, first, second)
+
+
+def all_tuples(images: int, views: int, negatives: int = 1) -> tuple[Tensor, Tensor, Tensor]:
+    """Anchor ``(T,)``, positive ``(T,)`` and negatives ``(T, H)`` of every tuple, as rows of the flattened population."""
+    b = images * views
+    t = torch.arange(b * views * b**negatives)
+    anchor, rest = t % b, t // b
+    positive = anchor // views * views + rest % views
+    code = rest // views
+    return anchor, positive, code[:, None] // b ** torch.arange(negatives) % b
+
+
+def contrastive_tower(count: int = 100, *, act: str = "linear", unit: bool = False, seed: int = 0) -> Tower:
+    """One random tower with two matrices on top, three images with two views each."""
+    return random_pair(count, images=3, views=2, sizes=(5, 6, 12, 8), seed=seed).changed(act=act, unit=unit).online
+
+
+PREDICTORS = ("scalar", "symmetric", "random", "positive")
+"""beta I with beta in (0, 1); symmetric with eigenvalues in (0, 1); Gaussian entries; uniform positive entries."""
+
+
+def random_predictors(kind: str, replicas: int, size: int, *, scale: float = 0.3, seed: int = 0) -> Tensor:
+    """Random predictors ``(R, size, size)`` of one of :data:`PREDICTORS`.
+
+    scale says how small "small" is: entries of standard deviation ``scale / sqrt(size)`` (so that lengths are multiplied by
+    about ``scale``), or uniform up to ``2 scale / size`` (so that the leading eigenvalue is about ``scale``).  The first two
+    kinds ignore it.
+    """
+    g = torch.Generator().manual_seed(seed)
+    uniform = torch.rand(replicas, size, size, generator=g, dtype=torch.float64)
+    if kind == "positive":
+        return uniform * 2 * scale / size
+    if kind == "random":
+        return draw((replicas, size, size), g, scale * size**-0.5)
+    values = uniform[:, 0].clamp(0.02, 0.98)
+    if kind == "scalar":
+        return torch.diag_embed(values[:, :1].expand(-1, size))
+    basis = torch.linalg.qr(draw((replicas, size, size), g))[0]
+    out: Tensor = basis @ torch.diag_embed(values) @ basis.mT
+    return out
+
+
+def shared_pair(predictor: Tensor, *, images: int = 4, wide: bool = False, seed: int = 0) -> Pair:
+    """A random population under one network and its copy with a predictor: BYOL without a moving average.
+
+    wide: layers of 64 units, so that the outputs do not all lie in a small subspace.
+    """
+    r, o, _ = predictor.shape
+    sizes = (32, 64, 64, o) if wide else (5, 6, 4, o)
+    return random_pair(r, images=images, sizes=sizes, predictor=predictor, shared=True, seed=seed)
+
+
+def random_settings(count: int, seed: int = 0, *, smallest: float = -0.9) -> tuple[Tensor, Tensor, Tensor]:
+    """``count`` draws of alpha and eta from (0.05, 1) and of lambda from (``smallest``, 3)."""
+    g = torch.Generator().manual_seed(seed)
+    u = torch.rand(3, count, generator=g, dtype=torch.float64)
+    return 0.05 + 0.95 * u[0], 0.05 + 0.95 * u[1], smallest + (3 - smallest) * u[2]

@@ -1,0 +1,429 @@
+r"""BYOL on small images, cell by cell of the papers' tables, and what is measured on the way.
+
+All seeds of all cells of one kind train at once.  The loss, the optimiser and the order of things are the released code's; sizes,
+augmentation and lengths are ours.  A seed draws its weights, its batches and its augmentations from streams of its own, whatever
+runs beside it, and the cells of a table share them.
+
+Measured are probes of the representation and Theorem 8's terms.  Above the projector's last layer, of weights W, a predictor of
+one layer is linear: :math:`f_L = M h` with the projector's outputs :math:`h = W z` and :math:`M = W_p`, or
+:math:`W_p \operatorname{diag}(1/\sigma)` below BatchNorm, sigma a constant.  There :math:`K = z \otimes M^T`, and of Eq. 14 of
+[tian2021iclr]
+
+    Cov_x[\bar K, \bar K'] = Cov[\bar z, \bar z'] (x) M^T
+    w^T Cov_x[\bar K, \bar K'] w' = tr Cov[M \bar h, \bar h']      w^T V_x[\bar K] w = tr V[M \bar h]
+
+The second line holds at every layer below, as long as what lies between is linear or ReLU: :math:`K_l^T w_l` is the output.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from sslbook.experiments.byol.networks import (
+    NONE,
+    NUMBERS,
+    Augmentation,
+    Norm,
+    Parameters,
+    Shape,
+    augment,
+    byol_loss,
+    encode,
+    initial_weights,
+    linear,
+    normalize,
+    predict,
+    project,
+)
+from sslbook.images import enumerated as images
+from sslbook.images.enumerated import Images
+from sslbook.stats.metrics import effective_rank
+from sslbook.stats.replica_rng import Streams, to_device
+
+MEASURES = ("accuracy", "rank", "likeness")
+"""Of the frozen encoder: linear probe and effective rank; of the projector: mean cosine between different images."""
+
+
+@dataclass(frozen=True)
+class Ablation:
+    r"""One cell of a table.
+
+    predictor: its layers, 0 to 2.  ema: :math:`\gamma_{\text{ema}}` of the target; 0 makes the target the online network itself.
+    projector, head: what normalises inside the projector and the predictor.  reset: the predictor is drawn anew whenever so
+    many epochs are over; 0 for never.  span: the predictor's weights are uniform on it, at the start and after a reset; if
+    not given, as PyTorch draws them at the start, and Xavier's after a reset.  symmetric: after each step the predictor's
+    two layers (or its one) are averaged with each other's transpose, as the released code does by default.
+    """
+
+    predictor: int = 2
+    ema: float = 0.0
+    projector: Norm = field(default_factory=Norm)
+    head: Norm = field(default_factory=Norm)
+    reset: int = 0
+    span: tuple[float, float] | None = None
+    symmetric: bool = False
+
+    @property
+    def kind(self) -> Ablation:
+        """The cell without what may differ between replicas of a batch: cells of one kind train at once."""
+        return replace(self, ema=0.5 if self.ema else 0.0, span=None)  # whether there is an average, not which
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Networks, augmentation and optimiser: stochastic gradient descent with momentum and weight decay at a constant rate.
+
+    The sizes given are those for the digits; momentum, decay and the 100 epochs are the papers'.
+    """
+
+    shape: Shape = field(default_factory=Shape)
+    augmentation: Augmentation = field(default_factory=Augmentation)
+    epochs: int = 100
+    batch: int = 64
+    rate: float = 0.1
+    momentum: float = 0.9
+    decay: float = 4e-4
+
+
+@dataclass(frozen=True)
+class Split:
+    """Images to train on, without their labels, and to test on."""
+
+    train: Images
+    test: Images
+
+
+def digits(test: int = 400) -> Split:
+    """Scikit-learn's digits, shuffled once and for all; the last ``test`` of them are for testing."""
+    everything = images.digits(1797)
+    cut = len(everything) - test
+    pixels, labels = everything.pixels, everything.labels
+    return Split(Images(pixels[:cut], labels[:cut], "digits"), Images(pixels[cut:], labels[cut:], "digits"))
+
+
+def cifar10(train: int) -> Split:
+    """So many images of CIFAR-10, and all of its test images; raises FileNotFoundError where it is not to be had."""
+    return Split(images.read("cifar10", "train", train), images.read("cifar10", "test"))
+
+
+@dataclass(frozen=True)
+class State:
+    """Networks in the middle of their training: replicas by seed, then by cell; no target where it is the online network."""
+
+    kind: Ablation
+    online: Parameters
+    target: Parameters | None
+    seeds: int
+
+
+Measure = Callable[[State, Split], dict[str, Tensor]]
+"""What is measured at a moment, each ``(seeds * cells,)``."""
+
+
+def measure(state: State, data: Split) -> dict[str, Tensor]:
+    """:data:`MEASURES` on clean images, each ``(seeds * cells,)``."""
+    train, test = features(state, data)
+    labels, truth = (part.labels.to(train.device) for part in (data.train, data.test))
+    outputs = project(state.online, train, state.kind.projector, views=1)
+    values = (linear_probe(train, labels, test, truth), effective_rank(train), likeness(outputs))
+    return dict(zip(MEASURES, values, strict=True))
+
+
+def features(state: State, data: Split) -> tuple[Tensor, Tensor]:
+    """Representations ``(R, N, features)`` of the images to train on and of those to test on."""
+    train, test = (_features(state.online, part.pixels, state.seeds) for part in (data.train, data.test))
+    return train, test
+
+
+def train_ablations(
+    protocol: Recipe,
+    cells: Mapping[str, Ablation],
+    seeds: Sequence[int],
+    data: Split,
+    *,
+    at: Sequence[int] | None = None,
+    measure: Measure = measure,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str = "cpu",
+) -> dict[str, dict[str, Tensor]]:
+    """Train every cell on every seed; for each cell, whatever ``measure`` gives as ``(len(at), len(seeds))`` float64.
+
+    at: epochs after which to measure; after the last one if not given.  Cells of one kind run as one batch.
+    measure: :data:`MEASURES` unless given; where a predictor is drawn anew at that moment, it sees the one before.
+    """
+    moments = (protocol.epochs,) if at is None else tuple(at)
+    if len(data.train) < protocol.batch:  # no step would be taken
+        raise ValueError(f"batch must be at most the {len(data.train)} training images, got {protocol.batch}")
+    found: dict[str, dict[str, Tensor]] = {}
+    for kind in dict.fromkeys(cell.kind for cell in cells.values()):
+        names = [name for name, cell in cells.items() if cell.kind == kind]
+        batch = [cells[name] for name in names]
+        measured = _train_kind(protocol, batch, seeds, data, moments, measure, dtype=dtype, device=torch.device(device))
+        for index, name in enumerate(names):
+            found[name] = {m: torch.stack([now[m][:, index] for now in measured]) for m in measured[0]}
+    return {name: found[name] for name in cells}
+
+
+def _train_kind(
+    protocol: Recipe,
+    cells: Sequence[Ablation],
+    seeds: Sequence[int],
+    data: Split,
+    at: Sequence[int],
+    measure: Measure,
+    *,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> list[dict[str, Tensor]]:
+    kind = cells[0]
+    online = initial_weights(protocol.shape, seeds, len(cells), kind.predictor, dtype)
+    streams = Streams(seeds, "byol predictor")
+    _draw_predictor(online, cells, streams, [cell.span is not None for cell in cells])
+    online = {name: w.to(device).requires_grad_() for name, w in online.items()}
+    target = {name: w.detach().clone() for name, w in online.items()} if kind.ema else None
+    keep = torch.tensor([cell.ema for cell in cells], dtype=dtype, device=device).repeat(len(seeds))
+    velocity = [torch.zeros_like(w) for w in online.values()]
+    measured = []
+    for epoch, batches in enumerate(_epochs(protocol, data.train.pixels.to(device, dtype), seeds)):
+        if epoch in at:
+            measured.append(_measured(measure, State(kind, online, target, len(seeds)), data))
+        if epoch == at[-1]:
+            break
+        if kind.reset and epoch and epoch % kind.reset == 0:
+            with torch.no_grad():
+                _draw_predictor(online, cells, streams, [True] * len(cells))
+        for views in batches:
+            _step(protocol, kind, online, target, keep, velocity, views)
+    return measured
+
+
+def _epochs(protocol: Recipe, pixels: Tensor, seeds: Sequence[int]) -> Iterator[Iterator[Tensor]]:
+    """Minibatches ``(2 batch, S, C, H, W)`` epoch by epoch, each seed in its own order; what doesn't fill a batch is left out."""
+    streams = Streams(seeds, "byol views")
+
+    def batches() -> Iterator[Tensor]:
+        order = to_device(streams.uniform((len(pixels),)).argsort(1), pixels.device)
+        for chosen in order.split(protocol.batch, 1):
+            if chosen.shape[1] == protocol.batch:
+                u = to_device(streams.uniform((2 * protocol.batch, NUMBERS)).flatten(0, 1), pixels.device)
+                both = augment(pixels[chosen.repeat(1, 2)].flatten(0, 1), u, protocol.augmentation)
+                yield both.unflatten(0, (len(seeds), -1)).transpose(0, 1)
+
+    while True:
+        yield batches()
+
+
+def _step(
+    protocol: Recipe,
+    kind: Ablation,
+    online: Parameters,
+    target: Parameters | None,
+    keep: Tensor,
+    velocity: list[Tensor],
+    views: Tensor,
+) -> None:
+    """One step, in place: gradient, momentum, the symmetric predictor, and the moving average."""
+    weights = list(online.values())
+    projected = project(online, encode(online, views), kind.projector)
+    predicted = predict(online, projected, kind.head)
+    with torch.no_grad():
+        goal = projected if target is None else project(target, encode(target, views), kind.projector)
+    gradient = torch.autograd.grad(byol_loss(predicted, goal.detach()).sum(), weights)
+    with torch.no_grad():
+        torch._foreach_mul_(velocity, protocol.momentum)
+        torch._foreach_add_(velocity, gradient)
+        torch._foreach_add_(velocity, weights, alpha=protocol.decay)
+        torch._foreach_add_(weights, velocity, alpha=-protocol.rate)
+        if kind.symmetric:
+            _symmetrize(online)
+        if target is not None:
+            for name, w in online.items():
+                target[name].lerp_(w, (1 - keep).view(-1, *(1,) * (w.ndim - 1)))
+
+
+def _symmetrize(weights: Parameters) -> None:
+    first, second = weights.get("predictor0.weight"), weights["predictor1.weight"]
+    mean = (second + (second if first is None else first).mT) / 2
+    second.copy_(mean)
+    if first is not None:
+        first.copy_(mean.mT)
+
+
+def _draw_predictor(weights: Parameters, cells: Sequence[Ablation], streams: Streams, which: Sequence[bool]) -> None:
+    """New predictors for ``which`` cells: uniform on the cell's span, else on Xavier's, and no bias.
+
+    All cells take their numbers, so that the next ones are the same whatever runs beside a cell.  The momentum stays, as in the
+    released code.
+    """
+    for name in ("predictor0", "predictor1"):
+        if f"{name}.weight" not in weights:
+            continue
+        w, bias = weights[f"{name}.weight"], weights[f"{name}.bias"]
+        u = streams.uniform(w.shape[1:]).to(w).repeat_interleave(len(cells), 0)
+        xavier = math.sqrt(6 / (w.shape[1] + w.shape[2]))
+        spans = torch.tensor([cell.span or (-xavier, xavier) for cell in cells]).to(w)
+        low, high = (end.repeat(len(streams))[:, None, None] for end in spans.unbind(1))
+        chosen = torch.tensor(which, device=w.device).repeat(len(streams))
+        w.copy_(torch.where(chosen[:, None, None], low + (high - low) * u, w))
+        bias[chosen] = 0
+
+
+@torch.no_grad()
+def _measured(measure: Measure, state: State, data: Split) -> dict[str, Tensor]:
+    """What is measured, each ``(S, cells)``, on the CPU."""
+    return {name: value.view(state.seeds, -1).cpu() for name, value in measure(state, data).items()}
+
+
+CHUNK = 2000
+"""Clean images that are encoded together, normalised by their own statistics."""
+
+
+def _features(weights: Parameters, pixels: Tensor, seeds: int) -> Tensor:
+    """Representations ``(R, N, features)`` of ``(N, C, H, W)``."""
+    like = weights["conv0"]
+    parts = pixels.to(like)[:, None].expand(-1, seeds, -1, -1, -1).chunk(math.ceil(len(pixels) / CHUNK))
+    return torch.cat([encode(weights, part, views=1) for part in parts], 1)
+
+
+RIDGE = 1e-3
+"""Penalty of the probe, beside standardised features, whose mean square is 1."""
+
+
+def linear_probe(train: Tensor, labels: Tensor, test: Tensor, truth: Tensor) -> Tensor:
+    """Accuracy ``(R,)`` on the test images of the best linear map, by least squares, from features to classes.
+
+    train ``(R, N, F)``, test ``(R, M, F)``: standardised by the training features' means and deviations, as in the released
+    code; targets are centred indicators of the classes.  In float64, with a penalty of :data:`RIDGE`, and in closed form:
+    there is nothing to tune, and nothing is chosen on the test images.
+    """
+    centre, spread = train.double().mean(1, keepdim=True), train.double().std(1, keepdim=True)
+    x, y = ((part.double() - centre) / spread.clamp(min=1e-12) for part in (train, test))
+    wanted = F.one_hot(labels).double()
+    shares = wanted.mean(0)
+    gram = x.mT @ x / x.shape[1] + RIDGE * torch.eye(x.shape[2], dtype=x.dtype, device=x.device)
+    scores = y @ torch.linalg.solve(gram, x.mT @ (wanted - shares) / x.shape[1]) + shares
+    right: Tensor = scores.argmax(2) == truth
+    return right.double().mean(1)
+
+
+def few_labels(train: Tensor, labels: Tensor, test: Tensor, truth: Tensor, count: int, draws: int = 20) -> Tensor:
+    """Accuracy ``(R,)`` on the test images with ``count`` labels a class: the nearest of the classes' means.
+
+    Features are standardised by all training images, for which no label is needed; the mean over ``draws`` choices of the
+    labelled images, the same for every replica.  A probe that every representation passes tells none apart; this one is harder.
+    """
+    centre, spread = train.double().mean(1, keepdim=True), train.double().std(1, keepdim=True)
+    x, y = ((part.double() - centre) / spread.clamp(min=1e-12) for part in (train, test))
+    generator, members = (
+        torch.Generator().manual_seed(0),
+        [(labels.cpu() == c).nonzero()[:, 0] for c in labels.unique()],
+    )
+    right = torch.zeros(len(x), dtype=x.dtype, device=x.device)
+    for _ in range(draws):
+        chosen = [m[torch.randperm(len(m), generator=generator)[:count]].to(x.device) for m in members]
+        means = torch.stack([x[:, some].mean(1) for some in chosen], 1)
+        scores = y @ means.mT - means.square().sum(2)[:, None] / 2
+        right += (scores.argmax(2) == truth).double().mean(1)
+    return right / draws
+
+
+def likeness(outputs: Tensor) -> Tensor:
+    """Mean cosine ``(R,)`` between the outputs of two different images: 1 when all images have the same direction."""
+    units = F.normalize(outputs.double(), dim=2)
+    count = units.shape[1]
+    return (units.sum(1).square().sum(1) - count) / (count * (count - 1))
+
+
+FEW = (1, 5)
+"""Labels a class of the harder probes."""
+
+IMAGES, VIEWS = 256, 4
+"""What the terms are taken over: so many images, so many views of each."""
+
+EPSILON = 1e-5
+"""BatchNorm's, added to the variance."""
+
+DIRECTIONS = 12
+"""Of the covariance of the hidden units, so many axes are kept where the term's eigenvalues are listed."""
+
+
+def probes(state: State, data: Split) -> dict[str, Tensor]:
+    """The usual measures, and the accuracy with one and five labels a class."""
+    train, test = features(state, data)
+    labels, truth = (part.labels.to(train.device) for part in (data.train, data.test))
+    few = {f"labels {count}": few_labels(train, labels, test, truth, count) for count in FEW}
+    return measure(state, data) | few
+
+
+def probes_and_terms(protocol: Recipe) -> Measure:
+    """The same, and for predictors of one layer `theorem8_terms` over views of this protocol."""
+
+    def both(state: State, data: Split) -> dict[str, Tensor]:
+        pixels = data.train.pixels[:IMAGES]
+        u = Streams([0], "byol terms").uniform((len(pixels) * VIEWS, NUMBERS))[0]
+        views = augment(pixels.to(torch.float32).repeat_interleave(VIEWS, 0), u, protocol.augmentation)
+        return probes(state, data) | theorem8_terms(state, views)
+
+    return both
+
+
+def theorem8_terms(state: State, views: Tensor) -> dict[str, Tensor]:
+    r"""Theorem 8's terms along the weights, ``(R,)`` each, and how definite the covariance term is.
+
+    views: ``(N * VIEWS, C, H, W)``, image by image.  pull: :math:`w^T Cov[\bar K, \bar K'] w'`; against:
+    :math:`w^T V_x[\bar K] w`; within: :math:`w^T E_x V_{x'}[K] w`; spread: the variance of the target's outputs between images.
+    definite: the positive eigenvalues' share of all eigenvalues' sizes, of the symmetric part of the term's matrix, restricted to
+    the `DIRECTIONS` in which the hidden units vary most; held: their share of that variance.  A product of two means over views
+    takes them over different views, so that it has no part of what varies within an image.
+    """
+    z, h = _hidden(state, state.online, views)
+    z_target, h_target = (z, h) if state.target is None else _hidden(state, state.target, views)
+    top = state.online["predictor1.weight"].double()
+    if state.kind.head != NONE:
+        top = top * (h.flatten(1, 2).var(1) + EPSILON).rsqrt()[:, None]
+    out = h @ top.mT[:, None]
+    (a, b), (goal_a, goal_b) = _halves(out), _halves(h_target)
+    (left, right), (left_target, right_target) = _halves(z), _halves(z_target)
+    images = h.shape[1]
+    covariance = (left.mT @ right_target + right.mT @ left_target) / (2 * images)
+    definite, held = _definite(covariance, top)
+    return {
+        "pull": (a * goal_b + b * goal_a).sum((1, 2)) / (2 * images),
+        "against": (a * b).sum((1, 2)) / images,
+        "within": (out - out.mean(2, keepdim=True)).square().sum((1, 2, 3)) / (images * (VIEWS - 1)),
+        "spread": (goal_a * goal_b).sum((1, 2)) / images,
+        "definite": definite,
+        "held": held,
+    }
+
+
+def _halves(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Means over the first and over the other half of the views, centred, ``(R, N, n)`` each: independent given the image."""
+    first, second = (part.mean(2) for part in x.chunk(2, 2))
+    return first - first.mean(1, keepdim=True), second - second.mean(1, keepdim=True)
+
+
+def _hidden(state: State, weights: Parameters, views: Tensor) -> tuple[Tensor, Tensor]:
+    """The projector's hidden units and its outputs, ``(R, N, VIEWS, n)`` in float64, all views normalised together."""
+    like = weights["conv0"]
+    seen = encode(weights, views.to(like)[:, None].expand(-1, state.seeds, -1, -1, -1), views=1)
+    z = normalize(linear(weights, "projector0", seen), state.kind.projector, views=1).relu()
+    h = linear(weights, "projector1", z)
+    split = [x.double().unflatten(1, (-1, VIEWS)) for x in (z, h)]
+    return split[0], split[1]
+
+
+def _definite(covariance: Tensor, top: Tensor) -> tuple[Tensor, Tensor]:
+    sizes, axes = torch.linalg.eigh((covariance + covariance.mT) / 2)
+    kept = axes[..., -DIRECTIONS:]
+    small = kept.mT @ covariance @ kept
+    whole = torch.stack([torch.kron(a, b.mT.contiguous()) for a, b in zip(small, top, strict=True)])
+    values = torch.linalg.eigvalsh((whole + whole.mT) / 2)
+    held = sizes[:, -DIRECTIONS:].abs().sum(1) / sizes.abs().sum(1)
+    return values.clamp(min=0).sum(1) / values.abs().sum(1).clamp(min=1e-300), held

@@ -1,0 +1,214 @@
+r"""The papers' ablations of BYOL on small images: Tables 3, 4, 5 and 7 to 10 of [tian2021iclr], run, filled and shown.
+
+The cells are the paper's.  Networks, images, augmentation and length are small; where a table counts epochs, so do we, and where it
+gives a range of initial weights, ours is the same share of Xavier's range.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from html import escape
+
+import torch
+from torch import Tensor
+
+from sslbook.experiments.byol.networks import NONE, Augmentation, Norm, Shape
+from sslbook.experiments.byol.runs import MEASURES, Ablation, Recipe, Split, cifar10, digits, train_ablations
+from sslbook.records.ablation import NAMES, Change, Modes, changes
+from sslbook.records.filled import Filled, fill, listing, number, spread
+from sslbook.records.printed import printed
+from sslbook.records.store import Record
+from sslbook.records.table_command import EPOCHS, Table
+
+DIGITS = Recipe()
+
+CIFAR10 = Recipe(
+    shape=Shape(size=32, colours=3, channels=(16, 32, 64), width=128, output=64),
+    augmentation=Augmentation(shift=0.15, zoom=0.25, rotation=0.0, gain=0.3, tint=0.2, grey=0.2, mirror=True),
+    epochs=4,
+    batch=128,
+)
+
+CIFAR10_IMAGES = 20_000
+"""Training images: four epochs of them take a CPU half an hour for all cells and five seeds."""
+
+EMA = 0.97
+r"""Our :math:`\gamma_{\text{ema}}`: an average over some thirty steps of the two thousand of a full run."""
+
+PARTS = ("P", "EMA", "BN")
+"""Table 3's parts, in the order in which its cells name them."""
+
+SLOWER = 2 / 3
+"""Table 10's learning rate, as a share of the other tables' (0.02 and 0.03 in the paper)."""
+
+Found = Mapping[str, Mapping[str, Tensor]]
+"""Cell, measure, ``(seeds,)``."""
+
+
+def cells(name: str, protocol: Recipe) -> dict[str, Ablation]:
+    """The cells of a table, by the names that the paper's have."""
+    return {label: _cell(change, protocol.shape, EMA) for label, change in changes(name).items()}
+
+
+def _cell(change: Change, shape: Shape, ema: float) -> Ablation:
+    span = None
+    if change.span is not None:  # the same share of Xavier's range as in the paper's heads
+        inputs, theirs = (shape.width, 512) if change.predictor == 2 else (shape.output, 128)
+        scale = xavier(shape.output, inputs) / xavier(128, theirs)
+        span = (change.span[0] * scale, change.span[1] * scale)
+    average, norms = ema if change.ema else 0.0, (_norm(change.projector), _norm(change.head))
+    return Ablation(change.predictor, average, *norms, reset=change.reset, span=span)
+
+
+def _norm(modes: Modes | None) -> Norm:
+    return NONE if modes is None else Norm(*modes)
+
+
+def protocol_of(name: str, protocol: Recipe) -> Recipe:
+    """``protocol`` with the learning rate of the table: Table 10's is smaller than the others'."""
+    return replace(protocol, rate=protocol.rate * SLOWER) if name == "B-Tab10" else protocol
+
+
+def xavier(inputs: int, outputs: int) -> float:
+    r"""Half the width of Xavier's uniform range, :math:`\sqrt{6/(\text{inputs} + \text{outputs})}`."""
+    return math.sqrt(6 / (inputs + outputs))
+
+
+def in_table(name: str, found: Mapping[str, Tensor]) -> Tensor:
+    """Trials by cell name, ``(seeds,)`` each, in the table's shape: ``(rows, columns, seeds)``."""
+    target = printed(name)
+    return torch.stack([found[cell] for cell in target.cells]).view(*target.mean.shape, -1)
+
+
+def together(found: Mapping[str, Tensor], one: str, other: str) -> Tensor:
+    """What two of Table 3's parts (P, EMA, BN) give together beyond what each gives alone, a mean over the third: ``(seeds,)``."""
+    (third,) = {*PARTS} - {one, other}
+
+    def cell(*parts: str) -> Tensor:
+        return found[", ".join(part for part in PARTS if part in parts) or "–"]
+
+    def gain(*rest: str) -> Tensor:
+        return cell(one, other, *rest) - cell(one, *rest) - cell(other, *rest) + cell(*rest)
+
+    return (gain() + gain(third)) / 2
+
+
+def after(values: Mapping[str, Mapping[str, list[list[float]]]], epoch: int = -1) -> dict[str, dict[str, Tensor]]:
+    """A recorded table at one of its epochs, the last if not given: cell, measure, ``(seeds,)``."""
+    return {
+        cell: {m: torch.tensor(v[epoch]).double() for m, v in measured.items()} for cell, measured in values.items()
+    }
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The tables of ``sslbook table``
+
+IMAGES: dict[str, tuple[Callable[[], Split], Recipe]] = {
+    "digits": (digits, DIGITS),
+    "cifar10": (lambda: cifar10(CIFAR10_IMAGES), CIFAR10),
+}
+
+
+def filled(name: str, found: Found) -> Filled:
+    """A table with what was found, accuracies in percent, not to be compared with the paper's number by number."""
+    scales = {"accuracy": 100.0, "rank": 1.0, "likeness": 1.0}
+    trials = {m: scales[m] * in_table(name, {cell: found[cell][m] for cell in found}) for m in MEASURES if found}
+    return fill(printed(name), trials, {"accuracy": 1, "rank": 1, "likeness": 3}, comparable=False)
+
+
+def _recall(name: str, record: Record | None, options: argparse.Namespace) -> Filled:
+    if record is None:
+        return filled(name, {})
+    epochs = list(record["epochs"])
+    epoch = options.epochs or epochs[-1]
+    if epoch not in epochs:
+        raise ValueError(f"--epochs: the record holds {', '.join(map(str, epochs))}, got {epoch}; --run runs others")
+    shown = filled(name, after(record["tables"][name], epochs.index(epoch)))
+    return replace(shown, facts={"epochs": epoch}, seeds=record.provenance.seeds)
+
+
+def _run(name: str, data: str, options: argparse.Namespace) -> Filled:
+    load, protocol = IMAGES[data]
+    protocol = protocol_of(name, replace(protocol, epochs=options.epochs or protocol.epochs))
+    fresh = train_ablations(protocol, cells(name, protocol), options.seeds, load(), device=options.device or "cpu")
+    found = {cell: {m: values[m][0] for m in MEASURES} for cell, values in fresh.items()}
+    return replace(filled(name, found), facts={"epochs": protocol.epochs})
+
+
+def _declared(name: str, data: str) -> Table:
+    title = f"Theirs on STL-10 with a ResNet-18, ours on {data} with a small conv net"
+    recall, rerun = partial(_recall, name), partial(_run, name, data)
+    long = f"{name}-{data}-convnet"
+    record = f"byol-{data}" if (name, data) in RECORDED else ""
+    return Table(long, title, record, (0, 1, 2, 3, 4), recall, rerun, (EPOCHS,), listing)
+
+
+RECORDED = {("B-Tab3", "cifar10"), *((name, "digits") for name in NAMES)}
+
+TABLES = {table.name: table for data in IMAGES for name in NAMES for table in [_declared(name, data)]}
+
+NARROW = 4
+"""Columns from which on the rows may be stacked on a phone; then the first cell of a row is a plain one."""
+
+_MINUS = re.compile(r"(?<![\w.])-(?=\d)")
+
+
+@dataclass(frozen=True)
+class HtmlTable:
+    """A table: what it shows, the heads of its columns with their units, and its rows, the first cell of each its name."""
+
+    caption: str
+    heads: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+    def _repr_html_(self) -> str:
+        first = 'td class="sslbook-row-head"' if len(self.heads) >= NARROW else 'th scope="row"'
+        heads = "".join(f'<th scope="col">{escape(head)}</th>' for head in self.heads)
+        rows = "".join(
+            f"<tr><{first}>{escape(row[0])}</{first[:2]}>"
+            + "".join(f"<td>{escape(_MINUS.sub('−', cell))}</td>" for cell in row[1:])
+            + "</tr>"
+            for row in self.rows
+        )
+        return (  # a caption inside would be squeezed where rows are stacked
+            f'<p><em>{escape(self.caption)}</em></p><table class="table" aria-label="{escape(self.caption)}">'
+            f"<thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>"
+        )
+
+    def __repr__(self) -> str:
+        wide = [max(map(len, column)) + 2 for column in zip(self.heads, *self.rows)]
+        lines = [
+            "".join(c.ljust(w) for c, w in zip(line, wide, strict=True)).rstrip() for line in (self.heads, *self.rows)
+        ]
+        return "\n".join([self.caption, *lines])
+
+
+def html_listing(table: Filled, caption: str) -> HtmlTable:
+    """A row a cell: its name, the paper's number, ours of the first measure with its deviation, means of the others."""
+    (first, digits), *others = table.measures.items()
+    said = [axis for axis, labels in enumerate(table.axes.values()) if len(labels) > 1]
+    rows = []
+    for entry in table.entries:
+        ours = number(*spread(entry.found.get(first, ())), digits)
+        rest = (number(spread(entry.found.get(m, ()))[0], None, d) for m, d in others)
+        rows.append(("; ".join(entry.at[axis] for axis in said), number(*entry.printed, digits), ours, *rest))
+    return HtmlTable(caption, ("cell", "printed, %", "ours, %", "rank", "likeness"), tuple(rows))
+
+
+def html_grid(table: Filled, caption: str) -> HtmlTable:
+    """The table's own shape, its last axis the columns: in each cell the paper's mean and ours, as ``printed | ours``."""
+    (measure, digits) = next(iter(table.measures.items()))
+    columns = tuple(table.axes.values())[-1]
+    said = [axis for axis, labels in enumerate(table.axes.values()) if len(labels) > 1][:-1]
+    rows = []
+    for start in range(0, len(table.entries), len(columns)):
+        row = table.entries[start : start + len(columns)]
+        pairs = ((entry.printed[0], spread(entry.found.get(measure, ()))[0]) for entry in row)
+        cells = (f"{number(theirs, None, digits)} | {number(ours, None, digits)}" for theirs, ours in pairs)
+        rows.append((", ".join(row[0].at[axis] for axis in said), *cells))
+    return HtmlTable(caption, ("printed | ours, %", *columns), tuple(rows))

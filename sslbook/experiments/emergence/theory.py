@@ -1,0 +1,457 @@
+r"""What single nodes learn from a mixture of Gaussians (Section 4.2 of [tian2021iclr]; claim B-MoG).
+
+A sample's identity :math:`z_0` is its component, :math:`x | z_0 = k \sim N(\mu_k, \sigma^2 I)` with equal weights, and its
+views are fresh draws from the component.  For a node with incoming weights ``w`` the means that the theory needs are those of a
+truncated Gaussian: with :math:`m = w^T \mu`, :math:`s = \sigma \|w\|`, and :math:`\Phi, \varphi` of the standard normal,
+
+.. math::  u_k = E[x\, 1(w^T x \ge 0)] = \mu \Phi(m / s) + \sigma^2 w / s\, \varphi(m / s), \qquad w^T u_k = E[\max(w^T x, 0)].
+
+Two layers as one flow: Eq. 65 and Eq. 8 of [tian2021iclr], and what they conserve (claim B-Thm5).
+
+A node ``j`` has incoming weights :math:`w_{1j} \in R^d`, outgoing weights :math:`w_{2j} \in R^{n_2}`, and
+the mean of the inputs that activate it, :math:`u_j(z_0) = E[x\, 1(w_{1j}^T x \ge 0) | z_0]`.
+With :math:`A_{jk} = Cov_{z_0}[u_j, u_k]` and :math:`C_j = \sum_k A_{jk} w_{1k} w_{2k}^T`
+the expected step of L_simp through one tower is
+
+.. math::  \dot w_{1j} = C_j w_{2j}, \qquad \dot w_{2j} = C_j^T w_{1j},
+
+and twice that through both.  Shapes: ``w1 (R, n, d)``, ``w2 (R, n, n_2)`` (rows are nodes), ``u (R, K, n, d)``.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.integrate import solve_ivp
+from torch import Tensor
+
+from sslbook.stats.checks import Gaps, over_instances, relative
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A mixture of Gaussians, and a single node
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """Centres ``(R, K, d)`` of one mixture a replica, and the standard deviation ``sigma`` of every component."""
+
+    centres: Tensor
+    sigma: float
+
+    def gated_means(self, w: Tensor, *, linear: bool = False) -> Tensor:
+        r""":math:`u_{jk}` for nodes ``w (R, n, d)``: ``(R, K, n, d)``; for ``linear`` nodes the centres themselves."""
+        centres = self.centres[:, :, None]
+        if linear:
+            return centres.expand(-1, -1, w.shape[1], -1)
+        gate, bump = self._gates(w)
+        unit = w / w.norm(dim=-1, keepdim=True).clamp_min(torch.finfo(w.dtype).tiny)
+        u: Tensor = gate[..., None] * centres + self.sigma * bump[..., None] * unit[:, None]
+        return u
+
+    def _gates(self, w: Tensor) -> tuple[Tensor, Tensor]:
+        """``Phi(m / s)`` and ``phi(m / s)``, ``(R, K, n)``; for sigma = 0 the step at zero, open at zero, and no bump."""
+        m = torch.einsum("rkd,rnd->rkn", self.centres, w)
+        if self.sigma == 0:
+            return (m >= 0).to(w.dtype), torch.zeros_like(m)
+        z = m / (self.sigma * w.norm(dim=-1)[:, None]).clamp_min(torch.finfo(w.dtype).tiny)
+        return torch.special.ndtr(z), torch.exp(-0.5 * z.square()) / math.sqrt(2 * math.pi)
+
+    def closest(self) -> Tensor:
+        """The largest cosine between two centres other than the first, ``(R,)``."""
+        unit = torch.nn.functional.normalize(self.centres[:, 1:], dim=-1)
+        return (unit @ unit.mT - 2 * torch.eye(unit.shape[1], dtype=unit.dtype)).amax((1, 2))
+
+    def sample(self, count: int, draw: torch.Generator) -> tuple[Tensor, Tensor]:
+        """``count`` draws ``(R, count, d)`` from random components, with the components' numbers ``(R, count)``."""
+        r, k, d = self.centres.shape
+        kind = torch.randint(k, (r, count), generator=draw)
+        noise = torch.randn(r, count, d, generator=draw, dtype=self.centres.dtype)
+        return self.centres[torch.arange(r)[:, None], kind] + self.sigma * noise, kind
+
+
+def random_mixture(replicas: int, components: int, size: int, sigma: float, seed: int = 0) -> Mixture:
+    """Centres from N(0, I) in ``size`` dimensions, the first one at the origin."""
+    draw = torch.Generator().manual_seed(seed)
+    centres = torch.randn(replicas, components, size, generator=draw, dtype=torch.float64)
+    centres[:, 0] = 0
+    return Mixture(centres, sigma)
+
+
+def equiangular_mixture(
+    replicas: int, components: int, size: int, sigma: float, *, cosine: float = 0.0, seed: int = 0
+) -> Mixture:
+    r"""The origin and ``components - 1`` centres of length 1, any two of them at one ``cosine``, turned at random.
+
+    Raises ValueError unless :math:`-1 / (m - 1) \le` cosine < 1 for the m centres.
+    """
+    count = components - 1
+    if not -1 / max(count - 1, 1) <= cosine < 1:
+        raise ValueError(f"cosine must lie in [{-1 / max(count - 1, 1):.3g}, 1) for {count} centres, got {cosine}")
+    draw = torch.Generator().manual_seed(seed)
+    basis = torch.linalg.qr(torch.randn(replicas, size, count, generator=draw, dtype=torch.float64))[0]
+    gram = (1 - cosine) * torch.eye(count, dtype=torch.float64) + cosine
+    values, vectors = torch.linalg.eigh(gram)
+    root = (vectors * values.clamp_min(0).sqrt()) @ vectors.T
+    return Mixture(torch.cat([torch.zeros(replicas, 1, size, dtype=torch.float64), root @ basis.mT], 1), sigma)
+
+
+def node_step(w: Tensor, mixture: Mixture, *, linear: bool = False) -> Tensor:
+    r""":math:`A_j w_j` for each node, :math:`A_j = V_{z_0}[u_j]`: the direction in which Eq. 8 moves it, ``(R, n, d)``."""
+    u = mixture.gated_means(w, linear=linear)
+    u = u - u.mean(1, keepdim=True)
+    return torch.einsum("rknd,rkn->rnd", u, torch.einsum("rknd,rnd->rkn", u, w)) / u.shape[1]
+
+
+def grow(w: Tensor, mixture: Mixture, *, steps: int = 600, rate: float = 0.05, linear: bool = False) -> Tensor:
+    r"""Unit directions of the nodes after ``steps`` steps, each of which changes a node by ``rate`` of its length.
+
+    In Eq. 8 the second layer sets only the pace, so a node's *path* is that of :math:`\dot w = A(w) w`, and A depends on
+    the direction alone.  Nodes with :math:`A w = 0` stay.
+    """
+    w = w / w.norm(dim=-1, keepdim=True)
+    for t in range(steps):
+        move = node_step(w, mixture, linear=linear)
+        length = move.norm(dim=-1, keepdim=True)
+        pace = rate / (1 + 4 * t / steps)
+        w = w + torch.where(length > 1e-14, pace * move / length.clamp_min(1e-14), torch.zeros_like(move))
+        w = w / w.norm(dim=-1, keepdim=True)
+    return w
+
+
+@dataclass(frozen=True)
+class Ends:
+    r"""Where nodes end: directions ``(R, n, d)``, and which centres they respond to.
+
+    active: ``(R, n)`` counts of centres with :math:`w^T \mu_k` above ``tol`` times the strongest.
+    cosine: ``(R, n)`` with that strongest centre.  first: whether it is the centre that was the strongest at the start.
+    """
+
+    directions: Tensor
+    active: Tensor
+    cosine: Tensor
+    first: Tensor
+
+    @property
+    def single(self) -> Tensor:
+        """Nodes that respond to one centre alone, ``(R, n)``."""
+        return self.active == 1
+
+
+def specialise(mixture: Mixture, nodes: int = 20, *, steps: int = 1000, rate: float = 0.5, seed: int = 0) -> Ends:
+    """Grow ``nodes`` random ReLU nodes a replica and see which centres they respond to at the end.
+
+    The steps are as long as they can be here: with half the rate and twice the steps the same nodes end at the same centres.
+    """
+    draw = torch.Generator().manual_seed(seed + 77)
+    r, _, d = mixture.centres.shape
+    start = torch.randn(r, nodes, d, generator=draw, dtype=torch.float64)
+    end = grow(start, mixture, steps=steps, rate=rate)
+    before, after = (torch.einsum("rkd,rnd->rnk", mixture.centres, w) for w in (start, end))
+    top, which = after.max(-1)
+    norms = mixture.centres.norm(dim=-1)[:, None].expand_as(after)
+    cosine = top / norms.gather(-1, which[..., None])[..., 0].clamp_min(1e-12)
+    return Ends(end, (after > 0.1 * top.clamp_min(1e-9)[..., None]).sum(-1), cosine, which == before.argmax(-1))
+
+
+def gated_mean_gap(seed: int = 0) -> tuple[float, float]:
+    r"""Relative error of :math:`u_k` against Gauss's quadrature along ``w``, and the same without the term in :math:`\varphi`.
+
+    :math:`x = t\, w / \|w\| + x_\perp` with :math:`t \sim N(w^T \mu / \|w\|, \sigma^2)`; :math:`x_\perp` averages to its mean.
+    """
+    mixture = random_mixture(1, 4, 5, 0.7, seed)
+    draw = torch.Generator().manual_seed(seed)
+    w = torch.randn(1, 20, 5, generator=draw, dtype=torch.float64)
+    unit = w / w.norm(dim=-1, keepdim=True)
+    m = torch.einsum("rkd,rnd->rkn", mixture.centres, unit)[..., None]
+    grid, weights = (torch.from_numpy(part) for part in np.polynomial.legendre.leggauss(200))
+    high = m.clamp_min(0) + 12 * mixture.sigma  # from the threshold at 0 to where nothing is left
+    t = 0.5 * high * (grid + 1)
+    density = 0.5 * high * weights * torch.exp(-0.5 * ((t - m) / mixture.sigma).square())
+    density = density / (mixture.sigma * math.sqrt(2 * math.pi))
+    flat = mixture.centres[:, :, None] - m * unit[:, None]
+    truth = density.sum(-1, keepdim=True) * flat + (t * density).sum(-1, keepdim=True) * unit[:, None]
+    short = torch.special.ndtr(m / mixture.sigma) * mixture.centres[:, :, None]
+    scale = truth.norm(dim=-1).max()
+    errors = [float((value - truth).norm(dim=-1).max() / scale) for value in (mixture.gated_means(w), short)]
+    return errors[0], errors[1]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Two layers as one flow
+
+Velocity = tuple[Tensor, Tensor]
+
+
+def gated_means(x: Tensor, w1: Tensor, *, linear: bool = False) -> Tensor:
+    """``u (R, K, n, d)`` of a finite population ``x (R, K, V, d)``: K identities with V equally likely views each."""
+    gate = torch.einsum("rkvd,rnd->rkvn", x, w1) > 0
+    gate = torch.ones_like(gate) if linear else gate
+    return torch.einsum("rkvn,rkvd->rknd", gate.to(x.dtype), x) / x.shape[2]
+
+
+def velocity(w1: Tensor, w2: Tensor, u: Tensor, *, centred: bool = True) -> Velocity:
+    r"""Eq. 65: :math:`(C_j w_{2j}, C_j^T w_{1j})`, without forming any :math:`A_{jk}`: :math:`C_j = Cov[u_j, \bar f]`.
+
+    Not ``centred`` it is wrong, with second moments over identities in place of covariances.
+    """
+    u = u - u.mean(1, keepdim=True) if centred else u
+    output = torch.einsum("rknd,rnd,rno->rko", u, w1, w2)
+    q = torch.einsum("rknd,rko->rndo", u, output) / u.shape[1]
+    return torch.einsum("rndo,rno->rnd", q, w2), torch.einsum("rndo,rnd->rno", q, w1)
+
+
+def diagonal_velocity(w1: Tensor, w2: Tensor, u: Tensor) -> Velocity:
+    r"""Eq. 8, for ``w2 (R, n)``, the diagonal: :math:`(w_{2j}^2 A_j w_{1j}, (w_{1j}^T A_j w_{1j}) w_{2j})`."""
+    u = u - u.mean(1, keepdim=True)
+    response = torch.einsum("rknd,rnd->rkn", u, w1)
+    pull = torch.einsum("rknd,rkn->rnd", u, response) / u.shape[1]
+    return w2[..., None].square() * pull, response.square().mean(1) * w2
+
+
+def _enumerated_velocity(x: Tensor, w1: Tensor, w2: Tensor, *, linear: bool = False, both: bool = True) -> Velocity:
+    """Minus the autograd gradient of L_simp, its mean over all anchors, positives and negatives of ``x (R, K, V, d)``.
+
+    ``w2 (R, n, n_2)``, or ``(R, n)`` for a diagonal second layer whose other entries are fixed at zero.
+    """
+    leaves = [w.clone().requires_grad_(True) for w in (w1, w2)]
+    h = torch.einsum("rkvd,rnd->rkvn", x, leaves[0])
+    h = h if linear else h.relu()
+    y = h * leaves[1][:, None, None] if w2.ndim == 2 else torch.einsum("rkvn,rno->rkvo", h, leaves[1])
+    partner = y if both else y.detach()
+
+    def half(a: Tensor, b: Tensor) -> Tensor:
+        return 0.5 * (a - b).square().sum(-1).flatten(1).mean(1)
+
+    positive = half(y[:, :, :, None], partner[:, :, None])
+    negative = half(y.flatten(1, 2)[:, :, None], partner.flatten(1, 2)[:, None])
+    one, two = torch.autograd.grad((negative - positive).sum(), leaves)
+    return one, two
+
+
+def flow_gaps(count: int = 100, seed: int = 0) -> Gaps:
+    """Eq. 65 and Eq. 8 against the enumerated gradient on ``count`` random instances, ReLU and linear: relative errors."""
+    draw = torch.Generator().manual_seed(seed)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=draw, dtype=torch.float64)
+
+    r, n, d, out = count, 4, 5, 3
+    x, w1, w2, diagonal = normal(r, 4, 6, d) + normal(r, 4, 1, d), normal(r, n, d), normal(r, n, out), normal(r, n)
+    parts = []
+    for linear in (False, True):
+        kind = "linear" if linear else "ReLU"
+        u = gated_means(x, w1, linear=linear)
+        one = _enumerated_velocity(x, w1, w2, linear=linear, both=False)
+        two = _enumerated_velocity(x, w1, w2, linear=linear)
+        flow = velocity(w1, w2, u)
+        masked = _enumerated_velocity(x, w1, diagonal, linear=linear, both=False)
+        eq8 = diagonal_velocity(w1, diagonal, u)
+        own = velocity(w1.flatten(0, 1)[:, None], w2.flatten(0, 1)[:, None], u.movedim(2, 1).flatten(0, 1)[:, :, None])
+        alone = (own[0].reshape(r, n, d), own[1].reshape(r, n, out))
+        raw = velocity(w1, w2, u, centred=False)
+        printed = (eq8[0] / diagonal[..., None], eq8[1])  # w_2j for its square, as our copy has it
+        parts.append(
+            {
+                f"Eq. 65, {kind}, one tower": _gap(flow, one),
+                f"Eq. 65, {kind}, both, doubled": _gap((2 * flow[0], 2 * flow[1]), two),
+                f"Eq. 8, {kind}": _gap(eq8, masked),
+                "broken: not doubled": _gap(flow, two),
+                "broken: the other nodes left out": _gap(alone, one),
+                "broken: u not centred": _gap(raw, one),
+                "broken: w2 without its square": _gap(printed, masked),
+            }
+        )
+    return over_instances(*parts)
+
+
+def _gap(value: Velocity, truth: Velocity) -> Tensor:
+    """Relative error of each replica, both layers together."""
+    a, b = (torch.cat([part.flatten(1) for part in pair], 1) for pair in (value, truth))
+    return relative(a, b)
+
+
+def off_diagonal_share(count: int = 100, seed: int = 0, *, masked: bool = False) -> Tensor:
+    r"""For diagonal W2: share of the squared velocity of W2 that lies *off* the diagonal, ``(count,)``; autograd, ReLU.
+
+    The entry that joins node j to output k moves by :math:`w_{2k} w_{1k}^T A_{kj} w_{1j}`, which nothing makes zero
+    unless it is ``masked``: not a parameter.
+    """
+    draw = torch.Generator().manual_seed(seed)
+    x = torch.randn(count, 4, 6, 5, generator=draw, dtype=torch.float64)
+    x = x + torch.randn(count, 4, 1, 5, generator=draw, dtype=torch.float64)
+    w1 = torch.randn(count, 4, 5, generator=draw, dtype=torch.float64)
+    diagonal = torch.randn(count, 4, generator=draw, dtype=torch.float64)
+    w2 = diagonal if masked else torch.diag_embed(diagonal)
+    move = _enumerated_velocity(x, w1, w2)[1].square()
+    move = torch.diag_embed(move) if masked else move
+    return 1 - move.diagonal(dim1=1, dim2=2).sum(1) / move.sum((1, 2))
+
+
+# -- conserved quantities -------------------------------------------------------------------------------------------------
+
+
+def excess(w1: Tensor, w2: Tensor) -> Tensor:
+    r""":math:`\|w_{1j}\|^2 - \|w_{2j}\|^2` of each node, ``(..., n)``; a diagonal ``w2`` is ``(..., n)``."""
+    outgoing = w2.square() if w2.ndim == w1.ndim - 1 else w2.square().sum(-1)
+    return w1.square().sum(-1) - outgoing
+
+
+@dataclass(frozen=True)
+class Start:
+    """A mixture and starting weights ``w1 (R, n, d)``, ``w2 (R, n)`` or ``(R, n, n_2)``."""
+
+    mixture: Mixture
+    w1: Tensor
+    w2: Tensor
+
+    def velocity(self, w1: Tensor, w2: Tensor, *, linear: bool = False) -> Velocity:
+        """Eq. 8 for a diagonal second layer, Eq. 65 for a full one."""
+        u = self.mixture.gated_means(w1, linear=linear)
+        return diagonal_velocity(w1, w2, u) if w2.ndim == 2 else velocity(w1, w2, u)
+
+
+def random_start(replicas: int = 8, *, nodes: int = 4, diagonal: bool = True, seed: int = 0) -> Start:
+    """Random mixtures of four components (centres of length 1, sigma 0.3) and Gaussian weights."""
+    size = 5
+    draw = torch.Generator().manual_seed(seed)
+    centres = torch.randn(replicas, 4, size, generator=draw, dtype=torch.float64)
+    centres = centres / centres.norm(dim=-1, keepdim=True)
+    w1 = torch.randn(replicas, nodes, size, generator=draw, dtype=torch.float64) / size**0.5
+    shape = (replicas, nodes) if diagonal else (replicas, nodes, 3)
+    return Start(Mixture(centres, 0.3), w1, torch.randn(*shape, generator=draw, dtype=torch.float64))
+
+
+def _solve(start: Start, time: float, *, linear: bool, towers: int, grid: np.ndarray | None, growth: float) -> Any:
+    """SciPy's DOP853 to 1e-11; ends early where some replica's first layer has grown by ``growth``."""
+    shapes = start.w1.shape, start.w2.shape
+    cut = start.w1.numel()
+    first = np.asarray(start.w1.flatten(1).norm(dim=1))
+
+    def unpack(y: np.ndarray) -> Velocity:
+        flat = torch.from_numpy(np.ascontiguousarray(y))
+        return flat[:cut].reshape(shapes[0]), flat[cut:].reshape(shapes[1])
+
+    def rate(_: float, y: np.ndarray) -> np.ndarray:
+        one, two = start.velocity(*unpack(y), linear=linear)
+        return towers * np.asarray(torch.cat([one.flatten(), two.flatten()]))
+
+    def grown(_: float, y: np.ndarray) -> float:
+        return float((np.asarray(unpack(y)[0].flatten(1).norm(dim=1)) / first).max() - growth)
+
+    grown.terminal = True  # type: ignore[attr-defined]  # what SciPy looks for
+    y0 = np.asarray(torch.cat([start.w1.flatten(), start.w2.flatten()]))
+    found = solve_ivp(rate, (0, time), y0, method="DOP853", rtol=1e-11, atol=1e-12, t_eval=grid, events=grown)
+    return found, unpack
+
+
+def horizon(start: Start, growth: float = 2.0, *, linear: bool = False, towers: int = 1) -> float:
+    """The time at which the flow has first made some replica's W1 ``growth`` times as long; infinity is near then."""
+    found, _ = _solve(start, 1e3, linear=linear, towers=towers, grid=None, growth=growth)
+    return float(found.t[-1])
+
+
+def integrate(start: Start, time: float, *, linear: bool = False, towers: int = 1, points: int = 2) -> Velocity:
+    """The flow up to ``time``: weights at ``points`` equidistant times, ``(points, R, ...)`` each.
+
+    Raises ValueError if some replica's W1 grows beyond 100 times its length before: the weights go to infinity in finite time.
+    """
+    grid = np.linspace(0, time, points)
+    found, unpack = _solve(start, time, linear=linear, towers=towers, grid=grid, growth=100.0)
+    if found.status != 0:
+        raise ValueError(f"time must be shorter than {found.t_events[0][0]:.3g}, where the weights explode, got {time}")
+    parts = [unpack(column) for column in found.y.T]
+    return torch.stack([p[0] for p in parts]), torch.stack([p[1] for p in parts])
+
+
+def descend(start: Start, time: float, rate: float) -> Velocity:
+    """Exact expected gradient steps of size ``rate`` over the same ``time``: the weights at its end."""
+    w1, w2 = start.w1, start.w2
+    for _ in range(round(time / rate)):
+        one, two = start.velocity(w1, w2)
+        w1, w2 = w1 + rate * one, w2 + rate * two
+    return w1, w2
+
+
+def drift(start: Start, time: float, rates: tuple[float, ...], *, sign: float = -1.0) -> tuple[float, ...]:
+    """How far the conserved quantity has moved at the end of `descend`, RMS over nodes and replicas, for each step size.
+
+    ``sign=+1`` watches the sum of the squares in place of their difference, which the flow does not conserve.
+    """
+
+    def quantity(w1: Tensor, w2: Tensor) -> Tensor:
+        return w1.square().sum(-1) + sign * (w1.square().sum(-1) - excess(w1, w2))
+
+    before = quantity(start.w1, start.w2)
+    return tuple(float((quantity(*descend(start, time, rate)) - before).square().mean().sqrt()) for rate in rates)
+
+
+def step_gap(start: Start, rate: float = 0.05) -> tuple[float, float]:
+    r"""Change of the conserved quantity in one step against :math:`\alpha^2 (\|\dot w_{1j}\|^2 - \dot w_{2j}^2)`.
+
+    Relative to the largest change; and the same with the sum of the two squares in place of their difference.
+    """
+    one, two = start.velocity(start.w1, start.w2)
+    change = excess(start.w1 + rate * one, start.w2 + rate * two) - excess(start.w1, start.w2)
+    scale = change.abs().max()
+    added = one.square().sum(-1) + two.square()
+    gaps = [(change - rate**2 * right).abs().max() / scale for right in (excess(one, two), added)]
+    return float(gaps[0]), float(gaps[1])
+
+
+@dataclass(frozen=True)
+class Training:
+    """Relative distances of trained weights to the flow at one time, RMS over replicas, for each learning rate."""
+
+    rates: tuple[float, ...]
+    distance: tuple[float, ...]
+    undoubled: float
+    """The same at the smallest rate, to the flow through one tower."""
+
+
+def sampled_training(start: Start, time: float, rates: tuple[float, ...], *, seed: int = 0) -> Training:
+    """SGD on L_simp, H = 1, both towers, with sampled batches and a diagonal second layer, against the doubled flow."""
+    goal, slow = (torch.cat([part[-1].flatten(1) for part in integrate(start, time, towers=t)], 1) for t in (2, 1))
+    distances, last = [], goal
+    for rate in rates:
+        draw = torch.Generator().manual_seed(seed)
+        w1, w2 = start.w1.clone(), start.w2.clone()
+        rows = torch.arange(len(w1))[:, None]
+        for _ in range(round(time / rate)):
+            one, kind = start.mixture.sample(128, draw)
+            noise = torch.randn(one.shape, generator=draw, dtype=one.dtype)
+            two = start.mixture.centres[rows, kind] + start.mixture.sigma * noise
+            leaves = [w.requires_grad_(True) for w in (w1, w2)]
+            a, p = ((v @ leaves[0].mT).relu() * leaves[1][:, None] for v in (one, two))
+            loss = 0.5 * ((a - p).square() - (a - a.roll(1, 1)).square()).sum(-1).mean(1)
+            g1, g2 = torch.autograd.grad(loss.sum(), leaves)
+            w1, w2 = (w1 - rate * g1).detach(), (w2 - rate * g2).detach()
+        last = torch.cat([w1.flatten(1), w2], 1)
+        distances.append(_distance(last, goal))
+    return Training(rates, tuple(distances), _distance(last, slow))
+
+
+def _distance(value: Tensor, goal: Tensor) -> float:
+    return float(((value - goal).square().sum(1) / goal.square().sum(1)).mean().sqrt())
+
+
+def leave_diagonal(seed: int = 0, *, growth: float = 4.0, replicas: int = 20, linear: bool = False) -> Tensor:
+    """Free flow from a diagonal W2 until it is ``growth`` times as long: the off-diagonal share of its squares, ``(replicas,)``.
+
+    Raises ValueError where some replica doesn't grow that far in 4000 steps.
+    """
+    begin = random_start(replicas, nodes=4, seed=seed)
+    w1, w2 = begin.w1, torch.diag_embed(begin.w2)
+    goal = growth * w2.flatten(1).norm(dim=1)
+    for _ in range(4000):
+        one, two = velocity(w1, w2, begin.mixture.gated_means(w1, linear=linear))
+        live = w2.flatten(1).norm(dim=1) < goal
+        if not live.any():
+            square = w2.square()
+            return 1 - square.diagonal(dim1=1, dim2=2).sum(1) / square.sum((1, 2))
+        pace = 0.01 * live.to(w1.dtype) * w1.flatten(1).norm(dim=1) / one.flatten(1).norm(dim=1)
+        w1, w2 = w1 + pace[:, None, None] * one, w2 + pace[:, None, None] * two
+    raise ValueError(f"growth={growth} is out of reach of some replica in 4000 steps")

@@ -1,0 +1,365 @@
+r"""Critical points of :math:`\dot w = P^\perp_w A(w) w`, and which are stable (Theorem 1 of [tian2023]).
+
+At a critical point, :math:`A(w) w = \lambda w`, a perturbation u orthogonal to w moves with the Jacobian
+
+.. math::  T = P^\perp_w (A(w) - \lambda I + J) P^\perp_w, \qquad J u = (\partial_u A)(w)\, w.
+
+The local roughness :math:`\rho` is the norm of J on the tangent space; Theorem 1 asks that the gap of A exceeds it.
+
+How rough A(w) is for a ReLU, exactly and by its bounds (Theorem 2 and Corollary 2 of [tian2023]), on a disc.
+
+For weights :math:`\alpha = K(x, y)` that are held fixed, no augmentation and a large batch, the roughness is the norm of
+
+.. math::  J = - \int_{w^T x = 0} x x^T \kappa_h(x)\, p(x)\, dS, \qquad \kappa_h(x) = E_y[K(x, y)\, h(w^T y)].
+
+A `Disc` holds random smooth densities :math:`p \propto \exp(b^T x / C + x^T M x / C^2)` on discs of radius C.  All integrals are
+Gauss-Legendre in the radius and in the angle on each side of the plane, where everything is smooth.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sslbook.experiments.landscape.instances import Blobs, Cloud, blobs, directions, scattered
+from sslbook.experiments.landscape.theory import Activation
+from sslbook.losses.energies import project
+from sslbook.stats.checks import over_instances, relative
+from sslbook.stats.replica_rng import Streams
+
+
+class Population(Protocol):
+    """What has a matrix ``A(w)`` for ``w (R, S, d)``: ``(R, S, d, d)``."""
+
+    def matrix(self, w: Tensor, act: Activation) -> Tensor:
+        """``A(w)``."""
+        ...
+
+
+@dataclass(frozen=True)
+class Critical:
+    r"""Distinct critical points of many populations, ``(n,)`` each: replica, ``w (n, d)``, and what decides their stability.
+
+    ``value`` is :math:`\lambda`; ``gap`` is :math:`\lambda` less the largest eigenvalue of A across w (positive for a locally
+    maximal eigenvector); ``rho`` the roughness; ``growth`` the largest real part of T's eigenvalues; ``lift`` and ``drop`` the
+    largest and least eigenvalue of the symmetric part of J across w; ``returned`` whether perturbations of it died out.
+    """
+
+    replica: Tensor
+    w: Tensor
+    value: Tensor
+    gap: Tensor
+    rho: Tensor
+    growth: Tensor
+    lift: Tensor
+    drop: Tensor
+    returned: Tensor
+
+    @property
+    def maximal(self) -> Tensor:
+        """Which are locally maximal eigenvectors (Definition 3)."""
+        return self.gap > 0
+
+    @property
+    def clear(self) -> Tensor:
+        """Which are not marginal: the simulated time is enough to see them grow or fade."""
+        return self.growth.abs() > 0.02 * self.value
+
+
+def parts(pop: Population, w: Tensor, act: Activation) -> tuple[Tensor, Tensor]:
+    """``A`` and ``J`` at ``w (R, S, d)``, each ``(R, S, d, d)``; J by automatic differentiation, on the tangent space."""
+    with torch.enable_grad():
+        v = w.detach().clone().requires_grad_()
+        # on the sphere: a population may extend A off it in any way
+        a = pop.matrix(v / v.norm(dim=-1, keepdim=True), act)
+        moved = (a @ w.detach()[..., None])[..., 0]
+        rows = [torch.autograd.grad(moved[..., k].sum(), v, retain_graph=True)[0] for k in range(w.shape[-1])]
+    return a.detach(), torch.stack(rows, -2)
+
+
+def jacobian(pop: Population, w: Tensor, act: Activation) -> Tensor:
+    """``T`` at ``w (R, S, d)``, as a matrix on the whole space that is zero along w."""
+    a, j = parts(pop, w, act)
+    eye = torch.eye(w.shape[-1], dtype=w.dtype)
+    across = eye - w[..., :, None] * w[..., None, :]
+    value = ((a @ w[..., None])[..., 0] * w).sum(-1)[..., None, None]
+    out: Tensor = across @ (a - value * eye + j) @ across
+    return out
+
+
+def velocity(pop: Population, w: Tensor, act: Activation) -> Tensor:
+    """Eq. 7: ``P A(w) w``."""
+    return project(w, (pop.matrix(w, act) @ w[..., None])[..., 0])
+
+
+def newton(pop: Population, w: Tensor, act: Activation) -> Tensor:
+    """Newton's method on the sphere for ``P A(w) w = 0`` from ``w (R, S, d)``; finds critical points of every kind."""
+    for _ in range(40):
+        t = (
+            jacobian(pop, w, act) + w[..., :, None] * w[..., None, :]
+        )  # invertible: the direction of w is nobody's concern
+        step = torch.linalg.pinv(t) @ velocity(pop, w, act)[..., None]
+        step = step[..., 0]
+        length = step.norm(dim=-1, keepdim=True)
+        w = w - step * (0.3 / length.clamp_min(0.3))  # no leap longer than 0.3
+        w = w / w.norm(dim=-1, keepdim=True)
+    return w
+
+
+def critical_points(pop: Population, act: Activation, starts: Tensor, seed: int = 0) -> Critical:
+    """The distinct critical points that Newton's method finds from ``starts (R, S, d)``, classified, and simulated from nearby."""
+    w = newton(pop, starts, act)
+    a, j = parts(pop, w, act)
+    aw = (a @ w[..., None])[..., 0]
+    value = (aw * w).sum(-1)
+    found = (project(w, aw).norm(dim=-1) < 1e-11 * value) & (value > 1e-9)
+    same = (torch.cdist(w, w) < 1e-6) & found[:, None] & found[:, :, None]
+    first = found & ~same.tril(-1).any(-1)
+    replica = first.nonzero()[:, 0]
+    size = w.shape[-1]
+    eye = torch.eye(size, dtype=w.dtype)
+    across = eye - w[..., :, None] * w[..., None, :]
+
+    def top(matrix: Tensor) -> Tensor:
+        """Largest eigenvalue across w of a symmetric matrix: w itself is pushed far below."""
+        inside = across @ matrix @ across - 1e6 * w[..., :, None] * w[..., None, :]
+        out: Tensor = torch.linalg.eigvalsh(inside)[..., -1]
+        return out
+
+    bend = 0.5 * (j + j.mT)
+    t = across @ (a + j) @ across
+    growth = top(0.5 * (t + t.mT)) - value
+    rho = torch.linalg.matrix_norm(j @ across, ord=2)
+    returned = returns(pop, w[first], replica, act, (value + rho)[first], seed)
+    gap, lift, drop = value - top(a), top(bend), -top(-bend)
+    return Critical(
+        replica, w[first], value[first], gap[first], rho[first], growth[first], lift[first], drop[first], returned
+    )
+
+
+def returns(pop: Population, w: Tensor, replica: Tensor, act: Activation, scale: Tensor, seed: int = 0) -> Tensor:
+    """Whether random perturbations of size 1e-4 of ``w (n, d)`` shrink under the flow; four of each, all must.
+
+    Euler steps of length ``0.3 / scale``, for 1200 steps; a point that has grown tenfold counts as gone.
+    """
+    size = w.shape[-1]
+    push = Streams([seed], "push").normal((len(w), 4, size))[0]
+    v = w[:, None] + 1e-4 * project(w[:, None], push) / push.norm(dim=-1, keepdim=True)
+    v = v / v.norm(dim=-1, keepdim=True)
+    start = (v - w[:, None]).norm(dim=-1)
+    own = _members(pop, replica)
+    gone = torch.zeros(start.shape, dtype=torch.bool)
+    for t in range(1200):
+        v = v + (0.3 / scale)[:, None, None] * velocity(own, v, act)
+        v = v / v.norm(dim=-1, keepdim=True)
+        if t % 50 == 0:
+            gone |= (v - w[:, None]).norm(dim=-1) > 10 * start
+    out: Tensor = (((v - w[:, None]).norm(dim=-1) < start) & ~gone).all(-1)
+    return out
+
+
+def _members(pop: Population, replica: Tensor) -> Population:
+    """The population of each critical point, so that all are simulated in one batch."""
+    if isinstance(pop, Cloud):
+        return Cloud(pop.x[replica], pop.p[replica])
+    assert isinstance(pop, Blobs)
+    return Blobs(pop.centres[replica], pop.p[replica], pop.sigma)
+
+
+SETTINGS = ("relu", "leaky_relu", "square")
+"""ReLU and leaky rectifier (slope 0.3, centre on the negative side of most filters) on mixtures of Gaussians; squares on points."""
+
+
+def scan(setting: str, replicas: int = 60, starts: int = 40, seed: int = 0) -> Critical:
+    """Critical points on random populations in three dimensions, for one of `SETTINGS`."""
+    sigma = 0.4
+    begin = directions(replicas, starts, 3, seed)
+    if setting == "square":
+        return critical_points(scattered(replicas, 12, 3, seed), Activation(1.0, 2), begin, seed)
+    if setting == "leaky_relu":
+        return critical_points(blobs(replicas, 6, 3, seed, sigma=sigma, offset=1.5), Activation(0.3), begin, seed)
+    return critical_points(blobs(replicas, 6, 3, seed, sigma=sigma), Activation(), begin, seed)
+
+
+def plane_gaps(replicas: int = 128, seed: int = 0) -> dict[str, float]:
+    r"""Where J comes from: for a leaky rectifier :math:`J = -(1 - a)\, E[h] \int_{w^T x = 0} x x^T p`, at *every* w.
+
+    The integral over the plane in closed form (the mixture's density there), J by automatic differentiation, on the tangent space;
+    worst relative error over random mixtures in three dimensions.  Broken: the sign, and E[h] left out.
+    """
+    pop = blobs(replicas, 5, 3, seed, sigma=0.5)
+    w = directions(replicas, 4, 3, seed)
+    found = []
+    for act in (Activation(), Activation(0.3), Activation(-1.0)):
+        _, j = parts(pop, w, act)
+        across = torch.eye(3, dtype=w.dtype) - w[..., :, None] * w[..., None, :]
+        j = across @ j @ across
+        plane = _plane_moment(pop, w)
+        mean = response(pop, w, act)[..., None, None]
+        base = (1 - act.slope) * plane
+        formulas = {"plane": -mean * base, "broken: sign": mean * base, "broken: mean left out": -base}
+        found.append({name: relative(j.flatten(0, 1), wanted.flatten(0, 1)) for name, wanted in formulas.items()})
+    return over_instances(*found)
+
+
+def _plane_moment(pop: Blobs, w: Tensor) -> Tensor:
+    r""":math:`P (\int_{w^T x = 0} x x^T p(x)\, dS) P` of a mixture at unit ``w (R, S, d)``: ``(R, S, d, d)``."""
+    m = w @ pop.centres.mT
+    density = pop.p[:, None] * torch.exp(-0.5 * (m / pop.sigma).square()) / (pop.sigma * (2 * torch.pi) ** 0.5)
+    across = pop.centres[:, None] - m[..., None] * w[:, :, None]
+    eye = torch.eye(w.shape[-1], dtype=w.dtype) - w[..., :, None] * w[..., None, :]
+    square = torch.einsum("rsk,rskd,rske->rsde", density, across, across)
+    out: Tensor = square + pop.sigma**2 * density.sum(-1)[..., None, None] * eye
+    return out
+
+
+def response(pop: Blobs, w: Tensor, act: Activation) -> Tensor:
+    """The filter's mean response ``E[h(w^T x)]``: ``(R, S)``."""
+    s = pop.sigma
+    m = w @ pop.centres.mT
+    up = m * torch.special.ndtr(m / s) + s * torch.exp(-0.5 * (m / s).square()) / (2 * torch.pi) ** 0.5
+    out: Tensor = (pop.p[:, None] * ((1 - act.slope) * up + act.slope * m)).sum(-1)
+    return out
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Roughness on a disc
+
+NODES = 32
+
+
+@dataclass(frozen=True)
+class Disc:
+    """Densities of the plane: radius ``radius (R,)``, ``linear (R, 2)`` and symmetric ``quadratic (R, 2, 2)`` in the exponent."""
+
+    radius: Tensor
+    linear: Tensor
+    quadratic: Tensor
+
+    def unnormalised(self, x: Tensor) -> Tensor:
+        """The density up to its constant at ``x (R, n, 2)``: ``(R, n)``."""
+        y = x / self.radius[:, None, None]
+        return torch.exp((y * self.linear[:, None]).sum(-1) + ((y @ self.quadratic) * y).sum(-1))
+
+    def sector(self, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
+        """Nodes ``(R, n, 2)`` between the angles ``low`` and ``high (R,)`` and their weights times the density, ``(R, n)``."""
+        t, weight = (torch.as_tensor(v) for v in np.polynomial.legendre.leggauss(NODES))
+        r = 0.5 * (t + 1) * self.radius[:, None]
+        angle = low[:, None] + 0.5 * (t + 1) * (high - low)[:, None]
+        ray = torch.stack([angle.cos(), angle.sin()], -1)  # (R, a, 2)
+        x = (r[:, :, None, None] * ray[:, None]).flatten(1, 2)
+        area = (
+            0.5
+            * self.radius[:, None, None]
+            * (weight * r)[:, :, None]
+            * (0.5 * (high - low)[:, None] * weight)[:, None]
+        )
+        return x, area.flatten(1) * self.unnormalised(x)
+
+
+def discs(replicas: int, seed: int = 0, *, least: float = 0.05, most: float = 3.0) -> Disc:
+    """Random densities on discs whose radii are spread evenly over a logarithmic range."""
+    draw = Streams(range(seed, seed + replicas), "disc")
+    radius = least * (most / least) ** draw.uniform((1,), torch.float64)[:, 0]
+    quadratic = draw.normal((2, 2))
+    return Disc(radius, draw.normal((2,)), 0.5 * (quadratic + quadratic.mT))
+
+
+@dataclass(frozen=True)
+class Roughness:
+    r"""Of each density, ``(R,)``: the roughness, exactly (``plane``) and by differences of A (``measured``), and what bounds it.
+
+    ``r`` is :math:`\sum_l z_l^2 \max \tilde p_l` on the plane; ``printed`` is :math:`C^3 \mathrm{vol}(C)\, r / \pi`, ``corrected``
+    has :math:`C^2`; ``sharp`` is :math:`\frac23 C^3 \max_{w^T x = 0} \kappa_h p`; ``z0`` the factor of Corollary 2.
+    """
+
+    plane: Tensor
+    measured: Tensor
+    r: Tensor
+    printed: Tensor
+    corrected: Tensor
+    sharp: Tensor
+    z0: Tensor
+
+
+def _features(h: Tensor, tau: float | None, degree: int = 45) -> Tensor:
+    """Features of one-dimensional Gaussian weights at responses ``h >= 0 (...)``: ``(..., degree + 1)``; one if tau is None."""
+    if tau is None:
+        return torch.ones_like(h)[..., None]
+    n = torch.arange(degree + 1, dtype=h.dtype)
+    return (
+        torch.xlogy(n, h[..., None] / tau**0.5) - 0.5 * torch.lgamma(n + 1) - h[..., None].square() / (2 * tau)
+    ).exp()
+
+
+def roughness(disc: Disc, angle: Tensor, tau: float | None = None) -> Roughness:
+    """Roughness of ReLU filters at the angles ``angle (R,)``; weights uniform for ``tau = None``, else Gaussian in the response.
+
+    ``tau`` is in units of the squared radius, so that discs of every size are alike.
+    """
+    step = 1e-6
+    c = disc.radius
+    w = torch.stack([angle.cos(), angle.sin()], -1)
+    half = math.pi / 2
+    on, on_mass = disc.sector(angle - half, angle + half)
+    off, off_mass = disc.sector(angle + half, angle + 3 * half)
+    total = on_mass.sum(1) + off_mass.sum(1)
+
+    def phi(x: Tensor) -> Tensor:
+        h = (x @ w[..., None])[..., 0].clamp_min(0) / c[:, None]
+        return _features(h, tau)
+
+    z = torch.einsum("rn,rnl->rl", on_mass, phi(on)) + torch.einsum("rn,rnl->rl", off_mass, phi(off))
+    z = z / total[:, None]
+    shifted = {s: _matrix(disc, angle, s * step, phi, z, total) for s in (-1, 1)}
+    moved = ((shifted[1] - shifted[-1]) @ w[..., None])[..., 0] / (2 * step)
+    fine, weight = (torch.as_tensor(v) for v in np.polynomial.legendre.leggauss(400))
+    along = torch.stack([-angle.sin(), angle.cos()], -1)
+    s = fine * c[:, None]
+    p = disc.unnormalised(s[..., None] * along[:, None]) / total[:, None]
+    start = phi(torch.zeros(len(c), 1, 2, dtype=c.dtype))[:, 0]  # the features on the plane, where the response is zero
+    h = (on @ w[..., None])[..., 0]
+    pull = torch.einsum("rn,rn,rnl,rl->r", on_mass, h, phi(on), start) / total
+    exact = pull * (weight * s.square() * p).sum(1) * c
+    r = (z * start).sum(1) * p.amax(1)
+    disc_area = math.pi * c.square()
+    corrected = c.square() * disc_area / math.pi * r
+    sharp = 2 / 3 * c**3 * pull * p.amax(1)
+    return Roughness(exact, moved.norm(dim=-1), r, c * corrected, corrected, sharp, (z * start).sum(1))
+
+
+def _matrix(
+    disc: Disc, angle: Tensor, turn: float, phi: Callable[[Tensor], Tensor], z: Tensor, total: Tensor
+) -> Tensor:
+    """``A`` at a filter turned by ``turn``, weights held where they were; each sector is on one side of the old plane."""
+    half = math.pi / 2
+    # the half disc of the turned filter: what both share, and the sliver that is new
+    if turn > 0:
+        pieces = (disc.sector(angle + turn - half, angle + half), disc.sector(angle + half, angle + turn + half))
+    else:
+        pieces = (disc.sector(angle - half, angle + turn + half), disc.sector(angle + turn - half, angle - half))
+    mean, square = torch.zeros_like(z)[..., None], torch.zeros_like(disc.quadratic)
+    for x, mass in pieces:
+        feature = phi(x)
+        heavy = mass * (feature @ z[..., None])[..., 0]
+        mean = mean + feature.mT @ (mass[..., None] * x)
+        square = square + x.mT @ (heavy[..., None] * x)
+    out: Tensor = square / total[:, None, None] - mean.mT @ mean / total[:, None, None].square()
+    return out
+
+
+def uniform_ball(size: int, radius: float) -> dict[str, float]:
+    r"""The uniform density on a ball of any dimension, in closed form: its roughness, the printed and the corrected bound.
+
+    :math:`\rho = C^2 [v_{d-1} / ((d + 1) v_d)]^2` with the volume :math:`v_d` of the unit ball; the bounds are
+    :math:`C^3 / \pi` and :math:`C^2 / \pi`.
+    """
+    v = [math.pi ** (d / 2) / math.gamma(d / 2 + 1) for d in (size - 1, size)]
+    rho = radius**2 * (v[0] / ((size + 1) * v[1])) ** 2
+    return {"roughness": rho, "printed": radius**3 / math.pi, "corrected": radius**2 / math.pi}

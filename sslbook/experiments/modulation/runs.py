@@ -1,0 +1,441 @@
+r"""The experiments of Section 5 and Appendix E of [tian2023], and how well what they learn matches the generators.
+
+Every setting and seed of one shape trains in one batch.  The scores are :math:`\bar\chi_+` and :math:`\bar\chi_-` (Eqs. 16, 180
+and 181).  Filters of real images, Figures 12 and 13, are trained in the same network, each image cut into four receptive fields;
+positive pairs are two random crops of one image, or the image twice.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from sslbook.experiments.modulation.instances import World, draw_pairs, four_fields, make_world, random_crops
+from sslbook.experiments.modulation.network import Segments, Settings, gradients, lookups, norms
+from sslbook.experiments.modulation.reference import (
+    ACTIVATIONS,
+    REFERENCES,
+    contrastive_loss,
+    printed_factor,
+    unit_outputs,
+)
+from sslbook.images.enumerated import Images
+from sslbook.runtime.arguments import require_one_of
+from sslbook.runtime.compute import process_pool
+from sslbook.stats.replica_rng import Streams, to_device
+
+
+@dataclass(frozen=True)
+class TableCell:
+    r"""One setting of a table or figure.
+
+    patterns: :math:`P`, tokens in each :math:`R_k^g`.  beta: :math:`\beta`, so that each field has :math:`M = \beta P` filters.
+    mean, std: BatchNorm's statistics, ``normal``, ``detach`` (not differentiated through) or ``omit``; the default is
+    Definition 5.
+    zeta: :math:`\zeta`, the lengths of the tokens' vectors are :math:`\zeta` and :math:`1/\zeta`.
+    """
+
+    patterns: int = 1
+    beta: int = 1
+    activation: str = "relu"
+    mean: str = "normal"
+    std: str = "detach"
+    loss: str = "info_nce"
+    zeta: float = 1.0
+
+    def __post_init__(self) -> None:  # a word misspelt would be taken for another
+        require_one_of("activation", self.activation, tuple(ACTIVATIONS))
+        require_one_of("loss", self.loss, REFERENCES)
+        norms([(self.mean, self.std)], torch.float32)
+
+    @property
+    def filters(self) -> int:
+        """:math:`M`, filters in a field."""
+        return self.beta * self.patterns
+
+
+@dataclass(frozen=True)
+class TokenRun:
+    """What all settings share; the default is the released code's, as its instructions have it.
+
+    group: BatchNorm's statistics are those of a ``view`` or of the ``batch`` of both.  form: of the losses, see
+    :func:`sslbook.experiments.modulation.reference.contrastive_loss`.  rate, momentum, decay: of SGD.
+    """
+
+    fields: int = 10
+    tokens: int = 20
+    generators: int = 40
+    fixed: int = 5
+    outputs: int = 50
+    batch: int = 128
+    steps: int = 5000
+    rate: float = 0.02
+    momentum: float = 0.9
+    decay: float = 5e-3
+    tau: float = 0.1
+    group: str = "view"
+    form: str = "released"
+
+
+PRINTED = TokenRun(outputs=20, rate=2e-3, group="batch", form="printed")
+"""The paper's text: its learning rate, Eq. 1, statistics over all ``2B`` samples; ``outputs`` it leaves open (the code's
+default)."""
+
+Replica = tuple[TableCell, int]
+
+
+@dataclass
+class State:
+    """Weights of ``R`` replicas of one shape, ``(R, K, d, M)`` and ``(R, K, M, O)``, with their momenta."""
+
+    weights: Tensor
+    top: Tensor
+    momenta: tuple[Tensor, Tensor] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.momenta = (torch.zeros_like(self.weights), torch.zeros_like(self.top))
+
+
+def initial_state(protocol: TokenRun, seeds: Sequence[int], filters: int, dtype: torch.dtype = torch.float32) -> State:
+    r"""PyTorch's initial weights, uniform on :math:`\pm1/\sqrt{\text{inputs}}`, no biases; one stream a seed."""
+    streams = Streams(seeds, "weights")
+    k, d = protocol.fields, protocol.tokens
+    weights = streams.uniform((k, d, filters), torch.float64).mul_(2).sub_(1).div_(d**0.5)
+    top = streams.uniform((k, filters, protocol.outputs), torch.float64).mul_(2).sub_(1).div_((k * filters) ** 0.5)
+    return State(weights.to(dtype), top.to(dtype))
+
+
+def world_of(protocol: TokenRun, replicas: Sequence[Replica]) -> World:
+    """The worlds of the replicas, by their seeds."""
+    cells, seeds = [cell for cell, _ in replicas], [seed for _, seed in replicas]
+    return make_world(
+        seeds,
+        [cell.patterns for cell in cells],
+        fields=protocol.fields,
+        tokens=protocol.tokens,
+        generators=protocol.generators,
+        fixed=protocol.fixed,
+        zeta=[cell.zeta for cell in cells],
+    )
+
+
+def settings_of(protocol: TokenRun, replicas: Sequence[Replica], world: World, dtype: torch.dtype) -> Settings:
+    """Kinds of activation, loss and BatchNorm by replica; it costs least where replicas of a kind lie side by side."""
+    cells = [cell for cell, _ in replicas]
+    even = bool((world.lengths == 1).all())
+    return Settings(
+        activations=_segments([cell.activation for cell in cells]),
+        losses=_segments([cell.loss for cell in cells]),
+        norms=norms([(cell.mean, cell.std) for cell in cells], dtype, world.lengths.device),
+        tau=protocol.tau,
+        factors={
+            loss: printed_factor(loss, protocol.tau, protocol.batch) if protocol.form == "printed" else 1.0
+            for loss in REFERENCES
+        },
+        lengths=None if even else world.lengths.to(dtype)[:, None, :, None],
+    )
+
+
+def _segments(kinds: Sequence[str]) -> Segments:
+    found: list[tuple[str, slice]] = []
+    for r, kind in enumerate(kinds):
+        if found and found[-1][0] == kind:
+            found[-1] = (kind, slice(found[-1][1].start, r + 1))
+        else:
+            found.append((kind, slice(r, r + 1)))
+    return found
+
+
+def _sgd_step(state: State, grads: tuple[Tensor, Tensor], protocol: TokenRun) -> None:
+    """One step of SGD with momentum and weight decay, in place."""
+    for parameter, momentum, grad in zip((state.weights, state.top), state.momenta, grads, strict=True):
+        momentum.mul_(protocol.momentum).add_(grad).add_(parameter, alpha=protocol.decay)
+        parameter.sub_(momentum, alpha=protocol.rate)
+
+
+BLOCK = 16
+"""Minibatches drawn at a time; how many changes nothing, since streams are read in order."""
+
+
+@torch.no_grad()
+def train_tokens(
+    protocol: TokenRun,
+    replicas: Sequence[Replica],
+    *,
+    dtype: torch.dtype = torch.float32,
+    world: World | None = None,
+    device: torch.device | str = "cpu",
+) -> tuple[State, World]:
+    """Train replicas with one number of filters, side by side; replica ``r`` draws from streams of its seed alone.
+
+    world: in place of the one that the seeds draw, such as a single place of it.
+    """
+    world, state = _start(protocol, replicas, dtype, world, device)
+    for _ in _descent(protocol, replicas, state, world):
+        pass
+    return state, world
+
+
+@torch.no_grad()
+def train_course(
+    protocol: TokenRun, replicas: Sequence[Replica], at: Sequence[int], *, world: World | None = None
+) -> tuple[list[State], World]:
+    """The same training, looked at on the way: the state after each of ``at`` minibatches, in increasing order, 0 the start."""
+    world, state = _start(protocol, replicas, torch.float32, world, "cpu")
+    steps = itertools.chain([0], _descent(protocol, replicas, state, world))
+    passing = itertools.islice(steps, at[-1] + 1)
+    return [State(state.weights.clone(), state.top.clone()) for done in passing if done in at], world
+
+
+def _start(
+    protocol: TokenRun, replicas: Sequence[Replica], dtype: torch.dtype, world: World | None, device: torch.device | str
+) -> tuple[World, State]:
+    filters = {cell.filters for cell, _ in replicas}
+    if len(filters) > 1:
+        raise ValueError(f"replicas must share one number of filters, got {sorted(filters)}")
+    seeds = [seed for _, seed in replicas]
+    world = world_of(protocol, replicas) if world is None else world
+    state = initial_state(protocol, seeds, filters.pop(), dtype)
+    return world.to(device), State(state.weights.to(device), state.top.to(device))
+
+
+def _descent(protocol: TokenRun, replicas: Sequence[Replica], state: State, world: World) -> Iterator[int]:
+    """Change ``state`` in place, and count the minibatches done."""
+    dtype = state.weights.dtype
+    how, streams = settings_of(protocol, replicas, world, dtype), Streams([seed for _, seed in replicas], "pairs")
+    for done in range(0, protocol.steps, BLOCK):
+        pairs = draw_pairs(world, streams, protocol.batch, min(BLOCK, protocol.steps - done))
+        for number, look in enumerate(lookups(pairs, protocol.tokens, protocol.group, dtype), done + 1):
+            _sgd_step(state, gradients(state.weights, state.top, look, how), protocol)
+            yield number
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Many cells on all cores
+
+CACHE = 8e6
+"""Bytes of the arrays that a step of a chunk of replicas goes through: past this, chunks gain nothing by being longer."""
+
+MEMORY = 4e9
+"""The same of a GPU, where a step costs its kernels' launches: one chunk for each number of filters."""
+
+
+def train_cells(
+    protocol: TokenRun,
+    cells: Sequence[TableCell],
+    seeds: Sequence[int],
+    *,
+    processes: int = 1,
+    keep: bool = False,
+    device: torch.device | str = "cpu",
+) -> dict[TableCell, dict[str, Tensor]]:
+    """Train every cell with every seed; for each cell the scores ``(seeds,)`` of `scores`, and with ``keep`` its
+    ``weights``.
+
+    Cells of equal shape train together, in chunks that fit a processor's cache; how they are cut changes nothing.
+    processes: at work at once; 1 trains in this one.  What comes back lies on the CPU.
+    """
+    memory = CACHE if torch.device(device).type == "cpu" else MEMORY
+    chunks = sorted(_chunks(protocol, cells, seeds, processes, memory), key=lambda chunk: -_cost(protocol, chunk))
+    if processes == 1:
+        results = [_measured(protocol, chunk, keep, device) for chunk in chunks]
+    else:
+        with process_pool(processes) as pool:
+            calls = [pool.submit(_measured, protocol, chunk, keep, device) for chunk in chunks]
+            results = [call.result() for call in calls]
+    found = {key: value for chunk, result in zip(chunks, results) for key, value in zip(chunk, _rows(result))}
+    return {
+        cell: {name: torch.stack([found[cell, seed][name] for seed in seeds]) for name in found[cell, seeds[0]]}
+        for cell in dict.fromkeys(cells)
+    }
+
+
+def _measured(
+    protocol: TokenRun, replicas: Sequence[Replica], keep: bool, device: torch.device | str
+) -> dict[str, Tensor]:
+    state, world = train_tokens(protocol, replicas, device=device)
+    linear = torch.tensor([cell.activation == "linear" for cell, _ in replicas])
+    found = scores(state.weights.double(), world, linear)
+    kept = {"weights": state.weights, "allowed": world.allowed} if keep else {}
+    return {name: values.cpu() for name, values in (found | kept).items()}
+
+
+def _rows(result: dict[str, Tensor]) -> Iterator[dict[str, Tensor]]:
+    for values in zip(*result.values()):
+        yield dict(zip(result, values, strict=True))
+
+
+def _chunks(
+    protocol: TokenRun, cells: Sequence[TableCell], seeds: Sequence[int], processes: int, memory: float
+) -> Iterator[list[Replica]]:
+    """Replicas of one shape, like beside like, cut evenly."""
+    by_shape: dict[int, list[Replica]] = {}
+    for cell in sorted(dict.fromkeys(cells), key=lambda cell: (cell.loss, cell.activation, cell.zeta != 1)):
+        by_shape.setdefault(cell.filters, []).extend((cell, seed) for seed in dict.fromkeys(seeds))
+    for replicas in by_shape.values():
+        most = max(1, round(memory / _bytes(protocol, replicas[0][0].filters)))
+        pieces = max(-(-len(replicas) // most), min(processes, len(replicas)) if len(by_shape) < processes else 1)
+        edges = [len(replicas) * i // pieces for i in range(pieces + 1)]
+        for start, end in itertools.pairwise(edges):
+            yield replicas[start:end]
+
+
+def _bytes(protocol: TokenRun, filters: int) -> int:
+    """Of one replica: weights with momenta, tables, similarities and outputs, in float32."""
+    k, d, b, o = protocol.fields, protocol.tokens, protocol.batch, protocol.outputs
+    return 4 * (3 * k * filters * (d + o) + 4 * 2 * k * d * filters + 3 * b * b + 6 * b * o + 2 * k * d * o)
+
+
+def _cost(protocol: TokenRun, chunk: Sequence[Replica]) -> float:
+    return len(chunk) * (4.0 + chunk[0][0].filters / 10)
+
+
+SCORES = ("printed +", "printed -", "released +", "released -", "signless +", "signless -")
+
+
+def cosines(weights: Tensor) -> Tensor:
+    r"""Largest cosine of a filter of the field with each token, :math:`\max_m w_{km}^\top u_a/(\|w_{km}\| \|u_a\|)`: ``(R, K,
+    d)``.
+
+    weights: ``(R, K, d, M)``, filters in columns.  Token vectors are orthogonal, so the cosine is an entry over a length; a
+    filter that is zero throughout matches nothing.
+    """
+    lengths = weights.norm(dim=2, keepdim=True).clamp_min(torch.finfo(weights.dtype).tiny)
+    best: Tensor = (weights / lengths).amax(-1)
+    return best
+
+
+def scores(weights: Tensor, world: World, linear: bool | Tensor = False) -> dict[str, Tensor]:
+    r"""Each of :data:`SCORES`, ``(R,)``: means over the fields.
+
+    printed: Eqs. 180 and 181 as they stand.  Both sums are divided by ``P``, also the one over the ``d - P`` other tokens, so
+        that :math:`\bar\chi_-` is :math:`(d - P)/P` times a mean of cosines and reaches 19 where ``P = 1`` and ``d = 20``.
+    released: what the authors' code averages: means over the tokens that *occur* in a generator, and over all others; filters of
+        linear networks (``linear``, one value or one a replica) count with the absolute value of the cosine, since their sign
+        means nothing; and lengths grow by a thousandth of the field's largest weight, which fades filters that have died.
+    signless: means over the tokens of :math:`R_k^g`, and over the others, of the largest *absolute* cosine, for every activation:
+        the sign of a filter means as little under the square, which is even, as in a linear network behind BatchNorm.
+    """
+    best, either = cosines(weights), torch.maximum(cosines(weights), cosines(-weights))
+    size = world.allowed.sum(-1).to(best)
+    largest = weights.abs().amax((2, 3), keepdim=True)
+    shares = weights / (weights.norm(dim=2, keepdim=True) + (largest / 1000).clamp_min(1e-6))
+    signless = torch.as_tensor(linear, device=weights.device).expand(len(weights)).view(-1, 1, 1, 1)
+    faded = torch.where(signless, shares.abs(), shares).amax(-1)
+    return {
+        "printed +": ((best * world.allowed).sum(-1) / size).mean(-1),
+        "printed -": ((best * ~world.allowed).sum(-1) / size).mean(-1),
+        "released +": _mean_over(faded, world.used),
+        "released -": _mean_over(faded, ~world.used),
+        "signless +": _mean_over(either, world.allowed),
+        "signless -": _mean_over(either, ~world.allowed),
+    }
+
+
+def _mean_over(values: Tensor, chosen: Tensor) -> Tensor:
+    """Mean over the fields of the means of the chosen tokens; fields without one are passed over."""
+    means = (values * chosen).sum(-1) / chosen.sum(-1)
+    return means.nanmean(-1)
+
+
+@dataclass(frozen=True)
+class PatchRun:
+    r"""Appendix E.3 of [tian2023], and what it leaves open as the released code has it.
+
+    strength: crops cover ``[1 - strength, 1]`` of the image's area with sides in the ratio ``[1 - strength, 1 + strength]``,
+    as in the text for 1/2; 0 takes the image as it is, and the pair is equal.
+    """
+
+    beta: int = 5
+    classes: int = 10
+    outputs: int = 50
+    batch: int = 8
+    steps: int = 50_000
+    rate: float = 0.02
+    momentum: float = 0.9
+    decay: float = 5e-3
+    tau: float = 0.1
+    strength: float = 0.0
+    activation: str = "relu"
+
+    @property
+    def filters(self) -> int:
+        """In each field: :math:`M = 10\\beta`, ten for the classes."""
+        return self.beta * self.classes
+
+
+def train_filters(data: Images, protocol: PatchRun, seeds: list[int], *, device: torch.device | str = "cpu") -> Tensor:
+    """Filters after training, ``(R, 4, M, S/2, S/2)``; every replica draws images and crops from streams of its seed.
+
+    Images come in passes, each in a random order of its own, as far as whole minibatches go.
+    """
+    pixels = data.pixels[:, 0].to(device)
+    side, batch = pixels.shape[-1] // 2, protocol.batch
+    starts, order, crops = (Streams(seeds, name) for name in ("weights", "order", "crops"))
+    d, m, o = side**2, protocol.filters, protocol.outputs
+    w = starts.uniform((4, d, m)).mul_(2).sub_(1).div_(d**0.5).to(device).requires_grad_()
+    v = starts.uniform((4, m, o)).mul_(2).sub_(1).div_((4 * m) ** 0.5).to(device).requires_grad_()
+    optimizer = torch.optim.SGD([w, v], protocol.rate, protocol.momentum, weight_decay=protocol.decay)
+    a_pass = len(pixels) // batch
+    queue = torch.empty(0)
+    for step in range(protocol.steps):
+        if step % a_pass == 0:
+            queue = to_device(order.uniform((len(pixels),)).argsort(1), pixels.device)
+        at = step % a_pass * batch
+        chosen = pixels[queue[:, at : at + batch]]
+        if protocol.strength:
+            pair = [random_crops(chosen, crops, protocol.strength) for _ in range(2)]
+        else:
+            pair = [chosen, chosen]
+        x = four_fields(torch.stack(pair, 1))
+        z = unit_outputs(x, w, v, activation=protocol.activation, mean="normal", std="detach")
+        optimizer.zero_grad()
+        contrastive_loss(z, "info_nce", "released", protocol.tau).sum().backward()
+        optimizer.step()
+    filters: Tensor = w.detach().mT.unflatten(-1, (side, side))
+    return filters
+
+
+def roughness(filters: Tensor) -> Tensor:
+    """Squared differences of neighbouring pixels over the squares, ``(..., )`` for ``(..., S, S)``: near 4 for noise, small
+    for smooth ones.
+
+    Of each filter less its mean; a filter that is constant has 0.
+    """
+    centred = filters - filters.mean((-2, -1), keepdim=True)
+    pairs = centred.diff(dim=-1).square().sum((-2, -1)) + centred.diff(dim=-2).square().sum((-2, -1))
+    size = centred.square().sum((-2, -1))
+    return torch.where(size > 0, pairs / size.clamp_min(1e-30), 0.0)
+
+
+def living(filters: Tensor) -> Tensor:
+    """Which filters have not faded, ``(R, 4, M)`` for ``(R, 4, M, S, S)``: longer than a twentieth of the replica's longest.
+
+    A ReLU filter that no input opens any more gets no gradient, and weight decay takes it to zero.
+    """
+    lengths = filters.flatten(-2).norm(dim=-1)
+    alive: Tensor = lengths > 0.05 * lengths.amax((-2, -1), keepdim=True)
+    return alive
+
+
+def mean_of(values: Tensor, chosen: Tensor) -> Tensor:
+    """Mean of ``values (R, 4, M)`` over the ``chosen`` of all fields, ``(R,)``."""
+    total: Tensor = (values * chosen).sum((1, 2)) / chosen.sum((1, 2))
+    return total
+
+
+def likeness(filters: Tensor, chosen: Tensor | None = None) -> Tensor:
+    """Mean absolute cosine of two different filters of a field, ``(R,)`` for ``(R, 4, M, S, S)``: 1 if all are alike.
+
+    chosen: which filters count, ``(R, 4, M)``; all if not given.  0 where no field has two.
+    """
+    flat = torch.nn.functional.normalize(filters.flatten(-2), dim=-1)
+    kept = torch.ones_like(flat[..., 0]) if chosen is None else chosen.to(flat)
+    pairs = kept[..., None] * kept[..., None, :] * (1 - torch.eye(flat.shape[-2]).to(flat))
+    cosines = (flat @ flat.mT).abs()
+    total: Tensor = (cosines * pairs).sum((1, 2, 3)) / pairs.sum((1, 2, 3)).clamp_min(1)
+    return total

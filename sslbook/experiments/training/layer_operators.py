@@ -1,0 +1,301 @@
+r"""The covariance operator of [tian2020] on the layers of a ResNet in training, beside the operators that it is mistaken for.
+
+The network that is opened is encoder and projector, as the loss sees it, with BatchNorm by its running statistics: in a batch's own
+statistics one sample's connection would depend on the others.  Then a layer's operator is
+:math:`\mathrm{OP}_l = \mathbb V_x[\bar K_l(x)]`, and BatchNorm is part of what stands above.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sslbook.experiments.training import supervised
+from sslbook.experiments.training.experiments import SMALL, settings_of
+from sslbook.experiments.training.recorded import LOOKS, each
+from sslbook.images import datasets
+from sslbook.inspect.command import encoder_and_projector as opened
+from sslbook.inspect.measure import layers_of, settle
+from sslbook.inspect.spectrum import ALL, BETWEEN, KINDS, WITHIN, Seen, look
+from sslbook.networks.siamese import build
+from sslbook.operator.layer import OpenedLayer, open_layer, unvec, vec
+from sslbook.records.store import kept, parts_folder
+from sslbook.runtime.compute import cores
+from sslbook.training.run.determinism import SUBSET_SEED, load_data, steps_per_epoch
+from sslbook.training.run.distributed import device_of
+from sslbook.training.run.settings import Settings
+from sslbook.training.run.trainer import train
+from sslbook.training.views.augment import PIPELINES, plain, random_view
+
+CLEAN = "no augmentation"
+OPERATORS = (BETWEEN, ALL, WITHIN, CLEAN)
+"""The operator without the bias by few views, and its rivals: views not averaged, covariance within views, un-augmented images."""
+DIRECTIONS = ("weights", "first weights", "change")
+"""What is asked about: a layer's weights, those before training, and the difference."""
+SUPERVISED = "supervised"
+RUNS = ("info_nce", "byol", "byol, no EMA, no stop-gradient", SUPERVISED)
+"""A contrastive run, one without negatives, one that collapses, and one that is told the labels."""
+EPOCHS, FULL_EPOCHS = (0, 4), (0, 2, 10)
+IMAGES, VIEWS, MORE, PROBES, LEADING = 24, 8, 16, 12, 8
+LAYERS = (
+    *("0.conv1", "0.layer1.0.conv2", "0.layer1.1.conv2", "0.layer2.0.conv1", "0.layer2.1.conv2"),
+    *(
+        "0.layer3.0.conv1",
+        "0.layer3.1.conv2",
+        "0.layer4.0.conv1",
+        "0.layer4.1.conv2",
+        "1.linears.0",
+        "1.linears.1",
+        "1",
+    ),
+)
+"""Of each stage of the encoder the first and the last, and what stands above."""
+SHARED = ("0.layer3.1.conv2", "0.layer4.0.conv1", "0.layer4.1.conv2", "1.linears.1")
+"""Layers whose leading modes are looked for."""
+SMALLER = (*SMALL, "networks.width=8", "evaluate=0")
+"""Half as wide as the chapter's other runs, of which there are fewer; nothing is evaluated on the way."""
+FULL = ("epochs=10", "probes=10", "evaluate=0", "shuffle=true", "drop_last=true")
+"""The run of full width, on all images: as long as the small one, which sees a tenth of them."""
+
+
+def population(settings: Settings, seed: int, images: int, views: int, first: int = 0) -> tuple[Tensor, Tensor]:
+    """Test images drawn by ``seed``: views numbered from ``first`` on, ``(N, V, C, S, S)``, and as they are, ``(N, C, S, S)``."""
+    pixels = datasets.subset(load_data(settings)[1], images, seed).pixels
+    pipeline = PIPELINES[settings.pipeline]
+    drawn = [random_view(pixels, pipeline, seed=seed, view=view) for view in range(first, first + views)]
+    return torch.stack(drawn, dim=1), plain(pixels, pipeline)
+
+
+@torch.backends.cudnn.flags(enabled=True, allow_tf32=False)  # convolutions of three digits would be no covariance
+def look_at(
+    net: nn.Module,
+    views: Tensor,
+    clean: Tensor,
+    *,
+    first: Mapping[str, Tensor] | None = None,
+    layers: Sequence[str] | None = None,
+    shared: Sequence[str] = (),
+    probes: int = PROBES,
+    k: int = LEADING,
+) -> dict[str, Any]:
+    r"""What the weights of each layer see of the operators, as lists; a row a layer, in the order of the network.
+
+    views ``(N, V, ...)``, clean ``(N, ...)``.  first: the weights before training, by name; the same if not given.  layers: all by
+    default.  probes: random weights, whose mean square is an operator's mean eigenvalue; each costs a product.
+
+    names; sizes: weights.  seen: :math:`d^\top \mathrm{OP} d / \|d\|^2` by layer, operator of :data:`OPERATORS` and direction of
+    :data:`DIRECTIONS`, None for a change that there is not.  mean, error: of random weights, and its standard error, by layer and
+    operator.
+    share: of the layers ``shared``, by name: a row an operator of the first three, in whose ``k`` leading modes the directions lie.
+    outputs: the variance of the normalised outputs, by operator; at most 1.
+    """
+    names = tuple(layers) if layers is not None else layers_of(net)
+    weights = dict(net.named_modules())
+    found: dict[str, Any] = {"names": list(names), "sizes": [], "seen": [], "mean": [], "error": [], "share": {}}
+    for number, name in enumerate(names):
+        weight = weights[name].weight.detach()
+        asked = torch.stack([vec(weight), vec(weight if first is None else first[name].to(weight))], dim=1)
+        draw = torch.Generator().manual_seed(number)
+        signs = torch.randint(0, 2, (len(asked), probes), generator=draw).to(asked) * 2 - 1
+        directions = torch.cat([asked, signs], dim=1)
+        scene = open_layer(net, name, views.flatten(0, 1))
+        still = open_layer(net, name, clean.repeat_interleave(2, dim=0))
+        through, unmoved = (_fields(part, directions, len(views)) for part in (scene, still))
+        moments = [*(through.matrices(kind) for kind in KINDS), unmoved.matrices(BETWEEN)]
+        length = torch.stack([*asked.double().square().sum(0), (asked[:, 0] - asked[:, 1]).double().square().sum()])
+        squares = [torch.cat([m.diagonal()[:2], (m[0, 0] + m[1, 1] - 2 * m[0, 1])[None]]) for m in moments]
+        random = torch.stack([m.diagonal()[2:] for m in moments]) / len(asked)
+        found["sizes"].append(len(asked))
+        found["seen"].append([_told(square / length) for square in squares])
+        found["mean"].append(_told(random.mean(1)))
+        found["error"].append(_told(random.std(1) / probes**0.5))
+        if name in shared:
+            modes = look(scene, _pair(views), k)
+            three = torch.cat([asked, asked[:, :1] - asked[:, 1:]], dim=1)
+            found["share"][name] = [_told(modes.share(kind, k, three)) for kind in KINDS]
+    unit = nn.functional.normalize(scene.output.double(), dim=1).unflatten(0, views.shape[:2])
+    spread = Seen(scene, _pair(views), views.new_zeros(0, 1), unit[..., None])
+    found["outputs"] = _told(torch.stack([spread.matrices(kind)[0, 0] for kind in KINDS]))
+    return found
+
+
+def _fields(scene: OpenedLayer, directions: Tensor, images: int) -> Seen:
+    """What the outputs do along each direction, as a :class:`Seen` through directions that need not be orthonormal."""
+    rows = [scene.jvp(unvec(column, scene.weight.shape)) for column in directions.T]
+    fields = torch.stack(rows, dim=-1).double().unflatten(0, (images, -1))
+    return Seen(scene, _pair(fields), directions.double(), fields)
+
+
+def _pair(x: Tensor) -> tuple[int, int]:
+    return x.shape[0], x.shape[1]
+
+
+def _told(values: Tensor) -> list[float | None]:
+    """Numbers to five digits, None for what is none."""
+    return [float(f"{value:.5g}") if value == value else None for value in values.tolist()]
+
+
+# -- along real runs --------------------------------------------------------------------------------------------------
+
+
+def operator_values(seeds: Sequence[int]) -> dict[str, Any]:
+    """What layers see of their operators along four kinds of run: a quarter of an hour for three seeds."""
+    return run_values(seeds, root=parts_folder())
+
+
+def run_values(
+    seeds: Sequence[int],
+    *,
+    names: Sequence[str] = RUNS,
+    changes: Sequence[str] = SMALLER,
+    epochs: Sequence[int] = EPOCHS,
+    images: int = IMAGES,
+    views: int = VIEWS,
+    layers: Sequence[str] | None = LAYERS,
+    shared: Sequence[str] = SHARED,
+    more: int = MORE,
+    processes: int | None = None,
+    device: str = "cpu",
+    root: Path | None = None,
+) -> dict[str, Any]:
+    """:func:`look_at` runs after each of ``epochs``, on test images, which the networks have not seen: a draw of them a seed.
+
+    more: views of another look at the first run at its end, by which the correction for few views is seen; 0 for none.
+    root: where the runs lie, to go on there if they are stopped; else they lie in a folder that goes away.
+    Raises FileNotFoundError without the data.
+    """
+    kept_apart = {"images": images, "layers": layers, "shared": shared}
+    with contextlib.ExitStack() as stack:
+        place = root or Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        jobs = [
+            (
+                name,
+                seed,
+                tuple(changes),
+                tuple(epochs),
+                views,
+                more if name == names[0] else 0,
+                device,
+                place,
+                kept_apart,
+            )
+            for seed in seeds
+            for name in names
+        ]
+        found = each(along, jobs, (processes or cores()) if device == "cpu" else 1)
+    runs: dict[str, Any] = {name: [] for name in names}
+    for (name, *_), looks in zip(jobs, found, strict=True):
+        runs[name].append(looks)
+    return {
+        "axes": "runs[name][seed][look]: of each look seen[layer][operator][direction], mean and error [layer][operator]",
+        "operators": list(OPERATORS),
+        "directions": list(DIRECTIONS),
+        "epochs": list(epochs),
+        "images": images,
+        "views": views,
+        "more": more,
+        "modes": LEADING,
+        "runs": runs,
+    }
+
+
+def full_values(seeds: Sequence[int]) -> dict[str, Any]:
+    """The same for SimCLR by a ResNet-18 of full width on all images, on a GPU where there is one."""
+    return run_values(
+        seeds,
+        names=RUNS[:1],
+        changes=FULL,
+        epochs=FULL_EPOCHS,
+        layers=None,
+        shared=(),
+        more=0,
+        processes=1,
+        device=str(device_of(None)),
+        root=parts_folder(),
+    )
+
+
+def along(
+    name: str,
+    seed: int,
+    changes: Sequence[str],
+    epochs: Sequence[int],
+    views: int,
+    more: int,
+    device: str,
+    root: Path,
+    options: Mapping[str, Any],
+) -> list[dict[str, Any]]:
+    """The looks at one run, with ``more`` views another; those that lie below ``root`` are not made again."""
+    asked = [(epoch, views, 0) for epoch in epochs] + [(epochs[-1], more, views)] * bool(more)
+    looks = []
+    for epoch, count, begin in asked:
+        # Before training encoder and projector of all runs without labels are the same
+        run = Run(RUNS[0] if epoch == 0 and name != SUPERVISED else name, seed, tuple(changes), device, root)
+        part = run.folder / f"look-{epoch}-{count}.json"
+        looks.append(kept(part, partial(_looked, run, epoch, count, begin, **options)))
+    return looks
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run of :data:`RUNS`, and where it lies."""
+
+    name: str
+    seed: int
+    changes: tuple[str, ...]
+    device: str
+    root: Path
+
+    @property
+    def settings(self) -> Settings:
+        """With labels those of the first run, whose images, views and optimiser they are."""
+        return settings_of(RUNS[0] if self.name == SUPERVISED else self.name, self.seed, self.changes)
+
+    @property
+    def folder(self) -> Path:
+        """The run's own."""
+        kind = "-told" if self.name == SUPERVISED else ""
+        return self.root / f"operator-s{self.seed}-{self.settings.hash()}-{self.settings.epochs}{kind}"
+
+    def network(self, epoch: int) -> nn.Module:
+        """What the loss sees, after so many epochs; raises ValueError for a run that is past them."""
+        settings = self.settings
+        data = load_data(settings)[0]
+        if self.name == SUPERVISED:
+            return supervised.trained(settings, data, epoch, self.device).eval()
+        if not epoch:
+            return opened(build(settings.networks, self.seed).to(self.device))
+        last = epoch * steps_per_epoch(settings, len(data.pixels))
+        result = train(settings, self.folder, stop_after=last, data=(data, None), device=self.device, quiet=True)
+        if result.step != last:
+            raise ValueError(f"the run in {self.folder} is at step {result.step}, past the {last} of epoch {epoch}")
+        return opened(result.model)
+
+
+def _looked(
+    run: Run, epoch: int, views: int, begin: int, *, images: int, layers: Sequence[str] | None, shared: Sequence[str]
+) -> dict[str, Any]:
+    """One look; BatchNorm that has counted nothing goes by the views."""
+    settings = run.settings
+    net, before = run.network(epoch), run.network(0)
+    x, clean = (part.to(run.device) for part in population(settings, run.seed, images, views, begin))
+    if epoch == 0:
+        settle(net, x.flatten(0, 1))
+    there = layers_of(net)
+    first = {name: before.get_parameter(f"{name}.weight").detach() for name in there}
+    chosen = there if layers is None else [name for name in layers if name in there]
+    found = look_at(net, x, clean, first=first, layers=chosen, shared=shared)
+    if run.name == SUPERVISED:
+        asked = load_data(settings)[1]
+        few = datasets.subset(asked, min(LOOKS, len(asked)), SUBSET_SEED)
+        found["accuracy"] = supervised.accuracy(net, few, settings)
+    return found

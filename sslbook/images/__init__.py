@@ -1,0 +1,1 @@
+"""Images: data sets on disk, enumerated augmentations, and a caller's own pictures."""

@@ -1,0 +1,312 @@
+"""Images of the caller's own as a data set: an array, a folder of pictures, or any data set of PyTorch's kind."""
+
+from __future__ import annotations
+
+import operator
+import reprlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sslbook.images.datasets import Dataset
+from sslbook.runtime.arguments import require_whole
+from sslbook.runtime.atomic_io import require_file, user_path
+
+if TYPE_CHECKING:
+    from PIL.Image import Image as Picture
+
+ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
+"""What a picture's file may end in; a folder's other files are left alone."""
+SYSTEM = ("__MACOSX", "@eaDir", "$RECYCLE.BIN", "System Volume Information", "lost+found")
+"""Folders that systems make, and nobody's classes."""
+CHANNELS = (1, 3)
+SHAPES = "(N, C, H, W), (N, H, W, C) or (N, H, W)"
+
+
+class Items(Protocol):
+    """Whatever has a length and gives an image, or an image and a class, for each number: a ``torch.utils.data.Dataset``."""
+
+    def __len__(self) -> int:
+        """How many items there are."""
+        ...
+
+    def __getitem__(self, index: int, /) -> Any:
+        """An item."""
+        ...
+
+
+def read_images(
+    source: Tensor | np.ndarray | str | Path | Dataset | Items,
+    labels: Tensor | np.ndarray | Sequence[int] | None = None,
+    *,
+    size: int | None = None,
+    classes: Sequence[str] | None = None,
+) -> Dataset:
+    """Images of your own, as training takes them: bytes ``(N, C, H, W)`` in one or three channels, all of one size.
+
+    source: a tensor or NumPy array ``(N, C, H, W)``, ``(N, H, W, C)`` or ``(N, H, W)``; a folder of pictures, whose sub-folders
+    are the classes in alphabetical order, unless a picture lies beside them; or a data set of PyTorch's kind, of images (tensors,
+    arrays or Pillow's) or of pairs of an image and its class.  Numbers are bytes from 0 to 255, or floating in [0, 1], which are
+    rounded to bytes.
+    Pillow's images, also those of a folder, are turned upright and made grey or RGB: palettes are looked up, transparency is
+    dropped, 16 bits a pixel (modes "I;16" and "I") are divided by 257 and rounded, and floating pixels (mode "F") are in [0, 1].
+    In a folder, what begins with a dot is left alone, and links are followed: a linked folder is read once in each class.
+    labels: a class from 0 on for each image of an array; without any, all are -1.
+    size: pictures of a folder are cut to a square of so many pixels about their middle; otherwise they must have one size.
+    classes: the sub-folders' names in the order of their numbers, where some may be missing: give a test set the ``class_names``
+    of its training set.  Without them, a sub-folder without a picture is refused.
+
+    Raises FileNotFoundError for a folder that is not there, ValueError or TypeError with a sentence for what is no set of images.
+    """
+    found = None
+    if isinstance(source, (str, Path)):
+        data = _folder(user_path(source), size, classes)
+    elif size is not None or classes is not None:
+        name, value = ("size", size) if classes is None else ("classes", classes)
+        raise ValueError(f"{name} is for a folder of pictures, got {name}={value!r} with a {type(source).__name__}")
+    elif isinstance(source, Dataset):
+        data = source
+    elif isinstance(source, (Tensor, np.ndarray)):
+        array = _tensor("images", source)
+        if labels is None:
+            _require_many(array.shape)
+        data = _unlabelled(_bytes("images", array, SHAPES))
+    elif hasattr(source, "__getitem__") and hasattr(source, "__len__") and not isinstance(source, Mapping):
+        images, found = _items(source)
+        data = _unlabelled(images)
+    else:
+        raise TypeError(
+            "images must be an array, a folder or a data set with a length and items, "
+            f"got {type(source).__name__}; gather what only iterates with list(...)"
+        )
+    if not len(data):
+        raise ValueError("images must hold one image or more, got none")
+    if not data.pixels.numel():
+        raise ValueError(f"images must have pixels, got {tuple(data.pixels.shape)}")
+    labels = found if labels is None else labels
+    return data if labels is None else _labelled(data, labels)
+
+
+def _require_many(shape: torch.Size) -> None:
+    """Refuse what is nearly always one picture, and would be read as many grey ones: (32, 32, 3), or (3, 32, 32)."""
+    if len(shape) == 3 and ((shape[0] == 3 and min(shape[1:]) >= 8) or (shape[2] in (1, 3, 4) and min(shape[:2]) >= 8)):
+        raise ValueError(
+            f"images must be {SHAPES}, and {tuple(shape)} may be one picture: add an axis, images[None] if it is one, "
+            "images[:, None] if they are many grey ones"
+        )
+
+
+def _unlabelled(pixels: Tensor) -> Dataset:
+    return Dataset(pixels, torch.full((len(pixels),), -1), "own", 0)
+
+
+def _labelled(data: Dataset, labels: Tensor | np.ndarray | Sequence[int]) -> Dataset:
+    wanted = f"labels must be one whole number for each of the {len(data)} images"
+    try:
+        classes = torch.as_tensor(_native(labels) if isinstance(labels, np.ndarray) else labels)
+    except (TypeError, ValueError, RuntimeError):  # words, lists of unlike lengths, whole numbers beyond 64 bits
+        raise ValueError(f"{wanted}, got {reprlib.repr(labels)}") from None
+    if classes.is_floating_point() or classes.is_complex() or classes.shape != data.labels.shape:
+        raise ValueError(f"{wanted}, got {classes.dtype} {tuple(classes.shape)}")
+    return replace(data, labels=classes.long(), classes=int(classes.max()) + 1, class_names=())
+
+
+def _tensor(name: str, values: Tensor | np.ndarray) -> Tensor:
+    """A tensor, or an array as one."""
+    if isinstance(values, Tensor):
+        return values
+    if values.dtype.kind not in "biufc" or values.dtype.itemsize > 8:
+        raise TypeError(f"{name} must be uint8, or floating in [0, 1], got {values.dtype}")
+    return torch.from_numpy(_native(values))
+
+
+def _native(values: np.ndarray) -> np.ndarray:
+    """Mirrored arrays and those of another machine's byte order, which PyTorch refuses, are copied."""
+    return np.require(values, values.dtype.newbyteorder("="), "C")
+
+
+def _bytes(name: str, images: Tensor, shapes: str, given: torch.Size | None = None) -> Tensor:
+    """``(N, C, H, W)`` uint8 of any of the three shapes, and of bytes or shares of 1; the shape that was given, for errors."""
+    given = images.shape if given is None else given
+    if images.ndim == 3:
+        images = images[:, None]
+    elif images.ndim == 4 and images.shape[1] not in CHANNELS and images.shape[3] in CHANNELS:
+        images = images.permute(0, 3, 1, 2)
+    if images.ndim != 4 or images.shape[1] not in CHANNELS:
+        raise ValueError(f"{name} must be {shapes}, of 1 or 3 channels, got {tuple(given)}")
+    if images.is_floating_point() and images.numel():
+        low, high = images.amin().item(), images.amax().item()
+        if not 0 <= low <= high <= 1:
+            raise ValueError(f"{name} must be bytes, or floating in [0, 1], got floating from {low:g} to {high:g}")
+    if images.is_floating_point():
+        images = (images * 255).round().to(torch.uint8)
+    if images.dtype != torch.uint8:
+        raise TypeError(f"{name} must be uint8, or floating in [0, 1], got {images.dtype}")
+    return images.contiguous()
+
+
+def _items(source: Items) -> tuple[Tensor, list[int] | None]:
+    """The images of a data set, and its classes if its items are pairs."""
+    try:
+        items = [source[index] for index in range(len(source))]
+    except LookupError as error:
+        raise ValueError(f"images must have an item for each number from 0 to {len(source) - 1}: {error!r}") from error
+    if not items or not isinstance(items[0], (tuple, list)):
+        return _stacked((f"item {index}", _pixels(f"item {index}", item)) for index, item in enumerate(items)), None
+    for index, item in enumerate(items):
+        if not isinstance(item, (tuple, list)) or len(item) != 2:
+            got = f"{type(item).__name__} of {len(item)}" if isinstance(item, (tuple, list)) else type(item).__name__
+            raise TypeError(f"item {index} must be an image and its class, as a pair, got {got}")
+    pixels = _stacked((f"item {index}", _pixels(f"item {index}", item[0])) for index, item in enumerate(items))
+    return pixels, [_class(index, item[1]) for index, item in enumerate(items)]
+
+
+def _class(index: int, given: object) -> int:
+    try:
+        return operator.index(given)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        raise TypeError(f"the class of item {index} must be a whole number, got {reprlib.repr(given)}") from None
+
+
+def _pixels(name: str, image: object) -> Tensor:
+    """One image ``(C, H, W)`` uint8 of a tensor, an array or a Pillow image; an array has its channels last, as Pillow has."""
+    from PIL import Image
+
+    if isinstance(image, Image.Image):
+        image = _converted(name, image)
+    try:
+        array = image if isinstance(image, (Tensor, np.ndarray)) else np.array(image)
+    except ValueError:  # lists of unlike lengths
+        array = np.array(None)
+    if not array.ndim:
+        raise TypeError(f"{name} must be an image, or an image and its class, got {type(image).__name__}")
+    pixels = _tensor(name, array)
+    return _bytes(name, pixels[None], "(C, H, W), (H, W, C) or (H, W)", pixels.shape)[0]
+
+
+def _converted(name: str, picture: Picture) -> Picture:
+    """Upright, in bytes, grey (mode L) or RGB."""
+    from PIL import ExifTags, Image, ImageOps
+
+    with _naming(name):
+        picture.load()
+        turn = picture.getexif().get(ExifTags.Base.Orientation)
+        bare = picture.copy()
+        bare.info.clear()  # without the rest of the EXIF block, which may be damaged, and the palette's transparent colour
+        bare.getexif()[ExifTags.Base.Orientation] = turn
+        upright = ImageOps.exif_transpose(bare)
+        if upright.mode not in ("F", "I") and not upright.mode.startswith("I;16"):
+            return upright.convert("L" if upright.mode in ("1", "L") else "RGB")
+    levels, most = np.array(upright).astype(np.float64), 1 if upright.mode == "F" else 2**16 - 1
+    if levels.size and not 0 <= levels.min() <= levels.max() <= most:  # Pillow would clip, and at 255
+        seen = f"{levels.min():g} to {levels.max():g}"
+        raise ValueError(f"{name} must have pixels from 0 to {most}, as pictures of mode {upright.mode}, got {seen}")
+    return Image.fromarray((levels * (255 / most)).round().astype(np.uint8))
+
+
+@contextmanager
+def _naming(name: str) -> Iterator[None]:
+    """Whatever a picture makes Pillow raise, as a sentence with its name."""
+    from PIL import Image
+
+    try:
+        yield
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        raise ValueError(
+            f"{name} is too large for Pillow: {error} Make it smaller, or set PIL.Image.MAX_IMAGE_PIXELS if you trust it"
+        ) from None
+    except Exception as error:  # damaged bytes may make its readers fail in any way
+        raise ValueError(f"{name} is no picture that Pillow can read: {str(error) or type(error).__name__}") from None
+
+
+def _folder(folder: Path, size: int | None, classes: Sequence[str] | None) -> Dataset:
+    """The pictures below a folder, by name; classes are the sub-folders, if every picture lies in one."""
+    if not folder.is_dir():
+        raise FileNotFoundError(f"there is no folder {folder}")
+    if size is not None:
+        require_whole("size", size, least=1)
+    above = {folder.resolve(), *folder.resolve().parents}  # where a link may lead round to
+    folders, beside = _seen(folder)
+    kinds = {kind.name: [*_below(kind, set(above))] for kind in folders if kind.resolve() not in above}
+    paths = sorted([*beside, *chain.from_iterable(kinds.values())])
+    if not paths:
+        raise ValueError(f"{folder} must hold pictures ({', '.join(ENDINGS)}), and none is there")
+    names = _class_names(folder, kinds, beside, classes)
+    numbers = {path: number for number, name in enumerate(names) for path in kinds.get(name, ())}
+    labels = torch.tensor([numbers.get(path, -1) for path in paths])
+    pixels = _stacked((str(path), _picture(path, size)) for path in paths)
+    return Dataset(pixels, labels, folder.resolve().name, len(names), names, tuple(map(str, paths)))
+
+
+def _class_names(
+    folder: Path, kinds: Mapping[str, list[Path]], beside: list[Path], classes: Sequence[str] | None
+) -> tuple[str, ...]:
+    """The classes in their order, of the sub-folders and what each holds; none where a picture lies beside them."""
+    if classes is None:
+        empty = [str(folder / name) for name in sorted(kinds) if not kinds[name]]
+        if empty and not beside:
+            raise ValueError(
+                f"{empty[0]} must hold pictures ({', '.join(ENDINGS)}), as a class, and none is there: remove it, or give "
+                "classes=, the names of all"
+            )
+        return () if beside else tuple(sorted(kinds))
+    if isinstance(classes, str) or not isinstance(classes, Sequence) or len({*map(repr, classes)}) < len(classes):
+        raise TypeError(f"classes must be names of sub-folders, each once, got {reprlib.repr(classes)}")
+    for path in [*beside, *(folder / name for name, held in kinds.items() if held and name not in classes)]:
+        raise ValueError(f"{path} is in none of the classes {', '.join(map(str, classes))}")
+    return tuple(map(str, classes))
+
+
+def _seen(folder: Path) -> tuple[list[Path], list[Path]]:
+    """Sub-folders, real ones before links, and pictures of a folder, without what its owner doesn't see."""
+    seen = [path for path in folder.iterdir() if not path.name.startswith(".") and path.name not in SYSTEM]
+    for path in seen:
+        if path.is_symlink() and not path.exists():
+            raise ValueError(f"{path} is a link to {path.readlink()}, which can't be read: mend it, or remove it")
+    folders = sorted((path for path in seen if path.is_dir()), key=lambda path: (path.is_symlink(), path))
+    return folders, [path for path in seen if path.suffix.lower() in ENDINGS and not path.is_dir()]
+
+
+def _below(folder: Path, read: set[Path]) -> Iterator[Path]:
+    """The pictures in a folder and below it, but for folders that have been read, since links may lead round."""
+    real = folder.resolve()
+    if real not in read:
+        read.add(real)
+        folders, pictures = _seen(folder)
+        yield from pictures
+        for inner in folders:
+            yield from _below(inner, read)
+
+
+def _picture(path: Path, size: int | None) -> Tensor:
+    from PIL import Image, ImageOps
+
+    with _naming(str(path)):
+        require_file(path)
+        file = Image.open(path)
+    with file:
+        picture = _converted(str(path), file)
+    return _pixels(str(path), picture if size is None else ImageOps.fit(picture, (size, size)))
+
+
+def _stacked(named: Iterable[tuple[str, Tensor]]) -> Tensor:
+    """All images in one tensor, ``(N, C, H, W)``; grey ones among coloured ones get three equal channels."""
+    images = dict(named)
+    channels = max((image.shape[0] for image in images.values()), default=1)
+    first = next(iter(images), "")
+    for name, image in images.items():
+        if image.shape[1:] != images[first].shape[1:]:
+            sides = [" by ".join(map(str, images[at].shape[1:])) for at in (first, name)]
+            raise ValueError(
+                f"images must have one size: {first} is {sides[0]}, and {name} is {sides[1]}; "
+                "size=32 cuts the pictures of a folder to 32 by 32"
+            )
+    whole = [image.expand(channels, -1, -1) for image in images.values()]
+    return torch.stack(whole) if whole else torch.empty(0, 1, 1, 1, dtype=torch.uint8)

@@ -1,0 +1,165 @@
+"""``sslbook inspect``: a checkpoint of ``sslbook train``, and images, to a report."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from sslbook.images import datasets
+from sslbook.images.datasets import Dataset
+from sslbook.images.own import read_images
+from sslbook.inspect.measure import LOSSES, inspect_network
+from sslbook.networks.siamese import Networks, Siamese, build
+from sslbook.runtime.arguments import device, positive, seed
+from sslbook.runtime.atomic_io import read_bytes, user_path
+from sslbook.runtime.compute import keep_freed_memory
+from sslbook.training.run import checkpoints
+from sslbook.training.run.settings import Settings, with_values
+from sslbook.training.views.pipelines import PIPELINES, Pipeline
+
+
+def main(arguments: Sequence[str]) -> int:
+    """``sslbook inspect``; exit status 2 for what can't be looked at."""
+    parser = argparse.ArgumentParser(
+        prog="sslbook inspect",
+        description="What the layers of a trained network hold of their covariance operators, beside controls.",
+    )
+    parser.add_argument("checkpoint", type=Path, metavar="RUN", help="a folder of sslbook train, or a checkpoint in it")
+    parser.add_argument(
+        "images", metavar="IMAGES", help=f"a folder of pictures, or test images of {', '.join(datasets.NAMES)}"
+    )
+    parser.add_argument("--layers", nargs="+", metavar="NAME", help="these layers (default: all)")
+    parser.add_argument("--views", type=positive, default=8, metavar="N", help="views of each image (default: 8)")
+    parser.add_argument("--images", type=positive, default=32, metavar="N", dest="count", help="images (default: 32)")
+    parser.add_argument(
+        "--size", type=positive, metavar="N", help="cut the pictures of a folder to squares of N pixels"
+    )
+    parser.add_argument("--modes", type=positive, default=5, metavar="N", help="leading modes (default: 5)")
+    parser.add_argument(
+        "--loss", choices=tuple(LOSSES), default="info_nce", help="whose step is looked at (default: info_nce)"
+    )
+    parser.add_argument("--seed", type=seed, default=0, metavar="N", help="of images, views and draws (default: 0)")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="where the report goes (default: RUN, and -inspect)")
+    parser.add_argument("--device", type=device, default="cpu", metavar="D", help="cpu, cuda or cuda:N (default: cpu)")
+    options = parser.parse_args(arguments)
+    line = Line()
+    keep_freed_memory()
+    try:
+        place = user_path(options.checkpoint)
+        run = _open_run(place)
+        images = _images(options.images, options.count, options.size, options.seed)
+        report = inspect_network(
+            run.net,
+            images,
+            layers=options.layers,
+            pipeline=run.pipeline,
+            views=options.views,
+            loss=options.loss,
+            k=options.modes,
+            seed=options.seed,
+            untrained=run.untrained,
+            device=options.device,
+            progress=line,
+            about={**run.about, "image source": images.name},
+        )
+        place = place.resolve()
+        written = report.save(options.out or place.with_name(f"{place.name}-inspect"))
+    except (ValueError, TypeError, OSError, RuntimeError) as error:
+        line.end()
+        parser.error(f"{error}".partition("\n")[0])
+    print(report.table())
+    print(f"Written: {written}, and report.json beside it")
+    return 0
+
+
+@dataclass(frozen=True)
+class Trained:
+    """Encoder and projector of a run, as they are and as they were before training, and how its views were made."""
+
+    net: nn.Module
+    untrained: nn.Module
+    pipeline: Pipeline
+    about: dict[str, Any]
+
+
+def _open_run(path: Path) -> Trained:
+    """The newest whole checkpoint of a run's folder, or a checkpoint's file.
+
+    Raises FileNotFoundError where there is none, ValueError for a file that is none, and for a run with a network of one's own.
+    """
+    if not path.exists():
+        raise FileNotFoundError(f"there is no checkpoint, and no folder of a run, at {path}")
+    if path.is_dir():
+        content = checkpoints.latest(path, lambda text: print(f"sslbook inspect: {text}", file=sys.stderr))
+    else:
+        content = checkpoints.load(path)
+    if content is None:
+        raise FileNotFoundError(f"{path} holds no whole checkpoint of sslbook train")
+    settings = _settings(content)
+    if settings.own:
+        raise ValueError(
+            f"{path} is of a network of your own, which a checkpoint does not hold: call sslbook.inspect_network with it"
+        )
+    model, first = (build(settings.networks, settings.seed) for _ in range(2))
+    model.load_state_dict(content["model"])
+    file = path if path.is_file() else path / f"step-{content['step']:09d}.pt"
+    about = {
+        "source": path.name if path.is_dir() else f"{path.parent.name}/{path.name}",
+        "step of the run": content["step"],
+        "seed of the run": settings.seed,
+        "hash of its settings": content["hash"],
+        "checkpoint sha256": hashlib.sha256(read_bytes(file)).hexdigest(),
+    }
+    return Trained(encoder_and_projector(model), encoder_and_projector(first), PIPELINES[settings.pipeline], about)
+
+
+def _settings(content: dict[str, Any]) -> Settings:
+    """The settings that a checkpoint holds as JSON."""
+    values = json.loads(content["settings"])
+    networks = with_values(Networks(), values.pop("networks"))
+    return with_values(Settings(), {**values, "networks": networks})
+
+
+def encoder_and_projector(model: Siamese) -> nn.Sequential:
+    """What the loss sees of a run's networks, as one network, in evaluation mode; the model's own mode changes with it."""
+    return nn.Sequential(model.encoder, model.projector).eval()
+
+
+def _images(source: str, count: int, size: int | None, seed: int) -> Dataset:
+    """At most ``count`` images of a folder, or test images of a data set by name."""
+    named = source in datasets.NAMES
+    if named and size is not None:
+        raise ValueError(f"--size is for a folder of pictures, got it with {source}")
+    if not named and not user_path(source).is_dir():
+        raise ValueError(f"IMAGES must be a folder of pictures or one of {', '.join(datasets.NAMES)}, got {source}")
+    whole = datasets.load_dataset(source, "test") if named else read_images(source, size=size)
+    return datasets.subset(whole, min(count, len(whole)), seed)
+
+
+class Line:
+    """Progress on standard error: one line that is written anew on a terminal, a line a layer elsewhere."""
+
+    def __init__(self) -> None:
+        self.shown = sys.stderr.isatty()
+
+    def __call__(self, done: int, total: int, name: str) -> None:
+        """So many layers are done, and the next one is at work."""
+        if done == total:
+            self.end()
+            return
+        bar = "█" * (20 * done // total)
+        text = f"{bar:·<20} {done} of {total} layers; {name}" if self.shown else f"layer {done + 1} of {total}: {name}"
+        print(f"\r{text}\x1b[K" if self.shown else text, end="" if self.shown else "\n", file=sys.stderr, flush=True)
+
+    def end(self) -> None:
+        """Leave the line."""
+        if self.shown:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)

@@ -1,0 +1,399 @@
+"""Contrastive losses, as functions of pair distances and of embeddings.
+
+The papers measure every pair by half the squared Euclidean distance of its outputs,
+``r = ||a - b||^2 / 2`` (Section 4 of [tian2020]).  An anchor has one positive partner, at distance
+``r_pos``, and ``H`` negative ones, at distances ``r_neg``; a loss is a function of these ``H + 1``
+numbers.  All that the theory needs of a loss are its partial derivatives (`partials`) and, for the
+weighted covariance operator, the weight of a pair (`pair_weight`).
+
+Shapes.  ``r_pos`` is ``(...,)`` and ``r_neg`` is ``(..., H)``: the leading dimensions (replicas,
+anchors) are the caller's, and every loss returns one value per anchor, in the shape of ``r_pos``.
+Embeddings are ``(..., N, D)``.  Any floating dtype, any device.
+
+Stability.  All exponentials go through ``logsumexp`` and ``logsigmoid``: distances of ten thousand
+temperatures give finite losses and gradients.  (``torch.nn.functional.softplus`` is not used: beyond
+its threshold of 20 it drops a term of 2e-9, which float64 checks see.)
+
+Sources: A is [tian2020], arXiv 2010.00578; C is [tian2023], ICLR 2023.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from sslbook.runtime.arguments import (
+    refuse_unused,
+    require_floating,
+    require_number,
+    require_one_of,
+    require_powers,
+    require_temperature,
+)
+
+__all__ = [
+    "LOSSES",
+    "Loss",
+    "PairDistances",
+    "Partials",
+    "contrastive",
+    "cross_distances",
+    "exact",
+    "half_squared_distance",
+    "info_nce",
+    "joint_pair_weight",
+    "pair_distances",
+    "pair_weight",
+    "partials",
+    "quadratic",
+    "simple",
+    "soft_triplet",
+]
+
+_WEIGHTS = ("simple", "soft_triplet", "info_nce")
+_NEGATIVES = ("both_views", "other_view", "same_view")
+
+
+class PairDistances(NamedTuple):
+    """Distances of a batch: ``pos (..., A)`` and ``neg (..., A, H)`` for ``A`` anchors."""
+
+    pos: Tensor
+    neg: Tensor
+
+
+class Partials(NamedTuple):
+    """Partial derivatives of a loss: ``pos = dL/dr+ (...,)`` and ``neg = dL/dr_k- (..., H)``."""
+
+    pos: Tensor
+    neg: Tensor
+
+
+# ---------------------------------------------------------------------------------- distances
+
+
+def half_squared_distance(a: Tensor, b: Tensor) -> Tensor:
+    """``r = ||a - b||^2 / 2`` over the last dimension; the others broadcast (A, Section 3).
+
+    For unit vectors this is one minus their cosine.
+    """
+    require_floating(a=a, b=b)
+    return 0.5 * (a - b).square().sum(-1)
+
+
+def pair_distances(z1: Tensor, z2: Tensor, *, normalize: bool = False, negatives: str = "both_views") -> PairDistances:
+    """Distances of each anchor in a batch to its positive and to its negatives.
+
+    ``z1[..., i, :]`` and ``z2[..., i, :]``, of shape ``(..., N, D)`` with ``N >= 2``, embed two views
+    of sample ``i``.  ``normalize=True`` divides every embedding by its norm first.
+
+    ==============  =========================  ==========================  =====================
+    ``negatives``   anchors                    negatives of ``z1[i]``      shapes
+    ==============  =========================  ==========================  =====================
+    both_views      ``z1``, then ``z2``        ``z1[j]`` and ``z2[j]``     (2N,), (2N, 2N - 2)
+    other_view      ``z1``                     ``z2[j]``                   (N,), (N, N - 1)
+    same_view       ``z1``                     ``z1[j]``                   (N,), (N, N - 1)
+    ==============  =========================  ==========================  =====================
+
+    with ``j != i`` in increasing order (for both_views those of ``z1`` first).  both_views is
+    SimCLR's NT-Xent; same_view is Eq. 1 of C.
+
+    Negatives come from one Gram matrix, in ``O(N^2)`` memory and not ``O(N^2 D)``.  Their rounding error
+    is a few units of the last place of the largest squared norm about the batch mean; positives,
+    which can be tiny, are computed from differences.
+    """
+    require_floating(z1=z1, z2=z2)
+    if z1.shape != z2.shape or z1.ndim < 2 or not z1.shape[-1]:
+        shapes = f"{tuple(z1.shape)} and {tuple(z2.shape)}"
+        raise ValueError(f"z1 and z2 must have one shape (..., N, D) with D >= 1, got {shapes}")
+    n = z1.shape[-2]
+    if n < 2:
+        raise ValueError(f"z1 must hold N >= 2 samples (one alone has no negatives), got N = {n}")
+    require_one_of("negatives", negatives, _NEGATIVES)
+    if normalize:
+        z1, z2 = unit(z1), unit(z2)
+    else:
+        require_powers(2, z1=z1, z2=z2)
+
+    pos = half_squared_distance(z1, z2)
+    # Distances don't change under a common shift, so the detached mean alters no derivative;
+    # it keeps a large common component from cancelling away the digits of the Gram matrix.
+    mean = 0.5 * (z1 + z2).detach().mean(-2, keepdim=True)
+    z1, z2 = z1 - mean, z2 - mean
+    if negatives == "other_view":
+        return PairDistances(pos, _off_diagonal(cross_distances(z1, z2)))
+    if negatives == "same_view":
+        return PairDistances(pos, _off_diagonal(cross_distances(z1, z1)))
+    z = torch.cat([z1, z2], dim=-2)
+    blocks = cross_distances(z, z).reshape(*z.shape[:-2], 2, n, 2, n)  # by view and sample of each side
+    neg = _off_diagonal(blocks.movedim(-2, -3)).movedim(-3, -2)  # (..., 2, N, 2, N - 1)
+    return PairDistances(torch.cat([pos, pos], dim=-1), neg.flatten(-2).flatten(-3, -2))
+
+
+def unit(z: Tensor) -> Tensor:
+    """``z / |z|`` along the last axis, for every norm that the dtype can hold; 0, without a gradient, where ``z`` is 0."""
+    size = z.detach().abs().amax(-1, keepdim=True)  # the quotient doesn't depend on it, and has a norm of 1 or more
+    return F.normalize(z / torch.where(size > 0, size, math.inf), dim=-1, eps=1.0)
+
+
+def octave(z: Tensor, dim: int = -1) -> Tensor:
+    """The power of two by which ``z`` is to be divided along an axis, so that its squares neither under- nor overflow.
+
+    No digit changes, and where all of ``z`` is 0 it is infinite, so that the quotient is 0 without a gradient.
+    """
+    size = z.detach().abs().amax(dim, keepdim=True)
+    return torch.where(size > 0, size / (2 * torch.frexp(size).mantissa), math.inf)
+
+
+def length(z: Tensor) -> Tensor:
+    """``|z|`` along the last axis, which is kept, for every norm that the dtype can hold; NaN where ``z`` is 0."""
+    scale = octave(z)
+    size: Tensor = scale * (z / scale).norm(dim=-1, keepdim=True)
+    return size
+
+
+def cross_distances(a: Tensor, b: Tensor) -> Tensor:
+    """All ``||a_i - b_j||^2 / 2``, from inner products: ``(..., N, D)``, ``(..., M, D)`` -> ``(..., N, M)``."""
+    half_norms = 0.5 * a.square().sum(-1)[..., :, None] + 0.5 * b.square().sum(-1)[..., None, :]
+    return half_norms - a @ b.mT
+
+
+def _off_diagonal(square: Tensor) -> Tensor:
+    """Rows of ``(..., N, N)`` without their diagonal entry, in order: ``(..., N, N - 1)``."""
+    n = square.shape[-1]
+    # In row-major order the diagonal is every (N+1)-st entry: drop the first, then cut the rest
+    # into N - 1 rows of N + 1 whose last entry is diagonal.
+    tail = square.flatten(-2)[..., 1:].reshape(*square.shape[:-2], n - 1, n + 1)
+    return tail[..., :-1].reshape(*square.shape[:-1], n - 1)
+
+
+# --------------------------------------------------------------------------- losses of distances
+
+
+def simple(r_pos: Tensor, r_neg: Tensor, beta: float = 0.0) -> Tensor:
+    """``L_simp^beta = (1 + beta) r+ - mean_k r_k-`` (A, Section 4 and Corollary 1).
+
+    The paper has one negative.  For ``H`` of them we take the mean, not the sum: the partials by
+    ``r_k-`` are then ``-1/H`` each, and all partials still add up to ``beta`` whatever ``H`` is.
+    """
+    _require_pairs(r_pos, r_neg)
+    require_number("beta", beta)
+    return (1.0 + beta) * r_pos - r_neg.mean(-1)
+
+
+def soft_triplet(r_pos: Tensor, r_neg: Tensor, tau: float, margin: float = 0.0) -> Tensor:
+    """``L_tri^tau = mean_k tau log(1 + exp((r+ - r_k- + r_0) / tau))`` (A, Section 4; mean as in `simple`).
+
+    ``margin`` is ``r_0 >= 0``.  As ``tau -> 0`` it tends to the hinge ``max(r+ - r_k- + r_0, 0)``,
+    from above and by at most ``tau log 2``.
+    """
+    _require_pairs(r_pos, r_neg)
+    require_temperature(tau, r_neg.dtype)
+    require_number("margin", margin, least=0)
+    gap = (r_pos[..., None] - r_neg + margin) / tau
+    return -tau * F.logsigmoid(-gap).mean(-1)
+
+
+def info_nce(r_pos: Tensor, r_neg: Tensor, tau: float, epsilon: float = 1.0) -> Tensor:
+    """``L_nce^tau = -log[exp(-r+/tau) / (epsilon exp(-r+/tau) + sum_k exp(-r_k-/tau))]`` (A, Eq. 2).
+
+    ``epsilon = 1`` is the usual loss; C's Eq. 1 lets it vary (and multiplies the loss by ``tau``),
+    and ``epsilon = 0`` leaves the positive pair out of the denominator.  Computed as
+    ``log(epsilon + sum_k exp((r+ - r_k-)/tau))``, which shows that the loss depends on differences of
+    distances alone: its partials add up to zero for *every* ``epsilon``.
+    """
+    _require_pairs(r_pos, r_neg)
+    require_temperature(tau, r_neg.dtype)
+    require_number("epsilon", epsilon, least=0)
+    gap = ((r_pos[..., None] - r_neg) / tau).clamp(
+        min=torch.finfo(r_neg.dtype).min
+    )  # one infinitely far pushes nothing
+    # torch's logsumexp differentiates as exp(gap - value), whose exponent has lost its digits where the value is large
+    # (relative errors of 2e-4 in float32 at 1e4 temperatures). About the detached largest gap it is exact.
+    top = gap.detach().amax(-1, keepdim=True)
+    log_sum = top.squeeze(-1) + torch.logsumexp(gap - top, dim=-1)
+    if epsilon == 0:
+        return log_sum.masked_fill(r_neg.isposinf().all(-1), -math.inf)
+    # log(eps + e^s) = log eps + softplus(s - log eps), and softplus(x) = -logsigmoid(-x)
+    log_epsilon = math.log(epsilon)
+    return log_epsilon - F.logsigmoid(log_epsilon - log_sum)
+
+
+def exact(
+    r_pos: Tensor,
+    r_neg: Tensor,
+    r_clean: Tensor,
+    tau: float,
+    margin: float = 0.0,
+    *,
+    weight: str = "info_nce",
+) -> Tensor:
+    """``L^{tau,exact} = sum_k sg(xi(r_k)) (r+ - r_k-)`` (A, Eq. 7): Theorem 4 without its residue.
+
+    ``r_clean (..., H)`` are the distances ``r_k`` of the *un-augmented* samples; ``xi`` is `pair_weight`
+    of the loss named by ``weight``, and no gradient flows through it (that of simple has no ``tau``).  The paper sums over ``k``
+    (nothing here divides by ``H``).
+    """
+    _require_pairs(r_pos, r_neg)
+    require_floating(r_clean=r_clean)
+    if r_clean.shape != r_neg.shape:
+        raise ValueError(
+            "r_clean must have the shape of r_neg, one clean distance per negative, "
+            f"got {tuple(r_clean.shape)} and {tuple(r_neg.shape)}"
+        )
+    require_temperature(tau, r_neg.dtype)
+    xi = pair_weight(r_clean.detach(), weight, tau=None if weight == "simple" else tau, margin=margin)
+    return (xi * (r_pos[..., None] - r_neg)).sum(-1)
+
+
+def quadratic(r_pos: Tensor, r_neg: Tensor) -> Tensor:
+    """``L_quad = r+ - (1 / (H + 1)) sum_k r_k-``: uniform pairwise importance (C, Eq. 3, ``alpha = 1``).
+
+    C maximises ``tr C_alpha[f, f]``, whose sum runs over all ``N^2`` ordered pairs of a batch.  With
+    ``alpha = 1``, ``H = N - 1`` negatives from the same view and half squared distances,
+    ``-tr C_1[f, f] = mean_i r_i+ - (1/N^2) sum_{i != j} r_ij``: the mean of this loss over the anchors.
+
+    The pairs ``i = j`` repel nothing but still attract the two views, so the partials add up to
+    ``1/(H + 1)`` and not to zero: it is ``H/(H + 1)`` times `simple` with ``beta = 1/H``.
+    """
+    _require_pairs(r_pos, r_neg)
+    return r_pos - r_neg.sum(-1) / (r_neg.shape[-1] + 1)
+
+
+# ------------------------------------------------------------------------------ what theory asks
+
+
+def pair_weight(r: Tensor, loss: str = "info_nce", *, tau: float | None = None, margin: float = 0.0) -> Tensor:
+    """Weight ``xi(r)`` of a pair of distinct samples at clean distance ``r`` (A, Theorem 4, Eq. 6).
+
+    It is ``-dL/dr_-`` of the loss with one negative, at ``r+ = 0`` and ``r_- = r``:
+
+    - simple: 1
+    - soft_triplet: ``sigmoid((r_0 - r) / tau)``, with ``r_0`` = ``margin``
+    - info_nce: ``sigmoid(-r / tau) / tau``
+
+    ``tau`` is required except for simple.  Any shape; the result has the shape of ``r``.
+    Raises ValueError for a temperature or a margin that the loss has no use for.
+    """
+    require_floating(r=r)
+    require_one_of("loss", loss, _WEIGHTS)
+    require_number("margin", margin, least=0)
+    if loss != "soft_triplet":
+        refuse_unused(f"loss={loss!r}", margin=margin, **({"tau": tau} if loss == "simple" else {}))
+    if loss == "simple":
+        return torch.ones_like(r)
+    require_temperature(tau, r.dtype)
+    assert tau is not None  # for the type checker: it was refused
+    if loss == "soft_triplet":
+        return torch.sigmoid((margin - r) / tau)
+    return torch.sigmoid(-r / tau) / tau
+
+
+def joint_pair_weight(r: Tensor, tau: float) -> Tensor:
+    """InfoNCE's weights for ``H`` negatives at once (A, Eq. 80): ``(..., H) -> (..., H)``.
+
+    ``xi_k = (1/tau) exp(-r_k/tau) / (1 + sum_j exp(-r_j/tau))``, that is ``-dL/dr_k-`` of `info_nce`
+    at ``r+ = 0``.  Each weight depends on all ``H`` distances, which is what stops Theorem 4 at ``H = 1``.
+    (Eq. 80 as printed lacks the minus sign of the derivative and the factor ``1/tau``, and writes
+    ``||x - x'_k||^2`` for ``r_k``.)
+    """
+    require_floating(r=r)
+    require_temperature(tau, r.dtype)
+    if r.ndim < 1 or r.shape[-1] < 1:
+        raise ValueError(f"r must have shape (..., H) with H >= 1, got {tuple(r.shape)}")
+    logits = -r / tau
+    # the 1 of the denominator is the positive pair's e^0: one more logit, whose share is cut off
+    return torch.softmax(torch.cat([torch.zeros_like(logits[..., :1]), logits], -1), -1)[..., 1:] / tau
+
+
+def partials(loss_fn: Callable[[Tensor, Tensor], Tensor], r_pos: Tensor, r_neg: Tensor) -> Partials:
+    """Partial derivatives of ``loss_fn(r_pos, r_neg)`` by each distance, by automatic differentiation.
+
+    ``loss_fn`` must treat anchors independently (as all losses here do).  Bind parameters with
+    ``functools.partial`` or a lambda.  Theorem 2 of A says of simple, soft_triplet and info_nce:
+    ``pos > 0``, ``neg < 0`` and ``pos + neg.sum(-1) == 0``.
+    """
+    _require_pairs(r_pos, r_neg)
+    with torch.enable_grad():
+        leaves = (r_pos.detach().requires_grad_(), r_neg.detach().requires_grad_())
+        losses = loss_fn(*leaves)
+        require_floating(**{"what loss_fn returns": losses})
+        total = losses.sum()
+        pos, neg = torch.autograd.grad(total, leaves, allow_unused=True, materialize_grads=True)
+    return Partials(pos, neg)
+
+
+# -------------------------------------------------------------------------- losses of embeddings
+
+
+class Loss(NamedTuple):
+    """A loss of distances, and what it promises.
+
+    shift: it depends on differences of distances alone, so that an anchor's partials add up to zero.
+    """
+
+    value: Callable[..., Tensor]
+    shift: bool = True
+
+
+LOSSES = {
+    "simple": Loss(simple),
+    "soft_triplet": Loss(soft_triplet),
+    "info_nce": Loss(info_nce),
+    "exact": Loss(exact),
+    "quadratic": Loss(quadratic, shift=False),
+}
+"""The losses of distances by name; ``tests/losses/test_losses_contracts.py`` holds each to what all promise."""
+
+
+def contrastive(
+    z1: Tensor,
+    z2: Tensor,
+    loss: str = "info_nce",
+    *,
+    normalize: bool = True,
+    negatives: str = "both_views",
+    clean: Tensor | None = None,
+    **params: float | str,
+) -> Tensor:
+    """Batch loss of two views: ``loss`` averaged over the anchors of `pair_distances`.
+
+    ``z1, z2 (..., N, D)`` -> ``(...,)``: a scalar for one batch, one value per replica otherwise (sum them
+    to differentiate all replicas at once).  ``params`` go to the loss: ``tau``, ``margin``, ``beta`` and the like.
+    ``loss="exact"`` also needs ``clean (..., N, D)``, the embeddings of the un-augmented samples.
+
+    ``contrastive(z1, z2, tau=0.5)`` is SimCLR's NT-Xent: for unit vectors ``r = 1 - cos``, and ``exp(-1/tau)``
+    cancels.  The temperature has no default: every loss but simple and quadratic asks for ``tau``.
+    """
+    require_one_of("loss", loss, LOSSES)
+    r_pos, r_neg = pair_distances(z1, z2, normalize=normalize, negatives=negatives)
+    if loss != "exact":
+        if clean is not None:
+            raise ValueError(f"clean is for loss='exact' alone, got it with loss={loss!r}")
+        return LOSSES[loss].value(r_pos, r_neg, **params).mean(-1)
+    if clean is None:
+        raise ValueError("loss='exact' needs clean, the embeddings of the un-augmented samples")
+    if clean.shape != z1.shape:
+        raise ValueError(f"clean must have the shape of z1, got {tuple(clean.shape)} and {tuple(z1.shape)}")
+    clean = clean.detach()
+    r_clean = pair_distances(clean, clean, normalize=normalize, negatives=negatives).neg
+    return exact(r_pos, r_neg, r_clean, **params).mean(-1)  # type: ignore[arg-type]
+
+
+# ------------------------------------------------------------------------------------ bad input
+
+
+def _require_pairs(r_pos: Tensor, r_neg: Tensor) -> None:
+    require_floating(r_pos=r_pos, r_neg=r_neg)
+    # No broadcasting between anchors: a forgotten dimension must not pass as a valid pairing.
+    if r_neg.ndim != r_pos.ndim + 1 or r_neg.shape[:-1] != r_pos.shape:
+        raise ValueError(
+            "r_neg must have the shape of r_pos and one more dimension, (..., H), "
+            f"got {tuple(r_pos.shape)} and {tuple(r_neg.shape)}"
+        )
+    if r_neg.shape[-1] < 1:
+        raise ValueError(f"r_neg must hold H >= 1 negatives, got shape {tuple(r_neg.shape)}")

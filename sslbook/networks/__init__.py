@@ -1,0 +1,1 @@
+"""Small networks, BatchNorm taken apart, and the towers of self-supervised training."""

@@ -1,0 +1,196 @@
+r"""BatchNorm taken apart: its mean and its deviation, each with or without its forward and its backward half.
+
+BatchNorm without its affine part maps a batch to :math:`(x - \mu)/\sqrt{\sigma^2 + \epsilon}`, where :math:`\mu` and
+:math:`\sigma^2` are the batch's mean and variance, and the gradient flows through both statistics.  Section 5 and Table 4 of
+[tian2021iclr] ask which of these halves matters, so each statistic has a mode of its own:
+
+========== ======================= ==========================================
+mode       forward                 gradient through the statistic
+========== ======================= ==========================================
+normal     yes                     yes
+detach     yes                     no: the statistic is a constant
+omit       no                      no
+backward   no: the identity        yes: Eq. 12 of [tian2021iclr] for the mean
+========== ======================= ==========================================
+
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from sslbook.runtime.arguments import require_number, require_one_of, require_whole
+
+MODES = ("normal", "detach", "omit", "backward")
+Average = Callable[[Tensor], Tensor]
+
+
+def batch_normalize(
+    x: Tensor,
+    *,
+    mean: str = "normal",
+    std: str = "normal",
+    dims: int | Sequence[int] = 0,
+    eps: float = 1e-5,
+    unbiased: bool = False,
+    average: Average | None = None,
+    parts: int = 1,
+) -> Tensor:
+    r"""``x`` less its mean over ``dims``, divided by :math:`\sqrt{\sigma^2 + \epsilon}`, each statistic in its :data:`MODES`.
+
+    With ``mean="backward"``, ``std="omit"`` the result is ``x``, and its gradient :math:`g_i - \frac1{|B|}\sum_j g_j`
+    (Eq. 12 of [tian2021iclr]).  With ``std="backward"`` the forward pass does not divide, and the gradient loses its part
+    along the normalised activations, as it does behind the division, without the factor :math:`1/\sigma`.
+
+    The deviation is always taken about the mean, also where the mean is not subtracted.  unbiased: divide the squares by one
+    less than their number.  average, parts: ``x`` is one of so many equal parts of a batch, which processes hold between them, and
+    ``average`` takes a tensor's mean over these parts, gradient and all.
+
+    Raises ValueError for an unknown mode, an ``eps`` below 0, or a variance of one number only.
+    """
+    require_one_of("mean", mean, MODES)
+    require_one_of("std", std, MODES)
+    require_number("eps", eps, least=0)
+    over = (dims,) if isinstance(dims, int) else tuple(dims)
+    centre = _over_parts(x.mean(over, keepdim=True), average)
+    y = x if mean == "omit" else x - _half(centre, mean)
+    if std == "omit":
+        return y
+    count = x.numel() // centre.numel() * parts
+    if count < 2:
+        raise ValueError(f"dims must cover two numbers or more, as a deviation does, got {tuple(x.shape)} over {over}")
+    variance = _over_parts(_variance(x, centre, over, (count - unbiased) / parts), average)
+    scale = (variance + eps).sqrt()
+    return y / (scale / scale.detach() if std == "backward" else _half(scale, std))
+
+
+def _over_parts(statistic: Tensor, average: Average | None) -> Tensor:
+    return statistic if average is None else average(statistic)
+
+
+def _variance(x: Tensor, centre: Tensor, over: tuple[int, ...], divisor: float) -> Tensor:
+    return (x - centre).square().sum(over, keepdim=True) / divisor
+
+
+def _half(statistic: Tensor, mode: str) -> Tensor:
+    if mode == "detach":
+        return statistic.detach()
+    return statistic - statistic.detach() if mode == "backward" else statistic
+
+
+class BatchNorm(nn.Module):
+    r"""BatchNorm of ``features`` channels, ``(N, C)`` or ``(N, C, ...)``, with a mode for each statistic.
+
+    All-normal it is ``torch.nn.BatchNorm1d/2d``: the same values, gradients and running statistics.  In ``eval`` the
+    running statistics stand in for the batch's (unless omitted; with ``backward`` there is nothing left to do).
+
+    affine: learned scale and shift per channel.  momentum: share of the newest batch in the running statistics.
+    Numbers of half precision are normalised, and given back, in that of the running statistics.
+
+    ``average`` and ``parts`` are those of :func:`batch_normalize`; whoever spreads a batch over processes sets them.
+    """
+
+    running_mean: Tensor
+    running_var: Tensor
+
+    def __init__(
+        self,
+        features: int,
+        *,
+        mean: str = "normal",
+        std: str = "normal",
+        affine: bool = False,
+        eps: float = 1e-5,
+        unbiased: bool = False,
+        momentum: float = 0.1,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        require_one_of("mean", mean, MODES)
+        require_one_of("std", std, MODES)
+        require_whole("features", features, least=1)
+        require_number("momentum", momentum, least=0, most=1)
+        self.features, self.mean, self.std = features, mean, std
+        self.eps, self.unbiased, self.momentum = eps, unbiased, momentum
+        self.weight = nn.Parameter(torch.ones(features, dtype=dtype)) if affine else None
+        self.bias = nn.Parameter(torch.zeros(features, dtype=dtype)) if affine else None
+        self.average: Average | None = None
+        self.parts = 1
+        self.register_buffer("running_mean", torch.zeros(features, dtype=dtype))
+        self.register_buffer("running_var", torch.ones(features, dtype=dtype))
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """As at first: running mean 0 and variance 1; weights 1 and biases 0, if there are any."""
+        for ones in (self.running_var, self.weight):
+            if ones is not None:
+                ones.fill_(1)
+        for zeros in (self.running_mean, self.bias):
+            if zeros is not None:
+                zeros.zero_()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``x`` normalised per channel; raises ValueError unless it is ``(N, features, ...)``."""
+        if x.ndim < 2 or x.shape[1] != self.features:
+            raise ValueError(f"x must have shape (N, {self.features}, ...), got {tuple(x.shape)}")
+        over = (0, *range(2, x.ndim))
+        if x.dtype in (torch.bfloat16, torch.float16):  # a mean of half precision would keep two or three digits
+            x = x.to(self.running_mean.dtype)
+        if self.training:
+            y = batch_normalize(
+                x,
+                mean=self.mean,
+                std=self.std,
+                dims=over,
+                eps=self.eps,
+                unbiased=self.unbiased,
+                average=self.average,
+                parts=self.parts,
+            )
+            follow(x.detach(), over, self.running_mean, self.running_var, self.momentum, self.average, self.parts)
+        else:
+            y = x if self.mean in ("omit", "backward") else x - self._channels(self.running_mean, x)
+            if self.std not in ("omit", "backward"):
+                y = y / (self._channels(self.running_var, x) + self.eps).sqrt()
+        if self.weight is None or self.bias is None:
+            return y
+        return y * self._channels(self.weight, x) + self._channels(self.bias, x)
+
+    @staticmethod
+    def _channels(statistic: Tensor, x: Tensor) -> Tensor:
+        return statistic.view(1, -1, *(1,) * (x.ndim - 2))
+
+    def extra_repr(self) -> str:
+        """What ``print`` shows in the parentheses."""
+        return f"{self.features}, mean={self.mean!r}, std={self.std!r}, affine={self.weight is not None}"
+
+
+@torch.no_grad()
+def follow(
+    x: Tensor,
+    over: tuple[int, ...],
+    running_mean: Tensor,
+    running_var: Tensor,
+    momentum: float,
+    average: Average | None = None,
+    parts: int = 1,
+) -> None:
+    """Move running statistics ``(C,)``, in place, by ``momentum`` towards those of ``x`` over the dimensions ``over``.
+
+    The running variance is the unbiased one, as in PyTorch; nothing moves for a batch of one number.  Raises ValueError, on a
+    processor, for a variance that overflows: what was divided by it is 0.
+    """
+    count = x.numel() // running_mean.numel() * parts
+    if count < 2:
+        return
+    centre = _over_parts(x.mean(over, keepdim=True), average)
+    variance = _over_parts(_variance(x, centre, over, (count - 1) / parts), average)
+    if x.device.type == "cpu" and not torch.compiler.is_compiling() and bool(variance.isinf().any()):
+        raise ValueError(
+            f"x must have variances that {x.dtype} can hold, got numbers as large as {float(x.abs().max()):.1g}"
+        )
+    running_mean.lerp_(centre.flatten(), momentum)
+    running_var.lerp_(variance.flatten(), momentum)

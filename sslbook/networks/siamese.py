@@ -1,0 +1,337 @@
+r"""Two towers: an encoder and a projector, on BYOL's side a predictor above them, and a target tower that follows.
+
+The two views of a batch go through the networks one after the other, so that BatchNorm's statistics are each view's own, as in
+the papers' released code.  All drawing is done on the CPU by generators of its own: weights depend on ``seed`` and not on the
+device, and those of the encoder not on what stands above it.
+
+What stands above the encoder, with the BatchNorm of the papers' ablations:
+
+======================  =====================================================================================
+two layers              Linear(inputs, hidden), BatchNorm, ReLU, Linear(hidden, outputs)
+one layer               BatchNorm, Linear(inputs, outputs): Tables 7 to 9 of [tian2021iclr]
+======================  =====================================================================================
+
+BatchNorm has no affine part, all linear layers have a bias, and either may miss, as in the released code.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from sslbook.networks.batchnorm import MODES, BatchNorm
+from sslbook.networks.resnet import LARGEST, ResNet18, initialize, require_shape
+from sslbook.runtime.arguments import require_one_of, require_whole
+
+TARGETS = ("ema",)
+INITS = ("copy", "own")
+Norm = tuple[str, str]
+"""A mode of :data:`sslbook.networks.batchnorm.MODES` for BatchNorm's mean, and one for its deviation."""
+
+
+class Head(nn.Module):
+    """One or two linear layers, ``(N, inputs) -> (N, outputs)``; ``hidden=None`` is one layer, ``norm=None`` no BatchNorm.
+
+    unbiased: the deviation divides by one less than the batch, as the layer of the released code's Table 4 does.
+    """
+
+    def __init__(
+        self, inputs: int, hidden: int | None, outputs: int, norm: Norm | None, unbiased: bool = False
+    ) -> None:
+        super().__init__()
+        sizes = [inputs, outputs] if hidden is None else [inputs, hidden, outputs]
+        self.linears = nn.ModuleList(nn.Linear(below, above) for below, above in pairwise(sizes))
+        self.norm = None if norm is None else _normalization(sizes[-2], norm, unbiased)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The head's output."""
+        for linear in self.linears[:-1]:
+            x = linear(x)
+        if self.norm is not None:
+            x = self.norm(x)
+        if len(self.linears) > 1:
+            x = x.relu()
+        y: Tensor = self.linears[-1](x)
+        return y
+
+
+def _normalization(features: int, norm: Norm, unbiased: bool) -> nn.Module:
+    """PyTorch's BatchNorm where both statistics act in both directions, and ours where a half is taken out."""
+    mean, std = norm
+    if norm == ("normal", "normal") and not unbiased:
+        return nn.BatchNorm1d(features, affine=False)
+    return BatchNorm(features, mean=mean, std=std, unbiased=unbiased)
+
+
+def _require_norm(name: str, norm: object) -> Norm | None:
+    """``norm`` as two modes, or None; raises ValueError for anything else."""
+    if norm is None:
+        return None
+    if not isinstance(norm, tuple | list) or len(norm) != 2 or any(mode not in MODES for mode in norm):
+        allowed = ", ".join(MODES)
+        raise ValueError(
+            f"{name} must be None or two modes, of the mean and of the deviation, out of {allowed}; got {norm!r}"
+        )
+    return norm[0], norm[1]
+
+
+@torch.no_grad()
+def _restart(head: Head, generator: torch.Generator, interval: tuple[float, float] | None = None) -> None:
+    r"""Draw the head's weights anew, from ``generator`` on the CPU, and set its biases to 0 (Tables 5 and 7 to 10).
+
+    Uniform on ``interval``, or Xavier's: uniform on :math:`\pm\sqrt{6/(\text{fan-in} + \text{fan-out})}`.
+    BatchNorm's running statistics stay, and so does the optimiser's momentum: they are none of the head's weights.
+    """
+    for linear in head.linears:
+        assert isinstance(linear, nn.Linear)
+        drawn = torch.empty(linear.weight.shape, dtype=linear.weight.dtype)
+        if interval is None:
+            nn.init.xavier_uniform_(drawn, generator=generator)
+        else:
+            drawn.uniform_(*interval, generator=generator)
+        linear.weight.copy_(drawn)
+        linear.bias.zero_()
+
+
+@torch.no_grad()
+def symmetrize(head: Head) -> None:
+    r"""The released code's default: :math:`W_1 = W_0^\top = (W_0 + W_1^\top)/2`; with one layer :math:`W = (W + W^\top)/2`.
+
+    Raises ValueError where a matrix and the transposed other one differ in shape.
+    """
+    first, last = head.linears[0].weight, head.linears[-1].weight
+    assert isinstance(first, Tensor)
+    assert isinstance(last, Tensor)
+    if first.shape != last.T.shape:
+        raise ValueError(
+            f"a symmetric predictor has as many inputs as outputs, got {first.shape[1]} and {last.shape[0]}"
+        )
+    mean = (first + last.T) / 2
+    first.copy_(mean)
+    last.copy_(mean.T)
+
+
+@dataclass(frozen=True)
+class Networks:
+    """Sizes and kinds of the networks; the defaults are the papers' SimCLR.
+
+    stem, width, channels: the encoder's (:class:`~sslbook.networks.resnet.ResNet18`).
+    projector_norm, predictor_norm: modes of BatchNorm's mean and deviation in the heads, or None for no BatchNorm.
+    unbiased: their deviation divides by one less than the batch: the layer of the released code's Table 4.
+    predictor: its layers; 0 for none.  predictor_range: where its first weights are uniform, instead of PyTorch's default.
+    target: None, the two views' own outputs; or "ema", those of a second tower, which follows the first one.
+    target_init: that tower starts as a "copy", or from weights of its "own", as in the released code.
+    """
+
+    stem: str = "cifar"
+    width: int = 64
+    projector_hidden: int = 512
+    projector_out: int = 128
+    projector_norm: Norm | None = ("normal", "normal")
+    predictor_norm: Norm | None = ("normal", "normal")
+    unbiased: bool = False
+    predictor: int = 0
+    predictor_hidden: int = 512
+    predictor_range: tuple[float, float] | None = None
+    target: str | None = None
+    target_init: str = "copy"
+    channels: int = 3
+
+    def __post_init__(self) -> None:
+        """Raises ValueError with a sentence for what can't be built."""
+        require_shape(self.stem, self.width, self.channels)
+        for name in ("projector_hidden", "projector_out", "predictor_hidden"):
+            require_whole(name, getattr(self, name), least=1, most=LARGEST)
+        for name in ("projector_norm", "predictor_norm"):  # JSON has lists where we have pairs
+            object.__setattr__(self, name, _require_norm(name, getattr(self, name)))
+        if not isinstance(self.unbiased, bool):
+            raise ValueError(f"unbiased must be true or false, got {self.unbiased!r}")
+        if type(self.predictor) not in (int, float) or self.predictor not in (0, 1, 2):
+            raise ValueError(f"predictor must be 0, 1 or 2 layers, got {self.predictor!r}")
+        object.__setattr__(self, "predictor_range", _require_range(self.predictor_range))
+        if self.target is not None and self.target not in TARGETS:
+            raise ValueError(f"target must be None or one of {', '.join(TARGETS)}, got {self.target!r}")
+        require_one_of("target_init", self.target_init, INITS)
+
+
+def _require_range(interval: object) -> tuple[float, float] | None:
+    if interval is None:
+        return None
+    if isinstance(interval, tuple | list) and len(interval) == 2:
+        low, high = interval
+        if all(isinstance(end, int | float) and math.isfinite(end) for end in (low, high)) and low < high:
+            return float(low), float(high)
+    raise ValueError(f"predictor_range must be None or two numbers, the lower one first, got {interval!r}")
+
+
+class Outputs(NamedTuple):
+    """Embeddings ``(N, D)`` of two views: projected ``z``, predicted ``p``, the targets ``t``; in float32 or float64.
+
+    ``t1`` is what the target tower says of view 1: BYOL compares it with ``p2``.  Without a predictor ``p`` is ``z``; without a
+    target tower ``t`` is ``z``, gradient and all.  ``w``: projected embeddings that weights are taken from, if an objective asks
+    for them: of two further views, or twice those of the images as they are.  labels: the images' classes, int64 ``(N,)``, if an
+    objective asks for those.
+    """
+
+    z1: Tensor
+    z2: Tensor
+    p1: Tensor
+    p2: Tensor
+    t1: Tensor
+    t2: Tensor
+    w1: Tensor | None = None
+    w2: Tensor | None = None
+    labels: Tensor | None = None
+
+
+class Siamese(nn.Module):
+    """The networks of one run; made by :func:`build`."""
+
+    def __init__(self, networks: Networks, encoder: nn.Module, features: int) -> None:
+        super().__init__()
+        self.networks, self.encoder = networks, encoder
+        size, out = networks.projector_hidden, networks.projector_out
+        self.projector = Head(features, size, out, networks.projector_norm, networks.unbiased)
+        self.predictor: Head | None = None
+        if networks.predictor:
+            hidden = networks.predictor_hidden if networks.predictor == 2 else None
+            self.predictor = Head(out, hidden, out, networks.predictor_norm, networks.unbiased)
+        self.target_encoder: nn.Module | None = None
+        self.target_projector: Head | None = None
+        if networks.target is not None:
+            self.target_encoder = copy.deepcopy(self.encoder).requires_grad_(False)
+            self.target_projector = copy.deepcopy(self.projector).requires_grad_(False)
+
+    def features(self, x: Tensor) -> Tensor:
+        """Representations, before the projector: ``(N, C, H, W) -> (N, F)``, with 8 width numbers of a ResNet-18."""
+        encoded: Tensor = self.encoder(x)
+        return encoded
+
+    def forward(self, view1: Tensor, view2: Tensor, *beside: Tensor) -> Outputs:
+        """:meth:`outputs`, under the name that PyTorch's wrappers call."""
+        return self.outputs(view1, view2, *beside)
+
+    def outputs(self, view1: Tensor, view2: Tensor, *beside: Tensor) -> Outputs:
+        """What the objectives ask for, of two views ``(N, C, H, W)``, each in its own pass.
+
+        Also the target tower normalises by its batch when it is in training mode; no gradient reaches it.  beside: the same
+        images without augmentation, or two further views of them, for the weights of the objective ``exact``; they pass with no
+        gradient, and BatchNorm does not count them.
+        """
+        z1, z2 = self._projected(view1), self._projected(view2)
+        p1, p2 = (z1, z2) if self.predictor is None else (_whole(self.predictor(z1)), _whole(self.predictor(z2)))
+        t1, t2 = z1, z2
+        with torch.no_grad():
+            if self.target_encoder is not None and self.target_projector is not None:
+                t1, t2 = (_whole(self.target_projector(self.target_encoder(view))) for view in (view1, view2))
+            seen = [_whole(_uncounted(self.projector, _uncounted(self.encoder, x))) for x in beside]
+        return Outputs(z1, z2, p1, p2, t1, t2, *(seen * 2)[:2])
+
+    def _projected(self, view: Tensor) -> Tensor:
+        return _whole(self.projector(self.encoder(view)))
+
+    def learning(self) -> list[nn.Parameter]:
+        """What an optimiser moves: all parameters but the target's."""
+        return [weights for weights in self.parameters() if weights.requires_grad]
+
+    @torch.no_grad()
+    def update_target(self, keep: float) -> None:
+        r""":math:`W_{\text{target}} \leftarrow \text{keep} \cdot W_{\text{target}} + (1 - \text{keep}) W`, of parameters only.
+
+        BatchNorm's running statistics are the target's own, as in the released code.  Nothing happens without a target; raises
+        ValueError unless ``keep`` is between 0 and 1.
+        """
+        if not 0 <= keep <= 1:
+            raise ValueError(f"keep must be between 0 and 1, got {keep}")
+        pairs = _pairs(self)
+        if pairs:
+            torch._foreach_lerp_([theirs for theirs, _ in pairs], [ours for _, ours in pairs], 1 - keep)
+
+    def reset_predictor(self, generator: torch.Generator) -> None:
+        """Draw the predictor anew: Xavier's or in ``predictor_range``, biases 0 (Table 5 of [tian2021iclr])."""
+        _restart(self._predictor(), generator, self.networks.predictor_range)
+
+    def symmetrize_predictor(self) -> None:
+        """The released code's default, after every step: see :func:`symmetrize`."""
+        symmetrize(self._predictor())
+
+    def _predictor(self) -> Head:
+        if self.predictor is None:
+            raise ValueError("these networks have no predictor: networks.predictor is 0")
+        return self.predictor
+
+    @torch.no_grad()
+    def blend_noise(self, eta: float, generator: torch.Generator) -> None:
+        r""":math:`W \leftarrow (1-\eta) W + \eta \cdot \text{Xavier}(W)` for each matrix and kernel of encoder and projector.
+
+        That is how the released code adds the noise of Table 2 of [tian2020], at the start of each epoch; the paper says that it is
+        added to the gradient rule.  ``generator`` is on the CPU.  Raises ValueError unless ``eta`` is between 0 and 1.
+        """
+        if not 0 <= eta <= 1:
+            raise ValueError(f"eta must be between 0 and 1, got {eta}")
+        for weights in [*self.encoder.parameters(), *self.projector.parameters()]:
+            if weights.ndim > 1 and weights.requires_grad:
+                drawn = torch.empty(weights.shape, dtype=weights.dtype)
+                nn.init.xavier_uniform_(drawn, generator=generator)
+                weights.mul_(1 - eta).add_(drawn.to(weights.device), alpha=eta)
+
+
+def build(networks: Networks, seed: int, backbone: tuple[nn.Module, int] | None = None) -> Siamese:
+    """The networks with their first weights, which are a function of ``seed``; the global generator stays as it was.
+
+    ``predictor_range`` sets the range of the predictor's first weights, with biases 0.  backbone: an encoder with weights of its
+    own, and how many features it gives, in the place of the ResNet-18; a target tower then starts as a copy of it.
+    Raises ValueError for a negative seed.
+    """
+    require_whole("seed", seed, least=0)
+    with torch.random.fork_rng(devices=[]):  # PyTorch draws weights when it makes a layer, and ours replace them
+        if backbone is None:
+            resnet = ResNet18(networks.stem, networks.width, networks.channels).float()
+            initialize(resnet, _generator(seed, "encoder"))
+            siamese = Siamese(networks, resnet, resnet.features).float()
+        else:
+            siamese = Siamese(networks, *backbone).float()
+    initialize(siamese.projector, _generator(seed, "projector"))
+    if siamese.predictor is not None:
+        initialize(siamese.predictor, _generator(seed, "predictor"))
+        if networks.predictor_range is not None:
+            siamese.reset_predictor(_generator(seed, "predictor range"))
+    if siamese.target_encoder is not None and siamese.target_projector is not None:
+        if backbone is None:
+            initialize(siamese.target_encoder, _generator(seed, "target encoder"))
+        initialize(siamese.target_projector, _generator(seed, "target projector"))
+        if networks.target_init == "copy":
+            siamese.update_target(keep=0)
+    return siamese
+
+
+def _generator(seed: int, purpose: str) -> torch.Generator:
+    words = np.random.SeedSequence([seed, *purpose.encode()]).generate_state(2, np.uint32)
+    return torch.Generator().manual_seed(int(words[0]) << 31 | int(words[1]) >> 1)
+
+
+def _pairs(siamese: Siamese) -> list[tuple[Tensor, Tensor]]:
+    """The target's parameters, each beside the one that it follows."""
+    if siamese.target_encoder is None or siamese.target_projector is None:
+        return []
+    theirs = [*siamese.target_encoder.parameters(), *siamese.target_projector.parameters()]
+    return list(zip(theirs, [*siamese.encoder.parameters(), *siamese.projector.parameters()], strict=True))
+
+
+def _uncounted(module: nn.Module, x: Tensor) -> Tensor:
+    """The module's output, with copies in the place of its buffers: BatchNorm's running statistics stay as they were."""
+    buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
+    passed: Tensor = torch.func.functional_call(module, buffers, (x,))
+    return passed
+
+
+def _whole(x: Tensor) -> Tensor:
+    """Embeddings in float32 at least: cosines and exponentials are not for half precision."""
+    return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x

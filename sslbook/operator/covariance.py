@@ -1,0 +1,411 @@
+r"""The covariance operator as an operator: products with it, never its matrix.
+
+On a finite population of ``N`` samples with ``V`` equally likely views each, every operator of Section 4 of [tian2020]
+has the form
+
+    OP = sum_{a,b} C_ab  L_a R_b^T,      a, b over the N V views,
+
+with connections :math:`R_a = K_l(x_a)` (and :math:`L_a = R_a`, except under l2 normalisation, where
+:math:`R_a = K_a / \|f_a\|` and :math:`L_a = R_a P^\perp_{f_a}`), and a matrix ``C`` on the views that is a few means and
+differences (:class:`Mixing`).  So ``OP v`` is one JVP, one mixing, one VJP.
+
+``N V`` forward passes happen once, when the operator is made.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+import torch
+from scipy.sparse.linalg import LinearOperator
+from torch import Tensor, nn
+
+from sslbook.losses.batch import BATCH_LOSSES
+from sslbook.losses.energies import project
+from sslbook.losses.pairs import half_squared_distance, length, pair_weight
+from sslbook.operator.chunked import LayerInChunks, open_views
+from sslbook.operator.eigen import EigenPairs, array, held, numpy_dtype, top_eigenpairs
+from sslbook.operator.inner_products import Loss, gram_weights, name_of, own_loss
+from sslbook.operator.layer import OpenedLayer, unvec, vec
+from sslbook.operator.layer_checks import has_half, in_full, refuse_nonfinite
+from sslbook.operator.view_weights import Mixing, PairMixing
+from sslbook.runtime.arguments import (
+    counted,
+    refuse_unused,
+    require_floating,
+    require_number,
+    require_one_of,
+    require_powers,
+)
+from sslbook.stats.checks import relative_gap
+
+PAIRED = ("simple", "soft_triplet", "info_nce")
+LOSSES = (*PAIRED, *(name for name, loss in BATCH_LOSSES.items() if loss.inner_products))
+"""The names of losses that have an operator."""
+
+
+@dataclass(frozen=True, eq=False)
+class CovarianceOperator:
+    r"""``OP_l`` of one layer over a fixed population of views; made by :func:`covariance_operator` and its sisters.
+
+    opened: the network opened at the layer on all ``N V`` views.  population: ``(N, V)``.  mixing: ``C``.
+    normalize: whether the output is l2-normalised (Eq. 56), which makes the operator a cross-covariance.  of: the loss's name.
+    """
+
+    opened: OpenedLayer | LayerInChunks
+    population: tuple[int, int]
+    mixing: Mixing | PairMixing
+    normalize: bool = False
+    of: str = "simple"
+
+    def __repr__(self) -> str:
+        (n, v), shape = self.population, " x ".join(map(str, self.opened.weight.shape))
+        kind = "symmetric" if self.symmetric else "not symmetric"
+        place = f"layer {self.opened.name!r} ({shape} weights), {counted(n, 'sample')} x {counted(v, 'view')}"
+        given = "" if self.opened.given == self.dtype else f" of weights given in {self.opened.given}"
+        return f"CovarianceOperator({place}, loss {self.of}, {kind}, {self.dtype}{given}, {self.device})"
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """``(size, size)``, with ``size`` the number of weights of the layer."""
+        return self.opened.size, self.opened.size
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """That of the layer's weight."""
+        return self.opened.weight.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """That of the layer's weight."""
+        return self.opened.weight.device
+
+    @property
+    def symmetric(self) -> bool:
+        """Whether the operator equals its transpose by construction."""
+        return self.mixing.symmetric and not self.normalize
+
+    def apply(self, direction: Tensor) -> Tensor:
+        """``OP`` applied to a direction in the weight's shape (or ``(k, *shape)``): same shape back."""
+        require_floating(direction=direction)
+        return self._pushed(self.opened.jvp(direction))
+
+    def apply_transpose(self, direction: Tensor) -> Tensor:
+        """``OP^T`` applied to a direction in the weight's shape (or ``(k, *shape)``)."""
+        require_floating(direction=direction)
+        return self._held(self.opened.vjp(self._right(self._mix(self._left(self.opened.jvp(direction)), adjoint=True))))
+
+    def matvec(self, vector: Tensor) -> Tensor:
+        """``OP v`` for ``v`` of shape ``(size,)``, in the order of :func:`sslbook.operator.layer.vec`."""
+        require_floating(vector=vector)
+        return vec(self.apply(unvec(vector, self.opened.weight.shape)))
+
+    def rmatvec(self, vector: Tensor) -> Tensor:
+        """``OP^T v``."""
+        require_floating(vector=vector)
+        return vec(self.apply_transpose(unvec(vector, self.opened.weight.shape)))
+
+    def matmat(self, matrix: Tensor) -> Tensor:
+        """``OP M`` for ``M`` of shape ``(size, k)``: the k products in one batched pass."""
+        return self._columns(self.apply, matrix)
+
+    def update(self) -> Tensor:
+        r"""``OP vec(W)`` in the weight's shape: the paper's update direction (Eq. 3), for outputs of degree 1 in this layer.
+
+        Warns where they aren't (a bias, a parallel path, another degree): there :meth:`exact_update` is the step.
+        """
+        linear = self.opened.jvp(self.opened.weight)
+        gap = relative_gap(linear, self.opened.output)
+        if gap > 0.01:  # more than rounding in any precision, and than what a step of training would notice
+            warnings.warn(
+                f"the outputs aren't K^T vec(W) of layer {self.opened.name!r}, as OP vec(W) supposes: they differ by {gap:.0%} "
+                "(a bias, a parallel path or another degree than 1); exact_update() is the step all the same",
+                stacklevel=2,
+            )
+        return self._pushed(linear)
+
+    def exact_update(self) -> Tensor:
+        r"""The step of *any* network: :math:`\mathrm{Cov}_x[\bar K_l, \bar f_L]`.
+
+        :meth:`update` has :math:`K_l^T vec(W_l)` in place of :math:`f_L`; they agree where the two are equal (no biases, no
+        parallel path, degree 1): see :meth:`euler_gap`.
+        """
+        return self._pushed(self.opened.output)
+
+    def euler_gap(self, degree: float = 1.0) -> float:
+        r"""Largest :math:`\|K_l^T vec(W_l) - \kappa f_L\| / \max \|\kappa f_L\|` over the population: 0 where Theorem 1 applies."""
+        require_number("degree", degree, above=0)
+        return relative_gap(self.opened.jvp(self.opened.weight), degree * self.opened.output)
+
+    def trace(self) -> float:
+        """The exact trace, output by output; about as many products as the network has outputs.
+
+        Takes ``(N V)^2`` numbers of memory for a linear layer with more weights than views, else ``N V size``.
+        """
+        opened, below = self.opened, self.opened.below
+        by_views = isinstance(opened.module, nn.Linear) and below.ndim == 2 and len(below) <= opened.size
+        # K_a = f_a (x) J_a^T, so that <K_a, K_b> is the product of two inner products; else gradients view by view
+        gradients = opened.pulled_back if by_views else opened.sample_gradients
+        # in float64, which holds products of four factors of any size, too
+        total = torch.zeros((), dtype=torch.float64, device=self.device)
+        gram = total.new_zeros(len(below), len(below)) if by_views else None
+        for unit in torch.eye(opened.output.shape[1], dtype=self.dtype, device=self.device):
+            rows = unit.expand(opened.output.shape)
+            left = gradients(self._left(rows)).double()
+            right = gradients(self._right(rows)).double() if self.normalize else left
+            if gram is None:
+                total += (left * self._mix(right)).sum()
+            else:
+                gram += right @ left.T
+        if gram is not None:
+            total = self._mix(gram * (below.double() @ below.double().T)).diagonal().sum()
+        return float(total)
+
+    def dense(self) -> Tensor:
+        """The matrix, from dense connections and the definitions, term by term: the reference, for small layers."""
+        left = right = self.opened.connections().unflatten(0, self.population)
+        if self.normalize:
+            norm, unit = (part.unflatten(0, self.population) for part in self._scales())
+            right = right / norm[..., None]
+            left = right - (right @ unit[..., None]) * unit[..., None, :]
+        return self._held(self.mixing.dense(left, right))
+
+    def top_eigenpairs(self, k: int = 5, *, tol: float = 1e-9, seed: int = 0) -> EigenPairs:
+        r"""The ``k`` algebraically largest eigenpairs of a symmetric operator, by Lanczos' method (ARPACK) to ``tol``.
+
+        With :math:`OP = B B^T`, :math:`B = K C^{1/2}`, they come from :math:`B^T B`, which acts on fields of ``N V n_L`` numbers,
+        wherever ``C`` is positive and these are fewer than the weights.  Below ``4 k + 32`` weights the matrix is formed.
+
+        Raises ValueError for an operator that isn't symmetric and for ``k`` outside ``1 .. size``.
+        """
+        return top_eigenpairs(self, k, tol, seed)
+
+    def bottom_eigenpairs(self, k: int = 5, *, tol: float = 1e-9, seed: int = 0) -> EigenPairs:
+        """The ``k`` algebraically smallest, smallest first: what a step shrinks, where any is negative."""
+        found = top_eigenpairs(replace(self, mixing=-self.mixing), k, tol, seed)
+        return replace(found, values=-found.values)
+
+    def to_scipy(self) -> LinearOperator:
+        """A ``scipy.sparse.linalg.LinearOperator`` on NumPy vectors of any kind of number; products are of the weight's dtype.
+
+        That of a complex vector is complex, of the same precision.
+        """
+        real = numpy_dtype(self.dtype)
+
+        def on(product: Callable[[Tensor], Tensor]) -> Callable[[np.ndarray], np.ndarray]:
+            def of(given: np.ndarray) -> np.ndarray:
+                if np.iscomplexobj(given):  # the matrix is real
+                    return of(given.real) + 1j * of(given.imag)
+                own = np.asarray(given).astype(
+                    real, order="C", casting="same_kind"
+                )  # torch wants it writable and native
+                return array(product(torch.from_numpy(own).to(self.device)))
+
+            return of
+
+        return LinearOperator(
+            self.shape,
+            matvec=on(lambda v: self.matvec(v.reshape(-1))),
+            rmatvec=on(lambda v: self.rmatvec(v.reshape(-1))),
+            matmat=on(self.matmat),
+            rmatmat=on(partial(self._columns, self.apply_transpose)),
+            dtype=real,
+        )
+
+    def _columns(self, product: Callable[[Tensor], Tensor], matrix: Tensor) -> Tensor:
+        require_floating(matrix=matrix)
+        if matrix.ndim != 2 or matrix.shape[0] != self.shape[0] or not matrix.shape[1]:
+            raise ValueError(f"matrix must be ({self.shape[0]}, k) with a column or more, got {tuple(matrix.shape)}")
+        directions = torch.stack([unvec(column, self.opened.weight.shape) for column in matrix.T])
+        return torch.stack([vec(out) for out in product(directions)], dim=1)
+
+    # -- the three factors; fields on views are (..., N V, n_L) ---------------------------------------------------------
+
+    def _pushed(self, u: Tensor) -> Tensor:
+        """What a field on the views does to the weight, in its shape."""
+        return self._held(self.opened.vjp(self._left(self._mix(self._right(u)))))
+
+    def _held(self, products: Tensor) -> Tensor:
+        """The products, refused where their type can't hold them; a device isn't made to wait for that."""
+        return held(products) if self.device.type == "cpu" else products
+
+    def _mix(self, u: Tensor, *, adjoint: bool = False) -> Tensor:
+        if u.ndim == 3:  # a batch of k fields: the views' axis must come first
+            mixed = self._mix(u.movedim(0, -1).flatten(1), adjoint=adjoint)
+            return mixed.reshape(*u.shape[1:], len(u)).movedim(-1, 0)
+        out: Tensor = self.mixing(u.unflatten(0, self.population), adjoint=adjoint).flatten(0, 1)
+        return out
+
+    def _scales(self) -> tuple[Tensor, Tensor]:
+        norm = length(self.opened.output)
+        return norm, self.opened.output / norm
+
+    def _right(self, u: Tensor) -> Tensor:
+        """Multiply by what stands right of the connection: ``1 / ||f||`` under normalisation."""
+        return u / self._scales()[0] if self.normalize else u
+
+    def _left(self, u: Tensor) -> Tensor:
+        r"""Multiply by :math:`P^\perp_f / \|f\|` under normalisation."""
+        if not self.normalize:
+            return u
+        norm, unit = self._scales()
+        return project(unit, u) / norm
+
+
+def covariance_operator(
+    net: nn.Module,
+    layer: str | nn.Module,
+    views: Tensor,
+    *,
+    loss: str | Loss = "simple",
+    tau: float | None = None,
+    margin: float = 0.0,
+    beta: float = 0.0,
+    normalize: bool = False,
+    clean: Tensor | None = None,
+    of_gram: bool = False,
+    chunk: int | None = None,
+) -> CovarianceOperator:
+    r"""The operator of ``layer`` under a loss, on a population or a batch of views.
+
+    views: ``(N, V, ...)``, N samples with V views each.  Of the losses of [tian2020] it is the covariance operator of the
+    population in which each sample's views are equally likely:
+
+    * ``"simple"``: :math:`V_x[\bar K_l]` (Theorem 3); with ``beta``, :math:`-\beta EV_l + VE_l` (Corollary 1).
+    * ``"soft_triplet"``, ``"info_nce"``: :math:`\frac12 V^\xi_{x,x'}[\bar K_l(x) - \bar K_l(x')]`, the main term of Theorem 4
+      (H = 1), with :math:`\xi` from the distances between the outputs of ``clean``, the un-augmented samples ``(N, ...)``;
+      needs ``tau``.
+
+    Of any other loss of inner products it is that of ``views`` as one batch, :math:`-2 \sum_{ab} \Gamma_{ab} K_a K_b^T` with
+    :math:`\Gamma = \partial \ell / \partial G` (:func:`sslbook.operator.inner_products.gram_weights`), symmetric, through
+    all towers and exact:
+
+    * a name of :data:`sslbook.losses.batch.BATCH_LOSSES`, such as ``"nt_xent"``; with ``tau`` where it takes one;
+    * a function of the outputs ``(N, V, d)``, whatever ``d``; with ``of_gram``, of their inner products ``(N V, N V)``.
+
+    normalize: the network's output is divided by its norm in a loss of [tian2020]; the operator then is
+    :math:`Cov_x[\overline{K^n P^\perp}, \bar K^n]` (Eq. 56).  Other losses scale the outputs themselves, or don't.
+
+    chunk: so many views are in memory at once, each product running the network on them anew; ``None`` keeps all.
+
+    ``net`` may be any ``torch.nn`` network that treats samples independently; ``layer`` a linear or convolutional layer of it.
+    One in half precision is opened as the same weights in float32: the operator, as its repr says, is that of the function that
+    they stand for, and not of its rounding, which is no linear map (bfloat16 moves a ResNet-18's step by 5 % to 30 %).
+    Raises ValueError for a population without two axes, an unknown loss, one that sees more than inner products, weights
+    without ``clean`` or ``tau``, arguments that the loss has no use for, and numbers that aren't finite.
+    """
+    population = _population(views)
+    if isinstance(loss, str) and loss in BATCH_LOSSES and loss not in LOSSES:
+        raise ValueError(
+            f"loss={loss!r} has no such operator: it sees more than inner products (chapter operators_today); "
+            "spectral_contrastive has one, and "
+            "sslbook.operator.layer.open_layer(net, layer, x).vjp of its gradient in the outputs is the step of any loss"
+        )
+    if not callable(loss):
+        require_one_of("loss", loss, LOSSES)
+    if callable(loss) or loss not in PAIRED:
+        refuse_unused(f"loss={loss!r}", margin=margin, beta=beta, normalize=normalize, clean=clean)
+        value = _batch_loss(loss, tau, of_gram)
+        opened = open_views(net, layer, views, chunk)
+        weights = gram_weights(value, opened.output.unflatten(0, population), of_gram=of_gram)
+        name = loss if isinstance(loss, str) else name_of(loss)
+        return CovarianceOperator(opened, population, PairMixing(-2 * weights), of=name)
+    refuse_unused(f"loss={loss!r}", of_gram=of_gram)
+    require_number("beta", beta)
+    if loss == "simple":
+        refuse_unused("loss='simple'", tau=tau, margin=margin, clean=clean)
+        opened, mixing = open_views(net, layer, views, chunk), Mixing(inter=1.0, intra=-beta)
+    else:
+        refuse_unused(f"loss={loss!r}", beta=beta, **({"margin": margin} if loss == "info_nce" else {}))
+        if clean is None or tau is None:
+            raise ValueError(
+                f"loss={loss!r} weighs pairs by the distance of un-augmented samples: give clean=(N, ...) and tau"
+            )
+        _require_clean(clean, views)
+        opened = open_views(net, layer, views, chunk)  # first: a network that couples samples must not see clean
+        mixing = Mixing(weights=pair_weights(net, clean, loss=loss, tau=tau, margin=margin, normalize=normalize))
+    if normalize:
+        _require_lengths("view", opened.output)
+    return CovarianceOperator(opened, population, mixing, normalize, of=loss)
+
+
+def _batch_loss(loss: str | Loss, tau: float | None, of_gram: bool) -> Loss:
+    """The loss as a function of the outputs alone."""
+    if not isinstance(loss, str):
+        refuse_unused("a function as loss", tau=tau)
+        return own_loss(loss, of_gram=of_gram)
+    value = BATCH_LOSSES[loss].value
+    parameters = list(inspect.signature(value).parameters.values())[1:]
+    asked = [p.name for p in parameters if p.default is p.empty]
+    if missing := [name for name in asked if name != "tau" or tau is None]:
+        numbers = ", ".join(f"{name}=..." for name in asked)
+        call = numbers if asked == ["tau"] else f"loss=partial(sslbook.losses.batch.{loss}, {numbers})"
+        raise ValueError(f"loss={loss!r} needs {', '.join(missing)}: give {call}")
+    if tau is None:
+        return value
+    if "tau" not in (p.name for p in parameters):
+        refuse_unused(f"loss={loss!r}", tau=tau)
+    return partial(value, tau=tau)
+
+
+def intra_operator(
+    net: nn.Module, layer: str | nn.Module, views: Tensor, *, chunk: int | None = None
+) -> CovarianceOperator:
+    r""":math:`EV_l = E_x V_{x' | x}[K_l(x')]`, the covariance *within* augmentations (Eq. 9); chunk: as above."""
+    population = _population(views)
+    return CovarianceOperator(open_views(net, layer, views, chunk), population, Mixing(inter=0.0, intra=1.0))
+
+
+@torch.no_grad()
+def pair_weights(
+    net: nn.Module, clean: Tensor, *, loss: str, tau: float, margin: float = 0.0, normalize: bool = False
+) -> Tensor:
+    r""":math:`\xi(r(x_i, x_j))` of Eq. 6 for all pairs of un-augmented samples, ``(N, N)``."""
+    if has_half(net):
+        net, clean = copy.deepcopy(net).float(), in_full(clean)
+    output = net(clean).flatten(1)
+    if normalize:
+        _require_lengths("clean sample", output)
+        output = output / length(output)
+    else:
+        require_powers(2, clean=output)
+    distances = half_squared_distance(output[:, None], output[None, :])
+    return pair_weight(distances, loss=loss, tau=tau, margin=margin)
+
+
+def _require_clean(clean: Tensor, views: Tensor) -> None:
+    """Raise TypeError for no dense tensor, and ValueError unless it is one more view of each sample, of finite numbers."""
+    if not isinstance(clean, Tensor) or clean.layout != torch.strided:
+        raise TypeError(f"clean must be a dense torch tensor (samples, ...), got {_kind(clean)}")
+    if not clean.ndim or len(clean) != len(views):
+        shape = len(clean) if clean.ndim else "a single number"
+        raise ValueError(f"clean must hold one sample for each of the {len(views)} rows of views, got {shape}")
+    given, wanted = ((t.shape[1:], t.dtype, t.device.type) for t in (clean, views[:, 0]))
+    if given != wanted:
+        said = " and ".join(f"{tuple(shape)} in {dtype} on {device}" for shape, dtype, device in (wanted, given))
+        raise ValueError(f"clean must hold samples such as those of views, got {said}")
+    refuse_nonfinite("clean", clean)
+
+
+def _require_lengths(what: str, output: Tensor) -> None:
+    """Raise ValueError where an output can't be divided by its norm."""
+    if bool((output == 0).all(dim=1).any()):
+        raise ValueError(f"normalize=True needs outputs that aren't zero: that of at least one {what} is (dead ReLUs?)")
+
+
+def _kind(given: object) -> str:
+    return str(given.layout).removeprefix("torch.") if isinstance(given, Tensor) else type(given).__name__
+
+
+def _population(views: Tensor) -> tuple[int, int]:
+    if not isinstance(views, Tensor) or views.layout != torch.strided:
+        raise TypeError(f"views must be a dense torch tensor (samples, views, ...), got {_kind(views)}")
+    if views.ndim < 3 or views.shape[0] < 1 or views.shape[1] < 1:
+        raise ValueError(f"views must have shape (samples, views, ...), got {tuple(views.shape)}")
+    return views.shape[0], views.shape[1]

@@ -1,0 +1,314 @@
+r"""The connection: a network opened at one layer (Definition 1 of [tian2020]).
+
+For a linear layer :math:`\tilde f_l = W_l f_{l-1}` inside any network with output :math:`f_L`,
+
+    K_l(x) = f_{l-1}(x) \otimes J_l(x)^T,   shape (n_l n_{l-1}, n_L),   J_l = d f_L / d \tilde f_l .
+
+Its transpose is the Jacobian of the output in the layer's weights, :math:`K_l(x)^T = \partial f_L / \partial\,
+\mathrm{vec}(W_l)`, which is also how a convolution (the same weights at many positions) gets a connection.
+:func:`open_layer` runs the network once and keeps what lies below; after that one product with :math:`K^T` costs one
+JVP and one product with :math:`K` one VJP through the layers *above* only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import vjp, vmap
+
+from sslbook.operator import layer_checks
+from sslbook.operator.layer_checks import Call, Held
+from sslbook.runtime.arguments import nearest
+
+Layer = nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d
+
+
+def vec(weight: Tensor) -> Tensor:
+    r"""Stack columns: a weight ``(n_l, n_{l-1})`` (a convolution's is read as ``(out, in * taps)``) becomes ``(n_l n_{l-1},)``."""
+    return weight.flatten(1).T.reshape(-1)
+
+
+def unvec(vector: Tensor, shape: torch.Size | tuple[int, ...]) -> Tensor:
+    """Inverse of :func:`vec` for a weight of the given shape."""
+    rows = shape[0]
+    if vector.ndim != 1 or vector.numel() != torch.Size(shape).numel():
+        raise ValueError(f"a vector of length {torch.Size(shape).numel()} is wanted, got shape {tuple(vector.shape)}")
+    return vector.reshape(-1, rows).T.reshape(shape)
+
+
+def find_layer(net: nn.Module, layer: str | nn.Module) -> tuple[str, Layer]:
+    """The linear or convolutional layer that ``layer`` names (dotted, as in ``named_modules``) or is, with its name."""
+    candidates = {name: m for name, m in net.named_modules() if isinstance(m, Layer)}
+    for name, module in candidates.items():
+        if name == layer or module is layer:
+            return name, module
+    found = dict(net.named_modules()).get(layer) if isinstance(layer, str) else layer
+    offered = _offered(net)
+    names = ", ".join(map(repr, offered)) or "none"
+    if found is not None:
+        raise TypeError(
+            f"layer must be linear or convolutional and part of the network, got {type(found).__name__}; there are {names}"
+        )
+    near = nearest(layer, offered)
+    hint = f" (did you mean {near[0]!r}?)" if near else ""
+    raise ValueError(f"layer {layer!r} isn't in the network{hint}; its linear and convolutional layers are {names}")
+
+
+def _offered(net: nn.Module) -> list[str]:
+    """The layers that can be opened, as far as can be told without a pass: attention reads its projection's weight by itself."""
+    read = [m.out_proj for m in net.modules() if isinstance(m, nn.MultiheadAttention)]
+    layers = [(name, m) for name, m in net.named_modules() if isinstance(m, Layer) and m not in read]
+    return [name for name, m in layers if layer_checks.shares_with(net, m) is None]
+
+
+def _layer_map(module: Layer, below: Tensor, weight: Tensor) -> Tensor:
+    """The layer's linear action with another weight and no bias."""
+    with torch.autocast(below.device.type, enabled=False):
+        if isinstance(module, nn.Linear):
+            return nn.functional.linear(below, weight)
+        kind: Any = next(kind for kind in (nn.Conv1d, nn.Conv2d, nn.Conv3d) if isinstance(module, kind))
+        out: Tensor = kind._conv_forward(module, below, weight, None)  # a subclass may have another
+        return out
+
+
+def _pull(output: Tensor, point: Tensor, cotangent: Tensor, batched: bool) -> Tensor:
+    """The gradient in ``point``, its graph kept, in full precision wherever it is asked for."""
+    with torch.autocast(output.device.type, enabled=False):
+        (down,) = torch.autograd.grad(output, point, cotangent, retain_graph=True, is_grads_batched=batched)
+    return down
+
+
+@dataclass(frozen=True, eq=False)
+class OpenedLayer:
+    r"""A network opened at one layer on a fixed batch of ``B`` inputs; made by :func:`open_layer`.
+
+    weight: the layer's weight, detached.  below: :math:`f_{l-1}`, ``(B, ...)``.  preactivation: :math:`\tilde f_l`, ``(B, ...)``.
+    output: :math:`f_L`, ``(B, n_L)``, detached.  given: the precision in which the network has the weight.
+    """
+
+    name: str
+    module: Layer
+    weight: Tensor
+    below: Tensor
+    preactivation: Tensor
+    output: Tensor
+    given: torch.dtype
+    _leaf: Tensor  # the weight again, and the layer's output as a function of it
+    _lifted: Tensor
+    _graph: Tensor  # f_L as a function of the pre-activation, its graph kept
+
+    @property
+    def size(self) -> int:
+        """Number of weights, ``n_l * n_{l-1}``."""
+        return self.weight.numel()
+
+    def jvp(self, direction: Tensor) -> Tensor:
+        r"""``K(x)^T vec(direction)`` for each sample, ``(B, n_L)``; ``direction`` is a weight, or ``(k, *shape)`` of them."""
+        self._check(direction, self.weight.shape, "direction")
+        if direction.ndim == self.weight.ndim:
+            return self._above_jvp(_layer_map(self.module, self.below, direction), batched=False)
+        lifted = vmap(lambda w: _layer_map(self.module, self.below, w))(direction)
+        return self._above_jvp(lifted, batched=True)
+
+    def vjp(self, cotangent: Tensor) -> Tensor:
+        r"""``sum over samples of K(x) c(x)`` in the weight's shape; ``cotangent`` is ``(B, n_L)`` or ``(k, B, n_L)``."""
+        self._check(cotangent, self.output.shape, "cotangent")
+        batched = cotangent.ndim == self.output.ndim + 1
+        return _pull(self._lifted, self._leaf, self._above_vjp(cotangent, batched), batched)
+
+    def kernel(self, cotangent: Tensor) -> Tensor:
+        r"""The layer's tangent kernel applied: :math:`K(x)^T \sum_{x'} K(x') c(x')` for each sample, ``(B, n_L)``.
+
+        For a linear layer wider than half the batch through the inner products of what lies below, without forming a weight.
+        """
+        below = self.below
+        if not (isinstance(self.module, nn.Linear) and below.ndim == 2 and len(below) < 2 * below.shape[1]):
+            return self.jvp(self.vjp(cotangent))
+        return self._above_jvp(self._gram @ self.pulled_back(cotangent), batched=False)
+
+    @cached_property
+    def _gram(self) -> Tensor:
+        return self.below @ self.below.T
+
+    def jacobian(self) -> Tensor:
+        r""":math:`J_l(x)` on flattened features, ``(B, n_L, n_l)``."""
+        eye = torch.eye(self.output.shape[1], dtype=self.output.dtype, device=self.output.device)
+        rows = self._above_vjp(eye[:, None, :].expand(-1, *self.output.shape), batched=True)
+        return rows.flatten(2).movedim(0, 1)
+
+    def connections(self) -> Tensor:
+        r"""Dense :math:`K_l(x)` for each sample, ``(B, n_l n_{l-1}, n_L)``: for small layers, and as the reference."""
+        jacobian = self.jacobian().unflatten(2, self.preactivation.shape[1:])
+
+        def one(below: Tensor, rows: Tensor) -> Tensor:
+            return vmap(lambda row: self._sample_pull(below, row))(rows).T
+
+        out: Tensor = vmap(one)(self.below, jacobian)
+        return out
+
+    def sample_gradients(self, cotangent: Tensor) -> Tensor:
+        r"""``K(x) c(x)`` for each sample by itself, ``(B, n_l n_{l-1})``; ``cotangent`` is ``(B, n_L)``."""
+        if cotangent.shape != self.output.shape:
+            raise ValueError(f"cotangent must have shape {tuple(self.output.shape)}, got {tuple(cotangent.shape)}")
+        down = self._above_vjp(cotangent, batched=False)
+        out: Tensor = vmap(self._sample_pull)(self.below, down)
+        return out
+
+    def pulled_back(self, cotangent: Tensor) -> Tensor:
+        r""":math:`J_l(x)^T c(x)` for each sample, flattened, ``(B, n_l)``; ``cotangent`` is ``(B, n_L)``."""
+        self._check(cotangent, self.output.shape, "cotangent")
+        return self._above_vjp(cotangent, batched=False).flatten(1)
+
+    def _sample_pull(self, below: Tensor, row: Tensor) -> Tensor:
+        """One sample's gradient in the weight, as a vector, from its gradient in the pre-activation."""
+        pull: Callable[[Tensor], tuple[Tensor]] = vjp(
+            lambda w: _layer_map(self.module, below[None], w)[0], self.weight
+        )[1]
+        return vec(pull(row)[0])
+
+    @cached_property
+    def _transpose(self) -> tuple[Tensor, Tensor]:
+        """A cotangent, of some samples alone, and its pull-back: linear in it, so that its derivative in it is the JVP."""
+        autocast = torch.autocast(self.output.device.type, enabled=False)
+        with torch.enable_grad(), autocast, layer_checks.sentences(layer_checks.no_derivative(self.name)):
+            cotangent = layer_checks.one_sided(self._graph).requires_grad_()
+            (pulled,) = torch.autograd.grad(self._graph, self.preactivation, cotangent, create_graph=True)
+        return cotangent, pulled
+
+    def _above_jvp(self, tangent: Tensor, batched: bool) -> Tensor:
+        cotangent, pulled = self._transpose
+        return _pull(pulled, cotangent, tangent, batched)
+
+    def _above_vjp(self, cotangent: Tensor, batched: bool) -> Tensor:
+        return _pull(self._graph, self.preactivation, cotangent, batched)
+
+    def _check(self, given: Tensor, wanted: torch.Size, what: str) -> None:
+        if given.shape != wanted and given.shape[1:] != wanted:
+            axes = ", ".join(map(str, wanted))
+            raise ValueError(f"{what} must have shape ({axes}) or (k, {axes}), got {tuple(given.shape)}")
+        kind, other = (f"{tensor.dtype} on {tensor.device}" for tensor in (self.weight, given))
+        if other != kind:
+            raise TypeError(f"{what} must be {kind} like the layer's weight, got {other}")
+
+
+@torch.inference_mode(False)
+def open_layer(net: nn.Module, layer: str | nn.Module, x: Tensor) -> OpenedLayer:
+    r"""Run ``net`` once on ``x`` (``(B, ...)``) and keep what :math:`K_l` needs.
+
+    ``layer`` names any ``nn.Linear`` or ``nn.Conv1d/2d/3d`` of any ``torch.nn`` network, float32 or float64; one in half precision
+    is opened as the same weights in float32.  What is opened is the network as it is now: it may be trained on.  The JVP through
+    the upper layers is taken as the derivative of the (linear) pull-back in its cotangent, on a graph recorded once: no forward
+    pass is repeated.
+
+    Raises ValueError if the layer isn't there, is applied more than once, uses its weight otherwise than a layer of its kind does,
+    or shares it; if samples influence each other (BatchNorm in training mode) or chance does; if a number isn't finite, or torch
+    can't run or differentiate the network; TypeError for what is no such layer, network or batch.
+    """
+    return open_held(*held_layer(net, layer, x))
+
+
+def held_layer(net: nn.Module, layer: str | nn.Module, x: Tensor) -> tuple[Held, Tensor]:
+    """The network held for its layer, and a copy of the batch; raises as :func:`open_layer`, but for what the network computes."""
+    if not isinstance(net, nn.Module):
+        raise TypeError(f"net must be a torch.nn.Module, got {type(net).__name__}")
+    if not isinstance(x, Tensor):
+        raise TypeError(f"x must be a torch tensor of inputs, got {type(x).__name__}")
+    if x.layout != torch.strided:
+        raise TypeError(f"x must be a dense tensor of inputs, got {str(x.layout).removeprefix('torch.')}")
+    if not x.ndim or not x.numel():
+        raise ValueError(f"x must have shape (B, ...) with at least one input, got {tuple(x.shape)}")
+    if x.device.type == "meta":
+        raise ValueError("x is on the device meta, where there are no numbers")
+    held = layer_checks.hold(net, *find_layer(net, layer))
+    layer_checks.refuse_nonfinite("x", x)
+    return held, (layer_checks.in_full(x.detach()) if layer_checks.has_half(net) else x.detach()).clone()
+
+
+def open_held(held: Held, x: Tensor) -> OpenedLayer:
+    """The layer opened on ``x``, when all guards have passed."""
+    opened, _ = opened_pass(held, x)
+    layer_checks.refuse_batch(opened)
+    few = layer_checks.handful(x)
+    try:
+        part, call = opened_pass(held, few)
+    except ValueError as error:
+        raise ValueError(
+            f"net must take any part of a batch, it failed on {len(few)} of {len(x)} samples: {error}"
+        ) from error
+    layer_checks.refuse_part(part, call, held, layer_checks.handful(opened.output))
+    return opened
+
+
+def opened_pass(held: Held, x: Tensor) -> tuple[OpenedLayer, Call]:
+    """One pass of the network, cut at the layer."""
+    name, module = held.name, held.module
+    calls: list[tuple[Call, int, Tensor]] = []
+
+    def cut(call: Call) -> Tensor:
+        calls.append((call, call.below._version, call.out.detach().requires_grad_(True)))
+        return calls[-1][2].clone()  # a node of its own, which the modules above may change in place
+
+    output = held(x, cut)
+    if len(calls) != 1:
+        used = not calls and isinstance(output, Tensor) and output.requires_grad
+        raise ValueError(
+            f"layer {name!r} must be applied once in a forward pass, it was applied {len(calls)} times"
+            + (_uncalled(held) if used else "")
+        )
+    call, version, preactivation = calls[0]
+    weight, below = call.weight.detach(), call.below.detach()
+    if below._version != version:
+        raise ValueError(f"the input of layer {name!r} is changed in place further up: use inplace=False there")
+    if call.below.requires_grad or not call.weight.requires_grad:
+        raise ValueError(f"the weight of layer {name!r} must be a parameter that is used there alone")
+    if not isinstance(output, Tensor):
+        raise TypeError(f"net must return one tensor, got {type(output).__name__}")
+    dtypes = {tensor.dtype for tensor in (below, weight, preactivation, output)}
+    if dtypes != {weight.dtype} or weight.dtype not in layer_checks.DTYPES:
+        raise TypeError(
+            f"layer {name!r} and all above it must be of float32 or of float64, got {sorted(map(str, dtypes))}"
+        )
+    batches = [t.shape[0] if t.ndim else 0 for t in (x, below, output)]
+    if len(set(batches)) != 1:
+        raise ValueError(
+            "the first axis must be the batch throughout: {} inputs, {} at the layer, {} out".format(*batches)
+        )
+    if not output.requires_grad:
+        raise ValueError(f"the output doesn't depend on layer {name!r} in a way that can be differentiated")
+    with torch.enable_grad(), layer_checks.sentences(layer_checks.other_map(name, module)):
+        graph = output.reshape(len(output), -1)
+        leaf = call.weight.detach().requires_grad_(True)
+        lifted = _layer_map(module, below, leaf)
+    if lifted.shape != preactivation.shape:
+        raise ValueError(layer_checks.other_map(name, module))
+    opened = OpenedLayer(
+        name,
+        module,
+        weight,
+        below,
+        preactivation,
+        graph.detach(),
+        held.given,
+        _leaf=leaf,
+        _lifted=lifted,
+        _graph=graph,
+    )
+    return opened, call
+
+
+def _uncalled(held: Held) -> str:
+    """Who uses a weight whose layer isn't called, and what there is to open."""
+    parent = held.name.rpartition(".")[0]
+    user = type(held.net.get_submodule(parent)).__name__ + (f" {parent!r}" if parent else "")
+    others = ", ".join(repr(name) for name in _offered(held.net) if name != held.name) or "none"
+    return f": {user} uses its weight without calling it; to open there are {others}"
+
+
+def connection(net: nn.Module, layer: str | nn.Module, x: Tensor) -> Tensor:
+    r"""Dense connections :math:`K_l(x)` of a batch, ``(B, n_l n_{l-1}, n_L)``: ``open_layer(net, layer, x).connections()``."""
+    return open_layer(net, layer, x).connections()

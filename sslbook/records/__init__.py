@@ -1,0 +1,1 @@
+"""Recorded runs, data files, and printed tables beside ours."""

@@ -1,0 +1,1 @@
+"""Arguments, files that are written whole, and the machine's cores."""

@@ -1,0 +1,123 @@
+"""This machine: its cores and its name, and worker processes with one thread each and an allocator that suits them."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import multiprocessing
+import os
+import platform
+import re
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sslbook.runtime.arguments import require_whole
+
+if TYPE_CHECKING:
+    import torch
+
+WORKER_ENVIRONMENT = {
+    "OMP_NUM_THREADS": "1",
+    # glibc gives freed blocks back to the system at once, and a training step spends as long on page faults as on arithmetic
+    "MALLOC_MMAP_THRESHOLD_": "1000000000",
+    "MALLOC_TRIM_THRESHOLD_": "2000000000",
+}
+
+
+LARGEST_OLD = 32 * 2**20
+"""The largest M_MMAP_THRESHOLD that mallopt documents, in bytes."""
+_POLL_SECONDS = 0.1
+"""How often a process looks whether its parent is there."""
+
+
+def cores() -> int:
+    """How many cores this process may use: those of its affinity mask, where the system has one."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def device_name(device: torch.device) -> str:
+    """The processor's own name, as it should stand beside a measured number."""
+    if device.type == "cuda":
+        import torch
+
+        return torch.cuda.get_device_name(device)
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+        match = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
+    except OSError:
+        match = None
+    return match.group(1).strip() if match else platform.processor() or platform.machine()
+
+
+@contextlib.contextmanager
+def process_pool(processes: int) -> Iterator[ProcessPoolExecutor]:
+    """A pool of processes with one thread each and an allocator that suits a training step; raises ValueError for none."""
+    require_whole("processes", processes, least=1)
+    with (
+        environment(WORKER_ENVIRONMENT),
+        ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), initializer=_begin_worker) as pool,
+    ):
+        yield pool
+
+
+def end_with_parent(parent: int | None = None) -> None:
+    """End as soon as the process that started this one has, however that ended; a worker waits for work for ever.
+
+    parent: its number, where `multiprocessing` didn't start this one.
+    """
+    worker = multiprocessing.parent_process()
+    if parent is not None or worker is not None:
+        threading.Thread(target=_wait_and_end, args=(worker if parent is None else parent,), daemon=True).start()
+
+
+def _wait_and_end(parent: multiprocessing.process.BaseProcess | int) -> None:
+    if isinstance(parent, int):
+        while os.getppid() == parent:
+            time.sleep(_POLL_SECONDS)
+    else:
+        parent.join()
+    os._exit(1)
+
+
+def _begin_worker() -> None:
+    end_with_parent()
+    import torch  # the book asks this module for `cores` alone
+
+    torch.set_num_threads(1)
+
+
+@contextlib.contextmanager
+def environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set environment variables for the processes started inside."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def keep_freed_memory() -> bool:
+    """Let this process, from now on, keep freed blocks for its next step, as :data:`WORKER_ENVIRONMENT` does from the start.
+
+    A training step on a processor becomes shorter by a sixth to a third.  Older versions of glibc can't keep blocks above 32 MiB,
+    and keep smaller ones.  False where the allocator is not glibc's, or keeps nothing.
+    """
+    if not sys.platform.startswith("linux"):
+        return False
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is None:
+        return False
+    # M_TRIM_THRESHOLD is -1 and M_MMAP_THRESHOLD -3 in malloc.h.  Either one ends glibc's own adapting of both.
+    trim = mallopt(-1, int(WORKER_ENVIRONMENT["MALLOC_TRIM_THRESHOLD_"])) == 1
+    mapped = any(mallopt(-3, size) == 1 for size in (int(WORKER_ENVIRONMENT["MALLOC_MMAP_THRESHOLD_"]), LARGEST_OLD))
+    return trim or mapped

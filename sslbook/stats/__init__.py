@@ -1,0 +1,1 @@
+"""Intervals, errors of checks, random numbers for each replica, and metrics."""

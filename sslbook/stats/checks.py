@@ -1,0 +1,91 @@
+"""Relative errors; and many instances, one verdict: the worst of what must agree, the best of what must not.
+
+The chapters' checks return relative errors by name.  A name that starts with ``broken:`` belongs to a variant that was broken
+on purpose, and must stay large on *every* instance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sslbook.losses.pairs import octave
+
+Gaps = dict[str, float]
+Numbers = Tensor | np.ndarray
+
+
+def relative(value: Numbers, reference: Numbers) -> Tensor:
+    r""":math:`\|v - r\| / \|r\|` of each instance, ``(R,)``; the instances lie along the first axis.
+
+    Raises ValueError where a reference is zero or the shapes differ: neither leaves anything to compare.
+    """
+    a, b = _rows(torch.as_tensor(value), torch.as_tensor(reference))
+    scale = octave(torch.cat([a, b], dim=1))  # a norm squares, and float32 has no squares of 1e-30
+    a, b = a / scale, b / scale
+    size = b.norm(dim=1)
+    if not bool((size > 0).all()):
+        raise ValueError("reference must not be zero in any instance")
+    gap: Tensor = (a - b).norm(dim=1) / size
+    return gap
+
+
+def relative_gap(value: Tensor, reference: Tensor) -> float:
+    r"""Largest :math:`\|a_i - b_i\|` over the leading axis, divided by the largest :math:`\|b_i\|`; a vector counts as one item.
+
+    The scale is the batch's, so that an item that is zero (a dead ReLU) doesn't turn rounding into an error of 100 %.
+    Raises ValueError where the shapes differ.
+    """
+    pair = (value.detach(), reference.detach())
+    a, b = _rows(*(pair if value.ndim > 1 else (part.reshape(1, -1) for part in pair)))
+    scale = octave(torch.cat([a, b]).flatten(), 0)
+    return float(((a - b) / scale).norm(dim=1).max() / (b / scale).norm(dim=1).max())
+
+
+def _rows(value: Tensor, reference: Tensor) -> tuple[Tensor, Tensor]:
+    if value.shape != reference.shape:
+        raise ValueError(
+            f"value and reference must have one shape, got {tuple(value.shape)} and {tuple(reference.shape)}"
+        )
+    count = len(reference)
+    return value.reshape(count, -1), reference.reshape(count, -1)
+
+
+def verdict(name: str, gaps: Numbers) -> float:
+    """The largest of ``gaps``, or the smallest if ``name`` is that of a broken variant.
+
+    Raises ValueError for no gaps, and for one that is not a number: a maximum would hide it.
+    """
+    gaps = torch.as_tensor(gaps)
+    if not gaps.numel():
+        raise ValueError("no instance is left to compare")
+    if bool(gaps.isnan().any()):
+        raise ValueError(f"the gap {name!r} of an instance is not a number")
+    return float(gaps.min() if name.startswith("broken:") else gaps.max())
+
+
+def worst(rows: Sequence[Gaps]) -> Gaps:
+    """The :func:`verdict` on each name over instances, a row each, and the number of ``instances``."""
+    single = [{name: torch.tensor([gap], dtype=torch.float64) for name, gap in row.items()} for row in rows]
+    return over_instances(*single)
+
+
+def over_instances(*parts: Mapping[str, Numbers]) -> Gaps:
+    """The :func:`verdict` on each name for gaps that lie along one axis, ``(R,)`` each; parts are instances after instances.
+
+    Raises ValueError for no instances, and where the gaps of a part are not equally many.
+    """
+    lengths = [{len(gaps) for gaps in part.values()} for part in parts]
+    if any(len(found) != 1 for found in lengths):
+        raise ValueError(
+            f"each part must have one number of instances, got {', '.join(map(str, map(sorted, lengths)))}"
+        )
+    names = dict.fromkeys(name for part in parts for name in part)
+    joined = {name: torch.cat([torch.as_tensor(part[name]) for part in parts if name in part]) for name in names}
+    found = {name: verdict(name, gaps) for name, gaps in joined.items()}
+    if not found:
+        raise ValueError("no instance is left to compare")
+    return {**found, "instances": float(sum(map(sum, lengths)))}

@@ -1,0 +1,36 @@
+"""What a set of representations is worth, whatever network they come from."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from sslbook.runtime.arguments import require_finite, require_floating
+
+
+def effective_rank(features: Tensor, resolution: float | None = None) -> Tensor:
+    r""":math:`\exp(-\sum_i p_i \log p_i)` of features ``(..., N, F) -> (...)``.
+
+    The :math:`p_i` are the shares of the variances along the principal axes.  The value is between 1, all features on a line, and
+    the smaller of their number and the number of images; and 0 where nothing varies.  RankMe (Garrido et al. 2023) takes shares
+    of the singular values instead, of features that are not centred, and so counts weak directions for more.
+
+    resolution: what varies by less than this, relative to the features' root mean square, is their rounding, and counts as nothing:
+    the last places of a constant have the rank of noise.  By default 4 units of the last place of their type, and at least 1e-10.
+    Raises TypeError for what is no tensor of a floating dtype, ValueError for another shape and where features are no finite
+    numbers.
+    """
+    require_floating(features=features)
+    if features.ndim < 2 or 0 in features.shape[-2:]:
+        raise ValueError(f"features must be (..., N, F), each at least 1, got {tuple(features.shape)}")
+    require_finite(features=features)
+    finest = 4 * torch.finfo(features.dtype).eps if resolution is None else resolution
+    largest = features.detach().double().abs().amax((-2, -1), keepdim=True)
+    scaled = features.double() / torch.where(largest > 0, largest, 1)  # squares that are neither 0 nor infinite
+    centred = scaled - scaled.mean(-2, keepdim=True)
+    size = centred.square().sum((-2, -1))
+    scale = scaled.square().sum((-2, -1)).clamp(min=torch.finfo(torch.float64).tiny)
+    values = torch.linalg.eigvalsh(centred.mT @ centred).clamp(min=0)
+    shares = values / values.sum(-1, keepdim=True).clamp(min=torch.finfo(torch.float64).tiny)
+    entropy = -torch.special.xlogy(shares, shares).sum(-1)
+    return torch.where(size > max(finest, 1e-10) ** 2 * scale, entropy.exp(), 0.0)

@@ -1,0 +1,1 @@
+"""The papers' own runs: presets, tables, clusters, and `sslbook train`."""

@@ -1,0 +1,214 @@
+"""``sslbook train``: run a preset, or list them."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import signal
+import sys
+import time
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from sslbook.records.store import runs_folder
+from sslbook.runtime.arguments import positive, seed
+from sslbook.runtime.compute import cores
+from sslbook.training.presets.runs import Run, preset_of, run_of, values_of
+from sslbook.training.presets.sheets import presets
+from sslbook.training.run.determinism import load_data
+from sslbook.training.run.distributed import join
+from sslbook.training.run.settings import Refused
+from sslbook.training.run.signals import GOES_ON, asked_to_stop, free
+
+# A process among several would go on waiting for the others if who started it were killed.
+_PROCESS = """
+import sys
+from sslbook.runtime.compute import end_with_parent
+end_with_parent(int(sys.argv.pop(1)))
+from sslbook.cli import main
+raise SystemExit(main(["train", *sys.argv[1:]]))
+"""
+_GRACE_SECONDS = 5.0
+"""How long a process that has lost another one waits to be ended with it."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """``sslbook train``: run a preset, or list them.
+
+    Exit status 1 if the run diverges or one of its processes is lost, 2 for what can't be run, 128 and its number for a signal.
+    """
+    parser = argparse.ArgumentParser(
+        prog="sslbook train", description="Train a preset from the papers' tables, or go on with it."
+    )
+    parser.add_argument("name", nargs="?", metavar="NAME", help="a preset; --list shows them")
+    parser.add_argument("--list", action="store_true", help="list the presets; with NAME, say what it is and stop")
+    parser.add_argument("--epochs", type=positive, metavar="N", help="epochs in all (default: the preset's)")
+    parser.add_argument("--seed", type=seed, default=0, metavar="N", help="seed of everything random (default: 0)")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        dest="changes",
+        help="change a setting: --set rate=0.1",
+    )
+    parser.add_argument("--ranks", type=positive, default=1, metavar="N", help="processes that share each batch")
+    parser.add_argument("--again", action="store_true", help="begin anew, although there are checkpoints")
+    parser.add_argument("--tensorboard", action="store_true", help="write curves for TensorBoard too")
+    _common(parser)
+    options = parser.parse_args(arguments)
+    if options.list or options.name is None:
+        if options.name is None and not options.list:
+            parser.error("NAME is missing; --list shows the presets")
+        return _list(parser, options.name)
+    try:
+        run = run_of(options.name, seed=options.seed, epochs=options.epochs, changes=options.changes)
+        if options.download and "LOCAL_RANK" not in os.environ:
+            load_data(run.settings, download=True)
+    except (ValueError, OSError) as error:
+        parser.error(str(error))
+    if options.ranks > 1 and "LOCAL_RANK" not in os.environ:
+        return _spread(options.ranks, arguments)
+    return _train(parser, run, runs_folder(options.folder), options)
+
+
+def _common(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--folder", type=Path, metavar="DIR", help="where runs lie (default: SSLBOOK_RUNS, else runs)")
+    parser.add_argument("--device", metavar="D", help="cpu, cuda or cuda:N (default: cuda if there is one)")
+    parser.add_argument("--download", action="store_true", help="fetch the images if they are not here")
+    parser.add_argument("--quiet", action="store_true", help="say nothing while it runs")
+
+
+def _list(parser: argparse.ArgumentParser, name: str | None) -> int:
+    if name is not None:
+        try:
+            preset = preset_of(name)
+        except ValueError as error:
+            parser.error(str(error))
+        print(
+            f"{preset.text()}\n  To train it: sslbook train {name} --seed 1\n  What --set KEY=VALUE changes, and its values:"
+        )
+        values = {key: value for key, value in values_of(preset.settings).items() if key not in ("seed", "epochs")}
+        print("\n".join(f"    {key}={value}" for key, value in values.items()))
+        return 0
+    known = presets()
+    wide = max(map(len, known))
+    for preset in known.values():
+        printed = [f"{table} {cell.mean:.2f} %" for table, cell in preset.cells if cell.mean is not None]
+        also = [table for table, cell in preset.cells if cell.mean is None]
+        time = [f"about {preset.minutes:.0f} min on one H200"] if preset.minutes else []
+        more = "; ".join(dict.fromkeys([*printed, *also, *time]))
+        print(f"{preset.name:<{wide}}  {preset.what}{f' ({more})' if more else ''}")
+    return 0
+
+
+def _spread(ranks: int, arguments: Sequence[str]) -> int:
+    """This command in so many processes, begun as ``torchrun`` does; the exit status of the one that failed first."""
+    from torch.distributed.elastic.multiprocessing import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    logging.disable(logging.ERROR)  # the processes speak for themselves
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores() // ranks)))
+    os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = ",".join(number.name for number in free())
+    config = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=ranks,
+        run_id=str(uuid.uuid4()),
+        rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0",
+        max_restarts=0,
+    )
+    try:
+        elastic_launch(config, sys.executable)("-c", _PROCESS, str(os.getpid()), *arguments)
+    except ChildFailedError as error:
+        ended = (-signal.SIGTERM, 128 + signal.SIGTERM)  # stopped because one has failed; times are in whole seconds
+        first = min(
+            error.failures.values(), key=lambda failure: (failure.timestamp, failure.exitcode in ended)
+        ).exitcode
+        if first >= 0:
+            return first
+        name = signal.Signals(-first).name
+        print(f"sslbook train: {name} has ended one of the {ranks} processes; {GOES_ON}", file=sys.stderr)
+        return 128 - first
+    except SignalException as error:
+        return 128 + error.sigval
+    return 0
+
+
+def _train(parser: argparse.ArgumentParser, run: Run, root: Path, options: argparse.Namespace) -> int:
+    from sslbook.training.run import distributed
+    from sslbook.training.run.state import Diverged
+    from sslbook.training.run.trainer import train
+
+    first = os.environ.get("RANK", "0") == "0"
+    folder = run.folder(root)
+    ended = False
+    try:
+        if not options.again and _finished(parser, run, root, options.device):
+            ended = True
+            if first:
+                print(f"Finished already: {folder} (--again begins anew)")
+            return 0
+        with asked_to_stop():
+            if first and not options.quiet:
+                changed = f"\n  Changed: {', '.join(options.changes)}." if options.changes else ""
+                print(f"{preset_of(run.name).text()}{changed}\nIn {folder}", flush=True)
+            result = train(
+                run.settings,
+                folder,
+                resume=not options.again,
+                device=options.device,
+                download=options.download,
+                tensorboard=options.tensorboard,
+                quiet=options.quiet,
+                name=run.name,
+            )
+        ended = True
+    except BrokenPipeError:
+        raise
+    except (Refused, OSError) as error:
+        parser.error(str(error))
+    except Diverged as error:
+        print(f"sslbook train: {error} (in {folder})", file=sys.stderr)
+        return 1
+    except RuntimeError as error:
+        if not distributed.lost_another(error):
+            raise
+        time.sleep(_GRACE_SECONDS)
+        print(f"sslbook train: another process of this run has ended ({error}); {GOES_ON}", file=sys.stderr)
+        return 1
+    finally:
+        distributed.leave(together=ended)
+    if first:
+        print(summary(result.rows))
+    return 0
+
+
+def _finished(parser: argparse.ArgumentParser, run: Run, root: Path, device: str | None) -> bool:
+    """Whether the run is finished, in the folders of all machines that take part: no process may leave the others waiting."""
+    from sslbook.training.run import distributed
+
+    try:
+        if "WORLD_SIZE" in os.environ:
+            join(device)
+        return all(distributed.of_all(run.finished(root)))
+    except ValueError as error:
+        parser.error(str(error))
+
+
+def summary(rows: Sequence[dict[str, Any]]) -> str:
+    """First and last numbers of a run, in a line or two."""
+    begun, ended = rows[0], rows[-1]
+    parts = []
+    if begun.get("knn") is not None and ended.get("knn") is not None and ended is not begun:
+        parts.append(
+            f"k-NN {100 * begun['knn']:.2f} % before, {100 * ended['knn']:.2f} % after {ended['epoch']} epochs"
+        )
+    if ended.get("linear") is not None:
+        parts.append(f"linear {100 * ended['linear']:.2f} % (best {100 * ended['linear_best']:.2f} %)")
+    return "; ".join([*parts, f"{ended['seconds']:.0f} s"])

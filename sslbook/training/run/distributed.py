@@ -1,0 +1,319 @@
+r"""One batch spread over several processes, exactly: loss, gradients and BatchNorm's statistics are those of one process.
+
+Each of :math:`W` processes holds an equal part of the batch.  Gradients are averaged over the processes, as
+``DistributedDataParallel`` does it, so that what is minimised is :math:`\frac1W \sum_r L_r`, and whatever carries numbers from one
+process to another must hand gradients back by the adjoint of that sum:
+
+====================  ==========================================  ==============================================
+what                  forward                                     backward
+====================  ==========================================  ==============================================
+:func:`gather`        all parts, one after the other              own part of the sum of all processes' gradients
+:func:`average`       mean over processes                         mean over processes
+====================  ==========================================  ==============================================
+
+A loss of the gathered batch is the same on every process.  A gather that keeps only its own process's gradient has exactly the
+right loss and :math:`1/W` of the gradient, which is why the tests compare gradients.
+
+All functions do nothing special in a single process.  They run on gloo (CPU) and nccl (GPU).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeGuard, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from sslbook.networks.batchnorm import BatchNorm, batch_normalize, follow
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where this process stands: its number among ``world`` processes, and its device."""
+
+    rank: int
+    world: int
+    device: torch.device
+
+
+def rank() -> int:
+    """This process's number, from 0."""
+    return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
+
+
+def world() -> int:
+    """How many processes share a batch; 1 where nothing is set up."""
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
+def first_here() -> bool:
+    """Whether this process is the first on its machine, by what ``torchrun`` says; a single process is."""
+    return os.environ.get("LOCAL_RANK", "0") == "0"
+
+
+def own_rows(count: int) -> slice:
+    """The rows of a batch of ``count`` that this process holds; raises ValueError unless the parts are equal."""
+    processes = world()
+    if count < processes or count % processes:
+        raise ValueError(f"a batch must be a multiple of the {processes} processes that share it, got {count}")
+    part = count // processes
+    return slice(rank() * part, (rank() + 1) * part)
+
+
+# --- numbers of all processes ----------------------------------------------------------------------------------------
+
+
+class _Gather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.part = x.shape[0]
+        parts = [torch.empty_like(x, memory_format=torch.contiguous_format) for _ in range(world())]
+        dist.all_gather(parts, x.contiguous())
+        return torch.cat(parts)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        total = gradient.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(total)
+        return total[rank() * ctx.part : (rank() + 1) * ctx.part]
+
+
+class _Average(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        total = x.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(total)
+        return total / world()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return average(gradient)
+
+
+def gather(x: Tensor) -> Tensor:
+    """All processes' rows, ``(N, ...) -> (world N, ...)``, in the order of the processes; exact also for gradients.
+
+    Every process must bring the same shape.
+    """
+    if world() == 1:
+        return x
+    gathered: Tensor = _Gather.apply(x)
+    return gathered
+
+
+def average(x: Tensor) -> Tensor:
+    """The mean of ``x`` over the processes, of the same shape; exact also for gradients."""
+    if world() == 1:
+        return x
+    mean: Tensor = _Average.apply(x)
+    return mean
+
+
+@torch.no_grad()
+def average_gradients(parameters: Iterable[nn.Parameter]) -> None:
+    """Replace each parameter's gradient by its mean over the processes, in one exchange; call it after ``backward``.
+
+    Raises ValueError for a parameter without a gradient: the other processes would wait for it.
+    """
+    if world() == 1:
+        return
+    gradients = [weights.grad for weights in parameters]
+    if any(gradient is None for gradient in gradients):
+        raise ValueError("parameters must all have a gradient, since the processes exchange them together")
+    present = [gradient for gradient in gradients if gradient is not None]
+    flat = torch.cat([gradient.reshape(-1) for gradient in present])
+    dist.all_reduce(flat)
+    flat /= world()
+    for gradient, mean in zip(present, flat.split([gradient.numel() for gradient in present]), strict=True):
+        gradient.copy_(mean.view(gradient.shape))
+
+
+# --- BatchNorm -------------------------------------------------------------------------------------------------------
+
+
+class SharedBatchNorm(nn.BatchNorm1d):
+    """``nn.BatchNorm1d/2d`` by the statistics of all processes' parts; parameters and buffers keep their names.
+
+    PyTorch's own ``SyncBatchNorm`` does it on GPUs alone.
+    """
+
+    @classmethod
+    def like(cls, layer: nn.BatchNorm1d | nn.BatchNorm2d) -> SharedBatchNorm:
+        """A layer that shares ``layer``'s parameters and buffers."""
+        if layer.momentum is None or not layer.track_running_stats:
+            raise ValueError("a shared BatchNorm keeps running statistics by a momentum, and this layer has none")
+        shared = cls(layer.num_features, layer.eps, layer.momentum, layer.affine, device="meta")
+        for name, tensor in [*layer.named_parameters(), *layer.named_buffers()]:
+            setattr(shared, name, tensor)
+        return shared.train(layer.training)
+
+    def _check_input_dim(self, x: Tensor) -> None:
+        if x.ndim < 2 or x.shape[1] != self.num_features:
+            raise ValueError(f"x must have shape (N, {self.num_features}, ...), got {tuple(x.shape)}")
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``x`` normalised per channel over all processes."""
+        self._check_input_dim(x)
+        mean, variance, counted = self.running_mean, self.running_var, self.num_batches_tracked
+        assert mean is not None
+        assert variance is not None
+        assert counted is not None
+        if not self.training:
+            return F.batch_norm(x, mean, variance, self.weight, self.bias, eps=self.eps)
+        over = (0, *range(2, x.ndim))
+        whole = x.to(mean.dtype)
+        y = batch_normalize(whole, dims=over, eps=self.eps, average=average, parts=world())
+        assert self.momentum is not None
+        follow(whole.detach(), over, mean, variance, self.momentum, average, world())
+        counted.add_(1)
+        if self.affine:
+            channels = (1, -1, *(1,) * (x.ndim - 2))
+            y = y * self.weight.view(channels) + self.bias.view(channels)
+        return y.to(x.dtype)
+
+
+def synchronize_batchnorm(module: nn.Module) -> nn.Module:
+    """Let each BatchNorm in ``module`` normalise by the whole batch: PyTorch's layers, and ours in all modes.
+
+    In place, but for a ``module`` that is itself one of PyTorch's layers: what is returned takes its place.
+    Call it once ``module`` is on its device.  On a GPU, PyTorch's layers become its ``SyncBatchNorm``.
+    """
+    if world() == 1:
+        return module
+    for part in list(module.modules()):
+        if isinstance(part, BatchNorm):
+            part.average, part.parts = average, world()
+        for name, child in list(part.named_children()):
+            if _counts_apart(child):
+                setattr(part, name, _sharing(child))
+    return _sharing(module) if _counts_apart(module) else module
+
+
+def _counts_apart(layer: nn.Module) -> TypeGuard[nn.BatchNorm1d | nn.BatchNorm2d]:
+    return isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d) and not isinstance(layer, SharedBatchNorm)
+
+
+def _sharing(layer: nn.BatchNorm1d | nn.BatchNorm2d) -> nn.Module:
+    on_gpu = layer.running_mean is not None and layer.running_mean.is_cuda
+    shared: nn.Module = nn.SyncBatchNorm.convert_sync_batchnorm(layer) if on_gpu else SharedBatchNorm.like(layer)
+    return shared
+
+
+# --- the processes ---------------------------------------------------------------------------------------------------
+
+
+def setup_from_environment(device: str = "auto", environment: Mapping[str, str] = os.environ) -> Place:
+    """This process's place, by what ``torchrun`` says in the environment; a single process if it says nothing.
+
+    device: ``auto`` takes GPUs if there are any, one a process, and nccl; ``cpu`` takes gloo.
+    Raises ValueError for variables that are missing or make no sense, and for a GPU that is not there.
+    """
+    if device not in ("auto", "cpu", "cuda"):
+        raise ValueError(f"device must be auto, cpu or cuda, got {device!r}")
+    gpus = torch.cuda.device_count() if device != "cpu" and torch.cuda.is_available() else 0
+    if device == "cuda" and not gpus:
+        raise ValueError("device is cuda, and this machine has no GPU that PyTorch can use")
+    if "WORLD_SIZE" not in environment:
+        return Place(0, 1, torch.device("cuda" if gpus else "cpu"))
+    missing = [name for name in ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT") if name not in environment]
+    if missing:
+        raise ValueError(f"WORLD_SIZE is set, and {', '.join(missing)} not: start several processes with torchrun")
+    here, local, processes = (_number(environment, name) for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"))
+    if processes < 1 or here >= processes:
+        raise ValueError(f"RANK must be below WORLD_SIZE, got {here} and {processes}")
+    if gpus and local >= gpus:
+        raise ValueError(f"LOCAL_RANK is {local}, and this machine has {gpus} GPUs: start no more processes than that")
+    place = Place(here, processes, torch.device("cuda", local) if gpus else torch.device("cpu"))
+    if gpus:
+        torch.cuda.set_device(place.device)
+    address = f"tcp://{environment['MASTER_ADDR']}:{environment['MASTER_PORT']}"
+    dist.init_process_group("nccl" if gpus else "gloo", init_method=address, rank=here, world_size=processes)
+    return place
+
+
+def _number(environment: Mapping[str, str], name: str) -> int:
+    if not environment[name].isdigit():
+        raise ValueError(f"{name} must be a whole number of at least 0, got {environment[name]!r}")
+    return int(environment[name])
+
+
+def join(device: str | torch.device | None) -> torch.device:
+    """This process's device; under ``torchrun`` it also joins the others, each with a GPU of its own if there are any."""
+    if "WORLD_SIZE" not in os.environ:
+        return device_of(device)
+    kind = device_of(device).type if device is not None else "auto"
+    if dist.is_initialized():
+        return torch.device("cpu") if dist.get_backend() == "gloo" else device_of("cuda")
+    return setup_from_environment(kind).device
+
+
+def wait_for_all() -> None:
+    """Wait for the other processes."""
+    if world() > 1:
+        dist.barrier()
+
+
+def of_all(here: T) -> list[T]:
+    """What each of the processes has, in their order."""
+    found = [here] * world()
+    if world() > 1:
+        dist.all_gather_object(found, here)
+    return found
+
+
+def agree(step: int) -> None:
+    """Raise ValueError unless all processes read a checkpoint of the same step."""
+    steps = sorted(set(of_all(step)))
+    if len(steps) > 1:
+        raise ValueError(
+            f"the processes read checkpoints of steps {' and '.join(map(str, steps))}: all must see the same folder"
+        )
+
+
+def device_of(wanted: str | torch.device | None) -> torch.device:
+    """The device named, or CUDA where there is one, a process each; raises ValueError for one that is not here."""
+    try:
+        device = torch.device(wanted or ("cuda" if torch.cuda.is_available() else "cpu"))
+    except RuntimeError:
+        raise ValueError(f"device must be cpu, cuda or cuda:N, got {wanted!r}") from None
+    if device.type not in ("cpu", "cuda"):
+        raise ValueError(f"device must be cpu, cuda or cuda:N, got {wanted!r}")
+    if device.type == "cuda":
+        if not torch.cuda.is_available():
+            raise ValueError(f"device must be cpu here, where there is no CUDA, got {wanted!r}")
+        count = torch.cuda.device_count()
+        if device.index is not None and device.index >= count:
+            raise ValueError(f"device must be one of cuda:0 to cuda:{count - 1} here, got {str(wanted)!r}")
+        if device == torch.device("cuda"):
+            device = torch.device("cuda", torch.cuda.current_device())
+    return device
+
+
+def lost_another(error: RuntimeError) -> bool:
+    """Whether an exchange has failed because another process has ended, which gloo and nccl say in words alone."""
+    return (
+        world() > 1
+        and re.search("closed by peer|reset by peer|Broken pipe|remote process exit", str(error)) is not None
+    )
+
+
+def leave(*, together: bool = True) -> None:
+    """Take this process out of the group at the end of a run: ``together`` when all have come to it.
+
+    One that fails leaves alone: the others may be in the middle of an exchange.
+    """
+    if not (dist.is_available() and dist.is_initialized()):
+        return
+    if together:  # who is through with an exchange and gone takes it from those that have not woken from it yet
+        with contextlib.suppress(RuntimeError):
+            dist.barrier()
+    dist.destroy_process_group()

@@ -1,0 +1,237 @@
+"""What a run is: one frozen value that says everything that its weights depend on, how to change it, and its hash."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import inspect
+import json
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import UnionType
+from typing import Any, TypeVar
+
+from sslbook.networks.siamese import Networks
+from sslbook.runtime.arguments import nearest, require_number, require_one_of, require_whole
+from sslbook.training.objectives import OBJECTIVES, objective
+from sslbook.training.run.schedules import SCHEDULES, needs_length
+from sslbook.training.views.pipelines import PIPELINES, Pipeline
+
+DATASETS = ("cifar10", "stl10", "mnist", "digits")
+SPLITS = ("train", "train+unlabeled")
+OPTIMIZERS = ("sgd", "adam", "lars")
+PRECISIONS = ("auto", "float32", "bfloat16")
+CAPTURES = ("auto", "none", "graph", "compile", "both")
+
+FREE = ("seed", "evaluate", "probes", "capture")
+"""Settings that the hash leaves out: the seed is named beside it, and the others don't touch the weights."""
+
+OURS = ("dataset", "split", "subset", "pipeline", "stem", "width", "channels")
+"""Settings, of the networks too, that a run with images and a network of its caller's doesn't use."""
+
+
+Record = TypeVar("Record", "Settings", Networks)
+
+
+class Refused(ValueError):
+    """A run that can't be made here as it is asked for; not an error of the program."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    r"""A run, apart from where it runs.  The default is the papers' SimCLR on CIFAR-10, as released.
+
+    dataset, split, subset: what it learns from; ``subset`` images of it, the same for every seed, or all.
+    pipeline: a name of :data:`sslbook.training.views.pipelines.PIPELINES`.  networks: the two towers.
+    objective, numbers: a name of :data:`sslbook.training.objectives.OBJECTIVES`, and what it takes (``tau``, ``beta``, …).
+    optimizer, rate, momentum, betas, decay: ``sgd`` and ``lars`` use momentum, ``adam`` the betas.
+    schedule, warmup: a name of :data:`sslbook.training.run.schedules.SCHEDULES`; epochs of linear growth before ``cosine``.
+    batch: of all processes together.  shuffle: a new order every epoch; the released SimCLR has none.
+    drop_last: leaves out a last batch that is not full.
+    ema: :math:`\gamma_{\text{ema}}` of the target, where there is one.
+    reset: epochs after which the predictor starts anew, 0 for never.
+    symmetric: the released code's predictor, :math:`W_1 = W_0^\top`.
+    noise: :math:`\eta`, weights become :math:`(1-\eta) W + \eta \cdot \text{Xavier}` at the start of every epoch but the first.
+    evaluate: epochs between two looks at k-NN accuracy and rank; 0 for none before the end, None for as often as costs 5 %.
+    probes: epochs after which the linear protocol runs as well; it always does after the last.
+    precision: ``auto`` is bfloat16 on a GPU and float32 elsewhere.
+    capture: how a step is sped up on a GPU: a CUDA graph, ``torch.compile``, both, or neither; ``auto`` takes the graph.
+    own: what stands in the place of dataset, pipeline and ResNet-18 where they are the caller's, as JSON that tells them from
+    others (:func:`sslbook.training.pretrain.pretrain` writes it).
+    """
+
+    dataset: str = "cifar10"
+    split: str = "train"
+    subset: int | None = None
+    pipeline: str = "cifar10"
+    networks: Networks = field(default_factory=lambda: Networks(stem="cifar"))
+    objective: str = "info_nce"
+    numbers: Mapping[str, Any] = field(default_factory=dict)
+    optimizer: str = "adam"
+    rate: float = 1e-2
+    momentum: float = 0.9
+    betas: tuple[float, float] = (0.9, 0.999)
+    decay: float = 0.0
+    schedule: str = "released"
+    warmup: int = 0
+    batch: int = 128
+    epochs: int = 100
+    seed: int = 0
+    shuffle: bool = False
+    drop_last: bool = True
+    ema: float = 0.996
+    reset: int = 0
+    symmetric: bool = False
+    noise: float = 0.0
+    evaluate: int | None = None
+    probes: tuple[int, ...] = ()
+    precision: str = "auto"
+    capture: str = "auto"
+    own: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Raises ValueError with a sentence for whatever can't be run, TypeError for what is no number where one belongs."""
+        require_one_of("dataset", self.dataset, DATASETS)
+        require_one_of("split", self.split, SPLITS if self.dataset == "stl10" else SPLITS[:1])
+        require_one_of("pipeline", self.pipeline, tuple(PIPELINES))
+        require_one_of("objective", self.objective, tuple(OBJECTIVES))
+        require_one_of("optimizer", self.optimizer, OPTIMIZERS)
+        require_one_of("schedule", self.schedule, tuple(SCHEDULES))
+        require_one_of("precision", self.precision, PRECISIONS)
+        require_one_of("capture", self.capture, CAPTURES)
+        for name, least in (("batch", 2), ("epochs", 1), ("seed", 0), ("warmup", 0), ("reset", 0)):
+            require_whole(name, getattr(self, name), least=least)
+        for name, least in (("subset", 1), ("evaluate", 0)):
+            if getattr(self, name) is not None:
+                require_whole(name, getattr(self, name), least=least)
+        for name in ("shuffle", "drop_last", "symmetric"):
+            if not isinstance(getattr(self, name), bool):
+                raise ValueError(f"{name} must be true or false, got {getattr(self, name)!r}")
+        require_number("rate", self.rate, above=0)
+        require_number("decay", self.decay, least=0)
+        if not isinstance(self.betas, tuple) or len(self.betas) != 2:
+            raise ValueError(f"betas must be two numbers, such as 0.9,0.999, got {self.betas!r}")
+        for name in ("momentum", "ema", "noise"):
+            require_number(name, getattr(self, name), least=0, below=1)
+        for beta in self.betas:
+            require_number("betas", beta, least=0, below=1)
+        if not isinstance(self.probes, tuple):
+            raise ValueError(f"probes must be epochs, such as 100,300, got {self.probes!r}")
+        for epoch in self.probes:
+            require_whole("probes", epoch, least=1)
+        if self.warmup and self.schedule != "cosine":
+            raise ValueError(f"warmup is for the cosine schedule, and schedule is {self.schedule}: got {self.warmup}")
+        if self.warmup >= self.epochs:
+            raise ValueError(f"warmup must be shorter than the {self.epochs} epochs of the run, got {self.warmup}")
+        if not isinstance(self.networks, Networks):
+            raise ValueError(f"networks must be a Networks, got {self.networks!r}")
+        if self.networks.predictor == 0 and (self.reset or self.symmetric):
+            raise ValueError("reset and symmetric are for a predictor, and networks.predictor is 0")
+        objective(self.objective, **self.numbers)
+
+    def as_json(self) -> dict[str, Any]:
+        """The settings as JSON has them, without those that stand for what is the caller's own."""
+        content: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self)))
+        for name in OURS if self.own else ():
+            content.pop(name, None)
+            content["networks"].pop(name, None)
+        return content
+
+    def hash(self) -> str:
+        """Ten hexadecimal digits that tell runs apart; equal for two runs of which one is the beginning of the other.
+
+        Of the canonical JSON of :meth:`essence`.
+        """
+        text = json.dumps(self.essence(), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:10]
+
+    def essence(self) -> dict[str, Any]:
+        """What the weights depend on, as far as it differs from the defaults, so that a new setting leaves old hashes alone.
+
+        The augmentation is there by what it does and not by its name; what this run doesn't use is not there.
+        """
+        unused = self._unused()
+        content = _differing(self, type(self)(), unused)
+        defaults = inspect.signature(OBJECTIVES[self.objective]).parameters
+        numbers = {name: _canonical(value) for name, value in self.numbers.items() if name not in unused}
+        content["numbers"] = {n: value for n, value in numbers.items() if value != _canonical(defaults[n].default)}
+        content["networks"] = _differing(self.networks, Networks(), unused)
+        content["pipeline"] = {} if self.own else _differing(PIPELINES[self.pipeline], Pipeline(size=32), set())
+        return content
+
+    def _unused(self) -> set[str]:
+        """Names of settings that don't touch the weights of this run."""
+        networks = self.networks
+        unused = {*FREE, "momentum" if self.optimizer == "adam" else "betas"}
+        if self.own:
+            unused.update(OURS)
+        if not needs_length(self.schedule):
+            unused.add("epochs")
+        if networks.target is None:
+            unused |= {"ema", "target_init"}
+        else:
+            unused.add("stop_gradient")  # no gradient reaches a target tower in any case
+        if networks.predictor == 0:
+            unused |= {"predictor_norm", "predictor_range"}
+        if networks.predictor != 2:
+            unused.add("predictor_hidden")
+        if networks.projector_norm is None and (networks.predictor == 0 or networks.predictor_norm is None):
+            unused.add("unbiased")
+        return unused
+
+
+def known_keys() -> list[str]:
+    """What a command line can set, apart from the objective's numbers."""
+    top = [f.name for f in dataclasses.fields(Settings) if f.name not in ("networks", "numbers", "own")]
+    return [*top, *(f"networks.{f.name}" for f in dataclasses.fields(Networks))]
+
+
+def _differing(value: Any, default: Any, unused: set[str]) -> dict[str, Any]:
+    """The fields of a dataclass that differ from those of another one, but for the unused."""
+    names = [f.name for f in dataclasses.fields(value) if f.name not in unused]
+    both = {name: (_canonical(getattr(value, name)), _canonical(getattr(default, name))) for name in names}
+    return {name: mine for name, (mine, theirs) in both.items() if mine != theirs}
+
+
+def _canonical(value: Any) -> Any:
+    """A value as JSON has it, with 1 and 1.0 the same."""
+    if isinstance(value, (list, tuple)):
+        return [_canonical(item) for item in value]
+    return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def with_values(value: Record, changes: Mapping[str, Any], room: str = "") -> Record:
+    """Settings or networks with some fields replaced; whole numbers become floats, and lists tuples, where the field has them.
+
+    room: ``networks.`` for networks, said in errors.  Raises ValueError for a name that there is not, with the nearest ones, and
+    for a value that is not allowed.
+    """
+    hints = typing.get_type_hints(type(value))
+    fitted = {}
+    for name, new in changes.items():
+        if name not in hints:
+            near = nearest(room + name, known_keys())
+            hint = f"; did you mean {' or '.join(near)}?" if near else f"; there are {', '.join(known_keys())}"
+            raise ValueError(f"there is no setting {room}{name}{hint}")
+        fitted[name] = _fitted(new, hints[name])
+    try:
+        return dataclasses.replace(value, **fitted)
+    except TypeError as error:  # whoever writes key=value gives words
+        raise ValueError(str(error)) from None
+
+
+def _fitted(value: Any, hint: Any) -> Any:
+    kinds = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, UnionType) else (hint,)
+    for kind in kinds:
+        if typing.get_origin(kind) is tuple and typing.get_args(kind)[-1] is Ellipsis and value in (None, ""):
+            return ()
+        if typing.get_origin(kind) is tuple and value is not None:
+            inner = typing.get_args(kind)[0]
+            items: Sequence[Any] = value if isinstance(value, (list, tuple)) else (value,)
+            return tuple(_fitted(item, inner) for item in items)
+    if value is None and kinds == (str,):
+        return "none"  # the word, as in capture=none
+    if float in kinds and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    return value

@@ -1,0 +1,380 @@
+"""The training loop: what a run does in each step and epoch, and how it goes on where it was stopped.
+
+Everything random is a function of the run's seed and of the step or epoch: the order of the images, the views, a new predictor,
+noise in the weights.  So a run that is killed and resumed from its last checkpoint ends with the same weights, bit for bit on
+a CPU, as one that was left alone.  Checkpoints are written where an epoch ends and the last one is :data:`SAVE_SECONDS` old, or
+:data:`LONG_SECONDS` within an epoch; when a signal asks to stop; and at the end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from sslbook.images.datasets import Dataset
+from sslbook.networks.siamese import Siamese
+from sslbook.runtime.atomic_io import write_text
+from sslbook.runtime.compute import keep_freed_memory
+from sslbook.training.evaluate import epochs_between, report
+from sslbook.training.run import checkpoints, distributed
+from sslbook.training.run.determinism import (
+    begin_epoch,
+    draw_alike,
+    epoch_order,
+    images_of,
+    in_float32,
+    labelled,
+    rate_at,
+    share,
+    steps_per_epoch,
+)
+from sslbook.training.run.logs import Curves, Progress, Row, line, write_csv
+from sslbook.training.run.optimizers import set_rate
+from sslbook.training.run.settings import Refused, Settings
+from sslbook.training.run.signals import BROKEN_PIPE, GOES_ON, Stopped, asked_to_stop
+from sslbook.training.run.state import Diverged, State, check, origin_of, row_at, rows_until, write_result
+from sslbook.training.run.steps import Own, make_optimizer, make_step
+from sslbook.training.views.augment import PIPELINES, plain, random_view
+
+SAVE_SECONDS = 30.0
+"""Least time between two checkpoints at the ends of epochs."""
+LONG_SECONDS = 600.0
+"""Most time between two checkpoints, within an epoch too."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run gave: a row for each epoch (:data:`sslbook.training.run.logs.COLUMNS`), whether it came to its end, its model."""
+
+    settings: Settings
+    folder: Path
+    step: int
+    finished: bool
+    rows: list[Row]
+    model: Siamese
+
+    def at(self, epoch: int) -> Row:
+        """The row after ``epoch`` epochs (0: before the first); raises ValueError if there is none."""
+        return row_at(self.rows, epoch)
+
+
+class Trainer:
+    """One run on one process: its state, its step, and what it writes.  :func:`train` is the way to use it."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        folder: Path,
+        data: tuple[Dataset, Dataset | None],
+        device: torch.device,
+        *,
+        own: Own | None = None,
+        name: str = "train",
+        tensorboard: bool = False,
+        quiet: bool = False,
+    ) -> None:
+        self.settings, self.folder, self.device = settings, folder, device
+        self.name, self.tensorboard, self.quiet = name, tensorboard, quiet
+        if own is None:
+            _require_fit(settings, data)
+        self.images = len(data[0].pixels)
+        # the neighbours, which the linear protocol learns from too, and whom it asks; without these nothing is looked at
+        self.shown = None if data[1] is None else (labelled(data[0]), data[1])
+        self.interval = settings.evaluate
+        if self.interval is None and self.shown is not None:
+            self.interval = epochs_between(self.images, sum(len(part.pixels) for part in self.shown))
+        self.per_epoch = steps_per_epoch(settings, self.images)
+        self.total = self.per_epoch * settings.epochs
+        self.first = distributed.rank() == 0
+        self.step = make_step(settings, data[0], device, own)
+        kind = str(self.step.precision).removeprefix("torch.")
+        optimizer = make_optimizer(self.step.model.learning(), settings)
+        self.state = State(self.step.model, optimizer, torch.zeros(self.per_epoch, device=device), kind)
+        self.origin = origin_of(device, kind, self.step.capture) if self.first else {}
+        self.own = own is not None
+        if own is not None:
+            self.origin |= {"data": data[0].name, "images": self.images, "backbone": str(own.encoder)}
+        self.progress, self.curves = Progress(), Curves()
+        self.asked: Callable[[], int] = lambda: 0
+        self.order = (-1, torch.empty(0, dtype=torch.int64))
+        self.begun = self.epoch_begun = self.saved = time.monotonic()
+        self.epoch_from, self.spent = 0, 0.0
+
+    def say(self, text: str) -> None:
+        """A line for the person who waits, from one of the processes."""
+        if not self.quiet:
+            self.warn(text)
+
+    def warn(self, text: str) -> None:
+        """A line that also a quiet run prints."""
+        if self.first:
+            self.progress.say(text)
+
+    def begin(self, resume: bool) -> None:
+        """Go back to the last whole checkpoint in the folder, if there is one; or clear the folder."""
+        if resume:
+            self._resume()
+        elif self.first:
+            checkpoints.clear(self.folder)
+        distributed.wait_for_all()  # nobody writes before all have read
+        at = self.state.step
+        self.progress = Progress(self.total, at, self.name, visible=self.first and not self.quiet)
+        self.curves = Curves(self.folder / "curves" if self.tensorboard and self.first else None, at + 1)
+
+    def _resume(self) -> None:
+        content, state = checkpoints.latest(self.folder, self.warn), self.state
+        if content is not None:
+            state.restore(content, self.settings, self.folder)
+        distributed.agree(state.step)
+        if content is None:
+            return
+        for row in state.rows:
+            if row["step"] < state.step and self._probes(row["epoch"]) and row.get("linear") is None:
+                raise ValueError(
+                    f"the checkpoint in {self.folder} is at step {state.step}, past epoch {row['epoch']}, after which the "
+                    "linear protocol was not run: leave that epoch out, or begin anew with --again"
+                )
+        self.spent, self.epoch_from = state.seconds, state.step
+        self.say(f"{self.name}: going on after step {state.step} of {self.total}")
+
+    def go(
+        self,
+        stop_after: int | None = None,
+        save_every: int | None = None,
+        on_step: Callable[[int], None] | None = None,
+    ) -> Result:
+        """Train to the end, or until ``stop_after`` steps are done in all.
+
+        Signals that ask to stop are heard between two steps, and leave a checkpoint.
+        """
+        state, last = self.state, min(self.total, self.total if stop_after is None else stop_after)
+        try:
+            if state.step == 0 and self._asked():
+                self._save(0)
+                raise Stopped(self._asked(), GOES_ON)
+            self._look_again()
+            while state.step < last:
+                epoch, within = divmod(state.step, self.per_epoch)
+                if within == 0:
+                    begin_epoch(state.model, self.settings, epoch)
+                    self.epoch_begun, self.epoch_from = time.monotonic(), state.step
+                self.advance()
+                ended = within + 1 == self.per_epoch
+                if ended:
+                    self._end_epoch(epoch + 1)
+                stop = self._asked()
+                late = time.monotonic() - self.saved > (SAVE_SECONDS if ended else LONG_SECONDS)
+                if stop or late or state.step == last or (save_every is not None and state.step % save_every == 0):
+                    self._save(within)
+                if stop:
+                    raise Stopped(stop, GOES_ON)
+                if on_step is not None:
+                    on_step(state.step)
+        except Diverged as error:
+            raise self._diverged(error) from None
+        except RuntimeError as error:
+            if self._asked() and distributed.lost_another(error):  # which heard of it a step earlier
+                raise Stopped(self._asked(), GOES_ON) from None
+            raise
+        finally:
+            self.curves.close()
+            self.progress.close()
+        finished = state.step >= self.total
+        if finished and self.first:
+            write_result(self.folder, self.settings, state, self.origin)
+            (self.folder / checkpoints.DIVERGED).unlink(missing_ok=True)
+        distributed.wait_for_all()
+        rows = rows_until(state.rows, self.settings.epochs)
+        return Result(self.settings, self.folder, state.step, finished, rows, state.model)
+
+    def _asked(self) -> int:
+        """The signal that asks to stop, or that of a pipe which nobody reads any more; or 0."""
+        return self.asked() or BROKEN_PIPE * self.progress.gone
+
+    def _look_again(self) -> None:
+        """The row before the first step; or what this run's last row lacks, if an earlier one did not ask for it."""
+        state = self.state
+        if state.step == 0 and not state.rows and self.interval:
+            self._end_epoch(0)
+        if not state.rows or state.rows[-1]["step"] != state.step:
+            return
+        row = state.rows[-1]
+        if self.first and self._probes(row["epoch"]) and row.get("linear") is None:
+            row |= self._look(linear=True)
+        distributed.wait_for_all()
+
+    def _diverged(self, error: Diverged) -> Diverged:
+        """Written down for the tables, and told with what is left."""
+        if self.first:
+            write_text(self.folder / checkpoints.DIVERGED, f"diverged at step {error.step}\n")
+        kept = checkpoints.newest_step(self.folder)
+        left = "there is no checkpoint before it" if kept is None else f"the checkpoint of step {kept} stays"
+        return Diverged(f"{error}; {left}", error.step)
+
+    def advance(self) -> None:
+        """One step: nothing in it waits for the device."""
+        settings, state = self.settings, self.state
+        epoch, within = divmod(state.step, self.per_epoch)
+        if self.order[0] != epoch:
+            self.order = (epoch, epoch_order(settings, self.images, epoch))
+        batch = self.order[1][within * settings.batch : (within + 1) * settings.batch]
+        if self.own:  # whose dropout draws from the common generators
+            draw_alike(settings.seed, state.step, self.device)
+        set_rate(state.optimizer, rate_at(settings, state.step, self.per_epoch))
+        state.losses[within] = self.step(*share(settings, batch, state.step))
+        distributed.average_gradients(state.model.learning())
+        state.optimizer.step()
+        if settings.symmetric:
+            state.model.symmetrize_predictor()
+        if settings.networks.target is not None:
+            state.model.update_target(settings.ema)
+        state.step += 1
+        self.progress.step()
+
+    def _end_epoch(self, epoch: int) -> None:
+        """A row for the epoch; with k-NN accuracy and rank, and the linear protocol, where the settings ask for them."""
+        state, settings = self.state, self.settings
+        row: Row = {"epoch": epoch, "step": state.step}
+        if epoch:
+            losses = state.losses.cpu()
+            check(losses, state)
+            elapsed = max(time.monotonic() - self.epoch_begun, 1e-9)
+            row |= {"rate": rate_at(settings, state.step - 1, self.per_epoch), "loss": losses.double().mean().item()}
+            row["images_per_second"] = round((state.step - self.epoch_from) * settings.batch / elapsed, 1)
+        every = self.interval and epoch % self.interval == 0
+        if self.first and self.shown is not None and (every or self._probes(epoch)):
+            row |= self._look(linear=self._probes(epoch))
+        row["seconds"] = round(self._seconds(), 3)
+        state.rows.append(row)
+        if self.first:
+            write_csv(self.folder / "log.csv", state.rows)
+            self.curves.add(row)
+            self.progress.show({key: row.get(key) for key in ("loss", "knn")})
+            self.say(f"{self.name}: {line(row)}")
+        distributed.wait_for_all()
+
+    def _probes(self, epoch: int) -> bool:
+        """Whether the linear protocol runs after this epoch."""
+        return self.shown is not None and (epoch == self.settings.epochs or epoch in self.settings.probes)
+
+    def _look(self, *, linear: bool) -> Row:
+        """k-NN accuracy and rank, and the linear protocol's accuracy at its end and at its best, as columns of a row."""
+        assert self.shown is not None
+        found = report(
+            self.state.model, *self.shown, self.step.pipeline, self.device, linear=linear, seed=self.settings.seed
+        )
+        return {"knn": found.knn, "rank": found.rank, "linear": found.linear_final, "linear_best": found.linear_best}
+
+    def _save(self, within: int) -> None:
+        """A checkpoint, unless the run has diverged: then the one before it stays."""
+        check(self.state.losses[: within + 1].cpu(), self.state)
+        self.state.seconds = self._seconds()
+        if self.first:
+            checkpoints.save(self.folder, self.state.step, self.state.content(self.settings))
+        self.saved = time.monotonic()
+
+    def _seconds(self) -> float:
+        return self.spent + time.monotonic() - self.begun
+
+
+@contextlib.contextmanager
+def prepared(
+    settings: Settings,
+    folder: Path,
+    *,
+    resume: bool = True,
+    device: str | torch.device | None = None,
+    data: tuple[Dataset, Dataset | None] | None = None,
+    own: Own | None = None,
+    download: bool = False,
+    tensorboard: bool = False,
+    quiet: bool = False,
+    name: str = "train",
+) -> Iterator[Trainer]:
+    """A run that is ready to go, in a folder that no other process trains in meanwhile; options and errors as in :func:`train`."""
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(in_float32())
+        try:
+            asked = stack.enter_context(asked_to_stop())
+            place = distributed.join(device)
+            if place.type == "cpu":
+                keep_freed_memory()
+            else:
+                torch.backends.cudnn.benchmark = True  # all batches have one shape
+            images = data or images_of(settings, download=download)
+            run = Trainer(settings, folder, images, place, own=own, name=name, tensorboard=tensorboard, quiet=quiet)
+            run.asked = asked
+            if run.first:
+                stack.enter_context(checkpoints.locked(folder))
+            run.begin(resume)
+        except Refused:
+            raise
+        except ValueError as error:
+            raise Refused(str(error)) from error
+        except RuntimeError as error:
+            if re.search("allocate memory|out of memory", str(error)) is None:
+                raise
+            raise Refused(f"networks and images don't fit into the memory of {device or 'this machine'}") from error
+        yield run
+
+
+def _require_fit(settings: Settings, data: tuple[Dataset, Dataset | None]) -> None:
+    """Raise ValueError where the networks or the pipeline can't take the images, before anything is written."""
+    pipeline, ours = PIPELINES[settings.pipeline], settings.networks.channels
+    trained, shown = data
+    plainly = [] if shown is None else [(trained, plain), (shown, plain)]
+    if shown is not None and trained.class_names and shown.class_names not in ((), trained.class_names):
+        raise ValueError(
+            f"{shown.name} must have the classes of {trained.name}, {', '.join(trained.class_names)}, got "
+            f"{', '.join(shown.class_names)}: read it with classes=, the class_names of {trained.name}"
+        )
+    for images, view in [(trained, random_view), *plainly]:
+        count, channels = images.pixels.shape[:2]
+        if not count:
+            raise ValueError(f"{images.name} must hold one image or more, got none")
+        if ours != channels:
+            raise ValueError(f"networks.channels must be {channels}, as the images of {images.name} have, got {ours}")
+        try:
+            view(images.pixels[:1], pipeline)
+        except ValueError as error:
+            raise ValueError(f"pipeline={settings.pipeline} is not for {images.name}: {error}") from None
+
+
+def train(
+    settings: Settings,
+    folder: Path,
+    *,
+    stop_after: int | None = None,
+    on_step: Callable[[int], None] | None = None,
+    save_every: int | None = None,
+    **options: Any,
+) -> Result:
+    """Run ``settings`` in ``folder`` to its end, from its last checkpoint if there is one and ``resume`` says so.
+
+    stop_after: leave off, with a checkpoint, after this many steps in all.  on_step: called with the number of steps done.
+    save_every: a checkpoint every so many steps, beside those at the ends of epochs.
+
+    Options are those of :func:`prepared`: ``resume``, ``device``, ``data``, ``own``, ``download``, ``tensorboard``, ``quiet`` and
+    ``name``.
+
+    device: ``cuda`` if there is one.
+    data: training and test images, instead of the settings' own; without test images nothing is looked at.
+
+    Under ``torchrun`` each process takes its share of a batch.
+
+    Raises Refused, a ValueError, for settings that this machine or data can't run, or for a folder that another process trains in
+    (:class:`~sslbook.training.run.checkpoints.Busy`); FileNotFoundError without the data; and :class:`Diverged`, naming the step,
+    when the loss is no number any more.
+    """
+    for given, value in (("stop_after", stop_after), ("save_every", save_every)):
+        if value is not None and value < 1:
+            raise ValueError(f"{given} must be at least 1, got {value}")
+    with prepared(settings, folder, **options) as run:
+        return run.go(stop_after, save_every, on_step)

@@ -1,0 +1,246 @@
+"""``sslbook gpu``: what its plan names is there, its clock stops what can go on, and its records find their place in the book."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shlex
+import signal
+import subprocess
+import sys
+import time
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sslbook import cli
+from sslbook.bench.gpu import command, merge
+from sslbook.bench.gpu.command import STEPS, Step, work_through
+from sslbook.experiments import catalogue
+from sslbook.records import store
+from sslbook.records.store import recorded, save_record
+from sslbook.runtime.arguments import InputError
+from sslbook.training.presets.runs import lines, origins, recorded_values, run_of
+from sslbook.training.presets.sheets import sheets
+from sslbook.training.run import checkpoints
+
+RUN = "cifar10-simclr-nce"
+
+
+# -- the plan ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_plan_names_what_there_is() -> None:
+    """Presets, tables and records by their names; and of each table the cells that it trains, each in its record at once."""
+    made: dict[str, set[str]] = {}
+    words = [shlex.split(line)[1:] for step in STEPS for line in step.commands if line.startswith("sslbook ")]
+    for kind, name, *rest in words:
+        made.setdefault(kind, set()).add(name)
+        if kind == "train":
+            assert run_of(name, seed=int(rest[1]), epochs=int(rest[3]))
+    assert made["table"] <= catalogue.TABLES.keys()
+    assert made["record"] <= catalogue.RECORDERS.keys()
+    cells = {cell.preset for table in merge.RECORDS if table in sheets() for cell in sheets()[table].cells}
+    assert made["train"] == {preset for preset in cells if preset.startswith("cifar10-")}
+    assert made["table"] | made["record"] >= set(merge.RECORDS)
+    assert len({step.name for step in STEPS}) == len(STEPS)
+
+
+def status(arguments: list[str]) -> int | str | None:
+    try:
+        return cli.main(["gpu", *arguments])
+    except SystemExit as stop:
+        return stop.code
+
+
+def test_the_plan_is_told_where_there_is_no_gpu(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert status(["--plan", "--minutes", "10"]) == 0
+    out = capsys.readouterr().out
+    assert all(f"  {step.name} " in out and step.commands[-1] in out for step in STEPS)
+    assert "not all of it in this time" in out
+    assert status(["--plan", "--only", "tables"]) == 0
+    assert "sslbook train" not in capsys.readouterr().out
+    assert status([]) == 2
+    assert "no GPU: torch" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--only", "chapter"], "--only: got 'chapter'; did you mean chapters?"),
+        *((["--minutes", given], "is not a whole number of at least 1") for given in ("0", "soon", "nan", "-1")),
+        (["--merge", "nowhere"], "is no results.zip"),
+        (["--merge", "."], "is no results.zip"),
+    ],
+)
+def test_bad_input_gets_a_sentence(arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert status(arguments) == 2
+    assert sentence in capsys.readouterr().err
+
+
+# -- the clock --------------------------------------------------------------------------------------------------------
+
+
+def step(name: str, *commands: str) -> Step:
+    return Step(name, name, 1.0, commands)
+
+
+QUICK, WRONG, ABSENT = "timeit -n 1 -r 1 pass", "unittest no_such_test", "no_such_module"
+SLOW = "timeit -n 1 -r 1 'import time; time.sleep(600)'"
+PLAN = (
+    step("well", QUICK, QUICK),
+    step("wrong", WRONG, QUICK),
+    step("absent", "timeit -x", QUICK),
+    step("last", QUICK),
+)
+
+
+def soon(seconds: float) -> float:
+    return time.monotonic() + seconds
+
+
+def test_each_step_has_its_turn_and_what_is_done_is_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert work_through(PLAN, soon(300), tmp_path, again=False) == 1
+    told = capsys.readouterr().out.splitlines()
+    assert [line.partition(" in ")[0] for line in told] == [
+        "well: done",
+        "wrong: exit status 1",
+        "absent: exit status 2",
+        "last: done",
+    ]
+    assert f"(all of it: {tmp_path / 'wrong.log'})" in told[1]
+    count = {path.name: path.read_text().count("$ ") for path in tmp_path.glob("*.log")}
+    assert count == {"well.log": 2, "wrong.log": 2, "absent.part.log": 1, "last.log": 1}, "no use in the rest of a step"
+    assert work_through(PLAN[:1], soon(300), tmp_path, again=False) == 0
+    assert "done already" in capsys.readouterr().out
+    assert work_through(PLAN[:1], soon(300), tmp_path, again=True) == 0
+    assert "well: done in" in capsys.readouterr().out
+
+
+def test_the_clock_stops_a_step_which_is_not_done_then(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert work_through((step("slow", QUICK, SLOW, QUICK), PLAN[0]), soon(5), tmp_path, again=False) == 0
+    assert [line.partition(" in ")[0] for line in capsys.readouterr().out.splitlines()] == [
+        "slow: stopped by the clock",
+        "well: stopped by the clock",
+    ]
+    assert [path.name for path in sorted(tmp_path.glob("*.log"))] == ["slow.part.log", "well.part.log"]
+
+
+ALONE = """
+import sys, time
+from pathlib import Path
+from sslbook.bench.gpu import command
+command.OUT, command._gpu = Path(sys.argv[1]), lambda: "a GPU"
+command.STEPS = (command.Step("slow", "slow", 1.0, ("timeit -n 1 -r 1 'import time; time.sleep(599)'",)),)
+raise SystemExit(command.main([]))
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="asks /proc which processes there are")
+def test_a_signal_ends_the_command_too_and_leaves_what_can_be_carried(tmp_path: Path) -> None:
+    running = subprocess.Popen([sys.executable, "-c", ALONE, str(tmp_path)], start_new_session=True)
+
+    def at_work() -> bool:
+        found = set()
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            with contextlib.suppress(OSError):  # one that has ended by now
+                found.update(path.read_bytes().split(b"\0"))
+        return b"import time; time.sleep(599)" in found
+
+    ends = soon(300)
+    while not at_work():
+        assert time.monotonic() < ends
+        time.sleep(0.05)
+    running.send_signal(signal.SIGTERM)
+    assert running.wait(120) not in (None, 0)
+    assert not at_work()
+    with zipfile.ZipFile(tmp_path / command.ARCHIVE) as archive:
+        assert "slow.part.log" in archive.namelist()
+
+
+# -- what comes back --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(store, "results_folder", lambda: tmp_path / "results")
+    return tmp_path / "results"
+
+
+def archive(tmp_path: Path, **members: str | Path) -> Path:
+    """An archive with a file for each record."""
+    with zipfile.ZipFile(tmp_path / "results.zip", "w") as file:
+        for name, content in members.items():
+            text = content.read_text() if isinstance(content, Path) else content
+            file.writestr(f"{name.replace('_', '-')}.json", text)
+    return tmp_path / "results.zip"
+
+
+def of_table(folder: Path, seed: int, accuracy: float, epochs: tuple[int, ...] = (100,)) -> Path:
+    """A record of A-Tab2 with one run."""
+    run = run_of(RUN, seed=seed, epochs=epochs[-1])
+    rows = [{"epoch": epoch, "linear": accuracy, "linear_best": accuracy + 0.01} for epoch in epochs]
+    runs = {run.folder(Path()).name: {"seed": seed, "seconds": 3.0 * epochs[-1], "device": "a GPU", "rows": rows}}
+    values: dict[str, Any] = recorded_values(sheets()["A-Tab2"], runs)
+    return save_record("A-Tab2", values, seeds=[seed], seconds=300.0, folder=folder)
+
+
+def test_records_of_a_table_are_joined_run_by_run(results: Path, tmp_path: Path) -> None:
+    """Of two runs of one name the newer rows; one of 100 epochs is the beginning of one of 500, and has its name."""
+    for seed, accuracy, epochs in ((1, 0.8, (100, 300, 500)), (2, 0.9, (100,)), (2, 0.85, (100,)), (1, 0.7, (100,))):
+        (written,) = merge.merge(archive(tmp_path, A_Tab2=of_table(tmp_path / "gpu", seed, accuracy, epochs)))
+        assert written == results / "A-Tab2.json"
+    joined = recorded("A-Tab2", folder=results)
+    assert joined.provenance.seeds == (1, 2)
+    assert joined.provenance.seconds == 1800.0
+    cells = {cell["epochs"]: cell["final"] for cell in joined["cells"] if cell["final"]}
+    assert cells == {100: [0.7, 0.85], 300: [0.8], 500: [0.8]}
+
+
+def test_another_record_takes_the_old_ones_place(results: Path, tmp_path: Path) -> None:
+    name = "training-operator-full"
+    for value in (1, 2):
+        path = save_record(name, {"trace": value}, seeds=[value], seconds=1, folder=tmp_path / "gpu")
+        merge.merge(archive(tmp_path, training_operator_full=path, outside=path))
+    assert recorded(name, folder=results)["trace"] == 2
+    assert [path.name for path in results.iterdir()] == [f"{name}.json"], "nothing but the plan's records"
+
+
+def test_a_damaged_archive_changes_nothing(results: Path, tmp_path: Path) -> None:
+    good = of_table(tmp_path / "gpu", 1, 0.8)
+    no_runs = json.dumps(json.loads(good.read_text()) | {"values": {"cells": [], "runs": [1]}})
+    for bad in ("{", "[]", no_runs, no_runs.replace("[1]", '{"a": {}}')):
+        with pytest.raises(InputError, match="the archive's record training-operator-full can't be used"):
+            merge.merge(archive(tmp_path, training_operator_full="{", A_Tab2=good))
+        with pytest.raises(InputError, match="the archive's record A-Tab2 can't be used"):
+            merge.merge(archive(tmp_path, A_Tab2=bad))
+    with pytest.raises(InputError, match="holds none of the records"):
+        merge.merge(archive(tmp_path, other=good))
+    whole = bytearray(archive(tmp_path, A_Tab2=good).read_bytes())
+    whole[200] ^= 0xFF
+    (tmp_path / "results.zip").write_bytes(whole)
+    with pytest.raises(InputError, match="is damaged"):
+        merge.merge(tmp_path / "results.zip")
+    assert not results.exists()
+    results.mkdir()
+    (results / "A-Tab2.json").write_text("{")
+    with pytest.raises(InputError, match="the book's record A-Tab2 can't be used"):
+        merge.merge(archive(tmp_path, A_Tab2=good))
+
+
+def test_a_run_that_diverged_is_in_the_record(tmp_path: Path) -> None:
+    run = run_of(RUN, seed=1, epochs=100)
+    run.folder(tmp_path).mkdir(parents=True)
+    (run.folder(tmp_path) / checkpoints.DIVERGED).write_text("diverged at step 12\n")
+    runs = origins([run], tmp_path)
+    assert runs == {run.folder(tmp_path).name: {"seed": 1, "diverged": "diverged at step 12", "rows": []}}
+    found = lines(sheets()["A-Tab2"], [1], tmp_path / "elsewhere", recorded=runs)
+    assert [line.diverged for line in found if line.cell.preset == run.name] == [("diverged at step 12",)] * 3
+    assert not any(line.best for line in found)

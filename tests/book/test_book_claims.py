@@ -1,0 +1,345 @@
+"""`begin`, `claim` and `measure`: what passes, what fails, what is refused, and what is recorded."""
+
+from __future__ import annotations
+
+import math
+import random
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sslbook.book import claims
+from sslbook.book.claims import begin, claim, measure
+from sslbook.book.values import Criterion, Number
+from sslbook.stats.intervals import Interval
+
+BROKEN = {"sign flipped": 2.0}
+
+
+@pytest.fixture(autouse=True)
+def run(monkeypatch: pytest.MonkeyPatch):
+    """Each test has a run of its own, and the process keeps its number of threads."""
+    monkeypatch.setattr(claims, "_session", claims._Session())
+    monkeypatch.delenv("SSLBOOK_THREADS", raising=False)
+    threads = torch.get_num_threads()
+    yield begin("covariance", scale="quick", seed=3, device="cpu")
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def published(monkeypatch: pytest.MonkeyPatch) -> list[Number]:
+    """The numbers that would go into the notebook."""
+    sent: list[Number] = []
+    real = claims._publish
+    monkeypatch.setattr(claims, "_publish", lambda number: sent.append(number) or real(number))
+    return sent
+
+
+class Shell:
+    """As much of IPython as `begin` uses: it registers the hook, and here the test plays the cells."""
+
+    def __init__(self) -> None:
+        self.events = self
+        self.hook = None
+
+    def register(self, event: str, hook) -> None:
+        assert event == "pre_run_cell"
+        assert self.hook is None, "the hook must be registered once"
+        self.hook = hook
+
+    def cell(self, cell_id: str | None, raw_cell: str = "") -> None:
+        self.hook(SimpleNamespace(cell_id=cell_id, raw_cell=raw_cell))
+
+
+def test_run_says_what_it_is(run) -> None:
+    assert (run.chapter, run.scale, run.seed, run.device) == ("covariance", "quick", 3, torch.device("cpu"))
+    assert run.pick(quick=20, paper=200) == 20
+    assert begin("covariance", scale="paper").pick(quick=20, paper=200) == 200
+
+
+def test_begin_seeds_every_generator() -> None:
+    def draw() -> tuple[float, float, float]:
+        return random.random(), float(np.random.rand()), float(torch.rand(()))  # noqa: NPY002
+
+    begin("a", seed=5)
+    first = draw()
+    begin("a", seed=5)
+    assert draw() == first
+    begin("a", seed=6)
+    assert all(now != then for now, then in zip(draw(), first, strict=True))
+
+
+def test_begin_takes_threads_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.set_num_threads(2)
+    begin("a")
+    assert torch.get_num_threads() == 2
+    monkeypatch.setenv("SSLBOOK_THREADS", "1")
+    begin("a")
+    assert torch.get_num_threads() == 1
+    monkeypatch.setenv("SSLBOOK_THREADS", "many")
+    with pytest.raises(ValueError, match="SSLBOOK_THREADS: got 'many'"):
+        begin("a")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"scale": "papper"}, ValueError, r"scale must be one of quick, paper, got 'papper'; did you mean 'paper'"),
+        ({"device": "gpu"}, ValueError, r"device must be one of auto, cpu, cuda, got 'gpu'"),
+        ({"seed": 1.5}, TypeError, r"seed must be a whole number, got 1\.5"),
+        ({"seed": -1}, ValueError, r"seed must be between 0 and 4294967295, got -1"),
+        ({"seed": 2**32}, ValueError, r"seed must be between 0 and 4294967295, got 4294967296"),
+        ({"chapter": "covariance.md"}, ValueError, r"chapter: got 'covariance.md'"),
+    ],
+)
+def test_begin_refuses(arguments: dict, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        begin(**({"chapter": "covariance"} | arguments))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="asks for CUDA where there is none")
+def test_begin_refuses_cuda_where_there_is_none() -> None:
+    with pytest.raises(ValueError, match="no CUDA device"):
+        begin("a", device="cuda")
+
+
+@pytest.mark.parametrize(
+    ("value", "criterion"),
+    [
+        (1e-13, {"below": 1e-12}),
+        (1e-12, {"below": 1e-12}),
+        (0.9, {"above": np.float32(0.5), "below": torch.tensor(1.0)}),
+        (1.001, {"expect": 1.0, "rtol": 1e-2}),
+        (0.001, {"expect": 0.0, "atol": 1e-2}),
+        (-1.001, {"expect": -1.0, "rtol": 1e-2}),
+    ],
+)
+def test_claim_passes_and_returns_the_value(value: float, criterion: dict) -> None:
+    assert claim("x", value, id="A-Thm1", rejects={"all of it": 1e9}, **criterion) == value
+
+
+@pytest.mark.parametrize(
+    ("value", "criterion", "message"),
+    [
+        (1e-3, {"below": 1e-12}, r"x \(A-Thm1\): 0.001 is not ≤ 1e-12"),
+        (0.4, {"above": 0.5}, r"0.4 is not ≥ 0.5"),
+        (1.5, {"expect": 1.0, "rtol": 1e-2}, r"1.5 is not ≈ 1 ± 0.01 \(off by 0.5\)"),
+        (-1.0, {"expect": 1.0, "rtol": 1e-2}, r"off by 2"),
+        (math.nan, {"below": 1e-12}, r"nan is not"),
+        (math.nan, {"expect": math.nan, "rtol": 1.0}, r"nan is not"),
+        (-math.inf, {"below": 1e-12}, r"-inf is not"),
+        (math.inf, {"above": 0.0}, r"inf is not"),
+        (1.0, {"expect": math.inf, "rtol": 1.0}, r"1.0 is not"),
+    ],
+)
+def test_claim_fails(value: float, criterion: dict, message: str) -> None:
+    with pytest.raises(AssertionError, match=message):
+        claim("x", value, id="A-Thm1", rejects={"all of it": math.nan}, **criterion)
+
+
+def test_a_broken_variant_that_passes_is_an_error() -> None:
+    with pytest.raises(AssertionError, match=r"this check can't fail: the broken variant 'second' gives 0\.5"):
+        claim("x", 0.1, id="A-Thm1", below=1.0, rejects={"first": 2.0, "second": 0.5})
+
+
+def test_a_rival_that_passes_is_an_error() -> None:
+    with pytest.raises(AssertionError, match=r"this check can't fail: the rival 'views not averaged' gives 0\.5"):
+        claim("x", 0.1, id="A-Thm1", below=1.0, rivals={"views not averaged": 0.5}, rejects=BROKEN)
+
+
+def test_a_rival_is_enough_for_an_id(published: list[Number]) -> None:
+    claim("x", 0.1, id="A-Thm1", below=1.0, rivals={"no augmentation": np.float32(1.5)})
+    assert Number.from_json(published[0].to_json()).rivals == {"no augmentation": 1.5}
+    with pytest.raises(TypeError, match=r"rivals\['a'\]: got an array"):
+        claim("y", 0.1, id="A-Thm1", below=1.0, rivals={"a": torch.ones(2)})
+
+
+FIVE = Interval(1.2, 0.4, 2.0, 5)
+
+
+def test_an_interval_is_four_numbers(published: list[Number]) -> None:
+    assert claim("x", FIVE, id="A-Thm1", above=0, rivals={"untrained": Interval(0.1, -0.2, 0.4, 5)}) == 1.2
+    mean, *parts = published
+    assert {n.name: n.value for n in published} == {"x": 1.2, "x-low": 0.4, "x-high": 2.0, "x-n": 5}
+    assert (mean.result, mean.part_of, repr(published[3].value)) == (FIVE, None, "5")
+    assert all((n.part_of, n.id, n.rivals, n.rejects) == ("x", "A-Thm1", {}, {}) for n in parts)
+    assert [n.criterion for n in parts] == [Criterion(above=0), Criterion(above=0), Criterion(atol=0.0)]
+    assert [Number.from_json(n.to_json()) for n in published] == published
+    measure("y", FIVE, rtol=1e-3)
+    assert [(n.name, n.rtol, n.atol) for n in published[4:]] == [
+        ("y", 1e-3, None),
+        ("y-low", 1e-3, None),
+        ("y-high", 1e-3, None),
+        ("y-n", None, 0.0),
+    ]
+    with pytest.raises(ValueError, match="'y-low' is taken"):
+        measure("y-low", 1.0)
+
+
+@pytest.mark.parametrize(
+    ("criterion", "passes"),
+    [
+        ({"above": 0.0}, True),
+        ({"above": 0.5}, False),
+        ({"below": 2.5}, True),
+        ({"below": 1.5}, False),
+        ({"expect": 1.0, "atol": 1.0}, True),
+        ({"expect": 1.0, "atol": 0.9}, False),
+        ({"expect": 1.5, "atol": 1.0}, False),
+    ],
+)
+def test_an_interval_passes_as_a_whole(criterion: dict, passes: bool) -> None:
+    if passes:
+        claim("x", FIVE, id=None, **criterion)
+        with pytest.raises(AssertionError, match=r"the broken variant 'b' gives 1\.2 \(0\.4 to 2, n = 5\)"):
+            claim("z", FIVE, id=None, rejects={"b": FIVE}, **criterion)
+    else:
+        with pytest.raises(AssertionError, match=r"x: 1\.2 \(0\.4 to 2, n = 5\) is not"):
+            claim("x", FIVE, id=None, **criterion)
+        claim("z", 1.0, id=None, below=2.0, rejects={"b": Interval(1.5, 0.5, 2.5, 3)})
+
+
+def test_a_broken_variant_that_gives_nan_is_rejected(published: list[Number]) -> None:
+    claim("x", 0.1, id="A-Thm1", below=1.0, rejects={"not a number": math.nan})
+    assert math.isnan(Number.from_json(published[0].to_json()).rejects["not a number"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({}, ValueError, "nothing to test"),
+        ({"rtol": 1e-3}, ValueError, "nothing to test"),
+        ({"below": 2.0, "rtol": 1e-3}, ValueError, "belong to expect"),
+        ({"expect": 1.0}, ValueError, "without rtol or atol"),
+        ({"expect": 1.0, "rtol": -1e-3}, ValueError, "x: rtol must be at least 0, got -0.001"),
+        ({"expect": 1.0, "atol": math.inf}, ValueError, "x: atol must be finite, got inf"),
+        ({"below": math.inf}, ValueError, "claim 'x': below must be finite, got inf"),
+        ({"above": math.nan}, ValueError, "claim 'x': above must be finite, got nan"),
+        ({"below": 2.0, "rejects": None}, ValueError, "rivals and rejects are missing"),
+        ({"below": 2.0, "name": "a:b"}, ValueError, "name: got 'a:b'"),
+        ({"below": 2.0, "value": "1"}, TypeError, "value: got '1'"),
+        ({"below": 2.0, "value": True}, TypeError, "value: got True"),
+        ({"below": 2.0, "value": np.bool_(True)}, TypeError, "value: got True"),
+        ({"below": 2.0, "value": 1 + 0j}, TypeError, "a real number is needed"),
+        ({"below": 2.0, "value": np.ones(1)}, TypeError, r"array of shape \(1,\)"),
+        ({"below": 2.0, "rejects": {"a": torch.ones(2)}}, TypeError, r"rejects\['a'\]: got an array of shape \(2,\)"),
+    ],
+)
+def test_claim_refuses(arguments: dict, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        claim(**({"name": "x", "value": 1.0, "id": "A-Thm1", "rejects": {"huge": 1e9}} | arguments))
+
+
+def test_a_claim_without_id_needs_no_broken_variant() -> None:
+    assert claim("x", 1.0, id=None, below=2.0) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype"),
+    [
+        (0.25, "float"),
+        (np.float32(0.25), "float32"),
+        (np.array(0.25), "float64"),
+        (torch.tensor(0.25, dtype=torch.float64), "float64"),
+        (torch.tensor(0.25, requires_grad=True), "float32"),
+    ],
+)
+def test_scalars_of_every_kind(value: object, dtype: str, published: list[Number]) -> None:
+    got = claim("x", value, id=None, expect=torch.tensor(0.25), atol=0.0)
+    assert type(got) is float
+    assert got == 0.25
+    assert published[0].dtype == dtype
+
+
+def test_an_int_stays_an_int(published: list[Number]) -> None:
+    measure("n", np.int64(3))
+    assert repr(published[0].value) == "3"
+
+
+def test_the_record_is_complete(published: list[Number]) -> None:
+    claim("x", 0.5, id="A-Thm1", expect=0.5, rtol=1e-9, rejects=BROKEN, why="float64")
+    number = published[0]
+    assert (number.chapter, number.scale, number.seed, number.device) == ("covariance", "quick", 3, "cpu")
+    assert (number.id, number.value, number.expect, number.rtol, number.atol) == ("A-Thm1", 0.5, 0.5, 1e-9, None)
+    assert (number.rejects, number.why) == (BROKEN, "float64")
+    assert number.device_name
+    assert number.versions["torch"] == torch.__version__
+    assert number.seconds >= 0
+    assert Number.from_json(number.to_json()) == number
+
+
+def test_measure_holds_to_a_default_tolerance(published: list[Number]) -> None:
+    measure("a", 1.0)
+    measure("b", 1.0, atol=0.5, id="A-Thm1")
+    assert [(n.rtol, n.atol, n.id, n.criterion.asserts) for n in published] == [
+        (1e-6, None, None, False),
+        (None, 0.5, "A-Thm1", False),
+    ]
+    with pytest.raises(AssertionError, match="not a finite number"):
+        measure("c", math.nan)
+
+
+def test_names_are_unique() -> None:
+    measure("x", 1.0)
+    with pytest.raises(ValueError, match="'x' is taken"):
+        measure("x", 1.0)
+    begin("covariance")
+    measure("x", 1.0)
+
+
+def test_only_the_same_cell_may_give_a_name_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    shell = Shell()
+    monkeypatch.setattr(claims, "_shell", lambda: shell)
+    monkeypatch.setattr("IPython.display.display", lambda *args, **kwargs: None)
+    begin("covariance")
+    begin("covariance")
+    shell.cell("one")
+    measure("x", 1.0)
+    with pytest.raises(ValueError, match="taken"):
+        measure("x", 1.0)  # twice in one execution: a loop
+    shell.cell("one")
+    measure("x", 2.0)  # run again
+    shell.cell("two")
+    with pytest.raises(ValueError, match="taken"):
+        measure("x", 2.0)
+    shell.cell(None, "measure('y', 1.0)")  # a front end that gives no cell ids
+    measure("y", 1.0)
+    shell.cell(None, "measure('y', 1.0)")
+    measure("y", 1.0)
+
+
+def test_seconds_count_from_the_start_of_the_cell(monkeypatch: pytest.MonkeyPatch, published: list[Number]) -> None:
+    shell, clock = Shell(), [100.0]
+    monkeypatch.setattr(claims, "_shell", lambda: shell)
+    monkeypatch.setattr("IPython.display.display", lambda *args, **kwargs: None)
+    monkeypatch.setattr(claims.time, "perf_counter", lambda: clock[0])
+    begin("covariance")
+    clock[0] = 200.0
+    shell.cell("one")
+    clock[0] = 201.5
+    measure("x", 1.0)
+    assert published[0].seconds == 1.5
+
+
+def test_claim_needs_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(claims, "_session", claims._Session())
+    with pytest.raises(RuntimeError, match="call begin"):
+        measure("x", 1.0)
+
+
+@given(
+    expect=st.floats(-1e6, 1e6),
+    atol=st.floats(0, 1e3),
+    rtol=st.floats(0, 1),
+    shift=st.floats(0, 0.99),
+    sign=st.sampled_from([-1, 1]),
+)
+def test_the_tolerance_is_what_it_says(expect: float, atol: float, rtol: float, shift: float, sign: int) -> None:
+    criterion = Criterion(expect=expect, atol=atol, rtol=rtol)
+    allowed = atol + rtol * abs(expect)
+    assert criterion.passes(expect + sign * shift * allowed) or allowed < 1e-9 * (1 + abs(expect))
+    assert not criterion.passes(expect + sign * (1.01 * allowed + 1e-6 * (1 + abs(expect))))

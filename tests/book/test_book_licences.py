@@ -1,0 +1,84 @@
+"""What others wrote: every file of it is listed with its licence, is what was fetched, and ships with the text."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import tomllib
+from fnmatch import fnmatch
+from pathlib import Path
+
+import pytest
+
+from sslbook.book.layout import find_book
+from sslbook.book.licences import ASSETS, SHOWN, package_text, read, write
+
+ROOT = Path(__file__).resolve().parents[2]
+BOOK = find_book(ROOT)
+LISTED = read()
+VENDORED = {path: (entry, digest) for entry in LISTED["vendored"] for path, digest in entry["files"].items()}
+OURS = {"book.css", "book.js", "formulas.js", "ledger.js", "search.js", "logo.svg", "social.png"}
+
+
+def test_every_file_is_ours_or_listed() -> None:
+    folders = (ASSETS / "static", ROOT / "tests/vendor")
+    there = {path.relative_to(ROOT).as_posix() for folder in folders for path in folder.rglob("*") if path.is_file()}
+    assert {path for path in there if Path(path).name not in OURS} == set(VENDORED)
+
+
+@pytest.mark.parametrize("path", VENDORED)
+def test_a_vendored_file_is_what_was_fetched(path: str) -> None:
+    entry, digest = VENDORED[path]
+    assert hashlib.sha256((ROOT / path).read_bytes()).hexdigest() == digest
+    assert str(entry["text"]) in VENDORED, "its licence lies beside it"
+    if not path.endswith(".txt"):
+        head = (ROOT / path).read_text(encoding="utf-8")[:300]
+        assert str(entry["version"]) in head, "the file says which version it is, and so does the list"
+
+
+def test_the_tools_make_the_versions_that_are_listed() -> None:
+    told = {entry["name"].partition(" ")[0]: entry["version"] for entry in LISTED["vendored"]}
+    mathjax = (ROOT / "tools/make_mathjax.py").read_text(encoding="utf-8")
+    icons = (ROOT / "tools/make_icons.py").read_text(encoding="utf-8")
+    assert f'VERSION = "{told["MathJax"]}"' in mathjax
+    assert f"fontawesome/{told['Font']}" in icons
+
+
+def test_the_wheel_says_and_holds_what_it_carries() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    shipped = [entry for entry in LISTED["vendored"] if entry["text"].startswith("sslbook/")]
+    assert set(project["license"].split(" AND ")) == {"MIT", *(entry["licence"] for entry in shipped)}
+    held = {path.relative_to(ROOT).as_posix() for glob in project["license-files"] for path in ROOT.glob(glob)}
+    assert held == {"LICENSE", *(entry["text"] for entry in shipped)}
+
+
+def test_each_text_is_beside_the_pages(tmp_path: Path) -> None:
+    (tmp_path / "_static").mkdir()
+    write(tmp_path)
+    text = (tmp_path / SHOWN).read_text(encoding="utf-8")
+    _, *parts = re.split(r"^={80}\n", text, flags=re.MULTILINE)
+    blocks = dict(zip((head.partition(":")[0] for head in parts[::2]), parts[1::2], strict=True))
+    names = [entry["name"] for kind in ("vendored", "packages", "inside") for entry in LISTED[kind]]
+    assert [name for name in names if not any(head.startswith(name) for head in blocks)] == ["axe-core"]
+    assert [head for head, said in blocks.items() if "opyright" not in said] == []
+    assert text.count("WITHOUT WARRANTY OF ANY KIND") >= 4
+    with pytest.raises(ValueError, match="the package sslbook brings no licence"):
+        _no_licence()
+
+
+def _no_licence() -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sslbook.book.licences.distribution", lambda name: type("Package", (), {"files": None}))
+        package_text("sslbook")
+
+
+def test_every_file_of_the_pages_is_covered() -> None:
+    static = BOOK.html / "_static"
+    if not static.is_dir():
+        pytest.skip("the book is not built: make book")
+    known = [glob for entry in LISTED["packages"] for glob in entry["files"]]
+    files = [path.relative_to(static).as_posix() for path in static.rglob("*") if path.is_file()]
+    others = [file for file in files if not file.startswith("sslbook/") and file not in ("logo.svg", Path(SHOWN).name)]
+    assert [file for file in others if not any(fnmatch(file, glob) for glob in known)] == []
+    assert [glob for glob in known if not any(fnmatch(file, glob) for file in others)] == [], "listed, and not there"
+    assert (BOOK.html / SHOWN).is_file()

@@ -1,0 +1,119 @@
+"""The notebooks that readers take away: the page's sentences, word for word, and a first cell that asks nobody for a bare name."""
+
+from __future__ import annotations
+
+import builtins
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from bs4 import BeautifulSoup, Tag
+from markdown_it import MarkdownIt
+from nbformat import NotebookNode
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+
+from sslbook.book.chapters import find_chapters
+from sslbook.book.layout import find_book
+from sslbook.book.notebooks import MOVES, reader_notebook
+from sslbook.book.plain import Piece
+from sslbook.book.reading import LINE
+from sslbook.book.repository import Repository
+
+BOOK = find_book(Path(__file__).resolve().parents[2])
+CHAPTERS = [chapter.name for chapter in find_chapters(BOOK) if chapter.runs]
+NO_SENTENCE = f".headerlink, .highlight, svg, script, style, pre, summary, .{LINE}, .dropdown > .admonition-title"
+MARKDOWN = MarkdownIt("commonmark").enable("table")
+
+
+def squeezed(text: str) -> str:
+    return re.sub(r"[\s∎]+", "", text)
+
+
+def sentences(soup: Tag) -> Iterator[str]:
+    """The sentences of some HTML; of nested blocks those of the inner ones."""
+    for block in soup.find_all(["p", "li", "td", "th", "h1", "h2", "h3", "h4"]):
+        if block.find(["p", "li"]) is None:
+            yield from filter(squeezed, re.split(r"(?<=[.!?:;])\s+", block.get_text()))
+
+
+def of_notebook(notebook: NotebookNode) -> BeautifulSoup:
+    """Its text as HTML, but for where a picture moves; each formula is a letter."""
+    cells = [cell.source for cell in notebook.cells if cell.cell_type == "markdown"]
+    texts = [re.sub(r"\$\$.*?\$\$|\$[^$]+\$", "𝑥", cell.replace(MOVES, ""), flags=re.DOTALL) for cell in cells]
+    return BeautifulSoup("\n".join(map(MARKDOWN.render, texts)), "html.parser")
+
+
+def of_page(page: str) -> Tag:
+    """Its text, without what cells show; each formula is a letter."""
+    article = BeautifulSoup(page, "html.parser").select_one("article")
+    assert article is not None
+    for element in article.select(".math"):
+        element.replace_with("𝑥")
+    for element in article.select(".cell_output"):
+        captions = element.select("figcaption")
+        element.clear()
+        element.extend(captions)
+    return article
+
+
+def unlike(notebook: NotebookNode, page: str) -> list[str]:
+    """The sentences of a notebook that its page hasn't, and those of the page that the notebook hasn't."""
+    told, article = of_notebook(notebook), of_page(page)
+    for soup in (told, article):
+        for element in soup.select(NO_SENTENCE):
+            element.decompose()
+    if (cited := told.find("h2", string="References")) and not article.select(".citation"):  # a notebook has its own
+        for element in [cited, *cited.find_all_next()]:
+            element.decompose()
+    here, there = (squeezed(soup.get_text()) for soup in (told, article))
+    lost = [text for text in sentences(told) if squeezed(text) not in there]
+    return lost + [text for text in sentences(article) if squeezed(text) not in here]
+
+
+@pytest.mark.parametrize("name", CHAPTERS)
+def test_a_notebook_has_the_sentences_of_its_page_and_no_others(name: str) -> None:
+    path = BOOK.html / "notebooks" / f"{name}.ipynb"
+    if not path.exists():
+        pytest.skip("the book is not built: make book")
+    page = (BOOK.html / "chapters" / f"{name}.html").read_text(encoding="utf-8")
+    assert unlike(nbformat.read(path, as_version=4), page) == []
+
+
+def test_the_test_above_can_fail() -> None:
+    page = '<article><p>It <a href="errata.html">has been printed</a> that <span class="math">\\(x\\)</span> is 1.</p></article>'
+    assert unlike(new_notebook(cells=[new_markdown_cell("It has been printed that $y$ is 1.")]), page) == []
+    for text in ("It errata: “has been printed” that $x$ is 1.", "It has been printed that $x$ is 2.", ""):
+        assert unlike(new_notebook(cells=[new_markdown_cell(text)]), page)
+
+
+PAGE = [Piece("text", 0, "# One"), Piece("code", 1, ""), Piece("text", 2, "The end.")]
+
+
+def first_cell(url: str) -> str:
+    executed = new_notebook(cells=[new_markdown_cell("# One"), new_code_cell("1"), new_markdown_cell("The end.")])
+    written = reader_notebook("one", executed, PAGE, Repository(url).requirement)
+    assert [cell.source for cell in written.cells if "sslbook" not in cell.source] == ["# One", "1", "The end."]
+    return str(next(cell.source for cell in written.cells if cell.cell_type == "code"))
+
+
+def test_the_first_cell_asks_for_no_bare_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name that nobody holds can be anybody's tomorrow."""
+    installing = [line.strip() for line in first_cell("https://github.com/Ada/book").splitlines() if "%pip" in line]
+    assert installing == ['%pip install --quiet "sslbook @ git+https://github.com/Ada/book"']
+    source = first_cell("")
+    exec(source)
+    real = builtins.__import__
+
+    def absent(name: str, *rest: Any) -> Any:
+        if name.partition(".")[0] == "sslbook":
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+        return real(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", absent)
+    with pytest.raises(
+        ImportError, match=r"needs the book's library .*: run %pip install PATH, where PATH is a checkout"
+    ):
+        exec(source)

@@ -1,0 +1,157 @@
+"""The book as one PDF: every page is in it, none is blank, bookmarks and links lead to where they should."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import browser_cases
+import pytest
+
+from sslbook.book.layout import Book, find_book
+from sslbook.book.sphinx_ext import ASSETS
+from sslbook.runtime.arguments import InputError
+
+pypdf = pytest.importorskip("pypdf", reason="no pypdf here: make environment")
+from sslbook.book import paper  # noqa: E402
+
+BOOK = find_book(Path(__file__).resolve().parents[2])
+HEAD = '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><link rel="stylesheet" href="book.css"></head>'
+PAGE = """{head}<body><nav><a href="#first-{name}">first</a> <a href="#second-{name}">second</a></nav>
+<article class="bd-article"><section id="{name}"><h1>{number}. <em>{name}</em><a class="headerlink" href="#{name}">#</a></h1>
+<p>See <a href="{other}.html#second-{other}">there</a> and <a href="missing.ipynb">beside</a> and <a href="https://a.org">out</a>.</p>
+<section id="first-{name}"><h2>{number}.1. First \\(\\beta\\)</h2><p style="height: 240mm">Some text.</p></section>
+<section id="second-{name}"><h2>{number}.2. Second</h2><p>More text.</p>
+<details class="hide above-input"><summary>Show the code</summary><pre>folded</pre></details>
+<div class="cell_input"><div class="highlight"><pre style="overflow-x: auto">{code}</pre></div></div>
+<div class="solution dropdown admonition toggle-hidden"><p class="admonition-title">Solution</p><p>secret</p></div>
+</section></section></article></body></html>"""
+CODE = "\n".join(f"line {i}" for i in range(20))
+
+
+@pytest.fixture(scope="module")
+def book(tmp_path_factory: pytest.TempPathFactory) -> Book:
+    """A built book of two pages, with the book's own style sheet."""
+    root = tmp_path_factory.mktemp("book")
+    (root / "_config.yml").write_text('title: A Book\nauthor: "Ada"\n')
+    (root / "_toc.yml").write_text(
+        "root: chapters/one\nparts:\n  - caption: Part I\n    chapters:\n      - file: chapters/two\n"
+    )
+    folder = root / "_build/html/chapters"
+    folder.mkdir(parents=True)
+    shutil.copy(ASSETS / "static/sslbook/book.css", folder)
+    for number, name, other in ((1, "one", "two"), (2, "two", "one")):
+        text = PAGE.format(head=HEAD, number=number, name=name, other=other, code=CODE)
+        text = text.replace("\\(\\beta\\)", '<span class="math">\\(\\beta\\)</span>')
+        (folder / f"{name}.html").write_text(text, encoding="utf-8")
+    return Book(root)
+
+
+@pytest.fixture(scope="module")
+def pdf(book: Book, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    target = tmp_path_factory.mktemp("pdf") / "sub/book.pdf"
+    assert paper.write(book, target, say=lambda line: None) == target
+    return pypdf.PdfReader(target)
+
+
+def titles(pdf: Any) -> list[tuple[str, int]]:
+    """Bookmarks and their pages, those of sections indented."""
+
+    def walk(items: list[Any], depth: int) -> list[tuple[str, int]]:
+        found = []
+        for item in items:
+            if isinstance(item, list):
+                found += walk(item, depth + 1)
+            else:
+                found.append((" " * depth + item.title, pdf.get_destination_page_number(item)))
+        return found
+
+    return walk(pdf.outline, 0)
+
+
+def blank(page: Any) -> bool:
+    """Whether a page shows nothing but its number."""
+    return len(page.extract_text().split()) <= 1 and not page.images
+
+
+@browser_cases.in_browser
+def test_cover_contents_and_every_page(pdf: Any) -> None:
+    texts = [page.extract_text() for page in pdf.pages]
+    assert not [i for i, page in enumerate(pdf.pages) if blank(page)]
+    assert "A Book" in texts[0]
+    assert "Contents" in texts[1]
+    assert pdf.metadata.title == "A Book"
+    assert titles(pdf) == [
+        ("1. one", 2), (" 1.1. First β", 2), (" 1.2. Second", 3),
+        ("2. two", 4), (" 2.1. First β", 4), (" 2.2. Second", 5),
+    ]  # fmt: skip
+    rows = [line.rsplit(maxsplit=1) for line in texts[1].splitlines()]
+    assert {row[0]: row[1] for row in rows if len(row) == 2}.items() >= {"1. one": "3", "2.2. Second": "6"}.items()
+    assert [text.split()[-1] for text in texts[1:]] == ["2", "3", "4", "5", "6"], "each page bears its number"
+
+
+@browser_cases.in_browser
+def test_what_is_folded_stays_folded_and_code_whole(pdf: Any) -> None:
+    text = "\n".join(page.extract_text() for page in pdf.pages)
+    assert "folded" not in text
+    assert "Show the code" not in text
+    assert "secret" not in text
+    for page in pdf.pages[3::2]:
+        shown = page.extract_text()
+        assert "line 0" in shown
+        assert "line 19" in shown
+
+
+@browser_cases.in_browser
+def test_links_lead_inside_the_file(pdf: Any) -> None:
+    places, addresses = [], []
+    for number, page in enumerate(pdf.pages):
+        for annotation in (entry.get_object() for entry in page.get("/Annots", ())):
+            if "/Dest" in annotation:
+                places.append((number, pdf.pages.index(annotation["/Dest"][0].get_object())))
+            elif "/A" in annotation:
+                addresses.append(annotation["/A"].get("/URI"))
+    assert set(addresses) == {"https://a.org/"}
+    assert {(2, 5), (4, 3)} <= set(places), "from each page to the section of the other"
+    assert {(1, 2), (1, 4)} <= set(places), "and from the contents"
+
+
+def test_without_a_browser_or_pages_it_says_so(book: Book, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(paper.shutil, "which", lambda name: None)
+    with pytest.raises(InputError, match="no Chromium here to print with"):
+        paper.write(book, tmp_path / "book.pdf")
+    monkeypatch.setattr(paper.shutil, "which", lambda name: "chromium")
+    (tmp_path / "_toc.yml").write_text("root: chapters/one\n")
+    with pytest.raises(InputError, match=r"one.html is not built: make book"):
+        paper.write(Book(tmp_path), tmp_path / "book.pdf")
+
+
+@browser_cases.in_browser
+def test_a_chapter_of_the_book_on_paper(tmp_path: Path) -> None:
+    source = BOOK.html / "chapters/dual_networks.html"
+    if not source.is_file():
+        pytest.skip("the book is not built: make book")
+    one = paper.Printed(source, paper._print(paper.chromium(), source, tmp_path / "one.pdf"))
+    assert len(one.reader.pages) > 8
+    assert not [i for i, page in enumerate(one.reader.pages) if blank(page)]
+    assert len(one.sections) >= 8
+    assert one.title.startswith("1. Dual networks")
+    text = "".join(page.extract_text() for page in one.reader.pages)
+    assert "raise NotImplementedError" in text, "the exercises' stubs are there"
+    assert "\\mathbf" not in text, "formulas are typeset"
+
+
+def test_bookmarks_of_a_chapter_that_begins_on_an_odd_page(tmp_path: Path) -> None:
+    def blanks(count: int, path: Path) -> Path:
+        writer = pypdf.PdfWriter()
+        for _ in range(count):
+            writer.add_blank_page(100, 100)
+        writer.write(path)
+        return path
+
+    one = paper.Printed(tmp_path / "one.html", blanks(3, tmp_path / "one.pdf"))
+    one.__dict__.update(title="one", sections=[("first", 1), ("second", 2)])  # as its page would say
+    joined = paper.join(pypdf.PdfReader(blanks(1, tmp_path / "front.pdf")), [one])
+    joined.write(tmp_path / "all.pdf")
+    assert titles(pypdf.PdfReader(tmp_path / "all.pdf")) == [("one", 1), (" first", 2), (" second", 3)]

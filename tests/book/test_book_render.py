@@ -1,0 +1,287 @@
+"""`sslbook.book.render` and `sphinx_ext`: what is staged, what a failed build says, and a small book rendered whole."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import nbformat
+import pytest
+import yaml
+from bs4 import BeautifulSoup
+from docutils import nodes
+from docutils.utils import new_document
+
+from sslbook.book import render, sphinx_ext
+
+ROOT = Path(__file__).resolve().parents[2]
+HEADER = """---
+jupytext:
+  text_representation: {extension: .md, format_name: myst, format_version: 0.13}
+kernelspec: {display_name: Python 3, language: python, name: python3}
+---
+
+"""
+CHAPTER = """# One
+
+```{prf:theorem} First
+:label: thm-first
+$x = x$
+```
+
+```{prf:lemma}
+:label: lem-second
+By {prf:ref}`thm-first`.
+```
+
+```{prf:proof}
+Clear.
+```
+
+```{prf:proof}
+Clear again.
+```
+
+$$ a = b $$ (eq-first)
+
+See {eq}`eq-first`, {prf:ref}`lem-second` and {cite}`tian2020`. It is ($x$) of the $k$-th $y$, or {glue:text}`gap:.1e`.
+The [errata](ledger.md) say so.
+
+It gains {interval}`rise:+.1f`, {least}`rise:.1f` or more; {most}`one.md::share:.0%` of them.
+
+| A | B | C | D |
+|---|---|---|---|
+| 1 | `torch.nn.Linear` | 3 | 4 |
+
+```{code-cell} ipython3
+:tags: [hide-input]
+print("hello")
+```
+"""
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A book of three pages with this book's own configuration."""
+    root = tmp_path / "book"
+    (root / "chapters/figures").mkdir(parents=True)
+    config = (ROOT / "_config.yml").read_text()
+    assert config.count('  url: ""\n') == 1
+    (root / "_config.yml").write_text(config.replace('  url: ""\n', '  url: "https://github.com/Ada/book"\n'))
+    shutil.copy(ROOT / "chapters/references.bib", root / "chapters")
+    (root / "chapters/figures/one.svg").write_text("<svg xmlns='http://www.w3.org/2000/svg'/>")
+    (root / "chapters/.hidden.txt").write_text("not for the page")
+    part = {"caption": "Part", "numbered": True, "chapters": [{"file": "chapters/one"}, {"file": "chapters/ledger"}]}
+    toc = {"format": "jb-book", "root": "chapters/intro", "parts": [part]}
+    (root / "_toc.yml").write_text(yaml.safe_dump(toc))
+    (root / "chapters/intro.md").write_text("# Intro\n\n```{bibliography}\n```\n")
+    (root / "chapters/one.md").write_text(HEADER + CHAPTER)
+    execute(root, CHAPTER)
+    return root
+
+
+GLUED = {"gap": -1.23e-15, "rise": 1.26, "rise-low": 0.4, "rise-high": 2.01, "rise-n": 5, "share": 0.271}
+
+
+def glued(name: str, value: float) -> nbformat.NotebookNode:
+    return nbformat.v4.new_output(
+        "display_data",
+        data={"application/papermill.record/text/plain": repr(value)},
+        metadata={"scrapbook": {"name": name, "mime_prefix": "application/papermill.record/"}},
+    )
+
+
+def execute(root: Path, chapter: str) -> None:
+    """Write the notebook that an execution of `chapter` would leave."""
+    import jupytext
+
+    notebook = jupytext.reads(HEADER + chapter, fmt="md:myst")
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            cell.outputs = [
+                nbformat.v4.new_output("stream", name="stdout", text="hello\n"),
+                *(glued(name, value) for name, value in GLUED.items()),
+            ]
+    (root / "executed").mkdir(exist_ok=True)
+    nbformat.write(notebook, root / "executed/one.ipynb")
+
+
+def stage(root: Path) -> Path:
+    return render.stage(
+        root / "executed", root / "_build/stage", root=root, generated={"chapters/ledger": "# Ledger\n"}
+    )
+
+
+def build(root: Path) -> Path:
+    return render.build(root / "executed", root / "_build/html", root=root, generated={"chapters/ledger": "# Ledger\n"})
+
+
+def test_pages_come_in_reading_order(root: Path) -> None:
+    assert render.pages(root) == ["chapters/intro", "chapters/one", "chapters/ledger"]
+
+
+def test_stage_gathers_notebooks_pages_and_what_they_refer_to(root: Path) -> None:
+    (root / "_build/stage/chapters").mkdir(parents=True)
+    (root / "_build/stage/chapters/old.md").write_text("left by an earlier build")
+    folder = stage(root)
+    files = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+    assert files == [
+        "_config.yml",
+        "_toc.yml",
+        "chapters/figures/one.svg",
+        "chapters/intro.md",
+        "chapters/ledger.md",
+        "chapters/one.ipynb",
+        "chapters/references.bib",
+    ]
+    assert (folder / "chapters/one.ipynb").read_bytes() == (root / "executed/one.ipynb").read_bytes()
+
+
+def test_stage_names_what_is_missing(root: Path) -> None:
+    (root / "executed/one.ipynb").unlink()
+    with pytest.raises(render.RenderError, match="not executed yet: one; run: sslbook execute one"):
+        stage(root)
+    (root / "chapters/intro.md").unlink()
+    with pytest.raises(render.RenderError, match=r"_toc.yml names pages that do not exist: chapters/intro.md"):
+        stage(root)
+
+
+def test_explain_quotes_the_line_that_a_warning_means(root: Path) -> None:
+    folder = stage(root)
+    log = (
+        f"\x1b[91m{folder}/chapters/one.ipynb:10001: WARNING: something\x1b[39;49;00m\n"
+        f"{folder}/chapters/intro.md:3: WARNING: plain\nreading sources... done\n"
+    )
+    assert render.explain(log, folder).splitlines() == [
+        "  chapters/one.md, cell 1, near “# One”: WARNING: something",
+        "  chapters/intro.md:3: WARNING: plain",
+    ]
+
+
+@pytest.mark.slow
+def test_a_small_book_rendered_whole(root: Path) -> None:
+    index = build(root)
+    html = index.parent
+    assert index == root / "_build/html/index.html"
+    assert "url=chapters/intro.html" in index.read_text()
+    text = (html / "chapters/one.html").read_text()
+    page = BeautifulSoup(text, "html.parser")
+
+    titles = [" ".join(title.text.split()) for title in page.select("div.proof .admonition-title")]
+    assert titles == ["Theorem 1.1 (First)", "Lemma 1.2"], "one counter for all statements, numbered by chapter"
+    assert page.select_one("div.proof.lemma a.reference").text == "Theorem 1.1"
+    assert page.select_one(".eqno").text.startswith("(1.1)")
+    assert page.select_one("a.reference[href='#equation-eq-first']").text == "(1.1)"
+    ids = [tag["id"] for tag in page.find_all(id=True)]
+    assert len(ids) == len(set(ids)), "anchors are unique"
+    assert [proof.em.text for proof in page.select("div.proof-text")] == ["Proof.", "Proof."]
+
+    rise = "+1.3 (+0.4\u00a0to\u00a0+2.1, n\u00a0=\u00a05)"
+    pasted = [span.text for span in page.select("article span.pasted-text")]
+    assert pasted == ["−1.2\u00a0×\u00a010⁻¹⁵", rise, "1.2", "28%"]
+    held = [span.text for span in page.select("span.sslbook-nobreak")]
+    assert held == [r"(\(x\))", r"\(k\)-th", r"\(y\),"], "punctuation stays with its formula"
+    table = page.select_one("table.sslbook-stack")
+    assert [cell["data-label"] for cell in table.select("tbody td")] == list("ABCD")
+    assert table.select_one("code").decode_contents().count("<wbr/>") == 2
+    intro = BeautifulSoup((html / "chapters/intro.html").read_text(), "html.parser")
+    assert intro.select_one("div.citation .label").text.strip("[]") == "Tian et al., 2020"
+    assert all(len(entry.select("p a")) <= 1 for entry in intro.select("div.citation")), "one link for each"
+    assert intro.select_one("div.citation p a").text == "arXiv:2010.00578"
+    assert page.select_one("footer p.copyright").text == "© 2026 The sslbook authors · MIT licence"
+    licences = page.select_one("footer p.sslbook-licences a")["href"]
+    assert "SIL OPEN FONT LICENSE" in (html / "chapters" / licences).read_text()
+    assert not list(html.glob("prf-*.html")) + list(html.glob("genindex*"))
+    assert page.title.text == "1. One — What Survives Augmentation"
+    assert page.select_one("link[rel=canonical]")["href"] == "https://ada.github.io/book/chapters/one.html"
+    assert "https://ada.github.io/book/chapters/one.html" in (html / "sitemap.xml").read_text()
+    assert not list(html.glob("searchindex*"))
+    icon = re.search(r'rel="icon" href="([^"]+)"', index.read_text())
+    assert icon is not None
+    assert (html / icon[1]).is_file()
+
+    said = page.select("link[rel=canonical]")
+    loaded = [tag.get("src") or tag.get("href") for tag in page.find_all(["script", "link"]) if tag not in said]
+    assert not [url for url in loaded if url and re.match(r"(https?:)?//", url)]
+    assert "thebe" not in text
+    assert "fontawesome" not in text
+    assert text.index("_static/sslbook/formulas.js") < text.index("_static/sslbook/mathjax.js"), "told before it begins"
+    for other in ("chapters/intro.html", "search.html"):
+        light = (html / other).read_text()
+        assert "mathjax.js" not in light, "a page without a formula loads nothing for them"
+        assert "formulas.js" not in light
+        assert "window.MathJax" not in light
+    assert b"# Project: What Survives Augmentation" in (html / "objects.inv").read_bytes()
+
+    offers = {link["download"]: link["href"] for link in page.select("a[download]")}
+    assert set(offers) == {"one.ipynb", "one.md"}
+    notebook = nbformat.read(html / "chapters" / offers["one.ipynb"], as_version=4)
+    nbformat.validate(notebook)
+    told = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
+    assert "> **Theorem 1.1** (First)\n>\n> $x = x$" in told
+    assert "By [Theorem 1.1](#thm-first)." in told
+    assert "$$\na = b\n\\tag{1.1}\n$$" in told
+    assert "See [(1.1)](#equation-eq-first), [Lemma 1.2](#lem-second)" in told
+    assert "It is ($x$) of the $k$-th $y$, or −1.2\u00a0×\u00a010⁻¹⁵." in told
+    assert f"It gains {rise}, 1.2 or more; 28% of them." in told
+    assert "| A | B | C | D |\n| --- | --- | --- | --- |\n| 1 | `torch.nn.Linear` | 3 | 4 |" in told
+    assert "## References" in told
+    install, hello, beside = (cell for cell in notebook.cells if cell.cell_type == "code")
+    assert '%pip install --quiet "sslbook @ git+https://github.com/Ada/book"' in install.source
+    assert "[errata](https://ada.github.io/book/chapters/ledger.html)" in told
+    assert [button["href"] for button in page.select(".dropdown-launch-buttons a")] == [
+        "https://colab.research.google.com/github/Ada/book/blob/notebooks/one.ipynb",
+        "https://mybinder.org/v2/gh/Ada/book/notebooks?urlpath=lab/tree/one.ipynb",
+    ]
+    suggested = [button["href"].partition("?")[0] for button in page.select(".dropdown-suggest-buttons a")]
+    assert suggested == [
+        "https://github.com/Ada/book/edit/main/chapters/one.md",
+        "https://github.com/Ada/book/issues/new",
+    ]
+    assert '"gap:.1e=-1.23e-15"' in beside.source
+    assert '"interval rise:+.1f=(1.26, 0.4, 2.01, 5)"' in beside.source
+    assert '"least rise:.1f=1.26"' in beside.source
+    assert (hello.source, [output.output_type for output in hello.outputs]) == ('print("hello")', ["stream"])
+    assert all(cell.metadata.jupyter.source_hidden for cell in (install, beside, hello))
+    assert (html / "chapters" / offers["one.md"]).read_text() == HEADER + CHAPTER
+    plain = BeautifulSoup((html / "chapters/ledger.html").read_text(), "html.parser")
+    assert [link["download"] for link in plain.select("a[download]")] == ["ledger.md"]
+
+    # A page with a broken reference: refused, with its place; the good book stays.
+    execute(root, CHAPTER + "\nSee {prf:ref}`thm-nowhere`.\n")
+    with pytest.raises(render.RenderError, match=r"chapters/one\.md.*thm-nowhere"):
+        build(root)
+    execute(root, CHAPTER + "\nSo {interval}`gap:.1f` and {least}`gap`.\n")
+    with pytest.raises(render.RenderError, match=r"names 'gap-low', which chapters/one does not produce") as refused:
+        build(root)
+    assert "a bound needs one such as .1f" in str(refused.value)
+    assert (html / "chapters/one.html").read_text() == text
+
+
+def test_two_sentences_keep_a_full_stop_each() -> None:
+    """The full stop after a number is a text of its own, equal to the one after a formula; only the latter moves."""
+    formula = nodes.math("", "y")
+    tree = new_document("page")
+    tree += nodes.paragraph(
+        "", "", nodes.strong("", "1.0"), nodes.Text("."), nodes.Text(" So is "), formula, nodes.Text(".")
+    )
+    sphinx_ext._hold_punctuation(None, tree, "page")
+    assert tree.astext() == "1.0. So is y."
+    assert formula.parent.astext() == "y."
+
+
+def test_mend_leaves_other_lists_alone() -> None:
+    entry = '<div class="citation" role="doc-biblioentry">'
+    assert sphinx_ext.mend(entry) == entry
+    listed = f'<div role="list" class="citation-list">{entry}'
+    assert sphinx_ext.mend(listed).count('role="listitem"') == 1
+
+
+def test_the_script_holds_the_packages_that_are_switched_on() -> None:
+    """`mathjax.js` is joined by a tool and configured here: the two must name the same TeX packages."""
+    script = (sphinx_ext.ASSETS / "static/sslbook/mathjax.js").read_text(encoding="utf-8")
+    preloaded = re.search(r"MathJax\.loader\.preLoad\((.*?)\);", script)
+    assert preloaded is not None
+    held = set(re.findall(r'"\[tex\]/(\w+)"', preloaded[1]))
+    assert held == set(sphinx_ext.MATHJAX["tex"]["packages"]) - {"base"}

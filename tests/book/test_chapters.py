@@ -1,0 +1,78 @@
+"""Every chapter as a reader has it: the notebook of the download button, run by plain papermill with the package from its wheel."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import papermill
+import pytest
+from reader_cases import kernel_of
+
+from sslbook.book import kernel, regression
+from sslbook.book.chapters import Chapter, find_chapters
+from sslbook.book.execute import stderr_notes
+from sslbook.book.layout import find_book
+from sslbook.book.values import numbers
+
+BOOK = find_book(Path(__file__).resolve().parents[2])
+CHAPTERS = [chapter for chapter in find_chapters(BOOK) if chapter.runs]
+SOON = ("intro",)
+"""What `make test` runs; `make elsewhere` runs the others, too."""
+
+
+def notebook_of(chapter: Chapter) -> Path:
+    """The chapter's notebook as the download button has it."""
+    path = BOOK.html / "notebooks" / f"{chapter.name}.ipynb"
+    if not path.exists():
+        pytest.skip("the book is not built: make book")
+    return path
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "chapter", [pytest.param(c, id=c.name, marks=() if c.name in SOON else pytest.mark.long) for c in CHAPTERS]
+)
+def test_chapter_runs_alone_and_gives_its_numbers(chapter: Chapter, reader: Path, tmp_path: Path) -> None:
+    """By papermill, in the environment of `requirements.txt` with the package's wheel, outside the checkout, without a warning."""
+    with kernel.environment() as variables, pytest.MonkeyPatch.context() as patch:
+        for name in set(os.environ) - set(variables) | {"PYTHONPATH"}:
+            patch.delenv(name, raising=False)
+        for name in set(variables) - {"PYTHONPATH"}:
+            patch.setenv(name, variables[name])
+        patch.setenv("JUPYTER_PATH", str(kernel_of(reader, tmp_path)))
+        executed = papermill.execute_notebook(
+            str(notebook_of(chapter)),
+            str(tmp_path / "out.ipynb"),
+            parameters={"scale": "quick", "seed": 0},
+            cwd=str(tmp_path),
+            progress_bar=False,
+            start_timeout=kernel.START_SECONDS,
+            execution_timeout=1800,
+        )
+    assert stderr_notes(executed) == []
+    found = list(numbers(executed))
+    held = regression.read_expected(BOOK.expected(chapter.name, "quick"))
+    assert regression.differences(found, held) == []
+    if chapter.name != "intro":
+        claims = [number for number in found if number.id and number.criterion.asserts and not number.part_of]
+        assert claims, "a chapter without claims checks nothing"
+        assert all(number.rejects or number.rivals for number in claims)
+
+
+@pytest.mark.slow
+def test_the_first_cell_says_how_to_get_what_is_missing(reader: Path) -> None:
+    """And asks no registry: no name of ours is published."""
+    told = (reader.parents[1] / "first-cell.txt").read_text(encoding="utf-8")
+    assert told == (
+        "ImportError: this notebook needs the book's library (No module named 'sslbook'): "
+        "run %pip install PATH, where PATH is a checkout of the book, then restart the kernel"
+    )
+
+
+def test_the_regression_sees_a_number_that_moved() -> None:
+    """The comparison above can fail: any held number, moved by more than its tolerance, is reported."""
+    chapter = next(chapter for chapter in CHAPTERS if chapter.name == "covariance")
+    held = regression.read_expected(BOOK.expected(chapter.name, "quick"))
+    assert held, "nothing is held"
+    assert len(regression.differences([], held)) == len(held)

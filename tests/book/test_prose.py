@@ -1,0 +1,348 @@
+"""What the chapters' sources promise: no outputs, short cells, numbers that come from a run, one sentence a line."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import jupytext
+import pytest
+import yaml
+from IPython.core.inputtransformer2 import TransformerManager
+
+from sslbook.book import regression
+from sslbook.book.layout import Book
+from sslbook.book.reading import prose
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = sorted(path for path in (ROOT / "chapters").glob("*.md") if path.stem != "ledger")  # the build writes that one
+NOTEBOOKS = [path for path in PAGES if "{code-cell}" in path.read_text(encoding="utf-8")]
+LONGEST_CELL = 20
+
+# A number that belongs to a name and not to a run: "Section 4.1", "Python 3.11", "arXiv 2010.00578".
+NAMED = (
+    r"(?:Sections?|Secs?\.|§|Eqs?\.|Equations?|Theorems?|Lemmas?|Figs?\.|Figures?|Tables?|Parts?|Appendix"
+    r"|Python|PyTorch|torch|CUDA|version|arXiv:?)"
+)
+DECIMAL = re.compile(rf"(?P<name>{NAMED}[\s~]*)?(?<![\w.])(?P<number>\d+\.\d+(?:e[-+]?\d+)?|\d+e[-+]?\d+)(?![\w.]*\w)")
+
+
+def typed_decimals(text: str) -> list[str]:
+    """Decimals that somebody typed into a sentence; a measured one is `{glue:text}`, a chosen one is code or maths."""
+    return [
+        f"line {number}: {match.group('number')} in: {line.strip()}"
+        for number, line in prose(text)
+        for match in DECIMAL.finditer(line)
+        if not match.group("name")
+    ]
+
+
+ABBREVIATIONS = re.compile(r"\b(?:e\.g|i\.e|cf|vs|etc|al|resp|Eqs?|Figs?|Secs?|Thms?|Props?|Prof|Dr|St|no|approx)\.$")
+# A bold run-in heading ("**Shapes.** They are …") may share its line.
+SENTENCE_END = re.compile(r"[\w)*`’”\]]{2}[.!?](?=[_)’”]* +[*_(“]*[A-Z])")
+
+
+def crowded_lines(text: str) -> list[str]:
+    """Lines that hold more than one sentence: they make a diff say more than what changed."""
+    found = []
+    for number, line in prose(text):
+        ends = [match for match in SENTENCE_END.finditer(line) if not ABBREVIATIONS.search(line[: match.end()])]
+        if ends and not line.lstrip().startswith("#"):
+            found.append(f"line {number}: {line.strip()}")
+    return found
+
+
+def code_cells(text: str) -> list[str]:
+    return [cell.source for cell in jupytext.reads(text, fmt="md:myst").cells if cell.cell_type == "code"]
+
+
+def long_cells(text: str) -> list[str]:
+    return [source for source in code_cells(text) if len(source.splitlines()) > LONGEST_CELL]
+
+
+def claimed_ids(text: str) -> set[str]:
+    """The claim ids that a chapter's code gives to `claim` and `measure`, also in a loop over literals named ``id``."""
+    found = set()
+    for source in code_cells(text):
+        tree = ast.parse(TransformerManager().transform_cell(source))
+        for node in ast.walk(tree):
+            if isinstance(node, ast.keyword) and node.arg == "id" and isinstance(node.value, ast.Constant):
+                found.add(str(node.value.value))
+    return found - {"None"}
+
+
+def named_ids(text: str) -> set[str]:
+    """The claim ids that a page names anywhere: A-Thm3, B-Tab10, C-Eq2, A-5.1a."""
+    return set(
+        re.findall(r"(?<![\w-])[ABC]-(?:(?:Thm|Lem|Def|Cor|Eq|Fig|Tab)\d+|5\.\d[a-z]|[A-Z]{2,4}\b|F\d|B5)", text)
+    )
+
+
+def ledger_ids() -> set[str]:
+    entries = yaml.safe_load((ROOT / "data" / "claims.yml").read_text(encoding="utf-8"))
+    if isinstance(entries, dict):
+        entries = entries.get("claims", entries)
+    return set(entries) if isinstance(entries, dict) else {entry["id"] for entry in entries}
+
+
+def page(name: Path) -> str:
+    return name.stem
+
+
+@pytest.mark.parametrize("path", PAGES, ids=page)
+def test_no_number_is_typed_by_hand(path: Path) -> None:
+    assert typed_decimals(path.read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize("path", PAGES, ids=page)
+def test_a_line_holds_one_sentence(path: Path) -> None:
+    assert crowded_lines(path.read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize("path", PAGES, ids=page)
+def test_every_claim_that_is_named_is_in_the_ledger(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert (claimed_ids(text) | named_ids(text)) - ledger_ids() == set()
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=page)
+def test_cells_are_short(path: Path) -> None:
+    assert long_cells(path.read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=page)
+def test_jupytext_will_not_rewrite_the_source(path: Path) -> None:
+    """A chapter is stored as Jupytext writes it, so that an editor that goes through it changes nothing but what was edited."""
+    text = path.read_text(encoding="utf-8")
+    header = re.compile(r"\A---\n.*?\n---\n", re.DOTALL)  # Jupytext adds its own version there
+    assert header.sub("", jupytext.writes(jupytext.reads(text, fmt="md:myst"), fmt="md:myst")) == header.sub("", text)
+
+
+def test_no_output_is_committed() -> None:
+    """Sources in MyST hold no outputs; a committed .ipynb could."""
+    if shutil.which("git") is None or not (ROOT / ".git").exists():
+        pytest.skip("not a git checkout: nothing is committed here")
+    listed = subprocess.run(
+        ["git", "ls-files", "*.ipynb", "*.md"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert [name for name in listed.stdout.split() if name.endswith(".ipynb")] == []
+    assert [path.name for path in PAGES if "data:image/" in path.read_text(encoding="utf-8")] == []
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "data/expected").glob("*.paper.json")), ids=lambda path: path.name)
+def test_both_scales_hold_the_same_numbers(path: Path) -> None:
+    assert regression.left_out(Book(ROOT), path.name.partition(".")[0], "quick") == []
+
+
+def test_there_are_chapters_to_test() -> None:
+    assert {"intro", "dual_networks", "covariance", "notation", "reproduce", "errata"} <= {path.stem for path in PAGES}
+    assert {"dual_networks", "covariance"} <= {path.stem for path in NOTEBOOKS}
+
+
+# --- exercises -------------------------------------------------------------------------------------------------------
+
+IN_SOLUTION = re.compile(r"\b(check|claim|measure)\(|\bassert\b")
+
+
+def exercises(text: str) -> dict[str, str]:
+    """What is wrong with each exercise of a chapter, by its label; an empty text if nothing is.
+
+    An exercise is: its words; a visible cell with a stub and one with the check (one or two cells); a folded hint; a folded
+    solution whose code holds the answer and nothing that checks it; and behind it the proof that the check can pass and fail.
+    """
+    found = {}
+    for part in re.split(r"^```\{exercise\}", text, flags=re.MULTILINE)[1:]:
+        label = re.search(r"^:label: (\S+)", part, flags=re.MULTILINE)
+        assert label is not None
+        found[label[1]] = _problem(part, label[1])
+    return found
+
+
+def _problem(part: str, label: str) -> str:
+    begin = re.search(rf"^````\{{solution-start\}} {label}$", part, flags=re.MULTILINE)
+    end = part.find("````{solution-end}")
+    if begin is None or end < 0:
+        return "it has no solution"
+    before, solution, after = part[: begin.start()], part[begin.end() : end], part[end:]
+    shown = _cells(before)
+    if not shown or any("tags" in cell for cell in shown):
+        return "it has no cell to write in that a reader sees"
+    code = "\n".join(shown)
+    stub = re.search(r"def (\w+)\([^)]*\):\s+(?:\"\"\".*?\"\"\"\s+)?raise NotImplementedError", code, flags=re.DOTALL)
+    if stub is None:
+        return "no cell before its solution has a stub"
+    if f"`{stub[1]}(" not in before:
+        return f"its words do not ask for {stub[1]}"
+    if "check(" not in code[stub.end() :]:
+        return "no cell before its solution checks"
+    hint = before.rfind("Hint\n:class: dropdown")
+    if hint < before.rfind("check("):
+        return "it has no folded hint between the check and the solution"
+    if ":class: dropdown" not in solution[:40]:
+        return "its solution stands open"
+    answer = "\n".join(_cells(solution))
+    if f"def {stub[1]}(" not in answer and f"{stub[1]} =" not in answer:
+        return f"its solution has no {stub[1]}"
+    if IN_SOLUTION.search(answer):
+        return "its solution checks itself"
+    proof = next(iter(_cells(after)), "")
+    if IN_SOLUTION.search(proof.replace("assert", "").replace("check(", "")):
+        return "the hidden cell behind it computes a number, which readers' notebooks would lack"
+    if "[remove-cell, tests-solution]" not in proof or "assert check(" not in proof or "assert not check(" not in proof:
+        return "no hidden cell behind it shows that the check accepts the solution and rejects another"
+    return ""
+
+
+def _cells(text: str) -> list[str]:
+    return re.findall(r"^```\{code-cell\}[^\n]*\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=page)
+def test_exercises_can_be_worked_in(path: Path) -> None:
+    found = exercises(path.read_text(encoding="utf-8"))
+    assert {label: problem for label, problem in found.items() if problem} == {}
+    assert len(found) >= 2 or path.stem == "intro"
+
+
+EXERCISE = """
+```{exercise} Twice
+:label: ex-twice
+
+Write `twice(x)`.
+```
+
+```{code-cell} ipython3
+def twice(x):
+    raise NotImplementedError  # yours
+
+check(twice, np.add, [(1, 1)], name="twice");
+```
+
+:::{admonition} Hint
+:class: dropdown tip
+Add.
+:::
+
+````{solution-start} ex-twice
+:class: dropdown
+````
+
+Like this.
+
+```{code-cell} ipython3
+def twice(x):
+    return x + x
+```
+
+````{solution-end}
+````
+
+```{code-cell} ipython3
+:tags: [remove-cell, tests-solution]
+
+assert check(twice, np.add, [(1, 1)])
+assert not check(abs, np.add, [(1, 1)], name="once")
+```
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "problem"),
+    [
+        ("", "", ""),
+        ("    raise NotImplementedError  # yours\n", "    return 2 * x\n", "no cell before its solution has a stub"),
+        ("Write `twice(x)`.", "How much is it?", "its words do not ask for twice"),
+        ('check(twice, np.add, [(1, 1)], name="twice");\n', "", "no cell before its solution checks"),
+        ("Hint\n:class: dropdown tip", "Note\n:class: tip", "it has no folded hint between the check and the solution"),
+        (
+            "def twice(x):\n    raise",
+            ":tags: [hide-input]\n\ndef twice(x):\n    raise",
+            "it has no cell to write in that a reader sees",
+        ),
+        ("    return x + x\n", "    return x + x\nassert twice(1) == 2\n", "its solution checks itself"),
+        ("ex-twice\n:class: dropdown", "ex-twice", "its solution stands open"),
+        (
+            "assert not check",
+            "check",
+            "no hidden cell behind it shows that the check accepts the solution and rejects another",
+        ),
+    ],
+)
+def test_an_exercise_that_lacks_something_is_found(old: str, new: str, problem: str) -> None:
+    assert exercises(EXERCISE.replace(old, new) if old else EXERCISE) == {"ex-twice": problem}
+
+
+# --- the tests above can fail ----------------------------------------------------------------------------------------
+
+BAD = """---
+jupytext:
+  text_representation: {extension: .md, format_name: myst, format_version: 0.13}
+kernelspec: {display_name: Python 3, language: python, name: python3}
+---
+
+# Version 0.1 is named, and 0.25 is typed
+
+The gap is 3.1e-16, as in Section 4.1 of A-Thm99.
+Python 3.11 does. It also does `0.5` and $0.7$ and {glue:text}`x:.3f` and [a link](https://x.org/1.5).
+
+:::{prf:theorem} A title
+Inside a theorem 0.75 is typed too.
+:::
+
+| a table of the paper | 0.9 |
+|---|---|
+
+$$
+x = 0.3
+$$
+
+```{code-cell} ipython3
+:tags: [hide-input]
+
+claim("a", 0.5, id="A-Nothing", expect=0.5)
+```
+"""
+
+
+def test_typed_decimals_are_seen() -> None:
+    assert [line.split(" in: ")[0] for line in typed_decimals(BAD)] == [
+        "line 7: 0.1",
+        "line 7: 0.25",
+        "line 9: 3.1e-16",
+        "line 13: 0.75",
+    ]
+
+
+def test_crowded_lines_are_seen() -> None:
+    assert [line.partition(":")[0] for line in crowded_lines(BAD)] == ["line 10"]
+    assert crowded_lines("Tian et al. Show it, cf. Eq. (3), e.g. Here. \n") == []
+
+
+def test_long_cells_are_seen() -> None:
+    assert long_cells(BAD) == []
+    assert len(long_cells(BAD.replace("claim(", "x = 1\n" * LONGEST_CELL + "claim("))) == 1
+
+
+def test_unknown_claims_are_seen() -> None:
+    assert claimed_ids(BAD) == {"A-Nothing"}
+    assert named_ids(BAD) == {"A-Thm99"}
+    assert not {"A-Nothing", "A-Thm99"} & ledger_ids()
+    assert named_ids("A-5.1a, B-Tab10, A-NTK, C-B5 and B-F2; not a-Thm1 nor CUDA-Eq1") == {
+        "A-5.1a",
+        "B-Tab10",
+        "A-NTK",
+        "C-B5",
+        "B-F2",
+    }
+
+
+def test_what_a_chapter_reports_is_no_value_of_its_cell() -> None:
+    """`claim`, `measure` and `check` return what they have shown already; a semicolon keeps a notebook from showing it again."""
+    ends = re.compile(r"^(claim|measure|check)\((?:(?!^\w).)*\)$", re.MULTILINE | re.DOTALL)
+    for path in NOTEBOOKS:
+        for cell in _cells(path.read_text(encoding="utf-8")):
+            last = list(ends.finditer(cell.rstrip()))
+            assert not last or last[-1].end() < len(cell.rstrip()), f"{path.name}: {cell}"

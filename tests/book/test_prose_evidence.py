@@ -1,0 +1,289 @@
+"""What the chapters' sentences claim: bounds that stay true when printed, comparisons with an interval, claims with a rival.
+
+What is left of older sentences is counted for each chapter in `LEFT`, which may only fall; a test that fails prints its list, and
+so does ``python tests/book/test_prose_evidence.py [CHAPTER …]``.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import json
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import jupytext
+import pytest
+
+from sslbook.book import ledger
+from sslbook.book.chapters import parse_cell
+from sslbook.book.htmlcheck import glue, named, prose
+from sslbook.book.layout import Book
+from sslbook.book.regression import read_expected
+from sslbook.book.typeset import bound
+
+BOOK = Book(Path(__file__).resolve().parents[2])
+PAGES = sorted(path.stem for path in BOOK.chapters.glob("*.md") if path.stem != "ledger")
+
+LEFT: dict[str, dict[str, int]] = {
+    "rounded_to_nearest": {},
+    "contradicted": {},
+    "without_interval": {},
+    "without_rivals": {},
+}
+"""By lint, then by chapter: how many findings may be left. None may be added."""
+
+
+# --- bounds ----------------------------------------------------------------------------------------------------------
+
+ROLE = r"\{(?P<role>glue:text|interval|least|most)\}`(?P<content>[^`]+)`"
+UPPER = r"at most|no more than|not more than|less than|fewer than|within|up to|below|under"
+LOWER = r"at least|no less than|no fewer than|not less than|more than|above|over"
+FILL = r"(?:(?:a|an|the|about|some|only|all|factor of)\s+)*"
+BEFORE = re.compile(rf"\b(?:(?P<upper>{UPPER})|(?P<lower>{LOWER}))\s+{FILL}{ROLE}", re.IGNORECASE)
+AFTER = re.compile(
+    rf"{ROLE}%?(?:\s+(?:times|points))?\s+(?:(?P<upper>or less|or fewer|at most)|(?P<lower>or more|at least))\b"
+)
+ROUNDS = re.compile(r"[eEfFgG%]$")
+NUMBER = re.sub(r"\?P<\w+>", "?:", ROLE)
+AGREES = re.compile(rf"\bto {NUMBER}(?:(?:,| and|, and) {NUMBER})*")
+"""How far things agree, where it is said in powers of ten: bounds, too."""
+
+
+def said_bounds(text: str) -> Iterator[tuple[str, str, str, bool]]:
+    """``(line, role, content, whether it is a lower bound)`` of each number that a sentence calls a bound, and that is rounded."""
+    for line in prose(text).splitlines():
+        for match in (*BEFORE.finditer(line), *AFTER.finditer(line)):
+            if ROUNDS.search(named(match["content"])[2]):
+                yield line.strip(), match["role"], match["content"], match["lower"] is not None
+        for match in (number for run in AGREES.finditer(line) for number in re.finditer(ROLE, run[0])):
+            if match["content"].endswith("e"):
+                yield line.strip(), match["role"], match["content"], False
+
+
+def rounded_to_nearest(chapter: str) -> list[str]:
+    """Bounds in plain ``{glue:text}``, and bounds in the role of the other side."""
+    right = {True: "least", False: "most"}
+    return [
+        f"{{{role}}}`{content}`, which needs {{{right[lower]}}}, in: {line}"
+        for line, role, content, lower in said_bounds(source(chapter))
+        if role not in (right[lower], "interval") and not _whole(chapter, content)
+    ]
+
+
+def _whole(chapter: str, content: str) -> bool:
+    """Whether the number is a count, which no format rounds."""
+    page, name, _ = named(content)
+    return isinstance(values(Path(page).stem if page else chapter).get(name), int)
+
+
+@functools.cache
+def values(chapter: str) -> dict[str, float]:
+    """The chapter's numbers by name: of its execution, where there is one, else those that the expected file holds."""
+    executed = BOOK.executed("quick") / f"{chapter}.ipynb"
+    if executed.exists():
+        return glue(json.loads(executed.read_text(encoding="utf-8")))
+    held = read_expected(BOOK.expected(chapter, "quick"))
+    return {name: entry["value"] for name, entry in held.items() if "value" in entry}
+
+
+def as_number(text: str) -> float:
+    text = text.replace(",", "")
+    return float(text[:-1] + "e-2") if text.endswith("%") else float(text)
+
+
+def contradicted(chapter: str) -> list[str]:
+    """Bounds that are printed on the other side of their own unrounded value."""
+    found = []
+    for line, role, content, lower in said_bounds(source(chapter)):
+        page, name, form = named(content)
+        there = values(Path(page).stem if page else chapter)
+        if name not in there or role == "interval":
+            continue
+        value = there[name]
+        text = format(float(value), form) if role == "glue:text" else bound(value, form, role)
+        if not (as_number(text) <= value if lower else as_number(text) >= value):
+            found.append(f"{name} is {value!r}, printed as {text}, in: {line}")
+    return found
+
+
+# --- comparisons -----------------------------------------------------------------------------------------------------
+
+COMPARES = re.compile(
+    r"\b(ahead|(?:is|are|was|ends?|falls?|lies?|stays?|far|points) behind|behind by|leads (?:by|with)|beats?"
+    r"|(?:is|are|be|ends?|stays?|nearly|and|also|about|thus|;|,) level(?! of)\b|gain(?:s|ed)? (?:is|are|by|at|of|on|\{|\+|nothing)"
+    r"|points (?:above|below|more|less|better|worse)|(?:better|worse) than)\b"
+)
+KNOWS = re.compile(r"\{interval\}|cannot tell|can't tell|cannot say")
+
+
+def without_interval(chapter: str) -> list[str]:
+    """Sentences with a number that say ahead, behind, level, gains: the interval stands in them or in the next one."""
+    lines = prose(source(chapter)).splitlines()
+    found = []
+    for place, line in enumerate(lines):
+        beside = " ".join(lines[max(place - 1, 0) : place + 2])
+        if (match := COMPARES.search(line)) and re.search(ROLE, line) and not KNOWS.search(beside):
+            found.append(f"“{match[0]}” in: {line.strip()}")
+    return found
+
+
+# --- rivals ----------------------------------------------------------------------------------------------------------
+
+REAL = re.compile(r"recorded$|load_dataset|digits|cifar|mnist|photo|pictures", re.IGNORECASE)
+"""Names by which a chapter gets at a recorded run or at real images."""
+
+
+def without_rivals(chapter: str) -> list[str]:
+    """Claims of kind D or T, and claims whose value comes from a recorded run or real images, that name no rival."""
+    kinds = {claim.id: claim.kind for claim in ledger.read_claims(BOOK.claims)}
+    found, real = [], set[str]()
+    for cell in jupytext.reads(source(chapter), fmt="md:myst").cells:
+        if cell.cell_type != "code":
+            continue
+        for statement in parse_cell(cell.source).body:
+            real |= _made_of(statement, real)
+            for call in ast.walk(statement):
+                if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "claim"):
+                    continue
+                given = {keyword.arg: keyword.value for keyword in call.keywords}
+                identity = given.get("id")
+                kind = kinds.get(str(identity.value), "") if isinstance(identity, ast.Constant) else ""
+                seen = kind in ("D", "T") or any(_is_real(value, real) for value in call.args[1:2])
+                if seen and "rivals" not in given and None not in given:
+                    name = ast.unparse(call.args[0]) if call.args else "claim()"
+                    found.append(f"{name} ({f'kind {kind}' if kind else 'recorded, or real images'})")
+    return found
+
+
+def _made_of(statement: ast.stmt, real: set[str]) -> set[str]:
+    """The names that a statement makes of what is recorded or real."""
+    made = set()
+    for node in ast.walk(statement):
+        if isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign | ast.NamedExpr) and node.value is not None:
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            parts, origin = targets, node.value
+        elif isinstance(node, ast.For | ast.comprehension):
+            parts, origin = [node.target], node.iter
+        elif isinstance(node, ast.FunctionDef):
+            if any(_is_real(inner, real) for inner in node.body):
+                made.add(node.name)
+            continue
+        else:
+            continue
+        if _is_real(origin, real | made):
+            made |= {name.id for part in parts for name in ast.walk(part) if isinstance(name, ast.Name)}
+    return made
+
+
+def _is_real(node: ast.AST, real: set[str]) -> bool:
+    names = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
+    called = {n.attr for n in ast.walk(node) if isinstance(n, ast.Attribute)}
+    return bool(names & real) or any(REAL.search(name) for name in names | called)
+
+
+# --- the tests -------------------------------------------------------------------------------------------------------
+
+LINTS = {f.__name__: f for f in (rounded_to_nearest, contradicted, without_interval, without_rivals)}
+
+
+def source(chapter: str) -> str:
+    return (BOOK.chapters / f"{chapter}.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("chapter", PAGES)
+@pytest.mark.parametrize("lint", LINTS)
+def test_no_more_is_left_than_was(lint: str, chapter: str) -> None:
+    found = LINTS[lint](chapter)
+    assert len(found) <= LEFT[lint].get(chapter, 0), "\n".join([LINTS[lint].__doc__ or "", *found])
+
+
+def test_what_is_left_is_of_chapters_that_there_are() -> None:
+    assert set(LEFT) == set(LINTS)
+    assert {chapter for counts in LEFT.values() for chapter in counts} <= set(PAGES)
+
+
+PLANTED = """
+It is at least {glue:text}`x:.2f`, and {glue:text}`x:.1%` or more; so at most {least}`x:.1f` and up to {most}`x:.1f`.
+More than {least}`x:.1f` is fine, exactly {glue:text}`x:.3f` too, at least {glue:text}`n:d` of {glue:text}`n`, and `at least` code.
+It grows by a factor of {glue:text}`x:.1f` at most, within a factor of {glue:text}`x:.0f`, and over {glue:text}`n:.0f` seeds.
+Both agree to {most}`x:.1e` and {glue:text}`x:.0e`, it falls to {glue:text}`x:.0f`.
+
+BYOL is ahead by {glue:text}`gain:.1f` points.
+
+The two are level ({glue:text}`gain:.1f`).
+The difference is {interval}`gain:+.1f` points.
+
+These five seeds cannot tell which is ahead ({glue:text}`gain:.1f`).
+
+It gains {glue:text}`gain:.1f` points where 255 levels of grey lie behind it.
+
+```{code-cell} ipython3
+record = recorded("a")
+table = {row: record[row] for row in rows}
+claim("a", table["x"], id=None, above=0)
+claim("b", table["x"], id=None, above=0, rivals={"untrained": -1.0})
+claim("c", exact, id="A-Thm3", below=1e-12, rejects={"sign": 1.0})
+claim("d", exact, id="B-Tab7", above=0, rejects={"sign": -1.0})
+images, labels = load_digits()
+for image in images:
+    scores = score(image)
+claim("e", scores, id=None, above=0, rejects={"sign": -1.0});
+```
+"""
+
+
+@pytest.fixture
+def planted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "source", lambda chapter: PLANTED)
+    monkeypatch.setattr(sys.modules[__name__], "values", lambda chapter: {"x": 0.9965, "gain": 1.0, "n": 5})
+
+
+@pytest.mark.usefixtures("planted")
+def test_bounds_that_are_rounded_to_nearest_are_found() -> None:
+    found = [line.partition(", which")[0] for line in rounded_to_nearest("any")]
+    assert sorted(found) == sorted(
+        [
+            "{glue:text}`x:.2f`",
+            "{glue:text}`x:.1%`",
+            "{least}`x:.1f`",
+            "{glue:text}`x:.1f`",
+            "{glue:text}`x:.0f`",
+            "{glue:text}`x:.0e`",
+        ]
+    )
+
+
+@pytest.mark.usefixtures("planted")
+def test_bounds_that_their_value_contradicts_are_found() -> None:
+    """0.9965 is not at least 1.00, and not at most 0.9; that it is 99.7 % or more is not so either."""
+    found = [line.partition(", in")[0] for line in contradicted("any")]
+    assert found == [
+        "x is 0.9965, printed as 1.00",
+        "x is 0.9965, printed as 0.9",
+        "x is 0.9965, printed as 99.7%",
+    ]
+
+
+@pytest.mark.usefixtures("planted")
+def test_comparisons_without_an_interval_are_found() -> None:
+    assert [line.partition(" in:")[0] for line in without_interval("any")] == ["“ahead”", "“gains {”"]
+
+
+@pytest.mark.usefixtures("planted")
+def test_claims_without_a_rival_are_found() -> None:
+    assert without_rivals("any") == [
+        "'a' (recorded, or real images)",
+        "'d' (kind T)",
+        "'e' (recorded, or real images)",
+    ]
+
+
+if __name__ == "__main__":
+    for lint in LINTS.values():
+        print(lint.__doc__)
+        for chapter in sys.argv[1:] or PAGES:
+            for finding in lint(chapter):
+                print(f"  {chapter}: {finding}")

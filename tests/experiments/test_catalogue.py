@@ -1,0 +1,56 @@
+"""The catalogue of records and tables: every record has its maker and its seeds, every table its declaration."""
+
+from __future__ import annotations
+
+import importlib
+
+import pytest
+
+from sslbook import cli
+from sslbook.experiments import catalogue
+from sslbook.experiments.catalogue import RECORDERS, TABLES
+from sslbook.records.store import recorded, results_folder
+from sslbook.runtime.arguments import InputError
+
+WAITING = {
+    "training-operator-full",
+}
+"""For a GPU, or for hours of a processor that nobody has had yet."""
+
+
+@pytest.mark.parametrize("name", RECORDERS)
+def test_a_recorder_is_there_and_knows_the_seeds_of_its_record(name: str) -> None:
+    module, _, function = RECORDERS[name].maker.partition(":")
+    assert callable(getattr(importlib.import_module(f"sslbook.experiments.{module}"), function))
+    if name not in WAITING:
+        assert recorded(name).provenance.seeds == RECORDERS[name].seeds
+
+
+def test_every_record_has_a_recorder_or_is_a_table() -> None:
+    assert {path.stem for path in results_folder().glob("*.json")} <= RECORDERS.keys() | TABLES.keys()
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_table_is_declared_once_and_named_as_it_is_declared(name: str) -> None:
+    table = catalogue.table(name)
+    assert table.name == name
+    assert table.record in {"", name, *RECORDERS}
+    assert table.seeds
+    if table.record in RECORDERS:
+        assert set(table.seeds) <= set(RECORDERS[table.record].seeds)
+
+
+def test_no_declared_table_is_left_out() -> None:
+    modules = {module: importlib.import_module(module) for module in set(TABLES.values())}
+    assert {name for module in modules.values() for name in module.TABLES} == set(TABLES)
+
+
+def test_a_name_that_means_several_experiments_is_asked_about(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(
+        InputError, match=r"run in several ways; name one of B-Tab3-digits-convnet, .*-cifar10-resnet18"
+    ):
+        catalogue.table("B-Tab3")
+    assert cli.main(["table", "A-Tab5"]) == 2
+    assert "printed table: got 'A-Tab5'; did you mean" in capsys.readouterr().err
+    assert cli.main(["table"]) == cli.main(["table", "--list"]) == 0
+    assert "C-Fig11" in capsys.readouterr().out

@@ -1,0 +1,385 @@
+"""The covariance operator's identities, finite populations, the residue of Theorem 4, and the drawings."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from gap_cases import assert_gaps
+from torch import Tensor
+
+from sslbook.book import plots
+from sslbook.experiments.covariance import checks, drawing, reference, residue
+from sslbook.experiments.covariance.checks import Curve
+from sslbook.experiments.covariance.reference import (
+    all_tuples,
+    exact_loss,
+    expected_gradient,
+    nce_loss,
+    random_tuples,
+    simple_loss,
+    triplet_loss,
+)
+from sslbook.losses import pairs
+from sslbook.networks.small import mlp
+from sslbook.operator.covariance import covariance_operator
+from sslbook.operator.layer import open_layer, unvec, vec
+from sslbook.stats.checks import relative_gap
+
+FAMILIES: dict[str, tuple[Callable[..., checks.Gaps], tuple[str, ...], tuple[str, ...]]] = {
+    "A-Thm3": (
+        checks.theorem3_gaps,
+        ("one tower", "both towers, doubled", "distinct negatives, N/(N-1)", "dense"),
+        (
+            *("not centred", "views not averaged"),
+            *("both towers, not doubled", "distinct negatives, not corrected"),
+        ),
+    ),
+    "A-Thm3, biases": (checks.affine_gaps, ("exact update",), ("operator",)),
+    "A-Eq56": (
+        checks.normalized_gaps,
+        ("one tower", "both towers, doubled", "step along the weights", "transpose on the weights"),
+        ("projection left out", "output not normalised", "transpose", "operator on the weights"),
+    ),
+    "A-Thm4": (
+        checks.weighted_gaps,
+        (
+            *("soft_triplet, one tower", "soft_triplet, both towers, doubled"),
+            *("info_nce, one tower", "info_nce, both towers, doubled", "dense"),
+        ),
+        ("constant weight", "half forgotten"),
+    ),
+    "A-Eq7": (
+        checks.exact_loss_gaps,
+        ("H = 1, one tower", "H = 2, one tower", "H = 3, one tower", "both towers, doubled"),
+        ("weights from augmented distances", "gradient through the weights"),
+    ),
+    "A-Cor1": (
+        checks.extended_gaps,
+        ("corollary", "sum of its parts", "dense"),
+        ("sign of beta", "EV left out"),
+    ),
+}
+
+
+@pytest.mark.parametrize("seed", [0, 1000])
+@pytest.mark.parametrize("name", FAMILIES)
+def test_theorems_hold_and_broken_variants_do_not(name: str, seed: int) -> None:
+    gaps, holds, broken = FAMILIES[name]
+    assert_gaps(gaps(seed=seed), holds, broken)
+
+
+def test_eigenvalues() -> None:
+    assert checks.eigenvalue_margin() > -1e-13
+    assert checks.eigenvalue_margin(beta=-1.0) > -1e-13
+    assert checks.eigenvalue_margin(beta=0.5) < -0.1
+    assert checks.asymmetry() > 0.05
+    assert checks.asymmetry(normalize=False) < 1e-14
+
+
+def test_monte_carlo_goes_down_as_the_root_of_the_batch() -> None:
+    curve = checks.monte_carlo((32, 128, 512, 2048), replicates=64)
+    assert curve.rate == pytest.approx(-0.5, abs=0.05)
+    assert curve.error[0] > 5 * curve.error[-1]
+    exact = checks.Curve((1, 10, 100), (3.0, 0.3, 0.03))
+    assert exact.rate == pytest.approx(-1.0)
+
+
+def test_a_batch_of_the_monte_carlo_run_is_a_gradient() -> None:
+    """On all tuples in place of random ones, the same gradient is the operator's, exactly."""
+    net = mlp((6, 10, 8, 4))
+    views = torch.randn(4, 2, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    op = covariance_operator(net, "2", views)
+    t = random_tuples(4, 2, 200, seed=1)
+    drawn = -expected_gradient(net, "2", views, simple_loss(), t)
+    y = op.opened.output
+    cotangent = torch.zeros_like(y).index_add_(0, t.anchor, (y[t.positive] - y[t.negative[:, 0]]) / len(t))
+    assert relative_gap(vec(op.opened.vjp(cotangent)), vec(drawn)) < 1e-12
+    assert relative_gap(vec(op.update()), vec(drawn)) > 1e-2
+
+
+@pytest.mark.parametrize("negatives", [1, 2, 3])
+def test_several_negatives(negatives: int) -> None:
+    found = checks.many_negatives(negatives)
+    assert found.negatives == negatives
+    assert found.one_tower < 1e-12
+    assert found.both_towers < 1e-12
+    assert min(found.without_tau, found.without_half) > 0.05
+    if negatives == 1:
+        assert max(found.symmetrised, found.asymmetry) < 1e-12
+    else:
+        assert min(found.symmetrised, found.asymmetry) > 5e-3
+
+
+def test_joint_weights_by_listing_the_draws() -> None:
+    r = torch.rand(3, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    r = (r + r.T) * (1 - torch.eye(3, dtype=torch.float64))
+    wanted = torch.zeros(3, 3, dtype=torch.float64)
+    for i, a, b in itertools.product(range(3), repeat=3):
+        weight = (-torch.stack([r[i, a], r[i, b]]) / 0.5).exp()
+        weight = weight / (1 + weight.sum()) / 0.5
+        wanted[i, a] += weight[0] * 3 / 9
+        wanted[i, b] += weight[1] * 3 / 9
+    assert relative_gap(checks.joint_weights(r, 2, 0.5), wanted) < 1e-13
+    single = checks.joint_weights(r, 1, 0.5)
+    assert relative_gap(single, pairs.pair_weight(r, "info_nce", tau=0.5)) < 1e-13
+
+
+def test_the_operator_is_not_the_kernel() -> None:
+    found = checks.kernel_comparison(4)
+    assert (found.operator_size, found.kernel_size, found.network_size) == (24, 8, 8)
+    assert found.operator_rank == found.centred_rank == 6  # (N - 1) n_L: centring takes one sample away
+    assert 6 < found.kernel_rank <= found.network_rank <= 8
+    assert found.spectrum_gap < 1e-12
+    assert min(found.uncentred_gap, found.unaveraged_gap) > 0.02
+    many = checks.kernel_comparison(40)
+    assert many.operator_rank <= many.operator_size == 24 < many.kernel_size == 80
+    assert many.spectrum_gap < 1e-12
+
+
+# -- populations ---------------------------------------------------------------------------------------------------------------
+
+
+def test_all_tuples_are_all() -> None:
+    t = all_tuples(3, 2, 2)
+    rows = {tuple(row) for row in torch.cat([t.anchor[:, None], t.positive[:, None], t.negative], 1).tolist()}
+    assert len(t) == len(rows) == 3 * 2 * 2 * 6**2
+    assert all(a // 2 == b // 2 for a, b, _, _ in rows)
+    apart = all_tuples(3, 2, 2, distinct=True)
+    assert len(apart) == 3 * 2 * 2 * 4**2
+    assert bool((apart.negative // 2 != (apart.anchor // 2)[:, None]).all())
+    with pytest.raises(ValueError, match="too many to enumerate; draw them with random_tuples"):
+        all_tuples(100, 10, 3)
+
+
+def test_random_tuples_are_uniform() -> None:
+    t = random_tuples(3, 2, 60_000, 2, seed=0)
+    assert torch.equal(t.anchor // 2, t.positive // 2)
+    for index in (t.anchor, t.positive, t.negative[:, 0], t.negative[:, 1]):
+        share = torch.bincount(index, minlength=6) / len(t)
+        assert float((share - 1 / 6).abs().max()) < 0.008  # five standard deviations
+    assert torch.equal(random_tuples(3, 2, 10, seed=4).anchor, random_tuples(3, 2, 10, seed=4).anchor)
+    assert not torch.equal(random_tuples(3, 2, 10, seed=4).anchor, random_tuples(3, 2, 10, seed=5).anchor)
+
+
+def test_the_expected_gradient_by_a_loop_over_tuples() -> None:
+    net = mlp((3, 4, 2), "leaky_relu")
+    views = torch.randn(3, 2, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    clean = views.mean(1)
+    weight = net[0].weight
+    assert isinstance(weight, Tensor)
+    for make, both, normalize in itertools.product(
+        (simple_loss(0.3), triplet_loss(0.5, 0.1), nce_loss(0.5), exact_loss(0.5)), (False, True), (False, True)
+    ):
+        unit = torch.nn.functional.normalize if normalize else (lambda y: y)
+        total: Tensor = torch.zeros((), dtype=torch.float64)
+        for i, a, b, j, c in itertools.product(range(3), range(2), range(2), range(3), range(2)):
+            anchor, other, negative = (unit(net(x[None])) for x in (views[i, a], views[i, b], views[j, c]))
+            if not both:
+                other, negative = other.detach(), negative.detach()
+            clean_pair = [unit(net(clean[s][None])).detach() for s in (i, j)]
+            r = [0.5 * (p - q).square().sum(1) for p, q in ((anchor, other), (anchor, negative), clean_pair)]
+            total = total + make(r[0], r[1][:, None], r[2][:, None]).sum() / (3 * 2 * 2 * 6)
+        (wanted,) = torch.autograd.grad(total, weight)
+        found = expected_gradient(net, "0", views, make, all_tuples(3, 2), clean=clean, both=both, normalize=normalize)
+        assert relative_gap(vec(found), vec(wanted)) < 1e-11
+
+
+@pytest.mark.parametrize("views", [1, 2, 3])
+def test_an_estimate_from_few_views_by_a_loop_over_draws(views: int) -> None:
+    k = torch.randn(3, 2, 4, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    estimates = []
+    for i, j in itertools.product(range(3), repeat=2):
+        for drawn in itertools.product(range(2), repeat=2 * views):
+            pair = torch.stack([k[i, list(drawn[:views])].mean(0), k[j, list(drawn[views:])].mean(0)])
+            estimates.append(sum(torch.cov(column.T) for column in pair.unbind(-1)))
+    mean = torch.stack([torch.as_tensor(e) for e in estimates]).mean(0)
+    assert relative_gap(reference.mean_estimate(k, views), mean) < 1e-14
+
+
+def test_an_estimate_from_few_views_is_too_large_by_a_share_of_the_variance_within() -> None:
+    k = torch.randn(4, 3, 5, 2, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    between, within = k.mean(1) - k.mean((0, 1)), k - k.mean(1, keepdim=True)
+    ve = torch.einsum("ino,imo->nm", between, between) / 4
+    ev = torch.einsum("ijno,ijmo->nm", within, within) / 12
+    for views in (1, 2, 3):
+        assert relative_gap(reference.mean_estimate(k, views), ve + ev / views) < 1e-13
+        assert relative_gap(reference.mean_estimate(k, views), ve) > 0.1
+
+
+def test_an_estimate_that_cannot_be_listed() -> None:
+    with pytest.raises(ValueError, match="too many"):
+        reference.mean_estimate(torch.ones(4, 3, 2, 1), 9)
+
+
+def test_the_package_repeats_the_operators() -> None:
+    assert covariance_operator.__module__ == "sslbook.operator.covariance"
+    assert reference.TupleLoss is not None
+    assert unvec(vec(torch.ones(2, 3)), (2, 3)).shape == (2, 3)
+
+
+def test_a_rank_has_no_unit() -> None:
+    values = torch.tensor([1e-30, 1e-12, 3.0], dtype=torch.float64)
+    assert [checks._rank(scale * values) for scale in (1.0, 1e-9, 1e9)] == [1, 1, 1]
+    assert checks._rank(torch.tensor([0.5, 1.0]) * 1e-20) == 2
+
+
+# --- the residue -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("loss", "margin"), [("info_nce", 0.0), ("soft_triplet", 0.2)])
+def test_both_terms_of_theorem_4_make_the_step(loss: str, margin: float) -> None:
+    """The matrix whose distance from the main term is theta does give the enumerated gradient, with augmentation."""
+    net, clean, views = residue.population_with_strength(0.4, symmetric=False)
+    n, v = views.shape[:2]
+    opened = open_layer(net, "0", views.flatten(0, 1))
+    k = opened.connections()
+    c = residue._coefficients(opened.output, n, v, loss, 0.7, margin)[0]
+    full = torch.einsum("ano,ab,bmo->nm", k, c, k)
+    enumerated = nce_loss(0.7) if loss == "info_nce" else triplet_loss(0.7, margin)
+    truth = -expected_gradient(net, "0", views, enumerated, all_tuples(n, v))
+    assert relative_gap(full @ vec(opened.weight), vec(truth)) < 1e-12
+    main = covariance_operator(net, "0", views, loss=loss, tau=0.7, margin=margin, clean=clean)
+    assert relative_gap(main.matvec(vec(opened.weight)), vec(truth)) > 1e-2
+    found = residue.residue(net, "0", views, clean, tau=0.7, loss=loss, margin=margin)
+    assert found.theta == pytest.approx(float(torch.linalg.matrix_norm(full - main.dense(), 2)))
+    assert found.main == pytest.approx(float(torch.linalg.matrix_norm(main.dense(), 2)))
+    assert found.relative == found.theta / found.main
+
+
+def test_no_augmentation_no_residue() -> None:
+    net, clean, _ = residue.population_with_strength(0.0, symmetric=False)
+    for views in (clean[:, None], clean[:, None].repeat(1, 3, 1)):
+        found = residue.residue(net, "0", views, clean, tau=0.5)
+        assert found.theta < 1e-14 * found.main
+        assert found.spread < 1e-28
+        assert found.corrected < 1e-13
+
+
+def test_spread_and_bias_by_hand() -> None:
+    net = mlp((1, 1))
+    net[0].weight.detach().fill_(2.0)
+    clean = torch.tensor([[0.0], [1.0]], dtype=torch.float64)
+    views = torch.tensor([[[1.0], [3.0]], [[1.0], [1.0]]], dtype=torch.float64)  # outputs 2, 6 and 2, 2; clean 0 and 2
+    found = residue.residue(net, "0", views, clean, tau=1.0)
+    assert found.spread == pytest.approx((4 + 0) / 2)
+    assert found.bias == pytest.approx((16 + 0) / 2)
+    # f(x) and f(x') are 2 apart with probability one half; M_K = 3
+    assert found.printed == pytest.approx(2 * 9 * (2 * (1 * (2 + 4)) / 2 + 3 * 2))
+    assert found.corrected == pytest.approx(2 * 9 / 4 * (2 * (1 * 20**0.5) / 2 + 3 * 2 + 2 * 8))
+    assert found.unbiased == pytest.approx(2 * 9 / 4 * (2 * (1 * 2) / 2 + 3 * 2))
+
+
+@pytest.mark.parametrize(("loss", "margin"), [("info_nce", 0.0), ("soft_triplet", 0.3)])
+def test_the_corrected_bound_is_a_bound(loss: str, margin: float) -> None:
+    for alike in (False, True):
+        margins = residue.bound_margins(25, tau=0.5, loss=loss, margin=margin, seed=100, alike=alike)
+        assert margins["corrected"].shape == (25,)
+        assert float(margins["corrected"].min()) >= 1
+        assert bool(margins["printed"].min() < 1) == alike, "only look-alikes tell the bounds apart"
+        assert bool(margins["unbiased"].min() < 1) == alike
+
+
+def test_look_alikes_are_all_bias() -> None:
+    net, clean, views = residue.look_alikes(0.5)
+    assert float((clean - clean[0]).abs().max()) < 0.01
+    found = residue.residue(net, "0", views, clean, tau=1.0)
+    assert found.spread == found.unbiased == 0.0
+    assert found.bias > 0
+
+
+def test_the_printed_bound_fails() -> None:
+    found = residue.deterministic_augmentation()
+    assert found.printed == 0.0
+    assert found.spread == 0.0
+    assert found.theta > 0.1
+    assert found.corrected >= found.theta
+
+
+def test_the_residue_grows_with_the_augmentation() -> None:
+    strengths = (0.01, 0.02, 0.04)
+    rates = []
+    for symmetric in (False, True):
+        found = residue.residue_curve(strengths, symmetric=symmetric)
+        rates.append(Curve(strengths, tuple(r.theta for r in found)).rate)
+    assert rates[0] == pytest.approx(1, abs=0.15)  # views off centre: first order
+    assert rates[1] > 1.6  # views in opposite pairs: the first order drops out, kinks apart
+
+
+def test_training_lowers_the_loss_and_measures_on_the_way() -> None:
+    net, clean, views = residue.population_with_strength(0.2, symmetric=False)
+    before = net[0].weight.detach().clone()
+    found = residue.train_and_measure(net, "0", views, clean, tau=0.5, steps=10, every=5, rate=0.05)
+    assert found.steps == (0, 5, 10)
+    assert found.loss[0] > found.loss[1] > found.loss[2]
+    assert len(found.residues) == 3
+    assert not torch.equal(net[0].weight, before)
+    start = residue.population_with_strength(0.2, symmetric=False)
+    assert found.residues[0] == residue.residue(start[0], "0", start[2], start[1], tau=0.5)
+
+
+def test_step_gaps() -> None:
+    assert_gaps(residue.step_gaps(), ("step",), ("main term alone",))
+    assert_gaps(residue.step_gaps(seed=5), ("step",), ("main term alone",))
+
+
+def test_what_the_main_term_leaves_of_a_step_through_both_towers() -> None:
+    net, clean, views = residue.population_with_strength(0.4, symmetric=False)
+    op = covariance_operator(net, "0", views, loss="info_nce", tau=0.7, clean=clean)
+    truth = -expected_gradient(net, "0", views, nce_loss(0.7), all_tuples(*views.shape[:2]), both=True)
+    wanted = float((truth - 2 * op.update()).norm() / (2 * op.update()).norm())
+    assert residue.residue(net, "0", views, clean, tau=0.7).step_rest == pytest.approx(wanted)
+    assert wanted > 0.1
+
+
+# --- drawings --------------------------------------------------------------------------------------------------------
+
+
+def test_a_mode_is_a_row_of_kernels_with_gaps() -> None:
+    mode = torch.arange(1.0, 19.0).reshape(2, 1, 3, 3)
+    fig, ax = plots.figure()
+    drawing.kernels(ax, mode, "7%")
+    shown = ax.images[0].get_array().filled(np.nan)
+    assert np.array_equal(shown[:, :3], mode[0, 0])
+    assert np.array_equal(shown[:, 4:], mode[1, 0])
+    assert np.isnan(shown[:, 3]).all()
+    assert ax.images[0].get_clim() == (-18, 18)
+    assert ax.get_ylabel() == "7%"
+    fig.clear()
+
+
+def test_bars_below_zero_are_hatched() -> None:
+    fig, ax = plots.figure()
+    drawing.signed_spectrum(ax, torch.tensor([-2.0, -1.0, 3.0]), plots.PALETTE)
+    bars = sorted((bar.get_x(), bar.get_height(), bar.get_hatch()) for bar in ax.patches)
+    assert [height for _, height, _ in bars] == [3, -1, -2]
+    assert [bool(hatch) for *_, hatch in bars] == [False, True, True]
+    fig.clear()
+
+
+def test_a_weight_is_as_high_as_the_histogram_and_the_first_cosine_is_on_top() -> None:
+    fig, (left, right) = plots.figure(2)
+    at = torch.linspace(0, 2, 5)
+    drawing.weights_of_pairs(left, torch.tensor([0.5, 0.6, 1.5]), at, torch.exp(-at), plots.PALETTE)
+    (line,) = left.lines
+    assert left.get_xlim() == (0, 2)
+    assert np.allclose(line.get_ydata() / line.get_ydata()[0], torch.exp(-at))
+    assert line.get_ydata()[0] >= max(bar.get_height() for bar in left.patches)
+    drawing.cosines(right, {"operator": 0.7, "rival": -0.2}, plots.PALETTE)
+    assert [bar.get_width() for bar in right.patches] == [0.7, -0.2]
+    assert right.yaxis_inverted()
+    fig.clear()
+
+
+def test_rings_lie_at_the_means() -> None:
+    views = torch.tensor([[[2.0, 0.0], [2.0, 2.0]], [[0.0, 0.0], [0.0, 2.0]]])
+    fig, ax = plots.figure()
+    drawing.images_in_a_plane(ax, views, ("A", "B"), plots.PALETTE)
+    rings = [line.get_xydata().tolist() for line in ax.lines if line.get_markerfacecolor() == "none"]
+    assert rings == [[[2, 1]], [[0, 1]]]
+    drawing.steps_in_a_plane(ax, {"means": (1, 0)}, plots.PALETTE)
+    assert [text.get_text() for text in ax.texts] == ["A", "B", "", "means"]
+    fig.clear()

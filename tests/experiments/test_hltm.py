@@ -1,0 +1,489 @@
+"""The chapter's trees, lucky nodes, identities and drawings, and training from end to end at a small size."""
+
+from __future__ import annotations
+
+import matplotlib
+
+matplotlib.use("Agg")
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import matplotlib.pyplot as plt
+import pytest
+import torch
+from drawing_cases import GREYS, geometry
+from gap_cases import assert_gaps
+from held import hold
+from hltm_cases import constructed
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import integrate, stats
+from torch import Tensor
+
+from sslbook.book import plots
+from sslbook.experiments.hltm import checks, drawing, lucky_nodes, tables, theory, tree_models
+from sslbook.experiments.hltm import records as recorders
+from sslbook.experiments.hltm.runs import TreeRun, train_trees
+from sslbook.stats.checks import relative_gap
+from sslbook.trees import exact
+from sslbook.trees.latent import LatentTree, symmetric_binary
+from sslbook.trees.network import TreeNetwork, initial_network
+
+
+def root_correlation(tree: LatentTree, net: TreeNetwork, seeds: Sequence[int], epoch: int) -> Tensor:
+    return exact.latent_correlations(tree, net)[0].abs().amax((1, 2))
+
+
+def test_training_finds_the_root() -> None:
+    """The papers' claim in small: contrastive training never sees a latent variable, and finds the root."""
+    protocol = TreeRun(depth=3, width=10, lower=0.8, loss="printed", epoch_size=12_800)
+    found = train_trees(protocol, range(1, 9), 2, root_correlation, (0, 2))
+    assert (found[2] > found[0]).double().mean() >= 0.75
+    assert found[2].mean() > found[0].mean() + 0.02
+    assert found[2].max() < 1
+
+
+def test_nothing_can_be_learnt_where_nothing_survives() -> None:
+    """Without polarity the leaves know nothing of the root, trained or not."""
+    tree = symmetric_binary([torch.zeros(1, 2).double(), torch.zeros(1, 4).double()])
+    net = initial_network([0], tree.branching, 4, dtype=torch.float64)
+    assert exact.latent_correlations(tree, net)[0].abs().max() < 1e-12
+    connection = theory.expected_connection(tree, net, exact.list_parts(tree, net), "s0")
+    assert theory.operator_norm(tree, connection) < 1e-12
+
+
+# --- kinds of trees --------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 10**6), st.integers(0, 4))
+def test_regularized_tables_have_residuals_without_column_sums(seed: int, shape: int) -> None:
+    for table in constructed("regularized", [seed], shape).tables:
+        assert tree_models.residual_table(table).sum(-2).abs().max() < 1e-14
+        assert tree_models.residual_table(table).abs().amax((-1, -2)).min() > 1e-6, "not merely uniform"
+    free = constructed("categorical", [seed], shape).tables[0]
+    assert tree_models.residual_table(free).sum(-2).abs().max() > 1e-3
+
+
+def test_random_polarities_lie_in_their_range_with_and_without_signs() -> None:
+    signed = torch.cat(tree_models.random_polarities(range(20), 5, 0.7), 1)
+    assert signed.shape == (20, 62)
+    assert signed.abs().min() >= 0.7
+    assert signed.abs().max() < 1
+    assert ((signed < 0).double().mean() - 0.5).abs() < 5 * 0.5 / 1240**0.5
+    assert (signed.abs().mean() - 0.85).abs() < 5 * 0.3 / (12 * 1240) ** 0.5
+    assert torch.cat(tree_models.random_polarities(range(20), 5, 0.7, signed=False), 1).equal(signed.abs())
+
+
+def test_regular_tables_survive_a_nearly_uniform_draw() -> None:
+    """A doubly centred matrix of rounding errors, scaled up, would no longer have rows that sum to one."""
+    tree = tree_models.random_regularized(range(2000), (2, 2, 2), (2, 2))
+    for table in tree.tables:
+        assert float((table.sum(-1) - 1).abs().max()) < 1e-14
+        assert float(tree_models.residual_table(table).sum(-2).abs().max()) < 1e-13
+        assert float(table.min()) >= 0
+
+
+# --- lucky nodes -----------------------------------------------------------------------------------------------------
+
+
+GRID = [(c, gamma) for c in (0.25, 0.5, 1.0, 2.0, 4.0, 9.0, 25.0) for gamma in (0.0, 0.1, 0.3, 0.5, 0.7, 0.85, 0.95)]
+
+
+@pytest.mark.parametrize("y", [-2.0, -0.5, 0.0, 0.1, 1.0, 3.0, 10.0, 40.0])
+def test_mills_ratio_is_its_integral(y: float) -> None:
+    integral, _ = integrate.quad(lambda t: math.exp(-y * t - t * t / 2), 0, math.inf, epsabs=0, epsrel=1e-12)
+    assert lucky_nodes.mills_ratio(y) == pytest.approx(integral, rel=1e-11)
+    if y <= 10:
+        assert lucky_nodes.mills_ratio(y) == pytest.approx(stats.norm.sf(y) / stats.norm.pdf(y), rel=1e-10)
+
+
+def test_mills_ratio_lies_between_its_bounds() -> None:
+    for y in [0.01 * 1.2**k for k in range(60)]:
+        low, high = lucky_nodes.mills_bounds(y)
+        assert low < lucky_nodes.mills_ratio(y) < high
+    low, high = lucky_nodes.mills_bounds(30.0)
+    assert high / low < 1.001, "and they meet"
+
+
+@pytest.mark.parametrize(("c", "gamma"), GRID)
+def test_the_residue_lies_between_its_bounds(c: float, gamma: float) -> None:
+    low, high = lucky_nodes.residue_bounds(c, gamma)
+    assert 0 < low <= lucky_nodes.residue(c, gamma) <= high
+    assert high <= 2 * low
+    hold({"low": low, "high": high})
+
+
+@pytest.mark.parametrize(("c", "gamma"), GRID)
+def test_the_tail_and_its_lower_bound(c: float, gamma: float) -> None:
+    tail = lucky_nodes.tail_probability(c, gamma)
+    mean, cov = [0.0, 0.0], [[1.0, -gamma], [-gamma, 1.0]]
+    # the upper tail of a pair is the lower one of its negative, whose covariance is the same
+    reference = stats.multivariate_normal.cdf([-math.sqrt(c), 0.0], mean, cov, abseps=1e-14, releps=1e-12)
+    assert tail == pytest.approx(reference, rel=1e-7, abs=1e-13)
+    assert 0 < lucky_nodes.tail_bound(c, gamma) <= tail * (1 + 1e-10)
+    printed = lucky_nodes.tail_bound(c, gamma, as_printed=True)
+    if gamma:
+        assert printed > tail, "the printed exponent makes it no lower bound"
+    else:
+        assert printed == lucky_nodes.tail_bound(c, gamma) == pytest.approx(tail, rel=1e-10), "two independent tails"
+
+
+def test_the_residue_tends_to_its_asymptote() -> None:
+    """For large c, and gamma towards 1."""
+    gamma = 0.999
+    ratios = [lucky_nodes.residue(c, gamma) / lucky_nodes.residue_asymptote(c, gamma) for c in (0.1, 1.0, 10.0, 100.0)]
+    errors = [abs(ratio - 1) for ratio in ratios]
+    assert errors == sorted(errors, reverse=True)
+    assert errors[-1] < 2e-3
+    assert abs(lucky_nodes.residue(1.0, 0.3) / lucky_nodes.residue_asymptote(1.0, 0.3) - 1) > 0.1
+
+
+@pytest.mark.parametrize(("c", "gamma"), [(1.0, 0.3), (4.0, 0.9)])
+def test_widths_and_etas(c: float, gamma: float) -> None:
+    """(1 - p)^n <= e^{-pn} = eta for the probability p of a lucky unit."""
+    n = lucky_nodes.width_needed(c, gamma, 0.05)
+    assert math.exp(-n * lucky_nodes.tail_bound(c, gamma)) == pytest.approx(0.05)
+    assert (1 - lucky_nodes.tail_probability(c, gamma)) ** n < 0.05
+    assert lucky_nodes.width_needed(c, gamma, 0.05, as_printed=True) < n
+    low, high = lucky_nodes.printed_range(c, gamma, 0.05)
+    assert low <= lucky_nodes.width_needed(c, gamma, 0.05, as_printed=True) <= high
+    for width, end in zip(lucky_nodes.eta_for(12.0, c, gamma), (0, 1), strict=True):
+        assert lucky_nodes.printed_range(c, gamma, width)[end] == pytest.approx(12.0)
+
+
+def test_which_units_are_lucky() -> None:
+    """By hand: h = (1, 1), a = (1, -0.5): h + a = (2, 0.5), h - a = (0, 1.5); the threshold is sqrt(c/2) |h + a|."""
+    h, a, c = torch.tensor([1.0, 1.0]).double(), torch.tensor([1.0, -0.5]).double(), 2.0
+    threshold = math.sqrt(4.25)
+    units = [
+        ([2.0, -1.0], True),  # up 3.5, down -1.5
+        ([2.0, 1.0], False),  # down 1.5
+        ([1.0, -0.1], False),  # up 1.95 < 2.06
+        ([(threshold + 0.05) / 2, -1e-3], True),
+        ([-2.0, 3.0], False),  # up -2.5
+    ]
+    weights = torch.tensor([w for w, _ in units]).double()
+    wanted = [is_lucky for _, is_lucky in units]
+    assert lucky_nodes.is_lucky(weights, h, a, c, 1.0).tolist() == wanted
+    assert lucky_nodes.is_lucky(weights, h, -a, c, 1.0).tolist() == wanted, (
+        "the two values of the variable change roles"
+    )
+    assert lucky_nodes.is_lucky(weights, h, a, c, 10.0).tolist() == [False] * 5
+    both = lucky_nodes.is_lucky(weights, torch.stack([h, h]), torch.stack([a, -a]), c, 1.0)
+    assert both.tolist() == [wanted, wanted]
+
+
+def test_the_chance_of_a_lucky_unit_is_the_tails() -> None:
+    """With many leaves the pair is Gaussian, nearly."""
+    part = lucky_nodes.balanced_part(400, 0.7, 1.0, seed=0)
+    assert part.rho.abs().min() >= 0.7
+    assert lucky_nodes.pair_correlation(part.h, part.a) == pytest.approx(part.gamma)
+    weights = lucky_nodes.uniform_weights((40_000, 400), 1.0, seed=1)
+    flip = 1 if part.a.clamp_min(0).square().sum() >= part.a.clamp_max(0).square().sum() else -1
+    pair = weights @ torch.stack([part.h + flip * part.a, part.h - flip * part.a], 1)
+    assert float(torch.corrcoef(pair.T)[0, 1]) == pytest.approx(part.gamma, abs=0.02)
+    one = lucky_nodes.chance_of_lucky_part(part, 1, 1.0, draws=40_000, seed=1)
+    p = lucky_nodes.tail_probability(1.0, part.gamma)
+    assert abs(one.share - p) < 5 * one.error + 0.003
+    several = lucky_nodes.chance_of_lucky_part(part, 8, 1.0, draws=5_000, seed=2)
+    assert several.share == pytest.approx(1 - (1 - p) ** 8, abs=0.04)
+    assert several.draws == 5_000
+
+
+def test_uniform_weights_have_their_variance() -> None:
+    weights = lucky_nodes.uniform_weights((20_000, 5), 0.7, seed=0)
+    assert weights.var().item() == pytest.approx(0.49 / 5, rel=0.02)
+    assert weights.abs().max() <= 0.7 * math.sqrt(3 / 5)
+
+
+def test_the_bracket_as_printed_and_for_groups() -> None:
+    s, rho = torch.tensor([0.5, 0.2, -0.4]).double(), torch.tensor([0.9, -0.5, 0.1]).double()
+    sigma, c = torch.tensor(0.03).double(), 4.0
+    printed = (s**2 * ((c + 6) / 6 * rho**2 - 1)).mean() - sigma
+    assert float(lucky_nodes.bracket(s, rho, c, sigma)) == pytest.approx(float(printed), abs=1e-15)
+    assert float(lucky_nodes.bracket(s, rho, c, sigma, group=2)) < float(printed)
+    one = torch.ones(1).double()
+    edge = lucky_nodes.polarity_needed(c)
+    for rho_value, sign in [(edge * 1.01, 1), (edge * 0.99, -1)]:
+        assert sign * float(lucky_nodes.bracket(one, rho_value * one, c, torch.tensor(0.0))) > 0
+
+
+def sharper(s: torch.Tensor, rho: torch.Tensor, c: float) -> float:
+    return float(lucky_nodes.sharper_bracket(s, rho, c, torch.zeros(()).double()))
+
+
+def test_the_sharper_bracket_bounds_the_gaps_of_lucky_units() -> None:
+    for part in (lucky_nodes.balanced_part(8, 0.8, 1.0, 0), lucky_nodes.balanced_part(8, 0.0, 1.0, 1)):
+        for c in (0.5, 4.0):
+            check = lucky_nodes.lucky_bound(part, c, 200, seed=1)
+            bound = 3 * sharper(part.s, part.rho, c)
+            assert bound >= 4 * check.bound - 1e-12
+            assert float(check.gaps.min()) >= bound
+
+
+@pytest.mark.parametrize(("pairs", "c"), [(1, 1.0), (5, 0.2), (40, 0.03), (200, 0.05)])
+def test_units_at_the_edge_reach_the_sharper_bracket(pairs: int, c: float) -> None:
+    part, weights = lucky_nodes.extreme_unit(pairs, c)
+    n = 2 * pairs + 1
+    assert weights.abs().max() <= (3 / n) ** 0.5
+    assert lucky_nodes.is_lucky(weights, part.h, part.a, c, 1.0).all()
+    up, down = lucky_nodes.mean_activations(part, weights)
+    gap = float(up**2 - down**2) * n
+    assert gap == pytest.approx(c * (pairs + 0.25) - 3 / 16, rel=1e-9)
+    bound = 3 * sharper(part.s, part.rho, c) * n
+    assert bound == pytest.approx(c * pairs - 3 / 16)
+    assert gap - bound == pytest.approx(c / 4, rel=1e-6)
+
+
+def test_the_bracket_needs_its_variance() -> None:
+    """A leaf that nearly always follows the opposite of its variable lifts v- and not v+, if its weight is large."""
+    part, weights = (
+        lucky_nodes.LeafPart(torch.tensor([-0.9, 1, 1, -1]).double()),
+        torch.tensor([[1, 0, 0, -0.9501]]).double(),
+    )
+    c, sigma_w = 0.0037, 2 / 3**0.5
+    assert weights.abs().max() <= sigma_w * (3 / 4) ** 0.5 + 1e-12
+    assert lucky_nodes.is_lucky(weights, part.h, part.a, c, sigma_w).all()
+    up, down = lucky_nodes.mean_activations(part, weights)
+    assert float(up) == pytest.approx(0.05)
+    assert float(down) == pytest.approx(0.95 * 0.0499)
+    gap = float(up**2 - down**2)
+    nothing = torch.zeros(())
+    assert 3 * sigma_w**2 * float(lucky_nodes.bracket(part.s, part.rho, c, nothing)) < gap
+    assert 3 * sigma_w**2 * float(lucky_nodes.bracket(part.s, part.rho, c, nothing, group=0)) > 2 * gap
+
+
+def test_an_extreme_unit_has_weights_that_there_are() -> None:
+    with pytest.raises(ValueError, match=r"pairs = 4 and c = 0.01 ask for a weight of -0"):
+        lucky_nodes.extreme_unit(4, 0.01)
+    with pytest.raises(ValueError, match=r"pairs = 1 and c = 99 ask for a weight of"):
+        lucky_nodes.extreme_unit(1, 99.0)
+
+
+@pytest.mark.parametrize(("n", "c"), [(3, 1.0), (8, 2.0), (40, 1.0)])
+def test_the_chance_of_a_lucky_unit_with_uniform_weights(n: int, c: float) -> None:
+    part = lucky_nodes.balanced_part(n, 0.3, 0.9, 2)
+    exact = lucky_nodes.uniform_chance(part, c, terms=400)
+    weights = lucky_nodes.uniform_weights((400_000, n), 1.0, 5)
+    share = float(lucky_nodes.is_lucky(weights, part.h, part.a, c, 1.0).double().mean())
+    assert abs(share - exact) < 4 * (exact / 400_000) ** 0.5
+    flipped = lucky_nodes.LeafPart(-part.rho)
+    assert lucky_nodes.uniform_chance(flipped, c, terms=400) == pytest.approx(exact, rel=1e-9)
+    if n == 40:
+        assert lucky_nodes.uniform_chance(part, c, terms=60) == pytest.approx(exact, rel=1e-12)
+
+
+def test_with_many_leaves_the_chance_is_the_gaussian_one() -> None:
+    off = []
+    for n in (16, 64, 256):
+        part = lucky_nodes.LeafPart(torch.full((n,), 0.5).double() * torch.tensor([1.0, -1.0]).repeat(n // 2))
+        off.append(lucky_nodes.uniform_chance(part, 4.0) / lucky_nodes.tail_probability(4.0, part.gamma) - 1)
+    assert off[0] / off[1] == pytest.approx(4, rel=0.15)
+    assert off[1] / off[2] == pytest.approx(4, rel=0.1)
+    assert off[2] < 0
+
+
+def test_some_unit_of_many() -> None:
+    assert lucky_nodes.some_unit(0.25, 3) == pytest.approx(1 - 0.75**3, rel=1e-15)
+
+
+def test_the_gaps_of_lucky_units_by_listing_patterns() -> None:
+    part = lucky_nodes.LeafPart(torch.tensor([0.95, -0.9, 0.85]).double())
+    check = lucky_nodes.lucky_bound(part, 4.0, 50, seed=3)
+    weights = lucky_nodes.uniform_weights((20_000, 3), 1.0, 3)
+    chosen = weights[lucky_nodes.is_lucky(weights, part.h, part.a, 4.0, 1.0)][:50]
+    assert len(chosen) == 50
+    for w, gap in zip(chosen, check.gaps, strict=True):
+        means = []
+        for sign in (1, -1):
+            mean = 0.0
+            for x in itertools.product((0, 1), repeat=3):
+                p = math.prod(
+                    (1 + sign * float(rho)) / 2 if on else (1 - sign * float(rho)) / 2 for rho, on in zip(part.rho, x)
+                )
+                mean += p * max(0.0, sum(float(weight) * on for weight, on in zip(w, x)))
+            means.append(mean)
+        assert float(gap) == pytest.approx(abs(means[0] ** 2 - means[1] ** 2), abs=1e-13)
+    assert check.bound == pytest.approx(3 * sum(0.25 * (10 / 6 * float(r) ** 2 - 1) for r in part.rho) / 3)
+    assert check.margin == pytest.approx(float(check.gaps.min()) / check.bound)
+    assert 1 <= check.margin <= check.looseness
+
+
+# --- identities, bounds, growth --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", [0, 1000])
+def test_sampling_and_message_passing(seed: int) -> None:
+    assert checks.sampling_score(4, 100_000, seed) < 5
+    assert checks.sampling_score(4, 100_000, seed, flatter=0.02) > 7
+    gaps = checks.message_gaps(8, seed)
+    assert_gaps(gaps, ("correlation", "conditional mean", "operator"), ("roots exchanged",))
+
+
+@pytest.mark.parametrize("seed", [0, 1000])
+def test_lemmas_on_nonlinearities(seed: int) -> None:
+    for bound, broken in [
+        (checks.squashing, {"power": 1}),
+        (checks.sharpened_jensen, {"half": 0.25}),
+        (checks.relu_jensen, {"factor": 0.45}),
+    ]:
+        held = bound(500, seed)
+        assert held.least > -1e-12
+        assert held.tightest <= 1 + 1e-12
+        assert bound(500, seed, **broken).least < -0.05
+    assert checks.relu_jensen(500, seed, factor=0.5).tightest == pytest.approx(1), "half is enough, and is reached"
+
+
+@pytest.mark.parametrize("seed", [0, 1000])
+def test_products_and_growth(seed: int) -> None:
+    gaps = checks.product_gaps(8, seed)
+    assert max(gaps[name] for name in ("Lemma 6", "Lemma 7", "columns of C")) < 1e-12
+    assert gaps["broken: any tables"] > 1e-3
+    hold(gaps)
+    gaps = checks.activation_gaps(6, seed)
+    assert max(gaps["Lemma 9"], gaps["Theorem 6"]) < 1e-11
+    assert min(gap for name, gap in gaps.items() if name.startswith("broken:")) > 1e-4
+    hold(gaps)
+    gaps = checks.lemma9_gaps(6, seed)
+    assert gaps["Lemma 9"] < 1e-11
+    assert gaps["broken: not centred"] > 1e-2
+    hold(gaps)
+    gaps = checks.growth_gaps(5, seed)
+    rivals = ("printed o", "lean forgotten", "step of both towers", "each part alone orthonormal")
+    assert_gaps(gaps, ("growth",), rivals)
+    assert min(gaps[f"broken: {name}"] for name in rivals) > 1e-2
+
+
+def test_the_siblings_of_a_part_are_a_path_around_it() -> None:
+    """Its step is what its own block gives and what the block that couples it to its sibling gives, and neither alone."""
+    steps = checks.part_steps(range(6), lower=0.5, width=4)
+    assert steps.true.shape == steps.own.shape == steps.coupled.shape == (6, 4, 2)
+    assert relative_gap(steps.own + steps.coupled, steps.true) < 1e-13
+    missed = torch.stack([coupled.norm() / true.norm() for coupled, true in zip(steps.coupled, steps.true)])
+    assert (steps.off - missed).abs().max() < 1e-13
+    assert steps.off.min() > 0.05
+    assert steps.cosine.max() < 1
+    alone = checks.part_steps([3], lower=0.5, width=4)
+    assert alone.off == pytest.approx(float(steps.off[3]))
+    assert float(alone.cosine) == pytest.approx(
+        float((alone.own * alone.true).sum() / alone.own.norm() / alone.true.norm())
+    )
+
+
+def test_shared_children() -> None:
+    found = lucky_nodes.shared_children(4, 0.9, 1.0, units=20_000, seed=0)
+    assert found.lucky > 100
+    assert found.worst > 1, "units that read one variable are not independent"
+    assert found.exceeding > 0
+    two, signs = lucky_nodes.shared_children(2, 0.9, 1.0, units=2000, seed=0), torch.tensor([1.0, 1.0, -1.0, -1.0])
+    part, drawn = lucky_nodes.LeafPart(0.9 * signs.double()), lucky_nodes.uniform_weights((2000, 4), 1.0, 0)
+    sums = drawn[lucky_nodes.is_lucky(drawn, part.h, part.a, 1.0, 1.0)].view(-1, 2, 2).sum(2)
+    means = [
+        sum(
+            (1 + sign * 0.9 * (2 * a - 1))
+            * (1 - sign * 0.9 * (2 * b - 1))
+            / 4
+            * (a * sums[:, 0] + b * sums[:, 1]).relu()
+            for a in (0, 1)
+            for b in (0, 1)
+        )
+        for sign in (1, -1)
+    ]
+    share, gap = sums.square().sum(1) / 3, (means[0].square() - means[1].square()).abs()
+    assert two.lucky == len(sums)
+    assert (two.worst, two.exceeding) == (pytest.approx(float(share.max())), float((share > 1).double().mean()))
+    assert two.margin == pytest.approx(float(gap.min()) / (0.75 * (0.81 / 6 - 0.19)))
+    shares = lucky_nodes.promising_parts(TreeRun(depth=3, width=3, lower=0.9), [0, 1], 9.0)
+    assert len(shares) == 3
+    assert all(0 <= share <= 1 for share in shares)
+
+
+def test_untrained_networks_are_those_before_training() -> None:
+    protocol = TreeRun(depth=3, width=2, epoch_size=128)
+    found = tables.untrained(protocol, [1, 2, 3], ("s", "s01"), block=2)
+    (run,) = tables.rerun([protocol], [1, 2, 3], latents=("s", "s01"), epochs=(0,), processes=1, samples=128)
+    assert (found - run["population"][0]).abs().max() < 1e-12
+
+
+def test_narrow_values() -> None:
+    base = replace(TreeRun(), depth=2, width=2, epoch_size=128)
+    values = recorders.narrow_values([1, 2], base=base, epochs=(0, 1), processes=1)
+    for loss in ("printed", "released"):
+        for statistic in tables.STATISTICS:
+            assert torch.tensor(values[loss][statistic]).shape == (3, 3, 2, 2)  # latents, lower, epochs, trials
+    assert values["printed"]["population"][0][0][0] == values["released"]["population"][0][0][0], "untrained"
+
+
+def test_a_column_of_our_own_trials_is_likely_and_a_shifted_one_is_not() -> None:
+    draw = torch.Generator().manual_seed(0)
+    shared = torch.randn(1, 1, 50, generator=draw)  # the cells of a trial go together
+    trials = shared + 0.3 * torch.randn(3, 3, 50, generator=draw)
+    own, others = trials[..., :40], trials[..., 40:]
+    column = tables.Column(others.mean(-1), others.std(-1), trials=10)
+    assert tables.chance_of_column(own, column, draws=200, seed=1) > 0.05
+    shifted = replace(column, mean=column.mean + 2)
+    assert tables.chance_of_column(own, shifted, draws=200, seed=1) < 0.02
+    error = (own.var(-1) / 40 + column.std.square() / 10).sqrt()
+    by_hand = ((own.mean(-1) - column.mean) / error).square().mean().sqrt()
+    assert tables.distance(own, column) == pytest.approx(float(by_hand))
+
+
+def test_promising_parts_of_a_small_tree_are_counted() -> None:
+    few = TreeRun(depth=3, width=3, lower=0.8)
+    assert lucky_nodes.promising_parts(few, range(8), 9.0) == [0.25, 0.75, 1.0]
+    assert lucky_nodes.promising_parts(few, range(8), 9.0, group=2) == [0.125, 0.375, 1.0]
+    for group in (1, 2, 3):
+        alone = lucky_nodes.promising_parts(replace(few, depth=2, lower=0.5), range(40), 9.0, group=group)
+        hold({f"depth {depth}": share for depth, share in enumerate(alone)})
+
+
+# --- drawings --------------------------------------------------------------------------------------------------------
+
+
+def test_children_lie_either_side_of_their_parent() -> None:
+    for name in drawing.NAMES[:3]:
+        (x, y), left, right = drawing.spot(name), drawing.spot(name + "0"), drawing.spot(name + "1")
+        assert (left[0] + right[0]) / 2 == pytest.approx(x)
+        assert left[1] == right[1] == y - 1
+
+
+def test_tree_and_network_name_the_same_leaves() -> None:
+    fig, axes = plt.subplots(1, 2)
+    drawing.latent_tree(axes[0], plots.PALETTE)
+    drawing.tree_network(axes[1], plots.PALETTE)
+    written = [{text.get_text() for text in ax.texts} for ax in axes]
+    assert set(drawing.NAMES) <= written[0]
+    assert written[0] & written[1] == {"s00", "s01", "s10", "s11"} | (written[0] & {""})
+    plt.close(fig)
+
+
+def test_a_circle_fills_with_the_squared_correlation() -> None:
+    fig, ax = plt.subplots()
+    drawing.correlations(ax, [torch.tensor([[0.5]]), torch.tensor([[1.0, 0.0]])], "C0")
+    areas = [dots.get_sizes() for dots in ax.collections]
+    assert areas[1] / areas[0] == pytest.approx(0.25)
+    assert (areas[3] / areas[2]).tolist() == pytest.approx([1.0, 0.0])
+    plt.close(fig)
+
+
+@pytest.mark.parametrize(("signed", "some"), [(True, True), (False, False)])
+def test_luck_needs_both_signs(signed: bool, some: bool) -> None:
+    fig, ax = plt.subplots()
+    rho = 0.8 * torch.tensor([1.0, -1.0 if signed else 1.0]).double().repeat(20)
+    weights = lucky_nodes.uniform_weights((500, 40), 1.0, 3)
+    found = drawing.means_of_units(ax, lucky_nodes.LeafPart(rho), weights, 1.0, plots.PALETTE)
+    assert (found > 0) is some
+    assert len(ax.lines[1].get_xdata()) == found
+    plt.close(fig)
+
+
+def test_every_part_of_the_drawings_is_where_it_was() -> None:
+    assert geometry(lambda ax: drawing.latent_tree(ax, GREYS)) == pytest.approx(26848.222699243655, rel=1e-9)
+    assert geometry(lambda ax: drawing.tree_network(ax, GREYS)) == pytest.approx(192219.05700701012, rel=1e-9)
+    best = [torch.tensor([[0.5]]), torch.tensor([[1.0, 0.2]]), torch.tensor([[0.9, 0.1, 0.3, 0.6]])]
+    assert geometry(lambda ax: drawing.correlations(ax, best, "0.2")) == pytest.approx(22368.6046975)
+    part, weights = lucky_nodes.LeafPart(torch.tensor([0.8, -0.6]).double()), torch.tensor([[1.0, -1], [1, 1]]).double()
+    assert geometry(lambda ax: drawing.means_of_units(ax, part, weights, 1.0, GREYS)) == pytest.approx(260.1582435)

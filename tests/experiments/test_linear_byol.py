@@ -1,0 +1,337 @@
+"""Linear BYOL: the flow, its steps, the scalar system, two augmentations with exact moments, what is left for a task, figures."""
+
+from __future__ import annotations
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+from drawing_cases import GREYS, geometry
+from held import hold
+from matplotlib.figure import Figure
+
+from sslbook.book import plots
+from sslbook.book.exercises import check
+from sslbook.experiments.linear_byol import checks, drawing, instances, reference, theory
+from sslbook.experiments.linear_byol.theory import Moments, Times, Weights, jacobian
+
+
+@pytest.mark.parametrize("seed", [0, 5])
+def test_the_flow_is_the_gradient(seed: int) -> None:
+    gaps = checks.flow_gaps(100, seed)
+    hold(gaps)
+    assert gaps["autograd"] < 1e-12
+    assert min(gaps["broken: one matrix for both"], gaps["broken: time constants exchanged"]) > 1e-4
+
+
+def test_the_balance_is_conserved_and_steps_move_it_in_second_order() -> None:
+    rng = np.random.default_rng(1)
+    data, start = instances.random_moments(20, 4, rng), instances.random_weights(20, 3, 4, rng)
+    tau = Times(*(rng.uniform(0.5, 2, (20, 1, 1)) for _ in range(3)))
+    path = reference.integrate(start, data, 5.0, tau, points=4)
+    kept = np.array([theory.balance(Weights(*(part[k] for part in path)), tau) for k in range(4)])
+    assert np.abs(kept - kept[0]).max() < 1e-7
+    exact, added = checks.step_gap(start, data, tau)
+    assert exact < 1e-12
+    assert added > 0.1
+
+
+def test_without_the_predictor_it_stays() -> None:
+    rng = np.random.default_rng(2)
+    data, start = instances.random_moments(3, 4, rng), instances.random_weights(3, 2, 4, rng)
+    path = reference.integrate(start, data, 3.0, predictor=False)
+    assert np.array_equal(path.predictor[-1], start.predictor)
+    assert not np.allclose(path.online[-1], start.online)
+
+
+def test_replicas_do_not_see_each_other() -> None:
+    rng = np.random.default_rng(3)
+    data, start = instances.random_moments(4, 3, rng), instances.random_weights(4, 2, 3, rng)
+    together = reference.integrate(start, data, np.array([1.0, 2.0, 3.0, 4.0]))
+    alone = reference.integrate(
+        Weights(*(part[2:3] for part in start)), Moments(data.same[2:3], data.cross[2:3]), 3.0, points=3
+    )
+    for one, two in zip(alone, together):
+        assert np.allclose(one[-1, 0], two[-1, 2], rtol=1e-7, atol=1e-9)
+    fractions = reference.integrate(start, data, 4.0, points=np.array([0.25, 1.0]))
+    assert np.allclose(fractions.online[0, 0], together.online[-1, 0], rtol=1e-6, atol=1e-8)
+
+
+def test_the_steps_tend_to_the_flow() -> None:
+    rng = np.random.default_rng(4)
+    data, start = instances.random_moments(10, 4, rng), instances.random_weights(10, 2, 4, rng, 0.7)
+    goal = Weights(*(part[-1] for part in reference.integrate(start, data, 1.0)))
+    near, far = (theory.distance(reference.descend(start, data, 1.0, rate), goal).max() for rate in (0.005, 0.01))
+    assert far / near == pytest.approx(2, abs=0.3)
+    assert theory.distance(reference.descend(start, data, 1.0, 0.005, slow=0.5), goal).max() > 10 * near
+
+
+def test_turning_is_an_action() -> None:
+    rng = np.random.default_rng(6)
+    start = instances.random_weights(5, 3, 4, rng)
+    one, two = rng.standard_normal((2, 5, 3, 3))
+    for left, right in zip(theory.turned(theory.turned(start, one), two), theory.turned(start, two @ one)):
+        assert np.allclose(left, right)
+
+
+def test_random_moments_have_shares_between_zero_and_one() -> None:
+    for commuting in (False, True):
+        data = instances.random_moments(50, 4, np.random.default_rng(7), commuting=commuting, least=0.2)
+        shares = np.sort(np.linalg.eigvals(data.operator).real)
+        assert shares.min() > 0.2
+        assert shares.max() < 1
+        commutes = np.allclose(data.same @ data.cross, data.cross @ data.same)
+        assert commutes == commuting
+
+
+# --- one unit --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", [0, 1, 5])
+def test_the_fate_of_one_unit(seed: int) -> None:
+    found = checks.fates(500, seed)
+    hold(found.rules)
+    assert found.starts == 500
+    assert found.rules["ours"] == 1
+    assert max(rate for name, rate in found.rules.items() if name != "ours") < 0.99
+    assert found.off < 1e-5
+    assert found.off_without > 0.1
+    assert found.collapsed > 0.2
+    assert found.collapsed_safe == 0
+    assert found.turned_safe == 0
+    assert 0.05 < found.turned < 0.5
+
+
+def test_the_target_does_not_matter_for_the_fate() -> None:
+    w1, w2 = np.array([0.5, 0.5, 0.1, 0.9]), np.array([0.3, 1.2, 1.0, -0.5])
+    for theta in (-1.0, 0.0, 2.0):
+        for slow in (0.2, 5.0):
+            end = reference.follow(w1, w2, np.full(4, theta), 0.6, 300.0, Times(target=slow))[-1]
+            assert np.array_equal(np.abs(end[0]) > 0.02, theory.survives(w1, w2, 0.6))
+
+
+def test_the_boundary_cases() -> None:
+    survives = theory.survives(np.array([1.0, 1.0, 0.0]), np.array([-1.0, 1.0, 1.0]), 0.5)
+    assert survives.tolist() == [False, True, False]
+    size, level = theory.scalar_ends(np.array([1.0]), np.array([1.0]), 0.5)
+    assert (size[0], level[0]) == (0.5, 0.5)
+    end = reference.follow(np.array([1.0]), np.array([-1.0]), np.array([1.0]), 0.5, 400.0)[-1]
+    assert np.abs(end).max() < 0.02  # Q = 0, w2 < 0: to the origin, like 1 / t
+
+
+def test_identity_predictors_collapse_below_a_share_of_one() -> None:
+    small, one = np.array([0.05]), np.array([1.0])
+    assert not theory.survives(small, one, 0.99).any()
+    assert theory.survives(small, one, 1.0).all()
+
+
+def test_the_matrices_fall_apart_into_scalars() -> None:
+    gaps = checks.reduction_gaps(40, 3)
+    hold(gaps)
+    assert gaps["scalars"] < 1e-9
+    assert min(gap for name, gap in gaps.items() if name.startswith("broken")) > 1e-4
+
+
+def test_the_slowest_rate_is_an_eigenvalue_of_the_scalar_flow() -> None:
+    """The Jacobian at the foretold end, whose eigenvalue 0 along the line of fixed points is dropped."""
+    w1, w2, r = np.array([0.8, 0.2, 0.5]), np.array([0.4, 1.3, -0.9]), np.array([0.6, 0.5, 0.7])
+    tau = Times(*np.array([[0.7, 1.3, 1.0], [1.2, 0.6, 1.0], [2.0, 0.5, 1.0]])[:, :, None, None])
+    size, level = theory.scalar_ends(w1, w2, r, tau)
+    ones = np.ones((3, 1, 1))
+    point = Weights(size[:, None, None], level[:, None, None], size[:, None, None])
+    values = np.linalg.eigvals(jacobian(point, Moments(ones, r[:, None, None]), tau))
+    rates = np.sort(-values.real, axis=1)
+    assert np.allclose(rates[:, 0], 0, atol=1e-12)
+    assert np.allclose(rates[:, 1], theory.slowest(w1, w2, r, tau))
+
+
+@pytest.mark.parametrize("ratio", [0.2, 0.5, 0.9])
+def test_the_spectra_of_the_portraits(ratio: float) -> None:
+    cases = {
+        "fixed target": (0.0, 0.0, [-ratio, ratio]),
+        "tied predictor": (ratio, ratio, np.roots([1, 1 + 2 * ratio**2, ratio**2])),
+        "no predictor": (0.0, 0.0, np.roots([1, 2, 1 - ratio])),
+    }
+    assert np.allclose(
+        theory.planar_spectrum(theory.planar_field("tied predictor", ratio), 0.0, 0.0), [-1, 0], atol=1e-12
+    )
+    for kind, (x, y, wanted) in cases.items():
+        found = theory.planar_spectrum(theory.planar_field(kind, ratio), x, y)
+        assert np.allclose(found, np.sort_complex(np.asarray(wanted, dtype=complex)), atol=1e-12), kind
+
+
+def test_the_portraits_fixed_points() -> None:
+    tied = theory.planar_field("tied predictor", 0.4)
+    assert np.allclose(tied(np.array(0.4), np.array(0.4)), 0)
+    path = reference.planar_path(tied, np.array([0.1, -0.4]), np.array([0.0, 0.3]), 300.0)
+    assert np.allclose(path[-1, :, 0], 0.4, atol=1e-6)
+    assert np.abs(path[-1, :, 1]).max() < 0.05
+    none = theory.planar_field("no predictor", 1.0)
+    assert np.allclose(none(np.array(0.7), np.array(0.7)), 0)  # a line of solutions where everything survives
+    held = theory.planar_field("fixed target", 0.4, theta=2.0)
+    assert np.allclose(held(np.array(2.0), np.array(0.4)), 0)
+
+
+def threshold(w2: np.ndarray, ratio: float) -> np.ndarray:
+    return np.where(w2 > 0, np.sqrt(np.clip(w2**2 - ratio**2, 0, None)), np.abs(w2))
+
+
+def searched(w2: np.ndarray, ratio: float) -> np.ndarray:
+    size = np.linspace(0, 3, 3001)[:, None]
+    return size[np.argmax(theory.survives(size, w2[None], ratio), axis=0), 0]
+
+
+def test_the_exercise_on_thresholds() -> None:
+    cases = [(np.linspace(-1.9, 1.9, 20), ratio) for ratio in (0.2, 0.55, 0.9)]
+    assert check(threshold, searched, cases, atol=2e-3)
+    assert not check(lambda w2, ratio: np.abs(w2), searched, cases, atol=2e-3)
+
+
+def test_the_exercise_on_weight_decay() -> None:
+    """The larger root attracts, the smaller one is the edge: integrated with decay, which the library's flow lacks."""
+    from scipy.integrate import solve_ivp
+
+    cross, rho = 0.7, 0.05
+    low, high = np.sort(np.roots([1, -cross, rho]))
+
+    def move(_: float, y: np.ndarray) -> list[float]:
+        e = y[2] * cross - y[1] * y[0]
+        return [y[1] * e - rho * y[0], e * y[0] - rho * y[1], y[0] - y[2]]
+
+    above, below = (solve_ivp(move, (0, 2000), [w] * 3, rtol=1e-8).y[0, -1] for w in (1.05 * low, 0.95 * low))
+    assert above == pytest.approx(high, abs=1e-4)
+    assert abs(below) < 1e-4
+
+
+def test_a_solver_that_stops_says_where() -> None:
+    rng = np.random.default_rng(0)
+    start, moments = instances.random_weights(1, 2, 3, rng), instances.random_moments(1, 3, rng)
+    with pytest.raises(ValueError, match="the solver stopped at the fraction 0 of time: "):
+        reference.integrate(start, moments, time=1e300)
+
+
+@pytest.mark.parametrize("scrambled", [1, 2])
+def test_moments_are_exact(scrambled: int) -> None:
+    gaps = checks.moment_gaps(100, 1, scrambled=scrambled)
+    hold(gaps)
+    for name in ("same", "cross", "operator"):
+        assert gaps[name] < 1e-9, name
+    for name in ("same is the data's", "cross is the data's", "the printed operator"):
+        assert gaps[f"broken: {name}"] > 1e-2, name
+
+
+def test_where_the_printed_formulas_hold() -> None:
+    for scrambled in (1, 2, 3):
+        same, operator = checks.printed_gap(50, scrambled=scrambled)
+        assert operator < 1e-9
+        assert (same < 1e-9) == (scrambled == 1)
+    assert max(checks.printed_gap(50, scrambled=3, isotropic=True)) < 1e-9
+
+
+@pytest.mark.parametrize("kind", ["multiplicative", "additive"])
+def test_sampled_views_have_the_exact_moments(kind: str) -> None:
+    scene = instances.world(kind, 16, 3)
+    assert checks.sampled_gap(scene.moments, scene.draw, 3000) == pytest.approx(1, abs=0.15)
+    wrong = Moments(scene.moments.same * 1.1, scene.moments.cross)
+    assert checks.sampled_gap(wrong, scene.draw, 3000) > 1.2
+
+
+def test_shares_of_the_two_worlds() -> None:
+    one, two = (theory.modes(instances.world(kind, 4).moments) for kind in ("multiplicative", "additive"))
+    assert np.allclose(one.values[:, :4], 1)
+    assert np.allclose(one.values[:, 4:], 0)
+    assert (two.values < 1).all()
+    assert np.allclose(theory.modes(instances.world("proportional", 4).moments).values, 0.8)
+    faint = instances.world("additive", 4).faint
+    assert np.allclose(theory.alignment(two.rows[:, :2], faint.swapaxes(1, 2)), 1)
+
+
+def test_scramble_by_hand() -> None:
+    rng = np.random.default_rng(0)
+    basis = np.linalg.qr(rng.standard_normal((1, 4, 2)))[0]
+    x, matrix = rng.standard_normal((1, 3, 4)), rng.standard_normal((1, 3, 2, 2))
+    by_hand = np.stack([(theory.conserved(basis)[0] + basis[0] @ m @ basis[0].T) @ v for v, m in zip(x[0], matrix[0])])
+    assert np.allclose(instances.scramble(x, basis, matrix)[0], by_hand)
+
+
+def test_readout_error_is_least_squares() -> None:
+    rng = np.random.default_rng(1)
+    x = rng.standard_normal((500, 5)) @ rng.standard_normal((5, 5))
+    online, task = rng.standard_normal((1, 2, 5)), rng.standard_normal((1, 5))
+    y, code = x @ task[0], x @ online[0].T
+    left = y - code @ np.linalg.lstsq(code, y, rcond=None)[0]
+    found = theory.readout_error(online, (x.T @ x / 500)[None], task)[0]
+    assert found == pytest.approx(left @ left / (y @ y), rel=1e-9)
+
+
+def test_byol_follows_the_flow_and_simclr_finds_variance() -> None:
+    scene = instances.world("additive", 8, 2)
+    start = instances.balanced_start(8, 2, 6, np.random.default_rng(0))
+    assert np.abs(theory.balance(start)).max() < 1e-12
+    goal = reference.integrate(start, scene.moments, 5.0)
+    found = reference.train_byol(start, scene.draw, 1000, 0.005, ema=0.005)
+    assert theory.distance(found, theory.Weights(*(part[-1] for part in goal))).max() < 0.1
+    online = reference.train_simclr(start.online, scene.draw, 600, 0.02)
+    assert np.allclose(online @ online.swapaxes(1, 2), np.eye(2))
+    assert theory.alignment(online, scene.strong.swapaxes(1, 2)).min() > 0.95
+
+
+def test_the_lines_cross() -> None:
+    scene = instances.world("additive", 8, 2)
+    own = {"BYOL": theory.modes(scene.moments).rows[:, :2], "SimCLR": scene.strong.swapaxes(1, 2)}
+    errors = checks.readout_errors(own, scene, np.array([0.0, 0.5, 1.0]))
+    assert np.allclose(errors["BYOL"].mean(1), [1, 0.5, 0], atol=1e-9)
+    assert np.allclose(errors["SimCLR"].mean(1), [0, 0.5, 1], atol=1e-9)
+
+
+def by_hand(a: np.ndarray, b: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
+    return np.sort(np.argsort(a / b)[-n:]), np.sort(np.argsort(a)[-n:])
+
+
+def by_library(a: np.ndarray, b: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
+    data = theory.additive(np.diag(a)[None], np.diag(b)[None])
+    rows = theory.modes(data).rows[0, :n]
+    return np.sort(np.abs(rows).argmax(1)), np.sort(np.abs(np.linalg.eigh(data.cross[0])[1][:, -n:]).argmax(0))
+
+
+def test_the_exercise_on_noise() -> None:
+    cases = [(*np.random.default_rng(k).uniform(0.1, 2, (2, 6)), n) for k in range(4) for n in (1, 3)]
+    assert check(by_hand, by_library, cases)
+    assert not check(lambda a, b, n: (by_hand(a, b, n)[1],) * 2, by_library, cases)
+
+
+def test_the_figures_draw() -> None:
+    _, axes = plots.figure(2, 2)
+    for ax, kind in zip(axes.flat, theory.PORTRAITS):
+        drawing.portrait(ax, kind, 0.5, plots.PALETTE)
+    drawing.plane_of_fates(axes[1, 1], 0.5, plots.PALETTE)
+    plt.close("all")
+    _, axes = plots.figure(2)
+    path = reference.follow(np.array([0.5]), np.array([0.3]), np.array([0.3]), 0.7, 5.0, points=6)
+    drawing.time_course(axes[0], path, np.linspace(0.1, 5, 6), 0.7, plots.PALETTE)
+    errors = {"one": np.random.default_rng(0).uniform(0, 1, (3, 4))}
+    drawing.crossing(axes[1], np.array([0.0, 0.5, 1]), errors, {"one": (plots.PALETTE["blue"], "-")})
+    assert axes[1].get_lines()[0].get_ydata().shape == (3,)
+    plt.close("all")
+    assert drawing.share_that_collapses(0.2) > drawing.share_that_collapses(1.0) > 0.1
+
+
+@pytest.mark.parametrize(
+    ("kind", "starts", "drawn"),
+    [
+        ("tied predictor", -24.78, 83517.59358),
+        ("fixed target", -6.25, -2409.25913),
+        ("no predictor", 3.0, 20723.95267),
+    ],
+)
+def test_every_part_of_a_portrait_is_where_it_was(kind: str, starts: float, drawn: float) -> None:
+    begin = drawing._begin(kind).ravel()
+    assert begin @ np.arange(1, len(begin) + 1) == pytest.approx(starts, rel=1e-9)
+    assert geometry(lambda ax: drawing.portrait(ax, kind, 0.5, GREYS)) == pytest.approx(drawn)
+    ax = Figure().add_subplot()
+    drawing.portrait(ax, kind, 0.5, GREYS)
+    both = ("$w_1$", "$w_2$") if kind == "fixed target" else ("$w$", r"$\theta$")
+    assert (ax.get_xlabel(), ax.get_ylabel()) == both
+
+
+def test_every_part_of_the_plane_of_fates_is_where_it_was() -> None:
+    assert geometry(lambda ax: drawing.plane_of_fates(ax, 0.5, GREYS)) == pytest.approx(170334.3201)

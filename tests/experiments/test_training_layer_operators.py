@@ -1,0 +1,181 @@
+"""What weights see of a layer's operators: against the dense matrices, and along runs small enough for a test."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from training_cases import DIGITS
+
+from sslbook.experiments.training import layer_operators, supervised
+from sslbook.experiments.training.experiments import settings_of
+from sslbook.experiments.training.layer_operators import ALL, BETWEEN, CLEAN, OPERATORS, RUNS, SUPERVISED, WITHIN
+from sslbook.inspect.measure import settle
+from sslbook.networks.siamese import Networks, build
+from sslbook.operator.covariance import covariance_operator, intra_operator
+from sslbook.operator.layer import OpenedLayer, open_layer, vec
+from sslbook.records import store
+from sslbook.training.run.determinism import epoch_order, load_data, share
+from sslbook.training.run.settings import Settings
+
+SMALL = Networks(width=2, projector_hidden=6, projector_out=4, channels=1)
+SHORT = (*DIGITS, "epochs=3", "probes=3", "evaluate=0")
+NAMES = ("0.layer2.0.conv1", "0.layer4.1.conv2", "1.linears.0")
+FEW = {"changes": SHORT, "images": 4, "views": 3, "layers": NAMES, "shared": NAMES[1:2], "processes": 1}
+
+
+@pytest.fixture(scope="module")
+def views() -> torch.Tensor:
+    draw = torch.Generator().manual_seed(0)
+    return torch.randn(6, 3, 1, 8, 8, generator=draw, dtype=torch.float64)
+
+
+def test_what_weights_see_is_what_the_matrices_say(views: torch.Tensor) -> None:
+    net, other = (layer_operators.opened(build(SMALL, seed).double()) for seed in (0, 1))
+    clean = views.mean(1)
+    first = {name: other.get_parameter(f"{name}.weight").detach() for name in NAMES}
+    found = layer_operators.look_at(net, views, clean, first=first, layers=NAMES, probes=400)
+    for i, name in enumerate(NAMES):
+        between, within = (make(net, name, views).dense() for make in (covariance_operator, intra_operator))
+        matrices = {
+            BETWEEN: between - (1 - 1 / 6) / 2 * within,
+            ALL: between + within,
+            WITHIN: 1.5 * within,
+            CLEAN: covariance_operator(net, name, clean[:, None]).dense(),
+        }
+        w = vec(net.get_parameter(f"{name}.weight").detach())
+        directions = (w, vec(first[name]), w - vec(first[name]))
+        for j, operator in enumerate(OPERATORS):
+            seen = [float(d @ matrices[operator] @ d / d.square().sum()) for d in directions]
+            assert found["seen"][i][j] == pytest.approx(seen, rel=6e-5)
+            off = abs(found["mean"][i][j] - float(matrices[operator].trace()) / len(w))
+            most = 2**0.5 * float(matrices[operator].norm()) / len(w) / 400**0.5  # of so many random signs
+            assert off < 4 * found["error"][i][j] < 5 * most
+        assert found["sizes"][i] == len(w)
+
+
+def test_shares_and_outputs(views: torch.Tensor) -> None:
+    net, name = layer_operators.opened(build(SMALL, 0).double()), NAMES[1]
+    found = layer_operators.look_at(net, views, views[:, 0], layers=[name], shared=[name], k=3)
+    between, within = (make(net, name, views).dense() for make in (covariance_operator, intra_operator))
+    leading = torch.linalg.eigh(between - (1 - 1 / 6) / 2 * within).eigenvectors[:, -3:]
+    w = vec(net.get_parameter(f"{name}.weight").detach())
+    share = float((leading.T @ w).square().sum() / w.square().sum())
+    assert found["share"][name][0][:2] == pytest.approx([share, share], rel=0.05)  # to a hundredth of the eigenvalues
+    assert found["seen"][0][0][2] is None, "nothing has changed"
+    first = build(SMALL, 1).double().encoder.get_parameter(name[2:] + ".weight").detach()
+    moved = layer_operators.look_at(net, views, views[:, 0], first={name: first}, layers=[name], shared=[name], k=3)
+    begun, change = vec(first), w - vec(first)
+    wanted = [float((leading.T @ d).square().sum() / d.square().sum()) for d in (w, begun, change)]
+    assert moved["share"][name][0] == pytest.approx(wanted, rel=0.05)
+    unit = torch.nn.functional.normalize(net(views.flatten(0, 1)).detach(), dim=1)
+    assert found["outputs"][1] == pytest.approx(float(unit.var(0, unbiased=False).sum()), rel=1e-4)
+
+
+def test_every_convolution_and_linear_layer_is_there() -> None:
+    names = layer_operators.layers_of(layer_operators.opened(build(SMALL, 0)))
+    assert len(names) == 20 + 2  # three of the convolutions change the shape beside a block
+    assert names[0] == "0.conv1"
+    assert set(layer_operators.LAYERS) - set(names) == {"1"}, "which is the classifier's"
+    assert set(layer_operators.SHARED) < set(names)
+
+
+def test_the_record_can_be_made_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = layer_operators.run_values([1], names=(RUNS[0], SUPERVISED), epochs=(0, 2), more=4, root=tmp_path, **FEW)  # type: ignore[arg-type]
+    json.dumps(made, allow_nan=False)
+    looks = made["runs"][RUNS[0]][0]
+    assert len(looks) == 3, "the last one with more views"
+    assert len(made["runs"][SUPERVISED][0]) == 2
+    assert looks[0]["names"] == list(NAMES)
+    assert looks[0]["seen"][0][0][0] != looks[1]["seen"][0][0][0], "the run has moved the weights"
+    assert looks[1]["seen"][0][0][1] != looks[0]["seen"][0][0][1], "the first weights see another operator"
+    assert 0 <= made["runs"][SUPERVISED][0][1]["accuracy"] <= 1
+
+    def never(*args: object, **kwargs: object) -> None:
+        raise AssertionError("a look that lies there is made again")
+
+    monkeypatch.setattr(layer_operators, "look_at", never)
+    again = layer_operators.run_values([1], names=(RUNS[0], SUPERVISED), epochs=(0, 2), more=4, root=tmp_path, **FEW)  # type: ignore[arg-type]
+    assert again == made
+    with pytest.raises(ValueError, match="past the 2 of epoch 1"):
+        layer_operators.run_values([1], names=RUNS[:1], epochs=(1,), more=0, root=tmp_path, **FEW)  # type: ignore[arg-type]
+
+
+def test_runs_without_labels_begin_with_the_same_weights() -> None:
+    """So that one look before training serves them all."""
+    nets = [layer_operators.Run(name, 1, SHORT, "cpu", Path()).network(0) for name in RUNS[:3]]
+    for name, weights in nets[0].state_dict().items():
+        assert all(torch.equal(net.state_dict()[name], weights) for net in nets)
+
+
+def test_a_run_that_is_told_the_labels() -> None:
+    settings = settings_of(RUNS[0], 1, SHORT)
+    data = load_data(settings)[0]
+    start, once, twice = (supervised.trained(settings, data, epochs) for epochs in (0, 1, 1))
+    assert torch.equal(start[0].conv1.weight, build(settings.networks, 1).encoder.conv1.weight)  # type: ignore[union-attr]
+    assert all(torch.equal(a, b) for a, b in zip(once.parameters(), twice.parameters(), strict=True))
+    assert not any(torch.equal(a, b) for a, b in zip(start.parameters(), once.parameters(), strict=True))
+    assert 0 <= supervised.accuracy(once.eval(), data, settings) <= 1
+
+
+def test_the_record_was_made_with_the_sizes_that_stand_in_the_code() -> None:
+    made = store.recorded("training-operator")
+    sizes = [getattr(layer_operators, name) for name in ("IMAGES", "VIEWS", "MORE", "LEADING")]
+    assert [made[name] for name in ("images", "views", "more", "modes")] == sizes
+    assert made["epochs"] == list(layer_operators.EPOCHS)
+
+
+def test_each_run_is_looked_at_when_it_should_be(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def looked(run: layer_operators.Run, epoch: int, count: int, begin: int, **_: object) -> dict[str, object]:
+        return {"at": [run.name, epoch, count, begin]}
+
+    monkeypatch.setattr(layer_operators, "_looked", looked)
+
+    def at(name: str, more: int) -> list[object]:
+        return [look["at"] for look in layer_operators.along(name, 1, SHORT, (0, 2), 8, more, "cpu", tmp_path, {})]
+
+    assert at("byol", 16) == [["info_nce", 0, 8, 0], ["byol", 2, 8, 0], ["byol", 2, 16, 8]]
+    assert at(SUPERVISED, 0) == [[SUPERVISED, 0, 8, 0], [SUPERVISED, 2, 8, 0]]
+
+
+def test_steps_of_a_run_that_is_told_the_labels_are_those_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings, seen = settings_of(RUNS[0], 1, (*SHORT, "shuffle=true")), list[tuple[torch.Tensor, int]]()
+
+    def spied(given: Settings, batch: torch.Tensor, step: int) -> tuple[torch.Tensor, ...]:
+        seen.append((batch, step))
+        return share(given, batch, step)
+
+    monkeypatch.setattr(supervised, "share", spied)
+    supervised.trained(settings, load_data(settings)[0], 2)
+    assert [step for _, step in seen] == [0, 1, 2, 3]
+    for epoch in (0, 1):
+        (one, _), (two, _) = seen[2 * epoch : 2 * epoch + 2]
+        assert torch.cat([one, two]).equal(epoch_order(settings, 128, epoch)), epoch
+
+
+def test_before_training_batchnorm_goes_by_the_views(tmp_path: Path) -> None:
+    run, names = layer_operators.Run(RUNS[0], 1, SHORT, "cpu", tmp_path), NAMES[:1]
+    found = layer_operators._looked(run, 0, 3, 0, images=4, layers=names, shared=())
+    net, (x, clean) = run.network(0), layer_operators.population(run.settings, 1, 4, 3)
+    fresh = layer_operators.look_at(net, x, clean, layers=names)
+    settle(net, x.flatten(0, 1))
+    assert found == layer_operators.look_at(net, x, clean, layers=names)
+    assert found["mean"] != fresh["mean"]
+
+
+def test_convolutions_of_a_gpu_keep_their_digits(views: torch.Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
+    flags, cudnn = [], torch.backends.cudnn
+
+    def opened(*arguments: object) -> OpenedLayer:
+        flags.append((cudnn.enabled, cudnn.allow_tf32))
+        return open_layer(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(layer_operators, "open_layer", opened)
+    monkeypatch.setattr(cudnn, "enabled", True)
+    monkeypatch.setattr(cudnn, "allow_tf32", True)
+    net = layer_operators.opened(build(SMALL, 0).double())
+    layer_operators.look_at(net, views, views[:, 0], layers=NAMES[2:], probes=2)
+    assert set(flags) == {(True, False)}
+    assert cudnn.allow_tf32, "as before"

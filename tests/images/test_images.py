@@ -1,0 +1,354 @@
+"""Images: the data as it is on disk, what is refused, and every view against independent code."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import io
+import os
+import pickle
+import struct
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import pytest
+import torch
+from scipy import ndimage
+from sklearn.datasets import load_digits
+from torch import Tensor
+
+from sslbook.images import datasets
+from sslbook.images.enumerated import Images, brightness, digits, flips, read, readable, shifts, views
+
+
+def pictures(n: int = 3, channels: int = 2, height: int = 5, width: int = 6) -> Tensor:
+    generator = torch.Generator().manual_seed(0)
+    return torch.rand(n, channels, height, width, generator=generator, dtype=torch.float64)
+
+
+# ------------------------------------------------------------------------------------------ digits
+
+
+def test_digits_are_those_of_scikit_learn():
+    data = digits()
+    assert (data.name, len(data)) == ("digits", 1797)
+    assert data.pixels.shape == (1797, 1, 8, 8)
+    assert data.pixels.dtype == torch.float32
+    assert data.labels.dtype == torch.int64
+    official = load_digits()
+    np.testing.assert_array_equal(data.pixels[:, 0].numpy() * 16, official.images)
+    np.testing.assert_array_equal(data.labels.numpy(), official.target)
+    assert data.pixels.min() == 0
+    assert data.pixels.max() == 1
+
+
+def test_a_subset_is_reproducible_nested_and_without_repeats():
+    small, large, other = digits(50), digits(200), digits(50, seed=1)
+    assert torch.equal(small.pixels, large.pixels[:50])
+    assert torch.equal(small.labels, large.labels[:50])
+    assert not torch.equal(small.labels, other.labels)
+    everything = digits(1797)
+    assert torch.equal(everything.labels.bincount(), digits().labels.bincount())
+    # pixels and labels are permuted together
+    known = {image.numpy().tobytes(): int(label) for image, label in zip(*_pair(digits()), strict=True)}
+    assert all(known[image.numpy().tobytes()] == label for image, label in zip(*_pair(large), strict=True))
+
+
+def _pair(data: Images) -> tuple[Tensor, Tensor]:
+    return data.pixels, data.labels
+
+
+@pytest.mark.parametrize("size", [4, 2])
+def test_smaller_digits_average_blocks(size):
+    full, small = digits(20, dtype=torch.float64).pixels, digits(20, size=size, dtype=torch.float64).pixels
+    block = 8 // size
+    expected = full.reshape(20, 1, size, block, size, block).mean((3, 5))
+    torch.testing.assert_close(small, expected)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"n": 0}, ValueError, "n must be between 1 and 1797, got 0"),
+        ({"n": 1798}, ValueError, "n must be between 1 and 1797, got 1798"),
+        ({"n": 2.0}, TypeError, "n must be a whole number, got 2.0"),
+        ({"size": 6}, ValueError, "size must be 8, 4 or 2, got 6"),
+    ],
+)
+def test_digits_refuse(arguments, error, message):
+    with pytest.raises(error, match=message):
+        digits(**arguments)
+
+
+def test_images_check_their_parts():
+    pixels, labels = torch.zeros(2, 1, 3, 3), torch.zeros(2, dtype=torch.int64)
+    with pytest.raises(ValueError, match=r"labels must be int64 .* got torch.int64 \(1,\)"):
+        Images(pixels, labels[:1], "x")
+    with pytest.raises(ValueError, match=r"got torch\.int32"):
+        Images(pixels, labels.int(), "x")
+    with pytest.raises(ValueError, match=r"pixels must have shape \(N, C, H, W\)"):
+        Images(pixels[0], labels, "x")
+    with pytest.raises(TypeError, match="pixels must have a floating dtype"):
+        Images(pixels.byte(), labels, "x")
+
+
+# ----------------------------------------------------------------------------------------- CIFAR-10
+
+
+class Python2Pickler(pickle._Pickler):  # the pure Python one, whose opcodes can be changed
+    """Writes strings and bytes alike as Python 2's ``str``, which is what the official files hold."""
+
+    def save_str2(self, text: str | bytes) -> None:
+        raw = text.encode() if isinstance(text, str) else text
+        self.write(pickle.BINSTRING + struct.pack("<i", len(raw)) + raw)
+        self.memoize(text)
+
+    dispatch: ClassVar = {**pickle._Pickler.dispatch, str: save_str2, bytes: save_str2}
+
+
+def python2_pickle(value: object) -> bytes:
+    stream = io.BytesIO()
+    Python2Pickler(stream, protocol=2).dump(value)
+    return stream.getvalue().replace(b"numpy._core.multiarray", b"numpy.core.multiarray")
+
+
+def python2_batch(pixels: np.ndarray, labels: list[int]) -> bytes:
+    return python2_pickle({"batch_label": "fake", "labels": labels, "data": pixels})
+
+
+@pytest.fixture
+def fake_cifar10(tmp_path, monkeypatch) -> Path:
+    """A folder in the official layout with four images a file, and the md5 table to match."""
+    folder = tmp_path / "cifar-10-batches-py"
+    folder.mkdir()
+    for i, name in enumerate(datasets.CIFAR10_MD5):
+        pixels = np.random.default_rng(i).integers(0, 256, (4, 3072), dtype=np.uint8)
+        content = python2_batch(pixels, [i, 1, 2, 9])
+        (folder / name).write_bytes(content)
+        monkeypatch.setitem(datasets.CIFAR10_MD5, name, hashlib.md5(content).hexdigest())
+    monkeypatch.setenv("SSLBOOK_DATA", str(tmp_path))
+    return folder
+
+
+def test_cifar10_reads_the_official_layout(fake_cifar10):
+    assert readable("cifar10")
+    train, test = read("cifar10", "train"), read("cifar10", "test", dtype=torch.float64)
+    assert (train.name, test.name) == ("cifar10-train", "cifar10-test")
+    assert train.pixels.shape == (20, 3, 32, 32)
+    assert train.labels.tolist() == [label for i in range(5) for label in (i, 1, 2, 9)]
+    raw = np.random.default_rng(5).integers(0, 256, (4, 3072), dtype=np.uint8)
+    # A row is the red, green and blue planes, each in row-major order.
+    np.testing.assert_array_equal(test.pixels[2, 1, 3, 4].item(), raw[2, 1024 + 3 * 32 + 4] / 255)
+    np.testing.assert_array_equal(test.pixels.numpy(), raw.reshape(4, 3, 32, 32) / 255)
+    some = read("cifar10", "train", n=7, seed=3)
+    assert torch.equal(some.pixels, read("cifar10", "train", n=20, seed=3).pixels[:7])
+
+
+def test_cifar10_refuses_an_altered_file(fake_cifar10):
+    path = fake_cifar10 / "test_batch"
+    content = bytearray(path.read_bytes())
+    content[-20] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(
+        ValueError, match=r"test_batch is truncated or altered: its md5 is \w{32} .* nothing was loaded"
+    ):
+        read("cifar10", "test")
+    assert len(read("cifar10", "train")) == 20  # the other split is whole
+
+
+def test_cifar10_refuses_a_truncated_file(fake_cifar10):
+    path = fake_cifar10 / "data_batch_5"
+    path.write_bytes(path.read_bytes()[:-1000])
+    with pytest.raises(ValueError, match="data_batch_5 is truncated or altered"):
+        read("cifar10", "train")
+
+
+def test_cifar10_refuses_the_wrong_shape_even_with_the_right_md5(fake_cifar10, monkeypatch):
+    content = python2_batch(np.zeros((4, 100), np.uint8), [0, 1, 2, 3])
+    (fake_cifar10 / "test_batch").write_bytes(content)
+    monkeypatch.setitem(datasets.CIFAR10_MD5, "test_batch", hashlib.md5(content).hexdigest())
+    with pytest.raises(ValueError, match=r"does not hold \(n, 3072\) uint8 pixels, got \(4, 100\)"):
+        read("cifar10", "test")
+
+
+class Harmful:
+    def __reduce__(self):
+        return os.mkdir, ("harm",)
+
+
+def test_unpickling_runs_no_code(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=r"asks for (posix|nt)\.mkdir; only NumPy arrays may be in it"):
+        datasets._unpickle_arrays(python2_pickle({"data": Harmful()}))
+    assert not Path("harm").exists()
+    pickle.loads(pickle.dumps(Harmful(), protocol=2))  # what would have happened
+    assert Path("harm").exists()
+
+
+def test_unpickling_wants_a_dict():
+    with pytest.raises(ValueError, match="holds a list; a dict was expected"):
+        datasets._unpickle_arrays(pickle.dumps([1], protocol=2))
+
+
+def test_cifar10_names_what_is_missing(fake_cifar10, monkeypatch):
+    (fake_cifar10 / "data_batch_3").unlink()
+    assert not readable("cifar10")
+    with pytest.raises(FileNotFoundError, match=r"incomplete: .*data_batch_3 can't be read"):
+        read("cifar10", "train")
+    monkeypatch.setenv("SSLBOOK_DATA", str(fake_cifar10 / "nowhere"))
+    assert not readable("cifar10")
+    with pytest.raises(FileNotFoundError, match="SSLBOOK_DATA must name the folder"):
+        read("cifar10", "test")
+    monkeypatch.delenv("SSLBOOK_DATA")
+    assert not readable("cifar10")
+    with pytest.raises(FileNotFoundError, match="set SSLBOOK_DATA to the folder that holds cifar-10-batches-py"):
+        read("cifar10", "test")
+
+
+def test_unknown_names_get_the_nearest():
+    with pytest.raises(
+        ValueError, match=r"name must be one of digits, mnist, cifar10, got 'cifar-10'; did you mean 'cifar10'"
+    ):
+        readable("cifar-10")
+    with pytest.raises(ValueError, match="split must be one of train, test, got 'val'"):
+        read("cifar10", "val")
+    assert readable("digits")
+
+
+needs_cifar10 = pytest.mark.skipif(
+    not readable("cifar10"), reason="set SSLBOOK_DATA to a folder that holds cifar-10-batches-py"
+)
+
+
+@needs_cifar10
+def test_the_real_test_images():
+    data = read("cifar10", "test")
+    assert data.pixels.shape == (10_000, 3, 32, 32)
+    assert data.labels.bincount().tolist() == [1000] * 10
+    assert data.labels[:4].tolist() == [3, 8, 8, 0]  # cat, ship, ship, airplane
+    assert 0 <= data.pixels.min() < data.pixels.max() <= 1
+    # The channels' own means: a wrong order of the planes would permute them.
+    mean = data.pixels.mean((0, 2, 3), dtype=torch.float64)
+    torch.testing.assert_close(mean, torch.tensor([0.4942, 0.4851, 0.4504], dtype=torch.float64), atol=1e-4, rtol=0)
+
+
+@needs_cifar10
+def test_the_real_training_images():
+    data = read("cifar10", "train", n=2000)
+    assert data.pixels.shape == (2000, 3, 32, 32)
+    assert data.labels.bincount(minlength=10).min() > 150
+    with pytest.raises(ValueError, match="n must be between 1 and 50000, got 50001"):
+        read("cifar10", "train", n=50_001)
+
+
+# -------------------------------------------------------------------------------------------- views
+
+
+@pytest.mark.parametrize("radius", [0, 1, 2])
+def test_shifts_are_those_of_scipy(radius):
+    x = pictures()
+    got = shifts(x, radius)
+    steps = range(-radius, radius + 1)
+    order = [(0, 0)] + [(dy, dx) for dy in steps for dx in steps if (dy, dx) != (0, 0)]
+    assert got.shape == (3, (2 * radius + 1) ** 2, 2, 5, 6)
+    for k, (dy, dx) in enumerate(order):
+        expected = ndimage.shift(x.numpy(), (0, 0, dy, dx), order=0, mode="constant", cval=0.0, prefilter=False)
+        np.testing.assert_array_equal(got[:, k], expected)
+
+
+def test_shifts_of_an_image_with_an_empty_border_are_rolls():
+    x = torch.zeros(1, 1, 6, 6, dtype=torch.float64)
+    x[..., 1:5, 1:5] = pictures(1, 1, 4, 4)
+    rolls = {x.roll((dy, dx), (2, 3)).numpy().tobytes() for dy in (-1, 0, 1) for dx in (-1, 0, 1)}
+    assert {view.numpy().tobytes() for view in shifts(x)[:, :, None].squeeze(0)} == rolls
+    assert len(rolls) == 9
+
+
+def test_flips():
+    x = pictures()
+    two, four = flips(x), flips(x, vertical=True)
+    assert two.shape == (3, 2, 2, 5, 6)
+    assert four.shape == (3, 4, 2, 5, 6)
+    for k, expected in enumerate([x, x.flip(3), x.flip(2), x.flip(2, 3)]):
+        assert torch.equal(four[:, k], expected)
+        assert k >= 2 or torch.equal(two[:, k], expected)
+
+
+def test_brightness_scales_clamps_and_puts_the_image_first():
+    x = pictures()
+    got = brightness(x, levels=(0.5, 1.0, 2.0))
+    assert got.shape == (3, 3, 2, 5, 6)
+    for k, level in enumerate((1.0, 0.5, 2.0)):
+        np.testing.assert_array_equal(got[:, k], np.clip(x.numpy() * level, 0, 1))
+    assert (got[:, 2] == 1).any()
+
+
+AUGMENTATIONS = {
+    "shifts": (shifts, 9),
+    "flips": (flips, 2),
+    "brightness": (functools.partial(brightness, levels=(0.9, 1.0)), 2),
+}
+
+
+@pytest.mark.parametrize("name", AUGMENTATIONS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_first_view_is_the_image(name, dtype):
+    augment, count = AUGMENTATIONS[name]
+    x = pictures(height=6).to(dtype)
+    got = augment(x)
+    assert got.shape[:2] == (3, count)
+    assert got.dtype == dtype
+    assert torch.equal(got[:, 0], x)
+    assert not torch.equal(got[:, 1], x)
+
+
+def test_views_combine_everything_with_everything():
+    x = pictures(height=6)
+    everything = views(x, [augment for augment, _ in AUGMENTATIONS.values()])
+    assert everything.shape == (3, 9 * 2 * 2, 2, 6, 6)
+    assert torch.equal(everything[:, 0], x)
+    two = views(x, [shifts, flips])
+    for s in range(9):
+        for f in range(2):
+            assert torch.equal(two[:, 2 * s + f], flips(shifts(x)[:, s])[:, f])
+    smaller = views(x, [flips, lambda y: torch.stack([y[..., :4, :4], y[..., 2:, 2:]], 1)])
+    assert torch.equal(smaller[:, 2 + 1], x.flip(3)[:, :, 2:, 2:])
+    assert torch.equal(views(x, [])[:, 0], x)
+
+
+def test_views_of_one_image_are_its_views_in_the_batch():
+    x = pictures(height=6)
+    augmentations = [augment for augment, _ in AUGMENTATIONS.values()]
+    assert torch.equal(views(x, augmentations)[1:2], views(x[1:2], augmentations))
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda x: shifts(x, 5), ValueError, "radius must be between 0 and 4, got 5"),
+        (lambda x: shifts(x, -1), ValueError, "radius must be between 0 and 4, got -1"),
+        (lambda x: shifts(x, 1.0), TypeError, "radius must be a whole number, got 1.0"),
+        (lambda x: shifts(x[0]), ValueError, r"images must have shape \(N, C, H, W\), got \(2, 5, 6\)"),
+        (lambda x: flips((255 * x).byte()), TypeError, "images must have a floating dtype, got torch.uint8"),
+        (lambda x: flips(x.numpy()), TypeError, "images must be a torch tensor, got ndarray"),
+        (lambda x: flips(digits(2)), TypeError, "got Images; pass its .pixels"),
+        (lambda x: brightness(x, []), ValueError, r"levels must be one or more finite numbers >= 0, got \[\]"),
+        (lambda x: brightness(x, [-1.0]), ValueError, r"got \[-1.0\]"),
+        (lambda x: brightness(x, [float("nan")]), ValueError, r"got \[nan\]"),
+        (lambda x: brightness(x, [float("inf")]), ValueError, r"got \[inf\]"),
+        (lambda x: flips(flips(x)), ValueError, r"images must have shape \(N, C, H, W\)"),
+        (lambda x: views(x, [lambda y: y]), ValueError, r"must map \(N, C, H, W\) to \(N, V, C, H, W\)"),
+    ],
+)
+def test_bad_input_gets_a_sentence(call, error, message):
+    with pytest.raises(error, match=message):
+        call(pictures())
+
+
+def test_default_levels_and_what_brightness_takes() -> None:
+    x = pictures()
+    assert torch.equal(brightness(x), brightness(x, (1.0, 0.8, 1.2)))
+    assert not brightness(x, [0.0]).any()
+    with pytest.raises(ValueError, match="labels must be int64"):
+        Images(torch.zeros(2, 1, 3, 3), torch.zeros(3, dtype=torch.int64), "x")

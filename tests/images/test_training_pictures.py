@@ -1,0 +1,318 @@
+"""Images of the caller's own: what is read, and what is refused in a sentence."""
+
+from __future__ import annotations
+
+import random
+import struct
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch.utils.data import TensorDataset
+
+from sslbook.images.own import read_images
+
+BYTES = torch.arange(2 * 3 * 5 * 4, dtype=torch.uint8).reshape(2, 3, 5, 4)
+
+
+class Pairs(torch.utils.data.Dataset):
+    """As torchvision has them: an image and its class."""
+
+    def __init__(self, images: list[object]) -> None:
+        self.images = images
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, index: int) -> tuple[object, int]:
+        return self.images[index], index % 2
+
+
+class Named(list):
+    """Of other keys than numbers, as a table has."""
+
+    def __getitem__(self, index: object) -> object:
+        raise KeyError(index)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        BYTES,
+        BYTES.numpy(),
+        BYTES.permute(0, 2, 3, 1).numpy(),
+        BYTES.float() / 255,
+        (BYTES / 255).double().numpy(),
+        (BYTES / 255).numpy().astype(">f4"),
+        BYTES.flip(1).numpy()[:, ::-1],
+        TensorDataset(BYTES, torch.arange(2)),
+        Pairs(list(BYTES)),
+        Pairs([image / 255 for image in BYTES]),
+        Pairs([Image.fromarray(image.permute(1, 2, 0).numpy()) for image in BYTES]),
+        Pairs([image.permute(1, 2, 0).numpy() for image in BYTES]),
+        list(BYTES),
+    ],
+    ids=[
+        "tensor",
+        "array",
+        "last",
+        "shares",
+        "doubles",
+        "swapped",
+        "mirrored",
+        "torch",
+        "tensors",
+        "floats",
+        "pillow",
+        "arrays",
+        "list",
+    ],
+)
+def test_all_ways_give_the_same_bytes(source: object) -> None:
+    data = read_images(source)
+    assert torch.equal(data.pixels, BYTES)
+    assert data.labels.tolist() == ([0, 1] if isinstance(source, torch.utils.data.Dataset) else [-1, -1])
+
+
+def test_grey_images_and_labels() -> None:
+    data = read_images(np.zeros((3, 8, 8), dtype=np.uint8), [4, 0, 1])
+    assert data.pixels.shape == (3, 1, 8, 8)
+    assert (data.labels.tolist(), data.classes) == ([4, 0, 1], 5)
+    assert torch.equal(read_images(data).labels, data.labels)
+    assert read_images(data.pixels, np.arange(3, dtype=">i4")[::-1]).labels.tolist() == [2, 1, 0]
+
+
+def save(path: Path, width: int = 6, height: int = 6, mode: str = "RGB") -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new(mode, (width, height), 100 if mode == "L" else (10, 20, 30)).save(path)
+
+
+def test_a_folder_and_its_classes(tmp_path: Path) -> None:
+    save(tmp_path / "dog" / "b.jpg")
+    save(tmp_path / "cat" / "deep" / "a.PNG", mode="L")
+    (tmp_path / "cat" / "notes.txt").write_text("no picture")
+    data = read_images(str(tmp_path))
+    assert data.pixels.shape == (2, 3, 6, 6)
+    assert data.labels.tolist() == [0, 1]
+    assert data.pixels[0].unique().tolist() == [100]  # the grey one, three times
+    save(tmp_path / "odd.png" / "c.png")
+    assert read_images(tmp_path).labels.tolist() == [0, 1, 2]  # a folder is no picture, whatever its name
+    save(tmp_path / "alone.png")
+    assert read_images(tmp_path).labels.tolist() == [-1] * 4  # one lies in no class
+
+
+def exif(*entries: tuple[int, int, int, int]) -> bytes:
+    """An EXIF block of (tag, type, count, value) with the orientation "on its side" before them."""
+    fields = sorted([(0x0112, 3, 1, 6), *entries])
+    table = b"".join(
+        struct.pack("<HHIHH" if kind == 3 else "<HHIi", tag, kind, n, v, *[0] * (kind == 3))
+        for tag, kind, n, v in fields
+    )
+    return b"Exif\0\0II*\0\x08\0\0\0" + struct.pack("<H", len(fields)) + table + bytes(4) + struct.pack("<ii", -1, 0)
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        exif(),
+        exif((0x011A, 10, 1, 50)),  # a signed rational -1/0 as resolution
+        exif((0x0100, 9, 1, -5)),  # a negative width
+        exif((0x0100, 4, 1, -1), (0x8769, 4, 1, 10**6)),  # a part that lies behind the end
+        exif((0x010E, 2, 10**6, 0)),  # words that are longer than the block
+        exif((0x011A, 99, 1, 0)),  # of no type
+    ],
+)
+@pytest.mark.parametrize("ending", ["jpg", "png", "webp"])
+def test_a_picture_is_upright_whatever_else_its_exif_block_holds(block: bytes, ending: str, tmp_path: Path) -> None:
+    Image.new("RGB", (6, 4)).save(tmp_path / f"a.{ending}", exif=block)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Pillow's, of the damage
+        assert read_images(tmp_path).pixels.shape == (1, 3, 6, 4)
+
+
+NOISE = Image.fromarray(np.random.default_rng(0).integers(0, 256, (40, 40, 3), dtype=np.uint8))
+
+
+@pytest.mark.parametrize("ending", ["png", "jpg", "bmp", "gif", "tif", "webp", "ppm"])
+def test_damaged_pictures_end_in_their_pixels_or_in_a_sentence(ending: str, tmp_path: Path) -> None:
+    path = tmp_path / f"a.{ending}"
+    NOISE.save(path, **({"exif": exif()} if ending in ("png", "jpg", "webp") else {}))
+    whole, draw = path.read_bytes(), random.Random(0)
+    damaged = [b"", b"Exif", whole[: len(whole) // 2], whole[:-1], whole[:30]]
+    for _ in range(60):
+        at = draw.randrange(min(200, len(whole)))
+        damaged.append(whole[:at] + draw.randbytes(draw.choice((1, 2, 4))) + whole[at + draw.choice((1, 2, 4)) :])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for content in damaged:
+            path.write_bytes(content)
+            try:
+                assert read_images(tmp_path, size=8).pixels.shape[2:] == (8, 8)
+            except ValueError as error:
+                assert str(path) in str(error)  # noqa: PT017
+
+
+@pytest.mark.parametrize(("pixels", "found"), [(10, "error"), (30, "error"), (30, "ignore")])
+@pytest.mark.parametrize("ending", ["png", "gif"])
+def test_a_picture_too_large_for_pillow_is_named(
+    pixels: int, found: Any, ending: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(tmp_path / f"a.{ending}")
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", pixels)
+    with warnings.catch_warnings():
+        warnings.simplefilter(found)
+        if found == "ignore":
+            assert read_images(tmp_path).pixels.shape == (1, 3, 6, 6)
+            return
+        with pytest.raises(
+            ValueError, match=rf"a\.{ending} is too large for Pillow: .*36 pixels.* Make it smaller, or set"
+        ):
+            read_images(tmp_path, size=2)
+
+
+def test_transparency_animation_and_wrong_endings_are_no_matter(tmp_path: Path) -> None:
+    red, blue = (Image.new("RGB", (6, 6), colour) for colour in ((254, 0, 0), (0, 0, 254)))
+    red.quantize(4).save(tmp_path / "a.png", transparency=b"\0\1\2")
+    red.save(tmp_path / "b.gif", save_all=True, append_images=[blue])
+    red.save(tmp_path / "c.webp", save_all=True, append_images=[blue], lossless=True)
+    red.save(tmp_path / "d.JPG", "png")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for picture in read_images(tmp_path).pixels:
+            assert picture.flatten(1).T.unique(dim=0).tolist() == [[254, 0, 0]]
+
+
+@pytest.mark.parametrize("shape", [(32, 32, 3), (3, 32, 32), (20, 30, 1), (20, 30, 4)])
+@pytest.mark.parametrize("kind", [torch.zeros, np.zeros])
+def test_one_picture_is_not_taken_for_many(shape: tuple[int, ...], kind: Any) -> None:
+    picture = kind(shape)
+    with pytest.raises(ValueError, match=r"may be one picture: add an axis, images\[None\] if it is one"):
+        read_images(picture)
+    if 4 not in shape:
+        assert len(read_images(picture[None])) == 1
+    assert len(read_images(picture[:, None])) == len(read_images(picture, [0] * shape[0])) == shape[0]
+
+
+@pytest.mark.parametrize("shape", [(5, 32, 32), (1, 28, 28), (2, 28, 3), (32, 32, 32), (2, 3, 32, 32), (3, 32, 32, 3)])
+def test_many_pictures_are_many(shape: tuple[int, ...]) -> None:
+    assert len(read_images(torch.zeros(shape))) == shape[0]
+
+
+def test_pictures_are_cut_to_a_size(tmp_path: Path) -> None:
+    save(tmp_path / "a.png", 6, 9)
+    save(tmp_path / "b.png", 12, 6)
+    assert read_images(tmp_path, size=4).pixels.shape == (2, 3, 4, 4)
+    with pytest.raises(ValueError, match=r"one size: .*a\.png is 9 by 6, and .*b\.png is 6 by 12; size=32 cuts"):
+        read_images(tmp_path)
+
+
+LEVELS = np.arange(0, 2**16, 1024, dtype=np.uint16).reshape(8, 8)
+EIGHT = torch.from_numpy((LEVELS / 257).round().astype(np.uint8))
+
+
+@pytest.mark.parametrize(
+    ("array", "mode", "ending"),
+    [
+        (LEVELS, "I;16", "png"),
+        (LEVELS, "I;16", "tif"),
+        (LEVELS.astype(np.int32), "I", "tif"),
+        ((LEVELS / 65535).astype(np.float32), "F", "tif"),
+    ],
+)
+def test_grey_levels_finer_than_bytes_are_rounded_to_them(
+    array: np.ndarray, mode: str, ending: str, tmp_path: Path
+) -> None:
+    picture = Image.fromarray(array)
+    assert picture.mode == mode
+    picture.save(tmp_path / f"a.{ending}")
+    for source in (tmp_path, [picture]):
+        assert torch.equal(read_images(source).pixels[0, 0], EIGHT)
+    assert read_images(tmp_path, size=4).pixels.shape == (1, 1, 4, 4)
+
+
+@pytest.mark.parametrize(
+    ("array", "sentence"),
+    [
+        (np.full((4, 4), 300, dtype=np.float32), "pixels from 0 to 1, as pictures of mode F, got 300 to 300"),
+        (np.full((4, 4), 70_000, dtype=np.int32), "pixels from 0 to 65535, as pictures of mode I, got 70000 to 70000"),
+        (np.full((4, 4), np.nan, dtype=np.float32), "pixels from 0 to 1, .*, got nan to nan"),
+    ],
+)
+def test_grey_levels_of_an_unknown_range_are_refused(array: np.ndarray, sentence: str, tmp_path: Path) -> None:
+    Image.fromarray(array).save(tmp_path / "a.tif")
+    with pytest.raises(ValueError, match=rf"a\.tif must have {sentence}"):
+        read_images(tmp_path)
+    with pytest.raises(ValueError, match=f"item 0 must have {sentence}"):
+        read_images([Image.fromarray(array)])
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "P", "RGB", "RGBA", "LA", "CMYK"])
+def test_a_picture_is_the_same_from_a_folder_and_from_a_list(mode: str, tmp_path: Path) -> None:
+    colours = Image.fromarray(BYTES[0].permute(1, 2, 0).numpy())
+    picture = colours.convert("L").convert("LA") if mode == "LA" else colours.convert(mode)
+    picture.save(tmp_path / "a.tif")
+    listed = read_images([picture]).pixels
+    assert torch.equal(listed, read_images(tmp_path).pixels)
+    wanted = picture.convert("L" if mode in ("1", "L") else "RGB")
+    assert np.array_equal(listed[0].permute(1, 2, 0).numpy().squeeze(), np.array(wanted))
+
+
+def test_a_picture_of_a_list_is_turned_upright() -> None:
+    picture = Image.new("L", (6, 4))
+    picture.getexif()[0x0112] = 6  # lies on its side
+    assert read_images([picture]).pixels.shape == (1, 1, 6, 4)
+
+
+@pytest.mark.parametrize(
+    ("source", "labels", "error", "sentence"),
+    [
+        (torch.zeros(0, 3, 8, 8, dtype=torch.uint8), None, ValueError, "images must hold one image or more, got none"),
+        ([], None, ValueError, "got none"),
+        (torch.zeros(2, 5, 8, 8, dtype=torch.uint8), None, ValueError, r"of 1 or 3 channels, got \(2, 5, 8, 8\)"),
+        (torch.zeros(8, 8, dtype=torch.uint8), None, ValueError, r"must be \(N, C, H, W\)"),
+        (torch.zeros(2, 1, 8, 8, dtype=torch.int64), None, TypeError, "must be uint8, or floating in .*int64"),
+        (torch.full((2, 1, 8, 8), 255.0), None, ValueError, "floating from 255 to 255"),
+        (torch.full((2, 1, 8, 8), float("nan")), None, ValueError, "floating from nan"),
+        (iter(BYTES), None, TypeError, "gather what only iterates with list"),
+        ("/no/such/folder", None, FileNotFoundError, "there is no folder /no/such/folder"),
+        (BYTES, [0], ValueError, "one whole number for each of the 2 images"),
+        (BYTES, [0.5, 1.0], ValueError, "one whole number for each"),
+        (Pairs([BYTES[0], BYTES[1, :, :3]]), None, ValueError, "item 0 is 5 by 4, and item 1 is 3 by 4"),
+        (["a word"], None, TypeError, "item 0 must be an image, or an image and its class, got str"),
+        ([BYTES[0], None], None, TypeError, "item 1 must be an image, or an image and its class, got NoneType"),
+        ([BYTES[0], [[1], [2, 3]]], None, TypeError, "item 1 must be an image, or an image and its class, got list"),
+        ([BYTES[0], BYTES[1].int()], None, TypeError, "item 1 must be uint8, or floating in .*int32"),
+        ([BYTES[0], torch.zeros(5, 4, 4)], None, ValueError, r"item 1 must be \(C, H, W\), .*, got \(5, 4, 4\)"),
+        ([BYTES[0], BYTES[1] * 1.0], None, ValueError, "item 1 must be bytes, or floating in .* from 60 to 119"),
+        (TensorDataset(BYTES), None, TypeError, "item 0 must be an image and its class, as a pair, got tuple of 1"),
+        ([(BYTES[0], 1), BYTES[1]], None, TypeError, "item 1 must be an image and its class, as a pair, got Tensor"),
+        ([(BYTES[0], 1), (BYTES[1], "cat")], None, TypeError, "class of item 1 must be a whole number, got 'cat'"),
+        ([(BYTES[0], 1.9)], None, TypeError, "the class of item 0 must be a whole number, got 1.9"),
+        ({"a": BYTES[0]}, None, TypeError, "images must be an array, a folder or a data set .*, got dict"),
+        (Named([0]), None, ValueError, r"an item for each number from 0 to 0: KeyError\(0\)"),
+        (np.array([["a"]]), None, TypeError, "images must be uint8, or floating in .*, got <U1"),
+        (BYTES, ["cat", "dog"], ValueError, r"one whole number for each of the 2 images, got \['cat', 'dog'\]"),
+        (BYTES, np.array(["cat", "dog"]), ValueError, "one whole number for each of the 2 images, got array"),
+        (torch.zeros(2, 3, 0, 0, dtype=torch.uint8), None, ValueError, r"must have pixels, got \(2, 3, 0, 0\)"),
+        (torch.zeros(2, 3, 0, 0), None, ValueError, "images must have pixels"),
+    ],
+)
+def test_what_is_no_set_of_images_is_refused(source: object, labels: object, error: type, sentence: str) -> None:
+    with pytest.raises(error, match=sentence):
+        read_images(source, labels)
+
+
+def test_folders_that_hold_no_pictures_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"must hold pictures \(\.png"):
+        read_images(tmp_path)
+    (tmp_path / "broken.png").write_bytes(b"\x89PNG no more")
+    with pytest.raises(ValueError, match=r"broken\.png is no picture that Pillow can read"):
+        read_images(tmp_path)
+    with pytest.raises(ValueError, match="size must be at least 1, got 0"):
+        read_images(tmp_path, size=0)
+    with pytest.raises(ValueError, match="size is for a folder"):
+        read_images(BYTES, size=3)

@@ -1,0 +1,261 @@
+"""Reports of inspections: printed, saved and read back, as a page, and by the command."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from inspection_cases import network, pictures
+from PIL import Image
+from torch import Tensor, nn
+from training_cases import DIGITS
+
+from sslbook.book.htmlcheck import Page, _external
+from sslbook.cli import main
+from sslbook.inspect import page
+from sslbook.inspect.command import Line
+from sslbook.inspect.measure import inspect_network
+from sslbook.inspect.report import Report, Share, read_report
+from sslbook.inspect.spectrum import ALL, BETWEEN, NOISE, RANDOM, UNTRAINED, WITHIN
+from sslbook.training.presets.runs import run_of
+from sslbook.training.run.trainer import train
+from sslbook.training.views.pipelines import Pipeline
+
+# --- whole reports ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def report() -> Report:
+    torch.manual_seed(0)
+    return inspect_network(network(), pictures(), views=3, k=3, untrained=network(1), loss="info_nce")
+
+
+def test_a_report_names_all_layers_and_comes_back(report: Report, tmp_path: Path) -> None:
+    assert [layer.name for layer in report.layers] == ["0", "4", "6"]
+    assert not report.refused
+    for layer in report.layers:
+        assert set(layer.weights) == {BETWEEN, ALL, WITHIN, UNTRAINED, RANDOM}
+        assert set(layer.step) == {*layer.weights, NOISE}
+        assert all(0 <= share.value <= 1 + 1e-9 for part in (layer.weights, layer.step) for share in part.values())
+    assert [layer.copies for layer in report.layers] == [1, 1, 3]
+    assert not report.layers[2].clear, "the last layer's modes are there three times each"
+    assert replace(report.layers[1], residual=0.0, lowest=0.0).clear
+    assert not replace(report.layers[1], residual=0.2, lowest=0.0).clear
+    assert not replace(report.layers[1], residual=0.0, lowest=-report.layers[1].values[-1]).clear
+    assert np.array(report.filters[BETWEEN]).shape == (3, 4, 1, 3, 3)
+    rows = report.table().splitlines()
+    assert len([row for row in rows if row.startswith(("0 ", "4 ", "6 ", "0*", "4*", "6*"))]) == 3
+    assert repr(report) == report.table()
+    report.save(tmp_path / "new")
+    again = read_report(tmp_path / "new" / "report.json")
+    assert again.layers == report.layers
+    assert json.loads(json.dumps(report.filters)) == again.filters
+    assert again.about["seed"] == 0
+    assert sorted(path.name for path in (tmp_path / "new").iterdir()) == ["report.html", "report.json"]
+
+
+@pytest.mark.parametrize(
+    "content", ["", "[]", '{"format": 2, "about": {}, "layers": []}', '{"format": 1}', '{"format": 1, "layers": [{}]}']
+)
+def test_what_is_no_report_is_refused(content: str, tmp_path: Path) -> None:
+    (tmp_path / "report.json").write_text(content)
+    with pytest.raises(ValueError, match=r"report\.json is no report of sslbook inspect"):
+        read_report(tmp_path / "report.json")
+
+
+def test_the_page_is_whole_and_loads_nothing(report: Report, tmp_path: Path) -> None:
+    told = replace(report, refused={"<odd>": "why & how"}, about={**report.about, "source": "<run>"})
+    page = Page(told.save(tmp_path))
+    text = page.path.read_text(encoding="utf-8")
+    assert list(_external([page])) == []
+    assert "http" not in text
+    assert "<script" not in text
+    assert "<odd>" not in text
+    assert "<run>" not in text
+    assert page.soup.html["lang"] == "en"
+    assert page.soup.title.get_text()
+    tables = page.soup.find_all("table")
+    assert len(tables) == 3
+    for table in tables:
+        assert table.caption
+        assert len(table.select("tbody th[scope=row]")) == 3
+        heads = len(table.select("thead th[scope=col]"))
+        assert all(len(row.find_all(["th", "td"])) == heads for row in table.select("tbody tr"))
+        assert table.parent["class"] == ["wide"]
+    images = page.soup.find_all("img")
+    assert len(images) == 3
+    assert all(image["alt"] and image["src"].startswith("data:image/png;base64,") for image in images)
+    assert all(svg.get("aria-label") or svg.get("aria-hidden") for svg in page.soup.find_all("svg"))
+    for layer in report.layers:
+        assert f"{layer.step[NOISE].value:.2g}" in text
+    for digest in (report.about["weights"], report.about["image digest"]):
+        assert digest in text
+    assert page.soup.find(string=re.compile("What a high share does not show"))
+
+
+def test_a_layer_that_is_refused_leaves_the_others() -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.two = nn.Linear(64, 64), nn.Linear(64, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.two(self.one(self.one(x.flatten(1)).relu()))
+
+    report = inspect_network(Twice(), pictures(), views=2)
+    assert [layer.name for layer in report.layers] == ["two"]
+    assert "must be applied once in a forward pass, it was applied 2 times" in report.refused["one"]
+    assert "one: left out, layer 'one' must be applied once" in report.table()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"views": 1}, "views must be at least 2, got 1"),
+        ({"k": 0}, "k must be at least 1, got 0"),
+        ({"layers": ["7"]}, "layer '7' isn't in the network"),
+        ({"loss": "simpel"}, "loss must be one of simple, info_nce, got 'simpel'; did you mean 'simple'"),
+        ({"loss": lambda z: z}, r"loss must give one number, as a tensor, got \(12, 8, 3\)"),
+        ({"images": pictures(1)}, "images must hold two images or more"),
+        ({"net": nn.Flatten()}, "net must have linear or convolutional layers, and this Flatten has none"),
+    ],
+)
+def test_bad_input_gets_a_sentence(changes: dict, message: str) -> None:
+    arguments = {"net": network(), "images": pictures(), **changes}
+    with pytest.raises((TypeError, ValueError), match=message):
+        inspect_network(arguments.pop("net"), arguments.pop("images"), **arguments)
+
+
+def test_equal_images_have_no_covariance() -> None:
+    still = Pipeline(8, scale=(1.0, 1.0), ratio=(1.0, 1.0), flip=0.0, grey=0.0)
+    report = inspect_network(mlp_of_pictures(), pictures()[:1].expand(4, -1, -1, -1), pipeline=still, views=2)
+    assert not report.layers
+    assert set(report.refused) == {"1"}
+
+
+def mlp_of_pictures() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 3))
+
+
+# --- the command -----------------------------------------------------------------------------------------------------------
+
+SHORT = (*DIGITS, "epochs=1", "probes=1", "evaluate=0")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = run_of("digits-simclr-nce", seed=3, changes=SHORT)
+    folder = tmp_path_factory.mktemp("runs") / "digits"
+    train(made.settings, folder, stop_after=2, device="cpu", quiet=True)
+    return folder
+
+
+def test_the_command_writes_a_report(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    out = tmp_path / "report"
+    some = ["--layers", "0.conv1", "1.linears.1", "--images", "8", "--views", "2", "--modes", "2", "--out", str(out)]
+    assert main(["inspect", str(run), "digits", *some]) == 0
+    told = capsys.readouterr()
+    assert told.err == "layer 1 of 2: 0.conv1\nlayer 2 of 2: 1.linears.1\n"
+    assert f"Written: {out / 'report.html'}" in told.out
+    report = read_report(out / "report.json")
+    assert [layer.name for layer in report.layers] == ["0.conv1", "1.linears.1"]
+    assert report.about["seed of the run"] == 3
+    assert report.about["step of the run"] == 2
+    assert report.about["images"] == 8
+    assert report.layers[0].weights[UNTRAINED] != report.layers[0].weights[BETWEEN]
+    checkpoint = next(run.glob("step-*.pt"))
+    assert main(["inspect", str(checkpoint), "digits", *some]) == 0
+    same = read_report(out / "report.json")
+    assert same.layers == report.layers
+    assert same.about["checkpoint sha256"] == report.about["checkpoint sha256"]
+
+
+def test_what_the_command_takes_unless_it_is_told(run: Path, tmp_path: Path) -> None:
+    assert main(["inspect", str(run), "digits", "--layers", "1.linears.1", "--out", str(tmp_path)]) == 0
+    about = read_report(tmp_path / "report.json").about
+    assert [about[what] for what in ("images", "views", "modes", "seed", "source")] == [32, 8, 5, 0, "digits"]
+
+
+def test_a_terminal_has_one_line_of_progress(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    line = Line()
+    line(2, 3, "0")
+    line(3, 3, "")
+    assert capsys.readouterr().err == "\r" + "█" * 13 + "·" * 7 + " 2 of 3 layers; 0\x1b[K\r\x1b[K"
+
+
+def test_the_command_takes_a_folder_of_pictures(run: Path, tmp_path: Path) -> None:
+    for number in range(5):
+        Image.effect_noise((9, 8 + number), 60).save(tmp_path / f"{number}.png")
+    some = ["--layers", "1.linears.1", "--images", "4", "--views", "2", "--size", "8", "--loss", "simple"]
+    assert main(["inspect", str(run), str(tmp_path), *some]) == 0
+    assert (run.parent / "digits-inspect" / "report.html").is_file()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nowhere", "digits"], "there is no checkpoint, and no folder of a run, at nowhere"),
+        ([".", "digits"], r"holds no whole checkpoint of sslbook train"),
+        (["RUN", "digitz"], "IMAGES must be a folder of pictures or one of digits, mnist, cifar10, stl10, got digitz"),
+        (["RUN", "digits", "--size", "8"], "--size is for a folder of pictures, got it with digits"),
+        (
+            ["RUN", "digits", "--layers", "0.conv9"],
+            r"layer '0.conv9' isn't in the network \(did you mean '0.conv1'\?\)",
+        ),
+        (["RUN", "digits", "--views", "1"], "views must be at least 2, got 1"),
+        (["RUN", "digits", "--images", "1"], "images must hold two images or more"),
+        (["RUN/log.csv", "digits"], "is no checkpoint of this program"),
+    ],
+)
+def test_a_command_that_cannot_be_done(
+    run: Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    (run / "log.csv").touch()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as stopped:
+        main(["inspect", *(argument.replace("RUN", str(run)) for argument in arguments)])
+    assert stopped.value.code == 2
+    told = capsys.readouterr().err
+    assert re.search(message, told)
+    assert "Traceback" not in told
+
+
+def test_filters_are_pictures_of_their_numbers() -> None:
+    rows = np.array([[[[[0.0, 0.5]]], [[[2.0, -2.0]]]]])  # the longest first, zero grey
+    image = np.array(Image.open(io.BytesIO(base64.b64decode(page._png(rows)))))
+    clear = np.ones((3, 8), bool)
+    clear[1, [1, 2, 5, 6]] = False
+    assert image[1, [1, 2, 5, 6], :3].tolist() == [[254] * 3, [0] * 3, [128] * 3, [159] * 3]
+    assert ((image[..., 3] == 0) == clear).all()
+    assert image[..., 3].max() == 255
+
+
+def test_marks_stand_on_the_axis_where_their_shares_are(report: Report) -> None:
+    step = {BETWEEN: Share(0.1, 0.01, 1.0), RANDOM: Share(1e-3, 1e-3, 1e-3)}
+    layer = replace(report.layers[1], name="a", shape=(3, 4), residual=0.0, lowest=0.0, step=step)
+    chart = page._chart([layer], "step", [BETWEEN, RANDOM], "the step")
+    assert re.findall(r"translate\((\S+) (\S+)\)", chart) == [("26.0", "18.0"), ("392.7", "18.0")]
+    ticks = re.findall(r'x="(\S+)" y="50" text-anchor="middle">([\d.]+)<', chart)
+    assert ticks == [("26.0", "0.001"), ("209.3", "0.01"), ("392.7", "0.1"), ("576.0", "1")]
+    assert 'x1="209.3" x2="576.0" y1="18" y2="18"' in chart
+    assert 'viewBox="0 0 596 70"' in chart
+    assert page._chance(layer, 3) == 3 / 12
+
+
+def test_what_a_layer_s_numbers_say(report: Report) -> None:
+    layer = replace(report.layers[1], shape=(3, 4), values=(1.0, 0.5), lowest=0.0, residual=0.0)
+    assert layer.size == 12
+    assert layer.leading == pytest.approx(1.5 / layer.sizes[BETWEEN].trace)
+    assert [replace(layer, lowest=low).clear for low in (-0.2, -0.25, -0.3)] == [True, False, False]
+    assert not replace(layer, residual=0.1).clear

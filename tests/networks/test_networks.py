@@ -1,0 +1,122 @@
+"""Networks: their shapes, initial weights, and random instances."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from sslbook.networks import small
+from sslbook.networks.small import (
+    Power,
+    Residual,
+    activation,
+    convnet,
+    initialize,
+    instance_seeds,
+    mlp,
+    random_network,
+    residual_net,
+)
+
+
+def inputs(shape: tuple[int, ...], batch: int = 5, seed: int = 0) -> Tensor:
+    return torch.randn(batch, *shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def test_initialisation_is_reproducible_and_of_the_size_it_says() -> None:
+    one, two, other = mlp((200, 300, 2), seed=3), mlp((200, 300, 2), seed=3), mlp((200, 300, 2), seed=4)
+    assert torch.equal(one[0].weight, two[0].weight)
+    assert not torch.equal(one[0].weight, other[0].weight)
+    # 60,000 weights: their standard deviation is known to 0.3 %
+    assert float(one[0].weight.detach().std()) == pytest.approx(math.sqrt(2 / 200), rel=0.015)
+    biased = initialize(nn.Linear(10, 2000), 0)
+    assert float(biased.bias.detach().std()) == pytest.approx(0.1, rel=0.1)
+    half = mlp((3, 4, 2), dtype=torch.float32)
+    assert torch.equal(half[0].weight, mlp((3, 4, 2))[0].weight.float())
+
+
+@pytest.mark.parametrize(("act", "kind"), [("linear", nn.Identity), ("relu", nn.ReLU), ("leaky_relu", nn.LeakyReLU)])
+def test_mlp_has_no_activation_at_the_top(act: str, kind: type[nn.Module]) -> None:
+    net = mlp((4, 5, 3), act)
+    assert [type(m) for m in net] == [nn.Linear, kind, nn.Linear]
+    assert net(inputs((4,))).shape == (5, 3)
+    assert net[0].bias is None
+
+
+@pytest.mark.parametrize("size", [4, 5, 8])
+@pytest.mark.parametrize("kernel", [1, 2, 3, 5])
+def test_convnet_fits_together(size: int, kernel: int) -> None:
+    net = convnet((2, 3, 4), size, 6, kernel=kernel)
+    assert net(inputs((2, size, size))).shape == (5, 6)
+
+
+def test_residual_net_adds_what_comes_in() -> None:
+    net = residual_net(6, 2, 4, 3)
+    assert net(inputs((4,))).shape == (5, 3)
+    block = net[2]
+    assert isinstance(block, Residual)
+    u = inputs((6,))
+    assert torch.equal(block(u), u + block.branch(u))
+    assert torch.equal(Residual(nn.ReLU(), nn.Tanh())(u), u.tanh() + u.relu())
+
+
+def test_random_networks_are_many_and_small() -> None:
+    kinds = set()
+    for seed in range(40):
+        net, shape = random_network(seed)
+        again, same = random_network(seed)
+        assert shape == same
+        assert all(torch.equal(a, b) for a, b in zip(net.parameters(), again.parameters(), strict=True))
+        assert net(inputs(shape)).shape == (5, 3)
+        assert max(p.numel() for p in net.parameters()) <= 3000
+        kinds |= {type(m) for m in net.modules()}
+    assert {nn.Identity, nn.ReLU, nn.LeakyReLU, Power, nn.Conv2d, Residual} <= kinds
+    assert random_network(0, ["power"], outputs=7)[0](inputs(random_network(0, ["power"])[1])).shape == (5, 7)
+
+
+def test_kinds_take_turns_and_seeds_share_no_instance() -> None:
+    assert [type(random_network(s, ["relu", "conv"])[0][0]) for s in range(3)] == [nn.Linear, nn.Conv2d, nn.Linear]
+    assert list(instance_seeds(3, 2)) == [2000, 2001, 2002]
+    assert not set(instance_seeds(1000, 0)) & set(instance_seeds(1000, 1))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: activation("rellu"), "got 'rellu'; did you mean 'relu'"),
+        (lambda: activation("xyz"), "must be one of linear, relu, leaky_relu, power"),
+        (lambda: Power(0), "p must be at least 1, got 0"),
+        (lambda: mlp((3,)), "at least two positive integers"),
+        (lambda: mlp((3, 0, 2)), "widths must be between 1 and 2147483648, got 0"),
+        (lambda: convnet((3,), 8, 2), "channels must hold at least two"),
+        (lambda: convnet((0, 3), 6, 2), "channels must be between 1 and 2147483648, got 0"),
+        (lambda: convnet((1, 0), 6, 2), "channels must be between 1 and 2147483648, got 0"),
+        (lambda: convnet((1, 3), 6, 2, kernel=0), "kernel must be between 1 and 2147483648, got 0"),
+        (lambda: convnet((1, 3), 6, 2, kernel=-1), "kernel must be between 1 and 2147483648, got -1"),
+        (lambda: convnet((1, 3), 1, 2), "size must be between 2 and 2147483648, got 1"),
+        (lambda: convnet((1, 3), 6, 0), "outputs must be between 1"),
+        (lambda: convnet((1, 3), 6, 2, seed=-1), "seed must be between 0"),
+        (lambda: convnet((1.0, 3), 6, 2), "channels must be a whole number, got 1.0"),
+        (lambda: convnet((1, 3), 6, 2, kernel=1.5), "kernel must be a whole number, got 1.5"),
+        (lambda: convnet((1, 3), 6, 2, kernel=None), "kernel must be a whole number, got None"),
+        (lambda: residual_net(0, 1, 4, 2), "width, inputs and outputs must be between 1 and .*, got 0"),
+        (lambda: residual_net(3, -1, 4, 2), "blocks must be at least 0, got -1"),
+        (lambda: random_network(0, ["conv", "rnn"]), "got rnn"),
+        (lambda: random_network(0, []), "got none"),
+        (lambda: instance_seeds(1001, 0), "count must be between 1 and 1000, got 1001"),
+    ],
+)
+def test_bad_input(call: object, message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=message):
+        call()  # type: ignore[operator]
+
+
+def test_activations_show_their_parameters() -> None:
+    assert repr(activation("power", power=3)) == "Power(p=3)"
+    assert small.ACTIVATIONS == ("linear", "relu", "leaky_relu", "power")
+    slope = activation("leaky_relu", slope=0.3)
+    assert isinstance(slope, nn.LeakyReLU)
+    assert slope.negative_slope == 0.3

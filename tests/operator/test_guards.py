@@ -1,0 +1,159 @@
+"""What an opened layer refuses; and that whatever it doesn't refuse is right."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hostile_networks import NETWORKS as CASES
+from torch import Tensor, nn
+
+from sslbook.networks.batchnorm import BatchNorm
+from sslbook.networks.small import initialize
+from sslbook.operator.layer import open_layer, vec
+from sslbook.stats.checks import relative_gap
+
+TOL = 1e-12
+
+
+def built(name: str) -> tuple[nn.Module, Tensor]:
+    torch.manual_seed(0)
+    case = CASES[name]
+    net = case.make().train(case.training)
+    if callable(case.inputs):
+        x = case.inputs()
+        return (net.double() if x.dtype in (torch.float64, torch.int64) else net), x
+    complex_ = any(p.is_complex() for p in net.parameters())
+    x = torch.randn(6, *case.inputs, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    return (net if complex_ else net.double()), x
+
+
+def plain_connections(net: nn.Module, weight: Tensor, x: Tensor) -> Tensor:
+    """``(B, n, n_L)`` by autograd in the network's own weight, the whole batch at once."""
+    weight.requires_grad_()
+    y = net(x).flatten(1)
+    rows = [torch.autograd.grad(value, weight, retain_graph=True)[0] for value in y.flatten()]
+    return torch.stack([vec(row) for row in rows]).unflatten(0, y.shape).mT
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning", "ignore:torch.quantize_per_tensor:UserWarning")
+@pytest.mark.parametrize("name", CASES)
+def test_a_hostile_network_is_served_right_or_refused(name: str) -> None:
+    case = CASES[name]
+    net, x = built(name)
+    if case.refused:
+        with pytest.raises((ValueError, TypeError), match=case.refused):
+            open_layer(net, case.layer, x)
+        return
+    opened = open_layer(net, case.layer, x)
+    plain = case.plain(net) if case.plain else net
+    weight = plain.get_submodule(case.layer).weight
+    k = plain_connections(plain, weight, x)
+    alone = torch.cat([plain_connections(plain, weight, sample) for sample in x[:, None]])
+    assert relative_gap(alone, k) < TOL, "the case itself: a network of single samples"
+    assert relative_gap(opened.weight, weight) < TOL
+    assert relative_gap(opened.connections(), k) < TOL
+    directions = torch.randn(2, *weight.shape, generator=torch.Generator().manual_seed(2), dtype=weight.dtype)
+    for direction, image in zip(directions, opened.jvp(directions), strict=True):
+        assert relative_gap(image, k.mT @ vec(direction)) < TOL
+    assert relative_gap(vec(opened.vjp(image)), torch.einsum("bno,bo->n", k, image)) < TOL
+
+
+def net_and_batch() -> tuple[nn.Sequential, Tensor]:
+    net = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, 3)).double().eval()
+    initialize(net, 0)
+    return net, torch.randn(6, 4, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+
+
+def test_what_is_opened_is_the_network_as_it_was() -> None:
+    net, x = net_and_batch()
+    wanted = open_layer(net, "0", x).connections()
+    opened, below = open_layer(net, "0", x), open_layer(net, "3", x)
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    net(x).square().mean().backward()
+    optimizer.step()
+    with torch.no_grad():
+        net[3].weight.mul_(2)
+        net[1].running_var.add_(1)
+        weight = opened.weight.clone()
+        net[0].weight.zero_()
+        x.zero_()
+    assert torch.equal(opened.weight, weight)
+    assert torch.equal(opened.connections(), wanted)
+    assert relative_gap(opened.jvp(weight), wanted.mT @ vec(weight)) < TOL
+    assert below.vjp(below.output).isfinite().all()
+    assert relative_gap(open_layer(net, "3", x).weight, net[3].weight) == 0
+
+
+def test_nothing_else_moves() -> None:
+    net, x = net_and_batch()
+    net.train()
+    noisy, ours = CASES["noise"].make().double(), nn.Sequential(nn.Linear(4, 5), BatchNorm(5)).double()
+    before, state = {key: value.clone() for key, value in net.state_dict().items()}, torch.get_rng_state()
+    with pytest.raises(ValueError, match="running statistics held"):
+        open_layer(net, "0", x)
+    with pytest.raises(ValueError, match="random numbers"):
+        open_layer(noisy, "a", x)
+    with pytest.raises(ValueError, match="running statistics held"):
+        open_layer(ours, "0", x)
+    assert torch.equal(ours[1].running_mean, torch.zeros(5, dtype=torch.float64))
+    assert all(torch.equal(before[key], value) for key, value in net.state_dict().items())
+    assert torch.equal(state, torch.get_rng_state())
+    assert not noisy.a._forward_hooks
+
+
+def test_four_samples_are_enough_to_see_that_they_are_coupled() -> None:
+    net, x = CASES["less the mean, below"].make().double(), net_and_batch()[1][:4]
+    with pytest.raises(ValueError, match="other samples"):
+        open_layer(net, "a", x)
+
+
+def test_whatever_mode_torch_is_in() -> None:
+    net, x = net_and_batch()
+    wanted = open_layer(net, "0", x)
+    with torch.inference_mode():
+        inside = open_layer(net, "0", x.clone())
+        assert torch.equal(inside.connections(), wanted.connections())
+        product = inside.vjp(inside.jvp(inside.weight.clone()))
+    assert torch.equal(product, wanted.vjp(wanted.jvp(wanted.weight)))
+    net, x = net.float(), x.float()
+    wanted = open_layer(net, "0", x)
+    with torch.autocast("cpu", torch.bfloat16):
+        inside = open_layer(net, "0", x)
+        assert net(x).dtype == torch.bfloat16, "the case itself"
+        assert torch.equal(inside.output, wanted.output)
+        product = inside.vjp(inside.jvp(inside.weight))
+    assert torch.equal(product, wanted.vjp(wanted.jvp(wanted.weight)))
+
+
+GIVEN: dict[str, tuple[object, object, type[Exception], str]] = {
+    "no network": (None, torch.ones(2, 4), TypeError, r"net must be a torch.nn.Module, got NoneType"),
+    "a list": (nn.Linear(4, 3), [[1.0, 2.0]], TypeError, "x must be a torch tensor of inputs, got list"),
+    "no inputs": (nn.Linear(4, 3), torch.ones(0, 4), ValueError, r"at least one input, got \(0, 4\)"),
+    "a number": (nn.Linear(4, 3), torch.tensor(1.0), ValueError, r"at least one input, got \(\)"),
+    "another precision": (nn.Linear(4, 3).double(), torch.ones(2, 4), ValueError, r"\(2, 4\) and torch.float32.*dtype"),
+    "another width": (nn.Linear(4, 3), torch.ones(2, 5), ValueError, r"\(2, 5\).*multiplied"),
+    "another index": (
+        nn.Sequential(nn.Embedding(3, 4), nn.Linear(4, 3)),
+        torch.full((2,), 7),
+        ValueError,
+        "index out of",
+    ),
+    "NaN": (nn.Linear(4, 3), torch.full((2, 4), float("nan")), ValueError, "x must be finite"),
+    "infinite": (nn.Linear(4, 3), torch.full((2, 4), float("inf")), ValueError, "x must be finite"),
+    "meta": (nn.Linear(4, 3), torch.ones(2, 4, device="meta"), ValueError, "meta"),
+}
+
+
+@pytest.mark.parametrize("what", GIVEN)
+def test_what_is_given_is_asked_for_in_a_sentence(what: str) -> None:
+    net, x, error, message = GIVEN[what]
+    layer = "1" if isinstance(net, nn.Sequential) else ""
+    with pytest.raises(error, match=message):
+        open_layer(net, layer, x)  # type: ignore[arg-type]
+
+
+def test_an_output_that_overflows_is_refused() -> None:
+    net = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    nn.init.constant_(net[1].weight, 1e38)
+    with pytest.raises(ValueError, match="finite"):
+        open_layer(net, "0", 1e4 * torch.ones(2, 2))

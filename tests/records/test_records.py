@@ -1,0 +1,142 @@
+"""Recorded runs: what goes in comes out, with where it comes from."""
+
+from __future__ import annotations
+
+import json
+import math
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from sslbook.records import data_files
+from sslbook.records.store import Provenance, Record, kept, plain, recorded, results_folder, rounded, save_record
+
+
+def test_a_record_comes_back(tmp_path: Path) -> None:
+    values = {
+        "accuracy": np.float32(0.5),
+        "curve": torch.tensor([1.0, 2.0]),
+        "rows": [{"n": np.int64(3), "who": "paper"}],
+    }
+    path = save_record("table-2", values, seeds=range(2), seconds=12.3456, command="sslbook …", folder=tmp_path)
+    assert path == tmp_path / "table-2.json"
+    record = recorded("table-2", folder=tmp_path)
+    assert record.values == {"accuracy": 0.5, "curve": [1.0, 2.0], "rows": [{"n": 3, "who": "paper"}]}
+    assert record["accuracy"] == 0.5
+    origin = record.provenance
+    assert (origin.seeds, origin.seconds, origin.command) == ((0, 1), 12.346, "sslbook …")
+    assert origin.versions["torch"] == version("torch")  # as pip names it: a CUDA build calls itself +cu130 besides
+    assert {"python", "numpy", "sslbook"} <= set(origin.versions)
+    assert origin.hardware
+    assert len(origin.date) == 10
+    facts, how = str(origin).splitlines()
+    assert "2 seeds, 12 s" in facts
+    assert how.split("  ")[1] == "sslbook …"
+
+
+@pytest.mark.parametrize(
+    ("commit", "shown"),
+    [("0123456789abcdef", "0123456789"), ("0123456789abcdef+changes", "0123456789, with changes"), (None, "unknown")],
+)
+def test_a_caption_names_command_and_commit(commit: str | None, shown: str) -> None:
+    origin = Provenance("a CPU", {"torch": "2.0"}, commit, (0,), 3.0, "sslbook record x", "2026-01-02")
+    assert str(origin) == f"2026-01-02, a CPU, torch 2.0, one seed, 3 s\n  sslbook record x  (commit {shown})"
+
+
+def test_unknown_names_are_answered_with_the_nearest(tmp_path: Path) -> None:
+    save_record("table-2", {"accuracy": 1}, seeds=[0], seconds=1, folder=tmp_path)
+    with pytest.raises(ValueError, match=r"recorded run: got 'tabel-2'; did you mean table-2\?"):
+        recorded("tabel-2", folder=tmp_path)
+    with pytest.raises(ValueError, match=r"got 'acuracy'; did you mean accuracy\?"):
+        recorded("table-2", folder=tmp_path)["acuracy"]
+
+
+@pytest.mark.parametrize("name", ["", "../table", "a b", ".hidden"])
+def test_names_are_file_names(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="name: got"):
+        save_record(name, {}, seeds=[0], seconds=1, folder=tmp_path)
+    with pytest.raises(ValueError, match="name: got"):
+        recorded(name, folder=tmp_path)
+
+
+def test_a_failed_save_leaves_the_old_record(tmp_path: Path) -> None:
+    save_record("a", {"x": 1}, seeds=[0], seconds=1, folder=tmp_path)
+    with pytest.raises(ValueError, match=r"values\['x'\]\[1\]: got nan"):
+        save_record("a", {"x": [1.0, math.nan]}, seeds=[0], seconds=1, folder=tmp_path)
+    with pytest.raises(ValueError, match="seeds: got none"):
+        save_record("a", {"x": 2}, seeds=[], seconds=1, folder=tmp_path)
+    assert recorded("a", folder=tmp_path)["x"] == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
+
+
+def test_what_has_no_plain_form_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"values\['x'\]: got object"):
+        plain({"x": object()})
+
+
+def written(values: object, **changed: object) -> str:
+    origin = {"hardware": "a CPU", "versions": {}, "commit": None, "seeds": [1], "seconds": 1, "command": "…"}
+    return json.dumps({"values": values, "provenance": origin | {"date": "2026-01-01"} | changed})
+
+
+DAMAGED = [
+    *("{", "{}", json.dumps({"values": {}, "provenance": {"seeds": []}})),
+    *(written(values) for values in ({"accuracy": math.nan}, None, [1], "accuracy")),
+    *(written({"accuracy": 17}).replace("17", large) for large in ("1e999", "1" + "0" * 400, "1" + "0" * 9000)),
+    "[" * 100_000,
+    *(
+        written({"accuracy": 17}, **{part: damaged})
+        for part, damaged in (
+            *(("versions", None), ("versions", ["2.0"]), ("commit", 5), ("seconds", "1"), ("seconds", True)),
+            *(("seeds", "01"), ("seeds", {}), ("seeds", [None]), ("hardware", None), ("command", 1), ("date", None)),
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize("text", DAMAGED)
+def test_a_damaged_record_is_refused(text: str, tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text(text)
+    with pytest.raises(ValueError, match=r"a\.json: not a recorded run") as refused:
+        recorded("a", folder=tmp_path)
+    assert len(str(refused.value)) < len(str(tmp_path)) + 200, "it does not repeat a number of thousands of digits"
+
+
+def test_what_is_written_here_without_damage_is_a_record(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text(written({"accuracy": 17}, commit="0123", versions={"torch": "2"}, seconds=1.5))
+    assert recorded("a", folder=tmp_path)["accuracy"] == 17
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", "null", '{"accuracy": NaN}', '{"accuracy": 1e999}', '{"a":' * 100_000])
+def test_a_damaged_part_of_a_record_is_refused(text: str, tmp_path: Path) -> None:
+    (tmp_path / "part.json").write_text(text)
+    with pytest.raises(ValueError, match=r"part\.json: not a part of a record .*; remove it, and it is made again"):
+        kept(tmp_path / "part.json", dict)
+
+
+def test_every_record_of_the_book_can_be_read() -> None:
+    for path in results_folder().glob("*.json"):
+        assert isinstance(recorded(path.stem), Record)
+
+
+def test_numbers_are_rounded_wherever_they_stand() -> None:
+    values = torch.tensor([[1.23456789, 1e-9], [123456789.0, 0.0]], dtype=torch.float64)
+    assert rounded(values, 3) == [[1.235, 0.0], [123456789.0, 0.0]]
+    assert rounded({"a": (values[0], 7)}, digits=3) == {"a": [[1.23, 1e-9], 7]}
+
+
+def test_a_record_says_what_is_not_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    there = Provenance("a CPU", {"torch": "1.0"}, "0123456789abcdef", (0,), 3.0, "sslbook record x", "2026-01-02")
+    for changed, told in (
+        (True, "the library has changed since commit 0123456789"),
+        (False, None),
+        (None, "can't be told"),
+    ):
+        monkeypatch.setattr(data_files, "changed_since", lambda commit, changed=changed: changed)
+        first, *others = there.differences()
+        assert first == f"torch was 1.0, and is {version('torch')}"
+        assert len(others) == (told is not None)
+        assert all(str(told) in sentence for sentence in others)

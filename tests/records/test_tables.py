@@ -1,0 +1,235 @@
+"""The room of printed tables: what is read, what is shown, and that every table takes the same options in the same sense."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from sslbook import cli
+from sslbook.experiments import catalogue
+from sslbook.records import ablation, data_files, store, table_command
+from sslbook.records.filled import Entry, Filled, as_json, fill, grid, listing, number, summary
+from sslbook.records.printed import Printed, batchnorm_modes, printed, unprinted
+
+# -- as it is printed -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", sorted((data_files.folder() / "printed").glob("*.json")), ids=lambda path: path.stem)
+def test_every_file_is_read_with_its_axes(path: Path) -> None:
+    table = printed(path.stem)
+    assert table.mean.shape == tuple(map(len, table.axes.values()))
+    assert table.std is None or table.std.shape == table.mean.shape
+    assert len(set(table.cells)) == table.mean.numel() == len(table.numbers())
+
+
+def test_a_part_keeps_its_numbers() -> None:
+    whole, root = printed("A-Tab6"), printed("A-Tab4")
+    assert root.axes["latents"] == ("s",)
+    assert root.columns == ("initial", "converged")
+    assert root.mean.equal(whole.mean[:1, ..., [0, 2]])
+    assert root.std is not None
+    assert root.std.equal(whole.std[:1, ..., [0, 2]])  # type: ignore[index]
+    ten = printed("C-Tab1").only(patterns=10)
+    assert list(ten.axes) == ["betas", "columns"]
+    assert ten.mean.equal(printed("C-Tab1").mean[:, 3])
+    assert printed("B-Tab5").mean.shape == (1, 4)  # the row on STL-10
+    with pytest.raises(ValueError, match=r"name must be one of A-Tab2, .*got 'A-Tab5'"):
+        printed("A-Tab5")
+
+
+def test_cells_are_named_by_what_differs() -> None:
+    assert printed("B-Tab3").cells[2] == "BN"
+    assert printed("B-Tab7").cells[3] == "no BN in predictor; [0, 0.01]"
+    assert printed("A-Tab6").cells[-1] == "s0111; U[0.9, 1]; 10 units; converged"
+
+
+@pytest.mark.parametrize(
+    ("label", "modes"),
+    [("–", ("omit", "omit")), ("μ", ("normal", "omit")), ("σ̸", ("omit", "detach")), ("μ̸, σ", ("detach", "normal"))],
+)
+def test_batchnorm_is_read_from_a_label(label: str, modes: tuple[str, str]) -> None:
+    assert batchnorm_modes(label) == modes
+
+
+def test_changes_of_byol_are_what_their_labels_say() -> None:
+    third = ablation.changes("B-Tab3")
+    assert third["–"] == ablation.Change(0, False, None, None)
+    assert third["P, EMA, BN"] == ablation.changes("B-Tab5")["original"] == ablation.Change()
+    assert ablation.changes("B-Tab4")["μ̸, σ"].head == ("detach", "normal")
+    assert ablation.changes("B-Tab5")["T = 20"] == ablation.Change(reset=20)
+    seventh = ablation.changes("B-Tab7")["no BN in predictor; [0, 0.05]"]
+    assert seventh == ablation.Change(1, False, head=None, span=(0.0, 0.05))
+    assert ablation.changes("B-Tab9")["BN in predictor; [0, 0.05]"].reset == 10
+    assert ablation.changes("B-Tab10")["T = 3; 0.02"] == ablation.Change(reset=3, span=(-0.02, 0.02))
+    for name in ablation.NAMES:
+        assert len(set(ablation.changes(name).values())) == printed(name).mean.numel()
+    with pytest.raises(ValueError, match=r"name must be one of B-Tab3, .*got 'B-Tab6'"):
+        ablation.changes("B-Tab6")
+
+
+# -- as it is shown ---------------------------------------------------------------------------------------------------
+
+AXES = {"rows": ("up", "down"), "columns": ("μ̸", "b")}
+
+
+def small() -> Printed:
+    return Printed("T", "Table T", AXES, torch.tensor([[1.0, 2.0], [3.0, math.nan]]), torch.full((2, 2), 0.25))
+
+
+def filled() -> Filled:
+    found = {"score": torch.tensor([[[1.0, 2.0], [2.0, 2.0]], [[3.0, 3.0], [4.0, 6.0]]]), "rank": torch.ones(2, 2, 2)}
+    return fill(small(), found, {"score": 1, "rank": 0}, seeds=(3, 5))
+
+
+def test_a_number_has_its_spread_or_none() -> None:
+    assert number(78.1, 0.3, 1) == "78.1±0.3"
+    assert number(78.1, None, 2) == "78.10"
+    assert number(None) == "–"
+
+
+def test_a_grid_has_the_papers_number_and_ours() -> None:
+    lines = grid(filled()).splitlines()
+    assert lines[0].split() == ["paper", "|", "ours", "μ̸", "b"]
+    assert lines[1] == "up             1.0±0.2 | 1.5±0.7   2.0±0.2 | 2.0±0.0"
+    assert lines[2].endswith("– | 5.0±1.4")
+    assert lines[0].index("b") - 1 == lines[1].index("2.0±"), "a stroke through a letter takes no room"
+    assert grid(filled(), brief=True).splitlines()[1].split() == ["up", "1.0", "|", "1.5", "2.0", "|", "2.0"]
+
+
+def test_a_list_has_all_measures_and_the_difference() -> None:
+    lines = listing(filled()).splitlines()
+    assert lines[0].split() == ["paper", "score", "diff.", "rank"]
+    assert lines[1].split() == ["up;", "μ̸", "1.0±0.2", "1.5±0.7", "+0.5", "1±0"]
+    apart = replace(filled(), entries=tuple(replace(entry, comparable=False) for entry in filled().entries))
+    assert "diff." not in listing(apart)
+    ragged = replace(filled(), entries=(Entry(("up", "μ̸"), (1.0, None), note="no run"), *filled().entries[1:]))
+    first, second = (line.split() for line in listing(ragged).splitlines()[1:3])
+    assert first[2:] == ["1.0", "–", "–", "–", "0", "no", "run"]
+    assert second[-1] == "2"
+
+
+def test_the_summary_says_how_far_and_where() -> None:
+    shown = summary(filled())
+    assert "0.17 on average (μ̸: 0.25; b: 0.00), 0.50 at most (up; μ̸)" in shown
+    assert summary(replace(filled(), entries=())) == ""
+
+
+def test_json_is_strict_and_has_every_number() -> None:
+    content = json.loads(json.dumps(as_json(filled()), allow_nan=False))
+    assert content["cells"][1]["found"] == {"score": [2.0, 2.0], "rank": [1.0, 1.0]}
+    assert content["cells"][3]["printed"]["mean"] is None
+    assert content["seeds"] == [3, 5]
+
+
+def test_seeds_are_chosen_from_those_there_are() -> None:
+    chosen = filled().only_seeds([5])
+    assert chosen.entries[0].found["score"] == [2.0]
+    with pytest.raises(ValueError, match="--seeds: the record holds 3 5, got 4; --run runs others"):
+        filled().only_seeds([5, 4])
+
+
+def test_nothing_printed_is_nothing_to_compare() -> None:
+    blank = fill(unprinted("F", "Figure F", AXES), {}, {"a": 2, "b": 2})
+    assert "|" not in grid(blank)
+    assert grid(blank).splitlines()[1].split() == ["up", "–,", "–", "–,", "–"]
+
+
+# -- every table of the catalogue -------------------------------------------------------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def _no_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SSLBOOK_RUNS", str(tmp_path / "runs"))
+
+
+@pytest.mark.parametrize("name", catalogue.TABLES)
+def test_a_table_shows_its_record_or_says_what_is_missing(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["table", name]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(f"{name}: ")
+    assert f"sslbook table {name} --run" in out
+    assert cli.main(["table", name, "--json"]) == 0
+    content = json.loads(capsys.readouterr().out, parse_constant=lambda text: pytest.fail(f"{text} is no JSON"))
+    held = any(cell["found"] and any(cell["found"].values()) for cell in content["cells"])
+    assert ("Recorded: " in out) == held
+    assert held == (table_command.record_of(catalogue.table(name).record) is not None)
+    assert math.prod(map(len, content["axes"].values())) == len(content["cells"])
+
+
+@pytest.mark.parametrize("name", catalogue.TABLES)
+def test_a_table_whose_record_is_gone_names_what_makes_it(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(store, "results_folder", lambda: tmp_path)
+    assert cli.main(["table", name]) == 0
+    out = capsys.readouterr().out
+    assert f"sslbook table {name} --run" in out
+    if (record := catalogue.table(name).record) in catalogue.RECORDERS:
+        assert f"sslbook record {record} makes its record" in out
+    assert cli.main(["table", name, "--json"]) == 0
+    json.loads(capsys.readouterr().out)
+
+
+def test_an_option_means_the_same_in_every_table() -> None:
+    meant: dict[str, tuple[str, str, object]] = {}
+    for name in catalogue.TABLES:
+        parser = table_command.parser_of(catalogue.table(name))
+        for action in parser._actions:
+            says = (str(action.help), type(action).__name__, action.type)
+            assert meant.setdefault(action.option_strings[-1], says) == says, f"{name} {action.option_strings}"
+    assert {"--run", "--seeds", "--device", "--json", "--processes", "--jobs", "--epochs"} <= set(meant)
+    assert not {"--trials", "--workers", "--recorded", "--ranks"} & set(meant)
+
+
+def test_a_record_that_is_not_there_was_asked_for_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "results_folder", lambda: tmp_path)
+    monkeypatch.setenv("SSLBOOK_READS", str(tmp_path / "asked"))
+    assert table_command.record_of("A-Tab2") is None
+    assert (tmp_path / "asked").read_text() == f"absent {tmp_path / 'A-Tab2.json'}\n"
+
+
+def test_the_default_seeds_are_said_to_be_the_tables_or_the_records() -> None:
+    assert table_command.SEEDS.help == "these seeds (default: the table's own, or those that are recorded)"
+
+
+def test_a_name_with_a_comma_is_quoted_in_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["table", "C-Tab1", "--help"])
+    said = " ".join(capsys.readouterr().out.split())
+    assert "--variant NAME whose experiment: 'released', 'released, 20 outputs', 'released, rate of the text'," in said
+    assert "--scores {released,printed,signless}" in said
+
+
+@pytest.mark.parametrize("name", catalogue.TABLES)
+def test_a_table_refuses_with_status_2(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for more, sentence in (
+        (["--seeds", "-1"], "'-1' is not a whole number from 0 to 2**32 - 1"),
+        (["--seeds"], "expected at least one argument"),
+        (["--device", "cpu"], "--device is for a run: add --run"),
+        (["--run", "--device", "abacus"], "'abacus' is not one of this machine's devices"),
+        (["--trials", "3"], "unrecognized arguments: --trials 3"),
+    ):
+        with pytest.raises(SystemExit) as stop:
+            cli.main(["table", name, *more])
+        assert stop.value.code == 2
+        assert sentence in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in catalogue.TABLES if catalogue.table(name).record in catalogue.RECORDERS]
+)
+def test_seeds_choose_among_the_recorded_ones(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["table", name, "--seeds", "1", "--json"]) == 0
+    content = json.loads(capsys.readouterr().out)
+    assert content["seeds"] == [1]
+    measure = content["measures"][0]
+    assert all(len(cell["found"][measure]) == 1 for cell in content["cells"])
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["table", name, "--seeds", "77"])
+    assert stop.value.code == 2
+    assert "got 77; --run runs others" in capsys.readouterr().err

@@ -1,0 +1,92 @@
+"""What is asked of arguments, of functions and of command lines."""
+
+from __future__ import annotations
+
+import argparse
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from sslbook.runtime import arguments
+
+
+def test_whole_numbers() -> None:
+    assert arguments.positive("12") == 12
+    assert arguments.seed("0") == 0
+    for parse, wrong in [(arguments.positive, ("0", "-1", "1.5", "")), (arguments.seed, ("-1", str(2**32), "x"))]:
+        for text in wrong:
+            with pytest.raises(argparse.ArgumentTypeError, match=f"'{text}' is not a whole number"):
+                parse(text)
+
+
+def test_counting() -> None:
+    found = [arguments.counted(1, "seed"), arguments.counted(2, "seed"), arguments.counted(2, "process")]
+    assert found == ["1 seed", "2 seeds", "2 processes"]
+
+
+def test_a_device_is_one_that_is_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert arguments.device("cpu") == "cpu"
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(argparse.ArgumentTypeError, match="'cuda' is not one of this machine's devices, cpu"):
+        arguments.device("cuda")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert [arguments.device(name) for name in ("cuda", "cuda:1")] == ["cuda", "cuda:1"]
+    with pytest.raises(argparse.ArgumentTypeError, match="devices, cpu, cuda, cuda:0, cuda:1"):
+        arguments.device("cuda:2")
+
+
+@pytest.mark.parametrize(
+    ("check", "error", "words"),
+    [
+        (lambda: arguments.require_one_of("loss", "infonce", ["simple", "info_nce"]), ValueError,
+         r"loss must be one of simple, info_nce, got 'infonce'; did you mean 'info_nce'\?"),
+        (lambda: arguments.require_one_of("loss", [1], ["simple"]), ValueError, r"one of simple, got \[1\]$"),
+        (lambda: arguments.require_number("tau", "high", above=0), TypeError, "tau must be a number, got 'high'"),
+        (lambda: arguments.require_number("tau", True), TypeError, "tau must be a number, got True"),
+        (lambda: arguments.require_number("tau", None), TypeError, "tau must be a number, got None"),
+        (lambda: arguments.require_number("tau", math.nan, above=0), ValueError, "tau must be finite, got nan"),
+        (lambda: arguments.require_number("tau", 0, above=0), ValueError, "tau must be above 0, got 0"),
+        (lambda: arguments.require_number("p", 1.0, least=0, below=1), ValueError, "at least 0 and below 1, got 1.0"),
+        (lambda: arguments.require_whole("n", 2.0), TypeError, "n must be a whole number, got 2.0"),
+        (lambda: arguments.require_whole("n", True), TypeError, "n must be a whole number, got True"),
+        (lambda: arguments.require_whole("n", 5, least=1, most=4), ValueError, "n must be between 1 and 4, got 5"),
+        (lambda: arguments.require_floating(r=[1.0]), TypeError, "r must be a torch tensor, got list"),
+        (lambda: arguments.require_floating(a=torch.ones(1), r=torch.ones(1, dtype=torch.int64)), TypeError,
+         "r must have a floating dtype, got torch.int64"),
+        (lambda: arguments.require_finite(f=torch.tensor([[1.0, math.nan], [1.0, 2.0]])), ValueError,
+         "f must be finite numbers, got 1 of 2 rows that are not"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_used_is_named_with_what_can(check, error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        check()
+
+
+def test_what_can_be_used_passes() -> None:
+    arguments.require_one_of("loss", "simple", ["simple"])
+    arguments.require_number("tau", np.float32(0.5), above=0, most=0.5)
+    arguments.require_whole("n", np.int64(3), least=3)
+    arguments.require_floating(r=torch.ones(1, dtype=torch.bfloat16))
+    arguments.require_finite(r=torch.ones(2, 3))
+
+
+def test_a_slip_is_answered_with_what_is_near() -> None:
+    assert str(arguments.unknown("chapter", "covarance", ["hltm", "covariance"])) == (
+        "chapter: got 'covarance'; did you mean covariance?"
+    )
+    assert str(arguments.unknown("chapter", "xyz", ["hltm"])) == "chapter: got 'xyz'; there are hltm"
+
+
+def test_the_ends_of_what_can_be_stored() -> None:
+    for n in (2**63 - 1, -(2**63)):
+        arguments.require_whole("n", n)
+    for n in (2**63, -(2**63) - 1):
+        with pytest.raises(ValueError, match="n must be a whole number of 64 bits"):
+            arguments.require_whole("n", n)
+    assert (arguments.seed(str(2**32 - 1)), arguments.positive("1")) == (2**32 - 1, 1)
+    for bad, kind in ((torch.ones(2).to_sparse(), "sparse_coo"), (torch.ones(2, device="meta"), "meta")):
+        with pytest.raises(TypeError, match=f"a {kind} one"):
+            arguments.require_floating(r=bad)

@@ -1,0 +1,201 @@
+"""Worker processes: one thread each, their own environment, and the old one back afterwards."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from sslbook.runtime.compute import WORKER_ENVIRONMENT, cores, keep_freed_memory, process_pool
+
+
+def test_workers_have_one_thread_and_their_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    monkeypatch.delenv("MALLOC_TRIM_THRESHOLD_", raising=False)
+    with process_pool(1) as pool:
+        assert pool.submit(torch.get_num_threads).result() == 1
+        for name, value in WORKER_ENVIRONMENT.items():
+            assert pool.submit(os.getenv, name).result() == value
+    assert os.environ["OMP_NUM_THREADS"] == "3"
+    assert "MALLOC_TRIM_THRESHOLD_" not in os.environ
+    assert cores() >= 1
+    with pytest.raises(ValueError, match="processes must be at least 1, got 0"), process_pool(0):
+        pass
+
+
+def test_cores_are_those_that_this_process_may_use() -> None:
+    script = "from sslbook.runtime.compute import cores; import sys; print(cores(), 'torch' in sys.modules)"
+    if hasattr(os, "sched_setaffinity"):
+        script = f"import os; os.sched_setaffinity(0, {{{min(os.sched_getaffinity(0))}}})\n" + script
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=600)
+    count, heavy = done.stdout.split()
+    assert count == ("1" if hasattr(os, "sched_setaffinity") else str(os.cpu_count()))
+    assert heavy == "False", "the book counts cores without PyTorch"
+
+
+ELSEWHERE = """
+import ctypes, importlib, os, pkgutil, sys
+
+class Absent:
+    names = {"fcntl", "grp", "pwd", "resource", "termios", "tty"}
+    def find_spec(self, name, path=None, target=None):
+        if name in self.names:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Absent())
+for name in Absent.names:
+    sys.modules.pop(name, None)
+for name in ("fork", "sched_getaffinity", "sched_setaffinity"):
+    vars(os).pop(name, None)
+import sslbook
+for module in pkgutil.walk_packages(sslbook.__path__, "sslbook."):
+    if not module.name.endswith("__main__"):
+        importlib.import_module(module.name)
+assert not Absent.names & set(sys.modules), "the test hides nothing"
+from sslbook.runtime.compute import cores, keep_freed_memory
+ctypes.CDLL = lambda name: object()
+print(cores(), keep_freed_memory())
+"""
+
+
+def test_every_module_works_where_the_system_offers_less() -> None:
+    """Without what Linux alone has, or Unix: those modules, affinity masks, ``fork`` and ``mallopt``."""
+    done = subprocess.run([sys.executable, "-c", ELSEWHERE], capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == [str(os.cpu_count()), "False"]
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another allocator than glibc's")
+def test_freed_memory_is_kept() -> None:
+    """Blocks of 40 MB, which the kernel would have to clear anew each time; an older glibc keeps smaller ones only."""
+    script = """
+import ctypes, resource, sys
+from sslbook.runtime.compute import keep_freed_memory
+import torch
+kept = keep_freed_memory() if sys.argv[1] == "keep" else True
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(20):
+        torch.ones(10_000_000)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+faults()
+print(int(kept), faults(), ctypes.CDLL(None).mallopt(-3, 10**9))
+"""
+    counts, large = {}, 0
+    for mode in ("keep", "leave"):
+        done = subprocess.run(
+            [sys.executable, "-c", script, mode], capture_output=True, text=True, check=True, timeout=600
+        )
+        kept, counts[mode], large = (int(word) for word in done.stdout.split())
+        assert kept
+    assert counts["keep"] < 0.1 * counts["leave"] or not large
+
+
+class Allocator:
+    """A mallopt that takes no threshold above ``largest``, or nothing at all."""
+
+    def __init__(self, largest: int) -> None:
+        self.largest, self.taken = largest, []  # type: ignore[var-annotated]
+
+    def mallopt(self, option: int, value: int) -> int:
+        if self.largest and (option != -3 or value <= self.largest):
+            self.taken.append((option, value))
+            return 1
+        return 0
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="no mallopt is asked for")
+def test_an_older_allocator_keeps_what_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
+    for largest, taken in (
+        (2**31, [(-1, 2_000_000_000), (-3, 1_000_000_000)]),
+        (2**25, [(-1, 2_000_000_000), (-3, 2**25)]),
+        (0, []),
+    ):
+        allocator = Allocator(largest)
+        monkeypatch.setattr(ctypes, "CDLL", lambda name, allocator=allocator: allocator)
+        assert keep_freed_memory() is bool(taken)
+        assert allocator.taken == taken
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: object())
+    assert keep_freed_memory() is False
+
+
+WORKS = """
+import os, time
+from sslbook.runtime.compute import process_pool
+if __name__ == "__main__":
+    with process_pool(2) as pool:
+        print(*{call.result() for call in [pool.submit(os.getpid) for _ in range(20)]}, flush=True)
+        pool.submit(time.sleep, 600)
+        time.sleep(600)
+"""
+
+
+def test_workers_end_with_who_started_them(tmp_path: Path) -> None:
+    script = tmp_path / "works.py"
+    script.write_text(WORKS)
+    parent = subprocess.Popen(
+        [sys.executable, str(script)],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert parent.stdout is not None
+    workers = [int(word) for word in parent.stdout.readline().split()]
+    assert workers
+    assert all(map(alive, workers))
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+    until = time.monotonic() + 60
+    while any(map(alive, workers)) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not any(map(alive, workers))
+
+
+WAITS = """
+import os, sys, time
+from sslbook.runtime.compute import end_with_parent
+end_with_parent(int(sys.argv[1]))
+print("ready", flush=True)
+time.sleep(600)
+"""
+STARTS = """
+import os, subprocess, sys, time
+child = subprocess.Popen([sys.executable, sys.argv[1], str(os.getpid())], stdout=subprocess.PIPE, start_new_session=True)
+child.stdout.readline()
+print(child.pid, flush=True)
+time.sleep(600)
+"""
+
+
+def test_whoever_was_told_of_a_parent_ends_with_it(tmp_path: Path) -> None:
+    for name, text in (("waits.py", WAITS), ("starts.py", STARTS)):
+        (tmp_path / name).write_text(text)
+    parent = subprocess.Popen(
+        [sys.executable, str(tmp_path / "starts.py"), str(tmp_path / "waits.py")],
+        stdout=subprocess.PIPE,
+    )
+    assert parent.stdout is not None
+    child = int(parent.stdout.readline())
+    assert alive(child)
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+    until = time.monotonic() + 60
+    while alive(child) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not alive(child)
+
+
+def alive(pid: int) -> bool:
+    """Whether the process runs; one that has ended and waits to be noticed doesn't."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,162 @@
+"""Intervals: against closed forms, against how often they hold the truth, and what is refused."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from sslbook.stats.intervals import Interval, bootstrap, difference, mean_interval
+
+
+def test_the_t_interval_of_two_values_is_known_in_closed_form() -> None:
+    """With one degree of freedom t is Cauchy, and its quantile a tangent: half the width is |a - b| / 2 · tan(π level / 2)."""
+    found = mean_interval([1.0, 3.0], level=0.9)
+    half = 1.0 * math.tan(math.pi * 0.9 / 2)
+    assert (found.mean, found.n) == (2.0, 2)
+    assert found.low == pytest.approx(2 - half, rel=1e-12)
+    assert found.high == pytest.approx(2 + half, rel=1e-12)
+
+
+def test_the_t_interval_of_five_values() -> None:
+    values = [0.1, 0.4, 0.2, 0.7, 0.3]
+    half = 2.776445105 * np.std(values, ddof=1) / math.sqrt(5)  # the table's t for four degrees of freedom
+    assert mean_interval(values).low == pytest.approx(np.mean(values) - half, rel=1e-9)
+    assert mean_interval(torch.tensor(values, dtype=torch.float64)).high == pytest.approx(
+        np.mean(values) + half, rel=1e-9
+    )
+
+
+def test_pairs_cancel_what_they_share() -> None:
+    shared = np.random.default_rng(0).normal(size=6) * 10
+    ours, theirs = shared + np.array([1.0, 1.1, 0.9, 1.0, 1.2, 0.8]), shared
+    paired = difference(ours, theirs)
+    assert paired == difference(ours, theirs, paired=True)
+    assert paired.mean == pytest.approx(1.0)
+    assert 0.8 < paired.low < paired.high < 1.2
+    assert difference(ours, theirs, paired=False).low < 0
+    alone = mean_interval(ours - theirs)
+    assert (paired.low, paired.high) == (pytest.approx(alone.low), pytest.approx(alone.high))
+
+
+def test_an_interval_ends_where_the_mean_can_not_lie() -> None:
+    cosines = [0.99, 1.0, 0.95]
+    free, cut = mean_interval(cosines), mean_interval(cosines, within=(-1, 1))
+    assert free.high > 1
+    assert (cut.mean, cut.low, cut.high) == (free.mean, free.low, 1.0)
+    apart = difference(cosines, [-1.0, -0.99, -0.9], within=(-2, 2))
+    assert apart.high == min(2.0, difference(cosines, [-1.0, -0.99, -0.9]).high)
+    with pytest.raises(ValueError, match=r"within: got \(-1, 1\), but values from 0.95 to 1.2"):
+        mean_interval([1.2, 0.95], within=(-1, 1))
+
+
+def test_groups_of_their_own_spread_have_welchs_interval() -> None:
+    a, b = np.array([1.0, 2.0, 4.0]), np.array([0.0, 0.1, 0.3, 0.2, 0.15])
+    found = difference(a, b, paired=False)
+    u, v = a.var(ddof=1) / 3, b.var(ddof=1) / 5
+    freedom = (u + v) ** 2 / (u**2 / 2 + v**2 / 4)
+    half = stats.t.ppf(0.975, freedom) * math.sqrt(u + v)
+    assert found.low == pytest.approx(a.mean() - b.mean() - half, rel=1e-12)
+    assert found.n == 3
+
+
+@given(
+    st.lists(st.integers(-(10**6), 10**6), min_size=2, max_size=8),
+    st.floats(0.5, 0.99),
+    st.integers(-100, 100),
+    st.integers(1, 100),
+)
+def test_units_do_not_matter(values: list[int], level: float, shift: int, scale: int) -> None:
+    here = mean_interval(values, level=level)
+    there = mean_interval([scale * value + shift for value in values], level=level)
+    size = 1 + abs(there.high) + abs(there.low)
+    for part in ("mean", "low", "high"):
+        assert getattr(there, part) == pytest.approx(scale * getattr(here, part) + shift, abs=1e-9 * size)
+
+
+def test_intervals_hold_the_truth_as_often_as_they_say() -> None:
+    """4,000 experiments of four seeds: 95 % within three standard errors of a binomial (0.35 % each)."""
+    draw = np.random.default_rng(1)
+    held = {"mean": 0, "paired": 0, "welch": 0}
+    rounds = 4000
+    for _ in range(rounds):
+        ours, theirs = draw.normal(2.0, 1.0, 4), draw.normal(1.5, 3.0, 4)
+        held["mean"] += holds(mean_interval(ours), 2.0)
+        held["paired"] += holds(difference(ours, theirs), 0.5)
+        held["welch"] += holds(difference(ours, theirs, paired=False), 0.5)
+    three = 3 * math.sqrt(0.95 * 0.05 / rounds)
+    assert abs(held["mean"] / rounds - 0.95) < three
+    assert abs(held["paired"] / rounds - 0.95) < three
+    assert held["welch"] / rounds > 0.95 - 2 * three  # its degrees of freedom are an approximation
+
+
+def holds(interval: Interval, truth: float) -> bool:
+    return interval.low <= truth <= interval.high
+
+
+def test_level_is_called_by_mistake_one_time_in_twenty_at_most() -> None:
+    """At the margin's edge a 90% interval lies inside the margin with five per cent: two one-sided tests."""
+    draw = np.random.default_rng(2)
+    drawn = [(draw.normal(1.0, 0.3, 6), draw.normal(0.0, 0.3, 6)) for _ in range(2000)]
+    apart = [difference(ours, theirs, level=0.9) for ours, theirs in drawn]
+    edge = [each.low > -1.0 and each.high < 1.0 for each in apart]
+    assert np.mean(edge) < 0.05 + 3 * math.sqrt(0.05 * 0.95 / 2000)
+    assert np.mean(edge) > 0.03, "and not much less often, or the test had no power"
+
+
+def test_the_bootstrap_agrees_with_the_t_interval_where_both_may_be_used() -> None:
+    values = np.random.default_rng(3).normal(size=400)
+    t, b = mean_interval(values), bootstrap(values, np.mean)
+    assert b.mean == t.mean
+    assert abs(b.low - t.low) + abs(b.high - t.high) < 0.02
+    assert bootstrap(values, np.mean) == b, "a seed says which resamples"
+    assert bootstrap(values, np.mean, seed=1) != b
+    median = bootstrap(values, np.median, level=0.9)
+    assert median.low < np.median(values) < median.high
+
+
+def test_values_that_are_all_the_same() -> None:
+    assert mean_interval([2.0, 2.0, 2.0]) == Interval(2.0, 2.0, 2.0, 3)
+    assert difference([3.0, 3.0], [1.0, 1.0]) == Interval(2.0, 2.0, 2.0, 2)
+    with pytest.raises(ValueError, match="every resample gives the same"):
+        bootstrap([2.0, 2.0, 2.0], np.mean)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: mean_interval([1.0]), ValueError, "values: an interval needs at least two values, got 1"),
+        (lambda: mean_interval([]), ValueError, "at least two values, got 0"),
+        (lambda: mean_interval([1.0, math.nan]), ValueError, "values must be finite, got nan"),
+        (lambda: mean_interval(np.ones((2, 2))), ValueError, r"values must have one axis, got shape \(2, 2\)"),
+        (lambda: mean_interval([1.0, 2.0], level=1.0), ValueError, r"level must be above 0 and below 1, got 1\.0"),
+        (lambda: mean_interval([1.0, 2.0], level=95), ValueError, "level must be above 0 and below 1, got 95"),
+        (lambda: difference([1.0, 2.0], [1.0, 2.0, 3.0]), ValueError, "as many of ours as of theirs, got 2 and 3"),
+        (lambda: difference([1.0, 2.0], [math.inf, 2.0]), ValueError, "theirs must be finite, got inf"),
+        (lambda: difference([1.0, 2.0], [1.0], paired=False), ValueError, "theirs: an interval needs"),
+        (lambda: bootstrap([1.0, 2.0], np.mean, seed=-1), ValueError, "seed must be at least 0, got -1"),
+        (lambda: Interval(1.0, 2.0, 3.0, 5), ValueError, r"low <= mean <= high is needed, got 2\.0, 1\.0, 3\.0"),
+        (lambda: Interval(1.0, 0.0, math.inf, 5), ValueError, "high must be finite"),
+        (lambda: Interval(1.0, 0.0, 3.0, 1), ValueError, "n must be at least 2"),
+        (lambda: Interval(1.0, 0.0, 3.0, 2.5), TypeError, "n must be a whole number"),
+    ],
+)
+def test_what_is_refused(call, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        call()
+
+
+def test_an_interval_says_what_it_is() -> None:
+    assert str(Interval(1.25, -0.5, 3.0, 5)) == "1.25 (-0.5 to 3, n = 5)"
+
+
+def test_the_low_end_and_plain_statistics() -> None:
+    assert mean_interval([-1.0, -0.99, -0.95], within=(-1, 1)).low == -1.0
+    with pytest.raises(ValueError, match="within: got"):
+        mean_interval([-1.2, -0.95], within=(-1, 1))
+    assert bootstrap(np.random.default_rng(3).normal(size=40), lambda x: float(np.median(x))).n == 40

@@ -1,0 +1,96 @@
+"""tools/environment.py: which Python, which torch, and what it says when it can't."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from tool_cases import tool
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = ROOT / "tools" / "environment.py"
+
+
+@pytest.fixture(scope="module")
+def environment() -> ModuleType:
+    return tool("environment")
+
+
+def test_an_old_python_can_read_it() -> None:
+    """It must parse where it only looks for a better Python, and need nothing beyond the standard library."""
+    tree = ast.parse(SCRIPT.read_text(encoding="utf-8"), feature_version=(3, 8))
+    imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    imported |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    assert imported <= set(sys.stdlib_module_names), imported - set(sys.stdlib_module_names)
+
+
+def test_a_cpu_machine_tries_every_cpu_build_before_the_package_index(environment: ModuleType) -> None:
+    sources = environment.torch_sources("2.13.0", cuda=False, linux=True)
+    before = [source for source in sources if "package index" not in source.name]
+    assert sources[: len(before)] == before
+    assert len(before) >= 3
+    for source in before:
+        local_only = "--no-index" in source.arguments
+        cpu_only = environment.CPU_INDEX in source.arguments and source.arguments[-1].endswith("+cpu")
+        assert local_only or cpu_only, source
+        assert "--no-deps" in source.arguments, "a CUDA build's dependencies must not come in by the back door"
+
+
+def test_a_gpu_machine_takes_no_cpu_wheel(environment: ModuleType) -> None:
+    first = environment.torch_sources("2.13.0", cuda=True, linux=True)[0]
+    assert first.arguments == ["torch===2.13.0"], "'==' would prefer a local 2.13.0+cpu"
+
+
+def test_the_lock_pins_a_plain_torch(environment: ModuleType) -> None:
+    assert environment.locked_torch().count(".") == 2
+
+
+def test_every_pin_but_torchs_has_the_hashes_of_its_files(environment: ModuleType) -> None:
+    hashed, plain = environment.locked(environment.LOCK), environment.locked(environment.LOCK, hashes=False)
+    assert len(hashed) == len(plain) > 100
+    assert all(pin.count("--hash=sha256:") >= 1 for pin in hashed)
+    assert all(re.fullmatch(r"[\w.-]+==[\w.]+( ; .+)?\n", pin) for pin in plain)
+    assert not any(pin.startswith("torch==") for pin in hashed)
+
+
+def test_a_python_that_cannot_make_environments_is_passed_over(
+    environment: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stub = tmp_path / "python3.12"
+    stub.write_text("#!/bin/sh\nexit 127\n")
+    stub.chmod(0o755)
+    assert environment.python_version(str(stub)) is None
+    assert environment.python_version(sys.executable) == sys.version_info[:2]
+    monkeypatch.setattr(environment, "python_version", lambda name: (3, 14) if name == "python3" else None)
+    assert environment.find_python() == "python3", "a newer Python is better than none"
+    monkeypatch.setattr(environment, "python_version", lambda name: (3, 10))
+    with pytest.raises(SystemExit):
+        environment.find_python()
+
+
+def test_a_folder_that_is_no_environment_is_left_alone(
+    environment: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "thesis.tex").write_text("years of work")
+    with pytest.raises(SystemExit):
+        environment.make_venv(tmp_path, sys.executable, system_packages=False)
+    assert "is not a virtual environment" in capsys.readouterr().err
+    assert (tmp_path / "thesis.tex").read_text() == "years of work"
+
+
+def test_a_wrong_choice_of_torch_is_named() -> None:
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT)],
+        env={**os.environ, "SSLBOOK_TORCH": "rocm"},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 1
+    assert "SSLBOOK_TORCH is 'rocm'; it may be one of auto, cpu, cuda, system" in done.stderr

@@ -1,0 +1,356 @@
+"""What the training side stands on: schedules against PyTorch's, checkpoints that nothing spoils, logs."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import math
+import os
+import signal
+import time
+import zipfile
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from training_cases import TINY, read_csv
+
+from sslbook.training.presets.runs import run_of
+from sslbook.training.run import checkpoints, logs
+from sslbook.training.run.determinism import load_data
+from sslbook.training.run.schedules import SCHEDULES, Length, cosine, needs_length, released
+from sslbook.training.run.settings import Refused, Settings
+from sslbook.training.run.trainer import train
+
+# -- schedules --------------------------------------------------------------------------------------------------------
+
+
+def torchs(epochs: int, period: int) -> list[float]:
+    """PyTorch's own cosine, stepped as the released code steps it: after each epoch from the eleventh on."""
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=period)
+    rates = []
+    for epoch in range(epochs):
+        rates.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        if epoch >= 10:
+            schedule.step()
+    return rates
+
+
+@pytest.mark.parametrize("period", [39, 390, 820])
+def test_the_released_schedule_is_torchs_cosine_stepped_once_an_epoch(period: int) -> None:
+    ours = [released(epoch * period + period // 2, Length(period, 500)) for epoch in range(500)]
+    theirs = torchs(500, period)
+    assert max(abs(a - b) for a, b in zip(ours, theirs, strict=True)) < 1e-9
+    stepped_from_the_start = [released((epoch + 10) * period, Length(period, 500)) for epoch in range(500)]
+    assert max(abs(a - b) for a, b in zip(stepped_from_the_start, theirs, strict=True)) > 1e-3
+
+
+def test_the_released_schedule_ends_where_the_released_runs_ended() -> None:
+    assert released(400 * 390, Length(390, 500)) == pytest.approx(0, abs=1e-15)  # epoch 401 of CIFAR-10
+    assert released(499 * 390, Length(390, 500)) == pytest.approx(0.15, abs=0.005)
+    assert released(499 * 820, Length(820, 500)) == pytest.approx(0.35, abs=0.005)
+
+
+def test_the_cosine_is_torchs_after_its_warm_up() -> None:
+    length = Length(steps=7, epochs=20, warmup=3)
+    rates = [cosine(step, length) for step in range(140)]
+    assert rates[:21] == pytest.approx([(step + 1) / 21 for step in range(21)])
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=119)
+    theirs = []
+    for _ in range(119):
+        theirs.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        schedule.step()
+    assert rates[21:] == pytest.approx(theirs, abs=1e-12)
+
+
+def test_only_the_cosine_depends_on_the_length() -> None:
+    for name, schedule in SCHEDULES.items():
+        same = all(schedule(step, Length(10, 20)) == schedule(step, Length(10, 50)) for step in range(200))
+        assert same is not needs_length(name)
+
+
+def test_a_length_of_nothing_is_refused() -> None:
+    with pytest.raises(ValueError, match="steps must be at least 1, got 0"):
+        Length(0, 3)
+    with pytest.raises(ValueError, match="epochs must be at least 1, got -1"):
+        Length(2, -1)
+
+
+# -- checkpoints ------------------------------------------------------------------------------------------------------
+
+
+def content(step: int) -> dict:
+    words = {"settings": "{}", "hash": "0123456789", "precision": "float32", "rows": "[]"}
+    numbers = {"seed": 0, "step": step, "seconds": 1.5, "losses": torch.zeros(3)}
+    return words | numbers | {"model": {"weights": torch.full((1000,), float(step))}, "optimizer": {}}
+
+
+def test_a_checkpoint_comes_back_and_the_last_two_stay(tmp_path: Path) -> None:
+    for step in (5, 10, 100):
+        checkpoints.save(tmp_path, step, content(step))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-000000010.pt", "step-000000100.pt"]
+    loaded = checkpoints.latest(tmp_path, pytest.fail)
+    assert loaded is not None
+    assert loaded["step"] == 100
+    assert torch.equal(loaded["model"]["weights"], content(100)["model"]["weights"])
+    assert checkpoints.newest_step(tmp_path) == 100
+    checkpoints.clear(tmp_path)
+    assert checkpoints.latest(tmp_path, pytest.fail) is None
+    assert checkpoints.newest_step(tmp_path) is None
+
+
+def passed_over(folder: Path) -> list[str]:
+    """What is said while the checkpoint of step 1 is taken, and not the newest."""
+    said: list[str] = []
+    loaded = checkpoints.latest(folder, said.append)
+    assert loaded is not None
+    assert loaded["step"] == 1
+    return said
+
+
+@pytest.mark.parametrize("damage", ["truncated", "altered", "empty", "foreign"])
+def test_a_damaged_checkpoint_is_refused_by_name_and_the_one_before_it_used(tmp_path: Path, damage: str) -> None:
+    checkpoints.save(tmp_path, 1, content(1))
+    newest = checkpoints.save(tmp_path, 2, content(2))
+    whole = newest.read_bytes()
+    middle = len(whole) // 2
+    newest.write_bytes(
+        {
+            "truncated": whole[:-100],
+            "altered": whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :],
+            "empty": b"",
+            "foreign": b"not a checkpoint\n" + whole,
+        }[damage]
+    )
+    with pytest.raises(ValueError, match=r"step-000000002\.pt (is truncated or altered|is no checkpoint)"):
+        checkpoints.load(newest)
+    said = passed_over(tmp_path)
+    assert len(said) == 1
+    assert "step-000000002.pt" in said[0]
+    assert said[0].endswith("The one before it is used.")
+    (tmp_path / "step-000000001.pt").write_bytes(b"")
+    assert checkpoints.latest(tmp_path, said.append) is None
+    assert said[-1].endswith("Starting from the beginning.")
+
+
+def archive(pickled: bytes) -> bytes:
+    """What `torch.save` writes, but for its pickle."""
+    buffer, spoilt = io.BytesIO(), io.BytesIO()
+    torch.save({}, buffer)
+    with zipfile.ZipFile(buffer) as whole, zipfile.ZipFile(spoilt, "w") as copy:
+        for name in whole.namelist():
+            copy.writestr(name, pickled if name.endswith("data.pkl") else whole.read(name))
+    return spoilt.getvalue()
+
+
+PICKLED = {
+    "a pickle that pops from an empty stack": b"\x80\x02]e.",
+    "a pickle that gets what it never put": b"\x80\x02h\x07.",
+    "a pickle cut off": b"\x80\x02}",
+    "a pickle cut off within a number": b"\x80\x02J\x01",
+    "a checkpoint of nothing": b"\x80\x02}.",
+}
+
+
+def framed(payload: bytes) -> bytes:
+    """A checkpoint's file with a right checksum."""
+    return checkpoints.MAGIC + hashlib.sha256(payload).hexdigest().encode() + b"\n" + payload
+
+
+@pytest.mark.parametrize("instead", ["a folder", "a link to nothing", "a broken archive", "a list", *PICKLED])
+def test_what_is_in_a_checkpoints_place_is_passed_over(tmp_path: Path, instead: str) -> None:
+    checkpoints.save(tmp_path, 1, content(1))
+    newest = tmp_path / "step-000000002.pt"
+    if instead == "a folder":
+        newest.mkdir()
+    elif instead == "a link to nothing":
+        newest.symlink_to(tmp_path / "gone.pt")
+    else:
+        buffer = io.BytesIO()
+        torch.save([1, 2], buffer)
+        payload = buffer.getvalue() if instead == "a list" else buffer.getvalue()[:-40]
+        if instead in PICKLED:
+            payload = archive(PICKLED[instead])
+        newest.write_bytes(framed(payload))
+    assert [newest.name in sentence for sentence in passed_over(tmp_path)] == ([] if instead == "a folder" else [True])
+    checkpoints.save(tmp_path, 3, content(3))
+    checkpoints.clear(tmp_path)
+    assert checkpoints.newest_step(tmp_path) is None
+
+
+@pytest.mark.parametrize("pickled", PICKLED.values(), ids=PICKLED)
+def test_a_damaged_pickle_with_a_right_checksum_is_told_of_in_a_sentence(tmp_path: Path, pickled: bytes) -> None:
+    path = tmp_path / "step-000000002.pt"
+    path.write_bytes(framed(archive(pickled)))
+    with pytest.raises(
+        ValueError, match=r"step-000000002\.pt (can't be read with weights_only: .|holds no checkpoint)"
+    ):
+        checkpoints.load(path)
+
+
+@pytest.mark.parametrize(
+    ("part", "instead"),
+    [
+        *((part, None) for part in content(0)),
+        *(("step", step) for step in ("2", 2.0, True, -2)),
+        *(("rows", []), ("losses", [0.0]), ("model", [])),
+    ],
+)
+def test_a_checkpoint_with_a_damaged_part_is_passed_over(tmp_path: Path, part: str, instead: object) -> None:
+    checkpoints.save(tmp_path, 1, content(1))
+    for damaged in (content(2) | {part: instead}, {name: held for name, held in content(2).items() if name != part}):
+        newest = checkpoints.save(tmp_path, 2, damaged)
+        with pytest.raises(ValueError, match=rf"step-000000002\.pt holds no checkpoint: its {part} is"):
+            checkpoints.load(newest)
+        assert [newest.name in sentence for sentence in passed_over(tmp_path)] == [True]
+
+
+def tiny(*changes: str) -> Settings:
+    return run_of("digits-simclr-nce", seed=0, epochs=2, changes=(*TINY, *changes)).settings
+
+
+def swapped(named: dict) -> None:
+    """The first of named things gets another name, as one altered bit gives it."""
+    first = next(iter(named))
+    named[first + "?"] = named.pop(first)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda content: content.update(rows="[{}]"),
+        lambda content: content.update(rows="[1]"),
+        lambda content: content.update(rows="["),
+        lambda content: content.update(losses=content["losses"][1:]),
+        lambda content: swapped(content["model"]),
+        lambda content: swapped(content["optimizer"]),
+    ],
+    ids=["a row of nothing", "no row", "rows cut off", "losses", "model", "optimizer"],
+)
+def test_a_checkpoint_damaged_within_is_refused_in_a_sentence(tmp_path: Path, damage: Callable[[dict], None]) -> None:
+    go = partial(train, tiny("evaluate=0"), tmp_path, device="cpu", quiet=True, stop_after=1)
+    go()
+    content = checkpoints.load(tmp_path / "step-000000001.pt")
+    damage(content)
+    checkpoints.save(tmp_path, 1, content)
+    with pytest.raises(
+        Refused, match=r"the checkpoint in .* is damaged, or of other images: .*; begin anew with --again"
+    ):
+        go()
+
+
+def test_test_images_that_networks_and_views_can_not_take_are_refused_before_anything_is_written(
+    tmp_path: Path,
+) -> None:
+    asked = tiny()
+    images, test = load_data(asked)
+    small, coloured = (
+        replace(test, pixels=pixels) for pixels in (test.pixels[..., :4], test.pixels.expand(-1, 3, -1, -1))
+    )
+    for other, said in (
+        (coloured, "networks.channels must be 3, as the images of digits-test have, got 1"),
+        (small, "pipeline=digits is not for digits-test: pixels must be at least 8 by 8, got 8 by 4"),
+        (
+            replace(test, pixels=test.pixels[:0], labels=test.labels[:0]),
+            "digits-test must hold one image or more, got none",
+        ),
+    ):
+        with pytest.raises(Refused, match=f"^{said}$"):
+            train(asked, tmp_path, data=(images, other), device="cpu", quiet=True)
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_a_checkpoint_can_not_run_code(tmp_path: Path) -> None:
+    class Trap:
+        def __reduce__(self) -> tuple:
+            return (Path.touch, (tmp_path / "sprung",))
+
+    path = checkpoints.save(tmp_path, 1, {"trap": Trap()})
+    with pytest.raises(ValueError, match=r"step-000000001\.pt can't be read with weights_only"):
+        checkpoints.load(path)
+    assert not (tmp_path / "sprung").exists()
+
+
+def test_a_process_killed_while_it_writes_leaves_the_last_good_one(tmp_path: Path) -> None:
+    checkpoints.save(tmp_path, 1, content(1))
+    child = os.fork()
+    if child == 0:  # dies after half of the file
+        os.fsync = lambda handle: os.kill(os.getpid(), signal.SIGKILL)
+        checkpoints.save(tmp_path, 2, content(2))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    assert any(path.name.startswith(".step-000000002") for path in tmp_path.iterdir())
+    loaded = checkpoints.latest(tmp_path, pytest.fail)
+    assert loaded is not None
+    assert loaded["step"] == 1
+    checkpoints.save(tmp_path, 3, content(3))
+    assert any(path.name.startswith(".step-000000002") for path in tmp_path.iterdir()), "it may be another process's"
+    with checkpoints.locked(tmp_path):  # clears away what the dead one left
+        assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", "step-000000001.pt", "step-000000003.pt"]
+
+
+def test_a_folder_is_one_processs_at_a_time(tmp_path: Path) -> None:
+    here, there = os.pipe()
+    child = os.fork()
+    if child == 0:
+        with checkpoints.locked(tmp_path / "run"):
+            os.write(there, b"held")
+            signal.pause()
+    os.read(here, 4)
+    with (
+        pytest.raises(checkpoints.Busy, match="run is being trained by another process"),
+        checkpoints.locked(tmp_path / "run"),
+    ):
+        pytest.fail("both hold it")
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    with checkpoints.locked(tmp_path / "run"):
+        pass  # the system let it go
+
+
+# -- logs -------------------------------------------------------------------------------------------------------------
+
+
+def test_rows_come_back_from_the_file(tmp_path: Path) -> None:
+    rows = [{"epoch": 0, "step": 0, "knn": 0.25}, {"epoch": 1, "step": 39, "loss": math.pi, "rate": 1e-3, "knn": None}]
+    logs.write_csv(tmp_path / "log.csv", rows)
+    back = read_csv(tmp_path / "log.csv")
+    assert [row["epoch"] for row in back] == [0, 1]
+    assert back[0]["knn"] == 0.25
+    assert back[0]["loss"] is None
+    assert back[1]["loss"] == math.pi  # to the last bit
+    assert back[1]["knn"] is None
+
+
+def test_a_row_as_a_line() -> None:
+    row = {"epoch": 3, "loss": 4.5, "knn": 0.381, "linear": 0.5, "rank": 12.34, "images_per_second": 1204.0}
+    assert logs.line(row) == "epoch 3  loss 4.5000  k-NN 38.10 %  linear 50.00 %  rank 12.3  1,204 images/s"
+    assert logs.line({"epoch": 0}) == "epoch 0"
+
+
+def test_curves_are_written_where_they_are_asked_for(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    curves = logs.Curves(tmp_path / "curves")
+    curves.add({"epoch": 1, "step": 39, "loss": 4.0, "knn": None})
+    curves.close()
+    assert list((tmp_path / "curves").glob("events*"))
+    none = logs.Curves(None)
+    none.add({"epoch": 1, "step": 39})
+    none.close()
+
+
+def test_curves_of_a_resumed_run_begin_where_it_does(tmp_path: Path) -> None:
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    for first, step in ((1, 10), (11, 20), (15, 25)):
+        curves = logs.Curves(tmp_path, first)
+        curves.add({"epoch": 1, "step": step, "loss": float(step)})
+        curves.close()
+        time.sleep(1.1)  # TensorBoard reads files in the order of their names, which hold the second
+    shown = accumulator.EventAccumulator(str(tmp_path)).Reload()
+    assert [point.step for point in shown.Scalars("loss")] == [10, 25]

@@ -1,0 +1,183 @@
+"""Two processes against one: losses, gradients and BatchNorm's statistics of the same batch; and two mistakes that must show."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from distributed_cases import (
+    BYOL,
+    CASES,
+    SINGLE,
+    SMALL,
+    Result,
+    everything,
+    free_port,
+    images,
+    in_processes,
+    leaving,
+    steps,
+)
+from torch import Tensor, nn
+from torch.multiprocessing import spawn
+
+from sslbook.networks.batchnorm import BatchNorm
+from sslbook.networks.siamese import Networks, build
+from sslbook.training import objectives
+from sslbook.training.run import distributed
+from sslbook.training.run.distributed import SharedBatchNorm, average_gradients, own_rows, setup_from_environment
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def alone() -> dict[str, Result]:
+    return everything()
+
+
+@pytest.fixture(scope="module")
+def together(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[dict[str, Result], str]]:
+    return in_processes(2, tmp_path_factory.mktemp("processes"))
+
+
+def apart(a: Tensor, b: Tensor) -> float:
+    """Relative distance of two vectors."""
+    return float((a.double() - b.double()).norm() / b.double().norm())
+
+
+@pytest.mark.parametrize(
+    ("case", "dtype", "tolerance"),
+    [*((case, torch.float64, 1e-10) for case in CASES), *((case, torch.float32, 1e-5) for case in SINGLE)],
+)
+def test_two_processes_do_what_one_does(
+    case: str,
+    dtype: torch.dtype,
+    tolerance: float,
+    alone: dict[str, Result],
+    together: list[tuple[dict[str, Result], str]],
+) -> None:
+    wanted = alone[f"{case} {dtype}"]
+    for results, _ in together:
+        for quantity, value in results[f"{case} {dtype}"].items():
+            if quantity.endswith("loss"):  # a difference of distances of about 1, which may itself be next to 0
+                assert abs(value - wanted[quantity]) < tolerance, quantity
+            else:
+                assert apart(value, wanted[quantity]) < tolerance, quantity
+
+
+def test_pytorchs_own_wrapper_gives_the_same_gradient(together: list[tuple[dict[str, Result], str]]) -> None:
+    siamese, views = build(Networks(**{**SMALL, **BYOL}), 0).double(), images(torch.float64)
+    objectives.objective("byol")(siamese(views[0], views[1])).backward()
+    wanted = torch.cat([w.grad.flatten() for w in siamese.parameters() if w.grad is not None])
+    for results, _ in together:
+        assert apart(results["wrapped"]["gradient"], wanted) < 1e-10
+
+
+def test_a_gather_without_gradient_has_half_of_it(together: list[tuple[dict[str, Result], str]]) -> None:
+    wanted = steps("info_nce", torch.float64)
+    for results, _ in together:
+        wrong = results["gather without gradient"]
+        assert abs(wrong["first loss"] - wanted["first loss"]) < 1e-12, "the loss is right"
+        assert apart(2 * wrong["first gradient"], wanted["first gradient"]) < 1e-10
+        assert apart(wrong["first gradient"], wanted["first gradient"]) == pytest.approx(0.5, rel=1e-6)
+
+
+def test_statistics_apart_are_seen(together: list[tuple[dict[str, Result], str]]) -> None:
+    wanted = steps("byol", torch.float64)
+    for results, _ in together:
+        wrong = results["BatchNorm apart"]
+        assert min(apart(wrong[quantity], wanted[quantity]) for quantity in wanted) > 1e-3
+
+
+def test_parts_are_equal(together: list[tuple[dict[str, Result], str]]) -> None:
+    assert {refused for _, refused in together} == {
+        "a batch must be a multiple of the 2 processes that share it, got 5"
+    }
+
+
+# --- a single process ------------------------------------------------------------------------------------------------
+
+
+def test_alone_nothing_happens() -> None:
+    x, net = torch.ones(3), nn.Sequential(nn.BatchNorm1d(3))
+    assert distributed.gather(x) is x
+    assert distributed.average(x) is x
+    assert (distributed.rank(), distributed.world(), own_rows(5)) == (0, 1, slice(0, 5))
+    assert type(distributed.synchronize_batchnorm(net)[0]) is nn.BatchNorm1d  # type: ignore[index]
+    average_gradients(net.parameters())
+
+
+def test_a_layer_by_itself_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(distributed, "world", lambda: 2)
+    layer, ours = nn.BatchNorm1d(3), BatchNorm(3)
+    shared = distributed.synchronize_batchnorm(layer)
+    assert isinstance(shared, SharedBatchNorm)
+    assert shared.weight is layer.weight
+    assert distributed.synchronize_batchnorm(shared) is shared
+    assert distributed.synchronize_batchnorm(ours) is ours
+    assert ours.parts == 2
+
+
+@pytest.mark.parametrize("affine", [True, False])
+def test_the_shared_layer_alone_is_pytorchs(affine: bool) -> None:
+    theirs = nn.BatchNorm2d(4, affine=affine).double()
+    if affine:
+        theirs.weight.data.uniform_(generator=torch.Generator().manual_seed(1))
+    x = torch.randn(5, 4, 3, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    ours = SharedBatchNorm.like(nn.BatchNorm2d(4, affine=affine).double())
+    ours.load_state_dict(theirs.state_dict())
+    for training in (True, True, False):
+        assert torch.allclose(ours.train(training)(x), theirs.train(training)(x), rtol=1e-10)
+    assert all(
+        torch.allclose(a, b) for a, b in zip(ours.state_dict().values(), theirs.state_dict().values(), strict=True)
+    )
+    assert ours(x.bfloat16().double().float().double()).dtype == torch.float64
+    with pytest.raises(ValueError, match=r"x must have shape \(N, 4, ...\), got \(5, 3\)"):
+        ours(x[:, :3, 0, 0])
+    with pytest.raises(ValueError, match="this layer has none"):
+        SharedBatchNorm.like(nn.BatchNorm2d(4, momentum=None))
+
+
+GOOD = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        (
+            {"RANK": None, "MASTER_PORT": None},
+            "WORLD_SIZE is set, and RANK, MASTER_PORT not: start several processes with torchrun",
+        ),
+        ({"RANK": "2"}, "RANK must be below WORLD_SIZE, got 2 and 2"),
+        ({"WORLD_SIZE": "two"}, "WORLD_SIZE must be a whole number of at least 0, got 'two'"),
+    ],
+)
+def test_an_environment_that_makes_no_sense_is_refused(changes: dict[str, str | None], sentence: str) -> None:
+    environment = {name: value for name, value in {**GOOD, **changes}.items() if value is not None}
+    with pytest.raises(ValueError, match=sentence):
+        setup_from_environment("cpu", environment)
+
+
+def test_without_torchrun_there_is_one_process() -> None:
+    place = setup_from_environment("cpu", {})
+    assert (place.rank, place.world, place.device.type) == (0, 1, "cpu")
+    with pytest.raises(ValueError, match="device must be auto, cpu or cuda, got 'tpu'"):
+        setup_from_environment("tpu", {})
+    if not torch.cuda.is_available():
+        with pytest.raises(ValueError, match="this machine has no GPU"):
+            setup_from_environment("cuda", {})
+
+
+def test_the_gradient_of_a_missing_parameter_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(distributed, "world", lambda: 2)
+    with pytest.raises(ValueError, match="parameters must all have a gradient"):
+        average_gradients(nn.Linear(2, 2).parameters())
+
+
+def test_nobody_is_gone_before_all_have_come(tmp_path: Path) -> None:
+    """Gone, one takes an exchange from those that have not woken from it yet; who fails does not wait."""
+    spawn(leaving, args=(2, (free_port(), free_port()), str(tmp_path)), nprocs=2)
+    together, alone = torch.load(tmp_path / "left1.pt")
+    assert together > 0.5
+    assert alone < 0.5

@@ -1,0 +1,327 @@
+"""Nearest neighbours and the linear protocol against scikit-learn and PyTorch's own layers; what a report says and leaves alone."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LogisticRegression
+from sklearn.neighbors import KNeighborsClassifier
+from sklearn.preprocessing import StandardScaler
+from torch import Tensor
+from torch.nn import functional as F
+
+from sslbook.images import datasets
+from sslbook.images.datasets import Dataset
+from sslbook.networks.siamese import Networks, Siamese, build
+from sslbook.training import evaluate
+from sslbook.training.evaluate import embed, epochs_between, knn, linear_probe, report
+from sslbook.training.views.augment import PIPELINES, plain
+
+Problem = tuple[Tensor, Tensor, Tensor, Tensor]
+
+
+def problem(count: int = 600, features: int = 12, classes: int = 4, noise: float = 2.5) -> Problem:
+    """Classes around their centres, so far apart that some are mistaken; features of unlike means and deviations."""
+    generator = torch.Generator().manual_seed(0)
+    centres = torch.randn(classes, features, generator=generator)
+    labels = torch.randint(0, classes, (2 * count,), generator=generator)
+    x = centres[labels] + noise * torch.randn(2 * count, features, generator=generator)
+    x = x * torch.linspace(0.1, 3, features) + torch.linspace(-1, 1, features)
+    return x[:count], labels[:count], x[count:], labels[count:]
+
+
+# --- nearest neighbours ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("k", [1, 20, 200, 600])
+def test_neighbours_vote_as_in_scikit_learn(k: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    train, labels, test, truth = problem()
+    theirs = KNeighborsClassifier(k, metric="cosine", algorithm="brute", weights=lambda d: np.exp(-d / 0.1))
+    wanted = theirs.fit(train.numpy(), labels.numpy()).score(test.numpy(), truth.numpy())
+    assert knn(train, labels, test, truth, k=k) == pytest.approx(wanted, abs=1e-9)
+    monkeypatch.setattr(evaluate, "SIMILARITIES", 7 * 600)
+    assert knn(train, labels, test, truth, k=k) == pytest.approx(wanted, abs=1e-9), "in blocks of seven"
+
+
+def test_the_weight_of_a_vote_matters() -> None:
+    """One neighbour close by, two further off: the temperature decides."""
+    train = torch.tensor([[1.0, 0.1], [1.0, 0.5], [1.0, -0.5]])
+    labels, test, truth = torch.tensor([1, 0, 0]), torch.tensor([[1.0, 0.0]]), torch.tensor([1])
+    assert knn(train, labels, test, truth, k=3, tau=0.1) == 1
+    assert knn(train, labels, test, truth, k=3, tau=10) == 0
+
+
+def test_a_small_temperature_leaves_the_nearest_neighbours_vote() -> None:
+    train, labels, test, truth = problem()
+    cosine = F.normalize(test, dim=1) @ F.normalize(train, dim=1).T
+    first, second = cosine.topk(2).values.unbind(1)
+    clear = first - second > 20e-4
+    assert clear.sum() > 200
+    assert (first[clear] < 0.99).any(), "where weights of the cosine itself would all be 0"
+    nearest = knn(train, labels, test[clear], truth[clear], k=1)
+    assert knn(train, labels, test[clear], truth[clear], k=50, tau=1e-4) == nearest
+    assert knn(train, labels, test[clear], truth[clear], k=50, tau=0.1) != nearest
+
+
+def test_autocast_does_not_reach_in() -> None:
+    data = problem()
+    neighbours, fitted = knn(*data), linear_probe(*data, epochs=3)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert knn(*data) == neighbours
+        assert linear_probe(*data, epochs=3) == fitted
+
+
+BAD = [
+    ({"labels": torch.zeros(3, dtype=torch.int64)}, "labels must hold one class for each of 600 images, got"),
+    ({"truth": torch.full((600,), -1)}, "truth must be classes from 0 on, got -1: an image without a label"),
+    ({"train": torch.zeros(0, 12), "labels": torch.zeros(0, dtype=torch.int64)}, "train must hold one image or more"),
+    ({"test": torch.zeros(0, 12), "truth": torch.zeros(0, dtype=torch.int64)}, "test must hold one image or more"),
+    ({"test": torch.zeros(600, 3)}, r"train and test must be \(N, F\) and \(M, F\), .*got \(600, 12\) and \(600, 3\)"),
+]
+
+
+@pytest.mark.parametrize(("changes", "sentence"), BAD)
+def test_what_has_no_accuracy_is_refused(changes: dict[str, Tensor], sentence: str) -> None:
+    arguments = dict(zip(("train", "labels", "test", "truth"), problem())) | changes
+    for measure in (knn, linear_probe):
+        with pytest.raises(ValueError, match=sentence):
+            measure(**arguments)  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"train": np.zeros((600, 12))}, "train must be a torch tensor, got ndarray"),
+        ({"test": torch.zeros(600, 12, dtype=torch.uint8)}, "test must have a floating dtype, got torch.uint8"),
+        ({"test": torch.zeros(600, 12).double()}, "must have one dtype, got torch.float32 and torch.float64"),
+        ({"labels": [0] * 600}, "labels must be a torch tensor, got list"),
+        ({"labels": torch.zeros(600)}, "labels must have an integer dtype, got torch.float32"),
+        ({"truth": torch.zeros(600).bool()}, "truth must have an integer dtype, got torch.bool"),
+    ],
+)
+def test_what_are_no_features_or_classes_is_refused(changes: dict[str, Any], sentence: str) -> None:
+    arguments: dict[str, Any] = dict(zip(("train", "labels", "test", "truth"), problem())) | changes
+    for measure in (knn, linear_probe):
+        with pytest.raises(TypeError, match=sentence):
+            measure(**arguments)  # type: ignore[operator]
+
+
+def test_classes_are_of_any_integer_dtype() -> None:
+    train, labels, test, truth = problem()
+    for measure in (lambda *data: knn(*data), lambda *data: linear_probe(*data, epochs=2)):
+        assert measure(train, labels.to(torch.uint8), test, truth.int()) == measure(train, labels, test, truth)
+
+
+@pytest.mark.parametrize("part", ["train", "test"])
+def test_diverged_features_are_refused(part: str) -> None:
+    arguments = dict(zip(("train", "labels", "test", "truth"), problem()))
+    arguments[part][[3, 8], [0, 1]] = torch.tensor([torch.nan, torch.inf])
+    for measure in (knn, linear_probe):
+        with pytest.raises(ValueError, match=f"{part} must be finite numbers, got 2 of 600 rows that are not"):
+            measure(**arguments)  # type: ignore[operator]
+
+
+def test_numbers_out_of_range_are_refused() -> None:
+    with pytest.raises(ValueError, match="k must be between 1 and 600, got 601"):
+        knn(*problem(), k=601)
+    with pytest.raises(ValueError, match="tau must be above 0, got 0"):
+        knn(*problem(), tau=0)
+    with pytest.raises(ValueError, match="epochs must be at least 1, got 0"):
+        linear_probe(*problem(), epochs=0)
+    with pytest.raises(ValueError, match="rate must be finite, got inf"):
+        linear_probe(*problem(), rate=float("inf"))
+    with pytest.raises(ValueError, match="decay must be at least 0, got -1"):
+        linear_probe(*problem(), decay=-1)
+    with pytest.raises(ValueError, match="trained, evaluated and share must be above 0, got 0, 1 and"):
+        epochs_between(0, 1)
+
+
+# --- the linear protocol ---------------------------------------------------------------------------------------------
+
+
+def by_autograd(
+    data: Problem,
+    epochs: int,
+    *,
+    rate: float = 3e-4,
+    decay: float = 1e-3,
+    optimizer: type[torch.optim.Optimizer] = torch.optim.Adam,
+) -> tuple[list[float], Tensor]:
+    """The released protocol with PyTorch's layer, loss and optimiser and scikit-learn's scaler: its curve, and its weights."""
+    train, labels, test, truth = data
+    scaler = StandardScaler().fit(train.numpy())
+    x, y = (torch.from_numpy(scaler.transform(part.numpy())).float() for part in (train, test))
+    generator = torch.Generator().manual_seed(0)
+    layer = torch.nn.Linear(x.shape[1], 4)
+    bound = x.shape[1] ** -0.5
+    start = torch.empty(x.shape[1] + 1, 4).uniform_(-bound, bound, generator=generator)
+    layer.weight.data, layer.bias.data = start[:-1].T.clone(), start[-1].clone()
+    descent = optimizer(layer.parameters(), lr=rate, weight_decay=decay)  # type: ignore[call-arg]
+    curve = []
+    for _ in range(epochs):
+        order = torch.randperm(len(x), generator=generator)
+        for rows in order.split(128):
+            descent.zero_grad()
+            F.cross_entropy(layer(x[rows]), labels[rows]).backward()
+            descent.step()
+        curve.append((layer(y).argmax(1) == truth).double().mean().item())
+    return curve, torch.cat([layer.weight.T, layer.bias[None]]).detach()
+
+
+def test_the_protocol_is_the_released_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    data, fit, seen = problem(), evaluate._fit, []
+
+    def watched(*arguments: Any) -> Iterator[Tensor]:
+        for weights in fit(*arguments):
+            seen.append(weights.clone())
+            yield weights
+
+    monkeypatch.setattr(evaluate, "_fit", watched)
+    found, (curve, weights) = linear_probe(*data, epochs=8), by_autograd(data, 8)
+    assert found.curve == pytest.approx(curve, abs=1.5 / 600), "an image or so on the border between two classes"
+    assert found.final == found.curve[-1]
+    assert found.best == max(found.curve) >= found.final
+    assert (seen[-1] - weights).abs().max() < 1e-6, "forty steps, each with a rounding of 1e-8"
+
+
+WRONG: dict[str, dict[str, Any]] = {
+    "no penalty": {"decay": 0.0},
+    "twice the penalty": {"decay": 2e-3},
+    "a penalty beside the gradient": {"optimizer": torch.optim.AdamW},
+    "a smaller rate": {"rate": 2e-4},
+}
+
+
+@pytest.mark.parametrize("change", WRONG)
+def test_another_protocol_has_other_weights(change: str) -> None:
+    data = problem()
+    assert (by_autograd(data, 8)[1] - by_autograd(data, 8, **WRONG[change])[1]).abs().max() > 5e-5
+
+
+def test_it_ends_near_the_best_linear_classifier() -> None:
+    train, labels, test, truth = problem()
+    found = linear_probe(train, labels, test, truth, epochs=60, rate=1e-2, decay=0.0)
+    scaler = StandardScaler().fit(train.numpy())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        theirs = LogisticRegression(C=np.inf, max_iter=2000).fit(scaler.transform(train.numpy()), labels.numpy())
+    assert found.final == pytest.approx(theirs.score(scaler.transform(test.numpy()), truth.numpy()), abs=0.02)
+
+
+def test_the_same_seed_gives_the_same_numbers() -> None:
+    torch.manual_seed(1)
+    first = linear_probe(*problem(), epochs=3, seed=5)
+    torch.manual_seed(2)
+    assert linear_probe(*problem(), epochs=3, seed=5) == first
+    assert linear_probe(*problem(), epochs=3, seed=6) != first
+
+
+def test_features_that_never_vary_are_harmless() -> None:
+    train, labels, test, truth = problem()
+    constant = torch.tensor([0.1, 7.7, 1.0001, -1.0001])
+    generator = torch.Generator().manual_seed(1)
+
+    def with_constants(part: Tensor) -> Tensor:
+        """Nothing, four constants, and the same one unit of the last place above or below."""
+        upwards = torch.randint(0, 2, (len(part), 4), generator=generator).bool()
+        noisy = torch.nextafter(constant, torch.where(upwards, torch.inf, -torch.inf))
+        return torch.cat([part, torch.zeros(len(part), 1), constant.expand(len(part), 4), noisy], dim=1)
+
+    more = [with_constants(part) for part in (train, test)]
+    assert all(evaluate._standardised(*more)[0][:, 12:21].abs().amax(0) < 1e-5)
+    found = linear_probe(more[0], labels, more[1], truth, epochs=30, rate=1e-2)
+    assert found.final == pytest.approx(linear_probe(train, labels, test, truth, epochs=30, rate=1e-2).final, abs=0.02)
+    assert found.final > 0.4
+
+
+# --- reports ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def digits() -> tuple[Siamese, Dataset, Dataset]:
+    model = build(Networks(width=4, projector_hidden=16, projector_out=8, channels=1), 0)
+    train, test = (datasets.load_dataset("digits", split) for split in ("train", "test"))
+    return model, datasets.subset(train, 300, 0), datasets.subset(test, 100, 0)
+
+
+def test_a_report_leaves_the_model_alone(digits: tuple[Siamese, Dataset, Dataset]) -> None:
+    model, train, test = digits
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    found = report(model, train, test, PIPELINES["digits"], "cpu", linear=True)
+    assert model.training
+    assert all(tensor.equal(before[name]) for name, tensor in model.state_dict().items())
+    assert 0.3 < found.knn <= 1, "pixels seen through random filters tell digits apart"
+    assert found.linear_final is not None
+    assert found.linear_best is not None
+    assert 0 < found.linear_final <= found.linear_best <= 1
+    assert 1 < found.rank < 32
+    assert found.seconds > 0
+    quick = report(model.eval(), train, test, PIPELINES["digits"], "cpu")
+    assert (quick.knn, quick.linear_final, quick.linear_best) == (found.knn, None, None)
+    assert not model.training
+    model.train()
+
+
+def test_a_report_refuses_images_without_labels_at_once(digits: tuple[Siamese, Dataset, Dataset]) -> None:
+    model, train, test = digits
+    unlabelled = replace(test, labels=torch.full_like(test.labels, -1))
+    untouched: Any = None  # a model that would fail if it were asked
+    with pytest.raises(ValueError, match=r"test.labels must be classes from 0 on, got -1: an image without a label"):
+        report(untouched, train, unlabelled, PIPELINES["digits"], "cpu")
+    with torch.no_grad():
+        diverged = copy.deepcopy(model)
+        diverged.encoder.bn1.weight.fill_(torch.nan)
+    with pytest.raises(ValueError, match="train must be finite numbers, got 300 of 300 rows that are not"):
+        report(diverged, train, test, PIPELINES["digits"], "cpu")
+
+
+def test_embeddings_do_not_depend_on_the_batch(digits: tuple[Siamese, Dataset, Dataset]) -> None:
+    model, train, _ = digits
+    model.eval()
+    whole = embed(model.features, train, PIPELINES["digits"], "cpu", batch=300)
+    model.train()
+    assert whole.shape == (300, 32)
+    parts: dict[str, Any] = {"dataset": train, "pipeline": PIPELINES["digits"], "device": "cpu", "batch": 7}
+    model.eval()
+    assert torch.allclose(embed(model.features, **parts), whole, rtol=1e-4, atol=1e-5)
+    by_hand = model.features(plain(train.pixels[:5], PIPELINES["digits"])).detach()
+    model.train()
+    assert torch.allclose(whole[:5], by_hand, rtol=1e-4, atol=1e-5)
+    assert not torch.allclose(embed(model.features, **parts), whole, rtol=1e-2), (
+        "in training mode each batch has its own"
+    )
+    with pytest.raises(ValueError, match="batch must be at least 1, got 0"):
+        embed(model.features, train, PIPELINES["digits"], "cpu", batch=0)
+
+
+def test_what_cannot_be_embedded_is_refused(digits: tuple[Siamese, Dataset, Dataset]) -> None:
+    model, train, _ = digits
+    none: Any = replace(train, pixels=train.pixels[:0], labels=train.labels[:0])
+    array: Any = train.pixels.numpy()
+    name: Any = "digits"
+    with pytest.raises(TypeError, match="dataset must be a Dataset, which read_images makes of images, got ndarray"):
+        embed(model.features, array, PIPELINES["digits"])
+    with pytest.raises(TypeError, match=r"pipeline must be a Pipeline, such as Pipeline\(32\), got 'digits'"):
+        embed(model.features, train, name)
+    with pytest.raises(ValueError, match="dataset must hold one image or more, got none"):
+        embed(model.features, none, PIPELINES["digits"])
+    with pytest.raises(ValueError, match="test must hold one image or more, got none"):
+        report(model, train, none, PIPELINES["digits"], "cpu")
+
+
+def test_how_seldom_to_look() -> None:
+    assert epochs_between(50_000, 60_000) == 4
+    assert epochs_between(105_000, 13_000) == 1
+    assert epochs_between(5_000, 15_000) == 10
+    for trained, evaluated in [(5_000, 15_000), (777, 12_345)]:
+        every = epochs_between(trained, evaluated)
+        assert evaluated <= 0.05 * 6 * trained * every * (1 + 1e-9)
+        assert every == 1 or evaluated > 0.05 * 6 * trained * (every - 1)

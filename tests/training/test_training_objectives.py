@@ -1,0 +1,347 @@
+"""Objectives on random embeddings: against the formulas of the papers and of the released code, written out with plain sums."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from sslbook.losses import pairs as losses
+from sslbook.networks.siamese import Outputs
+from sslbook.training.objectives import OBJECTIVES, asks_labels, objective, weighed_by
+
+N, D = 9, 6
+LABELS = torch.arange(N) % 4
+
+
+def embeddings(seed: int = 0, dtype: torch.dtype = torch.float64) -> Outputs:
+    generator = torch.Generator().manual_seed(seed)
+    drawn = torch.randn(8, N, D, generator=generator, dtype=torch.float64)
+    drawn[1] = drawn[0] + 0.7 * drawn[1]  # two views of an image are alike
+    return Outputs(*(part.to(dtype).requires_grad_() for part in drawn), labels=LABELS)
+
+
+def converted(out: Outputs, dtype: torch.dtype) -> Outputs:
+    parts = (None if part is None else part.detach().to(dtype).requires_grad_() for part in out[:8])
+    return Outputs(*parts, labels=out.labels)
+
+
+def cosines(out: Outputs) -> tuple[Tensor, Tensor]:
+    """Of 2N embeddings: their positive partner's, and the (2N, 2N) matrix, as the released code has them."""
+    z = torch.cat([out.z1, out.z2])
+    matrix = F.cosine_similarity(z[:, None], z[None], dim=2)
+    return torch.cat([matrix.diagonal(N), matrix.diagonal(-N)]), matrix
+
+
+def others(matrix: Tensor) -> Tensor:
+    """Entries of neither the diagonal nor the partners: (2N, 2N - 2)."""
+    keep = ~torch.eye(N, dtype=torch.bool).repeat(2, 2)
+    return matrix[keep].view(2 * N, 2 * N - 2)
+
+
+def nt_xent(out: Outputs, tau: float) -> Tensor:
+    positive, matrix = cosines(out)
+    logits = torch.cat([positive[:, None], others(matrix)], 1) / tau
+    return F.cross_entropy(logits, torch.zeros(2 * N, dtype=torch.int64))
+
+
+def released_beta(out: Outputs, tau: float, beta: float) -> Tensor:
+    return (nt_xent(out, tau) - beta * cosines(out)[0].mean() / tau) / (1 + beta)
+
+
+def released_exact(out: Outputs, tau: float, beta: float = 0.0) -> Tensor:
+    positive, matrix = cosines(out)
+    r_pos, r_neg = 1 - positive, 1 - others(matrix)
+    w = (-r_neg.detach() / tau).exp()
+    w = w / (1 + w) / tau / (2 * N - 2)
+    return (w.sum(1) * r_pos - (w * r_neg).sum(1)).mean() + beta * (w.sum(1) * r_pos).mean()
+
+
+def printed_exact(out: Outputs, tau: float) -> Tensor:
+    """Eq. 7, by loops over anchors and negatives; its images may be two further views."""
+    assert out.w1 is not None
+    assert out.w2 is not None
+    z, clean = (F.normalize(torch.cat(pair), dim=1) for pair in ((out.z1, out.z2), (out.w1.detach(), out.w2.detach())))
+    terms = []
+    for i in range(2 * N):
+        r_pos = 0.5 * (z[i] - z[(i + N) % (2 * N)]).square().sum()
+        for k in range(2 * N):
+            if k % N != i % N:
+                r_clean = 0.5 * (clean[i] - clean[k]).square().sum()
+                xi = 1 / (tau * (1 + (r_clean / tau).exp()))
+                terms.append(xi * (r_pos - 0.5 * (z[i] - z[k]).square().sum()))
+    return torch.stack(terms).sum() / (2 * N)
+
+
+def by_hand_byol(out: Outputs) -> Tensor:
+    p1, p2, t1, t2 = (F.normalize(part, dim=1) for part in (out.p1, out.p2, out.t1, out.t2))
+    return (-2 * (p1 * t2).sum(1) - 2 * (p2 * t1).sum(1)).mean()
+
+
+def by_hand_quadratic(out: Outputs) -> Tensor:
+    z1, z2 = F.normalize(out.z1, dim=1), F.normalize(out.z2, dim=1)
+    own = 0.5 * (z1[:, None] - z1[None]).square().sum(2)
+    return 0.5 * (z1 - z2).square().sum(1).mean() - own.sum() / N**2
+
+
+def by_hand_triplet(out: Outputs, tau: float, margin: float) -> Tensor:
+    positive, matrix = cosines(out)
+    gap = (others(matrix) - positive[:, None] + margin) / tau
+    return (tau * gap.exp().log1p()).mean()
+
+
+def towers(out: Outputs) -> tuple[Tensor, Tensor]:
+    return F.normalize(out.z1, dim=1), F.normalize(out.z2, dim=1)
+
+
+def by_hand_clip(out: Outputs, tau: float) -> Tensor:
+    one, two = towers(out)
+    return sum(F.cross_entropy(a @ b.T / tau, torch.arange(N)) for a, b in ((one, two), (two, one))) / 2
+
+
+def by_hand_sigmoids(out: Outputs, scale: float, bias: float) -> Tensor:
+    one, two = towers(out)
+    logits = scale * one @ two.T + bias
+    chance = torch.where(torch.eye(N, dtype=torch.bool), logits.sigmoid(), 1 - logits.sigmoid())
+    return -chance.log().sum() / N
+
+
+def by_hand_spectral(out: Outputs, mu: float) -> Tensor:
+    positive, matrix = cosines(out)
+    return (mu * others(matrix)).square().mean() - 2 * mu * positive.mean()
+
+
+def by_hand_classes(out: Outputs, tau: float) -> Tensor:
+    """L_out of its paper, by loops over anchors and their positives."""
+    logits, labels, terms = cosines(out)[1] / tau, [*LABELS.tolist(), *LABELS.tolist()], []
+    for a in range(2 * N):
+        against = torch.stack([logits[a, b] for b in range(2 * N) if b != a]).logsumexp(0)
+        positives = [against - logits[a, p] for p in range(2 * N) if p != a and labels[p] == labels[a]]
+        terms.append(torch.stack(positives).mean())
+    return torch.stack(terms).mean()
+
+
+def by_hand_twins(out: Outputs, weight: float) -> Tensor:
+    one, two = (F.batch_norm(z, None, None, training=True) for z in (out.z1, out.z2))
+    correlation = one.T @ two / N
+    own = correlation.diagonal()
+    return (1 - own).square().sum() + weight * (correlation.square().sum() - own.square().sum())
+
+
+def by_hand_vicreg(out: Outputs, variance: float, invariance: float, covariance: float) -> Tensor:
+    loss = invariance * F.mse_loss(out.z1, out.z2)
+    for z in (out.z1, out.z2):
+        between = torch.cov(z.T) - torch.diag(z.var(0))
+        loss = (
+            loss + variance / 2 * F.relu(1 - (z.var(0) + 1e-4).sqrt()).mean() + covariance / D * between.square().sum()
+        )
+    return loss
+
+
+def by_hand_simsiam(out: Outputs) -> Tensor:
+    """Algorithm 1 of its paper, of networks without a target tower: half of each side, targets detached."""
+    one, two = (-F.cosine_similarity(p, z.detach()).mean() for p, z in ((out.p1, out.z2), (out.p2, out.z1)))
+    return one / 2 + two / 2
+
+
+CASES: list[tuple[str, dict[str, Any], Any]] = [
+    ("info_nce", {}, lambda out: nt_xent(out, 0.5)),
+    ("info_nce", {"tau": 0.07}, lambda out: nt_xent(out, 0.07)),
+    ("beta", {"beta": -0.5}, lambda out: released_beta(out, 0.5, -0.5)),
+    ("beta", {"beta": 0.2, "tau": 0.3}, lambda out: released_beta(out, 0.3, 0.2)),
+    ("beta", {"beta": 0.2, "form": "printed"}, lambda out: nt_xent(out, 0.5) + 0.2 * (1 - cosines(out)[0]).mean()),
+    ("exact", {}, lambda out: released_exact(out, 0.5)),
+    ("exact", {"beta": 0.3, "tau": 0.2}, lambda out: released_exact(out, 0.2, 0.3)),
+    ("exact", {"weights": "clean", "over": "sum"}, lambda out: printed_exact(out, 0.5)),
+    ("exact", {"weights": "further"}, lambda out: printed_exact(out, 0.5) / (2 * N - 2)),
+    ("simple", {}, lambda out: (1 - cosines(out)[0]).mean() - (1 - others(cosines(out)[1])).mean()),
+    ("simple", {"beta": 0.4}, lambda out: 1.4 * (1 - cosines(out)[0]).mean() - (1 - others(cosines(out)[1])).mean()),
+    ("soft_triplet", {}, lambda out: by_hand_triplet(out, 0.5, 0.0)),
+    ("soft_triplet", {"tau": 0.1, "margin": 0.3}, lambda out: by_hand_triplet(out, 0.1, 0.3)),
+    ("quadratic", {}, by_hand_quadratic),
+    ("byol", {"stop_gradient": False}, by_hand_byol),
+    ("byol", {}, lambda out: by_hand_byol(out._replace(t1=out.t1.detach(), t2=out.t2.detach()))),
+    ("decoupled", {}, lambda out: (-cosines(out)[0] / 0.5 + (others(cosines(out)[1]) / 0.5).logsumexp(1)).mean()),
+    ("supervised_contrastive", {}, lambda out: by_hand_classes(out, 0.5)),
+    ("supervised_contrastive", {"tau": 0.1}, lambda out: by_hand_classes(out, 0.1)),
+    ("clip", {"tau": 0.2}, lambda out: by_hand_clip(out, 0.2)),
+    ("sigmoid_pairs", {}, lambda out: by_hand_sigmoids(out, 10, -10)),
+    ("sigmoid_pairs", {"scale": 3.0, "bias": -1.0}, lambda out: by_hand_sigmoids(out, 3, -1)),
+    ("spectral_contrastive", {}, lambda out: by_hand_spectral(out, 1)),
+    ("spectral_contrastive", {"mu": 10.0}, lambda out: by_hand_spectral(out, 10)),
+    ("barlow_twins", {}, lambda out: by_hand_twins(out, 5e-3)),
+    ("vicreg", {}, lambda out: by_hand_vicreg(out, 25, 25, 1)),
+    ("vicreg", {"variance": 10.0, "invariance": 5.0, "covariance": 3.0}, lambda out: by_hand_vicreg(out, 10, 5, 3)),
+]
+
+
+def gradients(value: Tensor, out: Outputs) -> Tensor:
+    leaves = [part for part in out[:8] if part is not None]
+    return torch.cat(torch.autograd.grad(value, leaves, materialize_grads=True, allow_unused=True))
+
+
+@pytest.mark.parametrize(("name", "settings", "formula"), CASES)
+def test_values_and_gradients_are_the_formulas(name: str, settings: dict[str, Any], formula: Any) -> None:
+    for seed in range(5):
+        out = embeddings(seed)
+        found, wanted = objective(name, **settings)(out), formula(out)
+        assert found.shape == ()
+        assert abs(found - wanted) < 1e-12 * max(1.0, abs(wanted))
+        expected = gradients(wanted, out)
+        assert float((gradients(found, out) - expected).abs().max()) < 1e-12 * max(1.0, float(expected.abs().max()))
+
+
+BROKEN: list[tuple[str, dict[str, Any], Any]] = [
+    ("info_nce", {}, lambda out: nt_xent(out, 0.4)),
+    ("beta", {"beta": -0.5}, lambda out: nt_xent(out, 0.5) + 0.5 * cosines(out)[0].mean()),
+    ("exact", {}, lambda out: (2 * N - 2) * released_exact(out, 0.5)),
+    ("exact", {"weights": "clean", "over": "sum"}, lambda out: (2 * N - 2) * released_exact(out, 0.5)),
+    ("exact", {"weights": "further"}, lambda out: released_exact(out, 0.5)),
+    ("byol", {}, by_hand_byol),
+    ("quadratic", {}, lambda out: (1 - cosines(out)[0]).mean() - (1 - others(cosines(out)[1])).mean()),
+    ("soft_triplet", {"margin": 0.3}, lambda out: by_hand_triplet(out, 0.5, 0.0)),
+    ("decoupled", {}, lambda out: nt_xent(out, 0.5)),
+    ("supervised_contrastive", {}, lambda out: nt_xent(out, 0.5)),
+    ("clip", {"tau": 0.2}, lambda out: F.cross_entropy(towers(out)[0] @ towers(out)[1].T / 0.2, torch.arange(N))),
+    ("sigmoid_pairs", {}, lambda out: by_hand_sigmoids(out, 10, -10) / N),
+    ("spectral_contrastive", {"mu": 10.0}, lambda out: by_hand_spectral(out, 1)),
+    ("barlow_twins", {}, lambda out: by_hand_twins(out, 1)),
+    ("vicreg", {}, lambda out: by_hand_vicreg(out, 50, 25 * D, 1)),
+]
+
+
+@pytest.mark.parametrize(("name", "settings", "formula"), BROKEN)
+def test_another_formula_is_seen(name: str, settings: dict[str, Any], formula: Any) -> None:
+    out = embeddings()
+    found = gradients(objective(name, **settings)(out), out)
+    assert float((found - gradients(formula(out), out)).abs().max()) > 1e-3 * float(found.abs().max())
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_autocast_does_not_reach_in(name: str) -> None:
+    out = embeddings(dtype=torch.float32)
+    value = objective(name)(out)
+    expected = gradients(value, out)
+    with torch.autocast("cpu", torch.bfloat16):
+        inside = objective(name)(out)
+    assert inside.equal(value)
+    assert gradients(inside, out).equal(expected)
+    double = embeddings()
+    exactly = objective(name)(double)
+    assert value.item() == pytest.approx(exactly.item(), abs=1e-6)
+    wanted = gradients(exactly, double)
+    assert (expected - wanted).norm() < 1e-6 * wanted.norm(), "products in bfloat16 are off by 1e-4 and more"
+    half = converted(out, torch.bfloat16)
+    assert objective(name)(half).equal(objective(name)(converted(half, torch.float32)))
+
+
+@pytest.mark.parametrize(("form", "total"), [("printed", -0.5), ("released", -0.5 / (0.5 * 0.5))])
+def test_the_partials_of_the_two_betas(form: str, total: float) -> None:
+    """Section 4.2 asks for partials that add up to beta; the released loss's add up to beta / (tau (1 + beta)).
+
+    A common factor on all distances of one anchor moves the loss by the sum of partials times distances; here by a shift.
+    """
+    out = embeddings()
+    pairs = losses.pair_distances(out.z1, out.z2, normalize=True)
+
+    def loss(r_pos: Tensor, r_neg: Tensor) -> Tensor:
+        nce = losses.info_nce(r_pos, r_neg, 0.5)
+        return (nce - 0.5 * (r_pos - 1) / 0.5) / 0.5 if form == "released" else nce - 0.5 * r_pos
+
+    found = losses.partials(loss, *pairs)
+    assert torch.allclose(found.pos + found.neg.sum(-1), torch.tensor(total, dtype=torch.float64), atol=1e-12)
+    assert objective("beta", beta=-0.5, form=form)(out).item() == pytest.approx(loss(*pairs).mean().item(), rel=1e-12)
+
+
+def test_collapsed_and_distant_embeddings_have_finite_gradients() -> None:
+    for name in OBJECTIVES:
+        out = Outputs(*(torch.ones(N, D).requires_grad_() for _ in range(7)), labels=LABELS)
+        value = objective(name)(out)
+        assert value.isfinite()
+        assert gradients(value, out).isfinite().all()
+    out = embeddings(dtype=torch.float32)
+    sharp = objective("info_nce", tau=1e-4)(out)
+    assert gradients(sharp, out).isfinite().all()
+
+
+def test_classes_of_one_image_each_are_none() -> None:
+    out = embeddings()
+    alone = objective("supervised_contrastive")(out._replace(labels=torch.arange(N)))
+    torch.testing.assert_close(alone, objective("info_nce")(out), rtol=1e-13, atol=0)
+    assert [name for name in OBJECTIVES if asks_labels(name)] == ["supervised_contrastive"]
+
+
+@pytest.mark.parametrize("labels", [None, LABELS[1:], LABELS.double()])
+def test_labels_must_be_there(labels: Tensor | None) -> None:
+    with pytest.raises((TypeError, ValueError), match="labels must"):
+        objective("supervised_contrastive")(embeddings()._replace(labels=labels))
+
+
+def test_byol_without_a_target_is_simsiam_times_four() -> None:
+    out = embeddings()
+    out = out._replace(t1=out.z1, t2=out.z2)
+    found, wanted = objective("byol")(out), 4 * by_hand_simsiam(out)
+    torch.testing.assert_close(found, wanted)
+    slopes = gradients(found, out)
+    torch.testing.assert_close(slopes, gradients(wanted, out))
+    assert (gradients(objective("byol", stop_gradient=False)(out), out) - slopes).abs().max() > 1e-3
+
+
+def test_byol_reaches_its_ends() -> None:
+    out = embeddings()
+    same = out._replace(p1=out.t2.detach(), p2=3 * out.t1.detach())
+    assert objective("byol")(same).item() == pytest.approx(-4)
+    assert objective("byol")(same._replace(p1=-out.t2, p2=-out.t1)).item() == pytest.approx(4)
+
+
+def test_a_large_batch_takes_no_cube_of_memory() -> None:
+    """512 images: (2N)^2 x D numbers would be half a gigabyte; none of the tensors kept for the backward pass is near it."""
+    out = Outputs(*(torch.randn(512, 128).requires_grad_() for _ in range(6)))
+    sizes: list[int] = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: sizes.append(x.numel()) or x, lambda x: x):  # type: ignore[func-returns-value]
+        objective("info_nce")(out).backward()
+    assert max(sizes) <= 1024**2
+
+
+BAD: list[tuple[str, dict[str, Any], str]] = [
+    ("infonce", {}, "objective must be one of info_nce, .*, got 'infonce'; did you mean 'info_nce'?"),
+    ("info_nce", {"temperature": 1}, "info_nce takes tau; got 'temperature'"),
+    ("quadratic", {"tau": 1}, "quadratic takes no settings; got 'tau'"),
+    ("info_nce", {"tau": 0}, "tau must be above 0, got 0"),
+    ("simple", {"beta": math.nan}, "beta must be finite, got nan"),
+    ("beta", {"beta": -1.0}, "beta must be above -1, since the released loss divides by 1 \\+ beta, got -1.0"),
+    ("beta", {"form": "corrected"}, "form must be one of released, printed, got 'corrected'"),
+    (
+        "exact",
+        {"weights": "cleaned"},
+        "weights must be one of augmented, clean, further, got 'cleaned'; did you mean 'clean'?",
+    ),
+    ("exact", {"over": "max"}, "over must be one of mean, sum, got 'max'"),
+    ("soft_triplet", {"margin": -1}, "margin must be at least 0, got -1"),
+]
+
+
+@pytest.mark.parametrize(("name", "settings", "sentence"), BAD)
+def test_what_makes_no_objective_is_refused(name: str, settings: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        objective(name, **settings)
+
+
+def test_a_wrong_kind_of_setting_is_refused() -> None:
+    with pytest.raises(TypeError, match="stop_gradient must be true or false, got 1"):
+        objective("byol", stop_gradient=1)
+    with pytest.raises(TypeError, match="tau must be a number, got 'high'"):
+        objective("info_nce", tau="high")
+
+
+def test_weights_of_other_images_need_their_embeddings() -> None:
+    assert weighed_by("exact", weights="clean") == "clean"
+    assert weighed_by("exact", weights="further") == "further"
+    assert weighed_by("exact") == weighed_by("info_nce") == "augmented"
+    for weights in ("clean", "further"):
+        with pytest.raises(ValueError, match=f"that exact's {weights} weights are taken from"):
+            objective("exact", weights=weights)(embeddings()._replace(w2=None))

@@ -1,0 +1,399 @@
+"""Training with a network and images of the caller's own: it learns, goes on bit for bit, and refuses in sentences."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import own_networks
+import pytest
+import torch
+from own_networks import SEEDED, begun, digests
+from PIL import Image
+from torch import nn
+
+from sslbook.images.datasets import load_dataset, subset
+from sslbook.networks.siamese import Networks
+from sslbook.training.evaluate import embed
+from sslbook.training.objectives import OBJECTIVES
+from sslbook.training.pretrain import METHODS, pretrain
+from sslbook.training.run import checkpoints
+from sslbook.training.run.settings import OURS, Settings
+from sslbook.training.run.state import Diverged
+from sslbook.training.run.trainer import train
+
+DATA = subset(load_dataset("digits", "train"), 256)
+DIGITS = DATA.pixels
+SMALL = {"epochs": 2, "batch": 64, "device": "cpu", "quiet": True}
+
+
+def small() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 3, padding=1, bias=False), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(256, 8)
+    )
+
+
+def weights(module: nn.Module) -> torch.Tensor:
+    return torch.cat([part.detach().double().flatten() for part in module.state_dict().values()])
+
+
+@pytest.mark.parametrize("method", {**METHODS, **OBJECTIVES})
+def test_every_method_trains_the_module_that_is_given(method: str) -> None:
+    backbone = small()
+    before = weights(backbone)
+    run = pretrain(DATA, backbone, method, **SMALL)
+    assert run.backbone is backbone
+    assert not backbone.training
+    assert not torch.equal(weights(backbone), before)
+    assert [row["epoch"] for row in run.rows] == [1, 2]
+    assert embed(run.backbone, load_dataset("digits", "test"), run.pipeline).shape == (400, 8)
+
+
+def test_a_function_draws_first_weights_by_the_seed_and_nothing_else() -> None:
+    state = torch.random.get_rng_state()
+    first, other = pretrain(DIGITS, small, **SMALL), pretrain(DIGITS, small, **SMALL, seed=1)
+    assert torch.equal(torch.random.get_rng_state(), state)
+    torch.manual_seed(7)
+    again = pretrain(DIGITS, small, **SMALL)
+    assert torch.equal(weights(first.backbone), weights(again.backbone))
+    assert not torch.equal(weights(first.backbone), weights(other.backbone))
+
+
+def generators() -> tuple[list[int], object, list[int]]:
+    numbers = np.random.get_state()[1].tolist()  # noqa: NPY002
+    return torch.random.get_rng_state().tolist(), random.getstate(), numbers
+
+
+@pytest.mark.parametrize(("kind", "made"), [*((kind, False) for kind in SEEDED), ("lazy", True)])
+def test_first_weights_are_a_function_of_the_seed_in_every_process(kind: str, made: bool) -> None:
+    found = []
+    for number, kept in enumerate((torch.float32, torch.float64)):
+        backbone = SEEDED[kind]() if made else SEEDED[kind]
+        torch.manual_seed(number)
+        np.random.seed(number)  # noqa: NPY002
+        random.seed(number)
+        torch.set_default_dtype(kept)
+        try:
+            before = generators()
+            found.append(begun(DIGITS, backbone, seed=3)[1])
+            assert torch.get_default_dtype() == kept
+            assert generators() == before
+        finally:
+            torch.set_default_dtype(torch.float32)
+    assert torch.equal(weights(found[0]), weights(found[1]))
+    fresh = {name: part for name, part in found[0].named_buffers() if part.is_floating_point()}
+    assert all(part.unique().tolist() in ([0], [1]) for part in fresh.values())  # BatchNorm has counted nothing
+    assert all(part.dtype == torch.float32 for part in found[0].parameters())
+    assert all(part.training for part in found[0].modules())
+
+
+def test_a_run_by_its_settings_is_the_same_under_another_default_type(tmp_path: Path) -> None:
+    settings, found = Settings(dataset="digits", pipeline="digits", networks=Networks(width=2, channels=1)), []
+    for kept in (torch.float32, torch.float64):
+        torch.set_default_dtype(kept)
+        try:
+            found.append(train(settings, tmp_path / str(kept), stop_after=2, device="cpu", quiet=True).model)
+        finally:
+            torch.set_default_dtype(torch.float32)
+    assert torch.equal(weights(found[0]), weights(found[1]))
+
+
+def test_another_process_says_the_same_of_a_network() -> None:
+    here = digests()
+    assert len(set(here.values())) == len(here)
+    assert digests() == here
+    for seed in "12":
+        command = [sys.executable, own_networks.__file__]
+        there = subprocess.run(command, env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, check=True)
+        assert json.loads(there.stdout) == here
+
+
+def test_a_run_of_before_is_known_by_the_same_words() -> None:
+    net = small()
+    text = f"{net} { {name: list(part.shape) for name, part in net.state_dict().items()} }"
+    assert begun(DIGITS, net)[0]["backbone"] == hashlib.sha256(text.encode()).hexdigest()
+
+
+class Killed(Exception):
+    """In the place of a signal."""
+
+
+@pytest.mark.parametrize(
+    ("method", "make"), [("simclr", small), ("byol", small), ("simclr", SEEDED["dropout"]), ("byol", SEEDED["frozen"])]
+)
+def test_a_run_that_was_killed_ends_with_the_same_weights(
+    method: str, make: Callable[[], nn.Module], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = generators()
+    whole = pretrain(DIGITS, make, method, **SMALL)
+    assert generators() == before
+    torch.manual_seed(5)
+    save, written = checkpoints.save, []
+
+    def and_die(folder: Path, step: int, content: dict) -> Path:
+        written.append(save(folder, step, content))
+        raise Killed
+
+    monkeypatch.setattr("sslbook.training.run.trainer.SAVE_SECONDS", -1.0)
+    with monkeypatch.context() as patched:
+        patched.setattr(checkpoints, "save", and_die)
+        with pytest.raises(Killed):
+            pretrain(DIGITS, make, method, **SMALL, folder=tmp_path)
+    assert [path.stem for path in written] == ["step-000000004"]
+    resumed = pretrain(DIGITS, make, method, **SMALL, folder=tmp_path)
+    assert torch.equal(weights(whole.backbone), weights(resumed.backbone))
+    assert [row["loss"] for row in resumed.rows] == [row["loss"] for row in whole.rows]
+
+
+def test_frozen_weights_stay() -> None:
+    net = SEEDED["frozen"]()
+    before = net[0].weight.clone()
+    pretrain(DIGITS, net, "byol", **SMALL, decay=0.1, noise=0.5)
+    assert torch.equal(net[0].weight, before)
+
+
+def test_another_run_is_not_mistaken_for_the_one_in_the_folder(tmp_path: Path) -> None:
+    pretrain(DIGITS, small, **SMALL, folder=tmp_path)
+    own = json.loads((tmp_path / checkpoints.RESULT).read_text())["settings"]["own"]
+    assert set(own) == {"images", "backbone", "pipeline"}
+    for images, backbone, more in [
+        (DIGITS.flip(0), small, {}),
+        (DIGITS, lambda: nn.Sequential(*small(), nn.Linear(8, 8)), {}),
+        (DIGITS, small, {"numbers": {"tau": 0.2}}),
+    ]:
+        with pytest.raises(ValueError, match="holds another run"):
+            pretrain(images, backbone, **SMALL, folder=tmp_path, **more)
+
+
+def test_classes_count_where_they_are_asked_for(tmp_path: Path) -> None:
+    method = "supervised_contrastive"
+    with pytest.raises(ValueError, match="asks for the class of each image, and 256 of the 256 of own have none"):
+        pretrain(DIGITS, small, method, **SMALL)
+    with pytest.raises(ValueError, match="and 1 of the 256 of own have none"):
+        pretrain(DIGITS, small, method, **SMALL, labels=[-1, *DATA.labels.tolist()[1:]])
+    first = pretrain(DIGITS, small, method, **SMALL, labels=DATA.labels, folder=tmp_path / "given")
+    again = pretrain(DATA, small, method, **SMALL, folder=tmp_path / "found")
+    assert torch.equal(weights(first.backbone), weights(again.backbone))
+    assert own_of(tmp_path / "given") == own_of(tmp_path / "found")
+    with pytest.raises(ValueError, match="holds another run"):
+        pretrain(DIGITS, small, method, **SMALL, labels=DATA.labels.flip(0), folder=tmp_path / "given")
+    pretrain(DATA, small, **SMALL, folder=tmp_path / "simclr")
+    assert set(own_of(tmp_path / "given")) - set(own_of(tmp_path / "simclr")) == {"labels"}
+
+
+def own_of(folder: Path) -> dict:
+    settings: dict = json.loads((folder / checkpoints.RESULT).read_text())["settings"]
+    return dict(settings["own"])
+
+
+def test_own_settings_leave_the_papers_hashes_alone() -> None:
+    assert "own" not in Settings().essence()
+    assert Settings(own={"images": "a"}).hash() != Settings(own={"images": "b"}).hash()
+    # which data set and ResNet the defaults name is not of such a run
+    assert Settings(own={"images": "a"}).hash() == Settings(own={"images": "a"}, dataset="stl10", subset=5).hash()
+
+
+@pytest.mark.parametrize(
+    ("given", "used"),
+    [
+        (Networks(projector_out=64), Networks(projector_out=64, predictor=2, target="ema")),
+        (Networks(predictor=1, target_init="own"), Networks(predictor=1, target="ema", target_init="own")),
+        (None, Networks(predictor=2, target="ema")),
+    ],
+)
+def test_byol_keeps_its_predictor_and_target(given: Networks | None, used: Networks, tmp_path: Path) -> None:
+    more = {} if given is None else {"networks": given}
+    pretrain(DIGITS, small, "byol", **SMALL, folder=tmp_path, **more)
+    kept = json.loads((tmp_path / checkpoints.RESULT).read_text())["settings"]["networks"]
+    assert Settings(networks=Networks(**kept)).networks == used
+
+
+def test_simsiam_is_byol_without_a_target(tmp_path: Path) -> None:
+    for networks in ({}, {"networks": Networks(projector_out=64)}):
+        pretrain(DIGITS, small, "simsiam", **SMALL, **networks, folder=tmp_path / str(len(networks)))
+        kept = json.loads((tmp_path / str(len(networks)) / checkpoints.RESULT).read_text())["settings"]
+        assert (kept["objective"], kept["numbers"]) == ("byol", {})
+        assert (kept["networks"]["predictor"], kept["networks"]["target"]) == (2, None)
+
+
+def test_simclr_takes_networks_as_they_are(tmp_path: Path) -> None:
+    pretrain(DIGITS, small, **SMALL, folder=tmp_path, networks=Networks(projector_out=64))
+    kept = json.loads((tmp_path / checkpoints.RESULT).read_text())["settings"]["networks"]
+    assert (kept["projector_out"], kept["predictor"], kept["target"]) == (64, 0, None)
+
+
+def test_a_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "notes.txt"
+    file.write_text("no folder")
+    for place in (file, file / "below"):
+        with pytest.raises(ValueError, match=r"folder must be a folder, .*notes\.txt is a file"):
+            pretrain(DIGITS, small, **SMALL, folder=place)
+
+
+def test_every_method_is_named_once() -> None:
+    with pytest.raises(ValueError, match="method: got 'None'; there are ") as refused:
+        pretrain(DIGITS, small, None, **SMALL)  # type: ignore[arg-type]
+    names = str(refused.value).split("there are ")[1].split(", ")
+    assert names == sorted({*METHODS, *OBJECTIVES})
+
+
+@pytest.mark.parametrize(
+    ("backbone", "sentence"),
+    [
+        (nn.Flatten(), "backbone must have parameters to train, and this Flatten has none"),
+        (nn.Conv2d(1, 4, 3), r"to features \(2, F\), got torch.float32 \(2, 4, 6, 6\)"),
+        (nn.Conv2d(3, 4, 3), r"backbone can't take images \(2, 1, 8, 8\): .*channels"),
+        (nn.Sequential(nn.Flatten(), nn.Linear(9, 4)), r"backbone can't take images \(2, 1, 8, 8\)"),
+        (nn.GRU(8, 8), "backbone can't take images .*: GRU: Expected"),
+    ],
+)
+def test_a_network_without_features_is_refused(backbone: nn.Module, sentence: str) -> None:
+    backbone.train()
+    with pytest.raises(ValueError, match=sentence):
+        pretrain(DIGITS, backbone, **SMALL)
+    assert backbone.training
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "sentence"),
+    [
+        (
+            {"backbone": "resnet50"},
+            TypeError,
+            "backbone must be a torch.nn.Module, or a function that makes one, got str",
+        ),
+        ({"backbone": dict}, TypeError, "got dict"),
+        ({"method": "simcrl"}, ValueError, "method: got 'simcrl'; did you mean simclr"),
+        ({"epoch": 3}, ValueError, "there is no setting epoch; did you mean epochs"),
+        ({"dataset": "stl10"}, ValueError, "dataset is of runs on data sets by name"),
+        ({"objective": "byol"}, ValueError, "objective: give its name as method, got objective='byol'"),
+        ({"batch": 1}, ValueError, "batch must be at least 2, got 1"),
+        ({"batch": "all"}, ValueError, "batch must be a whole number, got 'all'"),
+        ({"rate": 0.0}, ValueError, "rate must be above 0"),
+        ({"images": DIGITS[:0]}, ValueError, "images must hold one image or more"),
+        ({"images": DIGITS[:1], "batch": 6}, ValueError, "images must hold two images or more to be trained on, got 1"),
+        ({"pipeline": "cifar10"}, TypeError, r"pipeline must be a Pipeline, such as Pipeline\(32\), got 'cifar10'"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused(arguments: dict, error: type, sentence: str) -> None:
+    with pytest.raises(error, match=sentence):
+        pretrain(**{"images": DIGITS, "backbone": small, **SMALL, **arguments})
+
+
+class Two(nn.Module):
+    """A network whose answer, ``other``, is of training mode alone; it counts what it has seen."""
+
+    def __init__(self, other: Callable[[torch.Tensor], object]) -> None:
+        super().__init__()
+        self.net, self.other = small(), other
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, x: torch.Tensor) -> object:
+        self.seen += len(x)
+        return self.other(self.net(x)) if self.training else self.net(x)
+
+
+def fails(x: torch.Tensor) -> None:
+    raise RuntimeError("no labels")
+
+
+def apart() -> nn.Module:
+    net = nn.Sequential(nn.Flatten(), nn.Linear(64, 4))
+    net.add_module("unused", nn.LazyLinear(3))
+    net.forward = lambda x: net[1](net[0](x))  # type: ignore[method-assign]
+    return net
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (lambda: Two(lambda x: (x, x)), r"to features \(2, 8\) in training mode, got tuple"),
+        (lambda: Two(lambda x: {"out": x}), r"to features \(2, 8\) in training mode, got dict"),
+        (lambda: Two(lambda x: x[:, :5]), r"to features \(2, 8\) in training mode, got torch.float32 \(2, 5\)"),
+        (lambda: Two(lambda x: x[:, :, None]), r"\(2, 8\) in training mode, got torch.float32 \(2, 8, 1\)"),
+        (lambda: Two(lambda x: x.half()), r"in training mode, got torch.float16 \(2, 8\), where float32 is wanted"),
+        (lambda: Two(fails), r"backbone can't take images \(2, 1, 8, 8\) in training mode: no labels"),
+        (lambda: small().double(), "; images are torch.float32, and it has torch.float64, which .float\\(\\) changes"),
+        (lambda: small().half(), "; images are torch.float32, and it has torch.float16, which"),
+        (lambda: small().to("meta"), "backbone must have values everywhere, and 0.weight has none"),
+        (apart, "backbone must have values everywhere, and unused.weight has none after two images"),
+    ],
+)
+def test_what_would_end_in_the_first_step_is_refused_before(make: Callable[[], nn.Module], sentence: str) -> None:
+    net = make().eval()
+    if isinstance(net, Two):
+        net.net[1].train()
+    before = [(part.training, [held.clone() for held in part.buffers()]) for part in net.modules()]
+    with pytest.raises(ValueError, match=sentence):
+        pretrain(DIGITS, net, **SMALL)
+    for part, (mode, held) in zip(net.modules(), before, strict=True):
+        assert part.training == mode
+        assert all(now.is_meta or torch.equal(now, old) for now, old in zip(part.buffers(), held, strict=True))
+
+
+def test_a_network_is_trained_in_training_mode_whatever_it_was_in() -> None:
+    found = []
+    for mode in (True, False):
+        torch.manual_seed(0)
+        found.append(pretrain(DIGITS, small().train(mode), **SMALL).backbone)
+    assert torch.equal(weights(found[0]), weights(found[1]))
+    kept = small()
+    kept[1].eval()  # the caller's choice, in a network that is in training mode
+    assert begun(DIGITS, kept)[1][1].training is False
+
+
+def test_the_result_says_what_was_trained(tmp_path: Path) -> None:
+    folder = tmp_path / "digits"
+    folder.mkdir()
+    for number, pixels in enumerate(DIGITS[:64]):
+        Image.fromarray(pixels[0].numpy()).save(folder / f"{number}.png")
+    pretrain(folder, small, **SMALL, folder=tmp_path / "run")
+    result = json.loads((tmp_path / "run" / checkpoints.RESULT).read_text())
+    assert (result["data"], result["images"], result["backbone"]) == ("digits", 64, str(small()))
+    assert not {*OURS} & ({*result["settings"]} | {*result["settings"]["networks"]})
+    assert {*Settings().as_json()} >= {"dataset", "pipeline"}
+
+
+class Stopped(nn.Sequential):
+    """Hears a signal in its second step."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(*small())
+        self.number, self.calls = number, 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += torch.is_grad_enabled()
+        if self.calls == 3:
+            signal.raise_signal(self.number)
+        return super().forward(x)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_leaves_a_checkpoint_and_says_so(
+    number: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = {**SMALL, "seed": 1}
+    whole = pretrain(DIGITS, small, **options)
+    for folder, left in (
+        (tmp_path, "the same call goes on from the last checkpoint"),
+        (None, "nothing is kept without"),
+    ):
+        with pytest.raises(KeyboardInterrupt):
+            pretrain(DIGITS, lambda: Stopped(number), **options, folder=folder)
+        assert f"simclr: stopped; {left}" in capsys.readouterr().err
+    assert [path.stem for path in tmp_path.glob("step-*")] == ["step-000000002"]
+    again = pretrain(DIGITS, lambda: Stopped(0), **options, folder=tmp_path)
+    assert torch.equal(weights(again.backbone), weights(whole.backbone))
+
+
+def test_a_run_that_diverges_says_so() -> None:
+    with pytest.raises(Diverged, match=r"is (nan|inf|-inf) at step|is no finite number"):
+        pretrain(DIGITS, small, **{**SMALL, "epochs": 4}, rate=1e30, optimizer="sgd")

@@ -1,0 +1,376 @@
+"""A run that is killed and goes on is the run that was never killed, bit for bit; and what stops a run leaves it whole."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from training_cases import read_csv
+
+from sslbook.training.presets.runs import run_of
+from sslbook.training.run import checkpoints, determinism, distributed, signals, state, steps, trainer
+from sslbook.training.run.determinism import load_data
+from sslbook.training.run.trainer import Diverged, train
+
+TINY = (
+    "networks.width=2",
+    "networks.projector_hidden=8",
+    "networks.projector_out=8",
+    "subset=128",
+    "batch=64",
+    "evaluate=2",
+)
+
+
+@pytest.fixture(scope="module")
+def data() -> tuple:
+    return load_data(run_of("digits-simclr-nce", seed=0, changes=TINY).settings)
+
+
+def settings(*changes: str, preset: str = "digits-simclr-nce", epochs: int = 2) -> trainer.Settings:
+    return run_of(preset, seed=0, epochs=epochs, changes=(*TINY, *changes)).settings
+
+
+def test_a_run_stopped_and_resumed_tells_the_same_story(tmp_path: Path, data: tuple) -> None:
+    whole = train(settings(), tmp_path / "whole", data=data, device="cpu", quiet=True)
+    half = train(settings(), tmp_path / "parts", data=data, device="cpu", quiet=True, stop_after=3)
+    assert (half.step, half.finished) == (3, False)
+    assert not (tmp_path / "parts" / checkpoints.RESULT).exists()
+    rest = train(settings(), tmp_path / "parts", data=data, device="cpu", quiet=True)
+    assert rest.finished
+    assert [row["loss"] for row in rest.rows[1:]] == [row["loss"] for row in whole.rows[1:]]
+    assert [row["epoch"] for row in read_csv(tmp_path / "parts" / "log.csv")] == [0, 1, 2]
+    result = json.loads((tmp_path / "parts" / checkpoints.RESULT).read_text())
+    assert result["hash"] == settings().hash()
+    assert result["rows"][-1]["linear"] == whole.at(2)["linear"]
+    again = train(settings(), tmp_path / "parts", data=data, device="cpu", quiet=True)  # nothing is left to do
+    assert again.rows == rest.rows
+
+
+def test_a_longer_run_goes_on_where_the_shorter_one_ended(tmp_path: Path, data: tuple) -> None:
+    steady = ("schedule=released", "evaluate=0")
+    whole = train(settings(*steady, epochs=3), tmp_path / "whole", data=data, device="cpu", quiet=True)
+    train(settings(*steady, epochs=1), tmp_path / "parts", data=data, device="cpu", quiet=True)
+    longer = train(settings(*steady, epochs=3), tmp_path / "parts", data=data, device="cpu", quiet=True)
+    assert [row["epoch"] for row in longer.rows] == [1, 2, 3]
+    one, other = whole.model.state_dict(), longer.model.state_dict()
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_a_damaged_checkpoint_is_passed_over_by_name(
+    tmp_path: Path, data: tuple, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = train(settings(), tmp_path / "whole", data=data, device="cpu", quiet=True)
+    train(settings(), tmp_path / "parts", data=data, device="cpu", quiet=True, stop_after=3, save_every=1)
+    newest = tmp_path / "parts" / "step-000000003.pt"
+    newest.write_bytes(newest.read_bytes()[:-1])
+    train(settings(), tmp_path / "quiet", data=data, device="cpu", quiet=True, stop_after=1)
+    (tmp_path / "quiet" / "step-000000001.pt").write_bytes(b"")
+    train(settings(), tmp_path / "quiet", data=data, device="cpu", quiet=True, stop_after=1)
+    assert "Starting from the beginning." in capsys.readouterr().err, "also where nothing else is said"
+    rest = train(settings(), tmp_path / "parts", data=data, device="cpu")
+    said = capsys.readouterr().err
+    assert "step-000000003.pt is truncated or altered" in said
+    assert "going on after step 2 of 4" in said
+    one, other = whole.model.state_dict(), rest.model.state_dict()
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_another_runs_folder_is_refused(tmp_path: Path, data: tuple) -> None:
+    train(settings(), tmp_path, data=data, device="cpu", quiet=True, stop_after=1)
+    with pytest.raises(ValueError, match=r"holds another run: settings .* with seed 0, and this is .*; choose another"):
+        train(settings("rate=0.5"), tmp_path, data=data, device="cpu", quiet=True)
+    fresh = train(settings("rate=0.5"), tmp_path, data=data, device="cpu", quiet=True, resume=False)
+    assert fresh.finished
+
+
+def test_a_run_that_diverges_stops_says_where_and_keeps_its_checkpoint(tmp_path: Path, data: tuple) -> None:
+    asked = settings("evaluate=0", epochs=4)
+    with trainer.prepared(asked, tmp_path, data=data, device="cpu", quiet=True) as run:
+
+        def poison(step: int) -> None:
+            if step == 3:
+                with torch.no_grad():
+                    next(iter(run.state.model.encoder.parameters()))[0] = torch.nan
+
+        with pytest.raises(Diverged, match=r"the loss is nan at step 4; the checkpoint of step 3 stays") as caught:
+            run.go(save_every=1, on_step=poison)
+    assert caught.value.step == 4
+    assert not (tmp_path / checkpoints.RESULT).exists()
+    assert (tmp_path / checkpoints.DIVERGED).read_text() == "diverged at step 4\n"
+    good = checkpoints.latest(tmp_path, pytest.fail)
+    assert good is not None
+    assert good["step"] == 3
+    assert all(value.isfinite().all() for value in good["model"].values())
+    assert train(asked, tmp_path, data=data, device="cpu", quiet=True).finished
+    assert not (tmp_path / checkpoints.DIVERGED).exists()
+
+
+def test_one_that_diverges_before_its_first_checkpoint_says_so(tmp_path: Path, data: tuple) -> None:
+    wild = settings("optimizer=sgd", "rate=1e25", "schedule=constant", "evaluate=0", epochs=4)
+    with pytest.raises(Diverged, match=r"after step 1; there is no checkpoint before it"):
+        train(wild, tmp_path, data=data, device="cpu", quiet=True, save_every=1)
+
+
+def test_a_run_that_is_begun_anew_is_not_finished_until_it_is(tmp_path: Path, data: tuple) -> None:
+    train(settings(), tmp_path, data=data, device="cpu", quiet=True)
+    (tmp_path / "curves").mkdir()
+
+    def interrupt(step: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(settings(), tmp_path, data=data, device="cpu", quiet=True, resume=False, on_step=interrupt)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", "log.csv"]
+    assert [row["epoch"] for row in read_csv(tmp_path / "log.csv")] == [0], "the new run's"
+
+
+@pytest.fixture
+def heard() -> Iterator[None]:
+    """SIGINT as a terminal has it: a shell starts what it runs in the background with that signal ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("heard")
+@pytest.mark.parametrize("number", signals.STOPS)
+def test_a_run_that_is_told_to_stop_leaves_a_checkpoint(tmp_path: Path, data: tuple, number: signal.Signals) -> None:
+    whole = train(settings(), tmp_path / "whole", data=data, device="cpu", quiet=True)
+    usual = signal.getsignal(number)
+    with pytest.raises(signals.Stopped, match="stopped; the same command goes on") as stopped:
+        train(
+            settings(),
+            tmp_path / "parts",
+            data=data,
+            device="cpu",
+            quiet=True,
+            on_step=lambda step: os.kill(os.getpid(), number),
+        )
+    assert signals.status(stopped.value) == 128 + number
+    assert signal.getsignal(number) is usual
+    assert checkpoints.newest_step(tmp_path / "parts") == 2  # heard after the first step, obeyed after the second
+    rest = train(settings(), tmp_path / "parts", data=data, device="cpu", quiet=True)
+    one, other = whole.model.state_dict(), rest.model.state_dict()
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_a_run_that_is_told_to_stop_before_its_first_step_leaves_a_checkpoint_too(tmp_path: Path, data: tuple) -> None:
+    whole = train(settings(), tmp_path / "whole", data=data, device="cpu", quiet=True)
+    with trainer.prepared(settings(), tmp_path / "parts", data=data, device="cpu", quiet=True) as run:
+        os.kill(os.getpid(), signal.SIGTERM)
+        with pytest.raises(signals.Stopped):
+            run.go()
+    assert checkpoints.newest_step(tmp_path / "parts") == 0
+    rest = train(settings(), tmp_path / "parts", data=data, device="cpu", quiet=True)
+    assert [row["loss"] for row in rest.rows[1:]] == [row["loss"] for row in whole.rows[1:]]
+
+
+def test_a_run_whose_lines_nobody_reads_any_more_stops_with_a_checkpoint(
+    tmp_path: Path, data: tuple, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "w") as gone:
+        monkeypatch.setattr(sys, "stderr", gone)
+        with pytest.raises(signals.Stopped) as stopped:
+            train(settings(), tmp_path, data=data, device="cpu")
+        with pytest.raises(BrokenPipeError):
+            gone.flush()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), write)
+    assert (signals.status(stopped.value), checkpoints.newest_step(tmp_path)) == (141, 1)
+
+
+def test_long_epochs_have_checkpoints_too(tmp_path: Path, data: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trainer, "LONG_SECONDS", 0.0)
+    seen = []
+    train(
+        settings(epochs=1),
+        tmp_path,
+        data=data,
+        device="cpu",
+        quiet=True,
+        on_step=lambda step: seen.append(checkpoints.newest_step(tmp_path)),
+    )
+    assert seen == [1, 2]
+
+
+def test_a_folder_that_another_process_trains_in_is_refused(tmp_path: Path, data: tuple) -> None:
+    with (
+        trainer.prepared(settings(), tmp_path, data=data, device="cpu", quiet=True),
+        pytest.raises(checkpoints.Busy, match="is being trained by another process"),
+    ):
+        train(settings(), tmp_path, data=data, device="cpu", quiet=True)
+
+
+def test_another_precision_is_refused(tmp_path: Path, data: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
+    train(settings(), tmp_path, data=data, device="cpu", quiet=True, stop_after=1)
+    monkeypatch.setattr(steps, "precision_of", lambda *a: torch.bfloat16)  # as auto is on a GPU
+    with pytest.raises(ValueError, match=r"was trained in float32 so far, and here precision is bfloat16"):
+        train(settings(), tmp_path, data=data, device="cpu", quiet=True)
+
+
+def test_a_checkpoint_past_the_epoch_that_is_asked_for(tmp_path: Path, data: tuple) -> None:
+    steady = ("schedule=released", "evaluate=0")
+    long = settings(*steady, "probes=1", epochs=3)
+    train(long, tmp_path, data=data, device="cpu", quiet=True, stop_after=6)
+    (tmp_path / checkpoints.RESULT).unlink()
+    short = train(settings(*steady, epochs=1), tmp_path, data=data, device="cpu", quiet=True)
+    assert [row["epoch"] for row in short.rows] == [1]
+    content = json.loads((tmp_path / checkpoints.RESULT).read_text())
+    assert [row["epoch"] for row in content["rows"]] == [1]
+    with pytest.raises(ValueError, match=r"is at step 6, past epoch 2, after which the linear protocol was not run"):
+        train(settings(*steady, epochs=2), tmp_path, data=data, device="cpu", quiet=True)
+
+
+def test_the_last_row_gets_what_an_earlier_run_did_not_ask_for(tmp_path: Path, data: tuple) -> None:
+    steady = ("schedule=released", "evaluate=0")
+    train(settings(*steady, epochs=3), tmp_path, data=data, device="cpu", quiet=True, stop_after=4)
+    short = train(settings(*steady, epochs=2), tmp_path, data=data, device="cpu", quiet=True)
+    assert short.finished
+    assert short.at(2)["linear"] is not None
+
+
+def test_a_loss_that_is_no_number_is_named_by_its_step() -> None:
+    now = state.State(torch.nn.Linear(1, 1), None, torch.zeros(10), step=37)  # type: ignore[arg-type]
+    losses = torch.zeros(7)
+    state.check(losses, now)
+    losses[4] = torch.nan
+    with pytest.raises(Diverged, match="the loss is nan at step 35") as caught:
+        state.check(losses, now)
+    assert caught.value.step == 35
+    with torch.no_grad():
+        now.model.weight.fill_(torch.inf)  # type: ignore[operator]
+    with pytest.raises(Diverged, match="a weight is no finite number after step 37"):
+        state.check(torch.zeros(7), now)
+
+
+@pytest.mark.parametrize(
+    ("changes", "options", "sentence"),
+    [
+        (("batch=200",), {}, "batch must be at most the 128 images there are, got 200"),
+        ((), {"device": "gpu"}, "device must be cpu, cuda or cuda:N, got 'gpu'"),
+        ((), {"stop_after": 0}, "stop_after must be at least 1, got 0"),
+        ((), {"save_every": -1}, "save_every must be at least 1, got -1"),
+        (("capture=graph",), {"device": "cpu"}, "capture must be none or compile on cpu with 1 processes, got 'graph'"),
+    ],
+)
+def test_what_cannot_be_run_gets_a_sentence(
+    tmp_path: Path, data: tuple, changes: tuple, options: dict, sentence: str
+) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        train(settings(*changes), tmp_path, data=data, quiet=True, **options)
+
+
+def test_half_precision_trains_and_looks_at_whole_numbers(tmp_path: Path, data: tuple) -> None:
+    low = train(settings("precision=bfloat16", "evaluate=0"), tmp_path / "low", data=data, device="cpu", quiet=True)
+    full = train(settings("precision=float32", "evaluate=0"), tmp_path / "full", data=data, device="cpu", quiet=True)
+    assert low.at(1)["loss"] == pytest.approx(full.at(1)["loss"], rel=0.02)
+    assert low.at(1)["loss"] != full.at(1)["loss"]
+    assert {weights.dtype for weights in low.model.parameters()} == {torch.float32}
+
+
+@pytest.mark.slow
+def test_a_compiled_step_is_the_eager_one(tmp_path: Path, data: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is traced, augmentation and loss and gradient; by PyTorch's own kernels, since a compiler takes minutes here."""
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager", fullgraph=True))
+    asked = ("evaluate=0", "batch=128")
+    losses = {}
+    for capture in ("none", "compile"):
+        run = settings(f"capture={capture}", *asked)
+        rows = train(run, tmp_path / capture, data=data, device="cpu", quiet=True).rows
+        losses[capture] = [row["loss"] for row in rows]
+    assert losses["compile"] == pytest.approx(losses["none"], rel=1e-5)
+    assert json.loads((tmp_path / "compile" / checkpoints.RESULT).read_text())["capture"] == "compile"
+
+
+def test_a_graph_is_of_a_whole_batch(data: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the first batch that a resumed run sees is the last of its epoch, and not full."""
+    asked = settings("batch=48", "drop_last=false")
+    run = trainer.Trainer(asked, Path("nowhere"), data, torch.device("cpu"), quiet=True)
+    run.step.capture = "graph"
+    recorded = []
+
+    def record(step: steps.Step, *inputs: torch.Tensor) -> None:
+        recorded.append([len(part) for part in inputs])
+        step._inputs, step._gradients = tuple(part.clone() for part in inputs), []  # type: ignore[assignment]
+        step._graph = type("Graph", (), {"replay": lambda self: None})()
+        step._result = torch.tensor(1.5)
+
+    monkeypatch.setattr(steps.Step, "_record", record)
+    part, whole = (determinism.share(asked, torch.arange(count), 0) for count in (32, 48))
+    assert float(run.step(*part)) > 2
+    assert recorded == []
+    assert float(run.step(*whole)) == 1.5
+    assert recorded == [[48, 48, 48]]
+    assert float(run.step(*part)) > 2
+
+
+def test_processes_agree_on_their_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    def gather(into: list, mine: int) -> None:
+        into[:] = [mine, 6]
+
+    distributed.agree(5)
+    monkeypatch.setattr(distributed, "world", lambda: 2)
+    monkeypatch.setattr(distributed.dist, "all_gather_object", gather)
+    distributed.agree(6)
+    with pytest.raises(
+        ValueError, match="the processes read checkpoints of steps 5 and 6: all must see the same folder"
+    ):
+        distributed.agree(5)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("capture", ["graph", "compile", "both"])
+def test_a_captured_step_is_the_eager_one(tmp_path: Path, data: tuple, capture: str) -> None:
+    """Also where the last batch of an epoch is not full, and where the run is resumed."""
+    asked = ("precision=float32", "evaluate=0", "batch=48", "drop_last=false", "shuffle=true")
+    eager = train(settings("capture=none", *asked), tmp_path / "eager", data=data, device="cuda", quiet=True)
+    held = settings(f"capture={capture}", *asked)
+    train(held, tmp_path / "held", data=data, device="cuda", quiet=True, stop_after=2)
+    captured = train(held, tmp_path / "held", data=data, device="cuda", quiet=True)
+    assert [row["loss"] for row in captured.rows] == pytest.approx([row["loss"] for row in eager.rows], rel=1e-3)
+    one, other = eager.model.state_dict(), captured.model.state_dict()
+    for name, value in one.items():
+        assert torch.allclose(value.float(), other[name].float(), rtol=1e-2, atol=1e-3), name
+
+
+def test_views_and_orders_are_functions_of_the_step(data: tuple) -> None:
+    shuffled = replace(settings(), shuffle=True)
+    assert torch.equal(determinism.epoch_order(shuffled, 100, 3), determinism.epoch_order(shuffled, 100, 3))
+    assert not torch.equal(determinism.epoch_order(shuffled, 100, 3), determinism.epoch_order(shuffled, 100, 4))
+    assert sorted(determinism.epoch_order(shuffled, 100, 3).tolist()) == list(range(100))
+    still = replace(settings(), shuffle=False)
+    assert torch.equal(determinism.epoch_order(still, 100, 3), torch.arange(100))
+    index, one, two = determinism.share(shuffled, torch.arange(8), 5)
+    again = determinism.share(shuffled, torch.arange(8), 5)
+    assert torch.equal(one, again[1])
+    assert not torch.equal(one, two)
+    assert not torch.equal(one, determinism.share(shuffled, torch.arange(8), 6)[1])
+    assert index.tolist() == list(range(8))
+
+
+def test_processes_share_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = determinism.share(settings(), torch.arange(8), 5)
+    parts = []
+    monkeypatch.setattr(distributed, "world", lambda: 2)
+    for rank in (0, 1):
+        monkeypatch.setattr(distributed, "rank", lambda rank=rank: rank)
+        parts.append(determinism.share(settings(), torch.arange(8), 5))
+    for number, all_rows in enumerate(whole):
+        assert torch.equal(torch.cat([part[number] for part in parts]), all_rows)
+    with pytest.raises(ValueError, match="batch must be a multiple of the 2 processes, got 63"):
+        determinism.steps_per_epoch(settings("batch=63"), 128)
+    with pytest.raises(ValueError, match="drop_last must be true here: the last batch of 1 can't be shared by 2"):
+        determinism.steps_per_epoch(settings("drop_last=false"), 129)
+    with pytest.raises(ValueError, match="the last batch of 2 can't be shared by 2 processes, at least 2 each"):
+        determinism.steps_per_epoch(settings("drop_last=false"), 130)

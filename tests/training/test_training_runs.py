@@ -1,0 +1,368 @@
+"""Presets, runs on disk, tables beside the paper's numbers, and the command line."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from training_cases import DIGITS, SET, done
+
+from sslbook import cli
+from sslbook.experiments.catalogue import TABLES
+from sslbook.records import data_files
+from sslbook.records.store import runs_folder
+from sslbook.training.presets import command, runs, tables
+from sslbook.training.presets.runs import run_of, runs_of
+from sslbook.training.presets.sheets import presets, sheets
+from sslbook.training.run import checkpoints, determinism, trainer
+from sslbook.training.run.settings import Settings
+
+ROOT = Path(__file__).resolve().parents[2]
+# -- presets ----------------------------------------------------------------------------------------------------------
+
+
+def test_every_cell_of_every_table_has_its_preset() -> None:
+    names = {"A-Tab2", "A-Tab3"} | {
+        f"B-Tab{n}-{data}-resnet18" for n in (3, 4, 5, 7, 8, 9, 10) for data in ("stl10", "cifar10")
+    }
+    assert set(sheets()) == names
+    assert names <= set(TABLES)
+    for sheet in sheets().values():
+        for cell in sheet.cells:
+            assert cell.preset in presets(), cell
+            settings = presets()[cell.preset].settings
+            assert cell.epochs <= settings.epochs
+            assert cell.epochs in settings.probes, "also where a longer run goes past it"
+    in_tables = {cell.preset for sheet in sheets().values() for cell in sheet.cells}
+    assert set(presets()) - in_tables == {"digits-simclr-nce", "digits-byol", "cifar10-small"}
+
+
+def test_the_tables_carry_the_papers_numbers() -> None:
+    for name, sheet in sheets().items():
+        raw = data_files.printed_file("-".join(name.split("-")[:2]))
+        count = 1 if raw["source"].startswith("Table 5") else len(raw["rows"])
+        means = [value for row in raw["mean"][:count] for value in row]
+        assert [cell.mean for cell in sheet.cells] == ([None] * len(means) if "cifar10" in name else means)
+    second = {cell.label: cell for cell in sheets()["A-Tab2"].cells}
+    cell = second["STL-10, InfoNCE; 500 epochs"]
+    assert (cell.mean, cell.std, cell.preset, cell.epochs) == (83.82, 0.11, "stl10-simclr-nce", 500)
+    third = {cell.label: cell for cell in sheets()["A-Tab3"].cells}
+    assert third["CIFAR-10, β = −0.5; 100 epochs"].preset == "cifar10-simclr-beta-minus-0.5"
+
+
+def test_presets_are_the_released_settings() -> None:
+    """The protocols by their facts: see the chapter's list of what the released code does."""
+    nce = presets()["cifar10-simclr-nce"].settings
+    assert (nce.optimizer, nce.rate, nce.batch, nce.shuffle, nce.drop_last) == ("adam", 0.01, 128, False, True)
+    assert (nce.schedule, nce.numbers, nce.probes) == ("released", {"tau": 0.5}, (100, 300, 500))
+    stl = presets()["stl10-simclr-exact-noise"].settings
+    assert (stl.rate, stl.split, stl.networks.stem, stl.objective, stl.noise) == (
+        1e-3,
+        "train+unlabeled",
+        "stl",
+        "exact",
+        0.01,
+    )
+    assert presets()["cifar10-simclr-beta-minus-0.5"].settings.numbers == {"tau": 0.5, "beta": -0.5}
+    byol = presets()["stl10-byol"].settings
+    assert (byol.optimizer, byol.rate, byol.momentum, byol.decay, byol.schedule) == ("sgd", 0.03, 0.9, 4e-4, "constant")
+    assert (byol.shuffle, byol.drop_last, byol.epochs, byol.ema) == (True, False, 100, 0.996)
+    assert (byol.networks.predictor, byol.networks.target, byol.networks.target_init) == (2, "ema", "own")
+    assert presets()["stl10-byol-noema"].settings.networks.target is None
+    bare = presets()["stl10-byol-bare"].settings.networks
+    assert (bare.predictor, bare.projector_norm, bare.target) == (0, None, None)
+    assert presets()["stl10-byol-norm-xmean-std"].settings.networks.predictor_norm == ("detach", "normal")
+    linear = presets()["stl10-byol-noema-linear-nobn-0.02"].settings
+    assert (linear.networks.predictor, linear.networks.predictor_norm, linear.reset) == (1, None, 0)
+    assert linear.networks.predictor_range == (0.0, 0.02)
+    assert linear.networks.projector_norm == ("normal", "normal")
+    assert presets()["stl10-byol-linear-0.02"].settings.reset == 10
+    small = presets()["stl10-byol-small-0.03-reset-5"].settings
+    assert (small.rate, small.reset, small.networks.predictor_range) == (0.02, 5, (-0.03, 0.03))
+
+
+def told(table: str, label: str) -> dict[str, object]:
+    """What a cell's label says of its run, in the words of the settings."""
+    facts: dict[str, object] = {}
+    if table == "A-Tab2":
+        facts["objective"] = "info_nce" if "InfoNCE" in label else "exact"
+        facts["noise"] = 0.01 if "η = 0.01" in label else 0.0
+    if table == "A-Tab3":
+        sign, size = re.search(r"β = (.)(\d\.\d)", label).groups()  # type: ignore[union-attr]
+        facts["numbers"] = {"tau": 0.5, "beta": float(size) * (-1 if sign == "−" else 1)}
+    if table == "B-Tab3":
+        parts = label.split(", ")
+        norm = ("normal", "normal") if "BN" in parts else None
+        facts |= {"predictor": 2 if "P" in parts else 0, "target": "ema" if "EMA" in parts else None}
+        facts |= {"projector_norm": norm, "predictor_norm": norm}
+    if table == "B-Tab4":
+        modes = dict.fromkeys("μσ", "omit") | {p[0]: "normal" if len(p) == 1 else "detach" for p in label.split(", ")}
+        facts |= {"projector_norm": (modes["μ"], modes["σ"]), "unbiased": True, "predictor": 2, "target": "ema"}
+    if table in ("B-Tab7", "B-Tab8", "B-Tab9"):
+        low, high = map(float, re.search(r"\[(.+), (.+)\]", label).groups())  # type: ignore[union-attr]
+        facts |= {"predictor": 1, "predictor_range": (low, high), "projector_norm": ("normal", "normal")}
+        facts["predictor_norm"] = None if "no BN in predictor" in label else ("normal", "normal")
+        facts["target"] = None if table == "B-Tab7" else "ema"
+    if table == "B-Tab10":
+        end = float(label.split("; ")[1])
+        facts |= {"predictor": 2, "predictor_range": (-end, end), "rate": 0.02}
+    if table in ("B-Tab5", "B-Tab10"):
+        period = re.search(r"T = (\d+)", label)
+        facts["reset"] = int(period.group(1)) if period else 0
+    return facts
+
+
+@pytest.mark.parametrize("name", list(sheets()))
+def test_a_cells_settings_are_what_its_label_says(name: str) -> None:
+    table, data = "-".join(name.split("-")[:2]), "".join(name.split("-")[2:3])
+    for cell in sheets()[name].cells:
+        settings = presets()[cell.preset].settings
+        assert settings.dataset == (data or ("stl10" if cell.label.startswith("STL-10") else "cifar10"))
+        facts = told(table, cell.label)
+        assert facts, cell.label
+        for key, value in facts.items():
+            home = settings if hasattr(settings, key) else settings.networks
+            assert getattr(home, key) == value, (cell.label, key)
+        if re.search(r"\d+ epochs", cell.label):
+            assert f"; {cell.epochs} epochs" in cell.label
+
+
+def test_other_readings_are_told() -> None:
+    text = presets()["stl10-byol-noema-linear-0.02"].text()
+    assert "--set reset=10 is that reading" in text
+    assert "another run in its first step only" in text
+    assert "that reading" not in presets()["stl10-byol-linear-0.02"].text()
+
+
+def test_no_two_presets_are_the_same_run() -> None:
+    """But for BatchNorm with both parts, which Table 4 builds from another layer."""
+    hashes = {}
+    for name, preset in presets().items():
+        hashes.setdefault(preset.settings.hash(), []).append(name)
+    assert [names for names in hashes.values() if len(names) > 1] == []
+
+
+def test_a_preset_tells_its_accuracy_and_its_time() -> None:
+    text = presets()["cifar10-simclr-nce"].text()
+    assert "sslbook train" not in text, "which would be taken for what runs"
+    assert "A-Tab2: 84.20 ± 0.09 % after 100 epochs" in text
+    assert re.search(r"500 epochs: estimated at \d+ minutes on one H200", text)
+    assert "The papers print no accuracy for it." in presets()["cifar10-byol-noema"].text()
+
+
+# -- runs -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_folder_is_named_by_preset_seed_and_hash(tmp_path: Path) -> None:
+    run = run_of("cifar10-byol", seed=3)
+    assert run.folder(tmp_path).name == f"cifar10-byol-s3-{run.settings.hash()}"
+    assert run_of("cifar10-byol", seed=3, epochs=5).folder(tmp_path) == run.folder(tmp_path)  # its beginning
+    assert run_of("cifar10-byol", seed=3, changes=["rate=0.1"]).folder(tmp_path) != run.folder(tmp_path)
+
+
+def test_finished_runs_are_known_and_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trainer, "train", lambda *a, **k: pytest.fail("it was finished"))
+    run = run_of("cifar10-byol", seed=3, epochs=7)
+    assert not run.finished(tmp_path)
+    done(run, tmp_path, [{"epoch": 7, "linear": 0.5, "linear_best": 0.6}])
+    assert run.finished(tmp_path)
+    run.go(tmp_path)
+    assert not run_of("cifar10-byol", seed=3, epochs=8).finished(tmp_path)
+    assert not run_of("cifar10-byol", seed=3, epochs=7, changes=["probes=5"]).finished(tmp_path)
+    (run.folder(tmp_path) / checkpoints.RESULT).write_text('{"rows": [{"epoch": 7, "knn": 0.5, "linear": null}]}')
+    assert not run.finished(tmp_path), "without the number that a table shows"
+    (run.folder(tmp_path) / checkpoints.RESULT).write_text("{}")
+    with pytest.raises(ValueError, match=r"result\.json is not the result of a run"):
+        run.finished(tmp_path)
+
+
+def test_fewer_epochs_leave_out_the_later_probes() -> None:
+    assert run_of("cifar10-simclr-nce", seed=0, epochs=300).settings.probes == (100, 300)
+    with pytest.raises(ValueError, match=r"there is no preset 'cifar-simclr-nce'; did you mean cifar10-simclr-nce"):
+        run_of("cifar-simclr-nce", seed=0)
+
+
+def test_what_has_an_option_is_not_set() -> None:
+    with pytest.raises(ValueError, match="seed is given by --seed, not by --set"):
+        run_of("digits-byol", seed=0, changes=["seed=3"])
+    with pytest.raises(ValueError, match="epochs is given by --epochs, not by --set"):
+        runs_of(sheets()["A-Tab2"], [1], changes=["epochs=3"])
+
+
+def test_a_table_needs_each_run_once() -> None:
+    wanted = runs_of(sheets()["A-Tab2"], [1, 2])
+    assert len(wanted) == 12
+    assert {run.settings.epochs for run in wanted} == {500}
+    assert {run.settings.epochs for run in runs_of(sheets()["A-Tab2"], [1], epochs=100)} == {100}
+
+
+def test_where_runs_lie(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("SSLBOOK_RUNS", str(tmp_path / "here"))
+    assert runs_folder() == tmp_path / "here"
+    assert runs_folder(tmp_path / "there") == tmp_path / "there"
+    monkeypatch.delenv("SSLBOOK_RUNS")
+    monkeypatch.chdir(tmp_path)
+    assert runs_folder() == tmp_path / "runs"
+
+
+# -- the command line -------------------------------------------------------------------------------------------------
+
+
+def test_the_list_names_every_preset(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["train", "--list"]) == 0
+    out = capsys.readouterr().out
+    assert all(re.search(rf"^{re.escape(name)} ", out, flags=re.MULTILINE) for name in presets())
+    assert cli.main(["train", "stl10-byol", "--list"]) == 0
+    assert "B-Tab3-stl10-resnet18: 78.10 ± 0.30 %" in capsys.readouterr().out
+
+
+def test_a_run_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["train", "digits-simclr-nce", "--epochs", "1", "--seed", "4", "--folder", str(tmp_path)]
+    asked += [*SET, "--device", "cpu"]
+    assert cli.main(asked) == 0
+    captured = capsys.readouterr()
+    assert "digits-simclr-nce: epoch 1  loss" in captured.err
+    assert "  Changed: dataset=digits, " in captured.out
+    assert re.search(r"k-NN \d+\.\d\d % before, \d+\.\d\d % after 1 epochs; linear", captured.out)
+    assert cli.main(asked) == 0
+    assert "Finished already" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ([], "NAME is missing"),
+        (["cifar-byol"], "there is no preset 'cifar-byol'; did you mean"),
+        (["cifar-byol", "--list"], "there is no preset 'cifar-byol'; did you mean"),
+        (["digits-byol", "--set", "widht=3"], "there is no setting widht; did you mean"),
+        (["digits-byol", "--epochs", "0"], "'0' is not a whole number of at least 1"),
+        (["digits-byol", "--device", "gpu"], "device must be cpu, cuda or cuda:N, got 'gpu'"),
+    ],
+)
+def test_bad_input_gets_status_2_and_a_sentence(
+    arguments: list[str], sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["train", *arguments, "--folder", str(tmp_path)])
+    assert stop.value.code == 2
+    assert sentence in capsys.readouterr().err
+
+
+def test_a_run_that_diverges_exits_with_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    wild = ["--set", "optimizer=sgd", "--set", "rate=1e25", "--set", "schedule=constant", "--set", "evaluate=0"]
+    asked = ["train", "digits-simclr-nce", "--epochs", "2", "--folder", str(tmp_path), "--quiet", "--device", "cpu"]
+    assert cli.main([*asked, *SET, *wild]) == 1
+    assert "there is no checkpoint before it" in capsys.readouterr().err
+
+
+def test_two_processes_share_each_batch(tmp_path: Path) -> None:
+    """``--ranks 2`` begins two processes with gloo; its run is that of one process, to float32's rounding."""
+    found = {}
+    for ranks in ("1", "2"):
+        root = tmp_path / ranks
+        asked = ["train", "digits-simclr-nce", "--epochs", "2", "--folder", str(root), "--ranks", ranks]
+        done_ = subprocess.run(
+            [sys.executable, "-m", "sslbook", *asked, *SET, "--device", "cpu", "--quiet", "--set", "evaluate=0"],
+            capture_output=True,
+            text=True,
+            timeout=6000,
+            cwd=ROOT,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+        assert done_.returncode == 0, done_.stderr
+        content = runs.read_result(next(root.iterdir()))
+        assert content is not None
+        found[ranks] = [row["loss"] for row in content["rows"]]
+    assert found["2"] == pytest.approx(found["1"], rel=1e-4)
+
+
+def test_errors_of_the_machine_get_status_2_and_those_of_the_program_a_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ["train", "digits-simclr-nce", "--epochs", "1", *SET, "--device", "cpu", "--quiet"]
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SystemExit) as stop:
+        cli.main([*asked, "--folder", str(tmp_path / "file")])
+    assert stop.value.code == 2
+    assert "Not a directory: " in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        cli.main([*asked, "--folder", str(tmp_path), "--set", "batch=4000"])
+    assert "batch must be at most the 128 images there are, got 4000" in capsys.readouterr().err
+
+    def broken(run: trainer.Trainer) -> None:
+        raise ValueError("a mistake of ours")
+
+    monkeypatch.setattr(trainer.Trainer, "advance", broken)
+    with pytest.raises(ValueError, match="a mistake of ours"):
+        cli.main([*asked, "--folder", str(tmp_path)])
+
+
+def test_images_are_fetched_once_before_the_processes_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    for module in (command, tables):
+        monkeypatch.setattr(
+            module, "load_data", lambda settings, download: told.append(f"{settings.dataset} {download}")
+        )
+    monkeypatch.setattr(command, "_train", lambda *a: 0)
+    monkeypatch.setattr(command, "_spread", lambda *a: told.append("spread") or 0)
+    assert cli.main(["train", "digits-byol", "--download", "--ranks", "2", "--folder", str(tmp_path)]) == 0
+    assert told == ["digits True", "spread"]
+
+    monkeypatch.setattr(tables.cluster, "submit", lambda *a, **options: told.append(f"jobs {options}") or [])
+    monkeypatch.setattr(tables.cluster, "collect", lambda jobs: [])
+    asked = [
+        "table",
+        "A-Tab3",
+        "--cluster",
+        "local",
+        "--download",
+        "--seeds",
+        "1",
+        "--folder",
+        str(tmp_path),
+        "--quiet",
+    ]
+    assert cli.main(asked) == 0
+    assert told[2:4] == ["cifar10 True", "stl10 True"]
+    assert told[4].startswith("jobs")
+    assert "download" not in told[4]
+
+
+@pytest.mark.parametrize(("rank", "local", "fetches"), [(0, "0", 1), (1, "1", 0), (2, "0", 1)])
+def test_each_machine_fetches_once(
+    rank: int, local: str, fetches: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also the second, whose folder may not be the first one's."""
+    asked: list[bool] = []
+    whole, settings = determinism.load_data, run_of("digits-byol", seed=0, changes=DIGITS).settings
+
+    def load(settings: Settings, download: bool = False) -> object:
+        asked.append(download)
+        return whole(settings)
+
+    monkeypatch.setattr(determinism, "load_data", load)
+    monkeypatch.setattr(trainer.distributed, "rank", lambda: rank)
+    monkeypatch.setenv("LOCAL_RANK", local)
+    with trainer.prepared(settings, tmp_path, device="cpu", download=True, quiet=True):
+        assert sum(asked) == fetches
+
+
+def test_a_reader_who_leaves_early_is_no_error() -> None:
+    done_ = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "import sys, os; os.close(1); os.open(os.devnull, os.O_RDONLY)\n"
+            "r, w = os.pipe(); os.close(r); os.dup2(w, 1)\n"
+            "from sslbook import cli; sys.exit(cli.main(['train', '--list']))",
+        ],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert (done_.returncode, done_.stderr) == (141, "")

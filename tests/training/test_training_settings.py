@@ -1,0 +1,379 @@
+"""Settings: what is allowed, how they are changed, and the hash that tells runs apart; optimisers after their formulas."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, fields, make_dataclass, replace
+from inspect import signature
+
+import pytest
+import torch
+from torch import nn
+
+from sslbook.networks.siamese import Networks
+from sslbook.training.objectives import OBJECTIVES
+from sslbook.training.presets.runs import values_of, with_changes
+from sslbook.training.presets.sheets import presets
+from sslbook.training.run.optimizers import LARS, set_rate
+from sslbook.training.run.settings import FREE, Settings, known_keys
+from sslbook.training.run.steps import make_optimizer
+from sslbook.training.views.pipelines import PIPELINES, Pipeline
+
+# -- settings ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ("dataset=cifar", "dataset must be one of cifar10, stl10, mnist, digits, got 'cifar'; did you mean 'cifar10'"),
+        ("split=train+unlabeled", r"split must be one of train, got 'train\+unlabeled'"),
+        ("pipeline=cifar", "pipeline must be one of .*got 'cifar'; did you mean 'cifar10'"),
+        ("objective=infonce", "objective must be one of .*got 'infonce'; did you mean 'info_nce'"),
+        ("optimizer=lamb", "optimizer must be one of sgd, adam, lars, got 'lamb'"),
+        ("schedule=step", "schedule must be one of constant, cosine, released, got 'step'"),
+        ("precision=float16", "precision must be one of auto, float32, bfloat16, got 'float16'"),
+        ("capture=yes", "capture must be one of auto, none, graph, compile, both, got 'yes'"),
+        ("batch=1", "batch must be at least 2, got 1"),
+        ("batch=many", "batch must be a whole number, got 'many'"),
+        ("epochs=2.5", r"epochs must be a whole number, got 2\.5"),
+        ("subset=0", "subset must be at least 1, got 0"),
+        ("shuffle=1", "shuffle must be true or false, got 1"),
+        ("rate=0", r"rate must be above 0, got 0\.0"),
+        ("rate=fast", "rate must be a number, got 'fast'"),
+        ("decay=-1", r"decay must be at least 0, got -1\.0"),
+        ("momentum=1", r"momentum must be at least 0 and below 1, got 1\.0"),
+        ("ema=1.5", r"ema must be at least 0 and below 1, got 1\.5"),
+        ("betas=0.9", r"betas must be two numbers, such as 0\.9,0\.999, got \(0\.9,\)"),
+        ("probes=0", "probes must be at least 1, got 0"),
+        ("reset=5", "reset and symmetric are for a predictor, and networks.predictor is 0"),
+        ("numbers.temperature=1", "info_nce takes tau; got 'temperature'"),
+        ("numbers.tau=-1", "tau must be above 0, got -1"),
+        ("objective=[1]", "objective must be one of .*got \\[1\\]"),
+        ("warmup=1", "warmup is for the cosine schedule, and schedule is released: got 1"),
+        ("networks.width=0", "width must be .*got 0"),
+        ("widht=3", "there is no setting widht; did you mean networks.width"),
+        ("networks.widht=3", "there is no setting networks.widht; did you mean networks.width"),
+        ("networks=3", "networks can't be set as a whole: set networks.NAME=value"),
+        ("rate", "a change must be of the form key=value, got 'rate'"),
+        ("=3", "a change must be of the form key=value, got '=3'"),
+    ],
+)
+def test_what_is_not_allowed_gets_a_sentence(change: str, sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        with_changes(Settings(), [change])
+
+
+def test_a_warm_up_is_shorter_than_its_run() -> None:
+    with pytest.raises(ValueError, match="warmup must be shorter than the 5 epochs of the run, got 5"):
+        replace(Settings(), schedule="cosine", warmup=5, epochs=5)
+
+
+def test_changes_are_read_as_what_they_are_for() -> None:
+    changed = with_changes(
+        presets()["cifar10-byol"].settings,
+        [
+            "subset=5000",
+            "rate=1",
+            "shuffle=false",
+            "networks.width=16",
+            "networks.projector_norm=detach,normal",
+            "networks.predictor_norm=none",
+            "networks.predictor_range=0,0.05",
+            "probes=10,20",
+            "betas=0.8,0.9",
+            "objective=info_nce",
+            "numbers.tau=0.2",
+        ],
+    )
+    assert (changed.subset, changed.rate, changed.shuffle) == (5000, 1.0, False)
+    assert isinstance(changed.rate, float)
+    assert changed.networks.width == 16
+    assert changed.networks.projector_norm == ("detach", "normal")
+    assert changed.networks.predictor_norm is None
+    assert changed.networks.predictor_range == (0.0, 0.05)
+    assert (changed.probes, changed.betas, changed.numbers) == ((10, 20), (0.8, 0.9), {"tau": 0.2})
+    simple = with_changes(changed, ["objective=simple"])  # which takes no temperature
+    assert (simple.numbers, with_changes(simple, ["objective=exact", "numbers.tau=0.1"]).numbers) == ({}, {"tau": 0.1})
+    assert with_changes(changed, ["subset=none"]).subset is None
+    assert with_changes(changed, ["probes=7"]).probes == (7,)
+    assert with_changes(changed, ["probes=none"]).probes == with_changes(changed, ["probes="]).probes == ()
+
+
+def test_the_hash_tells_runs_apart_and_nothing_else() -> None:
+    base = replace(Settings(), schedule="constant")
+    assert len(base.hash()) == 10
+    same = {"seed": 7, "evaluate": 0, "probes": (3,), "capture": "compile", "epochs": 500}
+    assert set(same) == {*FREE, "epochs"}
+    for name, value in same.items():
+        assert replace(base, **{name: value}).hash() == base.hash(), name
+    others = {
+        "dataset": "mnist",
+        "subset": 10,
+        "pipeline": "mnist",
+        "networks": Networks(width=16),
+        "objective": "simple",
+        "numbers": {"tau": 0.1},
+        "optimizer": "sgd",
+        "rate": 0.5,
+        "betas": (0.5, 0.5),
+        "decay": 0.1,
+        "schedule": "released",
+        "batch": 64,
+        "shuffle": True,
+        "drop_last": False,
+        "noise": 0.1,
+        "precision": "float32",
+        "own": {"images": "a digest"},
+    }
+    elsewhere = {
+        "split",
+        "momentum",
+        "warmup",
+        "ema",
+        "reset",
+        "symmetric",
+    }  # only some runs use them: see the next test
+    assert set(others) | set(same) | elsewhere == {field.name for field in fields(Settings)}
+    hashes = {replace(base, **{name: value}).hash() for name, value in others.items()}
+    assert len(hashes | {base.hash()}) == len(others) + 1
+    cosine = replace(base, schedule="cosine")
+    assert replace(cosine, epochs=500).hash() != cosine.hash()  # its rates depend on the length
+
+
+BYOL = presets()["stl10-byol"].settings
+
+
+@pytest.mark.parametrize(
+    ("base", "change"),
+    [
+        (replace(Settings(), optimizer="sgd"), "momentum=0.5"),
+        (replace(Settings(), optimizer="lars"), "momentum=0.5"),
+        (replace(Settings(), schedule="cosine"), "warmup=2"),
+        (BYOL, "split=train"),
+        (BYOL, "ema=0.5"),
+        (BYOL, "reset=2"),
+        (BYOL, "symmetric=true"),
+        (BYOL, "networks.target_init=copy"),
+        (BYOL, "networks.predictor_hidden=8"),
+        (BYOL, "networks.predictor_norm=none"),
+        (BYOL, "networks.predictor_range=0,0.1"),
+        (BYOL, "networks.unbiased=true"),
+        (replace(BYOL, networks=replace(BYOL.networks, target=None)), "numbers.stop_gradient=false"),
+    ],
+)
+def test_what_a_run_uses_is_in_its_hash(base: Settings, change: str) -> None:
+    assert with_changes(base, [change]).hash() != base.hash()
+
+
+@pytest.mark.parametrize(
+    ("base", "changes"),
+    [
+        (Settings(), ["numbers.tau=0.5"]),
+        (Settings(), ["rate=0.010"]),
+        (Settings(), ["momentum=0.5"]),
+        (Settings(), ["ema=0.5"]),
+        (Settings(), ["networks.target_init=own"]),
+        (Settings(), ["networks.predictor_hidden=8", "networks.predictor_norm=none", "networks.predictor_range=0,1"]),
+        (replace(Settings(), optimizer="sgd"), ["betas=0.5,0.5"]),
+        (BYOL, ["numbers.stop_gradient=true"]),
+        (BYOL, ["networks.predictor=2.0"]),
+        (replace(BYOL, networks=replace(BYOL.networks, predictor=1)), ["networks.predictor_hidden=8"]),
+        (with_changes(Settings(), ["networks.projector_norm=none"]), ["networks.unbiased=true"]),
+    ],
+)
+def test_what_a_run_does_not_use_is_not_in_its_hash(base: Settings, changes: list[str]) -> None:
+    assert with_changes(base, changes).hash() == base.hash()
+
+
+def test_an_augmentation_counts_by_what_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = Settings().hash()
+    monkeypatch.setitem(PIPELINES, "again", PIPELINES["cifar10"])
+    assert replace(Settings(), pipeline="again").hash() == before
+    monkeypatch.setitem(PIPELINES, "cifar10", replace(PIPELINES["cifar10"], grey=0.1))
+    assert Settings().hash() != before
+
+
+def test_the_hash_is_the_same_everywhere() -> None:
+    """Written down, since folders of runs are found by it: another number here orphans everybody's runs."""
+    names = ("cifar10-simclr-nce", "cifar10-simclr-beta-plus-0.2", "stl10-byol", "stl10-byol-linear-0.02")
+    assert [presets()[name].settings.hash() for name in names] == [
+        "9b18ebfa08",
+        "e60cb02918",
+        "ec084ee49b",
+        "9a99d93ade",
+    ]
+    assert presets()["digits-simclr-nce"].settings.hash() == "69bb13f138"
+    assert Settings().hash() == "9b18ebfa08"
+    assert with_changes(Settings(), ["rate=1"]).hash() == with_changes(Settings(), ["rate=1.0"]).hash()
+
+
+def test_defaults_stay_what_they_are() -> None:
+    """The hash leaves them out, so another default would give another run an old one's name; a new setting is welcome."""
+    settings = Settings().as_json()
+    networks = settings.pop("networks")
+    numbers = {name: {k: p.default for k, p in signature(make).parameters.items()} for name, make in OBJECTIVES.items()}
+    augmentation = asdict(Pipeline(32))
+    for name, found in (
+        ("settings", settings),
+        ("networks", networks),
+        ("numbers", numbers),
+        ("pipeline", augmentation),
+    ):
+        written = DEFAULTS[name]
+        assert {key: found[key] for key in written} == written, name
+
+
+DEFAULTS: dict[str, dict] = {
+    "settings": {
+        "dataset": "cifar10",
+        "split": "train",
+        "subset": None,
+        "objective": "info_nce",
+        "optimizer": "adam",
+        "rate": 0.01,
+        "momentum": 0.9,
+        "betas": [0.9, 0.999],
+        "decay": 0.0,
+        "schedule": "released",
+        "warmup": 0,
+        "batch": 128,
+        "epochs": 100,
+        "shuffle": False,
+        "drop_last": True,
+        "ema": 0.996,
+        "reset": 0,
+        "symmetric": False,
+        "noise": 0.0,
+        "precision": "auto",
+    },
+    "networks": {
+        "stem": "cifar",
+        "width": 64,
+        "projector_hidden": 512,
+        "projector_out": 128,
+        "projector_norm": ["normal", "normal"],
+        "predictor_norm": ["normal", "normal"],
+        "unbiased": False,
+        "predictor": 0,
+        "predictor_hidden": 512,
+        "predictor_range": None,
+        "target": None,
+        "target_init": "copy",
+        "channels": 3,
+    },
+    "numbers": {
+        "info_nce": {"tau": 0.5},
+        "exact": {"tau": 0.5, "beta": 0.0, "weights": "augmented", "over": "mean"},
+        "beta": {"tau": 0.5, "beta": 0.0, "form": "released"},
+        "simple": {"beta": 0.0},
+        "soft_triplet": {"tau": 0.5, "margin": 0.0},
+        "triplet": {"tau": 0.5, "margin": 0.0},
+        "byol": {"stop_gradient": True},
+        "decoupled": {"tau": 0.5},
+        "supervised_contrastive": {"tau": 0.5},
+        "clip": {"tau": 0.07},
+        "sigmoid_pairs": {"scale": 10.0, "bias": -10.0},
+        "spectral_contrastive": {"mu": 1.0},
+        "barlow_twins": {"weight": 5e-3},
+        "vicreg": {"variance": 25.0, "invariance": 25.0, "covariance": 1.0},
+    },
+    "pipeline": {
+        "scale": (0.08, 1.0),
+        "ratio": (3 / 4, 4 / 3),
+        "flip": 0.5,
+        "jitter": (0.0, 0.0, 0.0, 0.0),
+        "jitter_probability": 0.8,
+        "grey": 0.2,
+        "blur": 0.0,
+        "blur_kernel": 9,
+        "blur_sigma": (0.1, 2.0),
+        "mean": (),
+        "std": (),
+    },
+}
+
+
+def test_a_setting_that_is_new_leaves_the_hash_as_it_is() -> None:
+    newer = make_dataclass("Newer", [("novelty", float, 0.0)], bases=(Settings,), frozen=True)
+    assert newer().hash() == Settings().hash()
+
+
+def test_values_are_printed_as_they_are_set() -> None:
+    for preset in presets().values():
+        values = {k: v for k, v in values_of(preset.settings).items() if k != "networks.predictor_range" or v != "none"}
+        again = with_changes(preset.settings, [f"{key}={value}" for key, value in values.items()])
+        assert again.hash() == preset.settings.hash()
+        assert again.probes == preset.settings.probes
+
+
+def test_every_key_can_be_named() -> None:
+    assert {"rate", "networks.width", "evaluate"} <= set(known_keys())
+    assert {"networks", "numbers"}.isdisjoint(known_keys())
+
+
+# -- optimisers -------------------------------------------------------------------------------------------------------
+
+
+def problem(dtype: torch.dtype = torch.float64) -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.BatchNorm1d(4), nn.Linear(4, 3, bias=False)).to(dtype)
+
+
+def gradients(net: nn.Sequential, step: int) -> list[torch.Tensor]:
+    x = torch.linspace(-1, 1, 40, dtype=torch.float64).roll(step).view(8, 5)
+    for parameter in net.parameters():
+        parameter.grad = None
+    net(x).square().sum().backward()
+    return [parameter.grad.clone() for parameter in net.parameters()]
+
+
+def by_hand(momentum: float, decay: float, trust: float, rate: float, steps: int, *, broken: bool = False) -> list:
+    """LARS as its formula reads, tensor by tensor, in plain loops."""
+    net = problem()
+    velocity = [torch.zeros_like(p) for p in net.parameters()]
+    for step in range(steps):
+        grads = gradients(net, step)
+        with torch.no_grad():
+            for v, p, g in zip(velocity, net.parameters(), grads, strict=True):
+                local, pull = 1.0, g
+                if p.ndim > 1 or broken:
+                    size, slope = float(p.norm()), float(g.norm())
+                    pull = g + decay * p
+                    local = trust * size / (slope + decay * size) if size > 0 and slope > 0 else 1.0
+                v.mul_(momentum).add_(rate * local * pull)
+                p -= v
+    return [p.detach() for p in net.parameters()]
+
+
+def test_lars_follows_its_formula() -> None:
+    net = problem()
+    optimizer = LARS(net.parameters(), 0.3, momentum=0.9, weight_decay=0.01, trust=0.02)
+    for step in range(5):
+        gradients(net, step)
+        optimizer.step()
+    ours = [p.detach() for p in net.parameters()]
+    formula = by_hand(0.9, 0.01, 0.02, 0.3, 5)
+    assert max(float((a - b).abs().max()) for a, b in zip(ours, formula, strict=True)) < 1e-13
+    adapted_biases = by_hand(0.9, 0.01, 0.02, 0.3, 5, broken=True)
+    assert max(float((a - b).abs().max()) for a, b in zip(ours, adapted_biases, strict=True)) > 1e-3
+
+
+def test_lars_leaves_weights_of_no_length_as_they_are_scaled() -> None:
+    weight = nn.Parameter(torch.zeros(2, 2))
+    still = nn.Parameter(torch.ones(2, 2))
+    weight.grad, still.grad = torch.ones(2, 2), torch.zeros(2, 2)
+    LARS([weight, still, nn.Parameter(torch.ones(1))], 0.1, momentum=0.0).step()
+    assert torch.allclose(weight, torch.full((2, 2), -0.1))
+    assert torch.equal(still, torch.ones(2, 2))
+    with pytest.raises(ValueError, match="closure is not supported"):
+        LARS([weight], 0.1).step(lambda: 0.0)
+
+
+@pytest.mark.parametrize("name", ["sgd", "adam", "lars"])
+def test_optimisers_have_the_runs_numbers(name: str) -> None:
+    settings = replace(Settings(), optimizer=name, rate=0.25, momentum=0.5, decay=0.125, betas=(0.7, 0.8))
+    optimizer = make_optimizer(list(problem(torch.float32).parameters()), settings)
+    group = optimizer.param_groups[0]
+    assert (group["lr"], group["weight_decay"]) == (0.25, 0.125)
+    assert group["betas"] == (0.7, 0.8) if name == "adam" else group["momentum"] == 0.5
+    set_rate(optimizer, 0.5)
+    assert optimizer.param_groups[0]["lr"] == 0.5

@@ -1,0 +1,228 @@
+"""Latent trees: their tables, what follows from them, sampling against exact sums, and what bad input gets."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from hltm_cases import constructed
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from sslbook.experiments.hltm import tree_models
+from sslbook.trees import latent as trees
+from sslbook.trees.latent import LatentTree
+
+KINDS = ["categorical", "regularized", "symmetric"]
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.sampled_from(KINDS), st.integers(0, 10**6), st.integers(0, 5))
+def test_rows_sum_to_one_and_replicas_are_what_they_are_alone(kind: str, seed: int, shape: int) -> None:
+    tree = constructed(kind, [seed, seed + 1], shape)
+    for table in (tree.root, *tree.tables):
+        assert (table.sum(-1) - 1).abs().max() < 1e-14
+        assert table.min() >= 0
+    alone = constructed(kind, [seed + 1], shape)
+    for mine, its in zip(tree.replica(1).tables, alone.tables, strict=True):
+        assert mine.equal(its)
+
+
+def test_shape_of_a_tree() -> None:
+    tree = trees.random_categorical([0, 1, 2], (3, 2, 4, 2), (2, 1, 3))
+    assert (tree.replicas, tree.depth) == (3, 3)
+    assert (tree.nodes, tree.values, tree.branching) == ((1, 2, 2, 6), (3, 2, 4, 2), (2, 1, 3))
+    assert trees.numbers_needed(tree) == 10
+    assert trees.place(tree, "s") == (0, 0)
+    assert trees.place(tree, "s102") == (3, 5)
+
+
+def test_symmetric_binary_is_made_of_its_polarities() -> None:
+    rho = [torch.tensor([[0.4, -1.0]]).double(), torch.tensor([[0.0, 1.0, -0.25, 0.5]]).double()]
+    tree = trees.symmetric_binary(rho, root_polarity=0.6)
+    assert torch.allclose(tree.root, torch.tensor([[0.2, 0.8]]).double())
+    for wanted, table in zip(rho, tree.tables, strict=True):
+        assert torch.allclose(trees.polarity(table), wanted)
+        assert torch.allclose(table[..., 0, 0], (1 + wanted) / 2)
+        assert torch.allclose(table[..., 0, 1], (1 - wanted) / 2)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("shape", range(5))
+def test_products_along_paths(kind: str, shape: int) -> None:
+    """Lemma 6 by hand: one matrix product a step of the name; in a TR-HLTM the residuals multiply too."""
+    tree = constructed(kind, [shape, 7], shape)
+    found = trees.from_root(tree)
+    for depth in range(tree.depth + 1):
+        for steps in itertools.product(*(range(b) for b in tree.branching[:depth])):
+            product, residual = torch.eye(tree.values[0]).double(), None
+            for d in range(depth):
+                _, index = trees.place(tree, "s" + "".join(map(str, steps[: d + 1])))
+                table = tree.tables[d][1, index]
+                product = product @ table
+                c = tree_models.residual_table(table)
+                residual = c if residual is None else residual @ c
+            _, index = trees.place(tree, "s" + "".join(map(str, steps)))
+            assert (found[depth][1, index] - product).abs().max() < 1e-14
+            if residual is not None and kind != "categorical":
+                assert (tree_models.residual_table(product) - residual).abs().max() < 1e-14
+
+
+@pytest.mark.parametrize("shape", range(4))
+def test_the_joint_distribution_by_enumeration(shape: int) -> None:
+    tree = constructed("categorical", [3, 4], shape)
+    assignments, chance = trees.joint(tree)
+    assert chance.shape[0] == 2
+    assert (chance.sum(1) - 1).abs().max() < 1e-13
+    seen = {tuple(torch.cat(assignments, 1)[0, :, a].tolist()) for a in range(chance.shape[1])}
+    assert len(seen) == chance.shape[1], "every assignment once"
+    for part, marginal, product in zip(assignments, trees.marginals(tree), trees.from_root(tree), strict=True):
+        for node, value in itertools.product(range(part.shape[1]), range(marginal.shape[2])):
+            here = part[0, node] == value
+            assert (chance[:, here].sum(1) - marginal[:, node, value]).abs().max() < 1e-13
+            for z in range(tree.values[0]):
+                both = chance[:, here & (assignments[0][0, 0] == z)].sum(1)
+                assert (both - tree.root[:, z] * product[:, node, z, value]).abs().max() < 1e-13
+
+
+def one_hot(values: Tensor, m: int) -> Tensor:
+    return torch.nn.functional.one_hot(values.long(), m).double()
+
+
+def scores(tree: LatentTree, drawn: list[Tensor]) -> list[Tensor]:
+    """Distances in standard errors: of marginals, of pairs with the root, and of parents with their children."""
+    n = drawn[0].shape[-1]
+
+    def score(found: Tensor, wanted: Tensor) -> Tensor:
+        return ((found - wanted).abs() / (wanted * (1 - wanted) / n).clamp_min(1e-30).sqrt()).max()
+
+    found, marginals, hot = [], trees.marginals(tree), [one_hot(z, m) for z, m in zip(drawn, tree.values)]
+    for d, product in enumerate(trees.from_root(tree)):
+        found.append(score(hot[d].mean(2), marginals[d]))
+        if d:
+            pairs = torch.einsum("rbz,rnbm->rnzm", hot[0][:, 0], hot[d]) / n
+            found.append(score(pairs, tree.root[:, None, :, None] * product))
+            parents = hot[d - 1].repeat_interleave(tree.branching[d - 1], 1)
+            prior = marginals[d - 1].repeat_interleave(tree.branching[d - 1], 1)
+            pairs = torch.einsum("rnbz,rnbm->rnzm", parents, hot[d]) / n
+            found.append(score(pairs, prior[..., None] * tree.tables[d - 1]))
+    return found
+
+
+@pytest.mark.parametrize(
+    "tree",
+    [
+        tree_models.random_symmetric([0, 1], 5, 0.7),
+        trees.symmetric_binary(tree_models.random_polarities([2], 3, -1.0), root_polarity=-0.7),
+        trees.random_categorical([0, 1], (3, 3, 3, 3), (2, 2, 2)),
+        trees.random_categorical([5], (2, 3, 2, 4), (2, 1, 3)),
+        tree_models.random_regularized([5], (3, 2, 3), (2, 2)),
+    ],
+    ids=["tables'", "uneven root", "three values", "mixed", "regularized"],
+)
+def test_sampling_agrees_with_the_tables(tree: LatentTree) -> None:
+    drawn = trees.sample(tree, list(range(tree.replicas)), 40_000)
+    assert [part.shape[1] for part in drawn] == list(tree.nodes)
+    assert [part.dtype == torch.bool for part in drawn] == [m == 2 for m in tree.values]
+    assert max(scores(tree, drawn)) < 5
+    other = LatentTree(tree.root, tuple(table.flip(-1) for table in tree.tables))
+    assert max(scores(other, drawn)) > 20, "the test sees wrong tables"
+
+
+def test_children_are_independent_given_their_parent() -> None:
+    tree = trees.random_categorical([0], (2, 3), (2,))
+    drawn = trees.sample(tree, [0], 40_000)
+    _, chance = trees.joint(tree)
+    hot = [one_hot(z, m)[0] for z, m in zip(drawn, tree.values)]
+    found = torch.einsum("bz,bx,by->zxy", hot[0][0], hot[1][0], hot[1][1]).flatten() / 40_000
+    assert ((found - chance[0]).abs() / (chance[0] * (1 - chance[0]) / 40_000).sqrt()).max() < 5
+
+
+def test_an_augmentation_keeps_the_root_and_redraws_the_rest() -> None:
+    tree = tree_models.random_symmetric([0, 1], 4, 0.7)
+    first = trees.sample(tree, [0, 1], 5000)
+    second = trees.sample(tree, [10, 11], 5000, root=first[0][:, 0])
+    assert second[0].equal(first[0])
+    assert (second[-1] != first[-1]).double().mean() > 0.05
+    kept = trees.from_root(tree)
+    agree = (second[1] == first[1]).double().mean(2)
+    p = kept[1][..., 1, 1]
+    wanted = p.square() + (1 - p).square()
+    assert ((agree - wanted).abs() / (wanted * (1 - wanted) / 5000).sqrt()).max() < 5
+
+
+def test_a_tree_samples_alone_what_it_samples_in_a_batch() -> None:
+    tree = tree_models.random_symmetric([0, 1, 2], 3, 0.7)
+    together, alone = trees.sample(tree, [5, 6, 7], 100), trees.sample(tree.replica(1), [6], 100)
+    assert all(a[1].equal(b[0]) for a, b in zip(together, alone, strict=True))
+
+
+# --- bad input -------------------------------------------------------------------------------------------------------
+
+ROOT = torch.tensor([[0.5, 0.5]])
+FAIR = torch.full((1, 2, 2, 2), 0.5)
+
+
+def with_entry(value: float, other: float) -> Tensor:
+    table = FAIR.clone()
+    table[0, 1, 0] = torch.tensor([value, other])
+    return table
+
+
+@pytest.mark.parametrize(
+    ("root", "tables", "message"),
+    [
+        (ROOT, (), "depth must be at least 1, got 0"),
+        (ROOT, (FAIR, with_entry(0.5, 0.4)), r"every row of tables\[1\] must sum to one"),
+        (ROOT, (with_entry(0.5, 0.4),), r"every row of tables\[0\] must sum to one, row \(0, 1, 0\) sums to 0.9"),
+        (ROOT, (with_entry(1.5, -0.5),), r"tables\[0\] must hold probabilities between 0 and 1, got -0.5 to 1.5"),
+        (ROOT, (with_entry(float("nan"), 0.5),), r"tables\[0\] must hold probabilities between 0 and 1"),
+        (torch.tensor([[0.5, 0.4]]), (FAIR,), r"every row of root must sum to one, row \(0,\) sums to 0.9"),
+        (torch.tensor([0.5, 0.5]), (FAIR,), r"root must have shape \(replicas, values\), got \(2,\)"),
+        (ROOT, (FAIR[:, :, :1],), r"tables\[0\] must have shape \(1, a multiple of 1, 2, values below\), got"),
+        (ROOT, (FAIR, FAIR.repeat(1, 2, 1, 1)[:, :3]), r"tables\[1\] must have shape \(1, a multiple of 2"),
+        (ROOT, (FAIR.repeat(2, 1, 1, 1),), r"tables\[0\] must have shape \(1, "),
+        (ROOT, (FAIR[0],), r"tables\[0\] must have shape"),
+    ],
+)
+def test_bad_tables(root: Tensor, tables: tuple[Tensor, ...], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        LatentTree(root, tables)
+
+
+def test_bad_polarities() -> None:
+    good = torch.zeros(1, 2)
+    with pytest.raises(ValueError, match=r"polarities\[1\] must lie between -1 and 1, got 0.5 to 1.25"):
+        trees.symmetric_binary([good, torch.tensor([[0.5, 1.25, 1.0, 0.75]])])
+    with pytest.raises(ValueError, match=r"polarities\[0\] must lie between -1 and 1"):
+        trees.symmetric_binary([torch.tensor([[0.5, float("nan")]])])
+    with pytest.raises(ValueError, match="depth must be at least 1"):
+        trees.symmetric_binary([])
+    with pytest.raises(ValueError, match=r"root_polarity must be between -1 and 1, got 1\.5"):
+        trees.symmetric_binary([good], root_polarity=1.5)
+
+
+def test_bad_shapes_of_random_trees() -> None:
+    for make in (trees.random_categorical, tree_models.random_regularized):
+        with pytest.raises(ValueError, match=r"depth"):
+            make([0], (2,), ())
+        for values, branching in [((2, 2), (2, 2)), ((2, 1), (2,)), ((2, 2), (0,))]:
+            with pytest.raises(ValueError, match="values needs one entry of at least 2 a depth"):
+                make([0], values, branching)
+
+
+def test_bad_names_seeds_and_sizes() -> None:
+    tree = tree_models.random_symmetric([0, 1], 2, 0.7)
+    with pytest.raises(ValueError, match="s and at most 2 digits, got 't0'"):
+        trees.place(tree, "t0")
+    with pytest.raises(ValueError, match="s and at most 2 digits, got 's000'"):
+        trees.place(tree, "s000")
+    for name in ("s2", "s0x"):
+        with pytest.raises(ValueError, match=f"digits of a node's name lie between 0 and 1, got '{name}'"):
+            trees.place(tree, name)
+    with pytest.raises(ValueError, match="seeds must hold one number a tree, got 1 for 2 trees"):
+        trees.sample(tree, [0], 10)
+    with pytest.raises(ValueError, match="128 assignments, more than limit = 100"):
+        trees.joint(tree, limit=100)
