@@ -30,6 +30,7 @@ Images:
 
 Training:
     pretrain             SimCLR or BYOL with your own images and your own network
+    load_run             the backbone of a run, with its weights
     Settings             everything that a run of the papers depends on
     Networks             its part about the networks
     train                makes such a run, and goes on where it was stopped

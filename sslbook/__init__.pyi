@@ -20,6 +20,7 @@ from sslbook.stats.metrics import effective_rank as effective_rank
 from sslbook.training.evaluate import embed as embed
 from sslbook.training.evaluate import knn as knn
 from sslbook.training.evaluate import linear_probe as linear_probe
+from sslbook.training.pretrain import load_run as load_run
 from sslbook.training.pretrain import pretrain as pretrain
 from sslbook.training.run.settings import Settings as Settings
 from sslbook.training.run.trainer import train as train

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,12 +16,12 @@ from sslbook.images import datasets
 from sslbook.images.datasets import Dataset
 from sslbook.images.own import read_images
 from sslbook.inspect.measure import LOSSES, inspect_network
-from sslbook.networks.siamese import Networks, Siamese, build
+from sslbook.networks.siamese import Siamese, build
 from sslbook.runtime.arguments import device, positive, seed
 from sslbook.runtime.atomic_io import read_bytes, user_path
 from sslbook.runtime.compute import keep_freed_memory
 from sslbook.training.run import checkpoints
-from sslbook.training.run.settings import Settings, with_values
+from sslbook.training.run.settings import stored_settings
 from sslbook.training.views.pipelines import PIPELINES, Pipeline
 
 
@@ -103,10 +102,11 @@ def _open_run(path: Path) -> Trained:
         content = checkpoints.load(path)
     if content is None:
         raise FileNotFoundError(f"{path} holds no whole checkpoint of sslbook train")
-    settings = _settings(content)
+    settings = stored_settings(content["settings"])
     if settings.own:
         raise ValueError(
-            f"{path} is of a network of your own, which a checkpoint does not hold: call sslbook.inspect_network with it"
+            f"{path} is of a network of your own, which a checkpoint does not hold: call "
+            "sslbook.inspect_network with that of sslbook.load_run(folder, backbone)"
         )
     model, first = (build(settings.networks, settings.seed) for _ in range(2))
     model.load_state_dict(content["model"])
@@ -119,13 +119,6 @@ def _open_run(path: Path) -> Trained:
         "checkpoint sha256": hashlib.sha256(read_bytes(file)).hexdigest(),
     }
     return Trained(encoder_and_projector(model), encoder_and_projector(first), PIPELINES[settings.pipeline], about)
-
-
-def _settings(content: dict[str, Any]) -> Settings:
-    """The settings that a checkpoint holds as JSON."""
-    values = json.loads(content["settings"])
-    networks = with_values(Networks(), values.pop("networks"))
-    return with_values(Settings(), {**values, "networks": networks})
 
 
 def encoder_and_projector(model: Siamese) -> nn.Sequential:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 import reprlib
 import sys
 import tempfile
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from itertools import chain
@@ -19,16 +21,18 @@ from torch.nn.parameter import is_lazy
 
 from sslbook.images.datasets import Dataset
 from sslbook.images.own import read_images
-from sslbook.networks.siamese import Networks
+from sslbook.networks.siamese import Networks, build
 from sslbook.runtime.arguments import unknown
 from sslbook.runtime.atomic_io import user_path
 from sslbook.training.objectives import OBJECTIVES, asks_labels
+from sslbook.training.run import checkpoints
 from sslbook.training.run.determinism import in_float32, seeded
 from sslbook.training.run.logs import Row
-from sslbook.training.run.settings import Settings, with_values
+from sslbook.training.run.settings import Settings, stored_settings, with_values
+from sslbook.training.run.state import rows_until
 from sslbook.training.run.steps import Own
 from sslbook.training.run.trainer import train
-from sslbook.training.views.augment import plain
+from sslbook.training.views.augment import PIPELINES, plain
 from sslbook.training.views.pipelines import Pipeline
 
 METHODS: dict[str, dict[str, Any]] = {
@@ -126,6 +130,41 @@ def pretrain(
         print(f"{method}: stopped; {left}", file=sys.stderr, flush=True)
         raise
     return Pretrained(encoder.eval(), views, result.rows)
+
+
+def load_run(folder: str | Path, backbone: nn.Module | Callable[[], nn.Module] | None = None) -> Pretrained:
+    """The backbone of a run with the weights of its newest checkpoint, its pipeline and its rows, as :func:`pretrain` gives them.
+
+    folder: of ``sslbook train``, :func:`train <sslbook.training.run.trainer.train>` or ``pretrain(folder=...)``, finished or not.
+    backbone: where ``pretrain`` trained a network of your own, one like it, or a function that makes one; it gets the weights.
+
+    A finished run also leaves ``backbone.pt``: ``net.load_state_dict(torch.load(folder / "backbone.pt"))`` needs PyTorch alone.
+    Raises FileNotFoundError where there is no checkpoint, ValueError for a network that is not like the trained one.
+    """
+    place = user_path(folder)
+    content = checkpoints.latest(place, lambda text: warnings.warn(text, stacklevel=3)) if place.is_dir() else None
+    if content is None:
+        raise FileNotFoundError(f"folder must be that of a run, with a whole checkpoint, and {place} holds none")
+    settings = stored_settings(content["settings"])
+    if bool(settings.own) == (backbone is None):
+        needs = "give backbone, a network like it" if settings.own else "leave backbone out"
+        raise ValueError(f"{place} trained {'a network of your own' if settings.own else 'a ResNet-18'}: {needs}")
+    encoder = _made(backbone) if settings.own else build(settings.networks, settings.seed).encoder
+    prefix = "encoder."
+    weights = {name.removeprefix(prefix): part for name, part in content["model"].items() if name.startswith(prefix)}
+    try:
+        encoder.load_state_dict(weights)
+    except RuntimeError as error:
+        why = " ".join(str(error).split())
+        raise ValueError(f"backbone must be a network like the one that {place} trained: {why}") from None
+    views = PIPELINES[settings.pipeline] if not settings.own else _pipeline(settings.own["pipeline"])
+    return Pretrained(encoder.eval(), views, rows_until(json.loads(content["rows"]), settings.epochs))
+
+
+def _pipeline(stored: Mapping[str, Any]) -> Pipeline:
+    """A pipeline as JSON has it."""
+    found: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in stored.items()}
+    return Pipeline(**found)
 
 
 def simclr_views(data: Dataset) -> Pipeline:

@@ -24,7 +24,7 @@ from sslbook.images.datasets import load_dataset, subset
 from sslbook.networks.siamese import Networks
 from sslbook.training.evaluate import embed
 from sslbook.training.objectives import OBJECTIVES
-from sslbook.training.pretrain import METHODS, pretrain
+from sslbook.training.pretrain import METHODS, load_run, pretrain
 from sslbook.training.run import checkpoints
 from sslbook.training.run.settings import OURS, Settings
 from sslbook.training.run.state import Diverged
@@ -397,3 +397,55 @@ def test_a_signal_leaves_a_checkpoint_and_says_so(
 def test_a_run_that_diverges_says_so() -> None:
     with pytest.raises(Diverged, match=r"is (nan|inf|-inf) at step|is no finite number"):
         pretrain(DIGITS, small, **{**SMALL, "epochs": 4}, rate=1e30, optimizer="sgd")
+
+
+PLAIN = """
+import sys, torch
+from torch import nn
+net = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1, bias=False), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(256, 8))
+net.load_state_dict(torch.load(sys.argv[1], weights_only=True))
+print(float(net.eval()(torch.ones(1, 1, 8, 8)).sum()))
+assert not any(name.startswith("sslbook") for name in sys.modules)
+"""
+
+
+def test_the_weights_of_a_run_come_out(tmp_path: Path) -> None:
+    """By the library, finished or not, and by PyTorch alone."""
+    trained = pretrain(DATA, small, folder=tmp_path, **SMALL)
+    loaded = load_run(tmp_path, small)
+    assert torch.equal(weights(loaded.backbone), weights(trained.backbone))
+    assert not loaded.backbone.training
+    assert (loaded.pipeline, loaded.rows) == (trained.pipeline, trained.rows)
+    command = [sys.executable, "-c", PLAIN, str(tmp_path / "backbone.pt")]
+    alone = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path)
+    assert alone.returncode == 0, alone.stderr
+    assert float(alone.stdout) == pytest.approx(trained.backbone(torch.ones(1, 1, 8, 8)).sum().item())
+
+
+def test_the_weights_of_a_preset_come_out_before_its_end(tmp_path: Path) -> None:
+    settings = Settings(
+        dataset="digits", pipeline="digits", networks=Networks(width=2, channels=1), epochs=2, batch=64, subset=128
+    )
+    stopped = train(settings, tmp_path, stop_after=1, device="cpu", quiet=True)
+    loaded = load_run(tmp_path)
+    assert torch.equal(weights(loaded.backbone), weights(stopped.model.encoder))
+    assert not (tmp_path / "backbone.pt").exists()
+    train(settings, tmp_path, device="cpu", quiet=True)
+    found = torch.load(tmp_path / "backbone.pt", weights_only=True)
+    assert all(torch.equal(found[name], part) for name, part in load_run(tmp_path).backbone.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    ("backbone", "sentence"),
+    [
+        (None, "trained a network of your own: give backbone, a network like it"),
+        (nn.Linear(3, 4), "backbone must be a network like the one that .* trained"),
+        (3, "backbone must be a torch.nn.Module"),
+    ],
+)
+def test_weights_of_another_network_are_refused(tmp_path: Path, backbone: nn.Module | None, sentence: str) -> None:
+    pretrain(DATA, small, folder=tmp_path, **{**SMALL, "epochs": 1})
+    with pytest.raises((ValueError, TypeError), match=sentence):
+        load_run(tmp_path, backbone)
+    with pytest.raises(FileNotFoundError, match="folder must be that of a run"):
+        load_run(tmp_path / "none")

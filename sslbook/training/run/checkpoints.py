@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 from filelock import FileLock, Timeout
-from torch import Tensor
+from torch import Tensor, nn
 
 from sslbook.runtime.atomic_io import read_bytes, remove_parts, require_parts, sync, write_bytes
 from sslbook.training.run.settings import Refused
@@ -34,8 +34,8 @@ PARTS: Mapping[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("model", "optimizer"), Mapping),
 }
 """What a checkpoint holds by name, and of what kind it is; :class:`sslbook.training.run.state.State` says what it means."""
-RESULT, DIVERGED = "result.json", "diverged"
-"""What a run leaves at its end, and what one that came to no end."""
+RESULT, WEIGHTS, DIVERGED = "result.json", "backbone.pt", "diverged"
+"""What a run leaves at its end: its numbers, its backbone's weights by name; and what one leaves that came to no end."""
 
 
 class Busy(Refused):
@@ -69,6 +69,13 @@ def save(folder: Path, step: int, content: dict[str, Any]) -> Path:
     for old in _files(folder)[:-KEPT]:
         old.unlink(missing_ok=True)
     return path
+
+
+def save_weights(folder: Path, backbone: nn.Module) -> None:
+    """``backbone.pt``: the weights by name, on the CPU, as ``torch.load(path, weights_only=True)`` opens them anywhere."""
+    buffer = io.BytesIO()
+    torch.save({name: part.detach().cpu().contiguous() for name, part in backbone.state_dict().items()}, buffer)
+    write_bytes(folder / WEIGHTS, buffer.getvalue())
 
 
 def load(path: Path) -> dict[str, Any]:
@@ -111,7 +118,7 @@ def clear(folder: Path) -> None:
     """Remove what a run wrote; its result first, so that nobody takes an old result for that of an interrupted new run."""
     (folder / RESULT).unlink(missing_ok=True)
     sync(folder)
-    for path in [folder / DIVERGED, folder / "log.csv", *_files(folder)]:
+    for path in [folder / DIVERGED, folder / WEIGHTS, folder / "log.csv", *_files(folder)]:
         path.unlink(missing_ok=True)
     shutil.rmtree(folder / "curves", ignore_errors=True)
 

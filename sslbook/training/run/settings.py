@@ -221,6 +221,13 @@ def with_values(value: Record, changes: Mapping[str, Any], room: str = "") -> Re
         raise ValueError(str(error)) from None
 
 
+def stored_settings(text: str) -> Settings:
+    """The settings that a checkpoint holds as JSON."""
+    values = json.loads(text)
+    networks = with_values(Networks(), values.pop("networks"))
+    return with_values(Settings(), {**values, "networks": networks})
+
+
 def _fitted(value: Any, hint: Any) -> Any:
     kinds = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, UnionType) else (hint,)
     for kind in kinds:

@@ -188,6 +188,7 @@ class Trainer:
             self.progress.close()
         finished = state.step >= self.total
         if finished and self.first:
+            checkpoints.save_weights(self.folder, state.model.encoder)
             write_result(self.folder, self.settings, state, self.origin)
             (self.folder / checkpoints.DIVERGED).unlink(missing_ok=True)
         distributed.wait_for_all()
