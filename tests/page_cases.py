@@ -162,12 +162,15 @@ def html(request: pytest.FixtureRequest) -> Path:
 
     (ROOT / "_build").mkdir(exist_ok=True)
     build = [sys.executable, "-m", "sslbook", "build"]
+    env = {
+        name: value for name, value in os.environ.items() if name != "PYTHONPATH"
+    }  # the tests' own; a chapter's key has it
     with FileLock(ROOT / "_build/test_pages.lock"):
-        run = subprocess.run([*build, "--no-execute"], cwd=ROOT, capture_output=True, text=True, check=False)
+        run = subprocess.run([*build, "--no-execute"], cwd=ROOT, env=env, capture_output=True, text=True, check=False)
         if run.returncode != 0:
             with request.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
                 os.write(2, f"\nThe tests of the pages build the book first.  {run.stdout}".encode())
-                run = subprocess.run(build, cwd=ROOT, stdout=2, check=False)
+                run = subprocess.run(build, cwd=ROOT, env=env, stdout=2, check=False)
     if run.returncode != 0:
         pytest.fail("sslbook build failed, and has said why", pytrace=False)
     return ROOT / "_build/html"

@@ -176,9 +176,9 @@ def _version(distribution: str) -> str:
 
 
 def _importable(folder: Path) -> str:
-    """What lies in a folder that Python can import, by names and sizes."""
-    modules = [[path.name, path.stat().st_size] for path in sorted(folder.glob("*.py"))]
-    return digest(json.dumps([modules, sorted(path.parent.name for path in folder.glob("*/__init__.py"))]).encode())
+    """What lies in a folder that Python can import, by names, sizes and times."""
+    found = sorted((str(path.relative_to(folder)), path.stat()) for path in folder.rglob("*.py"))
+    return digest(json.dumps([[name, stat.st_size, stat.st_mtime_ns] for name, stat in found]).encode())
 
 
 def _images() -> str:

@@ -22,12 +22,17 @@ def _reached(layout: Layout, address: str) -> Iterator[None]:
     """Tell in a sentence that what is at an address can't be had: the words of who asked for it are for its authors."""
     try:
         yield
-    except OSError as error:
-        if error.errno is not None:  # of a disk
+    except (OSError, ValueError) as error:
+        if getattr(error, "errno", None) is not None and not isinstance(
+            error, (ConnectionError, TimeoutError)
+        ):  # of a disk
             raise
         answer = getattr(error, "response", None)
         why = "it can't be reached" if answer is None else f"it answers {answer.status_code} {answer.reason}"
-        raise ConnectionError(
+        if isinstance(error, ValueError) and "hash" in str(error):
+            why = "what it answers is another file"
+        kind = ValueError if isinstance(error, ValueError) else ConnectionError
+        raise kind(
             f"{layout.title} can't be fetched from {address}: {why}; try again later, or let SSLBOOK_DATA name the folder that "
             f"holds {layout.folder}/"
         ) from error

@@ -115,7 +115,8 @@ def _labelled(data: Dataset, labels: Tensor | np.ndarray | Sequence[int]) -> Dat
         raise ValueError(f"{wanted}, got {reprlib.repr(labels)}") from None
     if classes.is_floating_point() or classes.is_complex() or classes.shape != data.labels.shape:
         raise ValueError(f"{wanted}, got {classes.dtype} {tuple(classes.shape)}")
-    return replace(data, labels=classes.long(), classes=int(classes.max()) + 1, class_names=())
+    classes = classes.long()
+    return replace(data, labels=classes, classes=int(classes.max()) + 1, class_names=())
 
 
 def _tensor(name: str, values: Tensor | np.ndarray) -> Tensor:

@@ -143,8 +143,8 @@ def spectral_contrastive(z: Tensor) -> Tensor:
 
 
 def _mean(pairs: Tensor, chosen: Tensor) -> Tensor:
-    """Mean of ``(..., M, M)`` over the pairs of a mask ``(M, M)``."""
-    return (pairs * chosen).sum((-2, -1)) / chosen.sum()
+    """Mean of ``(..., M, M)`` over the pairs of a mask ``(M, M)``; without a sum that half precision couldn't hold."""
+    return (pairs * chosen).mean((-2, -1)) / chosen.double().mean().to(pairs.dtype)
 
 
 # --------------------------------------------------------------- functions of the coordinates, too
@@ -159,9 +159,11 @@ def barlow_twins(z: Tensor, *, weight: float) -> Tensor:
     _require_two_views(z)
     require_number("weight", weight, least=0)
     centred = z - z.mean(-3, keepdim=True)
+    centred = centred - centred.mean(-3, keepdim=True)  # what is constant keeps nothing of its mean's rounding
     size = octave(centred.abs().clamp(min=1), -3)  # squares of 1e20 overflow
     centred = centred / size
-    first, second = (centred * (centred.square().mean(-3, keepdim=True) + 1e-5 / size / size).rsqrt()).unbind(-2)
+    # a quotient, since half precision can't hold the derivative of a reciprocal root at 1e-5
+    first, second = (centred / (centred.square().mean(-3, keepdim=True) + 1e-5 / size / size).sqrt()).unbind(-2)
     correlation = first.mT @ second / z.shape[-3]
     own = 1 - correlation.diagonal(dim1=-2, dim2=-1)
     return own.square().sum(-1) + weight * _between_coordinates(correlation)

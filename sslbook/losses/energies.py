@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from sslbook.losses import pairs
-from sslbook.runtime.arguments import require_one_of
+from sslbook.runtime.arguments import require_one_of, require_temperature
 
 ENERGIES = ("info_nce", "quadratic", "hinge_triplet", "soft_triplet")
 """Losses that are energies: InfoNCE (Eq. 1, with any epsilon), quadratic, and triplet with a hinge or a softplus."""
@@ -73,6 +73,8 @@ def weights(loss: str, f: Tensor, f2: Tensor, *, tau: float = 1.0, epsilon: floa
     ``margin`` is :math:`r_0`.  Raises ValueError for a loss that is not among :data:`ENERGIES`.
     """
     require_one_of("loss", loss, ENERGIES)
+    if loss in ("info_nce", "soft_triplet"):
+        require_temperature(tau, f.dtype)
     with torch.no_grad():
         far, near = square_distances(f), pairs.half_squared_distance(f, f2)[..., None]
         apart = ~torch.eye(f.shape[-2], dtype=torch.bool, device=f.device)

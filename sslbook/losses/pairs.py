@@ -209,9 +209,8 @@ def info_nce(r_pos: Tensor, r_neg: Tensor, tau: float, epsilon: float = 1.0) -> 
     _require_pairs(r_pos, r_neg)
     require_temperature(tau, r_neg.dtype)
     require_number("epsilon", epsilon, least=0)
-    gap = ((r_pos[..., None] - r_neg) / tau).clamp(
-        min=torch.finfo(r_neg.dtype).min
-    )  # one infinitely far pushes nothing
+    limit = torch.finfo(r_neg.dtype).max
+    gap = ((r_pos[..., None] - r_neg) / tau).clamp(-limit, limit)  # one infinitely far pushes nothing
     # torch's logsumexp differentiates as exp(gap - value), whose exponent has lost its digits where the value is large
     # (relative errors of 2e-4 in float32 at 1e4 temperatures). About the detached largest gap it is exact.
     top = gap.detach().amax(-1, keepdim=True)

@@ -63,8 +63,21 @@ def batch_normalize(
     if count < 2:
         raise ValueError(f"dims must cover two numbers or more, as a deviation does, got {tuple(x.shape)} over {over}")
     variance = _over_parts(_variance(x, centre, over, (count - unbiased) / parts), average)
+    _require_variances(x, variance)
     scale = (variance + eps).sqrt()
     return y / (scale / scale.detach() if std == "backward" else _half(scale, std))
+
+
+def _require_variances(x: Tensor, variance: Tensor) -> None:
+    """Raise ValueError where a variance overflows, on a processor; a GPU would have to wait for a look."""
+    if (
+        x.device.type == "cpu"
+        and not torch.compiler.is_compiling()
+        and bool((variance.isinf() & x.isfinite().all()).any())
+    ):
+        raise ValueError(
+            f"x must have variances that {x.dtype} can hold, got numbers as large as {x.detach().abs().max().item():.1g}"
+        )
 
 
 def _over_parts(statistic: Tensor, average: Average | None) -> Tensor:
@@ -188,9 +201,6 @@ def follow(
         return
     centre = _over_parts(x.mean(over, keepdim=True), average)
     variance = _over_parts(_variance(x, centre, over, (count - 1) / parts), average)
-    if x.device.type == "cpu" and not torch.compiler.is_compiling() and bool(variance.isinf().any()):
-        raise ValueError(
-            f"x must have variances that {x.dtype} can hold, got numbers as large as {float(x.abs().max()):.1g}"
-        )
+    _require_variances(x, variance)
     running_mean.lerp_(centre.flatten(), momentum)
     running_var.lerp_(variance.flatten(), momentum)

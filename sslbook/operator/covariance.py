@@ -99,7 +99,8 @@ class CovarianceOperator:
     def apply_transpose(self, direction: Tensor) -> Tensor:
         """``OP^T`` applied to a direction in the weight's shape (or ``(k, *shape)``)."""
         require_floating(direction=direction)
-        return self._held(self.opened.vjp(self._right(self._mix(self._left(self.opened.jvp(direction)), adjoint=True))))
+        field = self.opened.jvp(direction)
+        return self._held(self.opened.vjp(self._right(self._mix(self._left(field), adjoint=True))), field)
 
     def matvec(self, vector: Tensor) -> Tensor:
         """``OP v`` for ``v`` of shape ``(size,)``, in the order of :func:`sslbook.operator.layer.vec`."""
@@ -174,7 +175,7 @@ class CovarianceOperator:
             norm, unit = (part.unflatten(0, self.population) for part in self._scales())
             right = right / norm[..., None]
             left = right - (right @ unit[..., None]) * unit[..., None, :]
-        return self._held(self.mixing.dense(left, right))
+        return self._held(self.mixing.dense(left, right), left)
 
     def top_eigenpairs(self, k: int = 5, *, tol: float = 1e-9, seed: int = 0) -> EigenPairs:
         r"""The ``k`` algebraically largest eigenpairs of a symmetric operator, by Lanczos' method (ARPACK) to ``tol``.
@@ -229,11 +230,14 @@ class CovarianceOperator:
 
     def _pushed(self, u: Tensor) -> Tensor:
         """What a field on the views does to the weight, in its shape."""
-        return self._held(self.opened.vjp(self._left(self._mix(self._right(u)))))
+        return self._held(self.opened.vjp(self._left(self._mix(self._right(u)))), u)
 
-    def _held(self, products: Tensor) -> Tensor:
-        """The products, refused where their type can't hold them; a device isn't made to wait for that."""
-        return held(products) if self.device.type == "cpu" else products
+    def _held(self, products: Tensor, field: Tensor) -> Tensor:
+        """The products, refused where their type can't hold them; a device isn't made to wait for that.
+
+        They are nothing where the squares of the field that they come from are.
+        """
+        return held(products, field) if self.device.type == "cpu" else products
 
     def _mix(self, u: Tensor, *, adjoint: bool = False) -> Tensor:
         if u.ndim == 3:  # a batch of k fields: the views' axis must come first
@@ -311,6 +315,8 @@ def covariance_operator(
         require_one_of("loss", loss, LOSSES)
     if callable(loss) or loss not in PAIRED:
         refuse_unused(f"loss={loss!r}", margin=margin, beta=beta, normalize=normalize, clean=clean)
+        if not callable(loss):
+            refuse_unused(f"loss={loss!r}", of_gram=of_gram)
         value = _batch_loss(loss, tau, of_gram)
         opened = open_views(net, layer, views, chunk)
         weights = gram_weights(value, opened.output.unflatten(0, population), of_gram=of_gram)

@@ -101,9 +101,15 @@ def _lanczos(operator: LinearOperator, k: int, tol: float, seed: int) -> np.ndar
     return found
 
 
-def held(products: Tensor) -> Tensor:
-    """Products of an operator, if their type can hold them; raises ValueError for others."""
-    _require_size(float(products.abs().max()), products.dtype)
+def held(products: Tensor, field: Tensor | None = None) -> Tensor:
+    """Products of an operator, if their type can hold them; raises ValueError for others.
+
+    field: what they were made of; where it is so small that its squares vanish, products of 0 are none.
+    """
+    largest = float(products.abs().max())
+    if not largest and field is not None and field.numel():
+        largest = float(field.abs().max()) ** 2
+    _require_size(largest, products.dtype)
     return products
 
 

@@ -120,8 +120,8 @@ class PairMixing:
 
     def dense(self, left: Tensor, right: Tensor) -> Tensor:
         """The operator's matrix ``(m, m)`` from dense connections ``(N, V, m, n_L)``."""
-        left, right = (side.flatten(0, 1).to(self.matrix.dtype) for side in (left, right))
-        matrix: Tensor = torch.einsum("ano,ab,bmo->nm", left, self.matrix, right)
+        sides = (side.flatten(0, 1).to(self.matrix.dtype) for side in (left, right))
+        matrix: Tensor = torch.einsum("ano,ab,bmo->nm", next(sides), self.matrix, next(sides))
         return matrix.to(left.dtype)
 
     @cached_property

@@ -10,7 +10,9 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-PACKAGE = Path(__file__).resolve().parent
+from sslbook.runtime.atomic_io import read_text
+
+PACKAGE = Path(__file__).resolve().parents[1]
 
 
 def folder() -> Path:
@@ -40,7 +42,7 @@ def printed_file(name: str) -> dict[str, Any]:
     if not path.is_file():
         known = ", ".join(sorted(file.stem for file in path.parent.glob("*.json")))
         raise ValueError(f"name must be one of {known}, got {name!r}")
-    content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    content: dict[str, Any] = json.loads(read_text(path))
     return content
 
 

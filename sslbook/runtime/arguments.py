@@ -119,9 +119,11 @@ def require_temperature(tau: object, dtype: torch.dtype) -> None:
     import torch  # seconds, which a list of options does not need
 
     require_number("tau", tau, above=0)
-    least = max(1e-30, torch.finfo(dtype).tiny)
-    if tau < least:  # type: ignore[operator]
-        raise ValueError(f"tau must be at least {least:.2g} in {dtype}, where quotients by less overflow, got {tau}")
+    least, most = max(1e-30, torch.finfo(dtype).tiny), min(1e30, torch.finfo(dtype).max)
+    if not least <= tau <= most:  # type: ignore[operator]
+        raise ValueError(
+            f"tau must be {least:.2g} to {most:.2g}, so that {dtype} holds what is divided by it, got {tau}"
+        )
 
 
 def require_powers(power: int, **vectors: Tensor) -> None:
@@ -131,11 +133,13 @@ def require_powers(power: int, **vectors: Tensor) -> None:
     for argument, z in vectors.items():
         if z.device.type != "cpu" or torch.compiler.is_compiling() or not z.numel():
             continue
+        wide = z.detach().double()
         try:
-            longest = float(z.detach().double().norm(dim=-1).amax())
+            size = float(wide.abs().amax())
         except RuntimeError:  # under vmap
             continue
-        if (torch.finfo(z.dtype).max / 4) ** (1 / power) < longest < math.inf:
+        longest = size * float((wide / size).norm(dim=-1).amax()) if 0 < size < math.inf else 0.0
+        if longest > (torch.finfo(z.dtype).max / 4) ** (1 / power):
             raise ValueError(
                 f"{argument} must be short enough for {z.dtype} to hold lengths to the power of {power}, got a length of "
                 f"{longest:.1g}; divide by it first"

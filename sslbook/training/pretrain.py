@@ -121,7 +121,7 @@ def pretrain(
     run = with_values(run, {"own": _described(data, own, asks_labels(run.objective))})
     _training(encoder)
     try:
-        with tempfile.TemporaryDirectory() as scratch, seeded(seed):
+        with tempfile.TemporaryDirectory() as scratch, seeded(seed), torch.inference_mode(False), torch.enable_grad():
             result = train(
                 run, kept or Path(scratch), data=(data, None), own=own, device=device, quiet=quiet, name=method
             )
@@ -149,7 +149,8 @@ def load_run(folder: str | Path, backbone: nn.Module | Callable[[], nn.Module] |
     if bool(settings.own) == (backbone is None):
         needs = "give backbone, a network like it" if settings.own else "leave backbone out"
         raise ValueError(f"{place} trained {'a network of your own' if settings.own else 'a ResNet-18'}: {needs}")
-    encoder = _made(backbone) if settings.own else build(settings.networks, settings.seed).encoder
+    with in_float32(), seeded(settings.seed):
+        encoder = _made(backbone) if settings.own else build(settings.networks, settings.seed).encoder
     prefix = "encoder."
     weights = {name.removeprefix(prefix): part for name, part in content["model"].items() if name.startswith(prefix)}
     try:
@@ -273,6 +274,8 @@ def _described(data: Dataset, own: Own, labels: bool) -> dict[str, Any]:
     state = {name: part for name, part in own.encoder.state_dict().items() if isinstance(part, Tensor)}
     shapes = {name: list(part.shape) for name, part in state.items()}
     odd = [(name, str(part.dtype)) for name, part in state.items() if part.dtype not in (torch.float32, torch.int64)]
+    if own.encoder.training:
+        odd += [(name, "eval") for name, part in own.encoder.named_modules() if not part.training]
     odd += [(name, "frozen") for name, part in own.encoder.named_parameters() if not part.requires_grad]
     # another process has other addresses, and another order of a set
     text = re.sub("0x[0-9a-fA-F]{8,}", "", str(own.encoder))

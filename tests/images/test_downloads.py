@@ -111,7 +111,7 @@ def test_an_altered_archive_is_refused_and_kept_apart(
 ) -> None:
     archive = serve_stl10(stl10, server, monkeypatch)
     archive.write_bytes(archive.read_bytes()[:-10])
-    with pytest.raises(ValueError, match=r"stl10_binary.tar.gz.* does not match the known hash"):
+    with pytest.raises(ValueError, match=r"stl10_binary.tar.gz: what it answers is another file"):
         load_dataset("stl10", "train", download=True)
     assert not any(path.is_file() for path in stl10.parent.rglob("*") if "served" not in path.parts)
 

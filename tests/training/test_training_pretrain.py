@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -449,3 +450,28 @@ def test_weights_of_another_network_are_refused(tmp_path: Path, backbone: nn.Mod
         load_run(tmp_path, backbone)
     with pytest.raises(FileNotFoundError, match="folder must be that of a run"):
         load_run(tmp_path / "none")
+
+
+class Stateful(nn.Flatten):
+    def get_extra_state(self) -> dict[str, int]:
+        return {"n": 3}
+
+    def set_extra_state(self, state: dict[str, int]) -> None:
+        assert state == {"n": 3}
+
+
+def test_what_a_module_keeps_beside_its_tensors_comes_out_too(tmp_path: Path) -> None:
+    with torch.no_grad():  # the caller's own mode is not the run's
+        pretrain(DIGITS, lambda: nn.Sequential(Stateful(), nn.Linear(64, 8)), folder=tmp_path, **SMALL)
+    assert torch.load(tmp_path / "backbone.pt", weights_only=True)["0._extra_state"] == {"n": 3}
+
+
+def test_a_part_in_another_mode_is_another_network(tmp_path: Path) -> None:
+    def part(mode: bool) -> nn.Module:
+        net = small()
+        net[1].train(mode)
+        return net
+
+    pretrain(DIGITS, partial(part, True), folder=tmp_path, **SMALL)
+    with pytest.raises(ValueError, match="holds another run"):
+        pretrain(DIGITS, partial(part, False), folder=tmp_path, **SMALL)

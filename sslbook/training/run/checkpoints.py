@@ -74,7 +74,11 @@ def save(folder: Path, step: int, content: dict[str, Any]) -> Path:
 def save_weights(folder: Path, backbone: nn.Module) -> None:
     """``backbone.pt``: the weights by name, on the CPU, as ``torch.load(path, weights_only=True)`` opens them anywhere."""
     buffer = io.BytesIO()
-    torch.save({name: part.detach().cpu().contiguous() for name, part in backbone.state_dict().items()}, buffer)
+    state = backbone.state_dict()  # with what a module of the caller's keeps beside its tensors
+    plain = {
+        name: part.detach().cpu().contiguous() if isinstance(part, Tensor) else part for name, part in state.items()
+    }
+    torch.save(plain, buffer)
     write_bytes(folder / WEIGHTS, buffer.getvalue())
 
 
