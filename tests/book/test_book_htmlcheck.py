@@ -72,8 +72,8 @@ def book(write_book) -> Book:
     book = write_book(good=PROSE, other="<<1>>")
     executed = book.executed("quick")
     executed.mkdir(parents=True)
-    (executed / "good.ipynb").write_text(notebook(gap="1.23e-15", n="3", **RISE))
-    (executed / "other.ipynb").write_text(notebook(rate="0.6666666"))
+    (executed / "good.ipynb").write_text(notebook(gap="1.23e-15", n="3", **RISE), encoding="utf-8")
+    (executed / "other.ipynb").write_text(notebook(rate="0.6666666"), encoding="utf-8")
     files = {
         "chapters/good.html": PAGE,
         "chapters/other.html": OTHER,
@@ -87,7 +87,7 @@ def book(write_book) -> Book:
     for name, text in files.items():
         path = book.html / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+        path.write_text(text, encoding="utf-8")
     return book
 
 
@@ -147,27 +147,29 @@ def test_roles_are_found_where_they_are_prose(book: Book) -> None:
 )
 def test_each_defect_is_found(old: str, new: str, message: str, book: Book) -> None:
     assert old in PAGE
-    (book.html / "chapters" / "good.html").write_text(PAGE.replace(old, new))
+    (book.html / "chapters" / "good.html").write_text(PAGE.replace(old, new), encoding="utf-8")
     found = problems(book)
     assert any(message in problem for problem in found), found
 
 
 def test_a_role_for_a_number_that_is_not_produced(book: Book) -> None:
-    (book.executed("quick") / "other.ipynb").write_text(notebook(ratio="0.6666666"))
+    (book.executed("quick") / "other.ipynb").write_text(notebook(ratio="0.6666666"), encoding="utf-8")
     assert any("names 'rate', which other does not produce" in problem for problem in problems(book))
 
 
 def test_an_interval_needs_its_ends(book: Book) -> None:
     without = {name: value for name, value in RISE.items() if name != "rise-high"}
-    (book.executed("quick") / "good.ipynb").write_text(notebook(gap="1.23e-15", n="3", **without))
+    (book.executed("quick") / "good.ipynb").write_text(notebook(gap="1.23e-15", n="3", **without), encoding="utf-8")
     assert any("{interval} names 'rise-high', which good does not produce" in problem for problem in problems(book))
 
 
 def test_a_bound_that_was_rounded_to_nearest_is_found(book: Book) -> None:
-    (book.html / "chapters/good.html").write_text(PAGE.replace(">1.2<", ">1.3<"))
+    (book.html / "chapters/good.html").write_text(PAGE.replace(">1.2<", ">1.3<"), encoding="utf-8")
     assert "chapters/good.html: the number 1.2 of its source is not in the page" in problems(book)
 
 
 def test_a_style_sheet_that_loads_from_elsewhere(book: Book) -> None:
-    Path(book.html / "_static" / "style.css").write_text("@font-face { src: url(https://fonts.example/a.woff2) }")
+    Path(book.html / "_static" / "style.css").write_text(
+        "@font-face { src: url(https://fonts.example/a.woff2) }", encoding="utf-8"
+    )
     assert problems(book) == ["_static/style.css: loads https://fonts.example/a.woff2"]

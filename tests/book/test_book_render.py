@@ -66,17 +66,19 @@ def root(tmp_path: Path) -> Path:
     """A book of three pages with this book's own configuration."""
     root = tmp_path / "book"
     (root / "chapters/figures").mkdir(parents=True)
-    config = (ROOT / "_config.yml").read_text()
+    config = (ROOT / "_config.yml").read_text(encoding="utf-8")
     assert config.count('  url: ""\n') == 1
-    (root / "_config.yml").write_text(config.replace('  url: ""\n', '  url: "https://github.com/Ada/book"\n'))
+    (root / "_config.yml").write_text(
+        config.replace('  url: ""\n', '  url: "https://github.com/Ada/book"\n'), encoding="utf-8"
+    )
     shutil.copy(ROOT / "chapters/references.bib", root / "chapters")
-    (root / "chapters/figures/one.svg").write_text("<svg xmlns='http://www.w3.org/2000/svg'/>")
-    (root / "chapters/.hidden.txt").write_text("not for the page")
+    (root / "chapters/figures/one.svg").write_text("<svg xmlns='http://www.w3.org/2000/svg'/>", encoding="utf-8")
+    (root / "chapters/.hidden.txt").write_text("not for the page", encoding="utf-8")
     part = {"caption": "Part", "numbered": True, "chapters": [{"file": "chapters/one"}, {"file": "chapters/ledger"}]}
     toc = {"format": "jb-book", "root": "chapters/intro", "parts": [part]}
-    (root / "_toc.yml").write_text(yaml.safe_dump(toc))
-    (root / "chapters/intro.md").write_text("# Intro\n\n```{bibliography}\n```\n")
-    (root / "chapters/one.md").write_text(HEADER + CHAPTER)
+    (root / "_toc.yml").write_text(yaml.safe_dump(toc), encoding="utf-8")
+    (root / "chapters/intro.md").write_text("# Intro\n\n```{bibliography}\n```\n", encoding="utf-8")
+    (root / "chapters/one.md").write_text(HEADER + CHAPTER, encoding="utf-8")
     execute(root, CHAPTER)
     return root
 
@@ -123,7 +125,7 @@ def test_pages_come_in_reading_order(root: Path) -> None:
 
 def test_stage_gathers_notebooks_pages_and_what_they_refer_to(root: Path) -> None:
     (root / "_build/stage/chapters").mkdir(parents=True)
-    (root / "_build/stage/chapters/old.md").write_text("left by an earlier build")
+    (root / "_build/stage/chapters/old.md").write_text("left by an earlier build", encoding="utf-8")
     folder = stage(root)
     files = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
     assert files == [
@@ -164,8 +166,8 @@ def test_a_small_book_rendered_whole(root: Path) -> None:
     index = build(root)
     html = index.parent
     assert index == root / "_build/html/index.html"
-    assert "url=chapters/intro.html" in index.read_text()
-    text = (html / "chapters/one.html").read_text()
+    assert "url=chapters/intro.html" in index.read_text(encoding="utf-8")
+    text = (html / "chapters/one.html").read_text(encoding="utf-8")
     page = BeautifulSoup(text, "html.parser")
 
     titles = [" ".join(title.text.split()) for title in page.select("div.proof .admonition-title")]
@@ -185,19 +187,19 @@ def test_a_small_book_rendered_whole(root: Path) -> None:
     table = page.select_one("table.sslbook-stack")
     assert [cell["data-label"] for cell in table.select("tbody td")] == list("ABCD")
     assert table.select_one("code").decode_contents().count("<wbr/>") == 2
-    intro = BeautifulSoup((html / "chapters/intro.html").read_text(), "html.parser")
+    intro = BeautifulSoup((html / "chapters/intro.html").read_text(encoding="utf-8"), "html.parser")
     assert intro.select_one("div.citation .label").text.strip("[]") == "Tian et al., 2020"
     assert all(len(entry.select("p a")) <= 1 for entry in intro.select("div.citation")), "one link for each"
     assert intro.select_one("div.citation p a").text == "arXiv:2010.00578"
     assert page.select_one("footer p.copyright").text == "© 2026 The sslbook authors · MIT licence"
     licences = page.select_one("footer p.sslbook-licences a")["href"]
-    assert "SIL OPEN FONT LICENSE" in (html / "chapters" / licences).read_text()
+    assert "SIL OPEN FONT LICENSE" in (html / "chapters" / licences).read_text(encoding="utf-8")
     assert not list(html.glob("prf-*.html")) + list(html.glob("genindex*"))
     assert page.title.text == "1. One — What Survives Augmentation"
     assert page.select_one("link[rel=canonical]")["href"] == "https://ada.github.io/book/chapters/one.html"
-    assert "https://ada.github.io/book/chapters/one.html" in (html / "sitemap.xml").read_text()
+    assert "https://ada.github.io/book/chapters/one.html" in (html / "sitemap.xml").read_text(encoding="utf-8")
     assert not list(html.glob("searchindex*"))
-    icon = re.search(r'rel="icon" href="([^"]+)"', index.read_text())
+    icon = re.search(r'rel="icon" href="([^"]+)"', index.read_text(encoding="utf-8"))
     assert icon is not None
     assert (html / icon[1]).is_file()
 
@@ -208,7 +210,7 @@ def test_a_small_book_rendered_whole(root: Path) -> None:
     assert "fontawesome" not in text
     assert text.index("_static/sslbook/formulas.js") < text.index("_static/sslbook/mathjax.js"), "told before it begins"
     for other in ("chapters/intro.html", "search.html"):
-        light = (html / other).read_text()
+        light = (html / other).read_text(encoding="utf-8")
         assert "mathjax.js" not in light, "a page without a formula loads nothing for them"
         assert "formulas.js" not in light
         assert "window.MathJax" not in light
@@ -244,8 +246,8 @@ def test_a_small_book_rendered_whole(root: Path) -> None:
     assert '"least rise:.1f=1.26"' in beside.source
     assert (hello.source, [output.output_type for output in hello.outputs]) == ('print("hello")', ["stream"])
     assert all(cell.metadata.jupyter.source_hidden for cell in (install, beside, hello))
-    assert (html / "chapters" / offers["one.md"]).read_text() == HEADER + CHAPTER
-    plain = BeautifulSoup((html / "chapters/ledger.html").read_text(), "html.parser")
+    assert (html / "chapters" / offers["one.md"]).read_text(encoding="utf-8") == HEADER + CHAPTER
+    plain = BeautifulSoup((html / "chapters/ledger.html").read_text(encoding="utf-8"), "html.parser")
     assert [link["download"] for link in plain.select("a[download]")] == ["ledger.md"]
 
     # A page with a broken reference: refused, with its place; the good book stays.
@@ -256,7 +258,7 @@ def test_a_small_book_rendered_whole(root: Path) -> None:
     with pytest.raises(render.RenderError, match=r"names 'gap-low', which chapters/one does not produce") as refused:
         build(root)
     assert "a bound needs one such as .1f" in str(refused.value)
-    assert (html / "chapters/one.html").read_text() == text
+    assert (html / "chapters/one.html").read_text(encoding="utf-8") == text
 
 
 def test_two_sentences_keep_a_full_stop_each() -> None:

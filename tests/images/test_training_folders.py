@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ LISTED = {
     "a linked file": ("cats/0.png", "dogs/0.png -> ../../.far/a.png", "../.far/a.png"),
     "round": ("cats/0.png", "dogs/0.png", "cats/a -> .", "cats/b -> ..", "dogs/c -> ../..", "here -> ."),
     "twice in a class": ("cats/z/0.png", "cats/a -> z", "dogs/0.png", "dogs/far -> ../../.far", "../.far/back -> .."),
-    "odd names": ("cats \n/é \udcff.PNG", "d.png/0.JPEG", "d.png/e.png/.hidden.png: no picture"),
+    "odd names": (os.fsdecode(b"cats \n/\xc3\xa9 \xff.PNG"), "d.png/0.JPEG", "d.png/e.png/.hidden.png: no picture"),
 }
 
 
