@@ -300,7 +300,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     """A record that is made at once."""
     monkeypatch.setattr(catalogue, "RECORDERS", {"tiny": catalogue.Recorder("tiny:values", (1, 2))})
     room = SimpleNamespace(values=lambda seeds: {"sum": sum(seeds)})
-    monkeypatch.setattr(catalogue, "_chapters", lambda module: room)
+    monkeypatch.setattr(catalogue, "_experiment", lambda module: room)
 
 
 @pytest.mark.usefixtures("tiny")

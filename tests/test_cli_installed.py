@@ -132,7 +132,7 @@ def test_without_a_checkout_the_ledger_is_the_library_s_and_the_rest_says_what_i
 
 
 @pytest.mark.parametrize(
-    "command", [(), *dict.fromkeys(line[:1] for line in NEEDS if line[0] != "bench"), ("bench", "hltm")]
+    "command", [(), *dict.fromkeys(line[:1] for line in NEEDS if line[0] != "bench"), ("bench", "tables")]
 )
 def test_help_needs_no_docstrings(command: tuple[str, ...], tmp_path: Path) -> None:
     python = [sys.executable, "-OO", "-m", "sslbook", *command, "--help"]

@@ -20,9 +20,7 @@ class Recorder:
     def __call__(self, seeds: tuple[int, ...]) -> dict[str, Any]:
         """The values of the record for these seeds."""
         module, _, function = self.maker.partition(":")
-        make: Callable[[tuple[int, ...]], dict[str, Any]] = getattr(
-            importlib.import_module(f"sslbook.experiments.{module}"), function
-        )
+        make: Callable[[tuple[int, ...]], dict[str, Any]] = getattr(_experiment(module), function)
         return make(seeds)
 
 
@@ -82,3 +80,7 @@ def table(name: str) -> Any:
     if name not in TABLES:
         raise unknown("printed table", name, TABLES)
     return importlib.import_module(TABLES[name]).TABLES[name]
+
+
+def _experiment(module: str) -> Any:
+    return importlib.import_module(f"sslbook.experiments.{module}")

@@ -122,13 +122,18 @@ def test_explained_arguments_stand_apart() -> None:
 
 def test_a_name_on_the_notation_page_leads_to_its_entry_its_owners_or_its_source() -> None:
     tree = nodes.Element()
-    for text in ("operators.covariance_operator", "operators.covariance", "W.flatten()", "vec"):
+    for text in ("operator.covariance.covariance_operator", "operator.covariance.step", "W.flatten()", "vec"):
         tree += nodes.paragraph("", "", nodes.literal("", text))
     link_names(tree)
     assert [link["reftarget"] for link in tree.findall(pending_xref)] == [
         "sslbook.operator.covariance.covariance_operator"
     ]
-    assert tree.astext().split() == ["operators.covariance_operator", "operators.covariance", "W.flatten()", "vec"]
+    assert tree.astext().split() == [
+        "operator.covariance.covariance_operator",
+        "operator.covariance.step",
+        "W.flatten()",
+        "vec",
+    ]
     assert list(_entries("sslbook.operator.covariance.CovarianceOperator.matvec"))[:4] == [
         "sslbook.operator.covariance.CovarianceOperator.matvec",
         "sslbook.CovarianceOperator.matvec",
