@@ -25,7 +25,7 @@ LONGEST = 700
 BUDGETS = {
     "sslbook": (405, 4),
     "sslbook/bench": (941, 8),
-    "sslbook/book": (6_410, 42),
+    "sslbook/book": (6_411, 42),
     "sslbook/experiments": (15_530, 77),
     "sslbook/images": (938, 5),
     "sslbook/inspect": (1_121, 6),

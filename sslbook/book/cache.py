@@ -176,9 +176,10 @@ def _version(distribution: str) -> str:
 
 
 def _importable(folder: Path) -> str:
-    """What lies in a folder that Python can import, by names, sizes and times."""
-    found = sorted((str(path.relative_to(folder)), path.stat()) for path in folder.rglob("*.py"))
-    return digest(json.dumps([[name, stat.st_size, stat.st_mtime_ns] for name, stat in found]).encode())
+    """What lies in a folder that Python can import: modules by name, size and time, packages by name."""
+    found = sorted((path.name, path.stat()) for path in folder.glob("*.py"))
+    modules = [[name, stat.st_size, stat.st_mtime_ns] for name, stat in found]
+    return digest(json.dumps([modules, sorted(path.parent.name for path in folder.glob("*/__init__.py"))]).encode())
 
 
 def _images() -> str:
