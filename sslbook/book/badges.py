@@ -15,7 +15,8 @@ NOBREAK = "\u00a0"
 def line(number: Number) -> str:
     """A passed claim as one line of text: ``✓ A-Thm1  thm1-gap = 3.1e-16 ≤ 1e-12 · rejects: sign flipped (1.4)``."""
     identity = f"{number.id}  " if number.id else ""
-    said = f"✓ {identity}{number.name} = {short(number.result, *number.bars)} {number.criterion}"
+    words = f"{number.what}: " if number.what else ""
+    said = f"✓ {words}{identity}{number.name} = {short(number.result, *number.bars)} {number.criterion}"
     for kind, others in (("nearest rivals", number.rivals), ("rejects", number.rejects)):
         if others:
             said += f" · {kind}: " + ", ".join(f"{what} ({short(bad, *number.bars)})" for what, bad in others.items())
@@ -35,9 +36,13 @@ def badge(number: Number) -> str:
         identity = f"<strong>{html.escape(number.id)}</strong>"
         if ledger:
             identity = f'<a href="{html.escape(ledger)}#{entry_anchor(number.id)}">{identity}</a>'
-    words = ['<span class="sslbook-check-mark" role="img" aria-label="check passed">✓</span>', identity]
-    words += [f"<code>{html.escape(number.name)}</code>", *(html.escape(part) for part in outcome(number))]
-    line = " ".join(f'<span class="sslbook-nobreak">{word}</span>' for word in words if word)
+    mark = '<span class="sslbook-check-mark" role="img" aria-label="check passed">✓</span>'
+    names = [part for part in (identity, f"<code>{html.escape(number.name)}</code>") if part]
+    shown = [html.escape(part) for part in outcome(number)]
+    line = " ".join(f'<span class="sslbook-nobreak">{word}</span>' for word in [mark, *names, *shown])
+    if number.what:  # words and number first; by which names the book knows them, last
+        what = f'{mark} <span class="sslbook-check-what">{html.escape(number.what)}</span>'
+        line = " ".join([what, *(f'<span class="sslbook-nobreak">{word}</span>' for word in [*shown, *names])])
     return (
         f'<div class="sslbook-check" id="{html.escape(anchor_id(number.name))}">'
         f'<div class="sslbook-check-line">{line}</div>{_rivals(number)}{_rejects(number)}{_why(number)}</div>'

@@ -110,6 +110,7 @@ def claim(
     value: Any,
     *,
     id: str | None,
+    what: str | None = None,
     expect: Any = None,
     rtol: float | None = None,
     atol: float | None = None,
@@ -125,6 +126,7 @@ def claim(
     ``value >= above`` (with those); an `sslbook.stats.intervals.Interval` passes if the whole of it does, and is glued as four
     numbers: ``name`` (the mean), ``name-low``, ``name-high`` and ``name-n``.
 
+    ``what`` says in a few words what the value is, as the page shows it: "step by listing against the operator, largest error".
     ``rivals`` maps the strongest wrong theories to the value that each of them gives; the page shows them beside the check.
     ``rejects`` maps what was deliberately broken to the value measured on the broken variant. Each of both must fail the
     same test, or the check could not fail. ``id`` is the claim's id in the ledger, None for a check that belongs to no claim
@@ -159,7 +161,7 @@ def claim(
                 raise AssertionError(
                     f"{label}: this check can't fail: the {kind} {what!r} gives {_told(bad)}, also {criterion}"
                 )
-    return _publish_all(_number(name, result, id, dtype, criterion, rejects=broken, rivals=wrong, why=why))
+    return _publish_all(_number(name, result, id, dtype, criterion, rejects=broken, rivals=wrong, why=why, what=what))
 
 
 def measure(

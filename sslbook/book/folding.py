@@ -56,8 +56,9 @@ _MARK = '<span class="sslbook-check-mark" role="img" aria-label="check passed">â
 
 
 def _line(line: str) -> str:
-    """A check's line as it stands in a badge: without link and anchor, and by one name: the claim's or its own."""
+    """A check's line as it stands in a badge: without link and anchor, and in words, or by one name: the claim's or its own."""
     line = re.sub(r"</?(?:a|div)\b[^>]*>", "", line)
-    if "<strong>" not in line:
+    if "<strong>" not in line and "sslbook-check-what" not in line:
         return line
-    return re.sub(r'<span class="sslbook-nobreak"><code>[^<]*</code></span> ?', "", line)
+    names = "code|strong" if "sslbook-check-what" in line else "code"
+    return re.sub(rf' ?<span class="sslbook-nobreak"><(?:{names})>[^<]*</(?:{names})></span>', "", line)

@@ -263,10 +263,8 @@ def _check(number: Number) -> str:
         if others:
             said = (f"{_plain(what)} ({typeset(short(bad, *number.bars))})" for what, bad in others.items())
             facts.append(f"{kind}: {'; '.join(said)}")
-    return (
-        f'- <a href="{address}"><code>{number.name}</code></a> {result} '
-        f'<span class="sslbook-check-facts">· {" · ".join(facts)}</span>'
-    )
+    shown = _plain(number.what) if number.what else f"<code>{number.name}</code>"
+    return f'- <a href="{address}">{shown}</a> {result} <span class="sslbook-check-facts">· {" · ".join(facts)}</span>'
 
 
 _DTYPES = {"float": "float64", "int": ""}

@@ -79,10 +79,11 @@ class Criterion:
 class Number:
     """A number that a chapter claimed (`claim`) or measured (`measure`), with everything that says where it comes from.
 
-    ``seconds`` is the time from the start of the cell to the number. ``rejects`` maps each deliberately broken
-    variant to the value measured on it, ``rivals`` each wrong theory. An estimate with an interval is four numbers: its
-    mean, which has ``low``, ``high`` and ``n`` too, and three more that are each ``part_of`` it. ``anchor`` is the id of
-    the check's line in the page, or None if the page does not show it; it is not stored but read from the cell's tags.
+    ``what`` says in words what was measured. ``seconds`` is the time from the start of the cell to the number.
+    ``rejects`` maps each deliberately broken variant to the value measured on it, ``rivals`` each wrong theory. An
+    estimate with an interval is four numbers: its mean, which has ``low``, ``high`` and ``n`` too, and three more that
+    are each ``part_of`` it. ``anchor`` is the id of the check's line in the page, or None if the page does not show it;
+    it is not stored but read from the cell's tags.
     """
 
     name: str
@@ -103,6 +104,7 @@ class Number:
     above: float | None = None
     rejects: Mapping[str, Value] = field(default_factory=dict)
     why: str | None = None
+    what: str | None = None
     rivals: Mapping[str, Value] = field(default_factory=dict)
     low: float | None = None
     high: float | None = None

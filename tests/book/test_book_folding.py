@@ -80,6 +80,16 @@ def test_up_to_three_checks_have_a_line_each() -> None:
     assert shown == ["✓ A-Thm3", "✓ A-Thm4", "✓ c"], "a check of no claim goes by its own name"
 
 
+def test_a_check_in_words_is_known_by_them() -> None:
+    whole = strip("thm3-gap", what="step by listing, <largest> error")
+    said = BeautifulSoup(whole, "html.parser").select_one(".sslbook-check-line")
+    assert said is not None
+    number = "=\xa02\xa0×\xa010⁻¹⁶ ≤\xa010⁻¹⁴"
+    assert said.get_text(" ", strip=True) == f"✓ step by listing, <largest> error {number} A-Thm3 thm3-gap"
+    shown = BeautifulSoup(badge([whole]), "html.parser").get_text(" ", strip=True)
+    assert shown == f"✓ step by listing, <largest> error {number}"
+
+
 def test_of_more_it_says_how_many_and_of_which_claims() -> None:
     many = [strip("a", "B-Thm8"), strip("b"), strip("c"), strip("d", None)]
     assert BeautifulSoup(badge(many), "html.parser").get_text() == "✓ 4 checks: A-Thm3, B-Thm8"
