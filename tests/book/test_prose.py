@@ -60,7 +60,9 @@ def code_cells(text: str) -> list[str]:
 
 
 def long_cells(text: str) -> list[str]:
-    return [source for source in code_cells(text) if len(source.splitlines()) > LONGEST_CELL]
+    """Cells of too many lines; what a set-up imports is not counted."""
+    imports = re.compile(r"^(?:from .+ )?import (?:\([^)]*\)|.*)\n", re.MULTILINE)
+    return [source for source in code_cells(text) if len(imports.sub("", source).splitlines()) > LONGEST_CELL]
 
 
 def claimed_ids(text: str) -> set[str]:
