@@ -148,7 +148,7 @@ def look(
 def _search(product: object, weight: Tensor, k: int, seed: int) -> None:
     """Let ARPACK look for the leading eigenvectors of a symmetric operator; what it asks about is what is wanted.
 
-    :func:`sslbook.operator.eigen._lanczos` wants the vectors to a tolerance, and fails without them.
+    :func:`sslbook.operator.covariance._lanczos` wants the vectors to a tolerance, and fails without them.
     """
     assert callable(product)
     size = weight.numel()

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from sslbook.operator.double_backward import PlainConvolutions
+from sslbook.operator.frozen import PlainConvolutions
 
 CALLS = {
     "one dimension": (F.conv1d, (2, 4, 7), (6, 2, 3), {"stride": 2, "padding": 1, "groups": 2}),
