@@ -136,6 +136,12 @@ def target_within(net: Any, x: Tensor) -> Tensor:
     return net.b(h.sin()) * target
 
 
+def spoilt(net: Any, x: Tensor) -> Tensor:
+    h = x * 2
+    y = net.a(h)
+    return y + h.mul_(2)
+
+
 def branches(net: Any, x: Tensor) -> Tensor:
     """Each sample takes a path of its own."""
     h = net.a(x)
@@ -237,6 +243,10 @@ NETWORKS: dict[str, Case] = {
         "shares it with 'b'", (5,)),
     "called past its hooks": above(lambda net, h, x: h + net.a.forward(x.sin()), ELSEWHERE),
     "one module in two places": Case(lambda: nn.Sequential(*[nn.Linear(4, 4)] * 2), "applied 2 times", layer="0"),
+    "never applied": whole(lambda net, x: net.b(x[:, [0, 1, 2, 3, 0]]), "applied 0 times"),
+    "its input spoilt": whole(spoilt, "changed in place", a=nn.Linear(4, 4)),
+    "cut off": above(lambda net, h, x: net.b(h).detach(), "doesn't depend"),
+    "the batch moved": above(lambda net, h, x: net.b(h).T, "first axis must be the batch"),
     # --- layers that are none
     "weight-standardised convolution": on_images(Standardised(2, 3, 3), refused=OTHER),
     "cosine": Case(lambda: Net(a=Cosine(4, 5)), OTHER),
@@ -271,7 +281,12 @@ NETWORKS: dict[str, Case] = {
         Case(lambda: Net(b=nn.Sequential(BatchNorm(5), nn.Linear(5, 3))), "running statistics held", training=True),
     "the batch's size decides": above(lambda net, h, x: net.b(h.relu() if len(x) > 4 else h.sin()), COUPLED),
     "a batch of one size": above(lambda net, h, x: net.b(h.view(6, 5)), "any part"),
+    "batch norm without statistics": Case(
+        lambda: Net(b=nn.Sequential(nn.BatchNorm1d(5, track_running_stats=False), nn.Linear(5, 3))), "BatchNorm1d 'b.0'"),
     # --- chance
+    "random ReLU": Case(lambda: Net(b=nn.Sequential(nn.RReLU(), nn.Linear(5, 3))), "RReLU 'b.0' is in training", training=True),
+    "dropout in attention": Case(lambda: Net(a=nn.Linear(4, 8), b=nn.TransformerEncoderLayer(8, 2, 12)), "Dropout|Attention",
+        training=True),
     "dropout as a module": Case(lambda: Net(b=nn.Sequential(nn.Dropout(0.1), nn.Linear(5, 3))), "call net.eval", training=True),
     "dropout as a function": above(lambda net, h, x: net.b(F.dropout(h, 1e-3)), "random numbers"),
     "noise": above(lambda net, h, x: net.b(h + 1e-9 * torch.randn_like(h)), "random numbers"),

@@ -14,7 +14,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from sslbook.bench._rows import Row, parser, report
+from sslbook.bench import Row, parser, report
 from sslbook.experiments.hltm import runs as hltm
 from sslbook.experiments.hltm import tables as trees
 from sslbook.experiments.modulation import tables as tokens

@@ -87,13 +87,6 @@ def test_the_real_cifar10() -> None:
     assert torch.equal(enumerated.read("cifar10", "test", 5, 1).pixels, subset(data, 5, 1).pixels / 255)
 
 
-@pytest.mark.skipif(not available("mnist"), reason="set SSLBOOK_DATA to a folder that holds MNIST")
-def test_the_real_mnist() -> None:
-    data = load_dataset("mnist", "test")
-    assert data.pixels.shape == (10_000, 1, 28, 28)
-    assert data.labels[:5].tolist() == [7, 2, 1, 0, 4]
-
-
 # -- what is refused ----------------------------------------------------------------------------------------------------
 
 
@@ -128,18 +121,13 @@ def test_a_missing_file_is_named_and_the_network_not_asked(stl10: Path, monkeypa
     ("call", "message"),
     [
         (lambda: load_dataset("cifar", "train"), "name must be one of .*, got 'cifar'; did you mean 'cifar10'"),
-        (lambda: available("imagenette"), "name must be one of digits, mnist, cifar10, stl10"),
         (lambda: available("cifar10", "unlabeled"), "split must be one of train, test, got 'unlabeled'"),
-        (lambda: available("digits", "unlabeled"), "split must be one of train, test, got 'unlabeled'"),
-        (lambda: load_dataset("mnist", "valid"), "split must be one of train, test, got 'valid'"),
-        (lambda: load_dataset("digits", "unlabeled"), "split must be one of train, test, got 'unlabeled'"),
         (
             lambda: load_dataset("stl10", "all"),
             r"split must be one of train, test, unlabeled, train\+unlabeled, got 'all'",
         ),
         (lambda: subset(load_dataset("digits", "test"), 401), "n must be between 1 and 400, got 401"),
         (lambda: Dataset(torch.zeros(2, 1, 2, 2), torch.zeros(2).long(), "x", 2), "pixels must be uint8"),
-        (lambda: Dataset(torch.zeros(2, 2, 2).byte(), torch.zeros(2).long(), "x", 2), "pixels must be uint8"),
         (lambda: Dataset(torch.zeros(2, 1, 2, 2).byte(), torch.zeros(3).long(), "x", 2), "each of the 2 images"),
     ],
 )
@@ -167,21 +155,6 @@ def test_where_the_files_lie(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         assert data_folder() == tmp_path / "sslbook"
     monkeypatch.setattr(sys, "platform", "darwin")
     assert data_folder() == Path("~/Library/Caches/sslbook").expanduser()
-
-
-def test_the_official_addresses_and_archives() -> None:
-    """As torchvision and the data sets' own pages have them."""
-    found = {layout.folder: (layout.url, layout.archive) for layouts in datasets.LAYOUTS.values() for layout in layouts}
-    toronto = "https://www.cs.toronto.edu/~kriz/"
-    assert found == {
-        "cifar-10-batches-py": (toronto + "cifar-10-python.tar.gz", "c58f30108f718f92721af3b95e74349a"),
-        "cifar-10-batches-bin": (toronto + "cifar-10-binary.tar.gz", "c32a1d4ab5d03f1284b67883e8d87530"),
-        "stl10_binary": (
-            "http://ai.stanford.edu/~acoates/stl10/stl10_binary.tar.gz",
-            "91f7769df0f17e558f3565bffb0c7dfb",
-        ),
-        "mnist": ("https://ossci-datasets.s3.amazonaws.com/mnist/", ""),
-    }
 
 
 def test_the_layout_that_is_whole_else_begun_else_the_first(cifar10_binary: Path, tmp_path: Path) -> None:

@@ -6,8 +6,6 @@ speaking of, since errors are measured against the largest item of the batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import connection_cases as reference
 import pytest
 import torch
@@ -16,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from sslbook.networks.small import initialize, mlp, random_network
-from sslbook.operator.layer import Layer, connection, find_layer, open_layer, unvec, vec
+from sslbook.operator.layer import Layer, connection, open_layer, unvec, vec
 from sslbook.stats.checks import relative_gap
 
 TOL = 1e-12
@@ -128,27 +126,6 @@ def test_vec_stacks_columns_and_unvec_takes_it_back(shape: list[int], seed: int)
     assert torch.equal(unvec(vector, weight.shape), weight)
 
 
-def test_opening_leaves_the_network_as_it_was() -> None:
-    net, x = build("batch norm and pooling")
-    before = {name: value.clone() for name, value in net.state_dict().items()}
-    open_layer(net, "0", x).jvp(net[0].weight.detach())
-    assert all(p.grad is None and p.requires_grad for p in net.parameters())
-    assert all(torch.equal(before[name], value) for name, value in net.state_dict().items())
-    assert not any(module._forward_hooks for module in net.modules())
-    net, x = build("in place")
-    copy = x.clone()
-    open_layer(net, "2", x)
-    assert torch.equal(copy, x)
-
-
-def test_inside_no_grad_and_with_inputs_that_want_gradients() -> None:
-    net, x = build("layer norm, GELU")
-    wanted = open_layer(net, "0", x).connections()
-    with torch.no_grad():
-        assert torch.equal(open_layer(net, "0", x).connections(), wanted)
-    assert torch.equal(open_layer(net, "0", x.requires_grad_()).connections(), wanted)
-
-
 @pytest.mark.parametrize("name", ["batch norm and pooling", "attention", "conv2d, circular and reflected"])
 def test_float32(name: str) -> None:
     net, x = build(name, torch.float32)
@@ -174,96 +151,8 @@ def test_cuda_gives_what_the_cpu_gives(name: str) -> None:
         net.cpu()
 
 
-class Twice(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner, self.never = nn.Linear(3, 3), nn.Linear(3, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.inner(self.inner(x))
-
-
-class Spoils(nn.Module):
-    """Changes its layer's input after the layer has read it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = nn.Linear(3, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        h = x * 2
-        y = self.inner(h)
-        return y + h.mul_(2)
-
-
-class Pair(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = nn.Linear(3, 3)
-
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        return self.inner(x), x
-
-
-class Shape(nn.Module):
-    def __init__(self, change: Callable[[Tensor], Tensor]) -> None:
-        super().__init__()
-        self.change = change
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.change(x)
-
-
-def tied() -> nn.Module:
-    net = nn.Sequential(nn.Linear(3, 3), nn.ReLU(), nn.Linear(3, 3))
-    net[2].weight = net[0].weight
-    return net
-
-
 def stacked(*modules: nn.Module) -> nn.Module:
     return nn.Sequential(nn.Linear(3, 3), *modules)
-
-
-REFUSED: dict[str, tuple[Callable[[], nn.Module], str, type[Exception], str]] = {
-    "unknown, with the nearest name": (lambda: mlp((3, 3, 3)), "02", ValueError, r"did you mean '2'\?"),
-    "unknown, with all names": (lambda: mlp((3, 3, 3)), "head", ValueError, "layers are '0', '2'"),
-    "not a layer": (lambda: mlp((3, 3, 3)), "1", TypeError, "got ReLU; there are '0', '2'"),
-    "applied twice": (Twice, "inner", ValueError, "it was applied 2 times"),
-    "never applied": (Twice, "never", ValueError, "it was applied 0 times"),
-    "batch norm in training": (lambda: stacked(nn.BatchNorm1d(3)), "0", ValueError, r"BatchNorm1d '1'.*net\.eval\(\)"),
-    "batch norm without statistics": (
-        lambda: stacked(nn.BatchNorm1d(3, track_running_stats=False)).eval(),
-        "0",
-        ValueError,
-        "BatchNorm1d",
-    ),
-    "dropout in training": (lambda: stacked(nn.Dropout(0.1)), "0", ValueError, "Dropout '1'"),
-    "random ReLU in training": (lambda: stacked(nn.RReLU()), "0", ValueError, "RReLU '1'"),
-    "dropout in attention": (
-        lambda: nn.Sequential(nn.Linear(3, 3), nn.TransformerEncoderLayer(3, 1, 3)),
-        "0",
-        ValueError,
-        "Dropout|Attention",
-    ),
-    "tied": (tied, "0", ValueError, "shares it with '2'"),
-    "input spoilt": (Spoils, "inner", ValueError, "changed in place"),
-    "two outputs": (Pair, "inner", TypeError, "one tensor, got tuple"),
-    "batch lost": (lambda: stacked(Shape(lambda y: y.sum())), "0", ValueError, "first axis must be the batch"),
-    "batch moved": (lambda: stacked(Shape(lambda y: y.T)), "0", ValueError, "2 inputs, 2 at the layer, 3 out"),
-    "cut off": (lambda: stacked(Shape(lambda y: y.detach())), "0", ValueError, "doesn't depend on layer '0'"),
-}
-
-
-@pytest.mark.parametrize("what", REFUSED)
-def test_what_is_refused(what: str) -> None:
-    make, layer, error, message = REFUSED[what]
-    with pytest.raises(error, match=message):
-        open_layer(make().double(), layer, torch.ones(2, 3, dtype=torch.float64))
-
-
-def test_a_module_of_another_network_is_refused() -> None:
-    with pytest.raises(TypeError, match="part of the network, got Linear"):
-        find_layer(mlp((3, 3)), nn.Linear(3, 3))
 
 
 def test_batch_norm_and_dropout_are_fine_once_fixed() -> None:

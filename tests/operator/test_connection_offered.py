@@ -38,48 +38,19 @@ TOKENS, IMAGE, VECTOR = (3, 5, 8), (3, 1, 12, 12), (3, 8)
 ENCODER = partial(nn.TransformerEncoderLayer, 8, 2, 16, batch_first=True)
 OFFERED: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "transformer's layer": (lambda: nn.Sequential(ENCODER(), nn.Linear(8, 3)), TOKENS),
-    "transformer's layer, norm first": (lambda: ENCODER(norm_first=True, activation="gelu"), TOKENS),
-    "encoder": (lambda: nn.TransformerEncoder(ENCODER(), 2, enable_nested_tensor=False), TOKENS),
-    "decoder": (
-        lambda: applies(lambda net, x: net.a(x, x), a=nn.TransformerDecoderLayer(8, 2, 16, batch_first=True)),
-        TOKENS,
-    ),
-    "transformer": (
-        lambda: applies(lambda net, x: net.a(x, x), a=nn.Transformer(8, 2, 1, 1, 16, batch_first=True)),
-        TOKENS,
-    ),
     "attention": (
         lambda: applies(lambda net, x: net.a(x, x, x)[0], a=nn.MultiheadAttention(8, 2, batch_first=True)),
-        TOKENS,
-    ),
-    "attention of other widths": (
-        lambda: applies(
-            lambda net, x: net.a(x, x[..., :6], x)[0], a=nn.MultiheadAttention(8, 2, kdim=6, batch_first=True)
-        ),
         TOKENS,
     ),
     "LSTM": (
         lambda: applies(lambda net, x: net.a(x)[0], a=nn.LSTM(8, 4, bidirectional=True, batch_first=True)),
         TOKENS,
     ),
-    "GRU": (lambda: applies(lambda net, x: net.a(x)[0][:, -1], a=nn.GRU(8, 8, 2, batch_first=True)), TOKENS),
-    "RNN, projected": (
-        lambda: applies(lambda net, x: net.a(x)[0], a=nn.LSTM(8, 9, proj_size=8, batch_first=True)),
-        TOKENS,
-    ),
-    "cell": (lambda: applies(lambda net, x: net.a(x), a=nn.GRUCell(8, 8)), VECTOR),
-    "bilinear": (lambda: applies(lambda net, x: net.a(x, x), a=nn.Bilinear(8, 8, 8)), VECTOR),
     "ResNet-18": (lambda: nn.Sequential(ResNet18("cifar", 2, 1), nn.Linear(16, 3)), IMAGE),
     "tied embeddings": (tied_embeddings, (3, 4)),
     "one weight, two layers": (lambda: applies(lambda net, x: net.c(net.d(x)), **tied_pair()), VECTOR),
     "normalised weights": (
         lambda: nn.Sequential(parametrizations.weight_norm(nn.Linear(8, 8)), nn.Tanh(), nn.Linear(8, 2)),
-        VECTOR,
-    ),
-    "orthogonal and spectral": (
-        lambda: nn.Sequential(
-            parametrizations.orthogonal(nn.Linear(8, 8)), nn.Tanh(), parametrizations.spectral_norm(nn.Linear(8, 2))
-        ),
         VECTOR,
     ),
     "transposed": (

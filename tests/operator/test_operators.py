@@ -274,15 +274,6 @@ def test_pair_weights() -> None:
     assert torch.allclose(xi, 1 / (1 + (2 * (1 - unit @ unit.T - 0.1)).exp()))
 
 
-def test_what_an_operator_says_of_itself() -> None:
-    op = covariance_operator(mlp((4, 3)), "0", X)
-    assert op.shape == (12, 12)
-    assert op.dtype == torch.float64
-    assert op.device.type == "cpu"
-    assert op.symmetric
-    assert torch.equal(op.opened.weight, open_layer(mlp((4, 3)), "0", X[0]).weight)
-
-
 def test_tokens_share_a_weight() -> None:
     """Where a layer is applied to every token of a sample its operator is that of their sum, and the update warns its caller."""
     torch.manual_seed(0)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from functools import partial
 
-import pytest
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
@@ -116,39 +115,3 @@ def test_a_resnet_50_in_torch_nn() -> None:
 def test_a_vision_transformer_in_torch_nn() -> None:
     torch.manual_seed(0)
     agrees(ViT(), ("embed", "blocks.1.qkv", "blocks.1.mlp.2", "blocks.2.proj", "head"))
-
-
-@pytest.mark.parametrize(
-    ("name", "options", "layers"),
-    [
-        ("resnet50", {"zero_init_last": False}, ("conv1", "layer2.0.downsample.0", "layer3.2.conv2", "fc")),
-        (
-            "vit_tiny_patch16_224",
-            {"img_size": 32},
-            ("patch_embed.proj", "blocks.5.attn.qkv", "blocks.8.mlp.fc2", "head"),
-        ),
-        ("convnext_atto", {}, ("stem.0", "stages.1.blocks.0.conv_dw", "stages.2.blocks.0.mlp.fc1", "head.fc")),
-    ],
-)
-def test_timm(name: str, options: dict, layers: tuple[str, ...]) -> None:
-    timm = pytest.importorskip("timm")
-    torch.manual_seed(0)
-    agrees(timm.create_model(name, pretrained=False, num_classes=5, **options), layers)
-
-
-@pytest.mark.parametrize(
-    ("name", "options", "layers"),
-    [
-        ("resnet50", {}, ("conv1", "layer2.0.downsample.0", "layer3.2.conv2", "fc")),
-        (
-            "VisionTransformer",
-            {"image_size": 32, "patch_size": 8, "num_layers": 3, "num_heads": 2, "hidden_dim": 24, "mlp_dim": 48},
-            ("conv_proj", "encoder.layers.encoder_layer_1.mlp.0", "heads.head"),
-        ),
-        ("convnext_tiny", {}, ("features.0.0", "features.3.0.block.0", "features.5.2.block.3", "classifier.2")),
-    ],
-)
-def test_torchvision(name: str, options: dict, layers: tuple[str, ...]) -> None:
-    models = pytest.importorskip("torchvision.models")
-    torch.manual_seed(0)
-    agrees(getattr(models, name)(num_classes=5, **options), layers)

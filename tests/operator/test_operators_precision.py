@@ -67,30 +67,6 @@ def test_a_part_in_half_precision(dtype: torch.dtype) -> None:
     assert torch.equal(found.dense(), intra_operator(copy.deepcopy(net).float(), "0", views.to(dtype).float()).dense())
 
 
-def test_products_in_half_precision_would_be_no_eigenproblem() -> None:
-    r"""Why they are not served: :math:`\|OP v - \lambda v\| / \lambda` with the step's sums rounded to bfloat16."""
-    net, (views, _) = network(), images()
-    op = covariance_operator(net, "3", views)
-    found = op.top_eigenpairs(2)
-    half = copy.deepcopy(net).bfloat16()
-    weight = half[3].weight
-    outputs = half(views.flatten(0, 1).bfloat16())
-
-    def product(direction: Tensor) -> Tensor:
-        cotangent = torch.zeros_like(outputs, requires_grad=True)
-        (pulled,) = torch.autograd.grad(outputs, weight, cotangent, create_graph=True)
-        (pushed,) = torch.autograd.grad(pulled, cotangent, direction.bfloat16(), retain_graph=True)
-        mixed = op.mixing(pushed.unflatten(0, op.population)).flatten(0, 1)
-        return torch.autograd.grad(outputs, weight, mixed, retain_graph=True)[0].float()
-
-    residuals = [
-        float((product(mode) - value * mode).norm() / value)
-        for value, mode in zip(found.values, found.directions(weight.shape), strict=True)
-    ]
-    assert float(found.residuals.max()) < 1e-5
-    assert min(residuals) > 2e-3
-
-
 @pytest.mark.parametrize("which", ["images", "network", "both"])
 @pytest.mark.parametrize("layer", ["0", "3", "7"])
 def test_channels_last_is_the_same_operator(which: str, layer: str) -> None:

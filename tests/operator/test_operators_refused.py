@@ -41,26 +41,7 @@ BAD: list[tuple[Call, str]] = [
         lambda: covariance_operator(mlp((4, 2)), "0", X[0]),
         r"views must have shape \(samples, views, ...\), got \(2, 4\)",
     ),
-    (lambda: intra_operator(mlp((4, 2)), "0", X[0, 0]), r"views must have shape \(samples, views, ...\), got \(4,\)"),
-    (lambda: covariance_operator(mlp((4, 2)), "0", X[:0]), r"got \(0, 2, 4\)"),
-    (lambda: covariance_operator(mlp((4, 2)), "1", X), "layer '1' isn't in the network"),
-    (
-        lambda: covariance_operator(mlp((4, 2)), "0", X, loss="nce"),
-        "loss must be one of simple, soft_triplet, info_nce",
-    ),
     (lambda: covariance_operator(mlp((4, 2)), "0", X, loss="info_nce", tau=1.0), r"give clean=\(N, ...\) and tau"),
-    (
-        lambda: covariance_operator(mlp((4, 2)), "0", X, loss="info_nce", clean=X[:, 0]),
-        r"give clean=\(N, ...\) and tau",
-    ),
-    (
-        lambda: covariance_operator(mlp((4, 2)), "0", X, loss="info_nce", tau=0.0, clean=X[:, 0]),
-        "tau must be above 0, got 0",
-    ),
-    (
-        lambda: covariance_operator(mlp((4, 2)), "0", X, loss="info_nce", tau=1.0, clean=X[:2, 0]),
-        "each of the 3 rows of views, got 2",
-    ),
     (
         lambda: covariance_operator(mlp((4, 2)), "0", X, loss="info_nce", tau=1.0, clean=X[:, 0], beta=0.5),
         "beta has no use with loss='info_nce'",
@@ -68,10 +49,6 @@ BAD: list[tuple[Call, str]] = [
     (
         lambda: covariance_operator(mlp((4, 2)), "0", X[..., :0]),
         r"x must have shape \(B, ...\) with at least one input",
-    ),
-    (
-        lambda: covariance_operator(mlp((4, 2)), "0", X.to_sparse()),
-        "views must be a dense torch tensor .* got sparse_coo",
     ),
     (
         lambda: covariance_operator(nn.Sequential(nn.Linear(4, 2), Nothing()).double(), "0", X),
@@ -93,23 +70,10 @@ BAD: list[tuple[Call, str]] = [
         ),
         "outputs that aren't zero: that of at least one clean sample is",
     ),
-    (
-        lambda: covariance_operator(mlp((4, 3)), "0", X).top_eigenpairs(1, tol=float("nan")),
-        "tol must be finite, got nan",
-    ),
-    (lambda: covariance_operator(mlp((4, 3)), "0", X).top_eigenpairs(1, seed=-1), "seed must be at least 0, got -1"),
     (lambda: covariance_operator(dead(), "0", X, normalize=True), "outputs that aren't zero"),
     (
         lambda: covariance_operator(dead(), "0", torch.cat([X, -X[:1]]), normalize=True),
         "outputs that aren't zero",
-    ),
-    (
-        lambda: covariance_operator(mlp((4, 2)), "0", X, loss="info_nce", tau=1.0, clean=X.new_ones(4, 4)),
-        "each of the 3 rows of views, got 4",
-    ),
-    (
-        lambda: covariance_operator(mlp((4, 3)), "0", X).matmat(X.new_ones(12)),
-        r"matrix must be \(12, k\) with a column",
     ),
     (
         lambda: covariance_operator(mlp((4, 3)), "0", X).matmat(X.new_ones(12, 0)),
@@ -149,7 +113,6 @@ def conv(channels: int, *below: nn.Module) -> nn.Sequential:
     )
 
 
-TOKENS = nn.TransformerEncoderLayer(4, 2, 8, batch_first=True)
 OPERATORS = pytest.mark.parametrize("operator", [covariance_operator, intra_operator])
 
 
@@ -209,14 +172,9 @@ def test_images_that_a_network_refuses_are_asked_about(
     ("net", "layer", "shape"),
     [
         (nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3), nn.Flatten()), "0", (4, 3, 6, 4)),
-        (nn.Sequential(TOKENS, nn.Flatten(), nn.Linear(24, 2)).eval(), "2", (4, 3, 6, 4)),
-        (nn.Sequential(nn.Conv1d(6, 4, 2), nn.ReLU(), nn.Flatten(), nn.Linear(12, 2)), "0", (4, 1, 6, 4)),
         (mlp((4, 3)).float(), "0", (5, 1, 4)),
         (flat(64), "1", (5, 1, 1, 8, 8)),
-        (flat(64), "1", (5, 4, 8, 8)),
-        (conv(3), "0", (5, 3, 3, 8, 8)),
     ],
-    ids=["tokens", "attention", "signals", "single vectors", "single images", "four views", "views"],
 )
 def test_nobody_else_is_asked(net: nn.Module, layer: str, shape: tuple[int, ...]) -> None:
     """Warnings are errors here."""

@@ -19,8 +19,6 @@ from scipy.sparse.linalg import (
     expm_multiply,
     gmres,
     lobpcg,
-    minres,
-    onenormest,
     svds,
 )
 
@@ -110,17 +108,11 @@ SOLVERS: dict[str, tuple[Callable[[LinearOperator, np.ndarray], Any], Callable[[
         lambda a, b: np.sort(svds(a, 3, v0=b, return_singular_vectors=False)),
         lambda a, b: top(linalg.svdvals(a)),
     ),
-    "svds, lobpcg": (
-        lambda a, b: np.sort(svds(a, 3, solver="lobpcg", tol=1e-2, rng=0, return_singular_vectors=False)),
-        lambda a, b: top(linalg.svdvals(a)),
-    ),
     "gmres": (
         lambda a, b: gmres(a + 1j * eye(a), b, rtol=1e-8)[0],
         lambda a, b: linalg.solve(a + 1j * np.eye(len(a)), b),
     ),
-    "expm": (lambda a, b: expm_multiply(a, b, traceA=0.0), lambda a, b: linalg.expm(a) @ b),
     "expm, i": (lambda a, b: expm_multiply(-1j * a, b, traceA=0.0), lambda a, b: linalg.expm(-1j * a) @ b),
-    "onenormest": (lambda a, b: onenormest(a, t=5), lambda a, b: np.abs(a).sum(0).max()),
 }
 SYMMETRIC = {
     "eigsh": (
@@ -132,10 +124,6 @@ SYMMETRIC = {
         lambda a, b: linalg.eigvalsh(a)[-3:],
     ),
     "cg": (lambda a, b: cg(a + 3 * eye(a), b, rtol=1e-8)[0], lambda a, b: linalg.solve(a + 3 * np.eye(len(a)), b)),
-    "minres": (
-        lambda a, b: minres(a + 3 * eye(a), b, rtol=1e-9)[0],
-        lambda a, b: linalg.solve(a + 3 * np.eye(len(a)), b),
-    ),
 }
 
 
@@ -171,13 +159,3 @@ def test_vectors_of_torch_in_any_layout(kind: str) -> None:
         assert float((op.matmat(given) - dense @ given).detach().norm()) < bar
         assert float((op.matvec(given[:, 1]) - dense @ given[:, 1]).detach().norm()) < bar
         assert float((op.rmatvec(given[:, 1]) - dense.T @ given[:, 1]).detach().norm()) < bar
-
-
-@pytest.mark.parametrize("method", ["matvec", "rmatvec", "matmat", "apply", "apply_transpose"])
-@pytest.mark.parametrize("dtype", [torch.complex128, torch.int64, torch.bool, torch.float32, torch.float16])
-@pytest.mark.parametrize("kind", ["simple", "in chunks"])
-def test_vectors_of_torch_in_another_dtype_are_refused(kind: str, dtype: torch.dtype, method: str) -> None:
-    op = KINDS[kind]
-    shape = {"matmat": (op.shape[0], 2)}.get(method, op.opened.weight.shape if "apply" in method else op.shape[:1])
-    with pytest.raises(TypeError, match=f"(floating dtype|torch.float64 on cpu like the layer's weight), got {dtype}"):
-        getattr(op, method)(torch.ones(shape, dtype=dtype))

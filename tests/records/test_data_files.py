@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import subprocess
-from pathlib import Path
 
 import pytest
 
-import sslbook
 from sslbook.records import data_files
 
 
@@ -44,9 +42,3 @@ def test_a_change_since_a_commit_is_seen_where_git_can_tell(tmp_path, monkeypatc
     assert data_files.changed_since("HEAD") is True
     assert data_files.changed_since("0123") is None
     assert data_files.changed_since("") is None
-
-
-def test_the_package_is_the_whole_library() -> None:
-    """Its data are those of this checkout, and a change of any of its modules is one."""
-    assert Path(sslbook.__file__).parent == data_files.PACKAGE
-    assert data_files.folder() == data_files.PACKAGE.parent / "data"

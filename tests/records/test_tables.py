@@ -193,18 +193,6 @@ def test_a_record_that_is_not_there_was_asked_for_too(tmp_path: Path, monkeypatc
     assert (tmp_path / "asked").read_text() == f"absent {tmp_path / 'A-Tab2.json'}\n"
 
 
-def test_the_default_seeds_are_said_to_be_the_tables_or_the_records() -> None:
-    assert table_command.SEEDS.help == "these seeds (default: the table's own, or those that are recorded)"
-
-
-def test_a_name_with_a_comma_is_quoted_in_the_help(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        cli.main(["table", "C-Tab1", "--help"])
-    said = " ".join(capsys.readouterr().out.split())
-    assert "--variant NAME whose experiment: 'released', 'released, 20 outputs', 'released, rate of the text'," in said
-    assert "--scores {released,printed,signless}" in said
-
-
 @pytest.mark.parametrize("name", catalogue.TABLES)
 def test_a_table_refuses_with_status_2(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     for more, sentence in (
