@@ -146,7 +146,9 @@ def _refuse_compiled(net: nn.Module) -> None:
         compiled = hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
         if compiled or isinstance(module, torch.jit.ScriptModule):
             kind = f"{type(module).__name__}{name and f' as {name!r}'}"
-            raise TypeError(f"net must be of plain modules, got a compiled or scripted {kind}: give what it was made of")
+            raise TypeError(
+                f"net must be of plain modules, got a compiled or scripted {kind}: give what it was made of"
+            )
 
 
 def _refuse_coupling(net: nn.Module) -> None:

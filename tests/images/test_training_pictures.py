@@ -126,7 +126,7 @@ def exif(*entries: tuple[int, int, int, int]) -> bytes:
         # of no type
     ],
 )
-@pytest.mark.parametrize("ending", ["jpg", "png", "webp"])
+@pytest.mark.parametrize("ending", ["jpg", "jfif", "png", "webp"])
 def test_a_picture_is_upright_whatever_else_its_exif_block_holds(block: bytes, ending: str, tmp_path: Path) -> None:
     Image.new("RGB", (6, 4)).save(tmp_path / f"a.{ending}", exif=block)
     with warnings.catch_warnings():
@@ -284,6 +284,10 @@ def test_a_picture_of_a_list_is_turned_upright() -> None:
         ([(BYTES[0], 1), (BYTES[1], "cat")], None, TypeError, "class of item 1 must be a whole number, got 'cat'"),
         ({"a": BYTES[0]}, None, TypeError, "images must be an array, a folder or a data set .*, got dict"),
         (Named([0]), None, ValueError, r"an item for each number from 0 to 0: KeyError\(0\)"),
+        (BYTES, [0, -2], ValueError, "from 0 on or -1 for none, got -2"),
+        (BYTES, np.array([1, 2**63], dtype=np.uint64), ValueError, "got one beyond 63 bits"),
+        (BYTES, np.array([1, 2**64 - 1], dtype=np.uint64), ValueError, "got one beyond 63 bits"),
+        ([[[1, 2], [3, 4]]], None, TypeError, "item 0 must be an image, .*, got rows as lists"),
         (BYTES, ["cat", "dog"], ValueError, r"one whole number for each of the 2 images, got \['cat', 'dog'\]"),
         (torch.zeros(2, 3, 0, 0, dtype=torch.uint8), None, ValueError, r"must have pixels, got \(2, 3, 0, 0\)"),
     ],
