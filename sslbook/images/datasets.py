@@ -1,9 +1,8 @@
 """Data sets as bytes: CIFAR-10, STL-10, MNIST and scikit-learn's digits, uint8, each file checked before it is used.
 
 What ``sslbook.images.enumerated`` gives as numbers in [0, 1] for exact sums, this gives as the bytes on disk, for training:
-four times
-smaller, resident on a device, augmented there.  Files lie in their official layouts below ``SSLBOOK_DATA``, else below the
-user's cache folder:
+four times smaller, resident on a device, augmented there.  Files lie in their official layouts below ``SSLBOOK_DATA``, else
+below the user's cache folder:
 
     cifar10   cifar-10-batches-py or cifar-10-batches-bin   https://www.cs.toronto.edu/~kriz/cifar.html
     stl10     stl10_binary                                  https://cs.stanford.edu/~acoates/stl10/
@@ -90,17 +89,14 @@ class Layout:
         return [path for path in (root / self.folder / name for name in names) if not path.is_file()]
 
 
-def _batches(ending: str) -> dict[str, tuple[str, ...]]:
-    return {"train": tuple(f"data_batch_{i}{ending}" for i in range(1, 6)), "test": (f"test_batch{ending}",)}
-
-
 def _pairs(images: str, labels: str, **stems: str) -> dict[str, tuple[str, ...]]:
     return {split: (f"{stem}{images}", f"{stem}{labels}") for split, stem in stems.items()}
 
 
 def _toronto(kind: str, ending: str, archive: str, md5: Mapping[str, str], checksum: str) -> Layout:
     address = f"https://www.cs.toronto.edu/~kriz/cifar-10-{archive}.tar.gz"
-    return Layout("CIFAR-10", f"cifar-10-batches-{kind}", md5, _batches(ending), address, checksum)
+    splits = {"train": tuple(f"data_batch_{i}{ending}" for i in range(1, 6)), "test": (f"test_batch{ending}",)}
+    return Layout("CIFAR-10", f"cifar-10-batches-{kind}", md5, splits, address, checksum)
 
 
 _STL10_SPLITS = _pairs("_X.bin", "_y.bin", train="train", test="test") | {"unlabeled": ("unlabeled_X.bin",)}

@@ -7,7 +7,7 @@ import io
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from html import escape
 from pathlib import Path
@@ -218,8 +218,10 @@ def _page(report: Report) -> str:
         *(_shares(report.layers, part, k) for part in ("step", "weights")),
         _spectra(report.layers, k),
         _pictures(report),
-        _refused(report),
-        _about(about),
+        "<h2>Layers left out</h2>" * bool(report.refused),
+        _list((f"<code>{escape(name)}</code>", why) for name, why in report.refused.items()),
+        "<h2>What was looked at</h2>",
+        _list((escape(str(name)), _words(value)) for name, value in about.items()),
     ]
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
@@ -267,8 +269,8 @@ def _chart(layers: Sequence[LayerReport], part: str, kinds: Sequence[str]) -> st
     axes.set(xscale="log", xlabel=f"share of the {part}", yticks=rows, yticklabels=[_name(layer) for layer in layers])
     axes.set_ylim(len(layers) - 0.5, -0.5)
     axes.grid(axis="x", color="#cfcfcf")
-    spans = [(max(share[BETWEEN].low, LEAST), share[BETWEEN].high) for share in shares]
-    axes.hlines(rows, *zip(*spans, strict=True), MARKS[BETWEEN][1])
+    low, high = ([max(getattr(share[BETWEEN], end), LEAST) for share in shares] for end in ("low", "high"))
+    axes.hlines(rows, low, high, colors=MARKS[BETWEEN][1])
     for kind in reversed(kinds):  # the first above all others
         marker, colour = MARKS[kind]
         found = [max(share[kind].value, LEAST) if kind in share else math.nan for share in shares]
@@ -388,16 +390,8 @@ def _png(rows: np.ndarray) -> str:
     return base64.b64encode(buffer.getvalue()).decode()
 
 
-def _refused(report: Report) -> str:
-    if not report.refused:
-        return ""
-    items = "".join(f"<li><code>{escape(name)}</code>: {escape(why)}</li>" for name, why in report.refused.items())
-    return f"<h2>Layers left out</h2>\n<ul>{items}</ul>"
-
-
-def _about(about: Any) -> str:
-    items = "".join(f"<dt>{escape(str(name))}</dt><dd>{escape(_words(value))}</dd>" for name, value in about.items())
-    return f"<h2>What was looked at</h2>\n<dl>{items}</dl>"
+def _list(items: Iterable[tuple[str, str]]) -> str:
+    return f"<dl>{''.join(f'<dt>{name}</dt><dd>{escape(words)}</dd>' for name, words in items)}</dl>"
 
 
 def _words(value: object) -> str:

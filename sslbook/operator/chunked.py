@@ -94,11 +94,9 @@ class LayerInChunks:
         chunks = self._x.split(self.chunk)
         shares = [()] * len(chunks) if cotangent is None else zip(cotangent.split(self.chunk, dim=-2), strict=True)
         for x, share in zip(chunks, shares, strict=True):
-            yield self._of(x, product, *share)
-
-    @torch.inference_mode(False)
-    def _of(self, x: Tensor, product: Callable[..., Tensor], *share: Tensor) -> Tensor:
-        return product(opened_pass(self._frozen, x)[0], *share)  # and all but the result is let go
+            with torch.inference_mode(False):
+                found = product(opened_pass(self._frozen, x)[0], *share)  # and all but the result is let go
+            yield found
 
 
 @torch.inference_mode(False)

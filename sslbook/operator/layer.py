@@ -27,7 +27,7 @@ from sslbook.operator.frozen import (
     EVAL,
     Call,
     FrozenNetwork,
-    Layer,
+    Layer as Layer,
     freeze,
     has_half,
     in_full,

@@ -152,15 +152,6 @@ def test_records_of_a_table_are_joined_run_by_run(results: Path, tmp_path: Path)
     assert cells == {100: [0.7, 0.85], 300: [0.8], 500: [0.8]}
 
 
-def test_another_record_takes_the_old_ones_place(results: Path, tmp_path: Path) -> None:
-    name = "training-operator-full"
-    for value in (1, 2):
-        path = save_record(name, {"trace": value}, seeds=[value], seconds=1, folder=tmp_path / "gpu")
-        merge(archive(tmp_path, training_operator_full=path, outside=path))
-    assert recorded(name, folder=results)["trace"] == 2
-    assert [path.name for path in results.iterdir()] == [f"{name}.json"], "nothing but the plan's records"
-
-
 def test_a_damaged_archive_changes_nothing(results: Path, tmp_path: Path) -> None:
     good = of_table(tmp_path / "gpu", 1, 0.8)
     no_runs = json.dumps(json.loads(good.read_text()) | {"values": {"cells": [], "runs": [1]}})

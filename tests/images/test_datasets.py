@@ -192,15 +192,6 @@ def test_where_the_files_lie(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert data_folder() == Path("~/Library/Caches/sslbook").expanduser()
 
 
-def test_the_layout_that_is_whole_else_begun_else_the_first(cifar10_binary: Path, tmp_path: Path) -> None:
-    py, binary = datasets.LAYOUTS["cifar10"]
-    (cifar10_binary / py.folder).mkdir()
-    assert datasets._layout("cifar10", cifar10_binary, "test") is binary
-    (tmp_path / "b" / binary.folder).mkdir(parents=True)
-    assert datasets._layout("cifar10", tmp_path / "b", "test") is binary
-    assert datasets._layout("cifar10", tmp_path / "none", "test") is py
-
-
 # --- downloads, from a server of the test's own: checked, unpacked, and told of where they fail ----------------------
 
 
@@ -267,26 +258,6 @@ def test_what_can_not_be_fetched_is_told_in_a_sentence(
     said = str(refused.value)
     assert f"{layout.title} can't be fetched from {address}" in said
     assert f": {why}; try again later, or let SSLBOOK_DATA name the folder that holds {layout.folder}/" in said
-
-
-def test_an_archive_is_read_once_and_only_for_its_contents(
-    stl10: Path, server: tuple[str, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """To go back in a gzip file is to unpack it anew; and a link in it that bears a wanted name is not followed."""
-    archive, rewound = serve_stl10(stl10, server, monkeypatch), []
-    monkeypatch.setattr(gzip._GzipReader, "_rewind", lambda reader: rewound.append(reader))  # type: ignore[attr-defined]
-    load_dataset("stl10", "train", download=True)
-    assert rewound == []
-    (stl10 / "test_y.bin").unlink()
-    with tarfile.open(archive, "w:gz") as members:
-        link = tarfile.TarInfo("stl10_binary/test_y.bin")
-        link.type, link.linkname = tarfile.SYMTYPE, "train_y.bin"
-        members.addfile(link)
-    md5 = hashlib.md5(archive.read_bytes()).hexdigest()
-    monkeypatch.setitem(datasets.LAYOUTS, "stl10", (replace(datasets.LAYOUTS["stl10"][0], archive=md5),))
-    with pytest.raises(FileNotFoundError, match=r"test_y.bin can't be read"):
-        load_dataset("stl10", "test", download=True)
-    assert not (stl10 / "test_y.bin").is_symlink()
 
 
 def test_an_altered_archive_is_refused_and_kept_apart(

@@ -266,12 +266,6 @@ def test_a_picture_is_the_same_from_a_folder_and_from_a_list(mode: str, tmp_path
     assert np.array_equal(listed[0].permute(1, 2, 0).numpy().squeeze(), np.array(wanted))
 
 
-def test_a_picture_of_a_list_is_turned_upright() -> None:
-    picture = Image.new("L", (6, 4))
-    picture.getexif()[0x0112] = 6  # lies on its side
-    assert read_images([picture]).pixels.shape == (1, 1, 6, 4)
-
-
 @pytest.mark.parametrize(
     ("source", "labels", "error", "sentence"),
     [

@@ -25,7 +25,6 @@ from sslbook.inspect.report import Report, read_report
 from sslbook.inspect.spectrum import ALL, BETWEEN, NOISE, RANDOM, UNTRAINED, WITHIN
 from sslbook.training.presets.runs import run_of
 from sslbook.training.run.trainer import train
-from sslbook.training.views.pipelines import Pipeline
 
 # --- whole reports ---------------------------------------------------------------------------------------------------------
 
@@ -127,17 +126,6 @@ def test_bad_input_gets_a_sentence(changes: dict, message: str) -> None:
     arguments = {"net": network(), "images": pictures(), **changes}
     with pytest.raises((TypeError, ValueError), match=message):
         inspect_network(arguments.pop("net"), arguments.pop("images"), **arguments)
-
-
-def test_equal_images_have_no_covariance() -> None:
-    still = Pipeline(8, scale=(1.0, 1.0), ratio=(1.0, 1.0), flip=0.0, grey=0.0)
-    report = inspect_network(mlp_of_pictures(), pictures()[:1].expand(4, -1, -1, -1), pipeline=still, views=2)
-    assert not report.layers
-    assert set(report.refused) == {"1"}
-
-
-def mlp_of_pictures() -> nn.Module:
-    return nn.Sequential(nn.Flatten(), nn.Linear(64, 3))
 
 
 # --- the command -----------------------------------------------------------------------------------------------------------

@@ -161,20 +161,6 @@ def test_a_table_shows_its_record_or_says_what_is_missing(name: str, capsys: pyt
     assert math.prod(map(len, content["axes"].values())) == len(content["cells"])
 
 
-@pytest.mark.parametrize("name", catalogue.TABLES)
-def test_a_table_whose_record_is_gone_names_what_makes_it(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(store, "results_folder", lambda: tmp_path)
-    assert cli.main(["table", name]) == 0
-    out = capsys.readouterr().out
-    assert f"sslbook table {name} --run" in out
-    if (record := catalogue.table(name).record) in catalogue.RECORDERS:
-        assert f"sslbook record {record} makes its record" in out
-    assert cli.main(["table", name, "--json"]) == 0
-    json.loads(capsys.readouterr().out)
-
-
 def test_an_option_means_the_same_in_every_table() -> None:
     meant: dict[str, tuple[str, str, object]] = {}
     for name in catalogue.TABLES:

@@ -29,16 +29,6 @@ def test_workers_have_one_thread_and_their_environment(monkeypatch: pytest.Monke
         pass
 
 
-def test_cores_are_those_that_this_process_may_use() -> None:
-    script = "from sslbook.runtime.compute import cores; import sys; print(cores(), 'torch' in sys.modules)"
-    if hasattr(os, "sched_setaffinity"):
-        script = f"import os; os.sched_setaffinity(0, {{{min(os.sched_getaffinity(0))}}})\n" + script
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=600)
-    count, heavy = done.stdout.split()
-    assert count == ("1" if hasattr(os, "sched_setaffinity") else str(os.cpu_count()))
-    assert heavy == "False", "the book counts cores without PyTorch"
-
-
 ELSEWHERE = """
 import ctypes, importlib, os, pkgutil, sys
 

@@ -200,21 +200,6 @@ def test_bad_polarities() -> None:
         trees.symmetric_binary([good], root_polarity=1.5)
 
 
-def test_bad_names_seeds_and_sizes() -> None:
-    tree = tree_models.random_symmetric([0, 1], 2, 0.7)
-    with pytest.raises(ValueError, match="s and at most 2 digits, got 't0'"):
-        trees.place(tree, "t0")
-    with pytest.raises(ValueError, match="s and at most 2 digits, got 's000'"):
-        trees.place(tree, "s000")
-    for name in ("s2", "s0x"):
-        with pytest.raises(ValueError, match=f"digits of a node's name lie between 0 and 1, got '{name}'"):
-            trees.place(tree, name)
-    with pytest.raises(ValueError, match="seeds must hold one number a tree, got 1 for 2 trees"):
-        trees.sample(tree, [0], 10)
-    with pytest.raises(ValueError, match="128 assignments, more than limit = 100"):
-        trees.joint(tree, limit=100)
-
-
 # --- the tree-shaped network: forward against a loop over parts, initial values --------------------------------------
 
 
