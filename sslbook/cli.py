@@ -176,9 +176,9 @@ def inspect(options: argparse.Namespace) -> int:
 
 def gpu(options: argparse.Namespace) -> int:
     """``sslbook gpu``: work through what the book wants of a GPU, with the rest of the command line."""
-    from sslbook.bench.gpu import command
+    from sslbook.bench import gpu
 
-    return command.main(options.arguments)
+    return gpu.main(options.arguments)
 
 
 def bench(options: argparse.Namespace) -> int:
@@ -186,8 +186,7 @@ def bench(options: argparse.Namespace) -> int:
     _wait_passively()
     import sslbook.bench
 
-    modules = pkgutil.iter_modules(sslbook.bench.__path__)
-    names = [module.name for module in modules if not (module.ispkg or module.name.startswith("_"))]
+    names = [module.name for module in pkgutil.iter_modules(sslbook.bench.__path__) if module.name != "gpu"]
     if options.name not in names:
         raise unknown("benchmark", options.name, names)
     return int(importlib.import_module(f"sslbook.bench.{options.name}").main(options.arguments) or 0)

@@ -136,6 +136,12 @@ def target_within(net: Any, x: Tensor) -> Tensor:
     return net.b(h.sin()) * target
 
 
+def spoilt(net: Any, x: Tensor) -> Tensor:
+    h = x * 2
+    y = net.a(h)
+    return y + h.mul_(2)
+
+
 def branches(net: Any, x: Tensor) -> Tensor:
     """Each sample takes a path of its own."""
     h = net.a(x)
@@ -215,176 +221,118 @@ TRANSFORMER = {"b": nn.TransformerEncoderLayer(8, 2, 12, batch_first=True), "a":
 
 # fmt: off
 ABOVE = (
-    nn.CELU(0.7), nn.ELU(), nn.SELU(), nn.GELU(), nn.GELU("tanh"), nn.SiLU(), nn.Mish(), nn.Softplus(2.0), nn.Softsign(),
-    nn.Tanhshrink(), nn.Hardshrink(), nn.Softshrink(0.2), nn.Hardtanh(-0.3, 0.4), nn.Hardswish(), nn.LeakyReLU(0.2), nn.PReLU(),
-    nn.RReLU(), nn.ReLU6(), nn.Sigmoid(), nn.LogSigmoid(), nn.Threshold(0.1, 0.5), nn.Softmax(-1), nn.Softmin(-1),
-    nn.LogSoftmax(-1), nn.Identity(), nn.RMSNorm(5), nn.LayerNorm(5, elementwise_affine=False), nn.Dropout(0.5),
-    nn.AlphaDropout(0.5), nn.BatchNorm1d(5), nn.BatchNorm1d(5, affine=False), nn.Unflatten(1, (1, 5)), nn.Linear(5, 5, bias=False),
+    nn.ELU(), nn.GELU("tanh"), nn.Softplus(2.0), nn.Hardtanh(-0.3, 0.4), nn.PReLU(), nn.RReLU(), nn.Softmax(-1), nn.RMSNorm(5),
+    nn.LayerNorm(5), nn.Dropout(0.5), nn.BatchNorm1d(5), nn.BatchNorm1d(5, affine=False), nn.Linear(5, 5, bias=False),
 )
 OPENED = (
-    nn.Conv2d(2, 4, 3, stride=2), nn.Conv2d(2, 4, 3, stride=(1, 3), padding=(2, 0)), nn.Conv2d(2, 4, (1, 5), bias=False),
-    *(nn.Conv2d(2, 4, 3, padding=1, padding_mode=mode) for mode in ("circular", "replicate", "reflect")),
-    nn.Conv2d(2, 4, 1), nn.Conv2d(2, 4, 6), nn.Conv2d(2, 6, 2, groups=2, stride=2), nn.Conv2d(2, 4, 3, padding="valid"),
+    nn.Conv2d(2, 4, 3, stride=(1, 3), padding=(2, 0)), nn.Conv2d(2, 4, 3, padding=1, padding_mode="reflect"), nn.Conv2d(2, 4, 1),
+    nn.Conv2d(2, 6, 2, groups=2, stride=2), nn.Conv2d(2, 4, 3, padding="valid"),
 )
 BETWEEN = (
-    nn.AvgPool2d(2), nn.LPPool2d(2, 2), nn.AdaptiveMaxPool2d(2), nn.MaxPool2d(2, dilation=2), nn.LocalResponseNorm(2),
-    nn.ReflectionPad2d(1), nn.ZeroPad2d(1), nn.ConstantPad2d(1, 0.5), nn.Unfold(2), nn.PixelShuffle(2), nn.ChannelShuffle(2),
-    nn.Upsample(scale_factor=2), nn.Upsample(scale_factor=2, mode="bilinear"), nn.Dropout2d(0.3), nn.Softmax2d(),
-    nn.BatchNorm2d(4), nn.InstanceNorm2d(4, affine=True), nn.GroupNorm(1, 4), nn.ConvTranspose2d(4, 2, 2), nn.PixelUnshuffle(2),
+    nn.AvgPool2d(2), nn.MaxPool2d(2, dilation=2), nn.LocalResponseNorm(2), nn.ReflectionPad2d(1), nn.Unfold(2), nn.PixelShuffle(2),
+    nn.Upsample(scale_factor=2, mode="bilinear"), nn.BatchNorm2d(4), nn.InstanceNorm2d(4, affine=True),
+    nn.ConvTranspose2d(4, 2, 2),
 )
 NETWORKS: dict[str, Case] = {
     # --- the weight, used elsewhere
     "tied autoencoder": above(lambda net, h, x: F.linear(h.relu(), net.a.weight.T), ELSEWHERE),
     "divided by the weight's norm": above(lambda net, h, x: net.b(h) / net.a.weight.norm(), ELSEWHERE),
-    "divided by its norm, held fixed": above(lambda net, h, x: net.b(h) / net.a.weight.norm().detach()),
-    "the weight below": whole(lambda net, x: net.b(net.a(x * net.a.weight.norm())), ELSEWHERE),
     "tied under another name": Case(tied_under_another_name, ELSEWHERE),
     "tied layers": Case(
         changed(lambda net: setattr(net.b, "weight", net.a.weight), a=nn.Linear(5, 5), b=nn.Linear(5, 5)),
         "shares it with 'b'", (5,)),
-    "convolution tied to one above":
-        above(lambda net, h, x: F.conv2d(h.relu(), net.a.weight, padding=1).flatten(1), ELSEWHERE, IMAGE,
-        a=nn.Conv2d(2, 2, 3, padding=1)),
     "called past its hooks": above(lambda net, h, x: h + net.a.forward(x.sin()), ELSEWHERE),
-    "used twice": above(lambda net, h, x: net.a(h), "applied 2 times", a=nn.Linear(4, 4)),
     "one module in two places": Case(lambda: nn.Sequential(*[nn.Linear(4, 4)] * 2), "applied 2 times", layer="0"),
-    "its bias elsewhere": above(lambda net, h, x: net.b(h.relu()) * net.a.bias.sum()),
-    "another layer, twice": above(lambda net, h, x: net.b(net.b(h).sin()), b=nn.Linear(5, 5)),
+    "never applied": whole(lambda net, x: net.b(x[:, [0, 1, 2, 3, 0]]), "applied 0 times"),
+    "its input spoilt": whole(spoilt, "changed in place", a=nn.Linear(4, 4)),
+    "cut off": above(lambda net, h, x: net.b(h).detach(), "doesn't depend"),
+    "the batch moved": above(lambda net, h, x: net.b(h).T, "first axis must be the batch"),
     # --- layers that are none
     "weight-standardised convolution": on_images(Standardised(2, 3, 3), refused=OTHER),
-    "standardised within": on_images(StandardisedWithin(2, 3, 3), refused=OTHER),
     "cosine": Case(lambda: Net(a=Cosine(4, 5)), OTHER),
     "cosine of unit rows": whole(lambda net, x: net.b(net.a(F.normalize(x)).tanh()), OTHER, a=Unit(4, 5)),
-    "adapter within the layer": Case(lambda: Net(a=Adapted(4, 5))),
     "a weight that is no parameter": Case(lambda: loose(nn.Linear(4, 5)), "must be a parameter"),
-    "a weight that is a buffer": Case(lambda: buffered(nn.Linear(4, 5))),
-    "bilinear": whole(lambda net, x: net.a(x, x), "must be linear or convolutional", a=nn.Bilinear(4, 4, 3)),
-    "transposed convolution": on_images(nn.ConvTranspose2d(2, 3, 3), refused="must be linear"),
     # --- hooks
     "hook that doubles": Case(lambda: hooked("a", lambda m, i, o: 2 * o), OTHER),
     "hook that mixes samples": Case(lambda: hooked("a", lambda m, i, o: o - o.mean(0)), f"{COUPLED}|{OTHER}"),
-    "hook that adds": Case(lambda: hooked("a", lambda m, i, o: o + 1)),
-    "hook that reshapes": Case(lambda: hooked("a", lambda m, i, o: o.sum(1, keepdim=True).expand(-1, 5)), OTHER),
-    "hook that watches": Case(lambda: hooked("a", lambda m, i, o: None)),
     "pre-hook that doubles": Case(lambda: hooked("a", lambda m, i: (2 * i[0],), pre=True)),
     "hook above": Case(lambda: hooked("b", lambda m, i, o: 2 * o)),
-    "hook below": Case(lambda: hooked("below", lambda m, i, o: 2 * o)),
     "hook on the whole": Case(lambda: hooked("", lambda m, i, o: 2 * o)),
     "gradients clipped": above(lambda net, h, x: net.b(Clipped.apply(h)), "aren't linear"),
-    "gradients clipped by a hook": Case(changed(
-        lambda net: net.b.register_full_backward_hook(lambda m, grads, _: tuple(g.clamp(-0.1, 0.1) for g in grads))),
-        "aren't linear"),
     "differentiable once": above(lambda net, h, x: net.b(Once.apply(h)), "differentiated"),
-    "differentiable once, beside a path": above(lambda net, h, x: net.b(Once.apply(h) + h), "linear|differentiated"),
     # --- parametrisations
     "weight norm": Case(changed(lambda net: parametrizations.weight_norm(net.a)), plain=unparametrised),
     "spectral norm": Case(changed(lambda net: parametrizations.spectral_norm(net.a)), plain=unparametrised),
-    "orthogonal": Case(changed(lambda net: parametrizations.orthogonal(net.a)), plain=unparametrised),
-    "parametrised by tanh":
-        Case(changed(lambda net: parametrize.register_parametrization(net.a, "weight", nn.Tanh())), plain=unparametrised),
-    "parametrised above": Case(changed(lambda net: parametrizations.spectral_norm(net.b)), plain=unparametrised),
     "parametrised and tied": above(lambda net, h, x: F.linear(h.relu(), net.a.weight.T), ELSEWHERE,
         a=parametrizations.weight_norm(nn.Linear(4, 5))),
     "pruned": Case(changed(lambda net: prune.l1_unstructured(net.a, "weight", 0.5)),
         plain=lambda net: (prune.remove(net.a, "weight"), net)[1]),
     # --- samples that see each other
     "less the batch's mean": above(lambda net, h, x: net.b(less_mean(h)), COUPLED),
-    "less the mean, at the end": above(lambda net, h, x: less_mean(net.b(h.tanh())), COUPLED),
     "less the mean, below": whole(lambda net, x: net.b(net.a(less_mean(x)).tanh()), COUPLED),
     "less the mean of equal samples":
         above(lambda net, h, x: less_mean(net.b(h)), "other samples", lambda: torch.ones(6, 4, dtype=torch.float64)),
     "shuffled within the batch": above(lambda net, h, x: net.b(h.roll(1, 0)), COUPLED),
-    "attention across the batch": above(lambda net, h, x: net.b((h @ h.T).softmax(1) @ h), COUPLED),
     "functional batch norm": above(lambda net, h, x: net.b(F.batch_norm(h, None, None, training=True)), COUPLED),
     "batch norm in training": Case(lambda: Net(b=nn.Sequential(nn.BatchNorm1d(5), nn.Linear(5, 3))), "running statistics held",
         training=True),
     "batch norm in eval": Case(lambda: Net(b=nn.Sequential(nn.BatchNorm1d(5), nn.Linear(5, 3)))),
     "the book's batch norm in training":
         Case(lambda: Net(b=nn.Sequential(BatchNorm(5), nn.Linear(5, 3))), "running statistics held", training=True),
-    "the book's batch norm in eval": Case(lambda: Net(b=nn.Sequential(BatchNorm(5), nn.Linear(5, 3)))),
     "the batch's size decides": above(lambda net, h, x: net.b(h.relu() if len(x) > 4 else h.sin()), COUPLED),
     "a batch of one size": above(lambda net, h, x: net.b(h.view(6, 5)), "any part"),
+    "batch norm without statistics": Case(
+        lambda: Net(b=nn.Sequential(nn.BatchNorm1d(5, track_running_stats=False), nn.Linear(5, 3))), "BatchNorm1d 'b.0'"),
     # --- chance
+    "random ReLU": Case(lambda: Net(b=nn.Sequential(nn.RReLU(), nn.Linear(5, 3))), "RReLU 'b.0' is in training", training=True),
+    "dropout in attention": Case(lambda: Net(a=nn.Linear(4, 8), b=nn.TransformerEncoderLayer(8, 2, 12)), "Dropout|Attention",
+        training=True),
     "dropout as a module": Case(lambda: Net(b=nn.Sequential(nn.Dropout(0.1), nn.Linear(5, 3))), "call net.eval", training=True),
     "dropout as a function": above(lambda net, h, x: net.b(F.dropout(h, 1e-3)), "random numbers"),
-    "dropout in eval": Case(lambda: Net(b=nn.Sequential(nn.Dropout(0.1), nn.Linear(5, 3)))),
     "noise": above(lambda net, h, x: net.b(h + 1e-9 * torch.randn_like(h)), "random numbers"),
-    "noise on the input": whole(lambda net, x: net.b(net.a(x + torch.randn_like(x))), "random numbers"),
     # --- paths
-    "no_grad within": whole(target_within),
     "detach within": above(lambda net, h, x: net.b(h * h.sigmoid().detach())),
     "all under no_grad": whole(torch.no_grad()(lambda net, x: net.b(net.a(x))), "doesn't depend"),
-    "output independent of the layer": above(lambda net, h, x: net.b(x[:, [0, 1, 2, 3, 0]]), "doesn't depend"),
     "parallel branches": above(lambda net, h, x: net.b(h.relu()) + net.c(x).tanh(), c=nn.Linear(4, 3)),
-    "skip connection": above(lambda net, h, x: x + h.relu(), a=nn.Linear(4, 4)),
     "branches by sample": whole(branches),
-    "experts by index": whole(routed),
-    "in-place ReLU": above(lambda net, h, x: net.b(h), b=nn.Sequential(nn.ReLU(inplace=True), nn.Linear(5, 3),
-        nn.ELU(inplace=True))),
     "changed in place when it is needed":
         above(lambda net, h, x: net.b(h.relu()), "differentiated.*inplace", b=nn.Sequential(nn.ReLU(inplace=True),
         nn.Linear(5, 3))),
     "checkpointed above": above(lambda net, h, x: checkpoint(net.b, h, use_reentrant=False), "checkpointing"),
-    "checkpointed, the old way": above(lambda net, h, x: checkpoint(net.b, h, use_reentrant=True), "differentiated"),
     "generated weights": above(lambda net, h, x: torch.einsum("bi,bij->bj", x, h[:, :4, None] * h[:, None])),
-    "a generated convolution": above(lambda net, h, x: torch.cat([F.conv1d(x[i, None, None], h[i].view(1, 1, 5),
-        padding=2)[0] for i in range(len(x))])),
     # --- kinds of layers above and below
     "group norm": on_images(nn.Conv2d(2, 4, 3), nn.GroupNorm(2, 4), nn.GELU()),
-    "layer norm": Case(lambda: Net(b=nn.Sequential(nn.LayerNorm(5), nn.Linear(5, 3)))),
-    "instance norm, strided": on_images(nn.Conv2d(2, 4, 2, 3), nn.InstanceNorm2d(4), nn.ReLU()),
     "grouped, dilated": on_images(nn.Conv2d(2, 4, 2, dilation=2, groups=2), nn.Tanh()),
-    "same padding, reflected": on_images(nn.Conv2d(2, 4, 2, padding="same", padding_mode="reflect"), nn.Tanh()),
     "channels last": on_images(nn.Conv2d(2, 4, 3), nn.Conv2d(4, 8, 3), nn.ReLU(), layout=torch.channels_last),
-    "pooling": on_images(nn.Conv2d(2, 4, 3), nn.MaxPool2d(2), nn.AdaptiveAvgPool2d(1)),
     "tokens": above(lambda net, h, x: net.b(h.relu()).mean(1), None, (6, 4)),
-    "a transformer's layer": whole(encoded, None, (3, 4), **TRANSFORMER),
     "within a transformer's layer": whole(encoded, None, (3, 4), "b.linear1", **TRANSFORMER),
     "attention's own projection":
         whole(lambda net, x: net.b(x, x, x)[0], "applied 0 times", (3, 4), "b.out_proj", b=nn.MultiheadAttention(4,
         2, batch_first=True)),
     "fused attention": whole(lambda net, x: F.scaled_dot_product_attention(*net.a(x).chunk(3, -1), is_causal=True), None, (3, 4),
         a=nn.Linear(4, 12)),
-    "recurrent above": above(lambda net, h, x: net.b(h)[0], None, (4, 4), b=nn.GRU(5, 3, batch_first=True)),
     "embedding below": whole(lambda net, x: net.b(net.a(net.e(x)).relu()).mean(1), None, lambda: torch.arange(15).view(5, 3) % 9,
         e=nn.Embedding(9, 4)),
     "flattened over the batch":
         whole(lambda net, x: net.b(net.a(x.flatten(0, 1)).relu()).view(len(x), -1), "first axis must be the batch",
         (3, 4)),
-    "unbatched": whole(lambda net, x: net.b(net.a(x).relu()).sum(), "first axis must be the batch"),
-    "images out": Case(lambda: nn.Sequential(nn.Conv2d(2, 2, 3), nn.Tanh(), nn.Conv2d(2, 1, 2)), None, IMAGE, "0"),
     # --- outputs and numbers
     "several outputs": above(lambda net, h, x: (net.b(h), h), "one tensor, got tuple"),
-    "outputs by name": above(lambda net, h, x: {"z": net.b(h)}, "one tensor, got dict"),
     "complex": above(lambda net, h, x: torch.fft.fft(net.b(h)), "float32 or of float64.*complex128"),
-    "complex within": above(lambda net, h, x: torch.fft.fft(net.b(h)).abs()),
-    "complex weights": Case(lambda: Net(a=nn.Linear(4, 5, dtype=torch.complex64)), "torch says|can't take x"),
-    "whole numbers out": above(lambda net, h, x: net.b(h).argmax(1), "float32 or of float64"),
-    "another precision above": above(lambda net, h, x: F.linear(h.float(), torch.ones(3, 5)), "float32 or of float64"),
-    "bfloat16 for a network in another precision": Case(Net, "can't take x", lambda: torch.ones(4, 4).bfloat16()),
     "bfloat16 within": whole(lambda net, x: net.b(net.a(x).bfloat16()), "can't take x", b=nn.Linear(5, 3).bfloat16()),
     "autocast within": whole(torch.autocast("cpu", torch.bfloat16)(lambda net, x: net.b(net.a(x))), "float32 or of float64",
         lambda: torch.ones(4, 4)),
     "a weight that isn't a number": Case(changed(lambda net: net.a.weight.data[0, 0].fill_(float("nan"))), "finite"),
     "a slope that isn't finite": above(lambda net, h, x: (net.b(h) - net.b(h).detach()).abs().sqrt(), "finite"),
     # --- modules of other kinds
-    "wrapped in DataParallel": Case(lambda: nn.DataParallel(Net()), "DataParallel", layer="module.a"),
     "scripted": Case(lambda: torch.jit.trace(nn.Sequential(nn.Linear(4, 3)), torch.ones(2, 4)), "must be linear", layer="0"),
     "scripted above": Case(lambda: Net(b=torch.jit.trace(nn.Linear(5, 3), torch.ones(2, 5))), "compiled"),
     "compiled": Case(changed(lambda net: net.compile()), "compiled"),
-    "lazy": Case(lambda: Net(b=nn.LazyLinear(3)), "no shape yet"),
-    "on meta": Case(lambda: Net(b=nn.Linear(5, 3, device="meta")), "device meta"),
     "quantised above": Case(lambda: Net(b=torch.ao.nn.quantized.dynamic.Linear(5, 3)), "differentiated", lambda: torch.ones(4, 4)),
     # --- every kind of layer that PyTorch has, above the layer, as the layer, and on top of it
     **{f"above: {m}": above(lambda net, h, x: net.b(net.m(h)).flatten(1), m=m) for m in ABOVE},
-    "above: Hardsigmoid": above(lambda net, h, x: net.b(F.hardsigmoid(h)), "differentiated twice"),
     **{f"opened: {m}": on_images(m, nn.Tanh()) for m in OPENED},
     **{f"between: {m}": on_images(nn.Conv2d(2, 4, 3), m, nn.Tanh()) for m in BETWEEN},
-    "a random pool": on_images(nn.Conv2d(2, 4, 3), nn.FractionalMaxPool2d(2, output_size=2), refused="random numbers"),
     "a 1-D convolution": Case(lambda: nn.Sequential(nn.Conv1d(2, 3, 3, stride=2), nn.GELU(), nn.Flatten()), None, (2, 8), "0"),
     "a 3-D convolution": Case(lambda: nn.Sequential(nn.Conv3d(1, 2, 2), nn.GELU(), nn.Flatten()), None, (1, 3, 4, 3), "0"),
-    "recurrent, below":
-        whole(lambda net, x: net.b(net.a(net.r(x)[0]).relu()).mean(1), None, (3, 4), r=nn.LSTM(4, 4, batch_first=True)),
-    "a decoder's layer, above": above(lambda net, h, x: net.d(h, torch.ones(len(x), 2, 8, dtype=x.dtype)).flatten(1), None, (3, 4),
-        a=nn.Linear(4, 8), d=nn.TransformerDecoderLayer(8, 2, 12, batch_first=True)),
 }

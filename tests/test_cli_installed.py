@@ -129,13 +129,3 @@ def test_without_a_checkout_the_ledger_is_the_library_s_and_the_rest_says_what_i
     assert (status, "A-Thm3" in said) == (0, True), said
     status, said = run(away, "margins", folder=tmp_path)
     assert (status, "no book in" in said) == (2, True), said
-
-
-@pytest.mark.parametrize(
-    "command", [(), *dict.fromkeys(line[:1] for line in NEEDS if line[0] != "bench"), ("bench", "tables")]
-)
-def test_help_needs_no_docstrings(command: tuple[str, ...], tmp_path: Path) -> None:
-    python = [sys.executable, "-OO", "-m", "sslbook", *command, "--help"]
-    done = subprocess.run(python, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr, "None" in done.stdout) == (0, "", False)
-    assert command or "What Survives Augmentation" in done.stdout

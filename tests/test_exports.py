@@ -6,7 +6,6 @@ import importlib
 import re
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -59,13 +58,6 @@ assert "sslbook.training" not in sys.modules, "one name must not load the others
 from sslbook import *
 assert knn.__module__ == "sslbook.training.evaluate"
 """
-
-
-def test_the_stubs_are_packaged() -> None:
-    table = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]
-    for stub in PACKAGE.rglob("*.pyi"):
-        package = ".".join(stub.parent.relative_to(PACKAGE.parent).parts)
-        assert stub.name in table["package-data"][package]
 
 
 def test_nothing_is_loaded_before_it_is_used() -> None:

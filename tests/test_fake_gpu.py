@@ -153,10 +153,10 @@ OPENS = {"operator.layer.open_layer": 0}
 MAKES_NUMBERS = OPENS | {
     "operator.covariance.covariance_operator": 0,  # whether an output is zero, where outputs are divided by their length
     "operator.covariance.CovarianceOperator.update": 0,  # whether the outputs are K^T vec(W), to warn where they aren't
-    "operator.layer_checks.refuse_nonfinite": 0,
+    "operator.frozen.refuse_nonfinite": 0,
     "operator.covariance.CovarianceOperator.trace": 0,
-    "operator.eigen.array": 0,  # the products that ARPACK asks for
-    "operator.eigen.top_eigenpairs": 0,
+    "operator.covariance._array": 0,  # the products that ARPACK asks for
+    "operator.covariance._top_eigenpairs": 0,
     "operator.view_weights.Mixing.root": 0,  # whether the pairs' weights allow a root, and their largest
     "operator.view_weights.Mixing.symmetric": 0,
 }

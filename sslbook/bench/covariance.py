@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor, nn
 
-from sslbook.bench._rows import Row, parser, report, seconds
+from sslbook.bench import Row, parser, report, seconds
 from sslbook.losses.pairs import half_squared_distance
 from sslbook.networks.small import convnet, mlp, random_network
 from sslbook.operator.covariance import CovarianceOperator, covariance_operator, intra_operator

@@ -14,7 +14,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from sslbook.bench._rows import Row, parser, report
+from sslbook.bench import Row, parser, report
 from sslbook.experiments.hltm import runs as hltm
 from sslbook.experiments.hltm import tables as trees
 from sslbook.experiments.modulation import tables as tokens
@@ -45,7 +45,11 @@ def run(*, quick: bool, processes: int) -> list[Row]:
     }
     rows = []
     for name, (taken, short, whole) in sizes.items():
-        found = _extrapolated(taken, short, whole, processes) if quick else taken(whole, processes)
+        if quick:
+            one, other = (taken(size, processes) for size in short)
+            found = other + (other - one) / (short[1] - short[0]) * (whole - short[1])
+        else:
+            found = taken(whole, processes)
         rows.append(Row(f"{processes} processes ({how})", f"minutes of {name}", found / 60, "min", MINUTES_BARS[name]))
     with process_pool(1) as pool:  # threads would share out the sums of a batch otherwise than those of one replica
         for call in (trees_alone, tokens_alone, rates):
@@ -71,12 +75,6 @@ def tokens_seconds(steps: int, processes: int) -> float:
     cells, begun = tokens.wanted_cells(["C-Tab1"]), time.perf_counter()
     train_cells(replace(TOKENS, steps=steps), cells, SEEDS, processes=processes)
     return time.perf_counter() - begun
-
-
-def _extrapolated(taken: Callable[[int, int], float], sizes: tuple[int, int], whole: int, processes: int) -> float:
-    """Seconds for a table at its ``whole`` size, on the line through two short runs."""
-    short, long = (taken(size, processes) for size in sizes)
-    return long + (long - short) / (sizes[1] - sizes[0]) * (whole - sizes[1])
 
 
 # -- replicas -----------------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from sslbook.bench._rows import Row, parser, report, seconds
+from sslbook.bench import Row, parser, report, seconds
 from sslbook.experiments.training.pillow import pillow_views
 from sslbook.images.datasets import Dataset
 from sslbook.networks.siamese import Networks, build

@@ -1,9 +1,8 @@
 """Data sets as bytes: CIFAR-10, STL-10, MNIST and scikit-learn's digits, uint8, each file checked before it is used.
 
 What ``sslbook.images.enumerated`` gives as numbers in [0, 1] for exact sums, this gives as the bytes on disk, for training:
-four times
-smaller, resident on a device, augmented there.  Files lie in their official layouts below ``SSLBOOK_DATA``, else below the
-user's cache folder:
+four times smaller, resident on a device, augmented there.  Files lie in their official layouts below ``SSLBOOK_DATA``, else
+below the user's cache folder:
 
     cifar10   cifar-10-batches-py or cifar-10-batches-bin   https://www.cs.toronto.edu/~kriz/cifar.html
     stl10     stl10_binary                                  https://cs.stanford.edu/~acoates/stl10/
@@ -15,13 +14,18 @@ The network is asked only with ``download=True``, and through pooch.
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import hashlib
+import importlib.util
 import io
 import os
 import pickle
+import shutil
 import sys
-from collections.abc import Mapping
+import tarfile
+import tempfile
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -30,8 +34,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sslbook.images.downloads import fetch
-from sslbook.runtime.arguments import InputError, require_one_of, require_whole
+from sslbook.runtime.arguments import InputError, installing, require_one_of, require_whole
 from sslbook.runtime.atomic_io import require_file, user_path
 
 CIFAR10_MD5 = {
@@ -86,17 +89,14 @@ class Layout:
         return [path for path in (root / self.folder / name for name in names) if not path.is_file()]
 
 
-def _batches(ending: str) -> dict[str, tuple[str, ...]]:
-    return {"train": tuple(f"data_batch_{i}{ending}" for i in range(1, 6)), "test": (f"test_batch{ending}",)}
-
-
 def _pairs(images: str, labels: str, **stems: str) -> dict[str, tuple[str, ...]]:
     return {split: (f"{stem}{images}", f"{stem}{labels}") for split, stem in stems.items()}
 
 
 def _toronto(kind: str, ending: str, archive: str, md5: Mapping[str, str], checksum: str) -> Layout:
     address = f"https://www.cs.toronto.edu/~kriz/cifar-10-{archive}.tar.gz"
-    return Layout("CIFAR-10", f"cifar-10-batches-{kind}", md5, _batches(ending), address, checksum)
+    splits = {"train": tuple(f"data_batch_{i}{ending}" for i in range(1, 6)), "test": (f"test_batch{ending}",)}
+    return Layout("CIFAR-10", f"cifar-10-batches-{kind}", md5, splits, address, checksum)
 
 
 _STL10_SPLITS = _pairs("_X.bin", "_y.bin", train="train", test="test") | {"unlabeled": ("unlabeled_X.bin",)}
@@ -170,7 +170,7 @@ def load_dataset(name: str, split: str, *, download: bool = False, folder: str |
     root = user_path(folder) if folder is not None else data_folder()
     layout = _layout(name, root, split)
     if download and layout.missing(root, split):
-        fetch(layout, root)
+        _fetch(layout, root)
     paths = [root / layout.folder / file for file in layout.splits[split]]
     pixels, labels = {"cifar10": _cifar10, "stl10": _stl10, "mnist": _mnist}[name](layout, paths)
     return Dataset(pixels, labels, f"{name}-{split}", 10)
@@ -361,3 +361,58 @@ def _require_official(layout: Layout, path: Path, content: bytes | memoryview) -
             f"{path} is truncated or altered: its md5 is {found} ({len(content):,} bytes), the official "
             f"one {expected}; nothing was loaded. Unpack the official archive again."
         )
+
+
+# -- fetched from the authors, through pooch, checked, and only then put in its place -------------------------------------
+
+
+@contextlib.contextmanager
+def _reached(layout: Layout, address: str) -> Iterator[None]:
+    """Tell in a sentence that what is at an address can't be had: the words of who asked for it are for its authors."""
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        if getattr(error, "errno", None) is not None and not isinstance(
+            error, (ConnectionError, TimeoutError)
+        ):  # of a disk
+            raise
+        answer = getattr(error, "response", None)
+        why = "it can't be reached" if answer is None else f"it answers {answer.status_code} {answer.reason}"
+        if isinstance(error, ValueError) and "hash" in str(error):
+            why = "what it answers is another file"
+        kind = ValueError if isinstance(error, ValueError) else ConnectionError
+        raise kind(
+            f"{layout.title} can't be fetched from {address}: {why}; try again later, or let SSLBOOK_DATA name the folder that "
+            f"holds {layout.folder}/"
+        ) from error
+
+
+def _fetch(layout: Layout, root: Path) -> None:
+    """Fetch the archive or the missing files, check them, and only then put them where `load_dataset` looks."""
+    try:
+        import pooch
+    except ModuleNotFoundError:
+        told = f"downloading {layout.title} needs pooch: {installing('train')}"
+        raise ModuleNotFoundError(told, name="pooch") from None
+    bar = importlib.util.find_spec("tqdm") is not None  # pooch insists on tqdm only where a bar is asked for
+    folder = root / layout.folder
+    folder.mkdir(parents=True, exist_ok=True)
+    if not layout.archive:
+        for path in layout.missing(root):
+            with _reached(layout, layout.url + path.name):
+                md5 = f"md5:{layout.md5[path.name]}"
+                pooch.retrieve(layout.url + path.name, md5, path.name, path=folder, progressbar=bar)
+        return
+    with _reached(layout, layout.url):
+        md5, name = f"md5:{layout.archive}", layout.url.rpartition("/")[2]
+        archive = Path(pooch.retrieve(layout.url, md5, name, path=root, progressbar=bar))
+    wanted = {f"{layout.folder}/{path.name}": path for path in layout.missing(root)}
+    with tempfile.TemporaryDirectory(dir=root, prefix=".unpacking-") as scratch, tarfile.open(archive) as members:
+        for member in members:  # in one pass; only contents are taken, so that no name or link in it can lead elsewhere
+            if member.isfile() and member.name in wanted:
+                whole, content = Path(scratch) / "whole", members.extractfile(member)
+                assert content is not None
+                with content, whole.open("wb") as file:
+                    shutil.copyfileobj(content, file)
+                whole.replace(wanted[member.name])  # whole, or not there
+    archive.unlink(missing_ok=True)  # another process may have been here too

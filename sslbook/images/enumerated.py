@@ -67,7 +67,8 @@ def digits(n: int | None = None, seed: int = 0, size: int = 8, dtype: torch.dtyp
     if size != 8:
         pixels = F.avg_pool2d(pixels, 8 // size)
     labels = torch.from_numpy(data.target).long()
-    return _subset(Images(pixels, labels, "digits"), n, seed)
+    keep = datasets.choose(len(labels), n, seed)
+    return Images(pixels[keep], labels[keep], "digits")
 
 
 def read(name: str, split: str, n: int | None = None, seed: int = 0, dtype: torch.dtype = torch.float32) -> Images:
@@ -100,13 +101,6 @@ def readable(name: str) -> bool:
     return name == "digits" or (bool(folder) and datasets.available(name, folder=folder))
 
 
-def _subset(images: Images, n: int | None, seed: int) -> Images:
-    if n is None:
-        return images
-    keep = datasets.choose(len(images), n, seed)
-    return Images(images.pixels[keep], images.labels[keep], images.name)
-
-
 # --------------------------------------------------------------------------------- augmentations
 
 
@@ -119,10 +113,11 @@ def shifts(images: Tensor, radius: int = 1) -> Tensor:
     _require_images(images)
     height, width = images.shape[-2:]
     require_whole("radius", radius, least=0, most=min(height, width) - 1)
-    windows = _windows(F.pad(images, (radius,) * 4), height, width)
+    windows = F.pad(images, (radius,) * 4).unfold(2, height, 1).unfold(3, width, 1).permute(0, 2, 3, 1, 4, 5)
     # Window (sy, sx) starts at padded pixel (sy, sx): it shows the image moved by radius - s.
     moved = windows.flip(1, 2).flatten(1, 2)
-    return _to_front(moved, moved.shape[1] // 2)
+    middle = moved.shape[1] // 2
+    return moved[:, [middle, *(i for i in range(moved.shape[1]) if i != middle)]]
 
 
 def flips(images: Tensor, vertical: bool = False) -> Tensor:
@@ -168,17 +163,6 @@ def views(images: Tensor, augmentations: Sequence[Augmentation]) -> Tensor:
             )
         combined = finer.reshape(n, v * finer.shape[1], *finer.shape[2:])
     return combined
-
-
-def _windows(images: Tensor, height: int, width: int) -> Tensor:
-    """All windows by the row and column of their corner: ``(N, C, H, W) -> (N, Sy, Sx, C, height, width)``."""
-    return images.unfold(2, height, 1).unfold(3, width, 1).permute(0, 2, 3, 1, 4, 5)
-
-
-def _to_front(stack: Tensor, index: int) -> Tensor:
-    """Move entry ``index`` of dimension 1 to the front; the others keep their order."""
-    order = [index, *(i for i in range(stack.shape[1]) if i != index)]
-    return stack[:, order]
 
 
 # ------------------------------------------------------------------------------------- bad input

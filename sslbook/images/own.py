@@ -22,7 +22,7 @@ from sslbook.runtime.atomic_io import require_file, user_path
 if TYPE_CHECKING:
     from PIL.Image import Image as Picture
 
-ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
+ENDINGS = (".png", ".jpg", ".jpeg", ".jfif", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
 """What a picture's file may end in; a folder's other files are left alone."""
 SYSTEM = ("__MACOSX", "@eaDir", "$RECYCLE.BIN", "System Volume Information", "lost+found")
 """Folders that systems make, and nobody's classes."""
@@ -58,7 +58,7 @@ def read_images(
     Pillow's images, also those of a folder, are turned upright and made grey or RGB: palettes are looked up, transparency is
     dropped, 16 bits a pixel (modes "I;16" and "I") are divided by 257 and rounded, and floating pixels (mode "F") are in [0, 1].
     In a folder, what begins with a dot is left alone, and links are followed: a linked folder is read once in each class.
-    labels: a class from 0 on for each image of an array; without any, all are -1.
+    labels: a class from 0 on for each image of an array, or -1 where there is none; without any, all are -1.
     size: pictures of a folder are cut to a square of so many pixels about their middle; otherwise they must have one size.
     classes: the sub-folders' names in the order of their numbers, where some may be missing: give a test set the ``class_names``
     of its training set.  Without them, a sub-folder without a picture is refused.
@@ -115,7 +115,9 @@ def _labelled(data: Dataset, labels: Tensor | np.ndarray | Sequence[int]) -> Dat
         raise ValueError(f"{wanted}, got {reprlib.repr(labels)}") from None
     if classes.is_floating_point() or classes.is_complex() or classes.shape != data.labels.shape:
         raise ValueError(f"{wanted}, got {classes.dtype} {tuple(classes.shape)}")
-    classes = classes.long()
+    unsigned, classes = classes.dtype == torch.uint64, classes.long()
+    if (least := int(classes.min())) < (0 if unsigned else -1):  # unsigned ones beyond 63 bits are below 0 now
+        raise ValueError(f"{wanted}, from 0 on or -1 for none, got {'one beyond 63 bits' if unsigned else least}")
     return replace(data, labels=classes, classes=int(classes.max()) + 1, class_names=())
 
 
@@ -162,6 +164,10 @@ def _items(source: Items) -> tuple[Tensor, list[int] | None]:
     if not items or not isinstance(items[0], (tuple, list)):
         return _stacked((f"item {index}", _pixels(f"item {index}", item)) for index, item in enumerate(items)), None
     for index, item in enumerate(items):
+        if isinstance(item, list) and item and isinstance(item[-1], list):
+            raise TypeError(
+                f"item {index} must be an image, or an image and its class, got rows as lists: make it an array"
+            )
         if not isinstance(item, (tuple, list)) or len(item) != 2:
             got = f"{type(item).__name__} of {len(item)}" if isinstance(item, (tuple, list)) else type(item).__name__
             raise TypeError(f"item {index} must be an image and its class, as a pair, got {got}")

@@ -21,9 +21,9 @@ from sslbook.inspect.report import LayerReport, Report, Share
 from sslbook.inspect.spectrum import BETWEEN, KINDS, NOISE, RANDOM, UNTRAINED, WITHIN, Seen, look, pushed, sizes
 from sslbook.losses.pairs import contrastive, octave
 from sslbook.networks.batchnorm import BatchNorm
+from sslbook.operator.frozen import OTHERS, has_half, sentences
 from sslbook.operator.inner_products import one_number, own_loss
 from sslbook.operator.layer import Layer, find_layer, open_layer, unvec, vec
-from sslbook.operator.layer_checks import OTHERS, has_half, sentences
 from sslbook.runtime.arguments import require_one_of, require_whole
 from sslbook.runtime.compute import device_name
 from sslbook.stats.checks import relative_gap

@@ -148,7 +148,7 @@ def look(
 def _search(product: object, weight: Tensor, k: int, seed: int) -> None:
     """Let ARPACK look for the leading eigenvectors of a symmetric operator; what it asks about is what is wanted.
 
-    :func:`sslbook.operator.eigen._lanczos` wants the vectors to a tolerance, and fails without them.
+    :func:`sslbook.operator.covariance._lanczos` wants the vectors to a tolerance, and fails without them.
     """
     assert callable(product)
     size = weight.numel()
@@ -191,7 +191,9 @@ def sizes(seen: Seen, probes: int, seed: int) -> dict[str, Size]:
     """
     m = seen.basis.shape[1]
     if m == seen.opened.size:
-        return {kind: _exact_size(seen.matrices(kind)) for kind in KINDS}
+        exact = {kind: seen.matrices(kind) for kind in KINDS}
+        parts = {kind: (float(matrix.trace()), float(matrix.square().sum())) for kind, matrix in exact.items()}
+        return {k: Size(trace, 0.0, trace**2 / square if square else 0.0, 0.0) for k, (trace, square) in parts.items()}
     opened, (count, views) = seen.opened, seen.population
     draw = torch.Generator().manual_seed(seed)
     signs = torch.randint(0, 2, (opened.size, probes), generator=draw).to(seen.basis) * 2 - 1
@@ -204,11 +206,6 @@ def sizes(seen: Seen, probes: int, seed: int) -> dict[str, Size]:
         torch.cat([seen.fields, torch.stack(rows, dim=-1).to(seen.fields)], dim=-1),
     )
     return {kind: _size(both.matrices(kind), m) for kind in KINDS}
-
-
-def _exact_size(matrix: Tensor) -> Size:
-    trace, square = float(matrix.trace()), float(matrix.square().sum())
-    return Size(trace, 0.0, trace**2 / square if square else 0.0, 0.0)
 
 
 def _size(matrix: Tensor, m: int) -> Size:

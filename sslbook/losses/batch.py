@@ -71,7 +71,11 @@ def supervised_contrastive(z: Tensor, labels: Tensor, *, tau: float, normalize: 
     stands outside of the logarithm.  The paper adds up the anchors; here, as in its released code, it is their mean.  A label below
     0 is none: refused on a processor, and NaN on a GPU, which would have to wait for a look.
     """
-    _require_labels(z, labels)
+    _require_views(z)
+    require_classes("labels", labels, look=z.device.type == "cpu" and not torch.compiler.is_compiling())
+    if labels.shape not in (z.shape[-3:-2], z.shape[:-2]):
+        asked = f"{tuple(z.shape[-3:-2])} or {tuple(z.shape[:-2])}"
+        raise ValueError(f"labels must be one a sample, {asked}, got {tuple(labels.shape)}")
     labels = labels.long()  # PyTorch compares few of the unsigned types
     of_rows = labels.repeat_interleave(z.shape[-2], dim=-1)
     same = of_rows[..., :, None] == of_rows[..., None, :]
@@ -262,12 +266,3 @@ def _require_two_views(z: Tensor) -> None:
     _require_views(z)
     if z.shape[-2] != 2:
         raise ValueError(f"z must hold two views (..., N, 2, D) for this loss, got V = {z.shape[-2]}")
-
-
-def _require_labels(z: Tensor, labels: Tensor) -> None:
-    _require_views(z)
-    require_classes("labels", labels, look=z.device.type == "cpu" and not torch.compiler.is_compiling())
-    if labels.shape not in (z.shape[-3:-2], z.shape[:-2]):
-        raise ValueError(
-            f"labels must be one a sample, {tuple(z.shape[-3:-2])} or {tuple(z.shape[:-2])}, got {tuple(labels.shape)}"
-        )

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from sslbook.operator.layer import Layer, OpenedLayer, held_layer, open_held, open_layer, opened_pass
-from sslbook.operator.layer_checks import CANT_TAKE, Held, refuse_batch
+from sslbook.operator.frozen import CANT_TAKE, FrozenNetwork
+from sslbook.operator.layer import Layer, OpenedLayer, frozen_layer, open_frozen, open_layer, opened_pass, refuse_batch
 from sslbook.runtime.arguments import counted, require_whole
 
 
@@ -30,23 +30,23 @@ class LayerInChunks:
     weight: Tensor
     output: Tensor
     chunk: int
-    _held: Held
+    _frozen: FrozenNetwork
     _x: Tensor
 
     @property
     def name(self) -> str:
         """The layer's."""
-        return self._held.name
+        return self._frozen.name
 
     @property
     def module(self) -> Layer:
         """The layer."""
-        return self._held.module
+        return self._frozen.module
 
     @property
     def given(self) -> torch.dtype:
         """The precision in which the network has the weight."""
-        return self._held.given
+        return self._frozen.given
 
     @property
     def size(self) -> int:
@@ -94,11 +94,9 @@ class LayerInChunks:
         chunks = self._x.split(self.chunk)
         shares = [()] * len(chunks) if cotangent is None else zip(cotangent.split(self.chunk, dim=-2), strict=True)
         for x, share in zip(chunks, shares, strict=True):
-            yield self._of(x, product, *share)
-
-    @torch.inference_mode(False)
-    def _of(self, x: Tensor, product: Callable[..., Tensor], *share: Tensor) -> Tensor:
-        return product(opened_pass(self._held, x)[0], *share)  # and all but the result is let go
+            with torch.inference_mode(False):
+                found = product(opened_pass(self._frozen, x)[0], *share)  # and all but the result is let go
+            yield found
 
 
 @torch.inference_mode(False)
@@ -109,14 +107,14 @@ def open_in_chunks(net: nn.Module, layer: str | nn.Module, x: Tensor, chunk: int
     seen to depend on another.
     """
     require_whole("chunk", chunk, least=2)
-    held, x = held_layer(net, layer, x)
-    weight = open_held(held, x[:chunk]).weight
-    output = torch.cat([_looked_at(held, some) for some in x.split(chunk)])
-    return LayerInChunks(weight, output, chunk, held, x)
+    frozen, x = frozen_layer(net, layer, x)
+    weight = open_frozen(frozen, x[:chunk]).weight
+    output = torch.cat([_looked_at(frozen, some) for some in x.split(chunk)])
+    return LayerInChunks(weight, output, chunk, frozen, x)
 
 
-def _looked_at(held: Held, x: Tensor) -> Tensor:
-    part, _ = opened_pass(held, x)
+def _looked_at(frozen: FrozenNetwork, x: Tensor) -> Tensor:
+    part, _ = opened_pass(frozen, x)
     refuse_batch(part, derivative=False)
     return part.output
 
@@ -143,7 +141,7 @@ def open_views(net: nn.Module, layer: str | nn.Module, views: Tensor, chunk: int
 
 def _flattens(net: nn.Module, layer: str | nn.Module, x: Tensor) -> bool:
     """Whether a network reads its input as one vector, so that it may take one channel of an image for an image."""
-    held, x = held_layer(net, layer, x)
+    frozen, x = frozen_layer(net, layer, x)
     with contextlib.suppress(ValueError):
-        return torch.equal(*(held(given, lambda call: call.out) for given in (x, x.flatten(1))))
+        return torch.equal(*(frozen(given, lambda call: call.out) for given in (x, x.flatten(1))))
     return False

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -23,17 +24,16 @@ from functools import partial
 
 import numpy as np
 import torch
-from scipy.sparse.linalg import LinearOperator
+from scipy.sparse.linalg import LinearOperator, eigsh
 from torch import Tensor, nn
 
 from sslbook.losses.batch import BATCH_LOSSES
 from sslbook.losses.energies import project
 from sslbook.losses.pairs import half_squared_distance, length, pair_weight
 from sslbook.operator.chunked import LayerInChunks, open_views
-from sslbook.operator.eigen import EigenPairs, array, held, numpy_dtype, top_eigenpairs
+from sslbook.operator.frozen import has_half, in_full, refuse_nonfinite
 from sslbook.operator.inner_products import Loss, gram_weights, name_of, own_loss
 from sslbook.operator.layer import OpenedLayer, unvec, vec
-from sslbook.operator.layer_checks import has_half, in_full, refuse_nonfinite
 from sslbook.operator.view_weights import Mixing, PairMixing
 from sslbook.runtime.arguments import (
     counted,
@@ -42,12 +42,30 @@ from sslbook.runtime.arguments import (
     require_number,
     require_one_of,
     require_powers,
+    require_whole,
 )
 from sslbook.stats.checks import relative_gap
 
 PAIRED = ("simple", "soft_triplet", "info_nce")
 LOSSES = (*PAIRED, *(name for name, loss in BATCH_LOSSES.items() if loss.inner_products))
 """The names of losses that have an operator."""
+
+
+@dataclass(frozen=True)
+class EigenPairs:
+    r"""Eigenpairs from the end that was asked for: the leading ones largest first, the others smallest first.
+
+    values: ``(k,)``.  vectors: ``(size, k)``, orthonormal, in the order of :func:`sslbook.operator.layer.vec`.
+    residuals: :math:`\|OP v - \lambda v\| / |\lambda|`, ``(k,)``.
+    """
+
+    values: Tensor
+    vectors: Tensor
+    residuals: Tensor
+
+    def directions(self, shape: torch.Size) -> Tensor:
+        """The eigenvectors as weights, ``(k, *shape)``."""
+        return torch.stack([unvec(v, shape) for v in self.vectors.T])
 
 
 @dataclass(frozen=True, eq=False)
@@ -185,11 +203,11 @@ class CovarianceOperator:
 
         Raises ValueError for an operator that isn't symmetric and for ``k`` outside ``1 .. size``.
         """
-        return top_eigenpairs(self, k, tol, seed)
+        return _top_eigenpairs(self, k, tol, seed)
 
     def bottom_eigenpairs(self, k: int = 5, *, tol: float = 1e-9, seed: int = 0) -> EigenPairs:
         """The ``k`` algebraically smallest, smallest first: what a step shrinks, where any is negative."""
-        found = top_eigenpairs(replace(self, mixing=-self.mixing), k, tol, seed)
+        found = _top_eigenpairs(replace(self, mixing=-self.mixing), k, tol, seed)
         return replace(found, values=-found.values)
 
     def to_scipy(self) -> LinearOperator:
@@ -197,7 +215,7 @@ class CovarianceOperator:
 
         That of a complex vector is complex, of the same precision.
         """
-        real = numpy_dtype(self.dtype)
+        real = _numpy_dtype(self.dtype)
 
         def on(product: Callable[[Tensor], Tensor]) -> Callable[[np.ndarray], np.ndarray]:
             def of(given: np.ndarray) -> np.ndarray:
@@ -206,7 +224,7 @@ class CovarianceOperator:
                 own = np.asarray(given).astype(
                     real, order="C", casting="same_kind"
                 )  # torch wants it writable and native
-                return array(product(torch.from_numpy(own).to(self.device)))
+                return _array(product(torch.from_numpy(own).to(self.device)))
 
             return of
 
@@ -237,7 +255,7 @@ class CovarianceOperator:
 
         They are nothing where the squares of the field that they come from are.
         """
-        return held(products, field) if self.device.type == "cpu" else products
+        return _held(products, field) if self.device.type == "cpu" else products
 
     def _mix(self, u: Tensor, *, adjoint: bool = False) -> Tensor:
         if u.ndim == 3:  # a batch of k fields: the views' axis must come first
@@ -415,3 +433,103 @@ def _population(views: Tensor) -> tuple[int, int]:
     if views.ndim < 3 or views.shape[0] < 1 or views.shape[1] < 1:
         raise ValueError(f"views must have shape (samples, views, ...), got {tuple(views.shape)}")
     return views.shape[0], views.shape[1]
+
+
+# -- eigenpairs, from products alone --------------------------------------------------------------------------------------
+
+
+def _top_eigenpairs(op: CovarianceOperator, k: int, tol: float, seed: int) -> EigenPairs:
+    """See :meth:`CovarianceOperator.top_eigenpairs`."""
+    size = op.shape[0]
+    if not op.symmetric:
+        raise ValueError("eigenpairs are for symmetric operators; for others use to_scipy() and scipy's eigs")
+    require_whole("k", k, least=1, most=size)
+    require_number("tol", tol, least=0)
+    require_whole("seed", seed, least=0)
+    if size <= 4 * k + 32:
+        basis = torch.linalg.eigh(_held(op.dense()))[1].flip(1)[:, :k]
+    else:
+        tol = max(tol, 4 * torch.finfo(op.dtype).eps)  # below it, float32 gains nothing
+        root = op.mixing.root(*op.population)
+        fields = op.opened.output.numel()
+        dual = root is not None and 4 * k + 32 < fields < size
+        basis = _dual_basis(op, root, k, tol, seed) if root and dual else _lanczos(op.to_scipy(), k, tol, seed)
+    # In float64: LAPACK's single-precision sums over a million weights lose three digits.
+    basis = torch.linalg.qr(torch.as_tensor(basis, dtype=torch.float64, device=op.device))[0]
+    image = _held(op.matmat(basis.to(op.dtype))).double()
+    if not bool(image.any()):  # a zero operator, unless squares of its fields are
+        direction = torch.randn(op.opened.weight.shape, generator=torch.Generator().manual_seed(seed), dtype=op.dtype)
+        field = op._mix(op._right(op.opened.jvp(direction.to(op.device))))
+        _require_size(float(field.abs().max()) ** 2, op.dtype)
+    small = basis.T @ image
+    values, turn = torch.linalg.eigh(0.5 * (small + small.T))  # Rayleigh and Ritz, at no further cost
+    values, turn = values.flip(0), turn.flip(1)
+    vectors = basis @ turn
+    gap = (image @ turn - vectors * values).norm(dim=0)
+    residuals = gap / values.abs().clamp_min(torch.finfo(op.dtype).tiny)
+    return EigenPairs(values.to(op.dtype), vectors.to(op.dtype), residuals.to(op.dtype))
+
+
+def _dual_basis(op: CovarianceOperator, root: Mixing | PairMixing, k: int, tol: float, seed: int) -> Tensor:
+    """``B u`` for the top eigenvectors ``u`` of ``B^T B``; any vector where the eigenvalue is zero."""
+    shape = op.opened.output.shape
+
+    def mix(u: Tensor) -> Tensor:
+        return root(u.unflatten(0, op.population)).flatten(0, 1)
+
+    def product(u: np.ndarray) -> np.ndarray:
+        field = torch.as_tensor(u, dtype=op.dtype, device=op.device).reshape(shape)
+        return _array(mix(op.opened.kernel(mix(field))).reshape(-1))
+
+    operator = LinearOperator((shape.numel(), shape.numel()), matvec=product, dtype=_numpy_dtype(op.dtype))
+    columns = []
+    for column in _lanczos(operator, k, tol, seed).T:
+        field = torch.as_tensor(column, dtype=op.dtype, device=op.device).reshape(shape)
+        columns.append(vec(op.opened.vjp(mix(field))))
+    basis = torch.stack(columns, dim=1)
+    length = basis.norm(dim=0)
+    draw = torch.Generator().manual_seed(seed)
+    spare = torch.randn(basis.shape, generator=draw, dtype=op.dtype).to(op.device)
+    return torch.where(length > 1e-6 * length.max(), basis / length, spare / spare.norm(dim=0))
+
+
+def _lanczos(operator: LinearOperator, k: int, tol: float, seed: int) -> np.ndarray:
+    """Eigenvectors ``(n, k)`` of the ``k`` largest eigenvalues of a symmetric operator, largest first."""
+    start = np.random.default_rng(seed).standard_normal(operator.shape[0]).astype(operator.dtype)
+    if not _held(torch.as_tensor(operator.matvec(start))).any():  # a zero operator, on which ARPACK can't start
+        return np.eye(operator.shape[0], k, dtype=operator.dtype)
+    values, vectors = eigsh(operator, k=k, which="LA", tol=tol, v0=start)
+    found: np.ndarray = vectors[:, np.argsort(values)[::-1]]
+    return found
+
+
+def _held(products: Tensor, field: Tensor | None = None) -> Tensor:
+    """Products of an operator, if their type can hold them; raises ValueError for others.
+
+    field: what they were made of; where it is so small that its squares vanish, products of 0 are none.
+    """
+    largest = float(products.abs().max())
+    if not largest and field is not None and field.numel():
+        largest = float(field.abs().max()) ** 2
+    _require_size(largest, products.dtype)
+    return products
+
+
+def _require_size(largest: float, dtype: torch.dtype) -> None:
+    """Raise ValueError where products overflow, or are so small that digits are lost."""
+    if largest and not torch.finfo(dtype).tiny < largest < math.inf:
+        raise ValueError(
+            f"net and views must have an operator whose products {torch.finfo(dtype).dtype} can hold, got some of size "
+            f"{largest:.1g}; give them in float64, or scale the network's outputs"
+        )
+
+
+def _array(tensor: Tensor) -> np.ndarray:
+    """The same numbers, on the host."""
+    found: np.ndarray = tensor.cpu().numpy()
+    return found
+
+
+def _numpy_dtype(dtype: torch.dtype) -> np.dtype:
+    """NumPy's name for torch's."""
+    return torch.empty(0, dtype=dtype).numpy().dtype

@@ -22,7 +22,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from sslbook.operator.layer_checks import OTHERS, sentences
+from sslbook.operator.frozen import OTHERS, sentences
 
 Loss = Callable[[Tensor], Tensor]
 """From a batch's outputs ``(N, V, d)``, whatever ``d``, to a number."""

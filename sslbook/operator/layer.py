@@ -12,6 +12,7 @@ JVP and one product with :math:`K` one VJP through the layers *above* only.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,11 +22,22 @@ import torch
 from torch import Tensor, nn
 from torch.func import vjp, vmap
 
-from sslbook.operator import layer_checks
-from sslbook.operator.layer_checks import Call, Held
+from sslbook.operator.frozen import (
+    DTYPES,
+    EVAL,
+    Call,
+    FrozenNetwork,
+    Layer as Layer,
+    freeze,
+    has_half,
+    in_full,
+    refuse_nonfinite,
+    sentences,
+    shares_with,
+)
 from sslbook.runtime.arguments import nearest
 
-Layer = nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d
+BY_BATCH = f"if that is BatchNorm in training mode, {EVAL}"
 
 
 def vec(weight: Tensor) -> Tensor:
@@ -63,7 +75,7 @@ def _offered(net: nn.Module) -> list[str]:
     """The layers that can be opened, as far as can be told without a pass: attention reads its projection's weight by itself."""
     read = [m.out_proj for m in net.modules() if isinstance(m, nn.MultiheadAttention)]
     layers = [(name, m) for name, m in net.named_modules() if isinstance(m, Layer) and m not in read]
-    return [name for name, m in layers if layer_checks.shares_with(net, m) is None]
+    return [name for name, m in layers if shares_with(net, m) is None]
 
 
 def _layer_map(module: Layer, below: Tensor, weight: Tensor) -> Tensor:
@@ -175,8 +187,8 @@ class OpenedLayer:
     def _transpose(self) -> tuple[Tensor, Tensor]:
         """A cotangent, of some samples alone, and its pull-back: linear in it, so that its derivative in it is the JVP."""
         autocast = torch.autocast(self.output.device.type, enabled=False)
-        with torch.enable_grad(), autocast, layer_checks.sentences(layer_checks.no_derivative(self.name)):
-            cotangent = layer_checks.one_sided(self._graph).requires_grad_()
+        with torch.enable_grad(), autocast, sentences(no_derivative(self.name)):
+            cotangent = one_sided(self._graph).requires_grad_()
             (pulled,) = torch.autograd.grad(self._graph, self.preactivation, cotangent, create_graph=True)
         return cotangent, pulled
 
@@ -209,11 +221,11 @@ def open_layer(net: nn.Module, layer: str | nn.Module, x: Tensor) -> OpenedLayer
     or shares it; if samples influence each other (BatchNorm in training mode) or chance does; if a number isn't finite, or torch
     can't run or differentiate the network; TypeError for what is no such layer, network or batch.
     """
-    return open_held(*held_layer(net, layer, x))
+    return open_frozen(*frozen_layer(net, layer, x))
 
 
-def held_layer(net: nn.Module, layer: str | nn.Module, x: Tensor) -> tuple[Held, Tensor]:
-    """The network held for its layer, and a copy of the batch; raises as :func:`open_layer`, but for what the network computes."""
+def frozen_layer(net: nn.Module, layer: str | nn.Module, x: Tensor) -> tuple[FrozenNetwork, Tensor]:
+    """The network frozen for its layer, and a copy of the batch; raises as :func:`open_layer`, but for what is computed."""
     if not isinstance(net, nn.Module):
         raise TypeError(f"net must be a torch.nn.Module, got {type(net).__name__}")
     if not isinstance(x, Tensor):
@@ -224,41 +236,41 @@ def held_layer(net: nn.Module, layer: str | nn.Module, x: Tensor) -> tuple[Held,
         raise ValueError(f"x must have shape (B, ...) with at least one input, got {tuple(x.shape)}")
     if x.device.type == "meta":
         raise ValueError("x is on the device meta, where there are no numbers")
-    held = layer_checks.hold(net, *find_layer(net, layer))
-    layer_checks.refuse_nonfinite("x", x)
-    return held, (layer_checks.in_full(x.detach()) if layer_checks.has_half(net) else x.detach()).clone()
+    frozen = freeze(net, *find_layer(net, layer))
+    refuse_nonfinite("x", x)
+    return frozen, (in_full(x.detach()) if has_half(net) else x.detach()).clone()
 
 
-def open_held(held: Held, x: Tensor) -> OpenedLayer:
+def open_frozen(frozen: FrozenNetwork, x: Tensor) -> OpenedLayer:
     """The layer opened on ``x``, when all guards have passed."""
-    opened, _ = opened_pass(held, x)
-    layer_checks.refuse_batch(opened)
-    few = layer_checks.handful(x)
+    opened, _ = opened_pass(frozen, x)
+    refuse_batch(opened)
+    few = probe_samples(x)
     try:
-        part, call = opened_pass(held, few)
+        part, call = opened_pass(frozen, few)
     except ValueError as error:
         raise ValueError(
             f"net must take any part of a batch, it failed on {len(few)} of {len(x)} samples: {error}"
         ) from error
-    layer_checks.refuse_part(part, call, held, layer_checks.handful(opened.output))
+    refuse_part(part, call, frozen, probe_samples(opened.output))
     return opened
 
 
-def opened_pass(held: Held, x: Tensor) -> tuple[OpenedLayer, Call]:
+def opened_pass(frozen: FrozenNetwork, x: Tensor) -> tuple[OpenedLayer, Call]:
     """One pass of the network, cut at the layer."""
-    name, module = held.name, held.module
+    name, module = frozen.name, frozen.module
     calls: list[tuple[Call, int, Tensor]] = []
 
     def cut(call: Call) -> Tensor:
         calls.append((call, call.below._version, call.out.detach().requires_grad_(True)))
         return calls[-1][2].clone()  # a node of its own, which the modules above may change in place
 
-    output = held(x, cut)
+    output = frozen(x, cut)
     if len(calls) != 1:
         used = not calls and isinstance(output, Tensor) and output.requires_grad
         raise ValueError(
             f"layer {name!r} must be applied once in a forward pass, it was applied {len(calls)} times"
-            + (_uncalled(held) if used else "")
+            + (_uncalled(frozen) if used else "")
         )
     call, version, preactivation = calls[0]
     weight, below = call.weight.detach(), call.below.detach()
@@ -269,7 +281,7 @@ def opened_pass(held: Held, x: Tensor) -> tuple[OpenedLayer, Call]:
     if not isinstance(output, Tensor):
         raise TypeError(f"net must return one tensor, got {type(output).__name__}")
     dtypes = {tensor.dtype for tensor in (below, weight, preactivation, output)}
-    if dtypes != {weight.dtype} or weight.dtype not in layer_checks.DTYPES:
+    if dtypes != {weight.dtype} or weight.dtype not in DTYPES:
         raise TypeError(
             f"layer {name!r} and all above it must be of float32 or of float64, got {sorted(map(str, dtypes))}"
         )
@@ -280,12 +292,12 @@ def opened_pass(held: Held, x: Tensor) -> tuple[OpenedLayer, Call]:
         )
     if not output.requires_grad:
         raise ValueError(f"the output doesn't depend on layer {name!r} in a way that can be differentiated")
-    with torch.enable_grad(), layer_checks.sentences(layer_checks.other_map(name, module)):
+    with torch.enable_grad(), sentences(other_map(name, module)):
         graph = output.reshape(len(output), -1)
         leaf = call.weight.detach().requires_grad_(True)
         lifted = _layer_map(module, below, leaf)
     if lifted.shape != preactivation.shape:
-        raise ValueError(layer_checks.other_map(name, module))
+        raise ValueError(other_map(name, module))
     opened = OpenedLayer(
         name,
         module,
@@ -293,7 +305,7 @@ def opened_pass(held: Held, x: Tensor) -> tuple[OpenedLayer, Call]:
         below,
         preactivation,
         graph.detach(),
-        held.given,
+        frozen.given,
         _leaf=leaf,
         _lifted=lifted,
         _graph=graph,
@@ -301,14 +313,99 @@ def opened_pass(held: Held, x: Tensor) -> tuple[OpenedLayer, Call]:
     return opened, call
 
 
-def _uncalled(held: Held) -> str:
+def _uncalled(frozen: FrozenNetwork) -> str:
     """Who uses a weight whose layer isn't called, and what there is to open."""
-    parent = held.name.rpartition(".")[0]
-    user = type(held.net.get_submodule(parent)).__name__ + (f" {parent!r}" if parent else "")
-    others = ", ".join(repr(name) for name in _offered(held.net) if name != held.name) or "none"
+    parent = frozen.name.rpartition(".")[0]
+    user = type(frozen.net.get_submodule(parent)).__name__ + (f" {parent!r}" if parent else "")
+    others = ", ".join(repr(name) for name in _offered(frozen.net) if name != frozen.name) or "none"
     return f": {user} uses its weight without calling it; to open there are {others}"
 
 
 def connection(net: nn.Module, layer: str | nn.Module, x: Tensor) -> Tensor:
     r"""Dense connections :math:`K_l(x)` of a batch, ``(B, n_l n_{l-1}, n_L)``: ``open_layer(net, layer, x).connections()``."""
     return open_layer(net, layer, x).connections()
+
+
+# --- what it must not be silent about: few networks without a connection look it, so what they compute decides ----------
+
+
+def refuse_batch(opened: OpenedLayer, *, derivative: bool = True) -> None:
+    """Raise ValueError where a number isn't finite, or a sample's output depends on another sample's pre-activation.
+
+    derivative: whether that is asked too, for which the output is pulled back.
+    """
+    layer = f"of layer {opened.name!r}"
+    for what, tensor in (("weight", opened.weight), ("input", opened.below), ("output", opened.preactivation)):
+        refuse_nonfinite(f"the {what} {layer}", tensor)
+    refuse_nonfinite("the output of net", opened.output)
+    if derivative:
+        cotangent, pulled = opened._transpose
+        refuse_nonfinite(f"the derivative of net in the output {layer}", pulled)
+        if bool(((pulled.flatten(1) != 0).any(1) & (cotangent == 0).all(1)).any()):
+            raise ValueError(f"an output of net depends on the layer's output for other samples; {BY_BATCH}")
+
+
+def one_sided(output: Tensor) -> Tensor:
+    """A cotangent ``(B, n_L)`` that is zero for about half of the samples, in no regular order, and for no other."""
+    rows = torch.arange(len(output), device=output.device) * 0.6180339887 % 1 < 0.5
+    return rows[:, None] * _generic(output)
+
+
+def _generic(like: Tensor) -> Tensor:
+    """Numbers in that shape without a pattern: what two different linear maps would agree on by chance only."""
+    phases = torch.arange(1, like.numel() + 1, dtype=like.dtype, device=like.device).square()
+    return (0.7 * phases).cos().reshape(like.shape)
+
+
+def probe_samples(x: Tensor) -> Tensor:
+    """At most four rows, the last first; fewer than there are, but for a single one."""
+    return x[:: max(2, -(-len(x) // 4))].flip(0)
+
+
+def refuse_part(part: OpenedLayer, call: Call, frozen: FrozenNetwork, expected: Tensor) -> None:
+    r"""Raise ValueError where a handful of samples, opened by themselves, show what the whole batch hides.
+
+    expected: their outputs among the whole batch.
+    """
+    eps = torch.finfo(part.output.dtype).eps
+    # The size of a batch changes the order of sums, by some eps each, and layers amplify it: half of the digits are far above
+    # that, and far below what the batch's own statistics change
+    if bool((part.output - expected).abs().max() > math.sqrt(eps) * expected.abs().max()):
+        raise ValueError(f"an output of net changes with the other samples of its batch; {BY_BATCH}")
+    with sentences(no_derivative(frozen.name)):
+        _refuse_other_map(part, call, eps)
+        leaves = [call.weight, *(tensor for tensor in frozen.tensors.values() if tensor.requires_grad)]
+        used = torch.autograd.grad(part._graph, leaves, _generic(part.output), retain_graph=True, allow_unused=True)
+        if any(gradient is not None for gradient in used):
+            raise ValueError(f"the weight of layer {frozen.name!r} must be used there alone, it's used further up too")
+        cotangent, direction = _generic(part.output), _generic(part.weight)
+        image, pulled = part.jvp(direction).double(), part.vjp(cotangent).double()  # float32 has no squares of 1e-30
+        gap = (image * cotangent).sum() - (pulled * direction).sum()
+    if bool(gap.abs() > math.sqrt(eps) * image.norm() * cotangent.double().norm()):
+        raise ValueError(
+            f"the derivatives of net above layer {frozen.name!r} aren't linear (do hooks change gradients?)"
+        )
+
+
+def _refuse_other_map(part: OpenedLayer, call: Call, eps: float) -> None:
+    """The derivative of the layer's output in its weight must be that of a plain layer of its kind, on the same input."""
+    rounding = 8 * eps * math.sqrt(call.out.numel() / len(part.weight))  # of sums of as many terms, in any order
+    cotangent = _generic(call.out)
+    (real,) = torch.autograd.grad(call.out, call.weight, cotangent, allow_unused=True)
+    (plain,) = torch.autograd.grad(part._lifted, part._leaf, cotangent, retain_graph=True)
+    if real is None or bool((real - plain).abs().max() > rounding * plain.abs().max()):
+        raise ValueError(other_map(part.name, part.module))
+
+
+def no_derivative(name: str) -> str:
+    """The beginning of the sentence for a network that torch can't differentiate, or not twice."""
+    return f"net can't be differentiated twice above layer {name!r}"
+
+
+def other_map(name: str, module: nn.Module) -> str:
+    """The sentence for a layer that isn't one."""
+    kind = next(k for k in type(module).__mro__ if k.__module__.startswith("torch.nn.modules"))
+    return (
+        f"layer {name!r} must hand on its weight applied to its input, as {kind.__name__} does: its output's derivative in the "
+        "weight is another one (a forward of its own, or a hook)"
+    )

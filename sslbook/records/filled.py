@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import itertools
 import statistics
-import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import Tensor
 
+from sslbook.records.page import as_text
 from sslbook.records.printed import Printed
 
 NOTHING = "–"
@@ -96,28 +96,23 @@ def listing(table: Filled) -> str:
     (first, digits), *others = table.measures.items()
     differ = any(entry.comparable and entry.printed[0] is not None for entry in table.entries)
     ragged = len({len(entry.found.get(first, ())) for entry in table.entries}) > 1
-    lines = [["", "paper", first, *["diff."] * differ, *(m for m, _ in others), *["n"] * ragged]]
     said = [axis for axis, labels in enumerate(table.axes.values()) if len(labels) > 1]
+    rows = []
     for entry in table.entries:
-        values = entry.found.get(first, ())
-        line = [
+        values, gap = entry.found.get(first, ()), difference(entry, first)
+        row = [
             "; ".join(entry.at[axis] for axis in said),
             number(*entry.printed, digits),
             number(*spread(values), digits),
         ]
         if differ:
-            gap = difference(entry, first)
-            line.append(NOTHING if gap is None else f"{gap:+.{digits}f}")
-        line += [number(*_shown(entry.found.get(m, ()), len(table.measures)), d) for m, d in others]
-        line += [str(len(values))] * ragged
-        lines.append([*line, entry.note])
-    return _aligned(lines)
-
-
-def _shown(values: Sequence[float], measures: int) -> tuple[float | None, float | None]:
-    """The spread of one further measure; of more, the means alone."""
-    mean, std = spread(values)
-    return mean, std if measures == 2 else None
+            row.append(NOTHING if gap is None else f"{gap:+.{digits}f}")
+        for measure, decimals in others:
+            mean, std = spread(entry.found.get(measure, ()))
+            row.append(number(mean, std if len(others) == 1 else None, decimals))  # of more, the means alone
+        rows.append([*row, *[str(len(values))] * ragged, entry.note])
+    heads = ["", "paper", first, *["diff."] * differ, *(measure for measure, _ in others), *["n"] * ragged, ""]
+    return as_text(heads, rows)
 
 
 def grid(table: Filled, *, brief: bool = False) -> str:
@@ -129,37 +124,20 @@ def grid(table: Filled, *, brief: bool = False) -> str:
         return ""
     columns = tuple(table.axes.values())[-1]
     said = [axis for axis, labels in enumerate(table.axes.values()) if len(labels) > 1][:-1]
-    lines = [["paper | ours" if _printed(table) else "", *columns]]
-    for first in range(0, len(table.entries), len(columns)):
-        row = table.entries[first : first + len(columns)]
-        lines.append([", ".join(row[0].at[axis] for axis in said), *(_in_grid(table, entry, brief) for entry in row)])
-    return _aligned(lines, gap=3)
-
-
-def _in_grid(table: Filled, entry: Entry, brief: bool) -> str:
-    printed = _printed(table)
+    printed = any(entry.printed[0] is not None for entry in table.entries)
     chosen = list(table.measures.items())[: 1 if printed or brief else None]
-    found = [(spread(entry.found.get(measure, ())), digits) for measure, digits in chosen]
-    shown = [number(mean, None if brief else std, digits) for (mean, std), digits in found]
-    ours = ", ".join(shown) + (entry.note if not brief else "")
-    mean, std = entry.printed
-    return f"{number(mean, None if brief else std, chosen[0][1])} | {ours}" if printed or brief else ours
 
+    def cell(entry: Entry) -> str:
+        found = [(spread(entry.found.get(measure, ())), digits) for measure, digits in chosen]
+        shown = [number(mean, None if brief else std, digits) for (mean, std), digits in found]
+        ours = ", ".join(shown) + ("" if brief else entry.note)
+        mean, std = entry.printed
+        return f"{number(mean, None if brief else std, chosen[0][1])} | {ours}" if printed or brief else ours
 
-def _printed(table: Filled) -> bool:
-    return any(entry.printed[0] is not None for entry in table.entries)
-
-
-def _aligned(lines: Sequence[Sequence[str]], gap: int = 2) -> str:
-    """Lines of cells with every column as wide as its widest cell; strokes through letters take no room."""
-    columns = list(itertools.zip_longest(*lines, fillvalue=""))
-    wide = [max(map(_width, column)) + gap for column in columns]
-    padded = ([cell + " " * (w - _width(cell)) for cell, w in zip(line, wide, strict=True)] for line in zip(*columns))
-    return "\n".join("".join(line).rstrip() for line in padded)
-
-
-def _width(text: str) -> int:
-    return sum(not unicodedata.combining(letter) for letter in text)
+    across = range(0, len(table.entries), len(columns))
+    lines = [table.entries[first : first + len(columns)] for first in across]
+    rows = [[", ".join(line[0].at[axis] for axis in said), *map(cell, line)] for line in lines]
+    return as_text(["paper | ours" if printed else "", *columns], rows)
 
 
 def difference(entry: Entry, measure: str) -> float | None:

@@ -24,6 +24,7 @@ from typing import Any
 from sslbook.records import data_files
 from sslbook.runtime.arguments import InputError, unknown
 from sslbook.runtime.atomic_io import read_finite, require_parts, user_path, write_text
+from sslbook.runtime.compute import device_name
 
 
 @dataclass(frozen=True)
@@ -184,8 +185,10 @@ def save_record(
 
 def origin(seeds: Sequence[int], seconds: float, command: str, device: str | None = None) -> Provenance:
     """The provenance of what this process has just made; arguments as for `save_record`."""
+    import torch  # seconds, which who reads a record does not need
+
     return Provenance(
-        hardware=_hardware(device),
+        hardware=device_name(torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))),
         versions=_versions(),
         commit=data_files.commit(),
         seeds=tuple(int(seed) for seed in seeds),
@@ -238,11 +241,3 @@ def _versions() -> dict[str, str]:
 
     libraries = {name: version(name) for name in ("torch", "numpy")}
     return {"python": platform.python_version(), **libraries, "sslbook": sslbook.__version__}
-
-
-def _hardware(device: str | None) -> str:
-    import torch
-
-    from sslbook.runtime.compute import device_name
-
-    return device_name(torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu")))

@@ -44,9 +44,6 @@ def require_number(argument: str, given: object, **bounds: float) -> None:
     """
     if isinstance(given, bool) or not isinstance(given, Real):
         raise TypeError(f"{argument} must be a number, got {reprlib.repr(given)}")
-    if not math.isfinite(given):
-        raise ValueError(f"{argument} must be finite, got {given}")
-    _require_storable(argument, given)
     _require_within(argument, given, bounds)
 
 
@@ -54,13 +51,7 @@ def require_whole(argument: str, given: object, **bounds: int) -> None:
     """Raise TypeError unless ``given`` is a whole number of an integer type, and ValueError unless it is within the bounds."""
     if isinstance(given, bool) or not isinstance(given, Integral):
         raise TypeError(f"{argument} must be a whole number, got {reprlib.repr(given)}")
-    _require_storable(argument, given)
     _require_within(argument, given, bounds)
-
-
-def _require_storable(argument: str, given: Real) -> None:
-    if isinstance(given, Integral) and not -(2**63) <= int(given) < 2**63:
-        raise ValueError(f"{argument} must be a whole number of 64 bits, got {reprlib.repr(given)}")
 
 
 _BOUNDS = {
@@ -72,6 +63,10 @@ _BOUNDS = {
 
 
 def _require_within(argument: str, given: Real, bounds: Mapping[str, float]) -> None:
+    if isinstance(given, Integral) and not -(2**63) <= int(given) < 2**63:
+        raise ValueError(f"{argument} must be a whole number of 64 bits, got {reprlib.repr(given)}")
+    if not math.isfinite(given):
+        raise ValueError(f"{argument} must be finite, got {given}")
     if all(_BOUNDS[name][1](given, bound) for name, bound in bounds.items()):
         return
     words = " and ".join(f"{_BOUNDS[name][0]} {bound}" for name, bound in bounds.items())

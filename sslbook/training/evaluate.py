@@ -109,7 +109,7 @@ def embed(
     for start in range(0, len(dataset.pixels), batch):
         images = plain(dataset.pixels[start : start + batch].to(place, non_blocking=True), pipeline)
         with torch.autocast(place.type, torch.bfloat16, enabled=place.type == "cuda"):
-            parts.append(features(images).float())
+            parts.append(features(images if weights is None else images.to(weights.dtype)).float())
     return torch.cat(parts)
 
 

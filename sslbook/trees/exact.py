@@ -146,7 +146,9 @@ def latent_correlations(tree: LatentTree, net: TreeNetwork, listed: list[Parts |
     for name, given, kind in (("tree", tree, LatentTree), ("net", net, TreeNetwork)):
         if not isinstance(given, kind):
             raise TypeError(f"{name} must be a {kind.__name__}, got {type(given).__name__}")
-    listed = list_parts(tree, net) if listed is None else listed
+    if listed is None:
+        net = _in_range(net)
+        listed = list_parts(tree, net)
     found = []
     for prior, moment, m in zip(marginals(tree), moments(tree, net, listed), tree.values):
         z = torch.arange(m, dtype=torch.float64, device=prior.device)
@@ -160,6 +162,18 @@ def latent_correlations(tree: LatentTree, net: TreeNetwork, listed: list[Parts |
         constant = variance <= (64 * torch.finfo(torch.float64).eps) ** 2 * moment.mean.square().amax(-1)
         found.append(torch.where(constant, 0.0, covariance / (variance * z_variance).sqrt()))
     return found
+
+
+def _in_range(net: TreeNetwork) -> TreeNetwork:
+    """The same network, each depth in units of a power of two, so that no square under- or overflows; correlations have none."""
+    weights, biases, below = [], [], 0
+    for weight, bias in zip(reversed(net.weights), reversed(net.biases)):
+        sizes = [(float(part.abs().max()), shift) for part, shift in ((weight, below), (bias, 0))]
+        unit = max((math.frexp(size)[1] + shift for size, shift in sizes if size), default=below)
+        weights.append(torch.ldexp(weight.double(), torch.tensor(below - unit)))
+        biases.append(torch.ldexp(bias.double(), torch.tensor(-unit)))
+        below = unit
+    return TreeNetwork(tuple(reversed(weights)), tuple(reversed(biases)))
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -114,12 +114,8 @@ def symmetric_binary(polarities: Sequence[Tensor], root_polarity: float = 0.0) -
             raise ValueError(f"polarities[{depth}] must lie between -1 and 1, got {rho.min():.6g} to {rho.max():.6g}")
     first = polarities[0]
     root = torch.tensor([1 - root_polarity, 1 + root_polarity], dtype=first.dtype, device=first.device) / 2
-    return LatentTree(root.expand(first.shape[0], 2), tuple(_binary_table(rho) for rho in polarities))
-
-
-def _binary_table(rho: Tensor) -> Tensor:
-    stay, flip = (1 + rho) / 2, (1 - rho) / 2
-    return torch.stack([torch.stack([stay, flip], -1), torch.stack([flip, stay], -1)], -2)
+    tables = (torch.stack([1 + rho, 1 - rho, 1 - rho, 1 + rho], -1).unflatten(-1, (2, 2)) / 2 for rho in polarities)
+    return LatentTree(root.expand(first.shape[0], 2), tuple(tables))
 
 
 def random_categorical(seeds: Sequence[int], values: Sequence[int], branching: Sequence[int]) -> LatentTree:

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
 
 import pytest
 import torch
-from torch import nn
 
 from sslbook import cli
+from sslbook.bench import Row, table, tables, training
 from sslbook.bench import covariance as bench
-from sslbook.bench import tables, training
-from sslbook.bench._rows import Row, table
 from sslbook.networks.small import mlp
 from sslbook.operator.covariance import CovarianceOperator, covariance_operator
-from sslbook.operator.layer import Layer
-from sslbook.stats.replica_rng import Streams
 
 
 def test_quick_run_measures_everything(capsys: pytest.CaptureFixture[str]) -> None:
@@ -42,7 +39,7 @@ def test_a_missed_bar_is_exit_status_1(capsys: pytest.CaptureFixture[str], monke
     monkeypatch.setattr(bench, "run", lambda *, quick: rows)
     assert bench.main([]) == 1
     out = capsys.readouterr().out
-    assert "slow          3 s    <= 2      MISSED" in out
+    assert re.search(r"slow +3 +s +<= 2 +MISSED", out)
     assert "1 of 2 bars are met." in out
     monkeypatch.setattr(bench, "run", lambda *, quick: rows[:1])
     assert bench.main([]) == 0
@@ -55,22 +52,13 @@ def test_verdicts() -> None:
     assert Row("", "", 1.1).verdict == ""
     assert Row("", "", 1000.0, bar=1000.0, at_least=True).verdict == "ok"
     assert Row("", "", math.nan, bar=1000.0, at_least=True).verdict == "MISSED"
-    assert table([Row("p", "fast", 999.0, "x", 1000.0, at_least=True)]).endswith("999 x    >= 1000   MISSED")
-
-
-def test_bars_are_those_of_the_project() -> None:
-    bars = (bench.ERROR_BAR, bench.RATIO_BAR, bench.RESIDUAL_BAR, bench.SECONDS_BAR, bench.MEMORY_BAR)
-    assert bars == (1e-12, 1.3, 1e-6, 60, 4)
-
-
-def test_architectures_stay_below_3000_weights_a_layer_and_come_near_it() -> None:
-    sizes = []
-    for seed in range(20):
-        net, shape = bench.architecture(seed)
-        assert net(torch.zeros(1, *shape, dtype=torch.float64)).shape[0] == 1
-        sizes += [module.weight.numel() for module in net.modules() if isinstance(module, Layer)]
-    assert max(sizes) <= 3000
-    assert max(sizes) > 2000
+    assert table([Row("p", "fast", 999.0, "x", 1000.0, at_least=True)]).split()[-5:] == [
+        "999",
+        "x",
+        ">=",
+        "1000",
+        "MISSED",
+    ]
 
 
 def test_the_error_sees_a_wrong_product(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,21 +72,6 @@ def test_the_error_sees_a_wrong_product(monkeypatch: pytest.MonkeyPatch) -> None
     assert math.isnan(bench.product_error(op))
 
 
-def test_nan_is_the_worst_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    errors = iter([0.0, math.nan] + [1e-15] * 1000)
-    monkeypatch.setattr(bench, "product_error", lambda op: next(errors))
-    rows = bench.accuracy(2)
-    assert [row.verdict for row in rows].count("MISSED") == 1
-
-
-def test_operators_leave_normalisation_out_where_an_output_is_zero() -> None:
-    net = nn.Sequential(nn.Linear(4, 3, bias=False), nn.ReLU()).double()
-    nn.init.constant_(net[0].weight, -1.0)
-    clean = torch.ones(3, 4, dtype=torch.float64)
-    kinds = [kind for kind, _ in bench.operators(net, "0", clean[:, None], clean)]
-    assert kinds == ["simple", "beta < 0", "beta > 0", "intra", "soft_triplet", "info_nce"]
-
-
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
@@ -106,7 +79,7 @@ def test_operators_leave_normalisation_out_where_an_output_is_zero() -> None:
         (["tables", "--processes", "0"], "at least 1"),
         (["training", "augmen"], "no stage 'augmen'"),
         (["covarience"], "covariance"),
-        (["_rows"], "there are"),
+        (["gpu"], "there are"),
     ],
 )
 def test_bad_arguments(arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -181,29 +154,3 @@ class Inline:
         done: Future[object] = Future()
         done.set_result(call(count))
         return done
-
-
-def test_the_tables_are_trained_for_all_that_is_printed(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[tuple] = []
-    monkeypatch.setattr(tables.hltm, "train_chunks", lambda *arguments, **named: calls.append((*arguments, named)))
-    monkeypatch.setattr(tables, "train_cells", lambda *arguments, **named: calls.append((*arguments, named)))
-    tables.trees_seconds(256, 2)
-    tables.tokens_seconds(16, 2)
-    (protocols, seeds, epochs, measure, at, named), (tokens, cells, again, also) = calls
-    assert [(p.lower, p.width) for p in protocols] == [(low, width) for low in (0.7, 0.8, 0.9) for width in (2, 10)]
-    assert (len(seeds), epochs, at, named) == (10, 50, (0, 1, 49), {"processes": 2})
-    assert (len(measure.latents), measure.samples, protocols[0].epoch_size) == (5, 256, 256)
-    assert (tokens.steps, len(cells) * len(again), also) == (16, 192, {"processes": 2})
-    assert (tables.PROTOCOL.epoch_size, tables.TOKENS.steps) == (64_000, 5_000)
-
-
-@pytest.mark.usefixtures("one_thread")
-def test_a_replica_that_differs_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tables, "PROTOCOL", replace(tables.PROTOCOL, depth=3, batch=8))
-    right = Streams.__init__
-
-    def one_for_all(self: Streams, seeds: Sequence[int], purpose: str = "") -> None:
-        right(self, [seed + len(seeds) for seed in seeds], purpose)
-
-    monkeypatch.setattr(Streams, "__init__", one_for_all)
-    assert {row.verdict for row in (*tables.trees_alone(5), *tables.tokens_alone(2))} == {"MISSED"}

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import shlex
-import signal
-import subprocess
-import sys
 import time
 import zipfile
 from pathlib import Path
@@ -16,15 +12,13 @@ from typing import Any
 import pytest
 
 from sslbook import cli
-from sslbook.bench.gpu import command, merge
-from sslbook.bench.gpu.command import STEPS, Step, work_through
+from sslbook.bench.gpu import RECORDS, STEPS, Step, merge, work_through
 from sslbook.experiments import catalogue
 from sslbook.records import store
 from sslbook.records.store import recorded, save_record
 from sslbook.runtime.arguments import InputError
-from sslbook.training.presets.runs import lines, origins, recorded_values, run_of
+from sslbook.training.presets.runs import recorded_values, run_of
 from sslbook.training.presets.sheets import sheets
-from sslbook.training.run import checkpoints
 
 RUN = "cifar10-simclr-nce"
 
@@ -42,9 +36,9 @@ def test_the_plan_names_what_there_is() -> None:
             assert run_of(name, seed=int(rest[1]), epochs=int(rest[3]))
     assert made["table"] <= catalogue.TABLES.keys()
     assert made["record"] <= catalogue.RECORDERS.keys()
-    cells = {cell.preset for table in merge.RECORDS if table in sheets() for cell in sheets()[table].cells}
+    cells = {cell.preset for table in RECORDS if table in sheets() for cell in sheets()[table].cells}
     assert made["train"] == {preset for preset in cells if preset.startswith("cifar10-")}
-    assert made["table"] | made["record"] >= set(merge.RECORDS)
+    assert made["table"] | made["record"] >= set(RECORDS)
     assert len({step.name for step in STEPS}) == len(STEPS)
 
 
@@ -67,20 +61,6 @@ def test_the_plan_is_told_where_there_is_no_gpu(
     assert "sslbook train" not in capsys.readouterr().out
     assert status([]) == 2
     assert "no GPU: torch" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (["--only", "chapter"], "--only: got 'chapter'; did you mean chapters?"),
-        *((["--minutes", given], "is not a whole number of at least 1") for given in ("0", "soon", "nan", "-1")),
-        (["--merge", "nowhere"], "is no results.zip"),
-        (["--merge", "."], "is no results.zip"),
-    ],
-)
-def test_bad_input_gets_a_sentence(arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert status(arguments) == 2
-    assert sentence in capsys.readouterr().err
 
 
 # -- the clock --------------------------------------------------------------------------------------------------------
@@ -133,40 +113,6 @@ def test_the_clock_stops_a_step_which_is_not_done_then(tmp_path: Path, capsys: p
     assert [path.name for path in sorted(tmp_path.glob("*.log"))] == ["slow.part.log", "well.part.log"]
 
 
-ALONE = """
-import sys, time
-from pathlib import Path
-from sslbook.bench.gpu import command
-from sslbook.training.run import signals
-command.OUT, command._gpu = Path(sys.argv[1]), lambda: "a GPU"
-command.STEPS = (command.Step("slow", "slow", 1.0, ("timeit -n 1 -r 1 'import time; time.sleep(599)'",)),)
-with signals.heard():  # as sslbook's other commands are
-    raise SystemExit(command.main([]))
-"""
-
-
-@pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="asks /proc which processes there are")
-def test_a_signal_ends_the_command_too_and_leaves_what_can_be_carried(tmp_path: Path) -> None:
-    running = subprocess.Popen([sys.executable, "-c", ALONE, str(tmp_path)], start_new_session=True)
-
-    def at_work() -> bool:
-        found = set()
-        for path in Path("/proc").glob("[0-9]*/cmdline"):
-            with contextlib.suppress(OSError):  # one that has ended by now
-                found.update(path.read_bytes().split(b"\0"))
-        return b"import time; time.sleep(599)" in found
-
-    ends = soon(300)
-    while not at_work():
-        assert time.monotonic() < ends
-        time.sleep(0.05)
-    running.send_signal(signal.SIGTERM)
-    assert running.wait(120) not in (None, 0)
-    assert not at_work()
-    with zipfile.ZipFile(tmp_path / command.ARCHIVE) as archive:
-        assert "slow.part.log" in archive.namelist()
-
-
 # -- what comes back --------------------------------------------------------------------------------------------------
 
 
@@ -197,7 +143,7 @@ def of_table(folder: Path, seed: int, accuracy: float, epochs: tuple[int, ...] =
 def test_records_of_a_table_are_joined_run_by_run(results: Path, tmp_path: Path) -> None:
     """Of two runs of one name the newer rows; one of 100 epochs is the beginning of one of 500, and has its name."""
     for seed, accuracy, epochs in ((1, 0.8, (100, 300, 500)), (2, 0.9, (100,)), (2, 0.85, (100,)), (1, 0.7, (100,))):
-        (written,) = merge.merge(archive(tmp_path, A_Tab2=of_table(tmp_path / "gpu", seed, accuracy, epochs)))
+        (written,) = merge(archive(tmp_path, A_Tab2=of_table(tmp_path / "gpu", seed, accuracy, epochs)))
         assert written == results / "A-Tab2.json"
     joined = recorded("A-Tab2", folder=results)
     assert joined.provenance.seeds == (1, 2)
@@ -206,43 +152,23 @@ def test_records_of_a_table_are_joined_run_by_run(results: Path, tmp_path: Path)
     assert cells == {100: [0.7, 0.85], 300: [0.8], 500: [0.8]}
 
 
-def test_another_record_takes_the_old_ones_place(results: Path, tmp_path: Path) -> None:
-    name = "training-operator-full"
-    for value in (1, 2):
-        path = save_record(name, {"trace": value}, seeds=[value], seconds=1, folder=tmp_path / "gpu")
-        merge.merge(archive(tmp_path, training_operator_full=path, outside=path))
-    assert recorded(name, folder=results)["trace"] == 2
-    assert [path.name for path in results.iterdir()] == [f"{name}.json"], "nothing but the plan's records"
-
-
 def test_a_damaged_archive_changes_nothing(results: Path, tmp_path: Path) -> None:
     good = of_table(tmp_path / "gpu", 1, 0.8)
     no_runs = json.dumps(json.loads(good.read_text()) | {"values": {"cells": [], "runs": [1]}})
     for bad in ("{", "[]", no_runs, no_runs.replace("[1]", '{"a": {}}')):
         with pytest.raises(InputError, match="the archive's record training-operator-full can't be used"):
-            merge.merge(archive(tmp_path, training_operator_full="{", A_Tab2=good))
+            merge(archive(tmp_path, training_operator_full="{", A_Tab2=good))
         with pytest.raises(InputError, match="the archive's record A-Tab2 can't be used"):
-            merge.merge(archive(tmp_path, A_Tab2=bad))
+            merge(archive(tmp_path, A_Tab2=bad))
     with pytest.raises(InputError, match="holds none of the records"):
-        merge.merge(archive(tmp_path, other=good))
+        merge(archive(tmp_path, other=good))
     whole = bytearray(archive(tmp_path, A_Tab2=good).read_bytes())
     whole[200] ^= 0xFF
     (tmp_path / "results.zip").write_bytes(whole)
     with pytest.raises(InputError, match="is damaged"):
-        merge.merge(tmp_path / "results.zip")
+        merge(tmp_path / "results.zip")
     assert not results.exists()
     results.mkdir()
     (results / "A-Tab2.json").write_text("{")
     with pytest.raises(InputError, match="the book's record A-Tab2 can't be used"):
-        merge.merge(archive(tmp_path, A_Tab2=good))
-
-
-def test_a_run_that_diverged_is_in_the_record(tmp_path: Path) -> None:
-    run = run_of(RUN, seed=1, epochs=100)
-    run.folder(tmp_path).mkdir(parents=True)
-    (run.folder(tmp_path) / checkpoints.DIVERGED).write_text("diverged at step 12\n")
-    runs = origins([run], tmp_path)
-    assert runs == {run.folder(tmp_path).name: {"seed": 1, "diverged": "diverged at step 12", "rows": []}}
-    found = lines(sheets()["A-Tab2"], [1], tmp_path / "elsewhere", recorded=runs)
-    assert [line.diverged for line in found if line.cell.preset == run.name] == [("diverged at step 12",)] * 3
-    assert not any(line.best for line in found)
+        merge(archive(tmp_path, A_Tab2=good))

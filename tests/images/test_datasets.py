@@ -2,19 +2,54 @@
 
 from __future__ import annotations
 
+import functools
+import gzip
+import hashlib
+import http.server
 import sys
+import tarfile
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from dataset_cases import pixels_of, put, stl10
 from sklearn.datasets import load_digits
 
 from sslbook.images import datasets, enumerated
 from sslbook.images.datasets import Dataset, available, choose, data_folder, load_dataset, subset
+from sslbook.images.enumerated import readable
 
-__all__ = ["stl10"]  # a fixture
+# --- small data sets in their official layouts, whose files count as the official ones -------------------------------
+
+
+def pixels_of(path: str, count: int) -> np.ndarray:
+    """Random STL-10 images ``(count, 3, 96, 96)`` of a file of that name."""
+    return np.random.default_rng(len(path)).integers(0, 256, (count, 3, 96, 96), dtype=np.uint8)
+
+
+def put(folder: Path, table: dict[str, str], contents: dict[str, bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Write files whose md5s count as the official ones."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in contents.items():
+        (folder / name).write_bytes(content)
+        monkeypatch.setitem(table, name, hashlib.md5(content).hexdigest())
+
+
+@pytest.fixture
+def stl10(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Three labelled images to train on, two to test on and four without labels, in the official layout."""
+    contents = {}
+    for stem, labels in (("train", [1, 10, 4]), ("test", [2, 3]), ("unlabeled", [0] * 4)):
+        content = pixels_of(f"{stem}_X.bin", len(labels)).transpose(0, 1, 3, 2)
+        contents[f"{stem}_X.bin"] = np.ascontiguousarray(content).tobytes()
+        if stem != "unlabeled":
+            contents[f"{stem}_y.bin"] = bytes(labels)
+    put(tmp_path / "stl10_binary", datasets.STL10_MD5, contents, monkeypatch)
+    monkeypatch.setenv("SSLBOOK_DATA", str(tmp_path))
+    return tmp_path / "stl10_binary"
 
 
 @pytest.fixture
@@ -87,13 +122,6 @@ def test_the_real_cifar10() -> None:
     assert torch.equal(enumerated.read("cifar10", "test", 5, 1).pixels, subset(data, 5, 1).pixels / 255)
 
 
-@pytest.mark.skipif(not available("mnist"), reason="set SSLBOOK_DATA to a folder that holds MNIST")
-def test_the_real_mnist() -> None:
-    data = load_dataset("mnist", "test")
-    assert data.pixels.shape == (10_000, 1, 28, 28)
-    assert data.labels[:5].tolist() == [7, 2, 1, 0, 4]
-
-
 # -- what is refused ----------------------------------------------------------------------------------------------------
 
 
@@ -128,18 +156,13 @@ def test_a_missing_file_is_named_and_the_network_not_asked(stl10: Path, monkeypa
     ("call", "message"),
     [
         (lambda: load_dataset("cifar", "train"), "name must be one of .*, got 'cifar'; did you mean 'cifar10'"),
-        (lambda: available("imagenette"), "name must be one of digits, mnist, cifar10, stl10"),
         (lambda: available("cifar10", "unlabeled"), "split must be one of train, test, got 'unlabeled'"),
-        (lambda: available("digits", "unlabeled"), "split must be one of train, test, got 'unlabeled'"),
-        (lambda: load_dataset("mnist", "valid"), "split must be one of train, test, got 'valid'"),
-        (lambda: load_dataset("digits", "unlabeled"), "split must be one of train, test, got 'unlabeled'"),
         (
             lambda: load_dataset("stl10", "all"),
             r"split must be one of train, test, unlabeled, train\+unlabeled, got 'all'",
         ),
         (lambda: subset(load_dataset("digits", "test"), 401), "n must be between 1 and 400, got 401"),
         (lambda: Dataset(torch.zeros(2, 1, 2, 2), torch.zeros(2).long(), "x", 2), "pixels must be uint8"),
-        (lambda: Dataset(torch.zeros(2, 2, 2).byte(), torch.zeros(2).long(), "x", 2), "pixels must be uint8"),
         (lambda: Dataset(torch.zeros(2, 1, 2, 2).byte(), torch.zeros(3).long(), "x", 2), "each of the 2 images"),
     ],
 )
@@ -169,25 +192,133 @@ def test_where_the_files_lie(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert data_folder() == Path("~/Library/Caches/sslbook").expanduser()
 
 
-def test_the_official_addresses_and_archives() -> None:
-    """As torchvision and the data sets' own pages have them."""
-    found = {layout.folder: (layout.url, layout.archive) for layouts in datasets.LAYOUTS.values() for layout in layouts}
-    toronto = "https://www.cs.toronto.edu/~kriz/"
-    assert found == {
-        "cifar-10-batches-py": (toronto + "cifar-10-python.tar.gz", "c58f30108f718f92721af3b95e74349a"),
-        "cifar-10-batches-bin": (toronto + "cifar-10-binary.tar.gz", "c32a1d4ab5d03f1284b67883e8d87530"),
-        "stl10_binary": (
-            "http://ai.stanford.edu/~acoates/stl10/stl10_binary.tar.gz",
-            "91f7769df0f17e558f3565bffb0c7dfb",
-        ),
-        "mnist": ("https://ossci-datasets.s3.amazonaws.com/mnist/", ""),
-    }
+# --- downloads, from a server of the test's own: checked, unpacked, and told of where they fail ----------------------
 
 
-def test_the_layout_that_is_whole_else_begun_else_the_first(cifar10_binary: Path, tmp_path: Path) -> None:
-    py, binary = datasets.LAYOUTS["cifar10"]
-    (cifar10_binary / py.folder).mkdir()
-    assert datasets._layout("cifar10", cifar10_binary, "test") is binary
-    (tmp_path / "b" / binary.folder).mkdir(parents=True)
-    assert datasets._layout("cifar10", tmp_path / "b", "test") is binary
-    assert datasets._layout("cifar10", tmp_path / "none", "test") is py
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *arguments: object) -> None:
+        pass
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[tuple[str, Path]]:
+    """The address of a server of files in a folder, and the folder."""
+    pytest.importorskip("pooch")
+    folder = tmp_path / "served"
+    folder.mkdir()
+    with http.server.ThreadingHTTPServer(
+        ("127.0.0.1", 0), functools.partial(Quiet, directory=str(folder))
+    ) as listening:
+        thread = threading.Thread(target=listening.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{listening.server_port}/", folder
+        listening.shutdown()
+        thread.join()
+
+
+def serve_stl10(stl10: Path, server: tuple[str, Path], monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Move the data set into an archive on the server; returns the archive."""
+    address, served = server
+    archive = served / "stl10_binary.tar.gz"
+    with tarfile.open(archive, "w:gz") as members:
+        members.add(stl10, "stl10_binary")
+    for path in stl10.iterdir():
+        path.unlink()
+    stl10.rmdir()
+    md5 = hashlib.md5(archive.read_bytes()).hexdigest()
+    layout = replace(datasets.LAYOUTS["stl10"][0], url=address + archive.name, archive=md5)
+    monkeypatch.setitem(datasets.LAYOUTS, "stl10", (layout,))
+    return archive
+
+
+def test_an_archive_is_fetched_checked_and_unpacked(
+    stl10: Path, server: tuple[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serve_stl10(stl10, server, monkeypatch)
+    with pytest.raises(FileNotFoundError, match="STL-10 is incomplete"):
+        load_dataset("stl10", "train")
+    assert load_dataset("stl10", "train", download=True).labels.tolist() == [0, 9, 3]
+    assert available("stl10")
+    assert {path.name for path in stl10.parent.iterdir()} == {"served", "stl10_binary"}  # nothing is left lying about
+
+
+@pytest.mark.parametrize(
+    ("name", "split", "why"),
+    [("stl10", "train", "it answers 404 File not found"), ("mnist", "test", "it can't be reached")],
+)
+def test_what_can_not_be_fetched_is_told_in_a_sentence(
+    name: str, split: str, why: str, tmp_path: Path, server: tuple[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that lacks it, and none at all."""
+    address = server[0] if name == "stl10" else "http://127.0.0.1:9/"
+    layout = replace(datasets.LAYOUTS[name][0], url=address + "x" * (name == "stl10"))
+    monkeypatch.setitem(datasets.LAYOUTS, name, (layout,))
+    with pytest.raises(ConnectionError) as refused:
+        load_dataset(name, split, download=True, folder=tmp_path)
+    said = str(refused.value)
+    assert f"{layout.title} can't be fetched from {address}" in said
+    assert f": {why}; try again later, or let SSLBOOK_DATA name the folder that holds {layout.folder}/" in said
+
+
+def test_an_altered_archive_is_refused_and_kept_apart(
+    stl10: Path, server: tuple[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive = serve_stl10(stl10, server, monkeypatch)
+    archive.write_bytes(archive.read_bytes()[:-10])
+    with pytest.raises(ValueError, match=r"stl10_binary.tar.gz: what it answers is another file"):
+        load_dataset("stl10", "train", download=True)
+    assert not any(path.is_file() for path in stl10.parent.rglob("*") if "served" not in path.parts)
+
+
+def test_single_files_are_fetched(tmp_path: Path, server: tuple[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    address, served = server
+    contents = {}
+    for stem in ("train", "t10k"):
+        contents[f"{stem}-images-idx3-ubyte.gz"] = gzip.compress(bytes(16 + 784 * 2))
+        contents[f"{stem}-labels-idx1-ubyte.gz"] = gzip.compress(bytes(8) + bytes([3, 5]))
+    put(served, datasets.MNIST_MD5, contents, monkeypatch)
+    monkeypatch.setitem(datasets.LAYOUTS, "mnist", (replace(datasets.LAYOUTS["mnist"][0], url=address),))
+    data = load_dataset("mnist", "test", folder=tmp_path / "here", download=True)
+    assert data.labels.tolist() == [3, 5]
+    assert available("mnist", folder=tmp_path / "here")
+
+
+# --- MNIST -----------------------------------------------------------------------------------------------------------
+
+
+def write_mnist(folder: Path, monkeypatch: pytest.MonkeyPatch, count: int = 5) -> None:
+    """A small data set in MNIST's official layout, whose md5s count as the official ones."""
+    (folder / "mnist").mkdir()
+    pixels = np.arange(count * 784, dtype=np.uint32).astype(np.uint8)
+    for stem in ("train", "t10k"):
+        for kind, header, content in (
+            ("images-idx3", 16, pixels),
+            ("labels-idx1", 8, np.arange(count, dtype=np.uint8)),
+        ):
+            path = folder / "mnist" / f"{stem}-{kind}-ubyte.gz"
+            path.write_bytes(gzip.compress(bytes(header) + content.tobytes()))
+            monkeypatch.setitem(datasets.MNIST_MD5, path.name, hashlib.md5(path.read_bytes()).hexdigest())
+    monkeypatch.setenv("SSLBOOK_DATA", str(folder))
+
+
+def test_mnist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SSLBOOK_DATA", str(tmp_path))
+    assert not readable("mnist")
+    with pytest.raises(FileNotFoundError, match="MNIST is incomplete"):
+        enumerated.read("mnist", "train")
+    write_mnist(tmp_path, monkeypatch)
+    assert readable("mnist")
+    data = enumerated.read("mnist", "test")
+    assert data.pixels.shape == (5, 1, 28, 28)
+    assert data.labels.tolist() == [0, 1, 2, 3, 4]
+    assert float(data.pixels[0, 0, 0, 3] * 255) == pytest.approx(3)
+    assert len(enumerated.read("mnist", "train", n=2)) == 2
+    path = tmp_path / "mnist" / "train-images-idx3-ubyte.gz"
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(ValueError, match="truncated or altered"):
+        enumerated.read("mnist", "train")
+    with pytest.raises(ValueError, match="split must be one of train, test, got 'valid'"):
+        enumerated.read("mnist", "valid")
+    monkeypatch.delenv("SSLBOOK_DATA")
+    with pytest.raises(FileNotFoundError, match="set SSLBOOK_DATA"):
+        enumerated.read("mnist", "train")

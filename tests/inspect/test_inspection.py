@@ -268,17 +268,3 @@ def test_a_layer_s_report_has_the_least_eigenvalue() -> None:
 def test_a_report_tells_the_precision_that_it_was_made_in(dtype: torch.dtype, precision: str) -> None:
     about = inspect_network(network().to(dtype), pictures(), layers=["6"], views=2).about
     assert (about["precision"], about["modes"]) == (precision, 5)
-
-
-def test_filters_are_of_the_first_convolution_of_colours() -> None:
-    torch.manual_seed(0)
-    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 3, 3), nn.ReLU(), nn.Flatten(), nn.Linear(48, 3))
-    report = inspect_network(net, pictures().expand(-1, 3, -1, -1), layers=["0", "2"], views=2)
-    assert report.filters["layer"] == "0"
-
-
-def test_many_modes_are_looked_for_with_room_for_more() -> None:
-    """Beyond eight modes ARPACK gets more vectors than its least sixteen."""
-    net = mlp((4, 10, 7, 3), "leaky_relu", seed=0)
-    opened = open_layer(net, "2", drawn(*POPULATION, 4).flatten(0, 1))
-    assert look(opened, POPULATION, 9).modes(BETWEEN, 9)[0].shape == (9,)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from sslbook.losses.batch import (
     barlow_twins,
@@ -140,42 +138,6 @@ def test_a_loss_is_the_formula_of_its_paper(name: str) -> None:
         assert ours(z).item() == pytest.approx(formula(z.numpy()), rel=1e-12)
 
 
-BROKEN: dict[str, Formula] = {
-    "a mean inside the logarithm": (
-        lambda z: supervised_contrastive(z, LABELS, tau=TAU),
-        lambda z: entropies(z, [*range(5)]),
-        3,
-    ),
-    "positives kept": (lambda z: decoupled(z, tau=TAU), lambda z: entropies(z, [*range(5)]), 3),
-    "squares of positives": (
-        spectral_contrastive,
-        lambda z: spectral(z) + dot(z[0, 0], z[0, 1]) ** 2,
-        2,
-    ),
-    "one direction": (
-        lambda z: clip(z, tau=TAU),
-        lambda z: F.cross_entropy(
-            F.normalize(torch.from_numpy(z[:, 0])) @ F.normalize(torch.from_numpy(z[:, 1])).T / TAU, torch.arange(5)
-        ).item(),
-        2,
-    ),
-    "mean of all pairs": (
-        lambda z: sigmoid_pairs(z, scale=4, bias=-2),
-        lambda z: sigmoids(z, 4, -2) / 5,
-        2,
-    ),
-    "no mean taken off": (lambda z: barlow_twins(z + 1, weight=0.1), lambda z: twins(z, 0.2), 2),
-    "variances as printed": (vicreg, lambda z: variances(z, 50, 25, 1), 2),
-}
-
-
-@pytest.mark.parametrize("name", BROKEN)
-def test_another_formula_is_seen(name: str) -> None:
-    ours, formula, count = BROKEN[name]
-    z = 0.5 * views(5, count, 4)
-    assert ours(z).item() != pytest.approx(formula(z.numpy()), rel=1e-3)
-
-
 # --- against what stands elsewhere -----------------------------------------------------------------------------------
 
 
@@ -212,101 +174,7 @@ def test_spectral_contrastive_has_the_released_negatives_in_every_pair_of_views(
     torch.testing.assert_close(spectral_contrastive(z), negatives - 2 * positives)
 
 
-def towers(z: Tensor) -> tuple[Tensor, Tensor]:
-    return F.normalize(z[:, 0], dim=1), F.normalize(z[:, 1], dim=1)
-
-
-def rows(z: Tensor) -> Tensor:
-    return z.transpose(0, 1).flatten(0, 1)
-
-
-ELSEWHERE: dict[str, tuple[str, str, dict[str, Any], Callable[..., Tensor], Callable[[Tensor], Tensor]]] = {
-    "pytorch-metric-learning NT-Xent": (
-        "pytorch_metric_learning.losses",
-        "NTXentLoss",
-        {"temperature": TAU},
-        lambda loss, z: loss(rows(z), torch.arange(5).repeat(2)),
-        lambda z: nt_xent(z, tau=TAU),
-    ),
-    "pytorch-metric-learning SupCon": (
-        "pytorch_metric_learning.losses",
-        "SupConLoss",
-        {"temperature": TAU},
-        lambda loss, z: loss(rows(z), LABELS.repeat(2)),
-        lambda z: supervised_contrastive(z, LABELS, tau=TAU),
-    ),
-    "pytorch-metric-learning VICReg": (
-        "pytorch_metric_learning.losses",
-        "VICRegLoss",
-        {},
-        lambda loss, z: loss(z[:, 0], ref_emb=z[:, 1]),
-        vicreg,
-    ),
-    "lightly DCL": (
-        "lightly.loss.dcl_loss",
-        "DCLLoss",
-        {"temperature": TAU},
-        lambda loss, z: loss(z[:, 0], z[:, 1]),
-        lambda z: decoupled(z, tau=TAU),
-    ),
-    "lightly Barlow Twins": (
-        "lightly.loss.barlow_twins_loss",
-        "BarlowTwinsLoss",
-        {},
-        lambda loss, z: loss(z[:, 0], z[:, 1]),
-        lambda z: barlow_twins(z, weight=5e-3),
-    ),
-    "open_clip CLIP": (
-        "open_clip.loss",
-        "ClipLoss",
-        {},
-        lambda loss, z: loss(*towers(z), 1 / TAU),
-        lambda z: clip(z, tau=TAU),
-    ),
-    "open_clip SigLIP": (
-        "open_clip.loss",
-        "SigLipLoss",
-        {},
-        lambda loss, z: loss(*towers(z), 10.0, -10.0),
-        lambda z: sigmoid_pairs(z, scale=10, bias=-10),
-    ),
-}
-"""Their module, class and settings, how it is called, and ours; tried with versions 2.9.0, 1.6.0 and 3.3.0."""
-
-
-@pytest.mark.parametrize("name", ELSEWHERE)
-def test_other_libraries_agree(name: str) -> None:
-    module, kind, settings, call, ours = ELSEWHERE[name]
-    pytest.importorskip(module.partition(".")[0])
-    theirs = getattr(importlib.import_module(module), kind)(**settings)
-    z = views(5, 2, 4).requires_grad_()
-    found, wanted = ours(z), call(theirs, z)
-    torch.testing.assert_close(found, wanted, rtol=1e-13, atol=1e-13)
-    torch.testing.assert_close(*(torch.autograd.grad(x, z)[0] for x in (found, wanted)), rtol=1e-12, atol=1e-13)
-
-
 # --- what is each one's own ------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", ["barlow_twins", "vicreg"])
-def test_a_coordinate_that_is_constant_correlates_with_nothing(name: str) -> None:
-    z = views(6, 2, 4).float()
-    z[..., 2] = 0.1
-    z.requires_grad_()
-    loss = {"barlow_twins": lambda: barlow_twins(z, weight=0.1), "vicreg": lambda: vicreg(z)}[name]()
-    (gradient,) = torch.autograd.grad(loss, z)
-    assert gradient.isfinite().all()
-    assert gradient[..., 2].abs().max() < 1e-4
-    kept = z.detach()[..., [0, 1, 3]]
-    without = {"barlow_twins": barlow_twins(kept, weight=0.1) + 1, "vicreg": 0.75 * vicreg(kept) + 0.99 * 25 / 4}[name]
-    assert loss.item() == pytest.approx(without.item(), rel=1e-5)
-
-
-def test_the_temperature_may_be_tiny() -> None:
-    z = views(5, 3, 4).float().requires_grad_()
-    for loss in (nt_xent(z, tau=1e-4), decoupled(z, tau=1e-4), clip(z[:, :2], tau=1e-4)):
-        assert loss.isfinite()
-        assert torch.autograd.grad(loss, z)[0].isfinite().all()
 
 
 @pytest.mark.parametrize(

@@ -108,69 +108,6 @@ def test_a_loss_keeps_its_promises(name: str) -> None:
     assert flaws(BATCH_LOSSES[name]) == set()
 
 
-def gram(z: Tensor) -> Tensor:
-    rows = z.flatten(-3, -2)
-    return rows @ rows.mT
-
-
-def pulled(z: Tensor) -> Tensor:
-    """A sound one, of which those below are broken."""
-    return (gram(z).square().mean((-2, -1)) - (z[..., 0, :] * z[..., 1, :]).sum(-1).mean(-1)) / 2
-
-
-def numbered(z: Tensor) -> Tensor:
-    return pulled(z) + (z.square().sum((-2, -1)) * torch.arange(z.shape[-3])).mean(-1)
-
-
-class _Once(torch.autograd.Function):
-    """Squares, with the right gradient and none of that."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        ctx.save_for_backward(x)
-        return x.square()
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        (x,) = ctx.saved_tensors
-        return 2 * x.detach() * gradient
-
-
-def only_two(z: Tensor) -> Tensor:
-    if z.shape[-2] != 2:
-        raise ValueError("z must hold two views")
-    return pulled(z)
-
-
-BROKEN: dict[str, tuple[BatchLoss, set[str]]] = {
-    "none": (BatchLoss(pulled), set()),
-    "rows": (BatchLoss(lambda z: z.square().sum((-2, -1))), {"one number"}),
-    "detached": (BatchLoss(lambda z: pulled(z.detach()) + 0 * z.sum()), {"gradient"}),
-    "once": (
-        BatchLoss(lambda z: pulled(z) + _Once.apply(z).sum((-3, -2, -1))),
-        {"second derivative", "a column of zeros"},
-    ),
-    "coordinates": (BatchLoss(lambda z: pulled(z) + z.pow(4).sum((-3, -2, -1))), {"inner products"}),
-    "a mean over coordinates": (BatchLoss(lambda z: pulled(z) / z.shape[-1]), {"inner products"}),
-    "products, not declared": (BatchLoss(pulled, inner_products=False), {"inner products"}),
-    "order": (BatchLoss(numbered), {"order of samples"}),
-    "one view": (BatchLoss(lambda z: pulled(z) + z[..., 0, :].square().sum((-2, -1))), {"order of views"}),
-    "any views": (BatchLoss(lambda z: gram(z).square().mean((-2, -1))), {"views apart"}),
-    "replicas in one": (BatchLoss(lambda z: pulled(z).mean()), {"replicas"}),
-    "half": (BatchLoss(lambda z: pulled(z if z.dtype == torch.float64 else z.bfloat16().float())), {"precision"}),
-    "double": (BatchLoss(lambda z: pulled(z.double())), {"precision"}),
-    "views not declared": (BatchLoss(only_two), {"number of views"}),
-    "views declared": (BatchLoss(pulled, two_views=True), {"number of views"}),
-}
-
-
-@pytest.mark.parametrize("name", BROKEN)
-def test_a_broken_promise_is_seen(name: str) -> None:
-    loss, wanted = BROKEN[name]
-    assert wanted <= flaws(loss)
-    assert wanted or not flaws(loss)
-
-
 @names
 def test_bad_input_is_refused(name: str) -> None:
     loss, z = BATCH_LOSSES[name], views(N, 2, D)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import platform
 import subprocess
@@ -13,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from sslbook.runtime.compute import WORKER_ENVIRONMENT, cores, keep_freed_memory, process_pool
+from sslbook.runtime.compute import WORKER_ENVIRONMENT, cores, process_pool
 
 
 def test_workers_have_one_thread_and_their_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -28,16 +27,6 @@ def test_workers_have_one_thread_and_their_environment(monkeypatch: pytest.Monke
     assert cores() >= 1
     with pytest.raises(ValueError, match="processes must be at least 1, got 0"), process_pool(0):
         pass
-
-
-def test_cores_are_those_that_this_process_may_use() -> None:
-    script = "from sslbook.runtime.compute import cores; import sys; print(cores(), 'torch' in sys.modules)"
-    if hasattr(os, "sched_setaffinity"):
-        script = f"import os; os.sched_setaffinity(0, {{{min(os.sched_getaffinity(0))}}})\n" + script
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=600)
-    count, heavy = done.stdout.split()
-    assert count == ("1" if hasattr(os, "sched_setaffinity") else str(os.cpu_count()))
-    assert heavy == "False", "the book counts cores without PyTorch"
 
 
 ELSEWHERE = """
@@ -96,34 +85,6 @@ print(int(kept), faults(), ctypes.CDLL(None).mallopt(-3, 10**9))
         kept, counts[mode], large = (int(word) for word in done.stdout.split())
         assert kept
     assert counts["keep"] < 0.1 * counts["leave"] or not large
-
-
-class Allocator:
-    """A mallopt that takes no threshold above ``largest``, or nothing at all."""
-
-    def __init__(self, largest: int) -> None:
-        self.largest, self.taken = largest, []  # type: ignore[var-annotated]
-
-    def mallopt(self, option: int, value: int) -> int:
-        if self.largest and (option != -3 or value <= self.largest):
-            self.taken.append((option, value))
-            return 1
-        return 0
-
-
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="no mallopt is asked for")
-def test_an_older_allocator_keeps_what_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
-    for largest, taken in (
-        (2**31, [(-1, 2_000_000_000), (-3, 1_000_000_000)]),
-        (2**25, [(-1, 2_000_000_000), (-3, 2**25)]),
-        (0, []),
-    ):
-        allocator = Allocator(largest)
-        monkeypatch.setattr(ctypes, "CDLL", lambda name, allocator=allocator: allocator)
-        assert keep_freed_memory() is bool(taken)
-        assert allocator.taken == taken
-    monkeypatch.setattr(ctypes, "CDLL", lambda name: object())
-    assert keep_freed_memory() is False
 
 
 WORKS = """

@@ -302,6 +302,16 @@ def test_embeddings_do_not_depend_on_the_batch(digits: tuple[Siamese, Dataset, D
         embed(model.features, train, PIPELINES["digits"], "cpu", batch=0)
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_a_network_in_another_precision_is_given_images_in_its_own(dtype: torch.dtype) -> None:
+    net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 3))
+    data, pipeline = datasets.load_dataset("digits", "test").take(slice(9)), PIPELINES["digits"]
+    plain = embed(net, data, pipeline)
+    found = embed(copy.deepcopy(net).to(dtype), data, pipeline)
+    assert found.dtype == torch.float32
+    assert torch.allclose(found, plain, atol=0.05)
+
+
 def test_what_cannot_be_embedded_is_refused(digits: tuple[Siamese, Dataset, Dataset]) -> None:
     model, train, _ = digits
     none: Any = replace(train, pixels=train.pixels[:0], labels=train.labels[:0])

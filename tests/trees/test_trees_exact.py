@@ -105,6 +105,19 @@ def test_correlations(seed: int, shape: int, width: int) -> None:
         assert (found[d][0, k] - wanted).abs().max() < 1e-11
 
 
+@pytest.mark.parametrize("scale", [1e-200, 1e-120, 1e120, 1e200])
+def test_correlations_have_no_unit(scale: float) -> None:
+    tree = tree_models.random_symmetric([0], 3, 0.8)
+    net = initial_network([0], tree.branching, 2, dtype=torch.float64)
+    silent = tuple(torch.zeros_like(part) for part in net.biases)
+    plain = exact.latent_correlations(tree, TreeNetwork(net.weights, silent))
+    for biases in (silent, net.biases):
+        found = exact.latent_correlations(tree, TreeNetwork(tuple(scale * part for part in net.weights), biases))
+        assert all(part.isfinite().all() for part in found)
+        if biases is silent:
+            assert all((one - two).abs().max() < 1e-12 for one, two in zip(found, plain, strict=True))
+
+
 def test_constant_units_are_uncorrelated() -> None:
     tree = tree_models.random_symmetric([0], 3, 0.8)
     net = initial_network([0], tree.branching, 2, dtype=torch.float64)

@@ -1,4 +1,7 @@
-"""The command ``sslbook gpu``: all that the book wants of a GPU, as ordinary commands in order of worth, and a clock."""
+"""The command ``sslbook gpu``: all that the book wants of a GPU, as ordinary commands in order of worth, and a clock.
+
+What it gave comes back in one archive, whose records are brought into the book by ``--merge``.
+"""
 
 from __future__ import annotations
 
@@ -9,27 +12,31 @@ import shlex
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import zipfile
-from collections.abc import Sequence
-from dataclasses import dataclass
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
 
-from sslbook.bench.gpu.merge import RECORDS, merge
 from sslbook.book.layout import PACKAGE
 from sslbook.records import data_files
-from sslbook.records.store import require_source_tree, results_folder
+from sslbook.records.store import Record, path_of, recorded, require_source_tree, results_folder, write_record
 from sslbook.runtime.arguments import InputError, positive, unknown
 from sslbook.runtime.atomic_io import atomic
 from sslbook.runtime.compute import environment
-from sslbook.training.presets.sheets import PARTS
+from sslbook.training.presets.runs import recorded_values, seeds_of, united
+from sslbook.training.presets.sheets import PARTS, sheets
 
 MINUTES = 25
 OUT = PACKAGE.parent / "_build/gpu"
 ARCHIVE = "results.zip"
 GRACE = 20.0
 """Seconds between asking a command to stop, which leaves a checkpoint, and stopping it."""
+RECORDS = ("A-Tab2", "B-Tab3-cifar10-resnet18", "training-operator-full")
+"""The records that the plan makes."""
 SIMCLR = ("simclr-nce", "simclr-exact", "simclr-exact-noise")
 
 
@@ -198,3 +205,52 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--plan", action="store_true", help="say what would be done, and do nothing")
     parser.add_argument("--merge", type=Path, metavar="ZIP", help=f"bring the records of {ARCHIVE} into data/results")
     return parser
+
+
+# -- what comes back ------------------------------------------------------------------------------------------------------
+
+
+def merge(place: Path) -> list[Path]:
+    """Write the records of an archive into data/results; of a table's, run by run beside those that are there already.
+
+    Raises InputError where the archive or a record in it can't be read; then nothing is written.
+    """
+    require_source_tree()
+    return [write_record(record) for record in [_joined(record) for record in _read(place)]]
+
+
+def _read(place: Path) -> Iterator[Record]:
+    if not zipfile.is_zipfile(place):
+        raise InputError(f"--merge: got {place}, which is no results.zip of sslbook gpu")
+    with tempfile.TemporaryDirectory() as folder, zipfile.ZipFile(place) as archive:
+        there = [name for name in RECORDS if f"{name}.json" in archive.namelist()]
+        if not there:
+            raise InputError(f"--merge: {place} holds none of the records {', '.join(RECORDS)}")
+        for name in there:
+            try:
+                archive.extract(f"{name}.json", folder)
+            except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
+                raise InputError(f"--merge: {place} is damaged ({error})") from None
+            yield _checked(name, Path(folder))
+
+
+def _checked(name: str, folder: Path | None = None) -> Record:
+    """A record, of the book unless ``folder`` is given; raises InputError for one that can't be read, or whose runs are none."""
+    try:
+        record = recorded(name, folder=folder)
+        if name in sheets():
+            recorded_values(sheets()[name], record["runs"])
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        whose = "the book's" if folder is None else "the archive's"
+        raise InputError(f"--merge: {whose} record {name} can't be used ({error})") from None
+    return record
+
+
+def _joined(record: Record) -> Record:
+    """A table's record with the runs of the one that stands; any other takes that one's place."""
+    if record.name not in sheets() or not path_of(record.name).is_file():
+        return record
+    runs = united(_checked(record.name)["runs"], record["runs"])
+    seconds = sum(run.get("seconds") or 0 for run in runs.values())
+    origin = replace(record.provenance, seeds=seeds_of(runs), seconds=round(seconds, 3))
+    return Record(record.name, recorded_values(sheets()[record.name], runs), origin)

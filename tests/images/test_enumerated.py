@@ -67,20 +67,6 @@ def test_smaller_digits_average_blocks(size):
     torch.testing.assert_close(small, expected)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "error", "message"),
-    [
-        ({"n": 0}, ValueError, "n must be between 1 and 1797, got 0"),
-        ({"n": 1798}, ValueError, "n must be between 1 and 1797, got 1798"),
-        ({"n": 2.0}, TypeError, "n must be a whole number, got 2.0"),
-        ({"size": 6}, ValueError, "size must be 8, 4 or 2, got 6"),
-    ],
-)
-def test_digits_refuse(arguments, error, message):
-    with pytest.raises(error, match=message):
-        digits(**arguments)
-
-
 def test_images_check_their_parts():
     pixels, labels = torch.zeros(2, 1, 3, 3), torch.zeros(2, dtype=torch.int64)
     with pytest.raises(ValueError, match=r"labels must be int64 .* got torch.int64 \(1,\)"):
@@ -157,21 +143,6 @@ def test_cifar10_refuses_an_altered_file(fake_cifar10):
     assert len(read("cifar10", "train")) == 20  # the other split is whole
 
 
-def test_cifar10_refuses_a_truncated_file(fake_cifar10):
-    path = fake_cifar10 / "data_batch_5"
-    path.write_bytes(path.read_bytes()[:-1000])
-    with pytest.raises(ValueError, match="data_batch_5 is truncated or altered"):
-        read("cifar10", "train")
-
-
-def test_cifar10_refuses_the_wrong_shape_even_with_the_right_md5(fake_cifar10, monkeypatch):
-    content = python2_batch(np.zeros((4, 100), np.uint8), [0, 1, 2, 3])
-    (fake_cifar10 / "test_batch").write_bytes(content)
-    monkeypatch.setitem(datasets.CIFAR10_MD5, "test_batch", hashlib.md5(content).hexdigest())
-    with pytest.raises(ValueError, match=r"does not hold \(n, 3072\) uint8 pixels, got \(4, 100\)"):
-        read("cifar10", "test")
-
-
 class Harmful:
     def __reduce__(self):
         return os.mkdir, ("harm",)
@@ -184,11 +155,6 @@ def test_unpickling_runs_no_code(tmp_path, monkeypatch):
     assert not Path("harm").exists()
     pickle.loads(pickle.dumps(Harmful(), protocol=2))  # what would have happened
     assert Path("harm").exists()
-
-
-def test_unpickling_wants_a_dict():
-    with pytest.raises(ValueError, match="holds a list; a dict was expected"):
-        datasets._unpickle_arrays(pickle.dumps([1], protocol=2))
 
 
 def test_cifar10_names_what_is_missing(fake_cifar10, monkeypatch):
@@ -206,16 +172,6 @@ def test_cifar10_names_what_is_missing(fake_cifar10, monkeypatch):
         read("cifar10", "test")
 
 
-def test_unknown_names_get_the_nearest():
-    with pytest.raises(
-        ValueError, match=r"name must be one of digits, mnist, cifar10, got 'cifar-10'; did you mean 'cifar10'"
-    ):
-        readable("cifar-10")
-    with pytest.raises(ValueError, match="split must be one of train, test, got 'val'"):
-        read("cifar10", "val")
-    assert readable("digits")
-
-
 needs_cifar10 = pytest.mark.skipif(
     not readable("cifar10"), reason="set SSLBOOK_DATA to a folder that holds cifar-10-batches-py"
 )
@@ -231,15 +187,6 @@ def test_the_real_test_images():
     # The channels' own means: a wrong order of the planes would permute them.
     mean = data.pixels.mean((0, 2, 3), dtype=torch.float64)
     torch.testing.assert_close(mean, torch.tensor([0.4942, 0.4851, 0.4504], dtype=torch.float64), atol=1e-4, rtol=0)
-
-
-@needs_cifar10
-def test_the_real_training_images():
-    data = read("cifar10", "train", n=2000)
-    assert data.pixels.shape == (2000, 3, 32, 32)
-    assert data.labels.bincount(minlength=10).min() > 150
-    with pytest.raises(ValueError, match="n must be between 1 and 50000, got 50001"):
-        read("cifar10", "train", n=50_001)
 
 
 # -------------------------------------------------------------------------------------------- views
@@ -326,18 +273,12 @@ def test_views_of_one_image_are_its_views_in_the_batch():
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda x: shifts(x, 5), ValueError, "radius must be between 0 and 4, got 5"),
         (lambda x: shifts(x, -1), ValueError, "radius must be between 0 and 4, got -1"),
-        (lambda x: shifts(x, 1.0), TypeError, "radius must be a whole number, got 1.0"),
         (lambda x: shifts(x[0]), ValueError, r"images must have shape \(N, C, H, W\), got \(2, 5, 6\)"),
         (lambda x: flips((255 * x).byte()), TypeError, "images must have a floating dtype, got torch.uint8"),
-        (lambda x: flips(x.numpy()), TypeError, "images must be a torch tensor, got ndarray"),
         (lambda x: flips(digits(2)), TypeError, "got Images; pass its .pixels"),
         (lambda x: brightness(x, []), ValueError, r"levels must be one or more finite numbers >= 0, got \[\]"),
-        (lambda x: brightness(x, [-1.0]), ValueError, r"got \[-1.0\]"),
-        (lambda x: brightness(x, [float("nan")]), ValueError, r"got \[nan\]"),
         (lambda x: brightness(x, [float("inf")]), ValueError, r"got \[inf\]"),
-        (lambda x: flips(flips(x)), ValueError, r"images must have shape \(N, C, H, W\)"),
         (lambda x: views(x, [lambda y: y]), ValueError, r"must map \(N, C, H, W\) to \(N, V, C, H, W\)"),
     ],
 )

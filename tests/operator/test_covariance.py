@@ -18,9 +18,9 @@ from sslbook.bench.covariance import operators, population, product_error
 from sslbook.experiments.covariance.reference import all_tuples, expected_gradient, nce_loss, simple_loss, triplet_loss
 from sslbook.experiments.dual_networks.theory import degree
 from sslbook.networks.small import convnet, mlp, random_network
-from sslbook.operator.covariance import CovarianceOperator, covariance_operator, pair_weights
+from sslbook.operator.covariance import CovarianceOperator, covariance_operator, intra_operator, pair_weights
 from sslbook.operator.layer import Layer, open_layer, vec
-from sslbook.operator.view_weights import Mixing
+from sslbook.operator.view_weights import Mixing, PairMixing
 from sslbook.stats.checks import relative_gap
 
 BAR = 1e-12
@@ -274,15 +274,6 @@ def test_pair_weights() -> None:
     assert torch.allclose(xi, 1 / (1 + (2 * (1 - unit @ unit.T - 0.1)).exp()))
 
 
-def test_what_an_operator_says_of_itself() -> None:
-    op = covariance_operator(mlp((4, 3)), "0", X)
-    assert op.shape == (12, 12)
-    assert op.dtype == torch.float64
-    assert op.device.type == "cpu"
-    assert op.symmetric
-    assert torch.equal(op.opened.weight, open_layer(mlp((4, 3)), "0", X[0]).weight)
-
-
 def test_tokens_share_a_weight() -> None:
     """Where a layer is applied to every token of a sample its operator is that of their sum, and the update warns its caller."""
     torch.manual_seed(0)
@@ -292,3 +283,196 @@ def test_tokens_share_a_weight() -> None:
     with pytest.warns(UserWarning, match="exact_update") as told:
         op.update()
     assert told[0].filename == __file__
+
+
+# --- eigenpairs and traces, by every way that leads to them ----------------------------------------------------------
+
+
+def case(name: str) -> tuple[CovarianceOperator, int]:
+    """An operator for each way to its eigenpairs, and how many to ask for."""
+    _, views = population((30,), 14, 3, seed=0, dtype=torch.float64)
+    clean, net = views[:, 0], mlp((30, 40, 2))
+    few, image = mlp((6, 7, 4)), population((2, 6, 6), 10, 2, seed=0, dtype=torch.float64)[1]
+    return {
+        "dense": lambda: (covariance_operator(few, "2", views[..., :6]), 3),
+        "fewer fields than weights": lambda: (covariance_operator(net, "0", views), 5),
+        "the same, weighted": lambda: (covariance_operator(net, "0", views, loss="info_nce", tau=2.0, clean=clean), 5),
+        "the same, beta < 0": lambda: (covariance_operator(net, "0", views, beta=-0.5), 5),
+        "the same, within": lambda: (intra_operator(net, "0", views), 5),
+        "indefinite": lambda: (covariance_operator(net, "0", views, beta=2.0), 5),
+        "fewer weights than fields": lambda: (covariance_operator(convnet((2, 5, 6), 6, 8), "2", image), 6),
+        "of low rank": lambda: (covariance_operator(net, "0", views[:13]), 30),
+        "of low rank, indefinite": lambda: (covariance_operator(net, "0", views[:3], beta=0.1), 8),
+        "all": lambda: (covariance_operator(mlp((3, 4, 2)), "0", views[..., :3]), 12),
+    }[name]()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("dense", "fewer fields than weights", "the same, weighted", "the same, beta < 0", "the same, within"),
+        *("indefinite", "fewer weights than fields", "of low rank", "of low rank, indefinite", "all"),
+    ],
+)
+def test_eigenpairs_are_those_of_the_dense_matrix(name: str) -> None:
+    op, k = case(name)
+    values, vectors = torch.linalg.eigh(op.dense())
+    wanted, scale = values.flip(0)[:k], float(values.abs().max())
+    found = op.top_eigenpairs(k)
+    assert float((found.values - wanted).abs().max()) < 1e-9 * scale
+    gram = found.vectors.T @ found.vectors
+    assert float((gram - torch.eye(k, dtype=torch.float64)).abs().max()) < 1e-10
+    residuals = (op.dense() @ found.vectors - found.vectors * found.values).norm(dim=0)
+    large = wanted.abs() > 1e-6 * scale
+    assert bool(large.any())
+    assert float((residuals / scale).max()) < 1e-8
+    assert float(found.residuals[large].max()) < 1e-7
+    assert float((found.residuals * found.values.abs() - residuals)[large].abs().max()) < 1e-11 * scale
+    if float(values[-1] - values[-2]) > 1e-2 * scale:  # else the top eigenvector is one of many
+        assert float((vectors[:, -1] @ found.vectors[:, 0]).abs()) == pytest.approx(1, abs=1e-8)
+    shaped = found.directions(op.opened.weight.shape)
+    assert torch.equal(vec(shaped[0]), found.vectors[:, 0])
+
+
+@pytest.mark.parametrize("views", [3, 40])  # fewer weights than fields, and more
+def test_eigenpairs_of_a_vanishing_operator(views: int) -> None:
+    net = mlp((30, 20, 2))
+    x = torch.randn(1, views, 30, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    found = covariance_operator(net, "0", x).top_eigenpairs(4)  # one sample: nothing to compare it with
+    assert float(found.values.abs().max()) == 0.0
+    assert torch.allclose(found.vectors.T @ found.vectors, torch.eye(4, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("layer", ["0", "2"])
+def test_eigenpairs_and_products_in_float32(layer: str) -> None:
+    net, wide = mlp((30, 40, 2), dtype=torch.float32), mlp((30, 40, 2))
+    _, views = population((30,), 14, 3, seed=0, dtype=torch.float32)
+    op, double = covariance_operator(net, layer, views), covariance_operator(wide, layer, views.double())
+    double.opened.weight.copy_(op.opened.weight.double())
+    assert op.dtype == torch.float32
+    # epsilon is 1.2e-7, and the two networks' weights differ by it
+    assert relative_gap(op.dense().double(), double.dense()) < 1e-5
+    found = op.top_eigenpairs(4)
+    assert found.values.dtype == found.vectors.dtype == torch.float32
+    assert float(found.residuals.max()) < 1e-5
+    assert float((found.values - double.top_eigenpairs(4).values).abs().max() / found.values[0]) < 1e-5
+
+
+def test_eigenpairs_that_cannot_be_had() -> None:
+    op, _ = case("dense")
+    for k in (0, 29):
+        with pytest.raises(ValueError, match=f"k must be between 1 and 28, got {k}"):
+            op.top_eigenpairs(k)
+    skew = CovarianceOperator(op.opened, op.population, Mixing(weights=torch.rand(14, 14, dtype=torch.float64)))
+    normalised = covariance_operator(
+        mlp((6, 7, 4), "leaky_relu"), "2", population((6,), 4, 2, seed=0, dtype=torch.float64)[1], normalize=True
+    )
+    for bad in (skew, normalised):
+        assert not bad.symmetric
+        with pytest.raises(ValueError, match="symmetric operators; for others use to_scipy"):
+            bad.top_eigenpairs(2)
+
+
+def test_trace_of_a_wide_layer_and_of_a_convolution() -> None:
+    """Wide enough for inner products of views; and the way that convolutions and few weights go."""
+    clean, views = population((30,), 6, 2, seed=0, dtype=torch.float64)
+    image = population((2, 5, 5), 6, 2, seed=0, dtype=torch.float64)
+    for net, x, y in ((mlp((30, 20, 4)), clean, views), (convnet((2, 3, 4), 5, 3), *image)):
+        for layer in layers(net):
+            for kind, op in operators(net, layer, y, x):
+                assert op.trace() == pytest.approx(float(op.dense().trace()), rel=1e-11), (layer, kind)
+
+
+def test_the_bottom_is_that_of_the_dense_matrix() -> None:
+    op, _ = case("indefinite")
+    values = torch.linalg.eigvalsh(op.dense())
+    found = op.bottom_eigenpairs(3).values.sort().values
+    assert float((found - values[:3]).abs().max()) < 1e-9 * float(values.abs().max())
+
+
+# --- the mixing of views against the matrix that it stands for, its transpose and its root ---------------------------
+
+
+sizes = st.integers(1, 6)
+factors = st.floats(-2, 2)
+
+
+def weights(n: int, seed: int, *, symmetric: bool = True) -> Tensor:
+    xi = torch.rand(n, n, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return xi + xi.T if symmetric else xi
+
+
+def matrix(mixing: Mixing, n: int, v: int) -> Tensor:
+    """``C`` by its formula, entry by entry."""
+    c = torch.zeros(n, v, n, v, dtype=torch.float64)
+    for i in range(n):
+        for a in range(v):
+            for j in range(n):
+                xi = 1.0 if mixing.weights is None else mixing.weights[i, j]
+                c[i, a, i, :] += mixing.inter * xi / (n**2 * v * v)
+                c[i, a, j, :] -= mixing.inter * xi / (n**2 * v * v)
+            c[i, a, i, a] += mixing.intra / (n * v)
+            c[i, a, i, :] -= mixing.intra / (n * v * v)
+    return c.reshape(n * v, n * v)
+
+
+def applied(mixing: Mixing, n: int, v: int, *, adjoint: bool = False) -> Tensor:
+    eye = torch.eye(n * v, dtype=torch.float64).reshape(n, v, n * v)
+    return mixing(eye, adjoint=adjoint).reshape(n * v, n * v)
+
+
+@given(n=sizes, v=sizes, inter=factors, intra=factors, kind=st.sampled_from(["none", "even", "skew"]), seed=sizes)
+@settings(deadline=None)
+def test_it_is_its_matrix(n: int, v: int, inter: float, intra: float, kind: str, seed: int) -> None:
+    xi = None if kind == "none" else weights(n, seed, symmetric=kind == "even")
+    mixing = Mixing(inter, intra, xi)
+    c = matrix(mixing, n, v)
+    # entries are at most 4 and sums have at most 36 terms: 1e-14 is a few dozen units of rounding
+    assert float((applied(mixing, n, v) - c).abs().max()) < 1e-14
+    assert float((applied(mixing, n, v, adjoint=True) - c.T).abs().max()) < 1e-14
+    assert float((applied(-mixing, n, v) + c).abs().max()) < 1e-14
+    assert mixing.symmetric == (kind != "skew" or n == 1)
+
+
+@given(n=sizes, v=sizes, inter=st.floats(0, 2), intra=st.floats(0, 2), weighted=st.booleans(), seed=sizes)
+@settings(deadline=None)
+def test_the_root_squares_to_it(n: int, v: int, inter: float, intra: float, weighted: bool, seed: int) -> None:
+    mixing = Mixing(inter, intra, weights(n, seed) if weighted else None)
+    root = mixing.root(n, v)
+    assert root is not None
+    half = applied(root, n, v)
+    assert float((half - half.T).abs().max()) < 1e-12
+    assert float((half @ half - matrix(mixing, n, v)).abs().max()) < 1e-12
+
+
+def test_no_root_without_positivity() -> None:
+    assert Mixing(intra=-0.1).root(3, 2) is None
+    assert Mixing(inter=-1.0).root(3, 2) is None
+    assert Mixing(weights=weights(3, 0, symmetric=False)).root(3, 2) is None
+    assert Mixing(weights=-weights(3, 0)).root(3, 2) is None
+
+
+def test_a_common_part_and_a_sample_with_itself_bring_no_rounding() -> None:
+    """Both drop out of ``C u``; left in, they would cost ten and six digits here."""
+    xi = weights(5, 0) * 1e-6 + 1e6 * torch.eye(5, dtype=torch.float64)
+    off = xi - torch.diag(xi.diagonal())
+    u = torch.randn(5, 2, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    for field, mixing in ((u, Mixing(weights=xi)), (u + 1e6, Mixing(weights=off))):
+        mean = field.mean(1)
+        wanted = (off[:, :, None] * (mean[:, None] - mean[None])).sum(1)[:, None] / 50
+        assert float((mixing(field) - wanted).norm() / wanted.norm()) < 1e-13
+
+
+def test_any_matrix_its_transpose_and_its_root() -> None:
+    g = torch.Generator().manual_seed(0)
+    a, u = (torch.randn(*shape, generator=g, dtype=torch.float64) for shape in ((6, 6), (3, 2, 4)))
+    assert torch.allclose(PairMixing(a)(u).flatten(0, 1), a @ u.flatten(0, 1))
+    assert torch.allclose(PairMixing(a)(u, adjoint=True).flatten(0, 1), a.T @ u.flatten(0, 1))
+    for rows in (a, a[:, :2]):  # of full rank, and not
+        whole = 0.5 * (rows @ rows.T + (rows @ rows.T).T)
+        half = PairMixing(whole).root(3, 2)
+        assert half is not None
+        assert float((half.matrix @ half.matrix - whole).abs().max()) < 1e-12
+    negative = torch.diag(torch.tensor([-1.0, 1, 2, 3, 4, 5], dtype=torch.float64))
+    assert PairMixing(a).root(3, 2) is None
+    assert PairMixing(negative).root(3, 2) is None
