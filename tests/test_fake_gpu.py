@@ -26,6 +26,7 @@ from sslbook.operator.covariance import CovarianceOperator, covariance_operator
 from sslbook.training import objectives
 from sslbook.training.objectives import OBJECTIVES
 from sslbook.training.run import distributed, steps
+from sslbook.training.run.parts import make_parts
 from sslbook.training.run.settings import OPTIMIZERS, Settings
 from sslbook.training.run.trainer import Trainer, train
 from sslbook.training.views import augment
@@ -61,7 +62,7 @@ def two_steps(settings: Settings, folder: Path) -> Trainer:
     """Nothing is read in them or waited for, once images and weights have moved."""
     with fake_gpu() as gpu:
         data = images(96, settings)
-        run = Trainer(settings, folder, (data, data), GPU, quiet=True)
+        run = Trainer(make_parts(settings, (data, data), GPU), folder, quiet=True)
         gpu.waits.clear()
         run.advance()
         run.advance()
@@ -87,8 +88,9 @@ MAY_READ = {
     "stats.metrics.effective_rank": 0,  # eigenvalues are checked for convergence as they are computed
     "training.evaluate.report": 0,  # the rank
     "training.run.trainer.Trainer._end_epoch": 0,  # the losses of an epoch
-    "training.run.state.check": True,  # whether weights are finite, at the ends of epochs and before a checkpoint
+    "training.run.checkpoints.check": True,  # whether weights are finite, at the ends of epochs and before a checkpoint
     "training.run.trainer.Trainer._save": 0,
+    "training.run.checkpoints.save_weights": 0,
 }
 
 

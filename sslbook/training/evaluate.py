@@ -34,8 +34,7 @@ from sslbook.runtime.arguments import (
     require_whole,
 )
 from sslbook.stats.metrics import effective_rank
-from sslbook.training.views.augment import plain
-from sslbook.training.views.pipelines import Pipeline
+from sslbook.training.views.augment import Pipeline, plain
 
 SIMILARITIES = 2**25
 """Numbers of one block of cosines, 128 MB of them."""

@@ -28,12 +28,10 @@ from sslbook.training.objectives import OBJECTIVES, asks_labels
 from sslbook.training.run import checkpoints
 from sslbook.training.run.determinism import in_float32, seeded
 from sslbook.training.run.logs import Row
+from sslbook.training.run.parts import Own
 from sslbook.training.run.settings import Settings, stored_settings, with_values
-from sslbook.training.run.state import rows_until
-from sslbook.training.run.steps import Own
 from sslbook.training.run.trainer import train
-from sslbook.training.views.augment import PIPELINES, plain
-from sslbook.training.views.pipelines import Pipeline
+from sslbook.training.views.augment import PIPELINES, Pipeline, plain
 
 METHODS: dict[str, dict[str, Any]] = {
     "simclr": {"objective": Settings().objective},
@@ -159,7 +157,7 @@ def load_run(folder: str | Path, backbone: nn.Module | Callable[[], nn.Module] |
         why = " ".join(str(error).split())
         raise ValueError(f"backbone must be a network like the one that {place} trained: {why}") from None
     views = PIPELINES[settings.pipeline] if not settings.own else _pipeline(settings.own["pipeline"])
-    return Pretrained(encoder.eval(), views, rows_until(json.loads(content["rows"]), settings.epochs))
+    return Pretrained(encoder.eval(), views, checkpoints.rows_until(json.loads(content["rows"]), settings.epochs))
 
 
 def _pipeline(stored: Mapping[str, Any]) -> Pipeline:

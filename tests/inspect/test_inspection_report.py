@@ -26,7 +26,7 @@ from sslbook.inspect.report import Report, Share, read_report
 from sslbook.inspect.spectrum import ALL, BETWEEN, NOISE, RANDOM, UNTRAINED, WITHIN
 from sslbook.training.presets.runs import run_of
 from sslbook.training.run.trainer import train
-from sslbook.training.views.pipelines import Pipeline
+from sslbook.training.views.augment import Pipeline
 
 # --- whole reports ---------------------------------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from training_cases import TINY, read_csv
 
 from sslbook.training.presets.runs import run_of
 from sslbook.training.run import checkpoints, logs
-from sslbook.training.run.determinism import load_data
+from sslbook.training.run.parts import load_data
 from sslbook.training.run.schedules import SCHEDULES, Length, cosine, needs_length, released
 from sslbook.training.run.settings import Refused, Settings
 from sslbook.training.run.trainer import train

@@ -27,8 +27,8 @@ from sslbook.training.evaluate import embed
 from sslbook.training.objectives import OBJECTIVES
 from sslbook.training.pretrain import METHODS, load_run, pretrain
 from sslbook.training.run import checkpoints
+from sslbook.training.run.checkpoints import Diverged
 from sslbook.training.run.settings import OURS, Settings
-from sslbook.training.run.state import Diverged
 from sslbook.training.run.trainer import train
 
 DATA = subset(load_dataset("digits", "train"), 256)

@@ -7,7 +7,6 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -16,8 +15,9 @@ import torch
 from training_cases import read_csv
 
 from sslbook.training.presets.runs import run_of
-from sslbook.training.run import checkpoints, determinism, distributed, signals, state, steps, trainer
-from sslbook.training.run.determinism import load_data
+from sslbook.training.run import checkpoints, distributed, parts, signals, steps, trainer
+from sslbook.training.run.determinism import Batches
+from sslbook.training.run.parts import load_data, make_batches
 from sslbook.training.run.trainer import Diverged, train
 
 TINY = (
@@ -213,7 +213,7 @@ def test_a_folder_that_another_process_trains_in_is_refused(tmp_path: Path, data
 
 def test_another_precision_is_refused(tmp_path: Path, data: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
     train(settings(), tmp_path, data=data, device="cpu", quiet=True, stop_after=1)
-    monkeypatch.setattr(steps, "precision_of", lambda *a: torch.bfloat16)  # as auto is on a GPU
+    monkeypatch.setattr(parts, "precision_of", lambda *a: torch.bfloat16)  # as auto is on a GPU
     with pytest.raises(ValueError, match=r"was trained in float32 so far, and here precision is bfloat16"):
         train(settings(), tmp_path, data=data, device="cpu", quiet=True)
 
@@ -240,17 +240,17 @@ def test_the_last_row_gets_what_an_earlier_run_did_not_ask_for(tmp_path: Path, d
 
 
 def test_a_loss_that_is_no_number_is_named_by_its_step() -> None:
-    now = state.State(torch.nn.Linear(1, 1), None, torch.zeros(10), step=37)  # type: ignore[arg-type]
+    now = checkpoints.State(settings(), torch.nn.Linear(1, 1), None, torch.zeros(10), step=37)  # type: ignore[arg-type]
     losses = torch.zeros(7)
-    state.check(losses, now)
+    checkpoints.check(losses, now)
     losses[4] = torch.nan
     with pytest.raises(Diverged, match="the loss is nan at step 35") as caught:
-        state.check(losses, now)
+        checkpoints.check(losses, now)
     assert caught.value.step == 35
     with torch.no_grad():
         now.model.weight.fill_(torch.inf)  # type: ignore[operator]
     with pytest.raises(Diverged, match="a weight is no finite number after step 37"):
-        state.check(torch.zeros(7), now)
+        checkpoints.check(torch.zeros(7), now)
 
 
 @pytest.mark.parametrize(
@@ -295,8 +295,8 @@ def test_a_compiled_step_is_the_eager_one(tmp_path: Path, data: tuple, monkeypat
 def test_a_graph_is_of_a_whole_batch(data: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where the first batch that a resumed run sees is the last of its epoch, and not full."""
     asked = settings("batch=48", "drop_last=false")
-    run = trainer.Trainer(asked, Path("nowhere"), data, torch.device("cpu"), quiet=True)
-    run.step.capture = "graph"
+    step = parts.make_parts(asked, data, torch.device("cpu")).step
+    step.capture = "graph"
     recorded = []
 
     def record(step: steps.Step, *inputs: torch.Tensor) -> None:
@@ -306,12 +306,12 @@ def test_a_graph_is_of_a_whole_batch(data: tuple, monkeypatch: pytest.MonkeyPatc
         step._result = torch.tensor(1.5)
 
     monkeypatch.setattr(steps.Step, "_record", record)
-    part, whole = (determinism.share(asked, torch.arange(count), 0) for count in (32, 48))
-    assert float(run.step(*part)) > 2
+    part, whole = (make_batches(asked, 128).at(number) for number in (2, 0))
+    assert float(step(*part)) > 2
     assert recorded == []
-    assert float(run.step(*whole)) == 1.5
+    assert float(step(*whole)) == 1.5
     assert recorded == [[48, 48, 48]]
-    assert float(run.step(*part)) > 2
+    assert float(step(*part)) > 2
 
 
 def test_processes_agree_on_their_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -344,33 +344,35 @@ def test_a_captured_step_is_the_eager_one(tmp_path: Path, data: tuple, capture: 
         assert torch.allclose(value.float(), other[name].float(), rtol=1e-2, atol=1e-3), name
 
 
-def test_views_and_orders_are_functions_of_the_step(data: tuple) -> None:
-    shuffled = replace(settings(), shuffle=True)
-    assert torch.equal(determinism.epoch_order(shuffled, 100, 3), determinism.epoch_order(shuffled, 100, 3))
-    assert not torch.equal(determinism.epoch_order(shuffled, 100, 3), determinism.epoch_order(shuffled, 100, 4))
-    assert sorted(determinism.epoch_order(shuffled, 100, 3).tolist()) == list(range(100))
-    still = replace(settings(), shuffle=False)
-    assert torch.equal(determinism.epoch_order(still, 100, 3), torch.arange(100))
-    index, one, two = determinism.share(shuffled, torch.arange(8), 5)
-    again = determinism.share(shuffled, torch.arange(8), 5)
-    assert torch.equal(one, again[1])
+def test_views_and_orders_are_functions_of_the_step() -> None:
+    batches = Batches(100, 8, seed=0, shuffle=True)
+    assert torch.equal(batches.order(3), Batches(100, 8, seed=0, shuffle=True).order(3))
+    assert not torch.equal(batches.order(3), batches.order(4))
+    assert not torch.equal(batches.order(3), Batches(100, 8, seed=1, shuffle=True).order(3))
+    assert sorted(batches.order(3).tolist()) == list(range(100))
+    index, one, two = batches.at(5)
+    assert torch.equal(index, batches.order(0)[40:48])
+    assert all(map(torch.equal, batches.at(5), (index, one, two)))
     assert not torch.equal(one, two)
-    assert not torch.equal(one, determinism.share(shuffled, torch.arange(8), 6)[1])
-    assert index.tolist() == list(range(8))
+    assert not torch.equal(one, batches.at(6)[1])
+    still = Batches(100, 8, seed=0, drop_last=False, views=4)
+    assert (batches.per_epoch, still.per_epoch) == (12, 13)
+    assert [len(part) for part in still.at(12)] == [4] * 5
+    assert still.at(13)[0].tolist() == list(range(8))
 
 
 def test_processes_share_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = determinism.share(settings(), torch.arange(8), 5)
-    parts = []
+    whole, parts = Batches(128, 8, seed=0).at(5), []
     monkeypatch.setattr(distributed, "world", lambda: 2)
     for rank in (0, 1):
         monkeypatch.setattr(distributed, "rank", lambda rank=rank: rank)
-        parts.append(determinism.share(settings(), torch.arange(8), 5))
+        parts.append(Batches(128, 8, seed=0).at(5))
     for number, all_rows in enumerate(whole):
         assert torch.equal(torch.cat([part[number] for part in parts]), all_rows)
-    with pytest.raises(ValueError, match="batch must be a multiple of the 2 processes, got 63"):
-        determinism.steps_per_epoch(settings("batch=63"), 128)
-    with pytest.raises(ValueError, match="drop_last must be true here: the last batch of 1 can't be shared by 2"):
-        determinism.steps_per_epoch(settings("drop_last=false"), 129)
-    with pytest.raises(ValueError, match="the last batch of 2 can't be shared by 2 processes, at least 2 each"):
-        determinism.steps_per_epoch(settings("drop_last=false"), 130)
+    for images, size, said in (
+        (128, 63, "batch must be a multiple of the 2 processes, got 63"),
+        (129, 64, "drop_last must be true here: the last batch of 1 can't be shared by 2"),
+        (130, 64, "the last batch of 2 can't be shared by 2 processes, at least 2 each"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            Batches(images, size, seed=0, drop_last=False)

@@ -16,9 +16,10 @@ from sslbook.experiments.catalogue import TABLES
 from sslbook.records import data_files
 from sslbook.records.store import runs_folder
 from sslbook.training.presets import command, runs, tables
-from sslbook.training.presets.runs import run_of, runs_of
+from sslbook.training.presets.runs import run_of
 from sslbook.training.presets.sheets import presets, sheets
-from sslbook.training.run import checkpoints, determinism, trainer
+from sslbook.training.presets.tables import runs_of
+from sslbook.training.run import checkpoints, parts, trainer
 from sslbook.training.run.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -165,7 +166,7 @@ def test_a_folder_is_named_by_preset_seed_and_hash(tmp_path: Path) -> None:
 
 
 def test_finished_runs_are_known_and_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trainer, "train", lambda *a, **k: pytest.fail("it was finished"))
+    monkeypatch.setattr(runs, "train", lambda *a, **k: pytest.fail("it was finished"))
     run = run_of("cifar10-byol", seed=3, epochs=7)
     assert not run.finished(tmp_path)
     done(run, tmp_path, [{"epoch": 7, "linear": 0.5, "linear_best": 0.6}])
@@ -274,7 +275,7 @@ def test_two_processes_share_each_batch(tmp_path: Path) -> None:
             env={**os.environ, "OMP_NUM_THREADS": "1"},
         )
         assert done_.returncode == 0, done_.stderr
-        content = runs.read_result(next(root.iterdir()))
+        content = checkpoints.read_result(next(root.iterdir()))
         assert content is not None
         found[ranks] = [row["loss"] for row in content["rows"]]
     assert found["2"] == pytest.approx(found["1"], rel=1e-4)
@@ -338,13 +339,13 @@ def test_each_machine_fetches_once(
 ) -> None:
     """Also the second, whose folder may not be the first one's."""
     asked: list[bool] = []
-    whole, settings = determinism.load_data, run_of("digits-byol", seed=0, changes=DIGITS).settings
+    whole, settings = parts.load_data, run_of("digits-byol", seed=0, changes=DIGITS).settings
 
     def load(settings: Settings, download: bool = False) -> object:
         asked.append(download)
         return whole(settings)
 
-    monkeypatch.setattr(determinism, "load_data", load)
+    monkeypatch.setattr(parts, "load_data", load)
     monkeypatch.setattr(trainer.distributed, "rank", lambda: rank)
     monkeypatch.setenv("LOCAL_RANK", local)
     with trainer.prepared(settings, tmp_path, device="cpu", download=True, quiet=True):

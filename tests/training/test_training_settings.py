@@ -13,10 +13,10 @@ from sslbook.networks.siamese import Networks
 from sslbook.training.objectives import OBJECTIVES
 from sslbook.training.presets.runs import values_of, with_changes
 from sslbook.training.presets.sheets import presets
-from sslbook.training.run.optimizers import LARS, set_rate
+from sslbook.training.run.parts import make_optimizer, make_rate
 from sslbook.training.run.settings import FREE, Settings, known_keys
-from sslbook.training.run.steps import make_optimizer
-from sslbook.training.views.pipelines import PIPELINES, Pipeline
+from sslbook.training.run.steps import LARS
+from sslbook.training.views.augment import PIPELINES, Pipeline
 
 # -- settings ---------------------------------------------------------------------------------------------------------
 
@@ -371,9 +371,8 @@ def test_lars_leaves_weights_of_no_length_as_they_are_scaled() -> None:
 @pytest.mark.parametrize("name", ["sgd", "adam", "lars"])
 def test_optimisers_have_the_runs_numbers(name: str) -> None:
     settings = replace(Settings(), optimizer=name, rate=0.25, momentum=0.5, decay=0.125, betas=(0.7, 0.8))
-    optimizer = make_optimizer(list(problem(torch.float32).parameters()), settings)
+    optimizer = make_optimizer(settings, list(problem(torch.float32).parameters()))
     group = optimizer.param_groups[0]
     assert (group["lr"], group["weight_decay"]) == (0.25, 0.125)
     assert group["betas"] == (0.7, 0.8) if name == "adam" else group["momentum"] == 0.5
-    set_rate(optimizer, 0.5)
-    assert optimizer.param_groups[0]["lr"] == 0.5
+    assert make_rate(replace(settings, schedule="cosine", warmup=2), 10)(4) == 0.25 * 5 / 20

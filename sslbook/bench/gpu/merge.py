@@ -11,8 +11,8 @@ from pathlib import Path
 
 from sslbook.records.store import Record, path_of, recorded, require_source_tree, write_record
 from sslbook.runtime.arguments import InputError
-from sslbook.training.presets.runs import recorded_values, seeds_of, united
 from sslbook.training.presets.sheets import sheets
+from sslbook.training.presets.tables import recorded_values, seeds_of, united
 
 RECORDS = ("A-Tab2", "B-Tab3-cifar10-resnet18", "training-operator-full")
 """The records that the plan makes."""
