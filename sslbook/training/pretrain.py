@@ -26,8 +26,8 @@ from sslbook.runtime.arguments import unknown
 from sslbook.runtime.atomic_io import user_path
 from sslbook.training.objectives import OBJECTIVES, asks_labels
 from sslbook.training.run import checkpoints
+from sslbook.training.run.checkpoints import Row
 from sslbook.training.run.determinism import in_float32, seeded
-from sslbook.training.run.logs import Row
 from sslbook.training.run.parts import Own
 from sslbook.training.run.settings import Settings, stored_settings, with_values
 from sslbook.training.run.trainer import train

@@ -80,18 +80,6 @@ def statistics_of(boxes: np.ndarray, height: int, width: int) -> dict[str, np.nd
     return {"area": h * w, "ratio": w / h, "top": top, "left": left, **middle}
 
 
-def test_a_wrong_sampler_is_seen() -> None:
-    """Ratios uniform instead of log-uniform; one attempt that is cut to the image instead of ten."""
-    right = statistics_of(boxes(CIFAR, 32, 32), 32, 32)
-    u = np.random.default_rng(0).random((SAMPLES, 4))
-    area, ratio = 1024 * (0.08 + 0.92 * u[:, 0]), 3 / 4 + (4 / 3 - 3 / 4) * u[:, 1]
-    w, h = (np.minimum(np.rint(np.sqrt(side)), 32) for side in (area * ratio, area / ratio))
-    assert stats.ks_2samp(right["ratio"], w / h).pvalue < RARE
-    assert stats.ks_2samp(right["area"], w * h).pvalue < RARE
-    corner = np.floor(u[:, 2] * (32 - h))  # never the last place
-    assert stats.ks_2samp(right["row"], (corner + 0.5) / (33 - h)).pvalue < RARE
-
-
 def test_a_box_that_never_fits_is_central() -> None:
     found = boxes(Pipeline(32, scale=(1.0, 1.0), ratio=(2.0, 2.0)), 32, 32)
     assert (found == [8, 0, 16, 32]).all()
@@ -282,38 +270,18 @@ def test_plain_images() -> None:
     [
         (lambda: Pipeline(0), "size must be at least 1, got 0"),
         (lambda: Pipeline(32, scale=(0.0, 1.0)), r"scale must be two numbers above 0 .* at most 1, got \(0.0, 1.0\)"),
-        (lambda: Pipeline(32, ratio=(2.0, 1.0)), "ratio must be two numbers above 0 in increasing order, got"),
-        (lambda: Pipeline(32, flip=1.5), "flip must be between 0 and 1, got 1.5"),
-        (lambda: Pipeline(32, grey=-0.1), "grey must be between 0 and 1"),
-        (lambda: Pipeline(32, flip="a"), "flip must be a number, got 'a'"),  # type: ignore[arg-type]
-        (lambda: Pipeline(32, blur=math.nan), "blur must be finite, got nan"),
-        (lambda: Pipeline(32, scale=("a", 1.0)), r"scale must be a tuple of finite numbers, got \('a', 1.0\)"),  # type: ignore[arg-type]
-        (lambda: Pipeline(32, scale=None), "scale must be a tuple of finite numbers, got None"),  # type: ignore[arg-type]
-        (lambda: Pipeline(32, scale=(0.5,)), r"scale must be two numbers above 0 .* got \(0.5,\)"),  # type: ignore[arg-type]
         (lambda: Pipeline(32, ratio=(1.0, math.inf)), "ratio must be a tuple of finite numbers"),
-        (lambda: Pipeline(32, mean=(math.nan,), std=(1.0,)), r"mean must be a tuple of finite numbers, got \(nan,\)"),
-        (lambda: Pipeline(32, jitter=(0.4, 0.4)), "jitter must be four strengths"),  # type: ignore[arg-type]
+        (lambda: Pipeline(32, flip=1.5), "flip must be between 0 and 1, got 1.5"),
         (lambda: Pipeline(32, jitter=(0.4, 0.4, 0.4, 0.6)), "jitter must be four strengths .* at most 0.5, got"),
-        (lambda: Pipeline(32, blur_kernel=8), "blur_kernel must be odd"),
         (lambda: Pipeline(4, blur=0.5, blur_kernel=9), "less than twice the size 4, got 9"),
         (lambda: Pipeline(32, mean=(0.5,)), "mean and std must have one number a channel"),
-        (lambda: draws(0, 0, 0, 0), "count must be at least 1, got 0"),
         (lambda: draws(1, -1, 0, 0), "seed must be at least 0, got -1"),
-        (
-            lambda: apply(noise(), CIFAR, draws(39, 0, 0, 0)),
-            r"draws must be \(40, \d+\), a row an image, got \(39",
-        ),
+        (lambda: apply(noise(), CIFAR, draws(39, 0, 0, 0)), r"draws must be \(40, \d+\), a row an image, got \(39"),
         (lambda: apply(noise(2, 2), CIFAR, draws(2, 0, 0, 0)), "of 1 or 3 channels, got"),
-        (
-            lambda: apply(noise(2, 1), CIFAR, draws(2, 0, 0, 0)),
-            "pixels must have 3 channels, as mean has, got 1",
-        ),
-        (lambda: apply(noise().int(), CIFAR, draws(40, 0, 0, 0)), r"floating in \[0, 1\], got torch.int32"),
-        (lambda: augment.random_view(noise().float(), CIFAR), r"floating in \[0, 1\], got values from 0 to 255"),
-        (lambda: plain(noise() / 255 - 0.1, CIFAR), r"floating in \[0, 1\], got values from -0.1 to"),
+        (lambda: apply(noise(2, 1), CIFAR, draws(2, 0, 0, 0)), "pixels must have 3 channels, as mean has, got 1"),
+        (lambda: random_view(noise().float(), CIFAR), r"floating in \[0, 1\], got values from 0 to 255"),
         (lambda: plain(torch.full((1, 3, 32, 32), torch.nan), CIFAR), "got values from nan to nan"),
-        (lambda: augment.random_view(noise(), "cifar10"), "pipeline must be a Pipeline, such as"),  # type: ignore[arg-type]
-        (lambda: augment.random_view(noise()[:0], CIFAR), "pixels must hold one image or more, got none"),
+        (lambda: random_view(noise(), "cifar10"), "pipeline must be a Pipeline, such as"),  # type: ignore[arg-type]
         (lambda: plain(noise(1, 3, 20), CIFAR), "pixels must be at least 32 by 32, got 20 by 20"),
     ],
 )

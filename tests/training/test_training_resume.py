@@ -114,12 +114,6 @@ def test_a_run_that_diverges_stops_says_where_and_keeps_its_checkpoint(tmp_path:
     assert not (tmp_path / checkpoints.DIVERGED).exists()
 
 
-def test_one_that_diverges_before_its_first_checkpoint_says_so(tmp_path: Path, data: tuple) -> None:
-    wild = settings("optimizer=sgd", "rate=1e25", "schedule=constant", "evaluate=0", epochs=4)
-    with pytest.raises(Diverged, match=r"after step 1; there is no checkpoint before it"):
-        train(wild, tmp_path, data=data, device="cpu", quiet=True, save_every=1)
-
-
 def test_a_run_that_is_begun_anew_is_not_finished_until_it_is(tmp_path: Path, data: tuple) -> None:
     train(settings(), tmp_path, data=data, device="cpu", quiet=True)
     (tmp_path / "curves").mkdir()
@@ -201,14 +195,6 @@ def test_long_epochs_have_checkpoints_too(tmp_path: Path, data: tuple, monkeypat
         on_step=lambda step: seen.append(checkpoints.newest_step(tmp_path)),
     )
     assert seen == [1, 2]
-
-
-def test_a_folder_that_another_process_trains_in_is_refused(tmp_path: Path, data: tuple) -> None:
-    with (
-        trainer.prepared(settings(), tmp_path, data=data, device="cpu", quiet=True),
-        pytest.raises(checkpoints.Busy, match="is being trained by another process"),
-    ):
-        train(settings(), tmp_path, data=data, device="cpu", quiet=True)
 
 
 def test_another_precision_is_refused(tmp_path: Path, data: tuple, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from dataclasses import asdict, fields, make_dataclass, replace
 from inspect import signature
 
@@ -14,7 +16,7 @@ from sslbook.training.objectives import OBJECTIVES
 from sslbook.training.presets.runs import values_of, with_changes
 from sslbook.training.presets.sheets import presets
 from sslbook.training.run.parts import make_optimizer, make_rate
-from sslbook.training.run.settings import FREE, Settings, known_keys
+from sslbook.training.run.settings import FREE, Settings
 from sslbook.training.run.steps import LARS
 from sslbook.training.views.augment import PIPELINES, Pipeline
 
@@ -25,46 +27,23 @@ from sslbook.training.views.augment import PIPELINES, Pipeline
     ("change", "sentence"),
     [
         ("dataset=cifar", "dataset must be one of cifar10, stl10, mnist, digits, got 'cifar'; did you mean 'cifar10'"),
-        ("split=train+unlabeled", r"split must be one of train, got 'train\+unlabeled'"),
-        ("pipeline=cifar", "pipeline must be one of .*got 'cifar'; did you mean 'cifar10'"),
-        ("objective=infonce", "objective must be one of .*got 'infonce'; did you mean 'info_nce'"),
-        ("optimizer=lamb", "optimizer must be one of sgd, adam, lars, got 'lamb'"),
-        ("schedule=step", "schedule must be one of constant, cosine, released, got 'step'"),
-        ("precision=float16", "precision must be one of auto, float32, bfloat16, got 'float16'"),
-        ("capture=yes", "capture must be one of auto, none, graph, compile, both, got 'yes'"),
         ("batch=1", "batch must be at least 2, got 1"),
-        ("batch=many", "batch must be a whole number, got 'many'"),
-        ("epochs=2.5", r"epochs must be a whole number, got 2\.5"),
-        ("subset=0", "subset must be at least 1, got 0"),
         ("shuffle=1", "shuffle must be true or false, got 1"),
         ("rate=0", r"rate must be above 0, got 0\.0"),
-        ("rate=fast", "rate must be a number, got 'fast'"),
-        ("decay=-1", r"decay must be at least 0, got -1\.0"),
         ("momentum=1", r"momentum must be at least 0 and below 1, got 1\.0"),
-        ("ema=1.5", r"ema must be at least 0 and below 1, got 1\.5"),
-        ("betas=0.9", r"betas must be two numbers, such as 0\.9,0\.999, got \(0\.9,\)"),
         ("probes=0", "probes must be at least 1, got 0"),
         ("reset=5", "reset and symmetric are for a predictor, and networks.predictor is 0"),
-        ("numbers.temperature=1", "info_nce takes tau; got 'temperature'"),
-        ("numbers.tau=-1", "tau must be above 0, got -1"),
         ("objective=[1]", "objective must be one of .*got \\[1\\]"),
         ("warmup=1", "warmup is for the cosine schedule, and schedule is released: got 1"),
-        ("networks.width=0", "width must be .*got 0"),
         ("widht=3", "there is no setting widht; did you mean networks.width"),
         ("networks.widht=3", "there is no setting networks.widht; did you mean networks.width"),
         ("networks=3", "networks can't be set as a whole: set networks.NAME=value"),
-        ("rate", "a change must be of the form key=value, got 'rate'"),
         ("=3", "a change must be of the form key=value, got '=3'"),
     ],
 )
 def test_what_is_not_allowed_gets_a_sentence(change: str, sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         with_changes(Settings(), [change])
-
-
-def test_a_warm_up_is_shorter_than_its_run() -> None:
-    with pytest.raises(ValueError, match="warmup must be shorter than the 5 epochs of the run, got 5"):
-        replace(Settings(), schedule="cosine", warmup=5, epochs=5)
 
 
 def test_changes_are_read_as_what_they_are_for() -> None:
@@ -192,17 +171,14 @@ def test_an_augmentation_counts_by_what_it_does(monkeypatch: pytest.MonkeyPatch)
     assert Settings().hash() != before
 
 
-def test_the_hash_is_the_same_everywhere() -> None:
-    """Written down, since folders of runs are found by it: another number here orphans everybody's runs."""
-    names = ("cifar10-simclr-nce", "cifar10-simclr-beta-plus-0.2", "stl10-byol", "stl10-byol-linear-0.02")
-    assert [presets()[name].settings.hash() for name in names] == [
-        "9b18ebfa08",
-        "e60cb02918",
-        "ec084ee49b",
-        "9a99d93ade",
-    ]
-    assert presets()["digits-simclr-nce"].settings.hash() == "69bb13f138"
+def test_hashes_stay() -> None:
+    """Folders of runs are found by them: another one here orphans somebody's runs; and no two presets are the same run."""
+    hashes = {name: preset.settings.hash() for name, preset in sorted(presets().items())}
+    names = ("cifar10-simclr-nce", "stl10-byol", "digits-simclr-nce")
+    assert [hashes[name] for name in names] == ["9b18ebfa08", "ec084ee49b", "69bb13f138"]
     assert Settings().hash() == "9b18ebfa08"
+    assert len(set(hashes.values())) == len(hashes)
+    assert hashlib.sha256(json.dumps(hashes).encode()).hexdigest()[:16] == "86a50d78defb3837"
     assert with_changes(Settings(), ["rate=1"]).hash() == with_changes(Settings(), ["rate=1.0"]).hash()
 
 
@@ -303,11 +279,6 @@ def test_values_are_printed_as_they_are_set() -> None:
         again = with_changes(preset.settings, [f"{key}={value}" for key, value in values.items()])
         assert again.hash() == preset.settings.hash()
         assert again.probes == preset.settings.probes
-
-
-def test_every_key_can_be_named() -> None:
-    assert {"rate", "networks.width", "evaluate"} <= set(known_keys())
-    assert {"networks", "numbers"}.isdisjoint(known_keys())
 
 
 # -- optimisers -------------------------------------------------------------------------------------------------------

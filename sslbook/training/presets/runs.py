@@ -17,8 +17,7 @@ from sslbook.networks.siamese import Networks
 from sslbook.runtime.arguments import nearest
 from sslbook.training.objectives import OBJECTIVES
 from sslbook.training.presets.sheets import Preset, presets
-from sslbook.training.run.checkpoints import DIVERGED, read_result
-from sslbook.training.run.logs import Row
+from sslbook.training.run.checkpoints import DIVERGED, Row, read_result
 from sslbook.training.run.settings import Settings, known_keys, with_values
 from sslbook.training.run.trainer import train
 

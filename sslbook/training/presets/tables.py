@@ -22,8 +22,7 @@ from sslbook.runtime.atomic_io import require_writable
 from sslbook.training.presets import cluster
 from sslbook.training.presets.runs import Run, preset_of, run_of
 from sslbook.training.presets.sheets import Cell, Sheet, presets, sheets
-from sslbook.training.run.checkpoints import read_result
-from sslbook.training.run.logs import Row
+from sslbook.training.run.checkpoints import Row, read_result
 from sslbook.training.run.parts import load_data
 
 SEEDS = (1, 2, 3, 4, 5)

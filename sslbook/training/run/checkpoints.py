@@ -8,13 +8,14 @@ Everything random in a run is a function of its seed and the step, so no state o
 from __future__ import annotations
 
 import contextlib
+import csv
 import hashlib
 import io
 import json
 import re
 import reprlib
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,6 @@ from torch import Tensor, nn
 
 from sslbook.networks.siamese import Siamese
 from sslbook.runtime.atomic_io import read_bytes, remove_parts, require_parts, sync, write_bytes, write_text
-from sslbook.training.run.logs import Row
 from sslbook.training.run.settings import Refused, Settings
 
 KEPT = 2
@@ -41,6 +41,12 @@ PARTS: Mapping[str, type | tuple[type, ...]] = {
 """What a checkpoint holds by name, and of what kind it is; :class:`State` says what it means."""
 RESULT, WEIGHTS, DIVERGED = "result.json", "backbone.pt", "diverged"
 """What a run leaves at its end: its numbers, its backbone's weights by name; and what one leaves that came to no end."""
+
+
+COLUMNS = ("epoch", "step", "rate", "loss", "knn", "rank", "linear", "linear_best", "seconds", "images_per_second")
+"""``epoch`` and ``step`` are those done; ``loss`` is the epoch's mean; accuracies are shares of 1; a cell may be empty."""
+
+Row = dict[str, Any]
 
 
 class Busy(Refused):
@@ -229,6 +235,15 @@ def check(losses: Tensor, state: State) -> None:
     sizes = torch._foreach_norm([p.detach() for p in state.model.parameters()])
     if not bool(torch.stack(sizes).isfinite().all()):
         raise Diverged(f"a weight is no finite number after step {state.step}", state.step)
+
+
+def write_csv(path: Path, rows: Sequence[Row]) -> None:
+    """All rows so far, atomically: a resumed run begins again with those of its checkpoint."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, COLUMNS, restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({name: "" if row.get(name) is None else row[name] for name in COLUMNS} for row in rows)
+    write_text(path, text.getvalue())
 
 
 def write_result(folder: Path, state: State, origin: Mapping[str, Any]) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -22,13 +23,13 @@ import sslbook
 from sslbook.images.datasets import Dataset
 from sslbook.networks.siamese import Siamese
 from sslbook.records import data_files
+from sslbook.runtime.arguments import installing
 from sslbook.runtime.atomic_io import write_text
 from sslbook.runtime.compute import device_name, keep_freed_memory
 from sslbook.training.evaluate import report
 from sslbook.training.run import checkpoints, distributed
-from sslbook.training.run.checkpoints import Diverged, State, check, rows_until, write_result
+from sslbook.training.run.checkpoints import Diverged, Row, State, check, rows_until, write_csv, write_result
 from sslbook.training.run.determinism import draw_alike, in_float32
-from sslbook.training.run.logs import Curves, Progress, Row, line, write_csv
 from sslbook.training.run.parts import Own, Parts, images_of, make_parts
 from sslbook.training.run.settings import Refused, Settings
 from sslbook.training.run.signals import BROKEN_PIPE, GOES_ON, Stopped, asked_to_stop
@@ -41,7 +42,10 @@ LONG_SECONDS = 600.0
 
 @dataclass(frozen=True)
 class Result:
-    """What a run gave: a row for each epoch (:data:`sslbook.training.run.logs.COLUMNS`), whether it came to its end, its model."""
+    """What a run gave: a row for each epoch, whether it came to its end, its model.
+
+    The columns of rows are :data:`sslbook.training.run.checkpoints.COLUMNS`.
+    """
 
     settings: Settings
     folder: Path
@@ -57,6 +61,83 @@ class Result:
                 return row
         there = ", ".join(str(row["epoch"]) for row in self.rows) or "none"
         raise ValueError(f"epoch must be one of {there}, got {epoch}")
+
+
+class Curves:
+    """Curves for TensorBoard in a folder, if one is given; raises ValueError without the package.
+
+    first: the first step that is yet to come; points of an interrupted run from there on are not shown.
+    """
+
+    def __init__(self, folder: Path | None = None, first: int = 0) -> None:
+        self._writer: Any = None
+        if folder is None:
+            return
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            raise ValueError(f"TensorBoard is not installed: {installing('train')}") from None
+        self._writer = SummaryWriter(str(folder), purge_step=first)
+
+    def add(self, row: Row) -> None:
+        """One point a column."""
+        if self._writer is not None:
+            for name, value in row.items():
+                if name not in ("epoch", "step") and value is not None:
+                    self._writer.add_scalar(name, value, row["step"])
+            self._writer.flush()
+
+    def close(self) -> None:
+        """Write what is left."""
+        if self._writer is not None:
+            self._writer.close()
+
+
+class Progress:
+    """A line on the terminal that grows with the steps; nothing where tqdm is absent or nobody looks."""
+
+    def __init__(self, total: int = 0, done: int = 0, name: str = "", *, visible: bool = False) -> None:
+        self._bar: Any = None
+        self.gone = False
+        if visible and sys.stderr.isatty():
+            with contextlib.suppress(ImportError):
+                from tqdm import tqdm
+
+                self._bar = tqdm(total=total, initial=done, desc=name, unit="step", dynamic_ncols=True)
+
+    def step(self) -> None:
+        """One step more."""
+        if self._bar is not None:
+            self._bar.update()
+
+    def say(self, text: str) -> None:
+        """A line above the bar; a plain line on standard error without one; ``gone`` is true once nobody reads them."""
+        try:
+            if self._bar is not None:
+                self._bar.write(text, file=sys.stderr)
+            else:
+                print(text, file=sys.stderr, flush=True)
+        except OSError:  # a terminal that was closed, or head, which has had enough
+            self.gone = True
+
+    def close(self) -> None:
+        """Leave the line as it is."""
+        if self._bar is not None:
+            self._bar.close()
+
+
+def line(row: Row) -> str:
+    """A row as a line to read: ``epoch 3  loss 4.512  k-NN 38.1 %  rank 12.3  1,204 images/s``."""
+    forms = {
+        "epoch": "epoch {}",
+        "loss": "loss {:.4f}",
+        "knn": "k-NN {:.2%}",
+        "linear": "linear {:.2%}",
+        "rank": "rank {:.1f}",
+        "images_per_second": "{:,.0f} images/s",
+    }
+    said = (form.format(row[name]) for name, form in forms.items() if row.get(name) is not None)
+    return "  ".join(said).replace("%", " %")
 
 
 class Trainer:
@@ -237,7 +318,6 @@ class Trainer:
         if self.first:
             write_csv(self.folder / "log.csv", state.rows)
             self.curves.add(row)
-            self.progress.show({key: row.get(key) for key in ("loss", "knn")})
             self.say(f"{self.name}: {line(row)}")
         distributed.wait_for_all()
 

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sslbook.runtime.arguments import require_number, require_whole
+from sslbook.runtime.arguments import may_look, require_number, require_whole
 from sslbook.training.views import crops
 from sslbook.training.views.crops import CROP_NUMBERS, blur, taps
 from sslbook.training.views.jitter import JITTER_NUMBERS, LEVELS, Jitter, draw, grey_, jitter_
@@ -258,9 +258,7 @@ def _require_pixels(pixels: Tensor, pipeline: Pipeline) -> None:
         raise ValueError(f"pixels must be (B, C, H, W) of 1 or 3 channels, got {tuple(pixels.shape)}")
     if pixels.dtype != torch.uint8 and not pixels.is_floating_point():
         raise ValueError(f"pixels must be uint8, or floating in [0, 1], got {pixels.dtype}")
-    if (
-        pixels.is_floating_point() and pixels.device.type == "cpu" and not torch.compiler.is_compiling()
-    ):  # a GPU would wait
+    if pixels.is_floating_point() and may_look(pixels):
         low, high = (float(end) for end in pixels.aminmax())
         if not (low >= 0 and high <= 1):
             raise ValueError(f"pixels must be uint8, or floating in [0, 1], got values from {low:g} to {high:g}")
