@@ -51,11 +51,7 @@ def apart(a: Tensor, b: Tensor) -> float:
     [*((case, torch.float64, 1e-10) for case in CASES), *((case, torch.float32, 1e-5) for case in SINGLE)],
 )
 def test_two_processes_do_what_one_does(
-    case: str,
-    dtype: torch.dtype,
-    tolerance: float,
-    alone: dict[str, Result],
-    together: list[dict[str, Result]],
+    case: str, dtype: torch.dtype, tolerance: float, alone: dict[str, Result], together: list[dict[str, Result]]
 ) -> None:
     wanted = alone[f"{case} {dtype}"]
     for results in together:

@@ -16,10 +16,7 @@ from sslbook.training import evaluate
 from sslbook.training.run.distributed import SharedBatchNorm
 from sslbook.training.views.augment import PIPELINES, apply, draws
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 DEVICE = "cuda"
 COUNT = 64
 

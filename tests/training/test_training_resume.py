@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -39,56 +40,63 @@ def settings(*changes: str, preset: str = "digits-simclr-nce", epochs: int = 2) 
     return run_of(preset, seed=0, epochs=epochs, changes=(*TINY, *changes)).settings
 
 
+def go(asked: trainer.Settings, folder: Path, data: tuple, **options: Any) -> trainer.Result:
+    return train(asked, folder, data=data, **{"device": "cpu", "quiet": True, **options})
+
+
+def same_weights(one: trainer.Result, other: trainer.Result) -> bool:
+    first, second = one.model.state_dict(), other.model.state_dict()
+    return all(torch.equal(first[name], second[name]) for name in first)
+
+
 def test_a_run_stopped_and_resumed_tells_the_same_story(tmp_path: Path, data: tuple) -> None:
-    whole = train(settings(), tmp_path / "whole", data=data, device="cpu", quiet=True)
-    half = train(settings(), tmp_path / "parts", data=data, device="cpu", quiet=True, stop_after=3)
+    whole = go(settings(), tmp_path / "whole", data)
+    half = go(settings(), tmp_path / "parts", data, stop_after=3)
     assert (half.step, half.finished) == (3, False)
     assert not (tmp_path / "parts" / checkpoints.RESULT).exists()
-    rest = train(settings(), tmp_path / "parts", data=data, device="cpu", quiet=True)
+    rest = go(settings(), tmp_path / "parts", data)
     assert rest.finished
     assert [row["loss"] for row in rest.rows[1:]] == [row["loss"] for row in whole.rows[1:]]
     assert [row["epoch"] for row in read_csv(tmp_path / "parts" / "log.csv")] == [0, 1, 2]
     result = json.loads((tmp_path / "parts" / checkpoints.RESULT).read_text())
     assert result["hash"] == settings().hash()
     assert result["rows"][-1]["linear"] == whole.at(2)["linear"]
-    again = train(settings(), tmp_path / "parts", data=data, device="cpu", quiet=True)  # nothing is left to do
+    again = go(settings(), tmp_path / "parts", data)  # nothing is left to do
     assert again.rows == rest.rows
 
 
 def test_a_longer_run_goes_on_where_the_shorter_one_ended(tmp_path: Path, data: tuple) -> None:
     steady = ("schedule=released", "evaluate=0")
-    whole = train(settings(*steady, epochs=3), tmp_path / "whole", data=data, device="cpu", quiet=True)
-    train(settings(*steady, epochs=1), tmp_path / "parts", data=data, device="cpu", quiet=True)
-    longer = train(settings(*steady, epochs=3), tmp_path / "parts", data=data, device="cpu", quiet=True)
+    whole = go(settings(*steady, epochs=3), tmp_path / "whole", data)
+    go(settings(*steady, epochs=1), tmp_path / "parts", data)
+    longer = go(settings(*steady, epochs=3), tmp_path / "parts", data)
     assert [row["epoch"] for row in longer.rows] == [1, 2, 3]
-    one, other = whole.model.state_dict(), longer.model.state_dict()
-    assert all(torch.equal(one[name], other[name]) for name in one)
+    assert same_weights(whole, longer)
 
 
 def test_a_damaged_checkpoint_is_passed_over_by_name(
     tmp_path: Path, data: tuple, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    whole = train(settings(), tmp_path / "whole", data=data, device="cpu", quiet=True)
-    train(settings(), tmp_path / "parts", data=data, device="cpu", quiet=True, stop_after=3, save_every=1)
+    whole = go(settings(), tmp_path / "whole", data)
+    go(settings(), tmp_path / "parts", data, stop_after=3, save_every=1)
     newest = tmp_path / "parts" / "step-000000003.pt"
     newest.write_bytes(newest.read_bytes()[:-1])
-    train(settings(), tmp_path / "quiet", data=data, device="cpu", quiet=True, stop_after=1)
+    go(settings(), tmp_path / "quiet", data, stop_after=1)
     (tmp_path / "quiet" / "step-000000001.pt").write_bytes(b"")
-    train(settings(), tmp_path / "quiet", data=data, device="cpu", quiet=True, stop_after=1)
+    go(settings(), tmp_path / "quiet", data, stop_after=1)
     assert "Starting from the beginning." in capsys.readouterr().err, "also where nothing else is said"
     rest = train(settings(), tmp_path / "parts", data=data, device="cpu")
     said = capsys.readouterr().err
     assert "step-000000003.pt is truncated or altered" in said
     assert "going on after step 2 of 4" in said
-    one, other = whole.model.state_dict(), rest.model.state_dict()
-    assert all(torch.equal(one[name], other[name]) for name in one)
+    assert same_weights(whole, rest)
 
 
 def test_another_runs_folder_is_refused(tmp_path: Path, data: tuple) -> None:
-    train(settings(), tmp_path, data=data, device="cpu", quiet=True, stop_after=1)
+    go(settings(), tmp_path, data, stop_after=1)
     with pytest.raises(ValueError, match=r"holds another run: settings .* with seed 0, and this is .*; choose another"):
-        train(settings("rate=0.5"), tmp_path, data=data, device="cpu", quiet=True)
-    fresh = train(settings("rate=0.5"), tmp_path, data=data, device="cpu", quiet=True, resume=False)
+        go(settings("rate=0.5"), tmp_path, data)
+    fresh = go(settings("rate=0.5"), tmp_path, data, resume=False)
     assert fresh.finished
 
 
@@ -110,19 +118,19 @@ def test_a_run_that_diverges_stops_says_where_and_keeps_its_checkpoint(tmp_path:
     assert good is not None
     assert good["step"] == 3
     assert all(value.isfinite().all() for value in good["model"].values())
-    assert train(asked, tmp_path, data=data, device="cpu", quiet=True).finished
+    assert go(asked, tmp_path, data).finished
     assert not (tmp_path / checkpoints.DIVERGED).exists()
 
 
 def test_a_run_that_is_begun_anew_is_not_finished_until_it_is(tmp_path: Path, data: tuple) -> None:
-    train(settings(), tmp_path, data=data, device="cpu", quiet=True)
+    go(settings(), tmp_path, data)
     (tmp_path / "curves").mkdir()
 
     def interrupt(step: int) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        train(settings(), tmp_path, data=data, device="cpu", quiet=True, resume=False, on_step=interrupt)
+        go(settings(), tmp_path, data, resume=False, on_step=interrupt)
     assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", "log.csv"]
     assert [row["epoch"] for row in read_csv(tmp_path / "log.csv")] == [0], "the new run's"
 
@@ -138,33 +146,25 @@ def heard() -> Iterator[None]:
 @pytest.mark.usefixtures("heard")
 @pytest.mark.parametrize("number", signals.STOPS)
 def test_a_run_that_is_told_to_stop_leaves_a_checkpoint(tmp_path: Path, data: tuple, number: signal.Signals) -> None:
-    whole = train(settings(), tmp_path / "whole", data=data, device="cpu", quiet=True)
+    whole = go(settings(), tmp_path / "whole", data)
     usual = signal.getsignal(number)
     with pytest.raises(signals.Stopped, match="stopped; the same command goes on") as stopped:
-        train(
-            settings(),
-            tmp_path / "parts",
-            data=data,
-            device="cpu",
-            quiet=True,
-            on_step=lambda step: os.kill(os.getpid(), number),
-        )
+        go(settings(), tmp_path / "parts", data, on_step=lambda step: os.kill(os.getpid(), number))
     assert signals.status(stopped.value) == 128 + number
     assert signal.getsignal(number) is usual
     assert checkpoints.newest_step(tmp_path / "parts") == 2  # heard after the first step, obeyed after the second
-    rest = train(settings(), tmp_path / "parts", data=data, device="cpu", quiet=True)
-    one, other = whole.model.state_dict(), rest.model.state_dict()
-    assert all(torch.equal(one[name], other[name]) for name in one)
+    rest = go(settings(), tmp_path / "parts", data)
+    assert same_weights(whole, rest)
 
 
 def test_a_run_that_is_told_to_stop_before_its_first_step_leaves_a_checkpoint_too(tmp_path: Path, data: tuple) -> None:
-    whole = train(settings(), tmp_path / "whole", data=data, device="cpu", quiet=True)
+    whole = go(settings(), tmp_path / "whole", data)
     with trainer.prepared(settings(), tmp_path / "parts", data=data, device="cpu", quiet=True) as run:
         os.kill(os.getpid(), signal.SIGTERM)
         with pytest.raises(signals.Stopped):
             run.go()
     assert checkpoints.newest_step(tmp_path / "parts") == 0
-    rest = train(settings(), tmp_path / "parts", data=data, device="cpu", quiet=True)
+    rest = go(settings(), tmp_path / "parts", data)
     assert [row["loss"] for row in rest.rows[1:]] == [row["loss"] for row in whole.rows[1:]]
 
 
@@ -186,41 +186,34 @@ def test_a_run_whose_lines_nobody_reads_any_more_stops_with_a_checkpoint(
 def test_long_epochs_have_checkpoints_too(tmp_path: Path, data: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trainer, "LONG_SECONDS", 0.0)
     seen = []
-    train(
-        settings(epochs=1),
-        tmp_path,
-        data=data,
-        device="cpu",
-        quiet=True,
-        on_step=lambda step: seen.append(checkpoints.newest_step(tmp_path)),
-    )
+    go(settings(epochs=1), tmp_path, data, on_step=lambda step: seen.append(checkpoints.newest_step(tmp_path)))
     assert seen == [1, 2]
 
 
 def test_another_precision_is_refused(tmp_path: Path, data: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
-    train(settings(), tmp_path, data=data, device="cpu", quiet=True, stop_after=1)
+    go(settings(), tmp_path, data, stop_after=1)
     monkeypatch.setattr(parts, "precision_of", lambda *a: torch.bfloat16)  # as auto is on a GPU
     with pytest.raises(ValueError, match=r"was trained in float32 so far, and here precision is bfloat16"):
-        train(settings(), tmp_path, data=data, device="cpu", quiet=True)
+        go(settings(), tmp_path, data)
 
 
 def test_a_checkpoint_past_the_epoch_that_is_asked_for(tmp_path: Path, data: tuple) -> None:
     steady = ("schedule=released", "evaluate=0")
     long = settings(*steady, "probes=1", epochs=3)
-    train(long, tmp_path, data=data, device="cpu", quiet=True, stop_after=6)
+    go(long, tmp_path, data, stop_after=6)
     (tmp_path / checkpoints.RESULT).unlink()
-    short = train(settings(*steady, epochs=1), tmp_path, data=data, device="cpu", quiet=True)
+    short = go(settings(*steady, epochs=1), tmp_path, data)
     assert [row["epoch"] for row in short.rows] == [1]
     content = json.loads((tmp_path / checkpoints.RESULT).read_text())
     assert [row["epoch"] for row in content["rows"]] == [1]
     with pytest.raises(ValueError, match=r"is at step 6, past epoch 2, after which the linear protocol was not run"):
-        train(settings(*steady, epochs=2), tmp_path, data=data, device="cpu", quiet=True)
+        go(settings(*steady, epochs=2), tmp_path, data)
 
 
 def test_the_last_row_gets_what_an_earlier_run_did_not_ask_for(tmp_path: Path, data: tuple) -> None:
     steady = ("schedule=released", "evaluate=0")
-    train(settings(*steady, epochs=3), tmp_path, data=data, device="cpu", quiet=True, stop_after=4)
-    short = train(settings(*steady, epochs=2), tmp_path, data=data, device="cpu", quiet=True)
+    go(settings(*steady, epochs=3), tmp_path, data, stop_after=4)
+    short = go(settings(*steady, epochs=2), tmp_path, data)
     assert short.finished
     assert short.at(2)["linear"] is not None
 
@@ -257,8 +250,8 @@ def test_what_cannot_be_run_gets_a_sentence(
 
 
 def test_half_precision_trains_and_looks_at_whole_numbers(tmp_path: Path, data: tuple) -> None:
-    low = train(settings("precision=bfloat16", "evaluate=0"), tmp_path / "low", data=data, device="cpu", quiet=True)
-    full = train(settings("precision=float32", "evaluate=0"), tmp_path / "full", data=data, device="cpu", quiet=True)
+    low = go(settings("precision=bfloat16", "evaluate=0"), tmp_path / "low", data)
+    full = go(settings("precision=float32", "evaluate=0"), tmp_path / "full", data)
     assert low.at(1)["loss"] == pytest.approx(full.at(1)["loss"], rel=0.02)
     assert low.at(1)["loss"] != full.at(1)["loss"]
     assert {weights.dtype for weights in low.model.parameters()} == {torch.float32}
@@ -272,7 +265,7 @@ def test_a_compiled_step_is_the_eager_one(tmp_path: Path, data: tuple, monkeypat
     losses = {}
     for capture in ("none", "compile"):
         run = settings(f"capture={capture}", *asked)
-        rows = train(run, tmp_path / capture, data=data, device="cpu", quiet=True).rows
+        rows = go(run, tmp_path / capture, data).rows
         losses[capture] = [row["loss"] for row in rows]
     assert losses["compile"] == pytest.approx(losses["none"], rel=1e-5)
     assert json.loads((tmp_path / "compile" / checkpoints.RESULT).read_text())["capture"] == "compile"

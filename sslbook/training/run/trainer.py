@@ -196,10 +196,7 @@ class Trainer:
         self.say(f"{self.name}: going on after step {state.step} of {self.parts.total}")
 
     def go(
-        self,
-        stop_after: int | None = None,
-        save_every: int | None = None,
-        on_step: Callable[[int], None] | None = None,
+        self, stop_after: int | None = None, save_every: int | None = None, on_step: Callable[[int], None] | None = None
     ) -> Result:
         """Train to the end, or until ``stop_after`` steps are done in all.
 
