@@ -212,8 +212,8 @@ class Siamese(nn.Module):
         BatchNorm's running statistics are the target's own, as in the released code.  Nothing happens without a target.
         """
         if self.target_encoder is not None and self.target_projector is not None:
-            theirs = [*self.target_encoder.parameters(), *self.target_projector.parameters()]
-            ours = [*self.encoder.parameters(), *self.projector.parameters()]
+            theirs: list[Tensor] = [*self.target_encoder.parameters(), *self.target_projector.parameters()]
+            ours: list[Tensor] = [*self.encoder.parameters(), *self.projector.parameters()]
             torch._foreach_lerp_(theirs, ours, 1 - keep)
 
     @torch.no_grad()

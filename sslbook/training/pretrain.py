@@ -156,14 +156,8 @@ def load_run(folder: str | Path, backbone: nn.Module | Callable[[], nn.Module] |
     except RuntimeError as error:
         why = " ".join(str(error).split())
         raise ValueError(f"backbone must be a network like the one that {place} trained: {why}") from None
-    views = PIPELINES[settings.pipeline] if not settings.own else _pipeline(settings.own["pipeline"])
+    views = PIPELINES[settings.pipeline] if not settings.own else Pipeline(**settings.own["pipeline"])
     return Pretrained(encoder.eval(), views, checkpoints.rows_until(json.loads(content["rows"]), settings.epochs))
-
-
-def _pipeline(stored: Mapping[str, Any]) -> Pipeline:
-    """A pipeline as JSON has it."""
-    found: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in stored.items()}
-    return Pipeline(**found)
 
 
 def simclr_views(data: Dataset) -> Pipeline:

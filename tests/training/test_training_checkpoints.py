@@ -270,12 +270,6 @@ def test_rows_come_back_from_the_file(tmp_path: Path) -> None:
     assert back[1]["knn"] is None
 
 
-def test_a_row_as_a_line() -> None:
-    row = {"epoch": 3, "loss": 4.5, "knn": 0.381, "linear": 0.5, "rank": 12.34, "images_per_second": 1204.0}
-    assert trainer.line(row) == "epoch 3  loss 4.5000  k-NN 38.10 %  linear 50.00 %  rank 12.3  1,204 images/s"
-    assert trainer.line({"epoch": 0}) == "epoch 0"
-
-
 def test_curves_of_a_resumed_run_begin_where_it_does(tmp_path: Path) -> None:
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     for first, step in ((1, 10), (11, 20), (15, 25)):

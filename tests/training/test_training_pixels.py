@@ -69,17 +69,6 @@ def test_crop_and_resize(pixels: Tensor, numbers: Tensor, size: int) -> None:
     assert not (rows & outside).any()
 
 
-def test_pixels_from_outside_the_box_would_be_seen(pixels: Tensor, numbers: Tensor) -> None:
-    """What grid_sample over the whole image does: the same weights without the box's border."""
-    box = drawn_boxes(numbers)
-    place = box.top.float()[:, None] + (torch.arange(32) + 0.5) * (box.height / 32).float()[:, None]
-    loose = (1 - (torch.arange(32) + 0.5 - place[:, :, None]).abs()).clamp(min=0)
-    loose /= loose.sum(2, keepdim=True)
-    columns = crops.weights(box.left, box.width, 32, 32)
-    right = crops.resample(pixels, crops.weights(box.top, box.height, 32, 32), columns)
-    assert (crops.resample(pixels, loose, columns) - right).abs().max() > 10
-
-
 def test_a_mirror_image_is_the_view_reversed(pixels: Tensor, numbers: Tensor) -> None:
     box = drawn_boxes(numbers)
     rows = crops.weights(box.top, box.height, 32, 32)

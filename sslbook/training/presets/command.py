@@ -109,7 +109,7 @@ def _spread(ranks: int, arguments: Sequence[str]) -> int:
     logging.disable(logging.ERROR)  # the processes speak for themselves
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores() // ranks)))
     os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = ",".join(number.name for number in free())
-    meeting = {"run_id": str(uuid.uuid4()), "rdzv_backend": "c10d", "rdzv_endpoint": "localhost:0"}
+    meeting: dict[str, Any] = {"run_id": str(uuid.uuid4()), "rdzv_backend": "c10d", "rdzv_endpoint": "localhost:0"}
     config = LaunchConfig(min_nodes=1, max_nodes=1, nproc_per_node=ranks, max_restarts=0, **meeting)
     try:
         elastic_launch(config, sys.executable)("-c", _PROCESS, str(os.getpid()), *arguments)

@@ -65,12 +65,12 @@ def run_of(name: str, *, seed: int, epochs: int | None = None, changes: Iterable
     Fewer epochs than the preset's leave out its later probes.
     """
     settings = preset_of(name).settings
-    settings = with_changes(replace(settings, epochs=epochs or settings.epochs), _without("seed", changes))
+    settings = with_changes(replace(settings, epochs=epochs or settings.epochs), without("seed", changes))
     kept = tuple(epoch for epoch in settings.probes if epoch <= settings.epochs)
     return Run(name, replace(settings, seed=seed, probes=kept))
 
 
-def _without(name: str, changes: Iterable[str]) -> list[str]:
+def without(name: str, changes: Iterable[str]) -> list[str]:
     """The changes; raises ValueError for one of what has an option of its own."""
     changes = list(changes)
     if any(change.partition("=")[0].strip() == name for change in changes):

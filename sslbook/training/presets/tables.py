@@ -20,7 +20,7 @@ from sslbook.records.table_command import EPOCHS, Table, count, option, record_o
 from sslbook.runtime.arguments import counted
 from sslbook.runtime.atomic_io import require_writable
 from sslbook.training.presets import cluster
-from sslbook.training.presets.runs import Run, preset_of, run_of
+from sslbook.training.presets.runs import Run, preset_of, run_of, without
 from sslbook.training.presets.sheets import Cell, Sheet, presets, sheets
 from sslbook.training.run.checkpoints import Row, read_result
 from sslbook.training.run.parts import load_data
@@ -56,8 +56,7 @@ class Line:
 
 def runs_of(sheet: Sheet, seeds: Sequence[int], *, epochs: int | None = None, changes: Sequence[str] = ()) -> list[Run]:
     """The runs that a table needs, each once: to the last column that it is for, or to ``epochs``."""
-    if any(change.partition("=")[0].strip() == "epochs" for change in changes):
-        raise ValueError("epochs is given by --epochs, not by --set")
+    changes = without("epochs", changes)
     last = {cell.preset: cell.epochs for cell in sorted(sheet.cells, key=lambda cell: cell.epochs)}
     names = dict.fromkeys(cell.preset for cell in sheet.cells)
     return [

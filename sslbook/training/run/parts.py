@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -207,8 +206,8 @@ def make_optimizer(settings: Settings, params: list[nn.Parameter]) -> torch.opti
 
 def make_rate(settings: Settings, per_epoch: int) -> Callable[[int], float]:
     """The learning rate of a step, from 0 on, in a run with so many steps an epoch."""
-    factor = partial(SCHEDULES[settings.schedule], length=Length(per_epoch, settings.epochs, settings.warmup))
-    return lambda step: settings.rate * factor(step)
+    factor, length = SCHEDULES[settings.schedule], Length(per_epoch, settings.epochs, settings.warmup)
+    return lambda step: settings.rate * factor(step, length)
 
 
 def _capture_of(wanted: str, device: torch.device, processes: int) -> str:
