@@ -24,8 +24,8 @@ from sslbook.training.pretrain import load_run as load_run
 from sslbook.training.pretrain import pretrain as pretrain
 from sslbook.training.run.settings import Settings as Settings
 from sslbook.training.run.trainer import train as train
+from sslbook.training.views.augment import Pipeline as Pipeline
 from sslbook.training.views.augment import random_view as random_view
-from sslbook.training.views.pipelines import Pipeline as Pipeline
 from sslbook.trees.exact import latent_correlations as latent_correlations
 from sslbook.trees.latent import LatentTree as LatentTree
 from sslbook.trees.latent import random_categorical as random_categorical

@@ -1,4 +1,4 @@
-"""On a GPU that isn't there a training step of each objective, the operator and the experiments mix no devices and read nothing."""
+"""On a GPU that isn't there a training step of each objective and the operator mix no devices and read nothing."""
 
 from __future__ import annotations
 
@@ -12,20 +12,14 @@ import torch
 from fake_gpu import GPU, Mixed, Read, fake_gpu
 from torch import Tensor
 
-from sslbook.experiments.byol import tables as byol_tables
-from sslbook.experiments.byol.runs import Ablation, Split, train_ablations
-from sslbook.experiments.emergence import two_layer
-from sslbook.experiments.hltm.runs import TreeRun, train_trees
-from sslbook.experiments.modulation.runs import PatchRun, TableCell, TokenRun, train_cells, train_filters
 from sslbook.experiments.training.layer_operators import opened
 from sslbook.images.datasets import Dataset
-from sslbook.images.enumerated import Images
-from sslbook.networks import siamese
 from sslbook.networks.siamese import Networks, build
 from sslbook.operator.covariance import CovarianceOperator, covariance_operator
 from sslbook.training import objectives
 from sslbook.training.objectives import OBJECTIVES
 from sslbook.training.run import distributed, steps
+from sslbook.training.run.parts import make_parts
 from sslbook.training.run.settings import OPTIMIZERS, Settings
 from sslbook.training.run.trainer import Trainer, train
 from sslbook.training.views import augment
@@ -61,7 +55,7 @@ def two_steps(settings: Settings, folder: Path) -> Trainer:
     """Nothing is read in them or waited for, once images and weights have moved."""
     with fake_gpu() as gpu:
         data = images(96, settings)
-        run = Trainer(settings, folder, (data, data), GPU, quiet=True)
+        run = Trainer(make_parts(settings, (data, data), GPU), folder, quiet=True)
         gpu.waits.clear()
         run.advance()
         run.advance()
@@ -87,8 +81,9 @@ MAY_READ = {
     "stats.metrics.effective_rank": 0,  # eigenvalues are checked for convergence as they are computed
     "training.evaluate.report": 0,  # the rank
     "training.run.trainer.Trainer._end_epoch": 0,  # the losses of an epoch
-    "training.run.state.check": True,  # whether weights are finite, at the ends of epochs and before a checkpoint
+    "training.run.checkpoints.check": True,  # whether weights are finite, at the ends of epochs and before a checkpoint
     "training.run.trainer.Trainer._save": 0,
+    "training.run.checkpoints.save_weights": 0,
 }
 
 
@@ -114,25 +109,12 @@ def after(function: Callable[..., Any], fault: Callable[[Any], object]) -> Calla
     return faulty
 
 
-def target_stays(self: siamese.Siamese, *args: Any, **kwargs: Any) -> siamese.Siamese:
-    kept, self.target_projector = self.target_projector, None
-    to(self, *args, **kwargs)
-    self.target_projector = kept
-    return self
-
-
-to, view, apply, similarity = siamese.Siamese.to, augment._view, steps.apply, objectives.F.cosine_similarity
+view, similarity = augment._view, objectives.F.cosine_similarity
 FAULTS: dict[str, tuple[object, str, object, type[Exception]]] = {
     "a loss that is logged": (objectives.F, "cosine_similarity", after(similarity, lambda x: x.mean().item()), Read),
-    "an assertion": (steps, "apply", after(apply, lambda x: bool(x.isfinite().all())), Read),
     "a mask": (augment, "_view", after(view, lambda x: x[x.flatten(1).sum(1) > 0]), Read),
-    "an eigenvalue": (steps, "apply", after(apply, lambda x: torch.linalg.eigvalsh(x[:, 0, :8, :8])), Read),
-    "a copy to the host": (steps, "apply", after(apply, lambda x: x.cpu()), Read),
-    "an index": (augment, "_view", after(view, lambda x: x[torch.arange(len(x))]), Mixed),
     "a table on the host": (augment, "_scaling", lambda *_: (torch.ones(3, 1, 1), torch.zeros(3, 1, 1)), Mixed),
     "a table sent": (augment, "_view", after(view, lambda x: x * torch.ones(3, 1, 1).to(x.device)), AssertionError),
-    "a target on the host": (siamese.Siamese, "to", target_stays, Mixed),
-    "images' numbers on the host": (steps, "to_device", lambda part, device: part, Mixed),
     "memory that is not pinned": (steps, "to_device", lambda part, device: part.to(device), AssertionError),
     "waiting": (distributed, "own_rows", after(distributed.own_rows, lambda _: torch.cuda.synchronize()), Read),
 }
@@ -198,46 +180,3 @@ def test_every_kind_of_operator_reads_where_it_makes_numbers(kind: str) -> None:
         assert op.apply_transpose(op.opened.weight).device == GPU
         if op.symmetric:
             assert op.top_eigenpairs(4).vectors.device == GPU
-
-
-# --- experiments with a device ---------------------------------------------------------------------------------------
-
-
-def nothing(count: int, *shape: int) -> Images:
-    return Images(torch.zeros(count, *shape), torch.arange(count) % 10, "nothing")
-
-
-def ablated() -> None:
-    protocol = replace(byol_tables.CIFAR10, epochs=2)
-    split = Split(nothing(protocol.batch, 3, 32, 32), nothing(50, 3, 32, 32))
-    cell = Ablation(2, 0.9, symmetric=True, reset=1, span=(-0.1, 0.1))
-    train_ablations(protocol, {"all": cell}, (0, 1), split, at=(2,), device="cuda")
-
-
-ON = {"device": "cuda"}
-EXPERIMENTS: dict[str, tuple[Callable[[], object], tuple[str, ...]]] = {
-    "trees": (
-        lambda: train_trees(TreeRun(epoch_size=256), (1, 2), 1, lambda *_: {}, (1,), **ON),
-        ("trees.latent._check_probabilities",),
-    ),
-    "tokens": (
-        lambda: train_cells(TokenRun(steps=2), [TableCell(3, 2, "relu")], (1, 2), **ON),
-        ("experiments.modulation.runs.settings_of", "experiments.modulation.runs._measured"),
-    ),
-    "patches": (
-        lambda: train_filters(nothing(64, 1, 28, 28), PatchRun(steps=3, strength=0.5), [1], **ON),
-        (),
-    ),
-    "ablations": (ablated, ("experiments.byol.runs._measured",)),
-    "two layers": (
-        lambda: two_layer.train_nodes(range(3), steps=2, **ON),
-        ("experiments.emergence.two_layer.train_nodes",),
-    ),
-}
-
-
-@pytest.mark.parametrize("name", EXPERIMENTS)
-def test_experiments_read_where_they_measure(name: str) -> None:
-    experiment, may_read = EXPERIMENTS[name]
-    with fake_gpu(dict.fromkeys(may_read, 0)):
-        experiment()

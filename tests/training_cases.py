@@ -7,20 +7,20 @@ import json
 from pathlib import Path
 
 from sslbook.training.presets.runs import Run
-from sslbook.training.run import checkpoints, logs
+from sslbook.training.run import checkpoints
 
 TINY = ("networks.width=2", "networks.projector_hidden=8", "networks.projector_out=8", "subset=128", "batch=64")
 DIGITS = ("dataset=digits", "split=train", "pipeline=digits", "networks.channels=1", "networks.stem=cifar", *TINY)
 SET = [part for change in DIGITS for part in ("--set", change)]
 
 
-def done(run: Run, root: Path, rows: list[logs.Row]) -> None:
+def done(run: Run, root: Path, rows: list[checkpoints.Row]) -> None:
     folder = run.folder(root)
     folder.mkdir(parents=True)
     (folder / checkpoints.RESULT).write_text(json.dumps({"rows": rows, "hash": run.settings.hash()}))
 
 
-def read_csv(path: Path) -> list[logs.Row]:
+def read_csv(path: Path) -> list[checkpoints.Row]:
     """The rows of ``write_csv``, as numbers; None in empty cells."""
     with path.open(encoding="utf-8", newline="") as file:
         return [{name: _number(text) for name, text in row.items()} for row in csv.DictReader(file)]

@@ -27,7 +27,6 @@ from sslbook.records.store import Record, path_of, recorded, require_source_tree
 from sslbook.runtime.arguments import InputError, positive, unknown
 from sslbook.runtime.atomic_io import atomic
 from sslbook.runtime.compute import environment
-from sslbook.training.presets.runs import recorded_values, seeds_of, united
 from sslbook.training.presets.sheets import PARTS, sheets
 
 MINUTES = 25

@@ -26,11 +26,11 @@ from sslbook.runtime.compute import keep_freed_memory, process_pool
 from sslbook.training import evaluate as evaluation
 from sslbook.training.objectives import objective
 from sslbook.training.presets.sheets import SMALL, simclr_settings
+from sslbook.training.run.parts import layout_of, make_parts
 from sslbook.training.run.settings import Settings
-from sslbook.training.run.steps import layout_of
 from sslbook.training.run.trainer import Trainer
 from sslbook.training.views import augment
-from sslbook.training.views.pipelines import PIPELINES
+from sslbook.training.views.augment import PIPELINES
 
 AUGMENT_BAR, MINUTES_BAR, SHARE_BAR = 5.0, 4.0, 5.0
 EPOCH_BARS = {512: 2.0, 128: 3.0}
@@ -79,7 +79,7 @@ def _view_seconds(batched: bool, least: float) -> float:
     mean, std = (torch.tensor(values)[:, None, None] for values in (pipeline.mean, pipeline.std))
 
     def call() -> None:
-        numbers = augment.draws(pipeline, len(pixels), 0, 0, 0)
+        numbers = augment.draws(len(pixels), 0, 0, 0)
         if batched:
             augment.apply(pixels, pipeline, numbers)
         else:
@@ -170,7 +170,7 @@ def evaluate(least: float) -> list[Row]:
     """What looking costs at its default interval, as a share of the training between two looks."""
     settings, images = _here()
     run = _trainer(settings, images)
-    taken = _step_seconds(run, least) * run.per_epoch
+    taken = _step_seconds(run, least) * run.parts.batches.per_epoch
     looking, between = _look(run), evaluation.epochs_between(images, images + TESTS)
     part = f"evaluate: {images} and {TESTS} images, {_device()}"
     return [
@@ -185,7 +185,7 @@ def _trainer(settings: Settings, images: int) -> Trainer:
     torch.backends.cudnn.benchmark = True  # as in a run
     keep_freed_memory()
     folder = Path(tempfile.gettempdir()) / "sslbook-bench"  # nothing is written: it never comes to a checkpoint
-    return Trainer(settings, folder, (data, tests), torch.device(_device()), quiet=True)
+    return Trainer(make_parts(settings, (data, tests), torch.device(_device())), folder, quiet=True)
 
 
 def _step_seconds(run: Trainer, least: float) -> float:
@@ -195,9 +195,10 @@ def _step_seconds(run: Trainer, least: float) -> float:
 
 
 def _look(run: Trainer) -> float:
-    assert run.shown is not None
-    model, shown = run.state.model, run.shown
-    return seconds(lambda: evaluation.report(model, *shown, run.step.pipeline, run.device), 0.0)
+    parts = run.parts
+    assert parts.looks.shown is not None
+    data = parts.looks.shown
+    return seconds(lambda: evaluation.report(parts.step.model, *data, parts.step.pipeline, parts.device), 0.0)
 
 
 STAGES: dict[str, Callable[[float], list[Row]]] = {

@@ -22,7 +22,7 @@ from sslbook.runtime.atomic_io import read_bytes, user_path
 from sslbook.runtime.compute import keep_freed_memory
 from sslbook.training.run import checkpoints
 from sslbook.training.run.settings import stored_settings
-from sslbook.training.views.pipelines import PIPELINES, Pipeline
+from sslbook.training.views.augment import PIPELINES, Pipeline
 
 
 def main(arguments: Sequence[str]) -> int:

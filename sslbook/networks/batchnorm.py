@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from sslbook.runtime.arguments import require_number, require_one_of, require_whole
+from sslbook.runtime.arguments import may_look, require_number, require_one_of, require_whole
 
 MODES = ("normal", "detach", "omit", "backward")
 Average = Callable[[Tensor], Tensor]
@@ -69,12 +69,8 @@ def batch_normalize(
 
 
 def _require_variances(x: Tensor, variance: Tensor) -> None:
-    """Raise ValueError where a variance overflows, on a processor; a GPU would have to wait for a look."""
-    if (
-        x.device.type == "cpu"
-        and not torch.compiler.is_compiling()
-        and bool((variance.isinf() & x.isfinite().all()).any())
-    ):
+    """Raise ValueError where a variance overflows and we may look."""
+    if may_look(x) and bool((variance.isinf() & x.isfinite().all()).any()):
         raise ValueError(
             f"x must have variances that {x.dtype} can hold, got numbers as large as {x.detach().abs().max().item():.1g}"
         )

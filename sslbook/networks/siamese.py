@@ -82,42 +82,6 @@ def _require_norm(name: str, norm: object) -> Norm | None:
     return norm[0], norm[1]
 
 
-@torch.no_grad()
-def _restart(head: Head, generator: torch.Generator, interval: tuple[float, float] | None = None) -> None:
-    r"""Draw the head's weights anew, from ``generator`` on the CPU, and set its biases to 0 (Tables 5 and 7 to 10).
-
-    Uniform on ``interval``, or Xavier's: uniform on :math:`\pm\sqrt{6/(\text{fan-in} + \text{fan-out})}`.
-    BatchNorm's running statistics stay, and so does the optimiser's momentum: they are none of the head's weights.
-    """
-    for linear in head.linears:
-        assert isinstance(linear, nn.Linear)
-        drawn = torch.empty(linear.weight.shape, dtype=linear.weight.dtype)
-        if interval is None:
-            nn.init.xavier_uniform_(drawn, generator=generator)
-        else:
-            drawn.uniform_(*interval, generator=generator)
-        linear.weight.copy_(drawn)
-        linear.bias.zero_()
-
-
-@torch.no_grad()
-def symmetrize(head: Head) -> None:
-    r"""The released code's default: :math:`W_1 = W_0^\top = (W_0 + W_1^\top)/2`; with one layer :math:`W = (W + W^\top)/2`.
-
-    Raises ValueError where a matrix and the transposed other one differ in shape.
-    """
-    first, last = head.linears[0].weight, head.linears[-1].weight
-    assert isinstance(first, Tensor)
-    assert isinstance(last, Tensor)
-    if first.shape != last.T.shape:
-        raise ValueError(
-            f"a symmetric predictor has as many inputs as outputs, got {first.shape[1]} and {last.shape[0]}"
-        )
-    mean = (first + last.T) / 2
-    first.copy_(mean)
-    last.copy_(mean.T)
-
-
 @dataclass(frozen=True)
 class Networks:
     """Sizes and kinds of the networks; the defaults are the papers' SimCLR.
@@ -245,37 +209,52 @@ class Siamese(nn.Module):
     def update_target(self, keep: float) -> None:
         r""":math:`W_{\text{target}} \leftarrow \text{keep} \cdot W_{\text{target}} + (1 - \text{keep}) W`, of parameters only.
 
-        BatchNorm's running statistics are the target's own, as in the released code.  Nothing happens without a target; raises
-        ValueError unless ``keep`` is between 0 and 1.
+        BatchNorm's running statistics are the target's own, as in the released code.  Nothing happens without a target.
         """
-        if not 0 <= keep <= 1:
-            raise ValueError(f"keep must be between 0 and 1, got {keep}")
-        pairs = _pairs(self)
-        if pairs:
-            torch._foreach_lerp_([theirs for theirs, _ in pairs], [ours for _, ours in pairs], 1 - keep)
+        if self.target_encoder is not None and self.target_projector is not None:
+            theirs: list[Tensor] = [*self.target_encoder.parameters(), *self.target_projector.parameters()]
+            ours: list[Tensor] = [*self.encoder.parameters(), *self.projector.parameters()]
+            torch._foreach_lerp_(theirs, ours, 1 - keep)
 
+    @torch.no_grad()
     def reset_predictor(self, generator: torch.Generator) -> None:
-        """Draw the predictor anew: Xavier's or in ``predictor_range``, biases 0 (Table 5 of [tian2021iclr])."""
-        _restart(self._predictor(), generator, self.networks.predictor_range)
+        r"""Draw the predictor's weights anew, from ``generator`` on the CPU, and set its biases to 0 (Tables 5 and 7 to 10).
 
+        Uniform on ``predictor_range``, or Xavier's: uniform on :math:`\pm\sqrt{6/(\text{fan-in} + \text{fan-out})}`.
+        BatchNorm's running statistics stay, and so does the optimiser's momentum: they are none of its weights.
+        """
+        assert self.predictor is not None
+        for linear in self.predictor.linears:
+            assert isinstance(linear, nn.Linear)
+            drawn = torch.empty(linear.weight.shape, dtype=linear.weight.dtype)
+            if self.networks.predictor_range is None:
+                nn.init.xavier_uniform_(drawn, generator=generator)
+            else:
+                drawn.uniform_(*self.networks.predictor_range, generator=generator)
+            linear.weight.copy_(drawn)
+            linear.bias.zero_()
+
+    @torch.no_grad()
     def symmetrize_predictor(self) -> None:
-        """The released code's default, after every step: see :func:`symmetrize`."""
-        symmetrize(self._predictor())
+        r"""The released code's default, after every step: :math:`W_1 = W_0^\top = (W_0 + W_1^\top)/2`.
 
-    def _predictor(self) -> Head:
-        if self.predictor is None:
-            raise ValueError("these networks have no predictor: networks.predictor is 0")
-        return self.predictor
+        With one layer :math:`W = (W + W^\top)/2`.
+        """
+        assert self.predictor is not None
+        first, last = self.predictor.linears[0].weight, self.predictor.linears[-1].weight
+        assert isinstance(first, Tensor)
+        assert isinstance(last, Tensor)
+        mean = (first + last.T) / 2
+        first.copy_(mean)
+        last.copy_(mean.T)
 
     @torch.no_grad()
     def blend_noise(self, eta: float, generator: torch.Generator) -> None:
         r""":math:`W \leftarrow (1-\eta) W + \eta \cdot \text{Xavier}(W)` for each matrix and kernel of encoder and projector.
 
         That is how the released code adds the noise of Table 2 of [tian2020], at the start of each epoch; the paper says that it is
-        added to the gradient rule.  ``generator`` is on the CPU.  Raises ValueError unless ``eta`` is between 0 and 1.
+        added to the gradient rule.  ``generator`` is on the CPU.
         """
-        if not 0 <= eta <= 1:
-            raise ValueError(f"eta must be between 0 and 1, got {eta}")
         for weights in [*self.encoder.parameters(), *self.projector.parameters()]:
             if weights.ndim > 1 and weights.requires_grad:
                 drawn = torch.empty(weights.shape, dtype=weights.dtype)
@@ -288,9 +267,7 @@ def build(networks: Networks, seed: int, backbone: tuple[nn.Module, int] | None 
 
     ``predictor_range`` sets the range of the predictor's first weights, with biases 0.  backbone: an encoder with weights of its
     own, and how many features it gives, in the place of the ResNet-18; a target tower then starts as a copy of it.
-    Raises ValueError for a negative seed.
     """
-    require_whole("seed", seed, least=0)
     with torch.random.fork_rng(devices=[]):  # PyTorch draws weights when it makes a layer, and ours replace them
         if backbone is None:
             resnet = ResNet18(networks.stem, networks.width, networks.channels).float()
@@ -315,14 +292,6 @@ def build(networks: Networks, seed: int, backbone: tuple[nn.Module, int] | None 
 def _generator(seed: int, purpose: str) -> torch.Generator:
     words = np.random.SeedSequence([seed, *purpose.encode()]).generate_state(2, np.uint32)
     return torch.Generator().manual_seed(int(words[0]) << 31 | int(words[1]) >> 1)
-
-
-def _pairs(siamese: Siamese) -> list[tuple[Tensor, Tensor]]:
-    """The target's parameters, each beside the one that it follows."""
-    if siamese.target_encoder is None or siamese.target_projector is None:
-        return []
-    theirs = [*siamese.target_encoder.parameters(), *siamese.target_projector.parameters()]
-    return list(zip(theirs, [*siamese.encoder.parameters(), *siamese.projector.parameters()], strict=True))
 
 
 def _uncounted(module: nn.Module, x: Tensor) -> Tensor:

@@ -71,16 +71,6 @@ def initialize(net: nn.Module, seed: int) -> nn.Module:
     return net
 
 
-def _require_widths(name: str, given: Sequence[int]) -> None:
-    """Raise TypeError unless these are whole numbers, and ValueError unless they are two or more, and all positive."""
-    if not isinstance(given, Sequence):
-        raise TypeError(f"{name} must be a sequence of whole numbers, got {reprlib.repr(given)}")
-    for width in given:
-        require_whole(name, width, least=1, most=2**31)
-    if len(given) < 2:
-        raise ValueError(f"{name} must hold at least two positive integers, got {tuple(given)}")
-
-
 def mlp(
     widths: Sequence[int],
     act: str = "relu",
@@ -94,8 +84,14 @@ def mlp(
     r"""MLP with layer widths ``(n_0, n_1, ..., n_L)``; no activation at the top (Section 3 of [tian2020]).
 
     The linear layers are the even members: layer :math:`l` of the paper is ``net[2 * (l - 1)]``.
+    Raises TypeError or ValueError for widths that are not two or more whole numbers of at least 1.
     """
-    _require_widths("widths", widths)
+    if not isinstance(widths, Sequence):
+        raise TypeError(f"widths must be a sequence of whole numbers, got {reprlib.repr(widths)}")
+    for width in widths:
+        require_whole("widths", width, least=1, most=2**31)
+    if len(widths) < 2:
+        raise ValueError(f"widths must hold at least two positive integers, got {tuple(widths)}")
     require_whole("seed", seed, least=0)
     stages: list[nn.Module] = []
     for fan_in, fan_out in itertools.pairwise(widths):
@@ -115,17 +111,11 @@ def convnet(
     dtype: torch.dtype = torch.float64,
 ) -> nn.Sequential:
     """Conv net on square images of ``size`` pixels: ``len(channels) - 1`` convolutions, the last of stride 2, a linear head."""
-    _require_widths("channels", channels)
-    for name, given, least in (("size", size, 2), ("outputs", outputs, 1), ("kernel", kernel, 1), ("seed", seed, 0)):
-        require_whole(name, given, least=least, most=2**31)
     stages: list[nn.Module] = []
     last = len(channels) - 2
     for i, (fan_in, fan_out) in enumerate(itertools.pairwise(channels)):
         stride = 2 if i == last else 1
-        stages += [
-            nn.Conv2d(fan_in, fan_out, kernel, stride, kernel // 2, bias=False, dtype=dtype),
-            activation("relu"),
-        ]
+        stages += [nn.Conv2d(fan_in, fan_out, kernel, stride, kernel // 2, bias=False, dtype=dtype), activation("relu")]
         size = (size + 2 * (kernel // 2) - kernel) // stride + 1
     stages += [nn.Flatten(), nn.Linear(channels[-1] * size * size, outputs, bias=False, dtype=dtype)]
     net = nn.Sequential(*stages)
@@ -135,9 +125,6 @@ def convnet(
 
 def residual_net(width: int, blocks: int, inputs: int, outputs: int, *, seed: int = 0) -> nn.Sequential:
     """Linear stem, ``blocks`` residual blocks ``u + W2 relu(W1 u)`` each followed by ReLU, linear head."""
-    _require_widths("width, inputs and outputs", (width, inputs, outputs))
-    require_whole("blocks", blocks, least=0)
-    require_whole("seed", seed, least=0)
     stages: list[nn.Module] = [nn.Linear(inputs, width, bias=False, dtype=torch.float64), nn.ReLU()]
     for _ in range(blocks):
         branch = nn.Sequential(
@@ -159,7 +146,6 @@ KINDS = ("linear", "relu", "leaky_relu", "power", "conv", "residual")
 
 def instance_seeds(count: int, seed: int) -> range:
     """The seeds of ``count`` (up to 1,000) random instances; another ``seed`` shares none of them."""
-    require_whole("count", count, least=1, most=1000)
     return range(1000 * seed, 1000 * seed + count)
 
 
@@ -168,9 +154,6 @@ def random_network(seed: int, kinds: Sequence[str] = KINDS, outputs: int = 3) ->
 
     The ``kinds`` take turns by ``seed``, so that as many consecutive seeds as there are kinds give each of them once.
     """
-    unknown = sorted(set(kinds) - set(KINDS))
-    if unknown or not kinds:
-        raise ValueError(f"kinds must be drawn from {', '.join(KINDS)}, got {', '.join(unknown) or 'none'}")
     draw = torch.Generator().manual_seed(seed)
 
     def pick(low: int, high: int) -> int:

@@ -37,6 +37,7 @@ from sslbook.operator.layer import OpenedLayer, unvec, vec
 from sslbook.operator.view_weights import Mixing, PairMixing
 from sslbook.runtime.arguments import (
     counted,
+    may_look,
     refuse_unused,
     require_floating,
     require_number,
@@ -255,7 +256,7 @@ class CovarianceOperator:
 
         They are nothing where the squares of the field that they come from are.
         """
-        return _held(products, field) if self.device.type == "cpu" else products
+        return _held(products, field) if may_look(products) else products
 
     def _mix(self, u: Tensor, *, adjoint: bool = False) -> Tensor:
         if u.ndim == 3:  # a batch of k fields: the views' axis must come first

@@ -121,12 +121,19 @@ def require_temperature(tau: object, dtype: torch.dtype) -> None:
         )
 
 
+def may_look(values: Tensor) -> bool:
+    """Whether there are values that a check may read: on a processor, outside of a compiler.  A GPU would have to wait."""
+    import torch  # seconds, which a list of options does not need
+
+    return values.device.type == "cpu" and not torch.compiler.is_compiling() and values.numel() > 0
+
+
 def require_powers(power: int, **vectors: Tensor) -> None:
-    """Raise ValueError where that power of lengths overflows, on a processor; a GPU would have to wait for a look."""
+    """Raise ValueError where that power of lengths overflows and we `may_look`."""
     import torch  # seconds, which a list of options does not need
 
     for argument, z in vectors.items():
-        if z.device.type != "cpu" or torch.compiler.is_compiling() or not z.numel():
+        if not may_look(z):
             continue
         wide = z.detach().double()
         try:

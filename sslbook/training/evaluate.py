@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import math
 import reprlib
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -34,8 +33,7 @@ from sslbook.runtime.arguments import (
     require_whole,
 )
 from sslbook.stats.metrics import effective_rank
-from sslbook.training.views.augment import plain
-from sslbook.training.views.pipelines import Pipeline
+from sslbook.training.views.augment import Pipeline, plain
 
 SIMILARITIES = 2**25
 """Numbers of one block of cosines, 128 MB of them."""
@@ -44,6 +42,8 @@ RESOLUTION = 2 * torch.finfo(torch.bfloat16).eps
 or more, before any training."""
 PASSES = 6
 """What an image costs in an epoch of training, in units of what it costs in an evaluation: two views, forwards and backwards."""
+SHARE = 0.05
+"""Of the time of training, what looks may take."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class LinearAccuracy:
 
 @dataclass(frozen=True)
 class Report:
-    """Accuracies in [0, 1], the effective rank of the test images' representations, and the seconds that all this took.
+    """Accuracies in [0, 1], and the effective rank of the test images' representations.
 
     ``linear_final`` and ``linear_best`` are None where the linear protocol did not run.
     """
@@ -69,18 +69,14 @@ class Report:
     linear_final: float | None
     linear_best: float | None
     rank: float
-    seconds: float
 
 
-def epochs_between(trained: int, evaluated: int, share: float = 0.05) -> int:
-    """The least number of epochs of ``trained`` images after which a look at ``evaluated`` images costs at most ``share`` of them.
+def epochs_between(trained: int, evaluated: int) -> int:
+    """The least number of epochs of ``trained`` images of which a look at ``evaluated`` images costs at most :data:`SHARE`.
 
     CIFAR-10: 4 for a look at all 60,000 images.  STL-10: 1.  5,000 images of CIFAR-10, and its 10,000 test images: 10.
-    Raises ValueError for numbers that are not above 0.
     """
-    if min(trained, evaluated) < 1 or share <= 0:
-        raise ValueError(f"trained, evaluated and share must be above 0, got {trained}, {evaluated} and {share}")
-    return max(1, math.ceil(evaluated / (PASSES * share * trained) - 1e-9))
+    return max(1, math.ceil(evaluated / (PASSES * SHARE * trained) - 1e-9))
 
 
 @torch.no_grad()
@@ -102,7 +98,8 @@ def embed(
         raise TypeError(f"dataset must be a Dataset, which read_images makes of images, got {type(dataset).__name__}")
     if not isinstance(pipeline, Pipeline):
         raise TypeError(f"pipeline must be a Pipeline, such as Pipeline(32), got {reprlib.repr(pipeline)}")
-    _require_some("dataset", len(dataset))
+    if not len(dataset):
+        raise ValueError("dataset must hold one image or more, got none")
     require_whole("batch", batch, least=1)
     weights = next(features.parameters(), None) if isinstance(features, torch.nn.Module) else None
     place, parts = torch.device(device or ("cpu" if weights is None else weights.device)), []
@@ -224,23 +221,17 @@ def _require_labelled(train: Tensor, labels: Tensor, test: Tensor, truth: Tensor
         shapes = f"{tuple(train.shape)} and {tuple(test.shape)}"
         raise ValueError(f"train and test must be (N, F) and (M, F), F at least 1, got {shapes}")
     for part, features, name, classes in (("train", train, "labels", labels), ("test", test, "truth", truth)):
-        _require_some(part, len(features))
-        _require_classes(name, classes, len(features))
+        if not len(features):
+            raise ValueError(f"{part} must hold one image or more, got none")
+        require_classes(name, classes)
+        if classes.shape != features.shape[:1]:
+            raise ValueError(
+                f"{name} must hold one class for each of {len(features)} images, got {tuple(classes.shape)}"
+            )
     require_finite(train=train, test=test)
     found, numbers = torch.cat([labels.long(), truth.long()]).cpu().unique(return_inverse=True)
     labels, truth = numbers.to(labels.device).split([len(labels), len(truth)])
     return labels, truth, len(found)
-
-
-def _require_some(name: str, images: int) -> None:
-    if not images:
-        raise ValueError(f"{name} must hold one image or more, got none")
-
-
-def _require_classes(name: str, classes: Tensor, images: int) -> None:
-    require_classes(name, classes)
-    if classes.shape != (images,):
-        raise ValueError(f"{name} must hold one class for each of {images} images, got {tuple(classes.shape)}")
 
 
 def report(
@@ -252,30 +243,24 @@ def report(
     *,
     linear: bool = False,
     seed: int = 0,
-    k: int = 200,
-    batch: int = 512,
 ) -> Report:
     """Nearest neighbours and rank, and with ``linear`` the linear protocol as well; the model's mode is put back.
 
-    With fewer than ``k`` training images all of them vote.  Raises ValueError for an image without a label, before anything is
-    computed, and where representations are no finite numbers.
+    The 200 nearest training images vote, or all where there are fewer.
+    Raises ValueError for an image without a label, and where representations are no finite numbers.
     """
-    for name, part in (("train.labels", train), ("test.labels", test)):
-        _require_some(name.removesuffix(".labels"), len(part))
-        _require_classes(name, part.labels, len(part))
-    begun, mode = time.perf_counter(), model.training
+    mode = model.training
     model.eval()
     try:
-        known, asked = (embed(model.features, part, pipeline, device, batch) for part in (train, test))
+        known, asked = (embed(model.features, part, pipeline, device) for part in (train, test))
     finally:
         model.train(mode)
-    labels, truth = train.labels.to(device), test.labels.to(device)
-    accuracy = knn(known, labels, asked, truth, k=min(k, len(known)))
-    found = linear_probe(known, labels, asked, truth, seed=seed) if linear else None
+    shown = known, train.labels.to(device), asked, test.labels.to(device)
+    accuracy = knn(*shown, k=min(200, len(known)))
+    found = linear_probe(*shown, seed=seed) if linear else None
     return Report(
         knn=accuracy,
         linear_final=None if found is None else found.final,
         linear_best=None if found is None else found.best,
         rank=effective_rank(asked, RESOLUTION if known.device.type == "cuda" else None).item(),
-        seconds=time.perf_counter() - begun,
     )

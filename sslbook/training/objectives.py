@@ -168,23 +168,11 @@ def vicreg(variance: float = 25.0, invariance: float = 25.0, covariance: float =
     return partial(_of_batch, loss="vicreg", **weights)
 
 
-OBJECTIVES: dict[str, Callable[..., Objective]] = {
-    "info_nce": info_nce,
-    "exact": exact,
-    "beta": beta,
-    "simple": simple,
-    "soft_triplet": soft_triplet,
-    "triplet": soft_triplet,  # the word that recorded runs have
-    "quadratic": quadratic,
-    "byol": byol,
-    "decoupled": decoupled,
-    "supervised_contrastive": supervised_contrastive,
-    "clip": clip,
-    "sigmoid_pairs": sigmoid_pairs,
-    "spectral_contrastive": spectral_contrastive,
-    "barlow_twins": barlow_twins,
-    "vicreg": vicreg,
-}
+_MADE: tuple[Callable[..., Objective], ...] = (
+    *(info_nce, exact, beta, simple, soft_triplet, quadratic, byol, decoupled, supervised_contrastive),
+    *(clip, sigmoid_pairs, spectral_contrastive, barlow_twins, vicreg),
+)
+OBJECTIVES = {made.__name__: made for made in _MADE} | {"triplet": soft_triplet}  # the word that recorded runs have
 """What makes an objective of its numbers, by name."""
 
 

@@ -26,14 +26,12 @@ from sslbook.runtime.arguments import unknown
 from sslbook.runtime.atomic_io import user_path
 from sslbook.training.objectives import OBJECTIVES, asks_labels
 from sslbook.training.run import checkpoints
+from sslbook.training.run.checkpoints import Row
 from sslbook.training.run.determinism import in_float32, seeded
-from sslbook.training.run.logs import Row
+from sslbook.training.run.parts import Own
 from sslbook.training.run.settings import Settings, stored_settings, with_values
-from sslbook.training.run.state import rows_until
-from sslbook.training.run.steps import Own
 from sslbook.training.run.trainer import train
-from sslbook.training.views.augment import PIPELINES, plain
-from sslbook.training.views.pipelines import Pipeline
+from sslbook.training.views.augment import PIPELINES, Pipeline, plain
 
 METHODS: dict[str, dict[str, Any]] = {
     "simclr": {"objective": Settings().objective},
@@ -158,14 +156,8 @@ def load_run(folder: str | Path, backbone: nn.Module | Callable[[], nn.Module] |
     except RuntimeError as error:
         why = " ".join(str(error).split())
         raise ValueError(f"backbone must be a network like the one that {place} trained: {why}") from None
-    views = PIPELINES[settings.pipeline] if not settings.own else _pipeline(settings.own["pipeline"])
-    return Pretrained(encoder.eval(), views, rows_until(json.loads(content["rows"]), settings.epochs))
-
-
-def _pipeline(stored: Mapping[str, Any]) -> Pipeline:
-    """A pipeline as JSON has it."""
-    found: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in stored.items()}
-    return Pipeline(**found)
+    views = PIPELINES[settings.pipeline] if not settings.own else Pipeline(**settings.own["pipeline"])
+    return Pretrained(encoder.eval(), views, checkpoints.rows_until(json.loads(content["rows"]), settings.epochs))
 
 
 def simclr_views(data: Dataset) -> Pipeline:

@@ -14,7 +14,7 @@ from sslbook.images.datasets import Dataset
 from sslbook.losses import batch
 from sslbook.networks.siamese import Networks, build
 from sslbook.operator.layer import open_layer
-from sslbook.training.views.pipelines import Pipeline
+from sslbook.training.views.augment import Pipeline
 
 
 @pytest.mark.parametrize("name", checks.LOSSES)

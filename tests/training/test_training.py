@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from sslbook.networks.batchnorm import BatchNorm
 from sslbook.networks.resnet import ResNet18, initialize
-from sslbook.networks.siamese import Head, Networks, Siamese, build, symmetrize
+from sslbook.networks.siamese import Head, Networks, Siamese, build
 
 SMALL = {"width": 4, "projector_hidden": 16, "projector_out": 8, "predictor_hidden": 16}
 
@@ -121,30 +121,19 @@ def test_first_weights_are_torchvisions_and_the_cifar_stem_is_pytorchs() -> None
 # --- heads and towers ------------------------------------------------------------------------------------------------
 
 
-def test_the_projector_is_written_out() -> None:
-    head = Head(6, 5, 3, ("normal", "normal")).double()
-    x = torch.randn(7, 6, generator=generator(), dtype=torch.float64)
-    (w0, b0, w1, b1) = head.parameters()
-    y = x @ w0.T + b0
-    y = ((y - y.mean(0)) / (y.var(0, correction=0) + 1e-5).sqrt()).relu()
-    assert torch.allclose(head(x), y @ w1.T + b1, rtol=1e-12)
-
-
-def test_a_predictor_of_one_layer_normalises_first() -> None:
-    head = Head(6, None, 6, ("normal", "normal")).double()
-    x = torch.randn(7, 6, generator=generator(), dtype=torch.float64)
-    w, b = head.parameters()
-    y = (x - x.mean(0)) / (x.var(0, correction=0) + 1e-5).sqrt()
-    assert torch.allclose(head(x), y @ w.T + b, rtol=1e-12)
-
-
-def test_a_head_without_batchnorm_is_linear() -> None:
-    head = Head(6, None, 6, None).double()
-    x = torch.randn(7, 6, generator=generator(), dtype=torch.float64)
-    w, b = head.parameters()
-    assert torch.allclose(head(x), x @ w.T + b, rtol=1e-12)
-    normalised = (x - x.mean(0)) / (x.var(0, correction=0) + 1e-5).sqrt()
-    assert not torch.allclose(head(x), normalised @ w.T + b, rtol=1e-2)
+@pytest.mark.parametrize("norm", [("normal", "normal"), None])
+@pytest.mark.parametrize("hidden", [5, None])
+def test_a_head_is_written_out(hidden: int | None, norm: tuple[str, str] | None) -> None:
+    """BatchNorm stands before the last layer, behind ReLU's place if there are two."""
+    head = Head(6, hidden, 3, norm).double()
+    y = torch.randn(7, 6, generator=generator(), dtype=torch.float64)
+    x, weights = y.clone(), list(head.parameters())
+    if hidden is not None:
+        y = y @ weights[0].T + weights[1]
+    if norm is not None:
+        y = (y - y.mean(0)) / (y.var(0, correction=0) + 1e-5).sqrt()
+    y = (y if hidden is None else y.relu()) @ weights[-2].T + weights[-1]
+    assert torch.allclose(head(x), y, rtol=1e-12)
 
 
 def test_table_4s_layer_divides_by_one_less() -> None:
@@ -316,8 +305,6 @@ def test_the_predictor_starts_anew() -> None:
     narrow = byol(predictor=1, predictor_range=(0.0, 0.02)).predictor.linears[0]  # type: ignore[union-attr]
     assert float(narrow.weight.detach().min()) >= 0
     assert 0.015 < float(narrow.weight.detach().max()) <= 0.02
-    with pytest.raises(ValueError, match="no predictor"):
-        build(Networks(**SMALL), 0).reset_predictor(generator())
 
 
 def test_a_symmetric_predictor() -> None:
@@ -331,8 +318,6 @@ def test_a_symmetric_predictor() -> None:
     one.symmetrize_predictor()
     weight = one.predictor.linears[0].weight  # type: ignore[union-attr]
     assert weight.equal(weight.T)
-    with pytest.raises(ValueError, match="as many inputs as outputs, got 6 and 3"):
-        symmetrize(Head(6, 5, 3, None))
 
 
 def test_weight_noise() -> None:
@@ -347,22 +332,15 @@ def test_weight_noise() -> None:
             fans = weights[0].numel() + weights.numel() // weights.shape[1]
             bound = math.sqrt(6 / fans)
             assert 0.7 * bound < float(noise.detach().abs().max()) < bound * (1 + 1e-4)
-    with pytest.raises(ValueError, match="eta must be between 0 and 1, got 2"):
-        siamese.blend_noise(2, generator())
 
 
 BAD = [
     ({"stem": "mnist"}, "stem must be one of cifar, stl, got 'mnist'"),
     ({"width": 0}, "width must be between 1 and 65536, got 0"),
-    ({"channels": 1.5}, "channels must be a whole number, got 1.5"),
-    ({"projector_out": True}, "projector_out must be a whole number, got True"),
-    ({"projector_norm": "batch"}, "projector_norm must be None or two modes.*got 'batch'"),
     ({"predictor_norm": ("normal", "half")}, "predictor_norm must be None or two modes.*out of normal, detach"),
     ({"unbiased": 1}, "unbiased must be true or false, got 1"),
     ({"predictor": 3}, "predictor must be 0, 1 or 2 layers, got 3"),
     ({"predictor_range": (0.2, 0.1)}, "predictor_range must be None or two numbers, the lower one first, got"),
-    ({"predictor_range": (0.1, 0.1)}, "predictor_range must be None or two numbers, the lower one first, got"),
-    ({"predictor_range": "0"}, "predictor_range must be None or two numbers"),
     ({"target": "momentum"}, "target must be None or one of ema, got 'momentum'"),
     ({"target_init": "zero"}, "target_init must be one of copy, own, got 'zero'"),
 ]
@@ -379,10 +357,3 @@ def test_settings_come_back_from_json() -> None:
     assert networks.projector_norm == ("detach", "omit")
     assert networks.predictor_range == (0.0, 1.0)
     hash(networks)
-
-
-def test_bad_numbers_are_refused() -> None:
-    with pytest.raises(ValueError, match="seed must be at least 0, got -1"):
-        build(Networks(**SMALL), -1)
-    with pytest.raises(ValueError, match="keep must be between 0 and 1, got"):
-        byol().update_target(1.5)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import warnings
 from collections.abc import Iterator
 from dataclasses import replace
@@ -79,39 +78,41 @@ def test_autocast_does_not_reach_in() -> None:
         assert linear_probe(*data, epochs=3) == fitted
 
 
-BAD = [
+NAN = torch.full((600, 12), torch.nan)
+BAD: list[tuple[dict[str, Any], str]] = [
     ({"labels": torch.zeros(3, dtype=torch.int64)}, "labels must hold one class for each of 600 images, got"),
     ({"truth": torch.full((600,), -1)}, "truth must be classes from 0 on, got -1: an image without a label"),
-    ({"train": torch.zeros(0, 12), "labels": torch.zeros(0, dtype=torch.int64)}, "train must hold one image or more"),
     ({"test": torch.zeros(0, 12), "truth": torch.zeros(0, dtype=torch.int64)}, "test must hold one image or more"),
     ({"test": torch.zeros(600, 3)}, r"train and test must be \(N, F\) and \(M, F\), .*got \(600, 12\) and \(600, 3\)"),
+    ({"train": np.zeros((600, 12))}, "train must be a torch tensor, got ndarray"),
+    ({"test": torch.zeros(600, 12).double()}, "must have one dtype, got torch.float32 and torch.float64"),
+    ({"labels": torch.zeros(600)}, "labels must have an integer dtype, got torch.float32"),
+    ({"train": NAN}, "train must be finite numbers, got 600 of 600 rows that are not"),
+    ({"test": NAN}, "test must be finite numbers, got 600 of 600 rows that are not"),
 ]
 
 
 @pytest.mark.parametrize(("changes", "sentence"), BAD)
-def test_what_has_no_accuracy_is_refused(changes: dict[str, Tensor], sentence: str) -> None:
-    arguments = dict(zip(("train", "labels", "test", "truth"), problem())) | changes
+def test_what_has_no_accuracy_is_refused(changes: dict[str, Any], sentence: str) -> None:
+    arguments: dict[str, Any] = dict(zip(("train", "labels", "test", "truth"), problem())) | changes
     for measure in (knn, linear_probe):
-        with pytest.raises(ValueError, match=sentence):
+        with pytest.raises((TypeError, ValueError), match=sentence):
             measure(**arguments)  # type: ignore[operator]
 
 
 @pytest.mark.parametrize(
-    ("changes", "sentence"),
+    ("call", "sentence"),
     [
-        ({"train": np.zeros((600, 12))}, "train must be a torch tensor, got ndarray"),
-        ({"test": torch.zeros(600, 12, dtype=torch.uint8)}, "test must have a floating dtype, got torch.uint8"),
-        ({"test": torch.zeros(600, 12).double()}, "must have one dtype, got torch.float32 and torch.float64"),
-        ({"labels": [0] * 600}, "labels must be a torch tensor, got list"),
-        ({"labels": torch.zeros(600)}, "labels must have an integer dtype, got torch.float32"),
-        ({"truth": torch.zeros(600).bool()}, "truth must have an integer dtype, got torch.bool"),
+        (lambda: knn(*problem(), k=601), "k must be between 1 and 600, got 601"),
+        (lambda: knn(*problem(), tau=0), "tau must be above 0, got 0"),
+        (lambda: linear_probe(*problem(), epochs=0), "epochs must be at least 1, got 0"),
+        (lambda: linear_probe(*problem(), rate=float("inf")), "rate must be finite, got inf"),
+        (lambda: linear_probe(*problem(), decay=-1), "decay must be at least 0, got -1"),
     ],
 )
-def test_what_are_no_features_or_classes_is_refused(changes: dict[str, Any], sentence: str) -> None:
-    arguments: dict[str, Any] = dict(zip(("train", "labels", "test", "truth"), problem())) | changes
-    for measure in (knn, linear_probe):
-        with pytest.raises(TypeError, match=sentence):
-            measure(**arguments)  # type: ignore[operator]
+def test_numbers_out_of_range_are_refused(call: Any, sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        call()
 
 
 def test_classes_are_of_any_integer_dtype() -> None:
@@ -120,41 +121,10 @@ def test_classes_are_of_any_integer_dtype() -> None:
         assert measure(train, labels.to(torch.uint8), test, truth.int()) == measure(train, labels, test, truth)
 
 
-@pytest.mark.parametrize("part", ["train", "test"])
-def test_diverged_features_are_refused(part: str) -> None:
-    arguments = dict(zip(("train", "labels", "test", "truth"), problem()))
-    arguments[part][[3, 8], [0, 1]] = torch.tensor([torch.nan, torch.inf])
-    for measure in (knn, linear_probe):
-        with pytest.raises(ValueError, match=f"{part} must be finite numbers, got 2 of 600 rows that are not"):
-            measure(**arguments)  # type: ignore[operator]
-
-
-def test_numbers_out_of_range_are_refused() -> None:
-    with pytest.raises(ValueError, match="k must be between 1 and 600, got 601"):
-        knn(*problem(), k=601)
-    with pytest.raises(ValueError, match="tau must be above 0, got 0"):
-        knn(*problem(), tau=0)
-    with pytest.raises(ValueError, match="epochs must be at least 1, got 0"):
-        linear_probe(*problem(), epochs=0)
-    with pytest.raises(ValueError, match="rate must be finite, got inf"):
-        linear_probe(*problem(), rate=float("inf"))
-    with pytest.raises(ValueError, match="decay must be at least 0, got -1"):
-        linear_probe(*problem(), decay=-1)
-    with pytest.raises(ValueError, match="trained, evaluated and share must be above 0, got 0, 1 and"):
-        epochs_between(0, 1)
-
-
 # --- the linear protocol ---------------------------------------------------------------------------------------------
 
 
-def by_autograd(
-    data: Problem,
-    epochs: int,
-    *,
-    rate: float = 3e-4,
-    decay: float = 1e-3,
-    optimizer: type[torch.optim.Optimizer] = torch.optim.Adam,
-) -> tuple[list[float], Tensor]:
+def by_autograd(data: Problem, epochs: int) -> tuple[list[float], Tensor]:
     """The released protocol with PyTorch's layer, loss and optimiser and scikit-learn's scaler: its curve, and its weights."""
     train, labels, test, truth = data
     scaler = StandardScaler().fit(train.numpy())
@@ -164,7 +134,7 @@ def by_autograd(
     bound = x.shape[1] ** -0.5
     start = torch.empty(x.shape[1] + 1, 4).uniform_(-bound, bound, generator=generator)
     layer.weight.data, layer.bias.data = start[:-1].T.clone(), start[-1].clone()
-    descent = optimizer(layer.parameters(), lr=rate, weight_decay=decay)  # type: ignore[call-arg]
+    descent = torch.optim.Adam(layer.parameters(), lr=3e-4, weight_decay=1e-3)
     curve = []
     for _ in range(epochs):
         order = torch.randperm(len(x), generator=generator)
@@ -190,20 +160,6 @@ def test_the_protocol_is_the_released_one(monkeypatch: pytest.MonkeyPatch) -> No
     assert found.final == found.curve[-1]
     assert found.best == max(found.curve) >= found.final
     assert (seen[-1] - weights).abs().max() < 1e-6, "forty steps, each with a rounding of 1e-8"
-
-
-WRONG: dict[str, dict[str, Any]] = {
-    "no penalty": {"decay": 0.0},
-    "twice the penalty": {"decay": 2e-3},
-    "a penalty beside the gradient": {"optimizer": torch.optim.AdamW},
-    "a smaller rate": {"rate": 2e-4},
-}
-
-
-@pytest.mark.parametrize("change", WRONG)
-def test_another_protocol_has_other_weights(change: str) -> None:
-    data = problem()
-    assert (by_autograd(data, 8)[1] - by_autograd(data, 8, **WRONG[change])[1]).abs().max() > 5e-5
 
 
 def test_it_ends_near_the_best_linear_classifier() -> None:
@@ -263,24 +219,10 @@ def test_a_report_leaves_the_model_alone(digits: tuple[Siamese, Dataset, Dataset
     assert found.linear_best is not None
     assert 0 < found.linear_final <= found.linear_best <= 1
     assert 1 < found.rank < 32
-    assert found.seconds > 0
     quick = report(model.eval(), train, test, PIPELINES["digits"], "cpu")
     assert (quick.knn, quick.linear_final, quick.linear_best) == (found.knn, None, None)
     assert not model.training
     model.train()
-
-
-def test_a_report_refuses_images_without_labels_at_once(digits: tuple[Siamese, Dataset, Dataset]) -> None:
-    model, train, test = digits
-    unlabelled = replace(test, labels=torch.full_like(test.labels, -1))
-    untouched: Any = None  # a model that would fail if it were asked
-    with pytest.raises(ValueError, match=r"test.labels must be classes from 0 on, got -1: an image without a label"):
-        report(untouched, train, unlabelled, PIPELINES["digits"], "cpu")
-    with torch.no_grad():
-        diverged = copy.deepcopy(model)
-        diverged.encoder.bn1.weight.fill_(torch.nan)
-    with pytest.raises(ValueError, match="train must be finite numbers, got 300 of 300 rows that are not"):
-        report(diverged, train, test, PIPELINES["digits"], "cpu")
 
 
 def test_embeddings_do_not_depend_on_the_batch(digits: tuple[Siamese, Dataset, Dataset]) -> None:
@@ -298,8 +240,6 @@ def test_embeddings_do_not_depend_on_the_batch(digits: tuple[Siamese, Dataset, D
     assert not torch.allclose(embed(model.features, **parts), whole, rtol=1e-2), (
         "in training mode each batch has its own"
     )
-    with pytest.raises(ValueError, match="batch must be at least 1, got 0"):
-        embed(model.features, train, PIPELINES["digits"], "cpu", batch=0)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
@@ -315,16 +255,17 @@ def test_a_network_in_another_precision_is_given_images_in_its_own(dtype: torch.
 def test_what_cannot_be_embedded_is_refused(digits: tuple[Siamese, Dataset, Dataset]) -> None:
     model, train, _ = digits
     none: Any = replace(train, pixels=train.pixels[:0], labels=train.labels[:0])
-    array: Any = train.pixels.numpy()
-    name: Any = "digits"
-    with pytest.raises(TypeError, match="dataset must be a Dataset, which read_images makes of images, got ndarray"):
-        embed(model.features, array, PIPELINES["digits"])
-    with pytest.raises(TypeError, match=r"pipeline must be a Pipeline, such as Pipeline\(32\), got 'digits'"):
-        embed(model.features, train, name)
-    with pytest.raises(ValueError, match="dataset must hold one image or more, got none"):
-        embed(model.features, none, PIPELINES["digits"])
-    with pytest.raises(ValueError, match="test must hold one image or more, got none"):
-        report(model, train, none, PIPELINES["digits"], "cpu")
+    for data, pipeline, sentence in (
+        (
+            train.pixels.numpy(),
+            PIPELINES["digits"],
+            "dataset must be a Dataset, which read_images makes of images, got",
+        ),
+        (train, "digits", r"pipeline must be a Pipeline, such as Pipeline\(32\), got 'digits'"),
+        (none, PIPELINES["digits"], "dataset must hold one image or more, got none"),
+    ):
+        with pytest.raises((TypeError, ValueError), match=sentence):
+            embed(model.features, data, pipeline)  # type: ignore[arg-type]
 
 
 def test_how_seldom_to_look() -> None:

@@ -16,10 +16,7 @@ from sslbook.training import evaluate
 from sslbook.training.run.distributed import SharedBatchNorm
 from sslbook.training.views.augment import PIPELINES, apply, draws
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 DEVICE = "cuda"
 COUNT = 64
 
@@ -41,7 +38,7 @@ def no_waiting() -> Iterator[None]:
 def test_views_are_the_processors(name: str) -> None:
     pipeline = PIPELINES[name]
     pixels = noise(1 if name in ("digits", "mnist") else 3, pipeline.size)
-    numbers = draws(pipeline, COUNT, 1, 2, 0)
+    numbers = draws(COUNT, 1, 2, 0)
     found = apply(pixels.to(DEVICE), pipeline, numbers)
     assert found.device.type == DEVICE
     torch.testing.assert_close(found.cpu(), apply(pixels, pipeline, numbers), atol=1e-4, rtol=0)
@@ -52,7 +49,7 @@ def test_views_are_the_processors(name: str) -> None:
 def test_a_graph_holds_the_views() -> None:
     """Captured with some numbers and replayed with others: nothing but the numbers' place is part of the graph."""
     pipeline = replace(PIPELINES["cifar10"], blur=0.5)
-    pixels, held = noise(3, 32).to(DEVICE), draws(pipeline, COUNT, 0, 0, 0).to(DEVICE)
+    pixels, held = noise(3, 32).to(DEVICE), draws(COUNT, 0, 0, 0).to(DEVICE)
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -62,7 +59,7 @@ def test_a_graph_holds_the_views() -> None:
     with torch.cuda.graph(graph):
         view = apply(pixels, pipeline, held)
     for step in (1, 2):
-        numbers = draws(pipeline, COUNT, 0, step, 0).to(DEVICE)
+        numbers = draws(COUNT, 0, step, 0).to(DEVICE)
         held.copy_(numbers)
         graph.replay()
         torch.testing.assert_close(view, apply(pixels, pipeline, numbers), atol=1e-5, rtol=0)
@@ -71,9 +68,9 @@ def test_a_graph_holds_the_views() -> None:
 def test_nothing_waits_for_the_device(request: pytest.FixtureRequest) -> None:
     """Nor in the first call for a pipeline: no table comes from the processor's memory."""
     pixels = noise(3, 32).to(DEVICE)
-    apply(pixels, PIPELINES["simclr-cifar10"], draws(PIPELINES["simclr-cifar10"], COUNT, 0, 0, 0))
+    apply(pixels, PIPELINES["simclr-cifar10"], draws(COUNT, 0, 0, 0))
     pipeline = replace(PIPELINES["cifar10"], blur=0.5)
-    numbers = draws(pipeline, COUNT, 0, 0, 0).to(DEVICE)
+    numbers = draws(COUNT, 0, 0, 0).to(DEVICE)
     request.getfixturevalue("no_waiting")
     view = apply(pixels, pipeline, numbers)
     with pytest.raises(RuntimeError, match="synchroniz"):

@@ -68,27 +68,6 @@ def test_an_objective_keeps_its_promises(name: str) -> None:
     assert found == ({"length"} if name in SEES_LENGTHS else set())
 
 
-def test_a_broken_promise_is_seen() -> None:
-    def cosines(out: Outputs) -> Tensor:
-        return torch.nn.functional.cosine_similarity(out.z1, out.z2)
-
-    broken: list[tuple[Objective, str]] = [
-        (lambda out: -cosines(out), "one number"),
-        (lambda out: -torch.nn.functional.cosine_similarity(out.z1, out.z2.detach()).mean(), "gradient"),
-        (lambda out: -(cosines(out) * torch.arange(len(out.z1))).mean(), "order"),
-        (lambda out: (out.z1 - out.z2).square().sum(1).mean(), "length"),
-        (lambda out: -(out.z1 @ out.z1.T).diagonal().mean() / out.z1.square().sum(1).mean(), "views apart"),
-        (lambda out: -(normal(out.z1) @ normal(out.z2).T).diagonal().mean(), "autocast"),
-        (lambda out: -cosines(out).mean(), "bfloat16"),
-    ]
-    for ours, flaw in broken:
-        assert flaw in flaws(ours, ours), flaw
-
-
-def normal(z: Tensor) -> Tensor:
-    return torch.nn.functional.normalize(z, dim=1)
-
-
 @names
 def test_settings_that_cannot_be_are_refused(name: str) -> None:
     with pytest.raises(ValueError, match=f"{name} takes .*got 'nonsense'"):

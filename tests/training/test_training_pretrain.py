@@ -28,7 +28,6 @@ from sslbook.training.objectives import OBJECTIVES
 from sslbook.training.pretrain import METHODS, load_run, pretrain
 from sslbook.training.run import checkpoints
 from sslbook.training.run.settings import OURS, Settings
-from sslbook.training.run.state import Diverged
 from sslbook.training.run.trainer import train
 
 DATA = subset(load_dataset("digits", "train"), 256)
@@ -154,13 +153,6 @@ def test_a_run_that_was_killed_ends_with_the_same_weights(
     assert [row["loss"] for row in resumed.rows] == [row["loss"] for row in whole.rows]
 
 
-def test_frozen_weights_stay() -> None:
-    net = SEEDED["frozen"]()
-    before = net[0].weight.clone()
-    pretrain(DIGITS, net, "byol", **SMALL, decay=0.1, noise=0.5)
-    assert torch.equal(net[0].weight, before)
-
-
 def test_another_run_is_not_mistaken_for_the_one_in_the_folder(tmp_path: Path) -> None:
     pretrain(DIGITS, small, **SMALL, folder=tmp_path)
     own = json.loads((tmp_path / checkpoints.RESULT).read_text())["settings"]["own"]
@@ -203,89 +195,42 @@ def test_own_settings_leave_the_papers_hashes_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "used"),
+    ("method", "given", "used"),
     [
-        (Networks(projector_out=64), Networks(projector_out=64, predictor=2, target="ema")),
-        (Networks(predictor=1, target_init="own"), Networks(predictor=1, target="ema", target_init="own")),
-        (None, Networks(predictor=2, target="ema")),
+        ("byol", Networks(projector_out=64), Networks(projector_out=64, predictor=2, target="ema")),
+        ("byol", Networks(predictor=1, target_init="own"), Networks(predictor=1, target="ema", target_init="own")),
+        ("byol", None, Networks(predictor=2, target="ema")),
+        ("simsiam", Networks(projector_out=64), Networks(projector_out=64, predictor=2)),
+        ("simclr", Networks(projector_out=64), Networks(projector_out=64)),
     ],
 )
-def test_byol_keeps_its_predictor_and_target(given: Networks | None, used: Networks, tmp_path: Path) -> None:
+def test_a_method_has_its_towers(method: str, given: Networks | None, used: Networks, tmp_path: Path) -> None:
     more = {} if given is None else {"networks": given}
-    pretrain(DIGITS, small, "byol", **SMALL, folder=tmp_path, **more)
-    kept = json.loads((tmp_path / checkpoints.RESULT).read_text())["settings"]["networks"]
-    assert Settings(networks=Networks(**kept)).networks == used
-
-
-def test_simsiam_is_byol_without_a_target(tmp_path: Path) -> None:
-    for networks in ({}, {"networks": Networks(projector_out=64)}):
-        pretrain(DIGITS, small, "simsiam", **SMALL, **networks, folder=tmp_path / str(len(networks)))
-        kept = json.loads((tmp_path / str(len(networks)) / checkpoints.RESULT).read_text())["settings"]
-        assert (kept["objective"], kept["numbers"]) == ("byol", {})
-        assert (kept["networks"]["predictor"], kept["networks"]["target"]) == (2, None)
-
-
-def test_simclr_takes_networks_as_they_are(tmp_path: Path) -> None:
-    pretrain(DIGITS, small, **SMALL, folder=tmp_path, networks=Networks(projector_out=64))
-    kept = json.loads((tmp_path / checkpoints.RESULT).read_text())["settings"]["networks"]
-    assert (kept["projector_out"], kept["predictor"], kept["target"]) == (64, 0, None)
-
-
-def test_a_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
-    file = tmp_path / "notes.txt"
-    file.write_text("no folder")
-    for place in (file, file / "below"):
-        with pytest.raises(ValueError, match=r"folder must be a folder, .*notes\.txt is a file"):
-            pretrain(DIGITS, small, **SMALL, folder=place)
-
-
-def test_every_method_is_named_once() -> None:
-    with pytest.raises(ValueError, match="method: got 'None'; there are ") as refused:
-        pretrain(DIGITS, small, None, **SMALL)  # type: ignore[arg-type]
-    names = str(refused.value).split("there are ")[1].split(", ")
-    assert names == sorted({*METHODS, *OBJECTIVES})
+    pretrain(DIGITS, small, method, **{**SMALL, "epochs": 1}, folder=tmp_path, **more)
+    kept = json.loads((tmp_path / checkpoints.RESULT).read_text())["settings"]
+    assert Settings(networks=Networks(**kept["networks"])).networks == used
+    assert kept["objective"] == {"simclr": "info_nce"}.get(method, "byol")
 
 
 @pytest.mark.parametrize(
-    ("backbone", "sentence"),
+    ("arguments", "sentence"),
     [
-        (nn.Flatten(), "backbone must have parameters to train, and this Flatten has none"),
-        (nn.Conv2d(1, 4, 3), r"to features \(2, F\), got torch.float32 \(2, 4, 6, 6\)"),
-        (nn.Conv2d(3, 4, 3), r"backbone can't take images \(2, 1, 8, 8\): .*channels"),
-        (nn.Sequential(nn.Flatten(), nn.Linear(9, 4)), r"backbone can't take images \(2, 1, 8, 8\)"),
-        (nn.GRU(8, 8), "backbone can't take images .*: GRU: Expected"),
+        ({"backbone": "resnet50"}, "backbone must be a torch.nn.Module, or a function that makes one, got str"),
+        ({"backbone": nn.Flatten()}, "backbone must have parameters to train, and this Flatten has none"),
+        ({"backbone": nn.Conv2d(1, 4, 3)}, r"to features \(2, F\), got torch.float32 \(2, 4, 6, 6\)"),
+        ({"backbone": nn.Conv2d(3, 4, 3)}, r"backbone can't take images \(2, 1, 8, 8\): .*channels"),
+        ({"method": "simcrl"}, "method: got 'simcrl'; did you mean simclr"),
+        ({"epoch": 3}, "there is no setting epoch; did you mean epochs"),
+        ({"dataset": "stl10"}, "dataset is of runs on data sets by name"),
+        ({"objective": "byol"}, "objective: give its name as method, got objective='byol'"),
+        ({"batch": "all"}, "batch must be a whole number, got 'all'"),
+        ({"images": DIGITS[:1], "batch": 6}, "images must hold two images or more to be trained on, got 1"),
+        ({"pipeline": "cifar10"}, r"pipeline must be a Pipeline, such as Pipeline\(32\), got 'cifar10'"),
+        ({"folder": Path(__file__) / "below"}, "folder must be a folder, .* is a file"),
     ],
 )
-def test_a_network_without_features_is_refused(backbone: nn.Module, sentence: str) -> None:
-    backbone.train()
-    with pytest.raises(ValueError, match=sentence):
-        pretrain(DIGITS, backbone, **SMALL)
-    assert backbone.training
-
-
-@pytest.mark.parametrize(
-    ("arguments", "error", "sentence"),
-    [
-        (
-            {"backbone": "resnet50"},
-            TypeError,
-            "backbone must be a torch.nn.Module, or a function that makes one, got str",
-        ),
-        ({"backbone": dict}, TypeError, "got dict"),
-        ({"method": "simcrl"}, ValueError, "method: got 'simcrl'; did you mean simclr"),
-        ({"epoch": 3}, ValueError, "there is no setting epoch; did you mean epochs"),
-        ({"dataset": "stl10"}, ValueError, "dataset is of runs on data sets by name"),
-        ({"objective": "byol"}, ValueError, "objective: give its name as method, got objective='byol'"),
-        ({"batch": 1}, ValueError, "batch must be at least 2, got 1"),
-        ({"batch": "all"}, ValueError, "batch must be a whole number, got 'all'"),
-        ({"rate": 0.0}, ValueError, "rate must be above 0"),
-        ({"images": DIGITS[:0]}, ValueError, "images must hold one image or more"),
-        ({"images": DIGITS[:1], "batch": 6}, ValueError, "images must hold two images or more to be trained on, got 1"),
-        ({"pipeline": "cifar10"}, TypeError, r"pipeline must be a Pipeline, such as Pipeline\(32\), got 'cifar10'"),
-    ],
-)
-def test_what_cannot_be_trained_is_refused(arguments: dict, error: type, sentence: str) -> None:
-    with pytest.raises(error, match=sentence):
+def test_what_cannot_be_trained_is_refused(arguments: dict, sentence: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=sentence):
         pretrain(**{"images": DIGITS, "backbone": small, **SMALL, **arguments})
 
 
@@ -317,13 +262,10 @@ def apart() -> nn.Module:
     ("make", "sentence"),
     [
         (lambda: Two(lambda x: (x, x)), r"to features \(2, 8\) in training mode, got tuple"),
-        (lambda: Two(lambda x: {"out": x}), r"to features \(2, 8\) in training mode, got dict"),
         (lambda: Two(lambda x: x[:, :5]), r"to features \(2, 8\) in training mode, got torch.float32 \(2, 5\)"),
-        (lambda: Two(lambda x: x[:, :, None]), r"\(2, 8\) in training mode, got torch.float32 \(2, 8, 1\)"),
         (lambda: Two(lambda x: x.half()), r"in training mode, got torch.float16 \(2, 8\), where float32 is wanted"),
         (lambda: Two(fails), r"backbone can't take images \(2, 1, 8, 8\) in training mode: no labels"),
         (lambda: small().double(), "; images are torch.float32, and it has torch.float64, which .float\\(\\) changes"),
-        (lambda: small().half(), "; images are torch.float32, and it has torch.float16, which"),
         (lambda: small().to("meta"), "backbone must have values everywhere, and 0.weight has none"),
         (apart, "backbone must have values everywhere, and unused.weight has none after two images"),
     ],
@@ -377,10 +319,7 @@ class Stopped(nn.Sequential):
         return super().forward(x)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_leaves_a_checkpoint_and_says_so(
-    number: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_signal_leaves_a_checkpoint_and_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = {**SMALL, "seed": 1}
     whole = pretrain(DIGITS, small, **options)
     for folder, left in (
@@ -388,16 +327,11 @@ def test_a_signal_leaves_a_checkpoint_and_says_so(
         (None, "nothing is kept without"),
     ):
         with pytest.raises(KeyboardInterrupt):
-            pretrain(DIGITS, lambda: Stopped(number), **options, folder=folder)
+            pretrain(DIGITS, lambda: Stopped(signal.SIGTERM), **options, folder=folder)
         assert f"simclr: stopped; {left}" in capsys.readouterr().err
     assert [path.stem for path in tmp_path.glob("step-*")] == ["step-000000002"]
     again = pretrain(DIGITS, lambda: Stopped(0), **options, folder=tmp_path)
     assert torch.equal(weights(again.backbone), weights(whole.backbone))
-
-
-def test_a_run_that_diverges_says_so() -> None:
-    with pytest.raises(Diverged, match=r"is (nan|inf|-inf) at step|is no finite number"):
-        pretrain(DIGITS, small, **{**SMALL, "epochs": 4}, rate=1e30, optimizer="sgd")
 
 
 PLAIN = """

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from sslbook.training.run.steps import layout_of
+from sslbook.training.run.parts import layout_of
 
 ROOT = Path(__file__).resolve().parents[2]
 STEPS = """

@@ -7,17 +7,18 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from training_cases import read_csv
 
 from sslbook.training.presets.runs import run_of
-from sslbook.training.run import checkpoints, determinism, distributed, signals, state, steps, trainer
-from sslbook.training.run.determinism import load_data
+from sslbook.training.run import checkpoints, distributed, parts, signals, steps, trainer
+from sslbook.training.run.determinism import Batches
+from sslbook.training.run.parts import load_data, make_batches
 from sslbook.training.run.trainer import Diverged, train
 
 TINY = (
@@ -39,56 +40,63 @@ def settings(*changes: str, preset: str = "digits-simclr-nce", epochs: int = 2) 
     return run_of(preset, seed=0, epochs=epochs, changes=(*TINY, *changes)).settings
 
 
+def go(asked: trainer.Settings, folder: Path, data: tuple, **options: Any) -> trainer.Result:
+    return train(asked, folder, data=data, **{"device": "cpu", "quiet": True, **options})
+
+
+def same_weights(one: trainer.Result, other: trainer.Result) -> bool:
+    first, second = one.model.state_dict(), other.model.state_dict()
+    return all(torch.equal(first[name], second[name]) for name in first)
+
+
 def test_a_run_stopped_and_resumed_tells_the_same_story(tmp_path: Path, data: tuple) -> None:
-    whole = train(settings(), tmp_path / "whole", data=data, device="cpu", quiet=True)
-    half = train(settings(), tmp_path / "parts", data=data, device="cpu", quiet=True, stop_after=3)
+    whole = go(settings(), tmp_path / "whole", data)
+    half = go(settings(), tmp_path / "parts", data, stop_after=3)
     assert (half.step, half.finished) == (3, False)
     assert not (tmp_path / "parts" / checkpoints.RESULT).exists()
-    rest = train(settings(), tmp_path / "parts", data=data, device="cpu", quiet=True)
+    rest = go(settings(), tmp_path / "parts", data)
     assert rest.finished
     assert [row["loss"] for row in rest.rows[1:]] == [row["loss"] for row in whole.rows[1:]]
     assert [row["epoch"] for row in read_csv(tmp_path / "parts" / "log.csv")] == [0, 1, 2]
     result = json.loads((tmp_path / "parts" / checkpoints.RESULT).read_text())
     assert result["hash"] == settings().hash()
     assert result["rows"][-1]["linear"] == whole.at(2)["linear"]
-    again = train(settings(), tmp_path / "parts", data=data, device="cpu", quiet=True)  # nothing is left to do
+    again = go(settings(), tmp_path / "parts", data)  # nothing is left to do
     assert again.rows == rest.rows
 
 
 def test_a_longer_run_goes_on_where_the_shorter_one_ended(tmp_path: Path, data: tuple) -> None:
     steady = ("schedule=released", "evaluate=0")
-    whole = train(settings(*steady, epochs=3), tmp_path / "whole", data=data, device="cpu", quiet=True)
-    train(settings(*steady, epochs=1), tmp_path / "parts", data=data, device="cpu", quiet=True)
-    longer = train(settings(*steady, epochs=3), tmp_path / "parts", data=data, device="cpu", quiet=True)
+    whole = go(settings(*steady, epochs=3), tmp_path / "whole", data)
+    go(settings(*steady, epochs=1), tmp_path / "parts", data)
+    longer = go(settings(*steady, epochs=3), tmp_path / "parts", data)
     assert [row["epoch"] for row in longer.rows] == [1, 2, 3]
-    one, other = whole.model.state_dict(), longer.model.state_dict()
-    assert all(torch.equal(one[name], other[name]) for name in one)
+    assert same_weights(whole, longer)
 
 
 def test_a_damaged_checkpoint_is_passed_over_by_name(
     tmp_path: Path, data: tuple, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    whole = train(settings(), tmp_path / "whole", data=data, device="cpu", quiet=True)
-    train(settings(), tmp_path / "parts", data=data, device="cpu", quiet=True, stop_after=3, save_every=1)
+    whole = go(settings(), tmp_path / "whole", data)
+    go(settings(), tmp_path / "parts", data, stop_after=3, save_every=1)
     newest = tmp_path / "parts" / "step-000000003.pt"
     newest.write_bytes(newest.read_bytes()[:-1])
-    train(settings(), tmp_path / "quiet", data=data, device="cpu", quiet=True, stop_after=1)
+    go(settings(), tmp_path / "quiet", data, stop_after=1)
     (tmp_path / "quiet" / "step-000000001.pt").write_bytes(b"")
-    train(settings(), tmp_path / "quiet", data=data, device="cpu", quiet=True, stop_after=1)
+    go(settings(), tmp_path / "quiet", data, stop_after=1)
     assert "Starting from the beginning." in capsys.readouterr().err, "also where nothing else is said"
     rest = train(settings(), tmp_path / "parts", data=data, device="cpu")
     said = capsys.readouterr().err
     assert "step-000000003.pt is truncated or altered" in said
     assert "going on after step 2 of 4" in said
-    one, other = whole.model.state_dict(), rest.model.state_dict()
-    assert all(torch.equal(one[name], other[name]) for name in one)
+    assert same_weights(whole, rest)
 
 
 def test_another_runs_folder_is_refused(tmp_path: Path, data: tuple) -> None:
-    train(settings(), tmp_path, data=data, device="cpu", quiet=True, stop_after=1)
+    go(settings(), tmp_path, data, stop_after=1)
     with pytest.raises(ValueError, match=r"holds another run: settings .* with seed 0, and this is .*; choose another"):
-        train(settings("rate=0.5"), tmp_path, data=data, device="cpu", quiet=True)
-    fresh = train(settings("rate=0.5"), tmp_path, data=data, device="cpu", quiet=True, resume=False)
+        go(settings("rate=0.5"), tmp_path, data)
+    fresh = go(settings("rate=0.5"), tmp_path, data, resume=False)
     assert fresh.finished
 
 
@@ -110,25 +118,19 @@ def test_a_run_that_diverges_stops_says_where_and_keeps_its_checkpoint(tmp_path:
     assert good is not None
     assert good["step"] == 3
     assert all(value.isfinite().all() for value in good["model"].values())
-    assert train(asked, tmp_path, data=data, device="cpu", quiet=True).finished
+    assert go(asked, tmp_path, data).finished
     assert not (tmp_path / checkpoints.DIVERGED).exists()
 
 
-def test_one_that_diverges_before_its_first_checkpoint_says_so(tmp_path: Path, data: tuple) -> None:
-    wild = settings("optimizer=sgd", "rate=1e25", "schedule=constant", "evaluate=0", epochs=4)
-    with pytest.raises(Diverged, match=r"after step 1; there is no checkpoint before it"):
-        train(wild, tmp_path, data=data, device="cpu", quiet=True, save_every=1)
-
-
 def test_a_run_that_is_begun_anew_is_not_finished_until_it_is(tmp_path: Path, data: tuple) -> None:
-    train(settings(), tmp_path, data=data, device="cpu", quiet=True)
+    go(settings(), tmp_path, data)
     (tmp_path / "curves").mkdir()
 
     def interrupt(step: int) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        train(settings(), tmp_path, data=data, device="cpu", quiet=True, resume=False, on_step=interrupt)
+        go(settings(), tmp_path, data, resume=False, on_step=interrupt)
     assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", "log.csv"]
     assert [row["epoch"] for row in read_csv(tmp_path / "log.csv")] == [0], "the new run's"
 
@@ -144,33 +146,25 @@ def heard() -> Iterator[None]:
 @pytest.mark.usefixtures("heard")
 @pytest.mark.parametrize("number", signals.STOPS)
 def test_a_run_that_is_told_to_stop_leaves_a_checkpoint(tmp_path: Path, data: tuple, number: signal.Signals) -> None:
-    whole = train(settings(), tmp_path / "whole", data=data, device="cpu", quiet=True)
+    whole = go(settings(), tmp_path / "whole", data)
     usual = signal.getsignal(number)
     with pytest.raises(signals.Stopped, match="stopped; the same command goes on") as stopped:
-        train(
-            settings(),
-            tmp_path / "parts",
-            data=data,
-            device="cpu",
-            quiet=True,
-            on_step=lambda step: os.kill(os.getpid(), number),
-        )
+        go(settings(), tmp_path / "parts", data, on_step=lambda step: os.kill(os.getpid(), number))
     assert signals.status(stopped.value) == 128 + number
     assert signal.getsignal(number) is usual
     assert checkpoints.newest_step(tmp_path / "parts") == 2  # heard after the first step, obeyed after the second
-    rest = train(settings(), tmp_path / "parts", data=data, device="cpu", quiet=True)
-    one, other = whole.model.state_dict(), rest.model.state_dict()
-    assert all(torch.equal(one[name], other[name]) for name in one)
+    rest = go(settings(), tmp_path / "parts", data)
+    assert same_weights(whole, rest)
 
 
 def test_a_run_that_is_told_to_stop_before_its_first_step_leaves_a_checkpoint_too(tmp_path: Path, data: tuple) -> None:
-    whole = train(settings(), tmp_path / "whole", data=data, device="cpu", quiet=True)
+    whole = go(settings(), tmp_path / "whole", data)
     with trainer.prepared(settings(), tmp_path / "parts", data=data, device="cpu", quiet=True) as run:
         os.kill(os.getpid(), signal.SIGTERM)
         with pytest.raises(signals.Stopped):
             run.go()
     assert checkpoints.newest_step(tmp_path / "parts") == 0
-    rest = train(settings(), tmp_path / "parts", data=data, device="cpu", quiet=True)
+    rest = go(settings(), tmp_path / "parts", data)
     assert [row["loss"] for row in rest.rows[1:]] == [row["loss"] for row in whole.rows[1:]]
 
 
@@ -192,65 +186,50 @@ def test_a_run_whose_lines_nobody_reads_any_more_stops_with_a_checkpoint(
 def test_long_epochs_have_checkpoints_too(tmp_path: Path, data: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trainer, "LONG_SECONDS", 0.0)
     seen = []
-    train(
-        settings(epochs=1),
-        tmp_path,
-        data=data,
-        device="cpu",
-        quiet=True,
-        on_step=lambda step: seen.append(checkpoints.newest_step(tmp_path)),
-    )
+    go(settings(epochs=1), tmp_path, data, on_step=lambda step: seen.append(checkpoints.newest_step(tmp_path)))
     assert seen == [1, 2]
 
 
-def test_a_folder_that_another_process_trains_in_is_refused(tmp_path: Path, data: tuple) -> None:
-    with (
-        trainer.prepared(settings(), tmp_path, data=data, device="cpu", quiet=True),
-        pytest.raises(checkpoints.Busy, match="is being trained by another process"),
-    ):
-        train(settings(), tmp_path, data=data, device="cpu", quiet=True)
-
-
 def test_another_precision_is_refused(tmp_path: Path, data: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
-    train(settings(), tmp_path, data=data, device="cpu", quiet=True, stop_after=1)
-    monkeypatch.setattr(steps, "precision_of", lambda *a: torch.bfloat16)  # as auto is on a GPU
+    go(settings(), tmp_path, data, stop_after=1)
+    monkeypatch.setattr(parts, "precision_of", lambda *a: torch.bfloat16)  # as auto is on a GPU
     with pytest.raises(ValueError, match=r"was trained in float32 so far, and here precision is bfloat16"):
-        train(settings(), tmp_path, data=data, device="cpu", quiet=True)
+        go(settings(), tmp_path, data)
 
 
 def test_a_checkpoint_past_the_epoch_that_is_asked_for(tmp_path: Path, data: tuple) -> None:
     steady = ("schedule=released", "evaluate=0")
     long = settings(*steady, "probes=1", epochs=3)
-    train(long, tmp_path, data=data, device="cpu", quiet=True, stop_after=6)
+    go(long, tmp_path, data, stop_after=6)
     (tmp_path / checkpoints.RESULT).unlink()
-    short = train(settings(*steady, epochs=1), tmp_path, data=data, device="cpu", quiet=True)
+    short = go(settings(*steady, epochs=1), tmp_path, data)
     assert [row["epoch"] for row in short.rows] == [1]
     content = json.loads((tmp_path / checkpoints.RESULT).read_text())
     assert [row["epoch"] for row in content["rows"]] == [1]
     with pytest.raises(ValueError, match=r"is at step 6, past epoch 2, after which the linear protocol was not run"):
-        train(settings(*steady, epochs=2), tmp_path, data=data, device="cpu", quiet=True)
+        go(settings(*steady, epochs=2), tmp_path, data)
 
 
 def test_the_last_row_gets_what_an_earlier_run_did_not_ask_for(tmp_path: Path, data: tuple) -> None:
     steady = ("schedule=released", "evaluate=0")
-    train(settings(*steady, epochs=3), tmp_path, data=data, device="cpu", quiet=True, stop_after=4)
-    short = train(settings(*steady, epochs=2), tmp_path, data=data, device="cpu", quiet=True)
+    go(settings(*steady, epochs=3), tmp_path, data, stop_after=4)
+    short = go(settings(*steady, epochs=2), tmp_path, data)
     assert short.finished
     assert short.at(2)["linear"] is not None
 
 
 def test_a_loss_that_is_no_number_is_named_by_its_step() -> None:
-    now = state.State(torch.nn.Linear(1, 1), None, torch.zeros(10), step=37)  # type: ignore[arg-type]
+    now = checkpoints.State(settings(), torch.nn.Linear(1, 1), None, torch.zeros(10), step=37)  # type: ignore[arg-type]
     losses = torch.zeros(7)
-    state.check(losses, now)
+    checkpoints.check(losses, now)
     losses[4] = torch.nan
     with pytest.raises(Diverged, match="the loss is nan at step 35") as caught:
-        state.check(losses, now)
+        checkpoints.check(losses, now)
     assert caught.value.step == 35
     with torch.no_grad():
         now.model.weight.fill_(torch.inf)  # type: ignore[operator]
     with pytest.raises(Diverged, match="a weight is no finite number after step 37"):
-        state.check(torch.zeros(7), now)
+        checkpoints.check(torch.zeros(7), now)
 
 
 @pytest.mark.parametrize(
@@ -271,8 +250,8 @@ def test_what_cannot_be_run_gets_a_sentence(
 
 
 def test_half_precision_trains_and_looks_at_whole_numbers(tmp_path: Path, data: tuple) -> None:
-    low = train(settings("precision=bfloat16", "evaluate=0"), tmp_path / "low", data=data, device="cpu", quiet=True)
-    full = train(settings("precision=float32", "evaluate=0"), tmp_path / "full", data=data, device="cpu", quiet=True)
+    low = go(settings("precision=bfloat16", "evaluate=0"), tmp_path / "low", data)
+    full = go(settings("precision=float32", "evaluate=0"), tmp_path / "full", data)
     assert low.at(1)["loss"] == pytest.approx(full.at(1)["loss"], rel=0.02)
     assert low.at(1)["loss"] != full.at(1)["loss"]
     assert {weights.dtype for weights in low.model.parameters()} == {torch.float32}
@@ -286,7 +265,7 @@ def test_a_compiled_step_is_the_eager_one(tmp_path: Path, data: tuple, monkeypat
     losses = {}
     for capture in ("none", "compile"):
         run = settings(f"capture={capture}", *asked)
-        rows = train(run, tmp_path / capture, data=data, device="cpu", quiet=True).rows
+        rows = go(run, tmp_path / capture, data).rows
         losses[capture] = [row["loss"] for row in rows]
     assert losses["compile"] == pytest.approx(losses["none"], rel=1e-5)
     assert json.loads((tmp_path / "compile" / checkpoints.RESULT).read_text())["capture"] == "compile"
@@ -295,8 +274,8 @@ def test_a_compiled_step_is_the_eager_one(tmp_path: Path, data: tuple, monkeypat
 def test_a_graph_is_of_a_whole_batch(data: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where the first batch that a resumed run sees is the last of its epoch, and not full."""
     asked = settings("batch=48", "drop_last=false")
-    run = trainer.Trainer(asked, Path("nowhere"), data, torch.device("cpu"), quiet=True)
-    run.step.capture = "graph"
+    step = parts.make_parts(asked, data, torch.device("cpu")).step
+    step.capture = "graph"
     recorded = []
 
     def record(step: steps.Step, *inputs: torch.Tensor) -> None:
@@ -306,12 +285,12 @@ def test_a_graph_is_of_a_whole_batch(data: tuple, monkeypatch: pytest.MonkeyPatc
         step._result = torch.tensor(1.5)
 
     monkeypatch.setattr(steps.Step, "_record", record)
-    part, whole = (determinism.share(asked, torch.arange(count), 0) for count in (32, 48))
-    assert float(run.step(*part)) > 2
+    part, whole = (make_batches(asked, 128).at(number) for number in (2, 0))
+    assert float(step(*part)) > 2
     assert recorded == []
-    assert float(run.step(*whole)) == 1.5
+    assert float(step(*whole)) == 1.5
     assert recorded == [[48, 48, 48]]
-    assert float(run.step(*part)) > 2
+    assert float(step(*part)) > 2
 
 
 def test_processes_agree_on_their_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -344,33 +323,35 @@ def test_a_captured_step_is_the_eager_one(tmp_path: Path, data: tuple, capture: 
         assert torch.allclose(value.float(), other[name].float(), rtol=1e-2, atol=1e-3), name
 
 
-def test_views_and_orders_are_functions_of_the_step(data: tuple) -> None:
-    shuffled = replace(settings(), shuffle=True)
-    assert torch.equal(determinism.epoch_order(shuffled, 100, 3), determinism.epoch_order(shuffled, 100, 3))
-    assert not torch.equal(determinism.epoch_order(shuffled, 100, 3), determinism.epoch_order(shuffled, 100, 4))
-    assert sorted(determinism.epoch_order(shuffled, 100, 3).tolist()) == list(range(100))
-    still = replace(settings(), shuffle=False)
-    assert torch.equal(determinism.epoch_order(still, 100, 3), torch.arange(100))
-    index, one, two = determinism.share(shuffled, torch.arange(8), 5)
-    again = determinism.share(shuffled, torch.arange(8), 5)
-    assert torch.equal(one, again[1])
+def test_views_and_orders_are_functions_of_the_step() -> None:
+    batches = Batches(100, 8, seed=0, shuffle=True)
+    assert torch.equal(batches.order(3), Batches(100, 8, seed=0, shuffle=True).order(3))
+    assert not torch.equal(batches.order(3), batches.order(4))
+    assert not torch.equal(batches.order(3), Batches(100, 8, seed=1, shuffle=True).order(3))
+    assert sorted(batches.order(3).tolist()) == list(range(100))
+    index, one, two = batches.at(5)
+    assert torch.equal(index, batches.order(0)[40:48])
+    assert all(map(torch.equal, batches.at(5), (index, one, two)))
     assert not torch.equal(one, two)
-    assert not torch.equal(one, determinism.share(shuffled, torch.arange(8), 6)[1])
-    assert index.tolist() == list(range(8))
+    assert not torch.equal(one, batches.at(6)[1])
+    still = Batches(100, 8, seed=0, drop_last=False, views=4)
+    assert (batches.per_epoch, still.per_epoch) == (12, 13)
+    assert [len(part) for part in still.at(12)] == [4] * 5
+    assert still.at(13)[0].tolist() == list(range(8))
 
 
 def test_processes_share_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = determinism.share(settings(), torch.arange(8), 5)
-    parts = []
+    whole, parts = Batches(128, 8, seed=0).at(5), []
     monkeypatch.setattr(distributed, "world", lambda: 2)
     for rank in (0, 1):
         monkeypatch.setattr(distributed, "rank", lambda rank=rank: rank)
-        parts.append(determinism.share(settings(), torch.arange(8), 5))
+        parts.append(Batches(128, 8, seed=0).at(5))
     for number, all_rows in enumerate(whole):
         assert torch.equal(torch.cat([part[number] for part in parts]), all_rows)
-    with pytest.raises(ValueError, match="batch must be a multiple of the 2 processes, got 63"):
-        determinism.steps_per_epoch(settings("batch=63"), 128)
-    with pytest.raises(ValueError, match="drop_last must be true here: the last batch of 1 can't be shared by 2"):
-        determinism.steps_per_epoch(settings("drop_last=false"), 129)
-    with pytest.raises(ValueError, match="the last batch of 2 can't be shared by 2 processes, at least 2 each"):
-        determinism.steps_per_epoch(settings("drop_last=false"), 130)
+    for images, size, said in (
+        (128, 63, "batch must be a multiple of the 2 processes, got 63"),
+        (129, 64, "drop_last must be true here: the last batch of 1 can't be shared by 2"),
+        (130, 64, "the last batch of 2 can't be shared by 2 processes, at least 2 each"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            Batches(images, size, seed=0, drop_last=False)

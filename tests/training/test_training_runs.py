@@ -15,10 +15,11 @@ from sslbook import cli
 from sslbook.experiments.catalogue import TABLES
 from sslbook.records import data_files
 from sslbook.records.store import runs_folder
-from sslbook.training.presets import command, runs, tables
-from sslbook.training.presets.runs import run_of, runs_of
+from sslbook.training.presets import command, runs
+from sslbook.training.presets.runs import run_of
 from sslbook.training.presets.sheets import presets, sheets
-from sslbook.training.run import checkpoints, determinism, trainer
+from sslbook.training.presets.tables import runs_of
+from sslbook.training.run import checkpoints, parts, trainer
 from sslbook.training.run.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -52,37 +53,6 @@ def test_the_tables_carry_the_papers_numbers() -> None:
     assert (cell.mean, cell.std, cell.preset, cell.epochs) == (83.82, 0.11, "stl10-simclr-nce", 500)
     third = {cell.label: cell for cell in sheets()["A-Tab3"].cells}
     assert third["CIFAR-10, β = −0.5; 100 epochs"].preset == "cifar10-simclr-beta-minus-0.5"
-
-
-def test_presets_are_the_released_settings() -> None:
-    """The protocols by their facts: see the chapter's list of what the released code does."""
-    nce = presets()["cifar10-simclr-nce"].settings
-    assert (nce.optimizer, nce.rate, nce.batch, nce.shuffle, nce.drop_last) == ("adam", 0.01, 128, False, True)
-    assert (nce.schedule, nce.numbers, nce.probes) == ("released", {"tau": 0.5}, (100, 300, 500))
-    stl = presets()["stl10-simclr-exact-noise"].settings
-    assert (stl.rate, stl.split, stl.networks.stem, stl.objective, stl.noise) == (
-        1e-3,
-        "train+unlabeled",
-        "stl",
-        "exact",
-        0.01,
-    )
-    assert presets()["cifar10-simclr-beta-minus-0.5"].settings.numbers == {"tau": 0.5, "beta": -0.5}
-    byol = presets()["stl10-byol"].settings
-    assert (byol.optimizer, byol.rate, byol.momentum, byol.decay, byol.schedule) == ("sgd", 0.03, 0.9, 4e-4, "constant")
-    assert (byol.shuffle, byol.drop_last, byol.epochs, byol.ema) == (True, False, 100, 0.996)
-    assert (byol.networks.predictor, byol.networks.target, byol.networks.target_init) == (2, "ema", "own")
-    assert presets()["stl10-byol-noema"].settings.networks.target is None
-    bare = presets()["stl10-byol-bare"].settings.networks
-    assert (bare.predictor, bare.projector_norm, bare.target) == (0, None, None)
-    assert presets()["stl10-byol-norm-xmean-std"].settings.networks.predictor_norm == ("detach", "normal")
-    linear = presets()["stl10-byol-noema-linear-nobn-0.02"].settings
-    assert (linear.networks.predictor, linear.networks.predictor_norm, linear.reset) == (1, None, 0)
-    assert linear.networks.predictor_range == (0.0, 0.02)
-    assert linear.networks.projector_norm == ("normal", "normal")
-    assert presets()["stl10-byol-linear-0.02"].settings.reset == 10
-    small = presets()["stl10-byol-small-0.03-reset-5"].settings
-    assert (small.rate, small.reset, small.networks.predictor_range) == (0.02, 5, (-0.03, 0.03))
 
 
 def told(table: str, label: str) -> dict[str, object]:
@@ -131,29 +101,6 @@ def test_a_cells_settings_are_what_its_label_says(name: str) -> None:
             assert f"; {cell.epochs} epochs" in cell.label
 
 
-def test_other_readings_are_told() -> None:
-    text = presets()["stl10-byol-noema-linear-0.02"].text()
-    assert "--set reset=10 is that reading" in text
-    assert "another run in its first step only" in text
-    assert "that reading" not in presets()["stl10-byol-linear-0.02"].text()
-
-
-def test_no_two_presets_are_the_same_run() -> None:
-    """But for BatchNorm with both parts, which Table 4 builds from another layer."""
-    hashes = {}
-    for name, preset in presets().items():
-        hashes.setdefault(preset.settings.hash(), []).append(name)
-    assert [names for names in hashes.values() if len(names) > 1] == []
-
-
-def test_a_preset_tells_its_accuracy_and_its_time() -> None:
-    text = presets()["cifar10-simclr-nce"].text()
-    assert "sslbook train" not in text, "which would be taken for what runs"
-    assert "A-Tab2: 84.20 ± 0.09 % after 100 epochs" in text
-    assert re.search(r"500 epochs: estimated at \d+ minutes on one H200", text)
-    assert "The papers print no accuracy for it." in presets()["cifar10-byol-noema"].text()
-
-
 # -- runs -------------------------------------------------------------------------------------------------------------
 
 
@@ -165,7 +112,7 @@ def test_a_folder_is_named_by_preset_seed_and_hash(tmp_path: Path) -> None:
 
 
 def test_finished_runs_are_known_and_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trainer, "train", lambda *a, **k: pytest.fail("it was finished"))
+    monkeypatch.setattr(runs, "train", lambda *a, **k: pytest.fail("it was finished"))
     run = run_of("cifar10-byol", seed=3, epochs=7)
     assert not run.finished(tmp_path)
     done(run, tmp_path, [{"epoch": 7, "linear": 0.5, "linear_best": 0.6}])
@@ -184,13 +131,6 @@ def test_fewer_epochs_leave_out_the_later_probes() -> None:
     assert run_of("cifar10-simclr-nce", seed=0, epochs=300).settings.probes == (100, 300)
     with pytest.raises(ValueError, match=r"there is no preset 'cifar-simclr-nce'; did you mean cifar10-simclr-nce"):
         run_of("cifar-simclr-nce", seed=0)
-
-
-def test_what_has_an_option_is_not_set() -> None:
-    with pytest.raises(ValueError, match="seed is given by --seed, not by --set"):
-        run_of("digits-byol", seed=0, changes=["seed=3"])
-    with pytest.raises(ValueError, match="epochs is given by --epochs, not by --set"):
-        runs_of(sheets()["A-Tab2"], [1], changes=["epochs=3"])
 
 
 def test_a_table_needs_each_run_once() -> None:
@@ -274,7 +214,7 @@ def test_two_processes_share_each_batch(tmp_path: Path) -> None:
             env={**os.environ, "OMP_NUM_THREADS": "1"},
         )
         assert done_.returncode == 0, done_.stderr
-        content = runs.read_result(next(root.iterdir()))
+        content = checkpoints.read_result(next(root.iterdir()))
         assert content is not None
         found[ranks] = [row["loss"] for row in content["rows"]]
     assert found["2"] == pytest.approx(found["1"], rel=1e-4)
@@ -303,33 +243,11 @@ def test_errors_of_the_machine_get_status_2_and_those_of_the_program_a_traceback
 
 def test_images_are_fetched_once_before_the_processes_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
-    for module in (command, tables):
-        monkeypatch.setattr(
-            module, "load_data", lambda settings, download: told.append(f"{settings.dataset} {download}")
-        )
+    monkeypatch.setattr(command, "load_data", lambda settings, download: told.append(f"{settings.dataset} {download}"))
     monkeypatch.setattr(command, "_train", lambda *a: 0)
     monkeypatch.setattr(command, "_spread", lambda *a: told.append("spread") or 0)
     assert cli.main(["train", "digits-byol", "--download", "--ranks", "2", "--folder", str(tmp_path)]) == 0
     assert told == ["digits True", "spread"]
-
-    monkeypatch.setattr(tables.cluster, "submit", lambda *a, **options: told.append(f"jobs {options}") or [])
-    monkeypatch.setattr(tables.cluster, "collect", lambda jobs: [])
-    asked = [
-        "table",
-        "A-Tab3",
-        "--cluster",
-        "local",
-        "--download",
-        "--seeds",
-        "1",
-        "--folder",
-        str(tmp_path),
-        "--quiet",
-    ]
-    assert cli.main(asked) == 0
-    assert told[2:4] == ["cifar10 True", "stl10 True"]
-    assert told[4].startswith("jobs")
-    assert "download" not in told[4]
 
 
 @pytest.mark.parametrize(("rank", "local", "fetches"), [(0, "0", 1), (1, "1", 0), (2, "0", 1)])
@@ -338,31 +256,14 @@ def test_each_machine_fetches_once(
 ) -> None:
     """Also the second, whose folder may not be the first one's."""
     asked: list[bool] = []
-    whole, settings = determinism.load_data, run_of("digits-byol", seed=0, changes=DIGITS).settings
+    whole, settings = parts.load_data, run_of("digits-byol", seed=0, changes=DIGITS).settings
 
     def load(settings: Settings, download: bool = False) -> object:
         asked.append(download)
         return whole(settings)
 
-    monkeypatch.setattr(determinism, "load_data", load)
+    monkeypatch.setattr(parts, "load_data", load)
     monkeypatch.setattr(trainer.distributed, "rank", lambda: rank)
     monkeypatch.setenv("LOCAL_RANK", local)
     with trainer.prepared(settings, tmp_path, device="cpu", download=True, quiet=True):
         assert sum(asked) == fetches
-
-
-def test_a_reader_who_leaves_early_is_no_error() -> None:
-    done_ = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            "import sys, os; os.close(1); os.open(os.devnull, os.O_RDONLY)\n"
-            "r, w = os.pipe(); os.close(r); os.dup2(w, 1)\n"
-            "from sslbook import cli; sys.exit(cli.main(['train', '--list']))",
-        ],
-        capture_output=True,
-        text=True,
-        timeout=600,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-    assert (done_.returncode, done_.stderr) == (141, "")

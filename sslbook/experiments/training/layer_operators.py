@@ -29,8 +29,8 @@ from sslbook.networks.siamese import build
 from sslbook.operator.layer import OpenedLayer, open_layer, unvec, vec
 from sslbook.records.store import kept, parts_folder
 from sslbook.runtime.compute import cores
-from sslbook.training.run.determinism import SUBSET_SEED, load_data, steps_per_epoch
 from sslbook.training.run.distributed import device_of
+from sslbook.training.run.parts import SUBSET_SEED, load_data, make_batches
 from sslbook.training.run.settings import Settings
 from sslbook.training.run.trainer import train
 from sslbook.training.views.augment import PIPELINES, plain, random_view
@@ -274,7 +274,7 @@ class Run:
             return supervised.trained(settings, data, epoch, self.device).eval()
         if not epoch:
             return opened(build(settings.networks, self.seed).to(self.device))
-        last = epoch * steps_per_epoch(settings, len(data.pixels))
+        last = epoch * make_batches(settings, len(data)).per_epoch
         result = train(settings, self.folder, stop_after=last, data=(data, None), device=self.device, quiet=True)
         if result.step != last:
             raise ValueError(f"the run in {self.folder} is at step {result.step}, past the {last} of epoch {epoch}")

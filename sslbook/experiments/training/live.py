@@ -19,7 +19,7 @@ from sslbook.records.store import recorded
 from sslbook.training.evaluate import knn
 from sslbook.training.presets.runs import run_of
 from sslbook.training.run import checkpoints
-from sslbook.training.run.determinism import steps_per_epoch
+from sslbook.training.run.parts import make_batches
 from sslbook.training.run.settings import Settings
 from sslbook.training.run.trainer import train
 from sslbook.training.views.augment import PIPELINES, plain
@@ -114,7 +114,7 @@ def with_recorded_seeds(one: Course) -> Course:
 def _one(settings: Settings, looks: Sequence[int]) -> list[tuple[float, Look]]:
     known, asked = (datasets.load_dataset(settings.dataset, split) for split in ("train", "test"))
     rows = [(float("nan"), look(build(settings.networks, settings.seed), settings, known, asked))]
-    steps = steps_per_epoch(settings, len(known))
+    steps = make_batches(settings, len(known)).per_epoch
     with tempfile.TemporaryDirectory() as folder:
         for epoch in looks[1:]:
             stopped = train(

@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from sslbook.training.views import augment, crops, jitter
+from sslbook.training.views.augment import Pipeline
 from sslbook.training.views.crops import Boxes
-from sslbook.training.views.pipelines import Pipeline
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -130,7 +130,7 @@ def gaps(pipeline: Pipeline, count: int, seed: int) -> dict[str, float]:
     At the worst pixel, "crop": the crop alone; "grid": sampled at the box's points instead.  In the mean over the worst image,
     "view": the whole of it; "one hue": without a turn of the hue; "one order": with one order of the jitters for the batch.
     """
-    pixels, numbers = photographs(count, pipeline.size), augment.draws(pipeline, count, seed, 0, 0)
+    pixels, numbers = photographs(count, pipeline.size), augment.draws(count, seed, 0, 0)
     crop = replace(pipeline, flip=0.0, jitter=(0.0, 0.0, 0.0, 0.0), grey=0.0)
     steady = replace(pipeline, jitter=(*pipeline.jitter[:3], 0.0))
     one_order = numbers.clone()

@@ -38,10 +38,9 @@ from sslbook.networks.siamese import Siamese
 from sslbook.records.store import kept, parts_folder
 from sslbook.runtime.compute import cores, process_pool
 from sslbook.training.evaluate import embed, nearest, report
-from sslbook.training.run.determinism import SUBSET_SEED, load_data
+from sslbook.training.run.parts import SUBSET_SEED, load_data
 from sslbook.training.run.trainer import Result, prepared
-from sslbook.training.views.augment import PIPELINES
-from sslbook.training.views.pipelines import Pipeline
+from sslbook.training.views.augment import PIPELINES, Pipeline
 
 Found = TypeVar("Found")
 

@@ -10,10 +10,9 @@ from sslbook.images.datasets import Dataset
 from sslbook.networks.resnet import initialize
 from sslbook.networks.siamese import build
 from sslbook.training.evaluate import embed
-from sslbook.training.run.determinism import epoch_order, generator, rate_at, share, steps_per_epoch
-from sslbook.training.run.optimizers import set_rate
+from sslbook.training.run.determinism import generator
+from sslbook.training.run.parts import layout_of, make_batches, make_optimizer, make_rate
 from sslbook.training.run.settings import Settings
-from sslbook.training.run.steps import layout_of, make_optimizer
 from sslbook.training.views.augment import PIPELINES, apply
 
 
@@ -24,14 +23,14 @@ def trained(settings: Settings, data: Dataset, epochs: int, device: str = "cpu")
     initialize(top, generator(settings.seed, "classifier", 0))
     net = nn.Sequential(siamese.encoder, top).to(device)
     net.to(memory_format=layout_of(settings.networks.width, torch.device(device)))  # type: ignore[call-overload]
-    optimizer, pipeline = make_optimizer(list(net.parameters()), settings), PIPELINES[settings.pipeline]
-    per_epoch = steps_per_epoch(settings, len(data.pixels))
-    for step in range(epochs * per_epoch):
-        epoch, within = divmod(step, per_epoch)
-        batch = epoch_order(settings, len(data.pixels), epoch)[within * settings.batch : (within + 1) * settings.batch]
-        index, *draws = share(settings, batch, step)
+    optimizer, pipeline = make_optimizer(settings, list(net.parameters())), PIPELINES[settings.pipeline]
+    batches = make_batches(settings, len(data))
+    rate = make_rate(settings, batches.per_epoch)
+    for step in range(epochs * batches.per_epoch):
+        index, *draws = batches.at(step)
         pixels, labels = data.pixels[index].to(device), data.labels[index].to(device)
-        set_rate(optimizer, rate_at(settings, step, per_epoch))
+        for group in optimizer.param_groups:
+            group["lr"] = rate(step)
         optimizer.zero_grad()
         for drawn in draws:
             F.cross_entropy(net(apply(pixels, pipeline, drawn)), labels).div(len(draws)).backward()

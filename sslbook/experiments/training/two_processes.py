@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import tempfile
 from pathlib import Path
@@ -65,8 +66,8 @@ def by_processes(seed: int) -> dict[str, Tensor]:
 def _worker(rank: int, world: int, port: int, folder: str, seed: int) -> None:
     torch.set_num_threads(1)
     numbers = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "MASTER_PORT": port}
-    environment = {**{name: str(number) for name, number in numbers.items()}, "MASTER_ADDR": "127.0.0.1"}
-    distributed.setup_from_environment("cpu", environment)
+    os.environ.update({name: str(number) for name, number in numbers.items()}, MASTER_ADDR="127.0.0.1")
+    distributed.join("cpu")
     found = {broken: gradient(seed, broken) for broken in ("", *BROKEN)}
     if rank == 0:
         torch.save(found, Path(folder) / "found.pt")

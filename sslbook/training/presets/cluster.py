@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import torch
 from sslbook.runtime.arguments import installing
 from sslbook.runtime.atomic_io import write_text
 from sslbook.training.presets.runs import Run
-from sslbook.training.run.checkpoints import Busy
+from sslbook.training.run.checkpoints import Busy, Diverged
 from sslbook.training.run.settings import Refused
 
 CLUSTERS = ("local", "slurm", "debug")
@@ -28,43 +29,37 @@ OWN = {"time": "--hours", "array": "--jobs", "output": "--folder", "error": "--f
 """Options of sbatch that are set here, and what sets them."""
 
 
+@dataclass
 class Work:
-    """One job's share of the runs; a job that its cluster stops is queued again, and goes on from its checkpoints."""
+    """Runs that are made one after the other; a job that its cluster stops is queued again, and goes on from its checkpoints.
 
-    def __init__(self, runs: Sequence[Run], root: Path, options: dict[str, Any]) -> None:
-        self.runs, self.root, self.options = runs, root, options
+    options: of ``trainer.train``.
+    """
+
+    runs: Sequence[Run]
+    root: Path
+    options: dict[str, Any]
 
     def __call__(self) -> list[str]:
-        """As :func:`work`."""
-        return work(self.runs, self.root, self.options)
+        """A sentence, which is said too, for each run that diverged; one that another process is making is left to it."""
+        failed = []
+        for run in self.runs:
+            try:
+                run.go(self.root, **self.options)
+                continue
+            except Busy as error:
+                sentence = f"{run.title}: {error}, and left to it"
+            except Diverged as error:
+                sentence = f"{run.title}: {error}"
+                failed.append(sentence)
+            print(sentence, file=sys.stderr, flush=True)
+        return failed
 
     def checkpoint(self) -> Any:
         """What is to be queued again."""
         import submitit
 
         return submitit.helpers.DelayedSubmission(self)
-
-
-def work(runs: Sequence[Run], root: Path, options: dict[str, Any]) -> list[str]:
-    """Make runs one after the other; returns, and says, a sentence for each that diverged.
-
-    A run that another process is making is left to it.
-    """
-    from sslbook.training.run.state import Diverged
-
-    failed = []
-    for run in runs:
-        sentence = f"{run.name} seed {run.settings.seed}: "
-        try:
-            run.go(root, **options)
-            continue
-        except Busy as error:
-            sentence += f"{error}, and left to it"
-        except Diverged as error:
-            sentence += str(error)
-            failed.append(sentence)
-        print(sentence, file=sys.stderr, flush=True)
-    return failed
 
 
 def collect(jobs: Sequence[Any]) -> list[str]:
@@ -93,22 +88,20 @@ def submit(
     *,
     at_once: int = 1,
     hours: int | None = None,
-    parameters: dict[str, Any] | None = None,
+    sbatch: Sequence[str] = (),
     **options: Any,
 ) -> list[Any]:
     """Hand over all runs that are not finished, and return the jobs.
 
     On ``slurm`` each run is a job of one array, ``at_once`` of them at a time, with a GPU each unless ``device`` is cpu, and runs
     that are in its queue already stay out; elsewhere ``at_once`` processes share the runs, and on ``local`` the GPUs, where there
-    are any.  hours: the longest that a job may take, 24 on Slurm and no end elsewhere.  parameters: more for submitit, such as
-    ``slurm_partition`` or ``visible_gpus``.  options: of ``trainer.train``.
+    are any.  hours: the longest that a job may take, 24 on Slurm and no end elsewhere.  sbatch: more of its options, such as
+    ``partition=gpu`` or ``exclusive``, which overrule what is asked here.  options: of ``trainer.train``.
 
-    Raises Refused, a ValueError, without submitit, for an unknown cluster, without Slurm's programs, or if Slurm refuses the jobs.
+    Raises Refused, a ValueError, without submitit or Slurm's programs, for an option that has another one here, or if Slurm
+    refuses the jobs.
     """
-    if cluster not in CLUSTERS:
-        raise Refused(f"cluster must be one of {', '.join(CLUSTERS)}, got {cluster!r}")
-    if at_once < 1:
-        raise Refused(f"at_once must be at least 1, got {at_once}")
+    more = _for_sbatch(sbatch)
     if cluster == "slurm" and shutil.which("sbatch") is None:
         raise Refused("cluster must be local here, where Slurm's sbatch is not to be found, got 'slurm'")
     try:
@@ -116,45 +109,38 @@ def submit(
     except ImportError:
         raise Refused(f"submitit is not installed: {installing('train')}") from None
     waiting = [run for run in runs if not run.finished(root)]
-    slurm = cluster == "slurm"
-    hours = hours or (24 if slurm else NO_END)
-    if slurm:
+    if cluster == "slurm":
         there = queued() or {}
         waiting = [run for run in waiting if job_of(run, root) not in there]
-        asked = {"slurm_array_parallelism": at_once, **_asked_of_slurm(str(options.get("device") or ""))}
-        groups = [([[run] for run in waiting], asked)] if waiting else []
+        more |= {"slurm_array_parallelism": at_once, "timeout_min": 60 * (hours or 24), "cpus_per_task": 8}
+        if options.get("device") != "cpu":
+            more["gpus_per_node"] = 1
+        groups = [([[run] for run in waiting], more)] if waiting else []
     else:
-        groups = [([part], _gpu_of(n) if cluster == "local" else {}) for n, part in enumerate(shares(waiting, at_once))]
+        more["timeout_min"] = 60 * (hours or NO_END)
+        parts = [waiting[first::at_once] for first in range(min(at_once, len(waiting)))]
+        groups = [([part], more | (_gpu_of(n) if cluster == "local" else {})) for n, part in enumerate(parts)]
     jobs = []
-    for parts, more in groups:
+    for shares, asked in groups:
         executor: Any  # submitit's AutoExecutor has no word for a GPU of this machine
         if cluster == "local":
             executor = submitit.LocalExecutor(folder=root / "jobs")
         else:
             executor = submitit.AutoExecutor(folder=root / "jobs", cluster=cluster)
-        executor.update_parameters(**{"name": "sslbook", "timeout_min": 60 * hours, **more, **(parameters or {})})
+        executor.update_parameters(name="sslbook", **asked)
         try:
             with executor.batch():
-                jobs += [executor.submit(Work(part, root, options)) for part in parts]
+                jobs += [executor.submit(Work(share, root, options)) for share in shares]
         except submitit.core.utils.FailedJobError as error:
             raise Refused(f"Slurm refused the jobs: {str(error).strip()}") from None
-    if slurm:
+    if cluster == "slurm":
         for run, job in zip(waiting, jobs, strict=True):
             write_text(run.folder(root) / JOB, f"{job.job_id}\n")
     return jobs
 
 
-def _asked_of_slurm(device: str) -> dict[str, Any]:
-    """What a job asks of Slurm unless it is told otherwise: eight cores, and a GPU unless it runs on the CPU."""
-    asked = {"cpus_per_task": 8}
-    return asked if device == "cpu" else {"gpus_per_node": 1, **asked}
-
-
-def for_sbatch(given: Sequence[str]) -> dict[str, Any]:
-    """Options of sbatch, such as ``partition=gpu`` or ``exclusive``, as submitit takes them; they overrule what is asked here.
-
-    Raises Refused for what has an option of its own.
-    """
+def _for_sbatch(given: Sequence[str]) -> dict[str, Any]:
+    """Options of sbatch as submitit takes them; raises Refused for what has an option of its own."""
     options: dict[str, Any] = {}
     for option in given:
         name, equals, value = option.removeprefix("--").partition("=")
@@ -165,20 +151,28 @@ def for_sbatch(given: Sequence[str]) -> dict[str, Any]:
     return {"slurm_additional_parameters": options} if options else {}
 
 
-# -- what became of jobs ----------------------------------------------------------------------------------------------
+def _gpu_of(worker: int) -> dict[str, Any]:
+    """What tells submitit which GPU a process of this machine has; without it, a process has none."""
+    count = torch.cuda.device_count()
+    if not count:
+        return {}
+    number = worker % count
+    # submitit replaces the variable, and counts from the machine's first
+    seen = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    if len(seen) >= count and all(name.strip().isdigit() for name in seen):
+        number = int(seen[number])
+    return {"gpus_per_node": 1, "visible_gpus": (number,)}
+
+
+# --- what became of jobs ---------------------------------------------------------------------------------------------
 
 
 def queued() -> dict[str, str] | None:
-    """The user's jobs that Slurm has not ended, such as ``12_0``, each with its state and, if it waits, for what.
-
-    None where there is no Slurm, or no answer from it.
-    """
+    """The user's jobs that Slurm has not ended, such as ``12_0``, each with its state; None without an answer from Slurm."""
     try:
         command = ["squeue", "--me", "--array", "--noheader", "--format=%i %T %r"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    if done.returncode:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    except (OSError, subprocess.SubprocessError):
         return None
     lines = [line.split(maxsplit=2) for line in done.stdout.splitlines()]
     return {job: state.lower() + (f" ({why[0]})" if state == "PENDING" else "") for job, state, *why in lines}
@@ -192,35 +186,12 @@ def job_of(run: Run, root: Path) -> str:
 
 def fates(runs: Sequence[Run], root: Path) -> list[str]:
     """A sentence for each of these runs, which are not finished, that Slurm has in its queue or whose job ended."""
-    handed = [(run, job) for run in runs if (job := job_of(run, root))]
+    handed = {job: run for run in runs if (job := job_of(run, root))}
     there = queued() if handed else None
     if there is None:
         return []
-    sentences = []
-    for run, job in handed:
-        log = root / "jobs" / f"{job}_0_log.err"
-        now = f"is {there[job]}" if job in there else f"ended without it: {log} says why"
-        sentences.append(f"{run.name} seed {run.settings.seed}: job {job} {now}")
-    return sentences
-
-
-# -- processes of this machine ----------------------------------------------------------------------------------------
-
-
-def _gpu_of(worker: int) -> dict[str, Any]:
-    """What tells submitit which GPU a process of this machine has; without it, a process has none."""
-    count = torch.cuda.device_count()
-    if not count:
-        return {}
-    number = worker % count
-    seen = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(
-        ","
-    )  # submitit replaces it, and counts from the machine's first
-    if len(seen) >= count and all(name.strip().isdigit() for name in seen):
-        number = int(seen[number])
-    return {"gpus_per_node": 1, "visible_gpus": (number,)}
-
-
-def shares(runs: Sequence[Run], count: int) -> list[list[Run]]:
-    """The runs dealt out into so many parts; fewer if there are not as many runs."""
-    return [list(runs[first::count]) for first in range(min(count, len(runs)))]
+    return [
+        f"{run.title}: job {job} "
+        + (f"is {there[job]}" if job in there else f"ended without it: {root / 'jobs' / f'{job}_0_log.err'} says why")
+        for job, run in handed.items()
+    ]

@@ -18,10 +18,12 @@ from sslbook.runtime.arguments import positive, seed
 from sslbook.runtime.compute import cores
 from sslbook.training.presets.runs import Run, preset_of, run_of, values_of
 from sslbook.training.presets.sheets import presets
-from sslbook.training.run.determinism import load_data
-from sslbook.training.run.distributed import join
+from sslbook.training.run import distributed
+from sslbook.training.run.checkpoints import Diverged
+from sslbook.training.run.parts import load_data
 from sslbook.training.run.settings import Refused
 from sslbook.training.run.signals import GOES_ON, asked_to_stop, free
+from sslbook.training.run.trainer import train
 
 # A process among several would go on waiting for the others if who started it were killed.
 _PROCESS = """
@@ -43,66 +45,59 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="sslbook train", description="Train a preset from the papers' tables, or go on with it."
     )
-    parser.add_argument("name", nargs="?", metavar="NAME", help="a preset; --list shows them")
-    parser.add_argument("--list", action="store_true", help="list the presets; with NAME, say what it is and stop")
-    parser.add_argument("--epochs", type=positive, metavar="N", help="epochs in all (default: the preset's)")
-    parser.add_argument("--seed", type=seed, default=0, metavar="N", help="seed of everything random (default: 0)")
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        dest="changes",
-        help="change a setting: --set rate=0.1",
-    )
-    parser.add_argument("--ranks", type=positive, default=1, metavar="N", help="processes that share each batch")
-    parser.add_argument("--again", action="store_true", help="begin anew, although there are checkpoints")
-    parser.add_argument("--tensorboard", action="store_true", help="write curves for TensorBoard too")
-    _common(parser)
+    add = parser.add_argument
+    add("name", nargs="?", metavar="NAME", help="a preset; --list shows them")
+    add("--list", action="store_true", help="list the presets; with NAME, say what it is and stop")
+    add("--epochs", type=positive, metavar="N", help="epochs in all (default: the preset's)")
+    add("--seed", type=seed, default=0, metavar="N", help="seed of everything random (default: 0)")
+    changing: dict[str, Any] = {"action": "append", "default": [], "dest": "changes", "metavar": "KEY=VALUE"}
+    add("--set", **changing, help="change a setting: --set rate=0.1")
+    add("--ranks", type=positive, default=1, metavar="N", help="processes that share each batch")
+    add("--again", action="store_true", help="begin anew, although there are checkpoints")
+    add("--tensorboard", action="store_true", help="write curves for TensorBoard too")
+    add("--folder", type=Path, metavar="DIR", help="where runs lie (default: SSLBOOK_RUNS, else runs)")
+    add("--device", metavar="D", help="cpu, cuda or cuda:N (default: cuda if there is one)")
+    add("--download", action="store_true", help="fetch the images if they are not here")
+    add("--quiet", action="store_true", help="say nothing while it runs")
     options = parser.parse_args(arguments)
-    if options.list or options.name is None:
-        if options.name is None and not options.list:
-            parser.error("NAME is missing; --list shows the presets")
-        return _list(parser, options.name)
+    if options.name is None and not options.list:
+        parser.error("NAME is missing; --list shows the presets")
     try:
+        if options.list:
+            print(_listing(options.name))
+            return 0
         run = run_of(options.name, seed=options.seed, epochs=options.epochs, changes=options.changes)
         if options.download and "LOCAL_RANK" not in os.environ:
             load_data(run.settings, download=True)
+    except BrokenPipeError:
+        raise
     except (ValueError, OSError) as error:
         parser.error(str(error))
     if options.ranks > 1 and "LOCAL_RANK" not in os.environ:
         return _spread(options.ranks, arguments)
-    return _train(parser, run, runs_folder(options.folder), options)
+    try:
+        return _train(run, runs_folder(options.folder), options)
+    except BrokenPipeError:
+        raise
+    except (Refused, OSError) as error:
+        parser.error(str(error))
 
 
-def _common(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--folder", type=Path, metavar="DIR", help="where runs lie (default: SSLBOOK_RUNS, else runs)")
-    parser.add_argument("--device", metavar="D", help="cpu, cuda or cuda:N (default: cuda if there is one)")
-    parser.add_argument("--download", action="store_true", help="fetch the images if they are not here")
-    parser.add_argument("--quiet", action="store_true", help="say nothing while it runs")
-
-
-def _list(parser: argparse.ArgumentParser, name: str | None) -> int:
+def _listing(name: str | None) -> str:
+    """All presets, a line each; or one of them, with what can be changed."""
     if name is not None:
-        try:
-            preset = preset_of(name)
-        except ValueError as error:
-            parser.error(str(error))
-        print(
-            f"{preset.text()}\n  To train it: sslbook train {name} --seed 1\n  What --set KEY=VALUE changes, and its values:"
-        )
+        preset = preset_of(name)
         values = {key: value for key, value in values_of(preset.settings).items() if key not in ("seed", "epochs")}
-        print("\n".join(f"    {key}={value}" for key, value in values.items()))
-        return 0
-    known = presets()
-    wide = max(map(len, known))
-    for preset in known.values():
+        head = f"  To train it: sslbook train {name} --seed 1\n  What --set KEY=VALUE changes, and its values:"
+        return "\n".join([preset.text(), head, *(f"    {key}={value}" for key, value in values.items())])
+    lines, wide = [], max(map(len, presets()))
+    for preset in presets().values():
         printed = [f"{table} {cell.mean:.2f} %" for table, cell in preset.cells if cell.mean is not None]
         also = [table for table, cell in preset.cells if cell.mean is None]
         time = [f"about {preset.minutes:.0f} min on one H200"] if preset.minutes else []
         more = "; ".join(dict.fromkeys([*printed, *also, *time]))
-        print(f"{preset.name:<{wide}}  {preset.what}{f' ({more})' if more else ''}")
-    return 0
+        lines.append(f"{preset.name:<{wide}}  {preset.what}{f' ({more})' if more else ''}")
+    return "\n".join(lines)
 
 
 def _spread(ranks: int, arguments: Sequence[str]) -> int:
@@ -114,15 +109,8 @@ def _spread(ranks: int, arguments: Sequence[str]) -> int:
     logging.disable(logging.ERROR)  # the processes speak for themselves
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores() // ranks)))
     os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = ",".join(number.name for number in free())
-    config = LaunchConfig(
-        min_nodes=1,
-        max_nodes=1,
-        nproc_per_node=ranks,
-        run_id=str(uuid.uuid4()),
-        rdzv_backend="c10d",
-        rdzv_endpoint="localhost:0",
-        max_restarts=0,
-    )
+    meeting: dict[str, Any] = {"run_id": str(uuid.uuid4()), "rdzv_backend": "c10d", "rdzv_endpoint": "localhost:0"}
+    config = LaunchConfig(min_nodes=1, max_nodes=1, nproc_per_node=ranks, max_restarts=0, **meeting)
     try:
         elastic_launch(config, sys.executable)("-c", _PROCESS, str(os.getpid()), *arguments)
     except ChildFailedError as error:
@@ -140,16 +128,13 @@ def _spread(ranks: int, arguments: Sequence[str]) -> int:
     return 0
 
 
-def _train(parser: argparse.ArgumentParser, run: Run, root: Path, options: argparse.Namespace) -> int:
-    from sslbook.training.run import distributed
-    from sslbook.training.run.state import Diverged
-    from sslbook.training.run.trainer import train
-
+def _train(run: Run, root: Path, options: argparse.Namespace) -> int:
+    """The run on this process; errors of :func:`sslbook.training.run.trainer.train` but for one that diverges."""
     first = os.environ.get("RANK", "0") == "0"
     folder = run.folder(root)
     ended = False
     try:
-        if not options.again and _finished(parser, run, root, options.device):
+        if not options.again and _finished(run, root, options.device):
             ended = True
             if first:
                 print(f"Finished already: {folder} (--again begins anew)")
@@ -169,10 +154,6 @@ def _train(parser: argparse.ArgumentParser, run: Run, root: Path, options: argpa
                 name=run.name,
             )
         ended = True
-    except BrokenPipeError:
-        raise
-    except (Refused, OSError) as error:
-        parser.error(str(error))
     except Diverged as error:
         print(f"sslbook train: {error} (in {folder})", file=sys.stderr)
         return 1
@@ -189,16 +170,14 @@ def _train(parser: argparse.ArgumentParser, run: Run, root: Path, options: argpa
     return 0
 
 
-def _finished(parser: argparse.ArgumentParser, run: Run, root: Path, device: str | None) -> bool:
+def _finished(run: Run, root: Path, device: str | None) -> bool:
     """Whether the run is finished, in the folders of all machines that take part: no process may leave the others waiting."""
-    from sslbook.training.run import distributed
-
     try:
         if "WORLD_SIZE" in os.environ:
-            join(device)
+            distributed.join(device)
         return all(distributed.of_all(run.finished(root)))
     except ValueError as error:
-        parser.error(str(error))
+        raise Refused(str(error)) from None
 
 
 def summary(rows: Sequence[dict[str, Any]]) -> str:

@@ -175,11 +175,6 @@ def _simclr(data: str) -> Iterator[tuple[str, str, Settings]]:
         yield f"simclr-beta-{slug}", f"SimCLR with the positive pair's weight changed by β = {beta:+g}", settings
 
 
-def _byol_settings(data: str) -> Settings:
-    """The released BYOL, but for the symmetric predictor: 100 epochs; on STL-10 with its unlabelled images."""
-    return replace(_byol(simclr_settings(data), rate=0.03), epochs=100, probes=(100,))
-
-
 def _byol(base: Settings, rate: float) -> Settings:
     return replace(
         base,
@@ -197,7 +192,9 @@ def _byol(base: Settings, rate: float) -> Settings:
 
 def _ablations(data: str) -> Iterator[tuple[str, str, Settings]]:
     """Tables 3 to 10 of [tian2021iclr]; a cell that stands in two of them is one preset."""
-    base, seen = _byol_settings(data), set()
+    seen: set[str] = set()
+    # The released BYOL, but for the symmetric predictor: 100 epochs; on STL-10 with its unlabelled images.
+    base = replace(_byol(simclr_settings(data), rate=0.03), epochs=100, probes=(100,))
     for name in ablation.NAMES:
         for label, change in ablation.changes(name).items():
             slug = _slug(name, label, change)

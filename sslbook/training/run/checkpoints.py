@@ -1,4 +1,4 @@
-"""Checkpoints that a process killed at any moment can't spoil.
+"""What a run keeps in its folder: checkpoints that a process killed at any moment can't spoil, and its result.
 
 A checkpoint is one file, ``step-000000390.pt``: a line with the SHA-256 of the rest, then what ``torch.save`` wrote.  It is
 written whole or not at all (:mod:`sslbook.runtime.atomic_io`), and the one before it stays; so there is always a whole one.
@@ -8,11 +8,15 @@ Everything random in a run is a function of its seed and the step, so no state o
 from __future__ import annotations
 
 import contextlib
+import csv
 import hashlib
 import io
+import json
 import re
+import reprlib
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +24,9 @@ import torch
 from filelock import FileLock, Timeout
 from torch import Tensor, nn
 
-from sslbook.runtime.atomic_io import read_bytes, remove_parts, require_parts, sync, write_bytes
-from sslbook.training.run.settings import Refused
+from sslbook.networks.siamese import Siamese
+from sslbook.runtime.atomic_io import read_bytes, remove_parts, require_parts, sync, write_bytes, write_text
+from sslbook.training.run.settings import Refused, Settings
 
 KEPT = 2
 """Checkpoints that stay: the newest, and the one to fall back on."""
@@ -33,13 +38,27 @@ PARTS: Mapping[str, type | tuple[type, ...]] = {
     "losses": Tensor,
     **dict.fromkeys(("model", "optimizer"), Mapping),
 }
-"""What a checkpoint holds by name, and of what kind it is; :class:`sslbook.training.run.state.State` says what it means."""
+"""What a checkpoint holds by name, and of what kind it is; :class:`State` says what it means."""
 RESULT, WEIGHTS, DIVERGED = "result.json", "backbone.pt", "diverged"
 """What a run leaves at its end: its numbers, its backbone's weights by name; and what one leaves that came to no end."""
 
 
+COLUMNS = ("epoch", "step", "rate", "loss", "knn", "rank", "linear", "linear_best", "seconds", "images_per_second")
+"""``epoch`` and ``step`` are those done; ``loss`` is the epoch's mean; accuracies are shares of 1; a cell may be empty."""
+
+Row = dict[str, Any]
+
+
 class Busy(Refused):
     """Another process trains in the folder."""
+
+
+class Diverged(FloatingPointError):
+    """The loss or a weight is no finite number any more, since ``step`` or before it; the last good checkpoint stays."""
+
+    def __init__(self, sentence: str, step: int) -> None:
+        super().__init__(sentence)
+        self.step = step
 
 
 @contextlib.contextmanager
@@ -136,3 +155,125 @@ def newest_step(folder: Path) -> int | None:
 def _files(folder: Path) -> list[Path]:
     named = (path for path in folder.glob("step-*.pt") if re.fullmatch(r"step-\d{9,}\.pt", path.name))
     return sorted(path for path in named if not path.is_dir())
+
+
+# --- what changes while a run goes on -----------------------------------------------------------------------------
+
+
+@dataclass
+class State:
+    """What changes while a run goes on, and all of it that a checkpoint holds.  settings: whose run it is."""
+
+    settings: Settings
+    model: Siamese
+    optimizer: torch.optim.Optimizer
+    losses: Tensor
+    precision: str = "float32"
+    step: int = 0
+    seconds: float = 0.0
+    rows: list[Row] = field(default_factory=list)
+
+    def content(self) -> dict[str, Any]:
+        """As :func:`save` takes it."""
+        return {
+            "settings": json.dumps(self.settings.as_json()),
+            "hash": self.settings.hash(),
+            "seed": self.settings.seed,
+            "precision": self.precision,
+            "step": self.step,
+            "seconds": self.seconds,
+            "rows": json.dumps(self.rows),
+            "losses": self.losses.cpu(),
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+        }
+
+    def restore(self, content: dict[str, Any], folder: Path) -> None:
+        """Go back to a checkpoint; raises ValueError if it is another run's, of another precision, or damaged within."""
+        theirs, ours = (content["hash"], content["seed"]), (self.settings.hash(), self.settings.seed)
+        if theirs != ours:
+            raise ValueError(
+                f"{folder} holds another run: settings {theirs[0]} with seed {theirs[1]}, and this is {ours[0]} with seed "
+                f"{ours[1]}; choose another folder"
+            )
+        if content["precision"] != self.precision:
+            raise ValueError(
+                f"{folder} was trained in {content['precision']} so far, and here precision is {self.precision}: go on with it "
+                "on a machine like the first one, or begin anew with --again"
+            )
+        try:
+            self._take(content)
+        except torch.OutOfMemoryError:
+            raise
+        except (RuntimeError, LookupError, ValueError, TypeError, AttributeError) as error:
+            why = " ".join(str(error).split())
+            raise ValueError(
+                f"the checkpoint in {folder} is damaged, or of other images: {why}; begin anew with --again"
+            ) from None
+
+    def _take(self, content: dict[str, Any]) -> None:
+        """Take what a checkpoint holds; whatever its damage makes Python or torch raise."""
+        self.step, self.seconds, self.rows = content["step"], content["seconds"], json.loads(content["rows"])
+        for row in self.rows:
+            if not {"epoch", "step"} <= row.keys():
+                raise ValueError(f"a row must have its epoch and its step, got {reprlib.repr(row)}")
+        if content["losses"].shape != self.losses.shape:
+            raise ValueError(
+                f"an epoch must have {len(self.losses)} losses, got the shape {tuple(content['losses'].shape)}"
+            )
+        self.losses.copy_(content["losses"])
+        self.model.load_state_dict(content["model"])
+        self.optimizer.load_state_dict(content["optimizer"])
+
+
+def check(losses: Tensor, state: State) -> None:
+    """Raise :class:`Diverged` unless the epoch's losses so far and all weights are finite numbers."""
+    bad = (~losses.isfinite()).nonzero()
+    if len(bad):
+        at = (state.step - 1) // len(state.losses) * len(state.losses) + int(bad[0]) + 1
+        raise Diverged(f"the loss is {losses[bad[0]].item()} at step {at}", at)
+    sizes = torch._foreach_norm([p.detach() for p in state.model.parameters()])
+    if not bool(torch.stack(sizes).isfinite().all()):
+        raise Diverged(f"a weight is no finite number after step {state.step}", state.step)
+
+
+def write_csv(path: Path, rows: Sequence[Row]) -> None:
+    """All rows so far, atomically: a resumed run begins again with those of its checkpoint."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, COLUMNS, restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({name: "" if row.get(name) is None else row[name] for name in COLUMNS} for row in rows)
+    write_text(path, text.getvalue())
+
+
+def write_result(folder: Path, state: State, origin: Mapping[str, Any]) -> None:
+    """``result.json``: the settings, their hash, where it was made, and a row for each epoch; only a finished run has it."""
+    settings = state.settings
+    content = {
+        "settings": settings.as_json(),
+        "hash": settings.hash(),
+        "seed": settings.seed,
+        "seconds": round(state.seconds, 3),
+        **origin,
+        "rows": rows_until(state.rows, settings.epochs),
+    }
+    write_text(folder / RESULT, json.dumps(content, indent=2) + "\n")
+
+
+def read_result(folder: Path) -> dict[str, Any] | None:
+    """What a finished run wrote; None if there is nothing; raises ValueError, naming the file, if it is damaged."""
+    path = folder / RESULT
+    if not path.is_file():
+        return None
+    try:
+        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(content["rows"], list):
+            raise TypeError("rows is no list")
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} is not the result of a run ({error}); remove it and run again") from None
+    return content
+
+
+def rows_until(rows: list[Row], epochs: int) -> list[Row]:
+    """The rows of a run of so many epochs, also if the checkpoint that they come from is past them."""
+    return [row for row in rows if row["epoch"] <= epochs]

@@ -1,4 +1,4 @@
-"""What a run does when, as functions of its settings and of the step: images, orders, views, rates, new predictors, noise.
+"""What a run does when, as functions of its seed and of the epoch or step: orders of images, views, new predictors, noise.
 
 Nothing here remembers anything, and every generator is made afresh from the run's seed, a purpose and a number.  So a run that
 goes on after a crash sees what it would have seen, and how many processes share a batch changes nothing.
@@ -10,52 +10,16 @@ import contextlib
 import hashlib
 import random
 from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from sslbook.images import datasets
-from sslbook.images.datasets import Dataset
 from sslbook.networks.siamese import Siamese
-from sslbook.training.objectives import weighed_by
 from sslbook.training.run import distributed
-from sslbook.training.run.schedules import SCHEDULES, Length
-from sslbook.training.run.settings import Settings
-from sslbook.training.views.augment import PIPELINES, draws
-
-SUBSET_SEED = 0
-"""Which images a subset holds, whatever the run's seed."""
-
-
-def images_of(settings: Settings, *, download: bool = False) -> tuple[Dataset, Dataset]:
-    """:func:`load_data` of several processes; one of each machine downloads, while the others wait."""
-    if download:
-        for downloads in (distributed.rank() == 0, distributed.rank() != 0 and distributed.first_here()):
-            if downloads:
-                load_data(settings, download=True)  # the second time on another machine, unless the folder is shared
-            distributed.wait_for_all()
-    return load_data(settings)
-
-
-def load_data(settings: Settings, *, download: bool = False) -> tuple[Dataset, Dataset]:
-    """Training images, or a subset of them, and test images."""
-    whole = datasets.load_dataset(settings.dataset, settings.split, download=download)
-    if settings.subset is not None:
-        whole = datasets.subset(whole, settings.subset, SUBSET_SEED)
-    return whole, datasets.load_dataset(settings.dataset, "test", download=download)
-
-
-def labelled(data: Dataset) -> Dataset:
-    """The images with a label; raises ValueError if there is none.  Where they come first nothing is copied."""
-    there = data.labels >= 0
-    count = int(there.sum())
-    if not count:
-        raise ValueError(
-            f"{data.name} must hold images with labels, by which accuracy is measured, and these have none"
-        )
-    keep: slice | Tensor = slice(count) if bool(there[:count].all()) else there
-    return data.take(keep)
+from sslbook.training.views.augment import draws
 
 
 def generator(seed: int, purpose: str, number: int) -> torch.Generator:
@@ -99,50 +63,76 @@ def draw_alike(seed: int, step: int, device: torch.device) -> None:
         torch.cuda.manual_seed(chosen)
 
 
-def steps_per_epoch(settings: Settings, images: int) -> int:
-    """Batches in an epoch; raises ValueError if there is none, or if the last can't be shared by the processes."""
-    processes = distributed.world()
-    if settings.batch % processes:
-        raise ValueError(f"batch must be a multiple of the {processes} processes, got {settings.batch}")
-    if images < settings.batch:
-        raise ValueError(f"batch must be at most the {images} images there are, got {settings.batch}")
-    rest = images % settings.batch
-    if settings.drop_last or rest == 0:
-        return images // settings.batch
-    if rest % processes or rest < 2 * processes:
-        raise ValueError(
-            f"drop_last must be true here: the last batch of {rest} can't be shared by {processes} processes, at least 2 each"
-        )
-    return images // settings.batch + 1
+@dataclass(frozen=True)
+class Batches:
+    """Which of so many images a step sees, and the draws of their views; this process's part of what all of them share.
 
-
-def epoch_order(settings: Settings, images: int, epoch: int) -> Tensor:
-    """The images' numbers in the order of an epoch; the same in all epochs without ``shuffle``."""
-    if not settings.shuffle:
-        return torch.arange(images)
-    return torch.randperm(images, generator=generator(settings.seed, "order", epoch))
-
-
-def share(settings: Settings, batch: Tensor, step: int) -> tuple[Tensor, ...]:
-    """This process's part of a batch: numbers of images and the draws of their two views, cut from those of the whole.
-
-    Of four views where weights are taken from two further ones.
+    size: of all processes' batch.  shuffle: a new order every epoch; else the images' own.  drop_last: without a last batch that
+    is not full.  views: of each image.  Raises ValueError if there is no batch, or one that can't be shared by the processes.
     """
-    pipeline = PIPELINES[settings.pipeline]
-    views = 4 if weighed_by(settings.objective, **settings.numbers) == "further" else 2
-    parts = (batch, *(draws(pipeline, len(batch), settings.seed, step, view) for view in range(views)))
-    mine = distributed.own_rows(len(batch))
-    return tuple(part[mine] for part in parts)
+
+    images: int
+    size: int
+    seed: int
+    shuffle: bool = False
+    drop_last: bool = True
+    views: int = 2
+
+    def __post_init__(self) -> None:
+        processes, rest = distributed.world(), self.images % self.size
+        if self.size % processes:
+            raise ValueError(f"batch must be a multiple of the {processes} processes, got {self.size}")
+        if self.images < self.size:
+            raise ValueError(f"batch must be at most the {self.images} images there are, got {self.size}")
+        if not self.drop_last and rest and (rest % processes or rest < 2 * processes):
+            raise ValueError(
+                f"drop_last must be true here: the last batch of {rest} can't be shared by {processes} processes, "
+                "at least 2 each"
+            )
+
+    @property
+    def per_epoch(self) -> int:
+        """Steps in an epoch."""
+        return self.images // self.size + (not self.drop_last and self.images % self.size > 0)
+
+    def order(self, epoch: int) -> Tensor:
+        """The images' numbers in the order of an epoch."""
+        return _permutation(self.images, self.seed, epoch) if self.shuffle else torch.arange(self.images)
+
+    def at(self, step: int) -> tuple[Tensor, ...]:
+        """Numbers of images, and the draws of each of their views, cut from those of the whole batch."""
+        epoch, within = divmod(step, self.per_epoch)
+        batch = self.order(epoch)[within * self.size : (within + 1) * self.size]
+        parts = (batch, *(draws(len(batch), self.seed, step, view) for view in range(self.views)))
+        mine = distributed.own_rows(len(batch))
+        return tuple(part[mine] for part in parts)
 
 
-def rate_at(settings: Settings, step: int, per_epoch: int) -> float:
-    """The learning rate of a step, from 0 on, in a run with so many steps an epoch."""
-    return settings.rate * SCHEDULES[settings.schedule](step, Length(per_epoch, settings.epochs, settings.warmup))
+@lru_cache(maxsize=1)
+def _permutation(images: int, seed: int, epoch: int) -> Tensor:
+    return torch.randperm(images, generator=generator(seed, "order", epoch))
 
 
-def begin_epoch(model: Siamese, settings: Settings, epoch: int) -> None:
-    """A new predictor, or noise in the weights, where the settings ask for it; never before the first epoch."""
-    if epoch and settings.reset and epoch % settings.reset == 0:
-        model.reset_predictor(generator(settings.seed, "predictor", epoch))
-    if epoch and settings.noise:
-        model.blend_noise(settings.noise, generator(settings.seed, "noise", epoch))
+@dataclass(frozen=True)
+class Upkeep:
+    """What is done to the networks beside the optimiser's steps; the names are those of the settings."""
+
+    model: Siamese
+    seed: int
+    ema: float
+    symmetric: bool
+    reset: int
+    noise: float
+
+    def begin_epoch(self, epoch: int) -> None:
+        """A new predictor, or noise in the weights, where it is asked for; never before the first epoch."""
+        if epoch and self.reset and epoch % self.reset == 0:
+            self.model.reset_predictor(generator(self.seed, "predictor", epoch))
+        if epoch and self.noise:
+            self.model.blend_noise(self.noise, generator(self.seed, "noise", epoch))
+
+    def end_step(self) -> None:
+        """The predictor is made symmetric, and a target follows."""
+        if self.symmetric:
+            self.model.symmetrize_predictor()
+        self.model.update_target(self.ema)

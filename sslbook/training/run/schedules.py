@@ -6,8 +6,6 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from sslbook.runtime.arguments import require_whole
-
 STEADY = 10
 """Epochs before the released schedule begins to fall."""
 
@@ -19,10 +17,6 @@ class Length:
     steps: int
     epochs: int
     warmup: int = 0
-
-    def __post_init__(self) -> None:
-        for name, least in (("steps", 1), ("epochs", 1), ("warmup", 0)):
-            require_whole(name, getattr(self, name), least=least)
 
 
 def constant(step: int, length: Length) -> float:

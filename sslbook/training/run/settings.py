@@ -16,7 +16,7 @@ from sslbook.networks.siamese import Networks
 from sslbook.runtime.arguments import nearest, require_number, require_one_of, require_whole
 from sslbook.training.objectives import OBJECTIVES, objective
 from sslbook.training.run.schedules import SCHEDULES, needs_length
-from sslbook.training.views.pipelines import PIPELINES, Pipeline
+from sslbook.training.views.augment import PIPELINES, Pipeline
 
 DATASETS = ("cifar10", "stl10", "mnist", "digits")
 SPLITS = ("train", "train+unlabeled")
@@ -43,7 +43,7 @@ class Settings:
     r"""A run, apart from where it runs.  The default is the papers' SimCLR on CIFAR-10, as released.
 
     dataset, split, subset: what it learns from; ``subset`` images of it, the same for every seed, or all.
-    pipeline: a name of :data:`sslbook.training.views.pipelines.PIPELINES`.  networks: the two towers.
+    pipeline: a name of :data:`sslbook.training.views.augment.PIPELINES`.  networks: the two towers.
     objective, numbers: a name of :data:`sslbook.training.objectives.OBJECTIVES`, and what it takes (``tau``, ``beta``, …).
     optimizer, rate, momentum, betas, decay: ``sgd`` and ``lars`` use momentum, ``adam`` the betas.
     schedule, warmup: a name of :data:`sslbook.training.run.schedules.SCHEDULES`; epochs of linear growth before ``cosine``.

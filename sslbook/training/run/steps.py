@@ -1,21 +1,16 @@
-"""One minibatch: views of each image, the loss, its gradient; eagerly, compiled, or as a CUDA graph."""
+r"""One minibatch: views of each image, the loss, its gradient; eagerly, compiled, or as a CUDA graph; and LARS [you2017]."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from sslbook.images.datasets import Dataset
-from sslbook.networks.siamese import Outputs, Siamese, build
+from sslbook.networks.siamese import Outputs, Siamese
 from sslbook.stats.replica_rng import to_device
-from sslbook.training.objectives import asks_labels, objective, weighed_by
-from sslbook.training.run import distributed
-from sslbook.training.run.optimizers import LARS
-from sslbook.training.run.settings import Settings
-from sslbook.training.views.augment import PIPELINES, Pipeline, apply, plain
+from sslbook.training.views.augment import Pipeline, apply, plain
 
 WARM = 3
 """Forward and backward passes before a graph is captured, so that libraries have chosen their kernels."""
@@ -116,86 +111,47 @@ class Step:
             buffer.copy_(old)
 
 
-class Own(NamedTuple):
-    """What a run has of its caller's, in the place of its settings' ResNet-18 and pipeline; ``features`` counts the encoder's."""
+class LARS(torch.optim.Optimizer):
+    r"""Layer-wise adaptive rates: each weight's step is in proportion to the weight's own length [you2017, Algorithm 1].
 
-    encoder: nn.Module
-    features: int
-    pipeline: Pipeline
+    With gradient :math:`g` and weights :math:`w` of one tensor, rate :math:`\gamma`, momentum :math:`m`, decay :math:`\beta`:
 
+    .. math::
 
-def make_step(settings: Settings, data: Dataset, device: torch.device, own: Own | None = None) -> Step:
-    """The step of a run on this process: its networks with their first weights, its objective and its augmentation.
+        \lambda = \eta\,\frac{\|w\|}{\|g\| + \beta\|w\|}, \qquad
+        v \leftarrow m v + \gamma\lambda\,(g + \beta w), \qquad w \leftarrow w - v .
 
-    Raises ValueError where the objective asks for labels and an image has none.
+    Tensors with at most one axis (biases, BatchNorm's scales) have :math:`\lambda = 1` and no decay, as SimCLR has it; so has, but
+    for the decay, a tensor where :math:`\|w\|` or :math:`\|g\|` is 0.  trust: :math:`\eta`.
     """
-    labels = _classes(data, settings.objective) if asks_labels(settings.objective) else None
-    model = build(settings.networks, settings.seed, None if own is None else own[:2]).to(device)
-    width = settings.networks.width if own is None else 1  # of whose layers nothing is known
-    model.to(memory_format=layout_of(width, device))  # type: ignore[call-overload]
-    distributed.synchronize_batchnorm(model)
-    return Step(
-        model,
-        objective(settings.objective, **settings.numbers),
-        PIPELINES[settings.pipeline] if own is None else own.pipeline,
-        data.pixels.to(device),
-        batch=settings.batch // distributed.world(),
-        precision=precision_of(settings.precision, device),
-        capture=_capture_of(settings.capture, device, distributed.world()),
-        clean=weighed_by(settings.objective, **settings.numbers) == "clean",
-        labels=None if labels is None else labels.to(device),
-    )
 
+    def __init__(
+        self, params: Iterable[Tensor], lr: float, momentum: float = 0.9, weight_decay: float = 0.0, trust: float = 1e-3
+    ) -> None:
+        super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "trust": trust})
 
-def _classes(data: Dataset, asking: str) -> Tensor:
-    """A label for each image."""
-    missing = int((data.labels < 0).sum())
-    if missing:
-        raise ValueError(
-            f"objective {asking} asks for the class of each image, and {missing} of the {len(data.labels)} of {data.name} have none"
-        )
-    return data.labels
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        """One step for every tensor that has a gradient; nothing is read back from the device."""
+        if closure is not None:
+            raise ValueError("closure is not supported: call backward first")
+        for group in self.param_groups:
+            for weight in group["params"]:
+                if weight.grad is None:
+                    continue
+                state = self.state[weight]
+                if not state:
+                    state["momentum_buffer"] = torch.zeros_like(weight)
+                update = self._scaled(weight, weight.grad, group)
+                state["momentum_buffer"].mul_(group["momentum"]).add_(update, alpha=group["lr"])
+                weight.sub_(state["momentum_buffer"])
 
-
-def make_optimizer(params: list[nn.Parameter], settings: Settings) -> torch.optim.Optimizer:
-    """The run's optimiser of these parameters; SGD and Adam are fused: one kernel for all of them."""
-    if settings.optimizer == "adam":
-        return torch.optim.Adam(
-            params, settings.rate, betas=settings.betas, weight_decay=settings.decay, fused=_fused(params)
-        )
-    if settings.optimizer == "sgd":
-        return torch.optim.SGD(
-            params, settings.rate, settings.momentum, weight_decay=settings.decay, fused=_fused(params)
-        )
-    return LARS(params, settings.rate, settings.momentum, settings.decay)
-
-
-def _fused(params: list[nn.Parameter]) -> bool:
-    return all(p.device.type in ("cuda", "cpu") and p.is_floating_point() for p in params)
-
-
-def _capture_of(wanted: str, device: torch.device, processes: int) -> str:
-    """What ``auto`` means here: a graph on one GPU, nothing elsewhere; raises ValueError for what this device can't do."""
-    if wanted == "auto":
-        return "graph" if device.type == "cuda" and processes == 1 else "none"
-    if wanted in ("graph", "both") and (device.type != "cuda" or processes > 1):
-        raise ValueError(f"capture must be none or compile on {device.type} with {processes} processes, got {wanted!r}")
-    return wanted
-
-
-def precision_of(wanted: str, device: torch.device) -> torch.dtype:
-    """What ``auto`` means here: bfloat16 on a GPU, float32 elsewhere."""
-    low = wanted == "bfloat16" or (wanted == "auto" and device.type == "cuda")
-    return torch.bfloat16 if low else torch.float32
-
-
-def layout_of(width: int, device: torch.device) -> torch.memory_format:
-    """How a ResNet's maps and kernels lie in memory: channels last, except in narrow networks on a processor.
-
-    There, channels last saves a fifth of a step, but oneDNN's gradient of a 1x1 convolution of stride 2 with fewer channels than
-    a vector register has numbers writes behind its workspace: below 8 with AVX2, below 16 with AVX-512 and larger images
-    (uxlfoundation/oneDNN issue 6035; seen in 3.5.3 to 3.13.3, which are PyTorch 2.5 to 2.15).  The heap is corrupted, and the
-    process dies now or later.  Every such shortcut of the network has ``width`` channels or more.
-    """
-    narrow = device.type == "cpu" and width < 16
-    return torch.contiguous_format if narrow else torch.channels_last
+    @staticmethod
+    def _scaled(weight: Tensor, grad: Tensor, group: dict[str, Any]) -> Tensor:
+        if weight.ndim <= 1:
+            return grad
+        decay = group["weight_decay"]
+        size, slope = torch.linalg.vector_norm(weight), torch.linalg.vector_norm(grad)
+        rate = group["trust"] * size / (slope + decay * size)
+        rate = torch.where((size > 0) & (slope > 0), rate, torch.ones_like(rate))
+        return rate * grad.add(weight, alpha=decay)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -18,30 +19,20 @@ from typing import Any
 
 import torch
 
+import sslbook
 from sslbook.images.datasets import Dataset
 from sslbook.networks.siamese import Siamese
+from sslbook.records import data_files
+from sslbook.runtime.arguments import installing
 from sslbook.runtime.atomic_io import write_text
-from sslbook.runtime.compute import keep_freed_memory
-from sslbook.training.evaluate import epochs_between, report
+from sslbook.runtime.compute import device_name, keep_freed_memory
+from sslbook.training.evaluate import report
 from sslbook.training.run import checkpoints, distributed
-from sslbook.training.run.determinism import (
-    begin_epoch,
-    draw_alike,
-    epoch_order,
-    images_of,
-    in_float32,
-    labelled,
-    rate_at,
-    share,
-    steps_per_epoch,
-)
-from sslbook.training.run.logs import Curves, Progress, Row, line, write_csv
-from sslbook.training.run.optimizers import set_rate
+from sslbook.training.run.checkpoints import Diverged, Row, State, check, rows_until, write_csv, write_result
+from sslbook.training.run.determinism import draw_alike, in_float32
+from sslbook.training.run.parts import Own, Parts, images_of, make_parts
 from sslbook.training.run.settings import Refused, Settings
 from sslbook.training.run.signals import BROKEN_PIPE, GOES_ON, Stopped, asked_to_stop
-from sslbook.training.run.state import Diverged, State, check, origin_of, row_at, rows_until, write_result
-from sslbook.training.run.steps import Own, make_optimizer, make_step
-from sslbook.training.views.augment import PIPELINES, plain, random_view
 
 SAVE_SECONDS = 30.0
 """Least time between two checkpoints at the ends of epochs."""
@@ -51,7 +42,10 @@ LONG_SECONDS = 600.0
 
 @dataclass(frozen=True)
 class Result:
-    """What a run gave: a row for each epoch (:data:`sslbook.training.run.logs.COLUMNS`), whether it came to its end, its model."""
+    """What a run gave: a row for each epoch, whether it came to its end, its model.
+
+    The columns of rows are :data:`sslbook.training.run.checkpoints.COLUMNS`.
+    """
 
     settings: Settings
     folder: Path
@@ -62,48 +56,105 @@ class Result:
 
     def at(self, epoch: int) -> Row:
         """The row after ``epoch`` epochs (0: before the first); raises ValueError if there is none."""
-        return row_at(self.rows, epoch)
+        for row in self.rows:
+            if row["epoch"] == epoch:
+                return row
+        there = ", ".join(str(row["epoch"]) for row in self.rows) or "none"
+        raise ValueError(f"epoch must be one of {there}, got {epoch}")
+
+
+class Curves:
+    """Curves for TensorBoard in a folder, if one is given; raises ValueError without the package.
+
+    first: the first step that is yet to come; points of an interrupted run from there on are not shown.
+    """
+
+    def __init__(self, folder: Path | None = None, first: int = 0) -> None:
+        self._writer: Any = None
+        if folder is None:
+            return
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            raise ValueError(f"TensorBoard is not installed: {installing('train')}") from None
+        self._writer = SummaryWriter(str(folder), purge_step=first)
+
+    def add(self, row: Row) -> None:
+        """One point a column."""
+        if self._writer is not None:
+            for name, value in row.items():
+                if name not in ("epoch", "step") and value is not None:
+                    self._writer.add_scalar(name, value, row["step"])
+            self._writer.flush()
+
+    def close(self) -> None:
+        """Write what is left."""
+        if self._writer is not None:
+            self._writer.close()
+
+
+class Progress:
+    """A line on the terminal that grows with the steps; nothing where tqdm is absent or nobody looks."""
+
+    def __init__(self, total: int = 0, done: int = 0, name: str = "", *, visible: bool = False) -> None:
+        self._bar: Any = None
+        self.gone = False
+        if visible and sys.stderr.isatty():
+            with contextlib.suppress(ImportError):
+                from tqdm import tqdm
+
+                self._bar = tqdm(total=total, initial=done, desc=name, unit="step", dynamic_ncols=True)
+
+    def step(self) -> None:
+        """One step more."""
+        if self._bar is not None:
+            self._bar.update()
+
+    def say(self, text: str) -> None:
+        """A line above the bar; a plain line on standard error without one; ``gone`` is true once nobody reads them."""
+        try:
+            if self._bar is not None:
+                self._bar.write(text, file=sys.stderr)
+            else:
+                print(text, file=sys.stderr, flush=True)
+        except OSError:  # a terminal that was closed, or head, which has had enough
+            self.gone = True
+
+    def close(self) -> None:
+        """Leave the line as it is."""
+        if self._bar is not None:
+            self._bar.close()
+
+
+def line(row: Row) -> str:
+    """A row as a line to read: ``epoch 3  loss 4.512  k-NN 38.1 %  rank 12.3  1,204 images/s``."""
+    forms = {
+        "epoch": "epoch {}",
+        "loss": "loss {:.4f}",
+        "knn": "k-NN {:.2%}",
+        "linear": "linear {:.2%}",
+        "rank": "rank {:.1f}",
+        "images_per_second": "{:,.0f} images/s",
+    }
+    said = (form.format(row[name]) for name, form in forms.items() if row.get(name) is not None)
+    return "  ".join(said).replace("%", " %")
 
 
 class Trainer:
-    """One run on one process: its state, its step, and what it writes.  :func:`train` is the way to use it."""
+    """One run on one process: its parts, its state, and what it writes.  :func:`train` is the way to use it."""
 
     def __init__(
-        self,
-        settings: Settings,
-        folder: Path,
-        data: tuple[Dataset, Dataset | None],
-        device: torch.device,
-        *,
-        own: Own | None = None,
-        name: str = "train",
-        tensorboard: bool = False,
-        quiet: bool = False,
+        self, parts: Parts, folder: Path, *, name: str = "train", tensorboard: bool = False, quiet: bool = False
     ) -> None:
-        self.settings, self.folder, self.device = settings, folder, device
+        self.parts, self.folder = parts, folder
         self.name, self.tensorboard, self.quiet = name, tensorboard, quiet
-        if own is None:
-            _require_fit(settings, data)
-        self.images = len(data[0].pixels)
-        # the neighbours, which the linear protocol learns from too, and whom it asks; without these nothing is looked at
-        self.shown = None if data[1] is None else (labelled(data[0]), data[1])
-        self.interval = settings.evaluate
-        if self.interval is None and self.shown is not None:
-            self.interval = epochs_between(self.images, sum(len(part.pixels) for part in self.shown))
-        self.per_epoch = steps_per_epoch(settings, self.images)
-        self.total = self.per_epoch * settings.epochs
         self.first = distributed.rank() == 0
-        self.step = make_step(settings, data[0], device, own)
-        kind = str(self.step.precision).removeprefix("torch.")
-        optimizer = make_optimizer(self.step.model.learning(), settings)
-        self.state = State(self.step.model, optimizer, torch.zeros(self.per_epoch, device=device), kind)
-        self.origin = origin_of(device, kind, self.step.capture) if self.first else {}
-        self.own = own is not None
-        if own is not None:
-            self.origin |= {"data": data[0].name, "images": self.images, "backbone": str(own.encoder)}
+        self.precision = str(parts.step.precision).removeprefix("torch.")
+        losses = torch.zeros(parts.batches.per_epoch, device=parts.device)
+        self.state = State(parts.settings, parts.step.model, parts.optimizer, losses, self.precision)
+        self.origin = self._origin() if self.first else {}  # now: the checkout may be another one by the end
         self.progress, self.curves = Progress(), Curves()
         self.asked: Callable[[], int] = lambda: 0
-        self.order = (-1, torch.empty(0, dtype=torch.int64))
         self.begun = self.epoch_begun = self.saved = time.monotonic()
         self.epoch_from, self.spent = 0, 0.0
 
@@ -125,48 +176,46 @@ class Trainer:
             checkpoints.clear(self.folder)
         distributed.wait_for_all()  # nobody writes before all have read
         at = self.state.step
-        self.progress = Progress(self.total, at, self.name, visible=self.first and not self.quiet)
+        self.progress = Progress(self.parts.total, at, self.name, visible=self.first and not self.quiet)
         self.curves = Curves(self.folder / "curves" if self.tensorboard and self.first else None, at + 1)
 
     def _resume(self) -> None:
         content, state = checkpoints.latest(self.folder, self.warn), self.state
         if content is not None:
-            state.restore(content, self.settings, self.folder)
+            state.restore(content, self.folder)
         distributed.agree(state.step)
         if content is None:
             return
         for row in state.rows:
-            if row["step"] < state.step and self._probes(row["epoch"]) and row.get("linear") is None:
+            if row["step"] < state.step and self.parts.looks.probe(row["epoch"]) and row.get("linear") is None:
                 raise ValueError(
                     f"the checkpoint in {self.folder} is at step {state.step}, past epoch {row['epoch']}, after which the "
                     "linear protocol was not run: leave that epoch out, or begin anew with --again"
                 )
         self.spent, self.epoch_from = state.seconds, state.step
-        self.say(f"{self.name}: going on after step {state.step} of {self.total}")
+        self.say(f"{self.name}: going on after step {state.step} of {self.parts.total}")
 
     def go(
-        self,
-        stop_after: int | None = None,
-        save_every: int | None = None,
-        on_step: Callable[[int], None] | None = None,
+        self, stop_after: int | None = None, save_every: int | None = None, on_step: Callable[[int], None] | None = None
     ) -> Result:
         """Train to the end, or until ``stop_after`` steps are done in all.
 
         Signals that ask to stop are heard between two steps, and leave a checkpoint.
         """
-        state, last = self.state, min(self.total, self.total if stop_after is None else stop_after)
+        parts, state = self.parts, self.state
+        last = parts.total if stop_after is None else min(parts.total, stop_after)
         try:
             if state.step == 0 and self._asked():
                 self._save(0)
                 raise Stopped(self._asked(), GOES_ON)
             self._look_again()
             while state.step < last:
-                epoch, within = divmod(state.step, self.per_epoch)
+                epoch, within = divmod(state.step, parts.batches.per_epoch)
                 if within == 0:
-                    begin_epoch(state.model, self.settings, epoch)
+                    parts.upkeep.begin_epoch(epoch)
                     self.epoch_begun, self.epoch_from = time.monotonic(), state.step
                 self.advance()
-                ended = within + 1 == self.per_epoch
+                ended = within + 1 == parts.batches.per_epoch
                 if ended:
                     self._end_epoch(epoch + 1)
                 stop = self._asked()
@@ -186,14 +235,30 @@ class Trainer:
         finally:
             self.curves.close()
             self.progress.close()
-        finished = state.step >= self.total
+        finished = state.step >= parts.total
         if finished and self.first:
             checkpoints.save_weights(self.folder, state.model.encoder)
-            write_result(self.folder, self.settings, state, self.origin)
+            write_result(self.folder, state, self.origin)
             (self.folder / checkpoints.DIVERGED).unlink(missing_ok=True)
         distributed.wait_for_all()
-        rows = rows_until(state.rows, self.settings.epochs)
-        return Result(self.settings, self.folder, state.step, finished, rows, state.model)
+        rows = rows_until(state.rows, parts.settings.epochs)
+        return Result(parts.settings, self.folder, state.step, finished, rows, state.model)
+
+    def _origin(self) -> dict[str, Any]:
+        """Where a result comes from: device, versions, commit, how a step was computed, and what of it is the caller's own."""
+        parts = self.parts
+        origin = {
+            "device": device_name(parts.device),
+            "torch": torch.__version__,
+            "sslbook": sslbook.__version__,
+            "commit": data_files.commit(),
+            "precision": self.precision,
+            "capture": parts.step.capture,
+            "processes": distributed.world(),
+        }
+        if parts.own is not None:
+            origin |= {"data": parts.data.name, "images": len(parts.data), "backbone": str(parts.own.encoder)}
+        return origin
 
     def _asked(self) -> int:
         """The signal that asks to stop, or that of a pipe which nobody reads any more; or 0."""
@@ -202,12 +267,12 @@ class Trainer:
     def _look_again(self) -> None:
         """The row before the first step; or what this run's last row lacks, if an earlier one did not ask for it."""
         state = self.state
-        if state.step == 0 and not state.rows and self.interval:
+        if state.step == 0 and not state.rows and self.parts.looks.interval:
             self._end_epoch(0)
         if not state.rows or state.rows[-1]["step"] != state.step:
             return
         row = state.rows[-1]
-        if self.first and self._probes(row["epoch"]) and row.get("linear") is None:
+        if self.first and self.parts.looks.probe(row["epoch"]) and row.get("linear") is None:
             row |= self._look(linear=True)
         distributed.wait_for_all()
 
@@ -221,56 +286,44 @@ class Trainer:
 
     def advance(self) -> None:
         """One step: nothing in it waits for the device."""
-        settings, state = self.settings, self.state
-        epoch, within = divmod(state.step, self.per_epoch)
-        if self.order[0] != epoch:
-            self.order = (epoch, epoch_order(settings, self.images, epoch))
-        batch = self.order[1][within * settings.batch : (within + 1) * settings.batch]
-        if self.own:  # whose dropout draws from the common generators
-            draw_alike(settings.seed, state.step, self.device)
-        set_rate(state.optimizer, rate_at(settings, state.step, self.per_epoch))
-        state.losses[within] = self.step(*share(settings, batch, state.step))
+        parts, state = self.parts, self.state
+        if parts.own is not None:
+            draw_alike(parts.batches.seed, state.step, parts.device)
+        for group in state.optimizer.param_groups:
+            group["lr"] = parts.rate(state.step)
+        state.losses[state.step % parts.batches.per_epoch] = parts.step(*parts.batches.at(state.step))
         distributed.average_gradients(state.model.learning())
         state.optimizer.step()
-        if settings.symmetric:
-            state.model.symmetrize_predictor()
-        if settings.networks.target is not None:
-            state.model.update_target(settings.ema)
+        parts.upkeep.end_step()
         state.step += 1
         self.progress.step()
 
     def _end_epoch(self, epoch: int) -> None:
-        """A row for the epoch; with k-NN accuracy and rank, and the linear protocol, where the settings ask for them."""
-        state, settings = self.state, self.settings
+        """A row for the epoch; with k-NN accuracy and rank, and the linear protocol, where they are due."""
+        parts, state = self.parts, self.state
         row: Row = {"epoch": epoch, "step": state.step}
         if epoch:
             losses = state.losses.cpu()
             check(losses, state)
             elapsed = max(time.monotonic() - self.epoch_begun, 1e-9)
-            row |= {"rate": rate_at(settings, state.step - 1, self.per_epoch), "loss": losses.double().mean().item()}
-            row["images_per_second"] = round((state.step - self.epoch_from) * settings.batch / elapsed, 1)
-        every = self.interval and epoch % self.interval == 0
-        if self.first and self.shown is not None and (every or self._probes(epoch)):
-            row |= self._look(linear=self._probes(epoch))
+            row |= {"rate": parts.rate(state.step - 1), "loss": losses.double().mean().item()}
+            row["images_per_second"] = round((state.step - self.epoch_from) * parts.batches.size / elapsed, 1)
+        if self.first and parts.looks.due(epoch):
+            row |= self._look(linear=parts.looks.probe(epoch))
         row["seconds"] = round(self._seconds(), 3)
         state.rows.append(row)
         if self.first:
             write_csv(self.folder / "log.csv", state.rows)
             self.curves.add(row)
-            self.progress.show({key: row.get(key) for key in ("loss", "knn")})
             self.say(f"{self.name}: {line(row)}")
         distributed.wait_for_all()
 
-    def _probes(self, epoch: int) -> bool:
-        """Whether the linear protocol runs after this epoch."""
-        return self.shown is not None and (epoch == self.settings.epochs or epoch in self.settings.probes)
-
     def _look(self, *, linear: bool) -> Row:
         """k-NN accuracy and rank, and the linear protocol's accuracy at its end and at its best, as columns of a row."""
-        assert self.shown is not None
-        found = report(
-            self.state.model, *self.shown, self.step.pipeline, self.device, linear=linear, seed=self.settings.seed
-        )
+        parts = self.parts
+        assert parts.looks.shown is not None
+        pipeline, seed = parts.step.pipeline, parts.batches.seed
+        found = report(self.state.model, *parts.looks.shown, pipeline, parts.device, linear=linear, seed=seed)
         return {"knn": found.knn, "rank": found.rank, "linear": found.linear_final, "linear_best": found.linear_best}
 
     def _save(self, within: int) -> None:
@@ -278,7 +331,7 @@ class Trainer:
         check(self.state.losses[: within + 1].cpu(), self.state)
         self.state.seconds = self._seconds()
         if self.first:
-            checkpoints.save(self.folder, self.state.step, self.state.content(self.settings))
+            checkpoints.save(self.folder, self.state.step, self.state.content())
         self.saved = time.monotonic()
 
     def _seconds(self) -> float:
@@ -310,7 +363,8 @@ def prepared(
             else:
                 torch.backends.cudnn.benchmark = True  # all batches have one shape
             images = data or images_of(settings, download=download)
-            run = Trainer(settings, folder, images, place, own=own, name=name, tensorboard=tensorboard, quiet=quiet)
+            parts = make_parts(settings, images, place, own)
+            run = Trainer(parts, folder, name=name, tensorboard=tensorboard, quiet=quiet)
             run.asked = asked
             if run.first:
                 stack.enter_context(checkpoints.locked(folder))
@@ -324,28 +378,6 @@ def prepared(
                 raise
             raise Refused(f"networks and images don't fit into the memory of {device or 'this machine'}") from error
         yield run
-
-
-def _require_fit(settings: Settings, data: tuple[Dataset, Dataset | None]) -> None:
-    """Raise ValueError where the networks or the pipeline can't take the images, before anything is written."""
-    pipeline, ours = PIPELINES[settings.pipeline], settings.networks.channels
-    trained, shown = data
-    plainly = [] if shown is None else [(trained, plain), (shown, plain)]
-    if shown is not None and trained.class_names and shown.class_names not in ((), trained.class_names):
-        raise ValueError(
-            f"{shown.name} must have the classes of {trained.name}, {', '.join(trained.class_names)}, got "
-            f"{', '.join(shown.class_names)}: read it with classes=, the class_names of {trained.name}"
-        )
-    for images, view in [(trained, random_view), *plainly]:
-        count, channels = images.pixels.shape[:2]
-        if not count:
-            raise ValueError(f"{images.name} must hold one image or more, got none")
-        if ours != channels:
-            raise ValueError(f"networks.channels must be {channels}, as the images of {images.name} have, got {ours}")
-        try:
-            view(images.pixels[:1], pipeline)
-        except ValueError as error:
-            raise ValueError(f"pipeline={settings.pipeline} is not for {images.name}: {error}") from None
 
 
 def train(

@@ -13,7 +13,9 @@ and to a blur.
 
 from __future__ import annotations
 
+import math
 import reprlib
+from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
@@ -21,14 +23,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sslbook.runtime.arguments import require_whole
+from sslbook.runtime.arguments import may_look, require_number, require_whole
 from sslbook.training.views import crops
-from sslbook.training.views.blur import blur, taps
-from sslbook.training.views.crops import CROP_NUMBERS
+from sslbook.training.views.crops import CROP_NUMBERS, blur, taps
 from sslbook.training.views.jitter import JITTER_NUMBERS, LEVELS, Jitter, draw, grey_, jitter_
-from sslbook.training.views.pipelines import PIPELINES, Pipeline
-
-__all__ = ["NUMBERS", "PIPELINES", "Pipeline", "apply", "draws", "plain", "random_view"]
 
 FLIP = CROP_NUMBERS
 JITTER = slice(FLIP + 1, FLIP + 1 + JITTER_NUMBERS)
@@ -41,12 +39,97 @@ CHUNK = 128
 """Images that a processor augments at once: their intermediate results stay in its cache."""
 
 
-def draws(pipeline: Pipeline, count: int, seed: int, step: int, view: int) -> Tensor:
+# --- pipelines -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """One augmentation.
+
+    size: the side of a view, in pixels.  scale, ratio: of a crop's area to the image's, and of its width to its height.
+    jitter: strengths of brightness, contrast, saturation and hue.  flip, jitter_probability, grey, blur: probabilities.
+    blur_kernel: taps, an odd number.  blur_sigma: smallest and largest width, in pixels.
+    mean, std: of each channel, of pixels in [0, 1]; none of either leaves the pixels as they are.
+    """
+
+    size: int
+    scale: tuple[float, float] = (0.08, 1.0)
+    ratio: tuple[float, float] = (3 / 4, 4 / 3)
+    flip: float = 0.5
+    jitter: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)
+    jitter_probability: float = 0.8
+    grey: float = 0.2
+    blur: float = 0.0
+    blur_kernel: int = 9
+    blur_sigma: tuple[float, float] = (0.1, 2.0)
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Raises ValueError with a sentence for what can't be carried out; lists, as JSON has them, become tuples."""
+        require_whole("size", self.size, least=1)
+        for name in ("scale", "ratio", "jitter", "blur_sigma", "mean", "std"):
+            object.__setattr__(self, name, _numbers(name, getattr(self, name)))
+        _range("scale", self.scale, 1.0)
+        _range("ratio", self.ratio)
+        _range("blur_sigma", self.blur_sigma)
+        for name in ("flip", "jitter_probability", "grey", "blur"):
+            require_number(name, getattr(self, name), least=0, most=1)
+        if len(self.jitter) != 4 or min(self.jitter) < 0 or self.jitter[3] > 0.5:
+            raise ValueError(
+                "jitter must be four strengths of at least 0, of brightness, contrast, saturation and hue, "
+                f"the last at most 0.5, got {self.jitter}"
+            )
+        require_whole("blur_kernel", self.blur_kernel, least=1)
+        if self.blur_kernel % 2 == 0 or (self.blur and self.blur_kernel // 2 >= self.size):
+            raise ValueError(
+                f"blur_kernel must be odd and less than twice the size {self.size}, got {self.blur_kernel}"
+            )
+        if len(self.mean) != len(self.std) or not all(s > 0 for s in self.std):
+            raise ValueError(
+                f"mean and std must have one number a channel, std above 0, got {self.mean} and {self.std}"
+            )
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _numbers(name: str, value: object) -> tuple[float, ...]:
+    if not isinstance(value, tuple | list) or not all(map(_is_number, value)):
+        raise ValueError(f"{name} must be a tuple of finite numbers, got {value!r}")
+    return tuple(value)
+
+
+def _range(name: str, value: tuple[float, ...], high: float = math.inf) -> None:
+    if len(value) != 2 or not 0 < value[0] <= value[1] <= high:
+        top = "" if high == math.inf else f", the second at most {high:g}"
+        raise ValueError(f"{name} must be two numbers above 0 in increasing order{top}, got {value}")
+
+
+CIFAR10_MEAN, CIFAR10_STD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
+PIPELINES: dict[str, Pipeline] = {
+    "cifar10": Pipeline(32, jitter=(0.4, 0.4, 0.4, 0.1), mean=CIFAR10_MEAN, std=CIFAR10_STD),
+    "stl10": Pipeline(96, jitter=(0.8, 0.8, 0.8, 0.2), blur=1.0),
+    "simclr-cifar10": Pipeline(32, jitter=(0.4, 0.4, 0.4, 0.1)),
+    "simclr-stl10": Pipeline(96, jitter=(0.8, 0.8, 0.8, 0.2), blur=0.5),
+    "digits": Pipeline(8, scale=(0.5, 1.0), flip=0.0, jitter=(0.4, 0.4, 0.0, 0.0), grey=0.0),
+    "mnist": Pipeline(28, scale=(0.3, 1.0), flip=0.0, jitter=(0.4, 0.4, 0.0, 0.0), grey=0.0),
+}
+"""By name.  "cifar10" and "stl10" are those of the released code, where STL-10 is always blurred and has no mean and deviation;
+"simclr-cifar10" and "simclr-stl10" those of [chen2020simclr], of strengths 0.5 and 1, with pixels in [0, 1] and blur for half of
+the larger images; "digits" and "mnist" are ours: gentler crops, and no mirror images, since a digit's is no digit."""
+
+
+# --- views -----------------------------------------------------------------------------------------------------------
+
+
+def draws(count: int, seed: int, step: int, view: int) -> Tensor:
     """Uniform numbers in [0, 1), float32 ``(count, NUMBERS)``, on the CPU: a function of ``(seed, step, view)`` and nothing else.
 
-    Row i does not depend on ``count``.  With several processes, each takes its rows of the global batch's.
+    Row i does not depend on ``count``, nor any on the pipeline, so that two can be compared image by image.  With several
+    processes, each takes its rows of the global batch's.
     """
-    del pipeline  # every pipeline takes the same numbers, so that views of two pipelines can be compared image by image
     require_whole("count", count, least=1)
     for name, value in (("seed", seed), ("step", step), ("view", view)):
         require_whole(name, value, least=0)
@@ -76,7 +159,7 @@ def random_view(pixels: Tensor, pipeline: Pipeline, *, seed: int = 0, step: int 
     A function of the pixels and of ``(seed, step, view)``: two views of a batch have two numbers, two batches two steps.
     """
     _require_pixels(pixels, pipeline)
-    return apply(pixels, pipeline, draws(pipeline, len(pixels), seed, step, view))
+    return apply(pixels, pipeline, draws(len(pixels), seed, step, view))
 
 
 def _by_chunks(pixels: Tensor, pipeline: Pipeline, plan: Plan) -> Tensor:
@@ -175,9 +258,7 @@ def _require_pixels(pixels: Tensor, pipeline: Pipeline) -> None:
         raise ValueError(f"pixels must be (B, C, H, W) of 1 or 3 channels, got {tuple(pixels.shape)}")
     if pixels.dtype != torch.uint8 and not pixels.is_floating_point():
         raise ValueError(f"pixels must be uint8, or floating in [0, 1], got {pixels.dtype}")
-    if (
-        pixels.is_floating_point() and pixels.device.type == "cpu" and not torch.compiler.is_compiling()
-    ):  # a GPU would wait
+    if pixels.is_floating_point() and may_look(pixels):
         low, high = (float(end) for end in pixels.aminmax())
         if not (low >= 0 and high <= 1):
             raise ValueError(f"pixels must be uint8, or floating in [0, 1], got values from {low:g} to {high:g}")

@@ -1,4 +1,4 @@
-"""Random resized crops of a batch: which box each image gets, and its bilinear resize as two small matrix products.
+"""Random resized crops and blurs of a batch, each image with its own, both as two small matrix products.
 
 The boxes have the distribution of torchvision's ``RandomResizedCrop``: up to ten attempts of an area, uniform in ``scale``
 times the image's, and a ratio of sides, log-uniform in ``ratio``; the first whose box fits the image is placed uniformly;
@@ -8,6 +8,9 @@ The resize is that of Pillow, ``image.crop(box).resize((size, size), BILINEAR)``
 ``(i + 1/2) h / size`` of the box's h pixels and averages those around it with weights ``(1 - |distance| / s)_+``, s the larger of
 1 and ``h / size``, over the box only and normalised to sum to 1.  Rows and columns are apart, so that a box is a pair of
 matrices, and a mirror image the same pair with the rows of one in reversed order.
+
+A blur's kernel has ``kernel`` taps ``exp(-t^2 / (2 sigma^2))``, normalised; borders are reflected without repeating the edge
+pixel.  It is linear along each side, so it is a matrix too, and the reflected border is part of that matrix.
 """
 
 from __future__ import annotations
@@ -87,3 +90,25 @@ def resample(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     across = torch.bmm(images.float().reshape(count, channels * height, width), columns.mT)
     every = rows[:, None].expand(count, channels, size, height).reshape(count * channels, size, height)
     return torch.bmm(every, across.view(count * channels, height, size)).view(count, channels, size, size)
+
+
+def _shifts(kernel: int, side: int, device: torch.device) -> Tensor:
+    """For each tap, the matrix ``(kernel, side * side)`` that moves pixels by it, reflected at the borders."""
+    offset, pixel = torch.arange(kernel, device=device) - kernel // 2, torch.arange(side, device=device)
+    source = (pixel + offset[:, None]).abs()
+    source = torch.where(source > side - 1, 2 * (side - 1) - source, source)
+    return (source[:, :, None] == pixel).float().flatten(1)  # row i of a tap's matrix reads pixel i + offset
+
+
+def taps(sigma: Tensor, kernel: int, applied: Tensor) -> Tensor:
+    """The kernels ``(B, kernel)`` of widths ``sigma (B,)``, in pixels; a single tap of 1 where a blur is not ``applied (B,)``."""
+    offset = torch.arange(kernel, device=sigma.device, dtype=torch.float32) - kernel // 2
+    bell = (-0.5 * (offset / sigma.float()[:, None]).square()).exp()
+    return torch.where(applied[:, None], bell / bell.sum(1, keepdim=True), (offset == 0).float())
+
+
+def blur(images: Tensor, kernels: Tensor) -> Tensor:
+    """The images ``(B, C, S, S)`` under their kernels ``(B, kernel)``, along rows and columns."""
+    count, _, side, _ = images.shape
+    matrices = (kernels @ _shifts(kernels.shape[1], side, images.device)).view(count, side, side)
+    return resample(images, matrices, matrices)

@@ -1,0 +1,237 @@
+"""What a run is made of, read off its settings here and nowhere else: data, networks, step, optimiser, schedule, looks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from sslbook.images import datasets
+from sslbook.images.datasets import Dataset
+from sslbook.networks.siamese import build
+from sslbook.training import evaluate
+from sslbook.training.objectives import asks_labels, objective, weighed_by
+from sslbook.training.run import distributed
+from sslbook.training.run.determinism import Batches, Upkeep
+from sslbook.training.run.schedules import SCHEDULES, Length
+from sslbook.training.run.settings import Settings
+from sslbook.training.run.steps import LARS, Step
+from sslbook.training.views.augment import PIPELINES, Pipeline, plain, random_view
+
+SUBSET_SEED = 0
+"""Which images a subset holds, whatever the run's seed."""
+
+
+class Own(NamedTuple):
+    """What a run has of its caller's, in the place of its settings' ResNet-18 and pipeline; ``features`` counts the encoder's."""
+
+    encoder: nn.Module
+    features: int
+    pipeline: Pipeline
+
+
+@dataclass(frozen=True)
+class Looks:
+    """When a run looks at its representations, and at those of which images: of the labelled ones, whom they are shown beside.
+
+    interval: epochs between two looks at k-NN accuracy and rank, 0 for none.  probes: epochs after which the linear protocol runs.
+    """
+
+    shown: tuple[Dataset, Dataset] | None
+    interval: int | None
+    probes: frozenset[int]
+
+    def probe(self, epoch: int) -> bool:
+        """Whether the linear protocol runs after this epoch."""
+        return self.shown is not None and epoch in self.probes
+
+    def due(self, epoch: int) -> bool:
+        """Whether any look is taken after this epoch."""
+        return self.shown is not None and (bool(self.interval and epoch % self.interval == 0) or self.probe(epoch))
+
+
+@dataclass(frozen=True)
+class Parts:
+    """All that a trainer needs.  settings: whose run it is, for its checkpoints and its result; nothing is read off them there.
+
+    rate: the learning rate of a step, from 0 on.  own: the network is the caller's, whose dropout draws from common generators.
+    """
+
+    settings: Settings
+    device: torch.device
+    data: Dataset
+    step: Step
+    optimizer: torch.optim.Optimizer
+    batches: Batches
+    rate: Callable[[int], float]
+    upkeep: Upkeep
+    looks: Looks
+    own: Own | None
+
+    @property
+    def total(self) -> int:
+        """Steps of the whole run."""
+        return self.batches.per_epoch * self.settings.epochs
+
+
+def make_parts(
+    settings: Settings, data: tuple[Dataset, Dataset | None], device: torch.device, own: Own | None = None
+) -> Parts:
+    """The parts of a run on this process; raises ValueError for settings that can't be run on these images or this device."""
+    trained, tests = data
+    if own is None:
+        _require_fit(settings, trained, tests)
+    # the neighbours, which the linear protocol learns from too, and whom it asks; without these nothing is looked at
+    shown = None if tests is None else (labelled(trained), tests)
+    interval = settings.evaluate
+    if interval is None and shown is not None:
+        interval = evaluate.epochs_between(len(trained), sum(map(len, shown)))
+    batches = make_batches(settings, len(trained))
+    step = _make_step(settings, trained, device, own)
+    return Parts(
+        settings,
+        device,
+        trained,
+        step,
+        make_optimizer(settings, step.model.learning()),
+        batches,
+        make_rate(settings, batches.per_epoch),
+        Upkeep(step.model, settings.seed, settings.ema, settings.symmetric, settings.reset, settings.noise),
+        Looks(shown, interval, frozenset({settings.epochs, *settings.probes})),
+        own,
+    )
+
+
+# --- data ------------------------------------------------------------------------------------------------------------
+
+
+def load_data(settings: Settings, *, download: bool = False) -> tuple[Dataset, Dataset]:
+    """Training images, or a subset of them, and test images."""
+    whole = datasets.load_dataset(settings.dataset, settings.split, download=download)
+    if settings.subset is not None:
+        whole = datasets.subset(whole, settings.subset, SUBSET_SEED)
+    return whole, datasets.load_dataset(settings.dataset, "test", download=download)
+
+
+def images_of(settings: Settings, *, download: bool = False) -> tuple[Dataset, Dataset]:
+    """:func:`load_data` of several processes; one of each machine downloads, while the others wait."""
+    if download:
+        for downloads in (distributed.rank() == 0, distributed.rank() != 0 and distributed.first_here()):
+            if downloads:
+                load_data(settings, download=True)  # the second time on another machine, unless the folder is shared
+            distributed.wait_for_all()
+    return load_data(settings)
+
+
+def labelled(data: Dataset) -> Dataset:
+    """The images with a label; raises ValueError if there is none.  Where they come first nothing is copied."""
+    there = data.labels >= 0
+    count = int(there.sum())
+    if not count:
+        raise ValueError(
+            f"{data.name} must hold images with labels, by which accuracy is measured, and these have none"
+        )
+    keep: slice | Tensor = slice(count) if bool(there[:count].all()) else there
+    return data.take(keep)
+
+
+def _require_fit(settings: Settings, trained: Dataset, shown: Dataset | None) -> None:
+    """Raise ValueError where the networks or the pipeline can't take the images, before anything is written."""
+    pipeline, ours = PIPELINES[settings.pipeline], settings.networks.channels
+    plainly = [] if shown is None else [(trained, plain), (shown, plain)]
+    if shown is not None and trained.class_names and shown.class_names not in ((), trained.class_names):
+        raise ValueError(
+            f"{shown.name} must have the classes of {trained.name}, {', '.join(trained.class_names)}, got "
+            f"{', '.join(shown.class_names)}: read it with classes=, the class_names of {trained.name}"
+        )
+    for images, view in [(trained, random_view), *plainly]:
+        count, channels = images.pixels.shape[:2]
+        if not count:
+            raise ValueError(f"{images.name} must hold one image or more, got none")
+        if ours != channels:
+            raise ValueError(f"networks.channels must be {channels}, as the images of {images.name} have, got {ours}")
+        try:
+            view(images.pixels[:1], pipeline)
+        except ValueError as error:
+            raise ValueError(f"pipeline={settings.pipeline} is not for {images.name}: {error}") from None
+
+
+def make_batches(settings: Settings, images: int) -> Batches:
+    """The batches of so many images: of four views where weights are taken from two further ones."""
+    views = 4 if weighed_by(settings.objective, **settings.numbers) == "further" else 2
+    return Batches(images, settings.batch, settings.seed, settings.shuffle, settings.drop_last, views)
+
+
+# --- networks and optimiser ------------------------------------------------------------------------------------------
+
+
+def _make_step(settings: Settings, data: Dataset, device: torch.device, own: Own | None) -> Step:
+    """Networks with their first weights, objective and augmentation; raises ValueError where labels are asked for and missing."""
+    labels = data.labels if asks_labels(settings.objective) else None
+    if labels is not None and (missing := int((labels < 0).sum())):
+        raise ValueError(
+            f"objective {settings.objective} asks for the class of each image, and {missing} of the {len(labels)} of "
+            f"{data.name} have none"
+        )
+    model = build(settings.networks, settings.seed, None if own is None else own[:2]).to(device)
+    width = settings.networks.width if own is None else 1  # of whose layers nothing is known
+    model.to(memory_format=layout_of(width, device))  # type: ignore[call-overload]
+    distributed.synchronize_batchnorm(model)
+    return Step(
+        model,
+        objective(settings.objective, **settings.numbers),
+        PIPELINES[settings.pipeline] if own is None else own.pipeline,
+        data.pixels.to(device),
+        batch=settings.batch // distributed.world(),
+        precision=precision_of(settings.precision, device),
+        capture=_capture_of(settings.capture, device, distributed.world()),
+        clean=weighed_by(settings.objective, **settings.numbers) == "clean",
+        labels=None if labels is None else labels.to(device),
+    )
+
+
+def make_optimizer(settings: Settings, params: list[nn.Parameter]) -> torch.optim.Optimizer:
+    """The run's optimiser of these parameters; SGD and Adam are fused: one kernel for all of them."""
+    rate, decay = settings.rate, settings.decay
+    fused = all(p.device.type in ("cuda", "cpu") and p.is_floating_point() for p in params)
+    if settings.optimizer == "adam":
+        return torch.optim.Adam(params, rate, betas=settings.betas, weight_decay=decay, fused=fused)
+    if settings.optimizer == "sgd":
+        return torch.optim.SGD(params, rate, settings.momentum, weight_decay=decay, fused=fused)
+    return LARS(params, rate, settings.momentum, decay)
+
+
+def make_rate(settings: Settings, per_epoch: int) -> Callable[[int], float]:
+    """The learning rate of a step, from 0 on, in a run with so many steps an epoch."""
+    factor, length = SCHEDULES[settings.schedule], Length(per_epoch, settings.epochs, settings.warmup)
+    return lambda step: settings.rate * factor(step, length)
+
+
+def _capture_of(wanted: str, device: torch.device, processes: int) -> str:
+    """What ``auto`` means here: a graph on one GPU, nothing elsewhere; raises ValueError for what this device can't do."""
+    if wanted == "auto":
+        return "graph" if device.type == "cuda" and processes == 1 else "none"
+    if wanted in ("graph", "both") and (device.type != "cuda" or processes > 1):
+        raise ValueError(f"capture must be none or compile on {device.type} with {processes} processes, got {wanted!r}")
+    return wanted
+
+
+def precision_of(wanted: str, device: torch.device) -> torch.dtype:
+    """What ``auto`` means here: bfloat16 on a GPU, float32 elsewhere."""
+    low = wanted == "bfloat16" or (wanted == "auto" and device.type == "cuda")
+    return torch.bfloat16 if low else torch.float32
+
+
+def layout_of(width: int, device: torch.device) -> torch.memory_format:
+    """How a ResNet's maps and kernels lie in memory: channels last, except in narrow networks on a processor.
+
+    There, channels last saves a fifth of a step, but oneDNN's gradient of a 1x1 convolution of stride 2 with fewer channels than
+    a vector register has numbers writes behind its workspace: below 8 with AVX2, below 16 with AVX-512 and larger images
+    (uxlfoundation/oneDNN issue 6035; seen in 3.5.3 to 3.13.3, which are PyTorch 2.5 to 2.15).  The heap is corrupted, and the
+    process dies now or later.  Every such shortcut of the network has ``width`` channels or more.
+    """
+    narrow = device.type == "cpu" and width < 16
+    return torch.contiguous_format if narrow else torch.channels_last
