@@ -1,10 +1,11 @@
-"""`begin`, `claim` and `measure`: what passes, what fails, what is refused, and what is recorded."""
+"""`begin`, `claim`, `measure` and `this_run`: what passes, what fails, what is refused, what is recorded and told."""
 
 from __future__ import annotations
 
 import math
 import random
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sslbook.book import claims
-from sslbook.book.claims import begin, claim, measure
+from sslbook.book.claims import begin, claim, measure, run_line, this_run
 from sslbook.book.values import Criterion, Number
 from sslbook.stats.intervals import Interval
 
@@ -89,9 +90,7 @@ def test_begin_takes_threads_from_the_environment(monkeypatch: pytest.MonkeyPatc
     ("arguments", "error", "message"),
     [
         ({"scale": "papper"}, ValueError, r"scale must be one of quick, paper, got 'papper'; did you mean 'paper'"),
-        ({"device": "gpu"}, ValueError, r"device must be one of auto, cpu, cuda, got 'gpu'"),
         ({"seed": 1.5}, TypeError, r"seed must be a whole number, got 1\.5"),
-        ({"seed": -1}, ValueError, r"seed must be between 0 and 4294967295, got -1"),
         ({"seed": 2**32}, ValueError, r"seed must be between 0 and 4294967295, got 4294967296"),
         ({"chapter": "covariance.md"}, ValueError, r"chapter: got 'covariance.md'"),
     ],
@@ -99,12 +98,6 @@ def test_begin_takes_threads_from_the_environment(monkeypatch: pytest.MonkeyPatc
 def test_begin_refuses(arguments: dict, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         begin(**({"chapter": "covariance"} | arguments))
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="asks for CUDA where there is none")
-def test_begin_refuses_cuda_where_there_is_none() -> None:
-    with pytest.raises(ValueError, match="no CUDA device"):
-        begin("a", device="cuda")
 
 
 @pytest.mark.parametrize(
@@ -141,21 +134,21 @@ def test_claim_fails(value: float, criterion: dict, message: str) -> None:
         claim("x", value, id="A-Thm1", rejects={"all of it": math.nan}, **criterion)
 
 
-def test_a_broken_variant_that_passes_is_an_error() -> None:
-    with pytest.raises(AssertionError, match=r"this check can't fail: the broken variant 'second' gives 0\.5"):
-        claim("x", 0.1, id="A-Thm1", below=1.0, rejects={"first": 2.0, "second": 0.5})
+@pytest.mark.parametrize(
+    ("kind", "words"), [("rejects", "broken variant 'second' gives 0.5"), ("rivals", "rival 'second' gives 0.5")]
+)
+def test_what_is_wrong_and_passes_is_an_error(kind: str, words: str) -> None:
+    with pytest.raises(AssertionError, match=f"this check can't fail: the {words}"):
+        claim("x", 0.1, id="A-Thm1", below=1.0, **{"rejects": BROKEN, kind: {"first": 2.0, "second": 0.5}})
 
 
-def test_a_rival_that_passes_is_an_error() -> None:
-    with pytest.raises(AssertionError, match=r"this check can't fail: the rival 'views not averaged' gives 0\.5"):
-        claim("x", 0.1, id="A-Thm1", below=1.0, rivals={"views not averaged": 0.5}, rejects=BROKEN)
-
-
-def test_a_rival_is_enough_for_an_id(published: list[Number]) -> None:
-    claim("x", 0.1, id="A-Thm1", below=1.0, rivals={"no augmentation": np.float32(1.5)})
-    assert Number.from_json(published[0].to_json()).rivals == {"no augmentation": 1.5}
-    with pytest.raises(TypeError, match=r"rivals\['a'\]: got an array"):
-        claim("y", 0.1, id="A-Thm1", below=1.0, rivals={"a": torch.ones(2)})
+def test_what_is_wrong_is_recorded(published: list[Number]) -> None:
+    claim(
+        "x", 0.1, id="A-Thm1", below=1.0, rivals={"no augmentation": np.float32(1.5)}, rejects={"no number": math.nan}
+    )
+    found = Number.from_json(published[0].to_json())
+    assert found.rivals == {"no augmentation": 1.5}
+    assert math.isnan(found.rejects["no number"])
 
 
 FIVE = Interval(1.2, 0.4, 2.0, 5)
@@ -203,39 +196,25 @@ def test_an_interval_passes_as_a_whole(criterion: dict, passes: bool) -> None:
         claim("z", 1.0, id=None, below=2.0, rejects={"b": Interval(1.5, 0.5, 2.5, 3)})
 
 
-def test_a_broken_variant_that_gives_nan_is_rejected(published: list[Number]) -> None:
-    claim("x", 0.1, id="A-Thm1", below=1.0, rejects={"not a number": math.nan})
-    assert math.isnan(Number.from_json(published[0].to_json()).rejects["not a number"])
-
-
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
         ({}, ValueError, "nothing to test"),
-        ({"rtol": 1e-3}, ValueError, "nothing to test"),
-        ({"below": 2.0, "rtol": 1e-3}, ValueError, "belong to expect"),
-        ({"expect": 1.0}, ValueError, "without rtol or atol"),
+        ({"below": 2.0, "rtol": 1e-3}, ValueError, "belong together"),
+        ({"expect": 1.0}, ValueError, "belong together"),
         ({"expect": 1.0, "rtol": -1e-3}, ValueError, "x: rtol must be at least 0, got -0.001"),
         ({"expect": 1.0, "atol": math.inf}, ValueError, "x: atol must be finite, got inf"),
-        ({"below": math.inf}, ValueError, "claim 'x': below must be finite, got inf"),
-        ({"above": math.nan}, ValueError, "claim 'x': above must be finite, got nan"),
+        ({"above": math.nan}, ValueError, "x: above must be finite, got nan"),
         ({"below": 2.0, "rejects": None}, ValueError, "rivals and rejects are missing"),
         ({"below": 2.0, "name": "a:b"}, ValueError, "name: got 'a:b'"),
         ({"below": 2.0, "value": "1"}, TypeError, "value: got '1'"),
-        ({"below": 2.0, "value": True}, TypeError, "value: got True"),
         ({"below": 2.0, "value": np.bool_(True)}, TypeError, "value: got True"),
-        ({"below": 2.0, "value": 1 + 0j}, TypeError, "a real number is needed"),
-        ({"below": 2.0, "value": np.ones(1)}, TypeError, r"array of shape \(1,\)"),
         ({"below": 2.0, "rejects": {"a": torch.ones(2)}}, TypeError, r"rejects\['a'\]: got an array of shape \(2,\)"),
     ],
 )
 def test_claim_refuses(arguments: dict, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         claim(**({"name": "x", "value": 1.0, "id": "A-Thm1", "rejects": {"huge": 1e9}} | arguments))
-
-
-def test_a_claim_without_id_needs_no_broken_variant() -> None:
-    assert claim("x", 1.0, id=None, below=2.0) == 1.0
 
 
 @pytest.mark.parametrize(
@@ -343,3 +322,104 @@ def test_the_tolerance_is_what_it_says(expect: float, atol: float, rtol: float, 
     allowed = atol + rtol * abs(expect)
     assert criterion.passes(expect + sign * shift * allowed) or allowed < 1e-9 * (1 + abs(expect))
     assert not criterion.passes(expect + sign * (1.01 * allowed + 1e-6 * (1 + abs(expect))))
+
+
+# --- the line below a text that says where this run's numbers are others than the book's ----------------------------
+
+TEXT = ("share:.1%=0.25", "gap:.1e=1e-15", "count:s=432")
+
+
+def test_it_is_empty_until_the_run_has_a_number_and_says_so_if_all_is_as_printed() -> None:
+    assert run_line(TEXT) == ""
+    measure("share", 0.25000001, rtol=1e-6)
+    measure("count", 432, atol=0)
+    assert run_line(TEXT) == "✓ *This run (quick, seed 3, cpu): the same.*"
+
+
+def test_a_measured_number_beyond_its_tolerance_is_bold() -> None:
+    measure("share", 0.31, rtol=1e-6)
+    assert run_line(TEXT) == "↻ *This run (quick, seed 3, cpu):* **31.0%** where the book has 25.0%."
+
+
+def test_with_the_book_s_seed_it_says_what_the_number_is_held_to() -> None:
+    begin("covariance", seed=0, device="cpu")
+    measure("share", 0.31, rtol=1e-6)
+    assert run_line(TEXT) == (
+        "↻ *This run (quick, seed 0, cpu):* **31.0%** where the book has 25.0% (it is held to ± 2.5\u00a0×\u00a010⁻⁷)."
+    )
+
+
+def test_a_number_within_its_tolerance_is_not() -> None:
+    measure("share", 0.31, atol=0.1)
+    measure("count", 432, atol=0)
+    assert run_line(TEXT) == (
+        "↻ *This run (quick, seed 3, cpu):* 31.0% where the book has 25.0%; the others as printed."
+    )
+
+
+def test_a_bounded_number_is_free_within_its_bound() -> None:
+    """Rounding noise: the regression holds it to the bound alone, and so does this line."""
+    claim("gap", 3e-14, below=1e-12, id=None)
+    assert run_line(TEXT) == (
+        "↻ *This run (quick, seed 3, cpu):* 3.0\u00a0×\u00a010⁻¹⁴ where the book has 1.0\u00a0×\u00a010⁻¹⁵."
+    )
+
+
+def test_an_expected_number_is_held_to_the_book_s_value() -> None:
+    claim("share", 0.31, expect=0.3, atol=0.02, id=None)
+    assert "**31.0%**" in run_line(TEXT)
+    claims._session.owners.clear()
+    claim("share", 0.265, expect=0.27, atol=0.02, id=None)
+    assert "**" not in run_line(TEXT)
+
+
+def test_numbers_come_in_the_order_of_the_text_and_once() -> None:
+    measure("count", 12, atol=0)
+    measure("share", 0.5)
+    told = run_line((*TEXT, "share:.1%=0.25"))
+    assert told.index("50.0%") < told.index("**12**")
+    assert told.count("50.0%") == 1
+
+
+BOUNDS = ("least share:.1f=0.25", "interval gain:+.1f=(1.2, 0.4, 2.0, 5)")
+
+
+def test_bounds_and_intervals_are_compared_as_they_are_printed() -> None:
+    measure("share", 0.29, atol=0.1)
+    measure("gain", Interval(1.2, 0.4, 2.0, 5))
+    assert run_line(BOUNDS) == "✓ *This run (quick, seed 3, cpu): the same.*"
+    begin("covariance", seed=8, device="cpu")
+    measure("share", 0.31, atol=0.1)
+    assert run_line(BOUNDS).endswith("0.3 where the book has 0.2."), "an interval whose numbers are not there yet waits"
+    measure("gain", Interval(1.2, 0.5, 2.0, 5))
+    new, old = "+1.2 (+0.5 to +2.0, n = 5)", "+1.2 (+0.4 to +2.0, n = 5)"
+    assert f"**{new}** where the book has {old}." in run_line(BOUNDS).replace("\u00a0", " ")
+
+
+class Handle:
+    """What IPython gives to change what is displayed."""
+
+    def __init__(self) -> None:
+        self.shown: list[str] = []
+
+    def update(self, data: dict[str, Any], raw: bool) -> None:
+        assert raw
+        self.shown.append(data["text/markdown"])
+
+
+def test_the_line_changes_when_a_claim_is_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    handle = Handle()
+    monkeypatch.setattr(claims, "_display", lambda data: handle.shown.append(data["text/markdown"]) or handle)
+    this_run(*TEXT)  # above the cell that computes them
+    measure("share", 0.25)
+    assert handle.shown == ["", "✓ *This run (quick, seed 3, cpu): the same.*"]
+    begin("covariance", seed=8, device="cpu")
+    measure("share", 0.5)
+    assert handle.shown[-1].startswith("↻ *This run (quick, seed 8, cpu):* **50.0%**")
+    measure("unrelated", 1.0)
+    assert len(handle.shown) == 3, "what has not changed is not shown again"
+
+
+def test_a_text_of_another_form_is_refused() -> None:
+    with pytest.raises(ValueError, match="name:format=value is needed"):
+        this_run("share")
