@@ -155,8 +155,8 @@ def test_a_terminal_that_closes_leaves_a_checkpoint(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "sign", "send"),
     [
-        (("execute",), "running  good", os.kill),
-        (("build",), "running  good", os.killpg),
+        (("execute",), "running", os.kill),
+        (("build",), "running", os.killpg),
         (("inspect", "RUN", "digits"), "layer 1 of", os.kill),
         (("bench", "covariance"), None, os.kill),
         (("table", "B-Tab3-digits-convnet", "--run", "--epochs", "5000"), None, os.killpg),

@@ -24,7 +24,7 @@ from bs4 import BeautifulSoup
 from distributed_cases import free_port
 from reader_cases import kernel_of
 
-from sslbook.book import lab
+from sslbook.book import notebooks
 from sslbook.book.chapters import find_chapters
 from sslbook.book.layout import find_book
 
@@ -151,7 +151,7 @@ class Lab:
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with copies of the notebooks, as `sslbook lab` makes them."""
     root = tmp_path_factory.mktemp("lab")
-    lab.copy_notebooks(BOOK, root / "notebooks")
+    notebooks.copy_notebooks(BOOK, root / "notebooks")
     return root
 
 
@@ -162,8 +162,13 @@ def page(root: Path, reader: Path) -> Iterator[Lab]:
     settings.parent.mkdir(parents=True)
     settings.write_text('{"windowingMode": "none"}')
     port = free_port()
-    command = [*lab.command(root / "notebooks"), "--no-browser", f"--port={port}", "--ServerApp.port_retries=0"]
-    command += ["--IdentityProvider.token=", "--LabApp.expose_app_in_browser=True", "--allow-root"]
+    command = [
+        *notebooks.lab_command(root / "notebooks"),
+        "--no-browser",
+        f"--port={port}",
+        "--ServerApp.port_retries=0",
+    ]
+    command += ["--IdentityProvider.token=", "--LabApp.expose_app_in_browser=True"]
     environment = {
         **os.environ,
         "JUPYTERLAB_SETTINGS_DIR": str(root / "settings"),

@@ -186,13 +186,6 @@ def test_an_option_means_the_same_in_every_table() -> None:
     assert not {"--trials", "--workers", "--recorded", "--ranks"} & set(meant)
 
 
-def test_a_record_that_is_not_there_was_asked_for_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store, "results_folder", lambda: tmp_path)
-    monkeypatch.setenv("SSLBOOK_READS", str(tmp_path / "asked"))
-    assert table_command.record_of("A-Tab2") is None
-    assert (tmp_path / "asked").read_text() == f"absent {tmp_path / 'A-Tab2.json'}\n"
-
-
 def test_the_default_seeds_are_said_to_be_the_tables_or_the_records() -> None:
     assert table_command.SEEDS.help == "these seeds (default: the table's own, or those that are recorded)"
 
