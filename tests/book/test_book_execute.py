@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import re
@@ -116,24 +115,10 @@ def test_the_glue_is_what_myst_nb_reads(ran: Ran) -> None:
     ]
 
 
-def test_the_reader_sees_one_line_a_claim(ran: Ran) -> None:
-    lines = [
-        o.data for cell in ran.notebook().cells for o in cell.get("outputs", ()) if "text/html" in o.get("data", {})
-    ]
-    assert len(lines) == 1
-    assert lines[0]["text/plain"] == "✓ A-Thm1  gap = 1e-15 ≤ 1e-12 · rejects: sign (1)"
-    assert 'href="ledger.html#ledger-a-thm1"' in lines[0]["text/html"]
-
-
 def test_the_notebook_says_how_it_was_made(ran: Ran) -> None:
     notebook = ran.notebook()
     record = notebook.metadata["sslbook"]
-    assert {k: record[k] for k in ("chapter", "scale", "seed", "device")} == {
-        "chapter": "good",
-        "scale": "quick",
-        "seed": 0,
-        "device": "cpu",
-    }
+    assert [record[part] for part in ("chapter", "scale", "seed", "device")] == ["good", "quick", 0, "cpu"]
     assert notebook.metadata["papermill"]["input_path"] == "chapters/good.md"
     assert str(ran.book.root) not in json.dumps(notebook.metadata["papermill"])
     injected = [cell for cell in notebook.cells if "injected-parameters" in tags(cell)]
@@ -274,12 +259,6 @@ def test_what_a_cell_writes_to_stderr_is_noted() -> None:
     output = nbformat.v4.new_output("stream", name="stderr", text="UserWarning: look\nmore\n")
     cells = [nbformat.v4.new_markdown_cell("a"), nbformat.v4.new_code_cell("b", outputs=[output])]
     assert stderr_notes(nbformat.v4.new_notebook(cells=cells)) == ["cell 1 wrote to stderr: UserWarning: look"]
-
-
-def test_an_unknown_chapter_is_answered_with_the_nearest(write_book) -> None:
-    book = write_book(covariance="<<1>>")
-    with pytest.raises(ValueError, match=r"chapter: got 'covarience'; did you mean covariance\?"):
-        choose(find_chapters(book), ["covarience"])
 
 
 def test_code_cells_without_a_header_are_refused(write_book) -> None:
@@ -444,13 +423,3 @@ def test_what_a_killed_process_left_half_written_goes(tmp_path: Path) -> None:
         part.touch()
     with alone(book, "build"):
         assert not any(part.exists() for part in parts)
-
-
-def test_a_full_disk_names_the_folder(tmp_path: Path) -> None:
-    def fill() -> None:
-        with alone(Book(tmp_path), "build"):
-            raise OSError(errno.ENOSPC, "No space left on device")
-
-    with pytest.raises(OSError, match="No space left") as full:
-        fill()
-    assert full.value.filename == str(tmp_path / "_build")
