@@ -18,7 +18,7 @@ import random
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -53,18 +53,13 @@ class Run:
 
 @dataclass
 class _Session:
-    """What this module must remember between calls: the run, when the cell began, and which cell gave which name.
+    """What this module must remember between calls, the one piece of state here, because cells share nothing but the kernel.
 
-    It is the one piece of state here, because a notebook's cells share nothing but the kernel. ``cell`` identifies
-    the cell that is running and ``execution`` this running of it: a name may come again only from another execution
-    of the same cell. ``watchers`` are called when a number comes: the lines of `this_run`, which show it.
+    ``watchers`` are called when a number comes: the lines of `this_run`, which show it.
     """
 
     run: Run | None = None
-    cell: str = ""
-    execution: int = 0
-    started: float = field(default_factory=time.perf_counter)
-    owners: dict[str, tuple[str, int]] = field(default_factory=dict)
+    started: float = field(default_factory=time.perf_counter)  # the cell that is running
     numbers: dict[str, Number] = field(default_factory=dict)
     watchers: dict[tuple[str, ...], Callable[[], None]] = field(default_factory=dict)
     hooked: Any = None
@@ -100,7 +95,6 @@ def begin(chapter: str, *, scale: str = "quick", seed: int = 0, device: str = "a
     torch.manual_seed(seed)
     plots.style()
     _session.run = run
-    _session.owners.clear()
     _session.numbers.clear()
     _session.started = time.perf_counter()
     _watch_cells()
@@ -135,7 +129,7 @@ def claim(
     ``value`` and the values of ``rivals`` and ``rejects`` may be Python, NumPy or torch scalars or intervals, ``expect`` and
     the bounds such scalars. Returns the value (of an interval the mean) as a Python number. Raises AssertionError if the value
     fails (NaN and infinities always do), or a rival or a broken variant passes; ValueError if there is no criterion, no
-    tolerance for ``expect``, neither ``rivals`` nor ``rejects`` for an ``id``, or the name is taken.
+    tolerance for ``expect``, or neither ``rivals`` nor ``rejects`` for an ``id``.
     """
     result, dtype = _result("value", value)
     given = {"expect": expect, "rtol": rtol, "atol": atol, "below": below, "above": above}
@@ -207,7 +201,7 @@ def _result(argument: str, value: Any) -> tuple[Value, str]:
 
 
 def _number(name: str, result: Value, id: str | None, dtype: str, test: Criterion, **rest: Any) -> Number:
-    """The full record of a number of the run in progress; registers its name."""
+    """The full record of a number of the run in progress. That its name is unique is seen by whoever reads the notebook."""
     run = _session.run
     if run is None:
         raise RuntimeError(f"{name}: no run is open; call begin(...) first")
@@ -216,14 +210,6 @@ def _number(name: str, result: Value, id: str | None, dtype: str, test: Criterio
     for part in ("rtol", "atol", "below", "above"):
         if (given := getattr(test, part)) is not None:
             require_number(f"{name}: {part}", given, **({"least": 0} if part in ("rtol", "atol") else {}))
-    here = (_session.cell, _session.execution)
-    cell, execution = _session.owners.get(name, here)
-    if name in _session.owners and (cell != here[0] or execution == here[1]):
-        raise ValueError(
-            f"name: {name!r} is taken in this chapter; names are unique (to start over in a live notebook, run the cell "
-            "with begin(...) again)"
-        )
-    _session.owners[name] = here
     if isinstance(result, Interval):
         rest |= {"low": result.low, "high": result.high, "n": result.n}
     return Number(
@@ -250,23 +236,18 @@ def _number(name: str, result: Value, id: str | None, dtype: str, test: Criterio
 
 def _publish_all(number: Number) -> float:
     """Publish a number; of an interval its ends too, each held as the mean is, and how many values it is from, exactly."""
-    if not isinstance(number.result, Interval):
-        return _publish(number)
-    ends = [
-        _number(f"{number.name}-{end}", value, number.id, dtype, test, part_of=number.name)
-        for end, value, dtype, test in (
-            ("low", number.result.low, "float", number.criterion),
-            ("high", number.result.high, "float", number.criterion),
-            ("n", number.result.n, "int", Criterion(atol=0.0)),
-        )
-    ]
     _publish(number)
-    for part in ends:
-        _publish(part)
+    if isinstance(number.result, Interval):
+        none: dict[str, Any] = {"low": None, "high": None, "n": None, "rivals": {}, "rejects": {}, "why": None}
+        part = replace(number, part_of=number.name, **none)
+        for end in ("low", "high"):
+            _publish(replace(part, name=f"{number.name}-{end}", value=getattr(number.result, end)))
+        exactly = asdict(Criterion(atol=0.0))
+        _publish(replace(part, name=f"{number.name}-n", value=number.result.n, dtype="int", **exactly))
     return number.value
 
 
-def _publish(number: Number) -> float:
+def _publish(number: Number) -> None:
     """Send the number to the notebook, if there is one: once for the prose and the tools, once for the reader's eye."""
     shell = _shell()
     if shell is not None:
@@ -283,7 +264,6 @@ def _publish(number: Number) -> float:
     _session.numbers[number.name] = number
     for refresh in list(_session.watchers.values()):
         refresh()
-    return number.value
 
 
 def _shell() -> Any:
@@ -296,14 +276,12 @@ def _shell() -> Any:
 
 
 def _watch_cells() -> None:
-    """Ask IPython to say when a cell begins, so that a number knows its cell and the seconds since the cell's start."""
+    """Ask IPython to say when a cell begins, so that a number knows the seconds since then."""
     shell = _shell()
     if shell is None or _session.hooked is shell:
         return
 
     def cell_begins(info: Any) -> None:
-        _session.cell = getattr(info, "cell_id", None) or info.raw_cell
-        _session.execution += 1
         _session.started = time.perf_counter()
 
     shell.events.register("pre_run_cell", cell_begins)

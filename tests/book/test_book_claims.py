@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from types import SimpleNamespace
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -52,8 +52,8 @@ class Shell:
         assert self.hook is None, "the hook must be registered once"
         self.hook = hook
 
-    def cell(self, cell_id: str | None, raw_cell: str = "") -> None:
-        self.hook(SimpleNamespace(cell_id=cell_id, raw_cell=raw_cell))
+    def cell(self) -> None:
+        self.hook(None)
 
 
 def test_run_says_what_it_is(run) -> None:
@@ -169,8 +169,6 @@ def test_an_interval_is_four_numbers(published: list[Number]) -> None:
         ("y-high", 1e-3, None),
         ("y-n", None, 0.0),
     ]
-    with pytest.raises(ValueError, match="'y-low' is taken"):
-        measure("y-low", 1.0)
 
 
 @pytest.mark.parametrize(
@@ -182,18 +180,12 @@ def test_an_interval_is_four_numbers(published: list[Number]) -> None:
         ({"below": 1.5}, False),
         ({"expect": 1.0, "atol": 1.0}, True),
         ({"expect": 1.0, "atol": 0.9}, False),
-        ({"expect": 1.5, "atol": 1.0}, False),
     ],
 )
 def test_an_interval_passes_as_a_whole(criterion: dict, passes: bool) -> None:
-    if passes:
-        claim("x", FIVE, id=None, **criterion)
-        with pytest.raises(AssertionError, match=r"the broken variant 'b' gives 1\.2 \(0\.4 to 2, n = 5\)"):
-            claim("z", FIVE, id=None, rejects={"b": FIVE}, **criterion)
-    else:
-        with pytest.raises(AssertionError, match=r"x: 1\.2 \(0\.4 to 2, n = 5\) is not"):
-            claim("x", FIVE, id=None, **criterion)
-        claim("z", 1.0, id=None, below=2.0, rejects={"b": Interval(1.5, 0.5, 2.5, 3)})
+    words = "the broken variant 'b' gives" if passes else "x:"
+    with pytest.raises(AssertionError, match=rf"{words} 1\.2 \(0\.4 to 2, n = 5\)"):
+        claim("x", FIVE, id=None, rejects={"b": FIVE}, **criterion)
 
 
 @pytest.mark.parametrize(
@@ -223,7 +215,6 @@ def test_claim_refuses(arguments: dict, error: type[Exception], message: str) ->
         (0.25, "float"),
         (np.float32(0.25), "float32"),
         (np.array(0.25), "float64"),
-        (torch.tensor(0.25, dtype=torch.float64), "float64"),
         (torch.tensor(0.25, requires_grad=True), "float32"),
     ],
 )
@@ -257,43 +248,15 @@ def test_measure_holds_to_a_default_tolerance(published: list[Number]) -> None:
         measure("c", math.nan)
 
 
-def test_names_are_unique() -> None:
-    measure("x", 1.0)
-    with pytest.raises(ValueError, match="'x' is taken"):
-        measure("x", 1.0)
-    begin("covariance")
-    measure("x", 1.0)
-
-
-def test_only_the_same_cell_may_give_a_name_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    shell = Shell()
-    monkeypatch.setattr(claims, "_shell", lambda: shell)
-    monkeypatch.setattr("IPython.display.display", lambda *args, **kwargs: None)
-    begin("covariance")
-    begin("covariance")
-    shell.cell("one")
-    measure("x", 1.0)
-    with pytest.raises(ValueError, match="taken"):
-        measure("x", 1.0)  # twice in one execution: a loop
-    shell.cell("one")
-    measure("x", 2.0)  # run again
-    shell.cell("two")
-    with pytest.raises(ValueError, match="taken"):
-        measure("x", 2.0)
-    shell.cell(None, "measure('y', 1.0)")  # a front end that gives no cell ids
-    measure("y", 1.0)
-    shell.cell(None, "measure('y', 1.0)")
-    measure("y", 1.0)
-
-
 def test_seconds_count_from_the_start_of_the_cell(monkeypatch: pytest.MonkeyPatch, published: list[Number]) -> None:
     shell, clock = Shell(), [100.0]
     monkeypatch.setattr(claims, "_shell", lambda: shell)
     monkeypatch.setattr("IPython.display.display", lambda *args, **kwargs: None)
     monkeypatch.setattr(claims.time, "perf_counter", lambda: clock[0])
     begin("covariance")
+    begin("covariance")
     clock[0] = 200.0
-    shell.cell("one")
+    shell.cell()
     clock[0] = 201.5
     measure("x", 1.0)
     assert published[0].seconds == 1.5
@@ -324,48 +287,43 @@ def test_the_tolerance_is_what_it_says(expect: float, atol: float, rtol: float, 
 TEXT = ("share:.1%=0.25", "gap:.1e=1e-15", "count:s=432")
 
 
-def test_it_is_empty_until_the_run_has_a_number_and_says_so_if_all_is_as_printed() -> None:
-    assert run_line(TEXT) == ""
-    measure("share", 0.25000001, rtol=1e-6)
-    measure("count", 432, atol=0)
-    assert run_line(TEXT) == "✓ *This run (quick, seed 3, cpu): the same.*"
-
-
-def test_a_measured_number_beyond_its_tolerance_is_bold() -> None:
-    measure("share", 0.31, rtol=1e-6)
-    assert run_line(TEXT) == "↻ *This run (quick, seed 3, cpu):* **31.0%** where the book has 25.0%."
-
-
-def test_with_the_book_s_seed_it_says_what_the_number_is_held_to() -> None:
-    begin("covariance", seed=0, device="cpu")
-    measure("share", 0.31, rtol=1e-6)
-    assert run_line(TEXT) == (
-        "↻ *This run (quick, seed 0, cpu):* **31.0%** where the book has 25.0% (it is held to ± 2.5\u00a0×\u00a010⁻⁷)."
-    )
-
-
-def test_a_number_within_its_tolerance_is_not() -> None:
-    measure("share", 0.31, atol=0.1)
-    measure("count", 432, atol=0)
-    assert run_line(TEXT) == (
-        "↻ *This run (quick, seed 3, cpu):* 31.0% where the book has 25.0%; the others as printed."
-    )
-
-
-def test_a_bounded_number_is_free_within_its_bound() -> None:
-    """Rounding noise: the regression holds it to the bound alone, and so does this line."""
-    claim("gap", 3e-14, below=1e-12, id=None)
-    assert run_line(TEXT) == (
-        "↻ *This run (quick, seed 3, cpu):* 3.0\u00a0×\u00a010⁻¹⁴ where the book has 1.0\u00a0×\u00a010⁻¹⁵."
-    )
-
-
-def test_an_expected_number_is_held_to_the_book_s_value() -> None:
-    claim("share", 0.31, expect=0.3, atol=0.02, id=None)
-    assert "**31.0%**" in run_line(TEXT)
-    claims._session.owners.clear()
-    claim("share", 0.265, expect=0.27, atol=0.02, id=None)
-    assert "**" not in run_line(TEXT)
+@pytest.mark.parametrize(
+    ("told", "seed", "line"),
+    [
+        (lambda: None, 3, ""),
+        (lambda: measure("share", 0.25000001), 3, "✓ *This run (quick, seed 3, cpu): the same.*"),
+        (lambda: measure("share", 0.31), 3, "↻ *This run (quick, seed 3, cpu):* **31.0%** where the book has 25.0%."),
+        (
+            lambda: measure("share", 0.31),
+            0,
+            "↻ *This run (quick, seed 0, cpu):* **31.0%** where the book has 25.0% (it is held to ± 2.5 × 10⁻⁷).",
+        ),
+        (
+            lambda: measure("share", 0.31, atol=0.1) and measure("count", 432, atol=0),
+            3,
+            "↻ *This run (quick, seed 3, cpu):* 31.0% where the book has 25.0%; the others as printed.",
+        ),
+        (  # rounding noise: the regression holds it to the bound alone, and so does this line
+            lambda: claim("gap", 3e-14, below=1e-12, id=None),
+            3,
+            "↻ *This run (quick, seed 3, cpu):* 3.0 × 10⁻¹⁴ where the book has 1.0 × 10⁻¹⁵.",
+        ),
+        (  # an expected number is held to the book's value
+            lambda: claim("share", 0.31, expect=0.3, atol=0.02, id=None),
+            3,
+            "↻ *This run (quick, seed 3, cpu):* **31.0%** where the book has 25.0%.",
+        ),
+        (
+            lambda: claim("share", 0.265, expect=0.27, atol=0.02, id=None),
+            3,
+            "↻ *This run (quick, seed 3, cpu):* 26.5% where the book has 25.0%.",
+        ),
+    ],
+)
+def test_the_line_says_what_is_other_than_printed(told: Callable[[], object], seed: int, line: str) -> None:
+    begin("covariance", seed=seed, device="cpu")
+    told()
+    assert run_line(TEXT).replace("\u00a0", " ") == line
 
 
 BOUNDS = ("least share:.1f=0.25", "interval gain:+.1f=(1.2, 0.4, 2.0, 5)")
