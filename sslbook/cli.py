@@ -252,15 +252,15 @@ def _parser() -> argparse.ArgumentParser:
         "notebooks", commands.write_notebooks, "Build the book and write its chapters as notebooks.", running
     )
     added.add_argument("folder", nargs="?", type=Path, metavar="DIR", help="where to (default: _build/notebooks)")
-    added.set_defaults(seed=0)
+    added.set_defaults(seed=0, no_execute=False)
 
     added = command("pdf", commands.write_pdf, "Build the book and print it into one PDF, by Chromium.", running)
     added.add_argument("file", nargs="?", type=Path, metavar="FILE", help="where to (default: _build/book.pdf)")
-    added.set_defaults(seed=0)
+    added.set_defaults(seed=0, no_execute=False)
 
     added = command("lab", commands.open_lab, "Build the book and open copies of its chapters in JupyterLab.", running)
     added.add_argument("arguments", nargs="*", metavar="…", help="JupyterLab's own arguments, after --")
-    added.set_defaults(seed=0)
+    added.set_defaults(seed=0, no_execute=False)
 
     told = "Tell of a recorded run, or make it where there is none."
     added = subparsers.add_parser("record", help=told, description=told)

@@ -14,7 +14,7 @@ import pytest
 from papermill.exceptions import PapermillExecutionError
 from tool_cases import tool
 
-from sslbook.book import kernel, lab
+from sslbook.book import kernel, notebooks
 from sslbook.book.layout import Book
 
 
@@ -33,7 +33,7 @@ def make(book: Book, folder: Path) -> Path:
     lock = folder / "pins.txt"
     lock.write_text("".join(environment.locked(book.root / "requirements.lock", hashes=False)))
     environment.install_torch(environment.Pip(python, folder / "pip.log"), lock, "auto", environment.has_nvidia())
-    (first, *_), _ = lab.copy_notebooks(book, folder / "notebooks")
+    (first, *_), _ = notebooks.copy_notebooks(book, folder / "notebooks")
     pip = [str(python), "-m", "pip", "--quiet", "--disable-pip-version-check"]
     needed = str(folder / "notebooks/requirements.txt")
     run([*pip, "install", f"--constraint={lock}", "-r", needed])

@@ -56,7 +56,7 @@ def executed(book: Book, monkeypatch: pytest.MonkeyPatch) -> list[str]:
             if force or not execute.is_current(book, chapter, setting):
                 ran.append(chapter.name)
                 parts = execute.key_parts(book, chapter, scale=setting.scale, seed=setting.seed, device=setting.device)
-                record = {"key": execute.key(parts), "source": execute.digest(chapter.text.encode())}
+                record = {"parts": parts, "source": execute.digest(chapter.text.encode())}
                 outputs = [number("gap", 1e-15)] if chapter.name == "good" else []
                 cells = [{"cell_type": "code", "metadata": {}, "outputs": outputs}]
                 target.write_text(json.dumps({"metadata": {"sslbook": record}, "cells": cells}))

@@ -12,7 +12,7 @@ import pytest
 
 import sslbook
 import sslbook.book
-from sslbook.book.cache import imported
+from sslbook.book.cache import reached
 from sslbook.exports import homes, offer
 
 PACKAGE = Path(sslbook.__file__).parent
@@ -78,6 +78,6 @@ def test_a_name_is_found_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_name_leads_the_cache_to_its_module_alone() -> None:
-    found = {path.name for path in imported(["from sslbook import covariance_operator"], (PACKAGE,))}
+    found = {path.name for path in reached(["from sslbook import covariance_operator"], [PACKAGE])}
     assert {"__init__.py", "covariance.py", "layer.py", "pairs.py"} <= found
     assert {"datasets.py", "trainer.py", "latent.py"} & found == set()

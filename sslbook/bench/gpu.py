@@ -28,6 +28,7 @@ from sslbook.runtime.arguments import InputError, positive, unknown
 from sslbook.runtime.atomic_io import atomic
 from sslbook.runtime.compute import environment
 from sslbook.training.presets.sheets import PARTS, sheets
+from sslbook.training.presets.tables import recorded_values, seeds_of, united
 
 MINUTES = 25
 OUT = PACKAGE.parent / "_build/gpu"

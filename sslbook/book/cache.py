@@ -1,78 +1,118 @@
-"""When an executed chapter is still good: a key over everything that its numbers depend on.
+"""When what was built is still good: what a chapter's numbers depend on, and a mark of what the pages are made of.
 
-The key covers the chapter's code cells, every module of the library that they reach through import statements, the
-records and printed tables that they asked for, the lock file, the versions that compute, the scale, the seed, the kind
-of device, whether the downloaded images are there, and what a shell can change (`sslbook.book.kernel`): a processor that stands
-in for another, and what ``PYTHONPATH`` adds. Code counts by its syntax tree: a comment or a docstring changes
-nothing. Nor does the prose: a changed sentence is put beside the outputs that stand (`sslbook.book.execute`).
+A chapter depends on its code cells, every module of the library that they reach through import statements, all recorded runs
+and printed tables, the lock file, the versions that compute, the scale, the seed, the kind of device, whether the downloaded
+images are there, and what a shell can change (`sslbook.book.kernel`): a processor that stands in for another, and what
+``PYTHONPATH`` adds. A module counts by its syntax tree: a comment or a docstring changes nothing. Nor does the prose: a changed
+sentence is put beside the outputs that stand (`sslbook.book.execute`).
 
-What was asked for is known once a chapter has run, and is kept with its key; as long as all else is the same, the same
-would be asked for again. A module imported under a name made at run time is not seen; what chapters call has none but
-the names that a package promises (`sslbook.exports`), and these are followed through its stub.
+A module imported under a name made at run time is not seen; what chapters call has none but the names that a package promises
+(`sslbook.exports`), and these are followed through its stub.
 """
 
 from __future__ import annotations
 
 import ast
+import functools
 import hashlib
-import importlib.metadata
 import json
 import os
 import platform
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
+from importlib.metadata import distributions, version
 from pathlib import Path
 
 from sslbook.book import kernel
 from sslbook.book.chapters import Chapter, code_cells, parse_cell, tags
-from sslbook.book.layout import Book
+from sslbook.book.layout import PACKAGE, Book
 from sslbook.exports import homes
-from sslbook.records import data_files
+from sslbook.runtime.atomic_io import read_text, write_text
 
 COMPUTES = ("torch", "numpy", "scipy", "scikit-learn", "matplotlib", "ipython", "ipykernel")
 """Distributions whose version can change an output."""
 
-Parts = dict[str, str]
 
+def key_parts(book: Book, chapter: Chapter, *, scale: str, seed: int, device: str) -> dict[str, str]:
+    """What the outputs of ``chapter`` depend on: a readable name, and a value or digest.
 
-def key_parts(book: Book, chapter: Chapter, *, scale: str, seed: int, device: str) -> Parts:
-    """What the outputs of ``chapter`` depend on, as far as it is known before it runs: a readable name, a value or digest.
-
-    ``device`` is the kind that will compute (cpu or cuda), not ``auto``. What the chapter asks for as it runs, records and
-    printed tables, joins these by `data_parts`.
+    ``device`` is the kind that will compute (cpu or cuda), not ``auto``.
     """
     cells = code_cells(chapter.notebook())
-    sources = [cell.source for cell in cells]
-    parts = {
-        "its code": digest(json.dumps([[_cell(c.source), tags(c)] for c in cells]).encode()),
+    records = sorted((*book.results.glob("*.json"), *book.results.with_name("printed").glob("*.json")))
+    return {
+        "its code": _digest_of([[_cell(cell.source), tags(cell)] for cell in cells]),
         "the scale": scale,
         "the seed": str(seed),
         "the device": device,
         "Python": platform.python_version(),
-        "the downloaded images": _images(),
+        **{f"{name}'s version": version(name) for name in COMPUTES},
+        "the downloaded images": _images(kernel.variables().get("SSLBOOK_DATA")),
         "SSLBOOK_THREADS": os.environ.get("SSLBOOK_THREADS", "1"),
         "the processor": " ".join(f"{name}={os.environ[name]}" for name in kernel.PROCESSOR if name in os.environ),
-        "PYTHONPATH": " ".join(_importable(folder) for folder in kernel.added_path()),
+        "PYTHONPATH": " ".join(_listing(folder, "*.py", "*/__init__.py") for folder in kernel.added_path()),
+        "the lock file": _content([book.root / "requirements.lock"]),
+        "recorded runs and printed tables": _content(records),
+        **{book.shown(path): does for path, does in reached([cell.source for cell in cells], book.packages).items()},
     }
-    for name in COMPUTES:
-        parts[f"{name}'s version"] = _version(name)
-    for path in imported(sources, book.packages):
-        parts[book.shown(path)] = digest(_module(path).encode())
-    return parts | data_parts(book, ["requirements.lock"])
 
 
-def data_parts(book: Book, names: Iterable[str]) -> Parts:
-    """The digests of files of the book, by their paths from its folder; one that isn't there is part of the key, too."""
-    return {name: data_files.file_digest(book.root / name) for name in names}
+def reached(sources: Iterable[str], packages: Iterable[Path]) -> dict[Path, str]:
+    """The modules of ``packages`` that the cells ``sources`` import, directly or through one another, and digests of their code.
+
+    Every import statement counts, wherever it stands (in a function, under ``TYPE_CHECKING``); so do the ``__init__.py`` above
+    an imported module, since Python runs them. In a package a module is imported by its whole name.
+    """
+    modules = {}
+    for package in packages:
+        for path in package.rglob("*.py"):
+            parts = path.relative_to(package.parent).with_suffix("").parts
+            modules[".".join(parts).removesuffix(".__init__")] = path
+    found: dict[Path, str] = {}
+    seen: set[str] = set()
+    waiting = [name for source in sources for name in _imports(parse_cell(source))]
+    while waiting:
+        name = waiting.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        above, _, offered = name.rpartition(".")
+        if name in modules:
+            names, found[modules[name]] = _module(modules[name].read_bytes())
+            waiting += names
+        elif above in modules and (stub := modules[above].with_suffix(".pyi")).is_file() and offered in homes(stub):
+            waiting.append(homes(stub)[offered])  # a name that a package offers leads to the module that defines it
+        if above:
+            waiting.append(above)
+    return found
 
 
-def key(parts: Mapping[str, str]) -> str:
-    """The content key: one digest over all parts."""
-    return digest(json.dumps(dict(parts), sort_keys=True).encode())
+@functools.cache
+def _module(code: bytes) -> tuple[tuple[str, ...], str]:
+    """What a module imports, and a digest of what it does: its syntax tree without the words below definitions."""
+    tree = ast.parse(code)
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+            node.body = [
+                line for line in node.body if not (isinstance(line, ast.Expr) and isinstance(line.value, ast.Constant))
+            ]
+    return tuple(_imports(tree)), digest(ast.dump(tree).encode())
 
 
-def changes(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
-    """The names of the parts that differ, in the order of ``new``, those that are gone at the end."""
-    return [name for name in [*new, *(set(old) - set(new))] if old.get(name) != new.get(name)]
+def _imports(tree: ast.AST) -> Iterator[str]:
+    """The names of what ``tree`` imports; of ``from a import b`` both ``a`` and ``a.b``, which may be a module."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            yield f"{node.value.id}.{node.attr}"  # import package; package.name
+
+
+def _cell(source: str) -> str:
+    """What a cell does; with it whether its last value is shown, which a semicolon decides that the tree lacks."""
+    tree = parse_cell(source)
+    return ast.dump(tree) + ";" * source.rstrip().endswith(";") if tree.body else source
 
 
 def digest(data: bytes) -> str:
@@ -80,111 +120,47 @@ def digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def _meaning(tree: ast.Module) -> str:
-    """Code as what it does, without comments and places, and without the words below definitions; empty for none."""
-    for node in ast.walk(tree):
-        if isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
-            node.body = [line for line in node.body if not _is_text(line)]
-    return ast.dump(tree) if tree.body else ""
+def _digest_of(value: object) -> str:
+    return digest(json.dumps(value, sort_keys=True).encode())
 
 
-def _cell(source: str) -> str:
-    """What a cell does; with it whether its last value is shown, which a semicolon decides that the tree lacks."""
-    meaning = _meaning(parse_cell(source))
-    return meaning + ";" * source.rstrip().endswith(";") if meaning else source
+def _content(files: Iterable[Path]) -> str:
+    """A digest of the names and contents of files, as far as they are there."""
+    return _digest_of([[path.name, digest(path.read_bytes())] for path in files if path.is_file()])
 
 
-def _module(path: Path) -> str:
-    """What a module does: here a bare text shows nothing, but says what the name above it is."""
-    tree = ast.parse(path.read_bytes())
-    tree.body = [line for line in tree.body if not _is_text(line)]
-    return _meaning(tree)
+def _listing(folder: Path, *patterns: str) -> str:
+    """A digest of the names, sizes and times of a folder's files."""
+    files = [path for pattern in patterns for path in sorted(folder.glob(pattern)) if path.is_file()]
+    return _digest_of([[str(path.relative_to(folder)), path.stat().st_size, path.stat().st_mtime_ns] for path in files])
 
 
-def _is_text(line: ast.stmt) -> bool:
-    return isinstance(line, ast.Expr) and isinstance(line.value, ast.Constant) and isinstance(line.value.value, str)
-
-
-def imported(sources: list[str], packages: tuple[Path, ...]) -> list[Path]:
-    """The files of ``packages`` that the cells ``sources`` import, directly or through one another.
-
-    Every import statement counts, wherever it stands (in a function, under ``TYPE_CHECKING``); so do the
-    ``__init__.py`` above an imported module, since Python runs them.
-    """
-    waiting = [module for source in sources for module in _imports(parse_cell(source), package="")]
-    roots = {package.name: package.parent for package in packages}
-    found: set[Path] = set()
-    while waiting:
-        module = waiting.pop()
-        top = module.partition(".")[0]
-        if top not in roots:
-            continue
-        for prefix in _prefixes(module):
-            path = _file(roots[top], prefix)
-            if path is None:  # a name that a package offers leads to the module that defines it
-                waiting.extend(_home(roots[top], prefix, found))
-            elif path not in found:
-                found.add(path)
-                package = prefix if path.name == "__init__.py" else prefix.rpartition(".")[0]
-                waiting.extend(_imports(ast.parse(path.read_bytes()), package=package))
-    return sorted(found)
-
-
-def _imports(tree: ast.AST, *, package: str) -> Iterator[str]:
-    """The absolute names of what ``tree`` imports; of ``from a import b`` both ``a`` and ``a.b``, which may be a module."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            above = package.split(".")[: len(package.split(".")) - (node.level - 1)] if node.level else []
-            base = ".".join([*above, *([node.module] if node.module else [])])
-            yield base
-            yield from (f"{base}.{alias.name}" for alias in node.names)
-        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-            yield f"{node.value.id}.{node.attr}"  # import package; package.name
-
-
-def _prefixes(module: str) -> list[str]:
-    """``a``, ``a.b`` and ``a.b.c`` of ``a.b.c``."""
-    names = module.split(".")
-    return [".".join(names[: i + 1]) for i in range(len(names))]
-
-
-def _file(parent: Path, module: str) -> Path | None:
-    """The source file of ``module``, or None if the name is not a module but something inside one."""
-    stem = parent.joinpath(*module.split("."))
-    for path in (stem / "__init__.py", stem.with_suffix(".py")):
-        if path.is_file():
-            return path
-    return None
-
-
-def _home(parent: Path, name: str, found: set[Path]) -> Iterator[str]:
-    """The module that defines ``name``, where it is ``package.x`` and the package's stub, which joins ``found``, offers ``x``."""
-    package, _, attribute = name.rpartition(".")
-    stub = parent.joinpath(*package.split("."), "__init__.pyi")
-    if package and stub.is_file() and attribute in homes(stub):
-        found.add(stub)
-        yield homes(stub)[attribute]
-
-
-def _version(distribution: str) -> str:
-    try:
-        return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return "absent"
-
-
-def _importable(folder: Path) -> str:
-    """What lies in a folder that Python can import: modules by name, size and time, packages by name."""
-    found = sorted((path.name, path.stat()) for path in folder.glob("*.py"))
-    modules = [[name, stat.st_size, stat.st_mtime_ns] for name, stat in found]
-    return digest(json.dumps([modules, sorted(path.parent.name for path in folder.glob("*/__init__.py"))]).encode())
-
-
-def _images() -> str:
-    """The names and sizes of the data sets' files below ``SSLBOOK_DATA``: a chapter takes other images where they are."""
-    folder = kernel.variables().get("SSLBOOK_DATA")
+def _images(folder: str | None) -> str:
+    """The names and sizes of the data sets' files: a chapter takes other images where they are."""
     files = sorted(path for path in Path(folder).glob("*/*") if path.is_file()) if folder else []
-    listing = [[path.parent.name, path.name, path.stat().st_size] for path in files]
-    return digest(json.dumps(listing).encode()) if listing else "none"
+    return _digest_of([[path.parent.name, path.name, path.stat().st_size] for path in files])
+
+
+def pages_mark(book: Book, scale: str, generated: dict[str, str]) -> str:
+    """A digest of what the pages are made of: notebooks, sources, configuration, generated pages, all packages."""
+    files = [*(book.root / name for name in ("_config.yml", "_toc.yml", "data/functions.yml")), *book.notebooks(scale)]
+    for folder in (book.chapters, PACKAGE):
+        files += sorted(path for path in folder.rglob("*") if "__pycache__" not in path.parts)
+    return _digest_of([_content(files), generated, sorted({f"{d.name} {d.version}" for d in distributions()})])
+
+
+def pages_are(book: Book, mark: str) -> bool:
+    """Whether the pages were built from what ``mark`` stands for, passed their checks, and lie there untouched."""
+    try:
+        return bool(json.loads(read_text(_stamp(book))) == {"inputs": mark, "pages": _listing(book.html, "**/*")})
+    except (OSError, ValueError):
+        return False
+
+
+def stamp_pages(book: Book, mark: str) -> None:
+    """Remember that the pages, as they lie there, are good."""
+    write_text(_stamp(book), json.dumps({"inputs": mark, "pages": _listing(book.html, "**/*")}))
+
+
+def _stamp(book: Book) -> Path:
+    return book.html.with_suffix(".stamp.json")

@@ -1,4 +1,4 @@
-"""What a chapter calls: `begin` opens its run, `claim` asserts a number, `measure` reports one.
+"""What a chapter calls: `begin` opens its run, `claim` asserts a number, `measure` reports one; and `this_run` for its readers.
 
 The order in a chapter::
 
@@ -10,14 +10,15 @@ The order in a chapter::
 
 from __future__ import annotations
 
+import ast
 import math
 import os
 import platform
 import random
 import re
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -27,7 +28,8 @@ import sslbook
 from sslbook.book import plots
 from sslbook.book.badges import badge, line
 from sslbook.book.layout import DEVICES, LENIENT, SCALES
-from sslbook.book.values import GLUE_PREFIX, RECORD_KEY, Criterion, Number, Value
+from sslbook.book.typeset import ROLES, parts, printed, typeset
+from sslbook.book.values import GLUE_PREFIX, RECORD_KEY, Criterion, Number, Value, short
 from sslbook.runtime.arguments import require_number, require_one_of, require_whole
 from sslbook.runtime.compute import device_name
 from sslbook.stats.intervals import Interval
@@ -51,18 +53,13 @@ class Run:
 
 @dataclass
 class _Session:
-    """What this module must remember between calls: the run, when the cell began, and which cell gave which name.
+    """What this module must remember between calls, the one piece of state here, because cells share nothing but the kernel.
 
-    It is the one piece of state here, because a notebook's cells share nothing but the kernel. ``cell`` identifies
-    the cell that is running and ``execution`` this running of it: a name may come again only from another execution
-    of the same cell. ``watchers`` are called when a number comes: the lines of `this_run`, which show it.
+    ``watchers`` are called when a number comes: the lines of `this_run`, which show it.
     """
 
     run: Run | None = None
-    cell: str = ""
-    execution: int = 0
-    started: float = field(default_factory=time.perf_counter)
-    owners: dict[str, tuple[str, int]] = field(default_factory=dict)
+    started: float = field(default_factory=time.perf_counter)  # the cell that is running
     numbers: dict[str, Number] = field(default_factory=dict)
     watchers: dict[tuple[str, ...], Callable[[], None]] = field(default_factory=dict)
     hooked: Any = None
@@ -98,7 +95,6 @@ def begin(chapter: str, *, scale: str = "quick", seed: int = 0, device: str = "a
     torch.manual_seed(seed)
     plots.style()
     _session.run = run
-    _session.owners.clear()
     _session.numbers.clear()
     _session.started = time.perf_counter()
     _watch_cells()
@@ -135,12 +131,15 @@ def claim(
     ``value`` and the values of ``rivals`` and ``rejects`` may be Python, NumPy or torch scalars or intervals, ``expect`` and
     the bounds such scalars. Returns the value (of an interval the mean) as a Python number. Raises AssertionError if the value
     fails (NaN and infinities always do), or a rival or a broken variant passes; ValueError if there is no criterion, no
-    tolerance for ``expect``, neither ``rivals`` nor ``rejects`` for an ``id``, or the name is taken.
+    tolerance for ``expect``, or neither ``rivals`` nor ``rejects`` for an ``id``.
     """
     result, dtype = _result("value", value)
     given = {"expect": expect, "rtol": rtol, "atol": atol, "below": below, "above": above}
-    criterion = Criterion(**{part: _scalar(part, v)[0] for part, v in given.items() if v is not None})
-    _check_criterion(name, criterion)
+    test = Criterion(**{part: _scalar(part, v)[0] for part, v in given.items() if v is not None})
+    if not test.asserts:
+        raise ValueError(f"claim {name!r}: nothing to test; give expect (with rtol or atol), below or above")
+    if (expect is None) != (rtol is None and atol is None):
+        raise ValueError(f"claim {name!r}: expect and its tolerance (rtol, atol) belong together; one is not given")
     broken = {what: _result(f"rejects[{what!r}]", v)[0] for what, v in (rejects or {}).items()}
     wrong = {what: _result(f"rivals[{what!r}]", v)[0] for what, v in (rivals or {}).items()}
     if id is not None and not broken and not wrong:
@@ -148,20 +147,20 @@ def claim(
             f"claim {name!r}: rivals and rejects are missing; give {{wrong theory: the value that it gives}} or {{what was "
             "broken: the value measured on it}, so that the check is seen to fail"
         )
-    label = f"{name} ({id})" if id else name
-    lenient = bool(os.environ.get(LENIENT))
-    if not lenient and not criterion.passes(result):
-        off = ""
-        if criterion.expect is not None and not isinstance(result, Interval):
-            off = f" (off by {abs(result - criterion.expect):.3g})"
-        raise AssertionError(f"{label}: {_told(result)} is not {criterion}{off}")
-    for kind, others in (("broken variant", broken), ("rival", wrong)):
-        for what, bad in others.items():
-            if not lenient and criterion.passes(bad):
-                raise AssertionError(
-                    f"{label}: this check can't fail: the {kind} {what!r} gives {_told(bad)}, also {criterion}"
-                )
-    return _publish_all(_number(name, result, id, dtype, criterion, rejects=broken, rivals=wrong, why=why, what=what))
+    number = _number(name, result, id, dtype, test, rejects=broken, rivals=wrong, why=why, what=what)
+    if not os.environ.get(LENIENT):
+        label = f"{name} ({id})" if id else name
+        if not test.passes(result):
+            far = test.expect is not None and not isinstance(result, Interval)
+            off = f" (off by {abs(result - test.expect):.3g})" if far else ""  # type: ignore[operator]
+            raise AssertionError(f"{label}: {result} is not {test}{off}")
+        for kind, others in (("broken variant", broken), ("rival", wrong)):
+            for what, bad in others.items():
+                if test.passes(bad):
+                    raise AssertionError(
+                        f"{label}: this check can't fail: the {kind} {what!r} gives {bad}, also {test}"
+                    )
+    return _publish_all(number)
 
 
 def measure(
@@ -175,35 +174,9 @@ def measure(
     result, dtype = _result("value", value)
     if rtol is None and atol is None:
         rtol = 1e-6
-    criterion = Criterion(None, rtol, atol)
-    _check_tolerances(name, criterion)
     if not isinstance(result, Interval) and not math.isfinite(result):
         raise AssertionError(f"{name}: {result!r} is not a finite number")
-    return _publish_all(_number(name, result, id, dtype, criterion))
-
-
-def _told(result: Value) -> str:
-    return str(result) if isinstance(result, Interval) else repr(result)
-
-
-def _check_criterion(name: str, criterion: Criterion) -> None:
-    if not criterion.asserts:
-        raise ValueError(f"claim {name!r}: nothing to test; give expect (with rtol or atol), below or above")
-    tolerances = (criterion.rtol, criterion.atol)
-    if criterion.expect is None and tolerances != (None, None):
-        raise ValueError(f"claim {name!r}: rtol and atol belong to expect, which is not given")
-    if criterion.expect is not None and tolerances == (None, None):
-        raise ValueError(f"claim {name!r}: expect is given without rtol or atol")
-    for argument in ("below", "above"):
-        if (bound := getattr(criterion, argument)) is not None:
-            require_number(f"claim {name!r}: {argument}", bound)
-    _check_tolerances(name, criterion)
-
-
-def _check_tolerances(name: str, criterion: Criterion) -> None:
-    for argument in ("rtol", "atol"):
-        if (tolerance := getattr(criterion, argument)) is not None:
-            require_number(f"{name}: {argument}", tolerance, least=0)
+    return _publish_all(_number(name, result, id, dtype, Criterion(None, rtol, atol)))
 
 
 def _device(device: str) -> torch.device:
@@ -229,24 +202,18 @@ def _result(argument: str, value: Any) -> tuple[Value, str]:
     return (value, "float") if isinstance(value, Interval) else _scalar(argument, value)
 
 
-def _number(name: str, result: Value, id: str | None, dtype: str, criterion: Criterion, **rest: Any) -> Number:
-    """The full record of a number of the run in progress; registers its name."""
+def _number(name: str, result: Value, id: str | None, dtype: str, test: Criterion, **rest: Any) -> Number:
+    """The full record of a number of the run in progress. That its name is unique is seen by whoever reads the notebook."""
     run = _session.run
     if run is None:
         raise RuntimeError(f"{name}: no run is open; call begin(...) first")
     if not re.fullmatch(r"[A-Za-z][\w.-]*", name):  # ':' would be read as a format by {glue:text}
         raise ValueError(f"name: got {name!r}; allowed are letters, digits, '-', '_' and '.', beginning with a letter")
-    here = (_session.cell, _session.execution)
-    cell, execution = _session.owners.get(name, here)
-    if name in _session.owners and (cell != here[0] or execution == here[1]):
-        raise ValueError(
-            f"name: {name!r} is taken in this chapter; names are unique (to start over in a live notebook, run the cell "
-            "with begin(...) again)"
-        )
-    _session.owners[name] = here
-    ends: dict[str, Any] = (
-        {"low": result.low, "high": result.high, "n": result.n} if isinstance(result, Interval) else {}
-    )
+    for part in ("rtol", "atol", "below", "above"):
+        if (given := getattr(test, part)) is not None:
+            require_number(f"{name}: {part}", given, **({"least": 0} if part in ("rtol", "atol") else {}))
+    if isinstance(result, Interval):
+        rest |= {"low": result.low, "high": result.high, "n": result.n}
     return Number(
         name=name,
         value=result.mean if isinstance(result, Interval) else result,
@@ -258,35 +225,31 @@ def _number(name: str, result: Value, id: str | None, dtype: str, criterion: Cri
         device_name=device_name(run.device),
         dtype=dtype.removeprefix("torch."),
         seconds=round(time.perf_counter() - _session.started, 3),
-        versions=_versions(),
-        expect=criterion.expect,
-        rtol=criterion.rtol,
-        atol=criterion.atol,
-        below=criterion.below,
-        above=criterion.above,
-        **ends,
+        versions={
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "numpy": np.__version__,
+            "sslbook": sslbook.__version__,
+        },
+        **asdict(test),
         **rest,
     )
 
 
 def _publish_all(number: Number) -> float:
     """Publish a number; of an interval its ends too, each held as the mean is, and how many values it is from, exactly."""
-    if not isinstance(number.result, Interval):
-        return _publish(number)
-    test, counted = number.criterion, Criterion(atol=0.0)
-    ends = [("low", number.result.low, "float", test), ("high", number.result.high, "float", test)]
-    ends.append(("n", number.result.n, "int", counted))
-    parts = [
-        _number(f"{number.name}-{end}", value, number.id, dtype, criterion, part_of=number.name)
-        for end, value, dtype, criterion in ends
-    ]
     _publish(number)
-    for part in parts:
-        _publish(part)
+    if isinstance(number.result, Interval):
+        none: dict[str, Any] = {"low": None, "high": None, "n": None, "rivals": {}, "rejects": {}, "why": None}
+        part = replace(number, part_of=number.name, **none)
+        for end in ("low", "high"):
+            _publish(replace(part, name=f"{number.name}-{end}", value=getattr(number.result, end)))
+        exactly = asdict(Criterion(atol=0.0))
+        _publish(replace(part, name=f"{number.name}-n", value=number.result.n, dtype="int", **exactly))
     return number.value
 
 
-def _publish(number: Number) -> float:
+def _publish(number: Number) -> None:
     """Send the number to the notebook, if there is one: once for the prose and the tools, once for the reader's eye."""
     shell = _shell()
     if shell is not None:
@@ -303,16 +266,6 @@ def _publish(number: Number) -> float:
     _session.numbers[number.name] = number
     for refresh in list(_session.watchers.values()):
         refresh()
-    return number.value
-
-
-def _versions() -> dict[str, str]:
-    return {
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "numpy": np.__version__,
-        "sslbook": sslbook.__version__,
-    }
 
 
 def _shell() -> Any:
@@ -325,15 +278,95 @@ def _shell() -> Any:
 
 
 def _watch_cells() -> None:
-    """Ask IPython to say when a cell begins, so that a number knows its cell and the seconds since the cell's start."""
+    """Ask IPython to say when a cell begins, so that a number knows the seconds since then."""
     shell = _shell()
     if shell is None or _session.hooked is shell:
         return
 
     def cell_begins(info: Any) -> None:
-        _session.cell = getattr(info, "cell_id", None) or info.raw_cell
-        _session.execution += 1
         _session.started = time.perf_counter()
 
     shell.events.register("pre_run_cell", cell_begins)
     _session.hooked = shell
+
+
+# --- a reader's notebook beside a run of it ---------------------------------------------------------------------------
+
+
+def this_run(*text: str) -> None:
+    """Show, below a text, this run's values of the numbers in it, where they are printed otherwise; and keep them up to date.
+
+    Each of ``text`` is ``name:format=value``: a number of this chapter, how the text prints it, and the book's value; before the
+    name stands its role, if it is another than ``glue:text`` (`sslbook.book.typeset.spec` writes it). The line names the run,
+    puts each new value beside the printed one, in the order of the text, and in bold where the two differ by more than the
+    number's tolerance; with the book's own seed and scale, where they should not, it says what that is. It is empty while the
+    run has none of the numbers, and says so if all are as printed. Written by the build into the notebooks; raises ValueError
+    for a text that it didn't write.
+    """
+    for told in text:
+        if "=" not in told or ":" not in told.partition("=")[0]:
+            raise ValueError(f"text: got {told!r}; name:format=value is needed")
+    shown = run_line(text)
+    handle = _display(_mime(shown))
+
+    def refresh() -> None:
+        nonlocal shown
+        now = run_line(text)
+        if handle is not None and now != shown:
+            shown = now
+            handle.update(_mime(now), raw=True)
+
+    _session.watchers[text] = refresh
+
+
+def run_line(text: tuple[str, ...]) -> str:
+    """The line of `this_run` as it is now, in Markdown."""
+    run = _session.run
+    found = _session.numbers
+    values = {name: number.value for name, number in found.items()}
+    news, same = [], 0
+    for told in dict.fromkeys(text):
+        asked, _, stored = told.rpartition("=")
+        key, _, form = asked.partition(":")
+        role, name = key.split(" ") if " " in key else (ROLES[0], key)
+        known = ast.literal_eval(stored)
+        book = dict(zip(parts(role, name), known if isinstance(known, tuple) else (known,), strict=True))
+        if not book.keys() <= found.keys():
+            continue
+        here, there = printed(role, name, form, values), printed(role, name, form, book)
+        same += here == there
+        if here != there:
+            news.append(_news(here, there, [(found[part], value) for part, value in book.items()]))
+    if run is None or not (news or same):
+        return ""
+    where = f"{run.scale}, seed {run.seed}, {run.device.type}"
+    if not news:
+        return f"✓ *This run ({where}): the same.*"
+    others = "; the others as printed." if same else "."
+    return f"↻ *This run ({where}):* {'; '.join(dict.fromkeys(news))}{others}"
+
+
+def _news(here: str, there: str, numbers: Sequence[tuple[Number, float]]) -> str:
+    """What is printed otherwise: ``0.53 where the book has 0.51``; bold if one of its numbers is off by more than it may."""
+    for number, book in numbers:
+        held = Criterion(book, number.rtol, number.atol)
+        if not (held if number.criterion.holds_value else number.criterion).passes(
+            number.value
+        ):  # as the regression has it
+            known = (number.seed, number.scale) == (0, "quick")
+            tolerance = f" (it is held to ± {typeset(short(held.allowed()))})" if known else ""
+            return f"**{here}** where the book has {there}{tolerance}"
+    return f"{here} where the book has {there}"
+
+
+def _display(data: dict[str, str]) -> Any:
+    """Show data and return the handle to change it; None outside a notebook."""
+    if _shell() is None:
+        return None
+    from IPython.display import display
+
+    return display(data, raw=True, display_id=True)
+
+
+def _mime(markdown: str) -> dict[str, str]:
+    return {"text/markdown": markdown, "text/plain": markdown.replace("*", "")}

@@ -9,20 +9,44 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import os
+import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sslbook.book.alone import alone
-from sslbook.book.layout import Book, NoBookError, find_book
+from sslbook.book.layout import SCALES, Book, NoBookError, find_book
 from sslbook.records import data_files
 from sslbook.runtime.arguments import InputError, counted
-from sslbook.runtime.atomic_io import require_writable
+from sslbook.runtime.atomic_io import naming, remove_parts, require_writable, write_text
 
 if TYPE_CHECKING:
     from sslbook.book.chapters import Chapter
-    from sslbook.book.execute import Outcome, Setting
+    from sslbook.book.execute import Setting
+
+
+@contextmanager
+def alone(book: Book, command: str) -> Iterator[None]:
+    """Hold what is built of ``book`` for this process; the system lets it go if the process dies.
+
+    Removes what a process that was killed left half-written.  Raises InputError, naming the other process, if another one holds
+    it: two builds at once would leave a mixture of both; and OSError, naming the file or this folder, where nothing can be written.
+    """
+    from filelock import FileLock, Timeout
+
+    book.built.mkdir(parents=True, exist_ok=True)
+    lock, told = book.built / ".lock", book.built / ".lock.told"
+    try:
+        with naming(book.built), FileLock(lock, timeout=0):
+            for folder in (book.built, *map(book.executed, SCALES), book.expected("", "").parent):
+                remove_parts(folder)
+            write_text(told, f"sslbook {command}, process {os.getpid()}, since {time.strftime('%H:%M:%S')}")
+            yield
+    except Timeout:
+        who = told.read_text(encoding="utf-8") if told.is_file() else "another process"
+        raise InputError(f"{book.shown(book.built)} is being written by {who}; wait for it, or stop it") from None
 
 
 def execute(options: argparse.Namespace) -> int:
@@ -36,55 +60,46 @@ def execute(options: argparse.Namespace) -> int:
     if options.spread is not None and not options.update_expected:
         raise InputError("--spread: it writes tolerances, and so needs --update-expected")
     with alone(book, "execute"):
-        return _execute_and_hold(book, chapters, options)
-
-
-def _execute_and_hold(book: Book, chapters: Sequence[Chapter], options: argparse.Namespace) -> int:
-    outcomes = _execute(book, chapters, _setting(options), force=options.force, jobs=options.processes)
-    good = [outcome.chapter for outcome in outcomes if outcome.status != "failed"]
-    if options.seed != 0:
-        print(f"The numbers are not compared: expected values are held for seed 0, this is seed {options.seed}.")
+        failed = _execute(book, chapters, options, force=options.force)
+        good = [chapter for chapter in chapters if chapter.name not in failed]
         agree = True
-    else:
-        agree = _hold(book, good, options.scale, update=options.update_expected)
-    if options.spread is not None:
-        from sslbook.book import spread
+        if options.seed != 0:
+            print(f"The numbers are not compared: expected values are held for seed 0, this is seed {options.seed}.")
+        elif options.update_expected:
+            _accept(book, good, options.scale)
+        else:
+            agree = _agree(book, good, options.scale)
+        if options.spread is not None:
+            from sslbook.book import regression
 
-        for chapter in [chapter for chapter in chapters if chapter.name in good]:
-            show(spread.measure(book, chapter, _setting(options), options.spread, say))
-    return 0 if agree and len(good) == len(outcomes) else 1
+            for chapter in good:
+                show(regression.spread(book, chapter, _setting(options), options.spread, say))
+    return 0 if agree and not failed else 1
 
 
 def build(options: argparse.Namespace) -> int:
     """``sslbook build``: execute, compare, write the ledger, render, check the pages."""
+    from sslbook.book import ledger
     from sslbook.book.chapters import choose, find_chapters
+    from sslbook.book.execute import is_current
 
     book = find_book(options.root)
     chapters = choose(find_chapters(book), [])
     with alone(book, "build"):
-        return _build(book, chapters, options)
-
-
-def _build(book: Book, chapters: Sequence[Chapter], options: argparse.Namespace) -> int:
-    from sslbook.book import ledger
-
-    setting = _setting(options)
-    if options.no_execute:
-        stale = _stale(book, chapters, setting)
-        if stale:
-            print(f"Not executed, or changed since: {', '.join(stale)}. Run: sslbook execute {' '.join(stale)}")
+        if options.no_execute:
+            stale = [chapter.name for chapter in chapters if not is_current(book, chapter, _setting(options))]
+            if stale:
+                print(f"Not executed, or changed since: {', '.join(stale)}. Run: sslbook execute {' '.join(stale)}")
+                return 1
+        elif _execute(book, chapters, options):
             return 1
-    else:
-        outcomes = _execute(book, chapters, setting, force=False, jobs=options.processes)
-        if any(outcome.status == "failed" for outcome in outcomes):
+        if not _agree(book, chapters, options.scale):
             return 1
-    if not _hold(book, [chapter.name for chapter in chapters], options.scale, update=False):
-        return 1
-    numbers = ledger.all_numbers(book, options.scale)
-    wrong = ledger.problems(ledger.join(ledger.read_claims(book.claims), numbers), numbers)
-    if wrong:
-        return _report("The ledger and the notebooks contradict each other", wrong)
-    return _render(book, options.scale, {"chapters/ledger": ledger.page(book, options.scale)})
+        numbers = ledger.all_numbers(book, options.scale)
+        wrong = ledger.problems(ledger.join(ledger.read_claims(book.claims), numbers), numbers)
+        if wrong:
+            return _report("The ledger and the notebooks contradict each other", wrong)
+        return _render(book, options.scale, {"chapters/ledger": ledger.page(book, options.scale)})
 
 
 def show_ledger(options: argparse.Namespace) -> int:
@@ -111,31 +126,27 @@ def show_ledger(options: argparse.Namespace) -> int:
 
 def show_margins(options: argparse.Namespace) -> int:
     """``sslbook margins``: how far each check's bar stands from what is measured and from the nearest rival, worst first."""
-    from sslbook.book import ledger, margins
+    from sslbook.book import ledger
 
     numbers = ledger.all_numbers(find_book(options.root), options.scale)
-    found = [m for m in margins.margins(numbers) if not options.chapters or m.number.chapter in options.chapters]
+    found = ledger.margins(n for n in numbers if not options.chapters or n.chapter in options.chapters)
     if options.rivals:
         found.sort(key=lambda margin: (-margin.place, margin.rival))
-    for line in margins.table(found[: options.worst]):
+    for line in ledger.margin_lines(found, options.worst):
         print(line)
-    counts = margins.loose(margin.number for margin in found)
-    told = ", ".join(f"{chapter} {count}" for chapter, count in counts.items())
-    print(f"Bars of more than {margins.LOOSE:.0f} times what is measured: {told or 'nothing is executed yet'}")
     return 0
 
 
 def write_notebooks(options: argparse.Namespace) -> int:
     """``sslbook notebooks``: the built book's notebooks, and what they need, in a folder of their own."""
-    from sslbook.book import lab
+    from sslbook.book import notebooks
 
-    options.no_execute = False
     if options.folder:
         require_writable(options.folder)  # before the build, which takes minutes
     if status := build(options):
         return status
     book = find_book(options.root)
-    copies, kept = lab.copy_notebooks(book, options.folder or book.built / "notebooks")
+    copies, kept = notebooks.copy_notebooks(book, options.folder or book.built / "notebooks")
     for path in copies:
         print(path)
     _tell_kept(kept)
@@ -149,7 +160,6 @@ def write_pdf(options: argparse.Namespace) -> int:
     paper.chromium()  # before the build, which takes minutes
     if options.file:
         require_writable(options.file.parent)
-    options.no_execute = False
     if status := build(options):
         return status
     book = find_book(options.root)
@@ -161,16 +171,15 @@ def open_lab(options: argparse.Namespace) -> int:
     """``sslbook lab``: copies of the notebooks, in `_build/lab`, in JupyterLab."""
     if importlib.util.find_spec("jupyterlab") is None:  # before the build, which takes minutes
         raise ModuleNotFoundError("it opens the notebooks", name="jupyterlab")
-    from sslbook.book import lab
+    from sslbook.book import notebooks
 
-    options.no_execute = False
     book = find_book(options.root)
     if build(options):
         print("The book was not built; JupyterLab has the notebooks of the last time that it was.")
     folder = book.built / "lab"
-    _, kept = lab.copy_notebooks(book, folder)
+    _, kept = notebooks.copy_notebooks(book, folder)
     _tell_kept(kept)
-    return lab.start(folder, options.arguments)
+    return subprocess.run([*notebooks.lab_command(folder), *options.arguments], check=False).returncode
 
 
 def _tell_kept(files: Sequence[Path]) -> None:
@@ -186,13 +195,12 @@ def _setting(options: argparse.Namespace) -> Setting:
     return Setting(options.scale, options.seed, device_kind(options.device), seconds)
 
 
-def _execute(
-    book: Book, chapters: Sequence[Chapter], setting: Setting, *, force: bool, jobs: int | None
-) -> list[Outcome]:
+def _execute(book: Book, chapters: Sequence[Chapter], options: argparse.Namespace, *, force: bool = False) -> list[str]:
+    """Bring the chapters up to date; the names of those that failed."""
     from sslbook.book.execute import execute as run
 
     start = time.monotonic()
-    outcomes = run(book, chapters, setting, force=force, jobs=jobs, say=say)
+    outcomes = run(book, chapters, _setting(options), force=force, jobs=options.processes, say=say)
     ran = sum(outcome.status in ("executed", "failed") for outcome in outcomes)
     failed = [outcome.chapter for outcome in outcomes if outcome.status == "failed"]
     print(
@@ -200,44 +208,43 @@ def _execute(
     )
     if failed:
         print(f"Failed: {', '.join(failed)}.")
-    return outcomes
+    return failed
 
 
-def _stale(book: Book, chapters: Sequence[Chapter], setting: Setting) -> list[str]:
-    from sslbook.book.execute import is_current
-
-    return [chapter.name for chapter in chapters if not is_current(book, chapter, setting)]
-
-
-def _hold(book: Book, chapters: Sequence[str], scale: str, *, update: bool) -> bool:
-    """Compare the chapters' numbers with the expected ones, or make them the expected ones; whether all is well."""
+def _accept(book: Book, chapters: Sequence[Chapter], scale: str) -> None:
+    """Make the chapters' numbers the expected ones."""
     from sslbook.book import regression
 
-    if update:
-        for name in chapters:
-            accepted = regression.update(book, name, scale)
-            print(f"{book.shown(book.expected(name, scale))}: {counted(len(accepted), 'change')}")
-            show([*accepted, *regression.left_out(book, name, scale)])
-        return True
-    compared = [regression.compare(book, name, scale) for name in chapters]
-    for result in compared:
-        if result.problems:
-            count = counted(len(result.problems), "number")
-            _report(f"{result.chapter} ({scale}): {count} not as expected", result.problems)
-            print(f"  If that is meant: {result.command}")
-    if all(not result.problems for result in compared):
-        print(f"As expected: {counted(sum(result.compared for result in compared), 'number')}.")
-        return True
-    return False
+    for name in [chapter.name for chapter in chapters]:
+        accepted = regression.update(book, name, scale)
+        print(f"{book.shown(book.expected(name, scale))}: {counted(len(accepted), 'change')}")
+        show([*accepted, *regression.left_out(book, name, scale)])
+
+
+def _agree(book: Book, chapters: Sequence[Chapter], scale: str) -> bool:
+    """Whether the chapters' numbers are the expected ones."""
+    from sslbook.book import regression
+
+    compared, well = 0, True
+    for name in [chapter.name for chapter in chapters]:
+        count, problems = regression.compare(book, name, scale)
+        compared += count
+        if problems:
+            well = False
+            _report(f"{name} ({scale}): {counted(len(problems), 'number')} not as expected", problems)
+            print(f"  If that is meant: {regression.command(name, scale)}")
+    if well:
+        print(f"As expected: {counted(compared, 'number')}.")
+    return well
 
 
 def _render(book: Book, scale: str, generated: dict[str, str]) -> int:
     """Render and check the pages, unless they already are what these inputs give."""
-    from sslbook.book import stamp
+    from sslbook.book import cache
 
     first = book.html / "index.html"
-    mark = stamp.fingerprint(book, scale, generated)
-    if stamp.is_current(book, mark):
+    mark = cache.pages_mark(book, scale, generated)
+    if cache.pages_are(book, mark):
         print("The pages are up to date.")
     else:
         from sslbook.book import htmlcheck, render
@@ -252,7 +259,7 @@ def _render(book: Book, scale: str, generated: dict[str, str]) -> int:
         wrong = htmlcheck.check_html(book, scale, book.html)
         if wrong:
             return _report("The pages have problems", wrong)
-        stamp.set_current(book, mark)
+        cache.stamp_pages(book, mark)
         print(f"Rendered and checked in {time.monotonic() - start:.1f} s.")
     print(f"Open {first.as_uri()}")
     return 0

@@ -22,11 +22,8 @@ from typing import Any
 from nbformat import NotebookNode
 
 from sslbook.book.layout import LENIENT, PACKAGE
-from sslbook.runtime.arguments import InputError
-from sslbook.runtime.atomic_io import require_writable, user_path
+from sslbook.runtime.atomic_io import require_writable, user_path, write_text
 
-ROOM = 2**20
-"""Bytes for what a kernel writes before it can say that it can't, its profile above all."""
 START_SECONDS = 120
 """The longest that a kernel may take to start; on a busy machine importing ipykernel alone takes seconds."""
 
@@ -37,9 +34,7 @@ from sslbook.runtime.compute import end_with_parent
 end_with_parent(int(os.environ["JPY_PARENT_PID"]))
 runpy.run_module("ipykernel_launcher", run_name="__main__")
 """
-_INSTALLED = PACKAGE.parent.name in ("site-packages", "dist-packages")
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
-
 
 PASSED = (
     *("PATH", "HOME", "USER", "LOGNAME", "TMPDIR", "TEMP", "TMP", "MPLCONFIGDIR"),
@@ -56,11 +51,13 @@ PROCESSOR = ("ONEDNN_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY", "MKL_ENABLE_INSTRUCTIO
 
 def variables() -> dict[str, str]:
     """What of the shell's variables may reach what makes the book, and what Python needs to do the same under each shell."""
-    named = {"SSLBOOK_DATA": str(user_path(data).resolve())} if (data := os.environ.get("SSLBOOK_DATA")) else {}
     kept = {name: os.environ[name] for name in (*PASSED, *PROCESSOR) if name in os.environ}
-    own = [] if _INSTALLED else [PACKAGE.parent]  # another working folder must find the same package
+    if data := os.environ.get("SSLBOOK_DATA"):
+        kept["SSLBOOK_DATA"] = str(user_path(data).resolve())
+    # another working folder must find the same package, unless it is installed
+    own = [] if PACKAGE.parent.name in ("site-packages", "dist-packages") else [PACKAGE.parent]
     path = os.pathsep.join(map(str, [*own, *added_path()]))
-    return {**kept, **named, "PYTHONPATH": path, "PYTHONHASHSEED": "0", "PYTHONUTF8": "1"}
+    return {**kept, "PYTHONPATH": path, "PYTHONHASHSEED": "0", "PYTHONUTF8": "1"}
 
 
 def added_path() -> list[Path]:
@@ -78,40 +75,26 @@ def environment(*, lenient: bool = False) -> Iterator[dict[str, str]]:
     """
     threads = os.environ.get("SSLBOOK_THREADS", "1")
     with tempfile.TemporaryDirectory(prefix="sslbook-") as name:
-        require_writable(Path(name), ROOM)
-        spec = Path(name) / "kernels" / "python3"
-        spec.mkdir(parents=True)
-        quiet = (
-            "--log-level=50"  # else a kernel that is stopped after a failed cell says so in the middle of the report
-        )
-        argv = [sys.executable, "-c", _LAUNCH, "-f", "{connection_file}", quiet]
-        spec.joinpath("kernel.json").write_text(
-            json.dumps({"argv": argv, "display_name": "Python 3", "language": "python"}), encoding="utf-8"
-        )
-        settings = Path(name) / "matplotlibrc"
-        settings.touch()
+        require_writable(Path(name), 2**20)  # a kernel, which writes its profile, could not say that it can't
+        argv = [sys.executable, "-c", _LAUNCH, "-f", "{connection_file}"]
+        argv += ["--log-level=50"]  # else a kernel that is stopped after a failed cell talks into the report
+        spec = json.dumps({"argv": argv, "display_name": "Python 3", "language": "python"})
+        write_text(Path(name) / "kernels/python3/kernel.json", spec)
+        write_text(Path(name) / "matplotlibrc", "")
         yield {
+            "HOME": name,  # where a container's user has none
             **variables(),
             "JUPYTER_PATH": name,
             "IPYTHONDIR": str(Path(name) / "ipython"),
             "JUPYTER_PLATFORM_DIRS": "1",
-            "MATPLOTLIBRC": str(settings),
+            "MATPLOTLIBRC": str(Path(name) / "matplotlibrc"),
             "MPLBACKEND": "module://matplotlib_inline.backend_inline",
             "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
             "SSLBOOK_THREADS": threads,
             "SSLBOOK_LEDGER": "ledger.html",
-            "HOME": _home(name),
             **({LENIENT: "1"} if lenient else {}),
             **dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), threads),
         }
-
-
-def _home(instead: str) -> str:
-    """The user's home folder, which Jupyter asks for, and which a container's user may lack."""
-    try:
-        return str(user_path("~"))
-    except InputError:
-        return instead
 
 
 @dataclass(frozen=True)
@@ -120,7 +103,6 @@ class Failure:
 
     reason: str
     source: str = ""
-    timed_out: bool = False
 
 
 def run(
@@ -145,15 +127,10 @@ def run(
         )
         return executed
     except PapermillExecutionError as error:
-        return Failure(_explain(error), error.source)
+        # with the way there, unless it is an assertion, whose message says all
+        way = error.traceback if error.ename != "AssertionError" else [f"{error.ename}: {error.evalue}"]
+        return Failure(_ANSI.sub("", "\n".join(way)), error.source)
     except CellTimeoutError:
-        return Failure(f"a cell ran longer than {cell_seconds:g} s and was stopped", timed_out=True)
+        return Failure(f"a cell ran longer than {cell_seconds:g} s and was stopped")
     except (DeadKernelError, RuntimeError) as error:
         return Failure(f"the kernel died or did not start: {error}")
-
-
-def _explain(error: Any) -> str:
-    """The error of a failed cell; with the way there, unless it is an assertion, whose message says all."""
-    if error.ename == "AssertionError":
-        return f"{error.ename}: {error.evalue}"
-    return _ANSI.sub("", "\n".join(error.traceback))

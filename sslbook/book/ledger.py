@@ -6,7 +6,9 @@ are joined, for the command line (`as_json`) and for the reader (`page`), and he
 
 from __future__ import annotations
 
+import math
 import re
+import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -18,8 +20,9 @@ from sslbook.book.chapters import find_chapters
 from sslbook.book.layout import Book, read_yaml
 from sslbook.book.regression import read_numbers
 from sslbook.book.typeset import typeset
-from sslbook.book.values import Number, short
+from sslbook.book.values import Criterion, Number, Value, short
 from sslbook.runtime.arguments import InputError, unknown
+from sslbook.stats.intervals import Interval
 
 KINDS = {"I": "identity", "B": "bound", "L": "limit", "D": "dynamics", "T": "table or figure"}
 
@@ -126,35 +129,25 @@ def as_json(entries: Iterable[Entry]) -> list[dict[str, Any]]:
 
 def _object(entry: Entry) -> dict[str, Any]:
     said = asdict(entry.claim)
-    first = _measured(entry.numbers[0]) if entry.numbers else dict.fromkeys(_MEASURED)
-    checks = [{"name": number.name, **_measured(number), **_test(number)} for number in entry.numbers]
+    checks = [_check_object(number) for number in entry.numbers]
+    parts = ("scale", "value", "expected", "tolerance", "device", "seconds")
+    first = {part: checks[0][part] if checks else None for part in parts}
     note = said.pop("note") or None
     del said["errata"]
     return {**said, **first, "note": note, "checks": checks}
 
 
-_MEASURED = ("scale", "value", "expected", "tolerance", "device", "seconds")
-
-
-def _measured(number: Number) -> dict[str, Any]:
+def _check_object(number: Number) -> dict[str, Any]:
     """``expected`` is the expected value, or the bound if there is one only; ``tolerance`` says what was tested, in symbols."""
     bounds = [bound for bound in (number.below, number.above) if bound is not None]
-    expected = number.expect if number.expect is not None else bounds[0] if len(bounds) == 1 else None
-    return {
-        "scale": number.scale,
-        "value": number.value,
-        "expected": expected,
-        "tolerance": str(number.criterion) or None,
-        "device": number.device,
-        "seconds": number.seconds,
-    }
-
-
-def _test(number: Number) -> dict[str, Any]:
-    parts = {part: getattr(number, part) for part in ("expect", "rtol", "atol", "below", "above")}
     stored = number.to_json()
-    told = {name: stored[name] for name in ("low", "high", "n", "rivals", "rejects")}
-    return parts | told | {"why": number.why, "dtype": number.dtype}
+    test = ("expect", "rtol", "atol", "below", "above", "low", "high", "n", "rivals", "rejects", "why", "dtype")
+    return {
+        **{part: stored[part] for part in ("name", "scale", "value")},
+        "expected": number.expect if number.expect is not None else bounds[0] if len(bounds) == 1 else None,
+        "tolerance": str(number.criterion) or None,
+        **{part: stored[part] for part in ("device", "seconds", *test)},
+    }
 
 
 def page(book: Book, scale: str = "quick") -> str:
@@ -175,10 +168,11 @@ def page(book: Book, scale: str = "quick") -> str:
         lines += [f"## {titles.get(name) or name.replace('_', ' ').capitalize()}", ""]
         where = f"{{doc}}`Read the chapter <{name}>`. " if name in titles else "The chapter is not written yet. "
         lines += [f"{where}With a verdict: {done} of {len(own)} claims.", ""]
-        for entry in own:
-            if entry.claim.verdict != "open":
-                lines += _entry(entry, boxes)
-        lines += _folded([entry for entry in own if entry.claim.verdict == "open"], boxes)
+        lines += [line for entry in own if entry.claim.verdict != "open" for line in _entry(entry, boxes)]
+        if still := [entry for entry in own if entry.claim.verdict == "open"]:
+            what = "One open claim" if len(still) == 1 else f"{len(still)} open claims"
+            lines += [f'<details class="sslbook-fold"><summary>{what}</summary>', ""]  # Markdown goes on inside it
+            lines += [*(line for entry in still for line in _entry(entry, boxes)), "</details>", ""]
     return "\n".join(lines)
 
 
@@ -195,15 +189,6 @@ def stated(pages: Iterable[str]) -> dict[str, list[str]]:
 _BOX = re.compile(r"^`{3,}\{prf:\w+\} .* · (.+)\n:label: (\S+)$", re.MULTILINE)
 CODE = re.compile(r"\b[A-C]-[A-Z]\w*")
 """How a claim's id looks."""
-
-
-def _folded(entries: Sequence[Entry], boxes: Mapping[str, Sequence[str]]) -> list[str]:
-    """Open claims in a disclosure that is closed at first; Markdown goes on inside it."""
-    if not entries:
-        return []
-    what = "One open claim" if len(entries) == 1 else f"{len(entries)} open claims"
-    lines = [line for entry in entries for line in _entry(entry, boxes)]
-    return [f'<details class="sslbook-fold"><summary>{what}</summary>', "", *lines, "</details>", ""]
 
 
 def _summary(entries: Sequence[Entry], numbers: Sequence[Number], scale: str) -> list[str]:
@@ -231,7 +216,6 @@ def _summary(entries: Sequence[Entry], numbers: Sequence[Number], scale: str) ->
 
 
 def _tag(verdict: str) -> str:
-    """A verdict as a coloured tag."""
     return f'<span class="sslbook-verdict sslbook-verdict-{TAGS[verdict]}">{verdict}</span>'
 
 
@@ -285,3 +269,93 @@ def _words(text: str) -> str:
 def _plain(text: str) -> str:
     """Text that Markdown shows as it is."""
     return re.sub(r"([\\`*_<>\[\]$|{}])", r"\\\1", text)
+
+
+# --- margins: a bar that stands far from the value would not notice if something went wrong; one that a rival nearly reaches
+# says little of the theory ---------------------------------------------------------------------------------------------
+
+LOOSE = 100.0
+"""A bar that is more than this many times what is measured is counted as loose; one of ten times is what a bar should be."""
+
+
+@dataclass(frozen=True)
+class Margin:
+    """A check's two margins, as factors.
+
+    ``bar`` is how many times what was measured its bar is (an error of 2e-15 under a bar of 1e-12: 500); 1 for a check that
+    allows no error. ``rival`` is how many times the bar the nearest rival or reject has (an error of 0.5 under that bar: 5e11);
+    just above 1 it nearly passes. ``nearest`` names it; infinity and an empty name where the check has neither.
+    """
+
+    number: Number
+    bar: float
+    rival: float
+    nearest: str
+
+    @property
+    def place(self) -> float:
+        """Where the bar stands on the way from the value (0) to the nearest rival (1), in orders of magnitude."""
+        near, far = math.log(max(self.bar, 1.0)), math.log(max(self.rival, 1.0))
+        return 1.0 if near + far == 0 else near / (near + far) if math.isfinite(far) else 0.0
+
+
+def margins(numbers: Iterable[Number]) -> list[Margin]:
+    """The margins of all checks among ``numbers``, the loosest bar first."""
+    found = []
+    for number in numbers:
+        if number.criterion.asserts and number.part_of is None:
+            others = {**number.rivals, **number.rejects}
+            missed = {what: _times(number.criterion, value) for what, value in others.items()}
+            nearest = min(missed, key=lambda what: missed[what], default="")
+            reached = _times(number.criterion, number.result)
+            bar = 1 / reached if reached else math.inf
+            found.append(Margin(number, bar, missed.get(nearest, math.inf), nearest))
+    return sorted(found, key=lambda margin: (-margin.bar, margin.rival))
+
+
+def _times(test: Criterion, value: Value) -> float:
+    """What is measured in units of what is allowed: at most 1 if it passes; of an interval its worse end.
+
+    Of several conditions the tightest counts. A bound that is zero, or of another sign than the value, has no factor: there
+    it is the distance from the bound in units of the larger of the two, on the right side of 1.
+    """
+    if isinstance(value, Interval):
+        return max(_times(test, value.low), _times(test, value.high))
+    if not math.isfinite(value):
+        return math.inf
+    shares = []
+    if test.expect is not None:
+        off, allowed = abs(value - test.expect), test.allowed()
+        resolution = sys.float_info.epsilon * max(abs(test.expect), sys.float_info.min)
+        shares.append((1.0 if off == 0 else math.inf) if allowed == 0 else max(off, min(resolution, allowed)) / allowed)
+    if test.below is not None:
+        shares.append(_share(value, test.below))
+    if test.above is not None:
+        shares.append(_share(-value, -test.above))
+    return max(shares)
+
+
+def _share(value: float, bound: float) -> float:
+    """``value / bound`` for an upper bound, of negative numbers its inverse: below 1 where ``value < bound``."""
+    if value == bound:
+        return 1.0
+    if bound > 0 and value >= 0:
+        return max(value, min(sys.float_info.epsilon, bound)) / bound
+    if bound < 0 and value < 0:
+        return bound / value
+    size = max(abs(value), abs(bound))
+    return 1 / (1 + (bound - value) / size) if value < bound else 1 + (value - bound) / size
+
+
+def margin_lines(found: Sequence[Margin], most: int) -> list[str]:
+    """The first margins as lines: how many times the measured the bar is, how far the nearest rival misses; then the loose bars."""
+    lines = ["bar/value  rival/bar  check"]
+    for margin in found[:most]:
+        number, near = margin.number, f"  nearest: {margin.nearest}" if margin.nearest else ""
+        who = f"{number.chapter}: {number.name}" + (f" ({number.id})" if number.id else "")
+        lines.append(f"{margin.bar:9.3g}  {margin.rival:9.3g}  {who} {number.criterion}{near}")
+    counts = {margin.number.chapter: 0 for margin in found}
+    for margin in found:
+        counts[margin.number.chapter] += margin.bar > LOOSE
+    told = ", ".join(f"{chapter} {count}" for chapter, count in counts.items()) or "nothing is executed yet"
+    return [*lines, f"Bars of more than {LOOSE:.0f} times what is measured: {told}"]

@@ -8,18 +8,31 @@ from __future__ import annotations
 
 import html
 import json
+import os
 import re
+import shutil
+import sys
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
+import nbformat
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
+from sslbook.book.cache import digest
 from sslbook.book.chapters import code_cells, number_cells, tags
 from sslbook.book.htmlcheck import glue, pasted
+from sslbook.book.layout import Book
 from sslbook.book.plain import Piece
+from sslbook.book.repository import Repository
 from sslbook.book.typeset import printed, spec
 from sslbook.book.values import GLUE_PREFIX, HIDDEN_TAGS, RECORD_KEY
+from sslbook.runtime.arguments import InputError
+from sslbook.runtime.atomic_io import read_text, write_text
 
+NOTEBOOKS = "notebooks"
+"""The folder of the built book that holds them."""
+_MARK = "written"
 _INSTALL = """\
 # Run this first: where the book's library is missing, it installs it.
 try:
@@ -60,11 +73,6 @@ def reader_notebook(name: str, executed: NotebookNode, page: Sequence[Piece], re
     return number_cells(NotebookNode(new_notebook(cells=writer.close(), metadata={**KERNEL, RECORD_KEY: told})))
 
 
-def _first(requirement: str) -> str:
-    """The first code cell: it never asks pip for a bare name."""
-    return (_INSTALL.format(requirement=requirement) if requirement else _ASK).rstrip()
-
-
 class _Writer:
     """The cells of a reader's notebook, as the pieces of the page come in.
 
@@ -101,8 +109,11 @@ class _Writer:
         elif piece.kind in ("caption", "references"):
             self.cells.append(new_markdown_cell(piece.text))
         else:
-            continued = self.last == piece.kind == "solution"
-            self.cells.append(_text(piece, continued=continued))
+            text = piece.text
+            if piece.kind == "solution":
+                title = "Solution, continued" if self.last == "solution" else "Solution"
+                text = f"<details>\n<summary>{title}</summary>\n\n{text}\n\n</details>"
+            self.cells.append(new_markdown_cell(text))
             self.last = piece.kind
         self.beside += self._specs(piece)
         if self.stage == "open" and not piece.text.endswith(":"):  # what leads to code, code follows
@@ -120,7 +131,8 @@ class _Writer:
         """The code cells that are due: those up to the one numbered ``upto``, and those behind it that the page doesn't show."""
         if self.stage == "before":
             self.stage = "set-up"
-            self.cells.append(_folded(new_code_cell(_first(self.requirement))))
+            first = _INSTALL.format(requirement=self.requirement) if self.requirement else _ASK
+            self.cells.append(_folded(new_code_cell(first.rstrip())))
         while self.waiting and (
             self.waiting[0] <= upto or HIDDEN_TAGS & set(tags(self.executed.cells[self.waiting[0]]))
         ):
@@ -162,14 +174,6 @@ def _folded(cell: NotebookNode) -> NotebookNode:
     cell.metadata["jupyter"] = {"source_hidden": True}
     cell.metadata["cellView"] = "form"
     return cell
-
-
-def _text(piece: Piece, *, continued: bool) -> NotebookNode:
-    text = piece.text
-    if piece.kind == "solution":
-        title = "Solution, continued" if continued else "Solution"
-        text = f"<details>\n<summary>{title}</summary>\n\n{text}\n\n</details>"
-    return NotebookNode(new_markdown_cell(text))
 
 
 _FRAME = re.compile(
@@ -237,3 +241,57 @@ def _motionless(text: str) -> str:
     text = text.replace("With scripts on, a slider moves this figure.", "Run the cell to move it.")
     text = _SIZE.sub(r'\1width="580"', text)  # as wide as the other figures
     return _TO_LEDGER.sub(r"\1", text)
+
+
+# --- copies of them, each of which is its reader's --------------------------------------------------------------------
+
+
+def write(notebook: NotebookNode, path: Path) -> None:
+    """Write a reader's notebook so that `copy_notebooks` can tell whether it is still as it was written."""
+    notebook.metadata[RECORD_KEY][_MARK] = _content(notebook)
+    write_text(path, nbformat.writes(notebook))
+
+
+def copy_notebooks(book: Book, folder: Path) -> tuple[list[Path], list[Path]]:
+    """Copy the built notebooks into ``folder``, with a `requirements.txt` for whoever has no `sslbook`.
+
+    Returns the copies, and the files that are left as they were: another one comes in its place only where a copy still is as
+    the build wrote it. Raises InputError if the book is not built.
+    """
+    built = sorted((book.html / NOTEBOOKS).glob("*.ipynb"))
+    if not built:
+        raise InputError("the notebooks are not built; run: sslbook build")
+    folder.mkdir(parents=True, exist_ok=True)
+    copies = [folder / path.name for path in built]
+    kept = [copy for copy in copies if copy.exists() and not _as_written(copy)]
+    for path, copy in zip(built, copies, strict=True):
+        if copy not in kept:
+            shutil.copy(path, copy)
+    requirement = (
+        Repository.read(book.root).requirement or "# sslbook itself: pip install PATH, of a checkout of the book"
+    )
+    kernel = "ipykernel>=6.29,<7.3  # 7.4 prints a warning whenever a kernel starts"
+    needed, list_ = f"{requirement}\n{kernel}\nipywidgets>=8.1,<9\njupyterlab>=4.2,<5\n", folder / "requirements.txt"
+    if list_.exists() and read_text(list_) != needed:
+        return copies, [*kept, list_]
+    write_text(list_, needed)
+    return copies, kept
+
+
+def _as_written(path: Path) -> bool:
+    """Whether a copy has the cells that the build gave it, their outputs too; what can't be read has not."""
+    try:
+        notebook = nbformat.reads(read_text(path), as_version=4)
+        return bool(notebook.metadata[RECORD_KEY][_MARK] == _content(notebook))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return False
+
+
+def _content(notebook: NotebookNode) -> str:
+    return digest(json.dumps(notebook.cells, sort_keys=True).encode())
+
+
+def lab_command(folder: Path) -> list[str]:
+    """The command that opens JupyterLab on ``folder``."""
+    options = ["--allow-root"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []
+    return [sys.executable, "-m", "jupyter", "lab", f"--notebook-dir={folder}", *options]

@@ -61,7 +61,11 @@ def mark_cells(doctree: nodes.document) -> None:
                 last = int(node["cell_index"])
                 parent.insert(parent.index(node), _mark(last))
                 continue
-            begins = None if _is_wrapper(node) else _cell_of(node)
+            wrapper = isinstance(
+                node, (nodes.container, HideCodeCellNode)
+            )  # no text of its own: the picture, the set-up
+            lines = (inner.line or 0 for inner in node.findall(nodes.Element) if not wrapper)
+            begins = next((line // LINES - 1 for line in lines if line >= LINES), None)
             if begins is not None and begins != last:
                 last = begins
                 parent.insert(parent.index(node), _mark(begins))
@@ -71,21 +75,8 @@ def mark_cells(doctree: nodes.document) -> None:
     visit(doctree)
 
 
-def _is_wrapper(node: nodes.Element) -> bool:
-    """Whether ``node`` has no text of its own: the opening's picture and its folded set-up."""
-    return isinstance(node, (nodes.container, HideCodeCellNode))
-
-
 def _mark(cell: int) -> nodes.raw:
     return nodes.raw("", f'<{MARK} data-cell="{cell}"></{MARK}>', format="html")
-
-
-def _cell_of(node: nodes.Element) -> int | None:
-    """The cell of the executed notebook that the first block inside ``node`` comes from, if it is known."""
-    for inner in node.findall(nodes.Element):
-        if inner.line is not None and inner.line >= LINES:
-            return inner.line // LINES - 1
-    return None
 
 
 def without_marks(body: str) -> str:
@@ -171,11 +162,8 @@ class _Plain(MarkdownConverter):
             title = el.find("p", class_="admonition-title")
             return _folded(title.get_text() if title else "More", _without_title(el, text))
         if "admonition" in kinds:
-            return (
-                f"\n\n{anchor}\n\n{_quoted(_titled(el, text))}\n\n"
-                if anchor
-                else f"\n\n{_quoted(_titled(el, text))}\n\n"
-            )
+            box = "\n".join(f"> {line}".rstrip() for line in _titled(el, text).strip().splitlines())
+            return f"\n\n{anchor}\n\n{box}\n\n" if anchor else f"\n\n{box}\n\n"
         if "citation" in kinds:
             return f'\n\n- <a id="ref-{el["id"]}"></a>{" ".join(text.split())}\n\n'
         return str(super().convert_div(el, text, parent_tags))  # type: ignore[misc]
@@ -233,7 +221,9 @@ class _Plain(MarkdownConverter):
         formula = inner[1] if inner else formula
         lines = ["$$", formula, *([rf"\tag{{{number}}}"] if number else []), "$$"]
         # in a box or a list the marks before each line would become part of the formula
-        boxed = any(_is_boxed(parent) for parent in el.parents)
+        plain = {"proof-text", "solution", "exercise", "dropdown"}
+        kinds = (set(parent.get_attribute_list("class")) for parent in el.parents)
+        boxed = el.find_parent(["li", "td"]) is not None or any("admonition" in k and not k & plain for k in kinds)
         return " ".join(" ".join(lines).split()) if boxed else "\n".join(lines)
 
     # -- inside a line ----------------------------------------------------------------------------------------------
@@ -282,13 +272,6 @@ class _Plain(MarkdownConverter):
         return text
 
 
-def _is_boxed(el: Tag) -> bool:
-    kinds = set(el.get_attribute_list("class"))
-    return el.name in ("li", "td") or (
-        "admonition" in kinds and not kinds & {"proof-text", "solution", "exercise", "dropdown"}
-    )
-
-
 _ARXIV = re.compile(r"(?<!/)\barXiv:(\d{4}\.\d{4,5})")
 _LINKED = r"[arXiv:\1](https://arxiv.org/abs/\1)"
 _AUTOMATIC = re.compile(r"proof-|check-|exercise-content|solution-content|id\d+$|chapters/")
@@ -316,10 +299,6 @@ def _words_of(el: Tag) -> str:
 
 def _without_title(el: Tag, text: str) -> str:
     return re.sub("\ue004.*?\ue005", "", text, count=1, flags=re.DOTALL).strip()
-
-
-def _quoted(text: str) -> str:
-    return "\n".join(f"> {line}".rstrip() for line in text.strip().splitlines())
 
 
 def _folded(title: str, text: str) -> str:

@@ -26,8 +26,7 @@ import sslbook
 from sslbook.book import bibliography, bookmap, library, meta, plain, reading, roles, statements
 from sslbook.book.captions import Captions
 from sslbook.book.folding import fold_checks
-from sslbook.book.lab import NOTEBOOKS, write
-from sslbook.book.notebooks import reader_notebook
+from sslbook.book.notebooks import NOTEBOOKS, reader_notebook, write
 from sslbook.book.opening import open_with_picture
 from sslbook.book.repository import Repository
 from sslbook.book.searching import readable

@@ -137,7 +137,9 @@ class Number:
         del record["anchor"]
         record["versions"] = dict(self.versions)
         for part in ("rejects", "rivals"):
-            record[part] = {what: _stored(value) for what, value in getattr(self, part).items()}
+            for what, value in getattr(self, part).items():
+                if not isinstance(value, Interval) and not math.isfinite(value):
+                    record[part][what] = str(value)
         return record
 
     @classmethod
@@ -153,12 +155,6 @@ class Number:
                 for what, v in (record.get(part) or {}).items()
             }
         return cls(**kept, anchor=anchor)
-
-
-def _stored(value: Value) -> Any:
-    if isinstance(value, Interval):
-        return asdict(value)
-    return value if math.isfinite(value) else str(value)
 
 
 def short(value: Value, *bounds: float) -> str:

@@ -27,13 +27,15 @@ from sslbook.operator.frozen import (
     EVAL,
     Call,
     FrozenNetwork,
-    Layer as Layer,
     freeze,
     has_half,
     in_full,
     refuse_nonfinite,
     sentences,
     shares_with,
+)
+from sslbook.operator.frozen import (
+    Layer as Layer,
 )
 from sslbook.runtime.arguments import nearest
 

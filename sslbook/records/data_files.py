@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib.resources
 import json
 import os
@@ -23,22 +22,9 @@ def folder() -> Path:
     return Path(str(importlib.resources.files("sslbook.data")))
 
 
-def file_digest(path: Path) -> str:
-    """SHA-256 of a file in hexadecimal; ``absent`` where there is none."""
-    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "absent"
-
-
-def noted(path: Path) -> Path:
-    """``path``, once the file that ``SSLBOOK_READS`` names says that it was asked for, with its digest."""
-    if log := os.environ.get("SSLBOOK_READS"):
-        with Path(log).open("a", encoding="utf-8") as lines:
-            lines.write(f"{file_digest(path)} {path}\n")
-    return path
-
-
 def printed_file(name: str) -> dict[str, Any]:
     """The numbers of a printed table, as `data/printed/<name>.json` has them; raises ValueError, naming those there are."""
-    path = noted(folder() / "printed" / f"{name}.json")
+    path = folder() / "printed" / f"{name}.json"
     if not path.is_file():
         known = ", ".join(sorted(file.stem for file in path.parent.glob("*.json")))
         raise ValueError(f"name must be one of {known}, got {name!r}")

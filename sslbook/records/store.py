@@ -111,7 +111,7 @@ def path_of(name: str, folder: Path | None = None) -> Path:
 
 def recorded(name: str, *, folder: Path | None = None) -> Record:
     """The record ``name``; raises InputError (a ValueError) if it was never made, ValueError if its file is damaged."""
-    path = data_files.noted(path_of(name, folder))
+    path = path_of(name, folder)
     if not path.is_file():
         raise unknown("recorded run", name, (p.stem for p in path.parent.glob("*.json")))
     try:

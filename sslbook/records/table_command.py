@@ -118,7 +118,7 @@ def parser_of(table: Table) -> argparse.ArgumentParser:
 
 
 def record_of(name: str) -> Record | None:
-    """The record of that name, noted as asked for; None if it was never made.  Raises ValueError if its file is damaged."""
+    """The record of that name; None if it was never made.  Raises ValueError if its file is damaged."""
     try:
         return recorded(name) if name else None
     except InputError:

@@ -1,10 +1,11 @@
-"""`begin`, `claim` and `measure`: what passes, what fails, what is refused, and what is recorded."""
+"""`begin`, `claim`, `measure` and `this_run`: what passes, what fails, what is refused, what is recorded and told."""
 
 from __future__ import annotations
 
 import math
 import random
-from types import SimpleNamespace
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sslbook.book import claims
-from sslbook.book.claims import begin, claim, measure
+from sslbook.book.claims import begin, claim, measure, run_line, this_run
 from sslbook.book.values import Criterion, Number
 from sslbook.stats.intervals import Interval
 
@@ -51,8 +52,8 @@ class Shell:
         assert self.hook is None, "the hook must be registered once"
         self.hook = hook
 
-    def cell(self, cell_id: str | None, raw_cell: str = "") -> None:
-        self.hook(SimpleNamespace(cell_id=cell_id, raw_cell=raw_cell))
+    def cell(self) -> None:
+        self.hook(None)
 
 
 def test_run_says_what_it_is(run) -> None:
@@ -89,9 +90,7 @@ def test_begin_takes_threads_from_the_environment(monkeypatch: pytest.MonkeyPatc
     ("arguments", "error", "message"),
     [
         ({"scale": "papper"}, ValueError, r"scale must be one of quick, paper, got 'papper'; did you mean 'paper'"),
-        ({"device": "gpu"}, ValueError, r"device must be one of auto, cpu, cuda, got 'gpu'"),
         ({"seed": 1.5}, TypeError, r"seed must be a whole number, got 1\.5"),
-        ({"seed": -1}, ValueError, r"seed must be between 0 and 4294967295, got -1"),
         ({"seed": 2**32}, ValueError, r"seed must be between 0 and 4294967295, got 4294967296"),
         ({"chapter": "covariance.md"}, ValueError, r"chapter: got 'covariance.md'"),
     ],
@@ -99,12 +98,6 @@ def test_begin_takes_threads_from_the_environment(monkeypatch: pytest.MonkeyPatc
 def test_begin_refuses(arguments: dict, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         begin(**({"chapter": "covariance"} | arguments))
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="asks for CUDA where there is none")
-def test_begin_refuses_cuda_where_there_is_none() -> None:
-    with pytest.raises(ValueError, match="no CUDA device"):
-        begin("a", device="cuda")
 
 
 @pytest.mark.parametrize(
@@ -141,21 +134,21 @@ def test_claim_fails(value: float, criterion: dict, message: str) -> None:
         claim("x", value, id="A-Thm1", rejects={"all of it": math.nan}, **criterion)
 
 
-def test_a_broken_variant_that_passes_is_an_error() -> None:
-    with pytest.raises(AssertionError, match=r"this check can't fail: the broken variant 'second' gives 0\.5"):
-        claim("x", 0.1, id="A-Thm1", below=1.0, rejects={"first": 2.0, "second": 0.5})
+@pytest.mark.parametrize(
+    ("kind", "words"), [("rejects", "broken variant 'second' gives 0.5"), ("rivals", "rival 'second' gives 0.5")]
+)
+def test_what_is_wrong_and_passes_is_an_error(kind: str, words: str) -> None:
+    with pytest.raises(AssertionError, match=f"this check can't fail: the {words}"):
+        claim("x", 0.1, id="A-Thm1", below=1.0, **{"rejects": BROKEN, kind: {"first": 2.0, "second": 0.5}})
 
 
-def test_a_rival_that_passes_is_an_error() -> None:
-    with pytest.raises(AssertionError, match=r"this check can't fail: the rival 'views not averaged' gives 0\.5"):
-        claim("x", 0.1, id="A-Thm1", below=1.0, rivals={"views not averaged": 0.5}, rejects=BROKEN)
-
-
-def test_a_rival_is_enough_for_an_id(published: list[Number]) -> None:
-    claim("x", 0.1, id="A-Thm1", below=1.0, rivals={"no augmentation": np.float32(1.5)})
-    assert Number.from_json(published[0].to_json()).rivals == {"no augmentation": 1.5}
-    with pytest.raises(TypeError, match=r"rivals\['a'\]: got an array"):
-        claim("y", 0.1, id="A-Thm1", below=1.0, rivals={"a": torch.ones(2)})
+def test_what_is_wrong_is_recorded(published: list[Number]) -> None:
+    claim(
+        "x", 0.1, id="A-Thm1", below=1.0, rivals={"no augmentation": np.float32(1.5)}, rejects={"no number": math.nan}
+    )
+    found = Number.from_json(published[0].to_json())
+    assert found.rivals == {"no augmentation": 1.5}
+    assert math.isnan(found.rejects["no number"])
 
 
 FIVE = Interval(1.2, 0.4, 2.0, 5)
@@ -176,8 +169,6 @@ def test_an_interval_is_four_numbers(published: list[Number]) -> None:
         ("y-high", 1e-3, None),
         ("y-n", None, 0.0),
     ]
-    with pytest.raises(ValueError, match="'y-low' is taken"):
-        measure("y-low", 1.0)
 
 
 @pytest.mark.parametrize(
@@ -189,43 +180,27 @@ def test_an_interval_is_four_numbers(published: list[Number]) -> None:
         ({"below": 1.5}, False),
         ({"expect": 1.0, "atol": 1.0}, True),
         ({"expect": 1.0, "atol": 0.9}, False),
-        ({"expect": 1.5, "atol": 1.0}, False),
     ],
 )
 def test_an_interval_passes_as_a_whole(criterion: dict, passes: bool) -> None:
-    if passes:
-        claim("x", FIVE, id=None, **criterion)
-        with pytest.raises(AssertionError, match=r"the broken variant 'b' gives 1\.2 \(0\.4 to 2, n = 5\)"):
-            claim("z", FIVE, id=None, rejects={"b": FIVE}, **criterion)
-    else:
-        with pytest.raises(AssertionError, match=r"x: 1\.2 \(0\.4 to 2, n = 5\) is not"):
-            claim("x", FIVE, id=None, **criterion)
-        claim("z", 1.0, id=None, below=2.0, rejects={"b": Interval(1.5, 0.5, 2.5, 3)})
-
-
-def test_a_broken_variant_that_gives_nan_is_rejected(published: list[Number]) -> None:
-    claim("x", 0.1, id="A-Thm1", below=1.0, rejects={"not a number": math.nan})
-    assert math.isnan(Number.from_json(published[0].to_json()).rejects["not a number"])
+    words = "the broken variant 'b' gives" if passes else "x:"
+    with pytest.raises(AssertionError, match=rf"{words} 1\.2 \(0\.4 to 2, n = 5\)"):
+        claim("x", FIVE, id=None, rejects={"b": FIVE}, **criterion)
 
 
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
         ({}, ValueError, "nothing to test"),
-        ({"rtol": 1e-3}, ValueError, "nothing to test"),
-        ({"below": 2.0, "rtol": 1e-3}, ValueError, "belong to expect"),
-        ({"expect": 1.0}, ValueError, "without rtol or atol"),
+        ({"below": 2.0, "rtol": 1e-3}, ValueError, "belong together"),
+        ({"expect": 1.0}, ValueError, "belong together"),
         ({"expect": 1.0, "rtol": -1e-3}, ValueError, "x: rtol must be at least 0, got -0.001"),
         ({"expect": 1.0, "atol": math.inf}, ValueError, "x: atol must be finite, got inf"),
-        ({"below": math.inf}, ValueError, "claim 'x': below must be finite, got inf"),
-        ({"above": math.nan}, ValueError, "claim 'x': above must be finite, got nan"),
+        ({"above": math.nan}, ValueError, "x: above must be finite, got nan"),
         ({"below": 2.0, "rejects": None}, ValueError, "rivals and rejects are missing"),
         ({"below": 2.0, "name": "a:b"}, ValueError, "name: got 'a:b'"),
         ({"below": 2.0, "value": "1"}, TypeError, "value: got '1'"),
-        ({"below": 2.0, "value": True}, TypeError, "value: got True"),
         ({"below": 2.0, "value": np.bool_(True)}, TypeError, "value: got True"),
-        ({"below": 2.0, "value": 1 + 0j}, TypeError, "a real number is needed"),
-        ({"below": 2.0, "value": np.ones(1)}, TypeError, r"array of shape \(1,\)"),
         ({"below": 2.0, "rejects": {"a": torch.ones(2)}}, TypeError, r"rejects\['a'\]: got an array of shape \(2,\)"),
     ],
 )
@@ -234,17 +209,12 @@ def test_claim_refuses(arguments: dict, error: type[Exception], message: str) ->
         claim(**({"name": "x", "value": 1.0, "id": "A-Thm1", "rejects": {"huge": 1e9}} | arguments))
 
 
-def test_a_claim_without_id_needs_no_broken_variant() -> None:
-    assert claim("x", 1.0, id=None, below=2.0) == 1.0
-
-
 @pytest.mark.parametrize(
     ("value", "dtype"),
     [
         (0.25, "float"),
         (np.float32(0.25), "float32"),
         (np.array(0.25), "float64"),
-        (torch.tensor(0.25, dtype=torch.float64), "float64"),
         (torch.tensor(0.25, requires_grad=True), "float32"),
     ],
 )
@@ -253,11 +223,6 @@ def test_scalars_of_every_kind(value: object, dtype: str, published: list[Number
     assert type(got) is float
     assert got == 0.25
     assert published[0].dtype == dtype
-
-
-def test_an_int_stays_an_int(published: list[Number]) -> None:
-    measure("n", np.int64(3))
-    assert repr(published[0].value) == "3"
 
 
 def test_the_record_is_complete(published: list[Number]) -> None:
@@ -273,43 +238,14 @@ def test_the_record_is_complete(published: list[Number]) -> None:
 
 
 def test_measure_holds_to_a_default_tolerance(published: list[Number]) -> None:
-    measure("a", 1.0)
+    measure("a", np.int64(3))
     measure("b", 1.0, atol=0.5, id="A-Thm1")
-    assert [(n.rtol, n.atol, n.id, n.criterion.asserts) for n in published] == [
-        (1e-6, None, None, False),
-        (None, 0.5, "A-Thm1", False),
+    assert [(repr(n.value), n.rtol, n.atol, n.id, n.criterion.asserts) for n in published] == [
+        ("3", 1e-6, None, None, False),
+        ("1.0", None, 0.5, "A-Thm1", False),
     ]
     with pytest.raises(AssertionError, match="not a finite number"):
         measure("c", math.nan)
-
-
-def test_names_are_unique() -> None:
-    measure("x", 1.0)
-    with pytest.raises(ValueError, match="'x' is taken"):
-        measure("x", 1.0)
-    begin("covariance")
-    measure("x", 1.0)
-
-
-def test_only_the_same_cell_may_give_a_name_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    shell = Shell()
-    monkeypatch.setattr(claims, "_shell", lambda: shell)
-    monkeypatch.setattr("IPython.display.display", lambda *args, **kwargs: None)
-    begin("covariance")
-    begin("covariance")
-    shell.cell("one")
-    measure("x", 1.0)
-    with pytest.raises(ValueError, match="taken"):
-        measure("x", 1.0)  # twice in one execution: a loop
-    shell.cell("one")
-    measure("x", 2.0)  # run again
-    shell.cell("two")
-    with pytest.raises(ValueError, match="taken"):
-        measure("x", 2.0)
-    shell.cell(None, "measure('y', 1.0)")  # a front end that gives no cell ids
-    measure("y", 1.0)
-    shell.cell(None, "measure('y', 1.0)")
-    measure("y", 1.0)
 
 
 def test_seconds_count_from_the_start_of_the_cell(monkeypatch: pytest.MonkeyPatch, published: list[Number]) -> None:
@@ -318,8 +254,9 @@ def test_seconds_count_from_the_start_of_the_cell(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("IPython.display.display", lambda *args, **kwargs: None)
     monkeypatch.setattr(claims.time, "perf_counter", lambda: clock[0])
     begin("covariance")
+    begin("covariance")
     clock[0] = 200.0
-    shell.cell("one")
+    shell.cell()
     clock[0] = 201.5
     measure("x", 1.0)
     assert published[0].seconds == 1.5
@@ -343,3 +280,86 @@ def test_the_tolerance_is_what_it_says(expect: float, atol: float, rtol: float, 
     allowed = atol + rtol * abs(expect)
     assert criterion.passes(expect + sign * shift * allowed) or allowed < 1e-9 * (1 + abs(expect))
     assert not criterion.passes(expect + sign * (1.01 * allowed + 1e-6 * (1 + abs(expect))))
+
+
+# --- the line below a text that says where this run's numbers are others than the book's ----------------------------
+
+TEXT = ("share:.1%=0.25", "gap:.1e=1e-15", "count:s=432")
+
+
+@pytest.mark.parametrize(
+    ("told", "seed", "line"),
+    [
+        (lambda: None, 3, ""),
+        (lambda: measure("share", 0.25000001), 3, "✓ *This run (quick, seed 3, cpu): the same.*"),
+        (lambda: measure("share", 0.31), 3, "↻ *This run (quick, seed 3, cpu):* **31.0%** where the book has 25.0%."),
+        (
+            lambda: measure("share", 0.31),
+            0,
+            "↻ *This run (quick, seed 0, cpu):* **31.0%** where the book has 25.0% (it is held to ± 2.5 × 10⁻⁷).",
+        ),
+        (
+            lambda: measure("share", 0.31, atol=0.1) and measure("count", 432, atol=0),
+            3,
+            "↻ *This run (quick, seed 3, cpu):* 31.0% where the book has 25.0%; the others as printed.",
+        ),
+        (  # rounding noise: the regression holds it to the bound alone, and so does this line
+            lambda: claim("gap", 3e-14, below=1e-12, id=None),
+            3,
+            "↻ *This run (quick, seed 3, cpu):* 3.0 × 10⁻¹⁴ where the book has 1.0 × 10⁻¹⁵.",
+        ),
+        (  # an expected number is held to the book's value
+            lambda: claim("share", 0.31, expect=0.3, atol=0.02, id=None),
+            3,
+            "↻ *This run (quick, seed 3, cpu):* **31.0%** where the book has 25.0%.",
+        ),
+        (
+            lambda: claim("share", 0.265, expect=0.27, atol=0.02, id=None),
+            3,
+            "↻ *This run (quick, seed 3, cpu):* 26.5% where the book has 25.0%.",
+        ),
+    ],
+)
+def test_the_line_says_what_is_other_than_printed(told: Callable[[], object], seed: int, line: str) -> None:
+    begin("covariance", seed=seed, device="cpu")
+    told()
+    assert run_line(TEXT).replace("\u00a0", " ") == line
+
+
+BOUNDS = ("least share:.1f=0.25", "interval gain:+.1f=(1.2, 0.4, 2.0, 5)")
+
+
+def test_bounds_and_intervals_are_compared_as_they_are_printed() -> None:
+    measure("share", 0.29, atol=0.1)
+    measure("gain", Interval(1.2, 0.4, 2.0, 5))
+    assert run_line(BOUNDS) == "✓ *This run (quick, seed 3, cpu): the same.*"
+    begin("covariance", seed=8, device="cpu")
+    measure("share", 0.31, atol=0.1)
+    assert run_line(BOUNDS).endswith("0.3 where the book has 0.2."), "an interval whose numbers are not there yet waits"
+    measure("gain", Interval(1.2, 0.5, 2.0, 5))
+    new, old = "+1.2 (+0.5 to +2.0, n = 5)", "+1.2 (+0.4 to +2.0, n = 5)"
+    assert f"**{new}** where the book has {old}." in run_line(BOUNDS).replace("\u00a0", " ")
+
+
+class Handle:
+    """What IPython gives to change what is displayed."""
+
+    def __init__(self) -> None:
+        self.shown: list[str] = []
+
+    def update(self, data: dict[str, Any], raw: bool) -> None:
+        assert raw
+        self.shown.append(data["text/markdown"])
+
+
+def test_the_line_changes_when_a_claim_is_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    handle = Handle()
+    monkeypatch.setattr(claims, "_display", lambda data: handle.shown.append(data["text/markdown"]) or handle)
+    this_run(*TEXT)  # above the cell that computes them
+    measure("share", 0.25)
+    assert handle.shown == ["", "✓ *This run (quick, seed 3, cpu): the same.*"]
+    begin("covariance", seed=8, device="cpu")
+    measure("share", 0.5)
+    assert handle.shown[-1].startswith("↻ *This run (quick, seed 8, cpu):* **50.0%**")
+    measure("unrelated", 1.0)
+    assert len(handle.shown) == 3, "what has not changed is not shown again"

@@ -1,25 +1,32 @@
-"""Execution through papermill, in real kernels: what passes, what fails, what is kept."""
+"""Execution in real kernels: what passes, what fails, what is kept; the same under every shell; one command at a time."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
 
 import nbformat
-import papermill
 import pytest
 
+from sslbook import cli
+from sslbook.book import cache, kernel
 from sslbook.book import execute as module
-from sslbook.book import kernel
 from sslbook.book.chapters import choose, code_cells, find_chapters, tags
+from sslbook.book.commands import alone
 from sslbook.book.execute import Outcome, Setting, execute, stderr_notes
 from sslbook.book.layout import Book
+from sslbook.book.regression import read_numbers
 from sslbook.book.values import numbers
-from sslbook.runtime.atomic_io import write_text
+from sslbook.runtime.arguments import InputError
+from sslbook.runtime.atomic_io import PART
 
 GOOD = """
 The gap is {glue:text}`gap:.1e`.
@@ -29,12 +36,6 @@ from tinylib import core
 claim("gap", np.float64(1e-15), below=1e-12, rejects={"sign": 1.0}, id="A-Thm1")
 measure("n", run.pick(quick=2, paper=20))
 measure("core", core.value);>>
-
-<<import json
-from pathlib import Path
-from sslbook.records import data_files
-own = data_files.noted(Path(core.__file__).parents[1] / "data/results/own.json")
-measure("own", json.loads(own.read_text())["n"]);>>
 """
 BAD = """
 <<claim("gap", 1e-3, below=1e-12, rejects={"sign": 1.0}, id="A-Thm1")>>
@@ -78,7 +79,6 @@ def ran(tmp_path_factory: pytest.TempPathFactory, write_book_at) -> Iterator[Ran
         json.dumps({"argv": ["/bin/false", "{connection_file}"], "display_name": "Theirs", "language": "python"})
     )
     book = write_book_at(root, packages=(library,), good=GOOD, bad=BAD, soft=SOFT)
-    write_text(book.results / "own.json", '{"n": 1}')
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(root), prepend=os.pathsep)
         patch.setenv("JUPYTER_PATH", str(root / "foreign"))
@@ -99,7 +99,7 @@ def test_the_others_go_on_when_one_fails(ran: Ran) -> None:
 
 def test_the_numbers_are_in_the_notebook(ran: Ran) -> None:
     found = {number.name: number for number in numbers(ran.notebook())}
-    assert {name: number.value for name, number in found.items()} == {"gap": 1e-15, "n": 2, "core": 1.0, "own": 1}
+    assert {name: number.value for name, number in found.items()} == {"gap": 1e-15, "n": 2, "core": 1.0}
     gap = found["gap"]
     assert (gap.id, gap.below, gap.rejects, gap.dtype) == ("A-Thm1", 1e-12, {"sign": 1.0}, "float64")
     assert (gap.chapter, gap.scale, gap.seed, gap.device) == ("good", "quick", 0, "cpu")
@@ -112,28 +112,13 @@ def test_the_glue_is_what_myst_nb_reads(ran: Ran) -> None:
         ("gap", "1e-15"),
         ("n", "2"),
         ("core", "1.0"),
-        ("own", "1"),
     ]
-
-
-def test_the_reader_sees_one_line_a_claim(ran: Ran) -> None:
-    lines = [
-        o.data for cell in ran.notebook().cells for o in cell.get("outputs", ()) if "text/html" in o.get("data", {})
-    ]
-    assert len(lines) == 1
-    assert lines[0]["text/plain"] == "✓ A-Thm1  gap = 1e-15 ≤ 1e-12 · rejects: sign (1)"
-    assert 'href="ledger.html#ledger-a-thm1"' in lines[0]["text/html"]
 
 
 def test_the_notebook_says_how_it_was_made(ran: Ran) -> None:
     notebook = ran.notebook()
     record = notebook.metadata["sslbook"]
-    assert {k: record[k] for k in ("chapter", "scale", "seed", "device")} == {
-        "chapter": "good",
-        "scale": "quick",
-        "seed": 0,
-        "device": "cpu",
-    }
+    assert [record[part] for part in ("chapter", "scale", "seed", "device")] == ["good", "quick", 0, "cpu"]
     assert notebook.metadata["papermill"]["input_path"] == "chapters/good.md"
     assert str(ran.book.root) not in json.dumps(notebook.metadata["papermill"])
     injected = [cell for cell in notebook.cells if "injected-parameters" in tags(cell)]
@@ -178,7 +163,7 @@ def test_new_prose_keeps_the_outputs(ran: Ran) -> None:
     assert [cell.source for cell in after.cells if "injected-parameters" in tags(cell)] == [
         cell.source for cell in before.cells if "injected-parameters" in tags(cell)
     ]
-    assert after.metadata["sslbook"]["key"] == before.metadata["sslbook"]["key"]
+    assert after.metadata["sslbook"]["parts"] == before.metadata["sslbook"]["parts"]
     nbformat.validate(after)
     assert ran.again("good")["good"].status == "cached"
 
@@ -227,35 +212,6 @@ def test_a_change_in_an_imported_module_runs_the_chapter_again(ran: Ran) -> None
     assert {number.name: number.value for number in numbers(ran.notebook())}["core"] == 2.0
 
 
-def test_a_record_runs_the_chapters_that_asked_for_it_again(ran: Ran) -> None:
-    ran.again("good")
-    assert ran.notebook().metadata["sslbook"]["asked"] == ["data/results/own.json"]
-    write_text(ran.book.results / "other.json", '{"n": 1}')
-    assert ran.again("good")["good"].status == "cached"
-    write_text(ran.book.results / "own.json", '{"n": 2}')
-    assert ran.again("good")["good"].status == "executed"
-    assert any("data/results/own.json changed" in line for line in ran.said)
-    assert {number.name: number.value for number in numbers(ran.notebook())}["own"] == 2
-    assert ran.again("good")["good"].status == "cached"
-
-
-def test_plain_papermill_runs_a_chapter(ran: Ran, tmp_path: Path) -> None:
-    chapter = next(c for c in find_chapters(ran.book) if c.name == "good")
-    source = tmp_path / "good.ipynb"
-    nbformat.write(chapter.notebook(), source)
-    with kernel.environment() as environment, pytest.MonkeyPatch.context() as patch:
-        for name in ("JUPYTER_PATH", "PYTHONPATH"):
-            patch.setenv(name, environment[name])
-        done = papermill.execute_notebook(
-            str(source),
-            str(tmp_path / "out.ipynb"),
-            parameters={"scale": "paper"},
-            progress_bar=False,
-            start_timeout=kernel.START_SECONDS,
-        )
-    assert {number.name: (number.value, number.scale) for number in numbers(done)}["n"] == (20, "paper")
-
-
 def test_a_cell_that_takes_too_long_is_stopped(tmp_path: Path) -> None:
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("import time; time.sleep(60)")])
     notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
@@ -264,26 +220,12 @@ def test_a_cell_that_takes_too_long_is_stopped(tmp_path: Path) -> None:
             patch.setenv(name, environment[name])
         result = kernel.run(notebook, partial=tmp_path / "p.ipynb", folder=tmp_path, cell_seconds=1, values={})
     assert isinstance(result, kernel.Failure)
-    assert result.timed_out
     assert "longer than 1 s" in result.reason
 
 
 def job(book: Book, name: str = "good") -> module._Job:
     chapter = next(c for c in find_chapters(book) if c.name == name)
-    return module._Job(chapter, QUICK, book.executed("quick") / f"{name}.ipynb", {}, book)
-
-
-def test_one_more_try_after_a_cell_ran_out_of_time(write_book, monkeypatch: pytest.MonkeyPatch) -> None:
-    book = write_book(good="<<1>>")
-    book.executed("quick").mkdir(parents=True)
-    results = [kernel.Failure("too long", timed_out=True), nbformat.v4.new_notebook()]
-    monkeypatch.setattr(kernel, "run", lambda notebook, **rest: results.pop(0))
-    outcome = module._run(job(book))
-    assert (outcome.status, outcome.notes) == ("executed", ("too long; the chapter was run again",))
-
-    results[:] = [kernel.Failure("too long", timed_out=True), kernel.Failure("too long", timed_out=True), None]
-    outcome = module._run(job(book))
-    assert (outcome.status, len(results)) == ("failed", 1)
+    return module._job(book, chapter, QUICK)
 
 
 def test_only_declared_parameters_are_injected(write_book, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -319,12 +261,6 @@ def test_what_a_cell_writes_to_stderr_is_noted() -> None:
     assert stderr_notes(nbformat.v4.new_notebook(cells=cells)) == ["cell 1 wrote to stderr: UserWarning: look"]
 
 
-def test_an_unknown_chapter_is_answered_with_the_nearest(write_book) -> None:
-    book = write_book(covariance="<<1>>")
-    with pytest.raises(ValueError, match=r"chapter: got 'covarience'; did you mean covariance\?"):
-        choose(find_chapters(book), ["covarience"])
-
-
 def test_code_cells_without_a_header_are_refused(write_book) -> None:
     book = write_book(good="")
     (book.chapters / "plain.md").write_text("# Plain\n\n```{code-cell}\n1\n```\n")
@@ -340,3 +276,150 @@ def test_pages_without_code_do_not_run(write_book) -> None:
         "good": (True, "The chapter good"),
         "notation": (False, "Notation"),
     }
+
+
+# --- the same under every shell ---------------------------------------------------------------------------------------
+
+SHELL_CHAPTER = """
+<<import builtins, json, os, sys
+import matplotlib
+print(json.dumps(sorted(os.environ)))
+measure("startup", int(hasattr(builtins, "started")), atol=0)
+measure("whiskers", matplotlib.rcParams["boxplot.whiskers"], atol=0)
+measure("flags", sys.flags.utf8_mode - sys.flags.hash_randomization - sys.flags.optimize, atol=0)>>
+"""
+FAILS = '<<assert 1 == 2, "this must stop the build">>\n'
+UNCLAIMED = '<<claim("gap", 1.0, below=0.5, rejects={"sign": 2.0}, id=None)>>\n'
+OWN = {
+    *("JUPYTER_PATH", "IPYTHONDIR", "JUPYTER_PLATFORM_DIRS", "MATPLOTLIBRC", "MPLBACKEND", "CUBLAS_WORKSPACE_CONFIG"),
+    *("SSLBOOK_THREADS", "SSLBOOK_LEDGER", "SSLBOOK_DATA", "PYTHONPATH", "PYTHONHASHSEED", "PYTHONUTF8"),
+    *("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"),
+    *("JPY_PARENT_PID", "LC_CTYPE", "TERM", "CLICOLOR", "CLICOLOR_FORCE", "FORCE_COLOR", "PAGER", "GIT_PAGER", "PWD"),
+    *("PYDEVD_USE_FRAME_EVAL", "MPLBACKEND", "KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK", "TORCHINDUCTOR_CACHE_DIR"),
+}
+"""What we set, and what Jupyter, Python and the libraries set for themselves."""
+
+
+def hostile(folder: Path) -> dict[str, str]:
+    """What a shell may have set, with files that would be noticed."""
+    started = "import builtins; builtins.started = True\n"
+    startup = folder / "ipython/profile_default/startup/00.py"
+    startup.parent.mkdir(parents=True)
+    startup.write_text(started)
+    (folder / "startup.py").write_text(started)
+    (folder / "matplotlibrc").write_text("boxplot.whiskers: 9\n")
+    return {
+        **dict.fromkeys(("PYTHONOPTIMIZE", "PYTHONDONTWRITEBYTECODE", "PYTHONNOUSERSITE", "PYTHONDEVMODE"), "1"),
+        **dict.fromkeys(("PYTORCH_JIT", "TORCH_LOGS", "KMP_AFFINITY", "KMP_BLOCKTIME", "MKL_DYNAMIC"), "0"),
+        **dict.fromkeys(("SSLBOOK_LENIENT", "JPY_SESSION_NAME", "COLAB_RELEASE_TAG", "https_proxy", "COLUMNS"), "20"),
+        **dict.fromkeys(("MATPLOTLIBRC", "MPLCONFIGDIR", "JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR"), str(folder)),
+        "JUPYTER_RUNTIME_DIR": str(folder / "startup.py/none"),
+        "IPYTHONDIR": str(folder / "ipython"),
+        "PYTHONSTARTUP": str(folder / "startup.py"),
+        "PYTHONWARNINGS": "error",
+        "PYTHONHASHSEED": "7",
+        "PYTHONUTF8": "0",
+        "MPLBACKEND": "none",
+        "CUBLAS_WORKSPACE_CONFIG": ":16:8",
+        "LC_ALL": "tr_TR.ISO-8859-9",
+        "TZ": "Asia/Tokyo",
+        "SEABORN_DATA": str(folder),
+    }
+
+
+def test_no_variable_of_the_shell_changes_a_chapter_or_what_it_checks(
+    write_book, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    book = write_book(good=SHELL_CHAPTER, fails=FAILS, unclaimed=UNCLAIMED)
+    chapters = choose(find_chapters(book), ["good", "fails", "unclaimed"])
+
+    def parts() -> list[dict[str, str]]:
+        return [cache.key_parts(book, chapter, scale="quick", seed=0, device="cpu") for chapter in chapters]
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SSLBOOK_DATA", str(tmp_path / "images"))
+    before = parts()
+    for name, value in hostile(tmp_path / "theirs").items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("SSLBOOK_DATA", "images")  # the same folder, said otherwise
+    good, fails, unclaimed = execute(book, chapters, QUICK, jobs=2, say=lambda line: None)
+    assert good.error == ""
+    assert "this must stop the build" in fails.error
+    assert "gap" in unclaimed.error
+    found = {number.name: number.value for number in read_numbers(book, "good", "quick")}
+    assert found == {"startup": 0, "whiskers": 1.5, "flags": 1}
+    told = json.loads(book.executed("quick").joinpath("good.ipynb").read_text())["cells"][-1]["outputs"]
+    names = next(json.loads(line) for output in told for line in output.get("text", ()) if line.startswith('["'))
+    assert set(names) - OWN <= set(kernel.PASSED)
+    assert parts() == before
+
+
+@pytest.mark.parametrize("how", [["-O"], ["-OO"], []])
+def test_a_chapter_does_not_begin_where_assertions_are_left_out(how: list[str]) -> None:
+    """A reader's kernel is started by whatever they use."""
+    environment = os.environ | ({} if how else {"PYTHONOPTIMIZE": "1"})
+    code = "from sslbook.book import begin; begin('covariance')"
+    done = subprocess.run(
+        [sys.executable, *how, "-c", code], env=environment, capture_output=True, text=True, check=False
+    )
+    assert "RuntimeError: this Python leaves out assertions, and so the book's checks" in done.stderr
+
+
+# --- one at a time ----------------------------------------------------------------------------------------------------
+
+HOLDS = """
+import sys, time
+from pathlib import Path
+from sslbook.book.commands import alone
+from sslbook.book.layout import Book
+with alone(Book(Path(sys.argv[1])), "build"):
+    print("held", flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.fixture
+def holder(tmp_path: Path) -> subprocess.Popen:
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDS, str(tmp_path)], stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        yield process
+        process.kill()
+
+
+def test_the_second_is_told_of_the_first(
+    holder: subprocess.Popen, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    sentence = rf"_build is being written by sslbook build, process {holder.pid}, since \d\d:\d\d:\d\d; wait for it"
+    with pytest.raises(InputError, match=sentence), alone(Book(tmp_path), "execute"):
+        pass
+    (tmp_path / "chapters").mkdir()
+    (tmp_path / "_toc.yml").write_text("format: jb-book\nroot: chapters/intro\n")
+    (tmp_path / "chapters/intro.md").write_text("# One\n")
+    for command in ("execute", "build"):
+        assert cli.main([command, "--root", str(tmp_path)]) == 2
+        assert re.search(sentence, capsys.readouterr().err)
+
+
+def test_who_dies_holds_nothing(holder: subprocess.Popen, tmp_path: Path) -> None:
+    os.kill(holder.pid, signal.SIGKILL)
+    holder.wait()
+    ours = rf"sslbook execute, process {os.getpid()}"
+    with alone(Book(tmp_path), "execute"), pytest.raises(InputError, match=ours), alone(Book(tmp_path), "build"):
+        pass
+    with alone(Book(tmp_path), "build"):
+        pass
+
+
+def test_what_a_killed_process_left_half_written_goes(tmp_path: Path) -> None:
+    book = Book(tmp_path)
+    parts = [
+        folder / f".one.ipynb.abc{PART}" for folder in (book.built, book.executed("paper"), tmp_path / "data/expected")
+    ]
+    for part in parts:
+        part.parent.mkdir(parents=True, exist_ok=True)
+        part.touch()
+    with alone(book, "build"):
+        assert not any(part.exists() for part in parts)

@@ -38,10 +38,8 @@ def missing(x):
         (lambda x: reference(x) + 1e-6 * np.eye(3), "largest difference 1e-06 at ("),
         (lambda x: reference(x) * np.where(np.eye(3) > 0, np.nan, 1), "largest difference nan"),
         (lambda x: None, "None (is a return missing?)"),
-        (lambda x: "words", "it returns a str"),
         (lambda x: (reference(x), 1), "it returns 2 results where 1 are wanted"),
         (lambda x: 1 / 0, "raises on case 1: ZeroDivisionError"),
-        (lambda x, y: x, "raises on case 1: TypeError"),
         (missing, "is not written yet"),
     ],
 )
@@ -54,23 +52,15 @@ def test_a_wrong_answer(answer, words: str, capsys: pytest.CaptureFixture[str]) 
     assert "result 1:" not in printed, "one result needs no number"
 
 
-def test_an_answer_right_on_the_first_case_only() -> None:
-    first = reference(CASES[0][0])
-    assert not check(lambda x: first, reference, CASES)
-
-
-def test_an_answer_that_changes_its_argument_is_found_out() -> None:
+def test_an_answer_that_changes_its_argument_leaves_the_cases() -> None:
     def answer(x):
         result = reference(x)
         x *= 0
         return result
 
-    def second(x):
-        return reference(x)
-
     cases = [(x.copy(),) for (x,) in CASES]
     assert check(answer, reference, cases)
-    assert check(second, reference, cases), "the first answer must not have touched the cases"
+    assert all((case[0] == kept[0]).all() for case, kept in zip(cases, CASES, strict=True))
 
 
 def test_an_argument_that_is_no_tuple() -> None:

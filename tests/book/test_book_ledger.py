@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,11 +12,13 @@ from typing import Any
 import browser_cases
 import pytest
 
+from sslbook import cli
 from sslbook.book import ledger
 from sslbook.book.layout import find_book
-from sslbook.book.ledger import KINDS, VERDICTS, as_json, join, problems, read_claims
+from sslbook.book.ledger import LOOSE, VERDICTS, as_json, join, margin_lines, margins, problems, read_claims
 from sslbook.book.sphinx_ext import ASSETS
 from sslbook.book.values import Number
+from sslbook.stats.intervals import Interval
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -67,23 +70,7 @@ def test_a_bad_claims_file_is_refused(line: str, message: str, write_book) -> No
 
 def test_json_has_one_object_for_each_claim(write_book) -> None:
     objects = as_json(join(read_claims(write_book().claims), [MEASURE, CHECK]))
-    fields = [
-        "id",
-        "paper",
-        "statement",
-        "chapter",
-        "kind",
-        "verdict",
-        "scale",
-        "value",
-        "expected",
-        "tolerance",
-        "device",
-        "seconds",
-    ]
-    assert [list(item)[:12] for item in objects] == [fields, fields]
-    done, undone = objects
-    assert {k: done[k] for k in fields[6:]} == {
+    measured = {
         "scale": "quick",
         "value": 1e-15,
         "expected": 1e-12,
@@ -91,9 +78,13 @@ def test_json_has_one_object_for_each_claim(write_book) -> None:
         "device": "cpu",
         "seconds": 0.123,
     }
+    fields = ["id", "paper", "statement", "chapter", "kind", "verdict", *measured, "note", "checks"]
+    assert [list(item) for item in objects] == [fields, fields]
+    done, undone = objects
+    assert {part: done[part] for part in measured} == measured
     assert [check["name"] for check in done["checks"]] == ["gap", "seen"], "checks come before measurements"
     assert done["checks"][0]["rejects"] == {"sign": 1.4, "nothing": "nan"}
-    assert all(undone[k] is None for k in fields[6:])
+    assert all(undone[part] is None for part in measured)
     assert undone["verdict"] == "open"
     json.dumps(objects, allow_nan=False)
 
@@ -192,10 +183,6 @@ def luminance(colour: str) -> float:
     return sum(weight * c for weight, c in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
 
 
-def test_the_page_of_a_book_that_is_not_executed(write_book) -> None:
-    assert "Nothing is executed yet." in ledger.page(write_book(good="<<1>>"))
-
-
 def test_indices_and_exponents_are_set_as_such() -> None:
     assert (
         ledger._words("f_{l-1}(x), W_p = (1 + κ)^t, a*b, x_pᵀ and ρ_{0μ}²")
@@ -204,8 +191,90 @@ def test_indices_and_exponents_are_set_as_such() -> None:
     )
 
 
-def test_every_kind_has_a_word() -> None:
-    assert set(KINDS) == set("IBLDT")
+# ---- Margins: bars near what is measured, rivals far from the bar, and a count of loose bars that may only fall -------
+
+LEFT = {
+    "byol": 2,
+    "covariance": 6,
+    "dual_networks": 0,
+    "emergence": 1,
+    "hltm": 2,
+    "landscape": 0,
+    "linear_byol": 2,
+    "modulation": 0,
+    "operators_today": 4,
+    "training": 3,
+}
+"""How many checks of a chapter may have a bar of more than a hundred times what is measured; none may be added."""
+
+
+@pytest.mark.parametrize(
+    ("value", "test", "others", "bar", "rival"),
+    [
+        (2e-15, {"below": 1e-12}, {"sign": 0.5}, 500, 5e11),
+        (0.9997, {"above": 0.99}, {"no augmentation": 0.985, "sign": -1.0}, 0.9997 / 0.99, 0.99 / 0.985),
+        (1.01, {"expect": 1.0, "atol": 0.05}, {"flat": 0.8}, 5, 4),
+        (-0.5, {"below": -0.25}, {"less": -0.1}, 2, 2.5),
+        (7, {"expect": 7, "atol": 0}, {"one more": 8}, 1, math.inf),
+        (0.4, {"above": 0.0}, {"none": -0.1}, 2, 2),
+        (0.5, {"below": 1.0, "above": 0.4}, {"a": 1.5}, 1.25, 1.5),
+        (0.0, {"below": 1e-12}, {}, 1e-12 / 2.2204e-16, math.inf),
+        (0.1, {"below": 1.0}, {"broken": math.nan}, 10, math.inf),
+    ],
+)
+def test_margins_are_factors(value: float, test: dict, others: dict, bar: float, rival: float) -> None:
+    (found,) = margins([number("x", value=value, rivals=others, **test)])
+    assert found.bar == pytest.approx(bar, rel=1e-3)
+    assert found.rival == pytest.approx(rival)
+    assert found.number.criterion.passes(value)
+
+
+def test_an_interval_has_the_margin_of_its_worse_end() -> None:
+    whole = number("gain", value=2.0, above=0.5, low=1.0, high=3.0, n=5, rivals={"flat": Interval(0.3, 0.1, 0.4, 5)})
+    part = number("gain-low", value=1.0, above=0.5, part_of="gain")
+    (found,) = margins([whole, part, number("measured", value=1.0, rtol=1e-6)])
+    assert (found.bar, found.rival) == (2.0, 5.0)
+
+
+def test_the_worst_comes_first() -> None:
+    tight, wide = (
+        number("tight", value=2e-13, below=1e-12),
+        number("wide", value=5e-16, below=1e-12, rejects={"sign": 2e-12}),
+    )
+    found = margins([tight, wide])
+    assert [margin.number.name for margin in found] == ["wide", "tight"]
+    assert found[0].place == pytest.approx(math.log(2000) / math.log(4000))
+    assert margin_lines(found, 1)[1:] == [
+        "    2e+03          2  good: wide (A-Thm1) ≤ 1e-12  nearest: sign",
+        "Bars of more than 100 times what is measured: good 1",
+    ]
+
+
+def test_the_command(write_book, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    book = write_book(good="<<1>>")
+    numbers = [number("near", value=1e-13, below=1e-12, rivals={"far": 1.0}), number("loose", value=1e-15, below=1e-12)]
+    numbers.append(number("close", value=0.5, below=1.0, rivals={"nearly": 1.001}))
+    monkeypatch.setattr(ledger, "all_numbers", lambda book, scale: numbers)
+    monkeypatch.chdir(book.root)
+
+    def listed(*options: str) -> list[str]:
+        assert cli.main(["margins", *options]) == 0
+        return capsys.readouterr().out.splitlines()
+
+    assert [line.split()[3] for line in listed()[1:-1]] == ["loose", "near", "close"]
+    assert [line.split()[3] for line in listed("--rivals", "--worst", "1")[1:-1]] == ["close"]
+    assert listed("other")[1:] == ["Bars of more than 100 times what is measured: nothing is executed yet"]
+    assert listed()[-1].endswith("measured: good 1")
+
+
+@pytest.mark.parametrize("chapter", sorted(LEFT))
+def test_no_bar_becomes_loose(chapter: str) -> None:
+    if not (find_book(ROOT).executed("quick") / f"{chapter}.ipynb").exists():
+        pytest.skip("the chapter is not executed: make book")
+    own = [n for n in ledger.all_numbers(find_book(ROOT), "quick") if n.chapter == chapter]
+    worst = [margin for margin in margins(own) if margin.bar > LOOSE]
+    assert len(worst) <= LEFT[chapter], "\n".join(margin_lines(worst, 100))
+    assert [margin.number.name for margin in worst if not margin.number.why] == [], "a loose bar has a reason"
 
 
 # ---- The filter, in a browser, over the built book -------------------------------------------------------------------

@@ -11,7 +11,7 @@ import pytest
 
 from sslbook import cli
 from sslbook.book import library, render
-from sslbook.book.cache import imported, key_parts
+from sslbook.book.cache import key_parts, reached
 from sslbook.book.chapters import find_chapters
 from sslbook.book.layout import Book
 from sslbook.book.ledger import read_claims
@@ -115,4 +115,4 @@ def test_modules_are_read_as_python_reads_them(tmp_path: Path) -> None:
     package = tmp_path / "tiny"
     package.mkdir()
     (package / "__init__.py").write_bytes(b"\xef\xbb\xbfx = 1\r\n")
-    assert imported(["import tiny"], (package,)) == [package / "__init__.py"]
+    assert list(reached(["import tiny"], [package])) == [package / "__init__.py"]
