@@ -240,7 +240,7 @@ def _render(book: Book, scale: str, generated: dict[str, str]) -> int:
     if stamp.is_current(book, mark):
         print("The pages are up to date.")
     else:
-        from sslbook.book import htmlcheck, render
+        from sslbook.book import render
 
         say("Rendering …")
         start = time.monotonic()
@@ -249,7 +249,7 @@ def _render(book: Book, scale: str, generated: dict[str, str]) -> int:
         except render.RenderError as error:
             print(error)
             return 1
-        wrong = htmlcheck.check_html(book, scale, book.html)
+        wrong = render.problems(book, scale)
         if wrong:
             return _report("The pages have problems", wrong)
         stamp.set_current(book, mark)

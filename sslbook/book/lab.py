@@ -18,7 +18,7 @@ from nbformat import NotebookNode
 
 from sslbook.book.cache import digest
 from sslbook.book.layout import Book
-from sslbook.book.repository import Repository
+from sslbook.book.site import Repository
 from sslbook.book.values import RECORD_KEY
 from sslbook.runtime.arguments import InputError
 from sslbook.runtime.atomic_io import read_text, write_text

@@ -3,7 +3,7 @@
 Without a kernel a slider is HTML that holds one picture for each value. The first is visible without any script;
 `book.js`, which every page of the book loads, shows the control and changes the picture. In live Jupyter the same call
 gives an ipywidgets slider that calls `draw` again, at more places than the page has frames for where `draw` can take them.
-What is shown becomes a figure with a number and a caption by what stands behind its cell (`sslbook.book.captions`).
+What is shown becomes a figure with a number and a caption by what stands behind its cell (`sslbook.book.cells`).
 """
 
 from __future__ import annotations

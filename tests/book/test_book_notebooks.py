@@ -15,16 +15,16 @@ from markdown_it import MarkdownIt
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
+from sslbook.book.bookmap import TIME
 from sslbook.book.chapters import find_chapters
 from sslbook.book.layout import find_book
 from sslbook.book.notebooks import MOVES, reader_notebook
 from sslbook.book.plain import Piece
-from sslbook.book.reading import LINE
-from sslbook.book.repository import Repository
+from sslbook.book.site import Repository
 
 BOOK = find_book(Path(__file__).resolve().parents[2])
 CHAPTERS = [chapter.name for chapter in find_chapters(BOOK) if chapter.runs]
-NO_SENTENCE = f".headerlink, .highlight, svg, script, style, pre, summary, .{LINE}, .dropdown > .admonition-title"
+NO_SENTENCE = f".headerlink, .highlight, svg, script, style, pre, summary, .{TIME}, .dropdown > .admonition-title"
 MARKDOWN = MarkdownIt("commonmark").enable("table")
 
 

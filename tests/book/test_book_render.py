@@ -1,7 +1,8 @@
-"""`sslbook.book.render` and `sphinx_ext`: what is staged, what a failed build says, and a small book rendered whole."""
+"""What is staged, what a failed build says, a small book rendered whole, and what is found wrong with built pages."""
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from pathlib import Path
@@ -14,6 +15,7 @@ from docutils import nodes
 from docutils.utils import new_document
 
 from sslbook.book import render, sphinx_ext
+from sslbook.book.layout import Book
 
 ROOT = Path(__file__).resolve().parents[2]
 HEADER = """---
@@ -119,13 +121,10 @@ def build(root: Path) -> Path:
     return render.build(root / "executed", root / "_build/html", root=root, generated={"chapters/ledger": "# Ledger\n"})
 
 
-def test_pages_come_in_reading_order(root: Path) -> None:
-    assert render.pages(root) == ["chapters/intro", "chapters/one", "chapters/ledger"]
-
-
 def test_stage_gathers_notebooks_pages_and_what_they_refer_to(root: Path) -> None:
     (root / "_build/stage/chapters").mkdir(parents=True)
     (root / "_build/stage/chapters/old.md").write_text("left by an earlier build", encoding="utf-8")
+    assert render.pages(root) == ["chapters/intro", "chapters/one", "chapters/ledger"], "in reading order"
     folder = stage(root)
     files = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
     assert files == [
@@ -203,9 +202,7 @@ def test_a_small_book_rendered_whole(root: Path) -> None:
     assert icon is not None
     assert (html / icon[1]).is_file()
 
-    said = page.select("link[rel=canonical]")
-    loaded = [tag.get("src") or tag.get("href") for tag in page.find_all(["script", "link"]) if tag not in said]
-    assert not [url for url in loaded if url and re.match(r"(https?:)?//", url)]
+    assert render.outside(page) == []
     assert "thebe" not in text
     assert "fontawesome" not in text
     assert text.index("_static/sslbook/formulas.js") < text.index("_static/sslbook/mathjax.js"), "told before it begins"
@@ -232,12 +229,10 @@ def test_a_small_book_rendered_whole(root: Path) -> None:
     install, hello, beside = (cell for cell in notebook.cells if cell.cell_type == "code")
     assert '%pip install --quiet "sslbook @ git+https://github.com/Ada/book"' in install.source
     assert "[errata](https://ada.github.io/book/chapters/ledger.html)" in told
-    assert [button["href"] for button in page.select(".dropdown-launch-buttons a")] == [
+    buttons = page.select(".dropdown-launch-buttons a, .dropdown-suggest-buttons a")
+    assert [button["href"].partition("?")[0] for button in buttons] == [
         "https://colab.research.google.com/github/Ada/book/blob/notebooks/one.ipynb",
-        "https://mybinder.org/v2/gh/Ada/book/notebooks?urlpath=lab/tree/one.ipynb",
-    ]
-    suggested = [button["href"].partition("?")[0] for button in page.select(".dropdown-suggest-buttons a")]
-    assert suggested == [
+        "https://mybinder.org/v2/gh/Ada/book/notebooks",
         "https://github.com/Ada/book/edit/main/chapters/one.md",
         "https://github.com/Ada/book/issues/new",
     ]
@@ -287,3 +282,134 @@ def test_the_script_holds_the_packages_that_are_switched_on() -> None:
     assert preloaded is not None
     held = set(re.findall(r'"\[tex\]/(\w+)"', preloaded[1]))
     assert held == set(sphinx_ext.MATHJAX["tex"]["packages"]) - {"base"}
+
+
+# ---- What is wrong with built pages -----------------------------------------------------------------------------
+
+PROSE = """
+The gap is {glue:text}`gap:.1e` of {glue:text}`n`, elsewhere {glue:text}`other.md::rate:.3f`.
+
+````{prf:theorem} One
+:label: one
+
+Again {glue:text}`gap:.2f`.
+```{note}
+And {glue:text}`n:d`, {least}`rise:.1f` and {interval}`rise:+.1f`.
+```
+````
+
+Written as `` {glue:text}`literal` ``.
+% commented {glue:text}`comment`
+
+```python
+# {glue:text}`code`
+```
+
+<<"{glue:text}`cell`">>
+"""
+
+GAP = "1.2\u00a0×\u00a010⁻¹⁵"
+
+BUILT = """<html><head><link rel="stylesheet" href="../_static/style.css"><link rel="canonical" href="https://example.org/">
+<script src="../_static/script.js"></script></head><body>
+<nav><a href="#top">up</a><span class="pasted-text">9.9</span></nav>
+<article id="top"><h1>Good</h1>
+<p><span class="pasted-text">1.2\u00a0×\u00a010⁻¹⁵</span> of <span class="pasted-text">3</span>,
+<span class="pasted-text">0.667</span></p>
+<p><span class="pasted-text">0.00</span> <span class="pasted-text">3</span> <span class="pasted-text">1.2</span>
+<span class="pasted-text sslbook-interval">+1.3 (+0.4\u00a0to\u00a0+2.1, n\u00a0=\u00a05)</span></p>
+<a href="other.html#check-rate">a check</a> <a href="https://example.org">out</a> <a href="mailto:a@b.c">mail</a>
+<img src="data:image/png;base64,AA"> <a href="files/a%20b.txt">file</a>
+</article></body></html>
+"""
+OTHER = '<html><body><article><div id="check-rate"></div><a href="good.html">back</a></article></body></html>'
+
+
+RISE = {"rise": "1.26", "rise-low": "0.4", "rise-high": "2.01", "rise-n": "5"}
+
+
+def notebook(**values: str) -> str:
+    outputs = [
+        {
+            "output_type": "display_data",
+            "data": {"application/papermill.record/text/plain": value},
+            "metadata": {"scrapbook": {"name": name}},
+        }
+        for name, value in values.items()
+    ]
+    return json.dumps({"metadata": {}, "cells": [{"cell_type": "code", "metadata": {}, "outputs": outputs}]})
+
+
+@pytest.fixture
+def book(write_book) -> Book:
+    """A built book of two good pages."""
+    book = write_book(good=PROSE, other="<<1>>")
+    executed = book.executed("quick")
+    executed.mkdir(parents=True)
+    (executed / "good.ipynb").write_text(notebook(gap="1.23e-15", n="3", **RISE), encoding="utf-8")
+    (executed / "other.ipynb").write_text(notebook(rate="0.6666666"), encoding="utf-8")
+    files = {
+        "chapters/good.html": BUILT,
+        "chapters/other.html": OTHER,
+        "chapters/files/a b.txt": "",
+        "_static/style.css": "body { background: url('image.png') }",
+        "_static/script.js": "",
+        "_static/template.html": '<a href="nowhere.html">not a page</a>',
+        "index.html": '<a href="chapters/good.html">open</a>',
+    }
+    for name, text in files.items():
+        path = book.html / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return book
+
+
+def problems(book: Book) -> list[str]:
+    return render.problems(book, "quick")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (GAP, "1.2e-15", f"chapters/good.html: the number {GAP} of its source is not in the page"),
+        (GAP, "1.3e-15", "chapters/good.html: it shows the number 1.3e-15, which its source does not paste"),
+        (
+            'of <span class="pasted-text">3</span>',
+            "of",
+            "chapters/good.html: the number 3 of its source is not in the page",
+        ),
+        (">1.2<", ">1.3<", "chapters/good.html: the number 1.2 of its source is not in the page"),
+        ("other.html#check-rate", "other.html#check-rat", "names an anchor that other.html does not have"),
+        ("other.html#check-rate", "othr.html", "chapters/good.html: othr.html leads to no file"),
+        ("#top", "#bottom", "#bottom names an anchor that good.html does not have"),
+        ("files/a%20b.txt", "../../../data/claims.yml", "leads to no file of the book"),
+        ("../_static/script.js", "https://cdn.example/x.js", "loads https://cdn.example/x.js"),
+        ("data:image/png;base64,AA", "//cdn.example/x.png", "loads //cdn.example/x.png"),
+        ('rel="canonical"', 'rel="preconnect"', "loads https://example.org/"),
+        ("<h1>", '<h1 style="background: url(https://cdn.example/x)">', "loads https://cdn.example/x"),
+        ("<h1>", '<style>@import "//cdn.example/x.css";</style><h1>', "loads //cdn.example/x.css"),
+        ("<h1>", '<img srcset="../_static/script.js 1x, https://cdn.example/x 2x"><h1>', "loads https://cdn.example/x"),
+    ],
+)
+def test_each_defect_is_found(old: str, new: str, message: str, book: Book) -> None:
+    assert old in BUILT
+    (book.html / "chapters" / "good.html").write_text(BUILT.replace(old, new), encoding="utf-8")
+    found = problems(book)
+    assert any(message in problem for problem in found), found
+
+
+def test_a_role_for_a_number_that_is_not_produced(book: Book) -> None:
+    (book.executed("quick") / "other.ipynb").write_text(notebook(ratio="0.6666666"), encoding="utf-8")
+    assert any("names 'rate', which other does not produce" in problem for problem in problems(book))
+
+
+def test_an_interval_needs_its_ends(book: Book) -> None:
+    without = {name: value for name, value in RISE.items() if name != "rise-high"}
+    (book.executed("quick") / "good.ipynb").write_text(notebook(gap="1.23e-15", n="3", **without), encoding="utf-8")
+    assert any("{interval} names 'rise-high', which good does not produce" in problem for problem in problems(book))
+
+
+def test_a_style_sheet_that_loads_from_elsewhere(book: Book) -> None:
+    assert problems(book) == []
+    (book.html / "_static/style.css").write_text("@font-face { src: url(https://fonts.example/a.woff2) }")
+    assert problems(book) == ["_static/style.css: loads https://fonts.example/a.woff2"]

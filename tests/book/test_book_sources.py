@@ -16,7 +16,7 @@ from sslbook.book.chapters import find_chapters
 from sslbook.book.layout import Book
 from sslbook.book.ledger import read_claims
 from sslbook.book.regression import read_expected
-from sslbook.book.repository import Repository
+from sslbook.book.site import Repository
 from sslbook.records import data_files
 from sslbook.runtime.arguments import InputError
 
