@@ -39,7 +39,7 @@ def minutes(text: str) -> int:
     """How long a page's source takes to read: 200 words a minute, and a minute for each displayed formula of a theorem."""
     said = re.sub(r"\$[^$]*\$", " x ", _NO_WORDS.sub(" ", prose(text)))  # an inline formula is a word
     words = re.findall(r"[^\W_][\w’'-]*", said)
-    theorems = re.findall(r"^```\{prf:theorem\}.*?^```$", text, re.MULTILINE | re.DOTALL)
+    theorems: list[str] = re.findall(r"^```\{prf:theorem\}.*?^```$", text, re.MULTILINE | re.DOTALL)
     return max(1, round(len(words) / 200 + sum(box.count("$$") // 2 for box in theorems)))
 
 
@@ -80,8 +80,8 @@ def stops(toc: Mapping[str, Any], lines: Iterable[str], known: Mapping[str, tupl
     told = {}
     for line in filter(str.strip, lines):
         name, _, rest = line.partition(":")
-        question, _, needs = rest.partition("|")
-        told[name.strip()] = question.strip(), tuple(needs.replace(",", " ").split())
+        question, _, built_on = rest.partition("|")
+        told[name.strip()] = question.strip(), tuple(built_on.replace(",", " ").split())
     found: dict[str, list[Stop]] = {}
     numbers: dict[str, int] = {}
     for part in toc["parts"]:

@@ -139,7 +139,7 @@ def _inside_figure(node: nodes.Node) -> bool:
 
 def fold_checks(doctree: nodes.document) -> None:
     """Give every cell of checks of a notebook's resolved document tree its bar, and set its outputs above its code."""
-    for cell in doctree.findall(is_code_cell):
+    for cell in filter(is_code_cell, doctree.findall(nodes.container)):
         fold = cell.next_node(HideCodeCellNode) if "tag_hide-cell" in cell["classes"] else None
         if fold is None:
             continue

@@ -103,20 +103,21 @@ def link_names(doctree: nodes.Element) -> None:
 
 def annotate(doctree: nodes.Element, computed: Mapping[str, list[str]], claims: Mapping[str, Claim]) -> None:
     """Below each theorem and its like, the functions that compute it, and the verdict on each claim that its title names."""
-    boxes = [box for box in doctree.findall(nodes.Element) if isinstance(box, nodes.Admonition) and box.get("label")]
-    for box in boxes:
-        links = [[_function(name, offered().get(name, name))] for name in computed.get(str(box["label"]), [])]
+    elements = doctree.findall(nodes.Element)
+    for box in [box for box in elements if isinstance(box, nodes.Admonition) and box.get("label")]:
+        names = computed.get(str(box["label"]), [])
+        links: list[list[nodes.Node]] = [[_function(name, offered().get(name, name))] for name in names]
         title = box.next_node(nodes.title)
         codes = CODE.findall(title.astext() if title else "")
         verdicts = [_verdict(claims[code]) for code in codes if code in claims]
-        content = [child for child in box.children if isinstance(child, nodes.section)] or [box]
+        content: list[nodes.Element] = [child for child in box.children if isinstance(child, nodes.section)]
         for begin, between, items in (("In the library: ", ", ", links), ("In the ledger: ", "; ", verdicts)):
             if items:
                 line = nodes.paragraph("", begin, classes=["sslbook-functions"])
                 for number, item in enumerate(items):
                     line += [nodes.Text(between if number else ""), *item]
                 line += nodes.Text(".")
-                content[-1].append(line)
+                (content or [box])[-1].append(line)
 
 
 def _function(name: str, text: str) -> addnodes.pending_xref:

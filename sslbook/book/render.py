@@ -79,7 +79,13 @@ def build(executed: Path, out: Path, *, root: Path, generated: Mapping[str, str]
         text = (generated or {}).get(page) or read_source(root / f"{page}.md")
         write_text(fresh / DOWNLOADS / f"{page}.md", text)
     (fresh / "index.html").write_text(_front_door(root), encoding="utf-8")
-    return _replace(fresh, out) / "index.html"
+    old = out.with_name(out.name + ".old")  # the new pages take the old ones' place by renaming
+    shutil.rmtree(old, ignore_errors=True)
+    if out.exists():
+        out.rename(old)
+    fresh.rename(out)
+    shutil.rmtree(old, ignore_errors=True)
+    return out / "index.html"
 
 
 def pages(root: Path) -> list[str]:
@@ -205,17 +211,6 @@ def _front_door(root: Path) -> str:
     )
 
 
-def _replace(fresh: Path, out: Path) -> Path:
-    """Put the new pages in the old ones' place, by renaming."""
-    old = out.with_name(out.name + ".old")
-    shutil.rmtree(old, ignore_errors=True)
-    if out.exists():
-        out.rename(old)
-    fresh.rename(out)
-    shutil.rmtree(old, ignore_errors=True)
-    return out
-
-
 _CSS_URL = re.compile(r"""(?:url\(\s*|@import\s+)['"]?((?:https?:)?//[^'")\s]+)""")
 
 
@@ -232,7 +227,7 @@ def problems(book: Book, scale: str) -> list[str]:
 
 def outside(soup: BeautifulSoup) -> list[str]:
     """The addresses on other machines that a browser fetches by itself to show a page."""
-    values = [tag[name] for name in ("src", "srcset", "poster", "data") for tag in soup.find_all(attrs={name: True})]
+    values = [tag[name] for name in ("src", "srcset", "poster", "data") for tag in soup.select(f"[{name}]")]
     values += [link["href"] for link in soup.select("link[href]:not([rel=canonical])")]
     addresses = [address for value in values for address in re.split(r",\s+|\s+", str(value))]
     found = [address for address in addresses if address.startswith(("http://", "https://", "//"))]
