@@ -1,9 +1,8 @@
 """The page about the library, and what stands below each statement of the book: what computes it, and what became of the claim.
 
 autodoc turns the docstrings of the promised names into the page. `data/functions.yml` says which function computes a statement, and
-the title of its box names the claims that it states, as in ``Several units · B-F1``. A function's name leads, as do the names of
-code on the notation page, to its entry on the page about the library if it is promised, and else to its source, where `_config.yml`
-says in which repository that is.
+the title of its box names the claims that it states, as in ``Several units · B-F1``. A promised name leads to its entry on the page
+about the library, below a statement as on the notation page; a name that is nowhere is an error.
 """
 
 from __future__ import annotations
@@ -26,14 +25,12 @@ import sslbook
 from sslbook.book.badges import entry_anchor
 from sslbook.book.layout import read_yaml
 from sslbook.book.ledger import CODE, Claim, read_claims
-from sslbook.book.site import Repository
 from sslbook.exports import homes
 from sslbook.records import data_files
 
 PAGE = "chapters/library"
 NOTATION = "chapters/notation"
 PACKAGE = "sslbook"
-_repository = functools.cache(Repository.read)
 
 
 def connect(app: Sphinx) -> None:
@@ -139,7 +136,7 @@ def _label(text: str, label: str) -> addnodes.pending_xref:
 def _resolve(
     app: Sphinx, env: BuildEnvironment, node: addnodes.pending_xref, content: nodes.TextElement
 ) -> nodes.Node | None:
-    """Where a name of Python's leads: to its entry or its owner's on the page, else to its source; None if it doesn't exist."""
+    """Where a name of Python's leads: to its entry or its owner's on the page, else nowhere; None if it doesn't exist."""
     if node.get("refdomain") != "py":
         return None
     target = str(node["reftarget"])
@@ -152,8 +149,7 @@ def _resolve(
         found: nodes.Node | None = domain.resolve_xref(env, place, app.builder, "obj", name, node, content)
         if found is not None:
             return found
-    address = _repository(Path(app.srcdir)).source(source(target))
-    return nodes.reference("", "", content, refuri=address, internal=False) if address else content
+    return content
 
 
 def _entries(name: str) -> Iterator[str]:
@@ -177,12 +173,3 @@ def exists(name: str) -> bool:
             bool(owner) and exists(owner) and field in getattr(pkgutil.resolve_name(owner), "__dataclass_fields__", {})
         )
     return True
-
-
-def source(name: str) -> str:
-    """The file, from the repository's root, of the module that a full name begins with."""
-    root = Path(str(sslbook.__file__)).resolve().parents[1]
-    parts = name.split(".")
-    files = (root.joinpath(*parts[:cut]) for cut in range(len(parts), 0, -1))
-    found = next(path for stem in files for path in (stem.with_suffix(".py"), stem / "__init__.py") if path.is_file())
-    return found.relative_to(root).as_posix()

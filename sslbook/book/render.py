@@ -25,7 +25,7 @@ from urllib.parse import unquote, urlsplit
 
 from bs4 import BeautifulSoup
 
-from sslbook.book import searching, site
+from sslbook.book import searching
 from sslbook.book.chapters import find_chapters, read_chapter
 from sslbook.book.kernel import variables
 from sslbook.book.layout import Book, read_yaml
@@ -71,8 +71,6 @@ def build(executed: Path, out: Path, *, root: Path, generated: Mapping[str, str]
     shutil.rmtree(fresh / "_static/vendor/fontawesome", ignore_errors=True)  # no page loads it: see sphinx_ext
     searching.write(fresh, pages(root))
     (fresh / "searchindex.js").unlink(missing_ok=True)  # Sphinx's index of pages, which nothing loads
-    if address := site.Repository.read(root).site:
-        (fresh / "sitemap.xml").write_text(site.sitemap(address, pages(root)), encoding="utf-8")
     shutil.rmtree(fresh / DOWNLOADS, ignore_errors=True)
     for page in pages(root):  # what the download buttons offer: every page's Markdown
         (fresh / DOWNLOADS / page).parent.mkdir(parents=True, exist_ok=True)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import html
 import re
 import textwrap
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -78,10 +77,6 @@ class Repository:
             (f"{self.url}/issues/new?title={page}", "Issue", "Report an error on this page"),
         ]
 
-    def source(self, path: str) -> str:
-        """The address of a file; empty without a repository."""
-        return f"{self.url}/blob/main/{path}" if self.url else ""
-
 
 def description(doctree: nodes.document) -> str:
     """What a page is about, in its own words: its first box, else its first paragraph, as far as a result page shows it."""
@@ -113,12 +108,3 @@ def head(*, title: str, book: str, page: str, about: str, site: str) -> str:
         lines.append(f'<link rel="canonical" href="{html.escape(told["og:url"])}">')
     lines += [f'<meta property="{name}" content="{html.escape(value)}">' for name, value in told.items()]
     return "\n    " + "\n    ".join(lines) + "\n"
-
-
-def sitemap(site: str, pages: Iterable[str]) -> str:
-    """The book's `sitemap.xml`."""
-    rows = "".join(f"  <url><loc>{html.escape(f'{site}/{page}.html')}</loc></url>\n" for page in pages)
-    return (
-        '<?xml version="1.0" encoding="UTF-8"?>\n'
-        f'<urlset xmlns="http://www.sitemaps.org/schemas/sitemap/0.9">\n{rows}</urlset>\n'
-    )

@@ -288,24 +288,15 @@ def _text_of(asset: Any) -> str:
     return f"{getattr(asset, 'filename', asset)} {getattr(asset, 'attributes', {}).get('body', '')}"
 
 
-def _downloads(pagename: str, context: Mapping[str, Any], *, is_notebook: bool) -> list[dict[str, str]]:
-    """What the download button offers: the notebook of a chapter, and the Markdown source of every page."""
+def _downloads(pagename: str, context: Mapping[str, Any], *, is_notebook: bool) -> list[tuple[str, ...]]:
+    """What the download button offers, as address, file, ending, icon and tooltip: a chapter's notebook, every page's Markdown."""
     if not context.get("page_source_suffix"):
         return []
-    name = posixpath.basename(pagename)
     offers = [(f"{DOWNLOADS}/{pagename}.md", "file-lines", "Source (MyST Markdown)")]
     if is_notebook:
-        offers.insert(0, (f"{NOTEBOOKS}/{name}.ipynb", "code", "Notebook, ready to run"))
-    return [
-        {
-            "url": context["pathto"](path, 1),
-            "file": posixpath.basename(path),
-            "suffix": posixpath.splitext(path)[1],
-            "icon": icon,
-            "tooltip": text,
-        }
-        for path, icon, text in offers
-    ]
+        offers.insert(0, (f"{NOTEBOOKS}/{posixpath.basename(pagename)}.ipynb", "code", "Notebook, ready to run"))
+    split = posixpath.splitext
+    return [(context["pathto"](path, 1), posixpath.basename(path), split(path)[1], *more) for path, *more in offers]
 
 
 def mend(body: str) -> str:

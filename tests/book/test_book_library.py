@@ -13,7 +13,7 @@ from sphinx.addnodes import pending_xref
 import sslbook
 from sslbook.book.layout import find_book
 from sslbook.book.ledger import CODE, Claim, page, read_claims, stated
-from sslbook.book.library import _entries, annotate, edited, exists, functions, link_names, source
+from sslbook.book.library import _entries, annotate, edited, exists, functions, link_names
 from sslbook.exports import homes
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -129,7 +129,7 @@ def test_papers_are_cited_and_explained_arguments_stand_apart() -> None:
     ]
 
 
-def test_a_name_on_the_notation_page_leads_to_its_entry_its_owners_or_its_source() -> None:
+def test_a_name_on_the_notation_page_leads_to_its_entry_or_its_owners() -> None:
     tree = nodes.Element()
     for text in ("operator.covariance.covariance_operator", "operator.covariance.step", "W.flatten()", "vec"):
         tree += nodes.paragraph("", "", nodes.literal("", text))
@@ -149,15 +149,3 @@ def test_a_name_on_the_notation_page_leads_to_its_entry_its_owners_or_its_source
         "sslbook.CovarianceOperator",
         "sslbook.operator.covariance.CovarianceOperator",
     ]
-
-
-@pytest.mark.parametrize(
-    ("name", "path"),
-    [
-        ("sslbook.images.enumerated.Images.pixels", "sslbook/images/enumerated.py"),
-        ("sslbook.losses.pairs", "sslbook/losses/pairs.py"),
-        ("sslbook.losses", "sslbook/losses/__init__.py"),
-    ],
-)
-def test_a_name_has_a_place_in_the_source(name: str, path: str) -> None:
-    assert source(name) == path
