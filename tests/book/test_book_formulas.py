@@ -30,9 +30,6 @@ document.addEventListener("sslbook:typeset", (event) => {{
 <section id="s999"><details id="fold"><summary>more</summary>
 <p style="width: 150px"><span class="math">\\({long}\\)</span></p></details></section>
 </main></body></html>"""
-SOURCE = """<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>Raw</title>
-<link rel="stylesheet" href="book.css"></head><body><main class="bd-article">
-<p>So <span class="sslbook-nobreak">(<span class="math">\\({}\\)</span>).</span></p></main></body></html>"""
 RAW = "return [...document.querySelectorAll('.math')].filter(formula => !formula.querySelector('mjx-container')).length"
 TOP = "return Math.round(document.getElementById(arguments[0]).getBoundingClientRect().top)"
 DONE = (
@@ -49,7 +46,6 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> str:
     rows = "".join(ROW.format(i, HEIGHT) for i in range(ROWS))
     text = PAGE.format(config=json.dumps(sphinx_ext.MATHJAX), rows=rows, long="+".join("abcdefghijklmnopqrstuvwxyz"))
     (folder / "one.html").write_text(text, encoding="utf-8")
-    (folder / "raw.html").write_text(SOURCE.format(r"\mathbf x_1 + " * 40), encoding="utf-8")
     return (folder / "one.html").as_uri()
 
 
@@ -88,13 +84,6 @@ def test_a_link_from_elsewhere_leads_to_its_place_and_stays_there(driver: Any, p
     assert abs(script(TOP, "s120")) <= 2
 
 
-def test_a_link_within_the_page_does_so_too(driver: Any, page: str) -> None:
-    script = opened(driver, page, whole=False)
-    script("document.getElementById('link').click()")
-    driver.execute_async_script(DONE)
-    assert abs(script(TOP, "s120")) <= 2
-
-
 def test_who_moves_on_is_not_called_back(driver: Any, page: str) -> None:
     script = opened(driver, f"{page}#s120", whole=False)
     script("window.dispatchEvent(new WheelEvent('wheel')); scrollTo({top: 0, behavior: 'instant'})")
@@ -113,11 +102,6 @@ def test_paper_has_every_formula(driver: Any, page: str) -> None:
         driver.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", early)
     assert script(RAW) == 0
     assert [count for *_, count in script("return seen")][1:] == [2 * ROWS + 1 - script("return seen[0][2]")]
-
-
-def test_what_is_not_typeset_yet_widens_no_page(driver: Any, page: str) -> None:
-    script = opened(driver, page.replace("one.html", "raw.html"), whole=False)
-    assert script("return document.documentElement.scrollWidth - document.documentElement.clientWidth") <= 0
 
 
 def test_a_folded_formula_fits_its_column_once_it_opens(driver: Any, page: str) -> None:
