@@ -62,7 +62,8 @@ def opening(doctree: nodes.document) -> list[nodes.Node]:
 def open_with_picture(doctree: nodes.document) -> None:
     """Move the code of a notebook's opening below the picture that the last of its cells draws, if one does."""
     cells = [node for node in opening(doctree) if is_code_cell(node)]
-    drawn = [(cell, part) for cell in cells for part in cell.children if _is_output(part) and _is_picture(part)]
+    outputs = ((cell, part) for cell in cells for part in cell.children if isinstance(part, nodes.container))
+    drawn = [pair for pair in outputs if pair[1].get("nb_element") == "cell_code_output" and _is_picture(pair[1])]
     if not drawn:
         return
     cell, picture = drawn[-1]
@@ -78,10 +79,6 @@ def open_with_picture(doctree: nodes.document) -> None:
         for own in list(one.findall(HideCodeCellNode)):
             own.parent.replace(own, own.children)
         bar += one
-
-
-def _is_output(node: nodes.Node) -> TypeGuard[nodes.container]:
-    return isinstance(node, nodes.container) and node.get("nb_element") == "cell_code_output"
 
 
 class Captions(SphinxTransform):

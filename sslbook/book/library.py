@@ -37,7 +37,7 @@ def connect(app: Sphinx) -> None:
     """Take part in the Sphinx run of the book."""
     app.setup_extension("sphinx.ext.autodoc")
     app.connect("config-inited", _configure)
-    app.connect("autodoc-process-docstring", _edit_docstring)
+    app.connect("autodoc-process-docstring", _edit)
     app.connect("autodoc-process-signature", _parsable)
     app.connect("doctree-read", _annotate)
     app.connect("missing-reference", _resolve)
@@ -63,7 +63,7 @@ def functions() -> dict[str, list[str]]:
     return {label: [f"{PACKAGE}.{name}" for name in names] for label, names in content.items()}
 
 
-def _edit_docstring(app: Sphinx, what: str, name: str, thing: Any, options: object, lines: list[str]) -> None:
+def _edit(app: Sphinx, what: str, name: str, thing: Any, options: object, lines: list[str]) -> None:
     lines[:] = edited(lines, inspect.signature(thing).parameters if callable(thing) else ())
 
 

@@ -56,7 +56,7 @@ class RenderError(RuntimeError):
     """The book could not be rendered; the message says what is missing, or quotes Sphinx's warnings with their place."""
 
 
-def build(executed: Path, out: Path, *, root: Path, generated: Mapping[str, str] | None = None) -> Path:
+def build(executed: Path, out: Path, *, root: Path, generated: Mapping[str, str]) -> Path:
     """Render the book below `root` into the folder `out` and return its first page, `out/index.html`.
 
     `executed` holds one `<page>.ipynb` for each chapter with code (the file's name without `.md`); `root` holds `_config.yml`,
@@ -66,7 +66,7 @@ def build(executed: Path, out: Path, *, root: Path, generated: Mapping[str, str]
     Raises RenderError if a page is missing or not executed, or if Sphinx warns of anything; `out` is then untouched.
     """
     work = out.parent
-    staged = stage(executed, work / "stage", root=root, generated=generated or {})
+    staged = stage(executed, work / "stage", root=root, generated=generated)
     fresh = _jupyter_book(staged, work)
     shutil.rmtree(fresh / "_static/vendor/fontawesome", ignore_errors=True)  # no page loads it: see sphinx_ext
     searching.write(fresh, pages(root))
@@ -74,7 +74,7 @@ def build(executed: Path, out: Path, *, root: Path, generated: Mapping[str, str]
     shutil.rmtree(fresh / DOWNLOADS, ignore_errors=True)
     for page in pages(root):  # what the download buttons offer: every page's Markdown
         (fresh / DOWNLOADS / page).parent.mkdir(parents=True, exist_ok=True)
-        text = (generated or {}).get(page) or read_source(root / f"{page}.md")
+        text = generated.get(page) or read_source(root / f"{page}.md")
         write_text(fresh / DOWNLOADS / f"{page}.md", text)
     (fresh / "index.html").write_text(_front_door(root), encoding="utf-8")
     old = out.with_name(out.name + ".old")  # the new pages take the old ones' place by renaming
@@ -128,8 +128,12 @@ def stage(executed: Path, folder: Path, *, root: Path, generated: Mapping[str, s
         raise RenderError(f"_toc.yml names pages that do not exist: {', '.join(missing)}")
     if unexecuted:
         raise RenderError(f"not executed yet: {', '.join(unexecuted)}; run: sslbook execute {' '.join(unexecuted)}")
-    for folder_of_pages in {(root / page).parent for page in pages(root)}:
-        _copy_assets(folder_of_pages, folder / folder_of_pages.relative_to(root))
+    for source in {(root / page).parent for page in pages(root)}:  # with what their pages refer to
+        target = folder / source.relative_to(root)
+        others = shutil.ignore_patterns("*.md", "*.ipynb", ".*", "_*")
+        shutil.copytree(source, target, ignore=others, dirs_exist_ok=True)
+        for path in source.glob("*.bib"):
+            write_text(target / path.name, read_source(path))
     return folder
 
 
@@ -160,19 +164,6 @@ def _locate(line: str, staged: Path) -> str:
     rows = (source if isinstance(source, str) else "".join(source)).splitlines()
     quoted = rows[min(max(row, 1), len(rows)) - 1].strip() if rows else ""
     return f"{place}, cell {cell}, near “{quoted[:90]}”{rest}"
-
-
-def _copy_assets(source: Path, target: Path) -> None:
-    """Copy what the pages of a folder refer to: everything in it that is neither a page nor hidden."""
-    for path in sorted(source.rglob("*")):
-        relative = path.relative_to(source)
-        if path.is_dir() or path.suffix in (".md", ".ipynb") or any(part[0] in "._" for part in relative.parts):
-            continue
-        (target / relative).parent.mkdir(parents=True, exist_ok=True)
-        if path.suffix == ".bib":
-            write_text(target / relative, read_source(path))
-        else:
-            shutil.copy(path, target / relative)
 
 
 def _jupyter_book(staged: Path, work: Path) -> Path:

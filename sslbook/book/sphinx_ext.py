@@ -49,19 +49,19 @@ MATHJAX: dict[str, Any] = {
 }
 """What `mathjax.js` is told; tools/make_mathjax.py decides which TeX packages it holds."""
 LEDGER = "chapters/ledger"
-_DROPPED = ("sphinx_thebe", "sphinx_comments")
+_DROPPED = ("sphinx_thebe", "sphinx_comments")  # what they have connected: Jupyter Book always loads them
 _MATHS = 'class="math '  # as Sphinx writes each formula, in a line or on display
 _CITATION_LIST = 'role="list" class="citation-list"'
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
     """Register the extension; see the module's docstring for what it does."""
-    _drop_listeners(app, _DROPPED)
+    for listeners in app.events.listeners.values():
+        for listener in [one for one in listeners if one.handler.__module__.partition(".")[0] in _DROPPED]:
+            app.disconnect(listener.id)
     app.connect("config-inited", _configure, priority=900)  # after the theme has appended its own template folders
-    register_plugin(
-        "pybtex.style.labels", "sslbook", AuthorYearLabels
-    )  # what `bibtex_default_style` in `_config.yml` names
-    register_plugin("pybtex.style.formatting", "sslbook", AuthorYearStyle)
+    register_plugin("pybtex.style.labels", "sslbook", AuthorYearLabels)
+    register_plugin("pybtex.style.formatting", "sslbook", AuthorYearStyle)  # `bibtex_default_style` in `_config.yml`
     library.connect(app)
     bookmap.connect(app)
     for name in ROLES[1:]:  # the first is MyST-NB's own
@@ -80,14 +80,6 @@ def setup(app: Sphinx) -> dict[str, Any]:
     return {"version": sslbook.__version__, "parallel_read_safe": True, "parallel_write_safe": True}
 
 
-def _drop_listeners(app: Sphinx, modules: tuple[str, ...]) -> None:
-    """Disconnect what the extensions named in `modules`, which Jupyter Book always loads, have connected so far."""
-    for listeners in app.events.listeners.values():
-        for listener in list(listeners):
-            if listener.handler.__module__.partition(".")[0] in modules:
-                app.disconnect(listener.id)
-
-
 def _configure(app: Sphinx, config: Config) -> None:
     """Point Sphinx to the book's own assets."""
     config.project = config.html_title or config.project  # the name that objects.inv gives
@@ -100,7 +92,7 @@ def _configure(app: Sphinx, config: Config) -> None:
 
 
 def _unique_proof_ids(app: Sphinx, doctree: nodes.document) -> None:
-    """Number the ids `proof-content` and `proof`, which sphinx-proof gives to every box and every proof of a page."""
+    """Number the ids that sphinx-proof gives to every box and every proof of a page, and set the word *Proof.* in italics."""
     serial = itertools.count(1)
     for node in doctree.findall(nodes.Element):
         if "proof-content" in node.get("ids", ()):
@@ -108,15 +100,10 @@ def _unique_proof_ids(app: Sphinx, doctree: nodes.document) -> None:
         elif isinstance(node, nodes.admonition) and "proof" in node["ids"]:
             node["ids"] = [f"proof-{next(serial)}"]
             node["classes"].append("proof-text")
-            _set_apart(node, "Proof.")
-
-
-def _set_apart(node: nodes.Element, word: str) -> None:
-    """Set the first text of `node` in italics as far as `word`, if it begins with it."""
-    first = next(iter(node.findall(nodes.Text)), None)
-    if first is not None and first.astext().startswith(word):
-        rest = nodes.Text(first.astext().removeprefix(word))
-        first.parent.replace(first, [nodes.emphasis("", word), rest])
+            first = next(iter(node.findall(nodes.Text)), None)
+            if first is not None and first.startswith("Proof."):
+                rest = nodes.Text(first.removeprefix("Proof."))
+                first.parent.replace(first, [nodes.emphasis("", "Proof."), rest])
 
 
 class Pasted(SphinxRole):
@@ -193,8 +180,6 @@ def _typeset_numbers(app: Sphinx, doctree: nodes.document, pagename: str) -> Non
 
 
 _PERCENT = re.compile(r"(?<=\d) %")
-
-
 _OPENING = re.compile(r"[(\[“‘\"']+$")
 _CLOSING = re.compile(r"^[^\w\s(\[“‘—–/·]+(?:\w{1,2}\b)?")  # also the ’s and the -th of an index
 
@@ -269,8 +254,9 @@ def _page(app: Sphinx, pagename: str, template: str, context: dict[str, Any], do
     if pagename == LEDGER:
         app.add_js_file("sslbook/ledger.js", loading_method="defer")
     dropped = re.compile(f"sphinx-thebe|THEBE_JS_URL{without}", re.IGNORECASE)
-    for kind in ("script_files", "css_files"):
-        context[kind] = [item for item in context[kind] if not dropped.search(_text_of(item))]
+    for kind in ("script_files", "css_files"):  # by file name and inline text
+        texts = [f"{getattr(i, 'filename', i)} {getattr(i, 'attributes', {}).get('body', '')}" for i in context[kind]]
+        context[kind] = [item for item, text in zip(context[kind], texts, strict=True) if not dropped.search(text)]
 
 
 def _introduce(app: Sphinx, pagename: str, context: dict[str, Any], doctree: nodes.document) -> None:
@@ -281,11 +267,6 @@ def _introduce(app: Sphinx, pagename: str, context: dict[str, Any], doctree: nod
         context["docstitle"] = ""  # the theme would say it twice
     about, address = site.description(doctree), _repository(app).site
     context["metatags"] += site.head(title=title, book=book, page=pagename, about=about, site=address)
-
-
-def _text_of(asset: Any) -> str:
-    """File name and inline text of an entry of `script_files` or `css_files`."""
-    return f"{getattr(asset, 'filename', asset)} {getattr(asset, 'attributes', {}).get('body', '')}"
 
 
 def _downloads(pagename: str, context: Mapping[str, Any], *, is_notebook: bool) -> list[tuple[str, ...]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,7 +28,11 @@ PAGE = r"""<html><body><nav><section id="no"><h1>Contents</h1></section></nav><a
 <section id="three"><h3>2.1.1. Three</h3><p>Third.</p></section></section></section></article></body></html>"""
 
 
-def test_each_section_has_its_own_words_and_no_code() -> None:
+def test_each_section_has_its_own_words_and_no_code(tmp_path: Path) -> None:
+    (tmp_path / "one.html").write_text(PAGE, encoding="utf-8")
+    script = write(tmp_path, ["one"]).read_text(encoding="utf-8")
+    rows = json.loads(script.removeprefix("window.sslbookSections = ").rstrip(";\n"))
+    assert [row["anchor"] for row in rows] == ["top", "two", "three"]
     assert list(sections("chapters/one", PAGE)) == [
         Section("chapters/one", "top", "2. One", "2. One", "", "First β."),
         Section(
@@ -59,14 +64,6 @@ def test_a_formula_in_an_excerpt_shows_no_source(formula: str, shown: str) -> No
     assert readable(formula) == shown
 
 
-def test_the_index_is_a_script_of_its_own(tmp_path: Path) -> None:
-    (tmp_path / "one.html").write_text(PAGE, encoding="utf-8")
-    script = write(tmp_path, ["one"]).read_text(encoding="utf-8")
-    assert script.startswith("window.sslbookSections = [")
-    rows = json.loads(script.partition(" = ")[2].rstrip(";\n"))
-    assert [row["anchor"] for row in rows] == ["top", "two", "three"]
-
-
 # ---- In a browser, over the built book ------------------------------------------------------------------------------
 
 ANSWERS = {
@@ -85,6 +82,7 @@ ANSWERS = {
     "A-Thm3": ["covariance.html#one-covariance-moves-every-layer"],
     "neural tangent kernel": ["covariance.html#is-it-the-neural-tangent-kernel"],
 }
+text_of = functools.cache(lambda path: Path(path).read_text(encoding="utf-8"))
 FOUND = """
 return [...document.querySelectorAll('#search-results ul.search > li')].map(row => [
   row.querySelector('a').href, row.querySelector('p').textContent, row.querySelectorAll('mark').length]);
@@ -116,18 +114,13 @@ def test_a_reader_s_word_finds_the_section_among_the_first_three(driver: Any, qu
     found = look(driver, query)
     first = [href.rpartition("/")[2] for href, _, _ in found[:3]]
     assert set(first) & set(ANSWERS[query]), first
-    for _, excerpt, _ in found:
+    for href, excerpt, _ in found:
+        path, _, anchor = href.removeprefix("file://").partition("#")
+        assert not anchor or f'id="{anchor}"' in text_of(path)
         assert "\\" not in excerpt.replace("\\ -m", "")
         assert not {".md", ".pdf", "import torch"} & set(excerpt.split())
     assert all(marks for _, _, marks in found[:10]), "each shows what was looked for"
     assert [entry for entry in driver.get_log("browser") if entry["level"] == "SEVERE"] == []
-
-
-@browser_cases.in_browser
-def test_a_result_leads_to_a_place_that_is_there(driver: Any) -> None:
-    for href, _, _ in look(driver, "augmentation")[:10]:
-        path, _, anchor = href.removeprefix("file://").partition("#")
-        assert not anchor or f'id="{anchor}"' in Path(path).read_text(encoding="utf-8")
 
 
 @browser_cases.in_browser
