@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import browser_cases
 import nbformat
 import pytest
 from bs4 import BeautifulSoup
@@ -20,7 +18,7 @@ from PIL import Image
 from sphinx.application import Sphinx
 from sphinx.util.docutils import docutils_namespace, patch_docutils
 
-from sslbook.book import badges, sphinx_ext
+from sslbook.book import badges
 from sslbook.book.cells import fold_checks, summary
 from sslbook.book.plain import Links, mark_cells, pieces
 from sslbook.book.values import Number
@@ -202,77 +200,3 @@ def test_a_notebook_has_the_cell_and_none_of_the_page_s_bar() -> None:
     body = html_of(tree).replace("<pre>claim(…)</pre>", code).replace("</details>\n", "</details></div>")
     (piece,) = pieces(body.replace("<details class", '<div class="cell"><details class', 1), Links([]))
     assert (piece.kind, piece.cell, piece.text) == ("code", 0, "")
-
-
-# ---- In a browser ---------------------------------------------------------------------------------------------------
-
-LONG = '<p style="height: 3000px">A long way down.</p>'
-PAGE = """<!DOCTYPE html><html lang="en" data-theme="light"><head><title>One</title><script src="book.js"></script>
-<link rel="stylesheet" href="book.css"></head>
-<body><main class="bd-article"><a id="link" href="#check-b">to b</a>{long}{first}{long}{second}{long}</main></body></html>"""
-SEEN = "return ['check-a', 'check-b'].map(id => document.getElementById(id).checkVisibility())"
-IN_VIEW = """
-const box = document.getElementById(arguments[0]).getBoundingClientRect();
-return box.bottom > 0 && box.top < innerHeight - 20;
-"""
-
-
-@pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A page with two bars and the book's own script, by its address."""
-    folder = tmp_path_factory.mktemp("page")
-    for name in ("book.js", "book.css"):
-        (folder / name).write_bytes((sphinx_ext.ASSETS / "static/sslbook" / name).read_bytes())
-    trees = [page(cell(strip(name, rejects={"sign": 1.0}))) for name in "ab"]
-    for tree in trees:
-        fold_checks(tree)
-    first, second = map(html_of, trees)
-    (folder / "one.html").write_text(PAGE.format(long=LONG, first=first, second=second), encoding="utf-8")
-    return (folder / "one.html").as_uri()
-
-
-@pytest.fixture(scope="module")
-def driver() -> Iterator[Any]:
-    driver = browser_cases.headless("hide-scrollbars", "window-size=1300,900")
-    yield driver
-    driver.quit()
-
-
-def settles(driver: Any, script: str, wanted: object, *arguments: object) -> bool:
-    from selenium.webdriver.support.wait import WebDriverWait
-
-    return bool(WebDriverWait(driver, 60, 0.05).until(lambda d: d.execute_script(script, *arguments) == wanted))
-
-
-@browser_cases.in_browser
-def test_a_link_of_the_ledger_opens_the_bar_that_holds_the_check(driver: Any, address: str) -> None:
-    driver.get(address)
-    assert settles(driver, SEEN, [False, False])
-    driver.get("about:blank")
-    driver.get(f"{address}#check-a")  # on load
-    assert settles(driver, SEEN, [True, False])
-    assert settles(driver, IN_VIEW, True, "check-a")
-    driver.execute_script("location.hash = 'check-b'")  # on hashchange
-    assert settles(driver, SEEN, [True, True])
-    assert settles(driver, IN_VIEW, True, "check-b")
-    driver.execute_script("document.querySelectorAll('.sslbook-proved')[1].open = false; scrollTo(0, 0)")
-    driver.execute_script("document.getElementById('link').click()")  # the address does not change
-    assert settles(driver, SEEN, [True, True])
-
-
-@browser_cases.in_browser
-def test_a_keyboard_opens_a_bar_and_sees_where_it_is(driver: Any, address: str) -> None:
-    from selenium.webdriver.common.by import By
-    from selenium.webdriver.common.keys import Keys
-
-    driver.get("about:blank")
-    driver.get(address)
-    body = driver.find_element(By.TAG_NAME, "body")
-    body.send_keys(Keys.TAB, Keys.TAB)
-    at = driver.switch_to.active_element
-    assert at.tag_name == "summary"
-    assert at.value_of_css_property("outline-style") == "solid"
-    at.send_keys(Keys.ENTER)
-    assert settles(driver, SEEN, [True, False])
-    at.send_keys(Keys.SPACE)
-    assert settles(driver, SEEN, [False, False])
