@@ -93,12 +93,7 @@ return [...document.querySelectorAll('.bd-article .sslbook-nobreak')].filter(hel
   return formula && rest.nodeType === 3 && top(rest).width && top(rest).top > formula.getBoundingClientRect().bottom - 2;
 }).map(held => held.parentElement.textContent.slice(0, 80));
 """
-WATCH = """
-window.refused = [];
-window.printed = 0;
-window.print = () => { window.printed += 1; };
-document.addEventListener("securitypolicyviolation", e => refused.push(`${e.effectiveDirective} ${e.blockedURI}`));
-"""
+WATCH = "window.printed = 0; window.print = () => { window.printed += 1; };"
 # Everything that a reader can set in motion; the figures' sliders too, with what the theme puts on each page.
 USE = """
 const done = arguments[arguments.length - 1];
@@ -161,24 +156,15 @@ def html(request: pytest.FixtureRequest) -> Path:
     from filelock import FileLock  # tests run in several processes, the book is built once
 
     (ROOT / "_build").mkdir(exist_ok=True)
-    build = [sys.executable, "-m", "sslbook", "build"]
-    env = {
-        name: value for name, value in os.environ.items() if name != "PYTHONPATH"
-    }  # the tests' own; a chapter's key has it
-    with FileLock(ROOT / "_build/test_pages.lock"):
-        run = subprocess.run([*build, "--no-execute"], cwd=ROOT, env=env, capture_output=True, text=True, check=False)
-        if run.returncode != 0:
-            with request.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
-                os.write(2, f"\nThe tests of the pages build the book first.  {run.stdout}".encode())
-                run = subprocess.run(build, cwd=ROOT, env=env, stdout=2, check=False)
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}  # a chapter's key has it
+    with (
+        FileLock(ROOT / "_build/test_pages.lock"),
+        request.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled(),
+    ):
+        run = subprocess.run([sys.executable, "-m", "sslbook", "build"], cwd=ROOT, env=env, stdout=2, check=False)
     if run.returncode != 0:
         pytest.fail("sslbook build failed, and has said why", pytrace=False)
     return ROOT / "_build/html"
-
-
-class Quiet(http.server.SimpleHTTPRequestHandler):
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
 
 
 @pytest.fixture(scope="session")
@@ -188,7 +174,8 @@ def address(html: Path) -> Iterator[str]:
 
 
 def serve(folder: Path) -> Iterator[str]:
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=str(folder)))
+    quiet = type("Quiet", (http.server.SimpleHTTPRequestHandler,), {"log_message": lambda *words: None})
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(quiet, directory=str(folder)))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield f"http://127.0.0.1:{server.server_port}"
     server.shutdown()
@@ -251,23 +238,19 @@ class Browser:
             found.append(f"{excess} px wider than the window")
         elif (excess := script(UNFOLDED)) > 1:
             found.append(f"{excess} px wider than the window where all that is folded is open")
-        return found + self.refused()
+        return found
 
     def violations(self, **options: Any) -> list[str]:
         """What axe finds, by these of its options, which takes most of a test's time; it takes glyphs and repeated colours away."""
         self.driver.execute_script(AXE.read_text(encoding="utf-8"))
         return [f"accessibility: {text}" for text in self.driver.execute_async_script(VIOLATIONS, options)]
 
-    def refused(self) -> list[str]:
-        """What the policy of the open page has refused."""
-        return [f"refused by the page's policy: {text}" for text in self.driver.execute_script("return refused")]
-
     def use(self) -> list[str]:
-        """Set in motion all that a reader can, and leave nothing set; what the policy refused, and whether it printed."""
+        """Set in motion all that a reader can, and leave nothing set; what went wrong, and whether it printed."""
         printed, buttons = self.driver.execute_async_script(USE)
         self.driver.execute_script("localStorage.clear()")
         found = ["the button that prints does not"] if printed != buttons else []
-        return found + self.refused() + [f"console: {message}" for message in self.errors()]
+        return found + [f"console: {message}" for message in self.errors()]
 
 
 def settles(look: Callable[[], Seen], wanted: Seen) -> Seen:

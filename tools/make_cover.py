@@ -12,13 +12,13 @@ mpl.use("agg")
 
 import matplotlib.pyplot as plt
 
-from sslbook.book import meta, plots
+from sslbook.book import plots
 from sslbook.book.sphinx_ext import ASSETS
 from sslbook.experiments.covariance import step
 from sslbook.images import enumerated
 
 TARGET = Path(__file__).resolve().parents[1] / "chapters" / "images" / "cover.png"
-SOCIAL = ASSETS / "static/sslbook" / Path(meta.PICTURE).name
+SOCIAL = ASSETS / "static/sslbook/social.png"
 
 
 def main() -> None:
@@ -45,7 +45,7 @@ def main() -> None:
 
 def _social(rows: dict[str, Any]) -> None:
     """The title, and three rows of pictures below it, at the size that sites ask for."""
-    fig = plt.figure(figsize=(meta.SIZE[0] / 100, meta.SIZE[1] / 100), dpi=100, layout="none")
+    fig = plt.figure(figsize=(12, 6.3), dpi=100, layout="none")
     fig.patch.set_facecolor("white")
     fig.text(0.05, 0.865, "What Survives Augmentation", size=44, weight="bold", color="#0a5f94")
     fig.text(0.05, 0.785, "An executable book on why self-supervised learning works", size=23, color="#333333")

@@ -247,7 +247,7 @@ def _render(book: Book, scale: str, generated: dict[str, str]) -> int:
     if cache.pages_are(book, mark):
         print("The pages are up to date.")
     else:
-        from sslbook.book import htmlcheck, render
+        from sslbook.book import render
 
         say("Rendering …")
         start = time.monotonic()
@@ -256,7 +256,7 @@ def _render(book: Book, scale: str, generated: dict[str, str]) -> int:
         except render.RenderError as error:
             print(error)
             return 1
-        wrong = htmlcheck.check_html(book, scale, book.html)
+        wrong = render.problems(book, scale)
         if wrong:
             return _report("The pages have problems", wrong)
         cache.stamp_pages(book, mark)

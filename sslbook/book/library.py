@@ -1,17 +1,17 @@
-"""The page about the library: from the docstrings of the names that `sslbook` offers, and from each statement to its function.
+"""The page about the library, and what stands below each statement of the book: what computes it, and what became of the claim.
 
-autodoc turns docstrings into pages. `data/functions.yml` says which function computes a statement; below the statement stands its
-name. It leads, as do the names of code on the notation page, to its entry on the page about the library if it is promised, and else
-to its source, where `_config.yml` says in which repository that is.
+autodoc turns the docstrings of the promised names into the page. `data/functions.yml` says which function computes a statement, and
+the title of its box names the claims that it states, as in ``Several units · B-F1``. A promised name leads to its entry on the page
+about the library, below a statement as on the notation page; a name that is nowhere is an error.
 """
 
 from __future__ import annotations
 
 import functools
-import importlib
 import inspect
+import pkgutil
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,24 +22,24 @@ from sphinx.config import Config
 from sphinx.environment import BuildEnvironment
 
 import sslbook
+from sslbook.book.badges import entry_anchor
 from sslbook.book.layout import read_yaml
-from sslbook.book.repository import Repository
+from sslbook.book.ledger import CODE, Claim, read_claims
 from sslbook.exports import homes
 from sslbook.records import data_files
 
 PAGE = "chapters/library"
 NOTATION = "chapters/notation"
 PACKAGE = "sslbook"
-_repository = functools.cache(Repository.read)
 
 
 def connect(app: Sphinx) -> None:
     """Take part in the Sphinx run of the book."""
     app.setup_extension("sphinx.ext.autodoc")
     app.connect("config-inited", _configure)
-    app.connect("autodoc-process-docstring", _set_apart)
+    app.connect("autodoc-process-docstring", _edit)
     app.connect("autodoc-process-signature", _parsable)
-    app.connect("doctree-read", _name)
+    app.connect("doctree-read", _annotate)
     app.connect("missing-reference", _resolve)
 
 
@@ -63,9 +63,8 @@ def functions() -> dict[str, list[str]]:
     return {label: [f"{PACKAGE}.{name}" for name in names] for label, names in content.items()}
 
 
-def _set_apart(app: Sphinx, what: str, name: str, thing: Any, options: object, lines: list[str]) -> None:
-    """A paragraph for each argument that a docstring explains, ``name: …`` at the beginning of a sentence; papers are cited."""
-    lines[:] = cited(apart(lines, inspect.signature(thing).parameters if callable(thing) else ()))
+def _edit(app: Sphinx, what: str, name: str, thing: Any, options: object, lines: list[str]) -> None:
+    lines[:] = edited(lines, inspect.signature(thing).parameters if callable(thing) else ())
 
 
 def _parsable(
@@ -75,22 +74,19 @@ def _parsable(
     return arguments and arguments.replace("<factory>", "..."), result
 
 
-def apart(lines: Iterable[str], names: Iterable[str]) -> list[str]:
-    """The lines, with a paragraph of its own for each ``name: …`` or ``name, name: …`` at the beginning of a sentence."""
-    one = "|".join(map(re.escape, names))
-    if not one:
-        return list(lines)
-    begun = re.compile(rf"(?:(?<=\n)|(?<=\.  ))((?:{one})(?:, (?:{one}))*): ")
-    return begun.sub(r"\n\n**\1**: ", "\n".join(lines)).splitlines()
+def edited(lines: Iterable[str], names: Iterable[str]) -> list[str]:
+    """A docstring as the page has it.
+
+    Each ``name: …`` or ``name, name: …`` at the beginning of a sentence gets a paragraph, and ``[tian2020]`` becomes a citation.
+    """
+    text = re.sub(r"\[(tian20\w+)\]", r":cite:t:`\1`", "\n".join(lines))
+    if one := "|".join(map(re.escape, names)):
+        text = re.sub(rf"(?:(?<=\n)|(?<=\.  ))((?:{one})(?:, (?:{one}))*): ", r"\n\n**\1**: ", text)
+    return text.splitlines()
 
 
-def cited(lines: Iterable[str]) -> list[str]:
-    """The lines, with ``[tian2020]`` and its like as the page's citations."""
-    return [re.sub(r"\[(tian20\w+)\]", r":cite:t:`\1`", line) for line in lines]
-
-
-def _name(app: Sphinx, doctree: nodes.document) -> None:
-    name_functions(doctree)
+def _annotate(app: Sphinx, doctree: nodes.document) -> None:
+    annotate(doctree, functions(), {claim.id: claim for claim in read_claims(data_files.folder() / "claims.yml")})
     if app.env.docname == NOTATION:
         link_names(doctree)
 
@@ -99,47 +95,48 @@ def link_names(doctree: nodes.Element) -> None:
     """Let each ``module.name`` in code, as the notation page has them, lead to where that name is explained."""
     for code in list(doctree.findall(nodes.literal)):
         if "." in code.astext() and exists(f"{PACKAGE}.{code.astext()}"):
-            code.replace_self(_reference(f"{PACKAGE}.{code.astext()}", code.astext()))
+            code.replace_self(_function(f"{PACKAGE}.{code.astext()}", code.astext()))
 
 
-def name_functions(doctree: nodes.Element) -> None:
-    """Below each statement of a page, the functions that compute it."""
-    known = functions()
-    for statement in statements(doctree):
-        if names := known.get(str(statement["label"]), []):
-            append(statement, _line(names))
-
-
-def statements(doctree: nodes.Element) -> list[nodes.Element]:
-    """The boxes of a page that have a label: theorems and their like."""
+def annotate(doctree: nodes.Element, computed: Mapping[str, list[str]], claims: Mapping[str, Claim]) -> None:
+    """Below each theorem and its like, the functions that compute it, and the verdict on each claim that its title names."""
     elements = doctree.findall(nodes.Element)
-    return [box for box in elements if isinstance(box, nodes.Admonition) and box.get("label")]
+    for box in [box for box in elements if isinstance(box, nodes.Admonition) and box.get("label")]:
+        names = computed.get(str(box["label"]), [])
+        links: list[list[nodes.Node]] = [[_function(name, offered().get(name, name))] for name in names]
+        title = box.next_node(nodes.title)
+        codes = CODE.findall(title.astext() if title else "")
+        verdicts = [_verdict(claims[code]) for code in codes if code in claims]
+        content: list[nodes.Element] = [child for child in box.children if isinstance(child, nodes.section)]
+        for begin, between, items in (("In the library: ", ", ", links), ("In the ledger: ", "; ", verdicts)):
+            if items:
+                line = nodes.paragraph("", begin, classes=["sslbook-functions"])
+                for number, item in enumerate(items):
+                    line += [nodes.Text(between if number else ""), *item]
+                line += nodes.Text(".")
+                (content or [box])[-1].append(line)
 
 
-def append(statement: nodes.Element, line: nodes.paragraph) -> None:
-    """Set a line below the text of a statement."""
-    content: list[nodes.Element] = [child for child in statement.children if isinstance(child, nodes.section)]
-    (content or [statement])[-1].append(line)
-
-
-def _line(names: list[str]) -> nodes.paragraph:
-    line = nodes.paragraph("", "In the library: ", classes=["sslbook-functions"])
-    for number, name in enumerate(names):
-        line += nodes.Text(", " if number else "")
-        line += _reference(name, offered().get(name, name))
-    line += nodes.Text(".")
-    return line
-
-
-def _reference(name: str, text: str) -> addnodes.pending_xref:
+def _function(name: str, text: str) -> addnodes.pending_xref:
     code = nodes.literal("", text)
     return addnodes.pending_xref("", code, refdomain="py", reftype="obj", reftarget=name, refexplicit=True)
+
+
+def _verdict(claim: Claim) -> list[nodes.Node]:
+    said = [_label(claim.id, entry_anchor(claim.id)), nodes.Text(f" {claim.verdict}")]
+    return [*said, nodes.Text(" ("), _label("errata", claim.errata), nodes.Text(")")] if claim.errata else said
+
+
+def _label(text: str, label: str) -> addnodes.pending_xref:
+    return addnodes.pending_xref(
+        "", nodes.inline("", text), refdomain="std", reftype="ref", reftarget=label, refexplicit=True, refwarn=True
+    )
 
 
 def _resolve(
     app: Sphinx, env: BuildEnvironment, node: addnodes.pending_xref, content: nodes.TextElement
 ) -> nodes.Node | None:
-    """Where a name of Python's leads: to its entry or its owner's on the page, else to its source; None if it doesn't exist."""
+    """Where a name of Python's leads: to its entry or its owner's on the page, else nowhere; None if it doesn't exist."""
     if node.get("refdomain") != "py":
         return None
     target = str(node["reftarget"])
@@ -152,8 +149,7 @@ def _resolve(
         found: nodes.Node | None = domain.resolve_xref(env, place, app.builder, "obj", name, node, content)
         if found is not None:
             return found
-    address = _repository(Path(app.srcdir)).source(*source(target))
-    return nodes.reference("", "", content, refuri=address, internal=False) if address else content
+    return content
 
 
 def _entries(name: str) -> Iterator[str]:
@@ -169,35 +165,11 @@ def _entries(name: str) -> Iterator[str]:
 
 def exists(name: str) -> bool:
     """Whether a full name is that of a module, of something in one, or of a dataclass's field."""
-    return bool(_reach(name))
-
-
-def source(name: str) -> tuple[str, int]:
-    """The file, from the repository's root, of a full name that exists, and the line where it begins; 0 for a module or value."""
-    root = Path(str(sslbook.__file__)).resolve().parents[1]
-    for thing in reversed(_reach(name)):
-        made = getattr(thing, "fget", None) or getattr(thing, "func", None) or thing  # of a property, computed or kept
-        try:
-            path, line = inspect.getsourcefile(made), inspect.getsourcelines(made)[1]
-        except TypeError:  # a value: its module says it
-            continue
-        if path and Path(path).resolve().is_relative_to(root / PACKAGE):
-            return Path(path).resolve().relative_to(root).as_posix(), line
-    raise ValueError(f"name: got {name!r}; a full name below {PACKAGE} is needed")
-
-
-def _reach(name: str) -> list[Any]:
-    """What a full name passes, from its module on; a field without a value of its own adds nothing. Empty if it leads nowhere."""
-    parts = name.split(".")
-    for cut in range(len(parts), 0, -1):
-        try:
-            reached: list[Any] = [importlib.import_module(".".join(parts[:cut]))]
-        except ModuleNotFoundError:
-            continue
-        for part in parts[cut:]:
-            if hasattr(reached[-1], part):
-                reached.append(getattr(reached[-1], part))
-            elif part not in getattr(reached[-1], "__dataclass_fields__", {}):
-                return []
-        return reached
-    return []
+    try:
+        pkgutil.resolve_name(name)
+    except (ImportError, AttributeError, ValueError):
+        owner, _, field = name.rpartition(".")
+        return (
+            bool(owner) and exists(owner) and field in getattr(pkgutil.resolve_name(owner), "__dataclass_fields__", {})
+        )
+    return True

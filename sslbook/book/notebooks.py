@@ -21,11 +21,10 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from sslbook.book.cache import digest
 from sslbook.book.chapters import code_cells, number_cells, tags
-from sslbook.book.htmlcheck import glue, pasted
 from sslbook.book.layout import Book
 from sslbook.book.plain import Piece
-from sslbook.book.repository import Repository
-from sslbook.book.typeset import printed, spec
+from sslbook.book.site import Repository
+from sslbook.book.typeset import glue, pasted, printed, spec
 from sslbook.book.values import GLUE_PREFIX, HIDDEN_TAGS, RECORD_KEY
 from sslbook.runtime.arguments import InputError
 from sslbook.runtime.atomic_io import read_text, write_text
@@ -76,7 +75,7 @@ def reader_notebook(name: str, executed: NotebookNode, page: Sequence[Piece], re
 class _Writer:
     """The cells of a reader's notebook, as the pieces of the page come in.
 
-    The page shows the opening's picture before the code that draws it (`sslbook.book.opening`). Here a still picture does, and
+    The page shows the opening's picture before the code that draws it (`sslbook.book.cells`). Here a still picture does, and
     what the opening's numbers are in this run stands below the set-up, where the kernel first knows of them.
     """
 

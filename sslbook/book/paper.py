@@ -21,11 +21,13 @@ from urllib.parse import unquote
 
 from bs4 import BeautifulSoup
 from pypdf import PdfReader, PdfWriter
+from pypdf.constants import PageLabelStyle
 from pypdf.generic import ArrayObject, DictionaryObject, FloatObject, NameObject, NullObject
 
 from sslbook.book.layout import Book, read_yaml
 from sslbook.book.render import pages
 from sslbook.book.searching import readable
+from sslbook.book.sphinx_ext import ASSETS
 from sslbook.runtime.arguments import InputError
 
 SECONDS = 300
@@ -33,7 +35,19 @@ SECONDS = 300
 _NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 _TITLE = re.compile(r"<h1>(.*?)</h1>", re.DOTALL)
 _SECTION = re.compile(r'<section id="([^"]+)">\s*(?:<span id="[^"]*"></span>\s*)*<h2>(.*?)</h2>', re.DOTALL)
-_A4 = "@page { size: A4; margin: 0 } body { margin: 0; font-family: 'DejaVu Sans', sans-serif; color: #222 }"
+_FRONT = """@page { size: A4; margin: 20mm 20mm 22mm } @page :first { margin: 0 }
+body { font-family: 'DejaVu Sans', sans-serif; color: #222; margin: 0 }
+.cover { height: 290mm; break-after: page; text-align: center }
+.cover h1 { font-size: 34pt; padding-top: 75mm; color: #0a5f94; margin: 0 20mm }
+.cover p { font-size: 14pt; margin: 8mm 25mm } .cover img { width: 120mm; margin-top: 12mm }
+h2 { font-size: 11pt; color: #5b6270; margin: 5mm 0 1mm; break-after: avoid }
+p { margin: 0; font-size: 9pt; line-height: 1.5 } p.section a { padding-left: 6mm; color: #444 }
+p.chapter { font-weight: bold; margin-top: 1.6mm; break-after: avoid }
+p.section b { font-weight: normal }
+a { color: #222; text-decoration: none; display: flex; justify-content: space-between; gap: 4mm }"""
+_SHEETS = """@page { size: A4; margin: 0 } body { margin: 0; font: 9pt 'DejaVu Sans', sans-serif; color: #555 }
+div { height: 296mm; break-after: page; position: relative }
+span { position: absolute; bottom: 8mm; width: 100%; text-align: center }"""
 
 
 @dataclass(frozen=True)
@@ -81,8 +95,7 @@ def chromium() -> str:
 def write(book: Book, target: Path, say: Callable[[str], None] = print) -> Path:
     """Print the built pages of ``book`` into ``target``; raises InputError without a built book or a browser."""
     browser = chromium()
-    names = pages(book.root)
-    sources = [book.html / f"{name}.html" for name in names]
+    sources = [book.html / f"{name}.html" for name in pages(book.root)]
     if missing := [source.name for source in sources if not source.is_file()]:
         raise InputError(f"{missing[0]} is not built: make book")
     with tempfile.TemporaryDirectory(prefix="sslbook-") as folder:
@@ -91,29 +104,40 @@ def write(book: Book, target: Path, say: Callable[[str], None] = print) -> Path:
             say(f"printing {source.stem} …")
             printed.append(Printed(source, _print(browser, source, work / f"{source.stem}.pdf")))
         config = read_yaml(book.root / "_config.yml", dict)
-        parts = _parts(book)
-        draft = _front(browser, work, config, contents(printed, parts, 0))
-        front = _front(browser, work, config, contents(printed, parts, len(draft.pages)))
+        title, author = str(config["title"]), str(config["author"])
+        cover = (
+            f'<div class="cover"><h1>{html.escape(title)}</h1>'
+            "<p>An executable book on why self-supervised learning works</p>"
+            f'<img src="{(ASSETS / "static/sslbook/logo.svg").as_uri()}" alt=""><p>{html.escape(author)}</p></div>'
+        )
+        listed = contents(printed, read_yaml(book.root / "_toc.yml", dict))
+        front = _page(browser, work / "front.html", f"<style>{_FRONT}</style>{cover}<h1>Contents</h1>{listed}")
         writer = join(front, printed)
-        _number(writer, _sheets(browser, work, len(writer.pages)), len(front.pages))
-        writer.add_metadata({"/Title": str(config["title"]), "/Author": str(config["author"])})
+        numbered = writer.pages[len(front.pages) :]
+        numbers = "".join(f"<div><span>{i + 1}</span></div>" for i in range(len(numbered)))
+        sheets = _page(browser, work / "numbers.html", f"<style>{_SHEETS}</style>{numbers}")
+        for page, sheet in zip(numbered, sheets.pages, strict=False):
+            page.merge_page(sheet)
+            page.compress_content_streams()  # merging unpacked them
+        writer.set_page_label(0, len(front.pages) - 1, style=PageLabelStyle.LOWERCASE_ROMAN)
+        writer.set_page_label(len(front.pages), len(writer.pages) - 1, style=PageLabelStyle.DECIMAL)
+        writer.add_metadata({"/Title": title, "/Author": author})
         writer.compress_identical_objects()
         target.parent.mkdir(parents=True, exist_ok=True)
         writer.write(target)
     return target
 
 
-def contents(printed: Sequence[Printed], parts: Mapping[str, str], before: int) -> str:
-    """The table of contents as HTML; page numbers count from 1, ``before`` pages stand in front."""
-    rows, at = [], before
+def contents(printed: Sequence[Printed], toc: Mapping[str, Any]) -> str:
+    """The table of contents as HTML; page 1 is the first behind it."""
+    parts = {str(part["chapters"][0]["file"]).rpartition("/")[2]: part["caption"] for part in toc.get("parts", ())}
+    rows, at = [], 1
     for one in printed:
         if caption := parts.get(one.source.stem):
             rows.append(f"<h2>{html.escape(caption)}</h2>")
-        entries = [("chapter", one.title, at + 1), *(("section", title, at + page + 1) for title, page in one.sections)]
-        rows += [
-            f'<p class="{kind}"><a href="{one.source.as_uri()}"><span>{html.escape(title)}</span><b>{page}</b></a></p>'
-            for kind, title, page in entries
-        ]
+        for kind, title, page in [("chapter", one.title, 0), *(("section", *section) for section in one.sections)]:
+            link = f'<a href="{one.source.as_uri()}"><span>{html.escape(title)}</span><b>{at + page}</b></a>'
+            rows.append(f'<p class="{kind}">{link}</p>')
         at += len(one.reader.pages)
     return "\n".join(rows)
 
@@ -123,16 +147,15 @@ def join(front: PdfReader, printed: Sequence[Printed]) -> PdfWriter:
     writer = PdfWriter()
     writer.append(front, import_outline=False)
     first: dict[str, int] = {}
-    for one in printed:
-        first[one.source.as_uri()] = len(writer.pages)
-        writer.append(one.pdf, import_outline=False)
-        chapter = writer.add_outline_item(title=one.title, page_number=first[one.source.as_uri()])
-        for title, page in one.sections:
-            writer.add_outline_item(title=title, page_number=first[one.source.as_uri()] + page, parent=chapter)
-    known = {one.source.as_uri(): one for one in printed}
     owners: list[Printed | None] = [None] * len(front.pages)
     for one in printed:
+        at = first[one.source.as_uri()] = len(writer.pages)
+        writer.append(one.pdf, import_outline=False)
         owners += [one] * len(one.reader.pages)
+        chapter = writer.add_outline_item(title=one.title, page_number=at)
+        for title, page in one.sections:
+            writer.add_outline_item(title=title, page_number=at + page, parent=chapter)
+    known = {one.source.as_uri(): one for one in printed}
     for sheet, owner in zip(writer.pages, owners, strict=True):
         for annotation in sheet.get("/Annots", ArrayObject()):
             _lead_inside(writer, annotation.get_object(), owner, known, first)
@@ -158,55 +181,12 @@ def _lead_inside(
             del link["/A"]  # what lies beside the pages is not in the file
         return
     page = first[target.source.as_uri()] + (target.place(anchor) or 0)
-    top = _top(target, anchor)
+    destination = target.reader.named_destinations.get(f"/{anchor}")
+    height = None if destination is None else destination.top
+    top = FloatObject(float(height)) if isinstance(height, (int, float)) else NullObject()
     place = [writer.pages[page].indirect_reference, NameObject("/XYZ"), NullObject(), top, NullObject()]
     link.pop("/A", None)
     link[NameObject("/Dest")] = ArrayObject(place)
-
-
-def _top(target: Printed, anchor: str) -> Any:
-    destination = target.reader.named_destinations.get(f"/{anchor}")
-    top = None if destination is None else destination.top
-    return FloatObject(float(top)) if isinstance(top, (int, float)) else NullObject()
-
-
-def _number(writer: PdfWriter, sheets: PdfReader, front: int) -> None:
-    """Print on each page behind the cover its number."""
-    for i, page in enumerate(writer.pages):
-        if i >= min(1, front):
-            page.merge_page(sheets.pages[i])
-            page.compress_content_streams()  # merging unpacked them
-
-
-def _sheets(browser: str, work: Path, count: int) -> PdfReader:
-    """As many empty pages, each with its number at the foot."""
-    one = "<div style='height: 296mm; break-after: page; position: relative'><span>{}</span></div>"
-    style = f"{_A4} span {{ position: absolute; bottom: 8mm; width: 100%; text-align: center; font-size: 9pt; color: #555 }}"
-    body = "".join(one.format(i + 1) for i in range(count))
-    return _page(browser, work / "numbers.html", f"<style>{style}</style>{body}")
-
-
-def _front(browser: str, work: Path, config: Mapping[str, Any], listed: str) -> PdfReader:
-    """Cover and contents."""
-    style = """@page { size: A4; margin: 20mm 20mm 22mm } @page :first { margin: 0 }
-    body { font-family: 'DejaVu Sans', sans-serif; color: #222; margin: 0 }
-    .cover { height: 290mm; break-after: page; text-align: center }
-    .cover h1 { font-size: 34pt; padding-top: 75mm; color: #0a5f94; margin: 0 20mm }
-    .cover p { font-size: 14pt; margin: 8mm 25mm } .cover img { width: 120mm; margin-top: 12mm }
-    h2 { font-size: 11pt; color: #5b6270; margin: 5mm 0 1mm; break-after: avoid }
-    p { margin: 0; font-size: 9pt; line-height: 1.5 } p.section a { padding-left: 6mm; color: #444 }
-    p.chapter { font-weight: bold; margin-top: 1.6mm; break-after: avoid }
-    p.section b { font-weight: normal }
-    a { color: #222; text-decoration: none; display: flex; justify-content: space-between; gap: 4mm }"""
-    from sslbook.book.sphinx_ext import ASSETS
-
-    picture = (ASSETS / "static/sslbook/logo.svg").as_uri()
-    cover = (
-        f'<div class="cover"><h1>{html.escape(str(config["title"]))}</h1>'
-        "<p>An executable book on why self-supervised learning works</p>"
-        f'<img src="{picture}" alt=""><p>{html.escape(str(config["author"]))}</p></div>'
-    )
-    return _page(browser, work / "front.html", f"<style>{style}</style>{cover}<h1>Contents</h1>{listed}")
 
 
 def _page(browser: str, source: Path, body: str) -> PdfReader:
@@ -216,27 +196,16 @@ def _page(browser: str, source: Path, body: str) -> PdfReader:
 
 def _print(browser: str, source: Path, target: Path) -> Path:
     """Print one page, when its scripts have no more to do."""
-    flags = [
-        "--headless=new",
-        "--disable-gpu",
-        "--no-proxy-server",
-        "--no-pdf-header-footer",
-        "--virtual-time-budget=120000",
-    ]
+    flags = ["headless=new", "disable-gpu", "no-proxy-server", "no-pdf-header-footer", "virtual-time-budget=120000"]
     if hasattr(os, "geteuid") and os.geteuid() == 0:
-        flags.append("--no-sandbox")  # Chromium refuses to run as root with one
-    flags += [f"--user-data-dir={target.parent / 'profile'}", f"--print-to-pdf={target}", source.as_uri()]
+        flags.append("no-sandbox")  # Chromium refuses to run as root with one
+    flags += [f"user-data-dir={target.parent / 'profile'}", f"print-to-pdf={target}"]
+    command = [browser, *(f"--{flag}" for flag in flags), source.as_uri()]
     target.unlink(missing_ok=True)
-    run = subprocess.run([browser, *flags], capture_output=True, text=True, timeout=SECONDS, check=False)
+    run = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
     if not target.is_file():
         raise InputError(f"Chromium did not print {source.name}: {run.stderr.strip()[-300:]}")
     return target
-
-
-def _parts(book: Book) -> dict[str, str]:
-    """The caption of each part, by the name of its first page."""
-    toc = read_yaml(book.root / "_toc.yml", dict)
-    return {str(part["chapters"][0]["file"]).rpartition("/")[2]: str(part["caption"]) for part in toc.get("parts", ())}
 
 
 def _plain(heading: str) -> str:

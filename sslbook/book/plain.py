@@ -16,8 +16,8 @@ from docutils import nodes
 from markdownify import ATX, MarkdownConverter
 from myst_nb.sphinx_ import HideCodeCellNode
 
-from sslbook.book.opening import PICTURE, is_code_cell
-from sslbook.book.reading import LINE
+from sslbook.book.bookmap import TIME
+from sslbook.book.cells import PICTURE, is_code_cell
 
 MARK = "sslbook-cell"
 """The element that stands in the HTML where a cell begins: ``<sslbook-cell data-cell="7"></sslbook-cell>``."""
@@ -176,7 +176,7 @@ class _Plain(MarkdownConverter):
         kinds = el.get_attribute_list("class")
         if "admonition-title" in kinds:
             return f"\n\n\ue004{_words_of(el)}\ue005\n\n"
-        if LINE in kinds:
+        if TIME in kinds:
             return ""  # of the page: no word of the source stands behind it
         return str(super().convert_p(el, f"{_anchor(el)}{text}", parent_tags))  # type: ignore[misc]
 

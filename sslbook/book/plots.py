@@ -20,7 +20,6 @@ from matplotlib.ticker import LogFormatterSciNotation
 from numpy.typing import ArrayLike
 
 from sslbook.book.typeset import typeset
-from sslbook.runtime.arguments import require_whole
 
 PALETTE: Final = {
     "blue": "#084573",
@@ -124,8 +123,6 @@ def figure(columns: int = 1, rows: int = 1, *, height: float = 3.2, **subplots: 
 
     `axes` is one `Axes` or an array of them, as from `pyplot.subplots`, which takes the other keywords.
     """
-    require_whole("columns", columns, least=1)
-    require_whole("rows", rows, least=1)
     import matplotlib.pyplot as plt
 
     return plt.subplots(rows, columns, figsize=(WIDTH, height * rows), **subplots)
@@ -140,8 +137,6 @@ def heatmap(ax: Axes, matrix: ArrayLike, *, label: str = "", signed: bool = True
     import seaborn as sns
 
     values = np.asarray(matrix, dtype=float)
-    if values.ndim != 2:
-        raise ValueError(f"matrix: got {values.ndim} dimensions; two are needed")
     reach = float(np.nanmax(np.abs(values))) or 1.0
     scale: dict[str, Any] = {"cmap": "RdBu_r", "vmin": -reach, "vmax": reach} if signed else {"cmap": "cividis"}
     names: dict[str, Any] = {"xticklabels": False, "yticklabels": False, "square": True}
@@ -157,15 +152,13 @@ def over_seeds(
 ) -> None:
     """A row for each group of `groups`: a dot for each seed's number, and their mean with its 95 % t-interval.
 
-    `colors` maps groups to names of `PALETTE`; without it all are blue. Raises ValueError for a group of fewer than two.
+    `colors` maps groups to names of `PALETTE`; without it all are blue.
     """
     import seaborn as sns
 
     from sslbook.stats.intervals import mean_interval
 
     rows = {name: np.asarray(values, dtype=float).ravel() for name, values in groups.items()}
-    if not rows or min(map(len, rows.values())) < 2:
-        raise ValueError("groups: each needs a name and two numbers or more")
     tones = {name: PALETTE[(colors or {}).get(name, "blue")] for name in rows}
     sns.stripplot(data=rows, orient="h", jitter=False, size=6, alpha=0.45, palette=tones, ax=ax)
     for row, (name, values) in enumerate(rows.items()):
@@ -179,12 +172,6 @@ def over_seeds(
 def image_row(axes: Sequence[Axes], images: ArrayLike, titles: Sequence[str] | None = None) -> None:
     """Draw grey images (n, height, width) into n axes, dark ink on white, all with one scale; `titles` below them."""
     pictures = np.asarray(images, dtype=float)
-    if pictures.ndim != 3 or len(pictures) != len(axes):
-        raise ValueError(
-            f"images: got shape {pictures.shape}; ({len(axes)}, height, width) is needed, one image for each axes"
-        )
-    if titles is not None and len(titles) != len(axes):
-        raise ValueError(f"titles: got {len(titles)}; {len(axes)} are needed")
     low, high = float(pictures.min()), float(pictures.max())
     for i, (ax, picture) in enumerate(zip(axes, pictures, strict=True)):
         ax.imshow(picture, cmap="gray_r", vmin=low, vmax=high)
@@ -197,8 +184,6 @@ def image_row(axes: Sequence[Axes], images: ArrayLike, titles: Sequence[str] | N
 
 def strips(rows: Mapping[str, ArrayLike]) -> Figure:
     """Rows of grey images (n, height, width) below their titles, as wide as the text."""
-    if not rows:
-        raise ValueError("rows: got none; at least one is needed")
     import matplotlib.pyplot as plt
 
     fig = plt.figure(figsize=(WIDTH, 0.85 * len(rows)))
@@ -212,8 +197,6 @@ def strips(rows: Mapping[str, ArrayLike]) -> Figure:
 def slope(ax: Axes, power: float, *, through: tuple[float, float], label: str = "", span: float = 10.0) -> None:
     """A dashed reference line y ~ x^power on logarithmic axes, from the point `through` over a factor `span` in x."""
     x, y = through
-    if x <= 0 or y <= 0 or span <= 1:
-        raise ValueError(f"through, span: got {through}, {span}; a positive point and a factor above 1 are needed")
     xs = np.array([x, x * span])
     ax.plot(xs, y * (xs / x) ** power, color="#333333", linestyle=(0, (4, 3)), linewidth=1.3, zorder=1)
     if label:

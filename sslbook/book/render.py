@@ -3,7 +3,8 @@
 The notebooks are rendered as they are, with execution off: what the page shows is what the regression has read. They are
 staged in a folder of their own, together with the pages that hold no code and those that are generated; Jupyter Book runs
 there with every warning an error; and the finished pages take the old ones' place in one step, so that a failed build
-leaves the last good book.
+leaves the last good book. `problems` then looks for what Sphinx does not see: numbers that are not those of the notebooks, links
+in HTML that lead nowhere, and whatever a browser would fetch from elsewhere.
 """
 
 from __future__ import annotations
@@ -16,17 +17,21 @@ import re
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
-from sslbook.book import licences, meta, policy, searching
-from sslbook.book.chapters import read_chapter
+from bs4 import BeautifulSoup
+
+from sslbook.book import searching
+from sslbook.book.chapters import find_chapters, read_chapter
 from sslbook.book.kernel import variables
-from sslbook.book.layout import read_yaml
+from sslbook.book.layout import Book, read_yaml
 from sslbook.book.plain import LINES
-from sslbook.book.repository import Repository
 from sslbook.book.sphinx_ext import DOWNLOADS
+from sslbook.book.typeset import glue, parts, pasted, printed
 from sslbook.runtime.atomic_io import read_source, write_text
 
 # Jupyter Book has jsonschema compile a grammar of addresses for two seconds, which no file of ours is held to.
@@ -51,7 +56,7 @@ class RenderError(RuntimeError):
     """The book could not be rendered; the message says what is missing, or quotes Sphinx's warnings with their place."""
 
 
-def build(executed: Path, out: Path, *, root: Path, generated: Mapping[str, str] | None = None) -> Path:
+def build(executed: Path, out: Path, *, root: Path, generated: Mapping[str, str]) -> Path:
     """Render the book below `root` into the folder `out` and return its first page, `out/index.html`.
 
     `executed` holds one `<page>.ipynb` for each chapter with code (the file's name without `.md`); `root` holds `_config.yml`,
@@ -61,19 +66,24 @@ def build(executed: Path, out: Path, *, root: Path, generated: Mapping[str, str]
     Raises RenderError if a page is missing or not executed, or if Sphinx warns of anything; `out` is then untouched.
     """
     work = out.parent
-    staged = stage(executed, work / "stage", root=root, generated=generated or {})
+    staged = stage(executed, work / "stage", root=root, generated=generated)
     fresh = _jupyter_book(staged, work)
     shutil.rmtree(fresh / "_static/vendor/fontawesome", ignore_errors=True)  # no page loads it: see sphinx_ext
     searching.write(fresh, pages(root))
-    licences.write(fresh)
     (fresh / "searchindex.js").unlink(missing_ok=True)  # Sphinx's index of pages, which nothing loads
-    if site := Repository.read(root).site:
-        (fresh / "sitemap.xml").write_text(meta.sitemap(site, pages(root)), encoding="utf-8")
-        (fresh / "robots.txt").write_text(f"User-agent: *\nAllow: /\nSitemap: {site}/sitemap.xml\n", encoding="utf-8")
-    _write_downloads(fresh / DOWNLOADS, root=root, generated=generated or {})
+    shutil.rmtree(fresh / DOWNLOADS, ignore_errors=True)
+    for page in pages(root):  # what the download buttons offer: every page's Markdown
+        (fresh / DOWNLOADS / page).parent.mkdir(parents=True, exist_ok=True)
+        text = generated.get(page) or read_source(root / f"{page}.md")
+        write_text(fresh / DOWNLOADS / f"{page}.md", text)
     (fresh / "index.html").write_text(_front_door(root), encoding="utf-8")
-    policy.apply(fresh)  # last, when nothing in the pages changes any more
-    return _replace(fresh, out) / "index.html"
+    old = out.with_name(out.name + ".old")  # the new pages take the old ones' place by renaming
+    shutil.rmtree(old, ignore_errors=True)
+    if out.exists():
+        out.rename(old)
+    fresh.rename(out)
+    shutil.rmtree(old, ignore_errors=True)
+    return out / "index.html"
 
 
 def pages(root: Path) -> list[str]:
@@ -118,21 +128,13 @@ def stage(executed: Path, folder: Path, *, root: Path, generated: Mapping[str, s
         raise RenderError(f"_toc.yml names pages that do not exist: {', '.join(missing)}")
     if unexecuted:
         raise RenderError(f"not executed yet: {', '.join(unexecuted)}; run: sslbook execute {' '.join(unexecuted)}")
-    for folder_of_pages in {(root / page).parent for page in pages(root)}:
-        _copy_assets(folder_of_pages, folder / folder_of_pages.relative_to(root))
+    for source in {(root / page).parent for page in pages(root)}:  # with what their pages refer to
+        target = folder / source.relative_to(root)
+        others = shutil.ignore_patterns("*.md", "*.ipynb", ".*", "_*")
+        shutil.copytree(source, target, ignore=others, dirs_exist_ok=True)
+        for path in source.glob("*.bib"):
+            write_text(target / path.name, read_source(path))
     return folder
-
-
-def _write_downloads(folder: Path, *, root: Path, generated: Mapping[str, str]) -> None:
-    """Fill the folder of the pages' sources, which the download buttons offer: every page's Markdown."""
-    shutil.rmtree(folder, ignore_errors=True)
-    for page in pages(root):
-        source, target = root / f"{page}.md", folder / f"{page}.md"
-        target.parent.mkdir(parents=True, exist_ok=True)
-        if page in generated:
-            target.write_text(generated[page], encoding="utf-8")
-        else:
-            shutil.copy(source, target)
 
 
 def explain(log: str, staged: Path) -> str:
@@ -162,19 +164,6 @@ def _locate(line: str, staged: Path) -> str:
     rows = (source if isinstance(source, str) else "".join(source)).splitlines()
     quoted = rows[min(max(row, 1), len(rows)) - 1].strip() if rows else ""
     return f"{place}, cell {cell}, near “{quoted[:90]}”{rest}"
-
-
-def _copy_assets(source: Path, target: Path) -> None:
-    """Copy what the pages of a folder refer to: everything in it that is neither a page nor hidden."""
-    for path in sorted(source.rglob("*")):
-        relative = path.relative_to(source)
-        if path.is_dir() or path.suffix in (".md", ".ipynb") or any(part[0] in "._" for part in relative.parts):
-            continue
-        (target / relative).parent.mkdir(parents=True, exist_ok=True)
-        if path.suffix == ".bib":
-            write_text(target / relative, read_source(path))
-        else:
-            shutil.copy(path, target / relative)
 
 
 def _jupyter_book(staged: Path, work: Path) -> Path:
@@ -211,12 +200,62 @@ def _front_door(root: Path) -> str:
     )
 
 
-def _replace(fresh: Path, out: Path) -> Path:
-    """Put the new pages in the old ones' place, by renaming."""
-    old = out.with_name(out.name + ".old")
-    shutil.rmtree(old, ignore_errors=True)
-    if out.exists():
-        out.rename(old)
-    fresh.rename(out)
-    shutil.rmtree(old, ignore_errors=True)
-    return out
+_CSS_URL = re.compile(r"""(?:url\(\s*|@import\s+)['"]?((?:https?:)?//[^'")\s]+)""")
+
+
+def problems(book: Book, scale: str) -> list[str]:
+    """Every problem of the built pages, one sentence each; empty if there is none."""
+    paths = [path for path in sorted(book.html.rglob("*.html")) if "_static" not in path.relative_to(book.html).parts]
+    soups = {path: BeautifulSoup(path.read_text(encoding="utf-8"), "html.parser") for path in paths}
+    found = [*_numbers(book, scale, soups), *_links(soups, book.html.resolve())]
+    found += [f"{path}: loads {address}" for path, soup in soups.items() for address in outside(soup)]
+    for sheet in sorted(book.html.rglob("*.css")):
+        found += [f"{sheet}: loads {address}" for address in _CSS_URL.findall(sheet.read_text("utf-8", "replace"))]
+    return [problem.replace(f"{book.html}/", "") for problem in found]
+
+
+def outside(soup: BeautifulSoup) -> list[str]:
+    """The addresses on other machines that a browser fetches by itself to show a page."""
+    values = [tag[name] for name in ("src", "srcset", "poster", "data") for tag in soup.select(f"[{name}]")]
+    values += [link["href"] for link in soup.select("link[href]:not([rel=canonical])")]
+    addresses = [address for value in values for address in re.split(r",\s+|\s+", str(value))]
+    found = [address for address in addresses if address.startswith(("http://", "https://", "//"))]
+    styles = "\n".join(str(tag.get("style") or tag.get_text()) for tag in soup.select("style, [style]"))
+    return [*found, *_CSS_URL.findall(styles)]
+
+
+def _numbers(book: Book, scale: str, soups: Mapping[Path, BeautifulSoup]) -> Iterator[str]:
+    """Each number that a source pastes into its prose must stand in its page, formatted and typeset, and no other may."""
+    values = {path.stem: glue(json.loads(path.read_text(encoding="utf-8"))) for path in book.notebooks(scale)}
+    for chapter in find_chapters(book):
+        path = next((path for path in soups if path.stem == chapter.name), None)
+        if path is None:
+            continue
+        wanted: Counter[str] = Counter()
+        for name, key, form, role in pasted(chapter.text, chapter.name):
+            there = values.get(name, {})
+            if missing := [part for part in parts(role, key) if part not in there]:
+                yield f"{path}: {{{role}}} names {missing[0]!r}, which {name} does not produce"
+            else:
+                wanted[printed(role, key, form, there)] += 1
+        shown = Counter(span.get_text() for span in soups[path].select("article span.pasted-text"))
+        for text in wanted - shown:
+            yield f"{path}: the number {text} of its source is not in the page"
+        for text in set(shown) - set(wanted):
+            yield f"{path}: it shows the number {text}, which its source does not paste"
+
+
+def _links(soups: Mapping[Path, BeautifulSoup], out: Path) -> Iterator[str]:
+    """Internal addresses that lead nowhere: a file that is not there, an anchor that the page does not have."""
+    anchors = {path.resolve(): {str(tag["id"]) for tag in soup.find_all(id=True)} for path, soup in soups.items()}
+    for path, soup in soups.items():
+        tags = soup.select("a[href], link[href], img[src], script[src]")
+        for address in sorted({str(tag.get("href") or tag.get("src")) for tag in tags}):
+            there = urlsplit(address)
+            if there.scheme or there.netloc:
+                continue
+            target = (path.parent / unquote(there.path) if there.path else path).resolve()
+            if not target.exists() or not target.is_relative_to(out):
+                yield f"{path}: {address} leads to no file of the book"
+            elif there.fragment and target in anchors and unquote(there.fragment) not in anchors[target]:
+                yield f"{path}: {address} names an anchor that {target.name} does not have"

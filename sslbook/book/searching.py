@@ -24,32 +24,11 @@ _HEAVY = re.compile(
     re.DOTALL,
 )
 _LEFT_OUT = ".headerlink, script, style, svg, .cell, .solution, .sslbook-map, .sslbook-time, dl.py, .tabbed-set"
-_GREEK = "alpha beta gamma delta epsilon zeta eta theta kappa lambda mu nu xi pi rho sigma tau phi chi psi omega"
-_LETTERS = dict(zip(_GREEK.split(), "αβγδεζηθκλμνξπρστφχψω", strict=True))
-_LETTERS |= {
-    "Sigma": "Σ",
-    "Gamma": "Γ",
-    "Delta": "Δ",
-    "Theta": "Θ",
-    "Lambda": "Λ",
-    "varepsilon": "ε",
-    "ell": "ℓ",
-    "infty": "∞",
-}
-_SIGNS = {
-    "le": "≤",
-    "ge": "≥",
-    "times": "×",
-    "cdot": "·",
-    "in": "∈",
-    "to": "→",
-    "approx": "≈",
-    "neq": "≠",
-    "pm": "±",
-    "top": "⊤",
-    "lVert": "‖",
-    "rVert": "‖",
-}
+_NAMES = (
+    "alpha beta gamma delta epsilon zeta eta theta kappa lambda mu nu xi pi rho sigma tau phi chi psi omega "
+    "Sigma Gamma Delta Theta Lambda varepsilon ell infty le ge times cdot in to approx neq pm top lVert rVert"
+)
+_LETTERS = dict(zip(_NAMES.split(), "αβγδεζηθκλμνξπρστφχψωΣΓΔΘΛεℓ∞≤≥×·∈→≈≠±⊤‖‖", strict=True))
 _LOOKS = r"\\(?:mathbf|mathrm|mathbb|mathcal|operatorname|text|boldsymbol|left|right|!|,|;|quad)\b ?"
 
 
@@ -67,9 +46,8 @@ class Section:
 
 def write(html: Path, pages: Iterable[str]) -> Path:
     """Write the script with the sections of the built ``pages`` in the folder ``html``; returns its path."""
-    found = [
-        asdict(section) for page in pages for section in sections(page, (html / f"{page}.html").read_text("utf-8"))
-    ]
+    texts = {page: (html / f"{page}.html").read_text(encoding="utf-8") for page in pages}
+    found = [asdict(section) for page, text in texts.items() for section in sections(page, text)]
     rows = json.dumps(found, ensure_ascii=False, separators=(",", ":"))
     target = html / INDEX
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -106,7 +84,7 @@ def readable(formula: str) -> str:
     """A formula in letters, if it is a small one: ``β`` for ``\\(\\beta\\)``; else an ellipsis."""
     inner = re.sub(r"\\[()\[\]]", "", formula)
     inner = re.sub(_LOOKS, "", inner)
-    inner = re.sub(r"\\([A-Za-z]+)", lambda name: _LETTERS.get(name[1], _SIGNS.get(name[1], name[0])), inner)
+    inner = re.sub(r"\\([A-Za-z]+)", lambda name: _LETTERS.get(name[1], name[0]), inner)
     inner = re.sub(r"[{}~]|\\[,;!\s]", "", inner)
     inner = re.sub(r"\^([′⊤*]|\\?prime)", r"\1", inner).replace("^2", "²")
     short = " ".join(inner.split())

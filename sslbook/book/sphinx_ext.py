@@ -2,35 +2,39 @@
 
 Named under `sphinx.extra_extensions` in `_config.yml`. It serves MathJax, the icons, the style sheet and the sliders' script
 from `assets/`, so that no page asks another machine for anything; takes sphinx-thebe out (it names a CDN, and its script,
-added twice, raises an error in the console); puts right what an accessibility checker finds in the theme; and offers each
-chapter as `.ipynb` and `.md` (`render` writes those files beside the pages).
+added twice, raises an error in the console); pastes numbers with their intervals and bounds; names papers by authors and year; puts
+right what an accessibility checker finds in the theme; and offers each chapter as `.ipynb` and `.md` (`render` writes those files
+beside the pages).
 """
 
 from __future__ import annotations
 
 import functools
 import itertools
+import json
 import posixpath
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import nbformat
 from bs4 import BeautifulSoup
 from docutils import nodes
+from pybtex.plugin import register_plugin
+from pybtex.style.formatting.plain import Style as PlainStyle
+from pybtex.style.labels import BaseLabelStyle
+from pybtex.style.template import field, first_of, href, optional
 from sphinx.application import Sphinx
 from sphinx.config import Config
+from sphinx.util.docutils import SphinxRole
 
 import sslbook
-from sslbook.book import bibliography, bookmap, library, meta, plain, reading, roles, statements
-from sslbook.book.captions import Captions
-from sslbook.book.folding import fold_checks
+from sslbook.book import bookmap, library, plain, site
+from sslbook.book.cells import Captions, fold_checks, open_with_picture
 from sslbook.book.notebooks import NOTEBOOKS, reader_notebook, write
-from sslbook.book.opening import open_with_picture
-from sslbook.book.repository import Repository
 from sslbook.book.searching import readable
-from sslbook.book.typeset import typeset
+from sslbook.book.typeset import ROLES, glue, named, printed, typeset
 
 ASSETS = Path(__file__).parent / "assets"
 DOWNLOADS = "_sources"  # the folder of the built book that holds the pages' sources
@@ -44,20 +48,23 @@ MATHJAX: dict[str, Any] = {
 }
 """What `mathjax.js` is told; tools/make_mathjax.py decides which TeX packages it holds."""
 LEDGER = "chapters/ledger"
-_DROPPED = ("sphinx_thebe", "sphinx_comments")
+_DROPPED = ("sphinx_thebe", "sphinx_comments")  # what they have connected: Jupyter Book always loads them
 _MATHS = 'class="math '  # as Sphinx writes each formula, in a line or on display
 _CITATION_LIST = 'role="list" class="citation-list"'
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
     """Register the extension; see the module's docstring for what it does."""
-    _drop_listeners(app, _DROPPED)
+    for listeners in app.events.listeners.values():
+        for listener in [one for one in listeners if one.handler.__module__.partition(".")[0] in _DROPPED]:
+            app.disconnect(listener.id)
     app.connect("config-inited", _configure, priority=900)  # after the theme has appended its own template folders
-    bibliography.register()
+    register_plugin("pybtex.style.labels", "sslbook", AuthorYearLabels)
+    register_plugin("pybtex.style.formatting", "sslbook", AuthorYearStyle)  # `bibtex_default_style` in `_config.yml`
     library.connect(app)
-    statements.connect(app)
     bookmap.connect(app)
-    roles.register(app)
+    for name in ROLES[1:]:  # the first is MyST-NB's own
+        app.add_role(name, Pasted())
     app.add_transform(Captions)
     app.connect("doctree-read", _unique_proof_ids)
     app.connect("doctree-resolved", _typeset_numbers)  # by now numbers of other pages are pasted too
@@ -72,14 +79,6 @@ def setup(app: Sphinx) -> dict[str, Any]:
     return {"version": sslbook.__version__, "parallel_read_safe": True, "parallel_write_safe": True}
 
 
-def _drop_listeners(app: Sphinx, modules: tuple[str, ...]) -> None:
-    """Disconnect what the extensions named in `modules`, which Jupyter Book always loads, have connected so far."""
-    for listeners in app.events.listeners.values():
-        for listener in list(listeners):
-            if listener.handler.__module__.partition(".")[0] in modules:
-                app.disconnect(listener.id)
-
-
 def _configure(app: Sphinx, config: Config) -> None:
     """Point Sphinx to the book's own assets."""
     config.project = config.html_title or config.project  # the name that objects.inv gives
@@ -92,7 +91,7 @@ def _configure(app: Sphinx, config: Config) -> None:
 
 
 def _unique_proof_ids(app: Sphinx, doctree: nodes.document) -> None:
-    """Number the ids `proof-content` and `proof`, which sphinx-proof gives to every box and every proof of a page."""
+    """Number the ids that sphinx-proof gives to every box and every proof of a page, and set the word *Proof.* in italics."""
     serial = itertools.count(1)
     for node in doctree.findall(nodes.Element):
         if "proof-content" in node.get("ids", ()):
@@ -100,19 +99,74 @@ def _unique_proof_ids(app: Sphinx, doctree: nodes.document) -> None:
         elif isinstance(node, nodes.admonition) and "proof" in node["ids"]:
             node["ids"] = [f"proof-{next(serial)}"]
             node["classes"].append("proof-text")
-            _set_apart(node, "Proof.")
+            first = next(iter(node.findall(nodes.Text)), None)
+            if first is not None and first.startswith("Proof."):
+                rest = nodes.Text(first.removeprefix("Proof."))
+                first.parent.replace(first, [nodes.emphasis("", "Proof."), rest])
 
 
-def _set_apart(node: nodes.Element, word: str) -> None:
-    """Set the first text of `node` in italics as far as `word`, if it begins with it."""
-    first = next(iter(node.findall(nodes.Text)), None)
-    if first is not None and first.astext().startswith(word):
-        rest = nodes.Text(first.astext().removeprefix(word))
-        first.parent.replace(first, [nodes.emphasis("", word), rest])
+class Pasted(SphinxRole):
+    """``{interval}``, ``{least}`` and ``{most}``: a number of this page's notebook, or of another's (``page.md::name:.1f``).
+
+    They say in a sentence how sure a number is, or which side it bounds; `sslbook.book.typeset.printed` rounds.
+    """
+
+    def run(self) -> tuple[list[nodes.Node], list[nodes.system_message]]:
+        """The number, or a warning that says what is missing."""
+        page, name, form = named(self.text)
+        document = self.env.docname
+        if page:
+            document = self.env.path2doc(self.env.relfn2path(page, document)[1]) or page
+        try:
+            text = printed(self.name, name, form, _glued(Path(self.env.srcdir) / f"{document}.ipynb"))
+        except KeyError as missing:
+            problem = f"{{{self.name}}} names {missing}, which {document} does not produce"
+        except (OSError, ValueError) as error:
+            problem = f"{{{self.name}}}`{self.text}`: {error}"
+        else:
+            classes = ["pasted-text", *(["sslbook-interval"] if self.name == "interval" else [])]
+            node = nodes.inline(self.rawtext, text, classes=classes)
+            self.set_source_info(node)
+            return [node], []
+        return [], [self.inliner.reporter.warning(problem, line=self.lineno)]
+
+
+@functools.lru_cache(maxsize=32)
+def _glued(notebook: Path) -> dict[str, Any]:
+    return glue(json.loads(notebook.read_text(encoding="utf-8")))
+
+
+class AuthorYearLabels(BaseLabelStyle):
+    """Labels that say what the citations say: “Tian et al., 2020”, not “[5]”; two entries with one label are an error."""
+
+    def format_labels(self, sorted_entries: Iterable[Any]) -> Iterator[str]:
+        """One label for each entry."""
+        for entry in sorted_entries:
+            people = entry.persons.get("author") or entry.persons.get("editor") or []
+            names = [" ".join([*person.prelast_names, *person.last_names]).strip("{}") for person in people]
+            who = f"{names[0]} et al." if len(names) > 2 else " and ".join(names)
+            yield f"{who or entry.key}, {entry.fields.get('year', 'n.d.')}"
+
+
+class AuthorYearStyle(PlainStyle):
+    """The plain style with such labels and one link for each entry: a DOI's, an arXiv number's or an address's."""
+
+    default_label_style = "sslbook"
+
+    def format_web_refs(self, entry: Any) -> Any:
+        """The first that there is (they lead to one place)."""
+        return first_of[
+            optional[self.format_doi(entry)], optional[self.format_eprint(entry)], optional[self.format_url(entry)]
+        ]
+
+    def format_url(self, entry: Any) -> Any:
+        """The address as a link, without the word “URL”."""
+        address = field("url", raw=True)
+        return href[address, address]
 
 
 def _typeset_numbers(app: Sphinx, doctree: nodes.document, pagename: str) -> None:
-    """Print the numbers pasted into the prose as numbers are printed; `htmlcheck` expects them in this form."""
+    """Print the numbers pasted into the prose as numbers are printed; `render.problems` expects them in this form."""
     for node in doctree.findall(nodes.inline):
         if "pasted-text" in node["classes"]:
             for text in list(node.findall(nodes.Text)):
@@ -125,8 +179,6 @@ def _typeset_numbers(app: Sphinx, doctree: nodes.document, pagename: str) -> Non
 
 
 _PERCENT = re.compile(r"(?<=\d) %")
-
-
 _OPENING = re.compile(r"[(\[“‘\"']+$")
 _CLOSING = re.compile(r"^[^\w\s(\[“‘—–/·]+(?:\w{1,2}\b)?")  # also the ’s and the -th of an index
 
@@ -155,15 +207,15 @@ def _hold_punctuation(app: Sphinx, doctree: nodes.document, pagename: str) -> No
 def _mark(app: Sphinx, doctree: nodes.document, pagename: str) -> None:
     """Tell a chapter's time, open it with its picture, fold its checks, and mark its cells for the reader's notebook."""
     if _is_notebook(app, pagename):
-        reading.tell_time(doctree, reading.time_of(Path(app.srcdir) / f"{pagename}.ipynb"))
+        bookmap.tell_time(doctree, bookmap.time_of(Path(app.srcdir) / f"{pagename}.ipynb"))
         open_with_picture(doctree)
         fold_checks(doctree)
         plain.mark_cells(doctree)
 
 
 @functools.cache
-def _repository(app: Sphinx) -> Repository:
-    return Repository.read(Path(app.srcdir))
+def _repository(app: Sphinx) -> site.Repository:
+    return site.Repository.read(Path(app.srcdir))
 
 
 def _is_notebook(app: Sphinx, pagename: str) -> bool:
@@ -192,7 +244,7 @@ def _page(app: Sphinx, pagename: str, template: str, context: dict[str, Any], do
         _introduce(app, pagename, context, doctree)
     context["downloads"] = _downloads(pagename, context, is_notebook=is_notebook)
     context["launches"] = _repository(app).launches(pagename) if is_notebook else []
-    context["suggestions"] = _repository(app).suggestions(pagename, _title(context)) if doctree is not None else []
+    context["suggestions"] = _repository(app).suggestions(pagename) if doctree is not None else []
     if "body" in context:
         if is_notebook:
             app.__dict__.setdefault(_BODIES, {})[pagename] = context["body"]
@@ -201,48 +253,30 @@ def _page(app: Sphinx, pagename: str, template: str, context: dict[str, Any], do
     if pagename == LEDGER:
         app.add_js_file("sslbook/ledger.js", loading_method="defer")
     dropped = re.compile(f"sphinx-thebe|THEBE_JS_URL{without}", re.IGNORECASE)
-    for kind in ("script_files", "css_files"):
-        context[kind] = [item for item in context[kind] if not dropped.search(_text_of(item))]
+    for kind in ("script_files", "css_files"):  # by file name and inline text
+        texts = [f"{getattr(i, 'filename', i)} {getattr(i, 'attributes', {}).get('body', '')}" for i in context[kind]]
+        context[kind] = [item for item, text in zip(context[kind], texts, strict=True) if not dropped.search(text)]
 
 
 def _introduce(app: Sphinx, pagename: str, context: dict[str, Any], doctree: nodes.document) -> None:
     """Say in the page's head what it is about and where it lives."""
     book = str(app.config.html_title or app.config.project)
-    title = _title(context)
+    title = " ".join(BeautifulSoup(str(context["title"]), "html.parser").get_text().split())
     if title == book:
         context["docstitle"] = ""  # the theme would say it twice
-    about, site = meta.description(doctree), _repository(app).site
-    context["metatags"] += meta.head(title=title, book=book, page=pagename, about=about, site=site)
+    about, address = site.description(doctree), _repository(app).site
+    context["metatags"] += site.head(title=title, book=book, page=pagename, about=about, site=address)
 
 
-def _title(context: Mapping[str, Any]) -> str:
-    """The page's title without mark-up."""
-    return " ".join(BeautifulSoup(str(context["title"]), "html.parser").get_text().split())
-
-
-def _text_of(asset: Any) -> str:
-    """File name and inline text of an entry of `script_files` or `css_files`."""
-    return f"{getattr(asset, 'filename', asset)} {getattr(asset, 'attributes', {}).get('body', '')}"
-
-
-def _downloads(pagename: str, context: Mapping[str, Any], *, is_notebook: bool) -> list[dict[str, str]]:
-    """What the download button offers: the notebook of a chapter, and the Markdown source of every page."""
+def _downloads(pagename: str, context: Mapping[str, Any], *, is_notebook: bool) -> list[tuple[str, ...]]:
+    """What the download button offers, as address, file, ending, icon and tooltip: a chapter's notebook, every page's Markdown."""
     if not context.get("page_source_suffix"):
         return []
-    name = posixpath.basename(pagename)
     offers = [(f"{DOWNLOADS}/{pagename}.md", "file-lines", "Source (MyST Markdown)")]
     if is_notebook:
-        offers.insert(0, (f"{NOTEBOOKS}/{name}.ipynb", "code", "Notebook, ready to run"))
-    return [
-        {
-            "url": context["pathto"](path, 1),
-            "file": posixpath.basename(path),
-            "suffix": posixpath.splitext(path)[1],
-            "icon": icon,
-            "tooltip": text,
-        }
-        for path, icon, text in offers
-    ]
+        offers.insert(0, (f"{NOTEBOOKS}/{posixpath.basename(pagename)}.ipynb", "code", "Notebook, ready to run"))
+    split = posixpath.splitext
+    return [(context["pathto"](path, 1), posixpath.basename(path), split(path)[1], *more) for path, *more in offers]
 
 
 def mend(body: str) -> str:

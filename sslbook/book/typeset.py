@@ -1,13 +1,19 @@
-"""Numbers as a page prints them: ``3.4e-15`` is 3.4 × 10⁻¹⁵, and a minus is a minus, not a hyphen.
+"""Numbers as a page prints them, and which of them a chapter's prose asks for.
 
-The values themselves and every text for the terminal keep Python's notation; only HTML is typeset.
+``3.4e-15`` is 3.4 × 10⁻¹⁵, and a minus is a minus, not a hyphen. The values themselves and every text for the terminal keep
+Python's notation; only HTML is typeset.
 """
 
 from __future__ import annotations
 
+import ast
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal, localcontext
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from sslbook.book.values import GLUE_PREFIX
 
 _NUMBER = re.compile(r"(?<![\w.])(?P<sign>[-+]?)(?P<digits>\d[\d,_]*(?:\.\d+)?)(?:[eE](?P<power>[-+]?\d+))?(?![\w])")
 _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
@@ -92,3 +98,58 @@ def bound(value: float, form: str, role: str) -> str:
         exact = Decimal(repr(value))
         text = format(exact, form[:-1] + ".0f" if form.endswith("d") else form)
     return text if any(digit in text.lower().partition("e")[0] for digit in "123456789") else text.replace("-", "", 1)
+
+
+_ROLE = re.compile(rf"\{{({'|'.join(ROLES)})\}}`([^`]+)`")
+_FENCE = re.compile(r"^(?P<fence>`{3,}|~{3,})(?P<info>[^\n`]*)\n.*?^(?P=fence)`*~*[ \t]*$", re.MULTILINE | re.DOTALL)
+_LITERAL = re.compile(r"(?<!`)(`{2,})(?!`).+?(?<!`)\1(?!`)", re.DOTALL)
+_CODE_DIRECTIVES = ("{code", "{literalinclude", "{sourcecode", "{raw", "{math")
+
+
+def glue(notebook: Mapping[str, Any]) -> dict[str, Any]:
+    """The glued values of an executed notebook by name."""
+    values = {}
+    for cell in notebook["cells"]:
+        for output in cell.get("outputs", ()):
+            name = output.get("metadata", {}).get("scrapbook", {}).get("name")
+            text = output.get("data", {}).get(f"{GLUE_PREFIX}text/plain")
+            if name is not None and text is not None:
+                values[name] = ast.literal_eval("".join(text))
+    return values
+
+
+class Pasted(NamedTuple):
+    """A number in a chapter's prose: of which chapter, which, and how the role prints it."""
+
+    chapter: str
+    name: str
+    form: str
+    role: str = "glue:text"
+
+
+def pasted(text: str, own: str) -> Iterator[Pasted]:
+    """Each role that pastes a number into the prose of the chapter ``own``, in order, but not of those in code."""
+    for role, content in _ROLE.findall(prose(text)):
+        page, name, form = named(content)
+        yield Pasted(Path(page).stem if page else own, name, form, role)
+
+
+def named(content: str) -> tuple[str, str, str]:
+    """``(page, name, format)`` of what stands in a role: ``name``, ``name:.1f`` or ``page.md::name:.1f``."""
+    key, colon, form = content.rpartition(":")
+    if not colon or key.endswith(":"):  # no format: `name` or `page.md::name`
+        key, form = content, "s"
+    page, found, name = key.partition("::")
+    return (page, name, form) if found else ("", key, form)
+
+
+def prose(text: str) -> str:
+    """MyST Markdown without its code cells, code blocks, literals and comments; the content of other directives stays."""
+
+    def keep(match: re.Match[str]) -> str:
+        info = match["info"].strip()
+        inner = match[0].partition("\n")[2].rpartition("\n")[0]
+        return f"\n{prose(inner)}\n" if info.startswith("{") and not info.startswith(_CODE_DIRECTIVES) else "\n"
+
+    text = re.sub(r"^%.*$", "", text, flags=re.MULTILINE)
+    return _LITERAL.sub("", _FENCE.sub(keep, text))

@@ -3,7 +3,7 @@
 Without a kernel a slider is HTML that holds one picture for each value. The first is visible without any script;
 `book.js`, which every page of the book loads, shows the control and changes the picture. In live Jupyter the same call
 gives an ipywidgets slider that calls `draw` again, at more places than the page has frames for where `draw` can take them.
-What is shown becomes a figure with a number and a caption by what stands behind its cell (`sslbook.book.captions`).
+What is shown becomes a figure with a number and a caption by what stands behind its cell (`sslbook.book.cells`).
 """
 
 from __future__ import annotations
@@ -18,10 +18,8 @@ from html import escape
 from typing import Any
 
 from matplotlib.figure import Figure
-from matplotlib.text import Text
 
 from sslbook.book.layout import LIVE
-from sslbook.runtime.arguments import require_whole
 
 _PLAY = """<button type="button" class="sslbook-play" aria-label="Play: {label}">
 <svg viewBox="0 0 16 16" aria-hidden="true" focusable="false">
@@ -51,29 +49,20 @@ def slider(
     `label` stands before the slider; `format` (a format string or a function) writes the value after it. `alt` says what
     the picture shows, for readers who do not see it: one text for all values, or a function of the value. `name` is unique
     on the page: the slider's anchor is `slider-<name>`. All frames must have one size, or the page would jump.
-    `keep_colors` keeps the picture as it is in the dark theme, for photographs; it may hold no words, which would be dark on
-    dark. With a `step`, `draw` and `alt` take any number from the least value to the largest, and in live Jupyter the slider
+    `keep_colors` keeps the picture as it is in the dark theme, for photographs; words belong in the caption, as they would be dark
+    on dark. With a `step`, `draw` and `alt` take any number from the least value to the largest, and in live Jupyter the slider
     moves by `step` and computes at each place. With `play` it has a button that shows the frames in turn: for what runs in time.
 
-    Raises ValueError for no values, an index `start` out of range, an empty `alt` or `label`, a name that is not an
-    anchor, frames of different sizes, or words where colours are kept; TypeError if `draw` does not return a matplotlib figure.
+    Raises ValueError for an empty `alt`, a name that is not an anchor, or frames of different sizes.
     """
-    if len(values) == 0:
-        raise ValueError("values: got none; at least one is needed")
-    require_whole("start", start, least=0, most=len(values) - 1)
     if not re.fullmatch(r"[A-Za-z][\w-]*", name):
         raise ValueError(f"name: got {name!r}; allowed are letters, digits, '-' and '_', beginning with a letter")
-    if not label.strip():
-        raise ValueError("label: got nothing; a slider needs a label")
 
     def text_of(value: Any) -> str:
         return format(value) if callable(format) else format.format(value)
 
     def alt_of(value: Any) -> str:
-        words = alt(value) if callable(alt) else alt
-        if not words.strip():
-            raise ValueError("alt: got nothing; say what the picture shows")
-        return words
+        return alt(value) if callable(alt) else alt
 
     if _live():
         places = list(values) if step is None else _places(values, step)
@@ -83,25 +72,14 @@ def slider(
     sizes = {_size(frame) for frame in frames}
     if len(sizes) > 1:
         raise ValueError(f"draw: got frames of different sizes, {sorted(sizes)} pixels; draw them all with one figsize")
-    _display(
-        _slider_html(
-            frames,
-            texts=[text_of(value) for value in values],
-            alts=[alt_of(value) for value in values],
-            label=label,
-            name=name,
-            start=start,
-            keep_colors=keep_colors,
-            play=play,
-        ),
-        f"[figure with a slider: {label} = {text_of(values[0])} to {text_of(values[-1])}]",
-    )
+    texts, alts = [text_of(value) for value in values], [alt_of(value) for value in values]
+    look = {"label": label, "name": name, "start": start, "keep_colors": keep_colors, "play": play}
+    shown = _slider_html(frames, texts=texts, alts=alts, **look)
+    _display(shown, f"[figure with a slider: {label} = {texts[0]} to {texts[-1]}]")
 
 
 def show(fig: Figure, *, alt: str, keep_colors: bool = False) -> None:
     """Show a figure with its alternative text (for figures outside the cell metadata's `mystnb: image: alt`), and close it."""
-    if not alt.strip():
-        raise ValueError("alt: got nothing; say what the picture shows")
     image = _img(png(fig, keep_colors=keep_colors), alt, "sslbook-frame" + (" keep-colors" if keep_colors else ""))
     _display(f'<div class="sslbook-figure">{image}</div>', f"[figure: {alt}]")
 
@@ -144,16 +122,12 @@ def png(fig: Figure, *, keep_colors: bool = False) -> bytes:
 
     With `keep_colors` its ground is transparent, so that photographs lie on the page itself, light or dark.
     """
-    if not isinstance(fig, Figure):
-        raise TypeError(f"draw: got {type(fig).__name__}; a matplotlib Figure is needed")
     import matplotlib.pyplot as plt
     from PIL import Image
 
     full, small = io.BytesIO(), io.BytesIO()
     fig.savefig(full, format="png", transparent=keep_colors)
     plt.close(fig)
-    if keep_colors and (words := _words(fig)):
-        raise ValueError(f"keep_colors: got a figure with the words {words[0]!r}; they belong in its caption")
     image = Image.open(full).convert("RGBA")
     palette = image.convert("RGB").quantize(COLOURS - keep_colors, kmeans=int(keep_colors), dither=Image.Dither.NONE)
     clear: dict[str, int] = {}
@@ -166,21 +140,14 @@ def png(fig: Figure, *, keep_colors: bool = False) -> bytes:
     return small.getvalue()
 
 
-def _words(fig: Figure) -> list[str]:
-    """What a figure that was drawn says in letters."""
-    drawn = [ax for ax in fig.axes if ax.get_visible()]
-    texts = [text for ax in drawn for text in ax.findobj(Text)]
-    hidden = [text for ax in drawn if not ax.axison for axis in (ax.xaxis, ax.yaxis) for text in axis.findobj(Text)]
-    shown = [text for text in [*texts, *fig.texts] if text.get_visible() and text not in hidden]
-    return [text.get_text() for text in shown if text.get_text().strip()]
-
-
 def _size(frame: bytes) -> tuple[int, int]:
     """Width and height in pixels, from the header of a PNG."""
     return int.from_bytes(frame[16:20], "big"), int.from_bytes(frame[20:24], "big")
 
 
 def _img(frame: bytes, alt: str, kind: str, *, text: str | None = None, hidden: bool = False) -> str:
+    if not alt.strip():
+        raise ValueError("alt: got nothing; say what the picture shows")
     width, height = _size(frame)
     data = "" if text is None else f' data-text="{escape(text)}"'
     return (

@@ -1,4 +1,4 @@
-"""The page about the library: every promised name, an example that runs, and a way there from each statement."""
+"""The page about the library, with an example for every promised name; and below each statement its function and its verdict."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from docutils import nodes
 from sphinx.addnodes import pending_xref
 
 import sslbook
-from sslbook.book.library import _entries, apart, cited, exists, functions, link_names, name_functions, offered, source
+from sslbook.book.layout import find_book
+from sslbook.book.ledger import CODE, Claim, page, read_claims, stated
+from sslbook.book.library import _entries, annotate, edited, exists, functions, link_names
 from sslbook.exports import homes
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -77,50 +79,57 @@ def test_what_is_not_there_is_seen() -> None:
     assert not exists("sslbook.no_such_module.f")
 
 
-def test_a_function_is_named_below_its_statement_and_nowhere_else() -> None:
-    one, other = nodes.Admonition, type("Theorem", (nodes.Admonition, nodes.Element), {})
-    assert issubclass(other, one)
-    doctree = nodes.Element()
-    known, unknown = other(label="thm-lucky"), other(label="thm-of-mine")
-    doctree += [known, unknown, other(label="thm-weighted")]
-    name_functions(doctree)
-    assert known.astext() == "In the library: sslbook.experiments.hltm.lucky_nodes.lucky_bound."
-    assert unknown.astext() == ""
-    assert doctree[2].astext() == "In the library: covariance_operator."  # a promised name needs no more than itself
-    assert (
-        next(iter(doctree[2].findall(pending_xref)))["reftarget"] == "sslbook.operator.covariance.covariance_operator"
+def box(title: str, label: str) -> nodes.admonition:
+    content = nodes.section("", nodes.paragraph("", "A statement."))
+    return nodes.admonition("", nodes.title("", title), content, label=label)
+
+
+def test_below_a_statement_stand_its_function_and_its_verdict() -> None:
+    claims = {
+        "B-F1": Claim("B-F1", "B", "a statement", "hltm", "I", "fails as stated", errata="errata-x"),
+        "B-F2": Claim("B-F2", "B", "a statement", "hltm", "I", "holds"),
+    }
+    tree = nodes.section(
+        "", box("(Units · B-F1 and B-F2)", "thm-lucky"), box("", "thm-weighted"), box("", "thm-of-mine")
     )
-
-
-def test_promised_names_are_known_by_where_they_are_defined() -> None:
-    assert offered()["sslbook.training.run.trainer.train"] == "train"
-
-
-def test_papers_are_cited() -> None:
-    assert cited(["Theorem 3 of [tian2020],", "x[0] and [N, V]"]) == [
-        "Theorem 3 of :cite:t:`tian2020`,",
-        "x[0] and [N, V]",
+    annotate(tree, functions(), claims)
+    lucky, weighted, mine = ([p.astext() for p in one.findall(nodes.paragraph)][1:] for one in tree.children)
+    assert lucky == [
+        "In the library: sslbook.experiments.hltm.lucky_nodes.lucky_bound.",
+        "In the ledger: B-F1 fails as stated (errata); B-F2 holds.",
     ]
+    assert weighted == ["In the library: covariance_operator."], "a promised name needs no more than itself"
+    assert mine == []
+    targets = [link["reftarget"] for link in tree.findall(pending_xref)]
+    assert targets[1:] == ["ledger-b-f1", "errata-x", "ledger-b-f2", "sslbook.operator.covariance.covariance_operator"]
 
 
-def test_explained_arguments_stand_apart() -> None:
-    lines = [
-        "What it does.",
-        "",
-        "views: of ``(N, V)``.  tau, beta: numbers.",
-        "It says: nothing of net.",
-        "beta: again",
-    ]
-    assert [line.strip() for line in apart(lines, ["views", "tau", "beta", "net"]) if line] == [
-        "What it does.",
-        "**views**: of ``(N, V)``.",
+def test_every_code_in_a_title_is_a_claim_and_the_ledger_names_its_box() -> None:
+    book = find_book(ROOT)
+    texts = [path.read_text(encoding="utf-8") for path in sorted(book.chapters.glob("*.md"))]
+    boxes, ledger = stated(texts), page(book)
+    titles = "\n".join(re.findall(r"^`{3,}\{prf:\w+\} (.*)$", "\n".join(texts), re.MULTILINE))
+    assert set(CODE.findall(titles)) == set(boxes)
+    assert boxes.keys() <= {one.id for one in read_claims(book.claims)}
+    assert all(f"{{prf:ref}}`{label}`" in ledger for labels in boxes.values() for label in labels)
+    meanings = [line for line in ledger.splitlines() if line.startswith("- <span")]
+    for verdict in ("holds", "fails as stated", "open"):
+        (row,) = [line for line in meanings if f">{verdict}<" in line]
+        assert len(row.partition(": ")[2].split()) > 4, "the ledger says what a verdict means"
+
+
+def test_papers_are_cited_and_explained_arguments_stand_apart() -> None:
+    lines = ["Theorem 3 of [tian2020].", "views: of ``(N, V)``.  tau, beta: numbers.", "It says: nothing of net."]
+    assert [line for line in edited([*lines, "beta: again"], ["views", "tau", "beta", "net"]) if line] == [
+        "Theorem 3 of :cite:t:`tian2020`.",
+        "**views**: of ``(N, V)``.  ",
         "**tau, beta**: numbers.",
         "It says: nothing of net.",
         "**beta**: again",
     ]
 
 
-def test_a_name_on_the_notation_page_leads_to_its_entry_its_owners_or_its_source() -> None:
+def test_a_name_on_the_notation_page_leads_to_its_entry_or_its_owners() -> None:
     tree = nodes.Element()
     for text in ("operator.covariance.covariance_operator", "operator.covariance.step", "W.flatten()", "vec"):
         tree += nodes.paragraph("", "", nodes.literal("", text))
@@ -140,20 +149,3 @@ def test_a_name_on_the_notation_page_leads_to_its_entry_its_owners_or_its_source
         "sslbook.CovarianceOperator",
         "sslbook.operator.covariance.CovarianceOperator",
     ]
-
-
-@pytest.mark.parametrize(
-    ("name", "path", "begins"),
-    [
-        ("sslbook.operator.layer.vec", "sslbook/operator/layer.py", "def vec("),
-        ("sslbook.images.enumerated.Images.pixels", "sslbook/images/enumerated.py", "@dataclass"),
-        ("sslbook.trees.latent.LatentTree.depth", "sslbook/trees/latent.py", "@"),
-        ("sslbook.experiments.emergence.ring.SIGNS", "sslbook/experiments/emergence/ring.py", ""),
-        ("sslbook.losses.pairs", "sslbook/losses/pairs.py", ""),
-    ],
-)
-def test_a_name_has_a_place_in_the_source(name: str, path: str, begins: str) -> None:
-    found, line = source(name)
-    assert found == path
-    assert bool(line) == bool(begins)
-    assert (ROOT / found).read_text(encoding="utf-8").splitlines()[max(line, 1) - 1].strip().startswith(begins)

@@ -6,18 +6,20 @@ import hashlib
 import re
 import tomllib
 from fnmatch import fnmatch
+from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
+import yaml
 
 from sslbook.book.layout import find_book
-from sslbook.book.licences import ASSETS, SHOWN, package_text, read, write
+from sslbook.book.sphinx_ext import ASSETS
 
 ROOT = Path(__file__).resolve().parents[2]
 BOOK = find_book(ROOT)
-LISTED = read()
+LISTED = yaml.safe_load((ASSETS / "licences.yml").read_text(encoding="utf-8"))
 VENDORED = {path: (entry, digest) for entry in LISTED["vendored"] for path, digest in entry["files"].items()}
-OURS = {"book.css", "book.js", "formulas.js", "ledger.js", "search.js", "logo.svg", "social.png"}
+OURS = {"book.css", "book.js", "formulas.js", "ledger.js", "search.js", "logo.svg", "social.png", "licences.txt"}
 
 
 def test_every_file_is_ours_or_listed() -> None:
@@ -52,24 +54,19 @@ def test_the_wheel_says_and_holds_what_it_carries() -> None:
     assert held == {"LICENSE", *(entry["text"] for entry in shipped)}
 
 
-def test_each_text_is_beside_the_pages(tmp_path: Path) -> None:
-    (tmp_path / "_static").mkdir()
-    write(tmp_path)
-    text = (tmp_path / SHOWN).read_text(encoding="utf-8")
-    _, *parts = re.split(r"^={80}\n", text, flags=re.MULTILINE)
-    blocks = dict(zip((head.partition(":")[0] for head in parts[::2]), parts[1::2], strict=True))
+def test_each_text_is_beside_the_pages() -> None:
+    text = (ASSETS / "static/licences.txt").read_text(encoding="utf-8")
+    heads = re.findall(r"^={80}\n(.*)\n.*\n={80}$", text, re.MULTILINE)
     names = [entry["name"] for kind in ("vendored", "packages", "inside") for entry in LISTED[kind]]
-    assert [name for name in names if not any(head.startswith(name) for head in blocks)] == ["axe-core"]
-    assert [head for head, said in blocks.items() if "opyright" not in said] == []
-    assert text.count("WITHOUT WARRANTY OF ANY KIND") >= 4
-    with pytest.raises(ValueError, match="the package sslbook brings no licence"):
-        _no_licence()
-
-
-def _no_licence() -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sslbook.book.licences.distribution", lambda name: type("Package", (), {"files": None}))
-        package_text("sslbook")
+    assert [name for name in names if not any(head.startswith(name) for head in heads)] == ["axe-core"]
+    words = text.split()
+    for entry in LISTED["packages"]:
+        files = distribution(entry["name"]).files or ()
+        own = [
+            file for file in files if ".dist-info" in str(file) and re.fullmatch(r"(LICEN[CS]E|COPYING).*", file.name)
+        ]
+        assert own, f"{entry['name']} brings no licence"
+        assert all(" ".join(file.read_text("utf-8").split()) in " ".join(words) for file in own), entry["name"]
 
 
 def test_every_file_of_the_pages_is_covered() -> None:
@@ -78,7 +75,6 @@ def test_every_file_of_the_pages_is_covered() -> None:
         pytest.skip("the book is not built: make book")
     known = [glob for entry in LISTED["packages"] for glob in entry["files"]]
     files = [path.relative_to(static).as_posix() for path in static.rglob("*") if path.is_file()]
-    others = [file for file in files if not file.startswith("sslbook/") and file not in ("logo.svg", Path(SHOWN).name)]
+    others = [file for file in files if not file.startswith("sslbook/") and file not in ("logo.svg", "licences.txt")]
     assert [file for file in others if not any(fnmatch(file, glob) for glob in known)] == []
     assert [glob for glob in known if not any(fnmatch(file, glob) for file in others)] == [], "listed, and not there"
-    assert (BOOK.html / SHOWN).is_file()

@@ -1,97 +1,109 @@
-"""The map of the book: what its directive says, what is drawn, and the list that says the same."""
+"""The map of the book, what its directive says and what is drawn; and how long a chapter takes."""
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
 import pytest
 import yaml
 from bs4 import BeautifulSoup
+from docutils import nodes
+from docutils.utils import new_document
 
-from sslbook.book.bookmap import BOX, ROW, WIDTH, Part, draw, parts, read_lines
+from sslbook.book.bookmap import BOX, ROW, TIME, WIDTH, Stop, draw, minutes, stops, tell_time, time_of
 from sslbook.book.plain import MARK, Links, pieces
 
 ROOT = Path(__file__).resolve().parents[2]
 TOC = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))
 INTRO = (ROOT / "chapters/intro.md").read_text(encoding="utf-8")
+PAGES = {str(chapter["file"]): ("<Title>", "31 min to read") for part in TOC["parts"] for chapter in part["chapters"]}
 
 
-def told() -> dict[str, tuple[str, tuple[str, ...]]]:
+def lines() -> list[str]:
     found = re.search(r"^```\{book-map\}\n(.*?)^```$", INTRO, re.MULTILINE | re.DOTALL)
     assert found is not None
-    return read_lines(found[1].splitlines())
+    return found[1].splitlines()
 
 
-def book() -> list[Part]:
-    pages = [str(chapter["file"]) for part in TOC["parts"] for chapter in part["chapters"]]
-    return parts(TOC, told(), {page: (page.rpartition("/")[2].title(), "31 min") for page in pages})
+def book() -> dict[str, list[Stop]]:
+    return stops(TOC, lines(), PAGES)
 
 
-def test_the_landing_page_tells_of_every_chapter_once() -> None:
-    found = book()
-    numbered = [part for part in TOC["parts"] if part.get("numbered")]
-    assert [part.caption for part in found] == [part["caption"] for part in numbered]
-    stops = [stop for part in found for stop in part.stops]
-    assert [stop.page for stop in stops] == [chapter["file"] for part in numbered for chapter in part["chapters"]]
-    assert [stop.number for stop in stops] == list(range(1, len(stops) + 1))
-    assert all(stop.needs for stop in stops[1:]), "every chapter but the first builds on one"
-
-
-def test_each_part_has_its_story() -> None:
-    for part in book():
-        story = INTRO.partition(f"\n### {part.caption}\n")[2].partition("\n#")[0]
-        assert len(story.split()) > 90, part.caption
-        for stop in part.stops:
-            assert re.search(rf"<{stop.page.rpartition('/')[2].replace('_', '[-_]')}>`", story), stop.page
+def test_the_landing_page_tells_of_every_chapter_and_each_part_has_its_story() -> None:
+    found = [stop for part in book().values() for stop in part]
+    assert [stop.number for stop in found] == list(range(1, len(found) + 1))
+    assert all(stop.needs for stop in found[1:]), "every chapter but the first builds on one"
+    for caption, part in book().items():
+        story = INTRO.partition(f"\n### {caption}\n")[2].partition("\n#")[0]
+        assert len(story.split()) > 90, caption
+        for stop in part:
+            assert re.search(rf"<{stop.name.replace('_', '[-_]')}>`", story), stop.name
 
 
 @pytest.mark.parametrize(
     ("line", "problem"),
     [
-        ("covariance", "'name: question | needs' is needed"),
-        ("nowhere: What?", "nowhere is no chapter of a numbered part"),
-        ("covariance: What? | training", "covariance needs training, which is no chapter before it"),
-        ("", "no line for the chapter covariance"),
+        ("covariance", "covariance needs a line"),
+        ("covariance: What? | training", "covariance needs a line, 'name: question | chapters before it'"),
+        ("nowhere: What?", "no numbered part has a chapter nowhere"),
     ],
 )
 def test_a_map_that_is_not_this_book_s_is_refused(line: str, problem: str) -> None:
-    gone = "" if line.startswith("nowhere") else "covariance"
-    lines = {name: value for name, value in told().items() if name != gone}
+    name = line.partition(":")[0]
     with pytest.raises(ValueError, match=re.escape(problem)):
-        parts(TOC, lines | read_lines([line]), {str(c["file"]): ("x", "") for p in TOC["parts"] for c in p["chapters"]})
+        stops(TOC, [other for other in lines() if not other.startswith(f"{name}:")] + [line], PAGES)
 
 
-def test_drawing_and_list_lead_to_the_same_pages() -> None:
+def test_every_chapter_has_a_box_of_its_own_and_an_arrow_from_each_that_it_builds_on() -> None:
     html = BeautifulSoup(draw(book()), "html.parser")
-    drawn = [link["href"] for link in html.select("svg a")]
-    assert drawn == [link["href"] for link in html.select("ul a")]
-    assert len(drawn) == len(set(drawn)) == 10
-    assert html.nav["aria-label"] == "Map of the book"
-    words = [" ".join(link.get_text().split()) for link in html.select("svg a")]
-    assert words[0] == "1. Dual_Networks What of a loss reaches a layer deep inside? 31 min", (
-        "what a screen reader says"
-    )
-    assert html.svg["role"] == "group", "an image's links would be hidden from a screen reader"
-    assert all(part.caption in html.svg["aria-label"] for part in book())
-    assert len(html.select(".sslbook-map-arrow")) == sum(len(stop.needs) for part in book() for stop in part.stops)
-
-
-def test_boxes_stay_apart_and_inside() -> None:
-    html = BeautifulSoup(draw(book()), "html.parser")
-    height = float(html.svg["viewbox"].split()[3])
-    boxes = [(float(rect["x"]), float(rect["y"])) for rect in html.select("rect")]
-    assert all(0 <= x <= WIDTH - BOX and 0 <= y <= height - ROW for x, y in boxes)
+    links = [str(link["href"]) for link in html.select("li a")]
+    assert len(links) == len(set(links)) == 10
+    assert html.select_one("li a").text == "1. <Title>"
+    assert len(html.select(".sslbook-map-arrow")) == sum(len(stop.needs) for part in book().values() for stop in part)
+    height = int(html.svg["viewbox"].split()[3])
+    boxes = [tuple(map(int, re.findall(r"\d+", str(box["style"])))) for box in html.select("li[style]")]
     for i, (x, y) in enumerate(boxes):
+        assert 0 <= x <= WIDTH - BOX
+        assert 0 <= y <= height - ROW
         assert all(abs(x - u) >= BOX or abs(y - v) >= ROW + 10 for u, v in boxes[:i])
-    for link in html.select("a"):
-        rows = [float(text["y"]) for text in link.select("text")]
-        assert rows == sorted(set(rows)), "no line of a box is written over another"
 
 
 def test_a_notebook_has_the_list() -> None:
-    links = Links([stop.page.rpartition("/")[2] for part in book() for stop in part.stops])
+    links = Links([stop.name for part in book().values() for stop in part])
     (piece,) = pieces(f'<{MARK} data-cell="0"></{MARK}>{draw(book())}', links)
-    assert "[2. Covariance](covariance.ipynb)" in piece.text
-    assert "after 1" in piece.text
+    assert "(covariance.ipynb)" in piece.text
+    assert "31 min · after 1" in piece.text
     assert piece.text.count("Part II ·") == 1
+
+
+THEOREM = "```{prf:theorem}\n:label: thm\n$$ a = b $$\n$$ c = d $$\n```\n"
+
+
+def test_minutes_are_words_and_formulas_of_theorems() -> None:
+    words = "word " * 200
+    assert minutes(f"# Title\n\n{words}\n\n```python\n{words}\n```\n\n$$ {words} $$\n") == 1
+    assert minutes(f"{words}\n\n{THEOREM}") == 3
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"), [(61.2, " · runs in 60 s"), (12.4, " · runs in 12 s"), (7200, " · runs in 120 min"), (0, "")]
+)
+def test_a_chapter_says_how_long_it_takes(tmp_path: Path, seconds: float, said: str) -> None:
+    cells = [{"cell_type": "markdown", "source": ["word " * 400]}, {"cell_type": "code", "source": ["word " * 400]}]
+    notebook = {"cells": cells, "metadata": {"sslbook": {"seconds": seconds}}}
+    (tmp_path / "one.ipynb").write_text(json.dumps(notebook), encoding="utf-8")
+    assert time_of(tmp_path / "one.ipynb") == f"2 min to read{said}"
+
+
+def test_the_line_ends_the_first_box_of_the_opening() -> None:
+    tree = new_document("page")
+    box = nodes.admonition("", nodes.title("", "What you will see"), nodes.paragraph("", "Before this: nothing."))
+    later = nodes.admonition("", nodes.paragraph("", "Another."))
+    tree += nodes.section("", nodes.title("", "One"), box, nodes.section("", nodes.title("", "Two"), later))
+    tell_time(tree, "31 min to read")
+    assert (box[-1].astext(), box[-1]["classes"]) == ("31 min to read", [TIME])
+    assert len(later) == 1
+    html = f'<{MARK} data-cell="0"></{MARK}><p>Before this.</p><p class="{TIME}">Half an hour to read</p>'
+    assert pieces(html, Links([]))[0].text == "Before this.", "a notebook leaves it out"

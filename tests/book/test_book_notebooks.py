@@ -20,17 +20,17 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 
 from sslbook import cli
 from sslbook.book import commands, notebooks
+from sslbook.book.bookmap import TIME
 from sslbook.book.chapters import find_chapters
 from sslbook.book.layout import Book, find_book
 from sslbook.book.notebooks import MOVES, reader_notebook
 from sslbook.book.plain import Piece
-from sslbook.book.reading import LINE
-from sslbook.book.repository import Repository
+from sslbook.book.site import Repository
 from sslbook.book.values import RECORD_KEY
 
 BOOK = find_book(Path(__file__).resolve().parents[2])
 CHAPTERS = [chapter.name for chapter in find_chapters(BOOK) if chapter.runs]
-NO_SENTENCE = f".headerlink, .highlight, svg, script, style, pre, summary, .{LINE}, .dropdown > .admonition-title"
+NO_SENTENCE = f".headerlink, .highlight, svg, script, style, pre, summary, .{TIME}, .dropdown > .admonition-title"
 MARKDOWN = MarkdownIt("commonmark").enable("table")
 
 

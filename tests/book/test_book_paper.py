@@ -55,19 +55,13 @@ def pdf(book: Book, tmp_path_factory: pytest.TempPathFactory) -> Any:
     return pypdf.PdfReader(target)
 
 
-def titles(pdf: Any) -> list[tuple[str, int]]:
+def titles(pdf: Any, items: Any = None, depth: int = 0) -> list[tuple[str, int]]:
     """Bookmarks and their pages, those of sections indented."""
-
-    def walk(items: list[Any], depth: int) -> list[tuple[str, int]]:
-        found = []
-        for item in items:
-            if isinstance(item, list):
-                found += walk(item, depth + 1)
-            else:
-                found.append((" " * depth + item.title, pdf.get_destination_page_number(item)))
-        return found
-
-    return walk(pdf.outline, 0)
+    found = []
+    for item in pdf.outline if items is None else items:
+        own = [(" " * depth + item.title, pdf.get_destination_page_number(item))] if not isinstance(item, list) else []
+        found += own or titles(pdf, item, depth + 1)
+    return found
 
 
 def blank(page: Any) -> bool:
@@ -87,20 +81,17 @@ def test_cover_contents_and_every_page(pdf: Any) -> None:
         ("2. two", 4), (" 2.1. First β", 4), (" 2.2. Second", 5),
     ]  # fmt: skip
     rows = [line.rsplit(maxsplit=1) for line in texts[1].splitlines()]
-    assert {row[0]: row[1] for row in rows if len(row) == 2}.items() >= {"1. one": "3", "2.2. Second": "6"}.items()
-    assert [text.split()[-1] for text in texts[1:]] == ["2", "3", "4", "5", "6"], "each page bears its number"
+    assert {row[0]: row[1] for row in rows if len(row) == 2}.items() >= {"1. one": "1", "2.2. Second": "4"}.items()
+    assert [text.split()[-1] for text in texts[2:]] == pdf.page_labels[2:] == ["1", "2", "3", "4"], (
+        "each bears its number"
+    )
 
 
 @browser_cases.in_browser
 def test_what_is_folded_stays_folded_and_code_whole(pdf: Any) -> None:
-    text = "\n".join(page.extract_text() for page in pdf.pages)
-    assert "folded" not in text
-    assert "Show the code" not in text
-    assert "secret" not in text
-    for page in pdf.pages[3::2]:
-        shown = page.extract_text()
-        assert "line 0" in shown
-        assert "line 19" in shown
+    texts = [page.extract_text() for page in pdf.pages]
+    assert not [word for word in ("folded", "Show the code", "secret") if word in "\n".join(texts)]
+    assert all("line 0" in text and "line 19" in text for text in texts[3::2])
 
 
 @browser_cases.in_browser
@@ -136,22 +127,6 @@ def test_a_chapter_of_the_book_on_paper(tmp_path: Path) -> None:
     assert len(one.reader.pages) > 8
     assert not [i for i, page in enumerate(one.reader.pages) if blank(page)]
     assert len(one.sections) >= 8
-    assert one.title.startswith("1. Dual networks")
     text = "".join(page.extract_text() for page in one.reader.pages)
     assert "raise NotImplementedError" in text, "the exercises' stubs are there"
     assert "\\mathbf" not in text, "formulas are typeset"
-
-
-def test_bookmarks_of_a_chapter_that_begins_on_an_odd_page(tmp_path: Path) -> None:
-    def blanks(count: int, path: Path) -> Path:
-        writer = pypdf.PdfWriter()
-        for _ in range(count):
-            writer.add_blank_page(100, 100)
-        writer.write(path)
-        return path
-
-    one = paper.Printed(tmp_path / "one.html", blanks(3, tmp_path / "one.pdf"))
-    one.__dict__.update(title="one", sections=[("first", 1), ("second", 2)])  # as its page would say
-    joined = paper.join(pypdf.PdfReader(blanks(1, tmp_path / "front.pdf")), [one])
-    joined.write(tmp_path / "all.pdf")
-    assert titles(pypdf.PdfReader(tmp_path / "all.pdf")) == [("one", 1), (" first", 2), (" second", 3)]

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from docutils import nodes
 
-from sslbook.book.opening import PICTURE, open_with_picture
+from sslbook.book.cells import PICTURE, open_with_picture
 from sslbook.book.plain import MARK, Links, mark_cells, pieces, without_marks
-from sslbook.book.repository import Repository
+from sslbook.book.site import Repository
 
 LINKS = Links(["one", "two"])
 
@@ -185,25 +183,3 @@ def test_a_caption_stands_below_its_cell() -> None:
         ("picture", words),
         ("text", "More."),
     ]
-
-
-def test_one_address_gives_all_the_others(tmp_path: Path) -> None:
-    (tmp_path / "_config.yml").write_text("repository:\n  url: https://github.com/Ada/book/\n")
-    none, some = Repository(), Repository.read(tmp_path)
-    assert (none.site, none.requirement, none.launches("chapters/one")) == ("", "", [])
-    assert some.site == "https://ada.github.io/book"
-    assert some.requirement == "sslbook @ git+https://github.com/Ada/book"
-    assert [launch["url"] for launch in some.launches("chapters/one")] == [
-        "https://colab.research.google.com/github/Ada/book/blob/notebooks/one.ipynb",
-        "https://mybinder.org/v2/gh/Ada/book/notebooks?urlpath=lab/tree/one.ipynb",
-    ]
-    assert none.suggestions("chapters/one", "One") == []
-    assert none.source("sslbook/a.py", 3) == ""
-    edit, issue = (button["url"] for button in some.suggestions("chapters/one", "1. One & all"))
-    assert edit == "https://github.com/Ada/book/edit/main/chapters/one.md"
-    assert issue.startswith("https://github.com/Ada/book/issues/new?title=1.%20One%20%26%20all&body=")
-    assert some.suggestions("chapters/ledger", "Ledger")[0]["url"].endswith("/edit/main/data/claims.yml")
-    assert some.source("sslbook/a.py", 3) == "https://github.com/Ada/book/blob/main/sslbook/a.py#L3"
-    assert some.source("sslbook/a.py") == "https://github.com/Ada/book/blob/main/sslbook/a.py"
-    with pytest.raises(ValueError, match="OWNER/NAME is needed"):
-        _ = Repository("https://example.org/book").site

@@ -1,4 +1,4 @@
-"""`sslbook.book.plots`: a palette that can be told apart, and helpers that refuse what they cannot draw."""
+"""`sslbook.book.plots`: a palette that can be told apart, and helpers that draw what they say."""
 
 from __future__ import annotations
 
@@ -83,8 +83,6 @@ def test_figures_come_in_one_width_and_colour_cycle() -> None:
     assert axes.shape == (2, 3)
     lines = [axes[0, 0].plot([0, 1])[0] for _ in plots.PALETTE]
     assert [line.get_color() for line in lines] == list(plots.PALETTE.values())
-    with pytest.raises(ValueError, match="columns must be at least 1, got 0"):
-        plots.figure(0)
     plt.close("all")
 
 
@@ -95,8 +93,6 @@ def test_a_signed_heatmap_is_white_at_zero() -> None:
     assert image.get_clim() == (-2.0, 2.0)
     assert min(image.cmap(image.norm(0.0))[:3]) > 0.95
     plots.heatmap(plots.figure()[1], np.zeros((2, 2)))  # no entry to scale by
-    with pytest.raises(ValueError, match="matrix: got 1 dimensions"):
-        plots.heatmap(ax, [1.0, 2.0])
     plt.close("all")
 
 
@@ -108,19 +104,13 @@ def test_seeds_are_shown_with_their_mean_and_its_interval() -> None:
     assert interval.get_xdata() == pytest.approx([2 - half, 2 + half])
     assert list(mean.get_xdata()) == [2.0]
     assert [label.get_text() for label in ax.get_yticklabels()] == ["one", "other"]
-    with pytest.raises(ValueError, match="groups: each needs a name and two numbers or more"):
-        plots.over_seeds(ax, {"one": [1.0]})
     plt.close("all")
 
 
-def test_image_row_wants_one_image_an_axes() -> None:
+def test_an_image_row_has_one_scale() -> None:
     _, axes = plots.figure(2)
     plots.image_row(axes, np.arange(8.0).reshape(2, 2, 2), titles=["a", "b"])
     assert {ax.images[0].get_clim() for ax in axes} == {(0.0, 7.0)}, "one scale for all, or they could not be compared"
-    with pytest.raises(ValueError, match=r"images: got shape \(3, 2, 2\)"):
-        plots.image_row(axes, np.zeros((3, 2, 2)))
-    with pytest.raises(ValueError, match="titles: got 1; 2 are needed"):
-        plots.image_row(axes, np.zeros((2, 2, 2)), titles=["a"])
     plt.close("all")
 
 
@@ -131,8 +121,6 @@ def test_slope_draws_its_power() -> None:
     x, y = ax.lines[0].get_data()
     assert np.diff(np.log(y)) / np.diff(np.log(x)) == pytest.approx([-0.5])
     assert (x[0], y[0]) == (10.0, 3.0)
-    with pytest.raises(ValueError, match="a positive point and a factor above 1"):
-        plots.slope(ax, 1.0, through=(0.0, 1.0))
     plt.close("all")
 
 
@@ -141,8 +129,6 @@ def test_strips_share_the_width_and_keep_their_titles() -> None:
     assert fig.get_figwidth() == plots.WIDTH
     assert [band.get_suptitle() for band in fig.subfigs] == ["one", "two"]
     assert [len(band.axes) for band in fig.subfigs] == [4, 4]
-    with pytest.raises(ValueError, match="rows"):
-        plots.strips({})
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,8 @@
-"""`sslbook.book.render` and `sphinx_ext`: what is staged, what a failed build says, and a small book rendered whole."""
+"""What is staged, what a failed build says, a small book rendered whole, and what is found wrong with built pages."""
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from pathlib import Path
@@ -14,6 +15,7 @@ from docutils import nodes
 from docutils.utils import new_document
 
 from sslbook.book import render, sphinx_ext
+from sslbook.book.layout import Book
 
 ROOT = Path(__file__).resolve().parents[2]
 HEADER = """---
@@ -69,7 +71,7 @@ def root(tmp_path: Path) -> Path:
     config = (ROOT / "_config.yml").read_text(encoding="utf-8")
     assert config.count('  url: ""\n') == 1
     (root / "_config.yml").write_text(
-        config.replace('  url: ""\n', '  url: "https://github.com/Ada/book"\n'), encoding="utf-8"
+        config.replace('  url: ""', "  url: https://github.com/Ada/book"), encoding="utf-8"
     )
     shutil.copy(ROOT / "chapters/references.bib", root / "chapters")
     (root / "chapters/figures/one.svg").write_text("<svg xmlns='http://www.w3.org/2000/svg'/>", encoding="utf-8")
@@ -109,56 +111,35 @@ def execute(root: Path, chapter: str) -> None:
     nbformat.write(notebook, root / "executed/one.ipynb")
 
 
+LEDGER = {"chapters/ledger": "# Ledger\n"}
+
+
 def stage(root: Path) -> Path:
-    return render.stage(
-        root / "executed", root / "_build/stage", root=root, generated={"chapters/ledger": "# Ledger\n"}
-    )
+    return render.stage(root / "executed", root / "_build/stage", root=root, generated=LEDGER)
 
 
 def build(root: Path) -> Path:
-    return render.build(root / "executed", root / "_build/html", root=root, generated={"chapters/ledger": "# Ledger\n"})
-
-
-def test_pages_come_in_reading_order(root: Path) -> None:
-    assert render.pages(root) == ["chapters/intro", "chapters/one", "chapters/ledger"]
+    return render.build(root / "executed", root / "_build/html", root=root, generated=LEDGER)
 
 
 def test_stage_gathers_notebooks_pages_and_what_they_refer_to(root: Path) -> None:
     (root / "_build/stage/chapters").mkdir(parents=True)
     (root / "_build/stage/chapters/old.md").write_text("left by an earlier build", encoding="utf-8")
+    assert render.pages(root) == ["chapters/intro", "chapters/one", "chapters/ledger"], "in reading order"
     folder = stage(root)
-    files = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
-    assert files == [
-        "_config.yml",
-        "_toc.yml",
-        "chapters/figures/one.svg",
-        "chapters/intro.md",
-        "chapters/ledger.md",
-        "chapters/one.ipynb",
-        "chapters/references.bib",
-    ]
-    assert (folder / "chapters/one.ipynb").read_bytes() == (root / "executed/one.ipynb").read_bytes()
-
-
-def test_stage_names_what_is_missing(root: Path) -> None:
+    files = sorted(str(path.relative_to(folder / "chapters")) for path in folder.rglob("*/*") if path.is_file())
+    assert files == ["figures/one.svg", "intro.md", "ledger.md", "one.ipynb", "references.bib"]
+    log = f"\x1b[91m{folder}/chapters/one.ipynb:10001: WARNING: something\x1b[39;49;00m\n{folder}/_toc.yml:3: WARNING: plain\nok\n"
+    assert render.explain(log, folder).splitlines() == [
+        "  chapters/one.md, cell 1, near “# One”: WARNING: something",
+        "  _toc.yml:3: WARNING: plain",
+    ], "a warning quotes the line that it means"
     (root / "executed/one.ipynb").unlink()
     with pytest.raises(render.RenderError, match="not executed yet: one; run: sslbook execute one"):
         stage(root)
     (root / "chapters/intro.md").unlink()
     with pytest.raises(render.RenderError, match=r"_toc.yml names pages that do not exist: chapters/intro.md"):
         stage(root)
-
-
-def test_explain_quotes_the_line_that_a_warning_means(root: Path) -> None:
-    folder = stage(root)
-    log = (
-        f"\x1b[91m{folder}/chapters/one.ipynb:10001: WARNING: something\x1b[39;49;00m\n"
-        f"{folder}/chapters/intro.md:3: WARNING: plain\nreading sources... done\n"
-    )
-    assert render.explain(log, folder).splitlines() == [
-        "  chapters/one.md, cell 1, near “# One”: WARNING: something",
-        "  chapters/intro.md:3: WARNING: plain",
-    ]
 
 
 @pytest.mark.slow
@@ -197,15 +178,9 @@ def test_a_small_book_rendered_whole(root: Path) -> None:
     assert not list(html.glob("prf-*.html")) + list(html.glob("genindex*"))
     assert page.title.text == "1. One — What Survives Augmentation"
     assert page.select_one("link[rel=canonical]")["href"] == "https://ada.github.io/book/chapters/one.html"
-    assert "https://ada.github.io/book/chapters/one.html" in (html / "sitemap.xml").read_text(encoding="utf-8")
     assert not list(html.glob("searchindex*"))
-    icon = re.search(r'rel="icon" href="([^"]+)"', index.read_text(encoding="utf-8"))
-    assert icon is not None
-    assert (html / icon[1]).is_file()
 
-    said = page.select("link[rel=canonical]")
-    loaded = [tag.get("src") or tag.get("href") for tag in page.find_all(["script", "link"]) if tag not in said]
-    assert not [url for url in loaded if url and re.match(r"(https?:)?//", url)]
+    assert render.outside(page) == []
     assert "thebe" not in text
     assert "fontawesome" not in text
     assert text.index("_static/sslbook/formulas.js") < text.index("_static/sslbook/mathjax.js"), "told before it begins"
@@ -232,12 +207,10 @@ def test_a_small_book_rendered_whole(root: Path) -> None:
     install, hello, beside = (cell for cell in notebook.cells if cell.cell_type == "code")
     assert '%pip install --quiet "sslbook @ git+https://github.com/Ada/book"' in install.source
     assert "[errata](https://ada.github.io/book/chapters/ledger.html)" in told
-    assert [button["href"] for button in page.select(".dropdown-launch-buttons a")] == [
+    buttons = page.select(".dropdown-launch-buttons a, .dropdown-suggest-buttons a")
+    assert [button["href"].partition("?")[0] for button in buttons] == [
         "https://colab.research.google.com/github/Ada/book/blob/notebooks/one.ipynb",
-        "https://mybinder.org/v2/gh/Ada/book/notebooks?urlpath=lab/tree/one.ipynb",
-    ]
-    suggested = [button["href"].partition("?")[0] for button in page.select(".dropdown-suggest-buttons a")]
-    assert suggested == [
+        "https://mybinder.org/v2/gh/Ada/book/notebooks",
         "https://github.com/Ada/book/edit/main/chapters/one.md",
         "https://github.com/Ada/book/issues/new",
     ]
@@ -263,11 +236,9 @@ def test_a_small_book_rendered_whole(root: Path) -> None:
 
 def test_two_sentences_keep_a_full_stop_each() -> None:
     """The full stop after a number is a text of its own, equal to the one after a formula; only the latter moves."""
-    formula = nodes.math("", "y")
-    tree = new_document("page")
-    tree += nodes.paragraph(
-        "", "", nodes.strong("", "1.0"), nodes.Text("."), nodes.Text(" So is "), formula, nodes.Text(".")
-    )
+    formula, tree = nodes.math("", "y"), new_document("page")
+    said = (nodes.strong("", "1.0"), nodes.Text("."), nodes.Text(" So is "), formula, nodes.Text("."))
+    tree += nodes.paragraph("", "", *said)
     sphinx_ext._hold_punctuation(None, tree, "page")
     assert tree.astext() == "1.0. So is y."
     assert formula.parent.astext() == "y."
@@ -287,3 +258,112 @@ def test_the_script_holds_the_packages_that_are_switched_on() -> None:
     assert preloaded is not None
     held = set(re.findall(r'"\[tex\]/(\w+)"', preloaded[1]))
     assert held == set(sphinx_ext.MATHJAX["tex"]["packages"]) - {"base"}
+
+
+# ---- What is wrong with built pages -----------------------------------------------------------------------------
+
+PROSE = """
+The gap is {glue:text}`gap:.1e` of {glue:text}`n`, elsewhere {glue:text}`other.md::rate:.3f`.
+Again {glue:text}`gap:.2f`, {glue:text}`n:d`, {least}`rise:.1f` and {interval}`rise:+.1f`.
+
+<<"{glue:text}`cell`">>
+"""
+GAP = "1.2\u00a0×\u00a010⁻¹⁵"
+
+BUILT = """<html><head><link rel="stylesheet" href="../_static/style.css"><link rel="canonical" href="https://example.org/">
+<script src="../_static/script.js"></script></head><body>
+<nav><a href="#top">up</a><span class="pasted-text">9.9</span></nav>
+<article id="top"><h1>Good</h1>
+<p><span class="pasted-text">1.2\u00a0×\u00a010⁻¹⁵</span> of <span class="pasted-text">3</span>,
+<span class="pasted-text">0.667</span></p>
+<p><span class="pasted-text">0.00</span> <span class="pasted-text">3</span> <span class="pasted-text">1.2</span>
+<span class="pasted-text sslbook-interval">+1.3 (+0.4\u00a0to\u00a0+2.1, n\u00a0=\u00a05)</span></p>
+<a href="other.html#check-rate">a check</a> <a href="https://example.org">out</a> <a href="mailto:a@b.c">mail</a>
+<img src="data:image/png;base64,AA"> <a href="files/a%20b.txt">file</a>
+</article></body></html>
+"""
+OTHER = '<html><body><article><div id="check-rate"></div><a href="good.html">back</a></article></body></html>'
+
+
+RISE = {"rise": "1.26", "rise-low": "0.4", "rise-high": "2.01", "rise-n": "5"}
+
+
+def notebook(**values: str) -> str:
+    outputs = [
+        {
+            "output_type": "display_data",
+            "data": {"application/papermill.record/text/plain": value},
+            "metadata": {"scrapbook": {"name": name}},
+        }
+        for name, value in values.items()
+    ]
+    return json.dumps({"metadata": {}, "cells": [{"cell_type": "code", "metadata": {}, "outputs": outputs}]})
+
+
+@pytest.fixture
+def book(write_book) -> Book:
+    """A built book of two good pages."""
+    book = write_book(good=PROSE, other="<<1>>")
+    executed = book.executed("quick")
+    executed.mkdir(parents=True)
+    (executed / "good.ipynb").write_text(notebook(gap="1.23e-15", n="3", **RISE), encoding="utf-8")
+    (executed / "other.ipynb").write_text(notebook(rate="0.6666666"), encoding="utf-8")
+    files = {
+        "chapters/good.html": BUILT,
+        "chapters/other.html": OTHER,
+        "chapters/files/a b.txt": "",
+        "_static/style.css": "body { background: url('image.png') }",
+        "_static/script.js": "",
+        "_static/template.html": '<a href="nowhere.html">not a page</a>',
+        "index.html": '<a href="chapters/good.html">open</a>',
+    }
+    for name, text in files.items():
+        path = book.html / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return book
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (GAP, "1.2e-15", f"chapters/good.html: the number {GAP} of its source is not in the page"),
+        (GAP, "1.3e-15", "chapters/good.html: it shows the number 1.3e-15, which its source does not paste"),
+        (
+            'of <span class="pasted-text">3</span>',
+            "of",
+            "chapters/good.html: the number 3 of its source is not in the page",
+        ),
+        (">1.2<", ">1.3<", "chapters/good.html: the number 1.2 of its source is not in the page"),
+        ("other.html#check-rate", "other.html#check-rat", "names an anchor that other.html does not have"),
+        ("other.html#check-rate", "othr.html", "chapters/good.html: othr.html leads to no file"),
+        ("#top", "#bottom", "#bottom names an anchor that good.html does not have"),
+        ("files/a%20b.txt", "../../../data/claims.yml", "leads to no file of the book"),
+        ("../_static/script.js", "https://cdn.example/x.js", "loads https://cdn.example/x.js"),
+        ("data:image/png;base64,AA", "//cdn.example/x.png", "loads //cdn.example/x.png"),
+        ('rel="canonical"', 'rel="preconnect"', "loads https://example.org/"),
+        ("<h1>", '<h1 style="background: url(https://cdn.example/x)">', "loads https://cdn.example/x"),
+        ("<h1>", '<style>@import "//cdn.example/x.css";</style><h1>', "loads //cdn.example/x.css"),
+        ("<h1>", '<img srcset="../_static/script.js 1x, https://cdn.example/x 2x"><h1>', "loads https://cdn.example/x"),
+    ],
+)
+def test_each_defect_is_found(old: str, new: str, message: str, book: Book) -> None:
+    assert old in BUILT
+    (book.html / "chapters" / "good.html").write_text(BUILT.replace(old, new), encoding="utf-8")
+    found = render.problems(book, "quick")
+    assert any(message in problem for problem in found), found
+
+
+def test_a_number_that_is_not_produced(book: Book) -> None:
+    without = {name: value for name, value in RISE.items() if name != "rise-high"}
+    (book.executed("quick") / "good.ipynb").write_text(notebook(gap="1.23e-15", n="3", **without), encoding="utf-8")
+    (book.executed("quick") / "other.ipynb").write_text(notebook(ratio="0.6666666"), encoding="utf-8")
+    found = " ".join(render.problems(book, "quick"))
+    assert "{interval} names 'rise-high', which good does not produce" in found
+    assert "names 'rate', which other does not produce" in found
+
+
+def test_a_style_sheet_that_loads_from_elsewhere(book: Book) -> None:
+    assert render.problems(book, "quick") == []
+    (book.html / "_static/style.css").write_text("@font-face { src: url(https://fonts.example/a.woff2) }")
+    assert render.problems(book, "quick") == ["_static/style.css: loads https://fonts.example/a.woff2"]

@@ -16,7 +16,7 @@ from sslbook.book.chapters import find_chapters
 from sslbook.book.layout import Book
 from sslbook.book.ledger import read_claims
 from sslbook.book.regression import read_expected
-from sslbook.book.repository import Repository
+from sslbook.book.site import Repository
 from sslbook.records import data_files
 from sslbook.runtime.arguments import InputError
 
@@ -102,12 +102,11 @@ def test_another_encoding_is_refused_by_file(name: str, encoding: str, book: Boo
         READ[name](book)
 
 
-@pytest.mark.parametrize("command", [["execute"], ["build"], ["lab"], ["notebooks"], ["ledger"]])
-def test_commands_say_so(command: list[str], book: Book, capsys: pytest.CaptureFixture[str]) -> None:
-    name = "data/claims.yml" if command == ["ledger"] else "chapters/good.md"
+@pytest.mark.parametrize(("command", "name"), [("build", "chapters/good.md"), ("ledger", "data/claims.yml")])
+def test_commands_say_so(command: str, name: str, book: Book, capsys: pytest.CaptureFixture[str]) -> None:
     with (book.root / name).open("a") as file:
         file.write("A\fB\n")
-    assert cli.main([*command, "--root", str(book.root)]) == 2
+    assert cli.main([command, "--root", str(book.root)]) == 2
     assert re.search(rf"sslbook: \S*{name}:\d+: it holds the character U\+000C", capsys.readouterr().err)
 
 

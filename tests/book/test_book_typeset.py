@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sslbook.book.typeset import bound, parts, printed, spec, typeset
+from sslbook.book.typeset import bound, parts, pasted, printed, prose, spec, typeset
 
 
 @pytest.mark.parametrize(
@@ -106,3 +106,34 @@ def test_what_this_run_is_told() -> None:
     assert spec("glue:text", "gap", ".1e", GAIN) == "gap:.1e=3e-16"
     assert spec("most", "gap", ".1e", GAIN) == "most gap:.1e=3e-16"
     assert spec("interval", "gain", "+.1f", GAIN) == "interval gain:+.1f=(1.16, 0.39, 2.01, 5)"
+
+
+PROSE = """
+The gap is {glue:text}`gap:.1e` of {glue:text}`n`, elsewhere {glue:text}`other.md::rate:.3f`.
+
+````{prf:theorem} One
+Again {glue:text}`gap:.2f`.
+```{note}
+And {least}`rise:.1f` and {interval}`rise:+.1f`.
+```
+````
+
+Written as `` {glue:text}`literal` ``.
+% commented {glue:text}`comment`
+
+```python
+# {glue:text}`code`
+```
+"""
+
+
+def test_roles_are_found_where_they_are_prose() -> None:
+    assert list(pasted(PROSE, "good")) == [
+        ("good", "gap", ".1e", "glue:text"),
+        ("good", "n", "s", "glue:text"),
+        ("other", "rate", ".3f", "glue:text"),
+        ("good", "gap", ".2f", "glue:text"),
+        ("good", "rise", ".1f", "least"),
+        ("good", "rise", "+.1f", "interval"),
+    ]
+    assert "commented" not in prose(PROSE)

@@ -56,16 +56,9 @@ def test_one_frame_a_value_and_the_start_is_visible_without_script(monkeypatch: 
     assert not soup.select("button"), "it plays only where the author says so"
     assert not soup.find("script"), "the script is shipped once, in the book's static files"
     assert len({frame["src"] for frame in frames}) == 3
-
-
-def test_a_slider_over_time_has_a_button_that_says_what_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    pages = shown(monkeypatch)
     widgets.slider(draw, [1.0, 2.0], label="steps <a>", alt="A line", name="line", play=True)
-    soup = BeautifulSoup(pages[0], "html.parser")
-    button = soup.select_one(".sslbook-slider-control[hidden] button")
+    button = BeautifulSoup(pages[1], "html.parser").select_one(".sslbook-slider-control[hidden] button")
     assert (button["type"], button["aria-label"]) == ("button", "Play: steps <a>")
-    assert button.svg["aria-hidden"] == "true"
-    assert not [name for tag in soup.find_all(True) for name in tag.attrs if name.startswith("on")]
 
 
 def test_frames_are_small_uncropped_and_closed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,11 +76,7 @@ def test_frames_are_small_uncropped_and_closed(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"values": []}, "values: got none"),
-        ({"start": 2}, "start must be between 0 and 1, got 2"),
-        ({"start": -1}, "start must be between 0 and 1, got -1"),
         ({"name": "two words"}, "name: got 'two words'"),
-        ({"label": " "}, "label: got nothing"),
         ({"alt": ""}, "alt: got nothing"),
         ({"alt": lambda value: ""}, "alt: got nothing"),
         ({"draw": lambda value: draw(value, width=value)}, "frames of different sizes"),
@@ -99,12 +88,6 @@ def test_bad_input_is_named(monkeypatch: pytest.MonkeyPatch, change: dict[str, o
     with pytest.raises(ValueError, match=message):
         widgets.slider(good.pop("draw"), good.pop("values"), **good)
     plt.close("all")
-
-
-def test_draw_must_return_a_figure(monkeypatch: pytest.MonkeyPatch) -> None:
-    shown(monkeypatch)
-    with pytest.raises(TypeError, match="draw: got int; a matplotlib Figure is needed"):
-        widgets.slider(lambda value: 1, [1.0], label="slope", alt="A line", name="line")
 
 
 def test_show_carries_its_words_and_keeps_its_colours(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,25 +111,17 @@ def photograph() -> Figure:
 
 
 def test_photographs_lie_on_the_page_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A white ground would be a lamp in the dark; words would be dark on dark."""
+    """A white ground would be a lamp in the dark."""
     shown(monkeypatch)
     kept = Image.open(io.BytesIO(widgets.png(photograph(), keep_colors=True))).convert("RGBA")
     middle = (kept.width // 2, kept.height // 2)
     assert (kept.getpixel((1, 1))[3], kept.getpixel(middle)) == (0, (255, 0, 0, 255))
     plain = Image.open(io.BytesIO(widgets.png(photograph()))).convert("RGBA")
     assert (plain.getpixel((1, 1)), plain.getpixel(middle)) == ((255, 255, 255, 255), (255, 0, 0, 255))
-    left, centred = photograph(), photograph()
-    left.axes[0].set_title("Red", loc="left")  # where the book's style puts it
-    centred.axes[0].set_title("Red", loc="center")
-    keyed = photograph()
-    keyed.axes[0].legend(handles=keyed.axes[0].plot([0], [0], "r"), labels=["Red"])
-    for fig, word in ((left, "Red"), (centred, "Red"), (keyed, "Red"), (draw(1.0), "")):
-        with pytest.raises(ValueError, match=f"keep_colors: got a figure with the words '{word}"):
-            widgets.show(fig, alt="A square", keep_colors=True)
     plt.close("all")
 
 
-def test_live_jupyter_recomputes_when_the_slider_moves(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_live_jupyter_recomputes_when_the_slider_moves_and_plays_what_plays(monkeypatch: pytest.MonkeyPatch) -> None:
     ipywidgets = pytest.importorskip("ipywidgets")
     monkeypatch.setenv("JPY_SESSION_NAME", "chapter.ipynb")
     boxes: list[object] = []
@@ -157,35 +132,18 @@ def test_live_jupyter_recomputes_when_the_slider_moves(monkeypatch: pytest.Monke
         drawn.append(value)
         return draw(value)
 
-    widgets.slider(counted, [0.5, 1.0, 2.0], label="slope", alt=lambda v: f"Slope {v}", name="line")
-    assert drawn == [0.5], "a live slider draws what is looked at, not every frame"
+    for play in (False, True):
+        words = {"label": "slope", "alt": lambda v: f"Slope {v}", "name": "line"}
+        widgets.slider(counted, [0.5, 1.0, 2.0], start=1, play=play, **words)
+    assert drawn == [1.0, 1.0], "a live slider draws what is looked at, not every frame"
     picture, row = boxes[0].children
     choice = next(child for child in row.children if isinstance(child, ipywidgets.IntSlider))
-    before = picture.value
     choice.value = 2
-    assert drawn == [0.5, 2.0]
-    assert picture.value != before
+    assert drawn[2:] == [2.0]
     assert 'alt="Slope 2.0"' in picture.value
-
-
-def test_live_jupyter_plays_what_plays_on_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    ipywidgets = pytest.importorskip("ipywidgets")
-    monkeypatch.setenv("JPY_SESSION_NAME", "chapter.ipynb")
-    boxes: list[object] = []
-    monkeypatch.setattr("IPython.display.display", boxes.append)
-    for play in (False, True):
-        widgets.slider(draw, [0.5, 1.0, 2.0], label="step", alt="A line", name="line", start=1, play=play)
-    still, moving = ([type(child) for child in box.children[1].children] for box in boxes)
-    assert ipywidgets.Play not in still
-    assert moving[0] is ipywidgets.Play
+    assert ipywidgets.Play not in map(type, row.children)
     button = boxes[1].children[1].children[0]
-    assert (button.value, button.max, button.repeat) == (1, 2, False)
-
-
-def test_the_size_of_a_png_is_in_its_header() -> None:
-    file = io.BytesIO()
-    Image.new("RGB", (300, 5)).save(file, "png")
-    assert widgets._size(file.getvalue()) == (300, 5)
+    assert (type(button), button.value, button.max, button.repeat) == (ipywidgets.Play, 1, 2, False)
 
 
 def test_a_slider_recomputes_between_the_values_that_it_came_with() -> None:

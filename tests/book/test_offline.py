@@ -37,9 +37,7 @@ def forgiven():
     [
         lambda: socket.create_connection((ELSEWHERE, 80), timeout=1),
         lambda: socket.getaddrinfo("pypi.org", 443),
-        lambda: socket.gethostbyname("pypi.org"),
         lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b"", (ELSEWHERE, 80)),
-        lambda: socket.socket(socket.AF_INET6).connect(("2001:db8::1", 80)),
     ],
 )
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
@@ -56,33 +54,6 @@ def test_a_program_that_a_test_starts_is_refused_too_and_found_out_if_it_goes_on
     assert ELSEWHERE in "".join(said)
 
 
-def test_a_test_that_hides_it_fails(pytester_book: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider", str(pytester_book)],
-        capture_output=True, text=True, check=False, cwd=pytester_book.parent,
-    )  # fmt: skip
-    assert "1 failed, 1 passed" in done.stdout, done.stdout + done.stderr
-    assert "this one went outside" in done.stdout
-    assert f"asks for '{ELSEWHERE}'" in done.stdout
-
-
-@pytest.fixture
-def pytester_book(tmp_path: Path) -> Path:
-    """Two tests that hide that they went outside; the second is marked."""
-    hidden = "    try:\n        socket.create_connection(('192.0.2.1', 80), timeout=0.1)\n    except Exception:\n        pass\n"
-    tests = f"import pytest, socket\ndef test_one():\n{hidden}\n@pytest.mark.registry\ndef test_two():\n{hidden}"
-    (tmp_path / "test_hidden.py").write_text(tests, encoding="utf-8")
-    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n    registry: …\n", encoding="utf-8")
-    conftest = (Path(__file__).parents[1] / "conftest.py").read_text(encoding="utf-8")
-    (tmp_path / "conftest.py").write_text(conftest, encoding="utf-8")
-    (tmp_path / "offline").mkdir()
-    (tmp_path / "offline/sitecustomize.py").write_bytes(
-        (Path(__file__).parents[1] / "offline/sitecustomize.py").read_bytes()
-    )
-    return tmp_path / "test_hidden.py"
-
-
 def test_this_machine_may_be_asked() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:  # the system answers for whoever listens
         socket.create_connection(("localhost", server.getsockname()[1]), timeout=10).close()
-    socket.getaddrinfo(socket.gethostname(), 80)

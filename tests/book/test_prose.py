@@ -6,16 +6,17 @@ import ast
 import re
 import shutil
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import jupytext
 import pytest
-import yaml
 from IPython.core.inputtransformer2 import TransformerManager
 
 from sslbook.book import regression
 from sslbook.book.layout import Book
-from sslbook.book.reading import prose
+from sslbook.book.ledger import read_claims
+from sslbook.book.typeset import prose
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(path for path in (ROOT / "chapters").glob("*.md") if path.stem != "ledger")  # the build writes that one
@@ -30,14 +31,23 @@ NAMED = (
 DECIMAL = re.compile(rf"(?P<name>{NAMED}[\s~]*)?(?<![\w.])(?P<number>\d+\.\d+(?:e[-+]?\d+)?|\d+e[-+]?\d+)(?![\w.]*\w)")
 
 
+DATA = r"^(`{3,}|:{3,})\{(?:list-table|table|csv-table|figure|image|bibliography|toctree|book-map)\}.*?^\1"
+
+
+def sentences(text: str) -> Iterator[str]:
+    """The lines that a reader reads as sentences: without code, maths, roles, tables, and where links lead."""
+    text = re.sub(r"\A---\n.*?\n---\n|<!--.*?-->|\$\$.*?\$\$", "", text, flags=re.DOTALL)
+    for line in prose(re.sub(DATA, "", text, flags=re.MULTILINE | re.DOTALL)).splitlines():
+        if not re.match(r"\s*(\||:[\w-]+:|\([\w-]+\)=)", line):
+            line = re.sub(r"(\{[\w:-]+\})?(`+).*?\2", "", line)
+            line = re.sub(r"\$[^$]*\$", "x", line)
+            yield re.sub(r"\]\([^)]*\)|<https?:[^>]*>|https?://\S+", "", line).strip()
+
+
 def typed_decimals(text: str) -> list[str]:
     """Decimals that somebody typed into a sentence; a measured one is `{glue:text}`, a chosen one is code or maths."""
-    return [
-        f"line {number}: {match.group('number')} in: {line.strip()}"
-        for number, line in prose(text)
-        for match in DECIMAL.finditer(line)
-        if not match.group("name")
-    ]
+    found = [(match, line) for line in sentences(text) for match in DECIMAL.finditer(line)]
+    return [f"{match['number']} in: {line}" for match, line in found if not match["name"]]
 
 
 ABBREVIATIONS = re.compile(r"\b(?:e\.g|i\.e|cf|vs|etc|al|resp|Eqs?|Figs?|Secs?|Thms?|Props?|Prof|Dr|St|no|approx)\.$")
@@ -48,10 +58,10 @@ SENTENCE_END = re.compile(r"[\w)*`’”\]]{2}[.!?](?=[_)’”]* +[*_(“]*[A-Z
 def crowded_lines(text: str) -> list[str]:
     """Lines that hold more than one sentence: they make a diff say more than what changed."""
     found = []
-    for number, line in prose(text):
+    for line in sentences(text):
         ends = [match for match in SENTENCE_END.finditer(line) if not ABBREVIATIONS.search(line[: match.end()])]
-        if ends and not line.lstrip().startswith("#"):
-            found.append(f"line {number}: {line.strip()}")
+        if ends and not line.startswith("#"):
+            found.append(line)
     return found
 
 
@@ -84,10 +94,7 @@ def named_ids(text: str) -> set[str]:
 
 
 def ledger_ids() -> set[str]:
-    entries = yaml.safe_load((ROOT / "data" / "claims.yml").read_text(encoding="utf-8"))
-    if isinstance(entries, dict):
-        entries = entries.get("claims", entries)
-    return set(entries) if isinstance(entries, dict) else {entry["id"] for entry in entries}
+    return {claim.id for claim in read_claims(Book(ROOT).claims)}
 
 
 def page(name: Path) -> str:
@@ -137,11 +144,6 @@ def test_no_output_is_committed() -> None:
 @pytest.mark.parametrize("path", sorted((ROOT / "data/expected").glob("*.paper.json")), ids=lambda path: path.name)
 def test_both_scales_hold_the_same_numbers(path: Path) -> None:
     assert regression.left_out(Book(ROOT), path.name.partition(".")[0], "quick") == []
-
-
-def test_there_are_chapters_to_test() -> None:
-    assert {"intro", "dual_networks", "covariance", "notation", "reproduce", "errata"} <= {path.stem for path in PAGES}
-    assert {"dual_networks", "covariance"} <= {path.stem for path in NOTEBOOKS}
 
 
 # --- exercises -------------------------------------------------------------------------------------------------------
@@ -209,86 +211,25 @@ def test_exercises_can_be_worked_in(path: Path) -> None:
     assert len(found) >= 2 or path.stem == "intro"
 
 
-EXERCISE = """
-```{exercise} Twice
-:label: ex-twice
-
-Write `twice(x)`.
-```
-
-```{code-cell} ipython3
-def twice(x):
-    raise NotImplementedError  # yours
-
-check(twice, np.add, [(1, 1)], name="twice");
-```
-
-:::{admonition} Hint
-:class: dropdown tip
-Add.
-:::
-
-````{solution-start} ex-twice
-:class: dropdown
-````
-
-Like this.
-
-```{code-cell} ipython3
-def twice(x):
-    return x + x
-```
-
-````{solution-end}
-````
-
-```{code-cell} ipython3
-:tags: [remove-cell, tests-solution]
-
-assert check(twice, np.add, [(1, 1)])
-assert not check(abs, np.add, [(1, 1)], name="once")
-```
-"""
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "problem"),
-    [
-        ("", "", ""),
-        ("    raise NotImplementedError  # yours\n", "    return 2 * x\n", "no cell before its solution has a stub"),
-        ("Write `twice(x)`.", "How much is it?", "its words do not ask for twice"),
-        ('check(twice, np.add, [(1, 1)], name="twice");\n', "", "no cell before its solution checks"),
-        ("Hint\n:class: dropdown tip", "Note\n:class: tip", "it has no folded hint between the check and the solution"),
-        (
-            "def twice(x):\n    raise",
-            ":tags: [hide-input]\n\ndef twice(x):\n    raise",
-            "it has no cell to write in that a reader sees",
-        ),
-        ("    return x + x\n", "    return x + x\nassert twice(1) == 2\n", "its solution checks itself"),
-        ("ex-twice\n:class: dropdown", "ex-twice", "its solution stands open"),
-        (
-            "assert not check",
-            "check",
-            "no hidden cell behind it shows that the check accepts the solution and rejects another",
-        ),
-    ],
-)
-def test_an_exercise_that_lacks_something_is_found(old: str, new: str, problem: str) -> None:
-    assert exercises(EXERCISE.replace(old, new) if old else EXERCISE) == {"ex-twice": problem}
+def test_what_a_chapter_reports_is_no_value_of_its_cell() -> None:
+    """`claim`, `measure` and `check` return what they have shown already; a semicolon keeps a notebook from showing it again."""
+    ends = re.compile(r"^(claim|measure|check)\((?:(?!^\w).)*\)$", re.MULTILINE | re.DOTALL)
+    for path in NOTEBOOKS:
+        for cell in _cells(path.read_text(encoding="utf-8")):
+            last = list(ends.finditer(cell.rstrip()))
+            assert not last or last[-1].end() < len(cell.rstrip()), f"{path.name}: {cell}"
 
 
 # --- the tests above can fail ----------------------------------------------------------------------------------------
 
 BAD = """---
-jupytext:
-  text_representation: {extension: .md, format_name: myst, format_version: 0.13}
-kernelspec: {display_name: Python 3, language: python, name: python3}
+jupytext: {text_representation: {extension: .md, format_name: myst, format_version: 0.13}}
 ---
 
 # Version 0.1 is named, and 0.25 is typed
 
 The gap is 3.1e-16, as in Section 4.1 of A-Thm99.
-Python 3.11 does. It also does `0.5` and $0.7$ and {glue:text}`x:.3f` and [a link](https://x.org/1.5).
+Python 3.11 does, cf. Eq. (3). It also does `0.5` and $0.7$ and {glue:text}`x:.3f` and [a link](https://x.org/1.5).
 
 :::{prf:theorem} A title
 Inside a theorem 0.75 is typed too.
@@ -297,54 +238,22 @@ Inside a theorem 0.75 is typed too.
 | a table of the paper | 0.9 |
 |---|---|
 
-$$
-x = 0.3
-$$
-
 ```{code-cell} ipython3
-:tags: [hide-input]
-
 claim("a", 0.5, id="A-Nothing", expect=0.5)
+```
+
+```{exercise} Twice
+:label: ex-twice
+
+How much is `twice(x)`?
 ```
 """
 
 
-def test_typed_decimals_are_seen() -> None:
-    assert [line.split(" in: ")[0] for line in typed_decimals(BAD)] == [
-        "line 7: 0.1",
-        "line 7: 0.25",
-        "line 9: 3.1e-16",
-        "line 13: 0.75",
-    ]
-
-
-def test_crowded_lines_are_seen() -> None:
-    assert [line.partition(":")[0] for line in crowded_lines(BAD)] == ["line 10"]
-    assert crowded_lines("Tian et al. Show it, cf. Eq. (3), e.g. Here. \n") == []
-
-
-def test_long_cells_are_seen() -> None:
-    assert long_cells(BAD) == []
+def test_what_is_wrong_is_seen() -> None:
+    assert [line.split(" in: ")[0] for line in typed_decimals(BAD)] == ["0.1", "0.25", "3.1e-16", "0.75"]
+    assert [line[:11] for line in crowded_lines(BAD)] == ["Python 3.11"]
     assert len(long_cells(BAD.replace("claim(", "x = 1\n" * LONGEST_CELL + "claim("))) == 1
-
-
-def test_unknown_claims_are_seen() -> None:
-    assert claimed_ids(BAD) == {"A-Nothing"}
-    assert named_ids(BAD) == {"A-Thm99"}
+    assert (claimed_ids(BAD), named_ids(BAD)) == ({"A-Nothing"}, {"A-Thm99"})
     assert not {"A-Nothing", "A-Thm99"} & ledger_ids()
-    assert named_ids("A-5.1a, B-Tab10, A-NTK, C-B5 and B-F2; not a-Thm1 nor CUDA-Eq1") == {
-        "A-5.1a",
-        "B-Tab10",
-        "A-NTK",
-        "C-B5",
-        "B-F2",
-    }
-
-
-def test_what_a_chapter_reports_is_no_value_of_its_cell() -> None:
-    """`claim`, `measure` and `check` return what they have shown already; a semicolon keeps a notebook from showing it again."""
-    ends = re.compile(r"^(claim|measure|check)\((?:(?!^\w).)*\)$", re.MULTILINE | re.DOTALL)
-    for path in NOTEBOOKS:
-        for cell in _cells(path.read_text(encoding="utf-8")):
-            last = list(ends.finditer(cell.rstrip()))
-            assert not last or last[-1].end() < len(cell.rstrip()), f"{path.name}: {cell}"
+    assert exercises(BAD) == {"ex-twice": "it has no solution"}

@@ -70,14 +70,3 @@ def test_labels_of_figures_are_unique_across_chapters() -> None:
     labels = [label for path in BOOK.chapters.glob("*.md") for label in LABEL.findall(path.read_text(encoding="utf-8"))]
     assert len(labels) > 30
     assert len(labels) == len(set(labels))
-
-
-def test_a_dead_slider_is_seen() -> None:
-    def frame(black: int) -> str:
-        pixels = np.full((50, 50, 3), 255, np.uint8)
-        pixels.reshape(-1, 3)[:black] = 0
-        out = io.BytesIO()
-        Image.fromarray(pixels).save(out, "png")
-        return f'<img class="sslbook-frame" src="data:image/png;base64,{base64.b64encode(out.getvalue()).decode()}">'
-
-    assert changes(frame(0) + frame(100) + frame(100)) == [100, 0]

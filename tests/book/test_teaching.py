@@ -16,8 +16,8 @@ import jupytext
 import pytest
 from test_prose import NOTEBOOKS, page
 
+from sslbook.book.bookmap import minutes
 from sslbook.book.chapters import parse_cell
-from sslbook.book.reading import minutes
 
 CHAPTERS = [path for path in NOTEBOOKS if path.stem != "intro"]
 FOLDED = {"hide-input", "hide-cell", "remove-cell", "remove-input", "parameters"}

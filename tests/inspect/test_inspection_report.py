@@ -12,12 +12,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from bs4 import BeautifulSoup
 from inspection_cases import network, pictures
 from PIL import Image
 from torch import Tensor, nn
 from training_cases import DIGITS
 
-from sslbook.book.htmlcheck import Page, _external
+from sslbook.book.render import outside
 from sslbook.cli import main
 from sslbook.inspect import report as module
 from sslbook.inspect.measure import inspect_network
@@ -70,16 +71,16 @@ def test_what_is_no_report_is_refused(content: str, tmp_path: Path) -> None:
 
 def test_the_page_is_whole_and_loads_nothing(report: Report, tmp_path: Path) -> None:
     told = replace(report, refused={"<odd>": "why & how"}, about={**report.about, "source": "<run>"})
-    page = Page(told.save(tmp_path))
-    text = page.path.read_text(encoding="utf-8")
-    assert list(_external([page])) == []
+    text = told.save(tmp_path).read_text(encoding="utf-8")
+    soup = BeautifulSoup(text, "html.parser")
+    assert outside(soup) == []
     assert "http" not in text
     assert "<script" not in text
     assert "<odd>" not in text
     assert "<run>" not in text
-    assert page.soup.html["lang"] == "en"
-    assert page.soup.title.get_text()
-    tables = page.soup.find_all("table")
+    assert soup.html["lang"] == "en"
+    assert soup.title.get_text()
+    tables = soup.find_all("table")
     assert len(tables) == 3
     for table in tables:
         assert table.caption
@@ -87,14 +88,14 @@ def test_the_page_is_whole_and_loads_nothing(report: Report, tmp_path: Path) -> 
         heads = len(table.select("thead th[scope=col]"))
         assert all(len(row.find_all(["th", "td"])) == heads for row in table.select("tbody tr"))
         assert table.parent["class"] == ["wide"]
-    images = page.soup.find_all("img")
+    images = soup.find_all("img")
     assert [image["class"] for image in images] == [["chart"]] * 2 + [["filters"]] * 3
     assert all(image["alt"] and re.match("data:image/(png|svg.xml);base64,", image["src"]) for image in images)
     for layer in report.layers:
         assert f"{layer.step[NOISE].value:.2g}".replace("-", "−") in text
     for digest in (report.about["weights"], report.about["image digest"]):
         assert digest in text
-    assert page.soup.find(string=re.compile("What a high share does not show"))
+    assert soup.find(string=re.compile("What a high share does not show"))
 
 
 def test_a_layer_that_is_refused_leaves_the_others() -> None:

@@ -136,7 +136,6 @@
     window.addEventListener("afterprint", () => { if (theme) root.dataset.theme = theme; });
   }
 
-  /* A button that says onclick itself would be refused by the page's policy. */
   function printButtons() {
     document.querySelectorAll("[data-sslbook-print]").forEach((button) => {
       button.addEventListener("click", () => window.print());

@@ -1,0 +1,173 @@
+"""What a notebook's cells become on a page: an opening that begins with its picture, figures with captions, folded checks.
+
+A notebook must compute before it can show; a page need not. So the code of a chapter's opening stands below the picture that it
+draws, folded into one bar (`open_with_picture`).
+
+A paragraph with a label ``fig-…`` directly below a code cell is the caption of the figure that the cell draws (`Captions`):
+
+    (fig-survivors)=
+    *What survives.*
+    Left, the five largest eigenvalues …
+
+So a slider, or a picture whose caption has formulas or pasted numbers, is a figure like any other, with a number and an anchor
+for ``{numref}``. Short captions may as well stand in the metadata of the cell.
+
+A cell tagged ``hide-cell`` holds what the book checks and a reader of the idea need not see. The bar that it folds into is made of
+the lines of its checks; behind it stand the bars, the nearest rivals, the broken variants, the reasons, and the code
+(`fold_checks`).
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from typing import Any, TypeGuard
+
+from bs4 import BeautifulSoup
+from docutils import nodes
+from myst_nb.sphinx_ import HideCodeCellNode
+from sphinx.transforms import SphinxTransform
+from sphinx.util import logging
+
+PICTURE = "sslbook-picture"
+"""The element that stands in the HTML before the opening's picture: ``<sslbook-picture data-cell="5"></sslbook-picture>``."""
+SEVERAL = 3
+"""So many checks have a line each in the bar of a folded cell; of more it says how many there are."""
+_SLIDER, _FIGURE = '<div class="sslbook-slider"', '<div class="sslbook-figure"'  # as `sslbook.book.widgets` writes them
+_CHECK = 'class="sslbook-check"'  # as `sslbook.book.badges` does
+_MARK = '<span class="sslbook-check-mark" role="img" aria-label="check passed">✓</span>'
+_LOG = logging.getLogger(__name__)
+
+
+def is_code_cell(node: nodes.Node) -> TypeGuard[nodes.container]:
+    """Whether MyST-NB made ``node`` of a code cell; its place in the executed notebook is its ``cell_index``."""
+    return isinstance(node, nodes.container) and "cell_index" in node
+
+
+def _is_picture(node: nodes.Element) -> bool:
+    """Whether an output, or what holds it, shows a picture: an image, or the HTML of a slider or of `show`."""
+    if next(iter(node.findall(nodes.image)), None) is not None:
+        return True
+    return any(sign in raw.astext() for raw in node.findall(nodes.raw) for sign in (_SLIDER, _FIGURE))
+
+
+def opening(doctree: nodes.document) -> list[nodes.Node]:
+    """What stands on a page before its first section."""
+    chapter = doctree.next_node(nodes.section)
+    children = [] if chapter is None else chapter.children
+    sections = (i for i, node in enumerate(children) if isinstance(node, nodes.section))
+    return children[: next(sections, len(children))]
+
+
+def open_with_picture(doctree: nodes.document) -> None:
+    """Move the code of a notebook's opening below the picture that the last of its cells draws, if one does."""
+    cells = [node for node in opening(doctree) if is_code_cell(node)]
+    outputs = ((cell, part) for cell in cells for part in cell.children if isinstance(part, nodes.container))
+    drawn = [pair for pair in outputs if pair[1].get("nb_element") == "cell_code_output" and _is_picture(pair[1])]
+    if not drawn:
+        return
+    cell, picture = drawn[-1]
+    chapter = cell.parent
+    cell.remove(picture)
+    mark = nodes.raw("", f'<{PICTURE} data-cell="{cell["cell_index"]}"></{PICTURE}>', format="html")
+    bar = HideCodeCellNode(prompt_show="Show the set-up", prompt_hide="Hide the set-up", classes=["above-input"])
+    shown = nodes.container("", picture, classes=["cell"])
+    at = chapter.index(cell)
+    chapter[at:at] = [mark, shown, nodes.container("", bar, classes=["cell", "tag_hide-input"])]
+    for one in cells:
+        chapter.remove(one)
+        for own in list(one.findall(HideCodeCellNode)):
+            own.parent.replace(own, own.children)
+        bar += one
+
+
+class Captions(SphinxTransform):
+    """Set each caption into its figure; a caption without a picture, and a slider without a caption, is a warning."""
+
+    default_priority = 500  # labels have found their paragraphs (260), and Sphinx has not collected them (850)
+
+    def apply(self, **kwargs: Any) -> None:
+        """Change the document."""
+        for paragraph in list(self.document.findall(nodes.paragraph)):
+            if label := next((name for name in paragraph["names"] if name.startswith("fig-")), None):
+                picture = _last_picture(_before(paragraph, nodes.target, nodes.comment))
+                if picture is None:
+                    _LOG.warning("%s: no code cell with a picture stands directly above it", label, location=paragraph)
+                else:
+                    self._set(paragraph, picture)
+        for raw in self.document.findall(nodes.raw):
+            if _SLIDER in raw.astext() and not _inside_figure(raw):
+                words = "a slider without a caption: write (fig-…)= and a paragraph below its cell"
+                _LOG.warning(words, location=raw.parent)
+
+    def _set(self, paragraph: nodes.paragraph, picture: nodes.Element) -> None:
+        """Wrap ``picture`` in a figure with the words and the label of ``paragraph``, which goes."""
+        label = _before(paragraph, nodes.comment)
+        if isinstance(label, nodes.target):
+            label.parent.remove(label)
+        paragraph.parent.remove(paragraph)
+        caption = nodes.caption(paragraph.rawsource, "", *paragraph.children)
+        caption.source, caption.line = paragraph.source, paragraph.line
+        figure = nodes.figure("", ids=paragraph["ids"], names=paragraph["names"])
+        figure.source, figure.line = picture.source, picture.line
+        picture.parent.replace(picture, figure)
+        figure += [picture, caption]
+        for name in figure["ids"]:
+            self.document.ids[name] = figure
+
+
+def _before(node: nodes.Node, *skipped: type[nodes.Node]) -> nodes.Node | None:
+    """What stands before ``node`` in its parent, without nodes of the kinds ``skipped``."""
+    at = node.parent.index(node)
+    return next((other for other in reversed(node.parent.children[:at]) if not isinstance(other, skipped)), None)
+
+
+def _last_picture(cell: nodes.Node | None) -> nodes.Element | None:
+    """The last output of ``cell`` that is a picture and no figure yet."""
+    if not isinstance(cell, nodes.Element):
+        return None
+    outputs = [node for node in cell.findall(nodes.container) if node.get("nb_element") == "mime_bundle"]
+    return next((node for node in reversed(outputs) if _is_picture(node) and not _inside_figure(node)), None)
+
+
+def _inside_figure(node: nodes.Node) -> bool:
+    return node.parent is not None and (isinstance(node.parent, nodes.figure) or _inside_figure(node.parent))
+
+
+def fold_checks(doctree: nodes.document) -> None:
+    """Give every cell of checks of a notebook's resolved document tree its bar, and set its outputs above its code."""
+    for cell in filter(is_code_cell, doctree.findall(nodes.container)):
+        fold = cell.next_node(HideCodeCellNode) if "tag_hide-cell" in cell["classes"] else None
+        if fold is None:
+            continue
+        checks = [raw for raw in fold.findall(nodes.raw) if _CHECK in raw.astext()]
+        for check in checks:
+            opened = check.astext().replace("<details", "<details open")
+            check.parent.replace(check, nodes.raw("", opened, format="html"))
+        said = summary([check.astext() for check in checks])
+        begins = nodes.raw("", f'<details class="sslbook-proved"><summary>{said}</summary>\n', format="html")
+        code, outputs = fold.children[:1], fold.children[1:]
+        cell.children = []
+        cell += [begins, *outputs, *code, nodes.raw("", "</details>\n", format="html")]
+
+
+def summary(checks: list[str]) -> str:
+    """The HTML of a bar, from that of the checks (`sslbook.book.badges.badge`) behind it; without links or anchors."""
+    if not checks:
+        return '<span class="sslbook-proved-quiet">Where these numbers come from</span>'
+    lines = [line for check in checks for line in BeautifulSoup(check, "html.parser").select(".sslbook-check-line")]
+    if len(lines) <= SEVERAL:
+        return "".join(f'<span class="sslbook-proved-check">{_line(str(line))}</span>' for line in lines)
+    ids = sorted({strong.get_text() for line in lines for strong in line.select("strong")})
+    claims = f": <strong>{html.escape(', '.join(ids))}</strong>" if ids else ""
+    return f'<span class="sslbook-proved-check">{_MARK} {len(lines)} checks{claims}</span>'
+
+
+def _line(line: str) -> str:
+    """A check's line as it stands in a bar: without link and anchor, and in words, or by one name: the claim's or its own."""
+    line = re.sub(r"</?(?:a|div)\b[^>]*>", "", line)
+    worded = "sslbook-check-what" in line
+    if "<strong>" not in line and not worded:
+        return line
+    names = "code|strong" if worded else "code"
+    return re.sub(rf' ?<span class="sslbook-nobreak"><(?:{names})>[^<]*</(?:{names})></span>', "", line)

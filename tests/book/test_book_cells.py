@@ -1,0 +1,212 @@
+"""What cells become on a page: figures with captions, and checks behind a bar that a keyboard and a link of the ledger reach."""
+
+from __future__ import annotations
+
+import base64
+import io
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from bs4 import BeautifulSoup
+from docutils import nodes
+from docutils.utils import new_document
+from myst_nb.sphinx_ import HideCodeCellNode
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_output
+from PIL import Image
+from sphinx.application import Sphinx
+from sphinx.util.docutils import docutils_namespace, patch_docutils
+
+from sslbook.book import badges
+from sslbook.book.cells import fold_checks, summary
+from sslbook.book.plain import Links, mark_cells, pieces
+from sslbook.book.values import Number
+from sslbook.book.widgets import _slider_html
+
+# ---- Captions -------------------------------------------------------------------------------------------------------
+
+CONF = """
+extensions = ["myst_nb"]
+numfig = True
+nb_execution_mode = "off"
+myst_enable_extensions = ["dollarmath"]
+
+def setup(app):
+    from sslbook.book.cells import Captions
+    app.add_transform(Captions)
+"""
+
+
+def png() -> bytes:
+    out = io.BytesIO()
+    Image.new("RGB", (4, 4)).save(out, "png")
+    return out.getvalue()
+
+
+SLIDER = _slider_html([png(), png()], texts=["0", "1"], alts=["none", "one"], label="steps", name="learning")
+
+
+def slider_cell() -> nbformat.NotebookNode:
+    return new_code_cell("slider(draw)", outputs=[new_output("display_data", data={"text/html": SLIDER})])
+
+
+def image_cell(**figure: str) -> nbformat.NotebookNode:
+    outputs = [
+        new_output("stream", name="stdout", text="drawn\n"),
+        new_output("display_data", data={"image/png": base64.b64encode(png()).decode()}),
+    ]
+    return new_code_cell("plot()", outputs=outputs, metadata={"mystnb": {"figure": figure}} if figure else {})
+
+
+def build(folder: Path, *cells: nbformat.NotebookNode) -> tuple[BeautifulSoup, str]:
+    """The page of a book of one notebook, and what Sphinx warned of."""
+    folder.joinpath("conf.py").write_text(CONF)
+    kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
+    nbformat.write(
+        nbformat.v4.new_notebook(cells=[new_markdown_cell("# One"), *cells], metadata=kernel), folder / "index.ipynb"
+    )
+    warned = io.StringIO()
+    with patch_docutils(str(folder)), docutils_namespace():
+        app = Sphinx(
+            *map(str, (folder, folder, folder / "html", folder / "tree")),
+            "html",
+            status=None,
+            warning=warned,
+            freshenv=True,
+        )
+        app.build()
+    return BeautifulSoup((folder / "html/index.html").read_text(encoding="utf-8"), "html.parser"), warned.getvalue()
+
+
+def test_what_stands_behind_a_cell_is_in_the_figure_and_has_its_number(tmp_path: Path) -> None:
+    words = "\n\nSee {numref}`fig-learning`, {numref}`fig-old` and {numref}`fig-drawn`."
+    page, warned = build(
+        tmp_path,
+        image_cell(caption="In the metadata.", name="fig-old"),
+        slider_cell(),
+        new_markdown_cell(f"(fig-learning)=\n*It learns* $x$.\nIn steps.{words}"),
+        image_cell(),
+        new_markdown_cell("(fig-drawn)=\nDrawn.\n\n## Two"),
+    )
+    assert warned == ""
+    figures = page.select("figure[id]")
+    assert [(figure["id"], figure.select_one(".caption-number").text) for figure in figures] == [
+        ("fig-old", "Fig. 1 "),
+        ("fig-learning", "Fig. 2 "),
+        ("fig-drawn", "Fig. 3 "),
+    ]
+    assert figures[1].select_one("#slider-learning")
+    assert figures[1].select_one("figcaption em").text == "It learns"
+    assert figures[2].img
+    assert "drawn" not in figures[2].text
+    assert [p.text for p in page.select("section p") if p.find_parent("figure") is None] == [
+        "See Fig. 2, Fig. 1 and Fig. 3."
+    ]
+    assert len(page.select("[id=fig-learning]")) == 1
+
+
+def test_what_is_missing_is_said(tmp_path: Path) -> None:
+    late = new_markdown_cell("Text.\n\n(fig-learning)=\nA caption.")
+    page, warned = build(
+        tmp_path, slider_cell(), late, new_code_cell("1"), new_markdown_cell("(fig-none)=\nA caption.")
+    )
+    for words in ("a slider without a caption", "fig-learning: no code cell with", "fig-none: no code cell with"):
+        assert words in warned
+    assert not page.select("figure[id]")
+
+
+# ---- Checks ---------------------------------------------------------------------------------------------------------
+
+
+def strip(name: str, id: str | None = "A-Thm3", **more: Any) -> str:
+    made = {"chapter": "one", "scale": "quick", "seed": 0, "device": "cpu", "device_name": "a processor"}
+    more = {"below": 1e-14, **more}
+    return badges.badge(Number(name, 2e-16, id, **made, dtype="float64", seconds=0.1, versions={}, **more))
+
+
+def cell(*outputs: str, tags: tuple[str, ...] = ("hide-cell",), index: int = 4) -> nodes.container:
+    """A cell as MyST-NB makes it: the code, then what it printed, in one fold."""
+    source = nodes.container("", nodes.literal_block("", "claim(…)"), nb_element="cell_code_source")
+    said = (nodes.raw("", html, format="html") for html in outputs)
+    shown = nodes.container("", *said, nb_element="cell_code_output")
+    fold = HideCodeCellNode(prompt_show="Show", prompt_hide="Hide", classes=["above-input"])
+    fold += [source, *([shown] if outputs else [])]
+    return nodes.container("", fold, cell_index=index, classes=["cell", *(f"tag_{tag}" for tag in tags)])
+
+
+def page(*cells: nodes.container) -> nodes.document:
+    tree = new_document("page")
+    tree += nodes.section("", nodes.title("", "One"), *cells)
+    return tree
+
+
+def html_of(tree: nodes.Node) -> str:
+    """The raw HTML of a tree with the code where it stands; enough to see what is before what."""
+    return "".join(
+        node.astext() if isinstance(node, nodes.raw) else f"<pre>{node.astext()}</pre>"
+        for node in tree.findall(lambda n: isinstance(n, (nodes.raw, nodes.literal_block)))
+    )
+
+
+def test_one_check_is_its_line_without_name_link_or_anchor(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SSLBOOK_LEDGER", "ledger.html")
+    shown = summary([strip("thm3-gap")])
+    assert BeautifulSoup(shown, "html.parser").get_text(" ", strip=True) == "✓ A-Thm3 =\xa02\xa0×\xa010⁻¹⁶ ≤\xa010⁻¹⁴"
+    assert not [part for part in ("<a ", "id=", "<code", "<div", "<details") if part in shown], "a summary is pressed"
+    assert shown.count('aria-label="check passed"') == 1
+
+
+def test_a_check_in_words_is_known_by_them() -> None:
+    whole = strip("thm3-gap", what="step by listing, <largest> error")
+    said = BeautifulSoup(whole, "html.parser").select_one(".sslbook-check-line")
+    assert said is not None
+    number = "=\xa02\xa0×\xa010⁻¹⁶ ≤\xa010⁻¹⁴"
+    assert said.get_text(" ", strip=True) == f"✓ step by listing, <largest> error {number} A-Thm3 thm3-gap"
+    shown = BeautifulSoup(summary([whole]), "html.parser").get_text(" ", strip=True)
+    assert shown == f"✓ step by listing, <largest> error {number}"
+
+
+@pytest.mark.parametrize(
+    ("checks", "said"),
+    [
+        ([("a", "A-Thm3"), ("b", "A-Thm4"), ("c", None)], ["✓ A-Thm3", "✓ A-Thm4", "✓ c"]),
+        ([("a", "B-Thm8"), ("b", "A-Thm3"), ("c", "A-Thm3"), ("d", None)], ["✓ 4 checks: A-Thm3, B-Thm8"]),
+        ([(name, None) for name in "abcd"], ["✓ 4 checks"]),
+        ([], []),
+    ],
+)
+def test_up_to_three_checks_have_a_line_each(checks: list[tuple[str, str | None]], said: list[str]) -> None:
+    lines = BeautifulSoup(summary([strip(name, id) for name, id in checks]), "html.parser")
+    shown = [line.get_text(" ", strip=True).partition(" =")[0] for line in lines.select(".sslbook-proved-check")]
+    assert shown == said
+    assert bool(lines.select(".sslbook-proved-quiet")) == (not checks)
+
+
+def test_behind_the_bar_stand_the_checks_then_the_code() -> None:
+    tree = page(cell(strip("a", rejects={"sign": 1.0}), "<p>a table</p>"))
+    fold_checks(tree)
+    html = html_of(tree)
+    parts = ['<details class="sslbook-proved"><summary>', 'id="check-a"', "a table", "<pre>claim(…)</pre>"]
+    places = [*map(html.index, parts), html.rindex("</details>")]
+    assert places == sorted(places)
+    assert '<details open class="sslbook-check-rejects">' in html, "who opened the bar wants all of it"
+    assert html.count("<details") == html.count("</details>") == 2
+    assert not list(tree.findall(HideCodeCellNode)), "one thing to press, not two"
+
+
+def test_other_cells_stay_as_they_are() -> None:
+    tree = page(cell(strip("a"), tags=("hide-input",)), nodes.container("", cell_index=5, classes=["tag_hide-cell"]))
+    before = tree.pformat()
+    fold_checks(tree)
+    assert tree.pformat() == before
+
+
+def test_a_notebook_has_the_cell_and_none_of_the_page_s_bar() -> None:
+    tree = page(cell(strip("a"), index=0))
+    fold_checks(tree)
+    mark_cells(tree)
+    code = '<div class="highlight-ipython3 notranslate"><div class="highlight"><pre>claim(…)</pre></div>\n</div>'
+    body = html_of(tree).replace("<pre>claim(…)</pre>", code).replace("</details>\n", "</details></div>")
+    (piece,) = pieces(body.replace("<details class", '<div class="cell"><details class', 1), Links([]))
+    assert (piece.kind, piece.cell, piece.text) == ("code", 0, "")
