@@ -125,7 +125,7 @@ def wrong_arrows(graph: Graph) -> list[str]:
 
 def test_imports_run_one_way() -> None:
     graph = import_graph()
-    assert {f"sslbook.{name}" for name in ("losses", "networks", "experiments.covariance.step", "cli")} <= set(graph)
+    assert {f"sslbook.{name}" for name in ("losses", "networks", "experiments.covariance.runs", "cli")} <= set(graph)
     assert wrong_arrows(graph) == []
 
 
@@ -135,9 +135,9 @@ def test_imports_run_one_way() -> None:
         ("sslbook.losses.pairs", "sslbook.training.objectives"),
         ("sslbook.trees.exact", "sslbook.training.objectives"),
         ("sslbook.training.run.trainer", "sslbook.inspect.report"),
-        ("sslbook.experiments.covariance.step", "sslbook.experiments.dual_networks.checks"),
-        ("sslbook.experiments.covariance.step", "sslbook.book.claims"),
-        ("sslbook.book.render", "sslbook.experiments.covariance.step"),
+        ("sslbook.experiments.covariance.runs", "sslbook.experiments.dual_networks.checks"),
+        ("sslbook.experiments.covariance.runs", "sslbook.book.claims"),
+        ("sslbook.book.render", "sslbook.experiments.covariance.runs"),
         ("sslbook.book.render", "sslbook.cli"),
         ("sslbook", "sslbook.losses.pairs"),
     ],

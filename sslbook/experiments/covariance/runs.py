@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
-from sslbook.experiments.covariance.residue import ResidueRun, train_and_measure
+from sslbook.experiments.covariance.checks import Residue, residue
+from sslbook.experiments.covariance.reference import all_tuples, expected_gradient, nce_loss, tuple_losses
 from sslbook.images import enumerated
 from sslbook.losses import pairs as losses
 from sslbook.networks.small import convnet, mlp
@@ -276,6 +277,48 @@ def operations(net: nn.Module, op: CovarianceOperator, scene: Scene) -> tuple[in
             work()
         counts.append(int(counter.get_total_flops()))
     return counts[0], counts[1]
+
+
+@dataclass(frozen=True)
+class ResidueRun:
+    """The residue along a training run: gradient-descent ``steps``, the ``loss`` and the :class:`Residue` there."""
+
+    steps: tuple[int, ...]
+    loss: tuple[float, ...]
+    residues: tuple[Residue, ...]
+
+
+def train_and_measure(
+    net: nn.Sequential,
+    layer: str,
+    views: Tensor,
+    clean: Tensor,
+    *,
+    tau: float,
+    steps: int,
+    every: int,
+    rate: float,
+) -> ResidueRun:
+    """Gradient descent on the enumerated InfoNCE loss (H = 1, both towers), measuring theta on the way; trains ``net`` in place."""
+    tuples = all_tuples(*views.shape[:2])
+    loss = nce_loss(tau)
+    names = [name for name, module in net.named_modules() if isinstance(module, (nn.Linear, nn.Conv2d))]
+    at, values, found = [], [], []
+    for step in range(steps + 1):
+        if step % every == 0:
+            with torch.no_grad():
+                values.append(
+                    float(tuple_losses(net(views.flatten(0, 1)).flatten(1), loss, tuples, net(clean).flatten(1)).mean())
+                )
+            at.append(step)
+            found.append(residue(net, layer, views, clean, tau=tau))
+        gradients = {name: expected_gradient(net, name, views, loss, tuples, clean=clean, both=True) for name in names}
+        with torch.no_grad():
+            for name, gradient in gradients.items():
+                weight = net.get_submodule(name).weight
+                assert isinstance(weight, Tensor)
+                weight -= rate * gradient
+    return ResidueRun(tuple(at), tuple(values), tuple(found))
 
 
 def residue_on_digits(seed: int, *, samples: int = 10, steps: int = 120, every: int = 10) -> ResidueRun:
