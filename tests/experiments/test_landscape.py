@@ -10,7 +10,6 @@ import torch
 from held import hold
 from scipy.integrate import dblquad, quad
 
-from sslbook.book.exercises import check
 from sslbook.experiments.landscape import instances, optima, stability, theory
 from sslbook.experiments.landscape.theory import LINEAR, RELU, Activation, monomial
 from sslbook.stats.replica_rng import Streams
@@ -200,33 +199,6 @@ def test_patterns_above_the_threshold_are_no_maxima() -> None:
         assert int((ends > 1 - 1e-9).sum()) == expected
 
 
-def test_the_exercise_on_the_other_side_of_the_threshold() -> None:
-    def reference(q):
-        frame = torch.eye(3, dtype=torch.float64)[None]
-        a = instances.summation(torch.full((1, 3), q, dtype=torch.float64), frame).matrix(-frame, RELU)[0, 0]
-        return a[0, 0] - a[1, 1]
-
-    cases = [(q,) for q in (0.1, 0.4, 0.6, 0.63, 0.9)]
-    assert check(lambda q: q**2 - (1 - q), reference, cases)
-    assert not check(lambda q: (1 - q) ** 2 - q, reference, cases)
-
-
-def test_the_exercise_on_openings() -> None:
-    sets = (2 * math.pi * torch.rand(6, 9, generator=torch.Generator().manual_seed(0), dtype=torch.float64)).tolist()
-
-    def slopes(points, i, e=1e-9):
-        crease = points[i] - math.pi / 2
-        return optima.slope(torch.tensor([crease - e, crease + e], dtype=torch.float64), points, RELU)
-
-    def measured(answer):
-        return lambda points, i: answer(*slopes(points, i))
-
-    cases = [(points, i) for points in sets for i in range(9) if slopes(points, i)[0] > 0 > slopes(points, i)[1]]
-    assert len(cases) > 5
-    assert check(measured(lambda before, after: before / (before - after)), optima.opening, cases, rtol=1e-6)
-    assert not check(measured(lambda before, after: before / (before + after)), optima.opening, cases, rtol=1e-6)
-
-
 def test_an_opening_lets_the_filter_rest() -> None:
     """With the gate as far open as that, and held there, autograd finds no slope; and none but that does."""
     points = (2 * math.pi * torch.rand(9, generator=torch.Generator().manual_seed(1), dtype=torch.float64)).tolist()
@@ -393,26 +365,16 @@ def test_turns_remove_maxima() -> None:
     assert float(lost[1] / lost[0]) > 0.5
 
 
-def test_the_exercise_on_the_ball() -> None:
-    def rough(d, c):
-        v = [math.pi ** (k / 2) / math.gamma(k / 2 + 1) for k in (d - 1, d)]
-        return (c * v[0] / ((d + 1) * v[1])) ** 2
-
-    def reference(d, c):
-        return stability.uniform_ball(d, c)["roughness"]
-
-    def integrated(d, c):
-        """By slices at an angle to the filter, and, for the disc on its plane, at an angle to another direction."""
-        nodes, weights = np.polynomial.legendre.leggauss(60)
-        angle, weights = math.pi / 4 * (nodes + 1), math.pi / 2 * weights  # half of a turn's half, counted twice
-        ball, disc = (weights * np.sin(angle) ** k for k in (d, d - 1))
-        height = (ball * np.cos(angle)).sum() / 2 / ball.sum()
-        return c**2 * height * (disc * np.cos(angle) ** 2).sum() / disc.sum() / ball.sum()
-
-    cases = [(d, c) for d in (2, 3, 8) for c in (0.1, 1.0, 2.5)]
-    assert check(rough, reference, cases)
-    assert check(rough, integrated, cases)
-    assert not check(lambda d, c: c * rough(d, c), reference, cases)
+@pytest.mark.parametrize("d", [2, 3, 8])
+@pytest.mark.parametrize("c", [0.1, 2.5])
+def test_a_ball_by_slices(d: int, c: float) -> None:
+    """Slices at an angle to the filter, and, for the disc on its plane, at an angle to another direction."""
+    nodes, weights = np.polynomial.legendre.leggauss(60)
+    angle, weights = math.pi / 4 * (nodes + 1), math.pi / 2 * weights  # half of a turn's half, counted twice
+    ball, disc = (weights * np.sin(angle) ** k for k in (d, d - 1))
+    height = (ball * np.cos(angle)).sum() / 2 / ball.sum()
+    rough = c**2 * height * (disc * np.cos(angle) ** 2).sum() / disc.sum() / ball.sum()
+    assert stability.uniform_ball(d, c)["roughness"] == pytest.approx(rough, rel=1e-9)
 
 
 def test_discs_are_of_all_sizes() -> None:

@@ -10,7 +10,6 @@ from held import hold
 from matplotlib.figure import Figure
 
 from sslbook.book import plots
-from sslbook.book.exercises import check
 from sslbook.experiments.linear_byol import checks, drawing, instances, reference, theory
 from sslbook.experiments.linear_byol.theory import Moments, Times, Weights, jacobian
 
@@ -156,37 +155,6 @@ def test_the_portraits_fixed_points() -> None:
     assert np.allclose(held(np.array(2.0), np.array(0.4)), 0)
 
 
-def threshold(w2: np.ndarray, ratio: float) -> np.ndarray:
-    return np.where(w2 > 0, np.sqrt(np.clip(w2**2 - ratio**2, 0, None)), np.abs(w2))
-
-
-def searched(w2: np.ndarray, ratio: float) -> np.ndarray:
-    size = np.linspace(0, 3, 3001)[:, None]
-    return size[np.argmax(theory.survives(size, w2[None], ratio), axis=0), 0]
-
-
-def test_the_exercise_on_thresholds() -> None:
-    cases = [(np.linspace(-1.9, 1.9, 20), ratio) for ratio in (0.2, 0.55, 0.9)]
-    assert check(threshold, searched, cases, atol=2e-3)
-    assert not check(lambda w2, ratio: np.abs(w2), searched, cases, atol=2e-3)
-
-
-def test_the_exercise_on_weight_decay() -> None:
-    """The larger root attracts, the smaller one is the edge: integrated with decay, which the library's flow lacks."""
-    from scipy.integrate import solve_ivp
-
-    cross, rho = 0.7, 0.05
-    low, high = np.sort(np.roots([1, -cross, rho]))
-
-    def move(_: float, y: np.ndarray) -> list[float]:
-        e = y[2] * cross - y[1] * y[0]
-        return [y[1] * e - rho * y[0], e * y[0] - rho * y[1], y[0] - y[2]]
-
-    above, below = (solve_ivp(move, (0, 2000), [w] * 3, rtol=1e-8).y[0, -1] for w in (1.05 * low, 0.95 * low))
-    assert above == pytest.approx(high, abs=1e-4)
-    assert abs(below) < 1e-4
-
-
 def test_a_solver_that_stops_says_where() -> None:
     rng = np.random.default_rng(0)
     start, moments = instances.random_weights(1, 2, 3, rng), instances.random_moments(1, 3, rng)
@@ -256,22 +224,6 @@ def test_the_lines_cross() -> None:
     errors = checks.readout_errors(own, scene, np.array([0.0, 0.5, 1.0]))
     assert np.allclose(errors["BYOL"].mean(1), [1, 0.5, 0], atol=1e-9)
     assert np.allclose(errors["SimCLR"].mean(1), [0, 0.5, 1], atol=1e-9)
-
-
-def by_hand(a: np.ndarray, b: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
-    return np.sort(np.argsort(a / b)[-n:]), np.sort(np.argsort(a)[-n:])
-
-
-def by_library(a: np.ndarray, b: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
-    data = theory.additive(np.diag(a)[None], np.diag(b)[None])
-    rows = theory.modes(data).rows[0, :n]
-    return np.sort(np.abs(rows).argmax(1)), np.sort(np.abs(np.linalg.eigh(data.cross[0])[1][:, -n:]).argmax(0))
-
-
-def test_the_exercise_on_noise() -> None:
-    cases = [(*np.random.default_rng(k).uniform(0.1, 2, (2, 6)), n) for k in range(4) for n in (1, 3)]
-    assert check(by_hand, by_library, cases)
-    assert not check(lambda a, b, n: (by_hand(a, b, n)[1],) * 2, by_library, cases)
 
 
 def test_the_figures_draw() -> None:
