@@ -14,7 +14,7 @@ import matplotlib.pyplot as plt
 
 from sslbook.book import plots
 from sslbook.book.sphinx_ext import ASSETS
-from sslbook.experiments.covariance import step
+from sslbook.experiments.covariance import runs
 from sslbook.images import enumerated
 
 TARGET = Path(__file__).resolve().parents[1] / "chapters" / "images" / "cover.png"
@@ -27,7 +27,7 @@ def main() -> None:
     data = enumerated.digits(512, seed=0)
     chosen = [int((data.labels == d).nonzero()[3]) for d in range(10)]
     shared = enumerated.shifts(data.pixels, 1).mean(1)
-    _, modes, _ = step.surviving_modes(step.digits_scene(512, 1), 10)
+    _, modes, _ = runs.surviving_modes(runs.digits_scene(512, 1), 10)
     rows = {
         "ten images": data.pixels[chosen],
         "what each image's views share": shared[chosen],

@@ -1,12 +1,15 @@
 """Relative errors; and many instances, one verdict: the worst of what must agree, the best of what must not.
 
 The chapters' checks return relative errors by name.  A name that starts with ``broken:`` belongs to a variant that was broken
-on purpose, and must stay large on *every* instance.
+on purpose, and must stay large on *every* instance.  A check on one instance after the other is written by :func:`over`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import functools
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,6 +19,10 @@ from sslbook.losses.pairs import octave
 
 Gaps = dict[str, float]
 Numbers = Tensor | np.ndarray
+Comparison = tuple[str, Any, Any]
+"""A name, our value and the one that it must equal; None in the place of the latter says that ours is an error already."""
+CHECKS: dict[str, Callable[..., Gaps]] = {}
+"""Every check that :func:`over` has made in the modules that are imported, by its module, its name and what it is about."""
 
 
 def relative(value: Numbers, reference: Numbers) -> Tensor:
@@ -65,6 +72,44 @@ def verdict(name: str, gaps: Numbers) -> float:
     if bool(gaps.isnan().any()):
         raise ValueError(f"the gap {name!r} of an instance is not a number")
     return float(gaps.min() if name.startswith("broken:") else gaps.max())
+
+
+def over(
+    draw: Callable[..., Iterable[Any]],
+    *,
+    error: Callable[[Any, Any], float] = relative_gap,
+    **about: Iterable[Any],
+) -> Callable[[Callable[..., Iterator[Comparison]]], Callable[..., Gaps]]:
+    """Make a check of a function that yields comparisons about one instance: ``check(count, seed)`` is the verdict on many.
+
+    draw: what gives the instances, ``draw(count, seed)``; one of which nothing is yielded is not counted.  error: what two values
+    that are compared are apart.  about: parameters of the function and all that they are asked for, such as the names of losses,
+    one of which is given by its keyword.
+    """
+
+    def wrap(compare: Callable[..., Iterator[Comparison]]) -> Callable[..., Gaps]:
+        @functools.wraps(compare)
+        def check(count: int, seed: int = 0, **chosen: Any) -> Gaps:
+            found: dict[str, list[float]] = {}
+            instances = 0
+            for one in draw(count, seed):
+                told = list(compare(one, **chosen))
+                instances += bool(told)
+                for name, value, wanted in told:
+                    found.setdefault(name, []).append(float(value if wanted is None else error(value, wanted)))
+            if not found:
+                raise ValueError("no instance is left to compare")
+            worst = {name: verdict(name, torch.tensor(gaps, dtype=torch.float64)) for name, gaps in found.items()}
+            return {**worst, "instances": float(instances)}
+
+        name = f"{compare.__module__}.{compare.__qualname__}".removeprefix("sslbook.experiments.")
+        for values in itertools.product(*about.values()):
+            CHECKS[", ".join([name, *map(str, values)])] = functools.partial(
+                check, **dict(zip(about, values, strict=True))
+            )
+        return check
+
+    return wrap
 
 
 def worst(rows: Sequence[Gaps]) -> Gaps:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
-from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from gap_cases import assert_gaps
+from held import hold
 from torch import Tensor
 
 from sslbook.book import plots
-from sslbook.experiments.covariance import checks, drawing, reference, residue
+from sslbook.experiments.covariance import checks, drawing, reference, runs
 from sslbook.experiments.covariance.checks import Curve
 from sslbook.experiments.covariance.reference import (
     all_tuples,
@@ -23,53 +25,12 @@ from sslbook.experiments.covariance.reference import (
     simple_loss,
     triplet_loss,
 )
+from sslbook.images import enumerated
 from sslbook.losses import pairs
 from sslbook.networks.small import mlp
-from sslbook.operator.covariance import covariance_operator
-from sslbook.operator.layer import open_layer, unvec, vec
+from sslbook.operator.covariance import covariance_operator, intra_operator
+from sslbook.operator.layer import open_layer, vec
 from sslbook.stats.checks import relative_gap
-
-FAMILIES: dict[str, tuple[Callable[..., checks.Gaps], tuple[str, ...], tuple[str, ...]]] = {
-    "A-Thm3": (
-        checks.theorem3_gaps,
-        ("one tower", "both towers, doubled", "distinct negatives, N/(N-1)", "dense"),
-        (
-            *("not centred", "views not averaged"),
-            *("both towers, not doubled", "distinct negatives, not corrected"),
-        ),
-    ),
-    "A-Thm3, biases": (checks.affine_gaps, ("exact update",), ("operator",)),
-    "A-Eq56": (
-        checks.normalized_gaps,
-        ("one tower", "both towers, doubled", "step along the weights", "transpose on the weights"),
-        ("projection left out", "output not normalised", "transpose", "operator on the weights"),
-    ),
-    "A-Thm4": (
-        checks.weighted_gaps,
-        (
-            *("soft_triplet, one tower", "soft_triplet, both towers, doubled"),
-            *("info_nce, one tower", "info_nce, both towers, doubled", "dense"),
-        ),
-        ("constant weight", "half forgotten"),
-    ),
-    "A-Eq7": (
-        checks.exact_loss_gaps,
-        ("H = 1, one tower", "H = 2, one tower", "H = 3, one tower", "both towers, doubled"),
-        ("weights from augmented distances", "gradient through the weights"),
-    ),
-    "A-Cor1": (
-        checks.extended_gaps,
-        ("corollary", "sum of its parts", "dense"),
-        ("sign of beta", "EV left out"),
-    ),
-}
-
-
-@pytest.mark.parametrize("seed", [0, 1000])
-@pytest.mark.parametrize("name", FAMILIES)
-def test_theorems_hold_and_broken_variants_do_not(name: str, seed: int) -> None:
-    gaps, holds, broken = FAMILIES[name]
-    assert_gaps(gaps(seed=seed), holds, broken)
 
 
 def test_eigenvalues() -> None:
@@ -210,17 +171,6 @@ def test_an_estimate_from_few_views_is_too_large_by_a_share_of_the_variance_with
         assert relative_gap(reference.mean_estimate(k, views), ve) > 0.1
 
 
-def test_an_estimate_that_cannot_be_listed() -> None:
-    with pytest.raises(ValueError, match="too many"):
-        reference.mean_estimate(torch.ones(4, 3, 2, 1), 9)
-
-
-def test_the_package_repeats_the_operators() -> None:
-    assert covariance_operator.__module__ == "sslbook.operator.covariance"
-    assert reference.TupleLoss is not None
-    assert unvec(vec(torch.ones(2, 3)), (2, 3)).shape == (2, 3)
-
-
 def test_a_rank_has_no_unit() -> None:
     values = torch.tensor([1e-30, 1e-12, 3.0], dtype=torch.float64)
     assert [checks._rank(scale * values) for scale in (1.0, 1e-9, 1e9)] == [1, 1, 1]
@@ -232,28 +182,27 @@ def test_a_rank_has_no_unit() -> None:
 
 @pytest.mark.parametrize(("loss", "margin"), [("info_nce", 0.0), ("soft_triplet", 0.2)])
 def test_both_terms_of_theorem_4_make_the_step(loss: str, margin: float) -> None:
-    """The matrix whose distance from the main term is theta does give the enumerated gradient, with augmentation."""
-    net, clean, views = residue.population_with_strength(0.4, symmetric=False)
+    """What is measured of the two matrices that give the enumerated gradient (`step_gaps`)."""
+    net, clean, views = checks.population_with_strength(0.4, symmetric=False)
     n, v = views.shape[:2]
     opened = open_layer(net, "0", views.flatten(0, 1))
     k = opened.connections()
-    c = residue._coefficients(opened.output, n, v, loss, 0.7, margin)[0]
-    full = torch.einsum("ano,ab,bmo->nm", k, c, k)
-    enumerated = nce_loss(0.7) if loss == "info_nce" else triplet_loss(0.7, margin)
-    truth = -expected_gradient(net, "0", views, enumerated, all_tuples(n, v))
-    assert relative_gap(full @ vec(opened.weight), vec(truth)) < 1e-12
+    full = torch.einsum("ano,ab,bmo->nm", k, checks._coefficients(opened.output, n, v, loss, 0.7, margin)[0], k)
     main = covariance_operator(net, "0", views, loss=loss, tau=0.7, margin=margin, clean=clean)
-    assert relative_gap(main.matvec(vec(opened.weight)), vec(truth)) > 1e-2
-    found = residue.residue(net, "0", views, clean, tau=0.7, loss=loss, margin=margin)
+    enumerated = nce_loss(0.7) if loss == "info_nce" else triplet_loss(0.7, margin)
+    rest = -expected_gradient(net, "0", views, enumerated, all_tuples(n, v), both=True) - 2 * main.update()
+    found = checks.residue(net, "0", views, clean, tau=0.7, loss=loss, margin=margin)
     assert found.theta == pytest.approx(float(torch.linalg.matrix_norm(full - main.dense(), 2)))
     assert found.main == pytest.approx(float(torch.linalg.matrix_norm(main.dense(), 2)))
     assert found.relative == found.theta / found.main
+    assert found.step_rest == pytest.approx(float(rest.norm() / (2 * main.update()).norm()))
+    assert found.step_rest > 0.1
 
 
 def test_no_augmentation_no_residue() -> None:
-    net, clean, _ = residue.population_with_strength(0.0, symmetric=False)
+    net, clean, _ = checks.population_with_strength(0.0, symmetric=False)
     for views in (clean[:, None], clean[:, None].repeat(1, 3, 1)):
-        found = residue.residue(net, "0", views, clean, tau=0.5)
+        found = checks.residue(net, "0", views, clean, tau=0.5)
         assert found.theta < 1e-14 * found.main
         assert found.spread < 1e-28
         assert found.corrected < 1e-13
@@ -264,7 +213,7 @@ def test_spread_and_bias_by_hand() -> None:
     net[0].weight.detach().fill_(2.0)
     clean = torch.tensor([[0.0], [1.0]], dtype=torch.float64)
     views = torch.tensor([[[1.0], [3.0]], [[1.0], [1.0]]], dtype=torch.float64)  # outputs 2, 6 and 2, 2; clean 0 and 2
-    found = residue.residue(net, "0", views, clean, tau=1.0)
+    found = checks.residue(net, "0", views, clean, tau=1.0)
     assert found.spread == pytest.approx((4 + 0) / 2)
     assert found.bias == pytest.approx((16 + 0) / 2)
     # f(x) and f(x') are 2 apart with probability one half; M_K = 3
@@ -276,7 +225,7 @@ def test_spread_and_bias_by_hand() -> None:
 @pytest.mark.parametrize(("loss", "margin"), [("info_nce", 0.0), ("soft_triplet", 0.3)])
 def test_the_corrected_bound_is_a_bound(loss: str, margin: float) -> None:
     for alike in (False, True):
-        margins = residue.bound_margins(25, tau=0.5, loss=loss, margin=margin, seed=100, alike=alike)
+        margins = checks.bound_margins(25, tau=0.5, loss=loss, margin=margin, seed=100, alike=alike)
         assert margins["corrected"].shape == (25,)
         assert float(margins["corrected"].min()) >= 1
         assert bool(margins["printed"].min() < 1) == alike, "only look-alikes tell the bounds apart"
@@ -284,15 +233,15 @@ def test_the_corrected_bound_is_a_bound(loss: str, margin: float) -> None:
 
 
 def test_look_alikes_are_all_bias() -> None:
-    net, clean, views = residue.look_alikes(0.5)
+    net, clean, views = checks.look_alikes(0.5)
     assert float((clean - clean[0]).abs().max()) < 0.01
-    found = residue.residue(net, "0", views, clean, tau=1.0)
+    found = checks.residue(net, "0", views, clean, tau=1.0)
     assert found.spread == found.unbiased == 0.0
     assert found.bias > 0
 
 
 def test_the_printed_bound_fails() -> None:
-    found = residue.deterministic_augmentation()
+    found = checks.deterministic_augmentation()
     assert found.printed == 0.0
     assert found.spread == 0.0
     assert found.theta > 0.1
@@ -303,36 +252,22 @@ def test_the_residue_grows_with_the_augmentation() -> None:
     strengths = (0.01, 0.02, 0.04)
     rates = []
     for symmetric in (False, True):
-        found = residue.residue_curve(strengths, symmetric=symmetric)
+        found = checks.residue_curve(strengths, symmetric=symmetric)
         rates.append(Curve(strengths, tuple(r.theta for r in found)).rate)
     assert rates[0] == pytest.approx(1, abs=0.15)  # views off centre: first order
     assert rates[1] > 1.6  # views in opposite pairs: the first order drops out, kinks apart
 
 
 def test_training_lowers_the_loss_and_measures_on_the_way() -> None:
-    net, clean, views = residue.population_with_strength(0.2, symmetric=False)
+    net, clean, views = checks.population_with_strength(0.2, symmetric=False)
     before = net[0].weight.detach().clone()
-    found = residue.train_and_measure(net, "0", views, clean, tau=0.5, steps=10, every=5, rate=0.05)
+    found = runs.train_and_measure(net, "0", views, clean, tau=0.5, steps=10, every=5, rate=0.05)
     assert found.steps == (0, 5, 10)
     assert found.loss[0] > found.loss[1] > found.loss[2]
     assert len(found.residues) == 3
     assert not torch.equal(net[0].weight, before)
-    start = residue.population_with_strength(0.2, symmetric=False)
-    assert found.residues[0] == residue.residue(start[0], "0", start[2], start[1], tau=0.5)
-
-
-def test_step_gaps() -> None:
-    assert_gaps(residue.step_gaps(), ("step",), ("main term alone",))
-    assert_gaps(residue.step_gaps(seed=5), ("step",), ("main term alone",))
-
-
-def test_what_the_main_term_leaves_of_a_step_through_both_towers() -> None:
-    net, clean, views = residue.population_with_strength(0.4, symmetric=False)
-    op = covariance_operator(net, "0", views, loss="info_nce", tau=0.7, clean=clean)
-    truth = -expected_gradient(net, "0", views, nce_loss(0.7), all_tuples(*views.shape[:2]), both=True)
-    wanted = float((truth - 2 * op.update()).norm() / (2 * op.update()).norm())
-    assert residue.residue(net, "0", views, clean, tau=0.7).step_rest == pytest.approx(wanted)
-    assert wanted > 0.1
+    start = checks.population_with_strength(0.2, symmetric=False)
+    assert found.residues[0] == checks.residue(start[0], "0", start[2], start[1], tau=0.5)
 
 
 # --- drawings --------------------------------------------------------------------------------------------------------
@@ -383,3 +318,190 @@ def test_rings_lie_at_the_means() -> None:
     drawing.steps_in_a_plane(ax, {"means": (1, 0)}, plots.PALETTE)
     assert [text.get_text() for text in ax.texts] == ["A", "B", "", "means"]
     fig.clear()
+
+
+# --- real images -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def scene() -> runs.Scene:
+    return runs.digits_scene(32)
+
+
+def test_a_scene_of_digits(scene: runs.Scene) -> None:
+    assert scene.views.shape == (32, 9, 1, 8, 8)
+    assert scene.clean.shape == (32, 1, 8, 8)
+    assert scene.labels.shape == (32,)
+    assert float(scene.clean.mean(0).abs().max()) < 1e-14
+    raw = enumerated.digits(32, 0, dtype=torch.float64).pixels
+    assert torch.allclose(scene.views, enumerated.shifts(raw, 1) - raw.mean(0))
+    assert torch.allclose(scene.views[:, 0], scene.clean)
+
+
+def test_batches_of_all_images_average_to_the_operator(scene: runs.Scene) -> None:
+    r"""A batch of every image draws its views alone: the mean gradient is :math:`-2 N / (N - 1) OP vec(W)`."""
+    net = runs.scene_network(scene)
+    op = runs.scene_operator(net, "2", scene)
+    steps = -runs.simclr_gradients(op, 32, replicates=400, seed=0).flatten(1)
+    predicted = 2 * 32 / 31 * op.update().flatten()
+    error = (steps.mean(0) - predicted).norm() / predicted.norm()
+    noise = ((steps - steps.mean(0)).square().sum(1).mean() / len(steps)).sqrt() / predicted.norm()
+    assert float(noise) < 0.2
+    assert float(error) < 1.5 * float(noise)  # the distance of a mean from what it estimates
+    wrong = intra_operator(net, "2", scene.views).update().flatten()  # another operator, scaled as well as can be
+    wrong = wrong * (wrong @ steps.mean(0)) / wrong.square().sum()
+    assert float((steps.mean(0) - wrong).norm() / predicted.norm()) > 3 * float(noise)
+
+
+def test_a_batch_is_what_backward_through_the_network_gives(scene: runs.Scene) -> None:
+    net = runs.scene_network(scene)
+    weight = net[2].weight
+    assert isinstance(weight, Tensor)
+    for loss, normalize in (("simple", False), ("info_nce", True)):
+        op = runs.scene_operator(net, "2", scene, loss=loss)
+        found = runs.simclr_gradients(op, 8, loss=loss, replicates=2, seed=3)
+        places = runs.batches_of(op.population, 8, 2, seed=3)
+        draw = torch.Generator().manual_seed(3)
+        sample = torch.rand(2, 32, generator=draw).argsort(1)[:, :8]
+        views = [torch.randint(9, sample.shape, generator=draw) for _ in range(2)]
+        for r in range(2):
+            z = [net(scene.views[sample[r], v[r]]) for v in views]
+            extra = {"tau": 0.5} if normalize else {}
+            value = pairs.contrastive(z[0], z[1], loss, normalize=normalize, **extra)
+            net.zero_grad()
+            value.backward()
+            assert weight.grad is not None
+            assert relative_gap(vec(found[r]), vec(weight.grad)) < 1e-14
+            for place, v in zip(places, views, strict=True):
+                assert torch.equal(place[r], 9 * sample[r] + v[r])
+    for size in (1, 33):
+        with pytest.raises(ValueError, match=f"size must be between 2 and 32, got {size}"):
+            runs.simclr_gradients(op, size)
+
+
+def test_agreement_rises_with_the_number_of_batches(scene: runs.Scene) -> None:
+    net = runs.scene_network(scene)
+    op = runs.scene_operator(net, "2", scene)
+    found = runs.simclr_agreement(op, size=16, batches=(1, 8, 64), replicates=2)
+    assert found.batches == (1, 8, 64)
+    assert found.of()[0] < found.of()[1] < found.of()[2]
+    assert float(found.of()[2]) > 0.9
+    assert [len(row) for row in found.cosines["operator"]] == [128, 16, 2]
+    assert found.lengths["operator"] == pytest.approx([32 / 31] * 2, abs=0.15)
+    assert found.spread.shape == (3,)
+    assert found.rivals == {}
+    drawn = -runs.simclr_gradients(op, 16, replicates=64, seed=0).flatten(1)
+    predicted = 2 * op.update().flatten()
+    cosine = float(drawn.mean(0) @ predicted / drawn.mean(0).norm() / predicted.norm())
+    assert found.cosines["operator"][2][0] == pytest.approx(cosine, abs=1e-12)
+    assert found.lengths["operator"][0] == pytest.approx(float(drawn.mean(0) @ predicted / predicted.square().sum()))
+    coarse = runs.simclr_agreement(op, size=16, batches=(8, 64), replicates=2)  # whose means take a backward pass each
+    for rows, finer in zip(coarse.cosines["operator"], found.cosines["operator"][1:], strict=True):
+        assert rows == pytest.approx(finer, abs=1e-12)
+    assert coarse.lengths["operator"] == pytest.approx(found.lengths["operator"], abs=1e-12)
+
+
+@pytest.mark.parametrize("loss", ["simple", "info_nce"])
+def test_theories_are_operators_by_their_names(scene: runs.Scene, loss: str) -> None:
+    net = runs.scene_network(scene)
+    found = runs.theories(net, "2", scene, loss=loss)
+    parts = runs.PARTS if loss == "info_nce" else ()
+    assert tuple(found) == (runs.OPERATOR, *runs.RIVALS, *parts)
+    assert torch.equal(found["operator"], 2 * runs.scene_operator(net, "2", scene, loss=loss).update())
+    views, alone = scene.views, scene.views.flatten(0, 1)
+    if loss == "simple":
+        wanted = {
+            "views not averaged": covariance_operator(net, "2", alone[:, None]),
+            "covariance within views": intra_operator(net, "2", views),
+            "no augmentation": covariance_operator(net, "2", scene.clean[:, None]),
+        }
+    else:
+        options = {"loss": loss, "tau": 0.5, "normalize": True}
+        wanted = {
+            "views not averaged": covariance_operator(net, "2", alone[:, None], clean=alone, **options),  # type: ignore[arg-type]
+            "no augmentation": covariance_operator(net, "2", scene.clean[:, None], clean=scene.clean, **options),  # type: ignore[arg-type]
+            "weights left out": covariance_operator(net, "2", views, normalize=True),
+            "outputs not normalised": covariance_operator(net, "2", views),
+        }
+    for name, op in wanted.items():
+        assert relative_gap(vec(found[name]), 2 * vec(op.update())) < 1e-12
+
+
+def test_weights_inside_the_leading_modes(scene: runs.Scene) -> None:
+    net = runs.scene_network(scene)
+    inside = runs.weights_inside(net, "2", scene, k=3)
+    weight = vec(net[2].weight).detach()
+    operators = {
+        runs.OPERATOR: runs.scene_operator(net, "2", scene),
+        "covariance within views": intra_operator(net, "2", scene.views),
+    }
+    for name, op in operators.items():
+        share = float((op.top_eigenpairs(3).vectors.T @ weight).norm() / weight.norm()) ** 2
+        assert inside(name) == pytest.approx(share, abs=1e-5)
+
+
+def test_a_student_learns_what_it_is_shown(scene: runs.Scene) -> None:
+    """SimCLR's loss falls under SimCLR, and the labels' under the labels; the same seed gives the same weights."""
+    for objective in (runs.simclr, runs.told):
+        nets = [runs.train_student(runs.scene_network(scene), scene, objective, steps=n, size=32) for n in (0, 30, 30)]
+        views = (scene.views[:, 0], scene.views[:, -1])
+        losses = [objective(net(views[0]), net(views[1]), scene.labels).item() for net in nets]
+        assert losses[1] < 0.95 * losses[0]
+        assert losses[1] == losses[2]
+
+
+def test_surviving_modes_are_those_of_the_averaged_images(scene: runs.Scene) -> None:
+    values, modes, trace = runs.surviving_modes(scene, 3)
+    blurred = scene.views.mean(1).flatten(1).numpy()
+    wanted, vectors = np.linalg.eigh(np.cov(blurred.T, bias=True))
+    assert np.allclose(values, wanted[::-1][:3])
+    assert trace == pytest.approx(wanted.sum())
+    assert modes.shape == (3, 1, 8, 8)
+    assert abs(float(modes[0].flatten() @ torch.from_numpy(vectors[:, -1].copy()))) == pytest.approx(1, abs=1e-7)
+
+
+def test_faded_views_lie_on_the_way_from_the_clean_images(scene: runs.Scene) -> None:
+    half = runs.faded(scene, 0.5)
+    assert torch.allclose(half.views, 0.5 * (scene.views + scene.clean[:, None]))
+    assert torch.equal(runs.faded(scene, 0.0).views, scene.clean[:, None].expand_as(scene.views))
+    assert half.name == "digits"
+
+
+def test_an_application_costs_two_passes_and_training_three(scene: runs.Scene) -> None:
+    """Through the second layer and what lies above it; training also pays for two passes through the first."""
+    net = runs.scene_network(scene)
+    pushed, trained = runs.operations(net, covariance_operator(net, "2", scene.views), scene)
+    first, _ = runs.operations(net, covariance_operator(net, "0", scene.views), scene)
+    below = first - pushed  # two passes through the first layer
+    assert trained == pytest.approx(3 * pushed / 2 + below)
+    assert pushed / trained < 2 / 3
+
+
+def test_the_residue_on_digits() -> None:
+    found = runs.residue_on_digits(0, samples=4, steps=2, every=1)
+    assert found.steps == (0, 1, 2)
+    assert found.loss[2] < found.loss[0]
+    hold({"first": float(found.loss[0]), "last": float(found.loss[2]), "theta": float(found.residues[-1].theta)})
+    assert all(r.theta <= r.corrected for r in found.residues)
+
+
+def test_the_record_says_by_loss_theory_seed_and_size(scene: runs.Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[int, int]] = []
+    usual = inspect.signature(runs.simclr_agreement).parameters["batches"].default
+    short = partial(runs.simclr_agreement, batches=(1, 2), size=16)
+    monkeypatch.setattr(runs, "cifar10_scene", lambda samples, seed: asked.append((samples, seed)) or scene)
+    monkeypatch.setattr(runs, "simclr_agreement", short)
+    found: dict[str, Any] = runs.cifar10_values((1,))
+    assert asked == [(256, 1)]
+    assert found["batches"] == list(usual) == [1, 4, 16, 64]
+    net = runs.scene_network(scene, 1)
+    for loss, parts in (("simple", ()), ("info_nce", runs.PARTS)):
+        op, told = (make(net, "2", scene, loss=loss) for make in (runs.scene_operator, runs.theories))
+        agreed = short(op, told, loss=loss, replicates=2, seed=1)
+        assert found["cosine"][loss] == {
+            name: [agreed.of(name).tolist()] for name in (runs.OPERATOR, *runs.RIVALS, *parts)
+        }
+        if loss == "simple":
+            assert found["length"] == [pytest.approx(sum(agreed.lengths[runs.OPERATOR]) / 2)]
+    spread = [float(x.flatten(1).var(0, unbiased=False).sum()) for x in (scene.views.mean(1), scene.clean)]
+    assert found["surviving_share"] == [pytest.approx(spread[0] / spread[1])]

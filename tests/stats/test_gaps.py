@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
 import torch
 
-from sslbook.stats.checks import over_instances, relative, relative_gap, worst
+from sslbook.stats import checks
+from sslbook.stats.checks import Comparison, over, over_instances, relative, relative_gap, worst
 
 
 def test_a_relative_error_is_that_of_each_instance() -> None:
@@ -61,3 +63,28 @@ def test_no_instance_is_no_verdict() -> None:
 
 def test_a_vector_is_one_row() -> None:
     assert relative_gap(torch.tensor([2.0, 1.0]), torch.tensor([1.0, 0.0])) == pytest.approx(2**0.5)
+
+
+def test_a_check_is_a_generator_of_comparisons(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "CHECKS", made := {})
+
+    @over(lambda count, seed: range(seed, seed + count), unit=(1.0, 3.0))
+    def halves(number: int, unit: float = 1.0) -> Iterator[Comparison]:
+        """Of odd numbers."""
+        if number % 2:
+            yield "twice", torch.tensor([number + 1e-3]), torch.tensor([float(number)])
+            yield "broken: unit", unit / number, None
+
+    assert halves(4, 1) == {"twice": pytest.approx(1e-3, rel=1e-3), "broken: unit": 1 / 3, "instances": 2}
+    assert halves(4, 1, unit=3.0)["broken: unit"] == 1
+    assert halves.__doc__ == "Of odd numbers."
+    with pytest.raises(ValueError, match="no instance is left"):
+        halves(1, 2)
+    assert [name.rpartition(", ")[2] for name in made] == ["1.0", "3.0"]
+    assert [check(1, 1)["broken: unit"] for check in made.values()] == [1, 3]
+
+    @over(lambda count, seed: [torch.ones(2, 2)], error=lambda a, b: float((a - b).abs().max()))
+    def largest(ones: torch.Tensor) -> Iterator[Comparison]:
+        yield "ones", ones, 3 * ones
+
+    assert largest(1) == {"ones": 2, "instances": 1}

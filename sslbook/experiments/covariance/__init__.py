@@ -1,5 +1,5 @@
 """The covariance operator (chapter of the same name).
 
-``reference``: finite populations, by enumeration.  ``checks``: the theorems.  ``residue``: what Theorem 4 leaves over.  ``step``: a
-real SimCLR step.  ``drawing``: the pictures.
+``reference``: finite populations, by enumeration.  ``checks``: the theorems, and the residue of Theorem 4.  ``runs``: real SimCLR
+steps.  ``drawing``: the pictures.
 """

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,7 @@ from sslbook.networks.small import instance_seeds, mlp, random_network
 from sslbook.operator.covariance import CovarianceOperator, covariance_operator, intra_operator, pair_weights
 from sslbook.operator.layer import Layer, connection, open_layer, vec
 from sslbook.operator.view_weights import Mixing
-from sslbook.stats.checks import Gaps, relative_gap, worst
+from sslbook.stats.checks import Comparison, over, relative_gap
 
 DEGREE_ONE = ("linear", "relu", "leaky_relu", "conv", "residual")
 
@@ -72,49 +73,47 @@ def populations(
                 yield Population(net, name, clean, population)
 
 
-def theorem3_gaps(networks: int = 20, seed: int = 0) -> Gaps:
+def _apart(value: Tensor, wanted: Tensor) -> float:
+    """:func:`relative_gap` of two weights, or of two vectors."""
+    return relative_gap(*(each if each.ndim == 1 else vec(each) for each in (value, wanted)))
+
+
+@over(populations, error=_apart)
+def theorem3_gaps(p: Population) -> Iterator[Comparison]:
     r"""Minus the enumerated gradient of :math:`L_{simp}` against :math:`V_x[\bar K] vec(W)`."""
-    rows: list[Gaps] = []
-    for p in populations(networks, seed):
-        op = p.operator()
-        update, n = op.update(), len(p.views)
-        one, both = p.step(simple_loss()), p.step(simple_loss(), both=True)
-        distinct = p.step(simple_loss(), distinct=True)
-        k = op.opened.connections().unflatten(0, (n, -1)).mean(1)
-        raw = torch.einsum("ino,imo,m->n", k, k, vec(op.opened.weight)) / n
-        unaveraged = covariance_operator(p.net, p.layer, p.views.flatten(0, 1)[:, None]).update()
-        rows.append(
-            {
-                "one tower": _gap(update, one),
-                "both towers, doubled": _gap(2 * update, both),
-                "distinct negatives, N/(N-1)": _gap(n / (n - 1) * update, distinct),
-                "dense": relative_gap(op.dense() @ vec(op.opened.weight), vec(one)),
-                "broken: not centred": relative_gap(raw, vec(one)),
-                "broken: views not averaged": _gap(unaveraged, one),
-                "broken: both towers, not doubled": _gap(update, both),
-                "broken: distinct negatives, not corrected": _gap(update, distinct),
-            }
-        )
-    return worst(rows)
+    op = p.operator()
+    update, weight, n = op.update(), vec(op.opened.weight), len(p.views)
+    one, both = p.step(simple_loss()), p.step(simple_loss(), both=True)
+    distinct = p.step(simple_loss(), distinct=True)
+    k = op.opened.connections().unflatten(0, (n, -1)).mean(1)
+    unaveraged = covariance_operator(p.net, p.layer, p.views.flatten(0, 1)[:, None])
+    yield "one tower", update, one
+    yield "both towers, doubled", 2 * update, both
+    yield "distinct negatives, N/(N-1)", n / (n - 1) * update, distinct
+    yield "dense", op.dense() @ weight, vec(one)
+    yield "broken: not centred", torch.einsum("ino,imo,m->n", k, k, weight) / n, vec(one)
+    yield "broken: views not averaged", unaveraged.update(), one
+    yield "broken: both towers, not doubled", update, both
+    yield "broken: distinct negatives, not corrected", update, distinct
 
 
-def affine_gaps(networks: int = 10, seed: int = 0) -> Gaps:
-    r"""A ReLU network with biases: ``OP vec(W)`` fails, :math:`Cov_x[\bar K_l, \bar f_L]` (:meth:`exact_update`) holds."""
-    rows: list[Gaps] = []
+def _affine(networks: int, seed: int) -> Iterator[tuple[nn.Sequential, str, Tensor]]:
+    """ReLU networks with biases, the two layers of each that lie below an activation, and views."""
     for s in instance_seeds(networks, seed):
         net = mlp((5, 7, 6, 3), bias=True, seed=s)
-        draw = torch.Generator().manual_seed(s)
-        views = torch.randn(4, 3, 5, generator=draw, dtype=torch.float64)
-        for layer in ("0", "2"):
-            op = covariance_operator(net, layer, views)
-            truth = -expected_gradient(net, layer, views, simple_loss(), all_tuples(4, 3))
-            rows.append(
-                {
-                    "exact update": _gap(op.exact_update(), truth),
-                    "broken: operator": _gap(op.apply(op.opened.weight), truth),
-                }
-            )
-    return worst(rows)
+        views = torch.randn(4, 3, 5, generator=torch.Generator().manual_seed(s), dtype=torch.float64)
+        yield from ((net, layer, views) for layer in ("0", "2"))
+
+
+@over(_affine, error=_apart)
+def affine_gaps(instance: tuple[nn.Sequential, str, Tensor]) -> Iterator[Comparison]:
+    r"""A ReLU network with biases: ``OP vec(W)`` fails, :math:`Cov_x[\bar K_l, \bar f_L]` (:meth:`exact_update`) holds."""
+    op, truth = (
+        covariance_operator(*instance),
+        -expected_gradient(*instance, simple_loss(), all_tuples(4, 3)),
+    )
+    yield "exact update", op.exact_update(), truth
+    yield "broken: operator", op.apply(op.opened.weight), truth
 
 
 def eigenvalue_margin(networks: int = 20, seed: int = 0, beta: float = 0.0) -> float:
@@ -163,34 +162,27 @@ def monte_carlo(counts: tuple[int, ...], replicates: int = 32, seed: int = 0, *,
     return Curve(counts, tuple(errors))
 
 
-def normalized_gaps(networks: int = 20, seed: int = 0) -> Gaps:
+@over(populations, error=_apart)
+def normalized_gaps(p: Population) -> Iterator[Comparison]:
     r"""Eq. 56: minus the enumerated gradient of :math:`L_{simp}` on l2-normalised outputs against the cross-covariance."""
-    rows: list[Gaps] = []
-    for p in populations(networks, seed):
-        op = p.operator(normalize=True)
-        one = p.step(simple_loss(), normalize=True)
-        both = p.step(simple_loss(), normalize=True, both=True)
-        plain = p.operator().update()
-        dense = op.dense()
-        k = op.opened.connections() / op.opened.output.norm(dim=1)[:, None, None]
-        k = k.unflatten(0, op.population).mean(1)
-        centred = k - k.mean(0)
-        unprojected = torch.einsum("ino,imo,m->n", centred, centred, vec(op.opened.weight)) / len(k)
-        if one.norm() < 1e-6 * unprojected.norm():
-            continue  # all outputs are parallel: the projection leaves nothing but rounding
-        rows.append(
-            {
-                "one tower": _gap(op.update(), one),
-                "both towers, doubled": _gap(2 * op.update(), both),
-                "step along the weights": _cosine(op.update(), op.opened.weight),
-                "transpose on the weights": float((dense.T @ vec(op.opened.weight)).norm() / one.norm()),
-                "broken: operator on the weights": float((dense @ vec(op.opened.weight)).norm() / one.norm()),
-                "broken: projection left out": relative_gap(unprojected, vec(one)),
-                "broken: output not normalised": _gap(plain, one),
-                "broken: transpose": relative_gap(dense.T @ vec(op.opened.weight), vec(one)),
-            }
-        )
-    return worst(rows)
+    op = p.operator(normalize=True)
+    one, both = (p.step(simple_loss(), normalize=True, both=both) for both in (False, True))
+    update, dense, weight = op.update(), op.dense(), vec(op.opened.weight)
+    k = op.opened.connections() / op.opened.output.norm(dim=1)[:, None, None]
+    k = k.unflatten(0, op.population).mean(1)
+    centred = k - k.mean(0)
+    unprojected = torch.einsum("ino,imo,m->n", centred, centred, weight) / len(k)
+    if one.norm() < 1e-6 * unprojected.norm():
+        return  # all outputs are parallel: the projection leaves nothing but rounding
+    along = (update * op.opened.weight).sum() / (update.norm() * op.opened.weight.norm())
+    yield "one tower", update, one
+    yield "both towers, doubled", 2 * update, both
+    yield "step along the weights", along.abs(), None
+    yield "transpose on the weights", (dense.T @ weight).norm() / one.norm(), None
+    yield "broken: operator on the weights", (dense @ weight).norm() / one.norm(), None
+    yield "broken: projection left out", unprojected, vec(one)
+    yield "broken: output not normalised", p.operator().update(), one
+    yield "broken: transpose", dense.T @ weight, vec(one)
 
 
 def asymmetry(networks: int = 20, seed: int = 0, *, normalize: bool = True) -> float:
@@ -202,39 +194,28 @@ def asymmetry(networks: int = 20, seed: int = 0, *, normalize: bool = True) -> f
     return float(torch.tensor(found).median())
 
 
-def weighted_gaps(networks: int = 12, seed: int = 0) -> Gaps:
+@over(partial(populations, views=1, strength=0.0, samples=5), error=_apart)
+def weighted_gaps(p: Population) -> Iterator[Comparison]:
     r"""Theorem 4 without augmentation (V = 1, :math:`\theta = 0`): triplet and InfoNCE, one tower and both."""
-    margin, tau = 0.5, 2.0
-    rows: list[Gaps] = []
-    for p in populations(networks, seed, views=1, strength=0.0, samples=5):
-        for name, loss, shift in (
-            ("soft_triplet", triplet_loss(tau, margin), margin),
-            ("info_nce", nce_loss(tau), 0.0),
-        ):
-            op = p.operator(loss=name, tau=tau, margin=shift, clean=p.clean)
-            one = p.step(loss)
-            both = p.step(loss, both=True)
-            flat = p.operator()
-            mean = pair_weights(p.net, p.clean, loss=name, tau=tau, margin=shift).mean()
-            rows.append(
-                {
-                    f"{name}, one tower": _gap(op.update(), one),
-                    f"{name}, both towers, doubled": _gap(2 * op.update(), both),
-                    "dense": relative_gap(op.dense() @ vec(op.opened.weight), vec(one)),
-                    "broken: constant weight": _gap(mean * flat.update(), one),
-                    "broken: half forgotten": _gap(2 * op.update(), one),
-                }
-            )
-    return worst(rows)
+    tau = 2.0
+    for name, loss, margin in (("soft_triplet", triplet_loss(tau, 0.5), 0.5), ("info_nce", nce_loss(tau), 0.0)):
+        op = p.operator(loss=name, tau=tau, margin=margin, clean=p.clean)
+        one, both = p.step(loss), p.step(loss, both=True)
+        mean = pair_weights(p.net, p.clean, loss=name, tau=tau, margin=margin).mean()
+        yield f"{name}, one tower", op.update(), one
+        yield f"{name}, both towers, doubled", 2 * op.update(), both
+        yield "dense", op.dense() @ vec(op.opened.weight), vec(one)
+        yield "broken: constant weight", mean * p.operator().update(), one
+        yield "broken: half forgotten", 2 * op.update(), one
 
 
-def exact_loss_gaps(networks: int = 8, seed: int = 0) -> Gaps:
+@over(partial(populations, samples=3, views=2), error=_apart)
+def exact_loss_gaps(p: Population) -> Iterator[Comparison]:
     r"""Eq. 7: :math:`L^{\tau,exact}` with H negatives has the operator :math:`H \cdot \frac12 V^\xi`, and no residue.
 
     Broken: weights from augmented distances (as the released code does), and weights that are differentiated.
     """
     tau = 2.0
-    rows: list[Gaps] = []
 
     def augmented(p: Tensor, n: Tensor, _: Tensor) -> Tensor:
         return pairs.exact(p, n, n, tau=tau)
@@ -242,50 +223,27 @@ def exact_loss_gaps(networks: int = 8, seed: int = 0) -> Gaps:
     def differentiated(p: Tensor, n: Tensor, _: Tensor) -> Tensor:
         return (pairs.pair_weight(n, "info_nce", tau=tau) * (p[:, None] - n)).sum(-1)
 
-    for p in populations(networks, seed, samples=3, views=2):
-        op = p.operator(loss="info_nce", tau=tau, clean=p.clean)
-        if op.update().norm() < 1e-6 * p.operator().update().norm():
-            continue  # all samples are far apart and the force vanishes: nothing but rounding is left
-        for h in (1, 2, 3):
-            one = p.step(exact_loss(tau), h)
-            rows.append({f"H = {h}, one tower": _gap(h * op.update(), one)})
-        both = p.step(exact_loss(tau), both=True)
-        released = p.step(augmented)
-        through = p.step(differentiated)
-        rows[-1] |= {
-            "both towers, doubled": _gap(2 * op.update(), both),
-            "broken: weights from augmented distances": _gap(op.update(), released),
-            "broken: gradient through the weights": _gap(op.update(), through),
-        }
-    return worst(rows)
+    update = p.operator(loss="info_nce", tau=tau, clean=p.clean).update()
+    if update.norm() < 1e-6 * p.operator().update().norm():
+        return  # all samples are far apart and the force vanishes: nothing but rounding is left
+    for h in (1, 2, 3):
+        yield f"H = {h}, one tower", h * update, p.step(exact_loss(tau), h)
+    yield "both towers, doubled", 2 * update, p.step(exact_loss(tau), both=True)
+    yield "broken: weights from augmented distances", update, p.step(augmented)
+    yield "broken: gradient through the weights", update, p.step(differentiated)
 
 
-def extended_gaps(networks: int = 20, seed: int = 0) -> Gaps:
+@over(populations, error=_apart)
+def extended_gaps(p: Population) -> Iterator[Comparison]:
     r"""Corollary 1: :math:`L^\beta_{simp}` against :math:`-\beta EV + VE`, for several ``beta``."""
-    rows: list[Gaps] = []
-    for p in populations(networks, seed):
-        inter, intra = p.operator().update(), intra_operator(p.net, p.layer, p.views).update()
-        for beta in (-1.5, -0.5, 0.2, 1.0):
-            op = p.operator(beta=beta)
-            truth = p.step(simple_loss(beta))
-            rows.append(
-                {
-                    "corollary": _gap(op.update(), truth),
-                    "sum of its parts": _gap(inter - beta * intra, truth),
-                    "dense": relative_gap(op.dense() @ vec(op.opened.weight), vec(truth)),
-                    "broken: sign of beta": _gap(inter + beta * intra, truth),
-                    "broken: EV left out": _gap(inter, truth),
-                }
-            )
-    return worst(rows)
-
-
-def _gap(value: Tensor, reference: Tensor) -> float:
-    return relative_gap(vec(value), vec(reference))
-
-
-def _cosine(a: Tensor, b: Tensor) -> float:
-    return abs(float((a * b).sum() / (a.norm() * b.norm())))
+    inter, intra = p.operator().update(), intra_operator(p.net, p.layer, p.views).update()
+    for beta in (-1.5, -0.5, 0.2, 1.0):
+        op, truth = p.operator(beta=beta), p.step(simple_loss(beta))
+        yield "corollary", op.update(), truth
+        yield "sum of its parts", inter - beta * intra, truth
+        yield "dense", op.dense() @ vec(op.opened.weight), vec(truth)
+        yield "broken: sign of beta", inter + beta * intra, truth
+        yield "broken: EV left out", inter, truth
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -427,3 +385,195 @@ def _leading(values: Tensor, count: int) -> Tensor:
 
 def _rank(values: Tensor) -> int:
     return int((values > 1e-10 * values.max()).sum())
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The residue theta of Theorem 4: what augmentation adds to the weighted covariance, exactly, and the bounds on it
+#
+# With one negative, the expected one-tower step is OP vec(W) with
+#
+#     OP = E[F K(x1) (K(x+) - K(x-))^T] = 1/2 V^xi[Kbar(x) - Kbar(x')] + theta,      F = -dL/dr_- at the augmented distances.
+#
+# Both terms are matrices over a finite population, so that theta is a difference of two known matrices.  The paper's bound (Eq. 79)
+# is computed beside a corrected one: its proof bounds E||f(x_1) - f(x)||^2 by the variance tr V_aug[f|x] and forgets the squared
+# bias c_0(x)^2.
+
+
+@dataclass(frozen=True)
+class Residue:
+    r"""Theorem 4's two terms and the bounds on the second; operators by their spectral norm.
+
+    main: :math:`\|\frac12 V^\xi\|`.  theta: :math:`\|\theta\|`.
+    step_rest: what the main term leaves unexplained of the expected step through both towers,
+    :math:`\|\Delta W - 2\,main\,vec(W)\| / \|2\,main\,vec(W)\|`.
+    printed, corrected: Eq. 79 as printed, and as it should be (with the sharper :math:`|\partial F| \le 1/(4\tau^2)`, and
+    :math:`1/(4\tau)` for the triplet loss).  unbiased: the same with :math:`c_0 = 0`, a proof that forgets the bias altogether.
+    spread: :math:`E_x[\sigma^2_{aug}(x)]`.  bias: :math:`E_x[c_0(x)^2]`.
+    """
+
+    main: float
+    theta: float
+    step_rest: float
+    printed: float
+    corrected: float
+    unbiased: float
+    spread: float
+    bias: float
+
+    @property
+    def relative(self) -> float:
+        r""":math:`\|\theta\| / \|\frac12 V^\xi\|`."""
+        return self.theta / self.main
+
+
+def residue(
+    net: nn.Module,
+    layer: str,
+    views: Tensor,
+    clean: Tensor,
+    *,
+    tau: float,
+    loss: str = "info_nce",
+    margin: float = 0.0,
+) -> Residue:
+    """Measure theta and its bounds on the population ``views (N, V, ...)`` of ``clean (N, ...)``, by enumeration."""
+    n, v = views.shape[:2]
+    op = covariance_operator(net, layer, views, loss=loss, tau=tau, margin=margin, clean=clean)
+    k, y = op.opened.connections(), op.opened.output
+    coefficients = _coefficients(y, n, v, loss, tau, margin)
+    full, both = (torch.einsum("ano,ab,bmo->nm", k, c, k) for c in coefficients)
+    main, weight = op.dense(), vec(op.opened.weight)
+    step = main @ weight
+    with torch.no_grad():
+        y0 = net(clean).flatten(1)
+    norm = float(torch.linalg.matrix_norm(k, 2).max())
+    slope = 1 / tau**2 if loss == "info_nce" else 1 / tau
+    grouped = y.unflatten(0, (n, v))
+    variance = (grouped - grouped.mean(1, keepdim=True)).square().sum(2).mean(1)  # tr V_aug[f | x]
+    bias = (grouped.mean(1) - y0).norm(dim=1)  # c_0(x)
+    apart = (y0[:, None] - y0[None]).norm(dim=2).mean(1)  # E_x' || f(x) - f(x') ||
+    first = float((apart * (variance.sqrt() + bias)).mean())
+    second = float((apart * (variance + bias**2).sqrt()).mean())
+    centred = float((apart * variance.sqrt()).mean())
+    spread, squared = float(variance.mean()), float((bias**2).mean())
+    return Residue(
+        main=float(torch.linalg.matrix_norm(main, 2)),
+        theta=float(torch.linalg.matrix_norm(full - main, 2)),
+        step_rest=float((both @ weight - 2 * step).norm() / (2 * step).norm()),
+        printed=2 * norm**2 * slope * (2 * first + 3 * spread),
+        corrected=2 * norm**2 * (slope / 4) * (2 * second + 3 * spread + 2 * squared),
+        unbiased=2 * norm**2 * (slope / 4) * (2 * centred + 3 * spread),
+        spread=spread,
+        bias=squared,
+    )
+
+
+def _coefficients(y: Tensor, n: int, v: int, loss: str, tau: float, margin: float) -> tuple[Tensor, Tensor]:
+    r"""The expected step as ``sum_ab C_ab K_a K_b^T vec(W)``: ``C`` through one tower and through both, ``(N V, N V)`` each.
+
+    One tower: :math:`E[F K(x_1)(K(x_+) - K(x_-))^T]`.  Both: :math:`E[F \{(K_1 - K_-)(K_1 - K_-)^T - (K_1 - K_+)(K_1 - K_+)^T\}]`.
+    """
+    r = 0.5 * (y[:, None] - y[None]).square().sum(2).unflatten(0, (n, v))
+    same = r.unflatten(2, (n, v)).diagonal(dim1=0, dim2=2).movedim(2, 0)  # (N, V, V): r+ of the views of one sample
+    exponent = (same[:, :, :, None] - r[:, :, None, :]) / tau  # (N, V anchors, V positives, N V negatives)
+    force = torch.sigmoid(exponent + margin / tau) * (1.0 if loss == "soft_triplet" else 1 / tau)
+    force = force / force.numel()
+    attract = torch.zeros(n, v, n, v, dtype=y.dtype, device=y.device)
+    index = torch.arange(n, device=y.device)
+    attract[index, :, index, :] = force.sum(3)
+    attract, repel = attract.reshape(n * v, n * v), force.sum(2).reshape(n * v, n * v)
+    one = attract - repel
+    return one, one + one.T + torch.diag(repel.sum(0) - attract.sum(0))
+
+
+def population_with_strength(
+    strength: float, *, symmetric: bool, seed: int = 0
+) -> tuple[nn.Sequential, Tensor, Tensor]:
+    r"""A network, clean samples and their views ``x + s noise``: four directions, and their opposites if ``symmetric``."""
+    samples = 5
+    net = mlp((4, 8, 3), "leaky_relu", seed=seed)
+    draw = torch.Generator().manual_seed(seed)
+    clean = torch.randn(samples, 4, generator=draw, dtype=torch.float64)
+    noise = torch.randn(samples, 4, 4, generator=draw, dtype=torch.float64)
+    noise = torch.cat([noise, -noise], 1) if symmetric else noise
+    return net, clean, clean[:, None] + strength * noise
+
+
+def residue_curve(strengths: tuple[float, ...], *, symmetric: bool = False, seed: int = 0) -> list[Residue]:
+    """The residue as the augmentation grows, on one network and one set of directions."""
+    found = []
+    for s in strengths:
+        net, clean, views = population_with_strength(s, symmetric=symmetric, seed=seed)
+        found.append(residue(net, "0", views, clean, tau=1.0))
+    return found
+
+
+def look_alikes(strength: float, seed: int = 0) -> tuple[nn.Sequential, Tensor, Tensor]:
+    """A network, five clean samples that differ by a thousandth, and one fixed view of each, ``x + s noise``.
+
+    Nothing varies within an augmentation, which yet moves every sample: all there is is bias.
+    """
+    net = mlp((4, 8, 3), "leaky_relu", seed=seed)
+    draw = torch.Generator().manual_seed(seed)
+    clean = torch.randn(1, 4, generator=draw, dtype=torch.float64) + 1e-3 * torch.randn(
+        5, 4, generator=draw, dtype=torch.float64
+    )
+    noise = torch.randn(5, 1, 4, generator=draw, dtype=torch.float64)
+    return net, clean, clean[:, None] + strength * noise
+
+
+BOUNDS = ("corrected", "printed", "unbiased")
+
+
+def bound_margins(
+    instances: int, *, tau: float = 1.0, loss: str = "info_nce", margin: float = 0.0, seed: int = 0, alike: bool = False
+) -> dict[str, Tensor]:
+    r"""Each of :data:`BOUNDS` over theta on random networks, populations and augmentation strengths, ``(instances,)`` each.
+
+    1 would be tight, and less is no bound.  alike: the populations are :func:`look_alikes`.
+    """
+    rows = []
+    for s in range(seed, seed + instances):
+        strength = 10 ** float(torch.empty(1).uniform_(-2, 0.3, generator=torch.Generator().manual_seed(s)))
+        if alike:
+            net, clean, views = look_alikes(strength, s)
+        else:
+            net, clean, views = population_with_strength(strength, symmetric=bool(s % 2), seed=s)
+        found = residue(net, "0", views, clean, tau=tau, loss=loss, margin=margin)
+        rows.append([getattr(found, name) / found.theta for name in BOUNDS])
+    return dict(zip(BOUNDS, torch.tensor(rows, dtype=torch.float64).T, strict=True))
+
+
+def deterministic_augmentation() -> Residue:
+    r"""The counterexample to Eq. 79 as printed: a linear neuron, two samples with equal outputs, one fixed view each.
+
+    The view of ``(1, 0)`` is ``(1 + a, 0)``, that of ``(0, 1)`` is ``(0, 1 - a)``; :math:`w = (1, 1)`.  Nothing varies within an
+    augmentation (:math:`\sigma_{aug} = 0`) and un-augmented outputs coincide, so the printed bound is 0; theta isn't.
+    """
+    shift = 0.5
+    neuron = nn.Linear(2, 1, bias=False, dtype=torch.float64)
+    nn.init.ones_(neuron.weight)
+    net = nn.Sequential(neuron)
+    clean = torch.eye(2, dtype=torch.float64)
+    views = clean * torch.tensor([[1 + shift], [1 - shift]], dtype=torch.float64)
+    return residue(net, "0", views[:, None], clean, tau=0.5)
+
+
+def _disturbed(count: int, seed: int) -> Iterator[tuple[nn.Sequential, Tensor, Tensor]]:
+    return (population_with_strength(0.5, symmetric=False, seed=s) for s in range(seed, seed + count))
+
+
+@over(_disturbed)
+def step_gaps(instance: tuple[nn.Sequential, Tensor, Tensor]) -> Iterator[Comparison]:
+    """The coefficients of the two terms against autograd on the enumerated loss, for both losses, one tower and both."""
+    net, clean, views = instance
+    tau = 0.7
+    opened = covariance_operator(net, "0", views).opened
+    k, weight, (n, v) = opened.connections(), vec(opened.weight), views.shape[:2]
+    for name, loss, margin in (("info_nce", nce_loss(tau), 0.0), ("soft_triplet", triplet_loss(tau, 0.2), 0.2)):
+        found = _coefficients(opened.output, n, v, name, tau, margin)
+        main = covariance_operator(net, "0", views, loss=name, tau=tau, margin=margin, clean=clean)
+        for c, both in zip(found, (False, True), strict=True):
+            truth = -vec(expected_gradient(net, "0", views, loss, all_tuples(n, v), clean=clean, both=both))
+            yield "step", torch.einsum("ano,ab,bmo,m->n", k, c, k, weight), truth
+            yield "broken: main term alone", (1 + both) * main.matvec(weight), truth

@@ -8,7 +8,7 @@ return relative errors by name; those whose name starts with ``broken:`` belong 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -19,7 +19,7 @@ from sslbook.experiments.dual_networks.theory import degree, transitions
 from sslbook.losses import pairs as losses
 from sslbook.networks.small import Residual, initialize, instance_seeds, mlp, random_network, residual_net
 from sslbook.operator.layer import Layer, connection, open_layer, vec
-from sslbook.stats.checks import Gaps, relative_gap, worst
+from sslbook.stats.checks import Comparison, Gaps, over, relative_gap
 
 # ---------------------------------------------------------------------------------------------------------------------
 # What is drawn: pairs of networks of many kinds, a layer of them, and pairs of inputs
@@ -165,18 +165,23 @@ def autograd_gradient(
 # -- checks on random networks ------------------------------------------------------------------------------------------
 
 
-def connection_gaps(networks: int = 20, seed: int = 0) -> Gaps:
+DEGREE_ONE = ("linear", "relu", "leaky_relu", "conv", "residual")
+
+
+def _layers(*kinds: str, pairs: int = 8) -> Callable[[int, int], Iterator[Instance]]:
+    """:func:`instances` of some kinds of networks, as :func:`over` asks for them."""
+    return lambda networks, seed: instances(networks, pairs, seed, kinds)
+
+
+@over(_layers("linear", "relu", "leaky_relu", "power"))
+def connection_gaps(it: Instance) -> Iterator[Comparison]:
     r"""Definition 1: Kronecker products :math:`f_{l-1} \otimes J_l^T` against autograd's Jacobian of the output in the weights."""
-    rows: list[Gaps] = []
-    for it in instances(networks, 8, seed, ("linear", "relu", "leaky_relu", "power")):
-        opened = open_layer(it.net, it.layer, it.x1)
-        k, factors = opened.connections(), zip(opened.below, opened.jacobian(), strict=True)
+    opened, truth = open_layer(it.net, it.layer, it.x1), _weight_jacobian(it)
+    factors = zip(opened.below, opened.jacobian(), strict=True)
+    yield "kronecker", opened.connections(), truth
+    if min(it.weight.shape) > 1:  # with one row or one column the two orders are the same
         swapped = torch.stack([torch.kron(j.T.contiguous(), f[:, None]) for f, j in factors])
-        truth = _weight_jacobian(it)
-        rows.append({"kronecker": relative_gap(k, truth)})
-        if min(it.weight.shape) > 1:  # with one row or one column the two orders are the same
-            rows[-1]["broken: factors swapped"] = relative_gap(swapped, truth)
-    return worst(rows)
+        yield "broken: factors swapped", swapped, truth
 
 
 def _weight_jacobian(it: Instance) -> Tensor:
@@ -192,24 +197,19 @@ def _weight_jacobian(it: Instance) -> Tensor:
     return torch.stack([torch.stack([vec(row) for row in one], -1) for one in jacobian])
 
 
-def recursion_gaps(networks: int = 24, seed: int = 0) -> Gaps:
+@over(_layers("linear", "relu", "leaky_relu", "power", "conv", "residual"))
+def recursion_gaps(it: Instance) -> Iterator[Comparison]:
     r"""Lemma 1: :math:`V^{b\top}_1 [V^f_1 \tilde f_1 - V^f_2 \tilde f_2]` against autograd, at every layer."""
-    rows: list[Gaps] = []
-    for it in instances(networks, 8, seed, ("linear", "relu", "leaky_relu", "power", "conv", "residual")):
-        one, two = transitions(it.net, it.index, it.x1), transitions(it.twin, it.index, it.x2)
-        difference = _times(one.forward, one.preactivation) - _times(two.forward, two.preactivation)
-        truth = _preactivation_gradient(it)
-        row = {"lemma": relative_gap(_times(one.backward.mT, difference), truth)}
-        forward_only = relative_gap(_times(one.forward.mT, difference), truth)
-        if degree(it.net, it.index) > 1:
-            row["broken: forward matrices both ways (power)"] = forward_only
-        swapped = _times(
-            one.backward.mT, _times(one.forward, one.preactivation) - _times(one.forward, two.preactivation)
-        )
-        if it.index + 1 < len(it.net) and not all(isinstance(m, (nn.Identity, nn.Linear)) for m in it.net):
-            row["broken: one tower's gates for both"] = relative_gap(swapped, truth)
-        rows.append(row)
-    return worst(rows)
+    one, two = transitions(it.net, it.index, it.x1), transitions(it.twin, it.index, it.x2)
+    first, second = _times(one.forward, one.preactivation), _times(two.forward, two.preactivation)
+    truth = _preactivation_gradient(it)
+    yield "lemma", _times(one.backward.mT, first - second), truth
+    if degree(it.net, it.index) > 1:
+        forward_only = _times(one.forward.mT, first - second)
+        yield "broken: forward matrices both ways (power)", forward_only, truth
+    if it.index + 1 < len(it.net) and not all(isinstance(m, (nn.Identity, nn.Linear)) for m in it.net):
+        swapped = _times(one.backward.mT, first - _times(one.forward, two.preactivation))
+        yield "broken: one tower's gates for both", swapped, truth
 
 
 def _preactivation_gradient(it: Instance) -> Tensor:
@@ -220,115 +220,82 @@ def _preactivation_gradient(it: Instance) -> Tensor:
     return gradient.flatten(1)
 
 
-def distance_gaps(networks: int = 24, seed: int = 0) -> Gaps:
+@over(_layers(*DEGREE_ONE))
+def distance_gaps(it: Instance) -> Iterator[Comparison]:
     r"""Theorem 1 for ReLU, leaky ReLU, linear, convolutional and residual networks (degree 1), tied weights and different ones."""
-    rows: list[Gaps] = []
-    for it in instances(networks, 8, seed, ("linear", "relu", "leaky_relu", "conv", "residual")):
-        k1, k2 = connection(it.net, it.layer, it.x1), connection(it.twin, it.layer, it.x2)
-        same = connection(it.net, it.layer, it.x2)
-        different = autograd_gradient(it.net, it.twin, it.layer, it.x1, it.x2)
-        first = autograd_gradient(it.net, it.net, it.layer, it.x1, it.x2)
-        both = autograd_gradient(it.net, it.net, it.layer, it.x1, it.x2, both=True)
-        w, v = it.weight, it.other
-        kronecker = tower_gradient(k1, w, k2, v)
-        row = {
-            "different weights": relative_gap(kronecker, different),
-            "tied, first tower": relative_gap(tower_gradient(k1, w, same, w), first),
-            "tied, both towers": relative_gap(tied_gradient(k1, same, w), both),
-            "broken: sum for difference": relative_gap(tower_gradient(k1, w, -k2, v), different),
-            "broken: second tower's weights replaced by the first's": relative_gap(
-                tower_gradient(k1, w, k2, w), different
-            ),
-            "broken: Eq. 40 for both towers": relative_gap(tower_gradient(k1, w, same, w), both),
-            "broken: both towers for the first": relative_gap(tied_gradient(k1, same, w), first),
-        }
-        if isinstance(it.net[it.index], nn.Linear):
-            a, b = open_layer(it.net, it.layer, it.x1), open_layer(it.twin, it.layer, it.x2)
-            matrix = _matrix_gradient(a.jacobian(), w, a.below, b.jacobian(), v, b.below)
-            row["matrix form"] = relative_gap(torch.stack([vec(m) for m in matrix]), kronecker)
-        rows.append(row)
-    return worst(rows)
+    k1, k2 = connection(it.net, it.layer, it.x1), connection(it.twin, it.layer, it.x2)
+    same, w, v = connection(it.net, it.layer, it.x2), it.weight, it.other
+    different = autograd_gradient(it.net, it.twin, it.layer, it.x1, it.x2)
+    first, both = (autograd_gradient(it.net, it.net, it.layer, it.x1, it.x2, both=both) for both in (False, True))
+    kronecker, alone, tied = tower_gradient(k1, w, k2, v), tower_gradient(k1, w, same, w), tied_gradient(k1, same, w)
+    yield "different weights", kronecker, different
+    yield "tied, first tower", alone, first
+    yield "tied, both towers", tied, both
+    yield "broken: sum for difference", tower_gradient(k1, w, -k2, v), different
+    yield "broken: second tower's weights replaced by the first's", tower_gradient(k1, w, k2, w), different
+    yield "broken: Eq. 40 for both towers", alone, both
+    yield "broken: both towers for the first", tied, first
+    if isinstance(it.net[it.index], nn.Linear):
+        a, b = open_layer(it.net, it.layer, it.x1), open_layer(it.twin, it.layer, it.x2)
+        matrix = _matrix_gradient(a.jacobian(), w, a.below, b.jacobian(), v, b.below)
+        yield "matrix form", torch.stack([vec(m) for m in matrix]), kronecker
 
 
-def power_gaps(networks: int = 16, seed: int = 0) -> Gaps:
+@over(_layers("power"))
+def power_gaps(it: Instance) -> Iterator[Comparison]:
     r"""Theorem 1 for monomials, where :math:`K_l^T vec(W_l) = \kappa_l f_L`: as printed, and divided by :math:`\kappa_l`."""
-    rows: list[Gaps] = []
-    for it in instances(networks, 8, seed, ("power",)):
-        kappa = degree(it.net, it.index)
-        if kappa == 1:
-            continue
+    kappa = degree(it.net, it.index)
+    if kappa > 1:
         k1, k2 = connection(it.net, it.layer, it.x1), connection(it.twin, it.layer, it.x2)
         printed = tower_gradient(k1, it.weight, k2, it.other)
         truth = autograd_gradient(it.net, it.twin, it.layer, it.x1, it.x2)
-        rows.append(
-            {
-                "divided by kappa": relative_gap(printed / kappa, truth),
-                "broken: as printed": relative_gap(printed, truth),
-            }
-        )
-    return worst(rows)
+        yield "divided by kappa", printed / kappa, truth
+        yield "broken: as printed", printed, truth
 
 
-def branch_gaps(seed: int = 0) -> Gaps:
+def _with_pairs(nets: Iterable[tuple[int, nn.Sequential]]) -> Iterator[tuple[nn.Sequential, Tensor, Tensor]]:
+    for seed, net in nets:
+        x1, x2 = torch.randn(2, 32, 5, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        yield net, x1, x2
+
+
+@over(lambda count, seed: _with_pairs((s, residual_net(6, 2, 5, 3, seed=s)) for s in instance_seeds(count, seed)))
+def branch_gaps(instance: tuple[nn.Sequential, Tensor, Tensor]) -> Iterator[Comparison]:
     r"""Theorem 1 inside a residual branch: :math:`K^T vec(W)` lacks the skip's output; :math:`K_1 [f_1 - f_2]` is right."""
-    rows: list[Gaps] = []
-    for s in instance_seeds(10, seed):
-        net = residual_net(6, 2, 5, 3, seed=s)
-        x1, x2 = torch.randn(2, 32, 5, generator=torch.Generator().manual_seed(s), dtype=torch.float64)
-        for at, block in enumerate(net):
-            if not isinstance(block, Residual):
-                continue
-            for name in (f"{at}.branch.0", f"{at}.branch.2"):
-                one, two = open_layer(net, name, x1), open_layer(net, name, x2)
-                truth = autograd_gradient(net, net, name, x1, x2)
-                k1, k2 = one.connections(), two.connections()
-                rows.append(
-                    {
-                        "outputs in place of K^T vec(W)": relative_gap(_times(k1, one.output - two.output), truth),
-                        "broken: as printed": relative_gap(tower_gradient(k1, one.weight, k2, one.weight), truth),
-                    }
-                )
-    return worst(rows)
+    net, x1, x2 = instance
+    for name in (f"{at}.branch.{i}" for at, block in enumerate(net) if isinstance(block, Residual) for i in (0, 2)):
+        one, two = open_layer(net, name, x1), open_layer(net, name, x2)
+        truth = autograd_gradient(net, net, name, x1, x2)
+        k1, k2 = one.connections(), two.connections()
+        yield "outputs in place of K^T vec(W)", _times(k1, one.output - two.output), truth
+        yield "broken: as printed", tower_gradient(k1, one.weight, k2, one.weight), truth
 
 
-def bias_gaps(pairs: int = 32, seed: int = 0) -> Gaps:
+@over(lambda count, seed: _with_pairs((s, mlp((5, 7, 6, 3), bias=True, seed=s)) for s in instance_seeds(count, seed)))
+def bias_gaps(instance: tuple[nn.Sequential, Tensor, Tensor]) -> Iterator[Comparison]:
     """Theorem 1 in ReLU networks with biases: the theorem's hypothesis dropped."""
-    rows: list[Gaps] = []
-    for s in instance_seeds(10, seed):
-        net = mlp((5, 7, 6, 3), bias=True, seed=s)
-        x1, x2 = torch.randn(2, pairs, 5, generator=torch.Generator().manual_seed(s), dtype=torch.float64)
-        for name in ("0", "2"):  # in the top layer the biases of the two towers cancel
-            k1, k2 = connection(net, name, x1), connection(net, name, x2)
-            weight = open_layer(net, name, x1).weight
-            truth = autograd_gradient(net, net, name, x1, x2)
-            rows.append({"broken: with biases": relative_gap(tower_gradient(k1, weight, k2, weight), truth)})
-    return worst(rows)
+    net, x1, x2 = instance
+    for name in ("0", "2"):  # in the top layer the biases of the two towers cancel
+        one, k2 = open_layer(net, name, x1), connection(net, name, x2)
+        gradient = tower_gradient(one.connections(), one.weight, k2, one.weight)
+        yield "broken: with biases", gradient, autograd_gradient(net, net, name, x1, x2)
 
 
-def normalized_gaps(networks: int = 24, seed: int = 0) -> Gaps:
+@over(_layers(*DEGREE_ONE))
+def normalized_gaps(it: Instance) -> Iterator[Comparison]:
     r"""Eq. 41: the gradient with l2-normalised outputs; broken without the projection, and with unscaled connections."""
-    rows: list[Gaps] = []
-    for it in instances(networks, 8, seed, ("linear", "relu", "leaky_relu", "conv", "residual")):
-        one, two = open_layer(it.net, it.layer, it.x1), open_layer(it.net, it.layer, it.x2)
-        k1, k2, w = one.connections(), two.connections(), it.weight
-        truth = autograd_gradient(it.net, it.net, it.layer, it.x1, it.x2, normalize=True)
-        n1, n2 = k1 / one.output.norm(dim=1)[:, None, None], k2 / two.output.norm(dim=1)[:, None, None]
-        value = normalized_gradient(k1, one.output, k2, two.output, w)
-        straight = _times(n1, lifted(n1 - n2, w))
-        if truth.norm() < 1e-6 * straight.norm():
-            continue  # the layer cannot turn its output: nothing but rounding is left
-        rows.append(
-            {
-                "Eq. 41": relative_gap(value, truth),
-                "gradient along the weights": _along(w, value, straight),
-                "broken: projection left out": relative_gap(straight, truth),
-                "broken: along the weights without projection": _along(w, straight, straight),
-                "broken: connections not scaled": relative_gap(
-                    _times(k1, project_out(one.output, lifted(k1 - k2, w))), truth
-                ),
-            }
-        )
-    return worst(rows)
+    one, two = open_layer(it.net, it.layer, it.x1), open_layer(it.net, it.layer, it.x2)
+    k1, k2, w = one.connections(), two.connections(), it.weight
+    truth = autograd_gradient(it.net, it.net, it.layer, it.x1, it.x2, normalize=True)
+    n1, n2 = k1 / one.output.norm(dim=1)[:, None, None], k2 / two.output.norm(dim=1)[:, None, None]
+    value, straight = normalized_gradient(k1, one.output, k2, two.output, w), _times(n1, lifted(n1 - n2, w))
+    if truth.norm() < 1e-6 * straight.norm():
+        return  # the layer cannot turn its output: nothing but rounding is left
+    yield "Eq. 41", value, truth
+    yield "gradient along the weights", _along(w, value, straight), None
+    yield "broken: projection left out", straight, truth
+    yield "broken: along the weights without projection", _along(w, straight, straight), None
+    yield "broken: connections not scaled", _times(k1, project_out(one.output, lifted(k1 - k2, w))), truth
 
 
 def _along(weight: Tensor, gradient: Tensor, scale: Tensor) -> float:
@@ -404,36 +371,34 @@ def _exchanged(loss: PairLoss) -> PairLoss:
     return lambda p, n: loss(n[:, 0], p[:, None])
 
 
-def contrastive_gaps(networks: int = 20, seed: int = 0) -> Gaps:
+TUPLES, NEGATIVES = 8, 4
+
+
+@over(_layers("relu", "leaky_relu", "conv", "linear", pairs=TUPLES * (2 + NEGATIVES)))
+def contrastive_gaps(it: Instance) -> Iterator[Comparison]:
     r"""Lemma 2 for the three losses: one anchor, one positive, four negatives, against autograd through the network."""
-    negatives, tuples = 4, 8
-    rows: list[Gaps] = []
-    for it in instances(networks, tuples * (2 + negatives), seed, ("relu", "leaky_relu", "conv", "linear")):
-        opened = open_layer(it.net, it.layer, it.x1)
-        k = opened.connections().unflatten(0, (tuples, 2 + negatives))
-        y = opened.output.unflatten(0, (tuples, 2 + negatives))
-        r_pos = losses.half_squared_distance(y[:, 0], y[:, 1])
-        r_neg = losses.half_squared_distance(y[:, :1], y[:, 2:])
+    opened, shape = open_layer(it.net, it.layer, it.x1), (TUPLES, 2 + NEGATIVES)
+    k, y = opened.connections().unflatten(0, shape), opened.output.unflatten(0, shape)
+    r_pos = losses.half_squared_distance(y[:, 0], y[:, 1])
+    r_neg = losses.half_squared_distance(y[:, :1], y[:, 2:])
 
-        def lemma(d_neg: Tensor, k: Tensor = k, weight: Tensor = opened.weight, partners: int = 0) -> Tensor:
-            return contrastive_gradient(k[:, 0], k[:, 1], k[:, 2:].roll(partners, 0), d_neg, weight)
+    def lemma(d_neg: Tensor, partners: int = 0) -> Tensor:
+        return contrastive_gradient(k[:, 0], k[:, 1], k[:, 2:].roll(partners, 0), d_neg, opened.weight)
 
-        for name, loss in PAIR_LOSSES.items():
-            d_neg = losses.partials(loss, r_pos, r_neg).neg
-            truth = _anchor_gradient(loss, it, (tuples, 2 + negatives))
-            rows.append({f"lemma, {name}": relative_gap(lemma(d_neg), truth)})
-            rows[-1]["broken: negatives exchanged"] = relative_gap(lemma(d_neg, partners=1), truth)
-            if name != "simple":
-                alike = d_neg.mean(1, keepdim=True).expand_as(d_neg)
-                rows[-1]["broken: negatives push alike"] = relative_gap(lemma(alike), truth)
+    for name, loss in PAIR_LOSSES.items():
+        d_neg = losses.partials(loss, r_pos, r_neg).neg
+        truth = _anchor_gradient(loss, it, shape)
+        yield f"lemma, {name}", lemma(d_neg), truth
+        yield "broken: negatives exchanged", lemma(d_neg, partners=1), truth
+        if name != "simple":
+            alike = d_neg.mean(1, keepdim=True).expand_as(d_neg)
+            yield "broken: negatives push alike", lemma(alike), truth
 
-        def extended(p: Tensor, n: Tensor) -> Tensor:
-            return losses.simple(p, n, beta=0.5)
+    def extended(p: Tensor, n: Tensor) -> Tensor:
+        return losses.simple(p, n, beta=0.5)
 
-        d_neg = losses.partials(extended, r_pos, r_neg).neg
-        truth = _anchor_gradient(extended, it, (tuples, 2 + negatives))
-        rows.append({"broken: partials that sum to beta": relative_gap(lemma(d_neg), truth)})
-    return worst(rows)
+    d_neg = losses.partials(extended, r_pos, r_neg).neg
+    yield "broken: partials that sum to beta", lemma(d_neg), _anchor_gradient(extended, it, shape)
 
 
 def _anchor_gradient(loss: PairLoss, it: Instance, shape: tuple[int, int]) -> Tensor:

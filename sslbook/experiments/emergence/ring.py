@@ -11,6 +11,7 @@ and the signs :math:`\epsilon = (+, -, -, +)`,
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 
@@ -19,7 +20,7 @@ from torch import Tensor, nn
 
 from sslbook.operator.covariance import covariance_operator
 from sslbook.runtime.arguments import require_whole
-from sslbook.stats.checks import Gaps, relative_gap
+from sslbook.stats.checks import Comparison, Gaps, over
 
 PATTERNS = ("00", "01", "10", "11")
 SIGNS = torch.tensor([1.0, -1.0, -1.0, 1.0], dtype=torch.float64)
@@ -132,42 +133,36 @@ def _enumerated_gradient(net: nn.Sequential, views: Tensor, *, both: bool = True
     return gradient
 
 
-def operator_gaps(count: int = 50, seed: int = 0) -> Gaps:
-    r"""Eq. 12 for ReLU neurons, :math:`u_S u_S^T / (4 d^2)`, against the library's operator and autograd; worst of ``count`` each.
-
-    Random weights, rings of 4 to 12 places, with and without a bias.  Neurons with :math:`u_S = 0` are checked for a zero
-    gradient and don't enter the broken variants.
-    """
+def _neurons(count: int, seed: int) -> Iterator[tuple[Tensor, int]]:
+    """Random weights, every other with a bias, and rings of 4 to 12 places."""
     draw = torch.Generator().manual_seed(seed)
-    gaps = dict.fromkeys(("library's operator", "one tower", "both towers, doubled", "stuck"), 0.0)
-    broken = dict.fromkeys(
-        ("broken: d for d squared", "broken: not doubled", "broken: signs left out"),
-        float("inf"),
-    )
-    for i in range(count):
-        bias, d = bool(i % 2), 4 + i % 9
-        weight = torch.randn(3 if bias else 2, generator=draw, dtype=torch.float64)
-        net, views, chosen = neuron(weight), neuron_views(d, bias), selected(weight)
-        u = direction(chosen, bias)
-        op = torch.outer(u, u) / (4 * d**2)
-        one, two = (-_enumerated_gradient(net, views, both=b)[0] for b in (False, True))
-        found = covariance_operator(net, "0", views).dense()
-        if not u.any():
-            gaps["stuck"] = max(gaps["stuck"], float(one.abs().max()), float(found.abs().max()))
-            continue
-        gaps["library's operator"] = max(gaps["library's operator"], relative_gap(found.flatten(), op.flatten()))
-        gaps["one tower"] = max(gaps["one tower"], relative_gap(op @ weight, one))
-        gaps["both towers, doubled"] = max(gaps["both towers, doubled"], relative_gap(2 * op @ weight, two))
+    return ((torch.randn(2 + i % 2, generator=draw, dtype=torch.float64), 4 + i % 9) for i in range(count))
+
+
+@over(_neurons)
+def operator_gaps(instance: tuple[Tensor, int]) -> Iterator[Comparison]:
+    r"""Eq. 12 for ReLU neurons, :math:`u_S u_S^T / (4 d^2)`, against the library's operator and autograd.
+
+    Neurons with :math:`u_S = 0` are checked for a zero gradient and don't enter the broken variants.
+    """
+    weight, d = instance
+    bias = len(weight) == 3
+    net, views, chosen = neuron(weight), neuron_views(d, bias), selected(weight)
+    u = direction(chosen, bias)
+    op = torch.outer(u, u) / (4 * d**2)
+    one, two = (-_enumerated_gradient(net, views, both=b)[0] for b in (False, True))
+    found = covariance_operator(net, "0", views).dense()
+    if not u.any():
+        yield "stuck", max(float(one.abs().max()), float(found.abs().max())), None
+        return
+    yield "library's operator", found.flatten(), op.flatten()
+    yield "one tower", op @ weight, one
+    yield "both towers, doubled", 2 * op @ weight, two
+    yield "broken: d for d squared", torch.outer(u, u) / (4 * d) @ weight, one
+    yield "broken: not doubled", op @ weight, two
+    if chosen[[0, 3]].any() and chosen[[1, 2]].any():
         unsigned = chosen.double() @ pattern_inputs(bias)
-        for name, matrix, truth in (
-            ("d for d squared", torch.outer(u, u) / (4 * d), one),
-            ("not doubled", op, two),
-            ("signs left out", torch.outer(unsigned, unsigned) / (4 * d**2), one),
-        ):
-            if name != "signs left out" or (chosen[[0, 3]].any() and chosen[[1, 2]].any()):
-                key = f"broken: {name}"
-                broken[key] = min(broken[key], relative_gap(matrix @ weight, truth))
-    return {**gaps, **broken, "instances": float(count)}
+        yield "broken: signs left out", torch.outer(unsigned, unsigned) / (4 * d**2) @ weight, one
 
 
 # -- what becomes of it -------------------------------------------------------------------------------------------------

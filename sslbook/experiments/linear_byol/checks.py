@@ -9,44 +9,9 @@ import numpy as np
 import torch
 from scipy.integrate import solve_ivp
 
-from sslbook.experiments.linear_byol.instances import (
-    Pairs,
-    World,
-    balanced_basis,
-    random_kept,
-    random_moments,
-    random_start,
-    random_times,
-    random_weights,
-    scramble,
-)
-from sslbook.experiments.linear_byol.reference import follow, integrate, pick, rests
-from sslbook.experiments.linear_byol.theory import (
-    UNIT,
-    Array,
-    Modes,
-    Moments,
-    Times,
-    Weights,
-    alignment,
-    balance,
-    conserved,
-    distance,
-    error,
-    fixed_point,
-    in_a_row,
-    is_stable,
-    jacobian,
-    modes,
-    multiplicative,
-    quantity,
-    readout_error,
-    scalar_ends,
-    slowest,
-    survives,
-    turned,
-    velocity,
-)
+from sslbook.experiments.linear_byol import instances, reference, theory
+from sslbook.experiments.linear_byol.instances import Pairs, World
+from sslbook.experiments.linear_byol.theory import UNIT, Array, Modes, Moments, Times, Weights
 from sslbook.stats.checks import Gaps, over_instances, relative
 
 
@@ -56,9 +21,9 @@ def step_gap(start: Weights, moments: Moments, times: Times = UNIT) -> tuple[flo
     Relative to the change; and the same with the sum of the two in place of their difference.
     """
     rate = 0.1
-    step = velocity(start, moments, times)
+    step = theory.velocity(start, moments, times)
     after = Weights(*(part + rate * move for part, move in zip(start, step)))
-    change = balance(after, times) - balance(start, times)
+    change = theory.balance(after, times) - theory.balance(start, times)
     two = times.online * step.online @ step.online.swapaxes(1, 2)
     one = times.predictor * step.predictor.swapaxes(1, 2) @ step.predictor
     scale = np.abs(change).max()
@@ -76,9 +41,9 @@ def flow_gaps(replicas: int, seed: int = 0) -> Gaps:
     mean = x.mean(2)
     same = np.einsum("rivd,rive->rde", x, x) / (samples * views)
     cross = np.einsum("rid,rie->rde", mean, mean) / samples
-    w = random_weights(replicas, outputs, size, rng)
+    w = instances.random_weights(replicas, outputs, size, rng)
     times = Times(*(rng.uniform(0.3, 3, (replicas, 1, 1)) for _ in range(3)))
-    ours = velocity(w, Moments(same, cross), times)
+    ours = theory.velocity(w, Moments(same, cross), times)
     w1, w2, theta = (torch.from_numpy(part).requires_grad_(True) for part in w)
     data = torch.from_numpy(x)
     predicted = torch.einsum("rnm,rmd,rivd->rivn", w2, w1, data)
@@ -86,13 +51,13 @@ def flow_gaps(replicas: int, seed: int = 0) -> Gaps:
     loss = 0.5 * (predicted[:, :, :, None] - goal[:, :, None]).square().sum(-1).mean((1, 2, 3))
     g1, g2 = torch.autograd.grad(loss.sum(), (w1, w2))
     truth = Weights(-g1.numpy() / times.online, -g2.numpy() / times.predictor, ours.target)
-    swapped = velocity(w, Moments(same, cross), Times(times.predictor, times.online, times.target))
-    blind = velocity(w, Moments(same, same), times)
+    swapped = theory.velocity(w, Moments(same, cross), Times(times.predictor, times.online, times.target))
+    blind = theory.velocity(w, Moments(same, same), times)
     return over_instances(
         {
-            "autograd": distance(ours, truth),
-            "broken: one matrix for both": distance(blind, truth),
-            "broken: time constants exchanged": distance(swapped, truth),
+            "autograd": theory.distance(ours, truth),
+            "broken: one matrix for both": theory.distance(blind, truth),
+            "broken: time constants exchanged": theory.distance(swapped, truth),
         }
     )
 
@@ -126,27 +91,27 @@ def fates(starts: int, seed: int = 0) -> Fates:
     """
     margin = 0.1
     rng = np.random.default_rng([seed, 5])
-    times = random_times(4 * starts, rng, spread=0.7)
+    times = instances.random_times(4 * starts, rng, spread=0.7)
     w1, w2, theta = rng.standard_normal((3, 4 * starts))
     r = rng.uniform(0.2, 0.95, 4 * starts)
-    q, tp = quantity(w1, w2, times), in_a_row(times.predictor)
+    q, tp = theory.quantity(w1, w2, times), theory.in_a_row(times.predictor)
     clear = np.flatnonzero((np.abs(q) > margin) & (np.abs(q + tp * r**2) > margin))[:starts]
     w1, w2, theta, r = (part[clear] for part in (w1, w2, theta, r))
     times = Times(*(np.asarray(part)[clear] for part in times))
-    end = follow(w1, w2, theta, r, 100.0 + 20.0 / slowest(w1, w2, r, times), times)[-1]
-    size, last = scalar_ends(w1, w2, r, times)
+    end = reference.follow(w1, w2, theta, r, 100.0 + 20.0 / theory.slowest(w1, w2, r, times), times)[-1]
+    size, last = theory.scalar_ends(w1, w2, r, times)
     alive = np.abs(end[0]) > 0.02
     rules = {
-        "ours": survives(w1, w2, r, times),
+        "ours": theory.survives(w1, w2, r, times),
         "always": np.ones(len(w1), dtype=bool),
         "w2 > 0": w2 > 0,
-        "Q > 0": quantity(w1, w2, times) > 0,
-        "Q > -tau_p r^2": quantity(w1, w2, times) > -in_a_row(times.predictor) * r**2,
+        "Q > 0": theory.quantity(w1, w2, times) > 0,
+        "Q > -tau_p r^2": theory.quantity(w1, w2, times) > -theory.in_a_row(times.predictor) * r**2,
         "theta with w1": (theta * w1 > 0) & (w2 > 0),
     }
-    turned, safe = end[0] * w1 < 0, quantity(w1, w2, times) > 0
+    turned, safe = end[0] * w1 < 0, theory.quantity(w1, w2, times) > 0
     off = np.abs([np.abs(end[0]) - size, end[1] - last]).max()
-    free = np.broadcast_to(np.sqrt(in_a_row(times.predictor) / in_a_row(times.online)) * r, w1.shape)
+    free = np.broadcast_to(np.sqrt(theory.in_a_row(times.predictor) / theory.in_a_row(times.online)) * r, w1.shape)
     return Fates(
         rules={k: float((v == alive).mean()) for k, v in rules.items()},
         off=float(off),
@@ -169,7 +134,7 @@ def reduction_gaps(replicas: int, seed: int = 0) -> Gaps:
     """
     outputs, size, time = 3, 5, 5.0
     rng = np.random.default_rng([seed, 6])
-    drawn = random_times(replicas, rng)
+    drawn = instances.random_times(replicas, rng)
     apart = np.exp(rng.uniform(0.5, 1.5, (replicas, 1, 1)) * rng.choice([-1, 1], (replicas, 1, 1)))
     times = Times(drawn.online, drawn.online * apart, drawn.target)
     a, b, c = rng.uniform(0.3, 1.2, (3, replicas, outputs))
@@ -186,16 +151,19 @@ def reduction_gaps(replicas: int, seed: int = 0) -> Gaps:
         return np.asarray(path.y[:, -1].reshape(3, replicas, outputs))
 
     def gap(moments: Moments, units: list[int]) -> tuple[Array, Array]:
-        rows = modes(moments).rows[:, units]
+        rows = theory.modes(moments).rows[:, units]
         unit = rows / np.linalg.norm(rows, axis=2, keepdims=True)
         lam = np.stack([np.einsum("rnd,rde,rne->rn", unit, part, unit) for part in (moments.same, moments.cross)])
-        path = integrate(_lay(unit, a, b, c), moments, time, times, rtol=1e-12)
+        path = reference.integrate(_lay(unit, a, b, c), moments, time, times, rtol=1e-12)
         end = Weights(*(part[-1] for part in path))
-        one, two = (distance(end, _lay(unit, *alone(lam, *tau))) for tau in ((to, tp), (tp, to)))
+        one, two = (theory.distance(end, _lay(unit, *alone(lam, *tau))) for tau in ((to, tp), (tp, to)))
         return one, two
 
     own, shared = list(range(outputs)), [0, 0, *range(1, outputs - 1)]
-    common, general = random_moments(replicas, size, rng, commuting=True), random_moments(replicas, size, rng)
+    common, general = (
+        instances.random_moments(replicas, size, rng, commuting=True),
+        instances.random_moments(replicas, size, rng),
+    )
     right, exchanged = gap(common, own)
     return over_instances(
         {
@@ -230,14 +198,14 @@ def fixed_point_gaps(replicas: int, seed: int = 0) -> Gaps:
     """Velocity at the fixed points in random bases, relative to the size of its terms; and three ways to go wrong."""
     outputs, size = 3, 6
     rng = np.random.default_rng(seed)
-    moments = random_moments(replicas, size, rng)
-    found = modes(moments)
-    kept = random_kept(replicas, outputs, size, rng, leading=False)
+    moments = instances.random_moments(replicas, size, rng)
+    found = theory.modes(moments)
+    kept = instances.random_kept(replicas, outputs, size, rng, leading=False)
     turn, back = np.linalg.qr(rng.standard_normal((2, replicas, outputs, outputs)))[0]
     basis = (turn * rng.uniform(0.1, 1, (replicas, 1, outputs))) @ back  # of condition 10 at most
-    point = fixed_point(found, kept, basis)
+    point = theory.fixed_point(found, kept, basis)
     wrong = Modes(found.values, np.linalg.inv(found.rows).swapaxes(1, 2))  # the right eigenvectors
-    other = fixed_point(wrong, kept, basis)
+    other = theory.fixed_point(wrong, kept, basis)
     diagonal = point.predictor * np.eye(outputs)
 
     def gap(w: Weights) -> Array:
@@ -245,7 +213,7 @@ def fixed_point_gaps(replicas: int, seed: int = 0) -> Gaps:
             np.abs(w.target @ moments.cross).max((1, 2)),
             np.abs(w.predictor @ w.online @ moments.same).max((1, 2)),
         ]
-        return np.asarray(np.abs(error(w, moments)).max((1, 2)) / np.max(terms, axis=0))
+        return np.asarray(np.abs(theory.error(w, moments)).max((1, 2)) / np.max(terms, axis=0))
 
     return over_instances(
         {
@@ -260,13 +228,16 @@ def symmetry_gaps(replicas: int, seed: int = 0) -> Gaps:
     """Velocity of turned weights against the turned velocity, relative: for an orthogonal S, for twice that, for a general one."""
     outputs, size = 3, 5
     rng = np.random.default_rng(seed)
-    moments, weights = random_moments(replicas, size, rng), random_weights(replicas, outputs, size, rng)
+    moments, weights = (
+        instances.random_moments(replicas, size, rng),
+        instances.random_weights(replicas, outputs, size, rng),
+    )
     general = rng.standard_normal((replicas, outputs, outputs))
     orthogonal = np.linalg.qr(general)[0]
-    moved = velocity(weights, moments)
+    moved = theory.velocity(weights, moments)
 
     def gap(basis: Array) -> Array:
-        return distance(velocity(turned(weights, basis), moments), turned(moved, basis))
+        return theory.distance(theory.velocity(theory.turned(weights, basis), moments), theory.turned(moved, basis))
 
     return over_instances(
         {
@@ -280,9 +251,9 @@ def symmetry_gaps(replicas: int, seed: int = 0) -> Gaps:
 def jacobian_gap(replicas: int, seed: int = 0) -> tuple[float, float]:
     """Worst relative error of `jacobian` against autograd's at random weights, and the least one without the terms in E."""
     rng = np.random.default_rng(seed)
-    moments, w = random_moments(replicas, 4, rng), random_weights(replicas, 2, 4, rng)
-    times = random_times(replicas, rng)
-    ours = jacobian(w, moments, times)
+    moments, w = instances.random_moments(replicas, 4, rng), instances.random_weights(replicas, 2, 4, rng)
+    times = instances.random_times(replicas, rng)
+    ours = theory.jacobian(w, moments, times)
     parts = [torch.from_numpy(np.array(a)) for a in (moments.same, moments.cross, *times)]
 
     def field(flat: torch.Tensor, same: torch.Tensor, cross: torch.Tensor, *tau: torch.Tensor) -> torch.Tensor:
@@ -293,7 +264,7 @@ def jacobian_gap(replicas: int, seed: int = 0) -> tuple[float, float]:
 
     flat = torch.cat([torch.from_numpy(part).flatten(1) for part in w], 1)
     truth = torch.func.vmap(torch.func.jacrev(field))(flat, *parts).numpy()
-    still = jacobian(
+    still = theory.jacobian(
         w._replace(target=w.predictor @ w.online @ moments.same @ np.linalg.inv(moments.cross)), moments, times
     )
     return float(relative(ours, truth).max()), float(relative(still, truth).min())
@@ -339,31 +310,33 @@ def verdicts(
     """
     rng = np.random.default_rng([seed, 7, outputs])
     many = 20 * problems
-    drawn = random_moments(many, size, rng, commuting=commuting)
-    tau = random_times(many, rng)
-    top = random_kept(many, outputs, size, rng, leading=True)
-    low = random_kept(many, outputs, size, rng, leading=False)
+    drawn = instances.random_moments(many, size, rng, commuting=commuting)
+    tau = instances.random_times(many, rng)
+    top = instances.random_kept(many, outputs, size, rng, leading=True)
+    low = instances.random_kept(many, outputs, size, rng, leading=False)
     leads = np.arange(many) % 2 == 0
     kept = np.where(leads[:, None], top, low)
-    found = modes(drawn)
+    found = theory.modes(drawn)
     point = _random_point(found, kept, tau, rng, balanced)
-    matrix = jacobian(point, drawn, tau)
+    matrix = theory.jacobian(point, drawn, tau)
     values = np.linalg.eigvals(matrix)
     largest = np.abs(values).max(-1, keepdims=True)
     rate = np.where(np.abs(values) > 1e-8 * largest, values.real, -np.inf).max(-1)
     clear = np.flatnonzero(np.abs(rate) > slowest * largest[:, 0])[:problems]
     if len(clear) < problems:
         raise ValueError(f"problems={problems} asks for more than the {len(clear)} clear ones among {many}")
-    choice = pick(clear, point, drawn, tau)
+    choice = reference.pick(clear, point, drawn, tau)
     rest = np.r_[: outputs * size, outputs * (size + outputs) : matrix.shape[1]]  # without the predictor's
-    held = is_stable(matrix[clear][:, rest][:, :, rest])
-    return Verdicts(leads[clear], is_stable(matrix[clear]), rests(*choice, seed=seed), held)
+    held = theory.is_stable(matrix[clear][:, rest][:, :, rest])
+    return Verdicts(leads[clear], theory.is_stable(matrix[clear]), reference.rests(*choice, seed=seed), held)
 
 
 def _random_point(found: Modes, kept: Array, times: Times, rng: np.random.Generator, balanced: bool) -> Weights:
     """The fixed point of the modes ``kept`` in a random basis, or in one for which Q = 0."""
-    basis = balanced_basis(found, kept, times, rng) if balanced else _random_basis(len(kept), kept.shape[1], rng)
-    return fixed_point(found, kept, basis)
+    basis = (
+        instances.balanced_basis(found, kept, times, rng) if balanced else _random_basis(len(kept), kept.shape[1], rng)
+    )
+    return theory.fixed_point(found, kept, basis)
 
 
 def _random_basis(replicas: int, outputs: int, rng: np.random.Generator) -> Array:
@@ -377,12 +350,15 @@ def stable_shares(
 ) -> tuple[float, float]:
     """Shares of stable fixed points by the Jacobian, made of the leading modes and of others, in random or balanced bases."""
     rng = np.random.default_rng([seed, 9, outputs])
-    moments, tau = random_moments(replicas, size, rng, commuting=commuting), random_times(replicas, rng)
-    found, shares = modes(moments), []
+    moments, tau = (
+        instances.random_moments(replicas, size, rng, commuting=commuting),
+        instances.random_times(replicas, rng),
+    )
+    found, shares = theory.modes(moments), []
     for leading in (True, False):
-        kept = random_kept(replicas, outputs, size, rng, leading=leading)
+        kept = instances.random_kept(replicas, outputs, size, rng, leading=leading)
         point = _random_point(found, kept, tau, rng, balanced)
-        shares.append(float(is_stable(jacobian(point, moments, tau)).mean()))
+        shares.append(float(theory.is_stable(theory.jacobian(point, moments, tau)).mean()))
     return shares[0], shares[1]
 
 
@@ -409,12 +385,12 @@ def random_ends(
 ) -> Ends:
     """The flow from small random starts on random problems until it (nearly) rests, all time constants 1."""
     rng = np.random.default_rng([seed, 8, *kind.encode()])
-    moments = random_moments(replicas, size, rng, commuting=commuting, least=0.3)
-    start = random_start(kind, replicas, outputs, size, rng)
-    path = integrate(start, moments, 600.0, rtol=1e-7)
+    moments = instances.random_moments(replicas, size, rng, commuting=commuting, least=0.3)
+    start = instances.random_start(kind, replicas, outputs, size, rng)
+    path = reference.integrate(start, moments, 600.0, rtol=1e-7)
     last = Weights(*(part[-1] for part in path))
     rank = (np.linalg.svd(last.online, compute_uv=False) > 0.05).sum(-1)
-    near = alignment(last.online, modes(moments).rows[:, :outputs]) > 0.99
+    near = theory.alignment(last.online, theory.modes(moments).rows[:, :outputs]) > 0.99
     skew = np.linalg.norm(last.predictor - last.predictor.swapaxes(1, 2), axis=(1, 2))
     return Ends(rank, near & (rank == outputs), skew / np.linalg.norm(last.predictor, axis=(1, 2)), outputs)
 
@@ -431,14 +407,14 @@ def moment_gaps(replicas: int, seed: int = 0, *, scrambled: int = 2) -> Gaps:
     basis = np.linalg.qr(rng.standard_normal((replicas, size, scrambled)))[0]
     signs = np.array(list(itertools.product((-1.0, 1.0), repeat=scrambled**2))).reshape(-1, scrambled, scrambled)
     many = np.repeat(x, len(signs), axis=1)
-    views = scramble(
+    views = instances.scramble(
         many, basis, np.broadcast_to(np.tile(signs, (samples, 1, 1)), (replicas, many.shape[1], *signs[0].shape))
     )
     mean = views.reshape(replicas, samples, len(signs), size).mean(2)
     same = views.swapaxes(1, 2) @ views / views.shape[1]
     cross = mean.swapaxes(1, 2) @ mean / samples
     data = x.swapaxes(1, 2) @ x / samples
-    found, kept = multiplicative(data, basis), conserved(basis)
+    found, kept = theory.multiplicative(data, basis), theory.conserved(basis)
     operator = cross @ np.linalg.inv(same)
     printed = kept @ data @ kept @ np.linalg.inv(data)
 
@@ -466,7 +442,7 @@ def printed_gap(replicas: int, seed: int = 0, *, scrambled: int = 1, isotropic: 
         spread[:, :, :scrambled] = spread[:, :, :1]
     data = (basis * spread) @ basis.swapaxes(1, 2)
     directions = basis[:, :, :scrambled]
-    kept, found = conserved(directions), multiplicative(data, directions)
+    kept, found = theory.conserved(directions), theory.multiplicative(data, directions)
     same = found.cross + (found.same - found.cross) / (scrambled if isotropic else 1)
     printed = kept @ data @ kept @ np.linalg.inv(data)
     return float(relative(data, same).max()), float(relative(printed, kept).max())
@@ -493,5 +469,6 @@ def readout_errors(trained: dict[str, Array], scene: World, shares: Array, seed:
     strong, faint = (np.einsum("rdk,rk->rd", part, p) for part, p in zip((scene.strong, scene.faint), pick))
     tasks = np.sqrt(1 - shares)[:, None, None] * strong + np.sqrt(shares)[:, None, None] * faint
     return {
-        name: np.stack([readout_error(online, scene.data, task) for task in tasks]) for name, online in trained.items()
+        name: np.stack([theory.readout_error(online, scene.data, task) for task in tasks])
+        for name, online in trained.items()
     }

@@ -15,7 +15,7 @@ from sslbook.operator.covariance import CovarianceOperator, covariance_operator
 from sslbook.operator.inner_products import Loss, gram_weights
 from sslbook.operator.layer import Layer, connection, open_layer, vec
 from sslbook.operator.view_weights import Mixing, PairMixing
-from sslbook.stats.checks import Gaps, relative_gap, worst
+from sslbook.stats.checks import Comparison, Gaps, over, relative_gap
 
 SAMPLES = 6
 CLASSES = torch.tensor([0, 0, 1, 1, 2, 2])
@@ -57,38 +57,42 @@ def step(net: nn.Module, layer: str, views: Tensor, loss: Loss) -> Tensor:
     return -gradient
 
 
-def step_gaps(loss: str, networks: int = 20, seed: int = 0) -> Gaps:
+def gap(found: Tensor, wanted: Tensor) -> float:
+    r""":math:`\|found - wanted\| / \|wanted\|` of all numbers together."""
+    return float((found - wanted).norm() / wanted.norm())
+
+
+@over(instances, error=gap, loss=LOSSES)
+def step_gaps(instance: tuple[nn.Module, str, Tensor], loss: str) -> Iterator[Comparison]:
     r"""The step of a loss of :data:`LOSSES` against its operator, and how symmetric the matrix is.
 
     Broken: one tower alone, :math:`\Gamma` with its diagonal left out, and the weights of the same loss at outputs that stand a
     tenth off.  (A diagonal that is zero is left out of the last but one, and a layer that one tower alone moves is passed over.)
     """
-    rows: list[Gaps] = []
-    for net, layer, views in instances(networks, seed):
-        op, truth = covariance_operator(net, layer, views, loss=LOSSES[loss]), step(net, layer, views, LOSSES[loss])
-        assert isinstance(op.mixing, PairMixing)
-        matrix, dense = op.mixing.matrix, op.dense()
-        first = torch.tensor([1.0, 0.0], dtype=torch.float64).repeat(SAMPLES)[:, None]
-        diagonal = torch.diag(matrix.diagonal())
-        draw = torch.Generator().manual_seed(SAMPLES)
-        noise = torch.randn(op.opened.output.shape, generator=draw, dtype=torch.float64)
-        outputs = op.opened.output * (1 + 0.1 * noise)
-        elsewhere = -2 * gram_weights(LOSSES[loss], outputs.unflatten(0, op.population))
-        wrong = {"one tower": first * matrix, "weights a tenth off": elsewhere}
-        if diagonal.any():
-            wrong["diagonal left out"] = matrix - diagonal
-        steps = {
-            name: CovarianceOperator(op.opened, op.population, PairMixing(other)).exact_update()
-            for name, other in wrong.items()
-        }
-        towers = (steps["one tower"], truth - steps["one tower"])
-        if min(float(part.norm()) for part in towers) < 1e-6 * truth.norm():
-            continue  # one tower's views don't move this layer: it only scales their outputs, which no cosine sees
-        row = {"step": gap(op.exact_update(), truth), "symmetric": float((dense - dense.T).norm() / dense.norm())}
-        if op.euler_gap() < 1e-10:  # biases, parallel paths and powers have no K^T vec(W) for an output
-            row["operator"] = gap(op.update(), truth)
-        rows.append(row | {f"broken: {name}": gap(found, truth) for name, found in steps.items()})
-    return worst(rows)
+    op, truth = covariance_operator(*instance, loss=LOSSES[loss]), step(*instance, LOSSES[loss])
+    assert isinstance(op.mixing, PairMixing)
+    matrix, dense = op.mixing.matrix, op.dense()
+    first = torch.tensor([1.0, 0.0], dtype=torch.float64).repeat(SAMPLES)[:, None]
+    diagonal = torch.diag(matrix.diagonal())
+    draw = torch.Generator().manual_seed(SAMPLES)
+    noise = torch.randn(op.opened.output.shape, generator=draw, dtype=torch.float64)
+    outputs = op.opened.output * (1 + 0.1 * noise)
+    elsewhere = -2 * gram_weights(LOSSES[loss], outputs.unflatten(0, op.population))
+    wrong = {"one tower": first * matrix, "weights a tenth off": elsewhere}
+    if diagonal.any():
+        wrong["diagonal left out"] = matrix - diagonal
+    steps = {
+        name: CovarianceOperator(op.opened, op.population, PairMixing(other)).exact_update()
+        for name, other in wrong.items()
+    }
+    towers = (steps["one tower"], truth - steps["one tower"])
+    if min(float(part.norm()) for part in towers) < 1e-6 * truth.norm():
+        return  # one tower's views don't move this layer: it only scales their outputs, which no cosine sees
+    yield "step", op.exact_update(), truth
+    yield "symmetric", dense.T, dense
+    if op.euler_gap() < 1e-10:  # biases, parallel paths and powers have no K^T vec(W) for an output
+        yield "operator", op.update(), truth
+    yield from ((f"broken: {name}", found, truth) for name, found in steps.items())
 
 
 def growth_gaps(loss: str, networks: int = 20, seed: int = 0) -> Gaps:
@@ -106,35 +110,32 @@ def growth_gaps(loss: str, networks: int = 20, seed: int = 0) -> Gaps:
     return {"growth": max(map(abs, growth)), "negative": min(negative), "instances": float(len(growth))}
 
 
-def bias_gaps(networks: int = 20, seed: int = 0) -> Gaps:
+@over(instance_seeds, error=gap)
+def bias_gaps(seed: int) -> Iterator[Comparison]:
     r"""ReLU networks with biases: the operator on a layer's weights together with all biases from that layer up.
 
     There :math:`f_a = \tilde K_a^\top p` for these numbers ``p`` in one vector, and the step is
     :math:`-2 \sum \Gamma_{ab} \tilde K_a \tilde K_b^\top p`.  Broken: the weights alone.
     """
-    rows: list[Gaps] = []
-    loss = LOSSES["nt_xent"]
-    for s in instance_seeds(networks, seed):
-        net, draw = mlp((5, 7, 6, 4), bias=True, seed=s), torch.Generator().manual_seed(s)
-        x = torch.randn(2 * SAMPLES, 5, generator=draw, dtype=torch.float64)
-        chosen = {name: net.get_parameter(name).detach() for name in ("2.weight", "2.bias", "4.bias")}
+    net, draw, loss = mlp((5, 7, 6, 4), bias=True, seed=seed), torch.Generator().manual_seed(seed), LOSSES["nt_xent"]
+    x = torch.randn(2 * SAMPLES, 5, generator=draw, dtype=torch.float64)
+    chosen = {name: net.get_parameter(name).detach() for name in ("2.weight", "2.bias", "4.bias")}
 
-        def outputs(given: dict[str, Tensor], net: nn.Module = net, x: Tensor = x) -> Tensor:
-            found: Tensor = functional_call(net, given, (x,))
-            return found
+    def outputs(given: dict[str, Tensor]) -> Tensor:
+        found: Tensor = functional_call(net, given, (x,))
+        return found
 
-        jacobian = jacrev(outputs)(chosen)
-        k = torch.cat([jacobian[name].detach().flatten(2) for name in chosen], dim=2)  # (views, outputs, numbers)
-        p = torch.cat([part.flatten() for part in chosen.values()])
-        leaf = outputs(chosen).detach().requires_grad_()
-        (pull,) = torch.autograd.grad(loss(leaf.unflatten(0, (SAMPLES, 2))), leaf)
-        truth = -torch.einsum("aoi,ao->i", k, pull)
-        gamma = gram_weights(loss, leaf.detach().unflatten(0, (SAMPLES, 2)))
-        op = -2 * torch.einsum("aoi,ab,boj->ij", k, gamma, k)
-        size = chosen["2.weight"].numel()
-        alone = op[:size, :size] @ p[:size]
-        rows.append({"step": gap(op @ p, truth), "broken: weights alone": gap(alone, truth[:size])})
-    return worst(rows)
+    jacobian = jacrev(outputs)(chosen)
+    k = torch.cat([jacobian[name].detach().flatten(2) for name in chosen], dim=2)  # (views, outputs, numbers)
+    p = torch.cat([part.flatten() for part in chosen.values()])
+    leaf = outputs(chosen).detach().requires_grad_()
+    (pull,) = torch.autograd.grad(loss(leaf.unflatten(0, (SAMPLES, 2))), leaf)
+    truth = -torch.einsum("aoi,ao->i", k, pull)
+    gamma = gram_weights(loss, leaf.detach().unflatten(0, (SAMPLES, 2)))
+    op = -2 * torch.einsum("aoi,ab,boj->ij", k, gamma, k)
+    size = chosen["2.weight"].numel()
+    yield "step", op @ p, truth
+    yield "broken: weights alone", op[:size, :size] @ p[:size], truth[:size]
 
 
 def laplacian_gaps(seed: int = 0) -> Gaps:
@@ -201,11 +202,6 @@ def turned(loss: Loss, outputs: Tensor, seed: int = 0) -> float:
     return float((loss(outputs @ q) - value).abs() / value.abs())
 
 
-def gap(found: Tensor, wanted: Tensor) -> float:
-    r""":math:`\|found - wanted\| / \|wanted\|` of all numbers together."""
-    return float((found - wanted).norm() / wanted.norm())
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # Losses that look at each coordinate of the outputs by itself: one table of weights for each
 #
@@ -257,7 +253,8 @@ def tables(loss: Callable[[Tensor], Tensor], outputs: Tensor) -> Tensor:
     return -(slope + slope.mT)
 
 
-def table_gaps(name: str, networks: int = 20, seed: int = 0) -> Gaps:
+@over(instances, error=gap, name=COORDINATE_LOSSES)
+def table_gaps(instance: tuple[nn.Module, str, Tensor], name: str) -> Iterator[Comparison]:
     r"""The step of a loss of :data:`COORDINATE_LOSSES` against :math:`\sum_d \sum_{ab} C^{(d)}_{ab} K^{(d)}_a K^{(d)\top}_b`.
 
     operator: on the weights, in networks of degree 1.  Broken: the mean of all tables for each coordinate, which is the nearest
@@ -265,33 +262,26 @@ def table_gaps(name: str, networks: int = 20, seed: int = 0) -> Gaps:
     A network whose outputs lie within a hundredth of one line is passed over: terms of the step cancel there, and digits with them.
     """
     of_grams, loss = COORDINATE_LOSSES[name]
-    rows: list[Gaps] = []
-    for net, layer, views in instances(networks, seed):
-        opened = open_layer(net, layer, views.flatten(0, 1))
-        longest, next_to_it, *_ = torch.linalg.svdvals(opened.output)
-        if next_to_it < longest / 100:
-            continue
-        truth = step(net, layer, views, loss)
-        matrices, columns = tables(of_grams, opened.output.unflatten(0, views.shape[:2])), opened.output.T
-        tried = {
-            "step": matrices,
-            "broken: one table for all": matrices.mean(0).expand_as(matrices),
-            "broken: another coordinate's": matrices.roll(1, 0),
-        }
-        k = opened.connections()
-        op = torch.einsum("and,dab,bmd->nm", k, matrices, k)
-        row = {
-            "value": gap(of_grams(columns[:, :, None] * columns[:, None]), loss(opened.output.unflatten(0, (-1, 2)))),
-            "symmetric": gap(op, op.T),
-        }
-        for what, each in tried.items():
-            row[what] = gap(opened.vjp((each @ columns[:, :, None])[..., 0].T.contiguous()), truth)
-        if relative_gap(opened.jvp(opened.weight), opened.output) < 1e-10:
-            row["operator"] = gap(op @ vec(opened.weight), vec(truth))
-            mixed = torch.einsum("and,dab,bmo->nm", k, matrices, k) @ vec(opened.weight)
-            row["broken: coordinates mixed"] = gap(mixed, vec(truth))
-        rows.append(row)
-    return worst(rows)
+    net, layer, views = instance
+    opened = open_layer(net, layer, views.flatten(0, 1))
+    longest, next_to_it, *_ = torch.linalg.svdvals(opened.output)
+    if next_to_it < longest / 100:
+        return
+    outputs, columns, truth = opened.output.unflatten(0, (-1, 2)), opened.output.T, step(*instance, loss)
+    matrices = tables(of_grams, outputs)
+    k, weight = opened.connections(), vec(opened.weight)
+    op = torch.einsum("and,dab,bmd->nm", k, matrices, k)
+    yield "value", of_grams(columns[:, :, None] * columns[:, None]), loss(outputs)
+    yield "symmetric", op, op.T
+    for what, each in (
+        ("step", matrices),
+        ("broken: one table for all", matrices.mean(0).expand_as(matrices)),
+        ("broken: another coordinate's", matrices.roll(1, 0)),
+    ):
+        yield what, opened.vjp((each @ columns[:, :, None])[..., 0].T.contiguous()), truth
+    if relative_gap(opened.jvp(opened.weight), opened.output) < 1e-10:
+        yield "operator", op @ weight, vec(truth)
+        yield "broken: coordinates mixed", torch.einsum("and,dab,bmo->nm", k, matrices, k) @ weight, vec(truth)
 
 
 def _block(grams: Tensor, one: int, other: int) -> Tensor:
@@ -328,64 +318,50 @@ def _network(seed: int, inputs: int = 6) -> nn.Sequential:
     return mlp((inputs, 8, 7, 4), "leaky_relu", seed=seed)
 
 
-def stop_gradient_gaps(networks: int = 20, seed: int = 0) -> Gaps:
+@over(instance_seeds, error=gap)
+def stop_gradient_gaps(seed: int) -> Iterator[Comparison]:
     r"""Keys that carry no gradient: the step is that of :math:`-M`, not symmetric; with the gradient, of :math:`-(M + M^\top)`.
 
-    lost: the antisymmetric part of ``-M``, relative (the least of the instances).  Anchors and keys are views of one network.
+    symmetric: the antisymmetric part of ``-M``, relative.  Anchors and keys are views of one network.
     """
-    rows, lost = [], []
-    for s in instance_seeds(networks, seed):
-        net, draw = _network(s), torch.Generator().manual_seed(s)
-        sample = torch.randn(5, 1, 6, generator=draw, dtype=torch.float64)
-        views = sample + 0.4 * torch.randn(5, 2, 6, generator=draw, dtype=torch.float64)
-        opened = open_layer(net, "2", views.flatten(0, 1))
-        slope = torch.zeros(10, 10, dtype=torch.float64)
-        slope[::2, 1::2] = _cross_weights(opened.output[::2], opened.output[1::2])
-        held, free = (CovarianceOperator(opened, (5, 2), PairMixing(-m)) for m in (slope, slope + slope.T))
-        weight = net.get_parameter("2.weight")
-        anchors, keys = net(views[:, 0]), net(views[:, 1])
-        (stopped,) = torch.autograd.grad(cross_entropy(anchors, keys.detach()), weight, retain_graph=True)
-        (whole,) = torch.autograd.grad(cross_entropy(anchors, keys), weight)
-        rows.append(
-            {
-                "held": gap(held.update(), -stopped),
-                "through both": gap(free.update(), -whole),
-                "broken: half of both": gap(0.5 * free.update(), -stopped),
-                "broken: transposed": gap(CovarianceOperator(opened, (5, 2), PairMixing(-slope.T)).update(), -stopped),
-            }
-        )
-        dense = held.dense()
-        lost.append(float((dense - dense.T).norm() / (2 * dense.norm())))
-    return {**worst(rows), "lost": min(lost)}
+    net, draw = _network(seed), torch.Generator().manual_seed(seed)
+    sample = torch.randn(5, 1, 6, generator=draw, dtype=torch.float64)
+    views = sample + 0.4 * torch.randn(5, 2, 6, generator=draw, dtype=torch.float64)
+    opened = open_layer(net, "2", views.flatten(0, 1))
+    slope = torch.zeros(10, 10, dtype=torch.float64)
+    slope[::2, 1::2] = _cross_weights(opened.output[::2], opened.output[1::2])
+    held, free, turned = (CovarianceOperator(opened, (5, 2), PairMixing(-m)) for m in (slope, slope + slope.T, slope.T))
+    anchors, keys, weight = net(views[:, 0]), net(views[:, 1]), net.get_parameter("2.weight")
+    (stopped,) = torch.autograd.grad(cross_entropy(anchors, keys.detach()), weight, retain_graph=True)
+    (whole,) = torch.autograd.grad(cross_entropy(anchors, keys), weight)
+    dense = held.dense()
+    yield "held", held.update(), -stopped
+    yield "through both", free.update(), -whole
+    yield "broken: half of both", 0.5 * free.update(), -stopped
+    yield "broken: transposed", turned.update(), -stopped
+    yield "broken: symmetric", (dense - dense.T).norm() / (2 * dense.norm()), None
 
 
-def two_network_gaps(networks: int = 20, seed: int = 0) -> Gaps:
+@over(instance_seeds, error=gap)
+def two_network_gaps(seed: int) -> Iterator[Comparison]:
     r"""Two networks (CLIP): :math:`\Delta w_1 = B w_2`, :math:`\Delta w_2 = B^\top w_1`, :math:`B = -\sum M_{ij} K_i K_j'^\top`.
 
     pairs: the eigenvalues of both layers' joint operator against plus and minus the singular values of ``B``.
     """
-    rows: list[Gaps] = []
-    for s in instance_seeds(networks, seed):
-        one, two = _network(s), _network(s + 5000, inputs=5)
-        draw = torch.Generator().manual_seed(s)
-        x, y = (torch.randn(5, size, generator=draw, dtype=torch.float64) for size in (6, 5))
-        a, b = one(x), two(y)
-        k, k2 = connection(one, "2", x), connection(two, "2", y)
-        cross = -torch.einsum("ino,ij,jmo->nm", k, _cross_weights(a, b), k2)
-        weights = one.get_parameter("2.weight"), two.get_parameter("2.weight")
-        first, second = torch.autograd.grad(cross_entropy(a, b), weights)
-        size, other = cross.shape
-        joint = torch.zeros(size + other, size + other, dtype=torch.float64)
-        joint[:size, size:], joint[size:, :size] = cross, cross.T
-        singular = torch.linalg.svdvals(cross)
-        values = torch.linalg.eigvalsh(joint).flip(0)[: len(singular)]
-        w, w2 = (vec(weight.detach()) for weight in weights)
-        rows.append(
-            {
-                "first": gap(cross @ w2, vec(-first)),
-                "second": gap(cross.T @ w, vec(-second)),
-                "pairs": gap(values, singular),
-                "broken: its own weights": gap(cross @ w, vec(-first)) if size == other else 1.0,
-            }
-        )
-    return worst(rows)
+    one, two = _network(seed), _network(seed + 5000, inputs=5)
+    draw = torch.Generator().manual_seed(seed)
+    x, y = (torch.randn(5, size, generator=draw, dtype=torch.float64) for size in (6, 5))
+    a, b = one(x), two(y)
+    k, k2 = connection(one, "2", x), connection(two, "2", y)
+    cross = -torch.einsum("ino,ij,jmo->nm", k, _cross_weights(a, b), k2)
+    weights = one.get_parameter("2.weight"), two.get_parameter("2.weight")
+    first, second = torch.autograd.grad(cross_entropy(a, b), weights)
+    size, other = cross.shape
+    joint = torch.zeros(size + other, size + other, dtype=torch.float64)
+    joint[:size, size:], joint[size:, :size] = cross, cross.T
+    singular = torch.linalg.svdvals(cross)
+    w, w2 = (vec(weight.detach()) for weight in weights)
+    yield "first", cross @ w2, vec(-first)
+    yield "second", cross.T @ w, vec(-second)
+    yield "pairs", torch.linalg.eigvalsh(joint).flip(0)[: len(singular)], singular
+    yield "broken: its own weights", cross @ w, vec(-first)

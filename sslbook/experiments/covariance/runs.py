@@ -10,12 +10,15 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
+from scipy.sparse.linalg import eigsh
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
-from sslbook.experiments.covariance.residue import ResidueRun, train_and_measure
+from sslbook.experiments.covariance.checks import Residue, residue
+from sslbook.experiments.covariance.reference import all_tuples, nce_loss, tuple_losses
 from sslbook.images import enumerated
 from sslbook.losses import pairs as losses
 from sslbook.networks.small import convnet, mlp
@@ -249,7 +252,10 @@ def weights_inside(net: nn.Sequential, layer: str, scene: Scene, k: int = 8) -> 
     def inside(name: str) -> float:
         op = operators[name]
         unit = vec(op.opened.weight) / op.opened.weight.norm()
-        return float((op.top_eigenpairs(k, tol=1e-6).vectors.T @ unit).square().sum())
+        # Lanczos' method, as in top_eigenpairs, but on the matrix: with few weights its products cost less than the operator's
+        start = np.random.default_rng(0).standard_normal(len(unit))
+        _, leading = eigsh(op.dense().cpu().numpy(), k=k, which="LA", tol=1e-6, v0=start)
+        return float(np.square(leading.T @ unit.cpu().numpy()).sum())
 
     return inside
 
@@ -276,6 +282,44 @@ def operations(net: nn.Module, op: CovarianceOperator, scene: Scene) -> tuple[in
             work()
         counts.append(int(counter.get_total_flops()))
     return counts[0], counts[1]
+
+
+@dataclass(frozen=True)
+class ResidueRun:
+    """The residue along a training run: gradient-descent ``steps``, the ``loss`` and the :class:`Residue` there."""
+
+    steps: tuple[int, ...]
+    loss: tuple[float, ...]
+    residues: tuple[Residue, ...]
+
+
+def train_and_measure(
+    net: nn.Sequential,
+    layer: str,
+    views: Tensor,
+    clean: Tensor,
+    *,
+    tau: float,
+    steps: int,
+    every: int,
+    rate: float,
+) -> ResidueRun:
+    """Gradient descent on the enumerated InfoNCE loss (H = 1, both towers), measuring theta on the way; trains ``net`` in place."""
+    tuples = all_tuples(*views.shape[:2])
+    weights = list(net.parameters())
+    at, values, found = [], [], []
+    for step in range(steps + 1):
+        outputs, fixed = net(views.flatten(0, 1)).flatten(1), net(clean).flatten(1)
+        value = tuple_losses(outputs, nce_loss(tau), tuples, fixed, both=True).mean()
+        if step % every == 0:
+            at.append(step)
+            values.append(float(value.detach()))
+            found.append(residue(net, layer, views, clean, tau=tau))
+        gradients = torch.autograd.grad(value, weights)
+        with torch.no_grad():
+            for weight, gradient in zip(weights, gradients, strict=True):
+                weight -= rate * gradient
+    return ResidueRun(tuple(at), tuple(values), tuple(found))
 
 
 def residue_on_digits(seed: int, *, samples: int = 10, steps: int = 120, every: int = 10) -> ResidueRun:
