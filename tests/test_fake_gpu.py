@@ -12,7 +12,7 @@ import torch
 from fake_gpu import GPU, Mixed, Read, fake_gpu
 from torch import Tensor
 
-from sslbook.experiments.byol import tables as byol_tables
+from sslbook.experiments.byol import records as byol_records
 from sslbook.experiments.byol.runs import Ablation, Split, train_ablations
 from sslbook.experiments.emergence import two_layer
 from sslbook.experiments.hltm.runs import TreeRun, train_trees
@@ -208,7 +208,7 @@ def nothing(count: int, *shape: int) -> Images:
 
 
 def ablated() -> None:
-    protocol = replace(byol_tables.CIFAR10, epochs=2)
+    protocol = replace(byol_records.CIFAR10, epochs=2)
     split = Split(nothing(protocol.batch, 3, 32, 32), nothing(50, 3, 32, 32))
     cell = Ablation(2, 0.9, symmetric=True, reset=1, span=(-0.1, 0.1))
     train_ablations(protocol, {"all": cell}, (0, 1), split, at=(2,), device="cuda")
@@ -222,13 +222,13 @@ EXPERIMENTS: dict[str, tuple[Callable[[], object], tuple[str, ...]]] = {
     ),
     "tokens": (
         lambda: train_cells(TokenRun(steps=2), [TableCell(3, 2, "relu")], (1, 2), **ON),
-        ("experiments.modulation.runs.settings_of", "experiments.modulation.runs._measured"),
+        ("experiments.modulation.runs.settings_of", "experiments.modulation.runs._train_chunk"),
     ),
     "patches": (
         lambda: train_filters(nothing(64, 1, 28, 28), PatchRun(steps=3, strength=0.5), [1], **ON),
         (),
     ),
-    "ablations": (ablated, ("experiments.byol.runs._measured",)),
+    "ablations": (ablated, ("experiments.byol.runs._train_chunk",)),
     "two layers": (
         lambda: two_layer.train_nodes(range(3), steps=2, **ON),
         ("experiments.emergence.two_layer.train_nodes",),

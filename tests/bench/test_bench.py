@@ -185,13 +185,13 @@ class Inline:
 
 def test_the_tables_are_trained_for_all_that_is_printed(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[tuple] = []
-    monkeypatch.setattr(tables.hltm, "train_chunks", lambda *arguments, **named: calls.append((*arguments, named)))
+    monkeypatch.setattr(tables.hltm, "train_protocols", lambda *arguments, **named: calls.append((*arguments, named)))
     monkeypatch.setattr(tables, "train_cells", lambda *arguments, **named: calls.append((*arguments, named)))
     tables.trees_seconds(256, 2)
     tables.tokens_seconds(16, 2)
-    (protocols, seeds, epochs, measure, at, named), (tokens, cells, again, also) = calls
+    (protocols, seeds, measure, at, named), (tokens, cells, again, also) = calls
     assert [(p.lower, p.width) for p in protocols] == [(low, width) for low in (0.7, 0.8, 0.9) for width in (2, 10)]
-    assert (len(seeds), epochs, at, named) == (10, 50, (0, 1, 49), {"processes": 2})
+    assert (len(seeds), at, named) == (10, (0, 1, 49), {"processes": 2})
     assert (len(measure.latents), measure.samples, protocols[0].epoch_size) == (5, 256, 256)
     assert (tokens.steps, len(cells) * len(again), also) == (16, 192, {"processes": 2})
     assert (tables.PROTOCOL.epoch_size, tables.TOKENS.steps) == (64_000, 5_000)

@@ -91,7 +91,7 @@ def test_blow_up_times(seed: int) -> None:
 
 def test_a_modulated_basin_grows() -> None:
     def shares_at(c: float) -> dict[str, float]:
-        return {name: float(won.mean()) for name, won in checks.basin_shares(4, c, 2.0, 400, 0).items()}
+        return {name: float(won.mean()) for name, won in checks.basin_shares(4, [c], 2.0, 400, 0)[c].items()}
 
     shares = [shares_at(c) for c in (0.0, 0.3, 0.8)]
     assert shares[0]["agreement"] == shares[0]["free agreement"] == 1

@@ -10,32 +10,34 @@ import pytest
 import torch
 
 from sslbook import cli
-from sslbook.experiments.modulation import records, tables
-from sslbook.experiments.modulation.runs import SCORES, TableCell, TokenRun, _bytes, _cost, train_cells
+from sslbook.experiments.modulation import records, runs
+from sslbook.experiments.modulation.runs import SCORES, TableCell, TokenRun, _bytes, train_cells
 from sslbook.records import store
 from sslbook.records.page import as_html
 from sslbook.records.printed import printed
 
 
 def test_cells_of_every_table() -> None:
-    counts = {name: len(tables.cells(name)) for name in tables.NAMES}
+    counts = {name: len(records.cells(name)) for name in records.NAMES}
     assert counts == {"C-Tab1": 64, "C-Fig4": 64, "C-Fig9": 80, "C-Fig10": 80, "C-Fig11": 96, "C-Fig5": 2}
-    for name in tables.NAMES:
-        for (beta, p, label), cell in tables.cells(name).items():
+    for name in records.NAMES:
+        for (beta, p, label), cell in records.cells(name).items():
             assert (cell.beta, cell.patterns) == (beta, p)
-            assert cell == replace(tables.curves(name)[label], beta=beta, patterns=p)
-    assert tables.cells("C-Tab1")[2, 3, "μ̸, σ"] == TableCell(3, 2, mean="detach", std="normal", zeta=10.0)
-    assert tables.cells("C-Fig11")[5, 1, "no BN, ζ = 5"] == TableCell(1, 5, mean="omit", std="omit", zeta=5.0)
-    assert set(tables.cells("C-Fig4").values()) <= {*tables.cells("C-Fig9").values(), *tables.cells("C-Fig10").values()}
-    assert tables.protocol_of("C-Fig5", TokenRun()).tokens == 8
+            assert cell == replace(records.curves(name)[label], beta=beta, patterns=p)
+    assert records.cells("C-Tab1")[2, 3, "μ̸, σ"] == TableCell(3, 2, mean="detach", std="normal", zeta=10.0)
+    assert records.cells("C-Fig11")[5, 1, "no BN, ζ = 5"] == TableCell(1, 5, mean="omit", std="omit", zeta=5.0)
+    assert set(records.cells("C-Fig4").values()) <= {
+        *records.cells("C-Fig9").values(),
+        *records.cells("C-Fig10").values(),
+    }
     with pytest.raises(ValueError, match="name must be one of C-Tab1"):
-        tables.cells("C-Fig8")
+        records.cells("C-Fig8")
 
 
 def test_printed_numbers_as_both_transcriptions_have_them() -> None:
     target = printed("C-Tab1")
     assert target.mean.shape == target.std.shape == (4, 4, 4)
-    at = dict(zip(tables.PARTS, target.mean[1, 1]))
+    at = dict(zip(records.PARTS, target.mean[1, 1]))
     assert {label: float(value) for label, value in at.items()} == {
         "μ̸, σ̸": 0.78,
         "μ̸, σ": 0.0,
@@ -50,28 +52,28 @@ def test_distance_from_the_paper() -> None:
     target = printed("C-Tab1")
     draw = torch.Generator().manual_seed(0)
     own = target.mean[..., None] + 0.05 * torch.randn(4, 4, 4, 40, generator=draw, dtype=torch.float64)
-    gap, errors = tables.distance(own, target)
+    gap, errors = records.distance(own, target)
     assert gap < 0.02
     assert errors < 2
-    assert tables.distance(own + 0.3, target)[0] == pytest.approx(0.3, abs=0.02)
-    assert tables.distance(own + 0.3, target)[1] > 5
+    assert records.distance(own + 0.3, target)[0] == pytest.approx(0.3, abs=0.02)
+    assert records.distance(own + 0.3, target)[1] > 5
 
 
 def test_what_chance_makes_of_a_perfect_reproduction() -> None:
     target = printed("C-Tab1")
     draw = torch.Generator().manual_seed(1)
     own = target.mean[..., None] + 0.07 * torch.randn(4, 4, 4, 3, generator=draw, dtype=torch.float64)
-    found = tables.chance(own, target, 400, 0)
+    found = records.chance(own, target, 400, 0)
     assert found.gaps.shape == found.errors.shape == found.leans.shape == (400,)
     assert 1.25 < found.errors.mean() < 1.5, "errors that are estimated from three values each"
-    assert found.gaps.mean() == pytest.approx(tables.standard_error(own, target) * (2 / torch.pi) ** 0.5, rel=0.15)
-    many = tables.chance(own.repeat(1, 1, 1, 100), target, 50, 0, seeds=300).errors
+    assert found.gaps.mean() == pytest.approx(records.standard_error(own, target) * (2 / torch.pi) ** 0.5, rel=0.15)
+    many = records.chance(own.repeat(1, 1, 1, 100), target, 50, 0, seeds=300).errors
     assert many.mean() == pytest.approx(1, abs=0.2), "known errors, but for the rounding"
     ten = target.only(patterns=10)
     assert ten.mean.equal(target.mean[:, 3])
-    assert tables.distance(own[:, 3], ten)[0] < 0.1
-    assert tables.chance(own[:, 3], ten, 30, 0).errors.shape == (30,)
-    assert torch.tensor(tables.distance(own[..., :1], target)[1]).isnan()
+    assert records.distance(own[:, 3], ten)[0] < 0.1
+    assert records.chance(own[:, 3], ten, 30, 0).errors.shape == (30,)
+    assert torch.tensor(records.distance(own[..., :1], target)[1]).isnan()
 
 
 def test_cells_of_a_seed_are_drawn_together() -> None:
@@ -80,12 +82,12 @@ def test_cells_of_a_seed_are_drawn_together() -> None:
     alone = 0.1 * torch.randn(4, 4, 4, 12, generator=draw, dtype=torch.float64)
     tied = 0.03 * alone + 0.1 * torch.randn(4, 4, 1, 12, generator=draw, dtype=torch.float64)
     for trials, size in ((alone, 0.0), (tied, 1.0)):
-        matrix = tables.shared(target.mean[..., None] + trials)[2]
+        matrix = records.shared(target.mean[..., None] + trials)[2]
         assert matrix[~torch.eye(4, dtype=torch.bool)].mean() == pytest.approx(size, abs=0.1)
-    apart, joint = (tables.chance(target.mean[..., None] + trials, target, 400, 0) for trials in (alone, tied))
+    apart, joint = (records.chance(target.mean[..., None] + trials, target, 400, 0) for trials in (alone, tied))
     assert joint.errors.std() > 1.5 * apart.errors.std(), "a table that shares its seeds is off all over or nowhere"
     low = target.mean[..., None] + alone - torch.tensor([0.0, 0.0, 0.0, 0.5])[:, None]
-    assert tables.lean(low, target).tolist() == pytest.approx([0, 0, 0, -0.5], abs=0.05)
+    assert records.lean(low, target).tolist() == pytest.approx([0, 0, 0, -0.5], abs=0.05)
 
 
 def test_a_table_for_a_page_has_headers() -> None:
@@ -99,20 +101,20 @@ def values() -> dict:
 
 
 def test_recorded_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(tables, "BETAS", (1, 2))
-    monkeypatch.setattr(tables, "PATTERNS", (1, 3))
+    monkeypatch.setattr(records, "BETAS", (1, 2))
+    monkeypatch.setattr(records, "PATTERNS", (1, 3))
     kept = json.loads(json.dumps(values()))
-    assert list(kept["tables"]["C-Tab1"]) == list(tables.VARIANTS)
+    assert list(kept["tables"]["C-Tab1"]) == list(records.VARIANTS)
     assert list(kept["tables"]["C-Fig4"]) == ["released"]
-    found = tables.recorded_trials(kept, "C-Fig4", "released", "printed +")
+    found = records.recorded_trials(kept, "C-Fig4", "released", "printed +")
     assert found.shape == (2, 2, 4, 2)
-    cell = tables.cells("C-Fig4")[2, 3, "relu, quadratic loss"]
+    cell = records.cells("C-Fig4")[2, 3, "relu, quadratic loss"]
     alone = train_cells(replace(TokenRun(), steps=2), [cell], [1, 2])[cell]["printed +"]
     assert (found[1, 1, 3] - alone).abs().max() < 1e-4
     assert torch.tensor(kept["weights"]["relu"]).shape == (10, 8, 15)
     assert torch.tensor(kept["allowed"]).sum() == 30
     with pytest.raises(ValueError, match="variant must be one of released for C-Fig4, got 'printed'"):
-        tables.recorded_trials(kept, "C-Fig4", "printed", "printed +")
+        records.recorded_trials(kept, "C-Fig4", "printed", "printed +")
     monkeypatch.setattr(store, "results_folder", lambda: tmp_path)
     store.save_record("modulation-tables", kept, seeds=[1, 2], seconds=1)
     assert cli.main(["table", "C-Fig4"]) == 0
@@ -127,8 +129,8 @@ def test_recorded_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
 
 
 def test_more_seeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tables, "BETAS", (1, 2))
-    monkeypatch.setattr(tables, "PATTERNS", (1, 3))
+    monkeypatch.setattr(records, "BETAS", (1, 2))
+    monkeypatch.setattr(records, "PATTERNS", (1, 3))
     made = json.loads(json.dumps(records.seed_values([1, 2], steps=2, processes=1, parts=tmp_path)))
     assert {name: torch.tensor(kept["released +"]).shape for name, kept in made["tables"].items()} == {
         "C-Tab1": (2, 2, 4, 2),
@@ -140,27 +142,27 @@ def test_more_seeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert made["patterns"]["C-Tab1"] == [1, 3]
     three = records.table_values([1, 2], steps=2, processes=1, names=("C-Tab1", "C-Fig9", "C-Fig11"))
     for name, wide in (("C-Tab1", False), ("C-Fig11", False), ("C-Fig9", True)):
-        same = tables.recorded_trials(json.loads(json.dumps(three)), name, "released", "released +")
+        same = records.recorded_trials(json.loads(json.dumps(three)), name, "released", "released +")
         same = same[1:, 1:] if wide else same
         more = torch.tensor(made["tables"][name]["released +"], dtype=torch.float64)
         assert (more - same).abs().max() < 2e-4, "as the record with three seeds"
     first = json.loads(json.dumps(three))
     for name, shape in (("C-Fig9", (1, 1, 5, 4)), ("C-Fig11", (2, 2, 6, 4))):
-        both = tables.all_trials(first, made, name, "released +")
+        both = records.all_trials(first, made, name, "released +")
         assert both.shape == shape
         assert (both[..., :2] - both[..., 2:]).abs().max() < 2e-4, "the same seeds twice, in the same places"
-    monkeypatch.setattr(records, "train_cells", None)
+    monkeypatch.setattr(runs, "train_tokens", None)
     assert records.seed_values([1, 2], steps=2, parts=tmp_path)["tables"] == made["tables"], "kept, not made again"
 
 
 def test_many_seeds_of_what_few_leave_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tables, "BETAS", (1, 2))
+    monkeypatch.setattr(records, "BETAS", (1, 2))
     made = json.loads(json.dumps(records.contested_values([1, 2], steps=2, processes=1)))
     assert {name: torch.tensor(kept).shape for name, kept in made["tables"].items()} == {
         "C-Fig10": (1, 3, 2),
         "C-Fig11": (1, 2, 2),
     }
-    cell = tables.cells("C-Fig10")[2, 3, "relu"]
+    cell = records.cells("C-Fig10")[2, 3, "relu"]
     alone = train_cells(replace(TokenRun(), steps=2), [cell], [1, 2])[cell]["released +"]
     assert (torch.tensor(made["tables"]["C-Fig10"])[0, 1] - alone).abs().max() < 1e-4
 
@@ -199,16 +201,15 @@ def test_the_settings_are_those_of_the_released_code() -> None:
     assert astuple(TokenRun()) == released
 
 
-def test_memory_and_cost_of_a_chunk() -> None:
-    """Of 10 fields of 20 tokens, 10 filters, 128 images and 50 outputs, in float32; a chunk's cost grows with its filters."""
+def test_memory_of_a_replica() -> None:
+    """Of 10 fields of 20 tokens, 10 filters, 128 images and 50 outputs, in float32."""
     weights, tables_, pairs, outputs = 3 * 10 * 10 * (20 + 50), 8 * 10 * 20 * 10, 3 * 128**2, 6 * 128 * 50
     assert _bytes(TokenRun(), 10) == 4 * (weights + tables_ + pairs + outputs + 2 * 10 * 20 * 50)
-    assert _cost(TokenRun(), [(TableCell(2, 5), 0)] * 3) == 3 * (4 + TableCell(2, 5).filters / 10)
 
 
 def test_weights_are_in_units_of_the_fields_largest() -> None:
     fields = [[[1.0, 2.0], [0.5, -4.0]], [[-3.0, -1.0], [0.0, 0.0]]]
-    found = tables._weights({"relu": fields}, [[True, False], [False, True]])
+    found = records._weights({"relu": fields}, [[True, False], [False, True]])
     assert found.axes == {"activations": ("relu",), "fields": ("R0", "R1"), "tokens": ("0", "1")}
     shown = {entry.at[1:]: (entry.found["largest"], entry.found["filters"], entry.note) for entry in found.entries}
     assert shown == {
@@ -217,5 +218,5 @@ def test_weights_are_in_units_of_the_fields_largest() -> None:
         ("R1", "0"): ([-1.0], [-3.0, -1.0], ""),
         ("R1", "1"): ([0.0], [0.0, 0.0], "*"),
     }
-    (dead,) = tables._weights({"relu": [[[0.0]]]}, [[False]]).entries
+    (dead,) = records._weights({"relu": [[[0.0]]]}, [[False]]).entries
     assert dead.found["largest"] == [0.0], "and no division by zero"

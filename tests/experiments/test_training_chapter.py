@@ -15,7 +15,8 @@ from drawing_cases import geometry
 
 from sslbook import cli
 from sslbook.book import check
-from sslbook.experiments.training import giveaways, live, pillow, recorded, shown, two_processes
+from sslbook.experiments.training import live, photographs, shown
+from sslbook.experiments.training import records as recorded
 from sslbook.losses import pairs
 from sslbook.training import evaluate
 from sslbook.training.presets import runs, tables
@@ -79,29 +80,29 @@ def test_a_resumed_run_is_the_same_and_one_without_momentum_is_not() -> None:
 
 def test_pillow_is_told_what_our_batch_does() -> None:
     plan = replace(augment.PIPELINES["cifar10"], mean=(), std=())
-    pixels, numbers = pillow.photographs(40, 48), augment.draws(plan, 40, 3, 1, 0)
-    theirs, ours = pillow.pillow_views(pixels, plan, numbers), 255 * augment.apply(pixels, plan, numbers)
+    pixels, numbers = photographs.photographs(40, 48), augment.draws(plan, 40, 3, 1, 0)
+    theirs, ours = photographs.pillow_views(pixels, plan, numbers), 255 * augment.apply(pixels, plan, numbers)
     assert float((ours - theirs).abs().mean((1, 2, 3)).max()) < 5
     assert float((ours.roll(1, 0) - theirs).abs().mean()) > 20
     crop = replace(plan, flip=0.0, jitter=(0, 0, 0, 0), grey=0.0)
-    cut = pillow.pillow_views(pixels, crop, numbers)
+    cut = photographs.pillow_views(pixels, crop, numbers)
     assert float((255 * augment.apply(pixels, crop, numbers) - cut).abs().max()) < 1.01
-    apart = (pillow.grid_sampled(pixels, crop, numbers) - cut).abs()
+    apart = (photographs.grid_sampled(pixels, crop, numbers) - cut).abs()
     assert float(apart.max()) > 10
     assert float(apart.mean()) < 8, "the same box, but for its border and what it leaves out"
 
 
 def test_windows_of_the_photographs_are_different_and_counted() -> None:
-    windows = pillow.photographs(6, 64, seed=2)
+    windows = photographs.photographs(6, 64, seed=2)
     assert windows.shape == (6, 3, 64, 64)
     assert windows.dtype == torch.uint8
     assert len({tuple(window.flatten().tolist()) for window in windows}) == 6
     with pytest.raises(ValueError, match=r"count must be between 1 and the .* windows"):
-        pillow.photographs(10_000, 200)
+        photographs.photographs(10_000, 200)
 
 
 def test_gaps_to_pillow_are_small_and_those_of_the_shortcuts_not() -> None:
-    gaps = pillow.gaps(replace(augment.PIPELINES["cifar10"], mean=(), std=()), 24, 2)
+    gaps = photographs.gaps(replace(augment.PIPELINES["cifar10"], mean=(), std=()), 24, 2)
     assert gaps["crop"] < 1.01 < 10 < gaps["grid"]
     assert gaps["one hue"] < 5
     assert gaps["view"] < 5 < 8 < gaps["one order"]
@@ -111,32 +112,32 @@ def test_gaps_to_pillow_are_small_and_those_of_the_shortcuts_not() -> None:
 
 
 def test_a_number_that_views_share_agrees_and_one_that_they_do_not_does_not() -> None:
-    images = pillow.photographs(12, 64, seed=1)
-    still = replace(giveaways.BARE, scale=(1.0, 1.0), ratio=(1.0, 1.0), flip=0.0)
-    assert giveaways.agreement(giveaways.drawn(images, still, 3), giveaways.redness) == pytest.approx(1)
-    assert giveaways.agreement(giveaways.drawn(images, still, 3), giveaways.edges) == pytest.approx(1)
+    images = photographs.photographs(12, 64, seed=1)
+    still = replace(photographs.BARE, scale=(1.0, 1.0), ratio=(1.0, 1.0), flip=0.0)
+    assert photographs.agreement(photographs.drawn(images, still, 3), photographs.redness) == pytest.approx(1)
+    assert photographs.agreement(photographs.drawn(images, still, 3), photographs.edges) == pytest.approx(1)
     noise = [torch.rand(200, 3, 4, 4, generator=torch.Generator().manual_seed(view)) for view in range(3)]
-    assert abs(giveaways.agreement(noise, giveaways.redness)) < 0.2
+    assert abs(photographs.agreement(noise, photographs.redness)) < 0.2
 
 
 def test_redness_and_edges_are_what_they_are_called() -> None:
     red, upright = torch.zeros(2, 3, 8, 8), torch.zeros(2, 3, 8, 8)
     red[0, 0], red[1] = 1.0, 0.5
-    torch.testing.assert_close(giveaways.redness(red), torch.tensor([1.0, 1 / 3]))
+    torch.testing.assert_close(photographs.redness(red), torch.tensor([1.0, 1 / 3]))
     upright[0, :, :, 4:], upright[1, :, 4:] = 1.0, 1.0
     slope = torch.linspace(0, 0.5, 6).expand(1, 3, 4, 6)
-    assert float(giveaways.edges(slope)) == pytest.approx(math.log((0.1 + giveaways.FAINT) / giveaways.FAINT))
-    assert giveaways.FAINT == 1e-3, "far below a slope that one sees, far above rounding"
-    across, down = giveaways.edges(upright)
+    assert float(photographs.edges(slope)) == pytest.approx(math.log((0.1 + photographs.FAINT) / photographs.FAINT))
+    assert photographs.FAINT == 1e-3, "far below a slope that one sees, far above rounding"
+    across, down = photographs.edges(upright)
     assert across > 0 > down
     assert across == pytest.approx(-down)
 
 
 def test_the_wall_has_one_size_at_every_strength() -> None:
-    images = pillow.photographs(2, 64, seed=1)
-    sizes = {tuple(giveaways.wall(images, giveaways.jittered(s), 2).get_size_inches()) for s in (0.0, 1.0)}
+    images = photographs.photographs(2, 64, seed=1)
+    sizes = {tuple(shown.wall(images, photographs.jittered(s), 2).get_size_inches()) for s in (0.0, 1.0)}
     assert len(sizes) == 1
-    assert giveaways.jittered(1.0).jitter == giveaways.FULL
+    assert photographs.jittered(1.0).jitter == photographs.FULL
 
 
 # -- processes --------------------------------------------------------------------------------------------------------
@@ -144,7 +145,7 @@ def test_the_wall_has_one_size_at_every_strength() -> None:
 
 @pytest.mark.slow
 def test_two_processes_give_the_gradient_of_one() -> None:
-    alone, together = two_processes.gradient(1), two_processes.by_processes(1)
+    alone, together = live.gradient(1), live.by_processes(1)
     off = {name: float((part - alone).norm() / alone.norm()) for name, part in together.items()}
     assert off[""] < 1e-10
     assert off["gather without gradient"] == pytest.approx(0.5)
@@ -256,8 +257,11 @@ def test_every_part_of_the_drawn_resnet_is_where_it_was() -> None:
 
 def test_ingredients_are_jittered_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
-    monkeypatch.setattr(giveaways, "drawn", lambda images, pipeline, **_: asked.append(pipeline) or [images, images])
-    found = giveaways.alone(torch.rand(3, 3, 4, 4))
+    monkeypatch.setattr(photographs, "drawn", lambda images, pipeline, **_: asked.append(pipeline) or [images, images])
+    found = photographs.alone(torch.rand(3, 3, 4, 4))
     assert list(found) == ["brightness", "contrast", "saturation", "hue", "grey"]
-    assert np.array([pipeline.jitter for pipeline in asked]).tolist() == [*np.diag(giveaways.FULL).tolist(), [0.0] * 4]
+    assert np.array([pipeline.jitter for pipeline in asked]).tolist() == [
+        *np.diag(photographs.FULL).tolist(),
+        [0.0] * 4,
+    ]
     assert [pipeline.grey for pipeline in asked] == [0, 0, 0, 0, 0.2]

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from sslbook.experiments.emergence.theory import Mixture, diagonal_velocity
 from sslbook.stats.replica_rng import Streams, to_device
+from sslbook.stats.sweep import Study
 
 COMPARED = ("simple", "info_nce")
 CHUNK = 125
@@ -269,3 +270,6 @@ def _nodes(run: Run) -> dict[str, Any]:
         "growth": [round(v, 4) for v in (run.norms[:, -1] / run.norms[:, 0]).median(0).values.tolist()],
         "largest": round(float((run.norms[:, -1, 1] / run.norms[:, 0, 1]).max()), 4),
     }
+
+
+STUDIES = {"emergence-two-layer": Study(two_layer_values, tuple(range(30)))}

@@ -10,6 +10,8 @@ the first axis; ``x`` is ``(R, 2, N, K, d)``, two views of ``N`` samples.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -454,9 +456,11 @@ def closed_form_gaps(count: int, seed: int) -> Gaps:
     )
 
 
-def basin_shares(d: int, c: float, b: float, count: int, seed: int) -> dict[str, Tensor]:
-    r"""Which starts the component with the larger :math:`b_0 = b + c` wins, from :math:`y(0)` uniform on the unit sphere: ones and
-    zeros, whose means are shares.
+def basin_shares(
+    d: int, advantages: Sequence[float], b: float, count: int, seed: int
+) -> dict[float, dict[str, Tensor]]:
+    r"""Which starts the component with the larger :math:`b_0 = b + c` wins, for each of ``advantages`` ``c``: ones and zeros,
+    whose means are shares; :math:`y(0)` is uniform on the unit sphere.
 
     ``unit`` and ``free``: by simulating the flows.  ``blow-up``: by the shortest time of Eq. 150.  ``agreement``: of that
     time with the unit flow, among the starts with a positive component.  ``lost``: starts that the component wins without
@@ -466,28 +470,29 @@ def basin_shares(d: int, c: float, b: float, count: int, seed: int) -> dict[str,
     draw = torch.Generator().manual_seed(seed)
     start = torch.randn(count, d, generator=draw, dtype=DTYPE)
     start = start / start.norm(dim=1, keepdim=True)
-    shifts = torch.full((d,), b, dtype=DTYPE)
-    plain = winners(start, shifts, unit=True)
-    shifts[0] += c
-    end = flow_ends(start, shifts, unit=True)
-    unit = dominant_component(end)
-    free = winners(start, shifts, unit=False)
-    first = blow_up_time(start, shifts).argmin(1)
+    even = torch.full((d,), b, dtype=DTYPE)
+    plain = winners(start, even, unit=True)
     positive = (start > 0).any(1)
-    first = torch.where(positive, first, -1)
-
-    found = {
-        "unit": unit == 0,
-        "free": free == 0,
-        "blow-up": first == 0,
-        "agreement": (first == unit)[positive],
-        "free agreement": (first == free)[positive],
-        "opposite": end[start[:, 0] < 0, 0] < -0.99,
-        "lost": (plain == 0) & (unit != 0),
-        "side": (unit == 0) == (start[:, 0] > 0),
-        "free side": (free == 0) == (start[:, 0] > 0),
-    }
-    return {name: condition.double() for name, condition in found.items()}
+    shares: dict[float, dict[str, Tensor]] = {}
+    for c in advantages:
+        shifts = even.clone()
+        shifts[0] += c
+        end = flow_ends(start, shifts, unit=True)
+        unit, free = dominant_component(end), winners(start, shifts, unit=False)
+        first = torch.where(positive, blow_up_time(start, shifts).argmin(1), -1)
+        found = {
+            "unit": unit == 0,
+            "free": free == 0,
+            "blow-up": first == 0,
+            "agreement": (first == unit)[positive],
+            "free agreement": (first == free)[positive],
+            "opposite": end[start[:, 0] < 0, 0] < -0.99,
+            "lost": (plain == 0) & (unit != 0),
+            "side": (unit == 0) == (start[:, 0] > 0),
+            "free side": (free == 0) == (start[:, 0] > 0),
+        }
+        shares[c] = {name: condition.double() for name, condition in found.items()}
+    return shares
 
 
 CASES = (1.6, 1.0, 0.5, 0.1, 0.0, -0.1, -0.5, -0.9, -1.0, -1.4, -2.5)

@@ -17,6 +17,7 @@ from sslbook.networks.siamese import Networks, build
 from sslbook.operator.covariance import covariance_operator
 from sslbook.operator.layer import Layer
 from sslbook.operator.view_weights import PairMixing
+from sslbook.stats.sweep import Study
 from sslbook.training.views.augment import PIPELINES, plain, random_view
 
 IMAGES, WIDTH, TAU, STEPS, BATCHES = 64, 16, 0.5, 100, 4
@@ -132,3 +133,6 @@ def _cosines(model: nn.Module, layer: str, data: Dataset, seed: int) -> dict[str
         for name, step in steps.items():
             found.setdefault(name, []).append(cosine(step, truth))
     return found
+
+
+STUDIES = {"operators-today-cifar10": Study(cifar10_values, (1, 2, 3))}
