@@ -6,12 +6,9 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-import matplotlib as mpl
-import numpy as np
 import pytest
 import torch
 from drawing_cases import GREYS, geometry
-from matplotlib.figure import Figure
 
 from sslbook import cli
 from sslbook.experiments.byol import drawing, records
@@ -31,7 +28,6 @@ from sslbook.experiments.byol.runs import (
 from sslbook.images.enumerated import Images
 from sslbook.records import store
 from sslbook.records.ablation import NAMES
-from sslbook.records.filled import grid, listing
 from sslbook.records.printed import printed
 
 SMALL = Recipe(shape=Shape(channels=(3, 5), width=7, output=4), epochs=1, batch=16)
@@ -138,18 +134,6 @@ def test_a_table_at_the_command_line(capsys: pytest.CaptureFixture[str], monkeyp
     assert content["cells"][3]["printed"]["mean"] == 71.95
 
 
-def test_a_grid_has_the_tables_shape() -> None:
-    found = {
-        cell: {"accuracy": torch.tensor([0.5, 0.7]) + i / 100, "rank": torch.ones(2), "likeness": torch.zeros(2)}
-        for i, cell in enumerate(printed("B-Tab7").cells)
-    }
-    head, first, second = grid(records.filled("B-Tab7", found), brief=True).splitlines()
-    assert head.split("[")[1:] == ["0, 0.01]     ", "0, 0.02]     ", "0, 0.05]"]
-    assert first == "BN in predictor      62.8 | 60.0   62.9 | 61.0   62.3 | 62.0"
-    assert second == "no BN in predictor   72.0 | 63.0   72.1 | 64.0   71.9 | 65.0"
-    assert "diff." not in listing(records.filled("B-Tab7", found)), "other images, another network"
-
-
 def test_a_recorded_table_at_the_command_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -210,9 +194,6 @@ def test_the_settings_of_both_data_sets() -> None:
     )
 
 
-COLORS = {name: name for name in ("blue", "green")} | {"vermilion": "red", "ink": "black"}
-
-
 def test_a_tower_by_hand_is_what_is_written() -> None:
     tower = by_hand([[[1.0, 2.0], [3.0, 4.0]]], [[1.0, -1.0]], 0.5)
     assert tower.below.shape == (1, 1, 2, 2)
@@ -256,23 +237,6 @@ def test_a_grid_shows_printed_and_found() -> None:
     shown = records.html_grid(records.filled("B-Tab10", found), "")
     assert len(shown.rows) == target.mean.shape[0]
     assert shown.rows[0][1] == f"{target.mean[0, 0]:.1f} | 50.0"
-
-
-def test_the_wiring_names_its_parts_in_letters_that_can_be_read() -> None:
-    ax = Figure().subplots()
-    drawing.wiring(ax, COLORS, size=12.0)
-    said = {text.get_text().split("\n")[0] for text in ax.texts}
-    assert {"image", "view", "online", "target", "predictor", "loss", "stop-gradient", "gradient", "moving"} <= said
-    assert min(float(text.get_fontsize()) for text in ax.texts if text.get_text()) >= 12
-
-
-def test_digits_on_the_circle_have_colours_and_marks_of_their_own() -> None:
-    with mpl.rc_context():
-        ax = Figure().subplots()
-        labels = torch.tensor([0, 1, 4, 4, 7])
-        drawing.circle(ax, torch.nn.functional.normalize(torch.randn(5, 2), dim=1), labels, COLORS)
-    assert [np.size(line.get_xdata()) for line in ax.lines] == [1, 1, 2]
-    assert len({line.get_marker() for line in ax.lines}) == 3
 
 
 def test_every_part_of_the_drawings_is_where_it_was() -> None:

@@ -6,7 +6,6 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -38,7 +37,7 @@ from sslbook.experiments.hltm.runs import (
 )
 from sslbook.losses import pairs
 from sslbook.records import store
-from sslbook.records.printed import Printed, printed
+from sslbook.records.printed import printed
 from sslbook.stats.replica_rng import Streams
 from sslbook.trees import exact
 from sslbook.trees import latent as trees
@@ -242,18 +241,6 @@ def test_measurements_are_made_after_the_epochs_asked_for() -> None:
     assert TINY.steps == 4
 
 
-def test_training_lowers_the_loss() -> None:
-    protocol = replace(TINY, loss="printed", epoch_size=128 * 100, lower=0.9)
-
-    def loss(tree: LatentTree, net: TreeNetwork, seeds: Sequence[int], epoch: int) -> Tensor:
-        (leaves,) = minibatches(tree, Streams(seeds, "test"), 1000, 1, torch.float32)
-        return triplet_loss(normalize(forward(net, leaves).pre[0][:, 0]), "printed", protocol.tau)
-
-    found = train_trees(protocol, range(8), 2, loss, [0, 2])
-    assert (found[2] < found[0]).all()
-    assert found[2].mean() < found[0].mean() - 0.1
-
-
 # --- correlations from samples ---------------------------------------------------------------------------------------
 
 
@@ -282,13 +269,6 @@ def test_centred_agrees_with_numpy_whatever_the_blocks(mean: float, sizes: list[
         found.add(part_z, part_f)
     assert found.count == 1000
     assert (found.result() - by_numpy(z, f)).abs().max() < 1e-12 * max(1, abs(mean))
-
-
-def test_centred_of_booleans_and_float32() -> None:
-    z, f = data(0, 512, 1e4)
-    found = CentredCorrelation()
-    found.add(z.bool(), f.float())
-    assert (found.result() - by_numpy(z, f.float().double())).abs().max() < 1e-11
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -417,14 +397,6 @@ def test_a_rerun_is_the_population_up_to_sampling() -> None:
         assert not run["exact"].equal(run["population"])
 
 
-def test_a_seed_has_the_same_numbers_in_any_company() -> None:
-    named = {"latents": ("s",), "epochs": (0, 1), "processes": 1, "samples": 128}
-    (together,) = records.rerun([TreeRun(depth=2, width=2, epoch_size=256)], [1, 2, 3], **named)
-    (alone,) = records.rerun([TreeRun(depth=2, width=2, epoch_size=256)], [2], **named)
-    for name in runs.STATISTICS:
-        assert (together[name][:, 1] - alone[name][:, 0]).abs().max() < 1e-6
-
-
 def test_a_table_has_the_axes_of_the_printed_one(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[tuple[TreeRun, tuple[int, ...]]] = []
 
@@ -447,28 +419,6 @@ def test_a_table_has_the_axes_of_the_printed_one(monkeypatch: pytest.MonkeyPatch
 # --- the command -----------------------------------------------------------------------------------------------------
 
 
-def made_up(target: Printed, seeds, *, processes, base, device="cpu") -> dict[str, torch.Tensor]:
-    assert seeds == (1, 2, 3)
-    assert processes == 2
-    trials = target.mean[..., None] + torch.tensor([-0.02, 0.01, 0.04])  # of mean 0.01
-    trials[0, 1, 1, 0] += 0.3
-    return {"exact": trials, "released": trials + 0.1, "population": trials}
-
-
-def test_the_command_prints_ours_beside_the_papers(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(records, "table", made_up)
-    assert cli.main(["table", "A-Tab6", "--run", "--seeds", "1", "2", "3", "--processes", "2"]) == 0
-    out = capsys.readouterr().out
-    assert "loss released; statistic exact; samples an epoch 64000; 3 seeds: 1 2 3." in out
-    assert "initial                 after epoch 1           converged\n" in out
-    assert "s, U[0.7, 1], 2 units        0.35±0.20 | 0.36±0.03   0.39±0.20 | 0.40±0.03" in out
-    assert "on the CPU in 2 processes." in out
-    assert "0.013 on average (initial: 0.020; after epoch 1: 0.010; converged: 0.010)" in out
-    assert "0.310 at most (s; U[0.8, 1]; 10 units; initial)" in out
-
-
 def test_the_command_at_tiny_size(capsys: pytest.CaptureFixture[str]) -> None:
     asked = ["--run", "--seeds", "1", "--epoch-size", "128", "--processes", "1", "--statistic", "population"]
     assert cli.main(["table", "B-Tab2", *asked, "--json"]) == 0
@@ -481,62 +431,7 @@ def test_the_command_at_tiny_size(capsys: pytest.CaptureFixture[str]) -> None:
     assert "0.35±0.20 | " in out
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["A-Tab6", "--run", "--processes", "0"], "'0' is not a whole number of at least 1"),
-        (["A-Tab6", "--loss", "nce"], "invalid choice: 'nce'"),
-        (["A-Tab6", "--epoch-size", "100"], "'100' is not a positive multiple of the minibatch, 128"),
-        (["A-Tab6", "--statistic", "best"], "invalid choice: 'best'"),
-    ],
-)
-def test_bad_arguments(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    try:
-        status = cli.main(["table", *arguments])
-    except SystemExit as stop:
-        status = stop.code
-    assert status == 2
-    error = capsys.readouterr().err
-    assert message in error
-    assert "Traceback" not in error
-
-
 # --- the record ------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.usefixtures("few_untrained_trials")
-def test_the_record_holds_every_table(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Numbers that say where they stand: the record's axes are those of its labels, and the tables' parts are found in it."""
-
-    def rerun(protocols, seeds, *, latents, epochs, processes, samples, device="cpu"):
-        def numbers(protocol: TreeRun, s: int) -> torch.Tensor:
-            cell = protocol.lower + protocol.width / 1000 + (protocol.loss == "printed") / 1e5 * 2
-            e, t, n = len(epochs), len(seeds), len(latents)
-            code = torch.arange(n) * 1000 + torch.tensor(epochs)[:, None, None] * 10 + torch.arange(t)[None, :, None]
-            return code.double().expand(e, t, n) + cell + s * 1e4
-
-        return [{name: numbers(p, s) for s, name in enumerate(runs.STATISTICS)} for p in protocols]
-
-    monkeypatch.setattr(records, "rerun", rerun)
-    values = store.plain(records.table_values([1, 2, 3]))
-    assert values["epochs"] == [0, 1, 20, 49, 50]
-    assert set(values["seconds"]) == {"printed", "released"}
-    assert values["samples"] == 64_000
-    found = records.recorded_trials(values, printed("A-Tab6"), "released", "released")
-    assert found.shape == (5, 3, 2, 3, 3)
-    # statistic 1, latent 3, after 49 epochs, trial 2, polarities from 0.9, 10 units
-    assert float(found[3, 2, 1, 2, 2]) == pytest.approx(1e4 + 3000 + 490 + 2 + 0.9 + 0.01, abs=1e-5)
-    second = records.recorded_trials(values, printed("B-Tab2"), "printed", "exact")
-    assert second.shape == (1, 3, 2, 3, 3)
-    assert float(second[0, 0, 1, 2, 1]) == pytest.approx(200 + 1 + 0.7 + 0.005 + 2e-5, abs=1e-6)
-    monkeypatch.setattr(store, "results_folder", lambda: tmp_path)
-    store.save_record("hltm-tables", values, seeds=[1, 2, 3], seconds=12)
-    assert cli.main(["table", "B-Tab2", "--loss", "printed"]) == 0
-    out = capsys.readouterr().out
-    assert "loss printed; statistic exact; samples an epoch 64000; 3 seeds: 1 2 3." in out
-    assert "Recorded: " in out
 
 
 @pytest.mark.usefixtures("few_untrained_trials")
@@ -577,13 +472,6 @@ def test_seven_cells() -> None:
             assert replace(protocol, **{factor: getattr(records.BASE, factor)}) == records.BASE
 
 
-def test_every_width_under_the_printed_loss() -> None:
-    cells = records.printed_loss()
-    assert list(cells) == ["width 2", "width 5", "width 10"]
-    assert replace(cells["width 10"], loss="released") == records.BASE
-    assert cells["width 2"] == replace(records.BASE, loss="printed", width=2)
-
-
 @pytest.mark.parametrize(("depth", "parts"), [(3, ["s0", "s1"]), (4, ["s0", "s1", "s010"]), (5, list(records.PARTS))])
 def test_parts_that_a_tree_lacks_are_left_out(depth: int, parts: list[str]) -> None:
     tree = random_symmetric([0, 1], depth, 0.7)
@@ -601,18 +489,6 @@ def test_parts_that_a_tree_lacks_are_left_out(depth: int, parts: list[str]) -> N
         theorem = records.reach(replace(BRIEF, depth=depth, lower=0.7), [0, 1], part) * a.square().sum(-1)
         assert (found[f"{part} children"] - theorem).abs().max() < 1e-12  # Theorem 6; a fair root
     assert found["s1 weights"][1] == pytest.approx(float(net.weights[1][1, 1].double().norm()))
-
-
-def test_curves_of_a_tiny_run() -> None:
-    protocols = {name: p for name, p in records.norm_cells(replace(BRIEF, depth=4, width=3)).items() if "depth" in name}
-    curves = records.curves(protocols, [1, 2, 3], (0, 1, 2), processes=1)
-    assert set(curves) == {"depth 3", "depth 5"}
-    assert {part for part in curves["depth 3"] if " " not in part} == {"s0", "s1"}
-    for found in curves.values():
-        for values in found.values():
-            assert values.shape == (3, 3)
-            assert values.isfinite().all()
-        assert (found["s0 weights"][2] - found["s0 weights"][0]).abs().max() > 0
 
 
 def test_the_record_of_the_curves(monkeypatch: pytest.MonkeyPatch) -> None:

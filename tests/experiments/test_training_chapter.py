@@ -14,14 +14,11 @@ from bs4 import BeautifulSoup
 from drawing_cases import geometry
 
 from sslbook import cli
-from sslbook.book import check
 from sslbook.experiments.training import live, photographs, shown
 from sslbook.experiments.training import records as recorded
-from sslbook.losses import pairs
 from sslbook.training import evaluate
 from sslbook.training.presets import runs, tables
 from sslbook.training.presets.sheets import sheets
-from sslbook.training.run import schedules
 from sslbook.training.views import augment
 
 # -- a run to watch ---------------------------------------------------------------------------------------------------
@@ -40,13 +37,6 @@ def test_a_course_has_a_row_a_look_and_a_column_a_seed(monkeypatch: pytest.Monke
     assert not torch.equal(found.features[1], found.features[2])
     alone = live.course("SimCLR", (1,), 2, 2)
     assert torch.equal(alone.knn[-1, 0], found.knn[-1, 1]), "a stop to look changes nothing, nor does another seed"
-
-
-def test_courses_that_can_not_be_are_refused() -> None:
-    with pytest.raises(ValueError, match="every must divide the 3 epochs, got 2"):
-        live.course("SimCLR", (0,), 3, 2)
-    with pytest.raises(ValueError, match="name must be one of SimCLR, BYOL"):
-        live.settings_of("MoCo", 0, 1)
 
 
 def test_the_spoiled_runs_differ_from_byol_in_what_their_names_say() -> None:
@@ -217,38 +207,6 @@ def test_tables_have_header_cells_and_hide_what_is_not_made(tmp_path: Path) -> N
 
 
 # -- exercises --------------------------------------------------------------------------------------------------------
-
-
-def test_the_released_schedule_is_told_from_the_one_meant() -> None:
-    def library(epoch: int, batches: int) -> float:
-        return schedules.released(epoch * batches, schedules.Length(batches, 500))
-
-    def right(epoch: int, batches: int) -> float:
-        return float(1 + np.cos(np.pi * max(0, epoch - 10) / batches)) / 2
-
-    cases = [(epoch, batches) for epoch in (0, 10, 11, 400, 499) for batches in (390, 820)]
-    assert check(right, library, cases)
-    assert not check(lambda e, b: right(e + 1, b), library, cases)
-
-
-def test_the_pull_of_the_released_beta() -> None:
-    def library(r_pos: torch.Tensor, r_neg: torch.Tensor, beta: float, tau: float) -> torch.Tensor:
-        def loss(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-            return (pairs.info_nce(a, b, tau) + beta * (a - 1) / tau) / (1 + beta)
-
-        return pairs.partials(loss, r_pos, r_neg).pos
-
-    def right(r_pos: torch.Tensor, r_neg: torch.Tensor, beta: float, tau: float) -> torch.Tensor:
-        p = 1 - torch.softmax(-torch.cat([r_pos[:, None], r_neg], dim=1) / tau, dim=1)[:, 0]
-        return (p + beta) / (tau * (1 + beta))
-
-    r_pos, r_neg = torch.rand(8, 7, generator=torch.Generator().manual_seed(0), dtype=torch.float64).split(
-        [1, 6], dim=1
-    )
-    cases = [(r_pos[:, 0], r_neg, beta, 0.5) for beta in (-0.5, 0.2)]
-    assert check(right, library, cases)
-    assert not check(lambda a, b, beta, tau: right(a, b, 0.0, tau) + beta, library, cases)  # the condition as printed
-    assert not check(lambda a, b, beta, tau: right(-a, -b, beta, tau), library, cases)
 
 
 def test_every_part_of_the_drawn_resnet_is_where_it_was() -> None:
