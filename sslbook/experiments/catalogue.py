@@ -26,7 +26,10 @@ RECORDERS: dict[str, str] = {
     **_of("experiments.hltm.records", ("hltm-narrow", "hltm-norms", "hltm-norms-printed", "hltm-tables")),
     **_of(
         "experiments.modulation.records",
-        ("modulation-alone", "modulation-contested", "modulation-filters", "modulation-seeds", "modulation-tables"),
+        (
+            *("modulation-alone", "modulation-contested", "modulation-filters", "modulation-page"),
+            *("modulation-seeds", "modulation-tables"),
+        ),
     ),
     **_of("experiments.operators_today.records", ["operators-today-cifar10"]),
     **_of("experiments.training.live", ["training-digits"]),

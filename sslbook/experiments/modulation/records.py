@@ -410,10 +410,42 @@ def contested_values(seeds: Sequence[int], *, steps: int = TokenRun.steps, proce
     }
 
 
+KINDS = {
+    "ReLU": TableCell(3, 5),
+    "linear": TableCell(3, 5, activation="linear"),
+    "constant": TableCell(3, 5, activation="linear", loss="quadratic"),
+    "BN": TableCell(3, 5, zeta=10.0),
+    "no BN": TableCell(3, 5, mean="omit", std="omit", zeta=10.0),
+}
+"""Networks that the page compares, all of fifteen filters for three tokens."""
+
+
+def page_values(
+    seeds: Sequence[int],
+    *,
+    counts: Sequence[int] = (6, 4, 4, 4, 4),
+    moments: Sequence[int] = (0, 30, 100, 300, 600, 1000, 1500, 2000, 3000),
+) -> dict[str, Any]:
+    """The networks of :data:`KINDS` after so many minibatches, each kind with the first ``counts`` seeds:
+    ``scores[moment][score][network]``, and at the end, a number a network each, the ``share`` of the largest eigenvalue of S, and
+    that of the filters that are ``dead``."""
+    replicas = [(cell, seed) for cell, count in zip(KINDS.values(), counts, strict=True) for seed in seeds[:count]]
+    states, world = train_course(TokenRun(steps=moments[-1]), replicas, moments)
+    linear = torch.tensor([cell.activation == "linear" for cell, _ in replicas])
+    spectra = torch.linalg.svdvals(states[-1].top.double().flatten(1, 2)).square()  # of S
+    return {
+        "moments": moments,
+        "counts": counts,
+        "scores": [scores(state.weights.double(), world, linear) for state in states],
+        "share": spectra[:, 0] / spectra.sum(1),
+        "dead": (states[-1].weights <= 0).all(2).double().mean((1, 2)),
+    }
+
+
 def alone_values(seeds: Sequence[int], *, steps: int = 3000) -> dict[str, Any]:
     """The first place of a world, and its fifteen ReLU filters, trained by itself, as on the page: ``before`` and ``after``,
     ``[score][seed]``."""
-    protocol, replicas = TokenRun(steps=steps), [(TableCell(3, 5), seed) for seed in seeds]
+    protocol, replicas = TokenRun(steps=steps), [(KINDS["ReLU"], seed) for seed in seeds]
     cut = world_of(protocol, replicas).place(0)
     ends, _ = train_course(replace(protocol, fields=1, fixed=1), replicas, [0, steps], world=cut)
     before, after = (scores(state.weights.double(), cut) for state in ends)
@@ -458,6 +490,7 @@ STUDIES = {
     "modulation-alone": Study(alone_values, tuple(range(31, 51))),
     "modulation-contested": Study(contested_values, tuple(range(4, 16))),
     "modulation-filters": Study(filter_values, (1, 2, 3)),
+    "modulation-page": Study(page_values, tuple(range(11, 17))),
     "modulation-seeds": Study(seed_values, (4,)),
     "modulation-tables": Study(table_values, (1, 2, 3)),
 }
