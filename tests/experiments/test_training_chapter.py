@@ -87,8 +87,6 @@ def test_windows_of_the_photographs_are_different_and_counted() -> None:
     assert windows.shape == (6, 3, 64, 64)
     assert windows.dtype == torch.uint8
     assert len({tuple(window.flatten().tolist()) for window in windows}) == 6
-    with pytest.raises(ValueError, match=r"count must be between 1 and the .* windows"):
-        photographs.photographs(10_000, 200)
 
 
 def test_gaps_to_pillow_are_small_and_those_of_the_shortcuts_not() -> None:
@@ -204,9 +202,6 @@ def test_tables_have_header_cells_and_hide_what_is_not_made(tmp_path: Path) -> N
     last = {"byol": {"knn": [0.38, 0.4], "linear": [0.41, 0.41], "rank": [10.0, 12.0]}}
     cells = "<td>39.0 ±\N{NO-BREAK SPACE}1.4</td><td>41.0 ±\N{NO-BREAK SPACE}0.0</td><td>11.0</td>"
     assert cells in str(shown.accuracies({"last": last}, "").data)
-
-
-# -- exercises --------------------------------------------------------------------------------------------------------
 
 
 def test_every_part_of_the_drawn_resnet_is_where_it_was() -> None:

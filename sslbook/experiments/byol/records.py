@@ -157,17 +157,25 @@ def _run(name: str, data: str, options: argparse.Namespace) -> Filled:
     return replace(filled(name, found), facts={"epochs": protocol.epochs})
 
 
-def _declared(name: str, data: str) -> Table:
-    title = f"Theirs on STL-10 with a ResNet-18, ours on {data} with a small conv net"
-    recall, rerun = partial(_recall, name), partial(_run, name, data)
-    long = f"{name}-{data}-convnet"
-    record = f"byol-{data}" if (name, data) in RECORDED else ""
-    return Table(long, title, record, (0, 1, 2, 3, 4), recall, rerun, (EPOCHS,), listing)
-
-
 RECORDED = {("B-Tab3", "cifar10"), *((name, "digits") for name in NAMES)}
 
-TABLES = {table.name: table for data in IMAGES for name in NAMES for table in [_declared(name, data)]}
+TABLES = {
+    table.name: table
+    for data in IMAGES
+    for name in NAMES
+    for table in [
+        Table(
+            f"{name}-{data}-convnet",
+            f"Theirs on STL-10 with a ResNet-18, ours on {data} with a small conv net",
+            f"byol-{data}" if (name, data) in RECORDED else "",
+            (0, 1, 2, 3, 4),
+            partial(_recall, name),
+            partial(_run, name, data),
+            (EPOCHS,),
+            listing,
+        )
+    ]
+}
 
 NARROW = 4
 """Columns from which on the rows may be stacked on a phone; then the first cell of a row is a plain one."""

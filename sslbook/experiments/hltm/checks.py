@@ -33,12 +33,6 @@ SHAPES = (((2, 2, 2), (2, 2)), ((3, 2, 4), (2, 2)), ((2, 3, 2, 2), (1, 2, 2)), (
 """Values and branching of the small trees, of different kinds, that the checks take turns with."""
 
 
-def _small_tree(index: int, seed: int) -> LatentTree:
-    """One categorical tree with random tables; the :data:`SHAPES` take turns by ``index``."""
-    values, branching = SHAPES[index % len(SHAPES)]
-    return trees.random_categorical([seed], values, branching)
-
-
 def sampling_score(count: int, samples: int, seed: int, *, flatter: float = 0.0) -> float:
     """Largest distance, in standard errors, of sampled from exact joint probabilities of root and node, over ``count`` trees.
 
@@ -46,7 +40,7 @@ def sampling_score(count: int, samples: int, seed: int, *, flatter: float = 0.0)
     """
     scores = []
     for i, s in enumerate(instance_seeds(count, seed)):
-        tree = _small_tree(i, s)
+        tree = trees.random_categorical([s], *SHAPES[i % len(SHAPES)])
         held = LatentTree(tree.root, tuple((1 - flatter) * t + flatter / t.shape[-1] for t in tree.tables))
         drawn = trees.sample(tree, [s], samples)
         root = torch.nn.functional.one_hot(drawn[0][0, 0].long(), tree.values[0]).double()

@@ -185,12 +185,8 @@ def train_course(
 def _start(
     protocol: TokenRun, replicas: Sequence[Replica], dtype: torch.dtype, world: World | None, device: torch.device | str
 ) -> tuple[World, State]:
-    filters = {cell.filters for cell, _ in replicas}
-    if len(filters) > 1:
-        raise ValueError(f"replicas must share one number of filters, got {sorted(filters)}")
-    seeds = [seed for _, seed in replicas]
     world = world_of(protocol, replicas) if world is None else world
-    state = initial_state(protocol, seeds, filters.pop(), dtype)
+    state = initial_state(protocol, [seed for _, seed in replicas], replicas[0][0].filters, dtype)
     return world.to(device), State(state.weights.to(device), state.top.to(device))
 
 
