@@ -151,7 +151,7 @@ def predict(weights: Mapping[str, Tensor], projected: Tensor, norm: Norm) -> Ten
     return projected
 
 
-def byol_loss(predicted: Tensor, target: Tensor) -> Tensor:
+def _byol_loss(predicted: Tensor, target: Tensor) -> Tensor:
     r"""Each replica's :math:`-2\cos(p_1, t_2) - 2\cos(p_2, t_1)`, averaged over the batch: ``(R, 2B, n) -> (R,)``, in [-4, 4]."""
     crossed = torch.cat(target.chunk(2, 1)[::-1], 1)
     return -4 * F.cosine_similarity(predicted, crossed, dim=2).mean(1)
@@ -392,7 +392,7 @@ def _step(
     predicted = predict(online, projected, kind.head)
     with torch.no_grad():
         goal = projected if target is None else project(target, encode(target, views), kind.projector)
-    gradient = torch.autograd.grad(byol_loss(predicted, goal.detach()).sum(), weights)
+    gradient = torch.autograd.grad(_byol_loss(predicted, goal.detach()).sum(), weights)
     with torch.no_grad():
         torch._foreach_mul_(velocity, protocol.momentum)
         torch._foreach_add_(velocity, gradient)

@@ -209,7 +209,7 @@ DIGITS = 4
 """Decimals of what is recorded."""
 
 
-def figure5(seed: int, steps: int, processes: int = 1) -> tuple[dict[str, Any], Any]:
+def _figure5(seed: int, steps: int, processes: int = 1) -> tuple[dict[str, Any], Any]:
     """Figure 5's weights by activation, ``[field][token][filter]``, and which tokens the generators may fix, ``[field][token]``;
     of eight tokens, as its caption has it."""
     wanted = cells("C-Fig5")
@@ -283,7 +283,7 @@ def _recall_weights(record: Record | None, options: argparse.Namespace) -> Fille
 def _run_weights(options: argparse.Namespace) -> Filled:
     if len(options.seeds) > 1:
         raise ValueError(f"--seeds: one is asked for, got {' '.join(map(str, options.seeds))}")
-    return _weights(*figure5(options.seeds[0], options.steps or TokenRun.steps, processes_of(options)))
+    return _weights(*_figure5(options.seeds[0], options.steps or TokenRun.steps, processes_of(options)))
 
 
 STEPS = count("--steps", "minibatches (default: 5000)", running=True)
@@ -344,7 +344,7 @@ def table_values(
             values["tables"].setdefault(name, {})[variant] = table
         values["seconds"][variant] = round(time.monotonic() - begun, 1)
     if "C-Fig5" in names:
-        values["weights"], values["allowed"] = figure5(seeds[0], steps, processes or cores())
+        values["weights"], values["allowed"] = _figure5(seeds[0], steps, processes or cores())
     return values
 
 

@@ -96,7 +96,7 @@ def course(name: str, seeds: Sequence[int], epochs: int, every: int) -> Course:
     return Course(looks, loss, **numbers, **pictures)
 
 
-def simclr_values(seeds: Sequence[int]) -> dict[str, object]:
+def _simclr_values(seeds: Sequence[int]) -> dict[str, object]:
     """The record ``training-digits``: the page's run of SimCLR, eight epochs, for more seeds than a page has time for.
 
     loss, knn, likeness: ``[seed][look]``, as :class:`Course` has them; the loss from the first epoch on.
@@ -231,4 +231,4 @@ def _worker(rank: int, world: int, port: int, folder: str, seed: int) -> None:
     distributed.leave()
 
 
-STUDIES = {"training-digits": Study(simclr_values, tuple(range(8)))}
+STUDIES = {"training-digits": Study(_simclr_values, tuple(range(8)))}
