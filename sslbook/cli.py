@@ -91,22 +91,22 @@ def _ended(status: int) -> int:
 
 def record(options: argparse.Namespace) -> int:
     """``sslbook record``: tell of the record that there is, or make it, and with ``--replace`` anew."""
-    from sslbook.experiments.catalogue import RECORDERS
+    from sslbook.experiments import catalogue
     from sslbook.records import store
 
-    if options.name not in RECORDERS:
+    if options.name not in catalogue.RECORDERS:
         return _record_of_table(options)
-    recorder = RECORDERS[options.name]
+    study = catalogue.study(options.name)
     there = store.path_of(options.name)
     if there.is_file() and not options.replace:
         return _tell(store.recorded(options.name), there, options.seeds, "--replace makes it anew")
     store.require_source_tree()
     require_writable(there.parent)
-    seeds = tuple(dict.fromkeys(options.seeds or recorder.seeds))
-    commands.say(f"Making {options.name} with {recorder.maker}, {counted(len(seeds), 'seed')} …")
+    seeds = tuple(dict.fromkeys(options.seeds or study.seeds))
+    commands.say(f"Making {options.name} with {catalogue.RECORDERS[options.name]}, {counted(len(seeds), 'seed')} …")
     start = time.monotonic()
     try:
-        values = recorder(seeds)
+        values = study.values(seeds)
     except FileNotFoundError as error:
         raise InputError(str(error)) from None
     command = f"sslbook record {options.name} --seeds {' '.join(map(str, seeds))}"

@@ -17,6 +17,7 @@ from sslbook.book.execute import Outcome, Setting
 from sslbook.book.layout import Book
 from sslbook.experiments import catalogue
 from sslbook.records import data_files, store
+from sslbook.stats.sweep import Study
 
 CHAPTER = "<<claim('gap', 1e-15, below=1e-12, rejects={'sign': 1.0}, id='A-Thm1')>>\n"
 
@@ -243,9 +244,9 @@ def test_interrupting_gives_status_130(book: Book, monkeypatch: pytest.MonkeyPat
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     """A record that is made at once."""
-    monkeypatch.setattr(catalogue, "RECORDERS", {"tiny": catalogue.Recorder("tiny:values", (1, 2))})
-    room = SimpleNamespace(values=lambda seeds: {"sum": sum(seeds)})
-    monkeypatch.setattr(catalogue, "_experiment", lambda module: room)
+    study = Study(lambda seeds: {"sum": sum(seeds)}, (1, 2))
+    monkeypatch.setitem(sys.modules, "tiny", SimpleNamespace(STUDIES={"tiny": study}))
+    monkeypatch.setattr(catalogue, "RECORDERS", {"tiny": "tiny"})
 
 
 @pytest.mark.usefixtures("tiny")

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from sslbook.bench import Row, parser, report, seconds
-from sslbook.experiments.training.pillow import pillow_views
+from sslbook.experiments.training.photographs import pillow_views
 from sslbook.images.datasets import Dataset
 from sslbook.networks.siamese import Networks, build
 from sslbook.runtime.compute import keep_freed_memory, process_pool

@@ -20,34 +20,32 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sslbook.experiments.byol import records, runs
-from sslbook.experiments.byol.networks import (
-    NONE,
-    NUMBERS,
-    Augmentation,
-    Norm,
-    Parameters,
-    Shape,
-    augment,
-    encode,
-    initial_weights,
-    linear,
-)
 from sslbook.experiments.byol.runs import (
     DIRECTIONS,
     IMAGES,
     MEASURES,
+    NONE,
+    NUMBERS,
     VIEWS,
     Ablation,
+    Augmentation,
+    Norm,
+    Parameters,
     Recipe,
+    Shape,
     Split,
     State,
     _draw_predictor,
     _features,
     _step,
     _symmetrize,
+    augment,
     digits,
+    encode,
     few_labels,
+    initial_weights,
     likeness,
+    linear,
     linear_probe,
     probes,
     probes_and_terms,
@@ -480,43 +478,24 @@ def test_terms_are_measured_on_views_of_their_own(monkeypatch: pytest.MonkeyPatc
 
 
 def test_long_records_go_on_where_they_were_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ran: list[int] = []
-    go = train_ablations
-
-    def counting(protocol, cells, *rest, **more):
-        ran.append(len(cells))
-        return go(protocol, cells, *rest, **more)
-
-    monkeypatch.setattr(records, "train_ablations", counting)
-    settings = {"protocol": SHORT, "data": eighty(), "root": tmp_path}
+    settings = {"protocol": SHORT, "data": eighty(), "parts": tmp_path}
     at = {"never": (0, 2, 3), "T = 50": (0, 2)}
     make = partial(records.resets_values, resets={"never": 0, "T = 50": 1}, moments=at, **settings)
     values = make([0, 1])
     json.dumps(values, allow_nan=False)
-    assert ran == [6] * 4
     assert {name: len(cells) for name, cells in values["runs"].items()} == {"never": 12, "T = 50": 12}
     one = values["runs"]["never"]["no BN in predictor; [0, 0.003]"]
-    assert set(one) == {
-        *MEASURES,
-        "labels 1",
-        "labels 5",
-        "pull",
-        "against",
-        "within",
-        "spread",
-        "definite",
-        "held",
-    }
+    terms = {"pull", "against", "within", "spread", "definite", "held"}
+    assert set(one) == {*MEASURES, "labels 1", "labels 5", *terms}
     assert len(one["pull"]) == 3
-    (tmp_path / "byol-resets T = 50 BN, 0 1.json").unlink()
-    assert make([0, 1]) == values
-    assert ran[4:] == [6]
-    ran.clear()
     average = partial(records.average_values, at=(0, 1), **settings)
     assert list(average([0, 1])["averages"]) == ["0", "0.97", "0.996"]
     colour = partial(records.average_cifar10_values, at=(0, 1), device="cpu", **settings)
     found = colour([0, 1])
     assert len(found["averages"]["0.97"]["accuracy"][1]) == 2
-    assert ran == [1, 2, *[1] * 6]
-    assert colour([0, 1]) == found
-    assert len(ran) == 8
+    kept = {name: sorted((tmp_path / name).iterdir()) for name in ("byol-resets", "byol-average-cifar10")}
+    assert [len(some) for some in kept.values()] == [4, 6], "a kind each; a cell and a seed each"
+    kept["byol-resets"][0].unlink()
+    assert make([0, 1]) == values, "made again"
+    monkeypatch.setattr(runs, "_step", None)
+    assert colour([0, 1]) == found, "kept"

@@ -6,23 +6,28 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-import matplotlib as mpl
-import numpy as np
 import pytest
 import torch
 from drawing_cases import GREYS, geometry
-from matplotlib.figure import Figure
 
 from sslbook import cli
-from sslbook.experiments.byol import drawing, records, tables
+from sslbook.experiments.byol import drawing, records
 from sslbook.experiments.byol.instances import BACKWARD, Pair, by_hand
-from sslbook.experiments.byol.networks import NONE, Augmentation, Norm, Shape
 from sslbook.experiments.byol.reference import step
-from sslbook.experiments.byol.runs import MEASURES, Ablation, Recipe, Split, digits, train_ablations
+from sslbook.experiments.byol.runs import (
+    MEASURES,
+    NONE,
+    Ablation,
+    Augmentation,
+    Norm,
+    Recipe,
+    Shape,
+    Split,
+    digits,
+)
 from sslbook.images.enumerated import Images
 from sslbook.records import store
 from sslbook.records.ablation import NAMES
-from sslbook.records.filled import grid, listing
 from sslbook.records.printed import printed
 
 SMALL = Recipe(shape=Shape(channels=(3, 5), width=7, output=4), epochs=1, batch=16)
@@ -38,34 +43,34 @@ def tiny() -> Split:
 @pytest.mark.parametrize("name", NAMES)
 def test_every_printed_cell_is_a_cell(name: str) -> None:
     target = printed(name)
-    cells = tables.cells(name, SMALL)
+    cells = records.cells(name, SMALL)
     assert list(cells) == target.cells
     assert len(set(cells.values())) == len(cells) == target.mean.numel()
     assert target.std is None or target.std.shape == target.mean.shape
     trials = {cell: torch.full((2,), float(i)) for i, cell in enumerate(cells)}
-    shown = tables.in_table(name, trials)
+    shown = records.in_table(name, trials)
     assert shown.shape == (*target.mean.shape, 2)
     assert shown[..., 0].flatten().tolist() == list(range(len(cells)))
 
 
 def test_cells_are_what_their_names_say() -> None:
-    third = tables.cells("B-Tab3", SMALL)
+    third = records.cells("B-Tab3", SMALL)
     assert third["–"] == Ablation(0, 0.0, NONE, NONE)
-    assert third["EMA, BN"] == Ablation(0, tables.EMA)
+    assert third["EMA, BN"] == Ablation(0, records.EMA)
     assert third["P, BN"] == Ablation(2, 0.0, Norm(), Norm())
-    assert third["P, EMA, BN"] == tables.cells("B-Tab4", SMALL)["μ, σ"] == tables.cells("B-Tab5", SMALL)["original"]
-    assert third["P, EMA"] == tables.cells("B-Tab4", SMALL)["–"]
-    detached = tables.cells("B-Tab4", SMALL)["μ̸, σ"]
+    assert third["P, EMA, BN"] == records.cells("B-Tab4", SMALL)["μ, σ"] == records.cells("B-Tab5", SMALL)["original"]
+    assert third["P, EMA"] == records.cells("B-Tab4", SMALL)["–"]
+    detached = records.cells("B-Tab4", SMALL)["μ̸, σ"]
     assert detached.projector == detached.head == Norm("detach", "normal")
-    seventh = tables.cells("B-Tab7", SMALL)["no BN in predictor; [0, 0.05]"]
+    seventh = records.cells("B-Tab7", SMALL)["no BN in predictor; [0, 0.05]"]
     # a third of Xavier's range for 128 x 128, so a third of ours for 4 x 4
     assert replace(seventh, span=None) == Ablation(1, 0.0, head=NONE)
     assert seventh.span == pytest.approx((0.0, 0.05 * (256 / 8) ** 0.5))
-    tenth = tables.cells("B-Tab10", SMALL)["T = 20; 0.01"]
+    tenth = records.cells("B-Tab10", SMALL)["T = 20; 0.01"]
     assert tenth.reset == 20
     assert tenth.span == pytest.approx((-0.01 * (640 / 11) ** 0.5, 0.01 * (640 / 11) ** 0.5))
-    assert tables.protocol_of("B-Tab10", SMALL).rate == pytest.approx(SMALL.rate * 0.02 / 0.03)
-    assert tables.protocol_of("B-Tab3", SMALL) == SMALL
+    assert records.protocol_of("B-Tab10", SMALL).rate == pytest.approx(SMALL.rate * 0.02 / 0.03)
+    assert records.protocol_of("B-Tab3", SMALL) == SMALL
 
 
 def test_printed_numbers_and_their_range_of_weights() -> None:
@@ -73,8 +78,8 @@ def test_printed_numbers_and_their_range_of_weights() -> None:
     assert third.mean[0, -1] == 78.1
     assert third.mean[0].argmax() == 7
     assert printed("B-Tab5").mean.shape == (1, 4)  # the row on STL-10
-    assert tables.xavier(128, 128) == pytest.approx(0.153, abs=5e-4)  # the caption of Table 8 says 0.15
-    assert tables.xavier(128, 512) == pytest.approx(0.097, abs=5e-4)  # and that of Table 10, 0.097
+    assert records.xavier(128, 128) == pytest.approx(0.153, abs=5e-4)  # the caption of Table 8 says 0.15
+    assert records.xavier(128, 512) == pytest.approx(0.097, abs=5e-4)  # and that of Table 10, 0.097
 
 
 def test_what_two_parts_give_together() -> None:
@@ -86,19 +91,11 @@ def test_what_two_parts_give_together() -> None:
         value = sum(v for part, v in alone.items() if part in parts) + sum(v for p, v in pairs.items() if {*p} <= parts)
         found[cell] = torch.tensor([value, value + 1], dtype=torch.float64)
     for pair, value in pairs.items():
-        assert tables.together(found, *pair).tolist() == pytest.approx([value, value])
-        assert tables.together(found, *pair[::-1]).tolist() == pytest.approx([value, value])
+        assert records.together(found, *pair).tolist() == pytest.approx([value, value])
+        assert records.together(found, *pair[::-1]).tolist() == pytest.approx([value, value])
 
 
 def test_the_record_holds_every_table_once_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    ran: list[int] = []
-    original = train_ablations
-
-    def counting(protocol, cells, *rest, **more):
-        ran.append(len(cells))
-        return original(protocol, cells, *rest, **more)
-
-    monkeypatch.setattr(records, "train_ablations", counting)
     monkeypatch.setattr(records, "RATES", (0.1,))
     values = records.digits_values([0, 1], protocol=SMALL, data=tiny(), at=(0, 1))
     json.dumps(values)
@@ -106,8 +103,6 @@ def test_the_record_holds_every_table_once_run(monkeypatch: pytest.MonkeyPatch) 
     for name, cells in values["tables"].items():
         assert list(cells) == printed(name).cells
         assert all(len(cell["accuracy"]) == 2 == len(cell["accuracy"][0]) for cell in cells.values())
-    # 8 + 9 + 4 + 6 + 6 + 6 cells, of which "P, EMA" and "P, EMA, BN" are in more than one table
-    assert ran[0] == 8 + 7 + 3 + 6 + 6 + 6
     shared = [values["tables"]["B-Tab3"]["P, EMA, BN"], values["tables"]["B-Tab4"]["μ, σ"]]
     assert shared[0] == shared[1]
     last = {name: {m: v[-1] for m, v in values["tables"]["B-Tab3"][name].items()} for name in ("P, BN", "P, EMA, BN")}
@@ -128,7 +123,7 @@ def test_cifar10_values_have_the_same_form() -> None:
 
 
 def test_a_table_at_the_command_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(tables.IMAGES, "digits", (tiny, SMALL))
+    monkeypatch.setitem(records.IMAGES, "digits", (tiny, SMALL))
     assert cli.main(["table", "B-Tab4-digits-convnet", "--run", "--seeds", "0", "1"]) == 0
     shown = capsys.readouterr().out
     assert "epochs 1; 2 seeds: 0 1." in shown
@@ -137,18 +132,6 @@ def test_a_table_at_the_command_line(capsys: pytest.CaptureFixture[str], monkeyp
     content = json.loads(capsys.readouterr().out)
     assert len(content["cells"]) == 6
     assert content["cells"][3]["printed"]["mean"] == 71.95
-
-
-def test_a_grid_has_the_tables_shape() -> None:
-    found = {
-        cell: {"accuracy": torch.tensor([0.5, 0.7]) + i / 100, "rank": torch.ones(2), "likeness": torch.zeros(2)}
-        for i, cell in enumerate(printed("B-Tab7").cells)
-    }
-    head, first, second = grid(tables.filled("B-Tab7", found), brief=True).splitlines()
-    assert head.split("[")[1:] == ["0, 0.01]     ", "0, 0.02]     ", "0, 0.05]"]
-    assert first == "BN in predictor      62.8 | 60.0   62.9 | 61.0   62.3 | 62.0"
-    assert second == "no BN in predictor   72.0 | 63.0   72.1 | 64.0   71.9 | 65.0"
-    assert "diff." not in listing(tables.filled("B-Tab7", found)), "other images, another network"
 
 
 def test_a_recorded_table_at_the_command_line(
@@ -186,8 +169,8 @@ def test_records_were_made_with_the_sizes_that_stand_in_the_code() -> None:
     assert store.recorded("byol-average")["epochs"] == list(records.DIGITS_AT)
     made = store.recorded("byol-average-cifar10")
     assert made["epochs"] == list(records.CIFAR10_AT)
-    assert list(made["averages"]) == [f"{ema:g}" for ema in records.LONG_AVERAGES]
-    assert (made["images"], made["batch"]) == (tables.CIFAR10_IMAGES, tables.CIFAR10.batch)
+    assert list(made["averages"]) == list(records.LONG_AVERAGES)
+    assert (made["images"], made["batch"]) == (records.CIFAR10_IMAGES, records.CIFAR10.batch)
 
 
 def test_the_settings_of_both_data_sets() -> None:
@@ -201,17 +184,14 @@ def test_the_settings_of_both_data_sets() -> None:
             0.9,
             4e-4,
         )
-        == tables.CIFAR10
+        == records.CIFAR10
     )
     assert (
         Recipe(
             Shape(8, 1, (8, 32), 64, 32), Augmentation(0.12, 0.1, 0.1, 0.1, 0.0, 0.0, False), 100, 64, 0.1, 0.9, 4e-4
         )
-        == tables.DIGITS
+        == records.DIGITS
     )
-
-
-COLORS = {name: name for name in ("blue", "green")} | {"vermilion": "red", "ink": "black"}
 
 
 def test_a_tower_by_hand_is_what_is_written() -> None:
@@ -230,7 +210,7 @@ def test_the_contrast_by_hand() -> None:
 
 
 def test_a_table_has_header_cells_a_caption_and_a_text() -> None:
-    narrow = tables.HtmlTable("a < b", ("cell", "n"), (("x", "-1"), ("y", "2")))
+    narrow = records.HtmlTable("a < b", ("cell", "n"), (("x", "-1"), ("y", "2")))
     html = narrow._repr_html_()
     assert "<em>a &lt; b</em>" in html
     assert 'aria-label="a &lt; b"' in html
@@ -238,7 +218,7 @@ def test_a_table_has_header_cells_a_caption_and_a_text() -> None:
     assert html.count('scope="row"') == 2
     assert "<td>−1</td>" in html
     assert repr(narrow).splitlines() == ["a < b", "cell  n", "x     -1", "y     2"]
-    assert "<tbody><tr><td" in tables.HtmlTable("", tuple("abcd"), (tuple("wxyz"),))._repr_html_()
+    assert "<tbody><tr><td" in records.HtmlTable("", tuple("abcd"), (tuple("wxyz"),))._repr_html_()
 
 
 @pytest.mark.parametrize("name", ["B-Tab3", "B-Tab5"])
@@ -246,7 +226,7 @@ def test_a_listing_shows_what_was_found(name: str) -> None:
     found = {
         cell: {m: torch.tensor([0.5, 0.7]) for m in ("accuracy", "rank", "likeness")} for cell in printed(name).cells
     }
-    listed = tables.html_listing(tables.filled(name, found), "")
+    listed = records.html_listing(records.filled(name, found), "")
     assert all(row[2].startswith("60.0±") and row[3:] == ("0.6", "0.600") for row in listed.rows)
     assert len(listed.rows) == len(found)
 
@@ -254,26 +234,9 @@ def test_a_listing_shows_what_was_found(name: str) -> None:
 def test_a_grid_shows_printed_and_found() -> None:
     target = printed("B-Tab10")
     found = {cell: {m: torch.tensor([0.5]) for m in ("accuracy", "rank", "likeness")} for cell in target.cells}
-    shown = tables.html_grid(tables.filled("B-Tab10", found), "")
+    shown = records.html_grid(records.filled("B-Tab10", found), "")
     assert len(shown.rows) == target.mean.shape[0]
     assert shown.rows[0][1] == f"{target.mean[0, 0]:.1f} | 50.0"
-
-
-def test_the_wiring_names_its_parts_in_letters_that_can_be_read() -> None:
-    ax = Figure().subplots()
-    drawing.wiring(ax, COLORS, size=12.0)
-    said = {text.get_text().split("\n")[0] for text in ax.texts}
-    assert {"image", "view", "online", "target", "predictor", "loss", "stop-gradient", "gradient", "moving"} <= said
-    assert min(float(text.get_fontsize()) for text in ax.texts if text.get_text()) >= 12
-
-
-def test_digits_on_the_circle_have_colours_and_marks_of_their_own() -> None:
-    with mpl.rc_context():
-        ax = Figure().subplots()
-        labels = torch.tensor([0, 1, 4, 4, 7])
-        drawing.circle(ax, torch.nn.functional.normalize(torch.randn(5, 2), dim=1), labels, COLORS)
-    assert [np.size(line.get_xdata()) for line in ax.lines] == [1, 1, 2]
-    assert len({line.get_marker() for line in ax.lines}) == 3
 
 
 def test_every_part_of_the_drawings_is_where_it_was() -> None:

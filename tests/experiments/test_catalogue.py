@@ -19,11 +19,16 @@ WAITING = {
 
 
 @pytest.mark.parametrize("name", RECORDERS)
-def test_a_recorder_is_there_and_knows_the_seeds_of_its_record(name: str) -> None:
-    module, _, function = RECORDERS[name].maker.partition(":")
-    assert callable(getattr(importlib.import_module(f"sslbook.experiments.{module}"), function))
+def test_a_study_is_there_and_knows_the_seeds_of_its_record(name: str) -> None:
+    study = catalogue.study(name)
+    assert callable(study.values)
     if name not in WAITING:
-        assert recorded(name).provenance.seeds == RECORDERS[name].seeds
+        assert recorded(name).provenance.seeds == study.seeds
+
+
+def test_no_declared_record_is_left_out() -> None:
+    modules = {module: importlib.import_module(module) for module in set(RECORDERS.values())}
+    assert {name for module in modules.values() for name in module.STUDIES} == set(RECORDERS)
 
 
 def test_every_record_has_a_recorder_or_is_a_table() -> None:
@@ -37,7 +42,7 @@ def test_a_table_is_declared_once_and_named_as_it_is_declared(name: str) -> None
     assert table.record in {"", name, *RECORDERS}
     assert table.seeds
     if table.record in RECORDERS:
-        assert set(table.seeds) <= set(RECORDERS[table.record].seeds)
+        assert set(table.seeds) <= set(catalogue.study(table.record).seeds)
 
 
 def test_no_declared_table_is_left_out() -> None:

@@ -6,7 +6,6 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,11 +16,14 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from sslbook import cli
-from sslbook.experiments.hltm import norms, tables, theory, tree_models
-from sslbook.experiments.hltm import records as recorders
+from sslbook.experiments.hltm import instances, records, runs, theory
+from sslbook.experiments.hltm.instances import random_symmetric
 from sslbook.experiments.hltm.runs import (
     EPSILON,
     FORMULAS,
+    CentredCorrelation,
+    Measurement,
+    RawCorrelation,
     TreeRun,
     backward,
     minibatches,
@@ -29,15 +31,13 @@ from sslbook.experiments.hltm.runs import (
     normalize_backward,
     start,
     step,
-    train_chunks,
+    train_protocols,
     train_trees,
     triplet_gradient,
 )
-from sslbook.experiments.hltm.tables import CentredCorrelation, Measurement, RawCorrelation
-from sslbook.experiments.hltm.tree_models import random_symmetric
 from sslbook.losses import pairs
 from sslbook.records import store
-from sslbook.records.printed import Printed, printed
+from sslbook.records.printed import printed
 from sslbook.stats.replica_rng import Streams
 from sslbook.trees import exact
 from sslbook.trees import latent as trees
@@ -158,7 +158,7 @@ def test_a_step_is_gradient_descent_on_the_loss(loss: str) -> None:
 
 def test_the_positive_has_the_anchors_root_and_the_negative_half_of_the_time() -> None:
     """With polarities of 1 every leaf shows its root."""
-    tree = tree_models.random_symmetric([1, 2], 2, 1.0, signed=False)
+    tree = instances.random_symmetric([1, 2], 2, 1.0, signed=False)
     kept, met, batch = [], [], 128
     for leaves in minibatches(tree, Streams([1, 2]), batch, 100, torch.float32):
         assert leaves.shape == (2, 4, 3 * batch)
@@ -172,14 +172,14 @@ def test_the_positive_has_the_anchors_root_and_the_negative_half_of_the_time() -
 
 
 def test_everything_below_the_root_is_redrawn() -> None:
-    tree = tree_models.random_symmetric([1], 1, 0.0, 0.0)  # leaves that don't depend on the root
+    tree = instances.random_symmetric([1], 1, 0.0, 0.0)  # leaves that don't depend on the root
     (leaves,) = minibatches(tree, Streams([1]), 5000, 1, torch.float64)
     corr = torch.corrcoef(torch.stack(leaves[0, 0].double().chunk(3)))
     assert (corr - torch.eye(3, dtype=torch.float64)).abs().max() < 5 / 5000**0.5
 
 
 def test_minibatches_follow_the_tables() -> None:
-    tree = tree_models.random_symmetric([3], 3, 0.5)
+    tree = instances.random_symmetric([3], 3, 0.5)
     leaves = torch.cat(list(minibatches(tree, Streams([3]), 500, 20, torch.float64)), 2).double()
     z = 2 * leaves[0] - 1  # of pairs of leaves below one parent, the mean product is that of their polarities
     rho = trees.polarity(tree.tables[2][0])
@@ -204,47 +204,21 @@ def test_a_replica_trains_as_it_would_alone(loss: str, dtype: torch.dtype, bar: 
     assert (together[1]["all"] - together[0]["all"]).abs().max() > 1e3 * bar
 
 
-def test_how_replicas_are_cut_into_chunks_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_how_replicas_are_cut_and_spread_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a measurement that a fresh process can import."""
     protocols = [replace(TINY, epoch_size=32 * 100), replace(TINY, width=2, loss="printed", epoch_size=32 * 100)]
     seeds = [5, 3, 5, 9, 2]  # in any order, twice if need be
-    whole = train_chunks(protocols, seeds, 1, parameters, [0, 1], processes=1, dtype=torch.float64)
-    for units, processes in [(3, 1), (6, 1), (60, 3)]:
-        monkeypatch.setattr("sslbook.experiments.hltm.runs.CACHE_UNITS", units)
-        if processes > 1:
-            monkeypatch.setattr("sslbook.runtime.compute.ProcessPoolExecutor", Inline)
-        cut = train_chunks(protocols, seeds, 1, parameters, [0, 1], processes=processes, dtype=torch.float64)
-        for a, b in zip(whole, cut, strict=True):
-            for epoch in (0, 1):
-                assert (a[epoch]["all"] - b[epoch]["all"]).abs().max() <= 1e-12
-                assert a[epoch]["all"][0].equal(a[epoch]["all"][2])
-                assert not a[epoch]["all"][0].equal(a[epoch]["all"][1])
-
-
-class Inline:
-    """A pool that calls at once, in this process."""
-
-    def __init__(self, *arguments: object, **named: object) -> None:
-        pass
-
-    def __enter__(self) -> Inline:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        pass
-
-    def map(self, call, *columns):  # type: ignore[no-untyped-def]
-        return map(call, *columns)
-
-
-def test_worker_processes_give_the_same() -> None:
-    """With a measurement that a fresh process can import."""
-    protocol, seeds = replace(TINY, depth=2, epoch_size=32 * 100), [5, 3, 9]
-    measure = Measurement(("s", "s0"), 1280)
-    there = train_chunks([protocol], seeds, 1, measure, [0, 1], processes=2)[0]
-    here = train_chunks([protocol], seeds, 1, measure, [0, 1], processes=1)[0]
-    for epoch in (0, 1):
-        assert (there[epoch]["population"] - here[epoch]["population"]).abs().max() <= 1e-6
-    assert (here[1]["population"] - here[0]["population"]).abs().max() > 1e-3
+    measure, options = Measurement(("s", "s0"), 1280), {"dtype": torch.float64}
+    whole = train_protocols(protocols, seeds, measure, [0, 1], processes=1, **options)
+    monkeypatch.setattr(runs, "CACHE_UNITS", 6)
+    for processes in (1, 2):
+        cut = train_protocols(protocols, seeds, measure, [0, 1], processes=processes, **options)
+        for protocol, found in whole.items():
+            for name, values in found.items():
+                assert values.shape == (5, 2, 2)
+                assert (cut[protocol][name] - values).abs().max() <= (1e-4 if name == "released" else 1e-12)
+            assert found["population"][0].equal(found["population"][2])
+            assert not found["population"][0].equal(found["population"][1])
 
 
 def test_measurements_are_made_after_the_epochs_asked_for() -> None:
@@ -265,18 +239,6 @@ def test_measurements_are_made_after_the_epochs_asked_for() -> None:
     assert found[2].equal(parameters(tree, net, [1], 2)["all"])
     assert not found[2].equal(found[3])
     assert TINY.steps == 4
-
-
-def test_training_lowers_the_loss() -> None:
-    protocol = replace(TINY, loss="printed", epoch_size=128 * 100, lower=0.9)
-
-    def loss(tree: LatentTree, net: TreeNetwork, seeds: Sequence[int], epoch: int) -> Tensor:
-        (leaves,) = minibatches(tree, Streams(seeds, "test"), 1000, 1, torch.float32)
-        return triplet_loss(normalize(forward(net, leaves).pre[0][:, 0]), "printed", protocol.tau)
-
-    found = train_trees(protocol, range(8), 2, loss, [0, 2])
-    assert (found[2] < found[0]).all()
-    assert found[2].mean() < found[0].mean() - 0.1
 
 
 # --- correlations from samples ---------------------------------------------------------------------------------------
@@ -307,13 +269,6 @@ def test_centred_agrees_with_numpy_whatever_the_blocks(mean: float, sizes: list[
         found.add(part_z, part_f)
     assert found.count == 1000
     assert (found.result() - by_numpy(z, f)).abs().max() < 1e-12 * max(1, abs(mean))
-
-
-def test_centred_of_booleans_and_float32() -> None:
-    z, f = data(0, 512, 1e4)
-    found = CentredCorrelation()
-    found.add(z.bool(), f.float())
-    assert (found.result() - by_numpy(z, f.float().double())).abs().max() < 1e-11
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -381,12 +336,12 @@ def test_raw_finds_correlations_of_a_constant_unit() -> None:
 def test_the_best_linear_unit() -> None:
     """One leaf: its own correlation.  Two: no unit on a circle of directions is better, and the best of them is as good."""
     alone = trees.symmetric_binary([torch.tensor([[0.7], [-0.4]], dtype=torch.float64)], root_polarity=0.0)
-    assert tables.best_linear(alone).tolist() == pytest.approx([0.7, 0.4])
+    assert runs.best_linear(alone).tolist() == pytest.approx([0.7, 0.4])
     tree = trees.random_categorical([5, 6], (2, 2), (2,))
     assignments, chance = trees.joint(tree)
     angle = torch.linspace(0, math.pi, 20_001, dtype=torch.float64)
     units = torch.stack([angle.cos(), angle.sin()], 1) @ assignments[-1][0].double()
-    for found, p in zip(tables.best_linear(tree), chance, strict=True):
+    for found, p in zip(runs.best_linear(tree), chance, strict=True):
         tried = correlation(assignments[0][0, 0].double(), units, p).abs()
         assert float(tried.max()) <= float(found) + 1e-12
         assert float(tried.max()) == pytest.approx(float(found), abs=1e-7)
@@ -394,7 +349,7 @@ def test_the_best_linear_unit() -> None:
 
 def test_the_best_linear_unit_where_leaves_repeat_each_other() -> None:
     tree = trees.symmetric_binary([torch.tensor([[1.0, 1.0]]).double()])
-    assert float(tables.best_linear(tree)) == pytest.approx(1)
+    assert float(runs.best_linear(tree)) == pytest.approx(1)
 
 
 # --- the tables ------------------------------------------------------------------------------------------------------
@@ -405,7 +360,7 @@ SHORT = TreeRun(epoch_size=256)
 
 @pytest.fixture
 def few_untrained_trials(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recorders, "UNTRAINED", 2)
+    monkeypatch.setattr(records, "UNTRAINED", 2)
 
 
 def test_the_printed_tables_are_the_papers() -> None:
@@ -414,14 +369,14 @@ def test_the_printed_tables_are_the_papers() -> None:
     assert [labels[0] for labels in table.axes.values()] == ["s", 0.7, 2, "initial"]
     assert (float(table.mean[0, 0, 0, 0]), float(table.std[0, 0, 0, 0])) == (0.35, 0.20)
     assert (float(table.mean[4, 2, 1, 2]), float(table.std[4, 2, 1, 2])) == (0.98, 0.01)
-    assert tables.epochs_of(table) == (0, 1, 49)
-    assert tables.epochs_of(printed("A-Tab4")) == (0, 49)
+    assert records.epochs_of(table) == (0, 1, 49)
+    assert records.epochs_of(printed("A-Tab4")) == (0, 49)
     submission = printed("B-Tab2")
     assert submission.mean.shape == (1, 3, 2, 3)
     assert submission.std is None
     assert submission.axes["widths"] == (2, 5)
-    assert tables.epochs_of(submission) == (0, 1, 20)
-    for name in tables.TABLES:
+    assert records.epochs_of(submission) == (0, 1, 20)
+    for name in records.TABLES:
         mean = printed(name).mean
         assert (mean.diff(dim=1) >= -0.03).all(), "stronger polarities, higher correlations"
         assert (mean > 0.3).all()
@@ -431,23 +386,15 @@ def test_the_printed_tables_are_the_papers() -> None:
 def test_a_rerun_is_the_population_up_to_sampling() -> None:
     protocols = [TreeRun(depth=3, width=width, epoch_size=256) for width in (2, 5)]
     samples = 12_800
-    found = tables.rerun(protocols, [1, 2], latents=("s", "s0", "s01"), epochs=(0, 1), processes=1, samples=samples)
+    found = records.rerun(protocols, [1, 2], latents=("s", "s0", "s01"), epochs=(0, 1), processes=1, samples=samples)
     assert len(found) == 2
     for run in found:
-        assert set(run) == set(tables.STATISTICS)
+        assert set(run) == set(runs.STATISTICS)
         assert all(corr.shape == (2, 2, 3) for corr in run.values())
         assert ((run["exact"] - run["population"]).abs() < 5 / samples**0.5).all()
         assert ((run["released"] - run["exact"]).abs() < 0.01).all()
         assert (run["exact"][0] - run["exact"][1]).abs().max() > 0, "training changes something"
         assert not run["exact"].equal(run["population"])
-
-
-def test_a_seed_has_the_same_numbers_in_any_company() -> None:
-    named = {"latents": ("s",), "epochs": (0, 1), "processes": 1, "samples": 128}
-    (together,) = tables.rerun([TreeRun(depth=2, width=2, epoch_size=256)], [1, 2, 3], **named)
-    (alone,) = tables.rerun([TreeRun(depth=2, width=2, epoch_size=256)], [2], **named)
-    for name in tables.STATISTICS:
-        assert (together[name][:, 1] - alone[name][:, 0]).abs().max() < 1e-6
 
 
 def test_a_table_has_the_axes_of_the_printed_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -457,10 +404,10 @@ def test_a_table_has_the_axes_of_the_printed_one(monkeypatch: pytest.MonkeyPatch
         calls.extend((protocol, tuple(epochs)) for protocol in protocols)
         shape = (len(epochs), len(seeds), len(latents))
         numbers = torch.arange(float(shape[0] * shape[1] * shape[2])).view(shape)
-        return [dict.fromkeys(tables.STATISTICS, 1000.0 * p + numbers) for p in range(len(protocols))]
+        return [dict.fromkeys(runs.STATISTICS, 1000.0 * p + numbers) for p in range(len(protocols))]
 
-    monkeypatch.setattr(tables, "rerun", rerun)
-    found = tables.table(printed("A-Tab6"), range(1, 11), loss="printed")
+    monkeypatch.setattr(records, "rerun", rerun)
+    found = records.table(printed("A-Tab6"), range(1, 11), loss="printed")
     assert found["exact"].shape == (5, 3, 2, 3, 10)
     assert [(p.lower, p.width) for p, _ in calls] == [(low, width) for low in (0.7, 0.8, 0.9) for width in (2, 10)]
     assert {p.loss for p, _ in calls} == {"printed"}
@@ -470,28 +417,6 @@ def test_a_table_has_the_axes_of_the_printed_one(monkeypatch: pytest.MonkeyPatch
 
 
 # --- the command -----------------------------------------------------------------------------------------------------
-
-
-def made_up(target: Printed, seeds, *, processes, base, device="cpu") -> dict[str, torch.Tensor]:
-    assert seeds == (1, 2, 3)
-    assert processes == 2
-    trials = target.mean[..., None] + torch.tensor([-0.02, 0.01, 0.04])  # of mean 0.01
-    trials[0, 1, 1, 0] += 0.3
-    return {"exact": trials, "released": trials + 0.1, "population": trials}
-
-
-def test_the_command_prints_ours_beside_the_papers(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(tables, "table", made_up)
-    assert cli.main(["table", "A-Tab6", "--run", "--seeds", "1", "2", "3", "--processes", "2"]) == 0
-    out = capsys.readouterr().out
-    assert "loss released; statistic exact; samples an epoch 64000; 3 seeds: 1 2 3." in out
-    assert "initial                 after epoch 1           converged\n" in out
-    assert "s, U[0.7, 1], 2 units        0.35±0.20 | 0.36±0.03   0.39±0.20 | 0.40±0.03" in out
-    assert "on the CPU in 2 processes." in out
-    assert "0.013 on average (initial: 0.020; after epoch 1: 0.010; converged: 0.010)" in out
-    assert "0.310 at most (s; U[0.8, 1]; 10 units; initial)" in out
 
 
 def test_the_command_at_tiny_size(capsys: pytest.CaptureFixture[str]) -> None:
@@ -506,114 +431,52 @@ def test_the_command_at_tiny_size(capsys: pytest.CaptureFixture[str]) -> None:
     assert "0.35±0.20 | " in out
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["A-Tab6", "--run", "--processes", "0"], "'0' is not a whole number of at least 1"),
-        (["A-Tab6", "--loss", "nce"], "invalid choice: 'nce'"),
-        (["A-Tab6", "--epoch-size", "100"], "'100' is not a positive multiple of the minibatch, 128"),
-        (["A-Tab6", "--statistic", "best"], "invalid choice: 'best'"),
-    ],
-)
-def test_bad_arguments(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    try:
-        status = cli.main(["table", *arguments])
-    except SystemExit as stop:
-        status = stop.code
-    assert status == 2
-    error = capsys.readouterr().err
-    assert message in error
-    assert "Traceback" not in error
-
-
 # --- the record ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("few_untrained_trials")
-def test_the_record_holds_every_table(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Numbers that say where they stand: the record's axes are those of its labels, and the tables' parts are found in it."""
-
-    def rerun(protocols, seeds, *, latents, epochs, processes, samples, device="cpu"):
-        def numbers(protocol: TreeRun, s: int) -> torch.Tensor:
-            cell = protocol.lower + protocol.width / 1000 + (protocol.loss == "printed") / 1e5 * 2
-            e, t, n = len(epochs), len(seeds), len(latents)
-            code = torch.arange(n) * 1000 + torch.tensor(epochs)[:, None, None] * 10 + torch.arange(t)[None, :, None]
-            return code.double().expand(e, t, n) + cell + s * 1e4
-
-        return [{name: numbers(p, s) for s, name in enumerate(tables.STATISTICS)} for p in protocols]
-
-    monkeypatch.setattr(tables, "rerun", rerun)
-    values = store.plain(recorders.table_values([1, 2, 3]))
-    assert values["epochs"] == [0, 1, 20, 49, 50]
-    assert set(values["seconds"]) == {"printed", "released"}
-    assert values["samples"] == 64_000
-    found = tables.recorded_trials(values, printed("A-Tab6"), "released", "released")
-    assert found.shape == (5, 3, 2, 3, 3)
-    # statistic 1, latent 3, after 49 epochs, trial 2, polarities from 0.9, 10 units
-    assert float(found[3, 2, 1, 2, 2]) == pytest.approx(1e4 + 3000 + 490 + 2 + 0.9 + 0.01, abs=1e-5)
-    second = tables.recorded_trials(values, printed("B-Tab2"), "printed", "exact")
-    assert second.shape == (1, 3, 2, 3, 3)
-    assert float(second[0, 0, 1, 2, 1]) == pytest.approx(200 + 1 + 0.7 + 0.005 + 2e-5, abs=1e-6)
-    monkeypatch.setattr(store, "results_folder", lambda: tmp_path)
-    store.save_record("hltm-tables", values, seeds=[1, 2, 3], seconds=12)
-    assert cli.main(["table", "B-Tab2", "--loss", "printed"]) == 0
-    out = capsys.readouterr().out
-    assert "loss printed; statistic exact; samples an epoch 64000; 3 seeds: 1 2 3." in out
-    assert "Recorded: " in out
-
-
-@pytest.mark.usefixtures("few_untrained_trials")
 def test_recorded_trials_are_those_of_a_rerun(tmp_path) -> None:
-    values = recorders.table_values([1], base=SHORT, epochs=(0, 1, 20), processes=1)
+    values = records.table_values([1], base=SHORT, epochs=(0, 1, 20), processes=1)
     store.save_record("hltm-tables", values, seeds=[1], seconds=1.0, folder=tmp_path)
     found = store.recorded("hltm-tables", folder=tmp_path)
-    again = tables.table(printed("B-Tab2"), [1], processes=1, base=SHORT)
-    for statistic in tables.STATISTICS:
-        mine = tables.recorded_trials(found.values, printed("B-Tab2"), "released", statistic)
+    again = records.table(printed("B-Tab2"), [1], processes=1, base=SHORT)
+    for statistic in runs.STATISTICS:
+        mine = records.recorded_trials(found.values, printed("B-Tab2"), "released", statistic)
         assert (mine - again[statistic]).abs().max() < 2e-5
         assert torch.equal(mine, torch.tensor(store.rounded(mine, 5), dtype=mine.dtype)), "five digits are kept"
 
 
 def test_means_before_training_stand_by_latent_polarity_and_width() -> None:
-    found = torch.tensor(recorders._untrained_means(2, widths=(2, 5)), dtype=torch.float64)
-    assert found.shape == (len(recorders.LATENTS), 3, 2)
-    for i, lower in enumerate(recorders.LOWER):
+    found = torch.tensor(records._untrained_means(2, widths=(2, 5)), dtype=torch.float64)
+    assert found.shape == (len(records.LATENTS), 3, 2)
+    for i, lower in enumerate(records.LOWER):
         for j, width in enumerate((2, 5)):
-            alone = tables.untrained(TreeRun(lower=lower, width=width), [1, 2], recorders.LATENTS)
+            alone = runs.untrained(TreeRun(lower=lower, width=width), [1, 2], records.LATENTS)
             assert found[:, i, j].tolist() == pytest.approx(alone.mean(0).tolist(), abs=6e-6), (lower, width)
 
 
 # --- the curves of the norms -----------------------------------------------------------------------------------------
 
 
-BRIEF = replace(norms.BASE, batch=32, epoch_size=64)
+BRIEF = replace(records.BASE, batch=32, epoch_size=64)
 
 
 def test_seven_cells() -> None:
-    cells = norms.cells()
+    cells = records.norm_cells()
     assert list(cells) == ["base", "depth 3", "depth 4", "lower 0.7", "lower 0.9", "width 2", "width 5"]
-    assert cells["base"] == norms.BASE
+    assert cells["base"] == records.BASE
     for name, protocol in cells.items():
         if name != "base":
             factor, value = name.split()
             assert str(getattr(protocol, factor)) == value
-            assert replace(protocol, **{factor: getattr(norms.BASE, factor)}) == norms.BASE
+            assert replace(protocol, **{factor: getattr(records.BASE, factor)}) == records.BASE
 
 
-def test_every_width_under_the_printed_loss() -> None:
-    cells = norms.printed_loss()
-    assert list(cells) == ["width 2", "width 5", "width 10"]
-    assert replace(cells["width 10"], loss="released") == norms.BASE
-    assert cells["width 2"] == replace(norms.BASE, loss="printed", width=2)
-
-
-@pytest.mark.parametrize(("depth", "parts"), [(3, ["s0", "s1"]), (4, ["s0", "s1", "s010"]), (5, list(norms.PARTS))])
+@pytest.mark.parametrize(("depth", "parts"), [(3, ["s0", "s1"]), (4, ["s0", "s1", "s010"]), (5, list(records.PARTS))])
 def test_parts_that_a_tree_lacks_are_left_out(depth: int, parts: list[str]) -> None:
     tree = random_symmetric([0, 1], depth, 0.7)
     net = initial_network([0, 1], tree.branching, 2)
-    found = norms.operator_norms(tree, net, [0, 1], 0)
+    found = records.operator_norms(tree, net, [0, 1], 0)
     assert list(found) == [f"{part}{kind}" for part in parts for kind in ("", " released", " weights", " children")]
     assert all(values.shape == (2,) for values in found.values())
     listed = exact.list_parts(tree, net)
@@ -623,30 +486,18 @@ def test_parts_that_a_tree_lacks_are_left_out(depth: int, parts: list[str]) -> N
         assert found[f"{part} released"].equal(theory.operator_norm(tree, connection, "units"))
         level, index = trees.place(tree, part)
         a = theory.child_selectivity(tree, listed, level)[:, index]
-        theorem = norms.reach(replace(BRIEF, depth=depth, lower=0.7), [0, 1], part) * a.square().sum(-1)
+        theorem = records.reach(replace(BRIEF, depth=depth, lower=0.7), [0, 1], part) * a.square().sum(-1)
         assert (found[f"{part} children"] - theorem).abs().max() < 1e-12  # Theorem 6; a fair root
     assert found["s1 weights"][1] == pytest.approx(float(net.weights[1][1, 1].double().norm()))
 
 
-def test_curves_of_a_tiny_run() -> None:
-    protocols = {name: p for name, p in norms.cells(replace(BRIEF, depth=4, width=3)).items() if "depth" in name}
-    curves = norms.curves(protocols, [1, 2, 3], (0, 1, 2), processes=1)
-    assert set(curves) == {"depth 3", "depth 5"}
-    assert {part for part in curves["depth 3"] if " " not in part} == {"s0", "s1"}
-    for found in curves.values():
-        for values in found.values():
-            assert values.shape == (3, 3)
-            assert values.isfinite().all()
-        assert (found["s0 weights"][2] - found["s0 weights"][0]).abs().max() > 0
-
-
 def test_the_record_of_the_curves(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(norms, "FACTORS", {"depth": (3,), "width": (2,)})
+    monkeypatch.setattr(records, "FACTORS", {"depth": (3,), "width": (2,)})
     base = replace(BRIEF, depth=4, width=3)
-    values = store.plain(recorders.norm_values([1, 2], base=base, epochs=(0, 1), processes=1))
+    values = store.plain(records.norm_values([1, 2], base=base, epochs=(0, 1), processes=1))
     assert list(values["cells"]) == ["base", "depth 3", "width 2"]
     assert values["epochs"] == [0, 1]
-    curves = norms.curves({"base": base}, [1, 2], (0, 1), processes=1)["base"]
+    curves = records.curves({"base": base}, [1, 2], (0, 1), processes=1)["base"]
     for part, wanted in curves.items():
         found = torch.tensor(values["cells"]["base"][part]).double()
         assert found.shape == (2, 2)
@@ -654,16 +505,16 @@ def test_the_record_of_the_curves(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_record_under_the_printed_loss(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(norms, "FACTORS", {"width": (2, 3)})
+    monkeypatch.setattr(records, "FACTORS", {"width": (2, 3)})
     base = replace(BRIEF, depth=2)
-    values = store.plain(recorders.printed_norm_values([1, 2], base=base, epochs=(0, 1), processes=1))
+    values = store.plain(records.norm_values([1, 2], vary=records.printed_loss, base=base, epochs=(0, 1), processes=1))
     assert list(values["cells"]) == ["width 2", "width 3"]
-    released = norms.curves({"it": replace(base, width=3)}, [1, 2], (0, 1), processes=1)["it"]["s0"]
+    released = records.curves({"it": replace(base, width=3)}, [1, 2], (0, 1), processes=1)["it"]["s0"]
     found = torch.tensor(values["cells"]["width 3"]["s0"]).double()
     assert (found[0] - released[0]).abs().max() <= 1e-5 * released[0].max()
     assert (found[1] - released[1]).abs().max() > 1e-4 * released[1].max()
 
 
 def test_records_were_made_with_the_sizes_that_stand_in_the_code() -> None:
-    assert store.recorded("hltm-norms")["epochs"] == list(norms.EPOCHS)
-    assert store.recorded("hltm-tables")["untrained"]["trials"] == recorders.UNTRAINED
+    assert store.recorded("hltm-norms")["epochs"] == list(records.NORM_EPOCHS)
+    assert store.recorded("hltm-tables")["untrained"]["trials"] == records.UNTRAINED

@@ -9,9 +9,9 @@ import pytest
 import torch
 from training_cases import DIGITS
 
-from sslbook.experiments.training import layer_operators, supervised
-from sslbook.experiments.training.experiments import settings_of
+from sslbook.experiments.training import layer_operators
 from sslbook.experiments.training.layer_operators import ALL, BETWEEN, CLEAN, OPERATORS, RUNS, SUPERVISED, WITHIN
+from sslbook.experiments.training.records import settings_of
 from sslbook.inspect.measure import settle
 from sslbook.networks.siamese import Networks, build
 from sslbook.operator.covariance import covariance_operator, intra_operator
@@ -113,11 +113,11 @@ def test_runs_without_labels_begin_with_the_same_weights() -> None:
 def test_a_run_that_is_told_the_labels() -> None:
     settings = settings_of(RUNS[0], 1, SHORT)
     data = load_data(settings)[0]
-    start, once, twice = (supervised.trained(settings, data, epochs) for epochs in (0, 1, 1))
+    start, once, twice = (layer_operators.trained_on_labels(settings, data, epochs) for epochs in (0, 1, 1))
     assert torch.equal(start[0].conv1.weight, build(settings.networks, 1).encoder.conv1.weight)  # type: ignore[union-attr]
     assert all(torch.equal(a, b) for a, b in zip(once.parameters(), twice.parameters(), strict=True))
     assert not any(torch.equal(a, b) for a, b in zip(start.parameters(), once.parameters(), strict=True))
-    assert 0 <= supervised.accuracy(once.eval(), data, settings) <= 1
+    assert 0 <= layer_operators.accuracy(once.eval(), data, settings) <= 1
 
 
 def test_the_record_was_made_with_the_sizes_that_stand_in_the_code() -> None:
@@ -143,7 +143,7 @@ def test_each_run_is_looked_at_when_it_should_be(monkeypatch: pytest.MonkeyPatch
 def test_steps_of_a_run_that_is_told_the_labels_are_those_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     settings, seen, at = settings_of(RUNS[0], 1, (*SHORT, "shuffle=true")), list[int](), Batches.at
     monkeypatch.setattr(Batches, "at", lambda self, step: seen.append(step) or at(self, step))
-    supervised.trained(settings, load_data(settings)[0], 2)
+    layer_operators.trained_on_labels(settings, load_data(settings)[0], 2)
     assert seen == [0, 1, 2, 3]
 
 

@@ -12,8 +12,8 @@ import pytest
 from torch.nn.functional import normalize
 from training_cases import DIGITS
 
-from sslbook.experiments.training import recorded
-from sslbook.experiments.training.experiments import (
+from sslbook.experiments.training import records as recorded
+from sslbook.experiments.training.records import (
     EXACT,
     HALF,
     LONG,
@@ -98,8 +98,8 @@ def test_parts_of_a_record_are_of_one_commit(monkeypatch: pytest.MonkeyPatch, tm
         store.kept(part, lambda: {"a": 2})
 
 
-def test_span_is_the_effective_rank_of_the_embeddings() -> None:
-    values = plain(recorded.run_values([3], changes=SHORT, names=("simple",), processes=1, device="cpu"))
+def test_span_is_the_effective_rank_of_the_embeddings(tmp_path: Path) -> None:
+    values = plain(recorded.run_values([3], changes=SHORT, names=("simple",), processes=1, device="cpu", root=tmp_path))
     settings, images = settings_of("simple", 3, SHORT), recorded.datasets.load_dataset("digits", "test")
     model = build(settings.networks, 3)
     shares = recorded.axes(model, images, recorded.PIPELINES["digits"], "cpu")
@@ -112,9 +112,11 @@ def test_span_is_the_effective_rank_of_the_embeddings() -> None:
 
 
 @pytest.mark.parametrize("processes", [1, 2])
-def test_curves_last_numbers_and_pictures(processes: int) -> None:
+def test_curves_last_numbers_and_pictures(processes: int, tmp_path: Path) -> None:
     names = ("info_nce", "exact", "byol") if processes == 1 else ("info_nce",)
-    values = plain(recorded.run_values([3, 4], changes=SHORT, names=names, processes=processes, device="cpu"))
+    values = plain(
+        recorded.run_values([3, 4], changes=SHORT, names=names, processes=processes, device="cpu", root=tmp_path)
+    )
     json.dumps(values, allow_nan=False)
     assert values["epochs"] == [0, 1, 2]
     assert set(values["runs"]) == set(names)
@@ -131,8 +133,8 @@ def test_curves_last_numbers_and_pictures(processes: int) -> None:
     assert all(len(row) == recorded.NEIGHBOURS for row in shown["neighbours"])
 
 
-def test_neighbours_are_named_by_their_places_in_the_whole_file() -> None:
-    values = recorded.run_values([0], changes=SHORT, names=("info_nce",), processes=1, device="cpu")
+def test_neighbours_are_named_by_their_places_in_the_whole_file(tmp_path: Path) -> None:
+    values = recorded.run_values([0], changes=SHORT, names=("info_nce",), processes=1, device="cpu", root=tmp_path)
     whole = recorded.datasets.load_dataset("digits", "train")
     shown = values["pictures"]["info_nce"]
     labels = [[int(whole.labels[i]) for i in row] for row in shown["neighbours"]]

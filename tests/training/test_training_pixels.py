@@ -12,7 +12,7 @@ from scipy import ndimage
 from sklearn.datasets import load_sample_images
 from torch import Tensor
 
-from sslbook.experiments.training.pillow import Choice, pillow_jitter, pillow_view
+from sslbook.experiments.training.photographs import Choice, pillow_jitter, pillow_view
 from sslbook.training.views import augment, crops, jitter
 from sslbook.training.views.crops import blur, taps
 

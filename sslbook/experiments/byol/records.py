@@ -1,23 +1,32 @@
-"""The chapter's records, each made again by ``sslbook record NAME --replace``.
+r"""The papers' ablations of BYOL on small images: Tables 3, 4, 5 and 7 to 10 of [tian2021iclr], run, filled, shown, and recorded.
 
-``byol-digits``: every ablation on the digits for a hundred epochs.  ``byol-cifar10``: Table 3 on CIFAR-10.  ``byol-resets``:
-predictors drawn anew seldom or never.  ``byol-average`` and ``byol-average-cifar10``: what an average is worth.  The last three
-are kept part by part, and go on where they were stopped.
+The cells are the paper's.  Networks, images, augmentation and length are small; where a table counts epochs, so do we, and where it
+gives a range of initial weights, ours is the same share of Xavier's range.
 """
 
 from __future__ import annotations
 
+import argparse
+import math
+import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
+from html import escape
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from sslbook.experiments.byol import tables
 from sslbook.experiments.byol.runs import (
+    MEASURES,
+    NONE,
     Ablation,
+    Augmentation,
+    Norm,
     Recipe,
+    Shape,
     Split,
     cifar10,
     digits,
@@ -25,9 +34,213 @@ from sslbook.experiments.byol.runs import (
     probes_and_terms,
     train_ablations,
 )
-from sslbook.experiments.byol.tables import CIFAR10, CIFAR10_IMAGES, DIGITS
-from sslbook.records.ablation import NAMES
-from sslbook.records.store import kept, parts_folder, rounded
+from sslbook.records.ablation import NAMES, Change, Modes, changes
+from sslbook.records.filled import Filled, fill, listing, number, spread
+from sslbook.records.printed import printed
+from sslbook.records.store import Record, parts_folder, rounded
+from sslbook.records.table_command import EPOCHS, Table
+from sslbook.stats.sweep import Study
+from sslbook.training.run.distributed import device_of
+
+DIGITS = Recipe()
+
+CIFAR10 = Recipe(
+    shape=Shape(size=32, colours=3, channels=(16, 32, 64), width=128, output=64),
+    augmentation=Augmentation(shift=0.15, zoom=0.25, rotation=0.0, gain=0.3, tint=0.2, grey=0.2, mirror=True),
+    epochs=4,
+    batch=128,
+)
+
+CIFAR10_IMAGES = 20_000
+"""Training images: four epochs of them take a CPU half an hour for all cells and five seeds."""
+
+EMA = 0.97
+r"""Our :math:`\gamma_{\text{ema}}`: an average over some thirty steps of the two thousand of a full run."""
+
+PARTS = ("P", "EMA", "BN")
+"""Table 3's parts, in the order in which its cells name them."""
+
+SLOWER = 2 / 3
+"""Table 10's learning rate, as a share of the other tables' (0.02 and 0.03 in the paper)."""
+
+Found = Mapping[str, Mapping[str, Tensor]]
+"""Cell, measure, ``(seeds,)``."""
+
+
+def cells(name: str, protocol: Recipe) -> dict[str, Ablation]:
+    """The cells of a table, by the names that the paper's have."""
+    return {label: _cell(change, protocol.shape, EMA) for label, change in changes(name).items()}
+
+
+def _cell(change: Change, shape: Shape, ema: float) -> Ablation:
+    span = None
+    if change.span is not None:  # the same share of Xavier's range as in the paper's heads
+        inputs, theirs = (shape.width, 512) if change.predictor == 2 else (shape.output, 128)
+        scale = xavier(shape.output, inputs) / xavier(128, theirs)
+        span = (change.span[0] * scale, change.span[1] * scale)
+    average, norms = ema if change.ema else 0.0, (_norm(change.projector), _norm(change.head))
+    return Ablation(change.predictor, average, *norms, reset=change.reset, span=span)
+
+
+def _norm(modes: Modes | None) -> Norm:
+    return NONE if modes is None else Norm(*modes)
+
+
+def protocol_of(name: str, protocol: Recipe) -> Recipe:
+    """``protocol`` with the learning rate of the table: Table 10's is smaller than the others'."""
+    return replace(protocol, rate=protocol.rate * SLOWER) if name == "B-Tab10" else protocol
+
+
+def xavier(inputs: int, outputs: int) -> float:
+    r"""Half the width of Xavier's uniform range, :math:`\sqrt{6/(\text{inputs} + \text{outputs})}`."""
+    return math.sqrt(6 / (inputs + outputs))
+
+
+def in_table(name: str, found: Mapping[str, Tensor]) -> Tensor:
+    """Trials by cell name, ``(seeds,)`` each, in the table's shape: ``(rows, columns, seeds)``."""
+    target = printed(name)
+    return torch.stack([found[cell] for cell in target.cells]).view(*target.mean.shape, -1)
+
+
+def together(found: Mapping[str, Tensor], one: str, other: str) -> Tensor:
+    """What two of Table 3's parts (P, EMA, BN) give together beyond what each gives alone, a mean over the third: ``(seeds,)``."""
+    (third,) = {*PARTS} - {one, other}
+
+    def cell(*parts: str) -> Tensor:
+        return found[", ".join(part for part in PARTS if part in parts) or "–"]
+
+    def gain(*rest: str) -> Tensor:
+        return cell(one, other, *rest) - cell(one, *rest) - cell(other, *rest) + cell(*rest)
+
+    return (gain() + gain(third)) / 2
+
+
+def after(values: Mapping[str, Mapping[str, list[list[float]]]], epoch: int = -1) -> dict[str, dict[str, Tensor]]:
+    """A recorded table at one of its epochs, the last if not given: cell, measure, ``(seeds,)``."""
+    return {
+        cell: {m: torch.tensor(v[epoch]).double() for m, v in measured.items()} for cell, measured in values.items()
+    }
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The tables of ``sslbook table``
+
+IMAGES: dict[str, tuple[Callable[[], Split], Recipe]] = {
+    "digits": (digits, DIGITS),
+    "cifar10": (lambda: cifar10(CIFAR10_IMAGES), CIFAR10),
+}
+
+
+def filled(name: str, found: Found) -> Filled:
+    """A table with what was found, accuracies in percent, not to be compared with the paper's number by number."""
+    scales = {"accuracy": 100.0, "rank": 1.0, "likeness": 1.0}
+    trials = {m: scales[m] * in_table(name, {cell: found[cell][m] for cell in found}) for m in MEASURES if found}
+    return fill(printed(name), trials, {"accuracy": 1, "rank": 1, "likeness": 3}, comparable=False)
+
+
+def _recall(name: str, record: Record | None, options: argparse.Namespace) -> Filled:
+    if record is None:
+        return filled(name, {})
+    epochs = list(record["epochs"])
+    epoch = options.epochs or epochs[-1]
+    if epoch not in epochs:
+        raise ValueError(f"--epochs: the record holds {', '.join(map(str, epochs))}, got {epoch}; --run runs others")
+    shown = filled(name, after(record["tables"][name], epochs.index(epoch)))
+    return replace(shown, facts={"epochs": epoch}, seeds=record.provenance.seeds)
+
+
+def _run(name: str, data: str, options: argparse.Namespace) -> Filled:
+    load, protocol = IMAGES[data]
+    protocol = protocol_of(name, replace(protocol, epochs=options.epochs or protocol.epochs))
+    fresh = train_ablations(protocol, cells(name, protocol), options.seeds, load(), device=options.device or "cpu")
+    found = {cell: {m: values[m][0] for m in MEASURES} for cell, values in fresh.items()}
+    return replace(filled(name, found), facts={"epochs": protocol.epochs})
+
+
+RECORDED = {("B-Tab3", "cifar10"), *((name, "digits") for name in NAMES)}
+
+TABLES = {
+    table.name: table
+    for data in IMAGES
+    for name in NAMES
+    for table in [
+        Table(
+            f"{name}-{data}-convnet",
+            f"Theirs on STL-10 with a ResNet-18, ours on {data} with a small conv net",
+            f"byol-{data}" if (name, data) in RECORDED else "",
+            (0, 1, 2, 3, 4),
+            partial(_recall, name),
+            partial(_run, name, data),
+            (EPOCHS,),
+            listing,
+        )
+    ]
+}
+
+NARROW = 4
+"""Columns from which on the rows may be stacked on a phone; then the first cell of a row is a plain one."""
+
+_MINUS = re.compile(r"(?<![\w.])-(?=\d)")
+
+
+@dataclass(frozen=True)
+class HtmlTable:
+    """A table: what it shows, the heads of its columns with their units, and its rows, the first cell of each its name."""
+
+    caption: str
+    heads: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+    def _repr_html_(self) -> str:
+        first = 'td class="sslbook-row-head"' if len(self.heads) >= NARROW else 'th scope="row"'
+        heads = "".join(f'<th scope="col">{escape(head)}</th>' for head in self.heads)
+        rows = "".join(
+            f"<tr><{first}>{escape(row[0])}</{first[:2]}>"
+            + "".join(f"<td>{escape(_MINUS.sub('−', cell))}</td>" for cell in row[1:])
+            + "</tr>"
+            for row in self.rows
+        )
+        return (  # a caption inside would be squeezed where rows are stacked
+            f'<p><em>{escape(self.caption)}</em></p><table class="table" aria-label="{escape(self.caption)}">'
+            f"<thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>"
+        )
+
+    def __repr__(self) -> str:
+        wide = [max(map(len, column)) + 2 for column in zip(self.heads, *self.rows)]
+        lines = [
+            "".join(c.ljust(w) for c, w in zip(line, wide, strict=True)).rstrip() for line in (self.heads, *self.rows)
+        ]
+        return "\n".join([self.caption, *lines])
+
+
+def html_listing(table: Filled, caption: str) -> HtmlTable:
+    """A row a cell: its name, the paper's number, ours of the first measure with its deviation, means of the others."""
+    (first, digits), *others = table.measures.items()
+    said = [axis for axis, labels in enumerate(table.axes.values()) if len(labels) > 1]
+    rows = []
+    for entry in table.entries:
+        ours = number(*spread(entry.found.get(first, ())), digits)
+        rest = (number(spread(entry.found.get(m, ()))[0], None, d) for m, d in others)
+        rows.append(("; ".join(entry.at[axis] for axis in said), number(*entry.printed, digits), ours, *rest))
+    return HtmlTable(caption, ("cell", "printed, %", "ours, %", "rank", "likeness"), tuple(rows))
+
+
+def html_grid(table: Filled, caption: str) -> HtmlTable:
+    """The table's own shape, its last axis the columns: in each cell the paper's mean and ours, as ``printed | ours``."""
+    (measure, digits) = next(iter(table.measures.items()))
+    columns = tuple(table.axes.values())[-1]
+    said = [axis for axis, labels in enumerate(table.axes.values()) if len(labels) > 1][:-1]
+    rows = []
+    for start in range(0, len(table.entries), len(columns)):
+        row = table.entries[start : start + len(columns)]
+        pairs = ((entry.printed[0], spread(entry.found.get(measure, ()))[0]) for entry in row)
+        cells = (f"{number(theirs, None, digits)} | {number(ours, None, digits)}" for theirs, ours in pairs)
+        rows.append((", ".join(row[0].at[axis] for axis in said), *cells))
+    return HtmlTable(caption, ("printed | ours, %", *columns), tuple(rows))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The records
 
 DIGITS_MOMENTS = (0, 5, 10, 20, 50, 100)
 
@@ -35,33 +248,26 @@ RATES = (0.03, 0.1, 0.3, 1.0)
 
 AVERAGES = (0.0, 0.9, 0.97, 0.99, 0.996)
 
-Trials = dict[str, Any]
-
 
 def digits_values(
     seeds: Sequence[int], *, protocol: Recipe = DIGITS, data: Split | None = None, at: Sequence[int] = DIGITS_MOMENTS
 ) -> dict[str, Any]:
     """All tables, the released code's symmetric predictor, and averages against learning rates, on handwritten digits."""
     data = data or digits()
-    values: dict[str, Any] = {"axes": "tables[name][cell][measure][epoch][seed]", "epochs": tuple(at), "tables": {}}
-    usual = [name for name in NAMES if tables.protocol_of(name, protocol) == protocol]
-    wanted = {name: tables.cells(name, protocol) for name in NAMES}
-    distinct = dict.fromkeys(cell for name in usual for cell in wanted[name].values())
-    found = train_ablations(protocol, {str(i): cell for i, cell in enumerate(distinct)}, seeds, data, at=at)
-    by_cell = dict(zip(distinct, found.values(), strict=True))
-    for name, cells in wanted.items():
-        if name in usual:
-            rows = {label: by_cell[cell] for label, cell in cells.items()}
-        else:
-            rows = train_ablations(tables.protocol_of(name, protocol), cells, seeds, data, at=at)
-        values["tables"][name] = {label: rounded(measured, 5) for label, measured in rows.items()}
-    symmetric = {name: Ablation(2, ema, symmetric=True) for name, ema in (("P, BN", 0.0), ("P, EMA, BN", tables.EMA))}
-    values["symmetric"] = _final(protocol, symmetric, seeds, data)
+    wanted = {name: cells(name, protocol) for name in NAMES}
+    found: dict[tuple[str, str], dict[str, Tensor]] = {}
+    for recipe in dict.fromkeys(protocol_of(name, protocol) for name in NAMES):  # what tables share is trained once
+        some = {(n, label): c for n in NAMES if protocol_of(n, protocol) == recipe for label, c in wanted[n].items()}
+        found |= train_ablations(recipe, some, seeds, data, at=at)
+    symmetric = {name: Ablation(2, ema, symmetric=True) for name, ema in (("P, BN", 0.0), ("P, EMA, BN", EMA))}
     averages = {f"{ema:g}": Ablation(2, ema) for ema in AVERAGES}
-    values["rates"] = {
-        f"{rate:g}": _final(replace(protocol, rate=rate), averages, seeds, data) for rate in RATES
+    return {
+        "axes": "tables[name][cell][measure][epoch][seed]",
+        "epochs": tuple(at),
+        "tables": {name: {label: rounded(found[name, label], 5) for label in wanted[name]} for name in NAMES},
+        "symmetric": _final(protocol, symmetric, seeds, data),
+        "rates": {f"{rate:g}": _final(replace(protocol, rate=rate), averages, seeds, data) for rate in RATES},
     }  # rates[rate][average][measure][seed]
-    return values
 
 
 def cifar10_values(
@@ -69,21 +275,21 @@ def cifar10_values(
 ) -> dict[str, Any]:
     """Table 3's eight cells on CIFAR-10, on the GPU if there is one; raises FileNotFoundError without the data."""
     data = data or cifar10(CIFAR10_IMAGES)
-    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     at = sorted({0, protocol.epochs // 2, protocol.epochs})
-    found = train_ablations(protocol, tables.cells("B-Tab3", protocol), seeds, data, at=at, device=device)
+    device = device or str(device_of(None))
+    found = train_ablations(protocol, cells("B-Tab3", protocol), seeds, data, at=at, device=device)
     return {
         "axes": "tables[name][cell][measure][epoch][seed]",
         "epochs": at,
         "images": len(data.train),
         "batch": protocol.batch,
-        "tables": {"B-Tab3": {label: rounded(measured, 5) for label, measured in found.items()}},
+        "tables": {"B-Tab3": rounded(found, 5)},
     }
 
 
-def _final(protocol: Recipe, cells: Mapping[str, Ablation], seeds: Sequence[int], data: Split) -> Trials:
-    found = train_ablations(protocol, cells, seeds, data)
-    return {name: {m: values[0] for m, values in rounded(measured, 5).items()} for name, measured in found.items()}
+def _final(protocol: Recipe, some: Mapping[str, Ablation], seeds: Sequence[int], data: Split) -> dict[str, Any]:
+    found = rounded(train_ablations(protocol, some, seeds, data), 5)
+    return {name: {m: values[0] for m, values in measured.items()} for name, measured in found.items()}
 
 
 RESETS = {"never": 0, "T = 50": 50}
@@ -93,10 +299,6 @@ digits': in a run of so few steps that is never."""
 RESET_MOMENTS = {"never": (0, 10, 50, 100, 200), "T = 50": (0, 50, 100)}
 """Epochs after which to measure; a measurement comes before the reset of its moment."""
 
-LONG_AVERAGES = (0.0, 0.97, 0.996)
-
-DIGITS_AT, CIFAR10_AT = (0, 5, 10, 20, 50, 100), (0, 2, 5, 10, 20, 40)
-
 
 def resets_values(
     seeds: Sequence[int],
@@ -105,27 +307,20 @@ def resets_values(
     data: Split | None = None,
     resets: Mapping[str, int] = RESETS,
     moments: Mapping[str, Sequence[int]] = RESET_MOMENTS,
-    root: Path | None = None,
+    parts: Path | None = None,
 ) -> dict[str, Any]:
     """Tables 8 and 9 with resets by steps, and without; Theorem 8's terms along each run.
 
-    root: where finished parts lie; by default those of this commit.
+    parts: where finished chunks lie; by default those of this commit.
     """
-    data = data or digits()
-    tabled = {label: cell for name in ("B-Tab8", "B-Tab9") for label, cell in tables.cells(name, protocol).items()}
+    data, parts = data or digits(), parts or parts_folder()
+    tabled = {label: cell for name in ("B-Tab8", "B-Tab9") for label, cell in cells(name, protocol).items()}
     found: dict[str, Any] = {}
     for name, reset in resets.items():
-        at, length = moments[name], replace(protocol, epochs=max(moments[name]))
-        found[name] = {}
-        for norm in ("BN", "no BN"):
-            chosen = {
-                label: replace(cell, reset=reset) for label, cell in tabled.items() if label.startswith(f"{norm} in")
-            }
-
-            def make(chosen: dict[str, Ablation] = chosen, length: Recipe = length, at: Sequence[int] = at) -> Any:
-                return train_ablations(length, chosen, seeds, data, at=at, measure=probes_and_terms(length))
-
-            found[name] |= _part(root, f"byol-resets {name} {norm}", seeds, make)
+        some = {label: replace(cell, reset=reset) for label, cell in tabled.items()}
+        how = probes_and_terms(protocol)
+        runs = train_ablations(protocol, some, seeds, data, at=moments[name], measure=how, parts=parts / "byol-resets")
+        found[name] = rounded(runs, digits=6)
     return {
         "axes": "runs[resets][cell][measure][moment][seed]",
         "epochs": {name: list(moments[name]) for name in resets},
@@ -134,26 +329,23 @@ def resets_values(
     }
 
 
+LONG_AVERAGES = {f"{ema:g}": Ablation(2, ema) for ema in (0.0, 0.97, 0.996)}
+
+DIGITS_AT, CIFAR10_AT = (0, 5, 10, 20, 50, 100), (0, 2, 5, 10, 20, 40)
+
+
 def average_values(
     seeds: Sequence[int],
     *,
     protocol: Recipe = DIGITS,
     data: Split | None = None,
     at: Sequence[int] = DIGITS_AT,
-    root: Path | None = None,
+    parts: Path | None = None,
 ) -> dict[str, Any]:
     """Predictor and BatchNorm with and without a moving average, on the digits."""
-    data = data or digits()
-    cells = _averages()
-    found: dict[str, Any] = {}
-    for names in (["0"], [name for name in cells if name != "0"]):
-        chosen = {name: cells[name] for name in names}
-
-        def make(chosen: dict[str, Ablation] = chosen) -> Any:
-            return train_ablations(replace(protocol, epochs=max(at)), chosen, seeds, data, at=at, measure=probes)
-
-        found |= _part(root, f"byol-average {' '.join(names)}", seeds, make)
-    return {"axes": "averages[average][measure][epoch][seed]", "epochs": list(at), "averages": found}
+    folder = (parts or parts_folder()) / "byol-average"
+    found = train_ablations(protocol, LONG_AVERAGES, seeds, data or digits(), at=at, measure=probes, parts=folder)
+    return {"axes": "averages[average][measure][epoch][seed]", "epochs": list(at), "averages": rounded(found, digits=6)}
 
 
 def average_cifar10_values(
@@ -163,37 +355,34 @@ def average_cifar10_values(
     data: Split | None = None,
     at: Sequence[int] = CIFAR10_AT,
     device: str | None = None,
-    root: Path | None = None,
+    parts: Path | None = None,
 ) -> dict[str, Any]:
     """The same on CIFAR-10 for 40 epochs: three quarters of an hour of one core, a cell and a seed at a time."""
-    data = data or cifar10(CIFAR10_IMAGES)
-    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    length, cells = replace(protocol, epochs=max(at)), _averages()
-    found: dict[str, dict[str, Any]] = {}
-    for seed in seeds:  # seed by seed, so that what there is after an hour can be compared
-        for name, cell in cells.items():
-
-            def make(name: str = name, cell: Ablation = cell, seed: int = seed) -> Any:
-                return train_ablations(length, {name: cell}, [seed], data, at=at, measure=probes, device=device)[name]
-
-            one = _part(root, f"byol-average-cifar10 {name}", [seed], make)
-            rows = found.setdefault(name, {measure: [[] for _ in at] for measure in one})
-            for measure, values in one.items():
-                for row, value in zip(rows[measure], values, strict=True):
-                    row.extend(value)
+    data, folder = data or cifar10(CIFAR10_IMAGES), (parts or parts_folder()) / "byol-average-cifar10"
+    found = train_ablations(
+        protocol,
+        LONG_AVERAGES,
+        seeds,
+        data,
+        at=at,
+        measure=probes,
+        alone=True,
+        parts=folder,
+        device=device or str(device_of(None)),
+    )
     return {
         "axes": "averages[average][measure][epoch][seed]",
         "epochs": list(at),
         "images": len(data.train),
         "batch": protocol.batch,
-        "averages": found,
+        "averages": rounded(found, digits=6),
     }
 
 
-def _averages() -> dict[str, Ablation]:
-    return {f"{ema:g}": Ablation(2, ema) for ema in LONG_AVERAGES}
-
-
-def _part(root: Path | None, name: str, seeds: Sequence[int], make: Callable[[], Any]) -> dict[str, Any]:
-    path = (root or parts_folder()) / f"{name}, {' '.join(map(str, seeds))}.json"
-    return kept(path, lambda: rounded(make(), digits=6))
+STUDIES = {
+    "byol-average": Study(average_values, tuple(range(10))),
+    "byol-average-cifar10": Study(average_cifar10_values, (0, 1, 2)),
+    "byol-cifar10": Study(cifar10_values, (0, 1, 2, 3, 4)),
+    "byol-digits": Study(digits_values, (0, 1, 2, 3, 4)),
+    "byol-resets": Study(resets_values, (0, 1, 2, 3, 4)),
+}

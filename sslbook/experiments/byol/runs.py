@@ -4,6 +4,15 @@ All seeds of all cells of one kind train at once.  The loss, the optimiser and t
 augmentation and lengths are ours.  A seed draws its weights, its batches and its augmentations from streams of its own, whatever
 runs beside it, and the cells of a table share them.
 
+A replica is one run: one seed of one cell of a table.  Every parameter has a leading replica axis and images come as
+``(2B, S, C, H, W)`` for ``S`` seeds, the first views before the second ones.  Replica ``r`` of ``R = S * cells`` sees the images
+of seed ``r // cells``, so that cells are compared on the same weights at the start, the same batches and the same augmentations.
+The convolutions are grouped ones, a group a replica; BatchNorm's statistics are each view's own, as in the released code.
+
+A view is one geometric and one photometric transformation an image, all in a batch, simpler than the augmentation that the papers
+train with: an affine map (shift, zoom, rotation, mirror) read by bilinear interpolation with zeros outside, then a gain, a gain
+per colour, and grey.
+
 Measured are probes of the representation and Theorem 8's terms.  Above the projector's last layer, of weights W, a predictor of
 one layer is linear: :math:`f_L = M h` with the projector's outputs :math:`h = W z` and :math:`M = W_p`, or
 :math:`W_p \operatorname{diag}(1/\sigma)` below BatchNorm, sigma a constant.  There :math:`K = z \otimes M^T`, and of Eq. 14 of
@@ -18,33 +27,180 @@ The second line holds at every layer below, as long as what lies between is line
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from sslbook.experiments.byol.networks import (
-    NONE,
-    NUMBERS,
-    Augmentation,
-    Norm,
-    Parameters,
-    Shape,
-    augment,
-    byol_loss,
-    encode,
-    initial_weights,
-    linear,
-    normalize,
-    predict,
-    project,
-)
 from sslbook.images import enumerated as images
 from sslbook.images.enumerated import Images
+from sslbook.networks.batchnorm import batch_normalize
 from sslbook.stats.metrics import effective_rank
 from sslbook.stats.replica_rng import Streams, to_device
+from sslbook.stats.sweep import sweep
+
+K = TypeVar("K", bound=Hashable)
+# ---------------------------------------------------------------------------------------------------------------------
+# The networks and their views
+
+Parameters = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Sizes of the networks: the encoder halves the image at each of its 3x3 convolutions; ``width`` is the hidden layers'."""
+
+    size: int = 8
+    colours: int = 1
+    channels: tuple[int, ...] = (8, 32)
+    width: int = 64
+    output: int = 32
+
+    @property
+    def features(self) -> int:
+        """Length of a representation: the last channels, each averaged over the image."""
+        return self.channels[-1]
+
+
+@dataclass(frozen=True)
+class Norm:
+    """What stands between the two layers of a head: which halves of BatchNorm (:data:`sslbook.networks.batchnorm.MODES`)."""
+
+    mean: str = "normal"
+    std: str = "normal"
+
+
+NONE = Norm("omit", "omit")
+
+
+def initial_weights(shape: Shape, seeds: Sequence[int], cells: int, predictor: int, dtype: torch.dtype) -> Parameters:
+    r"""Weights of ``len(seeds) * cells`` replicas, equal over the cells of a seed; ``predictor``: its layers, 0, 1 or 2.
+
+    As in PyTorch, weights and biases are uniform on :math:`\pm 1/\sqrt{\text{fan-in}}`.  Convolutions have no bias.
+    """
+    streams = Streams(seeds, "byol weights")
+    drawn: Parameters = {}
+
+    def draw(name: str, shape_: tuple[int, ...], fan_in: int) -> None:
+        u = streams.uniform(shape_, torch.float64)
+        drawn[name] = ((2 * u - 1) / math.sqrt(fan_in)).to(dtype).repeat_interleave(cells, 0)
+
+    below = shape.colours
+    for level, above in enumerate(shape.channels):
+        draw(f"conv{level}", (above, below, 3, 3), 9 * below)
+        below = above
+    for name, fan_in, fan_out in heads(shape, predictor):
+        draw(f"{name}.weight", (fan_out, fan_in), fan_in)
+        draw(f"{name}.bias", (fan_out,), fan_in)
+    return drawn
+
+
+def heads(shape: Shape, predictor: int) -> list[tuple[str, int, int]]:
+    """Name, inputs and outputs of each linear layer above the encoder."""
+    layers = [("projector0", shape.features, shape.width), ("projector1", shape.width, shape.output)]
+    if predictor == 1:
+        return [*layers, ("predictor1", shape.output, shape.output)]
+    if predictor == 2:
+        return [*layers, ("predictor0", shape.output, shape.width), ("predictor1", shape.width, shape.output)]
+    return layers
+
+
+def encode(weights: Mapping[str, Tensor], images: Tensor, views: int = 2) -> Tensor:
+    """Images ``(N, S, C, H, W)`` to representations ``(R, N, features)``: convolution, BatchNorm, ReLU; at the end, the mean.
+
+    views: ``N`` is so many batches, one after the other, and each is normalised by its own statistics.
+    """
+    count, seeds = images.shape[:2]
+    maps, groups = images.flatten(1, 2), seeds
+    level = 0
+    while (kernel := weights.get(f"conv{level}")) is not None:
+        replicas, channels = kernel.shape[:2]
+        maps = F.conv2d(maps, kernel.flatten(0, 1), stride=2, padding=1, groups=groups)
+        maps = torch.cat([F.batch_norm(part, None, None, training=True) for part in maps.chunk(views)]).relu()
+        groups, level = replicas, level + 1
+    return maps.view(count, replicas, channels, -1).mean(3).transpose(0, 1)
+
+
+def linear(weights: Mapping[str, Tensor], name: str, x: Tensor) -> Tensor:
+    """``(R, N, inputs) -> (R, N, outputs)``."""
+    return torch.baddbmm(weights[f"{name}.bias"][:, None], x, weights[f"{name}.weight"].mT)
+
+
+def normalize(x: Tensor, norm: Norm, views: int = 2) -> Tensor:
+    """The halves of BatchNorm over each view's batch, ``(R, N, n)``; unbiased variance, as the released code has it."""
+    split = x.unflatten(1, (views, -1))
+    return batch_normalize(split, mean=norm.mean, std=norm.std, dims=2, unbiased=True).flatten(1, 2)
+
+
+def project(weights: Mapping[str, Tensor], features: Tensor, norm: Norm, views: int = 2) -> Tensor:
+    """Linear, BatchNorm, ReLU, linear: ``(R, N, features) -> (R, N, output)``."""
+    return linear(weights, "projector1", normalize(linear(weights, "projector0", features), norm, views).relu())
+
+
+def predict(weights: Mapping[str, Tensor], projected: Tensor, norm: Norm) -> Tensor:
+    """The same with two layers; BatchNorm and linear with one; the identity without a predictor."""
+    if "predictor0.weight" in weights:
+        return linear(weights, "predictor1", normalize(linear(weights, "predictor0", projected), norm).relu())
+    if "predictor1.weight" in weights:
+        return linear(weights, "predictor1", normalize(projected, norm))
+    return projected
+
+
+def _byol_loss(predicted: Tensor, target: Tensor) -> Tensor:
+    r"""Each replica's :math:`-2\cos(p_1, t_2) - 2\cos(p_2, t_1)`, averaged over the batch: ``(R, 2B, n) -> (R,)``, in [-4, 4]."""
+    crossed = torch.cat(target.chunk(2, 1)[::-1], 1)
+    return -4 * F.cosine_similarity(predicted, crossed, dim=2).mean(1)
+
+
+NUMBERS = 10
+"""Uniform random numbers that one view takes."""
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """How far each part goes; a part is uniform between plus and minus its number.
+
+    shift: share of the image's side.  zoom: share of its size.  rotation: radians.  gain: share of the brightness;
+    tint: the same for each colour alone.  grey: the probability that the colours are averaged; mirror: left-right with 1/2.
+    """
+
+    shift: float = 0.12
+    zoom: float = 0.1
+    rotation: float = 0.1
+    gain: float = 0.1
+    tint: float = 0.0
+    grey: float = 0.0
+    mirror: bool = False
+
+
+def augment(images: Tensor, u: Tensor, augmentation: Augmentation) -> Tensor:
+    """One view of each image: ``images (N, C, H, W)``, uniform numbers ``u (N, NUMBERS)`` in [0, 1)."""
+    v = (2 * u - 1).to(images)
+    angle, size = augmentation.rotation * v[:, 0], 1 + augmentation.zoom * v[:, 1]
+    side = (v[:, 9].sign() if augmentation.mirror else torch.ones_like(angle)) * size
+    moved = 2 * augmentation.shift * v[:, 2:4]  # the image spans -1 to 1
+    rows = (
+        torch.stack([side * angle.cos(), -size * angle.sin(), moved[:, 0]], 1),
+        torch.stack([side * angle.sin(), size * angle.cos(), moved[:, 1]], 1),
+    )
+    grid = F.affine_grid(torch.stack(rows, 1), list(images.shape), align_corners=False)
+    seen = F.grid_sample(images, grid, align_corners=False)
+    colours = images.shape[1]
+    if augmentation.tint:
+        seen = seen * (1 + augmentation.tint * v[:, 5 : 5 + colours, None, None])
+    if augmentation.grey:
+        grey = (u[:, 8] < augmentation.grey).to(seen)[:, None, None, None]
+        seen = torch.lerp(seen, seen.mean(1, keepdim=True).expand_as(seen), grey)
+    return seen * (1 + augmentation.gain * v[:, 4, None, None, None])
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Cells, and their training
 
 MEASURES = ("accuracy", "rank", "likeness")
 """Of the frozen encoder: linear probe and effective rank; of the projector: mean cosine between different images."""
@@ -143,44 +299,44 @@ def features(state: State, data: Split) -> tuple[Tensor, Tensor]:
 
 def train_ablations(
     protocol: Recipe,
-    cells: Mapping[str, Ablation],
+    cells: Mapping[K, Ablation],
     seeds: Sequence[int],
     data: Split,
     *,
     at: Sequence[int] | None = None,
     measure: Measure = measure,
+    alone: bool = False,
+    parts: Path | None = None,
     dtype: torch.dtype = torch.float32,
     device: torch.device | str = "cpu",
-) -> dict[str, dict[str, Tensor]]:
+) -> dict[K, dict[str, Tensor]]:
     """Train every cell on every seed; for each cell, whatever ``measure`` gives as ``(len(at), len(seeds))`` float64.
 
-    at: epochs after which to measure; after the last one if not given.  Cells of one kind run as one batch.
+    at: epochs after which to measure; after the last one if not given.
     measure: :data:`MEASURES` unless given; where a predictor is drawn anew at that moment, it sees the one before.
+    alone: a cell and a seed at a time; else cells of one kind run as one batch.  parts: see :func:`sslbook.stats.sweep.sweep`.
     """
-    moments = (protocol.epochs,) if at is None else tuple(at)
     if len(data.train) < protocol.batch:  # no step would be taken
         raise ValueError(f"batch must be at most the {len(data.train)} training images, got {protocol.batch}")
-    found: dict[str, dict[str, Tensor]] = {}
-    for kind in dict.fromkeys(cell.kind for cell in cells.values()):
-        names = [name for name, cell in cells.items() if cell.kind == kind]
-        batch = [cells[name] for name in names]
-        measured = _train_kind(protocol, batch, seeds, data, moments, measure, dtype=dtype, device=torch.device(device))
-        for index, name in enumerate(names):
-            found[name] = {m: torch.stack([now[m][:, index] for now in measured]) for m in measured[0]}
-    return {name: found[name] for name in cells}
+    moments = (protocol.epochs,) if at is None else tuple(at)
+    train = partial(_train_chunk, protocol, data, moments, measure, dtype=dtype, device=torch.device(device))
+    kind, chunk = (lambda cell: cell.kind), (lambda cell: 1 if alone else math.inf)
+    found = sweep(train, list(cells.values()), seeds, alike=kind, most=chunk, keep=parts)
+    return {name: {m: values.T for m, values in found[cell].items()} for name, cell in cells.items()}
 
 
-def _train_kind(
+def _train_chunk(
     protocol: Recipe,
-    cells: Sequence[Ablation],
-    seeds: Sequence[int],
     data: Split,
     at: Sequence[int],
     measure: Measure,
+    replicas: Sequence[tuple[Ablation, int]],
     *,
     dtype: torch.dtype,
     device: torch.device,
-) -> list[dict[str, Tensor]]:
+) -> dict[str, Tensor]:
+    """Cells of one kind, each with all of the seeds: what is measured, ``(cells * seeds, len(at))``."""
+    cells, seeds = (list(dict.fromkeys(part)) for part in zip(*replicas, strict=True))
     kind = cells[0]
     online = initial_weights(protocol.shape, seeds, len(cells), kind.predictor, dtype)
     streams = Streams(seeds, "byol predictor")
@@ -192,7 +348,9 @@ def _train_kind(
     measured = []
     for epoch, batches in enumerate(_epochs(protocol, data.train.pixels.to(device, dtype), seeds)):
         if epoch in at:
-            measured.append(_measured(measure, State(kind, online, target, len(seeds)), data))
+            with torch.no_grad():
+                now = measure(State(kind, online, target, len(seeds)), data)
+            measured.append({name: value.view(len(seeds), -1).cpu() for name, value in now.items()})
         if epoch == at[-1]:
             break
         if kind.reset and epoch and epoch % kind.reset == 0:
@@ -200,7 +358,7 @@ def _train_kind(
                 _draw_predictor(online, cells, streams, [True] * len(cells))
         for views in batches:
             _step(protocol, kind, online, target, keep, velocity, views)
-    return measured
+    return {m: torch.stack([now[m] for now in measured]).permute(2, 1, 0).flatten(0, 1) for m in measured[0]}
 
 
 def _epochs(protocol: Recipe, pixels: Tensor, seeds: Sequence[int]) -> Iterator[Iterator[Tensor]]:
@@ -234,7 +392,7 @@ def _step(
     predicted = predict(online, projected, kind.head)
     with torch.no_grad():
         goal = projected if target is None else project(target, encode(target, views), kind.projector)
-    gradient = torch.autograd.grad(byol_loss(predicted, goal.detach()).sum(), weights)
+    gradient = torch.autograd.grad(_byol_loss(predicted, goal.detach()).sum(), weights)
     with torch.no_grad():
         torch._foreach_mul_(velocity, protocol.momentum)
         torch._foreach_add_(velocity, gradient)
@@ -274,11 +432,8 @@ def _draw_predictor(weights: Parameters, cells: Sequence[Ablation], streams: Str
         bias[chosen] = 0
 
 
-@torch.no_grad()
-def _measured(measure: Measure, state: State, data: Split) -> dict[str, Tensor]:
-    """What is measured, each ``(S, cells)``, on the CPU."""
-    return {name: value.view(state.seeds, -1).cpu() for name, value in measure(state, data).items()}
-
+# ---------------------------------------------------------------------------------------------------------------------
+# What is measured
 
 CHUNK = 2000
 """Clean images that are encoded together, normalised by their own statistics."""

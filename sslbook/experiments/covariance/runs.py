@@ -26,6 +26,7 @@ from sslbook.operator.covariance import CovarianceOperator, covariance_operator
 from sslbook.operator.layer import vec
 from sslbook.operator.view_weights import Mixing
 from sslbook.runtime.arguments import require_whole
+from sslbook.stats.sweep import Study
 
 Device = torch.device | str
 
@@ -352,3 +353,6 @@ def cifar10_values(seeds: tuple[int, ...] = (0, 1, 2)) -> dict[str, object]:
                 unaugmented = replace(scene, views=scene.clean[:, None])
                 shares.append(surviving_modes(scene, 1)[2] / surviving_modes(unaugmented, 1)[2])
     return {"batches": [1, 4, 16, 64], "cosine": rows, "length": lengths, "surviving_share": shares}
+
+
+STUDIES = {"covariance-cifar10": Study(cifar10_values, (0, 1, 2))}

@@ -31,6 +31,7 @@ from sslbook.experiments.emergence.ring import direction, pattern_inputs, respon
 from sslbook.experiments.emergence.theory import Mixture, diagonal_velocity
 from sslbook.losses import pairs
 from sslbook.stats.replica_rng import Streams, to_device
+from sslbook.stats.sweep import Study
 
 COMPARED = ("simple", "info_nce")
 CHUNK = 125
@@ -441,3 +442,6 @@ def agreement(start: Network, end: Network) -> float:
     moving = direction(selected(start.filters), bias).ne(0).any(-1)
     before, after = (responses(net.filters).argmax(-1) for net in (start, end))
     return float((_kinds(end)["single"] & (before == after))[moving].double().mean())
+
+
+STUDIES = {"emergence-two-layer": Study(two_layer_values, tuple(range(30)))}

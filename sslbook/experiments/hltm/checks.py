@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sslbook.experiments.hltm import theory, tree_models
+from sslbook.experiments.hltm import instances, theory
 from sslbook.experiments.hltm.runs import TreeRun, train_trees
 from sslbook.networks.small import instance_seeds
 from sslbook.stats.checks import Gaps, relative_gap, worst
@@ -33,12 +33,6 @@ SHAPES = (((2, 2, 2), (2, 2)), ((3, 2, 4), (2, 2)), ((2, 3, 2, 2), (1, 2, 2)), (
 """Values and branching of the small trees, of different kinds, that the checks take turns with."""
 
 
-def _small_tree(index: int, seed: int) -> LatentTree:
-    """One categorical tree with random tables; the :data:`SHAPES` take turns by ``index``."""
-    values, branching = SHAPES[index % len(SHAPES)]
-    return trees.random_categorical([seed], values, branching)
-
-
 def sampling_score(count: int, samples: int, seed: int, *, flatter: float = 0.0) -> float:
     """Largest distance, in standard errors, of sampled from exact joint probabilities of root and node, over ``count`` trees.
 
@@ -46,7 +40,7 @@ def sampling_score(count: int, samples: int, seed: int, *, flatter: float = 0.0)
     """
     scores = []
     for i, s in enumerate(instance_seeds(count, seed)):
-        tree = _small_tree(i, s)
+        tree = trees.random_categorical([s], *SHAPES[i % len(SHAPES)])
         held = LatentTree(tree.root, tuple((1 - flatter) * t + flatter / t.shape[-1] for t in tree.tables))
         drawn = trees.sample(tree, [s], samples)
         root = torch.nn.functional.one_hot(drawn[0][0, 0].long(), tree.values[0]).double()
@@ -62,7 +56,7 @@ def message_gaps(count: int, seed: int) -> Gaps:
     """Conditional moments, correlations and operators passed up small trees, against sums over all assignments."""
     rows = []
     for i, s in enumerate(instance_seeds(count, seed)):
-        tree = tree_models.random_symmetric([s], 3 if i % 8 == 7 else 2, -1.0)
+        tree = instances.random_symmetric([s], 3 if i % 8 == 7 else 2, -1.0)
         net = initial_network([s], tree.branching, 1 + i % 4, dtype=torch.float64)
         listed = exact.list_parts(tree, net)
         assignments, chance = trees.joint(tree)
@@ -219,13 +213,13 @@ def product_gaps(count: int, seed: int) -> Gaps:
     rows = []
     for i, s in enumerate(instance_seeds(count, seed)):
         values = ((3, 2, 4, 3), (2, 2, 2, 2), (4, 4, 4, 4), (2, 5, 3, 2))[i % 4]
-        tree = tree_models.random_regularized([s], values, (2, 1, 2))
+        tree = instances.random_regularized([s], values, (2, 1, 2))
         along = trees.from_root(tree)[-1][0]
         paths = [(leaf // 2, leaf // 2, leaf) for leaf in range(4)]
         residuals = [_residual_product(tree, path) for path in paths]
         row = {
             "Lemma 6": max(relative_gap(along[k], 1 / values[-1] + c) for k, c in enumerate(residuals)),
-            "columns of C": max(float(tree_models.residual_table(t).sum(-2).abs().max()) for t in tree.tables),
+            "columns of C": max(float(instances.residual_table(t).sum(-2).abs().max()) for t in tree.tables),
         }
         if values == (2, 2, 2, 2):
             rho = trees.polarity(tree.tables[0])
@@ -241,7 +235,7 @@ def product_gaps(count: int, seed: int) -> Gaps:
 def _residual_product(tree: LatentTree, path: tuple[int, ...]) -> Tensor:
     product = torch.eye(tree.values[0], dtype=torch.float64)
     for table, node in zip(tree.tables, path):
-        product = product @ tree_models.residual_table(table)[0, node]
+        product = product @ instances.residual_table(table)[0, node]
     return product
 
 
@@ -254,7 +248,7 @@ def activation_gaps(count: int, seed: int, root_polarity: float = 0.3) -> Gaps:
     rows = []
     for i, s in enumerate(instance_seeds(count, seed)):
         depth = 2 + i % 2
-        tree = trees.symmetric_binary(tree_models.random_polarities([s], depth, 0.2), root_polarity)
+        tree = trees.symmetric_binary(instances.random_polarities([s], depth, 0.2), root_polarity)
         for d, listed, truth in _parts(tree, s):
             a = theory.child_selectivity(tree, listed, d)
             rho = trees.polarity(trees.from_root(tree)[d])[..., None, None] if d else torch.ones(1, 1, 1, 1).double()
@@ -345,7 +339,7 @@ def constant_jacobian(
     apart: the matrix's columns are orthonormal, so that :math:`J_\mu^\top J_{\mu'} = 0`; else only those of each part are.
     """
     width = 4
-    tree = trees.symmetric_binary(tree_models.random_polarities([seed], depth, 0.5), LEAN)
+    tree = trees.symmetric_binary(instances.random_polarities([seed], depth, 0.5), LEAN)
     net = initial_network([seed], tree.branching, width, dtype=torch.float64)
     level, index = trees.place(tree, name)
     a = theory.child_selectivity(tree, exact.list_parts(tree, net), level)[0, index]
@@ -442,7 +436,7 @@ def part_steps(seeds: Sequence[int], lower: float = 0.7, width: int = 10) -> Par
     r"""Networks without biases, where :math:`f_L = \sum_\mu K_\mu^\top \operatorname{vec}(W_\mu)` over the parts of a layer."""
     rows = []
     for seed in seeds:
-        tree = trees.symmetric_binary(tree_models.random_polarities([seed], 2, lower), LEAN)
+        tree = trees.symmetric_binary(instances.random_polarities([seed], 2, lower), LEAN)
         net = initial_network([seed], tree.branching, width, bias=False, dtype=torch.float64)
         patterns, joint = _patterns(tree)
 

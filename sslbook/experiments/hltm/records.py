@@ -1,22 +1,254 @@
-"""The chapter's recorded runs: the tables for every loss and statistic, and the norm curves, at the papers' sizes.
+r"""The chapter's tables, the curves of the operators' norms, and the records of both, at the papers' sizes.
 
-``sslbook record NAME --replace`` makes one again: ``hltm-tables``, ``hltm-narrow``, ``hltm-norms`` or ``hltm-norms-printed``.
+Tables 4 and 6 of [tian2020] and Table 2 of [tian2021iclr], rerun: a trial is a random tree with a random network.  Figures 13, 14
+of [tian2020] and 9, 10 of [tian2021iclr]: how a part's own block of the covariance operator grows during training; the blocks are
+exact, as the expectation given the root runs over all patterns of the leaves (:mod:`sslbook.trees.exact`).
 """
 
 from __future__ import annotations
 
+import argparse
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from sslbook.experiments.hltm import norms, tables
-from sslbook.experiments.hltm.runs import FORMULAS, TreeRun
-from sslbook.records.store import rounded
+from sslbook.experiments.hltm import theory
+from sslbook.experiments.hltm.instances import random_symmetric
+from sslbook.experiments.hltm.runs import (
+    FORMULAS,
+    STATISTICS,
+    Measurement,
+    RawCorrelation,
+    TreeRun,
+    train_protocols,
+    untrained,
+)
+from sslbook.records import data_files
+from sslbook.records.filled import Filled, fill
+from sslbook.records.printed import PARTS as PRINTED_PARTS
+from sslbook.records.printed import Printed, printed
+from sslbook.records.store import Record, rounded
+from sslbook.records.table_command import PROCESSES, Table, choice, option, processes_of
 from sslbook.runtime.compute import cores
+from sslbook.stats.sweep import Study
+from sslbook.trees import exact
+from sslbook.trees import latent as trees
+from sslbook.trees.latent import LatentTree
+from sslbook.trees.network import TreeNetwork
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The papers' tables
+
+
+def rerun(
+    protocols: Sequence[TreeRun],
+    seeds: Sequence[int],
+    *,
+    latents: Sequence[str],
+    epochs: Sequence[int],
+    processes: int = 2,
+    samples: int = 64_000,
+    device: torch.device | str = "cpu",
+) -> list[dict[str, Tensor]]:
+    """Trials of several protocols side by side: for each, a statistic's name to ``(epochs, R, latents)``.
+
+    epochs: after how many epochs to measure; the last one ends the training.  samples: of each measurement.
+    """
+    measure = Measurement(tuple(latents), samples)
+    runs = train_protocols(protocols, seeds, measure, epochs, processes=processes, device=device)
+    return [{name: runs[protocol][name].movedim(1, 0) for name in STATISTICS} for protocol in protocols]
+
+
+def epochs_of(target: Printed) -> tuple[int, ...]:
+    """After how many epochs each column of a printed table stands."""
+    raw = data_files.printed_file(PRINTED_PARTS.get(target.name, (target.name, {}))[0])
+    known = dict(zip(raw["columns"], raw["epochs"], strict=True))
+    return tuple(known[column] for column in target.columns)
+
+
+def table(
+    target: Printed,
+    seeds: Sequence[int],
+    *,
+    loss: str = "released",
+    processes: int = 2,
+    base: TreeRun | None = None,
+    device: torch.device | str = "cpu",
+) -> dict[str, Tensor]:
+    """Rerun a printed table: a statistic's name to ``(latents, lower, widths, columns, trials)``."""
+    base = base or TreeRun(loss=loss)
+    latents, lower, widths, _ = target.axes.values()
+    cells = [replace(base, lower=low, width=width) for low in lower for width in widths]
+    size = base.epoch_size
+    runs = rerun(
+        cells, seeds, latents=latents, epochs=epochs_of(target), processes=processes, samples=size, device=device
+    )
+    shape = (len(lower), len(widths))
+    return {s: torch.stack([run[s] for run in runs]).unflatten(0, shape).permute(4, 0, 1, 2, 3) for s in STATISTICS}
+
+
+def recorded_trials(values: Mapping[str, Any], target: Printed, loss: str, statistic: str) -> Tensor:
+    """What the record has of a printed table, ``(latents, lower, widths, columns, trials)``."""
+    found = torch.tensor(values[loss][statistic], dtype=torch.float64)
+    wanted = {**target.axes, "epochs": epochs_of(target)}
+    for axis, name in enumerate(("latents", "lower", "widths", "epochs")):
+        labels = list(values[name])
+        found = found.index_select(axis, torch.tensor([labels.index(label) for label in wanted[name]]))
+    return found
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The tables of ``sslbook table``
+
+
+def _filled(name: str, options: argparse.Namespace, trials: Tensor | None, **more: Any) -> Filled:
+    found = {} if trials is None else {"correlation": trials}
+    facts = {"loss": options.loss, "statistic": options.statistic, **more.pop("facts", {})}
+    return fill(printed(name), found, {"correlation": 2}, facts=facts, **more)
+
+
+def _recall(name: str, record: Record | None, options: argparse.Namespace) -> Filled:
+    if record is None:
+        return _filled(name, options, None)
+    trials = recorded_trials(record.values, printed(name), options.loss, options.statistic)
+    facts = {"samples an epoch": record["samples"]}
+    return _filled(name, options, trials, facts=facts, seeds=record.provenance.seeds)
+
+
+def _run(name: str, options: argparse.Namespace) -> Filled:
+    base = TreeRun(loss=options.loss, epoch_size=options.epoch_size or TreeRun.epoch_size)
+    processes, device = processes_of(options), options.device or "cpu"
+    found = table(printed(name), options.seeds, processes=processes, base=base, device=device)
+    return _filled(name, options, found[options.statistic], facts={"samples an epoch": base.epoch_size})
+
+
+def _epoch(text: str) -> int:
+    batch = RawCorrelation.batch
+    if not text.isdigit() or int(text) < batch or int(text) % batch:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive multiple of the minibatch, {batch}")
+    return int(text)
+
+
+OPTIONS = (
+    PROCESSES,
+    choice("--loss", "whose formula", *reversed(FORMULAS)),
+    choice("--statistic", "how correlations are taken", *STATISTICS),
+    option("--epoch-size", "samples an epoch (default: 64000)", running=True, type=_epoch, metavar="N"),
+)
+TITLE = "Normalised correlation of latent variables with the best unit of their part"
+TABLES = {
+    name: Table(name, TITLE, "hltm-tables", tuple(range(1, 11)), partial(_recall, name), partial(_run, name), OPTIONS)
+    for name in ("A-Tab4", "A-Tab6", "B-Tab2")
+}
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Could a printed column be a draw of ours?
+
+
+@dataclass(frozen=True)
+class Column:
+    """Printed means and standard deviations of some cells, ``(latents, lower)``, over so many trials."""
+
+    mean: Tensor
+    std: Tensor
+    trials: int
+
+
+def distance(own: Tensor, column: Column) -> Tensor:
+    """Root mean square distance of the means of ``own``, ``(latents, lower, trials)``, from a column, in standard errors."""
+    error = own.var(-1) / own.shape[-1] + column.std.square() / column.trials
+    return ((own.mean(-1) - column.mean).square() / error).mean().sqrt()
+
+
+def chance_of_column(own: Tensor, column: Column, draws: int, seed: int) -> float:
+    """How often trials drawn from ``own`` in the column's place lie at least as far from the rest as the column does.
+
+    The same trials are drawn for all cells, because the cells of a trial share a tree and a network; a score that took
+    them for independent would reject too often.
+    """
+    observed, generator, far = distance(own, column), torch.Generator().manual_seed(seed), 0
+    for _ in range(draws):
+        order = torch.randperm(own.shape[-1], generator=generator)
+        drawn, rest = own[..., order[: column.trials]], own[..., order[column.trials :]]
+        far += bool(distance(rest, Column(drawn.mean(-1), drawn.std(-1), column.trials)) >= observed)
+    return far / draws
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The norm of a part's own block along training
+
+PARTS = ("s0", "s1", "s010", "s1010")
+"""The children of the root, and the two lower parts of Figure 10: left-right-left and right-left-right-left."""
+
+NORM_EPOCHS = (0, 1, 2, 3, 4, 6, 8, 12, 16, 20, 30, 40, 50)
+
+BASE = TreeRun(depth=5, lower=0.8, width=10)
+
+FACTORS: Mapping[str, tuple[float, ...]] = {"depth": (3, 4, 5), "lower": (0.7, 0.8, 0.9), "width": (2, 5, 10)}
+"""What the figures vary; one factor at a time, the others as in :data:`BASE` (the papers don't say)."""
+
+
+def operator_norms(tree: LatentTree, net: TreeNetwork, seeds: Sequence[int], epoch: int) -> dict[str, Tensor]:
+    r"""Frobenius norms of :math:`\mathrm{OP}_\mu`, the diagonal block of its layer's operator, for :data:`PARTS`, ``(R,)`` each.
+
+    ``s0`` is the norm as defined, ``s0 released`` that of the released code, ``s0 weights`` the norm of the part's weights,
+    ``s0 children`` that of the covariance of Theorem 6, of what the part reads: :math:`o_\mu \lVert a_\mu \rVert^2`.
+    Parts that a shallow tree lacks are left out.
+    """
+    listed = exact.list_parts(tree, net)
+    found: dict[str, Tensor] = {}
+    for name in PARTS:
+        if len(name) - 1 >= tree.depth:
+            continue
+        connection = theory.expected_connection(tree, net, listed, name)
+        depth, index = trees.place(tree, name)
+        found[name] = theory.operator_norm(tree, connection).cpu()
+        found[f"{name} released"] = theory.operator_norm(tree, connection, "units").cpu()
+        found[f"{name} weights"] = torch.linalg.matrix_norm(net.weights[depth][:, index].double()).cpu()
+        read = theory.means_given_root(tree, listed, depth)[:, index : index + 1]
+        found[f"{name} children"] = torch.linalg.matrix_norm(theory.covariance_over_root(tree, read))[:, 0].cpu()
+    return found
+
+
+def norm_cells(base: TreeRun = BASE) -> dict[str, TreeRun]:
+    """The seven protocols of the figures, by name (``depth 3``, ``lower 0.7``, ``width 2``, ``base`` ...)."""
+    found = {"base": base}
+    for factor, values in FACTORS.items():
+        for value in values:
+            if value != getattr(base, factor):
+                changed: dict[str, Any] = {factor: value}
+                found[f"{factor} {value}"] = replace(base, **changed)
+    return found
+
+
+def printed_loss(base: TreeRun = BASE) -> dict[str, TreeRun]:
+    """Every width of the figures under the loss as printed, by name (``width 2`` ...): :data:`BASE` has the released one."""
+    return {f"width {width:g}": replace(base, loss="printed", width=int(width)) for width in FACTORS["width"]}
+
+
+def reach(protocol: TreeRun, seeds: Sequence[int], name: str) -> Tensor:
+    r""":math:`\rho_{0\mu}^2` of part ``name`` in the trees of ``seeds``, ``(R,)``: what Theorem 6 has of the part's depth."""
+    tree = random_symmetric(seeds, protocol.depth, protocol.lower, signed=protocol.signed)
+    depth, index = trees.place(tree, name)
+    along: Tensor = trees.polarity(trees.from_root(tree)[depth])[:, index].square()
+    return along
+
+
+def curves(
+    protocols: Mapping[str, TreeRun], seeds: Sequence[int], epochs: Sequence[int] = NORM_EPOCHS, *, processes: int = 2
+) -> dict[str, dict[str, Tensor]]:
+    """For each protocol, the norms over training: a part's name to ``(epochs, R)``."""
+    runs = train_protocols(list(protocols.values()), seeds, operator_norms, epochs, processes=processes)
+    return {name: {part: found.T for part, found in runs[protocol].items()} for name, protocol in protocols.items()}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The records
 
 LATENTS = ("s", "s0", "s1", "s101", "s0111")
 NARROW = LATENTS[:3]
@@ -28,15 +260,11 @@ EPOCHS = (0, 1, 20, 49, 50)
 
 
 def table_values(
-    seeds: Sequence[int],
-    *,
-    base: TreeRun | None = None,
-    epochs: Sequence[int] = EPOCHS,
-    processes: int | None = None,
+    seeds: Sequence[int], *, base: TreeRun | None = None, epochs: Sequence[int] = EPOCHS, processes: int = 0
 ) -> dict[str, Any]:
-    """Trials for :data:`FORMULAS` x :data:`tables.STATISTICS`, as nested lists whose axes are named under ``axes``.
+    """Trials for :data:`FORMULAS` x :data:`STATISTICS`, as nested lists whose axes are named under ``axes``.
 
-    base: the protocol to vary, the papers' if not given.  processes: one a core if not given.
+    base: the protocol to vary, the papers' if not given.  processes: one a core if 0.
     """
     base = base or TreeRun()
     values: dict[str, Any] = {
@@ -65,7 +293,7 @@ def narrow_values(
     *,
     base: TreeRun | None = None,
     epochs: Sequence[int] = (0, 1, 20, 49),
-    processes: int | None = None,
+    processes: int = 0,
 ) -> dict[str, Any]:
     """The narrowest networks again with as many trials as there are ``seeds``: ten say little where one in three dies.
 
@@ -86,50 +314,38 @@ def narrow_values(
 
 
 def _trials(
-    cells: Sequence[TreeRun],
-    seeds: Sequence[int],
-    latents: Sequence[str],
-    epochs: Sequence[int],
-    processes: int | None,
+    cells: Sequence[TreeRun], seeds: Sequence[int], latents: Sequence[str], epochs: Sequence[int], processes: int
 ) -> dict[str, Tensor]:
     """By statistic the correlations of all cells: latents x cells x epochs x trials."""
-    at_once, samples = processes or cores(), cells[0].epoch_size
-    runs = tables.rerun(cells, seeds, latents=latents, epochs=epochs, processes=at_once, samples=samples)
-    return {name: torch.stack([run[name] for run in runs]).movedim(-1, 0) for name in tables.STATISTICS}
+    samples = cells[0].epoch_size
+    runs = rerun(cells, seeds, latents=latents, epochs=epochs, processes=processes or cores(), samples=samples)
+    return {name: torch.stack([run[name] for run in runs]).movedim(-1, 0) for name in STATISTICS}
 
 
 def _untrained_means(count: int, widths: Sequence[int] = WIDTHS) -> Any:
     """Normalised correlation before training over the population, means over ``count`` trials: latents x lower x widths."""
     cells = [TreeRun(lower=lower, width=width) for lower in LOWER for width in widths]
-    means = torch.stack([tables.untrained(cell, range(1, count + 1), LATENTS).mean(0) for cell in cells])
+    means = torch.stack([untrained(cell, range(1, count + 1), LATENTS).mean(0) for cell in cells])
     return rounded(means.unflatten(0, (len(LOWER), len(widths))).permute(2, 0, 1), 5)
 
 
 def norm_values(
     seeds: Sequence[int],
     *,
-    base: TreeRun = norms.BASE,
-    epochs: Sequence[int] = norms.EPOCHS,
-    processes: int | None = None,
+    vary: Callable[[TreeRun], dict[str, TreeRun]] = norm_cells,
+    base: TreeRun = BASE,
+    epochs: Sequence[int] = NORM_EPOCHS,
+    processes: int = 0,
 ) -> dict[str, Any]:
-    """For each of :func:`norms.cells`, a norm's name to its values, epochs x seeds, to six significant digits."""
-    return _curves(norms.cells(base), seeds, epochs, processes)
-
-
-def printed_norm_values(
-    seeds: Sequence[int],
-    *,
-    base: TreeRun = norms.BASE,
-    epochs: Sequence[int] = norms.EPOCHS,
-    processes: int | None = None,
-) -> dict[str, Any]:
-    """For each of :func:`norms.printed_loss`, values as those of :func:`norm_values`, from the same seeds."""
-    return _curves(norms.printed_loss(base), seeds, epochs, processes)
-
-
-def _curves(
-    protocols: Mapping[str, TreeRun], seeds: Sequence[int], epochs: Sequence[int], processes: int | None
-) -> dict[str, Any]:
-    curves = norms.curves(protocols, seeds, epochs, processes=processes or cores())
-    cells = {cell: {part: rounded(found, digits=6) for part, found in parts.items()} for cell, parts in curves.items()}
+    """For each protocol that ``vary`` names, a norm's name to its values, epochs x seeds, to six significant digits."""
+    found = curves(vary(base), seeds, epochs, processes=processes or cores())
+    cells = {cell: {part: rounded(norm, digits=6) for part, norm in parts.items()} for cell, parts in found.items()}
     return {"axes": "cells[cell][norm][epoch][seed]", "epochs": tuple(epochs), "cells": cells}
+
+
+STUDIES = {
+    "hltm-tables": Study(table_values, tuple(range(1, 11))),
+    "hltm-narrow": Study(narrow_values, tuple(range(1, 41))),
+    "hltm-norms": Study(norm_values, tuple(range(1, 31))),
+    "hltm-norms-printed": Study(partial(norm_values, vary=printed_loss), tuple(range(1, 31))),
+}

@@ -1,24 +1,26 @@
 r"""SimCLR on latent trees: anchor and positive share the root, the negative has its own.
 
 All replicas train at once, each on its own tree, from its own streams.  The two losses are the paper's formula and what its
-released code computes; they are not the same.
+released code computes; they are not the same.  Measured is the normalised correlation of a latent variable: the largest absolute
+correlation of a unit of its part with it, from samples or over the population.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
 import torch
 from torch import Tensor
 
-from sslbook.experiments.hltm import tree_models
-from sslbook.runtime.compute import process_pool
+from sslbook.experiments.hltm.instances import random_symmetric
 from sslbook.stats.replica_rng import Streams, to_device
+from sslbook.stats.sweep import sweep
+from sslbook.trees import exact
 from sslbook.trees import latent as trees
-from sslbook.trees.latent import LatentTree
+from sslbook.trees.latent import LatentTree, joint
 from sslbook.trees.network import Activity, TreeNetwork, forward, initial_network
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -144,7 +146,7 @@ def start(
     protocol: TreeRun, seeds: Sequence[int], dtype: torch.dtype = torch.float32
 ) -> tuple[LatentTree, TreeNetwork]:
     """Trees and untrained networks of ``protocol``, one a seed; the trees' tables are float64."""
-    tree = tree_models.random_symmetric(seeds, protocol.depth, protocol.lower, signed=protocol.signed)
+    tree = random_symmetric(seeds, protocol.depth, protocol.lower, signed=protocol.signed)
     return tree, initial_network(seeds, tree.branching, protocol.width, bias=protocol.bias, dtype=dtype)
 
 
@@ -179,59 +181,193 @@ def train_trees(
 # ---------------------------------------------------------------------------------------------------------------------
 # Many trials on all cores
 
+CACHE_UNITS = 60
+"""Replicas times width of a chunk: a few MB of activations."""
 
-def train_chunks(
+Measure = Callable[[LatentTree, TreeNetwork, Sequence[int], int], dict[str, Tensor]]
+
+
+def train_protocols(
     protocols: Sequence[TreeRun],
     seeds: Sequence[int],
-    epochs: int,
-    measure: Callable[[LatentTree, TreeNetwork, Sequence[int], int], dict[str, Tensor]],
-    at: Collection[int],
+    measure: Measure,
+    at: Sequence[int],
     *,
     processes: int = 2,
     dtype: torch.dtype = torch.float32,
     device: torch.device | str = "cpu",
-) -> list[dict[int, dict[str, Tensor]]]:
-    """:func:`train_trees` for every protocol and all seeds, in chunks of replicas that fit the cache, in ``processes``.
+) -> dict[TreeRun, dict[str, Tensor]]:
+    """:func:`train_trees` for every protocol and all seeds, up to the last epoch of ``at``: what is measured, ``(R, epochs, ...)``.
 
-    measure: picklable; what it returns is joined along the replica axis, the first.  On a GPU all seeds are one chunk.
-    How replicas are cut into chunks changes nothing.
+    measure: picklable.  A chunk of replicas fits the cache; on a GPU all seeds are one.
     """
-    gpu, pieces = torch.device(device).type != "cpu", -(-processes // len(protocols))
-    jobs = [
-        (p, protocol, first, part)
-        for p, protocol in enumerate(protocols)
-        for first, part in _chunks(
-            list(seeds), len(seeds) if gpu else max(CACHE_UNITS // protocol.width, 1), 1 if gpu else pieces
-        )
-    ]
-    jobs.sort(key=lambda job: -job[1].width * job[1].depth * len(job[3]))  # the longest first
-    call = partial(train_trees, epochs=epochs, measure=measure, at=at, dtype=dtype, device=device)
-    asked = [job[1] for job in jobs], [job[3] for job in jobs]
-    if processes == 1:
-        results = list(map(call, *asked))
-    else:
-        with process_pool(processes) as pool:
-            results = list(pool.map(call, *asked))
-    joined: list[dict[int, dict[str, Tensor]]] = []
-    for p in range(len(protocols)):
-        mine = {job[2]: result for job, result in zip(jobs, results) if job[0] == p}
-        parts = [mine[first] for first in sorted(mine)]
-        joined.append(
-            {
-                epoch: {name: torch.cat([part[epoch][name] for part in parts]) for name in found}
-                for epoch, found in parts[0].items()
-            }
-        )
-    return joined
+    on_cpu = torch.device(device).type == "cpu"
+    return sweep(
+        partial(_train_chunk, measure=measure, at=tuple(at), dtype=dtype, device=device),
+        protocols,
+        seeds,
+        alike=lambda protocol: protocol,
+        most=lambda protocol: CACHE_UNITS // protocol.width if on_cpu else len(seeds),
+        cost=lambda protocol: protocol.width * protocol.depth,
+        processes=processes,
+    )
 
 
-CACHE_UNITS = 60
-"""Replicas times width of a chunk: a few MB of activations."""
+def _train_chunk(
+    chunk: Sequence[tuple[TreeRun, int]],
+    measure: Measure,
+    at: tuple[int, ...],
+    dtype: torch.dtype,
+    device: torch.device | str,
+) -> dict[str, Tensor]:
+    protocol, seeds = chunk[0][0], [seed for _, seed in chunk]
+    found = train_trees(protocol, seeds, max(at), measure, at, dtype=dtype, device=device)
+    return {name: torch.stack([found[epoch][name] for epoch in at], 1) for name in found[at[0]]}
 
 
-def _chunks(seeds: list[int], most: int, pieces: int) -> Iterator[tuple[int, list[int]]]:
-    """Even chunks of at most ``most`` seeds, at least ``pieces`` of them where there are so many seeds, each with its place."""
-    pieces = max(pieces, -(-len(seeds) // most))
-    size = -(-len(seeds) // pieces)
-    for first in range(0, len(seeds), size):
-        yield first, seeds[first : first + size]
+# ---------------------------------------------------------------------------------------------------------------------
+# Correlation from samples, accumulated centred in float64 or as the released code does it; and the largest there is
+
+
+@dataclass
+class CentredCorrelation:
+    """Correlation of units with their latent variable over all blocks added, merged by means and centred sums in float64.
+
+    Units that are constant, up to the rounding of the activations that are added, count as uncorrelated.
+    """
+
+    count: int = 0
+    _sums: list[Tensor] = field(default_factory=list)
+    _scale: Tensor | None = None
+    _eps: float = 0.0
+
+    def add(self, latent: Tensor, units: Tensor) -> None:
+        """Add a block: ``latent`` of shape ``(R, nodes, B)``, ``units`` ``(R, nodes, width, B)``."""
+        self._eps = torch.finfo(units.dtype).eps
+        z, f = latent.double()[:, :, None], units.double()
+        mean_z, mean_f = z.mean(-1, keepdim=True), f.mean(-1, keepdim=True)
+        dz, df = z - mean_z, f - mean_f
+        block = [mean_z[..., 0], mean_f[..., 0], (dz * dz).sum(-1), (df * df).sum(-1), (dz * df).sum(-1)]
+        largest = f.abs().amax(-1)
+        if not self.count:
+            self._sums, self._scale, self.count = block, largest, f.shape[-1]
+            return
+        assert self._scale is not None
+        more, total = f.shape[-1], self.count + f.shape[-1]
+        gap_z, gap_f = block[0] - self._sums[0], block[1] - self._sums[1]
+        weight = self.count * more / total
+        gaps = (gap_z * gap_z, gap_f * gap_f, gap_z * gap_f)
+        merged = [a + b + weight * gap for a, b, gap in zip(self._sums[2:], block[2:], gaps)]
+        self._sums = [self._sums[0] + gap_z * more / total, self._sums[1] + gap_f * more / total, *merged]
+        self._scale, self.count = torch.maximum(self._scale, largest), total
+
+    def result(self) -> Tensor:
+        """The correlations, ``(R, nodes, width)``."""
+        assert self._scale is not None, "nothing was added"
+        _, _, zz, ff, zf = self._sums
+        constant = ff <= self.count * (4 * self._eps * self._scale) ** 2
+        return torch.where(constant | (zz == 0), 0.0, zf / (zz * ff).sqrt())
+
+
+@dataclass
+class RawCorrelation:
+    """The same from raw sums in float32, minibatch by minibatch, as the released code accumulates them.
+
+    :math:`E[zf] - E[z]E[f]` over the roots of :math:`E[z^2] - E[z]^2` and :math:`E[f^2] - E[f]^2`, each clamped at 0; set to 0
+    where the norms' product *and* the covariance lie below 1e-6, then clamped to [-1, 1].
+    """
+
+    batch: int = 128
+    count: int = 0
+    _sums: list[Tensor] = field(default_factory=list)
+
+    def add(self, latent: Tensor, units: Tensor) -> None:
+        """Add a block of whole minibatches, shapes as in :class:`CentredCorrelation`."""
+        z, f = latent.float()[:, :, None].unflatten(-1, (-1, self.batch)), units.float().unflatten(-1, (-1, self.batch))
+        partial = [part.sum(-1) for part in (z, f, z * z, f * f, z * f)]
+        for minibatch in range(z.shape[-2]):
+            terms = [part[..., minibatch] for part in partial]
+            self._sums = [a + b for a, b in zip(self._sums, terms)] if self._sums else terms
+        self.count += latent.shape[-1]
+
+    def result(self) -> Tensor:
+        """The correlations, ``(R, nodes, width)``, float32."""
+        z, f, zz, ff, zf = (total / self.count for total in self._sums)
+        covariance = zf - z * f
+        norms = (zz - z * z).clamp_min(0).sqrt() * (ff - f * f).clamp_min(0).sqrt()
+        corr = covariance / norms
+        return torch.where((norms < 1e-6) & (covariance.abs() < 1e-6), 0.0, corr).clamp(-1, 1)
+
+
+def best_linear(tree: LatentTree) -> Tensor:
+    r"""The largest correlation with the root that a linear unit over the leaves can have, ``(R,)``.
+
+    :math:`\sqrt{1 - E[r^2] / V[z_0]}`, with r the residual of the regression of :math:`z_0` on the leaves and a constant:
+    least squares over all assignments.
+    """
+    assignments, chance = joint(tree)
+    z, leaves = assignments[0][0, 0].to(chance.dtype), assignments[-1][0].to(chance.dtype)
+    root = chance.sqrt()[..., None]
+    design, target = root * torch.cat([torch.ones_like(z)[None], leaves]).T, root * z[:, None]
+    residual = target - design @ torch.linalg.lstsq(design, target).solution
+    centred = z - (chance @ z)[:, None]
+    left: Tensor = residual.square().sum((1, 2)) / (chance * centred.square()).sum(1)
+    return (1 - left).clamp_min(0).sqrt()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The measurements of the tables
+
+STATISTICS = ("exact", "released", "population")
+"""``exact``: centred, float64, on fresh samples; ``released``: raw sums in float32 on the same; ``population``: enumerated."""
+
+
+def best_correlations(
+    tree: LatentTree, net: TreeNetwork, seeds: Sequence[int], epoch: int, latents: Sequence[str], samples: int
+) -> dict[str, Tensor]:
+    """Normalised correlation of the named variables by each of the :data:`STATISTICS`, ``(R, latents)``.
+
+    samples: fresh ones, a multiple of 128, from streams of their own.
+    """
+    places = [trees.place(tree, name) for name in latents]
+    depths = [depth for depth, _ in places]
+    index = [node for _, node in places]
+    centred, raw = CentredCorrelation(), RawCorrelation()
+    streams = Streams(seeds, f"statistics {epoch}")
+    dtype = net.weights[0].dtype
+    edges = trees.thresholds(tree, dtype)
+    for done in range(0, samples, 3200):
+        count = min(3200, samples - done)
+        u = to_device(streams.uniform((1 + trees.numbers_needed(tree), count), dtype), tree.root.device)
+        drawn = trees.descend(tree, trees.draw_root(tree, u[:, 0]), u[:, 1:], edges)
+        seen = forward(net, drawn[-1])
+        latent = torch.stack([drawn[d][:, i] for d, i in zip(depths, index)], 1)
+        units = torch.stack([seen.pre[d][:, i] for d, i in zip(depths, index)], 1)
+        centred.add(latent, units)
+        raw.add(latent, units)
+    population = exact.latent_correlations(tree, net)
+    whole = torch.stack([population[d][:, i] for d, i in zip(depths, index)], 1)
+    found = {"exact": centred.result(), "released": raw.result().double(), "population": whole}
+    return {name: corr.abs().amax(-1).cpu() for name, corr in found.items()}
+
+
+def untrained(protocol: TreeRun, seeds: Sequence[int], latents: Sequence[str], block: int = 4) -> Tensor:
+    """Normalised correlation of the named variables before training, over the whole population: ``(R, latents)``."""
+    shape, _ = start(protocol, seeds[:1])
+    places, found = [trees.place(shape, name) for name in latents], []
+    for first in range(0, len(seeds), block):
+        corr = exact.latent_correlations(*start(protocol, seeds[first : first + block]))
+        found.append(torch.stack([corr[d][:, i].abs().amax(-1) for d, i in places], 1))
+    return torch.cat(found)
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What :func:`train_protocols` measures for a table; a class so that worker processes can receive it."""
+
+    latents: tuple[str, ...]
+    samples: int
+
+    def __call__(self, tree: LatentTree, net: TreeNetwork, seeds: Sequence[int], epoch: int) -> dict[str, Tensor]:
+        """:func:`best_correlations` after ``epoch`` epochs."""
+        return best_correlations(tree, net, seeds, epoch, self.latents, self.samples)

@@ -10,6 +10,8 @@ the first axis; ``x`` is ``(R, 2, N, K, d)``, two views of ``N`` samples.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -148,16 +150,15 @@ def theorem4_gaps(count: int, seed: int) -> Gaps:
     mean = (leading[..., None] * drawn.weights).sum(2)
     other = s / s.flatten(1).norm(dim=1)[:, None, None]
     aside = (other[..., None] * drawn.weights).sum(2)
+    repeated, w, flat = _repeated(covariance, k, m, d), drawn.weights.flatten(1), s.flatten(1)
+    lemma4 = modulated(flat[:, :, None] * flat[:, None], repeated, w)
     rank_two = torch.randn(replicas, 2, k * m, generator=draw, dtype=DTYPE)
     slopes = s[..., None] * b(drawn.weights)[:, :, None]
-    full = modulated(rank_two.mT @ rank_two, _repeated(covariance, k, m, d), drawn.weights.flatten(1))
+    full = modulated(rank_two.mT @ rank_two, repeated, w)
     return over_instances(
         {
             "collinear": _aside(slopes),
-            "against Lemma 4": relative(
-                slopes,
-                modulated(_outer(s), _repeated(covariance, k, m, d), drawn.weights.flatten(1)).view_as(slopes),
-            ),
+            "against Lemma 4": relative(slopes, lemma4.view_as(slopes)),
             "sum of w b": relative((mean * b(drawn.weights, leading)).sum((1, 2)), values[:, -1]),
             "critical": b(critical).flatten(1).norm(dim=1) / unit,
             "path to identical filters": largest([(1 - t) * critical + t * same for t in times]),
@@ -167,11 +168,6 @@ def theorem4_gaps(count: int, seed: int) -> Gaps:
             "broken: filters of unit length": _aside(project(drawn.weights, slopes)),
         }
     )
-
-
-def _outer(s: Tensor) -> Tensor:
-    flat = s.flatten(1)
-    return flat[:, :, None] * flat[:, None]
 
 
 def _repeated(covariance: Tensor, k: int, m: int, d: int) -> Tensor:
@@ -224,7 +220,8 @@ def lemma6_gaps(count: int, seed: int) -> Gaps:
 
     def slopes(mean: str, std: str) -> tuple[Tensor, Tensor]:
         w, v = drawn.weights.clone().requires_grad_(), rows.clone().requires_grad_()
-        f2 = torch.einsum("rvnp,rop->rvno", _normalized(drawn.hidden(w, "relu"), mean, std), v)
+        f1 = batch_normalize(drawn.hidden(w, "relu"), mean=mean, std=std, dims=(1, 2), eps=EPS)
+        f2 = torch.einsum("rvnp,rop->rvno", f1, v)
         in_w, in_v = torch.autograd.grad(energy(f2[:, 0], f2[:, 1], alpha).sum(), (w, v))
         return in_w, in_v
 
@@ -249,11 +246,6 @@ def lemma6_gaps(count: int, seed: int) -> Gaps:
             "broken: not divided": relative(formula(gated.flatten(3)), true[0]),
         }
     )
-
-
-def _normalized(f: Tensor, mean: str, std: str) -> Tensor:
-    """BatchNorm over both views of ``(R, 2, N, p)``."""
-    return batch_normalize(f, mean=mean, std=std, dims=(1, 2), eps=EPS)
 
 
 def lemma5_gaps(count: int, seed: int) -> Gaps:
@@ -454,9 +446,11 @@ def closed_form_gaps(count: int, seed: int) -> Gaps:
     )
 
 
-def basin_shares(d: int, c: float, b: float, count: int, seed: int) -> dict[str, Tensor]:
-    r"""Which starts the component with the larger :math:`b_0 = b + c` wins, from :math:`y(0)` uniform on the unit sphere: ones and
-    zeros, whose means are shares.
+def basin_shares(
+    d: int, advantages: Sequence[float], b: float, count: int, seed: int
+) -> dict[float, dict[str, Tensor]]:
+    r"""Which starts the component with the larger :math:`b_0 = b + c` wins, for each of ``advantages`` ``c``: ones and zeros,
+    whose means are shares; :math:`y(0)` is uniform on the unit sphere.
 
     ``unit`` and ``free``: by simulating the flows.  ``blow-up``: by the shortest time of Eq. 150.  ``agreement``: of that
     time with the unit flow, among the starts with a positive component.  ``lost``: starts that the component wins without
@@ -466,28 +460,29 @@ def basin_shares(d: int, c: float, b: float, count: int, seed: int) -> dict[str,
     draw = torch.Generator().manual_seed(seed)
     start = torch.randn(count, d, generator=draw, dtype=DTYPE)
     start = start / start.norm(dim=1, keepdim=True)
-    shifts = torch.full((d,), b, dtype=DTYPE)
-    plain = winners(start, shifts, unit=True)
-    shifts[0] += c
-    end = flow_ends(start, shifts, unit=True)
-    unit = dominant_component(end)
-    free = winners(start, shifts, unit=False)
-    first = blow_up_time(start, shifts).argmin(1)
+    even = torch.full((d,), b, dtype=DTYPE)
+    plain = winners(start, even, unit=True)
     positive = (start > 0).any(1)
-    first = torch.where(positive, first, -1)
-
-    found = {
-        "unit": unit == 0,
-        "free": free == 0,
-        "blow-up": first == 0,
-        "agreement": (first == unit)[positive],
-        "free agreement": (first == free)[positive],
-        "opposite": end[start[:, 0] < 0, 0] < -0.99,
-        "lost": (plain == 0) & (unit != 0),
-        "side": (unit == 0) == (start[:, 0] > 0),
-        "free side": (free == 0) == (start[:, 0] > 0),
-    }
-    return {name: condition.double() for name, condition in found.items()}
+    shares: dict[float, dict[str, Tensor]] = {}
+    for c in advantages:
+        shifts = even.clone()
+        shifts[0] += c
+        end = flow_ends(start, shifts, unit=True)
+        unit, free = dominant_component(end), winners(start, shifts, unit=False)
+        first = torch.where(positive, blow_up_time(start, shifts).argmin(1), -1)
+        found = {
+            "unit": unit == 0,
+            "free": free == 0,
+            "blow-up": first == 0,
+            "agreement": (first == unit)[positive],
+            "free agreement": (first == free)[positive],
+            "opposite": end[start[:, 0] < 0, 0] < -0.99,
+            "lost": (plain == 0) & (unit != 0),
+            "side": (unit == 0) == (start[:, 0] > 0),
+            "free side": (free == 0) == (start[:, 0] > 0),
+        }
+        shares[c] = {name: condition.double() for name, condition in found.items()}
+    return shares
 
 
 CASES = (1.6, 1.0, 0.5, 0.1, 0.0, -0.1, -0.5, -0.9, -1.0, -1.4, -2.5)
@@ -518,13 +513,6 @@ def probability_scores(samples: int, seed: int, dimensions: tuple[int, ...] = (2
     }
 
 
-def _lower_bound(factors: Tensor) -> Tensor:
-    r"""Eq. 156 for the largest factor, :math:`\frac12(\epsilon_{c(1)} - \epsilon_{c(2)})`, ``(R,)``; it holds up to a gap of
-    1."""
-    top = factors.topk(2, dim=1).values
-    return (top[:, 0] - top[:, 1]) / 2
-
-
 def _upper_bounds(factors: Tensor) -> Tensor:
     r"""Eq. 157 for ranks 2 to ``d``, ``(R, d - 1)``:
     :math:`\min_{r' < r} \frac1{r'+1}\left(1 - \frac{\epsilon_{c(r')} - \epsilon_{c(r)}}2\right)^{r'+1}`.
@@ -541,15 +529,17 @@ def _upper_bounds(factors: Tensor) -> Tensor:
 
 
 def bound_slack(count: int, d: int, spread: float, seed: int) -> dict[str, float]:
-    """Eqs. 156 and 157 at random factors on ``[0, spread]``: the least slack, how tight they get, and how often each is violated.
+    r"""Eq. 156, :math:`\frac12(\epsilon_{c(1)} - \epsilon_{c(2)})`, and Eq. 157 at random factors on ``[0, spread]``.
 
-    With ``mended`` the former is cut at a gap of 1 and the latter's bracket at 0; these hold for any factors.
+    The least slack, how tight they get, and how often each is violated.  With ``mended`` the former is cut at a gap of 1 and the
+    latter's bracket at 0; these hold for any factors.
     """
     draw = torch.Generator().manual_seed(seed)
     factors = spread * torch.rand(count, d, generator=draw, dtype=DTYPE)
     exact = win_probabilities(factors)
     ordered = exact.gather(1, factors.argsort(1, descending=True))
-    low, high = _lower_bound(factors), _upper_bounds(factors)
+    top, high = factors.topk(2, dim=1).values, _upper_bounds(factors)
+    low = (top[:, 0] - top[:, 1]) / 2
     below, above = ordered[:, 0] - low, high - ordered[:, 1:]
     mended_low, mended_high = low.clamp_max(0.5), high.clamp_min(0)
     return {

@@ -13,7 +13,7 @@ from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sslbook.experiments.modulation.tables import BETAS, PATTERNS
+from sslbook.experiments.modulation.records import BETAS, PATTERNS
 
 Colours = Mapping[str, str]
 

@@ -7,6 +7,8 @@ length 1, and the top layer has converged, :math:`S = ss^\top` with the leading 
 
 from __future__ import annotations
 
+import functools
+
 import torch
 from torch import Tensor
 
@@ -16,8 +18,6 @@ WITHIN = (1.0, 0.2)
 
 PQ = 0.25
 """:math:`p_0 p_1` of two equal classes."""
-
-THEORIES = ("true", "deaf", "printed")
 
 
 def random_filters(count: int, fields: int, seed: int) -> Tensor:
@@ -65,6 +65,7 @@ def heard(w: Tensor, within: tuple[float, float] = WITHIN) -> tuple[Tensor, Tens
     return taken, (taken * w[..., 1].square()).sum(-1)
 
 
+@functools.cache  # the exercise asks again and again
 def fewest(within: tuple[float, float], most: int = 12) -> int:
     """The least number of fields that learn the class from every start, up to ``most``; by simulation.
 

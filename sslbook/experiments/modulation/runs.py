@@ -10,6 +10,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -25,8 +27,8 @@ from sslbook.experiments.modulation.reference import (
 )
 from sslbook.images.enumerated import Images
 from sslbook.runtime.arguments import require_one_of
-from sslbook.runtime.compute import process_pool
 from sslbook.stats.replica_rng import Streams, to_device
+from sslbook.stats.sweep import sweep
 
 
 @dataclass(frozen=True)
@@ -141,20 +143,9 @@ def settings_of(protocol: TokenRun, replicas: Sequence[Replica], world: World, d
 
 
 def _segments(kinds: Sequence[str]) -> Segments:
-    found: list[tuple[str, slice]] = []
-    for r, kind in enumerate(kinds):
-        if found and found[-1][0] == kind:
-            found[-1] = (kind, slice(found[-1][1].start, r + 1))
-        else:
-            found.append((kind, slice(r, r + 1)))
-    return found
-
-
-def _sgd_step(state: State, grads: tuple[Tensor, Tensor], protocol: TokenRun) -> None:
-    """One step of SGD with momentum and weight decay, in place."""
-    for parameter, momentum, grad in zip((state.weights, state.top), state.momenta, grads, strict=True):
-        momentum.mul_(protocol.momentum).add_(grad).add_(parameter, alpha=protocol.decay)
-        parameter.sub_(momentum, alpha=protocol.rate)
+    runs = [(kind, len(list(same))) for kind, same in itertools.groupby(kinds)]
+    ends = list(itertools.accumulate(count for _, count in runs))
+    return [(kind, slice(end - count, end)) for (kind, count), end in zip(runs, ends, strict=True)]
 
 
 BLOCK = 16
@@ -194,12 +185,8 @@ def train_course(
 def _start(
     protocol: TokenRun, replicas: Sequence[Replica], dtype: torch.dtype, world: World | None, device: torch.device | str
 ) -> tuple[World, State]:
-    filters = {cell.filters for cell, _ in replicas}
-    if len(filters) > 1:
-        raise ValueError(f"replicas must share one number of filters, got {sorted(filters)}")
-    seeds = [seed for _, seed in replicas]
     world = world_of(protocol, replicas) if world is None else world
-    state = initial_state(protocol, seeds, filters.pop(), dtype)
+    state = initial_state(protocol, [seed for _, seed in replicas], replicas[0][0].filters, dtype)
     return world.to(device), State(state.weights.to(device), state.top.to(device))
 
 
@@ -210,7 +197,10 @@ def _descent(protocol: TokenRun, replicas: Sequence[Replica], state: State, worl
     for done in range(0, protocol.steps, BLOCK):
         pairs = draw_pairs(world, streams, protocol.batch, min(BLOCK, protocol.steps - done))
         for number, look in enumerate(lookups(pairs, protocol.tokens, protocol.group, dtype), done + 1):
-            _sgd_step(state, gradients(state.weights, state.top, look, how), protocol)
+            grads = gradients(state.weights, state.top, look, how)
+            for parameter, momentum, grad in zip((state.weights, state.top), state.momenta, grads, strict=True):
+                momentum.mul_(protocol.momentum).add_(grad).add_(parameter, alpha=protocol.decay)
+                parameter.sub_(momentum, alpha=protocol.rate)
             yield number
 
 
@@ -231,30 +221,30 @@ def train_cells(
     *,
     processes: int = 1,
     keep: bool = False,
+    parts: Path | None = None,
     device: torch.device | str = "cpu",
 ) -> dict[TableCell, dict[str, Tensor]]:
     """Train every cell with every seed; for each cell the scores ``(seeds,)`` of `scores`, and with ``keep`` its
     ``weights``.
 
-    Cells of equal shape train together, in chunks that fit a processor's cache; how they are cut changes nothing.
-    processes: at work at once; 1 trains in this one.  What comes back lies on the CPU.
+    Cells of equal shape train together, like beside like, in chunks that fit a processor's cache.
+    processes, parts: see :func:`sslbook.stats.sweep.sweep`.  What comes back lies on the CPU.
     """
     memory = CACHE if torch.device(device).type == "cpu" else MEMORY
-    chunks = sorted(_chunks(protocol, cells, seeds, processes, memory), key=lambda chunk: -_cost(protocol, chunk))
-    if processes == 1:
-        results = [_measured(protocol, chunk, keep, device) for chunk in chunks]
-    else:
-        with process_pool(processes) as pool:
-            calls = [pool.submit(_measured, protocol, chunk, keep, device) for chunk in chunks]
-            results = [call.result() for call in calls]
-    found = {key: value for chunk, result in zip(chunks, results) for key, value in zip(chunk, _rows(result))}
-    return {
-        cell: {name: torch.stack([found[cell, seed][name] for seed in seeds]) for name in found[cell, seeds[0]]}
-        for cell in dict.fromkeys(cells)
-    }
+    found = sweep(
+        partial(_train_chunk, protocol, keep=keep, device=device),
+        sorted(cells, key=lambda cell: (cell.loss, cell.activation, cell.zeta != 1)),
+        seeds,
+        alike=lambda cell: cell.filters,
+        most=lambda cell: round(memory / _bytes(protocol, cell.filters)),
+        cost=lambda cell: 4 + cell.filters / 10,
+        processes=processes,
+        keep=parts,
+    )
+    return {cell: found[cell] for cell in cells}
 
 
-def _measured(
+def _train_chunk(
     protocol: TokenRun, replicas: Sequence[Replica], keep: bool, device: torch.device | str
 ) -> dict[str, Tensor]:
     state, world = train_tokens(protocol, replicas, device=device)
@@ -264,34 +254,10 @@ def _measured(
     return {name: values.cpu() for name, values in (found | kept).items()}
 
 
-def _rows(result: dict[str, Tensor]) -> Iterator[dict[str, Tensor]]:
-    for values in zip(*result.values()):
-        yield dict(zip(result, values, strict=True))
-
-
-def _chunks(
-    protocol: TokenRun, cells: Sequence[TableCell], seeds: Sequence[int], processes: int, memory: float
-) -> Iterator[list[Replica]]:
-    """Replicas of one shape, like beside like, cut evenly."""
-    by_shape: dict[int, list[Replica]] = {}
-    for cell in sorted(dict.fromkeys(cells), key=lambda cell: (cell.loss, cell.activation, cell.zeta != 1)):
-        by_shape.setdefault(cell.filters, []).extend((cell, seed) for seed in dict.fromkeys(seeds))
-    for replicas in by_shape.values():
-        most = max(1, round(memory / _bytes(protocol, replicas[0][0].filters)))
-        pieces = max(-(-len(replicas) // most), min(processes, len(replicas)) if len(by_shape) < processes else 1)
-        edges = [len(replicas) * i // pieces for i in range(pieces + 1)]
-        for start, end in itertools.pairwise(edges):
-            yield replicas[start:end]
-
-
 def _bytes(protocol: TokenRun, filters: int) -> int:
     """Of one replica: weights with momenta, tables, similarities and outputs, in float32."""
     k, d, b, o = protocol.fields, protocol.tokens, protocol.batch, protocol.outputs
     return 4 * (3 * k * filters * (d + o) + 4 * 2 * k * d * filters + 3 * b * b + 6 * b * o + 2 * k * d * o)
-
-
-def _cost(protocol: TokenRun, chunk: Sequence[Replica]) -> float:
-    return len(chunk) * (4.0 + chunk[0][0].filters / 10)
 
 
 SCORES = ("printed +", "printed -", "released +", "released -", "signless +", "signless -")

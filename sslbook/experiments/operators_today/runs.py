@@ -29,6 +29,7 @@ from sslbook.operator.covariance import covariance_operator
 from sslbook.operator.layer import Layer
 from sslbook.operator.view_weights import PairMixing
 from sslbook.stats.intervals import Interval, difference, mean_interval
+from sslbook.stats.sweep import Study
 from sslbook.training.views.augment import PIPELINES, plain, random_view
 
 
@@ -277,3 +278,6 @@ def _cosines(model: nn.Module, layer: str, data: Dataset, seed: int) -> dict[str
         for name, step in steps.items():
             found.setdefault(name, []).append(cosine(step, truth))
     return found
+
+
+STUDIES = {"operators-today-cifar10": Study(cifar10_values, (1, 2, 3))}

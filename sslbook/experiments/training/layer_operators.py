@@ -7,8 +7,6 @@ statistics one sample's connection would depend on the others.  Then a layer's o
 
 from __future__ import annotations
 
-import contextlib
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -17,23 +15,27 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from sslbook.experiments.training import supervised
-from sslbook.experiments.training.experiments import SMALL, settings_of
-from sslbook.experiments.training.recorded import LOOKS, each
+from sslbook.experiments.training.records import LOOKS, SMALL, settings_of
 from sslbook.images import datasets
+from sslbook.images.datasets import Dataset
 from sslbook.inspect.command import encoder_and_projector as opened
 from sslbook.inspect.measure import layers_of, settle
 from sslbook.inspect.spectrum import ALL, BETWEEN, KINDS, WITHIN, Seen, look
+from sslbook.networks.resnet import initialize
 from sslbook.networks.siamese import build
 from sslbook.operator.layer import OpenedLayer, open_layer, unvec, vec
 from sslbook.records.store import kept, parts_folder
 from sslbook.runtime.compute import cores
+from sslbook.stats.sweep import Study, spread
+from sslbook.training.evaluate import embed
+from sslbook.training.run.determinism import generator
 from sslbook.training.run.distributed import device_of
-from sslbook.training.run.parts import SUBSET_SEED, load_data, make_batches
+from sslbook.training.run.parts import SUBSET_SEED, layout_of, load_data, make_batches, make_optimizer, make_rate
 from sslbook.training.run.settings import Settings
 from sslbook.training.run.trainer import train
-from sslbook.training.views.augment import PIPELINES, plain, random_view
+from sslbook.training.views.augment import PIPELINES, apply, plain, random_view
 
 CLEAN = "no augmentation"
 OPERATORS = (BETWEEN, ALL, WITHIN, CLEAN)
@@ -143,12 +145,39 @@ def _told(values: Tensor) -> list[float | None]:
     return [float(f"{value:.5g}") if value == value else None for value in values.tolist()]
 
 
+# -- a run that is told the labels ------------------------------------------------------------------------------------
+
+
+def trained_on_labels(settings: Settings, data: Dataset, epochs: int, device: str = "cpu") -> nn.Sequential:
+    """Encoder and classifier after ``epochs`` of a run with these settings, whose objective is replaced; both views count."""
+    siamese = build(settings.networks, settings.seed)
+    top = nn.Linear(8 * settings.networks.width, data.classes)
+    initialize(top, generator(settings.seed, "classifier", 0))
+    net = nn.Sequential(siamese.encoder, top).to(device)
+    net.to(memory_format=layout_of(settings.networks.width, torch.device(device)))  # type: ignore[call-overload]
+    optimizer, pipeline = make_optimizer(settings, list(net.parameters())), PIPELINES[settings.pipeline]
+    batches = make_batches(settings, len(data))
+    rate = make_rate(settings, batches.per_epoch)
+    for step in range(epochs * batches.per_epoch):
+        index, *draws = batches.at(step)
+        pixels, labels = data.pixels[index].to(device), data.labels[index].to(device)
+        for group in optimizer.param_groups:
+            group["lr"] = rate(step)
+        optimizer.zero_grad()
+        for drawn in draws:
+            F.cross_entropy(net(apply(pixels, pipeline, drawn)), labels).div(len(draws)).backward()
+        optimizer.step()
+    return net
+
+
+@torch.no_grad()
+def accuracy(net: nn.Module, data: Dataset, settings: Settings) -> float:
+    """The share of un-augmented images whose largest output is their class's."""
+    outputs = embed(net, data, PIPELINES[settings.pipeline])
+    return float((outputs.argmax(1).cpu() == data.labels).double().mean())
+
+
 # -- along real runs --------------------------------------------------------------------------------------------------
-
-
-def operator_values(seeds: Sequence[int]) -> dict[str, Any]:
-    """What layers see of their operators along four kinds of run: a quarter of an hour for three seeds."""
-    return run_values(seeds, root=parts_folder())
 
 
 def run_values(
@@ -164,33 +193,21 @@ def run_values(
     more: int = MORE,
     processes: int | None = None,
     device: str = "cpu",
-    root: Path | None = None,
+    root: Path,
 ) -> dict[str, Any]:
     """:func:`look_at` runs after each of ``epochs``, on test images, which the networks have not seen: a draw of them a seed.
 
     more: views of another look at the first run at its end, by which the correction for few views is seen; 0 for none.
-    root: where the runs lie, to go on there if they are stopped; else they lie in a folder that goes away.
+    root: where the runs lie, to go on there if they are stopped.
     Raises FileNotFoundError without the data.
     """
-    kept_apart = {"images": images, "layers": layers, "shared": shared}
-    with contextlib.ExitStack() as stack:
-        place = root or Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        jobs = [
-            (
-                name,
-                seed,
-                tuple(changes),
-                tuple(epochs),
-                views,
-                more if name == names[0] else 0,
-                device,
-                place,
-                kept_apart,
-            )
-            for seed in seeds
-            for name in names
-        ]
-        found = each(along, jobs, (processes or cores()) if device == "cpu" else 1)
+    options = {"images": images, "layers": layers, "shared": shared}
+    jobs = [
+        (name, seed, tuple(changes), tuple(epochs), views, more if name == names[0] else 0, device, root, options)
+        for seed in seeds
+        for name in names
+    ]
+    found = spread(along, jobs, (processes or cores()) if device == "cpu" else 1)
     runs: dict[str, Any] = {name: [] for name in names}
     for (name, *_), looks in zip(jobs, found, strict=True):
         runs[name].append(looks)
@@ -205,22 +222,6 @@ def run_values(
         "modes": LEADING,
         "runs": runs,
     }
-
-
-def full_values(seeds: Sequence[int]) -> dict[str, Any]:
-    """The same for SimCLR by a ResNet-18 of full width on all images, on a GPU where there is one."""
-    return run_values(
-        seeds,
-        names=RUNS[:1],
-        changes=FULL,
-        epochs=FULL_EPOCHS,
-        layers=None,
-        shared=(),
-        more=0,
-        processes=1,
-        device=str(device_of(None)),
-        root=parts_folder(),
-    )
 
 
 def along(
@@ -271,7 +272,7 @@ class Run:
         settings = self.settings
         data = load_data(settings)[0]
         if self.name == SUPERVISED:
-            return supervised.trained(settings, data, epoch, self.device).eval()
+            return trained_on_labels(settings, data, epoch, self.device).eval()
         if not epoch:
             return opened(build(settings.networks, self.seed).to(self.device))
         last = epoch * make_batches(settings, len(data)).per_epoch
@@ -297,5 +298,19 @@ def _looked(
     if run.name == SUPERVISED:
         asked = load_data(settings)[1]
         few = datasets.subset(asked, min(LOOKS, len(asked)), SUBSET_SEED)
-        found["accuracy"] = supervised.accuracy(net, few, settings)
+        found["accuracy"] = accuracy(net, few, settings)
     return found
+
+
+def _small(seeds: Sequence[int]) -> dict[str, Any]:
+    """What layers see of their operators along four kinds of run: a quarter of an hour for three seeds."""
+    return run_values(seeds, root=parts_folder())
+
+
+def _full(seeds: Sequence[int]) -> dict[str, Any]:
+    """The same for SimCLR by a ResNet-18 of full width on all images, on a GPU where there is one."""
+    whole: dict[str, Any] = {"names": RUNS[:1], "changes": FULL, "epochs": FULL_EPOCHS, "layers": None, "shared": ()}
+    return run_values(seeds, **whole, more=0, processes=1, device=str(device_of(None)), root=parts_folder())
+
+
+STUDIES = {"training-operator": Study(_small, (1, 2, 3)), "training-operator-full": Study(_full, (1,))}

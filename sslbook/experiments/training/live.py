@@ -1,7 +1,12 @@
-"""Short runs for the page: every kind of network on scikit-learn's digits, looked at on the way; nothing is downloaded."""
+"""Short runs for the page: every kind of network on scikit-learn's digits, looked at on the way; nothing is downloaded.
+
+And one step of one batch by two processes of this machine, beside the same step by one.
+"""
 
 from __future__ import annotations
 
+import os
+import socket
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -10,15 +15,19 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.multiprocessing.spawn import spawn
 from torch.nn import functional as F
 
 from sslbook.images import datasets
 from sslbook.images.datasets import Dataset
-from sslbook.networks.siamese import Siamese, build
+from sslbook.losses import pairs
+from sslbook.networks.siamese import Networks, Siamese, build
 from sslbook.records.store import recorded
+from sslbook.stats.sweep import Study
+from sslbook.training import objectives
 from sslbook.training.evaluate import knn
 from sslbook.training.presets.runs import run_of
-from sslbook.training.run import checkpoints
+from sslbook.training.run import checkpoints, distributed
 from sslbook.training.run.parts import make_batches
 from sslbook.training.run.settings import Settings
 from sslbook.training.run.trainer import train
@@ -64,21 +73,16 @@ class Course:
 
 
 def settings_of(name: str, seed: int, epochs: int) -> Settings:
-    """The settings of one of :data:`RUNS`; raises ValueError for a name that is none of them."""
-    if name not in RUNS:
-        raise ValueError(f"name must be one of {', '.join(RUNS)}, got {name!r}")
+    """The settings of one of :data:`RUNS`."""
     preset, changes = RUNS[name]
     return run_of(preset, seed=seed, epochs=epochs, changes=changes).settings
 
 
 def course(name: str, seeds: Sequence[int], epochs: int, every: int) -> Course:
-    """Train one of :data:`RUNS` for each seed, stopping to look after every so many epochs.
+    """Train one of :data:`RUNS` for each seed, stopping to look after every so many epochs, of which ``epochs`` is a multiple.
 
     A stop is a checkpoint, and what follows a resumed run: the weights are those of a run that was never stopped.
-    Raises ValueError unless ``every`` divides ``epochs``.
     """
-    if every < 1 or epochs % every:
-        raise ValueError(f"every must divide the {epochs} epochs, got {every}")
     looks = tuple(range(0, epochs + 1, every))
     # One epoch more than is made, or the linear protocol would run at the end.
     found = [_one(settings_of(name, seed, epochs + 1), looks) for seed in seeds]
@@ -93,7 +97,7 @@ def course(name: str, seeds: Sequence[int], epochs: int, every: int) -> Course:
     return Course(looks, loss, **numbers, **pictures)
 
 
-def simclr_values(seeds: Sequence[int]) -> dict[str, object]:
+def _simclr_values(seeds: Sequence[int]) -> dict[str, object]:
     """The record ``training-digits``: the page's run of SimCLR, eight epochs, for more seeds than a page has time for.
 
     loss, knn, likeness: ``[seed][look]``, as :class:`Course` has them; the loss from the first epoch on.
@@ -166,3 +170,66 @@ def resumed_apart(seed: int) -> dict[str, float]:
         name: max(float((weights.double() - whole[key].double()).abs().max()) for key, weights in end.items())
         for name, end in ends.items()
     }
+
+
+# -- two processes ----------------------------------------------------------------------------------------------------
+
+NETWORKS = Networks(width=4, projector_hidden=16, projector_out=8)
+BATCH = 16
+BROKEN = ("BatchNorm apart", "gather without gradient")
+
+
+def gradient(seed: int, broken: str = "") -> Tensor:
+    """The gradient of InfoNCE by all weights, float64 ``(P,)``, from this process's part of the batch, averaged over processes.
+
+    broken: one of :data:`BROKEN`, the two mistakes that are easily made.
+    """
+    model = build(NETWORKS, seed).double()
+    if broken != "BatchNorm apart":
+        distributed.synchronize_batchnorm(model)
+    draw = torch.Generator().manual_seed(seed)
+    views = torch.randn(2, BATCH, 3, 16, 16, generator=draw, dtype=torch.float64)[:, distributed.own_rows(BATCH)]
+    outputs = model(views[0], views[1])
+    if broken == "gather without gradient":
+        loss = _one_sided(outputs.z1, outputs.z2)
+    else:
+        loss = objectives.objective("info_nce")(outputs)
+    loss.backward()
+    distributed.average_gradients(model.learning())
+    return torch.cat([weights.grad.flatten() for weights in model.learning() if weights.grad is not None])
+
+
+def _one_sided(z1: Tensor, z2: Tensor) -> Tensor:
+    """The mistake: the other process's rows come as constants."""
+    whole = []
+    for z in (z1, z2):
+        everything = distributed.gather(z.detach())
+        rows = distributed.own_rows(len(everything))
+        whole.append(torch.cat([everything[: rows.start], z, everything[rows.stop :]]))
+    return pairs.contrastive(whole[0], whole[1], "info_nce", tau=0.5)
+
+
+def by_processes(seed: int) -> dict[str, Tensor]:
+    """Gradients by two processes over gloo: under "", right, and under each of :data:`BROKEN`."""
+    processes = 2
+    with tempfile.TemporaryDirectory() as folder, socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+        probe.close()
+        spawn(_worker, (processes, port, folder, seed), nprocs=processes)
+        found: dict[str, Tensor] = torch.load(Path(folder) / "found.pt", weights_only=True)
+    return found
+
+
+def _worker(rank: int, world: int, port: int, folder: str, seed: int) -> None:
+    torch.set_num_threads(1)
+    numbers = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "MASTER_PORT": port}
+    os.environ.update({name: str(number) for name, number in numbers.items()}, MASTER_ADDR="127.0.0.1")
+    distributed.join("cpu")
+    found = {broken: gradient(seed, broken) for broken in ("", *BROKEN)}
+    if rank == 0:
+        torch.save(found, Path(folder) / "found.pt")
+    distributed.leave()
+
+
+STUDIES = {"training-digits": Study(_simclr_values, tuple(range(8)))}

@@ -1,15 +1,15 @@
 """The chapter's recorded runs: every objective on real images, with a small network, on a processor.
 
+They are presets of the papers made small, and what is changed in them, by name.
 ``sslbook record NAME --replace`` makes a record again, a run per core; stopped, it goes on with what is finished.
 """
 
 from __future__ import annotations
 
-import contextlib
-import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,32 +17,104 @@ from filelock import FileLock
 from scipy.special import entr
 from torch.nn import functional as F
 
-from sslbook.experiments.training.experiments import (
-    BETAS,
-    COURSES,
-    EXACT,
-    HALF,
-    LONG,
-    RATES,
-    RUNS,
-    SMALL,
-    STEEPNESS,
-    TRIED,
-    TUNED,
-    WHOLE,
-    settings_of,
-)
 from sslbook.images import datasets
 from sslbook.images.datasets import Dataset
 from sslbook.networks.siamese import Siamese
 from sslbook.records.store import kept, parts_folder
-from sslbook.runtime.compute import cores, process_pool
+from sslbook.runtime.compute import cores
+from sslbook.stats.sweep import Study, spread
 from sslbook.training.evaluate import embed, nearest, report
+from sslbook.training.presets.runs import with_changes
+from sslbook.training.presets.sheets import presets
 from sslbook.training.run.parts import SUBSET_SEED, load_data
+from sslbook.training.run.settings import Settings
 from sslbook.training.run.trainer import Result, prepared
 from sslbook.training.views.augment import PIPELINES, Pipeline
 
-Found = TypeVar("Found")
+SMALL = ("subset=5000", "networks.width=16", "epochs=10", "probes=10", "evaluate=2", "shuffle=true", "drop_last=true")
+HALF = (*SMALL, "precision=bfloat16")
+"""Networks that multiply in bfloat16, as on a GPU: a run takes two thirds of the time.  Views, losses and evaluation don't."""
+LONG = (*HALF, "epochs=100", "probes=10,20,50,100", "evaluate=10")
+WHOLE = (*HALF, "subset=none", "epochs=20", "probes=5,10,20", "evaluate=5")
+SLOWER = ("rate=0.001", "schedule=constant")
+"""SimCLR in so few steps."""
+SIMCLR, BYOL = "cifar10-simclr-nce", "cifar10-byol"
+QUICKER = ("optimizer=adam", "rate=0.001", "decay=0", "batch=64", "ema=0.9")
+"""BYOL in eight hundred steps, of which the released target takes 173 to come half way."""
+
+
+@dataclass(frozen=True)
+class Course:
+    """A run: a preset, what is changed in it, and whose last weights it begins with, by name, if not with fresh ones.
+
+    label: its short name on the page.
+    """
+
+    label: str
+    changes: tuple[str, ...] = ()
+    preset: str = SIMCLR
+    after: str | None = None
+
+
+def _simclr(label: str, *changes: str, after: str | None = None) -> Course:
+    return Course(label, (*SLOWER, *changes), after=after)
+
+
+def _byol(label: str, *changes: str) -> Course:
+    return Course(label, (*QUICKER, *changes), BYOL)
+
+
+RUNS: dict[str, Course] = {
+    "info_nce": _simclr("InfoNCE"),
+    "exact": _simclr("exact", "objective=exact"),
+    "exact, noise": _simclr("exact, noise", "objective=exact", "noise=0.01"),
+    "beta -0.5": _simclr("β = −0.5", "objective=beta", "numbers.beta=-0.5"),
+    "beta 0.2": _simclr("β = +0.2", "objective=beta", "numbers.beta=0.2"),
+    "byol": _byol("BYOL"),
+    "byol, no EMA": _byol("no EMA", "networks.target=none"),
+    "byol, no EMA, no stop-gradient": _byol("no stop-gradient", "networks.target=none", "numbers.stop_gradient=false"),
+}
+"""Every objective of the book."""
+EXACT: dict[str, Course] = {
+    "info_nce": RUNS["info_nce"],
+    "exact": RUNS["exact"],
+    "exact, further": _simclr("exact, further views", "objective=exact", "numbers.weights=further"),
+    "exact, clean": _simclr("exact, clean", "objective=exact", "numbers.weights=clean"),
+}
+"""The exact loss, by what its weights look at."""
+BETAS: dict[str, Course] = {name: RUNS[name] for name in ("info_nce", "beta -0.5", "beta 0.2")}
+"""The weight of the positive pair."""
+TEMPERATURES = (0.1, 0.5, 1.0, 2.0, 5.0)
+STEEPNESS: dict[str, Course] = {
+    **{f"tau {tau:g}": _simclr(f"τ = {tau:g}", f"numbers.tau={tau}") for tau in TEMPERATURES if tau != 0.5},
+    "info_nce": RUNS["info_nce"],
+    "soft triplet": _simclr("soft triplet", "objective=triplet"),
+    "simple": _simclr("simple", "objective=simple"),
+    "quadratic": _simclr("quadratic", "objective=quadratic"),
+    "simple after info_nce": _simclr("InfoNCE, then simple", "objective=simple", after="info_nce"),
+    "info_nce after info_nce": _simclr("InfoNCE, then InfoNCE", after="info_nce"),
+    "info_nce after simple": _simclr("simple, then InfoNCE", after="simple"),
+}
+"""Losses that differ in how hard they push against which negatives: InfoNCE over a range of temperatures, at whose end it is the
+simple loss, and networks that change their loss."""
+TUNED = ("info_nce", "exact", "beta -0.5", "beta 0.2")
+TRIED = (3e-4, 1e-3, 3e-3, 1e-2)
+RATES: dict[str, Course] = {
+    f"{name} at {rate:g}": replace(
+        RUNS[name], label=f"{RUNS[name].label}, rate {rate:g}", changes=(*RUNS[name].changes, f"rate={rate}")
+    )
+    for name in TUNED
+    for rate in TRIED
+}
+"""Learning rates, the same ones for each loss."""
+COURSES: Mapping[str, Course] = RUNS | EXACT | STEEPNESS | RATES
+
+
+def settings_of(name: str, seed: int, changes: Sequence[str] = SMALL) -> Settings:
+    """The settings of one of :data:`COURSES`, made small."""
+    course = COURSES[name]
+    return replace(with_changes(presets()[course.preset].settings, [*course.changes, *changes]), seed=seed)
+
 
 LOOKS = 2000
 """Test images that the curves are measured on; the last numbers are measured on all."""
@@ -59,11 +131,11 @@ def run_values(
     changes: Sequence[str] = SMALL,
     processes: int | None = None,
     device: str | None = None,
-    root: Path | None = None,
+    root: Path,
 ) -> dict[str, Any]:
     """Curves, last accuracies, first layers and nearest neighbours; raises FileNotFoundError without the data.
 
-    root: where the runs lie, to go on there if they are stopped; else they lie in a folder that goes away.
+    root: where the runs lie, to go on there if they are stopped.
     """
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     jobs = [
@@ -72,7 +144,7 @@ def run_values(
         for name in names
     ]
     load_data(settings_of(names[0], seeds[0], changes))  # says at once if there is no data
-    found = each(one, jobs, (processes or cores()) if device == "cpu" else 1)
+    found = spread(one, jobs, (processes or cores()) if device == "cpu" else 1)
     by_job = {(name, seed): values for (name, seed, *_), values in zip(jobs, found, strict=True)}
     base = settings_of(names[0], seeds[0], changes)
     values: dict[str, Any] = {
@@ -94,55 +166,10 @@ def run_values(
     return values
 
 
-def cifar10_values(seeds: Sequence[int]) -> dict[str, Any]:
-    """Every objective of the book, for ten epochs: three quarters of an hour on two cores for three seeds."""
-    return run_values(seeds, names=tuple(RUNS), root=parts_folder())
-
-
-def exact_values(seeds: Sequence[int]) -> dict[str, Any]:
-    """The exact loss, by what its weights look at: three quarters of an hour for ten seeds."""
-    return run_values(seeds, names=tuple(EXACT), changes=HALF, root=parts_folder())
-
-
-def beta_values(seeds: Sequence[int]) -> dict[str, Any]:
-    """InfoNCE with more and less weight on the positive pair: half an hour for ten seeds."""
-    return run_values(seeds, names=tuple(BETAS), changes=HALF, root=parts_folder())
-
-
-def steepness_values(seeds: Sequence[int]) -> dict[str, Any]:
-    """InfoNCE over a range of temperatures, and networks that change their loss: an hour for five seeds."""
-    return run_values(seeds, names=tuple(STEEPNESS), changes=HALF, root=parts_folder())
-
-
-def rate_values(seeds: Sequence[int]) -> dict[str, Any]:
-    """Four losses at four learning rates: three quarters of an hour for three seeds."""
-    return run_values(seeds, names=tuple(RATES), changes=HALF, root=parts_folder())
-
-
-def long_values(seeds: Sequence[int]) -> dict[str, Any]:
-    """InfoNCE and more weight on the positive pair for a hundred epochs: an hour for three seeds."""
-    return run_values(seeds, names=("info_nce", "beta -0.5"), changes=LONG, root=parts_folder())
-
-
-def whole_values(seeds: Sequence[int]) -> dict[str, Any]:
-    """Three losses on all 50,000 images for twenty epochs: an hour of a core for each run."""
-    return run_values(seeds, names=("info_nce", "exact", "beta -0.5"), changes=WHOLE, root=parts_folder())
-
-
-def each(function: Callable[..., Found], jobs: Sequence[tuple[Any, ...]], processes: int) -> list[Found]:
-    """``function(*job)`` of all jobs, in their order; with more than one worker a process each, a job at a time."""
-    if processes == 1:
-        return [function(*job) for job in jobs]
-    with process_pool(processes) as pool:
-        return [call.result() for call in [pool.submit(function, *job) for job in jobs]]
-
-
-def one(name: str, seed: int, changes: Sequence[str], pictured: bool, device: str, root: Path | None) -> dict[str, Any]:
+def one(name: str, seed: int, changes: Sequence[str], pictured: bool, device: str, root: Path) -> dict[str, Any]:
     """One run's curves, its last numbers on all test images, and its pictures, if they aren't below ``root`` already."""
-    with contextlib.ExitStack() as stack:
-        place = root or Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        part = _folder(place, name, seed, changes) / ("pictured.json" if pictured else "values.json")
-        return kept(part, lambda: _made(name, seed, changes, pictured, device, place))
+    part = _folder(root, name, seed, changes) / ("pictured.json" if pictured else "values.json")
+    return kept(part, lambda: _made(name, seed, changes, pictured, device, root))
 
 
 def _folder(root: Path, name: str, seed: int, changes: Sequence[str]) -> Path:
@@ -245,3 +272,21 @@ def span(values: Mapping[str, Any], name: str) -> np.ndarray:
     """Effective rank of the embeddings at the end, the exponential of the entropy of their axes' shares; a number a seed."""
     shares = last(values, name, "axes")
     return np.asarray(np.exp(entr(shares).sum(axis=1)))
+
+
+def _study(names: Iterable[str], seeds: Iterable[int], changes: Sequence[str] = HALF) -> Study:
+    def values(seeds: Sequence[int]) -> dict[str, Any]:
+        return run_values(seeds, names=tuple(names), changes=changes, root=parts_folder())
+
+    return Study(values, tuple(seeds))
+
+
+STUDIES = {  # with what they take on two cores
+    "training-cifar10": _study(RUNS, (1, 2, 3), SMALL),  # three quarters of an hour
+    "training-exact": _study(EXACT, range(1, 11)),  # as long
+    "training-beta": _study(BETAS, range(1, 11)),  # half an hour
+    "training-steepness": _study(STEEPNESS, range(1, 6)),  # an hour
+    "training-rates": _study(RATES, (1, 2, 3)),  # three quarters of an hour
+    "training-long": _study(("info_nce", "beta -0.5"), (1, 2, 3), LONG),  # an hour
+    "training-whole": _study(("info_nce", "exact", "beta -0.5"), (1,), WHOLE),  # an hour of a core for each run
+}
