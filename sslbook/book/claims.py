@@ -155,10 +155,10 @@ def claim(
             off = f" (off by {abs(result - test.expect):.3g})" if far else ""  # type: ignore[operator]
             raise AssertionError(f"{label}: {result} is not {test}{off}")
         for kind, others in (("broken variant", broken), ("rival", wrong)):
-            for what, bad in others.items():
+            for variant, bad in others.items():
                 if test.passes(bad):
                     raise AssertionError(
-                        f"{label}: this check can't fail: the {kind} {what!r} gives {bad}, also {test}"
+                        f"{label}: this check can't fail: the {kind} {variant!r} gives {bad}, also {test}"
                     )
     return _publish_all(number)
 
