@@ -73,8 +73,9 @@ def slider(
     if len(sizes) > 1:
         raise ValueError(f"draw: got frames of different sizes, {sorted(sizes)} pixels; draw them all with one figsize")
     texts, alts = [text_of(value) for value in values], [alt_of(value) for value in values]
-    look = {"label": label, "name": name, "start": start, "keep_colors": keep_colors, "play": play}
-    shown = _slider_html(frames, texts=texts, alts=alts, **look)
+    shown = _slider_html(
+        frames, texts=texts, alts=alts, label=label, name=name, start=start, keep_colors=keep_colors, play=play
+    )
     _display(shown, f"[figure with a slider: {label} = {texts[0]} to {texts[-1]}]")
 
 

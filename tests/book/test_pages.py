@@ -6,7 +6,6 @@ Needs the system's Chromium and its driver.
 from __future__ import annotations
 
 import json
-import re
 import shutil
 import time
 from collections.abc import Callable
@@ -247,39 +246,3 @@ def test_photographs_are_true_in_the_dark_and_lie_on_the_page(browser: Browser, 
     kept = browser.driver.execute_script(KEPT)
     assert len(kept) > 7
     assert [style for style in kept if style != ["none", "0px", "0px", "rgba(0, 0, 0, 0)"]] == []
-
-
-BROKEN = """<!DOCTYPE html><html lang="en"><head><title>Broken</title>
-</head><body><main>
-<div style="width: 3000px">wide</div>
-<img src="data:image/gif;base64,R0lGODlhAQABAAAAACwAAAAAAQABAAA=">
-<span class="math">\\\\(x\\\\)</span>
-<mjx-container><svg></svg></mjx-container>
-<div class="bd-article"><p><span class="sslbook-nobreak"><mjx-container style="display: block">x</mjx-container>.</span></p></div>
-<p style="color: #ccc; background: #fff">hardly visible</p>
-<pre style="background: #fff"><span class="k">code</span> <span class="k">of</span>
-<span class="c">two</span> <span class="c">kinds</span></pre>
-<style>.c { color: #ccc }</style>
-<script>setTimeout(() => fetch("http://192.0.2.1/").catch(() => 0)); throw new Error("on purpose");</script>
-</main></body></html>"""
-
-
-def test_a_broken_page_is_found_out(browser: Browser, tmp_path: Path) -> None:
-    """Each probe above sees the defect that it is there for."""
-    (tmp_path / "broken.html").write_text(BROKEN, encoding="utf-8")
-    for home in serve(tmp_path):
-        browser.open(f"{home}/broken.html", VIEWS["phone"])
-        found = "\n".join([*browser.problems(home), *browser.violations()])
-    for sign in (
-        "on purpose",
-        "leaves the machine: http://192.0.2.1/",
-        "maths not typeset: \\",
-        "maths not typeset: <svg",
-        "a sign of punctuation begins a line: x.",
-        "no alternative text",
-        "px wider than the window",
-        "accessibility: image-alt",
-        "accessibility: color-contrast",
-    ):
-        assert sign in found
-    assert re.search(r"color-contrast: .*\(2 times\)", found), "the paragraph, and code of one kind"
