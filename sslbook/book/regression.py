@@ -280,11 +280,11 @@ def _with_tolerances(
     here = [[n for found in runs for n in found if n.name == number.name] for runs in (machines, seeds)]
     held = entry(number)
     if "value" in held:
-        values = ([n.value for n in same if math.isfinite(n.value)] for same in here)
+        there, elsewhere = ([n.value for n in same if math.isfinite(n.value)] for same in here)
         stated = Criterion(number.value, number.rtol, number.atol).allowed()
-        held["within"] = Moved(number.value, *values, stated).within
+        held["within"] = Moved(number.value, there, elsewhere, stated).within
     others = {}
     for what, value in _others(number).items():
-        moved = ([_others(n)[what] for n in same if what in _others(n)] for same in here)
-        others[what] = [value, Moved(value, *moved).within]
+        there, elsewhere = ([_others(n)[what] for n in same if what in _others(n)] for same in here)
+        others[what] = [value, Moved(value, there, elsewhere).within]
     return held | ({"others": others} if others else {})

@@ -238,23 +238,6 @@ def test_only_declared_parameters_are_injected(write_book, monkeypatch: pytest.M
     assert given == [{"scale": "quick", "device": "cpu"}]
 
 
-def test_the_longest_chapter_starts_first(write_book, monkeypatch: pytest.MonkeyPatch) -> None:
-    book = write_book(good="<<1>>", slow="<<2>>", new="<<3>>")
-    folder = book.executed("quick")
-    folder.mkdir(parents=True)
-    for name, seconds in (("good", 1.0), ("slow", 9.0)):
-        (folder / f"{name}.ipynb").write_text(json.dumps({"metadata": {"sslbook": {"seconds": seconds}}, "cells": []}))
-    order: list[str] = []
-
-    def run_all(todo, environment, processes, say):
-        order.extend(job.chapter.name for job in todo)
-        return (Outcome(job.chapter.name, "failed") for job in todo)
-
-    monkeypatch.setattr(module, "_run_all", run_all)
-    execute(book, choose(find_chapters(book), []), QUICK, say=lambda line: None)
-    assert order == ["new", "slow", "good"]
-
-
 def test_what_a_cell_writes_to_stderr_is_noted() -> None:
     output = nbformat.v4.new_output("stream", name="stderr", text="UserWarning: look\nmore\n")
     cells = [nbformat.v4.new_markdown_cell("a"), nbformat.v4.new_code_cell("b", outputs=[output])]
