@@ -260,8 +260,8 @@ def _parser() -> argparse.ArgumentParser:
     added.add_argument("--replace", action="store_true", help="make it anew where there is one")
     added.set_defaults(run=record)
 
-    told = {name: help for name, (_, help) in PROGRAMS.items()}
-    for name, help in (*told.items(), ("table", "Show a printed table beside its record, or run it.")):
+    programs = [(name, help) for name, (_, help) in PROGRAMS.items()]
+    for name, help in (*programs, ("table", "Show a printed table beside its record, or run it.")):
         # To these nothing is an option, so that also --list and --help, with no name before them, reach the command's own.
         added = subparsers.add_parser(name, help=help, add_help=False, prefix_chars="\0")
         added.add_argument("arguments", nargs=argparse.REMAINDER)
