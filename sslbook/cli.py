@@ -32,6 +32,12 @@ if TYPE_CHECKING:
 TITLE = "sslbook: the library behind *What Survives Augmentation*, an executable book on self-supervised learning."
 EXTRAS = {**dict.fromkeys(("pooch", "tqdm", "tensorboard", "submitit"), "train"), "jupyterlab": "book,lab"}
 """The extra, or extras, that a package is of; what else may be missing is of ``book``."""
+PROGRAMS = {
+    "train": ("sslbook.training.presets.command", "Train a preset of the image tables."),
+    "inspect": ("sslbook.inspect.command", "Report on a trained network, layer by layer."),
+    "gpu": ("sslbook.bench.gpu", "All that the book wants of a GPU."),
+}
+"""Commands that read the rest of their line by themselves: the module whose ``main`` does, and a line of help."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -158,27 +164,10 @@ def table(options: argparse.Namespace) -> int:
     return command.main(declared, rest)
 
 
-def train(options: argparse.Namespace) -> int:
-    """``sslbook train``: run a preset with the rest of the command line."""
+def program(options: argparse.Namespace) -> int:
+    """``sslbook train``, ``inspect`` and ``gpu``: programs of their own, with the rest of the command line."""
     _wait_passively()
-    from sslbook.training.presets import command
-
-    return command.main(options.arguments)
-
-
-def inspect(options: argparse.Namespace) -> int:
-    """``sslbook inspect``: a report on a trained network's layers, with the rest of the command line."""
-    _wait_passively()
-    from sslbook.inspect import command
-
-    return command.main(options.arguments)
-
-
-def gpu(options: argparse.Namespace) -> int:
-    """``sslbook gpu``: work through what the book wants of a GPU, with the rest of the command line."""
-    from sslbook.bench import gpu
-
-    return gpu.main(options.arguments)
+    return int(importlib.import_module(PROGRAMS[options.command][0]).main(options.arguments))
 
 
 def bench(options: argparse.Namespace) -> int:
@@ -271,16 +260,12 @@ def _parser() -> argparse.ArgumentParser:
     added.add_argument("--replace", action="store_true", help="make it anew where there is one")
     added.set_defaults(run=record)
 
-    for run, told in (
-        (train, "Train a preset of the image tables."),
-        (inspect, "Report on a trained network, layer by layer."),
-        (gpu, "All that the book wants of a GPU."),
-        (table, "Show a printed table beside its record, or run it."),
-    ):
+    programs = [(name, help) for name, (_, help) in PROGRAMS.items()]
+    for name, help in (*programs, ("table", "Show a printed table beside its record, or run it.")):
         # To these nothing is an option, so that also --list and --help, with no name before them, reach the command's own.
-        added = subparsers.add_parser(run.__name__, help=told, add_help=False, prefix_chars="\0")
+        added = subparsers.add_parser(name, help=help, add_help=False, prefix_chars="\0")
         added.add_argument("arguments", nargs=argparse.REMAINDER)
-        added.set_defaults(run=run)
+        added.set_defaults(run=table if name == "table" else program)
 
     added = subparsers.add_parser("bench", help="Run a benchmark.", description="Run a benchmark.")
     added.add_argument("name", metavar="NAME", help="a module of sslbook.bench, such as covariance")

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.utils import parametrizations, parametrize, prune
+from torch.nn.utils import parametrizations, parametrize
 from torch.utils.checkpoint import checkpoint
 
 from sslbook.networks.batchnorm import BatchNorm
@@ -37,13 +37,6 @@ class Standardised(nn.Conv2d):
         return self._conv_forward(x, w / (w.std((1, 2, 3), keepdim=True) + 1e-5), self.bias)
 
 
-class StandardisedWithin(nn.Conv2d):
-    """The same, where a layer's plain action would be looked for."""
-
-    def _conv_forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        return super()._conv_forward(x, weight - weight.mean((1, 2, 3), keepdim=True), bias)
-
-
 class Cosine(nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
         return F.linear(F.normalize(x, dim=-1), F.normalize(self.weight, dim=-1))
@@ -55,17 +48,6 @@ class Unit(Cosine):
     def __init__(self, *sizes: int) -> None:
         super().__init__(*sizes, bias=False)
         self.weight.data = F.normalize(self.weight.data, dim=-1)
-
-
-class Adapted(nn.Linear):
-    """A low-rank adapter within the layer: its output is still linear in the weight."""
-
-    def __init__(self, rows: int, columns: int) -> None:
-        super().__init__(rows, columns)
-        self.down, self.up = nn.Parameter(torch.randn(2, rows)), nn.Parameter(torch.randn(columns, 2))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x) + F.linear(F.linear(x, self.down), self.up)
 
 
 class Clipped(torch.autograd.Function):
@@ -121,19 +103,8 @@ def unparametrised(net: nn.Module) -> nn.Module:
     return net
 
 
-def encoded(net: Any, x: Tensor) -> Tensor:
-    return net.c(net.b(net.a(x))).flatten(1)
-
-
 def less_mean(x: Tensor) -> Tensor:
     return x - x.mean(0)
-
-
-def target_within(net: Any, x: Tensor) -> Tensor:
-    h = net.a(x)
-    with torch.no_grad():
-        target = net.b(h.relu())
-    return net.b(h.sin()) * target
 
 
 def spoilt(net: Any, x: Tensor) -> Tensor:
@@ -148,16 +119,6 @@ def branches(net: Any, x: Tensor) -> Tensor:
     return torch.where(h.sum(1, keepdim=True) > 0, net.b(h.relu()), net.b(h.sin()))
 
 
-def routed(net: Any, x: Tensor) -> Tensor:
-    """The same, by indexing, as experts are reached."""
-    h = net.a(x)
-    chosen = h.sum(1) > 0
-    y = h.new_zeros(len(h), 3)
-    y[chosen] = net.b(h[chosen].relu())
-    y[~chosen] = net.b(h[~chosen].sin())
-    return y
-
-
 def tied_under_another_name() -> nn.Module:
     """The other name comes first in ``named_parameters``."""
     net = Net(lambda net, x: F.linear(net.a(x).relu(), net.kernel), a=nn.Linear(4, 4, bias=False))
@@ -170,13 +131,6 @@ def loose(layer: nn.Module) -> nn.Module:
     weight = layer.weight.detach().double()
     del layer.weight
     layer.weight = weight
-    return Net(a=layer)
-
-
-def buffered(layer: nn.Module) -> nn.Module:
-    weight = layer.weight.detach().clone()
-    del layer.weight
-    layer.register_buffer("weight", weight)
     return Net(a=layer)
 
 
@@ -217,21 +171,11 @@ def on_images(*layers: nn.Module, refused: str | None = None, layout: Any = torc
 
 ELSEWHERE, OTHER, COUPLED = "used there alone", "its weight applied to its input", "other samples|any part"
 IMAGE = (2, 6, 6)
-TRANSFORMER = {"b": nn.TransformerEncoderLayer(8, 2, 12, batch_first=True), "a": nn.Linear(4, 8), "c": nn.Linear(8, 2)}
 
 # fmt: off
 ABOVE = (
     nn.ELU(), nn.GELU("tanh"), nn.Softplus(2.0), nn.Hardtanh(-0.3, 0.4), nn.PReLU(), nn.RReLU(), nn.Softmax(-1), nn.RMSNorm(5),
     nn.LayerNorm(5), nn.Dropout(0.5), nn.BatchNorm1d(5), nn.BatchNorm1d(5, affine=False), nn.Linear(5, 5, bias=False),
-)
-OPENED = (
-    nn.Conv2d(2, 4, 3, stride=(1, 3), padding=(2, 0)), nn.Conv2d(2, 4, 3, padding=1, padding_mode="reflect"), nn.Conv2d(2, 4, 1),
-    nn.Conv2d(2, 6, 2, groups=2, stride=2), nn.Conv2d(2, 4, 3, padding="valid"),
-)
-BETWEEN = (
-    nn.AvgPool2d(2), nn.MaxPool2d(2, dilation=2), nn.LocalResponseNorm(2), nn.ReflectionPad2d(1), nn.Unfold(2), nn.PixelShuffle(2),
-    nn.Upsample(scale_factor=2, mode="bilinear"), nn.BatchNorm2d(4), nn.InstanceNorm2d(4, affine=True),
-    nn.ConvTranspose2d(4, 2, 2),
 )
 NETWORKS: dict[str, Case] = {
     # --- the weight, used elsewhere
@@ -256,8 +200,6 @@ NETWORKS: dict[str, Case] = {
     "hook that doubles": Case(lambda: hooked("a", lambda m, i, o: 2 * o), OTHER),
     "hook that mixes samples": Case(lambda: hooked("a", lambda m, i, o: o - o.mean(0)), f"{COUPLED}|{OTHER}"),
     "pre-hook that doubles": Case(lambda: hooked("a", lambda m, i: (2 * i[0],), pre=True)),
-    "hook above": Case(lambda: hooked("b", lambda m, i, o: 2 * o)),
-    "hook on the whole": Case(lambda: hooked("", lambda m, i, o: 2 * o)),
     "gradients clipped": above(lambda net, h, x: net.b(Clipped.apply(h)), "aren't linear"),
     "differentiable once": above(lambda net, h, x: net.b(Once.apply(h)), "differentiated"),
     # --- parametrisations
@@ -265,8 +207,6 @@ NETWORKS: dict[str, Case] = {
     "spectral norm": Case(changed(lambda net: parametrizations.spectral_norm(net.a)), plain=unparametrised),
     "parametrised and tied": above(lambda net, h, x: F.linear(h.relu(), net.a.weight.T), ELSEWHERE,
         a=parametrizations.weight_norm(nn.Linear(4, 5))),
-    "pruned": Case(changed(lambda net: prune.l1_unstructured(net.a, "weight", 0.5)),
-        plain=lambda net: (prune.remove(net.a, "weight"), net)[1]),
     # --- samples that see each other
     "less the batch's mean": above(lambda net, h, x: net.b(less_mean(h)), COUPLED),
     "less the mean, below": whole(lambda net, x: net.b(net.a(less_mean(x)).tanh()), COUPLED),
@@ -294,18 +234,13 @@ NETWORKS: dict[str, Case] = {
     "detach within": above(lambda net, h, x: net.b(h * h.sigmoid().detach())),
     "all under no_grad": whole(torch.no_grad()(lambda net, x: net.b(net.a(x))), "doesn't depend"),
     "parallel branches": above(lambda net, h, x: net.b(h.relu()) + net.c(x).tanh(), c=nn.Linear(4, 3)),
-    "branches by sample": whole(branches),
     "changed in place when it is needed":
         above(lambda net, h, x: net.b(h.relu()), "differentiated.*inplace", b=nn.Sequential(nn.ReLU(inplace=True),
         nn.Linear(5, 3))),
     "checkpointed above": above(lambda net, h, x: checkpoint(net.b, h, use_reentrant=False), "checkpointing"),
     "generated weights": above(lambda net, h, x: torch.einsum("bi,bij->bj", x, h[:, :4, None] * h[:, None])),
     # --- kinds of layers above and below
-    "group norm": on_images(nn.Conv2d(2, 4, 3), nn.GroupNorm(2, 4), nn.GELU()),
-    "grouped, dilated": on_images(nn.Conv2d(2, 4, 2, dilation=2, groups=2), nn.Tanh()),
     "channels last": on_images(nn.Conv2d(2, 4, 3), nn.Conv2d(4, 8, 3), nn.ReLU(), layout=torch.channels_last),
-    "tokens": above(lambda net, h, x: net.b(h.relu()).mean(1), None, (6, 4)),
-    "within a transformer's layer": whole(encoded, None, (3, 4), "b.linear1", **TRANSFORMER),
     "attention's own projection":
         whole(lambda net, x: net.b(x, x, x)[0], "applied 0 times", (3, 4), "b.out_proj", b=nn.MultiheadAttention(4,
         2, batch_first=True)),
@@ -331,8 +266,4 @@ NETWORKS: dict[str, Case] = {
     "quantised above": Case(lambda: Net(b=torch.ao.nn.quantized.dynamic.Linear(5, 3)), "differentiated", lambda: torch.ones(4, 4)),
     # --- every kind of layer that PyTorch has, above the layer, as the layer, and on top of it
     **{f"above: {m}": above(lambda net, h, x: net.b(net.m(h)).flatten(1), m=m) for m in ABOVE},
-    **{f"opened: {m}": on_images(m, nn.Tanh()) for m in OPENED},
-    **{f"between: {m}": on_images(nn.Conv2d(2, 4, 3), m, nn.Tanh()) for m in BETWEEN},
-    "a 1-D convolution": Case(lambda: nn.Sequential(nn.Conv1d(2, 3, 3, stride=2), nn.GELU(), nn.Flatten()), None, (2, 8), "0"),
-    "a 3-D convolution": Case(lambda: nn.Sequential(nn.Conv3d(1, 2, 2), nn.GELU(), nn.Flatten()), None, (1, 3, 4, 3), "0"),
 }

@@ -86,7 +86,7 @@ def population(
     return clean, clean[:, None] + 0.5 * torch.randn(samples, views, *shape, generator=draw, dtype=dtype)
 
 
-def architecture(seed: int) -> tuple[nn.Sequential, tuple[int, ...]]:
+def _architecture(seed: int) -> tuple[nn.Sequential, tuple[int, ...]]:
     """A random network with up to 3,000 weights in a layer, and the shape of one input; every third is one of `random_network`."""
     draw = torch.Generator().manual_seed(seed)
 
@@ -108,7 +108,7 @@ def accuracy(networks: int) -> list[Row]:
     errors: dict[str, list[float]] = {}
     layers = most = 0
     for seed in range(networks):
-        net, shape = architecture(seed)
+        net, shape = _architecture(seed)
         clean, views = population(shape, 4, 3, seed=seed, dtype=torch.float64)
         for name, module in net.named_modules():
             if not isinstance(module, Layer):

@@ -51,7 +51,7 @@ def run(*, quick: bool, processes: int) -> list[Row]:
             found = taken(whole, processes)
         rows.append(Row(f"{processes} processes ({how})", f"minutes of {name}", found / 60, "min", MINUTES_BARS[name]))
     with process_pool(1) as pool:  # threads would share out the sums of a batch otherwise than those of one replica
-        for call in (trees_alone, tokens_alone, rates):
+        for call in (_trees_alone, _tokens_alone, rates):
             rows += pool.submit(call, 20 if quick else 100).result()
     return rows
 
@@ -84,7 +84,7 @@ def _parameters(tree: LatentTree, net: TreeNetwork, seeds: Sequence[int], epoch:
     return torch.cat([p.flatten(1) for p in (*net.weights, *net.biases)], 1)
 
 
-def trees_alone(steps: int) -> list[Row]:
+def _trees_alone(steps: int) -> list[Row]:
     """The largest difference of any parameter between a replica of six in a batch and the same replica alone."""
     seeds, rows = [1, 2, 3, 4, 5, 6], []
     for dtype, bar in ALONE_BARS["trees"].items():
@@ -100,7 +100,7 @@ def trees_alone(steps: int) -> list[Row]:
     return rows
 
 
-def tokens_alone(steps: int) -> list[Row]:
+def _tokens_alone(steps: int) -> list[Row]:
     """The largest difference of any weight between a replica of eighteen in a batch and the same replica alone."""
     protocol, rows = replace(TOKENS, steps=steps), []
     cells = [TableCell(p, 15 // p, a) for a in ("linear", "relu") for p in (1, 3, 5)]

@@ -189,8 +189,8 @@ class OpenedLayer:
     def _transpose(self) -> tuple[Tensor, Tensor]:
         """A cotangent, of some samples alone, and its pull-back: linear in it, so that its derivative in it is the JVP."""
         autocast = torch.autocast(self.output.device.type, enabled=False)
-        with torch.enable_grad(), autocast, sentences(no_derivative(self.name)):
-            cotangent = one_sided(self._graph).requires_grad_()
+        with torch.enable_grad(), autocast, sentences(_no_derivative(self.name)):
+            cotangent = _one_sided(self._graph).requires_grad_()
             (pulled,) = torch.autograd.grad(self._graph, self.preactivation, cotangent, create_graph=True)
         return cotangent, pulled
 
@@ -247,14 +247,14 @@ def open_frozen(frozen: FrozenNetwork, x: Tensor) -> OpenedLayer:
     """The layer opened on ``x``, when all guards have passed."""
     opened, _ = opened_pass(frozen, x)
     refuse_batch(opened)
-    few = probe_samples(x)
+    few = _probe_samples(x)
     try:
         part, call = opened_pass(frozen, few)
     except ValueError as error:
         raise ValueError(
             f"net must take any part of a batch, it failed on {len(few)} of {len(x)} samples: {error}"
         ) from error
-    refuse_part(part, call, frozen, probe_samples(opened.output))
+    _refuse_part(part, call, frozen, _probe_samples(opened.output))
     return opened
 
 
@@ -294,12 +294,12 @@ def opened_pass(frozen: FrozenNetwork, x: Tensor) -> tuple[OpenedLayer, Call]:
         )
     if not output.requires_grad:
         raise ValueError(f"the output doesn't depend on layer {name!r} in a way that can be differentiated")
-    with torch.enable_grad(), sentences(other_map(name, module)):
+    with torch.enable_grad(), sentences(_other_map(name, module)):
         graph = output.reshape(len(output), -1)
         leaf = call.weight.detach().requires_grad_(True)
         lifted = _layer_map(module, below, leaf)
     if lifted.shape != preactivation.shape:
-        raise ValueError(other_map(name, module))
+        raise ValueError(_other_map(name, module))
     opened = OpenedLayer(
         name,
         module,
@@ -347,7 +347,7 @@ def refuse_batch(opened: OpenedLayer, *, derivative: bool = True) -> None:
             raise ValueError(f"an output of net depends on the layer's output for other samples; {BY_BATCH}")
 
 
-def one_sided(output: Tensor) -> Tensor:
+def _one_sided(output: Tensor) -> Tensor:
     """A cotangent ``(B, n_L)`` that is zero for about half of the samples, in no regular order, and for no other."""
     rows = torch.arange(len(output), device=output.device) * 0.6180339887 % 1 < 0.5
     return rows[:, None] * _generic(output)
@@ -359,12 +359,12 @@ def _generic(like: Tensor) -> Tensor:
     return (0.7 * phases).cos().reshape(like.shape)
 
 
-def probe_samples(x: Tensor) -> Tensor:
+def _probe_samples(x: Tensor) -> Tensor:
     """At most four rows, the last first; fewer than there are, but for a single one."""
     return x[:: max(2, -(-len(x) // 4))].flip(0)
 
 
-def refuse_part(part: OpenedLayer, call: Call, frozen: FrozenNetwork, expected: Tensor) -> None:
+def _refuse_part(part: OpenedLayer, call: Call, frozen: FrozenNetwork, expected: Tensor) -> None:
     r"""Raise ValueError where a handful of samples, opened by themselves, show what the whole batch hides.
 
     expected: their outputs among the whole batch.
@@ -374,7 +374,7 @@ def refuse_part(part: OpenedLayer, call: Call, frozen: FrozenNetwork, expected: 
     # that, and far below what the batch's own statistics change
     if bool((part.output - expected).abs().max() > math.sqrt(eps) * expected.abs().max()):
         raise ValueError(f"an output of net changes with the other samples of its batch; {BY_BATCH}")
-    with sentences(no_derivative(frozen.name)):
+    with sentences(_no_derivative(frozen.name)):
         _refuse_other_map(part, call, eps)
         leaves = [call.weight, *(tensor for tensor in frozen.tensors.values() if tensor.requires_grad)]
         used = torch.autograd.grad(part._graph, leaves, _generic(part.output), retain_graph=True, allow_unused=True)
@@ -396,15 +396,15 @@ def _refuse_other_map(part: OpenedLayer, call: Call, eps: float) -> None:
     (real,) = torch.autograd.grad(call.out, call.weight, cotangent, allow_unused=True)
     (plain,) = torch.autograd.grad(part._lifted, part._leaf, cotangent, retain_graph=True)
     if real is None or bool((real - plain).abs().max() > rounding * plain.abs().max()):
-        raise ValueError(other_map(part.name, part.module))
+        raise ValueError(_other_map(part.name, part.module))
 
 
-def no_derivative(name: str) -> str:
+def _no_derivative(name: str) -> str:
     """The beginning of the sentence for a network that torch can't differentiate, or not twice."""
     return f"net can't be differentiated twice above layer {name!r}"
 
 
-def other_map(name: str, module: nn.Module) -> str:
+def _other_map(name: str, module: nn.Module) -> str:
     """The sentence for a layer that isn't one."""
     kind = next(k for k in type(module).__mro__ if k.__module__.startswith("torch.nn.modules"))
     return (

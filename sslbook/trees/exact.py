@@ -42,7 +42,13 @@ def list_parts(tree: LatentTree, net: TreeNetwork, limit: int = 1 << 17) -> list
 
     Raises ValueError if tree and network differ in shape, or if a part sees more than ``limit`` patterns.
     """
-    _check_shapes(tree, net)
+    shape = (tree.replicas, tree.depth, tree.nodes[:-1], tree.branching)
+    fans = tuple(w.shape[3] // (1 if d == net.depth - 1 else net.width) for d, w in enumerate(net.weights))
+    other = (net.replicas, net.depth, tuple(w.shape[1] for w in net.weights), fans)
+    if shape != other:
+        raise ValueError(
+            f"tree and net must have one shape (replicas, depth, nodes, branching), got {shape} and {other}"
+        )
     patterns = tree.values[-1] ** math.prod(tree.branching[1:])
     if patterns > limit:
         raise ValueError(f"a part below the root sees {patterns} patterns of leaves, more than limit = {limit}")
@@ -64,18 +70,7 @@ def list_parts(tree: LatentTree, net: TreeNetwork, limit: int = 1 << 17) -> list
     return [None, *reversed(listed)]
 
 
-def _check_shapes(tree: LatentTree, net: TreeNetwork) -> None:
-    shape = (tree.replicas, tree.depth, tree.nodes[:-1], tree.branching)
-    fans = tuple(w.shape[3] // (1 if d == net.depth - 1 else net.width) for d, w in enumerate(net.weights))
-    other = (net.replicas, net.depth, tuple(w.shape[1] for w in net.weights), fans)
-    if shape != other:
-        raise ValueError(
-            f"tree and net must have one shape (replicas, depth, nodes, branching), got {shape} and {other}"
-        )
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Conditional expectations
+# --- conditional expectations ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -174,10 +169,6 @@ def _in_range(net: TreeNetwork) -> TreeNetwork:
         biases.append(torch.ldexp(bias.double(), torch.tensor(-unit)))
         below = unit
     return TreeNetwork(tuple(reversed(weights)), tuple(reversed(biases)))
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Selectivity (Section 6.1 of [tian2020])
 
 
 def parts_below(tree: LatentTree, listed: list[Parts | None], depth: int) -> Parts:

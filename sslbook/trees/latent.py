@@ -95,8 +95,7 @@ def _check_probabilities(name: str, table: Tensor) -> None:
         raise ValueError(f"every row of {name} must sum to one, row {where} sums to {float(sums[where]):.6g}")
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Kinds of trees
+# --- kinds of trees --------------------------------------------------------------------------------------------------
 
 
 def symmetric_binary(polarities: Sequence[Tensor], root_polarity: float = 0.0) -> LatentTree:
@@ -140,8 +139,7 @@ def random_tree(
     )
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# What follows from the tables
+# --- what follows from the tables ------------------------------------------------------------------------------------
 
 
 def from_root(tree: LatentTree) -> list[Tensor]:
@@ -180,8 +178,7 @@ def place(tree: LatentTree, name: str) -> tuple[int, int]:
     return len(name) - 1, index
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Sampling
+# --- sampling --------------------------------------------------------------------------------------------------------
 
 
 def numbers_needed(tree: LatentTree) -> int:

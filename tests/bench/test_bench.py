@@ -72,25 +72,6 @@ def test_the_error_sees_a_wrong_product(monkeypatch: pytest.MonkeyPatch) -> None
     assert math.isnan(bench.product_error(op))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (["covariance", "--threads", "0"], "at least 1"),
-        (["tables", "--processes", "0"], "at least 1"),
-        (["training", "augmen"], "no stage 'augmen'"),
-        (["covarience"], "covariance"),
-        (["gpu"], "there are"),
-    ],
-)
-def test_bad_arguments(arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
-    try:
-        status: object = cli.main(["bench", *arguments])
-    except SystemExit as stopped:
-        status = stopped.code
-    assert status == 2
-    assert sentence in capsys.readouterr().err
-
-
 # -- training -----------------------------------------------------------------------------------------------------------
 
 

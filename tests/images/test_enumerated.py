@@ -67,18 +67,6 @@ def test_smaller_digits_average_blocks(size):
     torch.testing.assert_close(small, expected)
 
 
-def test_images_check_their_parts():
-    pixels, labels = torch.zeros(2, 1, 3, 3), torch.zeros(2, dtype=torch.int64)
-    with pytest.raises(ValueError, match=r"labels must be int64 .* got torch.int64 \(1,\)"):
-        Images(pixels, labels[:1], "x")
-    with pytest.raises(ValueError, match=r"got torch\.int32"):
-        Images(pixels, labels.int(), "x")
-    with pytest.raises(ValueError, match=r"pixels must have shape \(N, C, H, W\)"):
-        Images(pixels[0], labels, "x")
-    with pytest.raises(TypeError, match="pixels must have a floating dtype"):
-        Images(pixels.byte(), labels, "x")
-
-
 # ----------------------------------------------------------------------------------------- CIFAR-10
 
 
@@ -155,21 +143,6 @@ def test_unpickling_runs_no_code(tmp_path, monkeypatch):
     assert not Path("harm").exists()
     pickle.loads(pickle.dumps(Harmful(), protocol=2))  # what would have happened
     assert Path("harm").exists()
-
-
-def test_cifar10_names_what_is_missing(fake_cifar10, monkeypatch):
-    (fake_cifar10 / "data_batch_3").unlink()
-    assert not readable("cifar10")
-    with pytest.raises(FileNotFoundError, match=r"incomplete: .*data_batch_3 can't be read"):
-        read("cifar10", "train")
-    monkeypatch.setenv("SSLBOOK_DATA", str(fake_cifar10 / "nowhere"))
-    assert not readable("cifar10")
-    with pytest.raises(FileNotFoundError, match="SSLBOOK_DATA must name the folder"):
-        read("cifar10", "test")
-    monkeypatch.delenv("SSLBOOK_DATA")
-    assert not readable("cifar10")
-    with pytest.raises(FileNotFoundError, match="set SSLBOOK_DATA to the folder that holds cifar-10-batches-py"):
-        read("cifar10", "test")
 
 
 needs_cifar10 = pytest.mark.skipif(
@@ -262,12 +235,6 @@ def test_views_combine_everything_with_everything():
     smaller = views(x, [flips, lambda y: torch.stack([y[..., :4, :4], y[..., 2:, 2:]], 1)])
     assert torch.equal(smaller[:, 2 + 1], x.flip(3)[:, :, 2:, 2:])
     assert torch.equal(views(x, [])[:, 0], x)
-
-
-def test_views_of_one_image_are_its_views_in_the_batch():
-    x = pictures(height=6)
-    augmentations = [augment for augment, _ in AUGMENTATIONS.values()]
-    assert torch.equal(views(x, augmentations)[1:2], views(x[1:2], augmentations))
 
 
 @pytest.mark.parametrize(

@@ -84,12 +84,5 @@ def test_bad_input_is_refused(call, words: str) -> None:
         call()
 
 
-@pytest.mark.parametrize("sizes", [(1, 3, 3), (3, 3, 1), (3, 1, 1)], ids=str)
-def test_nothing_is_repeated_to_fit(sizes: tuple[int, int, int]) -> None:
-    other, b, other_b = (torch.ones(n, 2) for n in sizes)
-    with pytest.raises(ValueError, match="alpha"):
-        energies.contrastive_covariance(torch.ones(3, 2), other, torch.ones(3, 3), b, other_b)
-
-
 def test_a_hinge_at_its_kink_is_off() -> None:
     assert not energies.weights("hinge_triplet", torch.ones(3, 2), torch.ones(3, 2)).any()

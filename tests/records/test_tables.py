@@ -13,7 +13,7 @@ import torch
 from sslbook import cli
 from sslbook.experiments import catalogue
 from sslbook.records import ablation, data_files, store, table_command
-from sslbook.records.filled import Entry, Filled, as_json, fill, grid, listing, number, summary
+from sslbook.records.filled import Entry, Filled, as_json, fill, grid, listing, summary
 from sslbook.records.printed import Printed, batchnorm_modes, printed, unprinted
 
 # -- as it is printed -------------------------------------------------------------------------------------------------
@@ -84,12 +84,6 @@ def small() -> Printed:
 def filled() -> Filled:
     found = {"score": torch.tensor([[[1.0, 2.0], [2.0, 2.0]], [[3.0, 3.0], [4.0, 6.0]]]), "rank": torch.ones(2, 2, 2)}
     return fill(small(), found, {"score": 1, "rank": 0}, seeds=(3, 5))
-
-
-def test_a_number_has_its_spread_or_none() -> None:
-    assert number(78.1, 0.3, 1) == "78.1±0.3"
-    assert number(78.1, None, 2) == "78.10"
-    assert number(None) == "–"
 
 
 def test_a_grid_has_the_papers_number_and_ours() -> None:

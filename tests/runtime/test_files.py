@@ -79,14 +79,6 @@ def test_what_the_dead_left_is_removed_and_nothing_else(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == [".a.json", "a.json", f"a{PART}"]
 
 
-def test_where_nothing_can_be_written_is_known_before(tmp_path: Path) -> None:
-    atomic_io.require_writable(tmp_path / "new/folder")
-    assert list((tmp_path / "new/folder").iterdir()) == []
-    (tmp_path / "file").touch()
-    with pytest.raises(OSError, match="file"):
-        atomic_io.require_writable(tmp_path / "file")
-
-
 def test_what_is_no_file_is_not_read(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "folder").mkdir()

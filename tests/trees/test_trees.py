@@ -1,4 +1,4 @@
-"""Latent trees: their tables, what follows from them, sampling against exact sums, and what bad input gets."""
+"""Latent trees: their tables, what follows from them, sampling against exact sums; and the tree-shaped network."""
 
 from __future__ import annotations
 
@@ -188,18 +188,6 @@ def test_bad_tables(root: Tensor, tables: tuple[Tensor, ...], message: str) -> N
         LatentTree(root, tables)
 
 
-def test_bad_polarities() -> None:
-    good = torch.zeros(1, 2)
-    with pytest.raises(ValueError, match=r"polarities\[1\] must lie between -1 and 1, got 0.5 to 1.25"):
-        trees.symmetric_binary([good, torch.tensor([[0.5, 1.25, 1.0, 0.75]])])
-    with pytest.raises(ValueError, match=r"polarities\[0\] must lie between -1 and 1"):
-        trees.symmetric_binary([torch.tensor([[0.5, float("nan")]])])
-    with pytest.raises(ValueError, match="depth must be at least 1"):
-        trees.symmetric_binary([])
-    with pytest.raises(ValueError, match=r"root_polarity must be between -1 and 1, got 1\.5"):
-        trees.symmetric_binary([good], root_polarity=1.5)
-
-
 # --- the tree-shaped network: forward against a loop over parts, initial values --------------------------------------
 
 
@@ -262,11 +250,3 @@ def test_without_biases_the_weights_stay() -> None:
     free, plain = initial_network([1], (2, 2), 3, bias=False), initial_network([1], (2, 2), 3)
     assert all(bias.abs().max() == 0 for bias in free.biases)
     assert all(a.equal(b) for a, b in zip(free.weights, plain.weights, strict=True))
-
-
-def test_bad_input() -> None:
-    with pytest.raises(ValueError, match="width must be at least 1, got 0"):
-        initial_network([0], (2, 2), 0)
-    for branching in [(), (2, 0)]:
-        with pytest.raises(ValueError, match="branching must hold one number of at least 1 a depth"):
-            initial_network([0], branching, 2)

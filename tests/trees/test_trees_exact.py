@@ -260,13 +260,6 @@ def test_theorem_6(seed: int, root_polarity: float) -> None:
 # --- bad input -------------------------------------------------------------------------------------------------------
 
 
-def test_too_many_patterns() -> None:
-    tree = instances.random_symmetric([0], 5, 0.7)
-    net = initial_network([0], tree.branching, 1)
-    with pytest.raises(ValueError, match="sees 65536 patterns of leaves, more than limit = 1000"):
-        exact.list_parts(tree, net, limit=1000)
-
-
 @pytest.mark.parametrize(
     "net",
     [
