@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from drawing_cases import GREYS, geometry
 from held import hold
+from matplotlib.figure import Figure
 from torch import Tensor
 
-from sslbook.book import plots
 from sslbook.experiments.covariance import checks, drawing, reference, runs
 from sslbook.experiments.covariance.checks import Curve
 from sslbook.experiments.covariance.reference import (
@@ -273,51 +274,27 @@ def test_training_lowers_the_loss_and_measures_on_the_way() -> None:
 # --- drawings --------------------------------------------------------------------------------------------------------
 
 
-def test_a_mode_is_a_row_of_kernels_with_gaps() -> None:
+def test_every_part_of_a_drawing_is_where_it_was() -> None:
+    at, views = torch.linspace(0, 2, 5), torch.tensor([[[2.0, 0.0], [2.0, 2.0]], [[0.0, 0.0], [0.0, 2.0]]])
     mode = torch.arange(1.0, 19.0).reshape(2, 1, 3, 3)
-    fig, ax = plots.figure()
-    drawing.kernels(ax, mode, "7%")
+    hold(
+        {
+            "spectrum": geometry(lambda ax: drawing.signed_spectrum(ax, torch.tensor([-2.0, -1.0, 3.0]), GREYS)),
+            "weights": geometry(
+                lambda ax: drawing.weights_of_pairs(ax, torch.tensor([0.5, 0.6, 1.5]), at, torch.exp(-at), GREYS)
+            ),
+            "cosines": geometry(lambda ax: drawing.cosines(ax, {"operator": 0.7, "rival": -0.2}, GREYS)),
+            "images": geometry(lambda ax: drawing.images_in_a_plane(ax, views, ("A", "B"), GREYS)),
+            "steps": geometry(lambda ax: drawing.steps_in_a_plane(ax, {"means": (1, 0), "views": (3, 1)}, GREYS)),
+        }
+    )
+    ax = Figure().add_subplot()
+    drawing.kernels(ax, mode, "7%")  # the kernels in a row, with gaps
     shown = ax.images[0].get_array().filled(np.nan)
     assert np.array_equal(shown[:, :3], mode[0, 0])
     assert np.array_equal(shown[:, 4:], mode[1, 0])
     assert np.isnan(shown[:, 3]).all()
     assert ax.images[0].get_clim() == (-18, 18)
-    assert ax.get_ylabel() == "7%"
-    fig.clear()
-
-
-def test_bars_below_zero_are_hatched() -> None:
-    fig, ax = plots.figure()
-    drawing.signed_spectrum(ax, torch.tensor([-2.0, -1.0, 3.0]), plots.PALETTE)
-    bars = sorted((bar.get_x(), bar.get_height(), bar.get_hatch()) for bar in ax.patches)
-    assert [height for _, height, _ in bars] == [3, -1, -2]
-    assert [bool(hatch) for *_, hatch in bars] == [False, True, True]
-    fig.clear()
-
-
-def test_a_weight_is_as_high_as_the_histogram_and_the_first_cosine_is_on_top() -> None:
-    fig, (left, right) = plots.figure(2)
-    at = torch.linspace(0, 2, 5)
-    drawing.weights_of_pairs(left, torch.tensor([0.5, 0.6, 1.5]), at, torch.exp(-at), plots.PALETTE)
-    (line,) = left.lines
-    assert left.get_xlim() == (0, 2)
-    assert np.allclose(line.get_ydata() / line.get_ydata()[0], torch.exp(-at))
-    assert line.get_ydata()[0] >= max(bar.get_height() for bar in left.patches)
-    drawing.cosines(right, {"operator": 0.7, "rival": -0.2}, plots.PALETTE)
-    assert [bar.get_width() for bar in right.patches] == [0.7, -0.2]
-    assert right.yaxis_inverted()
-    fig.clear()
-
-
-def test_rings_lie_at_the_means() -> None:
-    views = torch.tensor([[[2.0, 0.0], [2.0, 2.0]], [[0.0, 0.0], [0.0, 2.0]]])
-    fig, ax = plots.figure()
-    drawing.images_in_a_plane(ax, views, ("A", "B"), plots.PALETTE)
-    rings = [line.get_xydata().tolist() for line in ax.lines if line.get_markerfacecolor() == "none"]
-    assert rings == [[[2, 1]], [[0, 1]]]
-    drawing.steps_in_a_plane(ax, {"means": (1, 0)}, plots.PALETTE)
-    assert [text.get_text() for text in ax.texts] == ["A", "B", "", "means"]
-    fig.clear()
 
 
 # --- real images -----------------------------------------------------------------------------------------------------

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 from drawing_cases import GREYS, geometry
 from held import hold
 from matplotlib.figure import Figure
 
-from sslbook.book import plots
 from sslbook.experiments.linear_byol import checks, drawing, instances, reference, theory
 from sslbook.experiments.linear_byol.theory import Moments, Times, Weights, jacobian
 
@@ -226,19 +224,14 @@ def test_the_lines_cross() -> None:
     assert np.allclose(errors["SimCLR"].mean(1), [0, 0.5, 1], atol=1e-9)
 
 
-def test_the_figures_draw() -> None:
-    _, axes = plots.figure(2, 2)
-    for ax, kind in zip(axes.flat, theory.PORTRAITS):
-        drawing.portrait(ax, kind, 0.5, plots.PALETTE)
-    drawing.plane_of_fates(axes[1, 1], 0.5, plots.PALETTE)
-    plt.close("all")
-    _, axes = plots.figure(2)
+def test_a_time_course_and_a_crossing_are_where_they_were() -> None:
     path = reference.follow(np.array([0.5]), np.array([0.3]), np.array([0.3]), 0.7, 5.0, points=6)
-    drawing.time_course(axes[0], path, np.linspace(0.1, 5, 6), 0.7, plots.PALETTE)
     errors = {"one": np.random.default_rng(0).uniform(0, 1, (3, 4))}
-    drawing.crossing(axes[1], np.array([0.0, 0.5, 1]), errors, {"one": (plots.PALETTE["blue"], "-")})
-    assert axes[1].get_lines()[0].get_ydata().shape == (3,)
-    plt.close("all")
+    found = {
+        "course": geometry(lambda ax: drawing.time_course(ax, path, np.linspace(0.1, 5, 6), 0.7, GREYS)),
+        "crossing": geometry(lambda ax: drawing.crossing(ax, np.array([0.0, 0.5, 1]), errors, {"one": ("0.2", "-")})),
+    }
+    hold(found)
     assert drawing.share_that_collapses(0.2) > drawing.share_that_collapses(1.0) > 0.1
 
 

@@ -108,10 +108,8 @@ def _affine(networks: int, seed: int) -> Iterator[tuple[nn.Sequential, str, Tens
 @over(_affine, error=_apart)
 def affine_gaps(instance: tuple[nn.Sequential, str, Tensor]) -> Iterator[Comparison]:
     r"""A ReLU network with biases: ``OP vec(W)`` fails, :math:`Cov_x[\bar K_l, \bar f_L]` (:meth:`exact_update`) holds."""
-    op, truth = (
-        covariance_operator(*instance),
-        -expected_gradient(*instance, simple_loss(), all_tuples(4, 3)),
-    )
+    op = covariance_operator(*instance)
+    truth = -expected_gradient(*instance, simple_loss(), all_tuples(4, 3))
     yield "exact update", op.exact_update(), truth
     yield "broken: operator", op.apply(op.opened.weight), truth
 

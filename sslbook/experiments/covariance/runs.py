@@ -319,7 +319,7 @@ def train_and_measure(
         gradients = torch.autograd.grad(value, weights)
         with torch.no_grad():
             for weight, gradient in zip(weights, gradients, strict=True):
-                weight -= rate * gradient
+                weight.sub_(rate * gradient)
     return ResidueRun(tuple(at), tuple(values), tuple(found))
 
 

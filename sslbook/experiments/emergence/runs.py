@@ -30,7 +30,7 @@ from torch import Tensor
 from sslbook.experiments.emergence.ring import direction, pattern_inputs, responses, ring_scene, selected, windows
 from sslbook.experiments.emergence.theory import Mixture, diagonal_velocity
 from sslbook.losses import pairs
-from sslbook.stats.replica_rng import Streams, to_device
+from sslbook.stats.replica_rng import Streams
 from sslbook.stats.sweep import Study
 
 COMPARED = ("simple", "info_nce")
@@ -137,15 +137,14 @@ def train_nodes(
     steps: int = 5000,
     protocol: TwoLayerSizes = DEFAULT,
     dtype: torch.dtype = torch.float32,
-    device: torch.device | str = "cpu",
 ) -> Run:
-    """SGD for every seed at once, on ``device``; the run that comes back lies on the CPU."""
+    """SGD for every seed at once."""
     start, draws = begin(seeds, protocol, dtype), Streams(seeds, "batches")
-    w1, w2, centres = (part.to(device, copy=True) for part in (start.w1, start.w2, start.centres))
+    w1, w2, centres = start.w1, start.w2, start.centres
     replicas, d, batch = len(seeds), protocol.size, protocol.batch
-    norms = torch.empty(replicas, steps + 1, 2, dtype=dtype, device=device)
-    stopped = torch.full((replicas,), steps + 1, device=device)
-    rows = torch.arange(replicas, device=device)[:, None, None]
+    norms = torch.empty(replicas, steps + 1, 2, dtype=dtype)
+    stopped = torch.full((replicas,), steps + 1)
+    rows = torch.arange(replicas)[:, None, None]
     limit = protocol.cap * w1.flatten(1).norm(dim=1)
     kinds = noise = torch.empty(0)
     for t in range(steps + 1):
@@ -154,17 +153,16 @@ def train_nodes(
         if t == steps:
             break
         if t % CHUNK == 0:
-            if bool((stopped <= t).all()):  # asked seldom: whoever asks waits for the device
+            if bool((stopped <= t).all()):
                 norms[:, t + 1 :] = norms[:, t : t + 1]  # nothing moves any more
                 break
-            kinds = to_device((protocol.components * draws.uniform((CHUNK, batch), torch.float64)).long(), w1.device)
-            noise = to_device(draws.normal((CHUNK, 2, batch, d), dtype), w1.device)
-            noise *= protocol.variance**0.5
+            kinds = (protocol.components * draws.uniform((CHUNK, batch), torch.float64)).long()
+            noise = protocol.variance**0.5 * draws.normal((CHUNK, 2, batch, d), dtype)
         views = centres[rows, kinds[:, t % CHUNK, None]] + noise[:, t % CHUNK]
         g1, g2 = gradients(w1, w2, views[:, 0], views[:, 1], loss, normalize, protocol.tau, protocol.floor)
         live = (stopped > t).to(dtype) * protocol.rate
         w1, w2 = w1 - live[:, None, None] * g1, w2 - live[:, None] * g2
-    return Run(start, TwoLayers(w1.cpu(), w2.cpu(), start.centres), norms.cpu(), stopped.cpu())
+    return Run(start, TwoLayers(w1, w2, start.centres), norms, stopped)
 
 
 def steps_to(norms: Tensor, factor: float) -> Tensor:
@@ -329,9 +327,7 @@ def train_ring(
     *,
     bias: bool = False,
     linear: bool = False,
-    noise: float = 0.05,
     steps: int = 400,
-    tau: float = 0.5,
 ) -> Trained:
     """Train one network of 16 filters (and 8 outputs) for each seed on a ring of 6 places, all at once, in float64.
 
@@ -346,7 +342,7 @@ def train_ring(
     def integers(high: int, *shape: int) -> Tensor:
         return (high * draws.uniform(shape, torch.float64)).long()
 
-    d, filters, outputs, batch, test_noise = 6, 16, 8, 32, 0.15
+    d, filters, outputs, batch, noise, test_noise = 6, 16, 8, 32, 0.05, 0.15
     scene = ring_scene(d)
     w = 0.5 * normal(filters, 3 if bias else 2)
     head = normal(outputs, filters) / filters**0.5 if setting in ("head", "simclr") else None
@@ -367,7 +363,7 @@ def train_ring(
         if setting == "simple":
             loss = pairs.contrastive(*pair, loss="simple", normalize=False)
         else:
-            loss = pairs.contrastive(*pair, normalize=setting in ("normalised", "simclr"), tau=tau)
+            loss = pairs.contrastive(*pair, normalize=setting in ("normalised", "simclr"), tau=0.5)
         gradients = torch.autograd.grad(loss.sum(), leaves)
         with torch.no_grad():
             live = (leaves[0].norm(dim=-1).amax(1) < limit).double()[:, None, None]

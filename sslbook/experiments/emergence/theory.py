@@ -496,13 +496,13 @@ class Scrambled:
         return kept + (draws @ lost)[..., 0] @ self.nuisance[:, None]
 
 
-def scrambled(replicas: int, *, samples: int = 40, kept: int = 3, seed: int = 0, gap: float = 0.0) -> Scrambled:
-    """Random populations with correlated coordinates and random subspaces of dimension ``kept``, in float64.
+def scrambled(replicas: int, *, samples: int = 40, seed: int = 0, gap: float = 0.0) -> Scrambled:
+    """Random populations with six correlated coordinates and random subspaces of dimension three, in float64.
 
     gap: only populations whose operator has ``1 - lambda_2 / lambda_1`` of at least this are taken (the first of 16 times as many).
     Raises ValueError where too few populations have the gap.
     """
-    size = 6
+    size, kept = 6, 3
     draw = torch.Generator().manual_seed(seed)
     count = replicas if gap == 0 else 16 * replicas
 
@@ -607,14 +607,13 @@ class Learned:
     cut: Tensor
 
 
-def train_neuron(
-    replicas: int = 32, *, steps: int = 800, batch: int = 64, rate: float = 0.05, gap: float = 0.3, seed: int = 0
-) -> Learned:
+def train_neuron(replicas: int = 32, *, steps: int = 800, seed: int = 0) -> Learned:
     r"""SGD on L_simp with fresh Gaussian views, the weight scaled to unit length after each step; all replicas at once.
 
     The rate is in units of the operator's leading eigenvalue and falls as :math:`1 / (1 + 10 t / steps)`.
     """
-    scene = scrambled(replicas, gap=gap, seed=seed)
+    batch, rate = 64, 0.05
+    scene = scrambled(replicas, gap=0.3, seed=seed)
     draw = torch.Generator().manual_seed(seed + 1)
     n_samples, size = scene.x.shape[1:]
     values, vectors = torch.linalg.eigh(scene.operator)

@@ -190,16 +190,16 @@ class Filters:
 
 
 def train_linear(
-    replicas: int, filters: int = 64, *, anew: bool, tau: float = 0.1, steps: int = 800, seed: int = 0, size: int = 3
+    replicas: int, filters: int = 64, *, anew: bool, tau: float = 0.1, steps: int = 800, seed: int = 0
 ) -> Filters:
     """Projected ascent of linear filters from random starts, on batches of 10 points without augmentation.
 
     ``anew``: InfoNCE weights (epsilon 0) at each filter's own outputs in every step; else Gaussian weights of the points.
     """
     draw = Streams(range(seed, seed + replicas), "linear")
-    x = draw.normal((10, size))
+    x = draw.normal((10, 3))
     x = x / x.norm(dim=-1, keepdim=True)
-    w = draw.normal((filters, size))
+    w = draw.normal((filters, 3))
     w = w / w.norm(dim=-1, keepdim=True)
     fixed = gaussian(x, 1.0)
     matrix = contrastive_covariance(x, x, fixed)

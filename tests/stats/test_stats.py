@@ -1,0 +1,226 @@
+"""Relative errors and one verdict over many instances; a stream for each replica; effective rank."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from sslbook.stats import checks
+from sslbook.stats.checks import Comparison, over, over_instances, relative, relative_gap, worst
+from sslbook.stats.metrics import effective_rank
+from sslbook.stats.replica_rng import Streams
+
+
+def test_a_relative_error_is_that_of_each_instance() -> None:
+    reference = torch.tensor([[[3.0], [4.0]], [[0.0], [2.0]]])
+    value = reference + torch.tensor([[[0.0], [1.0]], [[3.0], [4.0]]])
+    assert relative(value, reference).tolist() == pytest.approx([0.2, 2.5])
+    assert relative(value.numpy(), reference.numpy()).tolist() == pytest.approx([0.2, 2.5])
+    with pytest.raises(ValueError, match="reference must not be zero in any instance"):
+        relative(value, torch.zeros_like(value))
+
+
+def test_a_relative_gap_is_in_the_batch_s_scale() -> None:
+    reference, value = torch.tensor([[3.0, 4.0], [0.0, 0.0]]), torch.tensor([[3.0, 4.0], [0.0, 1.0]])
+    assert relative_gap(value, reference) == pytest.approx(0.2)  # against the largest item, not the item's own zero
+    assert relative_gap(torch.tensor([1.0, 1.0]), torch.tensor([1.0, 0.0])) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("error", [relative, relative_gap])
+def test_shapes_that_differ_are_not_compared(error) -> None:
+    with pytest.raises(ValueError, match=r"value and reference must have one shape, got \(2, 1\) and \(2, 3\)"):
+        error(torch.ones(2, 1), torch.ones(2, 3))
+
+
+def test_the_largest_identity_and_the_smallest_break() -> None:
+    rows = [{"a": 1.0, "broken: b": 5.0}, {"a": 2.0, "broken: b": 3.0, "c": 0.5}]
+    assert worst(rows) == {"a": 2.0, "broken: b": 3.0, "c": 0.5, "instances": 2.0}
+
+
+def test_parts_are_instances_after_instances() -> None:
+    parts = ({"a": torch.tensor([1.0, 4.0]), "broken: b": torch.tensor([5.0, 7.0])}, {"a": np.array([2.0])})
+    assert over_instances(*parts) == {"a": 4.0, "broken: b": 5.0, "instances": 3.0}
+    with pytest.raises(ValueError, match=r"each part must have one number of instances, got \[1, 2\]"):
+        over_instances({"a": torch.ones(2), "b": torch.ones(1)})
+
+
+@pytest.mark.parametrize("at", [0, 1])
+@pytest.mark.parametrize("name", ["a", "broken: b"])
+def test_nan_is_no_verdict(name: str, at: int) -> None:
+    rows = [{"a": 1.0, "broken: b": 5.0}, {"a": 2.0, "broken: b": 3.0}]
+    rows[at][name] = math.nan
+    with pytest.raises(ValueError, match=f"the gap '{name}' of an instance is not a number"):
+        worst(rows)
+
+
+def test_no_instance_is_no_verdict() -> None:
+    for nothing in (lambda: worst([]), over_instances, lambda: over_instances({"a": torch.ones(0)})):
+        with pytest.raises(ValueError, match="no instance is left"):
+            nothing()
+
+
+def test_a_vector_is_one_row() -> None:
+    assert relative_gap(torch.tensor([2.0, 1.0]), torch.tensor([1.0, 0.0])) == pytest.approx(2**0.5)
+
+
+def test_a_check_is_a_generator_of_comparisons(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "CHECKS", made := {})
+
+    @over(lambda count, seed: range(seed, seed + count), unit=(1.0, 3.0))
+    def halves(number: int, unit: float = 1.0) -> Iterator[Comparison]:
+        """Of odd numbers."""
+        if number % 2:
+            yield "twice", torch.tensor([number + 1e-3]), torch.tensor([float(number)])
+            yield "broken: unit", unit / number, None
+
+    assert halves(4, 1) == {"twice": pytest.approx(1e-3, rel=1e-3), "broken: unit": 1 / 3, "instances": 2}
+    assert halves(4, 1, unit=3.0)["broken: unit"] == 1
+    assert halves.__doc__ == "Of odd numbers."
+    with pytest.raises(ValueError, match="no instance is left"):
+        halves(1, 2)
+    assert [name.rpartition(", ")[2] for name in made] == ["1.0", "3.0"]
+    assert [check(1, 1)["broken: unit"] for check in made.values()] == [1, 3]
+
+    @over(lambda count, seed: [torch.ones(2, 2)], error=lambda a, b: float((a - b).abs().max()))
+    def largest(ones: torch.Tensor) -> Iterator[Comparison]:
+        yield "ones", ones, 3 * ones
+
+    assert largest(1) == {"ones": 2, "instances": 1}
+
+
+# --- a stream for each replica ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_replica_draws_what_it_draws_alone(dtype: torch.dtype) -> None:
+    together, alone = Streams([3, 4, 5], "data"), Streams([4], "data")
+    for shape in [(7,), (2, 5), (1,)]:
+        assert together.uniform(shape, dtype)[1].equal(alone.uniform(shape, dtype)[0])
+        assert together.normal(shape, dtype)[1].equal(alone.normal(shape, dtype)[0])
+    assert len(together) == 3
+
+
+def test_into_a_buffer_the_same_numbers() -> None:
+    buffer = torch.empty(2, 3, 4)
+    assert Streams([1, 2]).uniform((3, 4), out=buffer) is buffer
+    assert buffer.equal(Streams([1, 2]).uniform((3, 4)))
+
+
+def test_seeds_and_purposes_are_kept_apart() -> None:
+    draws = [Streams([seed], purpose).uniform((4,)) for seed in (0, 1) for purpose in ("", "a", "b", "ab")]
+    assert len({tuple(draw.flatten().tolist()) for draw in draws}) == len(draws)
+
+
+def test_the_numbers_are_uniform_and_normal() -> None:
+    n = 200_000
+    u = Streams([0, 1]).uniform((n,), torch.float64)
+    assert u.min() >= 0
+    assert u.max() < 1
+    assert ((u.mean(1) - 0.5).abs() < 5 / (12 * n) ** 0.5).all()
+    x = Streams([0, 1]).normal((n,))
+    assert (x.mean(1).abs() < 5 / n**0.5).all()
+    assert ((x.square().mean(1) - 1).abs() < 5 * (2 / n) ** 0.5).all()
+    between = torch.stack([torch.corrcoef(u)[0, 1], torch.corrcoef(x)[0, 1]])  # of different seeds
+    assert (between.abs() < 5 / n**0.5).all()
+
+
+@pytest.mark.parametrize("seeds", [[], [-1], [1.5]])
+def test_bad_seeds(seeds: list[float]) -> None:
+    with pytest.raises(ValueError, match=r"seeds must be one or more whole numbers of at least 0, got \["):
+        Streams(seeds)  # type: ignore[arg-type]
+
+
+# --- effective rank --------------------------------------------------------------------------------------------------
+
+
+f64 = torch.float64
+
+
+def test_equal_variances_count_one_each() -> None:
+    x = torch.randn(1, 500, 6, dtype=f64, generator=torch.Generator().manual_seed(0))
+    axes = torch.linalg.qr(x - x.mean(1, keepdim=True)).Q  # centred and orthonormal: six equal variances
+    assert effective_rank(axes).item() == pytest.approx(6, rel=1e-12)
+    assert effective_rank(axes * torch.tensor([1.0, 1, 1, 0, 0, 0])).item() == pytest.approx(3, rel=1e-12)
+    assert effective_rank(axes[0]).shape == ()
+
+
+def test_unequal_variances_by_singular_values() -> None:
+    x = torch.randn(3, 50, 8, dtype=f64, generator=torch.Generator().manual_seed(1)) * torch.arange(1.0, 9, dtype=f64)
+    shares = torch.linalg.svdvals(x - x.mean(1, keepdim=True)).square()
+    shares /= shares.sum(1, keepdim=True)
+    assert torch.allclose(effective_rank(x), (-(shares * shares.log()).sum(1)).exp(), rtol=1e-12)
+    assert not torch.allclose(
+        effective_rank(x), effective_rank(x + 3 * torch.arange(50.0, dtype=f64)[:, None]), rtol=1e-2
+    )
+
+
+def test_a_line_is_one_and_a_point_nothing() -> None:
+    line = torch.outer(torch.arange(20.0, dtype=f64), torch.tensor([1.0, 2, 3], dtype=f64))[None]
+    assert effective_rank(line + 5).item() == pytest.approx(1, rel=1e-9)
+    assert effective_rank(torch.full((1, 10, 3), 0.7)).item() == 0
+
+
+def last_places(dtype: torch.dtype) -> torch.Tensor:
+    """64 constant features of 500 images, but for noise of one unit of the last place."""
+    generator = torch.Generator().manual_seed(3)
+    constant = torch.rand(64, generator=generator, dtype=f64).to(dtype)
+    up, down = (torch.nextafter(constant, torch.full((), end, dtype=dtype)) for end in (torch.inf, -torch.inf))
+    which = torch.randint(0, 3, (500, 64), generator=generator)
+    return torch.stack([down, constant, up]).gather(0, which)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_last_places_of_a_constant_have_no_rank(dtype: torch.dtype) -> None:
+    noise = last_places(dtype)
+    assert (noise != noise[0]).any()
+    assert effective_rank(noise).item() == 0
+    assert effective_rank(noise, resolution=0).item() == (0 if dtype is f64 else pytest.approx(39.2, abs=1))
+    varied = noise + 1e-4 * torch.randn(500, 64, generator=torch.Generator().manual_seed(4), dtype=dtype)
+    assert effective_rank(varied).item() > 55, "what is a thousand times the last place counts"
+
+
+def test_the_resolution_of_coarser_numbers_can_be_told() -> None:
+    spread = torch.randn(500, 64, generator=torch.Generator().manual_seed(4))
+    rounded = (1 + 2**-9 * spread).bfloat16()
+    assert (rounded != rounded[0]).any()
+    assert effective_rank(rounded).item() == 0, "by their type"
+    assert effective_rank(rounded.float()).item() > 30, "which a cast hides"
+    assert effective_rank(rounded.float(), resolution=2 * torch.finfo(torch.bfloat16).eps).item() == 0
+    healthy = 1 + 0.1 * spread
+    assert effective_rank(healthy, resolution=2 * torch.finfo(torch.bfloat16).eps).equal(effective_rank(healthy))
+
+
+@pytest.mark.parametrize("scale", [1e-200, 1e-30, 1e30, 1e200])
+def test_no_scale_is_too_small_or_too_large(scale: float) -> None:
+    features = torch.randn(40, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    assert effective_rank(scale * features).item() == pytest.approx(effective_rank(features).item(), rel=1e-13)
+
+
+def test_diverged_features_are_refused() -> None:
+    features = torch.randn(2, 10, 3, generator=torch.Generator().manual_seed(0))
+    features[0, 1, 2], features[1, 4, 0], features[1, 4, 1] = torch.nan, torch.inf, torch.nan
+    with pytest.raises(ValueError, match="features must be finite numbers, got 2 of 20 rows that are not: the network"):
+        effective_rank(features)
+
+
+@pytest.mark.parametrize(
+    ("features", "error", "sentence"),
+    [
+        (torch.zeros(5, 3).numpy(), TypeError, "features must be a torch tensor, got ndarray"),
+        (torch.zeros(5, 3, dtype=torch.uint8), TypeError, "features must have a floating dtype, got torch.uint8"),
+        (torch.zeros(5), ValueError, r"features must be \(\.\.\., N, F\), each at least 1, got \(5,\)"),
+        (torch.zeros(0, 3), ValueError, r"each at least 1, got \(0, 3\)"),
+    ],
+)
+def test_what_are_no_features_is_refused(features: Any, error: type, sentence: str) -> None:
+    with pytest.raises(error, match=sentence):
+        effective_rank(features)
+
+
+def test_a_dead_network_has_no_rank() -> None:
+    assert effective_rank(torch.zeros(1, 10, 3)).item() == 0
