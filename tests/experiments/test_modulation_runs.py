@@ -555,6 +555,21 @@ def test_many_seeds_of_what_few_leave_open(monkeypatch: pytest.MonkeyPatch) -> N
     assert (torch.tensor(made["tables"]["C-Fig10"])[0, 1] - alone).abs().max() < 1e-4
 
 
+def test_the_pages_networks_and_those_alone_are_the_recorded_ones() -> None:
+    made, begun = store.recorded("modulation-page"), store.plain(records.page_values(range(11, 17), moments=(0,)))
+    assert len(made["dead"]) == len(made["share"]) == sum(made["counts"]) == 22
+    alone = store.plain(records.alone_values(range(31, 51), steps=1))
+    for name in SCORES:
+        assert made["scores"][0][name] == pytest.approx(begun["scores"][0][name], rel=1e-6)
+        assert store.recorded("modulation-alone")["before"][name] == pytest.approx(alone["before"][name], rel=1e-6)
+    few = records.page_values([5, 6], counts=(2, 1, 1, 1, 1), moments=(0, 3))
+    replicas = [(records.KINDS[kind], seed) for kind, seed in (("ReLU", 5), ("ReLU", 6), ("linear", 5))]
+    (end,), _ = train_course(TokenRun(steps=3), replicas, [3])
+    values = torch.linalg.svdvals(end.top.double().flatten(1, 2)).square()
+    assert few["share"][:3].tolist() == pytest.approx((values.amax(1) / values.sum(1)).tolist(), rel=1e-4)
+    assert few["dead"][:3].tolist() == (end.weights <= 0).all(2).double().mean((1, 2)).tolist()
+
+
 def test_the_command_runs_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     line = ["table", "C-Tab1", "--run", "--steps", "1", "--seeds", "1", "2", "--processes", "1"]
     assert cli.main(line) == 0
