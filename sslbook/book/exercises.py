@@ -28,7 +28,6 @@ def check(
     for case in cases:
         tried += 1
         arguments = case if isinstance(case, (tuple, list)) else (case,)
-        wanted = _parts(reference(*map(_copy, arguments)))
         try:
             given = _parts(answer(*map(_copy, arguments)))
         except NotImplementedError:
@@ -37,6 +36,7 @@ def check(
         except Exception as error:  # whatever a reader's code raises is part of the answer
             print(f"✗ {name} raises on case {tried}: {type(error).__name__}: {error}")
             return False
+        wanted = _parts(reference(*map(_copy, arguments)))
         if problem := _disagreement(given, wanted, rtol, atol):
             print(f"✗ {name} differs from the library on case {tried}: {problem}")
             return False

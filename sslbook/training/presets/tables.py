@@ -77,7 +77,7 @@ def lines(
 ) -> list[Line]:
     """The table's cells with what finished runs have of them; a run that is not here by its rows in ``recorded``, if it is there.
 
-    recorded: the ``runs`` of a record, as :func:`origins` gave them.
+    recorded: the ``runs`` of a record, as :func:`_origins` gave them.
     With fewer epochs than the table's first column, that column is shown after as many as there are, and says so.
     """
     runs = {(run.name, run.settings.seed): run for run in runs_of(sheet, seeds, epochs=epochs, changes=changes)}
@@ -166,7 +166,7 @@ def _recorded(table: str) -> dict[str, Any]:
 
 
 def recorded_values(sheet: Sheet, runs: Mapping[str, Mapping[str, Any]], **chosen: Any) -> dict[str, Any]:
-    """What a record of a table holds: its accuracies, and ``runs``, where each comes from and its own, by :func:`origins`.
+    """What a record of a table holds: its accuracies, and ``runs``, where each comes from and its own, by :func:`_origins`.
 
     chosen: ``epochs`` and ``changes`` of the runs, as for :func:`lines`.
     """
@@ -181,7 +181,7 @@ def seeds_of(runs: Mapping[str, Mapping[str, Any]]) -> tuple[int, ...]:
     return tuple(sorted({run["seed"] for run in runs.values()}))
 
 
-def origins(runs: Sequence[Run], root: Path) -> dict[str, dict[str, Any]]:
+def _origins(runs: Sequence[Run], root: Path) -> dict[str, dict[str, Any]]:
     """By the names of their folders, what a record keeps of runs: :data:`ORIGIN` and probed rows; of one that diverged, where."""
     kept = {}
     for run in runs:
@@ -275,7 +275,7 @@ def _left(name: str, missing: Sequence[Run], options: argparse.Namespace) -> Ite
 
 def _keep(sheet: Sheet, seeds: Sequence[int], root: Path, command: Sequence[str]) -> None:
     """Add the finished runs to the table's record; raises ValueError if there are none."""
-    here = origins(runs_of(sheet, seeds), root)
+    here = _origins(runs_of(sheet, seeds), root)
     if not here:
         raise ValueError(f"there is nothing to record: no run of {sheet.name} is finished in {root}")
     kept = united(_recorded(sheet.name), here)
