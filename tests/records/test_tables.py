@@ -12,7 +12,7 @@ import torch
 
 from sslbook import cli
 from sslbook.experiments import catalogue
-from sslbook.records import ablation, data_files, store, table_command
+from sslbook.records import ablation, data_files, table_command
 from sslbook.records.filled import Entry, Filled, as_json, fill, grid, listing, summary
 from sslbook.records.printed import Printed, batchnorm_modes, printed, unprinted
 
@@ -164,13 +164,6 @@ def test_an_option_means_the_same_in_every_table() -> None:
             assert meant.setdefault(action.option_strings[-1], says) == says, f"{name} {action.option_strings}"
     assert {"--run", "--seeds", "--device", "--json", "--processes", "--jobs", "--epochs"} <= set(meant)
     assert not {"--trials", "--workers", "--recorded", "--ranks"} & set(meant)
-
-
-def test_a_record_that_is_not_there_was_asked_for_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store, "results_folder", lambda: tmp_path)
-    monkeypatch.setenv("SSLBOOK_READS", str(tmp_path / "asked"))
-    assert table_command.record_of("A-Tab2") is None
-    assert (tmp_path / "asked").read_text() == f"absent {tmp_path / 'A-Tab2.json'}\n"
 
 
 @pytest.mark.parametrize("name", catalogue.TABLES)
