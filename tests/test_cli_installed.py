@@ -78,9 +78,12 @@ def of_the_library(name: str = "sslbook") -> set[str]:
 def absent() -> set[str]:
     """The modules that it doesn't bring."""
     here = of_the_library()
+    with pytest.MonkeyPatch.context() as patch:  # setuptools, once imported, adds a folder of its own to the path
+        patch.setattr(sys, "path", [part for part in sys.path if not part.endswith("_vendor")])
+        found = packages_distributions()
     return {
         module
-        for module, owners in packages_distributions().items()
+        for module, owners in found.items()
         if not here & {canonicalize_name(owner) for owner in owners} and not module.startswith("_")
     }
 

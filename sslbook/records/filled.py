@@ -115,13 +115,16 @@ def listing(table: Filled) -> str:
     return as_text(heads, rows)
 
 
-def grid(table: Filled, *, brief: bool = False) -> str:
-    """The table's own shape: a line for the labels of all axes but the last, which are the columns; ``paper | ours`` in each cell.
+def grid(table: Filled) -> str:
+    """The table's own shape as text, by `cells`; nothing for a table without entries."""
+    return as_text(*cells(table)) if table.entries else ""
+
+
+def cells(table: Filled, *, brief: bool = False) -> tuple[list[str], list[list[str]]]:
+    """The table's own shape: its columns' names, and a row for the labels of all axes but the last; ``paper | ours`` in each cell.
 
     Where nothing is printed, all measures instead.  brief: means alone.
     """
-    if not table.entries:
-        return ""
     columns = tuple(table.axes.values())[-1]
     said = [axis for axis, labels in enumerate(table.axes.values()) if len(labels) > 1][:-1]
     printed = any(entry.printed[0] is not None for entry in table.entries)
@@ -137,7 +140,7 @@ def grid(table: Filled, *, brief: bool = False) -> str:
     across = range(0, len(table.entries), len(columns))
     lines = [table.entries[first : first + len(columns)] for first in across]
     rows = [[", ".join(line[0].at[axis] for axis in said), *map(cell, line)] for line in lines]
-    return as_text(["paper | ours" if printed else "", *columns], rows)
+    return ["paper | ours" if printed else "", *columns], rows
 
 
 def difference(entry: Entry, measure: str) -> float | None:

@@ -13,7 +13,7 @@ import torch
 from sslbook import cli
 from sslbook.experiments import catalogue
 from sslbook.records import ablation, data_files, table_command
-from sslbook.records.filled import Entry, Filled, as_json, fill, grid, listing, summary
+from sslbook.records.filled import Entry, Filled, as_json, cells, fill, grid, listing, summary
 from sslbook.records.printed import Printed, batchnorm_modes, printed, unprinted
 
 # -- as it is printed -------------------------------------------------------------------------------------------------
@@ -92,7 +92,7 @@ def test_a_grid_has_the_papers_number_and_ours() -> None:
     assert lines[1] == "up            1.0±0.2 | 1.5±0.7  2.0±0.2 | 2.0±0.0"
     assert lines[2].endswith("– | 5.0±1.4")
     assert lines[0].index("μ̸") == len(lines[1].partition("  2.0")[0]) - 1, "a stroke through a letter takes no room"
-    assert grid(filled(), brief=True).splitlines()[1].split() == ["up", "1.0", "|", "1.5", "2.0", "|", "2.0"]
+    assert cells(filled(), brief=True)[1][0] == ["up", "1.0 | 1.5", "2.0 | 2.0"]
 
 
 def test_a_list_has_all_measures_and_the_difference() -> None:

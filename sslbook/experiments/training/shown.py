@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from torch import Tensor
 from sslbook.experiments.training.photographs import drawn
 from sslbook.experiments.training.records import COURSES, last, span
 from sslbook.records.page import as_html
-from sslbook.training.presets.tables import grid, owed
+from sslbook.training.presets.tables import cells, owed
 from sslbook.training.views.augment import Pipeline
 
 WIDTH = 5.8
@@ -55,11 +54,11 @@ def accuracies(values: Mapping[str, Any], caption: str, names: Sequence[str] | N
 
 def printed(name: str, seeds: Sequence[int], folder: Path) -> HTML:
     """A printed table: the paper's number in each cell, and after a bar ours, where its runs are made; one row stands upright."""
-    lines = [re.split(r"\s{3,}", line.rstrip()) for line in grid(name, seeds, folder).splitlines()]
-    (_, *columns), rows = lines[0], {first: tuple(map(_made, cells)) for first, *cells in lines[1:]}
+    (_, *columns), lines = cells(name, seeds, folder)
+    rows = {first: tuple(map(_made, made)) for first, *made in lines}
     if len(rows) == 1:
-        (cells,) = rows.values()
-        columns, rows = ["%"], {column: (cell,) for column, cell in zip(columns, cells, strict=True)}
+        (only,) = rows.values()
+        columns, rows = ["%"], {column: (cell,) for column, cell in zip(columns, only, strict=True)}
     return table(f"{name}: accuracy in percent, as printed; after a bar ours, where it is made", ("", *columns), rows)
 
 

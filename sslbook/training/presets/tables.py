@@ -118,11 +118,11 @@ def _entry(at: tuple[str, ...], line: Line) -> Entry:
     return Entry(at, (line.cell.mean, line.cell.std), percent, note, whole and line.unchanged)
 
 
-def grid(table: str, seeds: Sequence[int], root: Path) -> str:
-    """The paper's mean, a bar, and ours in each cell, of a run or its record: a dash where neither is."""
+def cells(table: str, seeds: Sequence[int], root: Path) -> tuple[list[str], list[list[str]]]:
+    """Columns and rows of a printed table: the paper's mean, a bar, and ours, of a run or its record, or a dash."""
     sheet = sheets()[table]
     found = lines(sheet, seeds, root, recorded=_recorded(table))
-    return form.grid(replace(filled(sheet, found, seeds), measures={"best": 1}), brief=True)
+    return form.cells(replace(filled(sheet, found, seeds), measures={"best": 1}), brief=True)
 
 
 @dataclass(frozen=True)
