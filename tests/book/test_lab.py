@@ -246,7 +246,7 @@ def test_a_run_with_another_seed_changes_the_lines_below_the_text(page: Lab, roo
             page.run(part)
         cells = nbformat.read(root / "notebooks/dual_networks.ipynb", 4).cells
         page.run(
-            next(cell.source for cell in cells if 'measure("def1-swapped"' in cell.source)
+            next(cell.source for cell in cells if 'measure("layers-tried"' in cell.source)
         )  # which the text prints
         said = lambda lines: any("where the book has" in text for text in lines)  # noqa: E731
         now = page.wait(lambda: said(lines := page.js(LINES)) and lines)
