@@ -36,6 +36,7 @@ from sslbook.experiments.byol.runs import (
 )
 from sslbook.records.ablation import NAMES, Change, Modes, changes
 from sslbook.records.filled import Filled, fill, listing, number, spread
+from sslbook.records.filled import cells as table_cells
 from sslbook.records.printed import printed
 from sslbook.records.store import Record, parts_folder, rounded
 from sslbook.records.table_command import EPOCHS, Table
@@ -227,16 +228,9 @@ def html_listing(table: Filled, caption: str) -> HtmlTable:
 
 def html_grid(table: Filled, caption: str) -> HtmlTable:
     """The table's own shape, its last axis the columns: in each cell the paper's mean and ours, as ``printed | ours``."""
-    (measure, digits) = next(iter(table.measures.items()))
-    columns = tuple(table.axes.values())[-1]
-    said = [axis for axis, labels in enumerate(table.axes.values()) if len(labels) > 1][:-1]
-    rows = []
-    for start in range(0, len(table.entries), len(columns)):
-        row = table.entries[start : start + len(columns)]
-        pairs = ((entry.printed[0], spread(entry.found.get(measure, ()))[0]) for entry in row)
-        cells = (f"{number(theirs, None, digits)} | {number(ours, None, digits)}" for theirs, ours in pairs)
-        rows.append((", ".join(row[0].at[axis] for axis in said), *cells))
-    return HtmlTable(caption, ("printed | ours, %", *columns), tuple(rows))
+    measures = dict([next(iter(table.measures.items()))])
+    (_, *columns), rows = table_cells(replace(table, measures=measures), brief=True)
+    return HtmlTable(caption, ("printed | ours, %", *columns), tuple(map(tuple, rows)))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
