@@ -5,11 +5,13 @@ from __future__ import annotations
 import html
 import os
 import re
+from collections.abc import Iterable
 
 from sslbook.book.typeset import typeset
 from sslbook.book.values import Number, Value, anchor_id, short
 
 NOBREAK = "\u00a0"
+MARK = '<span class="sslbook-check-mark" role="img" aria-label="check passed">✓</span>'
 
 
 def line(number: Number) -> str:
@@ -36,17 +38,21 @@ def badge(number: Number) -> str:
         identity = f"<strong>{html.escape(number.id)}</strong>"
         if ledger:
             identity = f'<a href="{html.escape(ledger)}#{entry_anchor(number.id)}">{identity}</a>'
-    mark = '<span class="sslbook-check-mark" role="img" aria-label="check passed">✓</span>'
-    names = [part for part in (identity, f"<code>{html.escape(number.name)}</code>") if part]
-    shown = [html.escape(part) for part in outcome(number)]
-    line = " ".join(f'<span class="sslbook-nobreak">{word}</span>' for word in [mark, *names, *shown])
+    names = _whole(filter(None, (identity, f"<code>{html.escape(number.name)}</code>")))
+    shown = _whole(map(html.escape, outcome(number)))
+    said = [*names, *shown]
     if number.what:  # words and number first; by which names the book knows them, last
-        what = f'{mark} <span class="sslbook-check-what">{html.escape(number.what)}</span>'
-        line = " ".join([what, *(f'<span class="sslbook-nobreak">{word}</span>' for word in [*shown, *names])])
+        said = [f'<span class="sslbook-check-what">{html.escape(number.what)}</span>', *shown, *names]
+    line = " ".join([*_whole([MARK]), *said])
     return (
         f'<div class="sslbook-check" id="{html.escape(anchor_id(number.name))}">'
         f'<div class="sslbook-check-line">{line}</div>{_rivals(number)}{_rejects(number)}{_why(number)}</div>'
     )
+
+
+def _whole(words: Iterable[str]) -> list[str]:
+    """Words of HTML, none of which is broken between two lines."""
+    return [f'<span class="sslbook-nobreak">{word}</span>' for word in words]
 
 
 def outcome(number: Number) -> list[str]:

@@ -29,13 +29,14 @@ from myst_nb.sphinx_ import HideCodeCellNode
 from sphinx.transforms import SphinxTransform
 from sphinx.util import logging
 
+from sslbook.book.badges import MARK
+
 PICTURE = "sslbook-picture"
 """The element that stands in the HTML before the opening's picture: ``<sslbook-picture data-cell="5"></sslbook-picture>``."""
 SEVERAL = 3
 """So many checks have a line each in the bar of a folded cell; of more it says how many there are."""
 _SLIDER, _FIGURE = '<div class="sslbook-slider"', '<div class="sslbook-figure"'  # as `sslbook.book.widgets` writes them
 _CHECK = 'class="sslbook-check"'  # as `sslbook.book.badges` does
-_MARK = '<span class="sslbook-check-mark" role="img" aria-label="check passed">✓</span>'
 _LOG = logging.getLogger(__name__)
 
 
@@ -160,7 +161,7 @@ def summary(checks: list[str]) -> str:
         return "".join(f'<span class="sslbook-proved-check">{_line(str(line))}</span>' for line in lines)
     ids = sorted({strong.get_text() for line in lines for strong in line.select("strong")})
     claims = f": <strong>{html.escape(', '.join(ids))}</strong>" if ids else ""
-    return f'<span class="sslbook-proved-check">{_MARK} {len(lines)} checks{claims}</span>'
+    return f'<span class="sslbook-proved-check">{MARK} {len(lines)} checks{claims}</span>'
 
 
 def _line(line: str) -> str:
