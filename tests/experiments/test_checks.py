@@ -11,11 +11,14 @@ import pytest
 from held import hold
 
 from sslbook import experiments
+from sslbook.experiments.byol import checks as byol
 from sslbook.experiments.emergence import ring
 from sslbook.experiments.emergence import theory as nodes
+from sslbook.experiments.hltm import checks as trees
 from sslbook.experiments.landscape import optima, stability, theory
 from sslbook.experiments.landscape.theory import LINEAR, RELU, Activation, monomial
 from sslbook.experiments.linear_byol import checks as linear
+from sslbook.experiments.modulation import checks as modulation
 from sslbook.experiments.operators_today import checks as today
 from sslbook.losses.energies import ENERGIES
 from sslbook.stats.checks import CHECKS, Gaps
@@ -50,13 +53,48 @@ BATCHED: Mapping[str, Callable[[], Gaps]] = {
     "laplacians": partial(today.laplacian_gaps, seed=3),
 }
 
+SEEDED: Mapping[str, Callable[..., Gaps]] = {
+    "sampling and message passing": partial(trees.message_gaps, 8),
+    "Lemmas 6 and 7": partial(trees.product_gaps, 8),
+    "Lemma 9 and Theorem 6": partial(trees.activation_gaps, 6),
+    "Lemma 9, any tables": partial(trees.lemma9_gaps, 6),
+    "Eq. 15": partial(trees.growth_gaps, 5),
+    "Eq. 11": byol.eq11_gaps,
+    "Eq. 11 solved": byol.solution_gaps,
+    "Theorem 8": byol.theorem8_gaps,
+    "Eq. 12 in any network": byol.covariance_gaps,
+    "Theorem 8, finite batches": byol.batch_gaps,
+    "Theorem 8, the deviation": byol.deviation_gaps,
+    "Corollary 1": byol.corollary1_gaps,
+    "Corollary 2": byol.corollary2_gaps,
+    "the law of beta": byol.rate_gaps,
+    "Theorem 9": byol.ema_gaps,
+    "Theorem 9 in a network": byol.ema_network_gaps,
+    "Lemma 4": partial(modulation.lemma4_gaps, 100),
+    "Theorem 4": partial(modulation.theorem4_gaps, 100),
+    "BatchNorm, Lemma 6": partial(modulation.lemma6_gaps, 100),
+    "Lemma 5": partial(modulation.lemma5_gaps, 120),
+    "Theorem 5": partial(modulation.theorem5_gaps, 100),
+    "Corollary 3": partial(modulation.corollary3_gaps, 100),
+    "Theorem 6, closed form": partial(modulation.closed_form_gaps, 200),
+}
+ASKED = {
+    **{name: partial(check, 8, 1000) for name, check in CHECKS.items()},
+    **BATCHED,
+    **{f"{name}, seed {seed}": partial(check, seed=seed) for name, check in SEEDED.items() for seed in (0, 3)},
+}
+FREE = {"broken: printed path"}
+"""Amplifies rounding, so that its value differs from processor to processor."""
 
-@pytest.mark.parametrize("name", [*CHECKS, *BATCHED])
+
+@pytest.mark.parametrize("name", ASKED)
 def test_what_is_true_agrees_and_what_is_broken_does_not(name: str) -> None:
-    gaps = CHECKS[name](8, 1000) if name in CHECKS else BATCHED[name]()
+    gaps = ASKED[name]()
     assert {name: gap for name, gap in gaps.items() if not _right(name, gap)} == {}
-    hold(gaps)
+    hold({name: gap for name, gap in gaps.items() if name not in FREE})
 
 
 def _right(name: str, gap: float) -> bool:
-    return gap > BROKEN if name.startswith("broken:") else name == "instances" or gap < HOLDS
+    if name == "instances":
+        return gap >= 4
+    return gap > BROKEN if name.startswith("broken:") else gap < HOLDS
