@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import HEADER
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 ROOT = Path(__file__).resolve().parents[1]
@@ -27,35 +28,16 @@ FILES = {
     "_toc.yml": "format: jb-book\nroot: chapters/intro\nchapters: [{file: chapters/one}, {file: chapters/ledger}]\n",
     "requirements.lock": "",
 }
-CHAPTER = """---
-jupytext:
-  text_representation: {extension: .md, format_name: myst, format_version: 0.13}
-kernelspec: {display_name: Python 3, language: python, name: python3}
----
-
-(one)=
-# One
-
-```{code-cell} ipython3
-:tags: [parameters]
-scale = "quick"
-seed = 0
-device = "cpu"
-```
-
-```{code-cell} ipython3
-:tags: [hide-input]
-from sslbook.book import begin, claim
-run = begin("one", scale=scale, seed=seed, device=device)
-```
-
-```{code-cell} ipython3
+CHAPTER = (
+    HEADER.replace("{name}", "one")
+    + """```{code-cell} ipython3
 :tags: [hide-cell]
 claim("gap", %s, below=1e-12, rejects={"a sign": 1.0}, id="A-Thm1", why="one sum")
 ```
 
 The gap is {glue:text}`gap:.1e`.
 """
+)
 
 
 def make_checkout(root: Path) -> Path:
