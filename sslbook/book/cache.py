@@ -40,7 +40,7 @@ def key_parts(book: Book, chapter: Chapter, *, scale: str, seed: int, device: st
     cells = code_cells(chapter.notebook())
     records = sorted((*book.results.glob("*.json"), *book.results.with_name("printed").glob("*.json")))
     return {
-        "its code": _digest_of([[_cell(cell.source), tags(cell)] for cell in cells]),
+        "its code": digest_of([[_cell(cell.source), tags(cell)] for cell in cells]),
         "the scale": scale,
         "the seed": str(seed),
         "the device": device,
@@ -120,25 +120,26 @@ def digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def _digest_of(value: object) -> str:
+def digest_of(value: object) -> str:
+    """SHA-256 of what JSON can hold."""
     return digest(json.dumps(value, sort_keys=True).encode())
 
 
 def _content(files: Iterable[Path]) -> str:
     """A digest of the names and contents of files, as far as they are there."""
-    return _digest_of([[path.name, digest(path.read_bytes())] for path in files if path.is_file()])
+    return digest_of([[path.name, digest(path.read_bytes())] for path in files if path.is_file()])
 
 
 def _listing(folder: Path, *patterns: str) -> str:
     """A digest of the names, sizes and times of a folder's files."""
     files = [path for pattern in patterns for path in sorted(folder.glob(pattern)) if path.is_file()]
-    return _digest_of([[str(path.relative_to(folder)), path.stat().st_size, path.stat().st_mtime_ns] for path in files])
+    return digest_of([[str(path.relative_to(folder)), path.stat().st_size, path.stat().st_mtime_ns] for path in files])
 
 
 def _images(folder: str | None) -> str:
     """The names and sizes of the data sets' files: a chapter takes other images where they are."""
     files = sorted(path for path in Path(folder).glob("*/*") if path.is_file()) if folder else []
-    return _digest_of([[path.parent.name, path.name, path.stat().st_size] for path in files])
+    return digest_of([[path.parent.name, path.name, path.stat().st_size] for path in files])
 
 
 def pages_mark(book: Book, scale: str, generated: dict[str, str]) -> str:
@@ -146,7 +147,7 @@ def pages_mark(book: Book, scale: str, generated: dict[str, str]) -> str:
     files = [*(book.root / name for name in ("_config.yml", "_toc.yml", "data/functions.yml")), *book.notebooks(scale)]
     for folder in (book.chapters, PACKAGE):
         files += sorted(path for path in folder.rglob("*") if "__pycache__" not in path.parts)
-    return _digest_of([_content(files), generated, sorted({f"{d.name} {d.version}" for d in distributions()})])
+    return digest_of([_content(files), generated, sorted({f"{d.name} {d.version}" for d in distributions()})])
 
 
 def pages_are(book: Book, mark: str) -> bool:

@@ -19,7 +19,7 @@ import nbformat
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-from sslbook.book.cache import digest
+from sslbook.book.cache import digest_of
 from sslbook.book.chapters import code_cells, number_cells, tags
 from sslbook.book.layout import Book
 from sslbook.book.plain import Piece
@@ -247,7 +247,7 @@ def _motionless(text: str) -> str:
 
 def write(notebook: NotebookNode, path: Path) -> None:
     """Write a reader's notebook so that `copy_notebooks` can tell whether it is still as it was written."""
-    notebook.metadata[RECORD_KEY][_MARK] = _content(notebook)
+    notebook.metadata[RECORD_KEY][_MARK] = digest_of(notebook.cells)
     write_text(path, nbformat.writes(notebook))
 
 
@@ -281,13 +281,9 @@ def _as_written(path: Path) -> bool:
     """Whether a copy has the cells that the build gave it, their outputs too; what can't be read has not."""
     try:
         notebook = nbformat.reads(read_text(path), as_version=4)
-        return bool(notebook.metadata[RECORD_KEY][_MARK] == _content(notebook))
+        return bool(notebook.metadata[RECORD_KEY][_MARK] == digest_of(notebook.cells))
     except (ValueError, KeyError, TypeError, AttributeError):
         return False
-
-
-def _content(notebook: NotebookNode) -> str:
-    return digest(json.dumps(notebook.cells, sort_keys=True).encode())
 
 
 def lab_command(folder: Path) -> list[str]:
