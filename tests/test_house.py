@@ -25,7 +25,7 @@ LONGEST = 700
 BUDGETS = {
     "sslbook": (389, 4),
     "sslbook/bench": (926, 5),
-    "sslbook/book": (5_269, 26),
+    "sslbook/book": (5_264, 26),
     "sslbook/experiments": (15_137, 62),
     "sslbook/images": (914, 4),
     "sslbook/inspect": (1_087, 5),

@@ -32,17 +32,15 @@ def badge(number: Number) -> str:
     relation) is broken between two lines. While the book is built, ``SSLBOOK_LEDGER`` holds the address of the ledger's page
     and the id links to its entry there.
     """
-    ledger = os.environ.get("SSLBOOK_LEDGER")
     identity = ""
     if number.id:
         identity = f"<strong>{html.escape(number.id)}</strong>"
-        if ledger:
+        if ledger := os.environ.get("SSLBOOK_LEDGER"):
             identity = f'<a href="{html.escape(ledger)}#{entry_anchor(number.id)}">{identity}</a>'
     names = _whole(filter(None, (identity, f"<code>{html.escape(number.name)}</code>")))
     shown = _whole(map(html.escape, outcome(number)))
-    said = [*names, *shown]
-    if number.what:  # words and number first; by which names the book knows them, last
-        said = [f'<span class="sslbook-check-what">{html.escape(number.what)}</span>', *shown, *names]
+    what = f'<span class="sslbook-check-what">{html.escape(number.what or "")}</span>'
+    said = [what, *shown, *names] if number.what else [*names, *shown]  # the names that the book has for it come last
     line = " ".join([*_whole([MARK]), *said])
     return (
         f'<div class="sslbook-check" id="{html.escape(anchor_id(number.name))}">'

@@ -167,8 +167,5 @@ def summary(checks: list[str]) -> str:
 def _line(line: str) -> str:
     """A check's line as it stands in a bar: without link and anchor, and in words, or by one name: the claim's or its own."""
     line = re.sub(r"</?(?:a|div)\b[^>]*>", "", line)
-    worded = "sslbook-check-what" in line
-    if "<strong>" not in line and not worded:
-        return line
-    names = "code|strong" if worded else "code"
-    return re.sub(rf' ?<span class="sslbook-nobreak"><(?:{names})>[^<]*</(?:{names})></span>', "", line)
+    names = "code|strong" if "sslbook-check-what" in line else "code" if "<strong>" in line else ""
+    return re.sub(rf' ?<span class="sslbook-nobreak"><({names})>[^<]*</\1></span>', "", line) if names else line
