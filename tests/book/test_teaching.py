@@ -19,7 +19,7 @@ from test_prose import NOTEBOOKS, page
 from sslbook.book.bookmap import minutes
 from sslbook.book.chapters import parse_cell
 
-CHAPTERS = [path for path in NOTEBOOKS if path.stem != "intro"]
+CHAPTERS = [path for path in NOTEBOOKS if path.stem != "intro" and not path.stem.startswith("audit_")]
 FOLDED = {"hide-input", "hide-cell", "remove-cell", "remove-input", "parameters"}
 BOOKKEEPING = {"claim", "measure", "begin"}
 LEVELS = ("Warm-up", "Implementation", "Exploration")
