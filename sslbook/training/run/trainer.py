@@ -30,7 +30,7 @@ from sslbook.training.evaluate import report
 from sslbook.training.run import checkpoints, distributed
 from sslbook.training.run.checkpoints import Diverged, Row, State, check, rows_until, write_csv, write_result
 from sslbook.training.run.determinism import draw_alike, in_float32
-from sslbook.training.run.parts import Own, Parts, images_of, make_parts
+from sslbook.training.run.parts import FACTOR, Own, Parts, images_of, make_parts
 from sslbook.training.run.settings import Refused, Settings
 from sslbook.training.run.signals import BROKEN_PIPE, GOES_ON, Stopped, asked_to_stop
 
@@ -290,11 +290,11 @@ class Trainer:
         if parts.own is not None:
             draw_alike(parts.batches.seed, state.step, parts.device)
         for group in state.optimizer.param_groups:
-            group["lr"] = parts.rate(state.step)
+            group["lr"] = parts.rate(state.step) * group.get(FACTOR, 1.0)
         state.losses[state.step % parts.batches.per_epoch] = parts.step(*parts.batches.at(state.step))
         distributed.average_gradients(state.model.learning())
         state.optimizer.step()
-        parts.upkeep.end_step()
+        parts.upkeep.end_step(state.step)
         state.step += 1
         self.progress.step()
 
