@@ -219,7 +219,7 @@ def with_values(value: Record, changes: Mapping[str, Any], room: str = "") -> Re
     fitted = {}
     for name, new in changes.items():
         if name not in hints:
-            near = nearest(room + name, known_keys())
+            near = nearest(room + name, [*known_keys(), "numbers.tau"])
             hint = f"; did you mean {' or '.join(near)}?" if near else f"; there are {', '.join(known_keys())}"
             raise ValueError(f"there is no setting {room}{name}{hint}")
         fitted[name] = _fitted(new, hints[name])
