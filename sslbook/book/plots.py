@@ -50,6 +50,8 @@ _RC: Final[dict[str, Any]] = {
     "mathtext.rm": "Book Serif",
     "mathtext.it": "Book Serif:italic",
     "mathtext.bf": "Book Serif:bold",
+    "mathtext.cal": "Book Serif:italic",
+    "mathtext.sf": "Book Serif",
     "mathtext.fallback": "stix",
     "font.size": 12.5,
     "axes.titlesize": 12.5,
