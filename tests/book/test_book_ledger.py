@@ -194,6 +194,7 @@ def test_indices_and_exponents_are_set_as_such() -> None:
 # ---- Margins: bars near what is measured, rivals far from the bar, and a count of loose bars that may only fall -------
 
 LEFT = {
+    "audit_byol": 0,
     "byol": 2,
     "covariance": 6,
     "dual_networks": 0,
