@@ -192,6 +192,7 @@ def test_indices_and_exponents_are_set_as_such() -> None:
 LEFT = {
     "audit_hltm": 2,
     "audit_modulation": 0,
+    "audit_byol": 0,
     "byol": 2,
     "covariance": 6,
     "dual_networks": 0,

@@ -418,8 +418,7 @@ def test_terms_are_those_of_the_jacobian(head: Norm, ema: bool, monkeypatch: pyt
         goals = weights if now.target is None else {name: w[r : r + 1] for name, w in now.target.items()}
 
         def hidden(part: Parameters) -> torch.Tensor:
-            seen = encode(part, x[:, None], views=1)
-            return linear(part, "projector0", seen).relu()[0]
+            return linear(part, "projector0", encode(part, x[:, None], views=1)).relu()[0]
 
         z, v = hidden(weights), hidden(goals)
         w, w_goal = weights["projector1.weight"][0], goals["projector1.weight"][0]
