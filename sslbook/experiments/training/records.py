@@ -66,8 +66,8 @@ def _byol(label: str, *changes: str) -> Course:
 
 RUNS: dict[str, Course] = {
     "info_nce": _simclr("InfoNCE"),
-    "exact": _simclr("exact", "objective=exact"),
-    "exact, noise": _simclr("exact, noise", "objective=exact", "noise=0.01"),
+    "exact": _simclr("released weights", "objective=exact"),
+    "exact, noise": _simclr("released weights, noise", "objective=exact", "noise=0.01"),
     "beta -0.5": _simclr("β = −0.5", "objective=beta", "numbers.beta=-0.5"),
     "beta 0.2": _simclr("β = +0.2", "objective=beta", "numbers.beta=0.2"),
     "byol": _byol("BYOL"),
@@ -78,8 +78,8 @@ RUNS: dict[str, Course] = {
 EXACT: dict[str, Course] = {
     "info_nce": RUNS["info_nce"],
     "exact": RUNS["exact"],
-    "exact, further": _simclr("exact, further views", "objective=exact", "numbers.weights=further"),
-    "exact, clean": _simclr("exact, clean", "objective=exact", "numbers.weights=clean"),
+    "exact, further": _simclr("further views", "objective=exact", "numbers.weights=further"),
+    "exact, clean": _simclr("exact", "objective=exact", "numbers.weights=clean"),
 }
 """The exact loss, by what its weights look at."""
 BETAS: dict[str, Course] = {name: RUNS[name] for name in ("info_nce", "beta -0.5", "beta 0.2")}
