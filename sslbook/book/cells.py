@@ -1,7 +1,7 @@
 """What a notebook's cells become on a page: an opening that begins with its picture, figures with captions, folded checks.
 
-A notebook must compute before it can show; a page need not. So the code of a chapter's opening stands below the picture that it
-draws, folded into one bar (`open_with_picture`).
+A notebook must compute before it can show; a page need not. So the code of a chapter's opening is folded into one bar
+(`open_with_picture`), which the page has at its foot (`move_set_up`).
 
 A paragraph with a label ``fig-…`` directly below a code cell is the caption of the figure that the cell draws (`Captions`):
 
@@ -33,6 +33,8 @@ from sslbook.book.badges import MARK
 
 PICTURE = "sslbook-picture"
 """The element that stands in the HTML before the opening's picture: ``<sslbook-picture data-cell="5"></sslbook-picture>``."""
+SET_UP = "<!--set-up-->", "<!--set-up ends-->"
+"""What stands in the HTML around the bar with the opening's code."""
 SEVERAL = 3
 """So many checks have a line each in the bar of a folded cell; of more it says how many there are."""
 _SLIDER, _FIGURE = '<div class="sslbook-slider"', '<div class="sslbook-figure"'  # as `sslbook.book.widgets` writes them
@@ -61,7 +63,7 @@ def opening(doctree: nodes.document) -> list[nodes.Node]:
 
 
 def open_with_picture(doctree: nodes.document) -> None:
-    """Move the code of a notebook's opening below the picture that the last of its cells draws, if one does."""
+    """Fold the code of a notebook's opening below the picture that the last of its cells draws, if one does."""
     cells = [node for node in opening(doctree) if is_code_cell(node)]
     outputs = ((cell, part) for cell in cells for part in cell.children if isinstance(part, nodes.container))
     drawn = [pair for pair in outputs if pair[1].get("nb_element") == "cell_code_output" and _is_picture(pair[1])]
@@ -71,15 +73,27 @@ def open_with_picture(doctree: nodes.document) -> None:
     chapter = cell.parent
     cell.remove(picture)
     mark = nodes.raw("", f'<{PICTURE} data-cell="{cell["cell_index"]}"></{PICTURE}>', format="html")
-    bar = HideCodeCellNode(prompt_show="Show the set-up", prompt_hide="Hide the set-up", classes=["above-input"])
+    what = "the code that sets up this page and draws its first picture"
+    bar = HideCodeCellNode(prompt_show=f"Show {what}", prompt_hide=f"Hide {what}", classes=["above-input"])
     shown = nodes.container("", picture, classes=["cell"])
     at = chapter.index(cell)
-    chapter[at:at] = [mark, shown, nodes.container("", bar, classes=["cell", "tag_hide-input"])]
+    begin, end = (nodes.raw("", sign, format="html") for sign in SET_UP)
+    chapter[at:at] = [mark, shown, begin, nodes.container("", bar, classes=["cell", "tag_hide-input"]), end]
     for one in cells:
         chapter.remove(one)
         for own in list(one.findall(HideCodeCellNode)):
             own.parent.replace(own, own.children)
         bar += one
+
+
+def move_set_up(body: str) -> str:
+    """A page's HTML with the bar of the opening's code at its foot; the reader's notebook, made before, keeps its order."""
+    begin, end = map(re.escape, SET_UP)
+    if found := re.search(f"{begin}(.*?){end}", body, re.DOTALL):
+        body = body.replace(found[0], "")
+        at = body.rindex("</section>")
+        body = body[:at] + found[1] + body[at:]
+    return body
 
 
 class Captions(SphinxTransform):

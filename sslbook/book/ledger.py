@@ -19,9 +19,8 @@ from sslbook.book.badges import NOBREAK, entry_anchor, outcome
 from sslbook.book.chapters import find_chapters
 from sslbook.book.layout import Book, read_yaml
 from sslbook.book.regression import read_numbers
-from sslbook.book.typeset import typeset
-from sslbook.book.values import Criterion, Number, Value, short
-from sslbook.runtime.arguments import InputError, unknown
+from sslbook.book.values import Criterion, Number, Value
+from sslbook.runtime.arguments import InputError, counted, unknown
 from sslbook.stats.intervals import Interval
 
 KINDS = {"I": "identity", "B": "bound", "L": "limit", "D": "dynamics", "T": "table or figure"}
@@ -200,11 +199,12 @@ def _summary(entries: Sequence[Entry], numbers: Sequence[Number], scale: str) ->
     made = f"These numbers come from the book's own run at the scale `{scale}`"
     return [
         f"Every claim of the three papers that the book owes a check: {len(entries)} claims, {checks} checks.",
-        "This page is generated when the book is built. A check's link leads to the line where it passed; "
-        "its *nearest rivals* are the strongest wrong theories, or the conditions under which the effect should be absent, "
-        "and what it *rejects* are deliberately broken variants, with the value of each. "
-        "Where a value has an interval, the whole interval keeps the bar, and a rival's does not: the 95% interval, or the 90% one "
-        "where a difference must lie between two bounds (two one-sided tests at 5%).",
+        "The build writes this page. "
+        "Each check leads to the line where it passed. "
+        "There stand its *nearest rivals*, which are the strongest wrong theories, and what it *rejects*, which are variants "
+        "that were broken on purpose. "
+        "A mean over seeds passes only if its whole interval does: the 95% interval, or the 90% interval where a difference must "
+        "lie between two bounds.",
         f"{made} on {'; '.join(_plain(machine) for machine in machines)}." if machines else "Nothing is executed yet.",
         "",
         f"An id begins with the paper that makes the claim: {papers}. "
@@ -234,25 +234,18 @@ def _entry(entry: Entry, boxes: Mapping[str, Sequence[str]]) -> list[str]:
     elif claim.errata:
         lines += ["", f"See the {{ref}}`errata <{claim.errata}>`."]
     if entry.numbers:
-        lines += ["", "{.sslbook-checks}", *(_check(number) for number in entry.numbers)]
+        checks = [_check(number) for number in entry.numbers]
+        begin = f'<details class="sslbook-checked"><summary>{counted(len(checks), "check")}</summary>'
+        lines += ["", begin, "", "{.sslbook-checks}", *checks, "", "</details>"]
     return [*lines, ""]
 
 
 def _check(number: Number) -> str:
-    """One check as a list item, the link first."""
+    """One check as a list item: what was compared, as a link to where it passed, and the result with its bar."""
     address = f"{number.chapter}.html" + (f"#{number.anchor}" if number.anchor else "")
     result = _plain(" ".join(outcome(number))) + ("" if number.criterion.asserts else " (measured)")
-    facts = list(filter(None, [_DTYPES.get(number.dtype, number.dtype), f"{number.seconds:.3g} s"]))
-    for kind, others in (("nearest rivals", number.rivals), ("rejects", number.rejects)):
-        if others:
-            said = (f"{_plain(what)} ({typeset(short(bad, *number.bars))})" for what, bad in others.items())
-            facts.append(f"{kind}: {'; '.join(said)}")
     shown = _plain(number.what) if number.what else f"<code>{number.name}</code>"
-    return f'- <a href="{address}">{shown}</a> {result} <span class="sslbook-check-facts">· {" · ".join(facts)}</span>'
-
-
-_DTYPES = {"float": "float64", "int": ""}
-"""What Python calls a number, as a reader of torch's names knows it; whole numbers are exact and need no word."""
+    return f'- <a href="{address}">{shown}</a> {result}'
 
 
 def _words(text: str) -> str:

@@ -57,10 +57,10 @@ def offered() -> dict[str, str]:
     return {f"{home}.{name}": name for name, home in homes(stub).items()}
 
 
-def functions() -> dict[str, list[str]]:
-    """Full names of the functions that compute each statement, by the statement's label."""
+def functions() -> dict[str, set[str]]:
+    """Full names of the promised functions that compute each statement, by the statement's label."""
     content = read_yaml(data_files.folder() / "functions.yml", dict)
-    return {label: [f"{PACKAGE}.{name}" for name in names] for label, names in content.items()}
+    return {label: {f"{PACKAGE}.{name}" for name in names} for label, names in content.items()}
 
 
 def _edit(app: Sphinx, what: str, name: str, thing: Any, options: object, lines: list[str]) -> None:
@@ -98,12 +98,12 @@ def link_names(doctree: nodes.Element) -> None:
             code.replace_self(_function(f"{PACKAGE}.{code.astext()}", code.astext()))
 
 
-def annotate(doctree: nodes.Element, computed: Mapping[str, list[str]], claims: Mapping[str, Claim]) -> None:
+def annotate(doctree: nodes.Element, computed: Mapping[str, set[str]], claims: Mapping[str, Claim]) -> None:
     """Below each theorem and its like, the functions that compute it, and the verdict on each claim that its title names."""
     elements = doctree.findall(nodes.Element)
     for box in [box for box in elements if isinstance(box, nodes.Admonition) and box.get("label")]:
-        names = computed.get(str(box["label"]), [])
-        links: list[list[nodes.Node]] = [[_function(name, offered().get(name, name))] for name in names]
+        names = sorted(computed.get(str(box["label"]), ()))
+        links: list[list[nodes.Node]] = [[_function(name, offered()[name])] for name in names]
         title = box.next_node(nodes.title)
         codes = CODE.findall(title.astext() if title else "")
         verdicts = [_verdict(claims[code]) for code in codes if code in claims]

@@ -230,6 +230,7 @@ def _outputs(cell: NotebookNode) -> Iterator[NotebookNode]:
 
 _LATER_FRAME = re.compile(r'<img class="sslbook-frame[^>]* hidden>\n?')
 _CONTROL = re.compile(r'<div class="sslbook-slider-control".*?</div>\n', re.DOTALL)
+_NOTE = re.compile(r'(<p class="sslbook-slider-note">)[^<]*')
 _SIZE = re.compile(r'(<img class="sslbook-frame[^>]*)width="\d+" height="\d+"')
 _TO_LEDGER = re.compile(r'<a href="ledger\.html[^"]*">(.*?)</a>', re.DOTALL)
 
@@ -237,7 +238,7 @@ _TO_LEDGER = re.compile(r'<a href="ledger\.html[^"]*">(.*?)</a>', re.DOTALL)
 def _motionless(text: str) -> str:
     """HTML without what only a page of the book can move or reach: a slider's other frames, links to the ledger."""
     text = _CONTROL.sub("", _LATER_FRAME.sub("", text))
-    text = text.replace("With scripts on, a slider moves this figure.", "Run the cell to move it.")
+    text = _NOTE.sub(r"\1Run the cell to move this figure.", text)
     text = _SIZE.sub(r'\1width="580"', text)  # as wide as the other figures
     return _TO_LEDGER.sub(r"\1", text)
 

@@ -7,6 +7,8 @@ Figures are drawn dark on white. In the dark theme the page's style sheet turns 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
 from typing import Any, Final, cast
 
 import matplotlib as mpl
@@ -15,6 +17,7 @@ from cycler import cycler
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
+from matplotlib.font_manager import fontManager
 from matplotlib.scale import LogScale, register_scale
 from matplotlib.ticker import LogFormatterSciNotation
 from numpy.typing import ArrayLike
@@ -42,7 +45,12 @@ _RC: Final[dict[str, Any]] = {
     "figure.constrained_layout.use": True,
     "figure.facecolor": "white",
     "savefig.facecolor": "white",
-    "font.family": "sans-serif",
+    "font.family": ["Book Serif", "DejaVu Sans"],
+    "mathtext.fontset": "custom",
+    "mathtext.rm": "Book Serif",
+    "mathtext.it": "Book Serif:italic",
+    "mathtext.bf": "Book Serif:bold",
+    "mathtext.fallback": "stix",
     "font.size": 12.5,
     "axes.titlesize": 12.5,
     "axes.titleweight": "bold",
@@ -103,8 +111,15 @@ class BookLogScale(LogScale):
             axis.set_minor_formatter(FewLabels())
 
 
+@cache
+def _add_fonts() -> None:
+    for path in sorted((Path(__file__).parent / "assets/fonts").glob("*.ttf")):
+        fontManager.addfont(path)
+
+
 def style() -> None:
     """Set the book's matplotlib style; in IPython also let figures come out as SVG in their true size, uncropped."""
+    _add_fonts()
     mpl.rcParams.update(cast(Any, _RC))  # newer type stubs list the keys one by one
     register_scale(BookLogScale)
     try:

@@ -31,7 +31,7 @@ from sphinx.util.docutils import SphinxRole
 
 import sslbook
 from sslbook.book import bookmap, library, plain, site
-from sslbook.book.cells import Captions, fold_checks, open_with_picture
+from sslbook.book.cells import Captions, fold_checks, move_set_up, open_with_picture
 from sslbook.book.notebooks import NOTEBOOKS, reader_notebook, write
 from sslbook.book.searching import readable
 from sslbook.book.typeset import ROLES, glue, named, printed, typeset
@@ -248,7 +248,7 @@ def _page(app: Sphinx, pagename: str, template: str, context: dict[str, Any], do
     if "body" in context:
         if is_notebook:
             app.__dict__.setdefault(_BODIES, {})[pagename] = context["body"]
-        context["body"] = mend(plain.without_marks(context["body"]))
+        context["body"] = mend(move_set_up(plain.without_marks(context["body"])))
     without = "|mathjax|formulas" if _MATHS not in context.get("body", "") else ""  # 1.8 MB for no formula
     if pagename == LEDGER:
         app.add_js_file("sslbook/ledger.js", loading_method="defer")

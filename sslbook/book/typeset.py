@@ -66,16 +66,26 @@ def parts(role: str, name: str) -> list[str]:
 def printed(role: str, name: str, form: str, values: Mapping[str, float]) -> str:
     """What ``{role}`name:form``` prints, of numbers by name: ``0.5``, or ``+1.2 (+0.4 to +2.0, n = 5)`` for an interval.
 
-    A bound keeps its side: ``{least}`` rounds down, ``{most}`` up, and so do the ends of an interval, which the printed one
-    holds. Raises KeyError for a number that is not there, ValueError for a format that can't round so.
+    A bound keeps its side: ``{least}`` rounds down, ``{most}`` up. An interval's ends are rounded to nearest, as its mean is, but
+    not to zero. Raises KeyError for a number that is not there, ValueError for a format that can't round so.
     """
     if role == "glue:text":
         return formatted(values[name], form)
     if role != "interval":
         return typeset(bound(values[name], form, role))
     mean, low, high, n = (values[part] for part in parts(role, name))
-    ends = f"{bound(low, form, 'least')}\u00a0to\u00a0{bound(high, form, 'most')}"
+    ends = "\u00a0to\u00a0".join(_end(end, form, role) for end, role in ((low, "least"), (high, "most")))
     return typeset(f"{format(float(mean), form)} ({ends}, n\u00a0=\u00a0{n})")
+
+
+def _end(value: float, form: str, role: str) -> str:
+    text = format(float(value), form)
+    return text if _says_something(text) else bound(value, form, role)
+
+
+def _says_something(text: str) -> bool:
+    """Whether a number has a digit that is not zero."""
+    return any(digit in text.lower().partition("e")[0] for digit in "123456789")
 
 
 def spec(role: str, name: str, form: str, values: Mapping[str, float]) -> str:
@@ -88,16 +98,16 @@ def spec(role: str, name: str, form: str, values: Mapping[str, float]) -> str:
 def bound(value: float, form: str, role: str) -> str:
     """``value`` in the format ``form``, rounded down (``least``) or up (``most``) where it has to be rounded.
 
-    The value is the decimal that Python prints of it, in full, so that 0.3 is 0.3; the rounding is exact, and the printed
-    number, read again, is never on the other side of the value. Raises ValueError for a format other than d, e, f, g or %.
+    The value is its first seven digits, which single precision holds, so that 0.030000000000000027 is 0.03; the rounding of these
+    is exact. Raises ValueError for a format other than d, e, f, g or %.
     """
     if _BOUND.fullmatch(form) is None:
         raise ValueError(f"format: got {form!r}; a bound needs one such as .1f, +.2f, .1e, ,.0f or .0%")
     rounding = {"least": ROUND_FLOOR, "most": ROUND_CEILING}[role]
     with localcontext(Context(prec=800, rounding=rounding)):
-        exact = Decimal(repr(value))
+        exact = Decimal(repr(value) if isinstance(value, int) else f"{value:.7g}")
         text = format(exact, form[:-1] + ".0f" if form.endswith("d") else form)
-    return text if any(digit in text.lower().partition("e")[0] for digit in "123456789") else text.replace("-", "", 1)
+    return text if _says_something(text) else text.replace("-", "", 1)
 
 
 _ROLE = re.compile(rf"\{{({'|'.join(ROLES)})\}}`([^`]+)`")

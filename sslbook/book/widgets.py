@@ -98,8 +98,10 @@ def _slider_html(
 ) -> str:
     """The HTML of a slider over PNG `frames`; one text and one alternative text for each."""
     kind = "sslbook-frame" + (" keep-colors" if keep_colors else "")
+    still = sorted({0, len(frames) // 2, len(frames) - 1})  # on paper and without scripts
+    told = ", ".join(texts[i] for i in still)
     pictures = "\n".join(
-        _img(frame, words, kind, text=text, hidden=i != start)
+        _img(frame, words, kind + (" sslbook-still" if i in still else ""), text=text, hidden=i != start)
         for i, (frame, text, words) in enumerate(zip(frames, texts, alts, strict=True))
     )
     control, shown = f"slider-{name}-control", escape(texts[start])
@@ -114,7 +116,7 @@ def _slider_html(
 {button}<input type="range" id="{control}" min="0" max="{len(frames) - 1}" step="1" value="{start}" aria-valuetext="{shown}">
 <output for="{control}" style="min-width: {width}ch">{shown}</output>
 </div>
-<p class="sslbook-slider-note">{escape(label)} = {shown}. With scripts on, a slider moves this figure.</p>
+<p class="sslbook-slider-note">From left to right, {escape(label)} = {escape(told)}.</p>
 </div>"""
 
 

@@ -38,7 +38,7 @@ RECORDERS: dict[str, str] = {
         "experiments.training.records",
         (
             *("training-beta", "training-cifar10", "training-exact", "training-long"),
-            *("training-rates", "training-steepness", "training-whole"),
+            *("training-rates", "training-steepness", "training-whole", "training-recipe", "training-hundred"),
         ),
     ),
 }

@@ -34,7 +34,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sslbook.runtime.arguments import InputError, installing, require_one_of, require_whole
+from sslbook.runtime.arguments import InputError, counted, installing, meant, require_one_of, require_whole
 from sslbook.runtime.atomic_io import require_file, user_path
 
 CIFAR10_MD5 = {
@@ -147,6 +147,10 @@ class Dataset:
     def __len__(self) -> int:
         return len(self.pixels)
 
+    def __repr__(self) -> str:
+        size = " x ".join(map(str, self.pixels.shape[1:]))
+        return f"Dataset({self.name}: {len(self):,} images of {size}, {counted(self.classes, 'class')})"
+
     def take(self, keep: Tensor | slice | list[int]) -> Dataset:
         """The images of some numbers, or where ``keep`` is true."""
         files = tuple(self.files[at] for at in torch.arange(len(self))[keep].tolist()) if self.files else ()
@@ -163,6 +167,7 @@ def load_dataset(name: str, split: str, *, download: bool = False, folder: str |
     Raises ValueError for an unknown name or split, and for a file that is truncated or altered, by its name, before anything
     of it is used; FileNotFoundError where files are missing; ModuleNotFoundError if pooch is needed and not installed.
     """
+    name = meant(name, NAMES)
     require_one_of("name", name, NAMES)
     _require_split(name, split)
     if name == "digits":

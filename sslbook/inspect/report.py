@@ -13,7 +13,9 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+import matplotlib as mpl
 import numpy as np
+from matplotlib.figure import Figure
 from PIL import Image
 
 from sslbook.inspect.spectrum import ALL, BETWEEN, CONTROLS, NOISE, RANDOM, UNTRAINED, WITHIN, Size
@@ -71,6 +73,16 @@ class LayerReport:
         return self.copies == 1 and self.residual < 0.1 and self.values[-1] > 2 * max(-self.lowest, 0.0)
 
     @property
+    def ahead(self) -> bool:
+        """Whether the step's share in its modes is above all controls."""
+        return all(self.step[BETWEEN].value > share.value for name, share in self.step.items() if name != BETWEEN)
+
+    @property
+    def surely_ahead(self) -> bool:
+        """Whether its interval is above all of theirs."""
+        return all(self.step[BETWEEN].low > share.high for name, share in self.step.items() if name != BETWEEN)
+
+    @property
     def leading(self) -> float:
         """The share of the trace in the leading modes: what a step towards random targets has there on average."""
         return sum(self.values) / self.sizes[BETWEEN].trace
@@ -97,19 +109,28 @@ class Report:
         write_text(place / "report.html", _page(self))
         return place / "report.html"
 
+    def verdict(self) -> str:
+        """In how many layers the step's share is above all its controls, by value and by interval, and what makes it surer."""
+        able = [layer for layer in self.layers if layer.clear]
+        ahead = [layer for layer in able if layer.ahead]
+        surely = [layer.name for layer in ahead if layer.surely_ahead]
+        found = f"In {len(surely)} of {len(able)} layers the step's share is above all controls by its interval"
+        found += f" ({', '.join(surely)})" * bool(surely) + f", in {len(ahead)} by its value."
+        unclear = len(self.layers) - len(able)
+        more = f" {unclear} more {'is' if unclear == 1 else 'are'} unclear." * bool(unclear)
+        if len(surely) < len(self.layers):
+            more += " More images narrow the intervals; more views make more layers clear."
+        return found + more
+
     def table(self) -> str:
-        """A row a layer: size, effective rank, share of the trace, and of weights and step, each beside its controls."""
+        """The verdict, then a row a layer: size, effective rank, share of the trace, and of the step beside its controls."""
         rows = []
         for layer in self.layers:
-            shares = [
-                f"{part[name].value:.1e}" if name in part else "–"
-                for part in (layer.weights, layer.step)
-                for name in SHORT
-            ]
+            shares = [f"{layer.step[name].value:.1e}" if name in layer.step else "–" for name in SHORT]
             rank = f"{layer.sizes[BETWEEN].rank:.1f}"
             rows.append((layer.name + "*" * (not layer.clear), str(layer.size), rank, f"{layer.leading:.2f}", *shares))
-        heads = ("layer", "weights", "rank", "trace in modes", *(f"{x}: {c}" for x in "ws" for c in SHORT.values()))
-        lines = [f"Share of the weights (w) and of the step (s) in the {self.about['modes']} leading modes:"]
+        heads = ("layer", "weights", "rank", "trace", *SHORT.values())
+        lines = [self.verdict(), f"Share of the trace, and of the step, in the {self.about['modes']} leading modes:"]
         lines += [as_text(heads, rows)] * bool(rows)
         if not all(layer.clear for layer in self.layers):
             lines.append(
@@ -119,6 +140,10 @@ class Report:
 
     def __repr__(self) -> str:
         return self.table()
+
+    def plot(self, part: str = "step") -> Figure:
+        """A matplotlib figure of the shares of the ``step`` or of the ``weights``: a row a layer, a mark a control."""
+        return _chart(self.layers, part)
 
 
 SHORT = {BETWEEN: "between", ALL: "all", WITHIN: "within", UNTRAINED: "untrained", NOISE: "targets", RANDOM: "random"}
@@ -164,7 +189,7 @@ STYLE = """
 :root { color-scheme: light dark; --page: #fff; --ink: #1a1a1a; --faint: #5c5c5c; --line: #cfcfcf; }
 @media (prefers-color-scheme: dark) { :root { --page: #14171a; --ink: #e8e8e8; --faint: #adadad; --line: #444; }
   .chart { filter: invert(1) hue-rotate(180deg); } }
-body { background: var(--page); color: var(--ink); font: 1rem/1.5 system-ui, sans-serif; max-width: 62rem;
+body { background: var(--page); color: var(--ink); font: 1rem/1.5 system-ui, sans-serif; max-width: 76rem;
   margin: 0 auto; padding: 1rem; }
 h1, h2 { line-height: 1.25; } code { overflow-wrap: anywhere; }
 .wide { overflow-x: auto; border: 1px solid var(--line); border-radius: 4px; margin: 1rem 0; }
@@ -214,6 +239,7 @@ def _page(report: Report) -> str:
         f"<p>{len(report.layers)} layers of {escape(str(about.get('source', about['network'])))}, looked at with "
         f"{about['views']} random views of each of {about['images']} images ({escape(str(about['image source']))}), "
         f"and the step of the loss <i>{escape(about['loss'])}</i>.</p>",
+        f"<p><b>{escape(report.verdict())}</b></p>",
         READING.format(k=k),
         *(_shares(report.layers, part, k) for part in ("step", "weights")),
         _spectra(report.layers, k),
@@ -234,7 +260,7 @@ def _page(report: Report) -> str:
 def _shares(layers: Sequence[LayerReport], part: str, k: int) -> str:
     if not layers:
         return ""
-    kinds = [name for name in CONTROLS if any(name in getattr(layer, part) for layer in layers)]
+    kinds = _kinds(layers, part)
     what = f"the {part}"
     rows = []
     for layer in layers:
@@ -245,7 +271,10 @@ def _shares(layers: Sequence[LayerReport], part: str, k: int) -> str:
         rows.append([_name(layer), *cells, f"{min(k, layer.size) / layer.size:.1e}"])
     heads = ["Layer", *(kind.capitalize() for kind in kinds), "Expected of a random direction"]
     told = f"Chart: share of {what} in the leading modes of {len(layers)} layers, beside controls; the table has the numbers"
-    picture = base64.b64encode(_chart(layers, part, kinds).encode()).decode()
+    file = io.StringIO()
+    with mpl.rc_context({"svg.hashsalt": "sslbook"}):
+        _chart(layers, part).savefig(file, format="svg", transparent=True, metadata={"Date": None})
+    picture = base64.b64encode(file.getvalue().encode()).decode()
     return (
         f"<h2>Share of {what}</h2>\n<ul>{''.join(f'<li><b>{kind}</b>: {MEANING[kind]}</li>' for kind in kinds)}</ul>\n"
         f"<figure>{_wide(f'Chart, share of {what}', _image('chart', told, 'svg+xml', picture))}"
@@ -258,11 +287,12 @@ def _name(layer: LayerReport) -> str:
     return layer.name + ("" if layer.clear else " (unclear)")
 
 
-def _chart(layers: Sequence[LayerReport], part: str, kinds: Sequence[str]) -> str:
-    """A row a layer, a mark a control, on a logarithmic axis of shares: as SVG."""
-    import matplotlib as mpl
-    from matplotlib.figure import Figure
+def _kinds(layers: Sequence[LayerReport], part: str) -> list[str]:
+    return [name for name in CONTROLS if any(name in getattr(layer, part) for layer in layers)]
 
+
+def _chart(layers: Sequence[LayerReport], part: str) -> Figure:
+    """A row a layer, a mark a control, on a logarithmic axis of shares."""
     figure = Figure(figsize=(9, 1.5 + 0.25 * len(layers)), layout="constrained")
     axes, rows = figure.subplots(), range(len(layers))
     shares = [getattr(layer, part) for layer in layers]
@@ -271,16 +301,13 @@ def _chart(layers: Sequence[LayerReport], part: str, kinds: Sequence[str]) -> st
     axes.grid(axis="x", color="#cfcfcf")
     low, high = ([max(getattr(share[BETWEEN], end), LEAST) for share in shares] for end in ("low", "high"))
     axes.hlines(rows, low, high, colors=MARKS[BETWEEN][1])
-    for kind in reversed(kinds):  # the first above all others
+    for kind in reversed(_kinds(layers, part)):  # the first above all others
         marker, colour = MARKS[kind]
         found = [max(share[kind].value, LEAST) if kind in share else math.nan for share in shares]
         filled = colour if kind == BETWEEN else "none"
         axes.plot(found, rows, marker, color=colour, markerfacecolor=filled, markeredgewidth=1.5, label=kind)
     figure.legend(loc="outside upper center", ncols=3, frameon=False, reverse=True)
-    file = io.StringIO()
-    with mpl.rc_context({"svg.hashsalt": "sslbook"}):
-        figure.savefig(file, format="svg", transparent=True, metadata={"Date": None})
-    return file.getvalue()
+    return figure
 
 
 def _spectra(layers: Sequence[LayerReport], k: int) -> str:

@@ -40,15 +40,23 @@ class Head(nn.Module):
     """One or two linear layers, ``(N, inputs) -> (N, outputs)``; ``hidden=None`` is one layer, ``norm=None`` no BatchNorm.
 
     unbiased: the deviation divides by one less than the batch, as the layer of the released code's Table 4 does.
+    out_norm: of a BatchNorm after the last layer.
     """
 
     def __init__(
-        self, inputs: int, hidden: int | None, outputs: int, norm: Norm | None, unbiased: bool = False
+        self,
+        inputs: int,
+        hidden: int | None,
+        outputs: int,
+        norm: Norm | None,
+        unbiased: bool = False,
+        out_norm: Norm | None = None,
     ) -> None:
         super().__init__()
         sizes = [inputs, outputs] if hidden is None else [inputs, hidden, outputs]
         self.linears = nn.ModuleList(nn.Linear(below, above) for below, above in pairwise(sizes))
         self.norm = None if norm is None else _normalization(sizes[-2], norm, unbiased)
+        self.out_norm = None if out_norm is None else _normalization(outputs, out_norm, unbiased)
 
     def forward(self, x: Tensor) -> Tensor:
         """The head's output."""
@@ -59,7 +67,7 @@ class Head(nn.Module):
         if len(self.linears) > 1:
             x = x.relu()
         y: Tensor = self.linears[-1](x)
-        return y
+        return y if self.out_norm is None else self.out_norm(y)
 
 
 def _normalization(features: int, norm: Norm, unbiased: bool) -> nn.Module:
@@ -88,6 +96,7 @@ class Networks:
 
     stem, width, channels: the encoder's (:class:`~sslbook.networks.resnet.ResNet18`).
     projector_norm, predictor_norm: modes of BatchNorm's mean and deviation in the heads, or None for no BatchNorm.
+    projector_out_norm: the same for a BatchNorm after the projector, in both towers; SimSiam has one (Chen and He 2021).
     unbiased: their deviation divides by one less than the batch: the layer of the released code's Table 4.
     predictor: its layers; 0 for none.  predictor_range: where its first weights are uniform, instead of PyTorch's default.
     target: None, the two views' own outputs; or "ema", those of a second tower, which follows the first one.
@@ -107,13 +116,14 @@ class Networks:
     target: str | None = None
     target_init: str = "copy"
     channels: int = 3
+    projector_out_norm: Norm | None = None
 
     def __post_init__(self) -> None:
         """Raises ValueError with a sentence for what can't be built."""
         require_shape(self.stem, self.width, self.channels)
         for name in ("projector_hidden", "projector_out", "predictor_hidden"):
             require_whole(name, getattr(self, name), least=1, most=LARGEST)
-        for name in ("projector_norm", "predictor_norm"):  # JSON has lists where we have pairs
+        for name in ("projector_norm", "predictor_norm", "projector_out_norm"):  # JSON has lists where we have pairs
             object.__setattr__(self, name, _require_norm(name, getattr(self, name)))
         if not isinstance(self.unbiased, bool):
             raise ValueError(f"unbiased must be true or false, got {self.unbiased!r}")
@@ -162,7 +172,8 @@ class Siamese(nn.Module):
         super().__init__()
         self.networks, self.encoder = networks, encoder
         size, out = networks.projector_hidden, networks.projector_out
-        self.projector = Head(features, size, out, networks.projector_norm, networks.unbiased)
+        norms = networks.projector_norm, networks.unbiased, networks.projector_out_norm
+        self.projector = Head(features, size, out, *norms)
         self.predictor: Head | None = None
         if networks.predictor:
             hidden = networks.predictor_hidden if networks.predictor == 2 else None

@@ -21,6 +21,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -38,6 +39,7 @@ from sslbook.operator.view_weights import Mixing, PairMixing
 from sslbook.runtime.arguments import (
     counted,
     may_look,
+    meant,
     refuse_unused,
     require_floating,
     require_number,
@@ -46,6 +48,9 @@ from sslbook.runtime.arguments import (
     require_whole,
 )
 from sslbook.stats.checks import relative_gap
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 PAIRED = ("simple", "soft_triplet", "info_nce")
 LOSSES = (*PAIRED, *(name for name, loss in BATCH_LOSSES.items() if loss.inner_products))
@@ -64,9 +69,31 @@ class EigenPairs:
     vectors: Tensor
     residuals: Tensor
 
+    def __repr__(self) -> str:
+        values = ", ".join(f"{value:.3g}" for value in self.values.tolist())
+        return f"EigenPairs(values {values}; largest residual {self.residuals.max().item():.1e})"
+
     def directions(self, shape: torch.Size) -> Tensor:
         """The eigenvectors as weights, ``(k, *shape)``."""
         return torch.stack([unvec(v, shape) for v in self.vectors.T])
+
+    def plot(self, shape: torch.Size, image: tuple[int, int, int] | None = None) -> Figure:
+        """The pattern of inputs that each eigenvector turns on most, its first right singular vector, as pictures.
+
+        shape: of the layer's weight.  image: ``(C, H, W)`` of a linear layer's inputs; a convolution's are those of its kernel.
+        """
+        from matplotlib.figure import Figure
+
+        rows = self.directions(shape).flatten(2).cpu()
+        patterns = torch.linalg.svd(rows, full_matrices=False).Vh[:, 0].unflatten(1, image or tuple(shape[1:]))
+        figure = Figure(figsize=(1.3 * len(patterns), 1.6), layout="constrained")
+        places = figure.subplots(1, len(patterns), squeeze=False)[0]
+        for axes, value, pattern in zip(places, self.values, patterns, strict=True):
+            shown = 0.5 + 0.5 * pattern / pattern.abs().max()
+            axes.imshow(shown.permute(1, 2, 0) if len(shown) == 3 else shown[0], cmap="gray", vmin=0, vmax=1)
+            axes.set_title(f"{value:.3g}", fontsize=9)
+            axes.set_axis_off()
+        return figure
 
 
 @dataclass(frozen=True, eq=False)
@@ -324,6 +351,7 @@ def covariance_operator(
     without ``clean`` or ``tau``, arguments that the loss has no use for, and numbers that aren't finite.
     """
     population = _population(views)
+    loss = meant(loss, (*LOSSES, *BATCH_LOSSES))
     if isinstance(loss, str) and loss in BATCH_LOSSES and loss not in LOSSES:
         raise ValueError(
             f"loss={loss!r} has no such operator: it sees more than inner products (chapter operators_today); "

@@ -9,20 +9,53 @@ import operator
 import reprlib
 from collections.abc import Iterable, Mapping
 from numbers import Integral, Real
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
 
+T = TypeVar("T")
+
+
 class InputError(ValueError):
     """What the caller gave can't be used; the message says what was given and what is allowed (CLI: exit status 2)."""
 
 
+ELSEWHERE = {
+    **dict.fromkeys(("lr", "learningrate", "baselr"), "rate"),
+    **dict.fromkeys(("weightdecay", "wd", "l2"), "decay"),
+    **dict.fromkeys(("temperature", "temp", "t", "tau"), "numbers.tau"),
+    **dict.fromkeys(("batchsize", "bs"), "batch"),
+    **dict.fromkeys(("momentumencoder", "teachermomentum", "basemomentum", "tauema"), "ema"),
+    **dict.fromkeys(("maxepochs", "numepochs", "nepochs"), "epochs"),
+    **dict.fromkeys(("backbone", "arch", "hiddendim"), "networks.width"),
+    **dict.fromkeys(("projdim", "outdim", "projectordim"), "networks.projector_out"),
+    **dict.fromkeys(("transform", "transforms", "augmentation", "augmentations"), "pipeline"),
+    **dict.fromkeys(("lossfn", "criterion", "method"), "objective"),
+    **dict.fromkeys(("randomseed", "manualseed"), "seed"),
+    **dict.fromkeys(("simclr", "ntxent", "contrastive"), "info_nce"),
+}
+"""What other libraries call a setting or a loss, folded, and its name here."""
+
+
+def folded(name: object) -> str:
+    """A name without case, hyphens, underscores and blanks."""
+    return "".join(letter for letter in str(name).casefold() if letter not in "-_ ")
+
+
+def meant(given: T, names: Iterable[str]) -> T | str:
+    """The name that differs from ``given`` in case, hyphens and underscores alone, if there is one; else ``given``."""
+    return next((name for name in names if isinstance(given, str) and folded(name) == folded(given)), given)
+
+
 def nearest(given: object, names: Iterable[str], cutoff: float = 0.4) -> list[str]:
-    """At most three names that ``given`` may be a slip of, the nearest first."""
-    return difflib.get_close_matches(str(given), list(names), n=3, cutoff=cutoff)
+    """At most three names that ``given`` may be a slip of, or another library's word for, the nearest first."""
+    plain = {folded(name): name for name in names}
+    if (known := ELSEWHERE.get(folded(given))) in plain.values():
+        return [str(known)]
+    return [plain[near] for near in difflib.get_close_matches(folded(given), list(plain), n=3, cutoff=cutoff)]
 
 
 # --- what a function was given: TypeError for another kind of thing, ValueError for a value that isn't allowed ----------

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 import reprlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -55,7 +55,7 @@ class LinearAccuracy:
 
     final: float
     best: float
-    curve: tuple[float, ...]
+    curve: tuple[float, ...] = field(repr=False)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -22,16 +22,19 @@ from torch.nn.parameter import is_lazy
 from sslbook.images.datasets import Dataset
 from sslbook.images.own import read_images
 from sslbook.networks.siamese import Networks, build
-from sslbook.runtime.arguments import unknown
+from sslbook.runtime.arguments import meant, unknown
 from sslbook.runtime.atomic_io import user_path
 from sslbook.training.objectives import OBJECTIVES, asks_labels
 from sslbook.training.run import checkpoints
 from sslbook.training.run.checkpoints import Row
 from sslbook.training.run.determinism import in_float32, seeded
-from sslbook.training.run.parts import Own
+from sslbook.training.run.parts import Own, labelled
 from sslbook.training.run.settings import Settings, stored_settings, with_values
-from sslbook.training.run.trainer import train
+from sslbook.training.run.trainer import plot_rows, told, train
 from sslbook.training.views.augment import PIPELINES, Pipeline, plain
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 METHODS: dict[str, dict[str, Any]] = {
     "simclr": {"objective": Settings().objective},
@@ -53,6 +56,13 @@ class Pretrained:
     pipeline: Pipeline
     rows: list[Row]
 
+    def __repr__(self) -> str:
+        return f"Pretrained({type(self.backbone).__name__}, {told(self.rows)})"
+
+    def plot(self) -> Figure:
+        """The loss by epoch, and accuracy by nearest neighbours where it was measured."""
+        return plot_rows(self.rows)
+
 
 def pretrain(
     images: Any,
@@ -60,6 +70,7 @@ def pretrain(
     method: str = "simclr",
     *,
     labels: Any = None,
+    val: Any = None,
     epochs: int = 100,
     batch: int = 256,
     rate: float = 1e-3,
@@ -68,12 +79,16 @@ def pretrain(
     folder: str | Path | None = None,
     device: str | None = None,
     quiet: bool = False,
+    tensorboard: bool = False,
+    on_epoch: Callable[[Row], object] | None = None,
     **settings: Any,
 ) -> Pretrained:
     """Train a network of your own on images of your own, without labels: SimCLR, BYOL, SimSiam, or any objective of the library.
 
     images, labels: whatever :func:`read_images <sslbook.images.own.read_images>` takes; the objective
     "supervised_contrastive" alone looks at labels, given here or found with the images.
+    val: labelled images of the same classes; with them accuracy by nearest neighbours among ``images``, which need labels then,
+    is measured along the way, every ``evaluate`` epochs, or as often as costs 5 %.
     backbone: a module, which is trained where it is, or a function that makes one, whose first weights are then a function of
     ``seed``, as those of lazy layers always are: the common generators of PyTorch, NumPy and Python begin there, and are put back.
     It maps float32 images ``(n, C, H, W)`` to float32 features ``(n, F)``, in both of its modes, and is trained in training mode,
@@ -85,7 +100,8 @@ def pretrain(
     A checkpoint is written at the end of an epoch if the last one is 30 seconds old, or 10 minutes within one, and when a signal
     asks to stop, which ends in KeyboardInterrupt.  The same call is one with the same images, settings and network, by its ``repr``
     without addresses, its parameters' names, shapes and types, and which of them are frozen.
-    device: ``cuda`` if there is one.  settings: whatever else :class:`~sslbook.training.run.settings.Settings` has, such as
+    device: ``cuda`` if there is one.  tensorboard: curves for it in the folder.  on_epoch: called with each epoch's row.
+    settings: whatever else :class:`~sslbook.training.run.settings.Settings` has, such as
     ``numbers={"tau": 0.2}``, ``decay=1e-4`` or ``networks=Networks(projector_out=64)``; Adam, the cosine schedule and a new order
     of the images in every epoch otherwise.  Where such networks leave the predictor or the target at its default, which is none,
     BYOL takes its own: two layers, and "ema"; SimSiam takes two layers.  (:func:`train <sslbook.training.run.trainer.train>` makes
@@ -107,7 +123,8 @@ def pretrain(
     if len(data) < 2:
         raise ValueError("images must hold two images or more to be trained on, got 1")
     views = pipeline or simclr_views(data)
-    wanted = {**chosen, "schedule": "cosine", "shuffle": True, "evaluate": 0}
+    shown = None if val is None else _shown(data, val)
+    wanted = {**chosen, "schedule": "cosine", "shuffle": True, "evaluate": 0 if shown is None else None}
     most = min(batch, len(data)) if isinstance(batch, int) else batch
     wanted |= {"epochs": epochs, "batch": most, "rate": rate, "seed": seed, **settings}
     wanted |= _towers(chosen, settings)
@@ -121,7 +138,15 @@ def pretrain(
     try:
         with tempfile.TemporaryDirectory() as scratch, seeded(seed), torch.inference_mode(False), torch.enable_grad():
             result = train(
-                run, kept or Path(scratch), data=(data, None), own=own, device=device, quiet=quiet, name=method
+                run,
+                kept or Path(scratch),
+                on_epoch=on_epoch,
+                data=(data, shown),
+                own=own,
+                device=device,
+                tensorboard=tensorboard,
+                quiet=quiet,
+                name=method,
             )
     except KeyboardInterrupt:
         left = "nothing is kept without folder=" if kept is None else "the same call goes on from the last checkpoint"
@@ -166,7 +191,21 @@ def simclr_views(data: Dataset) -> Pipeline:
     return Pipeline(side, jitter=(0.4, 0.4, 0.4, 0.1), blur=0.5 if side >= 64 else 0.0)
 
 
+def _shown(data: Dataset, val: Any) -> Dataset:
+    """The images whose accuracy is measured along the way; raises ValueError unless both have labels of the same classes."""
+    shown = labelled(read_images(val))
+    labelled(data)
+    if shown.class_names != data.class_names or shown.pixels.shape[1:] != data.pixels.shape[1:]:
+        raise ValueError(
+            f"val must have the classes and the size of images, {', '.join(data.class_names) or data.classes} and "
+            f"{tuple(data.pixels.shape[1:])}, got {', '.join(shown.class_names) or shown.classes} and "
+            f"{tuple(shown.pixels.shape[1:])}"
+        )
+    return shown
+
+
 def _method(name: str) -> Mapping[str, Any]:
+    name = meant(name, (*METHODS, *OBJECTIVES))
     if name in METHODS:
         return METHODS[name]
     if name in OBJECTIVES and name != "byol":

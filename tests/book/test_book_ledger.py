@@ -100,7 +100,6 @@ def test_an_interval_is_one_check(write_book, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(ledger, "all_numbers", lambda book, scale: [whole, part])
     page = ledger.page(book)
     assert "=\u00a01.5\u00a0(1\u00a0to\u00a02,\u00a0n\u00a0=\u00a05) ≥\u00a00" in page
-    assert "· nearest rivals: flat (-0.5)</span>".replace("-", "−") in page
 
 
 def settled(write_book, verdict: str) -> list[ledger.Claim]:
@@ -137,18 +136,15 @@ def test_the_page(write_book, monkeypatch: pytest.MonkeyPatch) -> None:
     assert f"- {tag} 2: nothing at the claim's own size" in page
     assert "**A** is {cite:t}`tian2020`" in page
     assert page.count('<details class="sslbook-fold"><summary>One open claim</summary>\n\n(ledger-') == 2
-    assert page.count("</details>") == 2
+    assert page.count("</details>") == 3
     assert "## The chapter good" in page
     assert "{doc}`Read the chapter <good>`" in page
     assert "## Later\n\nThe chapter is not written yet." in page
     assert f"(ledger-a-thm1)=\n{{.sslbook-entry}}\n**A-Thm1** · identity {tag}\\\nOne plus one is two." in page
     check = next(line for line in page.splitlines() if ">gap<" in line)
-    assert check == (
-        '- <a href="good.html#check-gap"><code>gap</code></a> =\u00a010⁻¹⁵ ≤\u00a010⁻¹² '
-        '<span class="sslbook-check-facts">· float64 · 0.123 s · rejects: sign (1.4); nothing (nan)</span>'
-    )
+    assert check == '- <a href="good.html#check-gap"><code>gap</code></a> =\u00a010⁻¹⁵ ≤\u00a010⁻¹²'
+    assert page.count('<details class="sslbook-checked"><summary>3 checks</summary>') == 1
     assert '<a href="good.html"><code>unseen</code></a>' in page, "no link to a line that the page does not show"
-    assert r"a\_b\*c (2)" in page
     assert "=\u00a03 (measured)" in page
     assert "\n|" not in page, "no table, which a phone would have to scroll"
 
@@ -157,9 +153,9 @@ def test_settled_claims_are_not_folded(write_book, monkeypatch: pytest.MonkeyPat
     book = write_book(good="<<1>>")
     settled(lambda: book, "holds")
     monkeypatch.setattr(ledger, "all_numbers", lambda book, scale: [number("n", value=10, expect=10, dtype="float")])
-    before, _, after = ledger.page(book).partition("<details")
+    before, _, after = ledger.page(book).partition('<details class="sslbook-fold"')
     assert "sslbook-verdict-holds" in before.partition("## ")[2]
-    assert '=\u00a010, exactly <span class="sslbook-check-facts">· float64 · ' in before
+    assert "=\u00a010, exactly" in before
     assert "**A-Thm1**" not in after
 
 

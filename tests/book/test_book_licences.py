@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from fontTools.ttLib import TTFont
 
 from sslbook.book.layout import find_book
 from sslbook.book.sphinx_ext import ASSETS
@@ -23,7 +24,7 @@ OURS = {"book.css", "book.js", "formulas.js", "ledger.js", "search.js", "logo.sv
 
 
 def test_every_file_is_ours_or_listed() -> None:
-    folders = (ASSETS / "static", ROOT / "tests/vendor")
+    folders = (ASSETS / "static", ASSETS / "fonts", ROOT / "tests/vendor")
     there = {path.relative_to(ROOT).as_posix() for folder in folders for path in folder.rglob("*") if path.is_file()}
     assert {path for path in there if Path(path).name not in OURS} == set(VENDORED)
 
@@ -33,7 +34,11 @@ def test_a_vendored_file_is_what_was_fetched(path: str) -> None:
     entry, digest = VENDORED[path]
     assert hashlib.sha256((ROOT / path).read_bytes()).hexdigest() == digest
     assert str(entry["text"]) in VENDORED, "its licence lies beside it"
-    if not path.endswith(".txt"):
+    if path.endswith(".ttf"):
+        told = TTFont(ROOT / path)["name"].getDebugName(3)
+        assert str(entry["version"]) in told
+        assert "Source" not in TTFont(ROOT / path)["name"].getDebugName(1), "the licence reserves the name"
+    elif not path.endswith((".txt", ".woff2")):
         head = (ROOT / path).read_text(encoding="utf-8")[:300]
         assert str(entry["version"]) in head, "the file says which version it is, and so does the list"
 
@@ -44,6 +49,7 @@ def test_the_tools_make_the_versions_that_are_listed() -> None:
     icons = (ROOT / "tools/make_icons.py").read_text(encoding="utf-8")
     assert f'VERSION = "{told["MathJax"]}"' in mathjax
     assert f"fontawesome/{told['Font']}" in icons
+    assert f'"{told["Source"]}"' in (ROOT / "tools/make_fonts.py").read_text(encoding="utf-8")
 
 
 def test_the_wheel_says_and_holds_what_it_carries() -> None:

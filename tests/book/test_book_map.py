@@ -82,16 +82,18 @@ THEOREM = "```{prf:theorem}\n:label: thm\n$$ a = b $$\n$$ c = d $$\n```\n"
 
 
 def test_minutes_are_words_and_formulas_of_theorems() -> None:
-    words = "word " * 200
+    words = "word " * 180
     assert minutes(f"# Title\n\n{words}\n\n```python\n{words}\n```\n\n$$ {words} $$\n") == 1
-    assert minutes(f"{words}\n\n{THEOREM}") == 3
+    assert minutes(f"{words}\n\n{THEOREM}") == 2
+    assert minutes(f"{words}\n\n{THEOREM * 4}") == 5
+    assert minutes(f"{words}\n\n```{{prf:example}} By hand\n{words}\n```") == 3, "an example takes twice the time"
 
 
 @pytest.mark.parametrize(
     ("seconds", "said"), [(61.2, " · runs in 60 s"), (12.4, " · runs in 12 s"), (7200, " · runs in 120 min"), (0, "")]
 )
 def test_a_chapter_says_how_long_it_takes(tmp_path: Path, seconds: float, said: str) -> None:
-    cells = [{"cell_type": "markdown", "source": ["word " * 400]}, {"cell_type": "code", "source": ["word " * 400]}]
+    cells = [{"cell_type": "markdown", "source": ["word " * 360]}, {"cell_type": "code", "source": ["word " * 360]}]
     notebook = {"cells": cells, "metadata": {"sslbook": {"seconds": seconds}}}
     (tmp_path / "one.ipynb").write_text(json.dumps(notebook), encoding="utf-8")
     assert time_of(tmp_path / "one.ipynb") == f"2 min to read{said}"

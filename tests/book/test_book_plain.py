@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from docutils import nodes
 
-from sslbook.book.cells import PICTURE, open_with_picture
+from sslbook.book.cells import PICTURE, SET_UP, move_set_up, open_with_picture
 from sslbook.book.plain import MARK, Links, mark_cells, pieces, without_marks
 from sslbook.book.site import Repository
 
@@ -144,13 +144,20 @@ def test_a_chapter_opens_with_its_picture_and_one_bar() -> None:
     open_with_picture(document)
     assert document[0].astext().split("\n\n") == [
         "One", "What you will see.", "The picture.", f'<{PICTURE} data-cell="4"></{PICTURE}>',
-        '<div class="sslbook-slider"></div>', "Its caption.", "cell 1", "cell 2", "cell 4", "Two", "Text.", "cell 6",
+        '<div class="sslbook-slider"></div>', "Its caption.", SET_UP[0], "cell 1", "cell 2", "cell 4", SET_UP[1],
+        "Two", "Text.", "cell 6",
     ]  # fmt: skip
     before = opening()
     before[0].remove(before[0][5])  # without a picture nothing moves
     same = before.pformat()
     open_with_picture(before)
     assert before.pformat() == same
+
+
+def test_a_page_has_its_set_up_at_its_foot() -> None:
+    page = f"<section><p>Picture</p>{SET_UP[0]}<pre>code</pre>{SET_UP[1]}<section>Text</section></section><p>End</p>"
+    assert move_set_up(page) == "<section><p>Picture</p><section>Text</section><pre>code</pre></section><p>End</p>"
+    assert move_set_up("<p>none</p>") == "<p>none</p>"
 
 
 def test_every_cell_is_marked_once_and_in_its_place() -> None:

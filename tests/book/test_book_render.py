@@ -160,7 +160,7 @@ def test_a_small_book_rendered_whole(root: Path) -> None:
     assert len(ids) == len(set(ids)), "anchors are unique"
     assert [proof.em.text for proof in page.select("div.proof-text")] == ["Proof.", "Proof."]
 
-    rise = "+1.3 (+0.4\u00a0to\u00a0+2.1, n\u00a0=\u00a05)"
+    rise = "+1.3 (+0.4\u00a0to\u00a0+2.0, n\u00a0=\u00a05)"
     pasted = [span.text for span in page.select("article span.pasted-text")]
     assert pasted == ["−1.2\u00a0×\u00a010⁻¹⁵", rise, "1.2", "28%"]
     held = [span.text for span in page.select("span.sslbook-nobreak")]
@@ -277,7 +277,7 @@ BUILT = """<html><head><link rel="stylesheet" href="../_static/style.css"><link 
 <p><span class="pasted-text">1.2\u00a0×\u00a010⁻¹⁵</span> of <span class="pasted-text">3</span>,
 <span class="pasted-text">0.667</span></p>
 <p><span class="pasted-text">0.00</span> <span class="pasted-text">3</span> <span class="pasted-text">1.2</span>
-<span class="pasted-text sslbook-interval">+1.3 (+0.4\u00a0to\u00a0+2.1, n\u00a0=\u00a05)</span></p>
+<span class="pasted-text sslbook-interval">+1.3 (+0.4\u00a0to\u00a0+2.0, n\u00a0=\u00a05)</span></p>
 <a href="other.html#check-rate">a check</a> <a href="https://example.org">out</a> <a href="mailto:a@b.c">mail</a>
 <img src="data:image/png;base64,AA"> <a href="files/a%20b.txt">file</a>
 </article></body></html>

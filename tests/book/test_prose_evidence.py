@@ -93,7 +93,8 @@ def contradicted(chapter: str) -> list[str]:
             continue
         value = there[name]
         text = format(float(value), form) if role == "glue:text" else bound(value, form, role)
-        if not (as_number(text) <= value if lower else as_number(text) >= value):
+        slack = 1e-6 * abs(value)  # single precision
+        if not (as_number(text) <= value + slack if lower else as_number(text) >= value - slack):
             found.append(f"{name} is {value!r}, printed as {text}, in: {line}")
     return found
 

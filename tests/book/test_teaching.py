@@ -24,7 +24,7 @@ FOLDED = {"hide-input", "hide-cell", "remove-cell", "remove-input", "parameters"
 BOOKKEEPING = {"claim", "measure", "begin"}
 LEVELS = ("Warm-up", "Implementation", "Exploration")
 MEDIAN, WIDEST, SHARE = 8, 88, 0.1
-MINUTES = 45
+MINUTES = 60
 EXERCISES, SLIDERS = 5, 2
 
 

@@ -29,7 +29,7 @@ from sslbook.records import store
 from sslbook.records.store import plain
 from sslbook.stats.metrics import effective_rank
 from sslbook.training.presets.sheets import presets
-from sslbook.training.run.settings import Settings
+from sslbook.training.run.settings import Settings, stored_settings
 from sslbook.training.views.augment import plain as plain_images
 
 SHORT = (*DIGITS, "networks.predictor_hidden=8", "epochs=2", "evaluate=1", "probes=2")
@@ -102,10 +102,12 @@ def test_span_is_the_effective_rank_of_the_embeddings(tmp_path: Path) -> None:
     values = plain(recorded.run_values([3], changes=SHORT, names=("simple",), processes=1, device="cpu", root=tmp_path))
     settings, images = settings_of("simple", 3, SHORT), recorded.datasets.load_dataset("digits", "test")
     model = build(settings.networks, 3)
-    shares = recorded.axes(model, images, recorded.PIPELINES["digits"], "cpu")
+    shares, likeness = recorded.spectrum(model, images, recorded.PIPELINES["digits"], "cpu")
     embeddings = normalize(
         model.projector(model.features(plain_images(images.pixels, recorded.PIPELINES["digits"]))), dim=1
     )
+    cosines = embeddings @ embeddings.T
+    assert likeness == pytest.approx(float(cosines.detach().mean()), abs=1e-5)
     found = recorded.span({"last": {"simple": {"axes": [shares]}}}, "simple")
     assert found[0] == pytest.approx(float(effective_rank(embeddings.detach())), rel=1e-5)
     assert sum(values["last"]["simple"]["axes"][0]) == pytest.approx(1, abs=1e-3)
@@ -125,7 +127,7 @@ def test_curves_last_numbers_and_pictures(processes: int, tmp_path: Path) -> Non
         assert all(len(row) == 2 and None not in row for row in curves["knn"])
     assert set(values["pictures"]) == {"info_nce", "byol"} & {*names}
     assert values["last"]["info_nce"]["linear"] == values["runs"]["info_nce"]["linear"][-1]
-    assert set(values["last"]["info_nce"]) == {"knn", "linear", "linear_best", "rank", "axes", "seconds"}
+    assert set(values["last"]["info_nce"]) == {"knn", "linear", "linear_best", "rank", "axes", "likeness", "seconds"}
     shown = values["pictures"]["info_nce"]
     assert len(shown["filters"]) == 2
     assert len(shown["queries"]) == len(shown["neighbours"]) == 10
@@ -153,4 +155,4 @@ WITH = {"rates": HALF, "exact": HALF, "beta": HALF, "steepness": HALF, "long": L
 def test_a_record_was_made_with_the_settings_that_stand_in_the_code(name: str) -> None:
     made = store.recorded(f"training-{name}")
     for run, settings in made["settings"].items():
-        assert {"own": {}, **settings} == settings_of(run, made.provenance.seeds[0], WITH[name]).as_json()
+        assert stored_settings(json.dumps(settings)) == settings_of(run, made.provenance.seeds[0], WITH[name])

@@ -22,7 +22,7 @@ from sslbook.book.render import outside
 from sslbook.cli import main
 from sslbook.inspect import report as module
 from sslbook.inspect.measure import inspect_network
-from sslbook.inspect.report import Report, read_report
+from sslbook.inspect.report import Report, Share, read_report
 from sslbook.inspect.spectrum import ALL, BETWEEN, NOISE, RANDOM, UNTRAINED, WITHIN
 from sslbook.training.presets.runs import run_of
 from sslbook.training.run.trainer import train
@@ -58,6 +58,29 @@ def test_a_report_names_all_layers_and_comes_back(report: Report, tmp_path: Path
     assert json.loads(json.dumps(report.filters)) == again.filters
     assert again.about["seed"] == 0
     assert sorted(path.name for path in (tmp_path / "new").iterdir()) == ["report.html", "report.json"]
+
+
+def test_the_verdict_counts_what_is_above_all_controls(report: Report) -> None:
+    """By value and by interval, among layers whose modes are clear; the first sentence of the table and of the page."""
+
+    def layer(name: str, mine: tuple[float, float, float], control: tuple[float, float, float], clear: bool = True):
+        shares = {BETWEEN: Share(*mine), ALL: Share(*control), NOISE: Share(0.1, 0.1, 0.1)}
+        return replace(report.layers[1], name=name, step=shares, copies=1 if clear else 3, residual=0.0, lowest=0.0)
+
+    told = replace(
+        report,
+        layers=(
+            layer("surely", (0.5, 0.45, 0.6), (0.3, 0.2, 0.4)),
+            layer("by value", (0.5, 0.35, 0.6), (0.3, 0.2, 0.4)),
+            layer("behind", (0.2, 0.15, 0.25), (0.3, 0.2, 0.4)),
+            layer("blurred", (0.9, 0.9, 0.9), (0.3, 0.2, 0.4), clear=False),
+        ),
+    )
+    assert told.verdict().startswith(
+        "In 1 of 3 layers the step's share is above all controls by its interval (surely), in 2 by its value. 1 more is unclear."
+    )
+    assert told.table().startswith(told.verdict())
+    assert len(report.plot().axes[0].get_yticks()) == len(report.layers)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,13 @@ from sslbook.bench.covariance import operators, population, product_error
 from sslbook.experiments.covariance.reference import all_tuples, expected_gradient, nce_loss, simple_loss, triplet_loss
 from sslbook.experiments.dual_networks.theory import degree
 from sslbook.networks.small import convnet, mlp, random_network
-from sslbook.operator.covariance import CovarianceOperator, covariance_operator, intra_operator, pair_weights
+from sslbook.operator.covariance import (
+    CovarianceOperator,
+    EigenPairs,
+    covariance_operator,
+    intra_operator,
+    pair_weights,
+)
 from sslbook.operator.layer import Layer, open_layer, vec
 from sslbook.operator.view_weights import Mixing, PairMixing
 from sslbook.stats.checks import relative_gap
@@ -356,6 +362,19 @@ def test_eigenpairs_and_products_in_float32(layer: str) -> None:
     assert found.values.dtype == found.vectors.dtype == torch.float32
     assert float(found.residuals.max()) < 1e-5
     assert float((found.values - double.top_eigenpairs(4).values).abs().max() / found.values[0]) < 1e-5
+
+
+def test_eigenpairs_show_themselves() -> None:
+    """In short; and the inputs that each turns on most, as pictures: those of a rank-one direction are its own factor."""
+    pattern = torch.randn(3, 2, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    direction = torch.outer(torch.tensor([1.0, -2.0], dtype=torch.float64), pattern.flatten())
+    pairs = EigenPairs(torch.ones(1), vec(direction)[:, None], torch.full((1,), 1e-9))
+    assert repr(pairs) == "EigenPairs(values 1; largest residual 1.0e-09)"
+    for shape, image in ((torch.Size((2, 12)), (3, 2, 2)), (torch.Size((2, 3, 2, 2)), None)):
+        (axes,) = pairs.plot(shape, image).axes
+        shown = torch.as_tensor(axes.images[0].get_array()) - 0.5
+        cosine = torch.nn.functional.cosine_similarity(shown.flatten(), pattern.permute(1, 2, 0).flatten(), dim=0)
+        assert abs(float(cosine)) == pytest.approx(1)
 
 
 def test_eigenpairs_that_cannot_be_had() -> None:

@@ -75,6 +75,23 @@ def test_a_slip_is_answered_with_what_is_near() -> None:
     assert str(arguments.unknown("chapter", "xyz", ["hltm"])) == "chapter: got 'xyz'; there are hltm"
 
 
+@pytest.mark.parametrize(
+    ("given", "names", "found"),
+    [
+        ("lr", ["rate", "ratio"], ["rate"]),
+        ("weight-decay", ["decay", "weights"], ["decay"]),
+        ("Temperature", ["numbers.tau", "capture"], ["numbers.tau"]),
+        ("SimCLR", ["info_nce", "simple"], ["info_nce"]),
+        ("CIFAR10", ["cifar10", "stl10"], ["cifar10"]),
+        ("zzz", ["cifar10"], []),
+    ],
+)
+def test_other_libraries_words_are_known(given: str, names: list[str], found: list[str]) -> None:
+    assert arguments.nearest(given, names)[:1] == found
+    assert arguments.meant("Info-NCE", ["simple", "info_nce"]) == "info_nce"
+    assert arguments.meant("other", ["simple"]) == "other"
+
+
 def test_the_ends_of_what_can_be_stored() -> None:
     for n in (2**63 - 1, -(2**63)):
         arguments.require_whole("n", n)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from sslbook.networks.batchnorm import BatchNorm
+from sslbook.networks.batchnorm import BatchNorm, batch_normalize
 from sslbook.networks.resnet import ResNet18, initialize
 from sslbook.networks.siamese import Head, Networks, Siamese, build
 
@@ -318,6 +318,15 @@ def test_a_symmetric_predictor() -> None:
     one.symmetrize_predictor()
     weight = one.predictor.linears[0].weight  # type: ignore[union-attr]
     assert weight.equal(weight.T)
+
+
+def test_batchnorm_after_the_projector_centres_what_both_towers_give() -> None:
+    without, siamese = byol(), byol(projector_out_norm=("normal", "normal"))
+    views = [images(16, 16, seed).float() for seed in (1, 2)]
+    outputs, plain = siamese.outputs(*views), without.outputs(*views)
+    for ours, theirs in ((outputs.z1, plain.z1), (outputs.t2, plain.t2)):
+        torch.testing.assert_close(ours, batch_normalize(theirs))
+        assert not ours.allclose(theirs)
 
 
 def test_weight_noise() -> None:

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -409,3 +410,15 @@ def test_a_part_in_another_mode_is_another_network(tmp_path: Path) -> None:
     pretrain(DIGITS, partial(part, True), folder=tmp_path, **SMALL)
     with pytest.raises(ValueError, match="holds another run"):
         pretrain(DIGITS, partial(part, False), folder=tmp_path, **SMALL)
+
+
+def test_a_run_of_ones_own_is_watched_and_shows_itself() -> None:
+    """A row an epoch to the callback, accuracy of labelled images along the way, a short repr, and curves."""
+    asked, seen = subset(load_dataset("digits", "test"), 64), []
+    run = pretrain(DATA, small(), **SMALL, val=asked, evaluate=1, on_epoch=seen.append)
+    assert [row["epoch"] for row in seen] == [0, 1, 2]
+    assert all(0 <= row["knn"] <= 1 for row in run.rows)
+    assert repr(run).startswith("Pretrained(Sequential, 2 epochs, loss ")
+    assert len(run.plot().axes) == 2
+    with pytest.raises(ValueError, match="val must have the classes and the size of images"):
+        pretrain(DATA, small(), **SMALL, val=replace(asked, pixels=asked.pixels[..., :4]))

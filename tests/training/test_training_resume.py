@@ -15,6 +15,7 @@ import pytest
 import torch
 from training_cases import read_csv
 
+from sslbook.networks.siamese import build
 from sslbook.training.presets.runs import run_of
 from sslbook.training.run import checkpoints, distributed, parts, signals, steps, trainer
 from sslbook.training.run.determinism import Batches
@@ -63,6 +64,27 @@ def test_a_run_stopped_and_resumed_tells_the_same_story(tmp_path: Path, data: tu
     assert result["rows"][-1]["linear"] == whole.at(2)["linear"]
     again = go(settings(), tmp_path / "parts", data)  # nothing is left to do
     assert again.rows == rest.rows
+
+
+def test_a_predictor_learns_at_a_rate_of_its_own_also_when_resumed(tmp_path: Path, data: tuple) -> None:
+    """After one step of SGD the predictor has moved ten times as far, and nothing else has moved otherwise."""
+    steady = ("optimizer=sgd", "momentum=0", "decay=0", "evaluate=0", "ema=0.5", "ema_end=1")
+    plain, faster = (
+        settings(*steady, preset="digits-byol"),
+        settings(*steady, "predictor_rate=10", preset="digits-byol"),
+    )
+    start = build(plain.networks, plain.seed).state_dict()
+    one, ten = (
+        go(asked, tmp_path / name, data, stop_after=1).model.state_dict()
+        for name, asked in (("plain", plain), ("faster", faster))
+    )
+    for name, weights in start.items():
+        if name.startswith("predictor.linears"):
+            torch.testing.assert_close(ten[name] - weights, 10 * (one[name] - weights), rtol=1e-3, atol=1e-6)
+        else:
+            assert ten[name].equal(one[name]), name
+    whole = go(faster, tmp_path / "whole", data)
+    assert same_weights(go(faster, tmp_path / "faster", data), whole)
 
 
 def test_a_longer_run_goes_on_where_the_shorter_one_ended(tmp_path: Path, data: tuple) -> None:

@@ -15,7 +15,7 @@ from sslbook.networks.siamese import Networks
 from sslbook.training.objectives import OBJECTIVES
 from sslbook.training.presets.runs import values_of, with_changes
 from sslbook.training.presets.sheets import presets
-from sslbook.training.run.parts import make_optimizer, make_rate
+from sslbook.training.run.parts import make_ema, make_optimizer, make_rate
 from sslbook.training.run.settings import FREE, Settings
 from sslbook.training.run.steps import LARS
 from sslbook.training.views.augment import PIPELINES, Pipeline
@@ -29,6 +29,8 @@ from sslbook.training.views.augment import PIPELINES, Pipeline
         ("dataset=cifar", "dataset must be one of cifar10, stl10, mnist, digits, got 'cifar'; did you mean 'cifar10'"),
         ("batch=1", "batch must be at least 2, got 1"),
         ("shuffle=1", "shuffle must be true or false, got 1"),
+        ("ema_end=2", r"ema_end must be between 0 and 1, got 2\.0"),
+        ("predictor_rate=0", r"predictor_rate must be above 0, got 0\.0"),
         ("rate=0", r"rate must be above 0, got 0\.0"),
         ("momentum=1", r"momentum must be at least 0 and below 1, got 1\.0"),
         ("probes=0", "probes must be at least 1, got 0"),
@@ -108,6 +110,8 @@ def test_the_hash_tells_runs_apart_and_nothing_else() -> None:
         "momentum",
         "warmup",
         "ema",
+        "ema_end",
+        "predictor_rate",
         "reset",
         "symmetric",
     }  # only some runs use them: see the next test
@@ -129,6 +133,10 @@ BYOL = presets()["stl10-byol"].settings
         (replace(Settings(), schedule="cosine"), "warmup=2"),
         (BYOL, "split=train"),
         (BYOL, "ema=0.5"),
+        (BYOL, "ema_end=1"),
+        (replace(BYOL, ema_end=1.0), "epochs=7"),
+        (BYOL, "predictor_rate=10"),
+        (BYOL, "networks.projector_out_norm=normal,normal"),
         (BYOL, "reset=2"),
         (BYOL, "symmetric=true"),
         (BYOL, "networks.target_init=copy"),
@@ -149,7 +157,7 @@ def test_what_a_run_uses_is_in_its_hash(base: Settings, change: str) -> None:
         (Settings(), ["numbers.tau=0.5"]),
         (Settings(), ["rate=0.010"]),
         (Settings(), ["momentum=0.5"]),
-        (Settings(), ["ema=0.5"]),
+        (Settings(), ["ema=0.5", "ema_end=1", "predictor_rate=3"]),
         (Settings(), ["networks.target_init=own"]),
         (Settings(), ["networks.predictor_hidden=8", "networks.predictor_norm=none", "networks.predictor_range=0,1"]),
         (replace(Settings(), optimizer="sgd"), ["betas=0.5,0.5"]),
@@ -227,6 +235,14 @@ def test_values_are_printed_as_they_are_set() -> None:
         again = with_changes(preset.settings, [f"{key}={value}" for key, value in values.items()])
         assert again.hash() == preset.settings.hash()
         assert again.probes == preset.settings.probes
+
+
+def test_an_average_grows_as_byols() -> None:
+    """1 − (1 − s)(cos(πk/K) + 1)/2 of step k of K (Grill et al. 2020, Section 3.3); without an end it stays."""
+    grows = make_ema(replace(BYOL, ema=0.9, ema_end=1.0, epochs=5), per_epoch=4)
+    assert [grows(k) for k in (0, 5, 10, 20)] == pytest.approx([0.9, 1 - 0.1 * (0.5**0.5 + 1) / 2, 0.95, 1.0])
+    steady = make_ema(replace(BYOL, ema=0.9), per_epoch=4)
+    assert [steady(k) for k in (0, 7, 19)] == [0.9] * 3
 
 
 # -- optimisers -------------------------------------------------------------------------------------------------------

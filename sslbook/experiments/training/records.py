@@ -107,7 +107,31 @@ RATES: dict[str, Course] = {
     for rate in TRIED
 }
 """Learning rates, the same ones for each loss."""
-COURSES: Mapping[str, Course] = RUNS | EXACT | STEEPNESS | RATES
+QUICK, CENTRED = "predictor_rate=10", "networks.projector_out_norm=normal,normal"
+FEW = (*HALF, "subset=20000", "epochs=5", "probes=5", "evaluate=1")
+
+
+def _slow_start(label: str, *changes: str) -> Course:
+    return Course(
+        label, ("optimizer=sgd", "rate=0.03", "ema=0.9", "batch=64", "networks.target_init=copy", *changes), BYOL
+    )
+
+
+RECIPE: dict[str, Course] = {
+    "info_nce": RUNS["info_nce"],
+    "byol, plain": _slow_start("BYOL"),
+    "byol, predictor": _slow_start("faster predictor", QUICK),
+    "byol, centred": _slow_start("BatchNorm after", CENTRED),
+    "byol, both": _slow_start("both", QUICK, CENTRED),
+}
+"""What lets BYOL learn from its first steps: a predictor at ten times the learning rate, BatchNorm after the projector, both."""
+HUNDRED: dict[str, Course] = {
+    "info_nce": RUNS["info_nce"],
+    "byol, growing": _slow_start("BYOL", QUICK, CENTRED, "ema_end=0.999"),
+}
+WORKING = (*HALF, "subset=none", "epochs=100", "probes=10,20,50,100", "evaluate=10", "schedule=cosine")
+"""Networks that work: all images, a hundred epochs, with negatives and without."""
+COURSES: Mapping[str, Course] = RUNS | EXACT | STEEPNESS | RATES | RECIPE | HUNDRED
 
 
 def settings_of(name: str, seed: int, changes: Sequence[str] = SMALL) -> Settings:
@@ -204,12 +228,14 @@ def _made(name: str, seed: int, changes: Sequence[str], pictured: bool, device: 
     values: dict[str, Any] = {m: [row.get(m) for row in result.rows] for m in CURVES}
     values = {m: [None if v is None else round(v, 4) for v in column] for m, column in values.items()}
     values["epochs"] = [row["epoch"] for row in result.rows]
+    shares, likeness = spectrum(result.model, few, pipeline, device)
     values["last"] = {
         "knn": round(last.knn, 4),
         "linear": last.linear_final,
         "linear_best": last.linear_best,
         "rank": round(last.rank, 3),
-        "axes": [round(share, 5) for share in axes(result.model, few, pipeline, device)],
+        "axes": [round(share, 5) for share in shares],
+        "likeness": round(likeness, 4),
         "seconds": round(result.rows[-1]["seconds"], 1),
     }
     if pictured:
@@ -217,14 +243,15 @@ def _made(name: str, seed: int, changes: Sequence[str], pictured: bool, device: 
     return values
 
 
-def axes(model: Siamese, images: Dataset, pipeline: Pipeline, device: str) -> list[float]:
-    """Shares of the variance of the normalised embeddings along their principal axes, the largest first: what the loss has used."""
+def spectrum(model: Siamese, images: Dataset, pipeline: Pipeline, device: str) -> tuple[list[float], float]:
+    """Of the normalised embeddings: shares of their variance by principal axis, the largest first, and their mean cosine."""
     model.eval()
     embeddings = F.normalize(
         embed(lambda x: model.projector(model.features(x)), images, pipeline, device), dim=1
     ).double()
-    variances = torch.linalg.svdvals(embeddings - embeddings.mean(0)).square()
-    return list((variances / variances.sum()).tolist())
+    mean = embeddings.mean(0)
+    variances = torch.linalg.svdvals(embeddings - mean).square()
+    return list((variances / variances.sum()).tolist()), float(mean.square().sum())
 
 
 def pictures(result: Result, known: Dataset, asked: Dataset, device: str) -> dict[str, Any]:
@@ -288,5 +315,7 @@ STUDIES = {  # with what they take on two cores
     "training-steepness": _study(STEEPNESS, range(1, 6)),  # an hour
     "training-rates": _study(RATES, (1, 2, 3)),  # three quarters of an hour
     "training-long": _study(("info_nce", "beta -0.5"), (1, 2, 3), LONG),  # an hour
+    "training-recipe": _study(RECIPE, (1, 2, 3), FEW),  # an hour and a half
+    "training-hundred": _study(HUNDRED, (1,), WORKING),  # six hours
     "training-whole": _study(("info_nce", "exact", "beta -0.5"), (1,), WHOLE),  # an hour of a core for each run
 }

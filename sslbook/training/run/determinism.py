@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -115,11 +115,11 @@ def _permutation(images: int, seed: int, epoch: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Upkeep:
-    """What is done to the networks beside the optimiser's steps; the names are those of the settings."""
+    """What is done to the networks beside the optimiser's steps; the names are those of the settings, ``ema`` by the step."""
 
     model: Siamese
     seed: int
-    ema: float
+    ema: Callable[[int], float]
     symmetric: bool
     reset: int
     noise: float
@@ -131,8 +131,8 @@ class Upkeep:
         if epoch and self.noise:
             self.model.blend_noise(self.noise, generator(self.seed, "noise", epoch))
 
-    def end_step(self) -> None:
+    def end_step(self, step: int) -> None:
         """The predictor is made symmetric, and a target follows."""
         if self.symmetric:
             self.model.symmetrize_predictor()
-        self.model.update_target(self.ema)
+        self.model.update_target(self.ema(step))

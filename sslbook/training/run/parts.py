@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -96,10 +96,17 @@ def make_parts(
         device,
         trained,
         step,
-        make_optimizer(settings, step.model.learning()),
+        make_optimizer(settings, step.model.learning(), step.model.predictor),
         batches,
         make_rate(settings, batches.per_epoch),
-        Upkeep(step.model, settings.seed, settings.ema, settings.symmetric, settings.reset, settings.noise),
+        Upkeep(
+            step.model,
+            settings.seed,
+            make_ema(settings, batches.per_epoch),
+            settings.symmetric,
+            settings.reset,
+            settings.noise,
+        ),
         Looks(shown, interval, frozenset({settings.epochs, *settings.probes})),
         own,
     )
@@ -193,21 +200,39 @@ def _make_step(settings: Settings, data: Dataset, device: torch.device, own: Own
     )
 
 
-def make_optimizer(settings: Settings, params: list[nn.Parameter]) -> torch.optim.Optimizer:
-    """The run's optimiser of these parameters; SGD and Adam are fused: one kernel for all of them."""
+FACTOR = "factor"
+"""The key of an optimiser's group under which a multiple of the learning rate stands, where it is not 1."""
+
+
+def make_optimizer(
+    settings: Settings, params: list[nn.Parameter], predictor: nn.Module | None = None
+) -> torch.optim.Optimizer:
+    """The run's optimiser of these parameters, the predictor's among them; SGD and Adam are fused: one kernel for all of them."""
     rate, decay = settings.rate, settings.decay
     fused = all(p.device.type in ("cuda", "cpu") and p.is_floating_point() for p in params)
+    groups: list[dict[str, Any]] = [{"params": params}]
+    if predictor is not None and settings.predictor_rate != 1:
+        quick = set(predictor.parameters())
+        groups = [{"params": [w for w in params if (w in quick) == inside]} for inside in (False, True)]
+        groups[1][FACTOR] = settings.predictor_rate
     if settings.optimizer == "adam":
-        return torch.optim.Adam(params, rate, betas=settings.betas, weight_decay=decay, fused=fused)
+        return torch.optim.Adam(groups, rate, betas=settings.betas, weight_decay=decay, fused=fused)
     if settings.optimizer == "sgd":
-        return torch.optim.SGD(params, rate, settings.momentum, weight_decay=decay, fused=fused)
-    return LARS(params, rate, settings.momentum, decay)
+        return torch.optim.SGD(groups, rate, settings.momentum, weight_decay=decay, fused=fused)
+    return LARS(groups, rate, settings.momentum, decay)
 
 
 def make_rate(settings: Settings, per_epoch: int) -> Callable[[int], float]:
     """The learning rate of a step, from 0 on, in a run with so many steps an epoch."""
     factor, length = SCHEDULES[settings.schedule], Length(per_epoch, settings.epochs, settings.warmup)
     return lambda step: settings.rate * factor(step, length)
+
+
+def make_ema(settings: Settings, per_epoch: int) -> Callable[[int], float]:
+    r"""The target's average in a step: steady, or :math:`e - (e - s)\frac12(1 + \cos\pi k/K)` from :math:`s` to :math:`e`."""
+    start, end = settings.ema, settings.ema if settings.ema_end is None else settings.ema_end
+    length = Length(per_epoch, settings.epochs)
+    return lambda step: end - (end - start) * SCHEDULES["cosine"](step, length)
 
 
 def _capture_of(wanted: str, device: torch.device, processes: int) -> str:

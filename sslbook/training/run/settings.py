@@ -49,7 +49,9 @@ class Settings:
     schedule, warmup: a name of :data:`sslbook.training.run.schedules.SCHEDULES`; epochs of linear growth before ``cosine``.
     batch: of all processes together.  shuffle: a new order every epoch; the released SimCLR has none.
     drop_last: leaves out a last batch that is not full.
-    ema: :math:`\gamma_{\text{ema}}` of the target, where there is one.
+    predictor_rate: the predictor's learning rate, as a multiple of ``rate``.
+    ema, ema_end: :math:`\gamma_{\text{ema}}` of the target, where there is one; with ``ema_end`` it grows to that by half a cosine
+    over the run, as BYOL's does (Grill et al. 2020).
     reset: epochs after which the predictor starts anew, 0 for never.
     symmetric: the released code's predictor, :math:`W_1 = W_0^\top`.
     noise: :math:`\eta`, weights become :math:`(1-\eta) W + \eta \cdot \text{Xavier}` at the start of every epoch but the first.
@@ -89,6 +91,8 @@ class Settings:
     precision: str = "auto"
     capture: str = "auto"
     own: Mapping[str, Any] = field(default_factory=dict)
+    predictor_rate: float = 1.0
+    ema_end: float | None = None
 
     def __post_init__(self) -> None:
         """Raises ValueError with a sentence for whatever can't be run, TypeError for what is no number where one belongs."""
@@ -109,6 +113,9 @@ class Settings:
             if not isinstance(getattr(self, name), bool):
                 raise ValueError(f"{name} must be true or false, got {getattr(self, name)!r}")
         require_number("rate", self.rate, above=0)
+        require_number("predictor_rate", self.predictor_rate, above=0)
+        if self.ema_end is not None:
+            require_number("ema_end", self.ema_end, least=0, most=1)
         require_number("decay", self.decay, least=0)
         if not isinstance(self.betas, tuple) or len(self.betas) != 2:
             raise ValueError(f"betas must be two numbers, such as 0.9,0.999, got {self.betas!r}")
@@ -166,17 +173,18 @@ class Settings:
         unused = {*FREE, "momentum" if self.optimizer == "adam" else "betas"}
         if self.own:
             unused.update(OURS)
-        if not needs_length(self.schedule):
+        if not needs_length(self.schedule) and self.ema_end is None:
             unused.add("epochs")
         if networks.target is None:
-            unused |= {"ema", "target_init"}
+            unused |= {"ema", "ema_end", "target_init"}
         else:
             unused.add("stop_gradient")  # no gradient reaches a target tower in any case
         if networks.predictor == 0:
-            unused |= {"predictor_norm", "predictor_range"}
+            unused |= {"predictor_norm", "predictor_range", "predictor_rate"}
         if networks.predictor != 2:
             unused.add("predictor_hidden")
-        if networks.projector_norm is None and (networks.predictor == 0 or networks.predictor_norm is None):
+        norms = (networks.projector_norm, networks.projector_out_norm, networks.predictor and networks.predictor_norm)
+        if not any(norms):
             unused.add("unbiased")
         return unused
 
@@ -211,7 +219,7 @@ def with_values(value: Record, changes: Mapping[str, Any], room: str = "") -> Re
     fitted = {}
     for name, new in changes.items():
         if name not in hints:
-            near = nearest(room + name, known_keys())
+            near = nearest(room + name, [*known_keys(), "numbers.tau"])
             hint = f"; did you mean {' or '.join(near)}?" if near else f"; there are {', '.join(known_keys())}"
             raise ValueError(f"there is no setting {room}{name}{hint}")
         fitted[name] = _fitted(new, hints[name])

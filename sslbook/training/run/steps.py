@@ -126,7 +126,7 @@ class LARS(torch.optim.Optimizer):
     """
 
     def __init__(
-        self, params: Iterable[Tensor], lr: float, momentum: float = 0.9, weight_decay: float = 0.0, trust: float = 1e-3
+        self, params: Iterable[Any], lr: float, momentum: float = 0.9, weight_decay: float = 0.0, trust: float = 1e-3
     ) -> None:
         super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "trust": trust})
 

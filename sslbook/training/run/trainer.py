@@ -12,10 +12,10 @@ import contextlib
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -30,9 +30,12 @@ from sslbook.training.evaluate import report
 from sslbook.training.run import checkpoints, distributed
 from sslbook.training.run.checkpoints import Diverged, Row, State, check, rows_until, write_csv, write_result
 from sslbook.training.run.determinism import draw_alike, in_float32
-from sslbook.training.run.parts import Own, Parts, images_of, make_parts
+from sslbook.training.run.parts import FACTOR, Own, Parts, images_of, make_parts
 from sslbook.training.run.settings import Refused, Settings
 from sslbook.training.run.signals import BROKEN_PIPE, GOES_ON, Stopped, asked_to_stop
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 SAVE_SECONDS = 30.0
 """Least time between two checkpoints at the ends of epochs."""
@@ -53,6 +56,14 @@ class Result:
     finished: bool
     rows: list[Row]
     model: Siamese
+
+    def __repr__(self) -> str:
+        end = "finished" if self.finished else f"stopped at step {self.step}"
+        return f"Result({self.folder.name}, {end}, {told(self.rows)})"
+
+    def plot(self) -> Figure:
+        """The loss by epoch, and accuracy by nearest neighbours where it was measured."""
+        return plot_rows(self.rows)
 
     def at(self, epoch: int) -> Row:
         """The row after ``epoch`` epochs (0: before the first); raises ValueError if there is none."""
@@ -140,6 +151,28 @@ def line(row: Row) -> str:
     return "  ".join(said).replace("%", " %")
 
 
+def told(rows: Sequence[Row]) -> str:
+    """Rows in short: ``20 epochs, loss 0.812, k-NN 61.2 %``."""
+    if not rows:
+        return "no epoch"
+    said = line({name: rows[-1].get(name) for name in ("loss", "knn")}).replace("  ", ", ")
+    return f"{rows[-1]['epoch']} epochs{', ' * bool(said)}{said}"
+
+
+def plot_rows(rows: Sequence[Row]) -> Figure:
+    """The loss by epoch, and beside it accuracy by nearest neighbours where it was measured."""
+    from matplotlib.figure import Figure  # half a second, which a run can do without
+
+    names = {"loss": "loss", "knn": "accuracy by nearest neighbours"}
+    there = {name: [row for row in rows if row.get(name) is not None] for name in names}
+    shown = [name for name in names if there[name]] or ["loss"]
+    figure = Figure(figsize=(4.5 * len(shown), 3), layout="constrained")
+    for axes, name in zip(figure.subplots(1, len(shown), squeeze=False)[0], shown, strict=True):
+        axes.plot([row["epoch"] for row in there[name]], [row[name] for row in there[name]], ".-")
+        axes.set(xlabel="epoch", ylabel=names[name])
+    return figure
+
+
 class Trainer:
     """One run on one process: its parts, its state, and what it writes.  :func:`train` is the way to use it."""
 
@@ -155,6 +188,7 @@ class Trainer:
         self.origin = self._origin() if self.first else {}  # now: the checkout may be another one by the end
         self.progress, self.curves = Progress(), Curves()
         self.asked: Callable[[], int] = lambda: 0
+        self.on_epoch: Callable[[Row], object] = lambda row: None
         self.begun = self.epoch_begun = self.saved = time.monotonic()
         self.epoch_from, self.spent = 0, 0.0
 
@@ -290,11 +324,11 @@ class Trainer:
         if parts.own is not None:
             draw_alike(parts.batches.seed, state.step, parts.device)
         for group in state.optimizer.param_groups:
-            group["lr"] = parts.rate(state.step)
+            group["lr"] = parts.rate(state.step) * group.get(FACTOR, 1.0)
         state.losses[state.step % parts.batches.per_epoch] = parts.step(*parts.batches.at(state.step))
         distributed.average_gradients(state.model.learning())
         state.optimizer.step()
-        parts.upkeep.end_step()
+        parts.upkeep.end_step(state.step)
         state.step += 1
         self.progress.step()
 
@@ -315,8 +349,14 @@ class Trainer:
         if self.first:
             write_csv(self.folder / "log.csv", state.rows)
             self.curves.add(row)
-            self.say(f"{self.name}: {line(row)}")
+            self.say(f"{self.name}: {line(row)}{self._left(epoch)}")
+            self.on_epoch(dict(row))
         distributed.wait_for_all()
+
+    def _left(self, epoch: int) -> str:
+        """How many epochs, and minutes at this pace, are left."""
+        left = self.parts.settings.epochs - epoch
+        return f"  ({left} to go, {left * self._seconds() / epoch / 60:.0f} min)" if epoch and left > 0 else ""
 
     def _look(self, *, linear: bool) -> Row:
         """k-NN accuracy and rank, and the linear protocol's accuracy at its end and at its best, as columns of a row."""
@@ -386,12 +426,14 @@ def train(
     *,
     stop_after: int | None = None,
     on_step: Callable[[int], None] | None = None,
+    on_epoch: Callable[[Row], object] | None = None,
     save_every: int | None = None,
     **options: Any,
 ) -> Result:
     """Run ``settings`` in ``folder`` to its end, from its last checkpoint if there is one and ``resume`` says so.
 
     stop_after: leave off, with a checkpoint, after this many steps in all.  on_step: called with the number of steps done.
+    on_epoch: called with an epoch's row, in the first process.
     save_every: a checkpoint every so many steps, beside those at the ends of epochs.
 
     Options are those of :func:`prepared`: ``resume``, ``device``, ``data``, ``own``, ``download``, ``tensorboard``, ``quiet`` and
@@ -410,4 +452,5 @@ def train(
         if value is not None and value < 1:
             raise ValueError(f"{given} must be at least 1, got {value}")
     with prepared(settings, folder, **options) as run:
+        run.on_epoch = on_epoch or run.on_epoch
         return run.go(stop_after, save_every, on_step)

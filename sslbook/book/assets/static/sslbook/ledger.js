@@ -8,7 +8,7 @@
   /* A claim is the paragraph that begins it, and what stands behind that up to the next claim or fold. */
   function claim(first) {
     const parts = [first];
-    for (let next = first.nextElementSibling; next && !next.matches(".sslbook-entry, details, section"); next = next.nextElementSibling) {
+    for (let next = first.nextElementSibling; next && !next.matches(".sslbook-entry, .sslbook-fold, section"); next = next.nextElementSibling) {
       parts.push(next);
     }
     const text = plain(parts.map((part) => part.textContent).join(" "));
