@@ -30,11 +30,12 @@ VERDICTS: Mapping[str, str] = {
     "holds with the correction": "once a factor, a sign or a hypothesis is put right; both versions are computed",
     "fails as stated": "in whole or in one of its parts: there is a counterexample",
     "trend holds, numbers differ": "of a table or figure, in our runs, which are smaller than the paper's or not its own",
+    "trend holds, no numbers to compare": "of a figure that prints none; the note says where the trend fails",
     "open": "nothing at the claim's own size has been run, and smaller runs don't decide it; the note says what they show",
 }
 """What a claim can come to, and what each word means."""
 
-TAGS = dict(zip(VERDICTS, ("holds", "corrected", "fails", "trend", "open"), strict=True))
+TAGS = dict(zip(VERDICTS, ("holds", "corrected", "fails", "trend", "trend", "open"), strict=True))
 """The style class of each verdict's tag, after `sslbook-verdict-`: the style sheet gives it its colour."""
 
 PAPERS = {"A": "tian2020", "B": "tian2021iclr", "C": "tian2023"}
@@ -127,13 +128,11 @@ def as_json(entries: Iterable[Entry]) -> list[dict[str, Any]]:
 
 
 def _object(entry: Entry) -> dict[str, Any]:
-    said = asdict(entry.claim)
+    said = {part: value for part, value in asdict(entry.claim).items() if part not in ("note", "errata")}
     checks = [_check_object(number) for number in entry.numbers]
     parts = ("scale", "value", "expected", "tolerance", "device", "seconds")
     first = {part: checks[0][part] if checks else None for part in parts}
-    note = said.pop("note") or None
-    del said["errata"]
-    return {**said, **first, "note": note, "checks": checks}
+    return {**said, **first, "note": entry.claim.note or None, "checks": checks}
 
 
 def _check_object(number: Number) -> dict[str, Any]:

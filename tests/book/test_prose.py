@@ -208,7 +208,7 @@ def _cells(text: str) -> list[str]:
 def test_exercises_can_be_worked_in(path: Path) -> None:
     found = exercises(path.read_text(encoding="utf-8"))
     assert {label: problem for label, problem in found.items() if problem} == {}
-    assert len(found) >= 2 or path.stem == "intro"
+    assert len(found) >= 2 or path.stem == "intro" or path.stem.startswith("audit_")
 
 
 def test_what_a_chapter_reports_is_no_value_of_its_cell() -> None:

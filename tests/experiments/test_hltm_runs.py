@@ -495,8 +495,7 @@ def test_the_record_of_the_curves(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(records, "FACTORS", {"depth": (3,), "width": (2,)})
     base = replace(BRIEF, depth=4, width=3)
     values = store.plain(records.norm_values([1, 2], base=base, epochs=(0, 1), processes=1))
-    assert list(values["cells"]) == ["base", "depth 3", "width 2"]
-    assert values["epochs"] == [0, 1]
+    assert (list(values["cells"]), values["epochs"]) == (["base", "depth 3", "width 2"], [0, 1])
     curves = records.curves({"base": base}, [1, 2], (0, 1), processes=1)["base"]
     for part, wanted in curves.items():
         found = torch.tensor(values["cells"]["base"][part]).double()

@@ -150,8 +150,7 @@ def test_how_many_a_crowd_takes(within: float, fields: int) -> None:
 
 
 def test_filters_in_order_of_their_tokens_and_faded_ones_last() -> None:
-    allowed = torch.tensor([False, True, False, True])
-    last = torch.zeros(4, 5)
+    allowed, last = torch.tensor([False, True, False, True]), torch.zeros(4, 5)
     last[3, 0], last[1, 1], last[0, 2], last[1, 3], last[3, 4] = -1.0, 0.5, 0.6, 0.9, 0.01
     tokens, order = drawing.field_order(last, allowed)
     assert tokens.tolist() == [1, 3, 0, 2], "tokens that generators use come first"
