@@ -66,8 +66,8 @@ def _byol(label: str, *changes: str) -> Course:
 
 RUNS: dict[str, Course] = {
     "info_nce": _simclr("InfoNCE"),
-    "exact": _simclr("exact", "objective=exact"),
-    "exact, noise": _simclr("exact, noise", "objective=exact", "noise=0.01"),
+    "exact": _simclr("released weights", "objective=exact"),
+    "exact, noise": _simclr("released weights, noise", "objective=exact", "noise=0.01"),
     "beta -0.5": _simclr("β = −0.5", "objective=beta", "numbers.beta=-0.5"),
     "beta 0.2": _simclr("β = +0.2", "objective=beta", "numbers.beta=0.2"),
     "byol": _byol("BYOL"),
@@ -78,8 +78,8 @@ RUNS: dict[str, Course] = {
 EXACT: dict[str, Course] = {
     "info_nce": RUNS["info_nce"],
     "exact": RUNS["exact"],
-    "exact, further": _simclr("exact, further views", "objective=exact", "numbers.weights=further"),
-    "exact, clean": _simclr("exact, clean", "objective=exact", "numbers.weights=clean"),
+    "exact, further": _simclr("further views", "objective=exact", "numbers.weights=further"),
+    "exact, clean": _simclr("exact", "objective=exact", "numbers.weights=clean"),
 }
 """The exact loss, by what its weights look at."""
 BETAS: dict[str, Course] = {name: RUNS[name] for name in ("info_nce", "beta -0.5", "beta 0.2")}
@@ -119,7 +119,7 @@ def _slow_start(label: str, *changes: str) -> Course:
 
 RECIPE: dict[str, Course] = {
     "info_nce": RUNS["info_nce"],
-    "byol, plain": _slow_start("BYOL"),
+    "byol, plain": _slow_start("BYOL, plain"),
     "byol, predictor": _slow_start("faster predictor", QUICK),
     "byol, centred": _slow_start("BatchNorm after", CENTRED),
     "byol, both": _slow_start("both", QUICK, CENTRED),
@@ -127,7 +127,7 @@ RECIPE: dict[str, Course] = {
 """What lets BYOL learn from its first steps: a predictor at ten times the learning rate, BatchNorm after the projector, both."""
 HUNDRED: dict[str, Course] = {
     "info_nce": RUNS["info_nce"],
-    "byol, growing": _slow_start("BYOL", QUICK, CENTRED, "ema_end=0.999"),
+    "byol, growing": _slow_start("BYOL, growing average", QUICK, CENTRED, "ema_end=0.999"),
 }
 WORKING = (*HALF, "subset=none", "epochs=100", "probes=10,20,50,100", "evaluate=10", "schedule=cosine")
 """Networks that work: all images, a hundred epochs, with negatives and without."""

@@ -84,19 +84,19 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _listing(name: str | None) -> str:
-    """All presets, a line each; or one of them, with what can be changed."""
+    """All presets, a line each below their table; or one of them, with what can be changed."""
     if name is not None:
         preset = preset_of(name)
         values = {key: value for key, value in values_of(preset.settings).items() if key not in ("seed", "epochs")}
         head = f"  To train it: sslbook train {name} --seed 1\n  What --set KEY=VALUE changes, and its values:"
         return "\n".join([preset.text(), head, *(f"    {key}={value}" for key, value in values.items())])
-    lines, wide = [], max(map(len, presets()))
+    lines, above, wide = [], "", max(map(len, presets()))
     for preset in presets().values():
-        printed = [f"{table} {cell.mean:.2f} %" for table, cell in preset.cells if cell.mean is not None]
-        also = [table for table, cell in preset.cells if cell.mean is None]
-        time = [f"about {preset.minutes:.0f} min on one H200"] if preset.minutes else []
-        more = "; ".join(dict.fromkeys([*printed, *also, *time]))
-        lines.append(f"{preset.name:<{wide}}  {preset.what}{f' ({more})' if more else ''}")
+        table = preset.cells[0][0] if preset.cells else "small runs"
+        lines += [f"{table}:"] * (table != above)
+        lines.append(f"{preset.name:<{wide}}  {preset.what}")
+        above = table
+    lines.append("For a run's printed accuracies, time and settings: sslbook train NAME --list")
     return "\n".join(lines)
 
 
