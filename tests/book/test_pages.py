@@ -107,8 +107,7 @@ def test_a_slider_shows_three_of_its_frames_on_paper_and_needs_no_script(browser
         frames = figure.find_elements(By.TAG_NAME, "img")
         assert any(frame.is_displayed() for frame in frames)
         browser.cdp("Emulation.setEmulatedMedia", media="print")
-        shown = [i for i, frame in enumerate(frames) if frame.is_displayed()]
-        assert shown == [0, len(frames) // 2, len(frames) - 1]
+        assert [i for i, one in enumerate(frames) if one.is_displayed()] == [0, len(frames) // 2, len(frames) - 1]
         assert figure.find_element(By.CSS_SELECTOR, ".sslbook-slider-note").is_displayed()
         assert not figure.find_element(By.CSS_SELECTOR, ".sslbook-slider-control").is_displayed()
     finally:
