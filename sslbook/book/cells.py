@@ -63,22 +63,24 @@ def opening(doctree: nodes.document) -> list[nodes.Node]:
 
 
 def open_with_picture(doctree: nodes.document) -> None:
-    """Fold the code of a notebook's opening below the picture that the last of its cells draws, if one does."""
+    """Fold the code of a notebook's opening, below the picture that the last of its cells draws, if one does."""
     cells = [node for node in opening(doctree) if is_code_cell(node)]
     outputs = ((cell, part) for cell in cells for part in cell.children if isinstance(part, nodes.container))
     drawn = [pair for pair in outputs if pair[1].get("nb_element") == "cell_code_output" and _is_picture(pair[1])]
-    if not drawn:
+    if not cells:
         return
-    cell, picture = drawn[-1]
-    chapter = cell.parent
-    cell.remove(picture)
-    mark = nodes.raw("", f'<{PICTURE} data-cell="{cell["cell_index"]}"></{PICTURE}>', format="html")
-    what = "the code that sets up this page and draws its first picture"
+    shown: list[nodes.Node] = []
+    what = "the code that sets up this page"
+    if drawn:
+        cell, picture = drawn[-1]
+        cell.remove(picture)
+        mark = nodes.raw("", f'<{PICTURE} data-cell="{cell["cell_index"]}"></{PICTURE}>', format="html")
+        shown, what = [mark, nodes.container("", picture, classes=["cell"])], f"{what} and draws its first picture"
+    chapter = cells[0].parent
+    at = chapter.index(drawn[-1][0] if drawn else cells[0])
     bar = HideCodeCellNode(prompt_show=f"Show {what}", prompt_hide=f"Hide {what}", classes=["above-input"])
-    shown = nodes.container("", picture, classes=["cell"])
-    at = chapter.index(cell)
     begin, end = (nodes.raw("", sign, format="html") for sign in SET_UP)
-    chapter[at:at] = [mark, shown, begin, nodes.container("", bar, classes=["cell", "tag_hide-input"]), end]
+    chapter[at:at] = [*shown, begin, nodes.container("", bar, classes=["cell", "tag_hide-input"]), end]
     for one in cells:
         chapter.remove(one)
         for own in list(one.findall(HideCodeCellNode)):
