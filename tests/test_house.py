@@ -25,7 +25,7 @@ LONGEST = 700
 BUDGETS = {
     "sslbook": (389, 4),
     "sslbook/bench": (926, 5),
-    "sslbook/book": (5_309, 26),
+    "sslbook/book": (5_314, 26),
     "sslbook/experiments": (15_166, 62),
     "sslbook/images": (919, 4),
     "sslbook/inspect": (1_114, 5),
