@@ -25,7 +25,7 @@ LONGEST = 700
 BUDGETS = {
     "sslbook": (389, 4),
     "sslbook/bench": (926, 5),
-    "sslbook/book": (5_314, 26),
+    "sslbook/book": (5_312, 26),
     "sslbook/experiments": (15_166, 62),
     "sslbook/images": (919, 4),
     "sslbook/inspect": (1_114, 5),
@@ -33,7 +33,7 @@ BUDGETS = {
     "sslbook/networks": (814, 5),
     "sslbook/operator": (1_707, 7),
     "sslbook/records": (854, 8),
-    "sslbook/runtime": (546, 4),
+    "sslbook/runtime": (545, 4),
     "sslbook/stats": (460, 6),
     "sslbook/training": (4_527, 24),
     "sslbook/trees": (548, 4),

@@ -20,7 +20,6 @@ the lines of its checks; behind it stand the bars, the nearest rivals, the broke
 from __future__ import annotations
 
 import html
-import itertools
 import re
 from typing import Any, TypeGuard
 
@@ -65,15 +64,14 @@ def opening(doctree: nodes.document) -> list[nodes.Node]:
 
 def open_with_picture(doctree: nodes.document) -> None:
     """Fold the code of a notebook's opening, below the picture that the last of its cells draws, if one does."""
-    cells = [node for node in opening(doctree) if is_code_cell(node)]
+    head = opening(doctree)
+    cells = [node for node in head if is_code_cell(node)]
     outputs = ((cell, part) for cell in cells for part in cell.children if isinstance(part, nodes.container))
     drawn = [pair for pair in outputs if pair[1].get("nb_element") == "cell_code_output" and _is_picture(pair[1])]
-    if not drawn:  # the cells that stand together at the head of a page with sections
-        first = next((place for place, node in enumerate(opening(doctree)) if is_code_cell(node)), 0)
-        cells = [node for node in itertools.takewhile(is_code_cell, opening(doctree)[first:]) if is_code_cell(node)]
-        cells = cells if cells and isinstance(cells[0].parent.children[-1], nodes.section) else []
-    if not cells:
+    if not cells or (not drawn and not isinstance(cells[0].parent[-1], nodes.section)):
         return
+    if not drawn:  # only the first cells, as many as stand together
+        cells = [cell for place, cell in enumerate(cells) if head.index(cell) == head.index(cells[0]) + place]
     shown: list[nodes.Node] = []
     what = "the code that sets up this page"
     if drawn:
