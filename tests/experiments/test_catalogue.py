@@ -16,6 +16,8 @@ WAITING = {
     "training-operator-full",
     "training-recipe",
     "training-hundred",
+    "covariance-runs",
+    "operators-today-ingredients",
 }
 """For a GPU, or for hours of a processor that nobody has had yet."""
 

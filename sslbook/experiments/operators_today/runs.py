@@ -5,6 +5,7 @@ Each operator gets the same views and the same weights, and is asked for its ste
 that no bias or parallel path counts against it.
 
 The record ``operators-today-cifar10``: real SimCLR batches of photographs, a ResNet-18 with its running statistics held.
+The record ``operators-today-ingredients``: what each ingredient of a theory is worth, in a small network.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -28,8 +30,9 @@ from sslbook.networks.small import convnet
 from sslbook.operator.covariance import covariance_operator
 from sslbook.operator.layer import Layer
 from sslbook.operator.view_weights import PairMixing
+from sslbook.records.store import parts_folder, rounded
 from sslbook.stats.intervals import Interval, difference, mean_interval
-from sslbook.stats.sweep import Study
+from sslbook.stats.sweep import Study, sweep
 from sslbook.training.views.augment import PIPELINES, plain, random_view
 
 
@@ -163,7 +166,90 @@ def cosine(a: Tensor, b: Tensor) -> float:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The record
+# The price of each ingredient
+
+LADDER = (
+    "second moment",
+    "centred",
+    "averaged over views",
+    "of cosines",
+    "no view its own partner",
+    "weights at clean images",
+    "weights at the views",
+    "all negatives",
+)
+"""Theories of a step, each with one ingredient more than the last; the last is NT-Xent itself."""
+BESIDE = ("all negatives, clean weights", "another batch")
+"""Two rivals: the last ingredient without the one before it, and the real step of the next batch."""
+
+
+def tables(outputs: Tensor, clean: Tensor, tau: float) -> dict[str, Tensor]:
+    r"""The table :math:`C` of each theory of :data:`LADDER` and of the first of :data:`BESIDE`, ``(2 N, 2 N)``, up to a factor.
+
+    outputs: of length 1, of two views each, ``(N, 2, d)``.  clean: of the un-augmented images, of length 1, ``(N, d)``.
+    From "no view its own partner" on a loss is :math:`\sum_{ab} \omega_{ab} (r_{a a^+} - r_{ab})` over views b of other images, its
+    weights held: constant, :math:`\sigma(m_{ab})` of one negative, or the softmax of all, of margins
+    :math:`m_{ab} = (s_{ab} - s_{a a^+}) / \tau` between cosines of the views, or of the images.
+    """
+    n = 2 * len(outputs)
+    alone = torch.eye(n).to(outputs)
+    image = torch.arange(n, device=outputs.device) // 2
+    same = (image[:, None] == image).to(outputs)
+    partner = same - alone
+
+    def margins(z: Tensor) -> Tensor:
+        cosines = z @ z.T
+        return (cosines - (cosines * partner).sum(1, keepdim=True)) / tau
+
+    def one(m: Tensor) -> Tensor:
+        return _weighted(m.sigmoid() * (1 - same), partner)
+
+    def every(m: Tensor) -> Tensor:
+        logits = torch.cat([torch.zeros_like(m[:, :1]), m.masked_fill(same > 0, -torch.inf)], 1)
+        return _weighted(logits.softmax(1)[:, 1:], partner)
+
+    at_views, at_images = margins(outputs.flatten(0, 1)), margins(clean.repeat_interleave(2, 0))
+    steps = (
+        alone,
+        alone - 1 / n,
+        same / 2 - 1 / n,
+        same / 2 - 1 / n,
+        _weighted(1 - same, partner),
+        one(at_images),
+        one(at_views),
+        every(at_views),
+        every(at_images),
+    )
+    return dict(zip((*LADDER, BESIDE[0]), steps, strict=True))
+
+
+def _weighted(weights: Tensor, partner: Tensor) -> Tensor:
+    """Minus twice the table of a loss whose weights of pairs are held."""
+    pull = partner * weights.sum(1)
+    return pull + pull.T - weights - weights.T
+
+
+def ladder(net: nn.Module, layers: Sequence[str], views: Tensor, clean: Tensor, tau: float) -> dict[str, list[Tensor]]:
+    """The steps of the layers that each theory of :func:`tables` predicts on a batch, up to a factor."""
+    outputs = net(views.flatten(0, 1))
+    units = nn.functional.normalize(outputs.detach(), dim=1)
+    images = nn.functional.normalize(net(clean).detach(), dim=1)
+    moves = []
+    for name, table in tables(units.unflatten(0, views.shape[:2]), images, tau).items():
+        if name in LADDER[:3]:
+            moves.append(table @ outputs.detach())
+        else:
+            move = table @ units
+            moves.append(
+                (move - units * (units * move).sum(1, keepdim=True)) / outputs.detach().norm(dim=1, keepdim=True)
+            )
+    weights = [net.get_parameter(f"{layer}.weight") for layer in layers]
+    steps = [torch.autograd.grad(outputs, weights, move, retain_graph=True) for move in moves]
+    return dict(zip((*LADDER, BESIDE[0]), map(list, steps), strict=True))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The records
 
 IMAGES, WIDTH, TAU, STEPS, BATCHES = 64, 16, 0.5, 100, 4
 LAYERS = ("0.conv1", "0.layer2.0.conv2", "0.layer4.1.conv2", "1.linears.1")
@@ -280,4 +366,85 @@ def _cosines(model: nn.Module, layer: str, data: Dataset, seed: int) -> dict[str
     return found
 
 
-STUDIES = {"operators-today-cifar10": Study(cifar10_values, (1, 2, 3))}
+PRICED, PRICED_STEPS, PRICED_LAYERS = 16, 100, ("0", "2")
+Cell = tuple[str, int, float]
+"""Images, steps of training, and the temperature of these and of the steps that are predicted."""
+CELLS: tuple[Cell, ...] = tuple(
+    (images, steps, tau)
+    for images in ("digits", "photographs")
+    for steps in (0, PRICED_STEPS)
+    for tau in (0.05, 0.1, 0.5)
+)
+
+
+def ingredient_values(
+    seeds: tuple[int, ...], *, cells: Sequence[Cell] = CELLS, batches: int = PRICED, parts: Path | None = None
+) -> dict[str, Any]:
+    """The record ``operators-today-ingredients``: cosines with the real step, of each theory of :func:`tables`.
+
+    batch: of single batches, the mean over these.  mean: of the mean step of the batches with the mean of the theory's steps.
+    Axes: images, steps of training, temperature, layer, theory, seed.
+    """
+    keep = (parts or parts_folder()) / "operators-today-ingredients"
+    found = sweep(partial(_priced, batches), cells, seeds, alike=lambda cell: cell, most=lambda cell: 1, keep=keep)
+    values: dict[str, Any] = {"batches": batches, "size": IMAGES, "cosines": {}}
+    for (images, steps, tau), measured in found.items():
+        of_cell = values["cosines"].setdefault(images, {}).setdefault(str(steps), {})
+        of_cell[str(tau)] = {
+            layer: {
+                theory: {kind: rounded(measured[kind][:, i, j], 4) for kind in ("batch", "mean")}
+                for j, theory in enumerate((*LADDER, *BESIDE))
+            }
+            for i, layer in enumerate(PRICED_LAYERS)
+        }
+    return values
+
+
+def _priced(batches: int, chunk: Sequence[tuple[Cell, int]]) -> dict[str, Tensor]:
+    """Of each replica the cosines of single batches, and of their mean, ``(replicas, layers, theories)``."""
+    found: dict[str, list[Tensor]] = {"batch": [], "mean": []}
+    for (images, steps, tau), seed in chunk:
+        draw, net = _world(images, seed)
+        optimizer = torch.optim.SGD(net.parameters(), lr=tau)  # the gradient grows as 1 / tau
+        for number in range(batches, batches + steps):
+            optimizer.zero_grad()
+            views, _ = draw(number)
+            batch.nt_xent(net(views.flatten(0, 1)).unflatten(0, (IMAGES, 2)), tau=tau).backward()
+            optimizer.step()
+        rows = [list(ladder(net, PRICED_LAYERS, *draw(number), tau).values()) for number in range(batches)]
+        singles, means = [], []
+        for i in range(len(PRICED_LAYERS)):
+            predicted = torch.stack([torch.stack([step[i].flatten() for step in row]) for row in rows])
+            real = predicted[:, len(LADDER) - 1]
+            singles.append(_cosine_of(torch.cat([predicted, real.roll(1, 0)[:, None]], 1), real[:, None]).mean(0))
+            halves = real[::2].mean(0), real[1::2].mean(0)
+            whole = _cosine_of(predicted.mean(0), real.mean(0))
+            means.append(torch.cat([whole, _cosine_of(*halves)[None]]))
+        found["batch"].append(torch.stack(singles))
+        found["mean"].append(torch.stack(means))
+    return {kind: torch.stack(each) for kind, each in found.items()}
+
+
+def _cosine_of(a: Tensor, b: Tensor) -> Tensor:
+    return nn.functional.cosine_similarity(a, b, dim=-1)
+
+
+def _world(images: str, seed: int) -> tuple[Callable[[int], tuple[Tensor, Tensor]], nn.Sequential]:
+    """Batches by their number, two views each and the images themselves, and an untrained network for them."""
+    if images == "digits":
+        shifted = digits(seed=seed)
+        return lambda number: shifted.batch(IMAGES, torch.Generator().manual_seed(1000 * seed + number))[:2], network(
+            seed
+        )
+    data = load_dataset("cifar10", "train")
+
+    def draw(number: int) -> tuple[Tensor, Tensor]:
+        return _batch(data, seed, number), plain(data.pixels[_rows(data, seed, number, IMAGES)], PIPELINES["cifar10"])
+
+    return draw, convnet((3, 8, 16), 32, 16, seed=seed).float()
+
+
+STUDIES = {
+    "operators-today-cifar10": Study(cifar10_values, (1, 2, 3)),
+    "operators-today-ingredients": Study(ingredient_values, tuple(range(6))),
+}
