@@ -17,7 +17,6 @@ WAITING = {
     "training-recipe",
     "training-hundred",
     "covariance-runs",
-    "operators-today-ingredients",
 }
 """For a GPU, or for hours of a processor that nobody has had yet."""
 

@@ -42,7 +42,7 @@ def test_turning_finds_out_who_sees_coordinates() -> None:
 @pytest.mark.parametrize("tau", [0.1, 0.5])
 def test_each_table_is_the_theory_of_its_name(tau: float) -> None:
     """Against the operators and the losses of the library, which know nothing of tables; up to a factor."""
-    views, clean, _ = runs.digits(96).batch(24, torch.Generator().manual_seed(0))
+    views, clean = runs.digits(96).batch(24, torch.Generator().manual_seed(0))
     net = runs.network()
     found = {name: steps[0] for name, steps in runs.ladder(net, ("2",), views, clean, tau).items()}
     known = runs.steps_of(net, "2", views, clean, tau)
@@ -82,7 +82,7 @@ def test_the_price_of_an_ingredient_is_a_cosine(tmp_path: Path) -> None:
     data, net = runs.digits(seed=1), runs.network(1)
     rows = []
     for number in range(3):
-        views, clean, _ = data.batch(64, torch.Generator().manual_seed(1000 + number))
+        views, clean = data.batch(64, torch.Generator().manual_seed(1000 + number))
         rows.append(runs.steps_of(net, "2", views, clean, 0.5))
     numbers = found["cosines"]["digits"]["0"]["0.5"]["2"]
     single = [runs.cosine(row["cross-covariance"], row["autograd"]) for row in rows]
@@ -96,28 +96,16 @@ def test_the_price_of_an_ingredient_is_a_cosine(tmp_path: Path) -> None:
     assert found["cosines"]["digits"]["3"]["0.1"]["2"] != numbers
 
 
-def test_what_each_theory_explains() -> None:
-    data = runs.digits(96)
-    found = runs.explained(runs.network(), "2", data, tau=0.5, batches=3, size=24)
-    assert found.error < 1e-12
-    assert found.interval("this chapter").mean == pytest.approx(1, abs=1e-12)
-    paper = found.interval("cross-covariance")
-    assert paper.low < paper.mean < paper.high
-    assert found.interval("unbiased").mean > max(paper.high, found.interval("no cosines").mean)
-    again = runs.explained(runs.network(), "2", data, tau=0.5, batches=3, size=24)
-    assert all(torch.equal(found.cosines[name], again.cosines[name]) for name in found.cosines)
-
-
 def test_the_unbiased_operator_is_the_simple_loss_of_the_batch() -> None:
     """Distinct views in a positive pair, distinct images in a negative one: 2 N / (N - 1) times shorter, and nothing else."""
     data = runs.digits(96)
-    views, clean, every = data.batch(64, torch.Generator().manual_seed(0))
-    steps = runs.steps_of(runs.network(), "0", views, clean, 0.5, every)
+    views, clean = data.batch(64, torch.Generator().manual_seed(0))
+    steps = runs.steps_of(runs.network(), "0", views, clean, 0.5)
     assert float((2 * 64 / 63 * steps["unbiased"] - steps["all pairs alike"]).norm()) < 1e-12 * float(
         steps["all pairs alike"].norm()
     )
-    for other in ("cross-covariance", "all nine shifts"):
-        assert float((steps[other] - steps["unbiased"]).norm()) > 0.1 * float(steps["unbiased"].norm())
+    apart = float((steps["cross-covariance"] - steps["unbiased"]).norm())
+    assert apart > 0.1 * float(steps["unbiased"].norm())
 
 
 def test_spread_of_a_push() -> None:

@@ -31,7 +31,6 @@ from sslbook.operator.covariance import covariance_operator
 from sslbook.operator.layer import Layer
 from sslbook.operator.view_weights import PairMixing
 from sslbook.records.store import parts_folder, rounded
-from sslbook.stats.intervals import Interval, difference, mean_interval
 from sslbook.stats.sweep import Study, sweep
 from sslbook.training.views.augment import PIPELINES, plain, random_view
 
@@ -43,13 +42,13 @@ class Digits:
     views: Tensor
     clean: Tensor
 
-    def batch(self, size: int, draw: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
-        """Of ``size`` images: two different views each ``(size, 2, ...)``, the images themselves, all nine views."""
+    def batch(self, size: int, draw: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Of ``size`` images: two different views each ``(size, 2, ...)``, and the images themselves."""
         sample = torch.randperm(len(self.views), generator=draw)[:size]
         pair = torch.rand(size, self.views.shape[1], generator=draw).argsort(1)[:, :2]
         where = self.views.device
         sample, pair = sample.to(where), pair.to(where)
-        return self.views[sample[:, None], pair], self.clean[sample], self.views[sample]
+        return self.views[sample[:, None], pair], self.clean[sample]
 
 
 def digits(samples: int = 512, seed: int = 0, device: torch.device | str = "cpu") -> Digits:
@@ -68,7 +67,7 @@ def trained(net: nn.Sequential, data: Digits, *, steps: int, tau: float) -> nn.S
     """``net`` after so many steps of SimCLR (batches of 64, SGD at rate 0.5), trained in place."""
     optimizer, draw = torch.optim.SGD(net.parameters(), lr=0.5), torch.Generator().manual_seed(0)
     for _ in range(steps):
-        views, *_ = data.batch(64, draw)
+        views, _ = data.batch(64, draw)
         optimizer.zero_grad()
         batch.nt_xent(net(views.flatten(0, 1)).unflatten(0, (64, 2)), tau=tau).backward()
         optimizer.step()
@@ -81,16 +80,13 @@ def _cosine_loss(z: Tensor, *, loss: str, **numbers: Any) -> Tensor:
     return losses.contrastive(first, second, loss, normalize=False, **numbers)
 
 
-def steps_of(
-    net: nn.Module, layer: str, views: Tensor, clean: Tensor, tau: float, every: Tensor | None = None
-) -> dict[str, Tensor]:
+def steps_of(net: nn.Module, layer: str, views: Tensor, clean: Tensor, tau: float) -> dict[str, Tensor]:
     r"""Steps of a layer on one batch ``views (n, 2, ...)``, by the operator of each theory; "autograd" is the step itself.
 
     theorem 3: the covariance operator, outputs as they are.  eq. 56: of outputs of length 1.  theorem 4: that with the weights of
     one negative.  unbiased: eq. 56 with distinct views in a positive pair and distinct images in a negative one,
-    :math:`\beta = (n - 1)/(n (V - 1))`.  all views: eq. 56 of ``every`` view of these images, if given.  not averaged: eq. 56 of
-    single views.  no augmentation: eq. 56 of the images.  all pairs alike: the simple loss of this batch.  one negative: the loss
-    of one negative of this batch, over all negatives in turn.
+    :math:`\beta = (n - 1)/(n (V - 1))`.  not averaged: eq. 56 of single views.  no augmentation: eq. 56 of the images.  all pairs
+    alike: the simple loss of this batch.  one negative: the loss of one negative of this batch, over all negatives in turn.
     """
     op = partial(covariance_operator, net, layer)
     outputs = net(views.flatten(0, 1)).flatten(1).unflatten(0, views.shape[:2])
@@ -105,51 +101,11 @@ def steps_of(
         "unbiased": {"views": views, "normalize": True, "beta": 1 - 1 / len(views)},
         "cross-covariance": {"views": views, "normalize": True},
         "weighted": {"views": views, "normalize": True, "loss": "info_nce", "tau": tau, "clean": clean},
-        "all nine shifts": {"views": every, "normalize": True},
         "not averaged": {"views": views.flatten(0, 1)[:, None], "normalize": True},
         "no augmentation": {"views": clean[:, None], "normalize": True},
         "no cosines": {"views": views},
     }
-    if every is None:
-        del theories["all nine shifts"]
     return found | {name: op(**given).exact_update() for name, given in theories.items()}
-
-
-@dataclass(frozen=True)
-class Explained:
-    """Cosines of each theory's step with the batch's own: a list over batches, by name."""
-
-    cosines: dict[str, Tensor]
-    error: float
-    """Relative error of "this chapter", the largest over the batches."""
-
-    def interval(self, name: str) -> Interval:
-        """The mean over the batches, with its 95 % confidence interval by Student's t."""
-        return mean_interval(self.cosines[name].numpy())
-
-    def ahead(self, first: str, second: str) -> Interval:
-        """The same of the difference of two theories, paired over the batches."""
-        return difference(self.cosines[first].numpy(), self.cosines[second].numpy())
-
-
-def explained(
-    net: nn.Module, layer: str, data: Digits, *, tau: float, batches: int, size: int = 64, seed: int = 0
-) -> Explained:
-    """How much of the step of a layer each theory explains, on ``batches`` batches that all get.
-
-    another batch: the step that the next batch takes, exactly.
-    """
-    draw, rows, errors, truths = torch.Generator().manual_seed(seed), [], [], []
-    for _ in range(batches):
-        views, clean, every = data.batch(size, draw)
-        found = steps_of(net, layer, views, clean, tau, every)
-        truths.append(found.pop("autograd"))
-        rows.append({name: cosine(step, truths[-1]) for name, step in found.items()})
-        errors.append(float((found["this chapter"] - truths[-1]).norm() / truths[-1].norm()))
-    cosines = {name: torch.tensor([row[name] for row in rows]) for name in rows[0]}
-    pairs = zip(truths, truths[1:] + truths[:1], strict=True)
-    cosines["another batch"] = torch.tensor([cosine(other, truth) for truth, other in pairs])
-    return Explained(cosines, max(errors))
 
 
 def pair_shares(matrix: Tensor) -> Sequence[float]:
@@ -432,10 +388,8 @@ def _cosine_of(a: Tensor, b: Tensor) -> Tensor:
 def _world(images: str, seed: int) -> tuple[Callable[[int], tuple[Tensor, Tensor]], nn.Sequential]:
     """Batches by their number, two views each and the images themselves, and an untrained network for them."""
     if images == "digits":
-        shifted = digits(seed=seed)
-        return lambda number: shifted.batch(IMAGES, torch.Generator().manual_seed(1000 * seed + number))[:2], network(
-            seed
-        )
+        shifted, seeds = digits(seed=seed), 1000 * seed
+        return lambda number: shifted.batch(IMAGES, torch.Generator().manual_seed(seeds + number)), network(seed)
     data = load_dataset("cifar10", "train")
 
     def draw(number: int) -> tuple[Tensor, Tensor]:
