@@ -16,7 +16,6 @@ WAITING = {
     "training-operator-full",
     "training-recipe",
     "training-hundred",
-    "covariance-runs",
 }
 """For a GPU, or for hours of a processor that nobody has had yet."""
 
