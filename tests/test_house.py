@@ -26,7 +26,7 @@ BUDGETS = {
     "sslbook": (389, 4),
     "sslbook/bench": (926, 5),
     "sslbook/book": (5_312, 26),
-    "sslbook/experiments": (15_166, 62),
+    "sslbook/experiments": (15_177, 62),
     "sslbook/images": (919, 4),
     "sslbook/inspect": (1_114, 5),
     "sslbook/losses": (781, 4),
