@@ -158,13 +158,9 @@ def table(options: argparse.Namespace) -> int:
         found = [known for known in catalogue.TABLES if all(folded(word) in folded(known) for word in rest)]
         if not found:
             raise unknown("printed table", " ".join(rest), catalogue.TABLES)
-        of_paper = {known: "-".join(known.split("-")[:2]) for known in found}
-        rows = [
-            ", ".join(known for known in found if of_paper[known] == one) for one in dict.fromkeys(of_paper.values())
-        ]
-        print(
-            "\n".join(["usage: sslbook table ID [--help] [--run] …", "       sslbook table --list [WORD …]", "", *rows])
-        )
+        print("usage: sslbook table ID [--help] [--run] …\n       sslbook table --list [WORD …]\n")
+        for printed in dict.fromkeys("-".join(known.split("-")[:2]) for known in found):
+            print(", ".join(known for known in found if known == printed or known.startswith(f"{printed}-")))
         return 0
     _wait_passively()
     declared = catalogue.table(name)

@@ -69,8 +69,8 @@ def supervised_contrastive(z: Tensor, labels: Tensor, *, temperature: float, nor
     r"""info_nce whose positives are all views of all samples of the anchor's class: :math:`L_\text{out}` of [khosla2020].
 
     labels: classes from 0 on, ``(N,)`` or ``(..., N)``; one class a sample is :func:`info_nce`.  The mean over an anchor's
-    positives stands outside of the logarithm.  The paper adds up the anchors; here, as in its released code, it is their mean.  A label below
-    0 is none: refused on a processor, and NaN on a GPU, which would have to wait for a look.
+    positives stands outside of the logarithm.  The paper adds up the anchors; here, as in its released code, it is their mean.  A
+    label below 0 is none: refused on a processor, and NaN on a GPU, which would have to wait for a look.
     """
     _require_views(z)
     require_classes("labels", labels, look=z.device.type == "cpu" and not torch.compiler.is_compiling())
@@ -102,9 +102,8 @@ def clip(z: Tensor, *, temperature: float) -> Tensor:
     r = 1 - _cosines(z)
     same = torch.eye(r.shape[-1], dtype=torch.bool, device=r.device)
     everything = torch.ones_like(same)
-    return 0.5 * (
-        _cross_entropy(r, same, everything, temperature) + _cross_entropy(r.mT, same, everything, temperature)
-    )
+    rows, columns = (_cross_entropy(each, same, everything, temperature) for each in (r, r.mT))
+    return 0.5 * (rows + columns)
 
 
 def _entropy(r: Tensor, positive: Tensor, against: Tensor, temperature: float) -> Tensor:

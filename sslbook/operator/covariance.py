@@ -385,9 +385,8 @@ def covariance_operator(
             )
         _require_clean(clean, views)
         opened = open_views(net, layer, views, chunk)  # first: a network that couples samples must not see clean
-        mixing = Mixing(
-            weights=pair_weights(net, clean, loss=loss, temperature=temperature, margin=margin, normalize=normalize)
-        )
+        xi = pair_weights(net, clean, loss=loss, temperature=temperature, margin=margin, normalize=normalize)
+        mixing = Mixing(weights=xi)
     if normalize:
         _require_lengths("view", opened.output)
     return CovarianceOperator(opened, population, mixing, normalize, of=loss)

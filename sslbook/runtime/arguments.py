@@ -28,7 +28,6 @@ ELSEWHERE = {
     **dict.fromkeys(("decay", "wd", "l2"), "weight_decay"),
     **dict.fromkeys(("temp", "t", "tau", "numbers.tau"), "temperature"),
     "predictorrate": "predictor_lr",
-    "numbers": "loss_kwargs",
     **dict.fromkeys(("batchsize", "bs"), "batch"),
     **dict.fromkeys(("momentumencoder", "teachermomentum", "basemomentum"), "ema"),
     **dict.fromkeys(("maxepochs", "numepochs", "nepochs"), "epochs"),

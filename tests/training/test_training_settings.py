@@ -39,7 +39,7 @@ from sslbook.training.views.augment import PIPELINES, Pipeline
         ("reset=5", "reset and symmetric are for a predictor, and networks.predictor is 0"),
         ("objective=[1]", "objective must be one of .*got \\[1\\]"),
         ("warmup=1", "warmup is for the cosine schedule, and schedule is released: got 1"),
-        ("widht=3", "there is no setting widht; did you mean networks.width"),
+        ("widht=3", "there is no setting widht; did you mean .*networks.width"),
         ("networks.widht=3", "there is no setting networks.widht; did you mean networks.width"),
         ("networks=3", "networks can't be set as a whole: set networks.NAME=value"),
         ("loss_kwargs=3", "loss_kwargs can't be set as a whole: set NAME=value"),

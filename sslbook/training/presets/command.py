@@ -84,8 +84,8 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _listing(name: str | None) -> str:
-    """All presets with ``name`` in their own or in their table's name, a line each below their table; or one, with what can change."""
-    if name in presets():
+    """The presets, those with ``name`` in their own name or their table's, a line each; or the one, with what can be changed."""
+    if name is not None and name in presets():
         preset = preset_of(name)
         values = {key: value for key, value in values_of(preset.settings).items() if key not in ("seed", "epochs")}
         head = f"  To train it: sslbook train {name} --seed 1\n  What --set KEY=VALUE changes, and its values:"
