@@ -176,7 +176,8 @@ def _folded(cell: NotebookNode) -> NotebookNode:
 
 
 _FRAME = re.compile(
-    r'<img class="sslbook-frame[^"]*" src="data:image/png;base64,(?P<png>[^"]+)" alt="(?P<alt>[^"]*)"(?P<rest>[^>]*)>'
+    r'<img class="sslbook-frame[^"]*" src="data:(?P<kind>[^;]+);base64,(?P<content>[^"]+)"'
+    r' alt="(?P<alt>[^"]*)"(?P<rest>[^>]*)>'
 )
 
 
@@ -186,15 +187,15 @@ def _still(cell: NotebookNode, caption: str) -> NotebookNode:
         data = output.get("data", {})
         frames = [frame for frame in _FRAME.finditer(data.get("text/html", "")) if " hidden" not in frame["rest"]]
         if "image/png" in data:
-            content, alt = data["image/png"], cell.metadata.get("mystnb", {}).get("image", {}).get("alt", "")
+            image, alt = {"image/png": data["image/png"]}, cell.metadata.get("mystnb", {}).get("image", {}).get("alt", "")
         elif frames:
-            content, alt = frames[0]["png"], html.unescape(frames[0]["alt"])
+            image, alt = {frames[0]["kind"]: frames[0]["content"]}, html.unescape(frames[0]["alt"])
         else:
             continue
         words = " ".join(alt.split()).replace("[", "(").replace("]", ")")
-        below = [f"![{words}](attachment:picture.png)", caption, MOVES if frames else ""]
+        below = [f"![{words}](attachment:picture)", caption, MOVES if frames else ""]
         still = new_markdown_cell("\n\n".join(filter(None, below)))
-        still["attachments"] = {"picture.png": {"image/png": content}}
+        still["attachments"] = {"picture": image}
         return NotebookNode(still)
     raise ValueError("the opening's picture has no image")
 

@@ -28,7 +28,9 @@ _PLAY = """<button type="button" class="sslbook-play" aria-label="Play: {label}"
 """
 """The play button: its first path is a triangle, its second two bars; the style sheet shows one of them."""
 COLOURS = 256
-"""Colours kept in a frame: a palette is a third of the bytes, and this many also carry a heat map beside a photograph."""
+"""Colours kept in a drawing: a third of the bytes."""
+QUALITY = 80
+"""Of photographs, as WebP counts it: half the bytes of a palette, and no bands in a sky."""
 
 
 def slider(
@@ -68,7 +70,7 @@ def slider(
         places = list(values) if step is None else _places(values, step)
         _live_slider(draw, places, label, alt_of, text_of, places.index(values[start]), play=play)
         return
-    frames = [png(draw(value), keep_colors=keep_colors) for value in values]
+    frames = [picture(draw(value), keep_colors=keep_colors) for value in values]
     sizes = {_size(frame) for frame in frames}
     if len(sizes) > 1:
         raise ValueError(f"draw: got frames of different sizes, {sorted(sizes)} pixels; draw them all with one figsize")
@@ -81,7 +83,7 @@ def slider(
 
 def show(fig: Figure, *, alt: str, keep_colors: bool = False) -> None:
     """Show a figure with its alternative text (for figures outside the cell metadata's `mystnb: image: alt`), and close it."""
-    image = _img(png(fig, keep_colors=keep_colors), alt, "sslbook-frame" + (" keep-colors" if keep_colors else ""))
+    image = _img(picture(fig, keep_colors=keep_colors), alt, "sslbook-frame" + (" keep-colors" if keep_colors else ""))
     _display(f'<div class="sslbook-figure">{image}</div>', f"[figure: {alt}]")
 
 
@@ -96,7 +98,7 @@ def _slider_html(
     keep_colors: bool = False,
     play: bool = False,
 ) -> str:
-    """The HTML of a slider over PNG `frames`; one text and one alternative text for each."""
+    """The HTML of a slider over `frames`; one text and one alternative text for each."""
     kind = "sslbook-frame" + (" keep-colors" if keep_colors else "")
     still = sorted({0, len(frames) // 2, len(frames) - 1})  # on paper and without scripts
     told = ", ".join(texts[i] for i in still)
@@ -120,10 +122,11 @@ def _slider_html(
 </div>"""
 
 
-def png(fig: Figure, *, keep_colors: bool = False) -> bytes:
-    """The figure as a PNG with a palette of :data:`COLOURS` colours at the style's resolution, uncropped; the figure is closed.
+def picture(fig: Figure, *, keep_colors: bool = False) -> bytes:
+    """The figure as a WebP at the style's resolution, uncropped; the figure is closed.
 
-    With `keep_colors` its ground is transparent, so that photographs lie on the page itself, light or dark.
+    A drawing has a palette of :data:`COLOURS` colours, without loss.  With `keep_colors` the figure holds photographs: it is
+    compressed as they are, and its ground is transparent, so that they lie on the page itself, light or dark.
     """
     import matplotlib.pyplot as plt
     from PIL import Image
@@ -131,21 +134,20 @@ def png(fig: Figure, *, keep_colors: bool = False) -> bytes:
     full, small = io.BytesIO(), io.BytesIO()
     fig.savefig(full, format="png", transparent=keep_colors)
     plt.close(fig)
-    image = Image.open(full).convert("RGBA")
-    palette = image.convert("RGB").quantize(COLOURS - keep_colors, kmeans=int(keep_colors), dither=Image.Dither.NONE)
-    clear: dict[str, int] = {}
+    image = Image.open(full)
     if keep_colors:
-        known = palette.getpalette() or []
-        clear = {"transparency": len(known) // 3}  # one more colour, of the ground
-        palette.putpalette([*known, 255, 255, 255])
-        palette.paste(clear["transparency"], mask=image.getchannel("A").point([255] * 128 + [0] * 128))
-    palette.save(small, format="png", optimize=True, **clear)
+        image.save(small, format="webp", quality=QUALITY, method=6)
+    else:
+        palette = image.convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE)
+        palette.convert("RGB").save(small, format="webp", lossless=True, method=6)
     return small.getvalue()
 
 
 def _size(frame: bytes) -> tuple[int, int]:
-    """Width and height in pixels, from the header of a PNG."""
-    return int.from_bytes(frame[16:20], "big"), int.from_bytes(frame[20:24], "big")
+    """Width and height in pixels."""
+    from PIL import Image
+
+    return Image.open(io.BytesIO(frame)).size
 
 
 def _img(frame: bytes, alt: str, kind: str, *, text: str | None = None, hidden: bool = False) -> str:
@@ -154,7 +156,7 @@ def _img(frame: bytes, alt: str, kind: str, *, text: str | None = None, hidden: 
     width, height = _size(frame)
     data = "" if text is None else f' data-text="{escape(text)}"'
     return (
-        f'<img class="{kind}" src="data:image/png;base64,{base64.b64encode(frame).decode()}" alt="{escape(alt)}"'
+        f'<img class="{kind}" src="data:image/webp;base64,{base64.b64encode(frame).decode()}" alt="{escape(alt)}"'
         f' width="{width}" height="{height}"{data}{" hidden" if hidden else ""}>'
     )
 
@@ -197,16 +199,16 @@ def _live_slider(
     import ipywidgets
     from IPython.display import display
 
-    picture = ipywidgets.HTML()
+    shown = ipywidgets.HTML()
     choice = ipywidgets.IntSlider(value=start, min=0, max=len(values) - 1, description=label, readout=False)
     choice.style.description_width = "initial"
     reading = ipywidgets.Label()
 
     def update(_: object = None) -> None:
         value = values[choice.value]
-        frame = png(draw(value))
+        frame = picture(draw(value))
         image = _img(frame, alt_of(value), "sslbook-frame")
-        picture.value = image.replace("<img ", '<img style="max-width: 100%; height: auto" ')
+        shown.value = image.replace("<img ", '<img style="max-width: 100%; height: auto" ')
         reading.value = text_of(value)
 
     choice.observe(update, names="value")
@@ -216,4 +218,4 @@ def _live_slider(
         button = ipywidgets.Play(value=start, min=0, max=len(values) - 1, interval=700, show_repeat=False)
         ipywidgets.jslink((button, "value"), (choice, "value"))
         row.insert(0, button)
-    display(ipywidgets.VBox([picture, ipywidgets.HBox(row)]))
+    display(ipywidgets.VBox([shown, ipywidgets.HBox(row)]))

@@ -33,6 +33,7 @@ a &lt; b
             '<div class="math">\\[\\begin{split}\\begin{aligned}a\\\\b\\end{aligned}\\end{split}\\]</div>',
             "$$\n\\begin{aligned}a\\\\b\\end{aligned}\n$$",
         ),
+        (r'<div class="math">\[& a \\ & \qquad\quad + b\]</div>', "$$\n& a + b\n$$"),
         (
             '<div class="proof theorem admonition" id="thm"><p class="admonition-title"><span class="caption-number">'
             f"Theorem 2.1 </span> (Name · A-Thm3)</p><section class='theorem-content'><p>Let {MATH}.</p>{DISPLAY}</section></div>",

@@ -129,6 +129,24 @@ def test_a_folded_formula_fits_its_column_once_it_opens(driver: Any, page: str) 
     assert script(scrolls)
 
 
+BROKEN = r"""<div class="math">\[\begin{split}\begin{aligned} & a = b \\
+& \quad + c, \\ & d = e \end{aligned}\end{split}\]</div>"""
+
+
+@pytest.mark.parametrize(("width", "lines"), [(900, 2), (400, 3)])
+def test_a_statement_that_was_broken_for_phones_is_whole_on_a_desk(driver: Any, page: str, width: int, lines: int) -> None:
+    path = Path(page.removeprefix("file://")).with_name("broken.html")
+    path.write_text(PAGE.format(config=json.dumps(MATHJAX), rows=BROKEN, long="x"), encoding="utf-8")
+    size = driver.get_window_size()
+    try:
+        driver.set_window_size(width, 900)
+        script = opened(driver, path.as_uri())
+        rows = script("return document.querySelectorAll('.math [data-mml-node=mtr]').length")
+        assert rows - 1 == lines, "the environment around it is a row, too"
+    finally:
+        driver.set_window_size(size["width"], size["height"])
+
+
 # ---- Folded checks --------------------------------------------------------------------------------------------------------
 
 BAR = """<p style="height: 3000px"></p><details class="sslbook-proved"><summary>{0}</summary>

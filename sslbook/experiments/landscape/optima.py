@@ -255,7 +255,7 @@ def train_linear(
     for _ in range(steps):
         if anew:
             f = data @ w[..., None]
-            alpha = weights("info_nce", f, f, tau=tau)
+            alpha = weights("info_nce", f, f, temperature=tau)
             v = rate * contrastive_covariance(data, data, alpha, f, f)[..., 0]
         else:
             v = step * (w @ matrix)

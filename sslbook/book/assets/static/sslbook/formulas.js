@@ -5,6 +5,8 @@
   "use strict";
 
   const FEW = 24, AHEAD = 0.5; /* of the window's height: typeset formulas take less room, and others move up */
+  /* Where a line that begins with a quad goes on with a statement, it was broken for phones. */
+  const BROKEN = /\s*\\\\\s*&\s*(\\q?quad\s*)+/g, WIDE = window.matchMedia("(min-width: 48rem)").matches;
   const waiting = new Set();
   let all = [], at = 0; /* all formulas of the page, and the place among them where the reader is */
   let led = null; /* where a link led: it stays in its place while what stands above gets its size, till the reader moves */
@@ -39,6 +41,8 @@
 
   function begin() {
     all = Array.from(document.querySelectorAll(".math"));
+    const parts = WIDE ? all.flatMap((formula) => Array.from(formula.childNodes)) : [];
+    for (const part of parts) if (part instanceof Text) part.data = part.data.replace(BROKEN, " ");
     all.forEach((formula) => waiting.add(formula));
     const finished = new Promise((resolve) => { finish = resolve; });
     window.addEventListener("beforeprint", () => typeset(Array.from(waiting)));
