@@ -1,6 +1,6 @@
 """What features are worth, whatever network they come from: nearest neighbours, a linear classifier, effective rank.
 
-python examples/evaluate_your_features.py features.npz     # train (N, F), labels (N,), test (M, F), truth (M,)
+python examples/evaluate_your_features.py features.npz     # train_features (N, F), train_labels (N,), test_...
 python examples/evaluate_your_features.py                  # without a file, the pixels of handwritten digits
 """
 
@@ -16,18 +16,18 @@ def digits() -> dict[str, torch.Tensor]:
     """Pixels as features: what a network has to beat."""
     train, test = sslbook.load_dataset("digits", "train"), sslbook.load_dataset("digits", "test")
     return {
-        "train": train.pixels.flatten(1) / 255,
-        "labels": train.labels,
-        "test": test.pixels.flatten(1) / 255,
-        "truth": test.labels,
+        "train_features": train.pixels.flatten(1) / 255,
+        "train_labels": train.labels,
+        "test_features": test.pixels.flatten(1) / 255,
+        "test_labels": test.labels,
     }
 
 
 def main(file: str | None = None, epochs: int = 50) -> tuple[float, float]:
     parts = digits() if file is None else {name: torch.from_numpy(part) for name, part in np.load(file).items()}
-    neighbours = sslbook.knn(**parts, k=min(20, len(parts["train"])))
+    neighbours = sslbook.knn(**parts, k=min(20, len(parts["train_features"])))
     classifier = sslbook.linear_probe(**parts, epochs=epochs)
-    rank = sslbook.effective_rank(parts["test"])
+    rank = sslbook.effective_rank(parts["test_features"])
     print(f"nearest neighbours {neighbours:.1%}, linear classifier {classifier.final:.1%}, effective rank {rank:.1f}")
     return neighbours, classifier.final
 

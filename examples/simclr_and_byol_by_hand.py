@@ -30,22 +30,24 @@ def batches(pixels: Tensor, size: int, epochs: int) -> Iterator[tuple[Tensor, Te
             yield first, second
 
 
-def simclr(encoder: nn.Module, features: int, data: Iterator[tuple[Tensor, Tensor]], rate: float, tau: float) -> None:
+def simclr(
+    encoder: nn.Module, features: int, data: Iterator[tuple[Tensor, Tensor]], lr: float, temperature: float
+) -> None:
     """Embeddings of two views attract each other, and repel those of all other images."""
     projected = nn.Sequential(encoder, head(features, 64))
-    optimizer = torch.optim.Adam(projected.parameters(), rate)
+    optimizer = torch.optim.Adam(projected.parameters(), lr)
     for first, second in data:
-        loss = sslbook.contrastive(projected(first), projected(second), tau=tau)
+        loss = sslbook.contrastive(projected(first), projected(second), temperature=temperature)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
 
 
-def byol(encoder: nn.Module, features: int, data: Iterator[tuple[Tensor, Tensor]], rate: float, keep: float) -> None:
+def byol(encoder: nn.Module, features: int, data: Iterator[tuple[Tensor, Tensor]], lr: float, keep: float) -> None:
     """A predictor on one view's side foretells what a slowly moving copy says of the other view; nothing is repelled."""
     online, predictor = nn.Sequential(encoder, head(features, 64)), head(64, 64)
     target = copy.deepcopy(online).requires_grad_(False)
-    optimizer = torch.optim.Adam([*online.parameters(), *predictor.parameters()], rate)
+    optimizer = torch.optim.Adam([*online.parameters(), *predictor.parameters()], lr)
     for first, second in data:
         said = [F.cosine_similarity(predictor(online(x)), target(y)) for x, y in ((first, second), (second, first))]
         loss = -torch.stack(said).mean()
@@ -61,9 +63,9 @@ def main(method: str = "simclr", epochs: int = 10, batch: int = 128, width: int 
     train, test = sslbook.load_dataset("digits", "train"), sslbook.load_dataset("digits", "test")
     encoder, data = sslbook.ResNet18(width=width, channels=1), batches(train.pixels, batch, epochs)
     if method == "simclr":
-        simclr(encoder, encoder.features, data, rate=3e-3, tau=0.5)
+        simclr(encoder, encoder.features, data, lr=3e-3, temperature=0.5)
     else:
-        byol(encoder, encoder.features, data, rate=3e-3, keep=0.99)
+        byol(encoder, encoder.features, data, lr=3e-3, keep=0.99)
     known, asked = (sslbook.embed(encoder.eval(), part, VIEWS) for part in (train, test))
     accuracy = sslbook.knn(known, train.labels, asked, test.labels, k=20)
     print(f"{method}: nearest neighbours are right about {accuracy:.1%} of the test digits")

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 import sslbook
 from sslbook.book import commands
 from sslbook.book.layout import DEVICES, SCALES
-from sslbook.runtime.arguments import InputError, counted, installing, positive, seed, unknown
+from sslbook.runtime.arguments import InputError, counted, folded, installing, positive, seed, unknown
 from sslbook.runtime.atomic_io import require_writable
 from sslbook.training.run import signals
 
@@ -155,7 +155,12 @@ def table(options: argparse.Namespace) -> int:
 
     name, *rest = options.arguments or ["--list"]
     if name in ("--list", "--help", "-h"):
-        print(f"usage: sslbook table ID [--help] [--run] …\n\nID: {', '.join(catalogue.TABLES)}")
+        found = [known for known in catalogue.TABLES if all(folded(word) in folded(known) for word in rest)]
+        if not found:
+            raise unknown("printed table", " ".join(rest), catalogue.TABLES)
+        print("usage: sslbook table ID [--help] [--run] …\n       sslbook table --list [WORD …]\n")
+        for printed in dict.fromkeys("-".join(known.split("-")[:2]) for known in found):
+            print(", ".join(known for known in found if known == printed or known.startswith(f"{printed}-")))
         return 0
     _wait_passively()
     declared = catalogue.table(name)

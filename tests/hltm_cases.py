@@ -20,11 +20,11 @@ def triplet_loss(output: Tensor, loss: str, tau: float) -> Tensor:
     """The loss of each replica, ``(R,)``, of normalised outputs ``(R, width, 3B)``: what `triplet_gradient` differentiates."""
     anchor, positive, negative = output.chunk(3, dim=2)
     to_positive, to_negative = anchor - positive, anchor - negative
-    if loss == "printed":
-        r_pos, r_neg = (0.5 * d.square().sum(1) for d in (to_positive, to_negative))
-        return torch.nn.functional.softplus((r_pos - r_neg) / tau).mean(1)
-    p, n = (d.square().mean((1, 2)) for d in (to_positive, to_negative))
-    return -torch.sigmoid((n - p) / tau)
+    square = to_positive.square() - to_negative.square()
+    apart = square.sum(1) / 2 if loss.startswith("printed") else square.mean((1, 2))[:, None]
+    if loss in ("printed", "released, logarithm"):
+        return torch.nn.functional.softplus(apart / tau).mean(1)
+    return -torch.sigmoid(-apart / tau).mean(1)
 
 
 def constructed(kind: str, seeds: list[int], shape: int) -> LatentTree:

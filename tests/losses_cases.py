@@ -36,6 +36,6 @@ margins = st.floats(0, 100, allow_subnormal=False)
 def theorem2_losses(tau: float, margin: float):
     return {
         "simple": simple,
-        "soft_triplet": functools.partial(soft_triplet, tau=tau, margin=margin),
-        "info_nce": functools.partial(info_nce, tau=tau),
+        "soft_triplet": functools.partial(soft_triplet, temperature=tau, margin=margin),
+        "info_nce": functools.partial(info_nce, temperature=tau),
     }

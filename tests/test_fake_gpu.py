@@ -35,10 +35,10 @@ BASE = Settings(networks=SMALL, batch=32, precision="float32", capture="none")
 PRINTED = {"weights": "clean", "over": "sum", "beta": 0.1}
 STEPS: dict[str, Settings] = {
     **{name: replace(BASE, objective=name, networks=BYOL if name == "byol" else SMALL) for name in OBJECTIVES},
-    "exact, printed": replace(BASE, objective="exact", numbers=PRINTED),
-    "beta, printed": replace(BASE, objective="beta", numbers={"beta": 0.2, "form": "printed"}),
+    "exact, printed": replace(BASE, objective="exact", loss_kwargs=PRINTED),
+    "beta, printed": replace(BASE, objective="beta", loss_kwargs={"beta": 0.2, "form": "printed"}),
     "byol, all": replace(BASE, objective="byol", networks=HALVES, symmetric=True, reset=1, noise=0.1, shuffle=True),
-    "byol, both sides learn": replace(BASE, objective="byol", networks=BYOL, numbers={"stop_gradient": False}),
+    "byol, both sides learn": replace(BASE, objective="byol", networks=BYOL, loss_kwargs={"stop_gradient": False}),
     **{optimizer: replace(BASE, optimizer=optimizer) for optimizer in OPTIMIZERS},
     **{f"views of {name}": replace(BASE, pipeline=name, networks=GREY if name in ("digits", "mnist") else SMALL)
        for name in PIPELINES},
@@ -146,7 +146,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "simple": {},
     "beta": {"beta": 0.2},
     "normalised": {"normalize": True},
-    "info_nce": {"loss": "info_nce", "tau": 0.5},
+    "info_nce": {"loss": "info_nce", "temperature": 0.5},
 }
 
 

@@ -60,27 +60,27 @@ def of(what: Callable[..., Any], **valid: Any) -> Callable[..., tuple[Any, ...]]
 
 PAIR = {"z1": X, "z2": X.flip(0)}
 DISTANCES = {"r_pos": X[:, 0], "r_neg": X}
-SCORED = {"train": X, "labels": LABELS, "test": X, "truth": LABELS}
+SCORED = {"train_features": X, "train_labels": LABELS, "test_features": X, "test_labels": LABELS}
 COUNTS = ("width", "projector_hidden", "projector_out", "predictor", "predictor_hidden", "channels")
-RATES = ("rate", "momentum", "decay", "warmup", "batch", "epochs", "seed", "ema", "reset", "noise")
+RATES = ("lr", "momentum", "weight_decay", "warmup", "batch", "epochs", "seed", "ema", "reset", "noise")
 NAMES = ("dataset", "split", "pipeline", "objective", "optimizer", "schedule", "precision", "capture")
 CALLS: dict[str, tuple[Callable[..., Any], Mapping[str, Any], Mapping[str, tuple[Any, ...]]]] = {
     "shifts": of(sslbook.shifts, images=PIXELS, radius=1)(images=T, radius=N),
-    "contrastive": of(sslbook.contrastive, **PAIR, loss="info_nce", negatives="both_views", tau=0.5)(
-        z1=T, z2=T, loss=W, negatives=W, tau=N, clean=T[1:]),
-    "info_nce": of(sslbook.info_nce, **DISTANCES, tau=0.5)(r_pos=T, r_neg=T, tau=N, epsilon=N),
-    "soft_triplet": of(sslbook.soft_triplet, **DISTANCES, tau=0.5)(r_pos=T, r_neg=T, tau=N, margin=N),
+    "contrastive": of(sslbook.contrastive, **PAIR, loss="info_nce", negatives="both_views", temperature=0.5)(
+        z1=T, z2=T, loss=W, negatives=W, temperature=N, clean=T[1:]),
+    "info_nce": of(sslbook.info_nce, **DISTANCES, temperature=0.5)(r_pos=T, r_neg=T, temperature=N, epsilon=N),
+    "soft_triplet": of(sslbook.soft_triplet, **DISTANCES, temperature=0.5)(r_pos=T, r_neg=T, temperature=N, margin=N),
     "pair_distances": of(sslbook.pair_distances, **PAIR)(z1=T, z2=T, negatives=W),
     "partials": of(sslbook.partials, loss_fn=lambda a, b: sslbook.info_nce(a, b, 0.5), **DISTANCES)(
         loss_fn=(None, "x", 1, lambda: 0, lambda a, b: None, lambda a, b: "x"), r_pos=T, r_neg=T),
     "mlp": of(sslbook.mlp, widths=(4, 5, 3))(widths=S, act=W, seed=N, slope=N, power=N),
     "BatchNorm": of(sslbook.BatchNorm, features=4)(features=N, mean=W, std=W, eps=N, momentum=N),
     "covariance_operator": of(lambda **g: sslbook.covariance_operator(**g).trace(), net=NET, layer="2", views=VIEWS)(
-        net=OBJECTS, layer=(*W, "9", "1", nn.Linear(3, 3)), views=shaped(lambda t: t.reshape(4, 2, 4)), loss=W[1:], tau=N[1:],
-        beta=N, chunk=N[1:], clean=T[1:]),
+        net=OBJECTS, layer=(*W, "9", "1", nn.Linear(3, 3)), views=shaped(lambda t: t.reshape(4, 2, 4)), loss=W[1:],
+        temperature=N[1:], beta=N, chunk=N[1:], clean=T[1:]),
     "covariance_operator, pairs": of(
-        lambda **g: sslbook.covariance_operator(**g).trace(), net=NET, layer="2", views=VIEWS, loss="info_nce", tau=0.5,
-        clean=X[:4])(clean=(*shaped(lambda t: t[:4]), X[0, 0], X[:5], X[:4, None]), tau=N, margin=N[1:], beta=N[1:],
+        lambda **g: sslbook.covariance_operator(**g).trace(), net=NET, layer="2", views=VIEWS, loss="info_nce", temperature=0.5,
+        clean=X[:4])(clean=(*shaped(lambda t: t[:4]), X[0, 0], X[:5], X[:4, None]), temperature=N, margin=N[1:], beta=N[1:],
         normalize=(True,)),
     "intra_operator": of(lambda **g: sslbook.intra_operator(**g).trace(), net=NET, layer="2", views=VIEWS)(
         net=OBJECTS, layer=W, views=T, chunk=N[1:]),
@@ -92,9 +92,10 @@ CALLS: dict[str, tuple[Callable[..., Any], Mapping[str, Any], Mapping[str, tuple
     "top_eigenpairs, by products": of(
         lambda **g: sslbook.covariance_operator(WIDE, "0", VIEWS).top_eigenpairs(**g).values, k=2)(k=N, tol=N, seed=N),
     "effective_rank": of(sslbook.effective_rank, features=X)(features=T),
-    "knn": of(sslbook.knn, **SCORED, k=3)(train=T, labels=T, test=T, truth=T, k=N, tau=N),
+    "knn": of(sslbook.knn, **SCORED, k=3)(
+        **dict.fromkeys(SCORED, T), k=N, temperature=N),
     "linear_probe": of(sslbook.linear_probe, **SCORED, epochs=1)(
-        train=T, labels=T, epochs=N[:9], batch=N, rate=N, decay=N, seed=N),
+        train_features=T, train_labels=T, epochs=N[:9], batch=N, lr=N, weight_decay=N, seed=N),
     "ResNet18": of(sslbook.ResNet18, width=2)(stem=W, width=N, channels=N),
     "Networks": of(sslbook.Networks)(**dict.fromkeys(COUNTS, N), stem=W, target=W[1:], target_init=W, projector_norm=W[1:],
         unbiased=N[:3]),

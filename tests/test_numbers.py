@@ -55,7 +55,7 @@ def bare(widths: tuple[int, ...], like: Tensor) -> nn.Module:
 def operator(x: Tensor, ask: Callable[[Any], Any] = lambda op: op.dense(), **given: Any) -> Any:
     loss = given.get("loss")
     if loss in ("info_nce", "soft_triplet"):
-        given["clean"] = x[:, 0].contiguous()
+        given.setdefault("clean", x[:, 0].contiguous())
     return ask(sslbook.covariance_operator(bare((4, 5, 3), x), "0", x, **given))
 
 
@@ -96,15 +96,15 @@ CASES: dict[str, Case] = {
             ),
             PAIR,
         )
-        for name, asked in {n: GIVEN if "tau" in parameters(LOSSES[n].value) else {} for n in LOSSES}.items()
+        for name, asked in {n: GIVEN if "temperature" in parameters(LOSSES[n].value) else {} for n in LOSSES}.items()
     },
     "contrastive, lengths": Case(lambda z1, z2, s=1: sslbook.contrastive(z1, z2, "simple", normalize=False), PAIR, 2),
     "pair_distances": Case(lambda z1, z2, s=1: sslbook.pair_distances(z1, z2), PAIR, 2),
     "pair_distances, normalize": Case(lambda z1, z2, s=1: sslbook.pair_distances(z1, z2, normalize=True), PAIR),
-    "info_nce": Case(lambda p, n, s=1: sslbook.info_nce(p, n, tau=0.5 * s), R),
-    "soft_triplet": Case(lambda p, n, s=1: sslbook.soft_triplet(p, n, tau=0.5 * s), R, 1),
+    "info_nce": Case(lambda p, n, s=1: sslbook.info_nce(p, n, temperature=0.5 * s), R),
+    "soft_triplet": Case(lambda p, n, s=1: sslbook.soft_triplet(p, n, temperature=0.5 * s), R, 1),
     "partials": Case(
-        lambda p, n, s=1: sslbook.partials(partial(sslbook.info_nce, tau=0.5 * s), p, n), R, -1, gradient=False
+        lambda p, n, s=1: sslbook.partials(partial(sslbook.info_nce, temperature=0.5 * s), p, n), R, -1, gradient=False
     ),
     **{
         f"loss {name}": Case(
@@ -132,7 +132,7 @@ CASES: dict[str, Case] = {
     "effective_rank": Case(lambda z, s=1: sslbook.effective_rank(z), (Z,)),
     "knn": Case(lambda a, b, s=1: sslbook.knn(a, LABELS, b, LABELS, k=3), PAIR, gradient=False),
     "linear_probe": Case(
-        lambda a, b, s=1: sslbook.linear_probe(a, LABELS, b, LABELS, epochs=3, rate=0.1), PAIR, gradient=False
+        lambda a, b, s=1: sslbook.linear_probe(a, LABELS, b, LABELS, epochs=3, lr=0.1), PAIR, gradient=False
     ),
     "mlp": Case(lambda x, s=1: bare((4, 5, 3), x)(x), (Z,), 1),
     "BatchNorm": Case(lambda x, s=1: trained(NORM, x, train=True), (Z,), None),
@@ -154,20 +154,23 @@ CASES: dict[str, Case] = {
     "covariance_operator": Case(lambda x, s=1: operator(x), (VIEWS,), 2, gradient=False),
     "covariance_operator, normalize": Case(lambda x, s=1: operator(x, normalize=True), (VIEWS,), 0, gradient=False),
     "covariance_operator, info_nce": Case(
-        lambda x, s=1: operator(x, loss="info_nce", tau=0.5, normalize=True), (VIEWS,), 0, gradient=False
+        lambda x, s=1: operator(x, loss="info_nce", temperature=0.5, normalize=True), (VIEWS,), 0, gradient=False
     ),
-    "covariance_operator, nt_xent": Case(
-        lambda x, s=1: operator(x, loss="nt_xent", tau=0.5), (VIEWS,), 0, gradient=False
+    "covariance_operator, info_nce of a batch": Case(
+        lambda x, s=1: operator(x, loss="info_nce", temperature=0.5, clean=None), (VIEWS,), 0, gradient=False
     ),
-    "CovarianceOperator.trace, nt_xent": Case(
-        lambda x, s=1: operator(x, lambda op: op.trace(), loss="nt_xent", tau=0.5), (VIEWS,), 0, gradient=False
+    "CovarianceOperator.trace, info_nce of a batch": Case(
+        lambda x, s=1: operator(x, lambda op: op.trace(), loss="info_nce", temperature=0.5, clean=None),
+        (VIEWS,),
+        0,
+        gradient=False,
     ),
     "CovarianceOperator.apply_transpose, info_nce": Case(
         lambda x, s=1: operator(
             x,
             lambda op: op.apply_transpose(torch.ones_like(op.opened.weight)),
             loss="info_nce",
-            tau=0.5,
+            temperature=0.5,
             normalize=True,
         ),
         (VIEWS,),
@@ -342,11 +345,13 @@ def test_lengths_that_float64_cannot_square_are_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("tau", [1e39, 1e300])
-@pytest.mark.parametrize("name", [name for name in BATCH_LOSSES if "tau" in parameters(BATCH_LOSSES[name].value)])
+@pytest.mark.parametrize(
+    "name", [name for name in BATCH_LOSSES if "temperature" in parameters(BATCH_LOSSES[name].value)]
+)
 def test_a_huge_temperature_is_refused(name: str, tau: float) -> None:
     more = {"labels": LABELS} if name == "supervised_contrastive" else {}
-    with pytest.raises(ValueError, match="tau must be"):
-        BATCH_LOSSES[name].value(VIEWS.float(), tau=tau, **more)
+    with pytest.raises(ValueError, match="temperature must be"):
+        BATCH_LOSSES[name].value(VIEWS.float(), temperature=tau, **more)
 
 
 def test_operators_of_vanishing_outputs_are_refused_and_not_zero() -> None:
@@ -360,29 +365,31 @@ def test_operators_of_vanishing_outputs_are_refused_and_not_zero() -> None:
 
 TAUS = (1e-320, 1e-45, 1e-40, 1e-37, 1e-31, 1e-20, 1e-7, 1e-4)
 SHARP: dict[str, Callable[[Tensor, Tensor, float], Any]] = {
-    "info_nce": lambda a, b, tau: sslbook.info_nce(a.square().mean(-1), b.square(), tau=tau),
-    "soft_triplet": lambda a, b, tau: sslbook.soft_triplet(a.square().mean(-1), b.square(), tau=tau),
+    "info_nce": lambda a, b, tau: sslbook.info_nce(a.square().mean(-1), b.square(), temperature=tau),
+    "soft_triplet": lambda a, b, tau: sslbook.soft_triplet(a.square().mean(-1), b.square(), temperature=tau),
     **{
         f"contrastive: {name}": lambda a, b, tau, name=name: sslbook.contrastive(
-            a, b, name, tau=tau, clean=a if name == "exact" else None
+            a, b, name, temperature=tau, clean=a if name == "exact" else None
         )
         for name in ("info_nce", "soft_triplet", "exact")
     },
     **{
         f"loss {name}": lambda a, b, tau, name=name: BATCH_LOSSES[name].value(
-            torch.stack([a, b], 1), tau=tau, **({"labels": LABELS} if name == "supervised_contrastive" else {})
+            torch.stack([a, b], 1), temperature=tau, **({"labels": LABELS} if name == "supervised_contrastive" else {})
         )
-        for name in ("nt_xent", "supervised_contrastive", "decoupled", "clip")
+        for name in ("info_nce", "supervised_contrastive", "decoupled", "clip")
     },
     **{
-        f"objective {name}": lambda a, b, tau, name=name: objective(name, tau=tau)(
+        f"objective {name}": lambda a, b, tau, name=name: objective(name, temperature=tau)(
             Outputs(a, b, a, b, a, b, labels=LABELS)
         )
         for name in OBJECTIVES
-        if "tau" in inspect.signature(OBJECTIVES[name]).parameters
+        if "temperature" in inspect.signature(OBJECTIVES[name]).parameters
     },
-    "knn": lambda a, b, tau: sslbook.knn(a.detach(), LABELS, b.detach(), LABELS, k=3, tau=tau) + 0 * a.sum(),
-    "covariance_operator": lambda a, b, tau: operator(VIEWS.to(a), loss="nt_xent", tau=tau) + 0 * a.sum(),
+    "knn": lambda a, b, tau: sslbook.knn(a.detach(), LABELS, b.detach(), LABELS, k=3, temperature=tau) + 0 * a.sum(),
+    "covariance_operator": lambda a, b, tau: (
+        operator(VIEWS.to(a), loss="info_nce", temperature=tau, clean=None) + 0 * a.sum()
+    ),
 }
 
 
@@ -395,7 +402,7 @@ def test_a_tiny_temperature_is_right_or_refused(name: str, dtype: torch.dtype) -
         try:
             found = SHARP[name](a, b, tau)
         except ValueError as error:
-            if "tau must be " not in str(error):
+            if "temperature must be " not in str(error):
                 raise
             continue
         answered.append(tau)
@@ -416,9 +423,11 @@ def test_no_label_is_no_class_anywhere(labels: list[int]) -> None:
         lambda: sslbook.knn(Z, given, Z, LABELS, k=3),
         lambda: sslbook.knn(Z, LABELS, Z, given, k=3),
         lambda: sslbook.linear_probe(Z, given, Z, LABELS, epochs=1),
-        lambda: BATCH_LOSSES["supervised_contrastive"].value(VIEWS, given, tau=0.1),
+        lambda: BATCH_LOSSES["supervised_contrastive"].value(VIEWS, given, temperature=0.1),
         lambda: objective("supervised_contrastive")(Outputs(*(Z,) * 6, labels=given)),
-        lambda: operator(VIEWS, loss=partial(BATCH_LOSSES["supervised_contrastive"].value, labels=given, tau=0.1)),
+        lambda: operator(
+            VIEWS, loss=partial(BATCH_LOSSES["supervised_contrastive"].value, labels=given, temperature=0.1)
+        ),
     ):
         with pytest.raises(ValueError, match=r"must be classes from 0 on, got -\d: an image without a label"):
             call()
@@ -432,7 +441,7 @@ def test_classes_are_as_many_as_occur(numbers: Callable[[Tensor], Tensor]) -> No
     assert sslbook.knn(x, named, x, named, k=5) == sslbook.knn(x, y, x, y, k=5)
     assert sslbook.linear_probe(x, named, x, named, epochs=3) == sslbook.linear_probe(x, y, x, y, epochs=3)
     z = drawn(40, 2, 3)
-    loss = partial(BATCH_LOSSES["supervised_contrastive"].value, z, tau=0.1)
+    loss = partial(BATCH_LOSSES["supervised_contrastive"].value, z, temperature=0.1)
     assert loss(labels=named) == loss(labels=y)
     for dtype in (torch.uint8, torch.int8, torch.uint16, torch.uint32, torch.uint64):
         assert loss(labels=y.to(dtype)) == loss(labels=y)

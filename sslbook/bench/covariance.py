@@ -55,14 +55,14 @@ def operators(net: nn.Module, layer: str, views: Tensor, clean: Tensor) -> Itera
     yield "intra", intra_operator(net, layer, views)
     yield (
         "soft_triplet",
-        covariance_operator(net, layer, views, loss="soft_triplet", tau=tau, margin=0.4 * tau, clean=clean),
+        covariance_operator(net, layer, views, loss="soft_triplet", temperature=tau, margin=0.4 * tau, clean=clean),
     )
-    yield "info_nce", covariance_operator(net, layer, views, loss="info_nce", tau=tau, clean=clean)
+    yield "info_nce", covariance_operator(net, layer, views, loss="info_nce", temperature=tau, clean=clean)
     if alive:
         yield "l2", covariance_operator(net, layer, views, normalize=True)
         yield (
             "l2, info_nce",
-            covariance_operator(net, layer, views, loss="info_nce", tau=0.5, clean=clean, normalize=True),
+            covariance_operator(net, layer, views, loss="info_nce", temperature=0.5, clean=clean, normalize=True),
         )
 
 

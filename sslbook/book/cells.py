@@ -155,20 +155,25 @@ def _inside_figure(node: nodes.Node) -> bool:
 
 
 def fold_checks(doctree: nodes.document) -> None:
-    """Give every cell of checks of a notebook's resolved document tree its bar, and set its outputs above its code."""
-    for cell in filter(is_code_cell, doctree.findall(nodes.container)):
+    """Give neighbouring cells of checks of a notebook's resolved document tree one bar; their outputs stand above their code."""
+    bar: nodes.container | None = None
+    for cell in [cell for cell in doctree.findall(nodes.container) if is_code_cell(cell)]:
         fold = cell.next_node(HideCodeCellNode) if "tag_hide-cell" in cell["classes"] else None
         if fold is None:
             continue
-        checks = [raw for raw in fold.findall(nodes.raw) if _CHECK in raw.astext()]
-        for check in checks:
+        for check in [raw for raw in fold.findall(nodes.raw) if _CHECK in raw.astext()]:
             opened = check.astext().replace("<details", "<details open")
             check.parent.replace(check, nodes.raw("", opened, format="html"))
-        said = summary([check.astext() for check in checks])
-        begins = nodes.raw("", f'<details class="sslbook-proved"><summary>{said}</summary>\n', format="html")
-        code, outputs = fold.children[:1], fold.children[1:]
-        cell.children = []
-        cell += [begins, *outputs, *code, nodes.raw("", "</details>\n", format="html")]
+        folded = [*fold.children[1:], fold.children[0]]
+        if bar is not None and cell.parent is bar.parent and cell.parent.index(cell) == bar.parent.index(bar) + 1:
+            cell.parent.remove(cell)
+            folded = [*bar.children[1:-1], *folded]
+        else:
+            bar = cell
+        checks = [raw.astext() for node in folded for raw in node.findall(nodes.raw) if _CHECK in raw.astext()]
+        begins = nodes.raw("", f'<details class="sslbook-proved"><summary>{summary(checks)}</summary>\n', format="html")
+        bar.children = []
+        bar += [begins, *folded, nodes.raw("", "</details>\n", format="html")]
 
 
 def summary(checks: list[str]) -> str:

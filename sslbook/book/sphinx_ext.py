@@ -65,6 +65,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     bookmap.connect(app)
     for name in ROLES[1:]:  # the first is MyST-NB's own
         app.add_role(name, Pasted())
+    app.add_role("held", lambda *_, **__: ([], []))  # intervals that a verdict's word rests on: a test reads them
     app.add_transform(Captions)
     app.connect("doctree-read", _unique_proof_ids)
     app.connect("doctree-resolved", _typeset_numbers)  # by now numbers of other pages are pasted too

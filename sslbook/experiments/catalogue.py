@@ -23,7 +23,10 @@ RECORDERS: dict[str, str] = {
     ),
     **_of("experiments.covariance.runs", ("covariance-cifar10", "covariance-runs")),
     **_of("experiments.emergence.runs", ["emergence-two-layer"]),
-    **_of("experiments.hltm.records", ("hltm-narrow", "hltm-norms", "hltm-norms-printed", "hltm-tables")),
+    **_of(
+        "experiments.hltm.records",
+        ("hltm-narrow", "hltm-narrow-mixed", "hltm-norms", "hltm-norms-printed", "hltm-tables"),
+    ),
     **_of(
         "experiments.modulation.records",
         (

@@ -48,7 +48,7 @@ def simple(z: Tensor) -> Tensor:
 def info_nce(z: Tensor) -> Tensor:
     """SimCLR's NT-Xent at temperature 0.5, over pairs of views: the first and the second, the third and the fourth, …"""
     pairs = z[:, : len(z[0]) // 2 * 2].movedim(1, 0)
-    return contrastive(pairs[::2], pairs[1::2], tau=0.5).mean()
+    return contrastive(pairs[::2], pairs[1::2], temperature=0.5).mean()
 
 
 LOSSES: Mapping[str, Callable[[Tensor], Tensor]] = {"simple": simple, "info_nce": info_nce}

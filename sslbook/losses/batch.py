@@ -6,9 +6,9 @@ value for each, ``(...,)``.  Those between two towers, or of two views by defini
 =====================  ===================================================  =======================================
 loss                   an anchor's positives and negatives                  source
 =====================  ===================================================  =======================================
-nt_xent                views of its sample; views of all other samples      SimCLR [chen2020simclr]
+info_nce               views of its sample; views of all other samples      SimCLR [chen2020simclr]
 supervised_contrastive views of its class; views of all other classes       [khosla2020]
-decoupled              as nt_xent, positives not in the denominator         DCL [yeh2022]
+decoupled              as info_nce, positives not in the denominator         DCL [yeh2022]
 clip                   the other tower's view of its sample, and of others  [radford2021]
 sigmoid_pairs          the same, each pair a decision of its own            SigLIP [zhai2023]
 spectral_contrastive   views of its sample; views of all other samples      [haochen2021]
@@ -33,7 +33,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from sslbook.losses.pairs import cross_distances, info_nce, octave, unit
+from sslbook.losses import pairs
+from sslbook.losses.pairs import cross_distances, octave, unit
 from sslbook.runtime.arguments import require_classes, require_floating, require_number, require_powers
 
 __all__ = [
@@ -42,7 +43,7 @@ __all__ = [
     "barlow_twins",
     "clip",
     "decoupled",
-    "nt_xent",
+    "info_nce",
     "sigmoid_pairs",
     "spectral_contrastive",
     "supervised_contrastive",
@@ -53,23 +54,23 @@ __all__ = [
 # ------------------------------------------------------------------------- entropies of distances
 
 
-def nt_xent(z: Tensor, *, tau: float, normalize: bool = True) -> Tensor:
+def info_nce(z: Tensor, *, temperature: float, normalize: bool = True) -> Tensor:
     r""":math:`\mathrm{mean}_{a, p} \; r_{ap}/\tau + \log \sum_{b \ne a} e^{-r_{ab}/\tau}`, ``p`` the other views of ``a``'s sample.
 
     Each of the ``N V`` views is an anchor, all ``N V - 1`` others stand in its denominator.  For ``V = 2`` it is
-    ``contrastive(z1, z2, tau=tau)`` of :mod:`sslbook.losses.pairs`, SimCLR's loss; ``normalize=False`` is that function's, too:
-    half squared distances of the outputs as they are.
+    ``contrastive(z1, z2, temperature=...)`` of :mod:`sslbook.losses.pairs`, SimCLR's loss; ``normalize=False`` is that function's,
+    too: half squared distances of the outputs as they are.
     """
     same = _same_sample(z)
-    return _entropy(_distances(z, normalize), same, torch.ones_like(same), tau)
+    return _entropy(_distances(z, normalize), same, torch.ones_like(same), temperature)
 
 
-def supervised_contrastive(z: Tensor, labels: Tensor, *, tau: float, normalize: bool = True) -> Tensor:
-    r"""nt_xent whose positives are all views of all samples of the anchor's class: :math:`L_\text{out}` of [khosla2020].
+def supervised_contrastive(z: Tensor, labels: Tensor, *, temperature: float, normalize: bool = True) -> Tensor:
+    r"""info_nce whose positives are all views of all samples of the anchor's class: :math:`L_\text{out}` of [khosla2020].
 
-    labels: classes from 0 on, ``(N,)`` or ``(..., N)``; one class a sample is :func:`nt_xent`.  The mean over an anchor's positives
-    stands outside of the logarithm.  The paper adds up the anchors; here, as in its released code, it is their mean.  A label below
-    0 is none: refused on a processor, and NaN on a GPU, which would have to wait for a look.
+    labels: classes from 0 on, ``(N,)`` or ``(..., N)``; one class a sample is :func:`info_nce`.  The mean over an anchor's
+    positives stands outside of the logarithm.  The paper adds up the anchors; here, as in its released code, it is their mean.  A
+    label below 0 is none: refused on a processor, and NaN on a GPU, which would have to wait for a look.
     """
     _require_views(z)
     require_classes("labels", labels, look=z.device.type == "cpu" and not torch.compiler.is_compiling())
@@ -79,41 +80,42 @@ def supervised_contrastive(z: Tensor, labels: Tensor, *, tau: float, normalize: 
     labels = labels.long()  # PyTorch compares few of the unsigned types
     of_rows = labels.repeat_interleave(z.shape[-2], dim=-1)
     same = of_rows[..., :, None] == of_rows[..., None, :]
-    value = _entropy(_distances(z, normalize), same, torch.ones_like(same), tau)
+    value = _entropy(_distances(z, normalize), same, torch.ones_like(same), temperature)
     return value.masked_fill((labels < 0).any(-1), math.nan)
 
 
-def decoupled(z: Tensor, *, tau: float, normalize: bool = True) -> Tensor:
+def decoupled(z: Tensor, *, temperature: float, normalize: bool = True) -> Tensor:
     r""":math:`\mathrm{mean}_{a, p} \; r_{ap}/\tau + \log \sum_b e^{-r_{ab}/\tau}`, ``b`` the views of other samples than ``a``'s.
 
-    That is :func:`nt_xent` without the positives in the denominator, `info_nce` with ``epsilon = 0``; it may be negative.
+    That is :func:`info_nce` without the positives in the denominator, that of distances with ``epsilon = 0``; it may be negative.
     """
     same = _same_sample(z)
-    return _entropy(_distances(z, normalize), same, ~same, tau)
+    return _entropy(_distances(z, normalize), same, ~same, temperature)
 
 
-def clip(z: Tensor, *, tau: float) -> Tensor:
-    r"""The cross-entropies of the ``(N, N)`` cosines of tower 0 and tower 1 over ``tau``, by rows and by columns: their mean.
+def clip(z: Tensor, *, temperature: float) -> Tensor:
+    r"""The cross-entropies of the ``(N, N)`` cosines of tower 0 and tower 1 over :math:`\tau`, by rows and by columns: their mean.
 
-    An anchor's negatives are the other tower's alone; products within a tower don't count.  ``V = 2``; CLIP learns ``tau``,
-    which is given here.
+    An anchor's negatives are the other tower's alone; products within a tower don't count.  ``V = 2``; CLIP learns its
+    temperature, which is given here.
     """
     r = 1 - _cosines(z)
     same = torch.eye(r.shape[-1], dtype=torch.bool, device=r.device)
     everything = torch.ones_like(same)
-    return 0.5 * (_cross_entropy(r, same, everything, tau) + _cross_entropy(r.mT, same, everything, tau))
+    rows, columns = (_cross_entropy(each, same, everything, temperature) for each in (r, r.mT))
+    return 0.5 * (rows + columns)
 
 
-def _entropy(r: Tensor, positive: Tensor, against: Tensor, tau: float) -> Tensor:
+def _entropy(r: Tensor, positive: Tensor, against: Tensor, temperature: float) -> Tensor:
     """`_cross_entropy` without the pairs of a view with itself."""
     other = ~torch.eye(r.shape[-1], dtype=torch.bool, device=r.device)
-    return _cross_entropy(r, positive & other, against & other, tau)
+    return _cross_entropy(r, positive & other, against & other, temperature)
 
 
-def _cross_entropy(r: Tensor, positive: Tensor, against: Tensor, tau: float) -> Tensor:
+def _cross_entropy(r: Tensor, positive: Tensor, against: Tensor, temperature: float) -> Tensor:
     """Mean over the rows of distances ``(..., A, B)``, with masks of its shape: who attracts, and who is in the denominator."""
     share = positive.to(r.dtype) / positive.sum(-1, keepdim=True)
-    return info_nce((share * r).sum(-1), r.masked_fill(~against, math.inf), tau, epsilon=0).mean(-1)
+    return pairs.info_nce((share * r).sum(-1), r.masked_fill(~against, math.inf), temperature, epsilon=0).mean(-1)
 
 
 # --------------------------------------------------------------------- other functions of products
@@ -217,7 +219,7 @@ class BatchLoss(NamedTuple):
 
 
 BATCH_LOSSES = {
-    "nt_xent": BatchLoss(nt_xent),
+    "info_nce": BatchLoss(info_nce),
     "supervised_contrastive": BatchLoss(supervised_contrastive),
     "decoupled": BatchLoss(decoupled),
     "clip": BatchLoss(clip, two_views=True),

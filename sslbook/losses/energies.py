@@ -61,7 +61,9 @@ def energy(f: Tensor, f2: Tensor, alpha: Tensor) -> Tensor:
     return (alpha * (far - near)).sum((-2, -1)) / (2 * f.shape[-2] ** 2)
 
 
-def weights(loss: str, f: Tensor, f2: Tensor, *, tau: float = 1.0, epsilon: float = 0.0, margin: float = 0.0) -> Tensor:
+def weights(
+    loss: str, f: Tensor, f2: Tensor, *, temperature: float = 1.0, epsilon: float = 0.0, margin: float = 0.0
+) -> Tensor:
     r"""Pairwise weights ``alpha (..., N, N)`` of a loss at the outputs ``f, f2 (..., N, D)``, without gradient.
 
     ``alpha_ij`` is minus the loss's derivative by :math:`d_{ij}^2`, and zero for ``i = j`` except in the quadratic loss:
@@ -74,24 +76,24 @@ def weights(loss: str, f: Tensor, f2: Tensor, *, tau: float = 1.0, epsilon: floa
     """
     require_one_of("loss", loss, ENERGIES)
     if loss in ("info_nce", "soft_triplet"):
-        require_temperature(tau, f.dtype)
+        require_temperature(temperature, f.dtype)
     with torch.no_grad():
         far, near = square_distances(f), pairs.half_squared_distance(f, f2)[..., None]
         apart = ~torch.eye(f.shape[-2], dtype=torch.bool, device=f.device)
         if loss == "quadratic":
             return torch.ones_like(far)
         if loss == "info_nce":
-            gap = ((near - far) / tau).masked_fill(~apart, -torch.inf)
+            gap = ((near - far) / temperature).masked_fill(~apart, -torch.inf)
             # the positive pair's share, as one more logit
             own = gap.new_full((*gap.shape[:-1], 1), math.log(epsilon) if epsilon else -torch.inf)
             return torch.softmax(torch.cat([gap, own], -1), -1)[..., :-1]
         gap = near - far + margin
-        on = (gap > 0).to(f.dtype) if loss == "hinge_triplet" else torch.sigmoid(gap / tau)
+        on = (gap > 0).to(f.dtype) if loss == "hinge_triplet" else torch.sigmoid(gap / temperature)
         return on * apart
 
 
 def loss_value(
-    loss: str, f: Tensor, f2: Tensor, *, tau: float = 1.0, epsilon: float = 0.0, margin: float = 0.0
+    loss: str, f: Tensor, f2: Tensor, *, temperature: float = 1.0, epsilon: float = 0.0, margin: float = 0.0
 ) -> Tensor:
     """The loss itself, summed over anchors and pairs as in Eq. 1 of [tian2023]: ``f, f2 (..., N, D)`` -> ``(...)``.
 
@@ -101,11 +103,11 @@ def loss_value(
     pos, neg = pairs.pair_distances(f, f2, negatives="same_view")
     n = f.shape[-2]
     if loss == "info_nce":
-        return tau * pairs.info_nce(pos, neg, tau, epsilon).sum(-1)
+        return temperature * pairs.info_nce(pos, neg, temperature, epsilon).sum(-1)
     if loss == "quadratic":
         return n * pairs.quadratic(pos, neg).sum(-1)
     if loss == "soft_triplet":
-        return (n - 1) * pairs.soft_triplet(pos, neg, tau, margin).sum(-1)
+        return (n - 1) * pairs.soft_triplet(pos, neg, temperature, margin).sum(-1)
     return (pos[..., None] - neg + margin).relu().sum((-1, -2))
 
 

@@ -185,32 +185,32 @@ def simple(r_pos: Tensor, r_neg: Tensor, beta: float = 0.0) -> Tensor:
     return (1.0 + beta) * r_pos - r_neg.mean(-1)
 
 
-def soft_triplet(r_pos: Tensor, r_neg: Tensor, tau: float, margin: float = 0.0) -> Tensor:
-    """``L_tri^tau = mean_k tau log(1 + exp((r+ - r_k- + r_0) / tau))`` (A, Section 4; mean as in `simple`).
+def soft_triplet(r_pos: Tensor, r_neg: Tensor, temperature: float, margin: float = 0.0) -> Tensor:
+    """``L_tri^τ = mean_k τ log(1 + exp((r+ - r_k- + r_0) / τ))`` (A, Section 4; mean as in `simple`).
 
-    ``margin`` is ``r_0 >= 0``.  As ``tau -> 0`` it tends to the hinge ``max(r+ - r_k- + r_0, 0)``,
-    from above and by at most ``tau log 2``.
+    ``temperature`` is τ, ``margin`` is ``r_0 >= 0``.  As ``τ -> 0`` it tends to the hinge ``max(r+ - r_k- + r_0, 0)``,
+    from above and by at most ``τ log 2``.
     """
     _require_pairs(r_pos, r_neg)
-    require_temperature(tau, r_neg.dtype)
+    require_temperature(temperature, r_neg.dtype)
     require_number("margin", margin, least=0)
-    gap = (r_pos[..., None] - r_neg + margin) / tau
-    return -tau * F.logsigmoid(-gap).mean(-1)
+    gap = (r_pos[..., None] - r_neg + margin) / temperature
+    return -temperature * F.logsigmoid(-gap).mean(-1)
 
 
-def info_nce(r_pos: Tensor, r_neg: Tensor, tau: float, epsilon: float = 1.0) -> Tensor:
-    """``L_nce^tau = -log[exp(-r+/tau) / (epsilon exp(-r+/tau) + sum_k exp(-r_k-/tau))]`` (A, Eq. 2).
+def info_nce(r_pos: Tensor, r_neg: Tensor, temperature: float, epsilon: float = 1.0) -> Tensor:
+    """``L_nce^τ = -log[exp(-r+/τ) / (epsilon exp(-r+/τ) + sum_k exp(-r_k-/τ))]`` (A, Eq. 2).
 
-    ``epsilon = 1`` is the usual loss; C's Eq. 1 lets it vary (and multiplies the loss by ``tau``),
+    ``temperature`` is τ.  ``epsilon = 1`` is the usual loss; C's Eq. 1 lets it vary (and multiplies the loss by ``τ``),
     and ``epsilon = 0`` leaves the positive pair out of the denominator.  Computed as
-    ``log(epsilon + sum_k exp((r+ - r_k-)/tau))``, which shows that the loss depends on differences of
+    ``log(epsilon + sum_k exp((r+ - r_k-)/τ))``, which shows that the loss depends on differences of
     distances alone: its partials add up to zero for *every* ``epsilon``.
     """
     _require_pairs(r_pos, r_neg)
-    require_temperature(tau, r_neg.dtype)
+    require_temperature(temperature, r_neg.dtype)
     require_number("epsilon", epsilon, least=0)
     limit = torch.finfo(r_neg.dtype).max
-    gap = ((r_pos[..., None] - r_neg) / tau).clamp(-limit, limit)  # one infinitely far pushes nothing
+    gap = ((r_pos[..., None] - r_neg) / temperature).clamp(-limit, limit)  # one infinitely far pushes nothing
     # torch's logsumexp differentiates as exp(gap - value), whose exponent has lost its digits where the value is large
     # (relative errors of 2e-4 in float32 at 1e4 temperatures). About the detached largest gap it is exact.
     top = gap.detach().amax(-1, keepdim=True)
@@ -226,16 +226,16 @@ def exact(
     r_pos: Tensor,
     r_neg: Tensor,
     r_clean: Tensor,
-    tau: float,
+    temperature: float,
     margin: float = 0.0,
     *,
     weight: str = "info_nce",
 ) -> Tensor:
-    """``L^{tau,exact} = sum_k sg(xi(r_k)) (r+ - r_k-)`` (A, Eq. 7): Theorem 4 without its residue.
+    """``L^{τ,exact} = sum_k sg(xi(r_k)) (r+ - r_k-)`` (A, Eq. 7): Theorem 4 without its residue.
 
     ``r_clean (..., H)`` are the distances ``r_k`` of the *un-augmented* samples; ``xi`` is `pair_weight`
-    of the loss named by ``weight``, and no gradient flows through it (that of simple has no ``tau``).  The paper sums over ``k``
-    (nothing here divides by ``H``).
+    of the loss named by ``weight``, and no gradient flows through it (that of simple has no temperature).  The paper
+    sums over ``k`` (nothing here divides by ``H``).
     """
     _require_pairs(r_pos, r_neg)
     require_floating(r_clean=r_clean)
@@ -244,8 +244,8 @@ def exact(
             "r_clean must have the shape of r_neg, one clean distance per negative, "
             f"got {tuple(r_clean.shape)} and {tuple(r_neg.shape)}"
         )
-    require_temperature(tau, r_neg.dtype)
-    xi = pair_weight(r_clean.detach(), weight, tau=None if weight == "simple" else tau, margin=margin)
+    require_temperature(temperature, r_neg.dtype)
+    xi = pair_weight(r_clean.detach(), weight, temperature=None if weight == "simple" else temperature, margin=margin)
     return (xi * (r_pos[..., None] - r_neg)).sum(-1)
 
 
@@ -266,47 +266,47 @@ def quadratic(r_pos: Tensor, r_neg: Tensor) -> Tensor:
 # ------------------------------------------------------------------------------ what theory asks
 
 
-def pair_weight(r: Tensor, loss: str = "info_nce", *, tau: float | None = None, margin: float = 0.0) -> Tensor:
+def pair_weight(r: Tensor, loss: str = "info_nce", *, temperature: float | None = None, margin: float = 0.0) -> Tensor:
     """Weight ``xi(r)`` of a pair of distinct samples at clean distance ``r`` (A, Theorem 4, Eq. 6).
 
     It is ``-dL/dr_-`` of the loss with one negative, at ``r+ = 0`` and ``r_- = r``:
 
     - simple: 1
-    - soft_triplet: ``sigmoid((r_0 - r) / tau)``, with ``r_0`` = ``margin``
-    - info_nce: ``sigmoid(-r / tau) / tau``
+    - soft_triplet: ``sigmoid((r_0 - r) / τ)``, with ``r_0`` = ``margin``
+    - info_nce: ``sigmoid(-r / τ) / τ``
 
-    ``tau`` is required except for simple.  Any shape; the result has the shape of ``r``.
+    ``temperature``, τ, is required except for simple.  Any shape; the result has the shape of ``r``.
     Raises ValueError for a temperature or a margin that the loss has no use for.
     """
     require_floating(r=r)
     require_one_of("loss", loss, _WEIGHTS)
     require_number("margin", margin, least=0)
     if loss != "soft_triplet":
-        refuse_unused(f"loss={loss!r}", margin=margin, **({"tau": tau} if loss == "simple" else {}))
+        refuse_unused(f"loss={loss!r}", margin=margin, **({"temperature": temperature} if loss == "simple" else {}))
     if loss == "simple":
         return torch.ones_like(r)
-    require_temperature(tau, r.dtype)
-    assert tau is not None  # for the type checker: it was refused
+    require_temperature(temperature, r.dtype)
+    assert temperature is not None  # for the type checker: it was refused
     if loss == "soft_triplet":
-        return torch.sigmoid((margin - r) / tau)
-    return torch.sigmoid(-r / tau) / tau
+        return torch.sigmoid((margin - r) / temperature)
+    return torch.sigmoid(-r / temperature) / temperature
 
 
-def joint_pair_weight(r: Tensor, tau: float) -> Tensor:
+def joint_pair_weight(r: Tensor, temperature: float) -> Tensor:
     """InfoNCE's weights for ``H`` negatives at once (A, Eq. 80): ``(..., H) -> (..., H)``.
 
-    ``xi_k = (1/tau) exp(-r_k/tau) / (1 + sum_j exp(-r_j/tau))``, that is ``-dL/dr_k-`` of `info_nce`
+    ``xi_k = (1/τ) exp(-r_k/τ) / (1 + sum_j exp(-r_j/τ))``, that is ``-dL/dr_k-`` of `info_nce`
     at ``r+ = 0``.  Each weight depends on all ``H`` distances, which is what stops Theorem 4 at ``H = 1``.
-    (Eq. 80 as printed lacks the minus sign of the derivative and the factor ``1/tau``, and writes
+    (Eq. 80 as printed lacks the minus sign of the derivative and the factor ``1/τ``, and writes
     ``||x - x'_k||^2`` for ``r_k``.)
     """
     require_floating(r=r)
-    require_temperature(tau, r.dtype)
+    require_temperature(temperature, r.dtype)
     if r.ndim < 1 or r.shape[-1] < 1:
         raise ValueError(f"r must have shape (..., H) with H >= 1, got {tuple(r.shape)}")
-    logits = -r / tau
+    logits = -r / temperature
     # the 1 of the denominator is the positive pair's e^0: one more logit, whose share is cut off
-    return torch.softmax(torch.cat([torch.zeros_like(logits[..., :1]), logits], -1), -1)[..., 1:] / tau
+    return torch.softmax(torch.cat([torch.zeros_like(logits[..., :1]), logits], -1), -1)[..., 1:] / temperature
 
 
 def partials(loss_fn: Callable[[Tensor, Tensor], Tensor], r_pos: Tensor, r_neg: Tensor) -> Partials:
@@ -362,11 +362,11 @@ def contrastive(
     """Batch loss of two views: ``loss`` averaged over the anchors of `pair_distances`.
 
     ``z1, z2 (..., N, D)`` -> ``(...,)``: a scalar for one batch, one value per replica otherwise (sum them
-    to differentiate all replicas at once).  ``params`` go to the loss: ``tau``, ``margin``, ``beta`` and the like.
+    to differentiate all replicas at once).  ``params`` go to the loss: ``temperature``, ``margin``, ``beta`` and the like.
     ``loss="exact"`` also needs ``clean (..., N, D)``, the embeddings of the un-augmented samples.
 
-    ``contrastive(z1, z2, tau=0.5)`` is SimCLR's NT-Xent: for unit vectors ``r = 1 - cos``, and ``exp(-1/tau)``
-    cancels.  The temperature has no default: every loss but simple and quadratic asks for ``tau``.
+    ``contrastive(z1, z2, temperature=0.5)`` is SimCLR's NT-Xent: for unit vectors ``r = 1 - cos``, and ``exp(-1/τ)``
+    cancels.  The temperature has no default: every loss but simple and quadratic asks for ``temperature``.
     """
     require_one_of("loss", loss, LOSSES)
     r_pos, r_neg = pair_distances(z1, z2, normalize=normalize, negatives=negatives)

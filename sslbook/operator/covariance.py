@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PAIRED = ("simple", "soft_triplet", "info_nce")
-LOSSES = (*PAIRED, *(name for name, loss in BATCH_LOSSES.items() if loss.inner_products))
+LOSSES = tuple(dict.fromkeys([*PAIRED, *(name for name, loss in BATCH_LOSSES.items() if loss.inner_products)]))
 """The names of losses that have an operator."""
 
 
@@ -314,7 +314,7 @@ def covariance_operator(
     views: Tensor,
     *,
     loss: str | Loss = "simple",
-    tau: float | None = None,
+    temperature: float | None = None,
     margin: float = 0.0,
     beta: float = 0.0,
     normalize: bool = False,
@@ -330,13 +330,14 @@ def covariance_operator(
     * ``"simple"``: :math:`V_x[\bar K_l]` (Theorem 3); with ``beta``, :math:`-\beta EV_l + VE_l` (Corollary 1).
     * ``"soft_triplet"``, ``"info_nce"``: :math:`\frac12 V^\xi_{x,x'}[\bar K_l(x) - \bar K_l(x')]`, the main term of Theorem 4
       (H = 1), with :math:`\xi` from the distances between the outputs of ``clean``, the un-augmented samples ``(N, ...)``;
-      needs ``tau``.
+      needs ``temperature``.
 
     Of any other loss of inner products it is that of ``views`` as one batch, :math:`-2 \sum_{ab} \Gamma_{ab} K_a K_b^T` with
     :math:`\Gamma = \partial \ell / \partial G` (:func:`sslbook.operator.inner_products.gram_weights`), symmetric, through
     all towers and exact:
 
-    * a name of :data:`sslbook.losses.batch.BATCH_LOSSES`, such as ``"nt_xent"``; with ``tau`` where it takes one;
+    * a name of :data:`sslbook.losses.batch.BATCH_LOSSES`, such as ``"info_nce"`` without ``clean``; with
+      ``temperature`` where it takes one;
     * a function of the outputs ``(N, V, d)``, whatever ``d``; with ``of_gram``, of their inner products ``(N V, N V)``.
 
     normalize: the network's output is divided by its norm in a loss of [tian2020]; the operator then is
@@ -348,7 +349,7 @@ def covariance_operator(
     One in half precision is opened as the same weights in float32: the operator, as its repr says, is that of the function that
     they stand for, and not of its rounding, which is no linear map (bfloat16 moves a ResNet-18's step by 5 % to 30 %).
     Raises ValueError for a population without two axes, an unknown loss, one that sees more than inner products, weights
-    without ``clean`` or ``tau``, arguments that the loss has no use for, and numbers that aren't finite.
+    without ``clean`` or ``temperature``, arguments that the loss has no use for, and numbers that aren't finite.
     """
     population = _population(views)
     loss = meant(loss, (*LOSSES, *BATCH_LOSSES))
@@ -360,11 +361,13 @@ def covariance_operator(
         )
     if not callable(loss):
         require_one_of("loss", loss, LOSSES)
-    if callable(loss) or loss not in PAIRED:
-        refuse_unused(f"loss={loss!r}", margin=margin, beta=beta, normalize=normalize, clean=clean)
+    of_batch = loss == "info_nce" and clean is None  # SimCLR's, and not that of the population
+    if callable(loss) or loss not in PAIRED or of_batch:
+        owner = f"loss={loss!r}" + " without clean" * of_batch
+        refuse_unused(owner, margin=margin, beta=beta, normalize=normalize, clean=clean)
         if not callable(loss):
             refuse_unused(f"loss={loss!r}", of_gram=of_gram)
-        value = _batch_loss(loss, tau, of_gram)
+        value = _batch_loss(loss, temperature, of_gram)
         opened = open_views(net, layer, views, chunk)
         weights = gram_weights(value, opened.output.unflatten(0, population), of_gram=of_gram)
         name = loss if isinstance(loss, str) else name_of(loss)
@@ -372,39 +375,40 @@ def covariance_operator(
     refuse_unused(f"loss={loss!r}", of_gram=of_gram)
     require_number("beta", beta)
     if loss == "simple":
-        refuse_unused("loss='simple'", tau=tau, margin=margin, clean=clean)
+        refuse_unused("loss='simple'", temperature=temperature, margin=margin, clean=clean)
         opened, mixing = open_views(net, layer, views, chunk), Mixing(inter=1.0, intra=-beta)
     else:
         refuse_unused(f"loss={loss!r}", beta=beta, **({"margin": margin} if loss == "info_nce" else {}))
-        if clean is None or tau is None:
+        if clean is None or temperature is None:
             raise ValueError(
-                f"loss={loss!r} weighs pairs by the distance of un-augmented samples: give clean=(N, ...) and tau"
+                f"loss={loss!r} weighs pairs by the distance of un-augmented samples: give clean=(N, ...) and temperature"
             )
         _require_clean(clean, views)
         opened = open_views(net, layer, views, chunk)  # first: a network that couples samples must not see clean
-        mixing = Mixing(weights=pair_weights(net, clean, loss=loss, tau=tau, margin=margin, normalize=normalize))
+        xi = pair_weights(net, clean, loss=loss, temperature=temperature, margin=margin, normalize=normalize)
+        mixing = Mixing(weights=xi)
     if normalize:
         _require_lengths("view", opened.output)
     return CovarianceOperator(opened, population, mixing, normalize, of=loss)
 
 
-def _batch_loss(loss: str | Loss, tau: float | None, of_gram: bool) -> Loss:
+def _batch_loss(loss: str | Loss, temperature: float | None, of_gram: bool) -> Loss:
     """The loss as a function of the outputs alone."""
     if not isinstance(loss, str):
-        refuse_unused("a function as loss", tau=tau)
+        refuse_unused("a function as loss", temperature=temperature)
         return own_loss(loss, of_gram=of_gram)
     value = BATCH_LOSSES[loss].value
     parameters = list(inspect.signature(value).parameters.values())[1:]
     asked = [p.name for p in parameters if p.default is p.empty]
-    if missing := [name for name in asked if name != "tau" or tau is None]:
+    if missing := [name for name in asked if name != "temperature" or temperature is None]:
         numbers = ", ".join(f"{name}=..." for name in asked)
-        call = numbers if asked == ["tau"] else f"loss=partial(sslbook.losses.batch.{loss}, {numbers})"
+        call = numbers if asked == ["temperature"] else f"loss=partial(sslbook.losses.batch.{loss}, {numbers})"
         raise ValueError(f"loss={loss!r} needs {', '.join(missing)}: give {call}")
-    if tau is None:
+    if temperature is None:
         return value
-    if "tau" not in (p.name for p in parameters):
-        refuse_unused(f"loss={loss!r}", tau=tau)
-    return partial(value, tau=tau)
+    if "temperature" not in (p.name for p in parameters):
+        refuse_unused(f"loss={loss!r}", temperature=temperature)
+    return partial(value, temperature=temperature)
 
 
 def intra_operator(
@@ -417,7 +421,7 @@ def intra_operator(
 
 @torch.no_grad()
 def pair_weights(
-    net: nn.Module, clean: Tensor, *, loss: str, tau: float, margin: float = 0.0, normalize: bool = False
+    net: nn.Module, clean: Tensor, *, loss: str, temperature: float, margin: float = 0.0, normalize: bool = False
 ) -> Tensor:
     r""":math:`\xi(r(x_i, x_j))` of Eq. 6 for all pairs of un-augmented samples, ``(N, N)``."""
     if has_half(net):
@@ -429,7 +433,7 @@ def pair_weights(
     else:
         require_powers(2, clean=output)
     distances = half_squared_distance(output[:, None], output[None, :])
-    return pair_weight(distances, loss=loss, tau=tau, margin=margin)
+    return pair_weight(distances, loss=loss, temperature=temperature, margin=margin)
 
 
 def _require_clean(clean: Tensor, views: Tensor) -> None:

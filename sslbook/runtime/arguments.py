@@ -24,9 +24,10 @@ class InputError(ValueError):
 
 
 ELSEWHERE = {
-    **dict.fromkeys(("lr", "learningrate", "baselr"), "rate"),
-    **dict.fromkeys(("weightdecay", "wd", "l2"), "decay"),
-    **dict.fromkeys(("temperature", "temp", "t", "tau"), "numbers.tau"),
+    **dict.fromkeys(("rate", "learningrate", "baselr"), "lr"),
+    **dict.fromkeys(("decay", "wd", "l2"), "weight_decay"),
+    **dict.fromkeys(("temp", "t", "tau", "numbers.tau"), "temperature"),
+    "predictorrate": "predictor_lr",
     **dict.fromkeys(("batchsize", "bs"), "batch"),
     **dict.fromkeys(("momentumencoder", "teachermomentum", "basemomentum"), "ema"),
     **dict.fromkeys(("maxepochs", "numepochs", "nepochs"), "epochs"),
@@ -36,7 +37,7 @@ ELSEWHERE = {
     **dict.fromkeys(("randomseed", "manualseed"), "seed"),
     **dict.fromkeys(("simclr", "ntxent", "contrastive"), "info_nce"),
 }
-"""What other libraries call a setting or a loss, folded, and its name here."""
+"""What other libraries, or earlier versions, call a setting or a loss, folded, and its name here."""
 
 
 def folded(name: object) -> str:
@@ -141,15 +142,15 @@ def require_finite(**features: Tensor) -> None:
             )
 
 
-def require_temperature(tau: object, dtype: torch.dtype) -> None:
+def require_temperature(temperature: object, dtype: torch.dtype) -> None:
     """Raise TypeError for no number, ValueError unless distances of unit vectors over it, and sums, are finite in ``dtype``."""
     import torch  # seconds, which a list of options does not need
 
-    require_number("tau", tau, above=0)
+    require_number("temperature", temperature, above=0)
     least, most = max(1e-30, torch.finfo(dtype).tiny), min(1e30, torch.finfo(dtype).max)
-    if not least <= tau <= most:  # type: ignore[operator]
+    if not least <= temperature <= most:  # type: ignore[operator]
         raise ValueError(
-            f"tau must be {least:.2g} to {most:.2g}, so that {dtype} holds what is divided by it, got {tau}"
+            f"temperature must be {least:.2g} to {most:.2g}, so that {dtype} holds what is divided by it, got {temperature}"
         )
 
 

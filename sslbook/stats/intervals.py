@@ -1,4 +1,4 @@
-"""What a few seeds can tell: a mean with its interval, a difference with its interval, and when two things are level.
+"""What a few seeds can tell: a mean, a difference or a share with its interval, and when two things are level.
 
 SciPy does the statistics; here its answers get one shape, `Interval`, which the book's checks take as they take numbers.
 """
@@ -77,6 +77,20 @@ def difference(
         ends = test.confidence_interval(_level(level))
     mean = (a - b).mean() if paired else a.mean() - b.mean()
     return _interval(float(mean), _cut(ends, within, np.array([mean])), min(a.size, b.size))
+
+
+def proportion(hits: Values, level: float = 0.95) -> Interval:
+    """The share of trials that hit, of zeros and ones, with its Clopper-Pearson interval, which holds the truth at least so often.
+
+    Raises ValueError as `mean_interval` does, and for values that are neither 0 nor 1.
+    """
+    from scipy import stats
+
+    x = _values("hits", hits)
+    if not np.isin(x, (0, 1)).all():
+        raise ValueError(f"hits must be zeros and ones, got {x[~np.isin(x, (0, 1))][0]}")
+    ends = stats.binomtest(int(x.sum()), x.size).proportion_ci(_level(level), method="exact")
+    return _interval(float(x.mean()), ends, x.size)
 
 
 def bootstrap(values: Values, statistic: Callable[[np.ndarray], float], level: float = 0.95, seed: int = 0) -> Interval:

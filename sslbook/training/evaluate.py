@@ -117,62 +117,70 @@ def nearest(known: Tensor, asked: Tensor, count: int) -> Tensor:
 
 
 @torch.no_grad()
-def knn(train: Tensor, labels: Tensor, test: Tensor, truth: Tensor, *, k: int = 200, tau: float = 0.1) -> float:
+def knn(
+    train_features: Tensor,
+    train_labels: Tensor,
+    test_features: Tensor,
+    test_labels: Tensor,
+    *,
+    k: int = 200,
+    temperature: float = 0.1,
+) -> float:
     r"""Accuracy in [0, 1] of the weighted vote of the ``k`` nearest neighbours (Wu et al. 2018, Section 3.4).
 
     A neighbour at cosine :math:`c` gives its class :math:`e^{(c - c_1)/\tau}`, where :math:`c_1` is the nearest one's, so that a
-    small temperature leaves that one's vote.  train ``(N, F)`` with labels ``(N,)``, test ``(M, F)`` with
-    truth ``(M,)``, on one device; in blocks, so that memory does not grow with ``M``.
+    small ``temperature`` :math:`\tau` leaves that one's vote.  Features are ``(N, F)`` and ``(M, F)``, labels ``(N,)`` and
+    ``(M,)``, on one device; in blocks, so that memory does not grow with ``M``.
 
     Raises TypeError for features that are no tensors of one floating dtype and classes that are none of an integer dtype;
     ValueError for shapes that don't fit, no images, features that are no finite numbers, an unlabelled image, and a ``k`` that is
     not between 1 and ``N``.
     """
-    labels, truth, classes = _require_labelled(train, labels, test, truth)
-    require_whole("k", k, least=1, most=len(train))
-    require_temperature(tau, train.dtype)
-    right = torch.zeros((), dtype=torch.int64, device=test.device)
-    rows = max(1, SIMILARITIES // len(train))
-    with torch.autocast(test.device.type, enabled=False):
-        neighbours, wanted = unit(train), unit(test)
+    labels, truth, classes = _require_labelled(train_features, train_labels, test_features, test_labels)
+    require_whole("k", k, least=1, most=len(train_features))
+    require_temperature(temperature, train_features.dtype)
+    right = torch.zeros((), dtype=torch.int64, device=test_features.device)
+    rows = max(1, SIMILARITIES // len(train_features))
+    with torch.autocast(test_features.device.type, enabled=False):
+        neighbours, wanted = unit(train_features), unit(test_features)
         for block, answers in zip(wanted.split(rows), truth.split(rows), strict=True):
             cosine, nearest = (block @ neighbours.T).topk(k, dim=1, sorted=False)
-            weights = ((cosine - cosine.amax(1, keepdim=True)) / tau).exp()
+            weights = ((cosine - cosine.amax(1, keepdim=True)) / temperature).exp()
             votes = cosine.new_zeros(len(block), classes).scatter_add_(1, labels[nearest], weights)
             right += (votes.argmax(1) == answers).sum()
-    return right.item() / len(test)
+    return right.item() / len(test_features)
 
 
 @torch.no_grad()
 def linear_probe(
-    train: Tensor,
-    labels: Tensor,
-    test: Tensor,
-    truth: Tensor,
+    train_features: Tensor,
+    train_labels: Tensor,
+    test_features: Tensor,
+    test_labels: Tensor,
     *,
     epochs: int = 50,
     batch: int = 128,
-    rate: float = 3e-4,
-    decay: float = 1e-3,
+    lr: float = 3e-4,
+    weight_decay: float = 1e-3,
     seed: int = 0,
 ) -> LinearAccuracy:
     """The papers' linear protocol, as released: multinomial logistic regression on standardised representations, by Adam.
 
     Standardised by mean and population deviation of the training images; weights start as PyTorch's linear layer does, and
-    ``decay`` is Adam's penalty, of weights and biases; the last, smaller batch counts too.  Test accuracy after each epoch.
+    ``weight_decay`` is Adam's penalty, of weights and biases; the last, smaller batch counts too.  Test accuracy after each epoch.
     Arguments as for :func:`knn`; order and first weights are functions of ``seed``.
 
     Raises TypeError and ValueError for what :func:`knn` refuses, and ValueError for numbers out of range.
     """
-    labels, truth, classes = _require_labelled(train, labels, test, truth)
+    labels, truth, classes = _require_labelled(train_features, train_labels, test_features, test_labels)
     require_whole("epochs", epochs, least=1)
     require_whole("batch", batch, least=1)
-    require_number("rate", rate, above=0)
-    require_number("decay", decay, least=0)
+    require_number("lr", lr, above=0)
+    require_number("weight_decay", weight_decay, least=0)
     require_whole("seed", seed, least=0)
-    with torch.autocast(test.device.type, enabled=False):
-        x, y = _standardised(train, test)
-        fitted = _fit(x, labels, classes, epochs, batch, rate, decay, seed)
+    with torch.autocast(test_features.device.type, enabled=False):
+        x, y = _standardised(train_features, test_features)
+        fitted = _fit(x, labels, classes, epochs, batch, lr, weight_decay, seed)
         curve = [((y @ weights).argmax(1) == truth).double().mean() for weights in fitted]
     accuracies = torch.stack(curve).tolist()
     return LinearAccuracy(accuracies[-1], max(accuracies), tuple(accuracies))
@@ -180,7 +188,7 @@ def linear_probe(
 
 @torch.no_grad()
 def _fit(
-    x: Tensor, labels: Tensor, classes: int, epochs: int, batch: int, rate: float, decay: float, seed: int
+    x: Tensor, labels: Tensor, classes: int, epochs: int, batch: int, lr: float, weight_decay: float, seed: int
 ) -> Iterator[Tensor]:
     """The weights ``(F + 1, classes)`` after each epoch, of inputs ``(N, F + 1)`` and labels ``(N,)``; one tensor, moving.
 
@@ -191,7 +199,7 @@ def _fit(
     bound = 1 / math.sqrt(x.shape[1] - 1)
     start = torch.empty(x.shape[1], classes, dtype=x.dtype).uniform_(-bound, bound, generator=generator)
     weights = torch.nn.Parameter(start.to(x))
-    optimizer = torch.optim.Adam([weights], lr=rate, weight_decay=decay, fused=True)
+    optimizer = torch.optim.Adam([weights], lr=lr, weight_decay=weight_decay, fused=True)
     less = x.new_full((1, 1), -1.0).expand(batch, 1)
     for _ in range(epochs):
         order = torch.randperm(len(x), generator=generator).to(x.device)
@@ -214,21 +222,22 @@ def _standardised(train: Tensor, test: Tensor) -> tuple[Tensor, Tensor]:
 
 def _require_labelled(train: Tensor, labels: Tensor, test: Tensor, truth: Tensor) -> tuple[Tensor, Tensor, int]:
     """Both parts' classes, numbered from 0 on in their order as int64, which indices must be; and how many classes occur."""
-    require_floating(train=train, test=test)
+    require_floating(train_features=train, test_features=test)
     if train.dtype != test.dtype:
-        raise TypeError(f"train and test must have one dtype, got {train.dtype} and {test.dtype}")
+        raise TypeError(f"train_features and test_features must have one dtype, got {train.dtype} and {test.dtype}")
     if train.ndim != 2 or test.ndim != 2 or train.shape[1] != test.shape[1] or not train.shape[1]:
         shapes = f"{tuple(train.shape)} and {tuple(test.shape)}"
-        raise ValueError(f"train and test must be (N, F) and (M, F), F at least 1, got {shapes}")
-    for part, features, name, classes in (("train", train, "labels", labels), ("test", test, "truth", truth)):
+        raise ValueError(f"train_features and test_features must be (N, F) and (M, F), F at least 1, got {shapes}")
+    for part, features, classes in (("train", train, labels), ("test", test, truth)):
+        name = f"{part}_labels"
         if not len(features):
-            raise ValueError(f"{part} must hold one image or more, got none")
+            raise ValueError(f"{part}_features must hold one image or more, got none")
         require_classes(name, classes)
         if classes.shape != features.shape[:1]:
             raise ValueError(
                 f"{name} must hold one class for each of {len(features)} images, got {tuple(classes.shape)}"
             )
-    require_finite(train=train, test=test)
+    require_finite(train_features=train, test_features=test)
     found, numbers = torch.cat([labels.long(), truth.long()]).cpu().unique(return_inverse=True)
     labels, truth = numbers.to(labels.device).split([len(labels), len(truth)])
     return labels, truth, len(found)

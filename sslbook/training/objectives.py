@@ -52,13 +52,13 @@ WEIGHTS = ("augmented", "clean", "further")
 """What the weights of a loss can look at: the two views themselves, the images before augmentation, two more views."""
 
 
-def info_nce(tau: float = 0.5) -> Objective:
+def info_nce(temperature: float = 0.5) -> Objective:
     r""":math:`-\frac1{2N}\sum_i \log\frac{e^{-r_i^+/\tau}}{e^{-r_i^+/\tau} + \sum_k e^{-r_{ik}/\tau}}`; anchors of both views."""
-    require_temperature(tau, torch.float32)
-    return partial(_contrast, loss="info_nce", tau=tau)
+    require_temperature(temperature, torch.float32)
+    return partial(_contrast, loss="info_nce", temperature=temperature)
 
 
-def exact(tau: float = 0.5, beta: float = 0.0, weights: str = "augmented", over: str = "mean") -> Objective:
+def exact(temperature: float = 0.5, beta: float = 0.0, weights: str = "augmented", over: str = "mean") -> Objective:
     r""":math:`\sum_k \mathrm{sg}(\xi(r_k)) ((1 + \beta) r_+ - r_{k-})`, :math:`\xi(r) = \sigma(-r/\tau)/\tau`: Eq. 7 of [tian2020].
 
     weights: distances :math:`r_k` of the "augmented" images, as the released code has them for the paper's table; of the "clean"
@@ -66,26 +66,26 @@ def exact(tau: float = 0.5, beta: float = 0.0, weights: str = "augmented", over:
     two ask for ``w1`` and ``w2`` in the outputs.  over: "mean" divides by the number of negatives, as released; "sum", as printed,
     does not.
     """
-    require_temperature(tau, torch.float32)
+    require_temperature(temperature, torch.float32)
     require_number("beta", beta)
     require_one_of("weights", weights, WEIGHTS)
     require_one_of("over", over, ("mean", "sum"))
-    return partial(_exact, tau=tau, beta=beta, weights=weights, mean=over == "mean")
+    return partial(_exact, temperature=temperature, beta=beta, weights=weights, mean=over == "mean")
 
 
-def beta(tau: float = 0.5, beta: float = 0.0, form: str = "released") -> Objective:
+def beta(temperature: float = 0.5, beta: float = 0.0, form: str = "released") -> Objective:
     r"""info_nce whose partial derivatives by the distances do not add up to zero (Section 4.2 and Table 3 of [tian2020]).
 
     "released", the loss of the table: :math:`(L_\text{nce} + \beta (r_+ - 1)/\tau)/(1 + \beta)`.  Its partials add up to
     :math:`\beta/(\tau(1 + \beta))`.  "printed": :math:`L_\text{nce} + \beta r_+`, whose partials add up to :math:`\beta`, as the
     paper's condition says.  Raises ValueError for a released ``beta`` of -1 or less.
     """
-    require_temperature(tau, torch.float32)
+    require_temperature(temperature, torch.float32)
     require_number("beta", beta)
     require_one_of("form", form, ("released", "printed"))
     if form == "released" and beta <= -1:
         raise ValueError(f"beta must be above -1, since the released loss divides by 1 + beta, got {beta}")
-    return partial(_beta, tau=tau, beta=beta, released=form == "released")
+    return partial(_beta, temperature=temperature, beta=beta, released=form == "released")
 
 
 def simple(beta: float = 0.0) -> Objective:
@@ -94,11 +94,11 @@ def simple(beta: float = 0.0) -> Objective:
     return partial(_contrast, loss="simple", beta=beta)
 
 
-def soft_triplet(tau: float = 0.5, margin: float = 0.0) -> Objective:
+def soft_triplet(temperature: float = 0.5, margin: float = 0.0) -> Objective:
     r""":math:`\frac1H\sum_k \tau\log(1 + e^{(r_+ - r_{k-} + r_0)/\tau})`, with margin :math:`r_0` (Section 4 of [tian2020])."""
-    require_temperature(tau, torch.float32)
+    require_temperature(temperature, torch.float32)
     require_number("margin", margin, least=0)
-    return partial(_contrast, loss="soft_triplet", tau=tau, margin=margin)
+    return partial(_contrast, loss="soft_triplet", temperature=temperature, margin=margin)
 
 
 def quadratic() -> Objective:
@@ -117,25 +117,25 @@ def byol(stop_gradient: bool = True) -> Objective:
     return partial(_byol, stop_gradient=stop_gradient)
 
 
-def decoupled(tau: float = 0.5) -> Objective:
+def decoupled(temperature: float = 0.5) -> Objective:
     """`~sslbook.losses.batch.decoupled`: info_nce without the positive pair in the denominator."""
-    require_temperature(tau, torch.float32)
-    return partial(_of_batch, loss="decoupled", tau=tau)
+    require_temperature(temperature, torch.float32)
+    return partial(_of_batch, loss="decoupled", temperature=temperature)
 
 
-def supervised_contrastive(tau: float = 0.5) -> Objective:
+def supervised_contrastive(temperature: float = 0.5) -> Objective:
     """`~sslbook.losses.batch.supervised_contrastive` of the labels in the outputs: each image must have one.
 
     (Its authors train with a temperature of 0.1 or 0.07; the default is info_nce's, which it is when no two labels are alike.)
     """
-    require_temperature(tau, torch.float32)
-    return partial(_of_classes, tau=tau)
+    require_temperature(temperature, torch.float32)
+    return partial(_of_classes, temperature=temperature)
 
 
-def clip(tau: float = 0.07) -> Objective:
-    """`~sslbook.losses.batch.clip` between the two views; CLIP learns ``tau`` from this value on, which stays here."""
-    require_temperature(tau, torch.float32)
-    return partial(_of_batch, loss="clip", tau=tau)
+def clip(temperature: float = 0.07) -> Objective:
+    """`~sslbook.losses.batch.clip` between the two views; CLIP learns ``temperature`` from this value on, which stays here."""
+    require_temperature(temperature, torch.float32)
+    return partial(_of_batch, loss="clip", temperature=temperature)
 
 
 def sigmoid_pairs(scale: float = 10.0, bias: float = -10.0) -> Objective:
@@ -173,13 +173,23 @@ _MADE: tuple[Callable[..., Objective], ...] = (
     *(clip, sigmoid_pairs, spectral_contrastive, barlow_twins, vicreg),
 )
 OBJECTIVES = {made.__name__: made for made in _MADE} | {"triplet": soft_triplet}  # the word that recorded runs have
-"""What makes an objective of its numbers, by name."""
+"""What makes an objective of its arguments, by name."""
+
+
+def arguments(name: object) -> dict[str, Any]:
+    """What the objective of that name takes, with its defaults; nothing where there is none."""
+    made = OBJECTIVES.get(name) if isinstance(name, str) else None
+    return {} if made is None else {n: p.default for n, p in inspect.signature(made).parameters.items()}
+
+
+ARGUMENTS = frozenset(argument for name in OBJECTIVES for argument in arguments(name))
+"""What any objective takes."""
 
 
 def objective(name: str, **settings: Any) -> Objective:
     """The objective of that name; raises ValueError for a name or a setting that there is not, with the nearest ones."""
     require_one_of("objective", name, OBJECTIVES)
-    allowed = tuple(inspect.signature(OBJECTIVES[name]).parameters)
+    allowed = arguments(name)
     for setting in settings:
         if setting not in allowed:
             near = nearest(setting, allowed)
@@ -232,26 +242,26 @@ def _contrast(outputs: Outputs, *, loss: str, **numbers: Any) -> Tensor:
 
 
 @_outside_autocast
-def _exact(outputs: Outputs, *, tau: float, beta: float, weights: str, mean: bool) -> Tensor:
+def _exact(outputs: Outputs, *, temperature: float, beta: float, weights: str, mean: bool) -> Tensor:
     beside = [] if weights == "augmented" else [w.detach() for w in (outputs.w1, outputs.w2) if w is not None]
     if weights != "augmented" and len(beside) < 2:
         raise ValueError(f"w1 and w2 must be the embeddings that exact's {weights} weights are taken from, got None")
     z1, z2, *others = _whole_batch(outputs.z1, outputs.z2, *beside)
     r_pos, r_neg = pairs.pair_distances(z1, z2, normalize=True)
     r_seen = pairs.pair_distances(*others, normalize=True).neg if others else r_neg.detach()
-    loss = pairs.exact(r_pos, r_neg, r_seen, tau)
+    loss = pairs.exact(r_pos, r_neg, r_seen, temperature)
     if beta:
-        loss = loss + beta * pairs.pair_weight(r_seen, tau=tau).sum(-1) * r_pos
+        loss = loss + beta * pairs.pair_weight(r_seen, temperature=temperature).sum(-1) * r_pos
     return loss.mean() / (r_neg.shape[-1] if mean else 1)
 
 
 @_outside_autocast
-def _beta(outputs: Outputs, *, tau: float, beta: float, released: bool) -> Tensor:
+def _beta(outputs: Outputs, *, temperature: float, beta: float, released: bool) -> Tensor:
     z1, z2 = _whole_batch(outputs.z1, outputs.z2)
     r_pos, r_neg = pairs.pair_distances(z1, z2, normalize=True)
-    nce = pairs.info_nce(r_pos, r_neg, tau).mean()
+    nce = pairs.info_nce(r_pos, r_neg, temperature).mean()
     if released:
-        return (nce + beta * (r_pos.mean() - 1) / tau) / (1 + beta)
+        return (nce + beta * (r_pos.mean() - 1) / temperature) / (1 + beta)
     return nce + beta * r_pos.mean()
 
 
@@ -274,8 +284,8 @@ def _of_batch(outputs: Outputs, *, loss: str, norm: float | None = None, **numbe
 
 
 @_outside_autocast
-def _of_classes(outputs: Outputs, *, tau: float) -> Tensor:
+def _of_classes(outputs: Outputs, *, temperature: float) -> Tensor:
     if outputs.labels is None:
         raise ValueError("labels must be the images' classes, which supervised_contrastive asks for, got None")
     z = torch.stack(_whole_batch(outputs.z1, outputs.z2), dim=1)
-    return BATCH_LOSSES["supervised_contrastive"].value(z, gather(outputs.labels), tau=tau)
+    return BATCH_LOSSES["supervised_contrastive"].value(z, gather(outputs.labels), temperature=temperature)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 import reprlib
 import sys
@@ -29,7 +28,7 @@ from sslbook.training.run import checkpoints
 from sslbook.training.run.checkpoints import Row
 from sslbook.training.run.determinism import in_float32, seeded
 from sslbook.training.run.parts import Own, labelled
-from sslbook.training.run.settings import Settings, stored_settings, with_values
+from sslbook.training.run.settings import Settings, stored, stored_settings, with_values
 from sslbook.training.run.trainer import plot_rows, told, train
 from sslbook.training.views.augment import PIPELINES, Pipeline, plain
 
@@ -49,7 +48,7 @@ class Pretrained:
     """What :func:`sslbook.training.pretrain.pretrain` gives.
 
     backbone: the network, trained, in evaluation mode.  pipeline: what its views were made by; :func:`embed
-    <sslbook.training.evaluate.embed>` asks for it.  rows: ``loss``, ``rate`` and ``images_per_second`` of each epoch.
+    <sslbook.training.evaluate.embed>` asks for it.  rows: ``loss``, ``lr`` and ``images_per_second`` of each epoch.
     """
 
     backbone: nn.Module
@@ -73,7 +72,7 @@ def pretrain(
     val: Any = None,
     epochs: int = 100,
     batch: int = 256,
-    rate: float = 1e-3,
+    lr: float = 1e-3,
     pipeline: Pipeline | None = None,
     seed: int = 0,
     folder: str | Path | None = None,
@@ -101,11 +100,11 @@ def pretrain(
     asks to stop, which ends in KeyboardInterrupt.  The same call is one with the same images, settings and network, by its ``repr``
     without addresses, its parameters' names, shapes and types, and which of them are frozen.
     device: ``cuda`` if there is one.  tensorboard: curves for it in the folder.  on_epoch: called with each epoch's row.
-    settings: whatever else :class:`~sslbook.training.run.settings.Settings` has, such as
-    ``numbers={"tau": 0.2}``, ``decay=1e-4`` or ``networks=Networks(projector_out=64)``; Adam, the cosine schedule and a new order
-    of the images in every epoch otherwise.  Where such networks leave the predictor or the target at its default, which is none,
-    BYOL takes its own: two layers, and "ema"; SimSiam takes two layers.  (:func:`train <sslbook.training.run.trainer.train>` makes
-    runs without them.)
+    settings: what the objective takes, such as ``temperature=0.2``, and whatever else
+    :class:`~sslbook.training.run.settings.Settings` has, such as ``weight_decay=1e-4`` or ``networks=Networks(projector_out=64)``;
+    Adam, the cosine schedule and a new order of the images in every epoch otherwise.  Where such networks leave the predictor or
+    the target at its default, which is none, BYOL takes its own: two layers, and "ema"; SimSiam takes two layers.
+    (:func:`train <sslbook.training.run.trainer.train>` makes runs without them.)
 
     Raises ValueError or TypeError with a sentence for what can't be trained, before anything is; errors of
     :func:`train <sslbook.training.run.trainer.train>` beyond that.
@@ -126,7 +125,7 @@ def pretrain(
     shown = None if val is None else _shown(data, val)
     wanted = {**chosen, "schedule": "cosine", "shuffle": True, "evaluate": 0 if shown is None else None}
     most = min(batch, len(data)) if isinstance(batch, int) else batch
-    wanted |= {"epochs": epochs, "batch": most, "rate": rate, "seed": seed, **settings}
+    wanted |= {"epochs": epochs, "batch": most, "lr": lr, "seed": seed, **settings}
     wanted |= _towers(chosen, settings)
     run = with_values(Settings(), wanted)
     with in_float32(), seeded(seed):
@@ -182,7 +181,7 @@ def load_run(folder: str | Path, backbone: nn.Module | Callable[[], nn.Module] |
         why = " ".join(str(error).split())
         raise ValueError(f"backbone must be a network like the one that {place} trained: {why}") from None
     views = PIPELINES[settings.pipeline] if not settings.own else Pipeline(**settings.own["pipeline"])
-    return Pretrained(encoder.eval(), views, checkpoints.rows_until(json.loads(content["rows"]), settings.epochs))
+    return Pretrained(encoder.eval(), views, checkpoints.rows_until(stored(content["rows"]), settings.epochs))
 
 
 def simclr_views(data: Dataset) -> Pipeline:

@@ -135,7 +135,7 @@ def cell(*outputs: str, tags: tuple[str, ...] = ("hide-cell",), index: int = 4) 
     return nodes.container("", fold, cell_index=index, classes=["cell", *(f"tag_{tag}" for tag in tags)])
 
 
-def page(*cells: nodes.container) -> nodes.document:
+def page(*cells: nodes.Element) -> nodes.document:
     tree = new_document("page")
     tree += nodes.section("", nodes.title("", "One"), *cells)
     return tree
@@ -193,6 +193,15 @@ def test_behind_the_bar_stand_the_checks_then_the_code() -> None:
     assert '<details open class="sslbook-check-rejects">' in html, "who opened the bar wants all of it"
     assert html.count("<details") == html.count("</details>") == 2
     assert not list(tree.findall(HideCodeCellNode)), "one thing to press, not two"
+
+
+def test_neighbours_share_a_bar() -> None:
+    tree = page(cell(strip("a")), cell("<p>a table</p>"), cell(strip("b")), nodes.paragraph("", "text"), cell(strip("c")))
+    fold_checks(tree)
+    first, second = html_of(tree).split('<details class="sslbook-proved">')[1:]
+    assert first.index('id="check-a"') < first.index("a table") < first.index('id="check-b"')
+    assert (first.count("<pre>claim(…)</pre>"), second.count("<pre>claim(…)</pre>")) == (3, 1)
+    assert 'id="check-c"' in second
 
 
 def test_other_cells_stay_as_they_are() -> None:

@@ -102,11 +102,11 @@ def contradicted(chapter: str) -> list[str]:
 # --- comparisons -----------------------------------------------------------------------------------------------------
 
 COMPARES = re.compile(
-    r"\b(ahead|(?:is|are|was|ends?|falls?|lies?|stays?|far|points) behind|behind by|leads (?:by|with)|beats?"
+    r"\b(ahead|(?:is|are|was|still|ends?|falls?|lies?|stays?|far|points) behind|behind by|leads (?:by|with)|beats?"
     r"|(?:is|are|be|ends?|stays?|nearly|and|also|about|thus|;|,) level(?! of)\b|gain(?:s|ed)? (?:is|are|by|at|of|on|\{|\+|nothing)"
     r"|points (?:above|below|more|less|better|worse)|(?:better|worse) than)\b"
 )
-KNOWS = re.compile(r"\{interval\}|cannot tell|can't tell|cannot say")
+KNOWS = re.compile(r"\{interval\}|\{held\}|cannot tell|can't tell|cannot say")
 
 
 def without_interval(chapter: str) -> list[str]:
@@ -117,6 +117,38 @@ def without_interval(chapter: str) -> list[str]:
         beside = " ".join(lines[max(place - 1, 0) : place + 2])
         if (match := COMPARES.search(line)) and re.search(ROLE, line) and not KNOWS.search(beside):
             found.append(f"“{match[0]}” in: {line.strip()}")
+    return found
+
+
+VERDICT = re.compile(
+    r"(?P<open>\b(?:no|not|none)\b[^.;,]*?\bsignificant(?:ly)?\b|\bno difference (?:is )?shown)"
+    r"|\b(?:significant(?:ly)?|(?<!not )ahead|(?:is|are|was|still|slightly|points) behind)\b",
+    re.IGNORECASE,
+)
+HELD = re.compile(r"\{(?:held|interval)\}`([^`]+)`")
+TOLD = re.compile(r"\{cite|\*Ahead|no difference shown\"|we say that|claims for|fig-released")
+"""What others found, and what the words mean."""
+
+
+def typed_verdicts(chapter: str) -> list[str]:
+    """Verdicts whose sentence names no interval, printed or in ``{held}`name, name` ``, and verdicts that their intervals deny."""
+    found = []
+    for line in prose(source(chapter)).splitlines():
+        match = VERDICT.search(line)
+        if match is None or TOLD.search(line):
+            continue
+        names = [name for content in HELD.findall(line) for name in content.split(", ")]
+        if not names:
+            found.append(f"“{match[0]}” names no interval, in: {line.strip()}")
+        for whole in names:
+            page, name, _ = named(whole if ":" in whole.rpartition("::")[2] else f"{whole}:g")
+            there = values(Path(page).stem if page else chapter)
+            neutral = float(" from 1" in line)  # of a ratio
+            if f"{name}-low" not in there:
+                if f'claim("{name}"' not in source(chapter):  # one that asserts a bound
+                    found.append(f"{name} is no interval, in: {line.strip()}")
+            elif (there[f"{name}-low"] <= neutral <= there[f"{name}-high"]) != bool(match["open"]):
+                found.append(f"{name} denies “{match[0]}” in: {line.strip()}")
     return found
 
 
@@ -176,7 +208,7 @@ def _is_real(node: ast.AST, real: set[str]) -> bool:
 
 # --- the tests -------------------------------------------------------------------------------------------------------
 
-LINTS = {f.__name__: f for f in (rounded_to_nearest, contradicted, without_interval, without_rivals)}
+LINTS = {f.__name__: f for f in (rounded_to_nearest, contradicted, without_interval, typed_verdicts, without_rivals)}
 
 
 def source(chapter: str) -> str:

@@ -35,11 +35,13 @@ from sslbook.experiments.byol.runs import (
     Shape,
     Split,
     State,
+    _byol_loss,
     _draw_predictor,
     _features,
     _step,
     _symmetrize,
     augment,
+    common_gradient,
     digits,
     encode,
     few_labels,
@@ -474,6 +476,26 @@ def test_terms_are_measured_on_views_of_their_own(monkeypatch: pytest.MonkeyPatc
     wanted = probes(now, data) | theorem8_terms(now, augment(pixels, u, SHORT.augmentation))
     found = probes_and_terms(SHORT)(now, data)
     assert {name: value.tolist() for name, value in found.items()} == {name: v.tolist() for name, v in wanted.items()}
+
+
+def test_the_common_gradient_image_by_image(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without BatchNorm each image has a loss of its own; a whole mean leaves nothing in common."""
+    monkeypatch.setattr(runs, "IMAGES", 10)
+    now, data = state(NONE, ema=True), eighty()
+    u = Streams([0], "byol common").uniform((20, NUMBERS))[0]
+    views = augment(data.train.pixels[:10].float().repeat(2, 1, 1, 1), u, SHORT.augmentation).double()[:, None]
+    views = views.expand(-1, now.seeds, -1, -1, -1)
+    goal = runs.project(now.target, encode(now.target, views), NONE)
+    seen = encode(now.online, views).detach().requires_grad_()
+    out = runs.predict(now.online, runs.project(now.online, seen, NONE), NONE)
+    pairs = [_byol_loss(out[:, i::10], goal[:, i::10].detach()).sum() for i in range(10)]
+    slopes = torch.stack([torch.autograd.grad(pair, seen, retain_graph=True)[0] for pair in pairs])
+    both = slopes.sum(0).unflatten(1, (2, 10))
+    wanted = (both.sum(2).square().sum(2) / (10 * both.square().sum((2, 3)))).mean(1)
+    assert torch.allclose(common_gradient(SHORT)(now, data)["common"], wanted, rtol=1e-9)
+    centred = Norm("normal", "omit")
+    whole = replace(now, kind=replace(now.kind, projector=centred, head=centred))
+    assert float(common_gradient(SHORT)(whole, data)["common"].max()) < 1e-20 < 0.01 < float(wanted.min())
 
 
 def test_long_records_go_on_where_they_were_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

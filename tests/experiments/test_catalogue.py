@@ -61,3 +61,7 @@ def test_a_name_that_means_several_experiments_is_asked_about(capsys: pytest.Cap
     assert "printed table: got 'A-Tab5'; did you mean" in capsys.readouterr().err
     assert cli.main(["table"]) == cli.main(["table", "--list"]) == 0
     assert "C-Fig11" in capsys.readouterr().out
+    assert cli.main(["table", "--list", "b-tab3", "convnet"]) == 0
+    assert capsys.readouterr().out.splitlines()[3:] == ["B-Tab3-digits-convnet, B-Tab3-cifar10-convnet"]
+    assert cli.main(["table", "--list", "resnet19"]) == 2
+    assert "printed table: got 'resnet19'" in capsys.readouterr().err

@@ -88,7 +88,7 @@ def test_joint_weights_by_listing_the_draws() -> None:
         wanted[i, b] += weight[1] * 3 / 9
     assert relative_gap(checks.joint_weights(r, 2, 0.5), wanted) < 1e-13
     single = checks.joint_weights(r, 1, 0.5)
-    assert relative_gap(single, pairs.pair_weight(r, "info_nce", tau=0.5)) < 1e-13
+    assert relative_gap(single, pairs.pair_weight(r, "info_nce", temperature=0.5)) < 1e-13
 
 
 def test_the_operator_is_not_the_kernel() -> None:
@@ -190,7 +190,7 @@ def test_both_terms_of_theorem_4_make_the_step(loss: str, margin: float) -> None
     opened = open_layer(net, "0", views.flatten(0, 1))
     k = opened.connections()
     full = torch.einsum("ano,ab,bmo->nm", k, checks._coefficients(opened.output, n, v, loss, 0.7, margin)[0], k)
-    main = covariance_operator(net, "0", views, loss=loss, tau=0.7, margin=margin, clean=clean)
+    main = covariance_operator(net, "0", views, loss=loss, temperature=0.7, margin=margin, clean=clean)
     enumerated = nce_loss(0.7) if loss == "info_nce" else triplet_loss(0.7, margin)
     rest = -expected_gradient(net, "0", views, enumerated, all_tuples(n, v), both=True) - 2 * main.update()
     found = checks.residue(net, "0", views, clean, tau=0.7, loss=loss, margin=margin)
@@ -344,7 +344,7 @@ def test_a_batch_is_what_backward_through_the_network_gives(scene: runs.Scene) -
         views = [torch.randint(9, sample.shape, generator=draw) for _ in range(2)]
         for r in range(2):
             z = [net(scene.views[sample[r], v[r]]) for v in views]
-            extra = {"tau": 0.5} if normalize else {}
+            extra = {"temperature": 0.5} if normalize else {}
             value = pairs.contrastive(z[0], z[1], loss, normalize=normalize, **extra)
             net.zero_grad()
             value.backward()
@@ -394,7 +394,7 @@ def test_theories_are_operators_by_their_names(scene: runs.Scene, loss: str) -> 
             "no augmentation": covariance_operator(net, "2", scene.clean[:, None]),
         }
     else:
-        options = {"loss": loss, "tau": 0.5, "normalize": True}
+        options = {"loss": loss, "temperature": 0.5, "normalize": True}
         wanted = {
             "views not averaged": covariance_operator(net, "2", alone[:, None], clean=alone, **options),  # type: ignore[arg-type]
             "no augmentation": covariance_operator(net, "2", scene.clean[:, None], clean=scene.clean, **options),  # type: ignore[arg-type]

@@ -306,7 +306,7 @@ def test_the_gradient_is_autograds(loss: str, normalize: bool) -> None:
         y = [v / v.norm(dim=-1, keepdim=True).clamp_min(floor) for v in y]
     near = pairs.half_squared_distance(y[0], y[1])
     far = pairs.half_squared_distance(y[0], y[0].roll(1, 1))[..., None]
-    value = pairs.simple(near, far) if loss == "simple" else pairs.info_nce(near, far, tau=0.3)
+    value = pairs.simple(near, far) if loss == "simple" else pairs.info_nce(near, far, temperature=0.3)
     wanted = torch.autograd.grad(value.mean(1).sum(), leaves)
     for mine, theirs in zip(found, wanted, strict=True):
         assert torch.allclose(mine, theirs, rtol=1e-10, atol=1e-13)

@@ -21,6 +21,7 @@ from sslbook.experiments.hltm.instances import random_symmetric
 from sslbook.experiments.hltm.runs import (
     EPSILON,
     FORMULAS,
+    MIXED,
     CentredCorrelation,
     Measurement,
     RawCorrelation,
@@ -102,7 +103,7 @@ def outputs(seed: int, width: int = 3, batch: int = 8) -> Tensor:
 
 
 @settings(max_examples=25, deadline=None)
-@given(st.integers(0, 10**6), st.sampled_from(FORMULAS), st.integers(1, 5), st.sampled_from([0.1, 1.0]))
+@given(st.integers(0, 10**6), st.sampled_from(FORMULAS + MIXED), st.integers(1, 5), st.sampled_from([0.1, 1.0]))
 def test_gradients_agree_with_autograd(seed: int, loss: str, width: int, tau: float) -> None:
     output = outputs(seed, width).requires_grad_()
     (wanted,) = torch.autograd.grad(triplet_loss(output, loss, tau).sum(), output)

@@ -157,6 +157,26 @@ def test_the_enumerator_finds_what_the_closed_form_counts() -> None:
     )
 
 
+def test_every_maximum_is_found_and_every_face() -> None:
+    """Euler's formula for faces; a closed form on a circle; elsewhere a search finds no others, and leads back to each."""
+    circle = instances.Cloud(instances.grid(optima.NINE), torch.full((1, 9), 1 / 9, dtype=torch.float64))
+    for slope in (0.0, 0.3, 1.0):
+        assert len(optima.every(circle, Activation(slope))[0]) == optima.closed_form(optima.NINE, Activation(slope))
+    random, rare = instances.scattered(1, 8, 3, seed=1), torch.full((1, 4), 0.2, dtype=torch.float64)
+    corners, edges, cells = (optima.faces(random.x[0]) == 0).sum(-1).bincount().flip(0).tolist()
+    assert (corners, edges, cells) == (56, 112, 58)  # of eight great circles in general position
+    for cloud in (random, instances.summation(rare, torch.eye(4, dtype=torch.float64)[None])):
+        w, _ = optima.every(cloud, RELU)
+        found = optima.find(cloud, RELU, instances.directions(1, 100, w.shape[1]))
+        assert len(w) > len(found.w) > 2
+        assert float(torch.cdist(found.w, w).amin(1).max()) < 1e-6
+        pushed = w + 1e-4 * torch.randn(w.shape, dtype=w.dtype, generator=torch.Generator().manual_seed(0))
+        pushed = pushed / pushed.norm(dim=-1, keepdim=True)
+        assert bool((cloud.energy(pushed[None], RELU) < cloud.energy(w[None], RELU)).all())
+        ends = optima.climb(cloud, RELU, pushed[None], steps=3000, first=1e-4)[0]
+        assert float((ends - w).norm(dim=-1).max()) < 5e-5
+
+
 def test_certified_maxima_are_maxima_in_every_direction() -> None:
     cloud = instances.scattered(4, 8, 3, seed=2)
     found = optima.find(cloud, RELU, instances.directions(4, 60, 3))

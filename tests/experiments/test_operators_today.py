@@ -26,16 +26,16 @@ def test_cosines_leave_no_growth() -> None:
 
 
 def test_between_samples_distances_make_a_positive_operator() -> None:
-    plain = partial(batch.nt_xent, tau=0.3, normalize=False)
+    plain = partial(batch.info_nce, temperature=0.3, normalize=False)
     assert checks.lowest_between(plain, 5, seed=4) > -1e-13
-    assert checks.lowest_between(checks.LOSSES["nt_xent"], 5, seed=4) < -1e-3
+    assert checks.lowest_between(checks.LOSSES["info_nce"], 5, seed=4) < -1e-3
     matrix = torch.arange(16.0).reshape(4, 4)
     assert checks.between(matrix).tolist() == [[10.0, 18.0], [42.0, 50.0]]
 
 
 def test_turning_finds_out_who_sees_coordinates() -> None:
     z = torch.randn(6, 2, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    assert checks.turned(checks.LOSSES["nt_xent"], z) < 1e-14
+    assert checks.turned(checks.LOSSES["info_nce"], z) < 1e-14
     assert checks.turned(batch.vicreg, z) > 1e-3
 
 
@@ -120,7 +120,7 @@ def test_a_resnet_in_float32() -> None:
     net = build(Networks(width=8, projector_hidden=32, projector_out=16), 0)
     model = nn.Sequential(net.encoder, net.projector).eval()
     views = torch.randn(12, 2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
-    loss = partial(batch.nt_xent, tau=0.5)
+    loss = partial(batch.info_nce, temperature=0.5)
     outputs = model(views.flatten(0, 1))
     loss(outputs.unflatten(0, (12, 2))).backward()
     (pull,) = torch.autograd.grad(loss((z := outputs.detach().requires_grad_()).unflatten(0, (12, 2))), z)
@@ -181,7 +181,7 @@ def test_without_a_step_twenty_batches_are_counted(asked: list[tuple[int, int, i
     assert not model.training, "the statistics are held"
 
 
-def test_steps_are_adams_on_nt_xent(asked: list[tuple[int, int, int, int]]) -> None:
+def test_steps_are_adams_on_info_nce(asked: list[tuple[int, int, int, int]]) -> None:
     model, plain, data = network(), network(), images()
     runs._train(model, data, 22, 3)
     assert [step for _, step, view, _ in asked if view == 0] == list(range(1000, 1022))
@@ -191,7 +191,7 @@ def test_steps_are_adams_on_nt_xent(asked: list[tuple[int, int, int, int]]) -> N
         pair = [runs.random_view(pixels, runs.PIPELINES["cifar10"], seed=3, step=number, view=v) for v in (0, 1)]
         z = plain(torch.stack(pair, 1).flatten(0, 1)).unflatten(0, (128, 2))
         optimizer.zero_grad()
-        batch.nt_xent(z, tau=0.5).backward()
+        batch.info_nce(z, temperature=0.5).backward()
         optimizer.step()
     for mine, theirs in zip(model.parameters(), plain.parameters(), strict=True):
         torch.testing.assert_close(mine, theirs)

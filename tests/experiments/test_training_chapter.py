@@ -43,7 +43,7 @@ def test_the_spoiled_runs_differ_from_byol_in_what_their_names_say() -> None:
     byol, bare, through = (live.settings_of(name, 0, 1) for name in list(live.RUNS)[1:])
     assert replace(bare, networks=byol.networks) == byol
     assert (bare.networks.predictor, bare.networks.target) == (0, "ema")
-    assert (through.networks.target, through.numbers) == (None, {"stop_gradient": False})
+    assert (through.networks.target, through.loss_kwargs) == (None, {"stop_gradient": False})
     assert through.networks.predictor == byol.networks.predictor
 
 

@@ -41,16 +41,16 @@ def test_what_is_compared_differs_in_what_its_name_says() -> None:
     assert {(s.epochs, s.shuffle) for s in small.values()} == {(10, True)}
     assert {s.batch for name, s in small.items() if "byol" not in name} == {128}
     assert len({s.hash() for s in small.values()}) == len(RUNS)
-    assert small["beta -0.5"].numbers == {"tau": 0.5, "beta": -0.5}
+    assert small["beta -0.5"].loss_kwargs == {"temperature": 0.5, "beta": -0.5}
     through = small["byol, no EMA, no stop-gradient"]
-    assert (through.networks.target, through.numbers) == (None, {"stop_gradient": False})
+    assert (through.networks.target, through.loss_kwargs) == (None, {"stop_gradient": False})
 
 
 def test_what_pushes_away_differs_in_the_loss_alone() -> None:
     names = EXACT | STEEPNESS
     info_nce, *others = (settings_of(name, 0) for name in names)
     for other in others:
-        assert replace(other, objective="info_nce", numbers=info_nce.numbers) == info_nce
+        assert replace(other, objective="info_nce", loss_kwargs=info_nce.loss_kwargs) == info_nce
     twice = {"info_nce after info_nce", "info_nce after simple", "simple after info_nce"}
     assert len({s.hash() for s in (info_nce, *others)}) == len(names) - len(twice)
 
@@ -59,7 +59,7 @@ def test_rates_differ_in_nothing_else() -> None:
     assert len({settings_of(name, 0).hash() for name in RATES}) == len(RATES)
     for name in RATES:
         loss, _, rate = name.rpartition(" at ")
-        assert settings_of(name, 0) == replace(settings_of(loss, 0), rate=float(rate))
+        assert settings_of(name, 0) == replace(settings_of(loss, 0), lr=float(rate))
 
 
 def test_a_stopped_recording_goes_on_with_what_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

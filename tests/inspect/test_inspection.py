@@ -245,7 +245,7 @@ def test_statistics_that_were_never_counted_come_from_the_views() -> None:
 
 def test_the_entropy_is_simclr_s_over_pairs_of_views() -> None:
     z = drawn(4, 5, 3)  # the fifth view has no partner
-    wanted = sum(contrastive(z[:, v], z[:, v + 1], tau=0.5) for v in (0, 2)) / 2
+    wanted = sum(contrastive(z[:, v], z[:, v + 1], temperature=0.5) for v in (0, 2)) / 2
     torch.testing.assert_close(measure.info_nce(z), wanted, rtol=1e-12, atol=0)
 
 

@@ -15,7 +15,7 @@ from sslbook.losses.batch import (
     barlow_twins,
     clip,
     decoupled,
-    nt_xent,
+    info_nce,
     sigmoid_pairs,
     spectral_contrastive,
     supervised_contrastive,
@@ -111,19 +111,19 @@ def variances(z: Any, variance: float, invariance: float, covariance: float) -> 
 
 Formula = tuple[Callable[[Tensor], Tensor], Callable[[Any], float], int]
 FORMULAS: dict[str, Formula] = {
-    "nt_xent": (lambda z: nt_xent(z, tau=TAU), lambda z: entropies(z, [*range(5)]), 3),
+    "info_nce": (lambda z: info_nce(z, temperature=TAU), lambda z: entropies(z, [*range(5)]), 3),
     "supervised": (
-        lambda z: supervised_contrastive(z, LABELS, tau=TAU),
+        lambda z: supervised_contrastive(z, LABELS, temperature=TAU),
         lambda z: entropies(z, LABELS.tolist()),
         3,
     ),
     "decoupled": (
-        lambda z: decoupled(z, tau=TAU),
+        lambda z: decoupled(z, temperature=TAU),
         lambda z: entropies(z, [*range(5)], without_positives=True),
         3,
     ),
     "spectral": (spectral_contrastive, spectral, 3),
-    "clip": (lambda z: clip(z, tau=TAU), two_towers, 2),
+    "clip": (lambda z: clip(z, temperature=TAU), two_towers, 2),
     "sigmoids": (lambda z: sigmoid_pairs(z, scale=4, bias=-2), lambda z: sigmoids(z, 4, -2), 2),
     "barlow_twins": (lambda z: barlow_twins(z, weight=0.1), lambda z: twins(z, 0.1), 2),
     "vicreg": (lambda z: vicreg(0.7 * z, covariance=3), lambda z: variances(0.7 * z, 25, 25, 3), 2),
@@ -145,20 +145,22 @@ def test_a_loss_is_the_formula_of_its_paper(name: str) -> None:
 @pytest.mark.parametrize("epsilon", [0.0, 1.0])
 def test_two_views_are_the_losses_of_pairs(normalize: bool, epsilon: float) -> None:
     z = views(3, 6, 2, 4).requires_grad_()
-    ours = (nt_xent if epsilon else decoupled)(z, tau=TAU, normalize=normalize)
-    theirs = contrastive(*z.unbind(-2), tau=TAU, epsilon=epsilon, normalize=normalize)
+    ours = (info_nce if epsilon else decoupled)(z, temperature=TAU, normalize=normalize)
+    theirs = contrastive(*z.unbind(-2), temperature=TAU, epsilon=epsilon, normalize=normalize)
     torch.testing.assert_close(ours, theirs, rtol=1e-13, atol=1e-13)
     gradients = [torch.autograd.grad(loss.sum(), z)[0] for loss in (ours, theirs)]
     torch.testing.assert_close(*gradients, rtol=1e-11, atol=1e-13)
 
 
-def test_a_class_for_each_sample_is_nt_xent() -> None:
+def test_a_class_for_each_sample_is_info_nce() -> None:
     z = views(2, 5, 3, 4)
-    torch.testing.assert_close(supervised_contrastive(z, torch.arange(5), tau=TAU), nt_xent(z, tau=TAU))
+    torch.testing.assert_close(
+        supervised_contrastive(z, torch.arange(5), temperature=TAU), info_nce(z, temperature=TAU)
+    )
     classes = torch.stack([LABELS, torch.arange(5)])
-    both = supervised_contrastive(z, classes, tau=TAU)
-    torch.testing.assert_close(both[0], supervised_contrastive(z[0], LABELS, tau=TAU))
-    torch.testing.assert_close(both[1], nt_xent(z[1], tau=TAU))
+    both = supervised_contrastive(z, classes, temperature=TAU)
+    torch.testing.assert_close(both[0], supervised_contrastive(z[0], LABELS, temperature=TAU))
+    torch.testing.assert_close(both[1], info_nce(z[1], temperature=TAU))
 
 
 def test_spectral_contrastive_has_the_released_negatives_in_every_pair_of_views() -> None:
@@ -194,19 +196,19 @@ def test_spectral_contrastive_has_the_released_negatives_in_every_pair_of_views(
 )
 def test_labels_that_are_none_are_refused(labels: Any, error: type[Exception], sentence: str) -> None:
     with pytest.raises(error, match=sentence):
-        supervised_contrastive(views(3, 5, 2, 4), labels, tau=TAU)
+        supervised_contrastive(views(3, 5, 2, 4), labels, temperature=TAU)
 
 
 def test_a_label_that_nobody_may_look_at_leaves_no_loss(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
     z, labels = views(3, 5, 2, 4), torch.tensor([[0, 1, 1, 0, 2], [0, 1, -1, 0, -1], [7, 7, 7, 8, 8]])
-    assert supervised_contrastive(z, labels, tau=TAU).isnan().tolist() == [False, True, False]
+    assert supervised_contrastive(z, labels, temperature=TAU).isnan().tolist() == [False, True, False]
 
 
 def test_what_is_not_normalised_may_be_large() -> None:
     """Squares of a thousand in single precision: distances keep three digits."""
     z = views(5, 2, 4)
-    near, far = (nt_xent(y, tau=1.0, normalize=False).item() for y in (z, (z + 1000).float()))
+    near, far = (info_nce(y, temperature=1.0, normalize=False).item() for y in (z, (z + 1000).float()))
     assert far == pytest.approx(near, rel=2e-3)
 
 

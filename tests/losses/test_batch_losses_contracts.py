@@ -16,7 +16,7 @@ from sslbook.losses.batch import BATCH_LOSSES, BatchLoss
 
 N, D = 5, 4
 GIVEN: dict[str, Any] = {
-    "tau": 0.3,
+    "temperature": 0.3,
     "scale": 4.0,
     "bias": -2.0,
     "weight": 0.1,

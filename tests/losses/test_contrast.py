@@ -45,7 +45,7 @@ def test_the_energy_is_half_the_trace() -> None:
 def test_the_weights_are_minus_the_slopes_of_the_loss_in_the_distances(loss: str, epsilon: float) -> None:
     """``-dL = sum_ij alpha_ij d(d_ij^2 - d_i^2)``, by central differences of the outputs along a random direction."""
     f, step = views(1), 1e-6 * views(2)
-    setting = {"tau": 0.7, "epsilon": epsilon, "margin": 0.4}
+    setting = {"temperature": 0.7, "epsilon": epsilon, "margin": 0.4}
     alpha = energies.weights(loss, f[0], f[1], **setting)
     slope = energies.loss_value(loss, *(f + step), **setting) - energies.loss_value(loss, *(f - step), **setting)
     moved = 2 * 6**2 * (energies.energy(*(f + step), alpha) - energies.energy(*(f - step), alpha))
@@ -54,11 +54,11 @@ def test_the_weights_are_minus_the_slopes_of_the_loss_in_the_distances(loss: str
 
 def test_weights_are_derivatives_and_have_no_gradient() -> None:
     f = torch.randn(5, 2, dtype=torch.float64, requires_grad=True)
-    alpha = energies.weights("info_nce", f, f + 0.1, tau=0.3)
+    alpha = energies.weights("info_nce", f, f + 0.1, temperature=0.3)
     assert not alpha.requires_grad
     assert torch.allclose(alpha.sum(-1), torch.ones(5, dtype=torch.float64))
     assert bool((alpha.diagonal() == 0).all())
-    far = energies.weights("info_nce", 1e3 * f, 1e3 * f + 0.1, tau=1e-3)
+    far = energies.weights("info_nce", 1e3 * f, 1e3 * f + 0.1, temperature=1e-3)
     assert bool(far.isfinite().all())
 
 

@@ -63,21 +63,21 @@ def closed_forms() -> dict[str, tuple[losses.Callable[..., Tensor], losses.Calla
         "simple": (simple, lambda p, n: p - n.mean(-1)),
         "simple-beta": (functools.partial(simple, beta=beta), lambda p, n: 0.6 * p - n.mean(-1)),
         "soft_triplet": (
-            functools.partial(soft_triplet, tau=tau, margin=margin),
+            functools.partial(soft_triplet, temperature=tau, margin=margin),
             lambda p, n: tau * np.log(1 + np.exp((p[..., None] - n + margin) / tau)).mean(-1),
         ),
-        "info_nce": (functools.partial(info_nce, tau=tau), printed_nce),
-        "info_nce-epsilon": (functools.partial(info_nce, tau=tau, epsilon=0.5), printed_nce_half),
+        "info_nce": (functools.partial(info_nce, temperature=tau), printed_nce),
+        "info_nce-epsilon": (functools.partial(info_nce, temperature=tau, epsilon=0.5), printed_nce_half),
         "info_nce-decoupled": (
-            functools.partial(info_nce, tau=tau, epsilon=0.0),
+            functools.partial(info_nce, temperature=tau, epsilon=0.0),
             lambda p, n: p / tau + logsumexp(-n / tau, axis=-1),
         ),
         "exact": (
-            lambda p, n: exact(p, n, 2 * n.detach(), tau=tau),
+            lambda p, n: exact(p, n, 2 * n.detach(), temperature=tau),
             lambda p, n: (expit(-2 * n / tau) / tau * (p[..., None] - n)).sum(-1),
         ),
         "exact-triplet": (
-            lambda p, n: exact(p, n, 2 * n.detach(), tau=tau, margin=margin, weight="soft_triplet"),
+            lambda p, n: exact(p, n, 2 * n.detach(), temperature=tau, margin=margin, weight="soft_triplet"),
             lambda p, n: (expit((margin - 2 * n) / tau) * (p[..., None] - n)).sum(-1),
         ),
         "quadratic": (quadratic, lambda p, n: p - n.sum(-1) / (n.shape[-1] + 1)),
@@ -109,7 +109,7 @@ def test_gradients(name, h):
         given = {} if name == "exact" else {"weight": "soft_triplet", "margin": 0.2}
 
         def ours(p: Tensor, n: Tensor) -> Tensor:
-            return exact(p, n, frozen, tau=0.3, **given)
+            return exact(p, n, frozen, temperature=0.3, **given)
 
     assert torch.autograd.gradcheck(ours, inputs, check_forward_ad=True, atol=1e-8)
     if name.startswith(("simple", "exact", "quadratic")):  # linear: there is no second derivative to check
@@ -122,7 +122,7 @@ def test_partials_of_info_nce_are_equations_43_and_44(h):
     tau = 0.2
     r_pos, r_neg = distances(5, h=h)
     share = softmax(-np.concatenate([r_pos.numpy()[:, None], r_neg.numpy()], -1) / tau, axis=-1)
-    got = partials(functools.partial(info_nce, tau=tau), r_pos, r_neg)
+    got = partials(functools.partial(info_nce, temperature=tau), r_pos, r_neg)
     np.testing.assert_allclose(got.pos.numpy(), (1 - share[:, 0]) / tau, rtol=1e-13)
     np.testing.assert_allclose(got.neg.numpy(), -share[:, 1:] / tau, rtol=1e-13)
 
@@ -187,7 +187,7 @@ def test_partials_of_the_extended_loss_sum_to_beta(pairs, beta):
 @given(anchors(), taus, st.floats(0, 4))
 def test_info_nce_keeps_the_sum_rule_for_every_epsilon(pairs, tau, epsilon):
     # epsilon = 0 drops the positive pair from the denominator: the loss still sees differences alone.
-    assert sum_rule_gap(functools.partial(info_nce, tau=tau, epsilon=epsilon), *pairs) <= 16 * EPS
+    assert sum_rule_gap(functools.partial(info_nce, temperature=tau, epsilon=epsilon), *pairs) <= 16 * EPS
 
 
 @settings(deadline=None)
@@ -197,7 +197,7 @@ def test_exact_keeps_the_sum_rule(pairs, clean, tau, margin):
     r_clean = clean[1].flatten()[0] * torch.ones_like(r_neg) + r_neg
     for weight in ("simple", "soft_triplet", "info_nce"):
         shift = margin if weight == "soft_triplet" else 0.0
-        loss_fn = functools.partial(exact, r_clean=r_clean, tau=tau, margin=shift, weight=weight)
+        loss_fn = functools.partial(exact, r_clean=r_clean, temperature=tau, margin=shift, weight=weight)
         assert sum_rule_gap(loss_fn, r_pos, r_neg) <= 16 * EPS
 
 
@@ -217,17 +217,17 @@ def test_quadratic_is_a_scaled_extended_simple_loss(h):
 def test_soft_triplet_tends_to_the_hinge(tau, margin):
     r_pos, r_neg = distances(50, h=3)
     hinge = (r_pos[:, None] - r_neg + margin).clamp(min=0).mean(-1)
-    excess = soft_triplet(r_pos, r_neg, tau=tau, margin=margin) - hinge
+    excess = soft_triplet(r_pos, r_neg, temperature=tau, margin=margin) - hinge
     assert (excess >= -1e-15).all()
     assert (excess <= tau * math.log(2) + 1e-15).all()
-    at_the_kink = soft_triplet(r_pos, (r_pos + margin)[:, None], tau=tau, margin=margin)
+    at_the_kink = soft_triplet(r_pos, (r_pos + margin)[:, None], temperature=tau, margin=margin)
     torch.testing.assert_close(at_the_kink, torch.full_like(r_pos, tau * math.log(2)), rtol=1e-3, atol=1e-16)
 
 
 @pytest.mark.parametrize("tau", [1e-1, 1e-3, 1e-6])
 def test_info_nce_tends_to_the_hinge_of_the_hardest_negative(tau):
     r_pos, r_neg = distances(50, h=3)
-    excess = tau * info_nce(r_pos, r_neg, tau=tau) - (r_pos - r_neg.amin(-1)).clamp(min=0)
+    excess = tau * info_nce(r_pos, r_neg, temperature=tau) - (r_pos - r_neg.amin(-1)).clamp(min=0)
     assert (excess >= -1e-15).all()
     assert (excess <= tau * math.log(4) + 1e-15).all()
 
@@ -239,7 +239,7 @@ def test_full_precision_on_both_sides_of_zero(gap):
     r_pos = torch.tensor(50.0 + gap, dtype=torch.float64)
     r_neg = torch.tensor([50.0], dtype=torch.float64)
     for loss_fn in (info_nce, soft_triplet):
-        assert loss_fn(r_pos, r_neg, tau=1.0).item() == pytest.approx(expected, rel=1e-14)
+        assert loss_fn(r_pos, r_neg, temperature=1.0).item() == pytest.approx(expected, rel=1e-14)
     if gap == 21:
         assert F.softplus(r_pos - r_neg).item() != pytest.approx(expected, rel=1e-14)
 
@@ -250,9 +250,9 @@ def test_full_precision_on_both_sides_of_zero(gap):
 def test_a_weight_needs_no_batch_and_its_margin_is_none() -> None:
     r_neg = distances(3, h=2)[1]
     assert torch.equal(joint_pair_weight(r_neg[0], 0.4), joint_pair_weight(r_neg, 0.4)[0])
-    without = pair_weight(r_neg, "soft_triplet", tau=0.4)
-    assert torch.equal(without, pair_weight(r_neg, "soft_triplet", tau=0.4, margin=0.0))
-    assert not torch.equal(without, pair_weight(r_neg, "soft_triplet", tau=0.4, margin=0.1))
+    without = pair_weight(r_neg, "soft_triplet", temperature=0.4)
+    assert torch.equal(without, pair_weight(r_neg, "soft_triplet", temperature=0.4, margin=0.0))
+    assert not torch.equal(without, pair_weight(r_neg, "soft_triplet", temperature=0.4, margin=0.1))
 
 
 # --- pairs and batches: the weights of Theorem 4, pair distances, the batch form against other code ------------------
@@ -267,7 +267,11 @@ def test_pair_weight_is_the_slope_at_the_clean_pair(r, tau, margin):
     r_pos, r_neg = torch.zeros(1, dtype=torch.float64), torch.tensor([[r]], dtype=torch.float64)
     for name, loss_fn in theorem2_losses(tau, margin).items():
         slope = -partials(loss_fn, r_pos, r_neg).neg
-        asked = {"simple": {}, "soft_triplet": {"tau": tau, "margin": margin}, "info_nce": {"tau": tau}}[name]
+        asked = {
+            "simple": {},
+            "soft_triplet": {"temperature": tau, "margin": margin},
+            "info_nce": {"temperature": tau},
+        }[name]
         torch.testing.assert_close(pair_weight(r_neg, name, **asked), slope, rtol=1e-12, atol=1e-300)
 
 
@@ -276,8 +280,8 @@ def test_pair_weight_is_equation_6():
     tensor = torch.from_numpy(r)
     triplet = np.exp(-(r - margin) / tau) / (1 + np.exp(-(r - margin) / tau))
     nce = np.exp(-r / tau) / (1 + np.exp(-r / tau)) / tau
-    np.testing.assert_allclose(pair_weight(tensor, "soft_triplet", tau=tau, margin=margin), triplet, rtol=1e-14)
-    np.testing.assert_allclose(pair_weight(tensor, "info_nce", tau=tau), nce, rtol=1e-14)
+    np.testing.assert_allclose(pair_weight(tensor, "soft_triplet", temperature=tau, margin=margin), triplet, rtol=1e-14)
+    np.testing.assert_allclose(pair_weight(tensor, "info_nce", temperature=tau), nce, rtol=1e-14)
     assert pair_weight(tensor, "simple").tolist() == [1.0] * 7
 
 
@@ -285,9 +289,9 @@ def test_pair_weight_is_equation_6():
 def test_joint_pair_weight_is_the_slope_of_info_nce(h):
     tau = 0.25
     _, r = distances(4, h=h)
-    slope = -partials(functools.partial(info_nce, tau=tau), torch.zeros(4, dtype=r.dtype), r).neg
+    slope = -partials(functools.partial(info_nce, temperature=tau), torch.zeros(4, dtype=r.dtype), r).neg
     torch.testing.assert_close(joint_pair_weight(r, tau), slope)
-    alone = pair_weight(r, "info_nce", tau=tau)
+    alone = pair_weight(r, "info_nce", temperature=tau)
     if h == 1:
         torch.testing.assert_close(joint_pair_weight(r, tau), alone)
     else:  # the other negatives share the denominator
@@ -298,8 +302,8 @@ def test_exact_has_the_slopes_of_info_nce_without_augmentation():
     tau = 0.3
     _, r = distances(4, h=1)
     zero = torch.zeros(4, dtype=r.dtype)
-    ours = partials(lambda p, n: exact(p, n, r, tau=tau), zero, r)
-    theirs = partials(functools.partial(info_nce, tau=tau), zero, r)
+    ours = partials(lambda p, n: exact(p, n, r, temperature=tau), zero, r)
+    theirs = partials(functools.partial(info_nce, temperature=tau), zero, r)
     torch.testing.assert_close(ours.pos, theirs.pos)
     torch.testing.assert_close(ours.neg, theirs.neg)
 
@@ -307,7 +311,7 @@ def test_exact_has_the_slopes_of_info_nce_without_augmentation():
 def test_exact_stops_the_gradient_of_its_weights():
     r_pos, r_neg = distances(3, h=2)
     r_clean = r_neg.clone().requires_grad_()
-    assert not exact(r_pos, r_neg, r_clean, tau=0.5).requires_grad
+    assert not exact(r_pos, r_neg, r_clean, temperature=0.5).requires_grad
 
 
 # ------------------------------------------------------------------------------- pair distances
@@ -391,12 +395,12 @@ def nt_xent(z1: Tensor, z2: Tensor, tau: float) -> Tensor:
 @pytest.mark.parametrize("n", [2, 16])
 def test_the_default_is_nt_xent(tau, n):
     z1, z2 = (z.requires_grad_() for z in embeddings(n, 8))
-    ours, theirs = contrastive(z1, z2, tau=tau), nt_xent(z1, z2, tau)
+    ours, theirs = contrastive(z1, z2, temperature=tau), nt_xent(z1, z2, tau)
     torch.testing.assert_close(ours, theirs, rtol=1e-13, atol=1e-13)
     for a, b in zip(torch.autograd.grad(ours, (z1, z2)), torch.autograd.grad(theirs, (z1, z2)), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-11, atol=1e-13)
-    assert contrastive(z1, z2, tau=tau, normalize=False).item() != pytest.approx(theirs.item(), rel=0.1)
-    assert contrastive(z1, z2, tau=2 * tau).item() != pytest.approx(
+    assert contrastive(z1, z2, temperature=tau, normalize=False).item() != pytest.approx(theirs.item(), rel=0.1)
+    assert contrastive(z1, z2, temperature=2 * tau).item() != pytest.approx(
         theirs.item(), rel=0.1
     )  # ||a - b||^2, not half of it
 
@@ -424,7 +428,7 @@ def test_exact_takes_its_weights_from_the_clean_pairs(negatives):
     tau = 0.4
     z1, z2 = embeddings(5, 3)
     clean, _ = embeddings(5, 3, seed=1)
-    ours = contrastive(z1, z2, "exact", normalize=False, negatives=negatives, clean=clean, tau=tau)
+    ours = contrastive(z1, z2, "exact", normalize=False, negatives=negatives, clean=clean, temperature=tau)
     pos, neg = loop_distances(z1.numpy(), z2.numpy(), negatives)
     _, r = loop_distances(clean.numpy(), clean.numpy(), negatives)
     expected = (expit(-r / tau) / tau * (pos[:, None] - neg)).sum(-1).mean()

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from sslbook.losses.pairs import LOSSES, Loss, contrastive, partials
 
-GIVEN = {"tau": 0.3}
+GIVEN = {"temperature": 0.3}
 """What a parameter without a default is given."""
 
 names = pytest.mark.parametrize("name", LOSSES)

@@ -165,7 +165,9 @@ def test_indefinite_for_beta_above_zero_and_positive_when_weighted() -> None:
     values = torch.linalg.eigvalsh(covariance_operator(net, "0", views, beta=1.0).dense())
     assert float(values[0]) < -0.05 * float(values[-1]) < 0
     for loss in ("soft_triplet", "info_nce"):
-        values = torch.linalg.eigvalsh(covariance_operator(net, "0", views, loss=loss, tau=0.5, clean=clean).dense())
+        values = torch.linalg.eigvalsh(
+            covariance_operator(net, "0", views, loss=loss, temperature=0.5, clean=clean).dense()
+        )
         assert float(values[0]) >= -1e-13 * float(values[-1])
 
 
@@ -227,7 +229,7 @@ def test_exact_update_of_weighted_operators(loss: str, normalize: bool) -> None:
     net = curved()
     clean, _ = population((5,), 5, 1, seed=0, dtype=torch.float64)
     views = clean[:, None]
-    op = covariance_operator(net, "3", views, loss=loss, tau=0.5, clean=clean, normalize=normalize)
+    op = covariance_operator(net, "3", views, loss=loss, temperature=0.5, clean=clean, normalize=normalize)
     enumerated = {"soft_triplet": triplet_loss(0.5), "info_nce": nce_loss(0.5)}[loss]
     truth = -expected_gradient(net, "3", views, enumerated, all_tuples(5, 1), normalize=normalize)
     assert relative_gap(op.exact_update(), truth) < 1e-10
@@ -271,12 +273,12 @@ X = torch.ones(3, 2, 4, dtype=torch.float64)
 
 def test_pair_weights() -> None:
     net, clean = mlp((4, 3)), torch.eye(4, dtype=torch.float64)
-    xi = pair_weights(net, clean, loss="info_nce", tau=0.5)
+    xi = pair_weights(net, clean, loss="info_nce", temperature=0.5)
     y = net(clean).detach()
     r = 0.5 * torch.cdist(y, y) ** 2
     assert torch.allclose(xi, 2 / (1 + (2 * r).exp()))
     unit = y / y.norm(dim=1, keepdim=True)
-    xi = pair_weights(net, clean, loss="soft_triplet", tau=0.5, margin=0.1, normalize=True)
+    xi = pair_weights(net, clean, loss="soft_triplet", temperature=0.5, margin=0.1, normalize=True)
     assert torch.allclose(xi, 1 / (1 + (2 * (1 - unit @ unit.T - 0.1)).exp()))
 
 
@@ -302,7 +304,10 @@ def case(name: str) -> tuple[CovarianceOperator, int]:
     return {
         "dense": lambda: (covariance_operator(few, "2", views[..., :6]), 3),
         "fewer fields than weights": lambda: (covariance_operator(net, "0", views), 5),
-        "the same, weighted": lambda: (covariance_operator(net, "0", views, loss="info_nce", tau=2.0, clean=clean), 5),
+        "the same, weighted": lambda: (
+            covariance_operator(net, "0", views, loss="info_nce", temperature=2.0, clean=clean),
+            5,
+        ),
         "the same, beta < 0": lambda: (covariance_operator(net, "0", views, beta=-0.5), 5),
         "the same, within": lambda: (intra_operator(net, "0", views), 5),
         "indefinite": lambda: (covariance_operator(net, "0", views, beta=2.0), 5),

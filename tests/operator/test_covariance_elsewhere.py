@@ -44,7 +44,7 @@ def kinds() -> dict[str, CovarianceOperator]:
     found = dict(operators(net, "0", views, clean))
     found |= {
         "one layer": covariance_operator(mlp((6, 5)), "0", views),
-        "nt_xent": give(net, views=views, loss="nt_xent", tau=0.5),
+        "of a batch": give(net, views=views, loss="info_nce", temperature=0.5),
         "in chunks": give(net, views=views, chunk=5),
         "conv": give(convnet((2, 3, 4), 5, 3), views=population((2, 5, 5), 6, 2, seed=0, dtype=torch.float64)[1]),
     }
@@ -140,7 +140,7 @@ def eye(like: LinearOperator) -> LinearOperator:
 
 
 @pytest.mark.parametrize("solver", [*SOLVERS, *SYMMETRIC])
-@pytest.mark.parametrize("kind", ["simple", "l2", "nt_xent", "in chunks", "conv", "float32", "float32, l2"])
+@pytest.mark.parametrize("kind", ["simple", "l2", "of a batch", "in chunks", "conv", "float32", "float32, l2"])
 def test_solvers_find_what_they_find_with_the_dense_matrix(kind: str, solver: str) -> None:
     op = KINDS[kind]
     if solver in SYMMETRIC and not op.symmetric:
@@ -175,8 +175,8 @@ def test_vectors_of_torch_in_any_layout(kind: str) -> None:
 HALF = pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 LOSSES: dict[str, dict[str, Any]] = {
     "simple": {},
-    "one negative": {"loss": "info_nce", "tau": 0.5, "normalize": True},
-    "all negatives": {"loss": "nt_xent", "tau": 0.5},
+    "one negative": {"loss": "info_nce", "temperature": 0.5, "normalize": True},
+    "all negatives": {"loss": "info_nce", "temperature": 0.5},
     "in chunks": {"chunk": 4},
 }
 
@@ -194,7 +194,7 @@ def images() -> tuple[Tensor, Tensor]:
 
 
 def operator(net: nn.Module, views: Tensor, clean: Tensor, layer: str = "3", **loss: Any) -> CovarianceOperator:
-    more = {"clean": clean} if loss.get("loss") == "info_nce" else {}
+    more = {"clean": clean} if "loss" in loss and "normalize" in loss else {}
     return covariance_operator(net, layer, views, **loss, **more)
 
 
@@ -229,7 +229,7 @@ def test_a_part_in_half_precision(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("layer", ["0", "3", "7"])
 def test_channels_last_is_the_same_operator(which: str, layer: str) -> None:
     net, views = network().double(), images()[0].double()
-    loss = partial(batch.nt_xent, tau=0.5)
+    loss = partial(batch.info_nce, temperature=0.5)
     plain = covariance_operator(net, layer, views, loss=loss)
     if which != "images":
         net = net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -248,7 +248,7 @@ def test_channels_last_is_the_same_operator(which: str, layer: str) -> None:
 # --- a ResNet-50 and a vision transformer, in float64, against autograd alone ----------------------------------------
 
 
-LOSS = partial(batch.nt_xent, tau=0.5)
+LOSS = partial(batch.info_nce, temperature=0.5)
 
 
 def agrees(net: nn.Module, layers: tuple[str, ...]) -> None:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 import sslbook
 from sslbook.bench.covariance import population
 from sslbook.losses import batch as batch_losses
-from sslbook.losses.batch import BATCH_LOSSES, barlow_twins, nt_xent, vicreg
+from sslbook.losses.batch import BATCH_LOSSES, barlow_twins, info_nce, vicreg
 from sslbook.networks.small import mlp, random_network
 from sslbook.operator.covariance import CovarianceOperator, covariance_operator, intra_operator
 from sslbook.operator.inner_products import gram_weights
@@ -80,7 +80,7 @@ def test_wrong_operators_are_told_apart(name: str) -> None:
     step, matrix = -gradient(net, "2", views, OURS[name]), op.mixing.matrix  # type: ignore[union-attr]
     diagonal = torch.diag(matrix.diagonal())
     first = torch.tensor([1.0, 0.0], dtype=torch.float64).repeat(SAMPLES)[:, None]
-    another = covariance_operator(net, "2", views, loss=OURS["clip" if name != "clip" else "nt_xent"])
+    another = covariance_operator(net, "2", views, loss=OURS["clip" if name != "clip" else "info_nce"])
     wrong = [PairMixing(matrix - diagonal), PairMixing(first * matrix), another.mixing]
     assert bool(diagonal.any()) == (name != "spectral_contrastive")  # whose pairs are of different views, undivided
     for mixing in wrong[name == "spectral_contrastive" :]:
@@ -91,12 +91,12 @@ def test_wrong_operators_are_told_apart(name: str) -> None:
 def test_outputs_of_length_one_leave_no_growth() -> None:
     """A loss of cosines is of degree 0 in the outputs: w^T OP w = 0, and OP has eigenvalues of both signs."""
     net, views = mlp((6, 8, 5, 4), seed=3), population((6,), SAMPLES, 2, seed=3, dtype=torch.float64)[1]
-    op = covariance_operator(net, "2", views, loss="nt_xent", tau=0.3)
+    op = covariance_operator(net, "2", views, loss="info_nce", temperature=0.3)
     values = torch.linalg.eigvalsh(op.dense())
     w = vec(op.opened.weight)
     assert abs(float(w @ op.matvec(w))) < 1e-14 * float(values.abs().max() * w @ w)
     assert float(values[0]) < -0.05 * float(values[-1]) < 0
-    plain = covariance_operator(net, "2", views, loss=partial(nt_xent, tau=0.3, normalize=False))
+    plain = covariance_operator(net, "2", views, loss=partial(info_nce, temperature=0.3, normalize=False))
     assert abs(float(w @ plain.matvec(w))) > 1e-3 * float(w @ w)
     assert op.bottom_eigenpairs(2).values == pytest.approx(values[:2], rel=1e-9)
     assert op.top_eigenpairs(2).values == pytest.approx(values.flip(0)[:2], rel=1e-9)
@@ -113,7 +113,7 @@ def test_weights_are_the_derivative_in_the_gram_matrix(outputs: int) -> None:
         partner = torch.arange(len(gram)) ^ 1
         return torch.nn.functional.cross_entropy(logits, partner)
 
-    weights = gram_weights(partial(nt_xent, tau=0.3), z)
+    weights = gram_weights(partial(info_nce, temperature=0.3), z)
     assert relative_gap(weights, gram_weights(of_gram, z, of_gram=True)) < 1e-13
     assert torch.equal(weights, weights.T)
     rows = z.flatten(0, 1)
@@ -140,7 +140,7 @@ def test_distances_make_a_laplacian() -> None:
 
     weights = gram_weights(loss, z)
     assert relative_gap(weights, torch.diag(slope.sum(1)) - slope) < 1e-13
-    cosines = gram_weights(partial(nt_xent, tau=0.5), z)  # distances of the outputs' directions: no Laplacian
+    cosines = gram_weights(partial(info_nce, temperature=0.5), z)  # distances of the outputs' directions: no Laplacian
     assert float(cosines.sum(1).norm()) > 0.1 * float(cosines.norm())
 
 
@@ -172,7 +172,7 @@ def test_a_mean_over_outputs_asks_for_their_number() -> None:
 X = torch.randn(4, 2, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 
 
-CALLED = {"labels": torch.arange(4) % 2, "scale": 5.0, "bias": -2.0, "tau": 0.5}
+CALLED = {"labels": torch.arange(4) % 2, "scale": 5.0, "bias": -2.0, "temperature": 0.5}
 """What stands for the dots of a call that is suggested."""
 
 
@@ -190,13 +190,13 @@ def test_every_loss_by_name_works_as_it_is_told_or_says_why_not(name: str, tau: 
         with pytest.raises(
             ValueError, match=f"'{name}' has no such operator: .*spectral_contrastive.*vjp of its gradient"
         ):
-            made(loss=name, tau=tau)
+            made(loss=name, temperature=tau)
         return
     try:
-        made(loss=name, tau=tau)
+        made(loss=name, temperature=tau)
     except ValueError as error:
         advice = str(error).partition(": give ")[2]
-        advice = advice or str(error).replace(f"tau has no use with loss='{name}', got it", "tau=None")
+        advice = advice or str(error).replace(f"temperature has no use with loss='{name}', got it", "temperature=None")
         asked = re.sub(r"(\w+)=\.\.\.", r"\1=CALLED['\1']", advice)
         given = eval(f"dict({asked})", {"CALLED": CALLED, "partial": partial, "sslbook": sslbook})
         made(**{"loss": name, **given})
@@ -214,7 +214,7 @@ def unpacked(z: Tensor) -> Tensor:
 
 OWN: dict[str, object] = {
     "of two arguments": lambda z1, z2: (z1 * z2).sum(),
-    "of a keyword": lambda z, *, tau: z.square().sum() / tau,
+    "of a keyword": lambda z, *, temperature: z.square().sum() / temperature,
     "a class": OfTwo,
     "a class of one argument": partial,
     "a module of two": OfTwo(),
@@ -254,8 +254,8 @@ def test_what_a_loss_must_be_is_said_with_every_other_thing(which: str, where: s
 
 def test_names_and_functions_are_one() -> None:
     net = mlp((6, 8, 5, 4), seed=3)
-    named = covariance_operator(net, "2", X, loss="decoupled", tau=0.4)
-    given = covariance_operator(net, "2", X, loss=partial(batch_losses.decoupled, tau=0.4))
+    named = covariance_operator(net, "2", X, loss="decoupled", temperature=0.4)
+    given = covariance_operator(net, "2", X, loss=partial(batch_losses.decoupled, temperature=0.4))
     assert torch.equal(named.dense(), given.dense())
     assert "loss decoupled" in repr(named)
     assert repr(named) == repr(given)
@@ -263,10 +263,10 @@ def test_names_and_functions_are_one() -> None:
     assert "5 x 8" in repr(named)
 
 
-@pytest.mark.parametrize("loss", ["simple", "nt_xent"])
+@pytest.mark.parametrize("loss", ["simple", "info_nce"])
 def test_in_chunks_it_is_the_same(loss: str) -> None:
     net = mlp((6, 8, 5, 4), seed=3)
-    given = {"loss": loss, "tau": 0.4 if loss == "nt_xent" else None}
+    given = {"loss": loss, "temperature": 0.4 if loss == "info_nce" else None}
     whole = covariance_operator(net, "2", X, **given)  # type: ignore[arg-type]
     parts = covariance_operator(net, "2", X, chunk=3, **given)  # type: ignore[arg-type]
     assert relative_gap(parts.dense(), whole.dense()) < 1e-13

@@ -191,9 +191,16 @@ BAD: list[tuple[Call, str]] = [
         lambda: covariance_operator(mlp((4, 2)), "0", X[0]),
         r"views must have shape \(samples, views, ...\), got \(2, 4\)",
     ),
-    (lambda: covariance_operator(mlp((4, 2)), "0", X, loss="info_nce", tau=1.0), r"give clean=\(N, ...\) and tau"),
     (
-        lambda: covariance_operator(mlp((4, 2)), "0", X, loss="info_nce", tau=1.0, clean=X[:, 0], beta=0.5),
+        lambda: covariance_operator(mlp((4, 2)), "0", X, loss="soft_triplet", temperature=1.0),
+        r"give clean=\(N, ...\) and temperature",
+    ),
+    (
+        lambda: covariance_operator(mlp((4, 2)), "0", X, loss="info_nce", temperature=1.0, normalize=True),
+        "normalize has no use with loss='info_nce' without clean",
+    ),
+    (
+        lambda: covariance_operator(mlp((4, 2)), "0", X, loss="info_nce", temperature=1.0, clean=X[:, 0], beta=0.5),
         "beta has no use with loss='info_nce'",
     ),
     (
@@ -206,17 +213,17 @@ BAD: list[tuple[Call, str]] = [
     ),
     (
         lambda: covariance_operator(
-            mlp((4, 2)), "0", X, loss="info_nce", tau=1.0, clean=torch.full((3, 4), torch.inf, dtype=X.dtype)
+            mlp((4, 2)), "0", X, loss="info_nce", temperature=1.0, clean=torch.full((3, 4), torch.inf, dtype=X.dtype)
         ),
         "clean must be finite numbers",
     ),
     (
-        lambda: covariance_operator(mlp((4, 2)), "0", X, loss="info_nce", tau=1.0, clean=X[:, 0].float()),
+        lambda: covariance_operator(mlp((4, 2)), "0", X, loss="info_nce", temperature=1.0, clean=X[:, 0].float()),
         r"such as those of views, got \(4,\) in torch.float64 on cpu and \(4,\) in torch.float32 on cpu",
     ),
     (
         lambda: covariance_operator(
-            shy(), "0", X, loss="info_nce", tau=1.0, clean=torch.cat([X[:2, 0], -X[:1, 0]]), normalize=True
+            shy(), "0", X, loss="info_nce", temperature=1.0, clean=torch.cat([X[:2, 0], -X[:1, 0]]), normalize=True
         ),
         "outputs that aren't zero: that of at least one clean sample is",
     ),

@@ -78,9 +78,9 @@ def test_a_slip_is_answered_with_what_is_near() -> None:
 @pytest.mark.parametrize(
     ("given", "names", "found"),
     [
-        ("lr", ["rate", "ratio"], ["rate"]),
-        ("weight-decay", ["decay", "weights"], ["decay"]),
-        ("Temperature", ["numbers.tau", "capture"], ["numbers.tau"]),
+        ("rate", ["lr", "ratio"], ["lr"]),
+        ("decay", ["weight_decay", "weights"], ["weight_decay"]),
+        ("numbers.tau", ["temperature", "capture"], ["temperature"]),
         ("SimCLR", ["info_nce", "simple"], ["info_nce"]),
         ("CIFAR10", ["cifar10", "stl10"], ["cifar10"]),
         ("zzz", ["cifar10"], []),

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from sslbook.stats.intervals import Interval, bootstrap, difference, mean_interval
+from sslbook.stats.intervals import Interval, bootstrap, difference, mean_interval, proportion
 
 
 def test_the_t_interval_of_two_values_is_known_in_closed_form() -> None:
@@ -97,6 +97,17 @@ def test_intervals_hold_the_truth_as_often_as_they_say() -> None:
 
 def holds(interval: Interval, truth: float) -> bool:
     return interval.low <= truth <= interval.high
+
+
+def test_a_share_has_the_interval_of_clopper_and_pearson() -> None:
+    """At its ends the observed count is as far out as 2.5 %; of no hits at all, one end is known in closed form."""
+    found = proportion(np.arange(20) > 0)
+    assert (found.mean, found.n) == (0.95, 20)
+    assert stats.binom.sf(18, 20, found.low) == pytest.approx(0.025, abs=1e-9)
+    assert stats.binom.cdf(19, 20, found.high) == pytest.approx(0.025, abs=1e-9)
+    assert proportion([0.0] * 40).high == pytest.approx(1 - 0.025 ** (1 / 40), abs=1e-12)
+    with pytest.raises(ValueError, match=r"hits must be zeros and ones, got 0\.5"):
+        proportion([1.0, 0.5])
 
 
 def test_level_is_called_by_mistake_one_time_in_twenty_at_most() -> None:

@@ -260,7 +260,7 @@ def test_a_folder_is_one_processs_at_a_time(tmp_path: Path) -> None:
 
 
 def test_rows_come_back_from_the_file(tmp_path: Path) -> None:
-    rows = [{"epoch": 0, "step": 0, "knn": 0.25}, {"epoch": 1, "step": 39, "loss": math.pi, "rate": 1e-3, "knn": None}]
+    rows = [{"epoch": 0, "step": 0, "knn": 0.25}, {"epoch": 1, "step": 39, "loss": math.pi, "lr": 1e-3, "knn": None}]
     checkpoints.write_csv(tmp_path / "log.csv", rows)
     back = read_csv(tmp_path / "log.csv")
     assert [row["epoch"] for row in back] == [0, 1]

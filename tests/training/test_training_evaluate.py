@@ -55,8 +55,8 @@ def test_the_weight_of_a_vote_matters() -> None:
     """One neighbour close by, two further off: the temperature decides."""
     train = torch.tensor([[1.0, 0.1], [1.0, 0.5], [1.0, -0.5]])
     labels, test, truth = torch.tensor([1, 0, 0]), torch.tensor([[1.0, 0.0]]), torch.tensor([1])
-    assert knn(train, labels, test, truth, k=3, tau=0.1) == 1
-    assert knn(train, labels, test, truth, k=3, tau=10) == 0
+    assert knn(train, labels, test, truth, k=3, temperature=0.1) == 1
+    assert knn(train, labels, test, truth, k=3, temperature=10) == 0
 
 
 def test_a_small_temperature_leaves_the_nearest_neighbours_vote() -> None:
@@ -67,8 +67,8 @@ def test_a_small_temperature_leaves_the_nearest_neighbours_vote() -> None:
     assert clear.sum() > 200
     assert (first[clear] < 0.99).any(), "where weights of the cosine itself would all be 0"
     nearest = knn(train, labels, test[clear], truth[clear], k=1)
-    assert knn(train, labels, test[clear], truth[clear], k=50, tau=1e-4) == nearest
-    assert knn(train, labels, test[clear], truth[clear], k=50, tau=0.1) != nearest
+    assert knn(train, labels, test[clear], truth[clear], k=50, temperature=1e-4) == nearest
+    assert knn(train, labels, test[clear], truth[clear], k=50, temperature=0.1) != nearest
 
 
 def test_autocast_does_not_reach_in() -> None:
@@ -81,21 +81,34 @@ def test_autocast_does_not_reach_in() -> None:
 
 NAN = torch.full((600, 12), torch.nan)
 BAD: list[tuple[dict[str, Any], str]] = [
-    ({"labels": torch.zeros(3, dtype=torch.int64)}, "labels must hold one class for each of 600 images, got"),
-    ({"truth": torch.full((600,), -1)}, "truth must be classes from 0 on, got -1: an image without a label"),
-    ({"test": torch.zeros(0, 12), "truth": torch.zeros(0, dtype=torch.int64)}, "test must hold one image or more"),
-    ({"test": torch.zeros(600, 3)}, r"train and test must be \(N, F\) and \(M, F\), .*got \(600, 12\) and \(600, 3\)"),
-    ({"train": np.zeros((600, 12))}, "train must be a torch tensor, got ndarray"),
-    ({"test": torch.zeros(600, 12).double()}, "must have one dtype, got torch.float32 and torch.float64"),
-    ({"labels": torch.zeros(600)}, "labels must have an integer dtype, got torch.float32"),
-    ({"train": NAN}, "train must be finite numbers, got 600 of 600 rows that are not"),
-    ({"test": NAN}, "test must be finite numbers, got 600 of 600 rows that are not"),
+    (
+        {"train_labels": torch.zeros(3, dtype=torch.int64)},
+        "train_labels must hold one class for each of 600 images, got",
+    ),
+    (
+        {"test_labels": torch.full((600,), -1)},
+        "test_labels must be classes from 0 on, got -1: an image without a label",
+    ),
+    (
+        {"test_features": torch.zeros(0, 12), "test_labels": torch.zeros(0, dtype=torch.int64)},
+        "test_features must hold one image or more",
+    ),
+    (
+        {"test_features": torch.zeros(600, 3)},
+        r"train_features and test_features must be \(N, F\) and \(M, F\), .*got \(600, 12\) and \(600, 3\)",
+    ),
+    ({"train_features": np.zeros((600, 12))}, "train_features must be a torch tensor, got ndarray"),
+    ({"test_features": torch.zeros(600, 12).double()}, "must have one dtype, got torch.float32 and torch.float64"),
+    ({"train_labels": torch.zeros(600)}, "train_labels must have an integer dtype, got torch.float32"),
+    ({"train_features": NAN}, "train_features must be finite numbers, got 600 of 600 rows that are not"),
+    ({"test_features": NAN}, "test_features must be finite numbers, got 600 of 600 rows that are not"),
 ]
 
 
 @pytest.mark.parametrize(("changes", "sentence"), BAD)
 def test_what_has_no_accuracy_is_refused(changes: dict[str, Any], sentence: str) -> None:
-    arguments: dict[str, Any] = dict(zip(("train", "labels", "test", "truth"), problem())) | changes
+    names = ("train_features", "train_labels", "test_features", "test_labels")
+    arguments: dict[str, Any] = dict(zip(names, problem())) | changes
     for measure in (knn, linear_probe):
         with pytest.raises((TypeError, ValueError), match=sentence):
             measure(**arguments)  # type: ignore[operator]
@@ -105,10 +118,10 @@ def test_what_has_no_accuracy_is_refused(changes: dict[str, Any], sentence: str)
     ("call", "sentence"),
     [
         (lambda: knn(*problem(), k=601), "k must be between 1 and 600, got 601"),
-        (lambda: knn(*problem(), tau=0), "tau must be above 0, got 0"),
+        (lambda: knn(*problem(), temperature=0), "temperature must be above 0, got 0"),
         (lambda: linear_probe(*problem(), epochs=0), "epochs must be at least 1, got 0"),
-        (lambda: linear_probe(*problem(), rate=float("inf")), "rate must be finite, got inf"),
-        (lambda: linear_probe(*problem(), decay=-1), "decay must be at least 0, got -1"),
+        (lambda: linear_probe(*problem(), lr=float("inf")), "lr must be finite, got inf"),
+        (lambda: linear_probe(*problem(), weight_decay=-1), "weight_decay must be at least 0, got -1"),
     ],
 )
 def test_numbers_out_of_range_are_refused(call: Any, sentence: str) -> None:
@@ -165,7 +178,7 @@ def test_the_protocol_is_the_released_one(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_it_ends_near_the_best_linear_classifier() -> None:
     train, labels, test, truth = problem()
-    found = linear_probe(train, labels, test, truth, epochs=60, rate=1e-2, decay=0.0)
+    found = linear_probe(train, labels, test, truth, epochs=60, lr=1e-2, weight_decay=0.0)
     scaler = StandardScaler().fit(train.numpy())
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
@@ -194,8 +207,8 @@ def test_features_that_never_vary_are_harmless() -> None:
 
     more = [with_constants(part) for part in (train, test)]
     assert all(evaluate._standardised(*more)[0][:, 12:21].abs().amax(0) < 1e-5)
-    found = linear_probe(more[0], labels, more[1], truth, epochs=30, rate=1e-2)
-    assert found.final == pytest.approx(linear_probe(train, labels, test, truth, epochs=30, rate=1e-2).final, abs=0.02)
+    found = linear_probe(more[0], labels, more[1], truth, epochs=30, lr=1e-2)
+    assert found.final == pytest.approx(linear_probe(train, labels, test, truth, epochs=30, lr=1e-2).final, abs=0.02)
     assert found.final > 0.4
 
 

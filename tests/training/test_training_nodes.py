@@ -21,7 +21,7 @@ from sslbook.training.run import checkpoints
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[2]
-ONE_STEP = (*DIGITS, "subset=64", "evaluate=0", "optimizer=sgd", "rate=0.001")
+ONE_STEP = (*DIGITS, "subset=64", "evaluate=0", "optimizer=sgd", "lr=0.001")
 """A single step by SGD, whose momentum is the gradient then: later ones multiply float32's rounding."""
 
 

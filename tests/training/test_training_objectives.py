@@ -149,25 +149,25 @@ def by_hand_simsiam(out: Outputs) -> Tensor:
 
 CASES: list[tuple[str, dict[str, Any], Any]] = [
     ("info_nce", {}, lambda out: nt_xent(out, 0.5)),
-    ("info_nce", {"tau": 0.07}, lambda out: nt_xent(out, 0.07)),
+    ("info_nce", {"temperature": 0.07}, lambda out: nt_xent(out, 0.07)),
     ("beta", {"beta": -0.5}, lambda out: released_beta(out, 0.5, -0.5)),
-    ("beta", {"beta": 0.2, "tau": 0.3}, lambda out: released_beta(out, 0.3, 0.2)),
+    ("beta", {"beta": 0.2, "temperature": 0.3}, lambda out: released_beta(out, 0.3, 0.2)),
     ("beta", {"beta": 0.2, "form": "printed"}, lambda out: nt_xent(out, 0.5) + 0.2 * (1 - cosines(out)[0]).mean()),
     ("exact", {}, lambda out: released_exact(out, 0.5)),
-    ("exact", {"beta": 0.3, "tau": 0.2}, lambda out: released_exact(out, 0.2, 0.3)),
+    ("exact", {"beta": 0.3, "temperature": 0.2}, lambda out: released_exact(out, 0.2, 0.3)),
     ("exact", {"weights": "clean", "over": "sum"}, lambda out: printed_exact(out, 0.5)),
     ("exact", {"weights": "further"}, lambda out: printed_exact(out, 0.5) / (2 * N - 2)),
     ("simple", {}, lambda out: (1 - cosines(out)[0]).mean() - (1 - others(cosines(out)[1])).mean()),
     ("simple", {"beta": 0.4}, lambda out: 1.4 * (1 - cosines(out)[0]).mean() - (1 - others(cosines(out)[1])).mean()),
     ("soft_triplet", {}, lambda out: by_hand_triplet(out, 0.5, 0.0)),
-    ("soft_triplet", {"tau": 0.1, "margin": 0.3}, lambda out: by_hand_triplet(out, 0.1, 0.3)),
+    ("soft_triplet", {"temperature": 0.1, "margin": 0.3}, lambda out: by_hand_triplet(out, 0.1, 0.3)),
     ("quadratic", {}, by_hand_quadratic),
     ("byol", {"stop_gradient": False}, by_hand_byol),
     ("byol", {}, lambda out: by_hand_byol(out._replace(t1=out.t1.detach(), t2=out.t2.detach()))),
     ("decoupled", {}, lambda out: (-cosines(out)[0] / 0.5 + (others(cosines(out)[1]) / 0.5).logsumexp(1)).mean()),
     ("supervised_contrastive", {}, lambda out: by_hand_classes(out, 0.5)),
-    ("supervised_contrastive", {"tau": 0.1}, lambda out: by_hand_classes(out, 0.1)),
-    ("clip", {"tau": 0.2}, lambda out: by_hand_clip(out, 0.2)),
+    ("supervised_contrastive", {"temperature": 0.1}, lambda out: by_hand_classes(out, 0.1)),
+    ("clip", {"temperature": 0.2}, lambda out: by_hand_clip(out, 0.2)),
     ("sigmoid_pairs", {}, lambda out: by_hand_sigmoids(out, 10, -10)),
     ("sigmoid_pairs", {"scale": 3.0, "bias": -1.0}, lambda out: by_hand_sigmoids(out, 3, -1)),
     ("spectral_contrastive", {}, lambda out: by_hand_spectral(out, 1)),
@@ -237,7 +237,7 @@ def test_collapsed_and_distant_embeddings_have_finite_gradients() -> None:
         assert value.isfinite()
         assert gradients(value, out).isfinite().all()
     out = embeddings(dtype=torch.float32)
-    sharp = objective("info_nce", tau=1e-4)(out)
+    sharp = objective("info_nce", temperature=1e-4)(out)
     assert gradients(sharp, out).isfinite().all()
 
 

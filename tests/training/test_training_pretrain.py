@@ -28,7 +28,7 @@ from sslbook.training.evaluate import embed
 from sslbook.training.objectives import OBJECTIVES
 from sslbook.training.pretrain import METHODS, load_run, pretrain
 from sslbook.training.run import checkpoints
-from sslbook.training.run.settings import OURS, Settings
+from sslbook.training.run.settings import OURS, STORED, Settings
 from sslbook.training.run.trainer import train
 
 DATA = subset(load_dataset("digits", "train"), 256)
@@ -161,7 +161,7 @@ def test_another_run_is_not_mistaken_for_the_one_in_the_folder(tmp_path: Path) -
     for images, backbone, more in [
         (DIGITS.flip(0), small, {}),
         (DIGITS, lambda: nn.Sequential(*small(), nn.Linear(8, 8)), {}),
-        (DIGITS, small, {"numbers": {"tau": 0.2}}),
+        (DIGITS, small, {"temperature": 0.2}),
     ]:
         with pytest.raises(ValueError, match="holds another run"):
             pretrain(images, backbone, **SMALL, folder=tmp_path, **more)
@@ -356,6 +356,18 @@ def test_the_weights_of_a_run_come_out(tmp_path: Path) -> None:
     alone = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path)
     assert alone.returncode == 0, alone.stderr
     assert float(alone.stdout) == pytest.approx(trained.backbone(torch.ones(1, 1, 8, 8)).sum().item())
+
+
+def test_a_checkpoint_with_the_names_that_settings_had_at_first_is_read(tmp_path: Path) -> None:
+    trained = pretrain(DATA, small, folder=tmp_path, **SMALL, temperature=0.2, lr=0.002)
+    content = checkpoints.latest(tmp_path, pytest.fail)
+    assert content is not None
+    for name, old in STORED.items():
+        content |= {part: content[part].replace(f'"{name}":', f'"{old}":') for part in ("settings", "rows")}
+    assert '"numbers": {"tau": 0.2}' in content["settings"]
+    assert '"rate"' in content["rows"]
+    checkpoints.save(tmp_path, content["step"] + 1, content)
+    assert load_run(tmp_path, small).rows == trained.rows
 
 
 def test_the_weights_of_a_preset_come_out_before_its_end(tmp_path: Path) -> None:

@@ -68,10 +68,10 @@ def test_a_run_stopped_and_resumed_tells_the_same_story(tmp_path: Path, data: tu
 
 def test_a_predictor_learns_at_a_rate_of_its_own_also_when_resumed(tmp_path: Path, data: tuple) -> None:
     """After one step of SGD the predictor has moved ten times as far, and nothing else has moved otherwise."""
-    steady = ("optimizer=sgd", "momentum=0", "decay=0", "evaluate=0", "ema=0.5", "ema_end=1")
+    steady = ("optimizer=sgd", "momentum=0", "weight_decay=0", "evaluate=0", "ema=0.5", "ema_end=1")
     plain, faster = (
         settings(*steady, preset="digits-byol"),
-        settings(*steady, "predictor_rate=10", preset="digits-byol"),
+        settings(*steady, "predictor_lr=10", preset="digits-byol"),
     )
     start = build(plain.networks, plain.seed).state_dict()
     one, ten = (
@@ -117,8 +117,8 @@ def test_a_damaged_checkpoint_is_passed_over_by_name(
 def test_another_runs_folder_is_refused(tmp_path: Path, data: tuple) -> None:
     go(settings(), tmp_path, data, stop_after=1)
     with pytest.raises(ValueError, match=r"holds another run: settings .* with seed 0, and this is .*; choose another"):
-        go(settings("rate=0.5"), tmp_path, data)
-    fresh = go(settings("rate=0.5"), tmp_path, data, resume=False)
+        go(settings("lr=0.5"), tmp_path, data)
+    fresh = go(settings("lr=0.5"), tmp_path, data, resume=False)
     assert fresh.finished
 
 

@@ -63,7 +63,7 @@ def told(table: str, label: str) -> dict[str, object]:
         facts["noise"] = 0.01 if "η = 0.01" in label else 0.0
     if table == "A-Tab3":
         sign, size = re.search(r"β = (.)(\d\.\d)", label).groups()  # type: ignore[union-attr]
-        facts["numbers"] = {"tau": 0.5, "beta": float(size) * (-1 if sign == "−" else 1)}
+        facts["loss_kwargs"] = {"temperature": 0.5, "beta": float(size) * (-1 if sign == "−" else 1)}
     if table == "B-Tab3":
         parts = label.split(", ")
         norm = ("normal", "normal") if "BN" in parts else None
@@ -79,7 +79,7 @@ def told(table: str, label: str) -> dict[str, object]:
         facts["target"] = None if table == "B-Tab7" else "ema"
     if table == "B-Tab10":
         end = float(label.split("; ")[1])
-        facts |= {"predictor": 2, "predictor_range": (-end, end), "rate": 0.02}
+        facts |= {"predictor": 2, "predictor_range": (-end, end), "lr": 0.02}
     if table in ("B-Tab5", "B-Tab10"):
         period = re.search(r"T = (\d+)", label)
         facts["reset"] = int(period.group(1)) if period else 0
@@ -108,7 +108,7 @@ def test_a_folder_is_named_by_preset_seed_and_hash(tmp_path: Path) -> None:
     run = run_of("cifar10-byol", seed=3)
     assert run.folder(tmp_path).name == f"cifar10-byol-s3-{run.settings.hash()}"
     assert run_of("cifar10-byol", seed=3, epochs=5).folder(tmp_path) == run.folder(tmp_path)  # its beginning
-    assert run_of("cifar10-byol", seed=3, changes=["rate=0.1"]).folder(tmp_path) != run.folder(tmp_path)
+    assert run_of("cifar10-byol", seed=3, changes=["lr=0.1"]).folder(tmp_path) != run.folder(tmp_path)
 
 
 def test_finished_runs_are_known_and_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,6 +158,12 @@ def test_the_list_names_every_preset(capsys: pytest.CaptureFixture[str]) -> None
     assert all(re.search(rf"^{re.escape(name)} ", out, flags=re.MULTILINE) for name in presets())
     assert cli.main(["train", "stl10-byol", "--list"]) == 0
     assert "B-Tab3-stl10-resnet18: 78.10 ± 0.30 %" in capsys.readouterr().out
+    assert cli.main(["train", "A-Tab3", "--list"]) == 0
+    head, *rows, _ = capsys.readouterr().out.splitlines()
+    assert head == "A-Tab3:"
+    assert [row.split()[0] for row in rows] == [
+        f"{data}-simclr-beta-{beta}" for data in ("cifar10", "stl10") for beta in ("minus-0.5", "plus-0.2")
+    ]
 
 
 def test_a_run_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -193,7 +199,7 @@ def test_bad_input_gets_status_2_and_a_sentence(
 
 
 def test_a_run_that_diverges_exits_with_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    wild = ["--set", "optimizer=sgd", "--set", "rate=1e25", "--set", "schedule=constant", "--set", "evaluate=0"]
+    wild = ["--set", "optimizer=sgd", "--set", "lr=1e25", "--set", "schedule=constant", "--set", "evaluate=0"]
     asked = ["train", "digits-simclr-nce", "--epochs", "2", "--folder", str(tmp_path), "--quiet", "--device", "cpu"]
     assert cli.main([*asked, *SET, *wild]) == 1
     assert "there is no checkpoint before it" in capsys.readouterr().err

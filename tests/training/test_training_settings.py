@@ -5,18 +5,20 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import asdict, fields, make_dataclass, replace
-from inspect import signature
+from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
 from sslbook.networks.siamese import Networks
-from sslbook.training.objectives import OBJECTIVES
+from sslbook.records.store import recorded
+from sslbook.training.objectives import OBJECTIVES, arguments
 from sslbook.training.presets.runs import values_of, with_changes
 from sslbook.training.presets.sheets import presets
+from sslbook.training.run.checkpoints import RESULT, read_result
 from sslbook.training.run.parts import make_ema, make_optimizer, make_rate
-from sslbook.training.run.settings import FREE, Settings
+from sslbook.training.run.settings import FREE, Settings, stored_settings
 from sslbook.training.run.steps import LARS
 from sslbook.training.views.augment import PIPELINES, Pipeline
 
@@ -30,16 +32,20 @@ from sslbook.training.views.augment import PIPELINES, Pipeline
         ("batch=1", "batch must be at least 2, got 1"),
         ("shuffle=1", "shuffle must be true or false, got 1"),
         ("ema_end=2", r"ema_end must be between 0 and 1, got 2\.0"),
-        ("predictor_rate=0", r"predictor_rate must be above 0, got 0\.0"),
-        ("rate=0", r"rate must be above 0, got 0\.0"),
+        ("predictor_lr=0", r"predictor_lr must be above 0, got 0\.0"),
+        ("lr=0", r"lr must be above 0, got 0\.0"),
         ("momentum=1", r"momentum must be at least 0 and below 1, got 1\.0"),
         ("probes=0", "probes must be at least 1, got 0"),
         ("reset=5", "reset and symmetric are for a predictor, and networks.predictor is 0"),
         ("objective=[1]", "objective must be one of .*got \\[1\\]"),
         ("warmup=1", "warmup is for the cosine schedule, and schedule is released: got 1"),
-        ("widht=3", "there is no setting widht; did you mean networks.width"),
+        ("widht=3", "there is no setting widht; did you mean .*networks.width"),
         ("networks.widht=3", "there is no setting networks.widht; did you mean networks.width"),
         ("networks=3", "networks can't be set as a whole: set networks.NAME=value"),
+        ("loss_kwargs=3", "loss_kwargs can't be set as a whole: set NAME=value"),
+        ("numbers.tau=3", "there is no setting numbers.tau; did you mean temperature"),
+        ("rate=3", "there is no setting rate; did you mean lr"),
+        ("margin=3", "info_nce takes temperature; got 'margin'"),
         ("=3", "a change must be of the form key=value, got '=3'"),
     ],
 )
@@ -53,7 +59,7 @@ def test_changes_are_read_as_what_they_are_for() -> None:
         presets()["cifar10-byol"].settings,
         [
             "subset=5000",
-            "rate=1",
+            "lr=1",
             "shuffle=false",
             "networks.width=16",
             "networks.projector_norm=detach,normal",
@@ -62,18 +68,19 @@ def test_changes_are_read_as_what_they_are_for() -> None:
             "probes=10,20",
             "betas=0.8,0.9",
             "objective=info_nce",
-            "numbers.tau=0.2",
+            "temperature=0.2",
         ],
     )
-    assert (changed.subset, changed.rate, changed.shuffle) == (5000, 1.0, False)
-    assert isinstance(changed.rate, float)
+    assert (changed.subset, changed.lr, changed.shuffle) == (5000, 1.0, False)
+    assert isinstance(changed.lr, float)
     assert changed.networks.width == 16
     assert changed.networks.projector_norm == ("detach", "normal")
     assert changed.networks.predictor_norm is None
     assert changed.networks.predictor_range == (0.0, 0.05)
-    assert (changed.probes, changed.betas, changed.numbers) == ((10, 20), (0.8, 0.9), {"tau": 0.2})
+    assert (changed.probes, changed.betas, changed.loss_kwargs) == ((10, 20), (0.8, 0.9), {"temperature": 0.2})
     simple = with_changes(changed, ["objective=simple"])  # which takes no temperature
-    assert (simple.numbers, with_changes(simple, ["objective=exact", "numbers.tau=0.1"]).numbers) == ({}, {"tau": 0.1})
+    assert simple.loss_kwargs == {}
+    assert with_changes(simple, ["objective=exact", "temperature=0.1"]).loss_kwargs == {"temperature": 0.1}
     assert with_changes(changed, ["subset=none"]).subset is None
     assert with_changes(changed, ["probes=7"]).probes == (7,)
     assert with_changes(changed, ["probes=none"]).probes == with_changes(changed, ["probes="]).probes == ()
@@ -92,11 +99,11 @@ def test_the_hash_tells_runs_apart_and_nothing_else() -> None:
         "pipeline": "mnist",
         "networks": Networks(width=16),
         "objective": "simple",
-        "numbers": {"tau": 0.1},
+        "loss_kwargs": {"temperature": 0.1},
         "optimizer": "sgd",
-        "rate": 0.5,
+        "lr": 0.5,
         "betas": (0.5, 0.5),
-        "decay": 0.1,
+        "weight_decay": 0.1,
         "schedule": "released",
         "batch": 64,
         "shuffle": True,
@@ -111,7 +118,7 @@ def test_the_hash_tells_runs_apart_and_nothing_else() -> None:
         "warmup",
         "ema",
         "ema_end",
-        "predictor_rate",
+        "predictor_lr",
         "reset",
         "symmetric",
     }  # only some runs use them: see the next test
@@ -135,7 +142,7 @@ BYOL = presets()["stl10-byol"].settings
         (BYOL, "ema=0.5"),
         (BYOL, "ema_end=1"),
         (replace(BYOL, ema_end=1.0), "epochs=7"),
-        (BYOL, "predictor_rate=10"),
+        (BYOL, "predictor_lr=10"),
         (BYOL, "networks.projector_out_norm=normal,normal"),
         (BYOL, "reset=2"),
         (BYOL, "symmetric=true"),
@@ -144,7 +151,7 @@ BYOL = presets()["stl10-byol"].settings
         (BYOL, "networks.predictor_norm=none"),
         (BYOL, "networks.predictor_range=0,0.1"),
         (BYOL, "networks.unbiased=true"),
-        (replace(BYOL, networks=replace(BYOL.networks, target=None)), "numbers.stop_gradient=false"),
+        (replace(BYOL, networks=replace(BYOL.networks, target=None)), "stop_gradient=false"),
     ],
 )
 def test_what_a_run_uses_is_in_its_hash(base: Settings, change: str) -> None:
@@ -154,14 +161,14 @@ def test_what_a_run_uses_is_in_its_hash(base: Settings, change: str) -> None:
 @pytest.mark.parametrize(
     ("base", "changes"),
     [
-        (Settings(), ["numbers.tau=0.5"]),
-        (Settings(), ["rate=0.010"]),
+        (Settings(), ["temperature=0.5"]),
+        (Settings(), ["lr=0.010"]),
         (Settings(), ["momentum=0.5"]),
-        (Settings(), ["ema=0.5", "ema_end=1", "predictor_rate=3"]),
+        (Settings(), ["ema=0.5", "ema_end=1", "predictor_lr=3"]),
         (Settings(), ["networks.target_init=own"]),
         (Settings(), ["networks.predictor_hidden=8", "networks.predictor_norm=none", "networks.predictor_range=0,1"]),
         (replace(Settings(), optimizer="sgd"), ["betas=0.5,0.5"]),
-        (BYOL, ["numbers.stop_gradient=true"]),
+        (BYOL, ["stop_gradient=true"]),
         (BYOL, ["networks.predictor=2.0"]),
         (replace(BYOL, networks=replace(BYOL.networks, predictor=1)), ["networks.predictor_hidden=8"]),
         (with_changes(Settings(), ["networks.projector_norm=none"]), ["networks.unbiased=true"]),
@@ -187,19 +194,45 @@ def test_hashes_stay() -> None:
     assert Settings().hash() == "9b18ebfa08"
     assert len(set(hashes.values())) == len(hashes)
     assert hashlib.sha256(json.dumps(hashes).encode()).hexdigest()[:16] == "86a50d78defb3837"
-    assert with_changes(Settings(), ["rate=1"]).hash() == with_changes(Settings(), ["rate=1.0"]).hash()
+    assert with_changes(Settings(), ["lr=1"]).hash() == with_changes(Settings(), ["lr=1.0"]).hash()
+
+
+def test_hashes_go_by_the_names_that_settings_had_at_first() -> None:
+    """Written down before ``rate``, ``decay``, ``predictor_rate``, ``numbers`` and ``tau`` had other names."""
+    sharp = {"objective": "beta", "loss_kwargs": {"temperature": 0.07, "beta": 0.2}}
+    for base, changes, hashed in (
+        (Settings(), {"lr": 0.03}, "e3425d94a6"),
+        (Settings(), {"weight_decay": 1e-4}, "3f410b0c31"),
+        (Settings(), {"loss_kwargs": {"temperature": 0.2}}, "5909b9e4d1"),
+        (BYOL, {"predictor_lr": 10.0}, "caa8ece49d"),
+        (BYOL, {**sharp, "lr": 0.3, "weight_decay": 1e-6, "predictor_lr": 2.0}, "b6f8253a5f"),
+    ):
+        assert replace(base, **changes).hash() == hashed, changes
+
+
+def test_files_with_the_names_that_settings_had_at_first_are_read(tmp_path: Path) -> None:
+    old = recorded("training-cifar10")["settings"]["info_nce"]
+    assert {"rate", "decay", "numbers"} <= old.keys()
+    read = stored_settings(json.dumps(old))
+    assert (read.lr, read.weight_decay, read.loss_kwargs) == (old["rate"], old["decay"], {"temperature": 0.5})
+    assert stored_settings(json.dumps(read.as_json())) == read
+    (tmp_path / RESULT).write_text(json.dumps({"settings": old, "rows": [{"epoch": 1, "rate": 0.5}]}))
+    result = read_result(tmp_path)
+    assert result is not None
+    assert stored_settings(json.dumps(result["settings"])) == read
+    assert result["rows"] == [{"epoch": 1, "lr": 0.5}]
 
 
 def test_defaults_stay_what_they_are() -> None:
     """The hash leaves them out, so another default would give another run an old one's name; a new setting is welcome."""
     settings = Settings().as_json()
     networks = settings.pop("networks")
-    numbers = {name: {k: p.default for k, p in signature(make).parameters.items()} for name, make in OBJECTIVES.items()}
+    losses = {name: arguments(name) for name in OBJECTIVES}
     augmentation = json.loads(json.dumps(asdict(Pipeline(32))))
     for name, found in (
         ("settings", settings),
         ("networks", networks),
-        ("numbers", numbers),
+        ("losses", losses),
         ("pipeline", augmentation),
     ):
         written = DEFAULTS[name]
@@ -207,16 +240,17 @@ def test_defaults_stay_what_they_are() -> None:
 
 
 DEFAULTS: dict[str, dict] = json.loads("""{
-"settings": {"dataset": "cifar10", "split": "train", "subset": null, "objective": "info_nce", "optimizer": "adam", "rate": 0.01,
-    "momentum": 0.9, "betas": [0.9, 0.999], "decay": 0.0, "schedule": "released", "warmup": 0, "batch": 128, "epochs": 100,
+"settings": {"dataset": "cifar10", "split": "train", "subset": null, "objective": "info_nce", "optimizer": "adam", "lr": 0.01,
+    "momentum": 0.9, "betas": [0.9, 0.999], "weight_decay": 0.0, "schedule": "released", "warmup": 0, "batch": 128, "epochs": 100,
     "shuffle": false, "drop_last": true, "ema": 0.996, "reset": 0, "symmetric": false, "noise": 0.0, "precision": "auto"},
 "networks": {"stem": "cifar", "width": 64, "projector_hidden": 512, "projector_out": 128, "unbiased": false, "predictor": 0,
     "projector_norm": ["normal", "normal"], "predictor_norm": ["normal", "normal"], "predictor_hidden": 512,
     "predictor_range": null, "target": null, "target_init": "copy", "channels": 3},
-"numbers": {"info_nce": {"tau": 0.5}, "exact": {"tau": 0.5, "beta": 0.0, "weights": "augmented", "over": "mean"},
-    "beta": {"tau": 0.5, "beta": 0.0, "form": "released"}, "simple": {"beta": 0.0}, "quadratic": {},
-    "soft_triplet": {"tau": 0.5, "margin": 0.0}, "triplet": {"tau": 0.5, "margin": 0.0}, "byol": {"stop_gradient": true},
-    "decoupled": {"tau": 0.5}, "supervised_contrastive": {"tau": 0.5}, "clip": {"tau": 0.07},
+"losses": {"info_nce": {"temperature": 0.5}, "exact": {"temperature": 0.5, "beta": 0.0, "weights": "augmented", "over": "mean"},
+    "beta": {"temperature": 0.5, "beta": 0.0, "form": "released"}, "simple": {"beta": 0.0}, "quadratic": {},
+    "soft_triplet": {"temperature": 0.5, "margin": 0.0}, "triplet": {"temperature": 0.5, "margin": 0.0},
+    "byol": {"stop_gradient": true},
+    "decoupled": {"temperature": 0.5}, "supervised_contrastive": {"temperature": 0.5}, "clip": {"temperature": 0.07},
     "sigmoid_pairs": {"scale": 10.0, "bias": -10.0}, "spectral_contrastive": {"mu": 1.0}, "barlow_twins": {"weight": 0.005},
     "vicreg": {"variance": 25.0, "invariance": 25.0, "covariance": 1.0}},
 "pipeline": {"scale": [0.08, 1.0], "ratio": [0.75, 1.3333333333333333], "flip": 0.5, "jitter": [0.0, 0.0, 0.0, 0.0],
@@ -305,7 +339,7 @@ def test_lars_leaves_weights_of_no_length_as_they_are_scaled() -> None:
 
 @pytest.mark.parametrize("name", ["sgd", "adam", "lars"])
 def test_optimisers_have_the_runs_numbers(name: str) -> None:
-    settings = replace(Settings(), optimizer=name, rate=0.25, momentum=0.5, decay=0.125, betas=(0.7, 0.8))
+    settings = replace(Settings(), optimizer=name, lr=0.25, momentum=0.5, weight_decay=0.125, betas=(0.7, 0.8))
     optimizer = make_optimizer(settings, list(problem(torch.float32).parameters()))
     group = optimizer.param_groups[0]
     assert (group["lr"], group["weight_decay"]) == (0.25, 0.125)

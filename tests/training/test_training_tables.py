@@ -225,12 +225,12 @@ def test_what_is_not_comparable_is_not_compared(two: Sheet, tmp_path: Path, caps
     assert re.search(r"^original .* 70\.00 .* after 50$", out, flags=re.MULTILINE)
     assert f"sslbook table {two.name} --seeds 1 --epochs 50 --folder {tmp_path} --run" in out
 
-    done(run_of("stl10-byol", seed=1, changes=["rate=0.1"]), tmp_path, [{"epoch": 100, **accuracy}])
-    assert cli.main([*asked, "--set", "rate=0.1"]) == 0
+    done(run_of("stl10-byol", seed=1, changes=["lr=0.1"]), tmp_path, [{"epoch": 100, **accuracy}])
+    assert cli.main([*asked, "--set", "lr=0.1"]) == 0
     out = capsys.readouterr().out
-    assert "\nchanged rate=0.1; 1 seed: 1.\n" in out
+    assert "\nchanged lr=0.1; 1 seed: 1.\n" in out
     assert re.search(r"^original +78\.10 +70\.00 +70\.00 ", out, flags=re.MULTILINE)
-    assert f"sslbook table {two.name} --set rate=0.1 --seeds 1 --folder" in out
+    assert f"sslbook table {two.name} --set lr=0.1 --seeds 1 --folder" in out
     assert cli.main([*asked, "--set", "capture=none"]) == 0, "which touches no weight"
     assert re.search(r"^original .* 70\.00 +-8\.10 ", capsys.readouterr().out, flags=re.MULTILINE)
 
@@ -285,10 +285,10 @@ def test_a_record_stands_in_for_runs_that_are_not_here(
     assert re.search(r"^original +78\.10 +75\.00 +-3\.10 +70\.00 +1 +recorded$", out, flags=re.MULTILINE)
     assert re.search(r"^T = 5 .* no run$", out, flags=re.MULTILINE)
     assert "recorded: " in out
-    assert cli.main([*elsewhere, "--set", "rate=0.1"]) == 0
+    assert cli.main([*elsewhere, "--set", "lr=0.1"]) == 0
     assert "recorded" not in capsys.readouterr().out
     with pytest.raises(SystemExit):
-        cli.main([*asked, "--record", "--set", "rate=0.1"])
+        cli.main([*asked, "--record", "--set", "lr=0.1"])
     assert "--record is of the table as it is printed" in capsys.readouterr().err
 
     debt = tables.owed(two.name, [1], away)

@@ -322,7 +322,7 @@ def batch_correction(size: int, seed: int = 0, *, joint: bool = True) -> Tensor:
         if norm:
             pre = batch_normalize(pre, dims=(1, 2) if joint else 1, **norm)  # type: ignore[arg-type]
         one, two = pair.climb(pre).unbind(2)
-        loss = losses.contrastive(one, two, loss="info_nce", normalize=False, tau=0.5)
+        loss = losses.contrastive(one, two, loss="info_nce", normalize=False, temperature=0.5)
         (found,) = torch.autograd.grad(loss.sum(), leaf)
         return found.flatten(1)
 

@@ -113,8 +113,8 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 TUPLE_LOSSES: dict[str, Loss] = {
     "simple": losses.simple,
-    "soft_triplet": partial(losses.soft_triplet, tau=0.5, margin=0.3),
-    "info_nce": partial(losses.info_nce, tau=0.5),
+    "soft_triplet": partial(losses.soft_triplet, temperature=0.5, margin=0.3),
+    "info_nce": partial(losses.info_nce, temperature=0.5),
 }
 """The three losses of the corollary."""
 

@@ -528,6 +528,30 @@ def probes_and_terms(protocol: Recipe) -> Measure:
     return both
 
 
+def common_gradient(protocol: Recipe) -> Measure:
+    r"""The usual measures and ``common``, the share of the squared gradients at the encoder's output that a batch has in common.
+
+    :math:`\lVert \sum_i g_i \rVert^2 / (B \sum_i \lVert g_i \rVert^2)` over :data:`IMAGES` images; the two views, each of which
+    is normalised by itself, count alike.
+    """
+
+    def found(state: State, data: Split) -> dict[str, Tensor]:
+        pixels, target = data.train.pixels[:IMAGES], state.target or state.online
+        u = Streams([0], "byol common").uniform((2 * len(pixels), NUMBERS))[0]
+        views = augment(pixels.to(torch.float32).repeat(2, 1, 1, 1), u, protocol.augmentation)
+        views = views.to(target["conv0"])[:, None].expand(-1, state.seeds, -1, -1, -1)
+        goal = project(target, encode(target, views), state.kind.projector).detach()
+        with torch.enable_grad():
+            seen = encode(state.online, views).detach().requires_grad_()
+            predicted = predict(state.online, project(state.online, seen, state.kind.projector), state.kind.head)
+            (gradient,) = torch.autograd.grad(_byol_loss(predicted, goal).sum(), seen)
+        g = gradient.double().unflatten(1, (2, -1))
+        common = g.sum(2).square().sum(2) / (g.shape[2] * g.square().sum((2, 3)))
+        return measure(state, data) | {"common": common.mean(1)}
+
+    return found
+
+
 def theorem8_terms(state: State, views: Tensor) -> dict[str, Tensor]:
     r"""Theorem 8's terms along the weights, ``(R,)`` each, and how definite the covariance term is.
 

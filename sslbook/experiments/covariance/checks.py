@@ -197,9 +197,9 @@ def weighted_gaps(p: Population) -> Iterator[Comparison]:
     r"""Theorem 4 without augmentation (V = 1, :math:`\theta = 0`): triplet and InfoNCE, one tower and both."""
     tau = 2.0
     for name, loss, margin in (("soft_triplet", triplet_loss(tau, 0.5), 0.5), ("info_nce", nce_loss(tau), 0.0)):
-        op = p.operator(loss=name, tau=tau, margin=margin, clean=p.clean)
+        op = p.operator(loss=name, temperature=tau, margin=margin, clean=p.clean)
         one, both = p.step(loss), p.step(loss, both=True)
-        mean = pair_weights(p.net, p.clean, loss=name, tau=tau, margin=margin).mean()
+        mean = pair_weights(p.net, p.clean, loss=name, temperature=tau, margin=margin).mean()
         yield f"{name}, one tower", op.update(), one
         yield f"{name}, both towers, doubled", 2 * op.update(), both
         yield "dense", op.dense() @ vec(op.opened.weight), vec(one)
@@ -216,12 +216,12 @@ def exact_loss_gaps(p: Population) -> Iterator[Comparison]:
     tau = 2.0
 
     def augmented(p: Tensor, n: Tensor, _: Tensor) -> Tensor:
-        return pairs.exact(p, n, n, tau=tau)
+        return pairs.exact(p, n, n, temperature=tau)
 
     def differentiated(p: Tensor, n: Tensor, _: Tensor) -> Tensor:
-        return (pairs.pair_weight(n, "info_nce", tau=tau) * (p[:, None] - n)).sum(-1)
+        return (pairs.pair_weight(n, "info_nce", temperature=tau) * (p[:, None] - n)).sum(-1)
 
-    update = p.operator(loss="info_nce", tau=tau, clean=p.clean).update()
+    update = p.operator(loss="info_nce", temperature=tau, clean=p.clean).update()
     if update.norm() < 1e-6 * p.operator().update().norm():
         return  # all samples are far apart and the force vanishes: nothing but rounding is left
     for h in (1, 2, 3):
@@ -436,7 +436,7 @@ def residue(
 ) -> Residue:
     """Measure theta and its bounds on the population ``views (N, V, ...)`` of ``clean (N, ...)``, by enumeration."""
     n, v = views.shape[:2]
-    op = covariance_operator(net, layer, views, loss=loss, tau=tau, margin=margin, clean=clean)
+    op = covariance_operator(net, layer, views, loss=loss, temperature=tau, margin=margin, clean=clean)
     k, y = op.opened.connections(), op.opened.output
     coefficients = _coefficients(y, n, v, loss, tau, margin)
     full, both = (torch.einsum("ano,ab,bmo->nm", k, c, k) for c in coefficients)
@@ -570,7 +570,7 @@ def step_gaps(instance: tuple[nn.Sequential, Tensor, Tensor]) -> Iterator[Compar
     k, weight, (n, v) = opened.connections(), vec(opened.weight), views.shape[:2]
     for name, loss, margin in (("info_nce", nce_loss(tau), 0.0), ("soft_triplet", triplet_loss(tau, 0.2), 0.2)):
         found = _coefficients(opened.output, n, v, name, tau, margin)
-        main = covariance_operator(net, "0", views, loss=name, tau=tau, margin=margin, clean=clean)
+        main = covariance_operator(net, "0", views, loss=name, temperature=tau, margin=margin, clean=clean)
         for c, both in zip(found, (False, True), strict=True):
             truth = -vec(expected_gradient(net, "0", views, loss, all_tuples(n, v), clean=clean, both=both))
             yield "step", torch.einsum("ano,ab,bmo,m->n", k, c, k, weight), truth

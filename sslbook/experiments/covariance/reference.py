@@ -131,14 +131,14 @@ def simple_loss(beta: float = 0.0) -> TupleLoss:
 
 def triplet_loss(tau: float, margin: float = 0.0) -> TupleLoss:
     r""":math:`L^\tau_{tri}`."""
-    return lambda p, n, _: pairs.soft_triplet(p, n, tau=tau, margin=margin)
+    return lambda p, n, _: pairs.soft_triplet(p, n, temperature=tau, margin=margin)
 
 
 def nce_loss(tau: float) -> TupleLoss:
     r""":math:`L^\tau_{nce}`."""
-    return lambda p, n, _: pairs.info_nce(p, n, tau=tau)
+    return lambda p, n, _: pairs.info_nce(p, n, temperature=tau)
 
 
 def exact_loss(tau: float) -> TupleLoss:
     r""":math:`L^{\tau,exact}` (Eq. 7): weights from the un-augmented distances, without gradient."""
-    return lambda p, n, c: pairs.exact(p, n, c, tau=tau)
+    return lambda p, n, c: pairs.exact(p, n, c, temperature=tau)

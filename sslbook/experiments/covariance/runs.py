@@ -85,7 +85,7 @@ def scene_operator(
     """The operator that belongs to ``loss``: plain for ``"simple"``, weighted and l2-normalised for ``"info_nce"`` as in SimCLR."""
     if loss == "simple":
         return covariance_operator(net, layer, scene.views)
-    return covariance_operator(net, layer, scene.views, loss=loss, tau=tau, normalize=True, clean=scene.clean)
+    return covariance_operator(net, layer, scene.views, loss=loss, temperature=tau, normalize=True, clean=scene.clean)
 
 
 def theories(net: nn.Module, layer: str, scene: Scene, *, loss: str = "simple", tau: float = 0.5) -> dict[str, Tensor]:
@@ -203,7 +203,7 @@ def simclr_gradients(
     first, second = (index.to(y.device) for index in batches_of(op.population, size, replicates, seed))
     pair = [y[index].requires_grad_(True) for index in (first, second)]
     if loss == "info_nce":
-        value = losses.contrastive(pair[0], pair[1], loss=loss, normalize=True, tau=tau)
+        value = losses.contrastive(pair[0], pair[1], loss=loss, normalize=True, temperature=tau)
     else:
         value = losses.contrastive(pair[0], pair[1], loss=loss, normalize=False)
     pulls = torch.autograd.grad(value.sum(), pair)
@@ -221,7 +221,7 @@ Objective = Callable[[Tensor, Tensor, Tensor], Tensor]
 def simclr(one: Tensor, two: Tensor, labels: Tensor) -> Tensor:
     """SimCLR's InfoNCE, which looks at no label."""
     del labels
-    return losses.contrastive(one, two, tau=0.5)
+    return losses.contrastive(one, two, temperature=0.5)
 
 
 def told(one: Tensor, two: Tensor, labels: Tensor) -> Tensor:

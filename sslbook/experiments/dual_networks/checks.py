@@ -307,8 +307,8 @@ PairLoss = Callable[[Tensor, Tensor], Tensor]
 
 PAIR_LOSSES: dict[str, PairLoss] = {
     "simple": lambda p, n: losses.simple(p, n),
-    "soft_triplet": lambda p, n: losses.soft_triplet(p, n, tau=0.7, margin=0.3),
-    "info_nce": lambda p, n: losses.info_nce(p, n, tau=0.7),
+    "soft_triplet": lambda p, n: losses.soft_triplet(p, n, temperature=0.7, margin=0.3),
+    "info_nce": lambda p, n: losses.info_nce(p, n, temperature=0.7),
 }
 
 

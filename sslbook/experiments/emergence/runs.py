@@ -363,7 +363,7 @@ def train_ring(
         if setting == "simple":
             loss = pairs.contrastive(*pair, loss="simple", normalize=False)
         else:
-            loss = pairs.contrastive(*pair, normalize=setting in ("normalised", "simclr"), tau=0.5)
+            loss = pairs.contrastive(*pair, normalize=setting in ("normalised", "simclr"), temperature=0.5)
         gradients = torch.autograd.grad(loss.sum(), leaves)
         with torch.no_grad():
             live = (leaves[0].norm(dim=-1).amax(1) < limit).double()[:, None, None]

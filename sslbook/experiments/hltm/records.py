@@ -21,6 +21,7 @@ from sslbook.experiments.hltm import theory
 from sslbook.experiments.hltm.instances import random_symmetric
 from sslbook.experiments.hltm.runs import (
     FORMULAS,
+    MIXED,
     STATISTICS,
     Measurement,
     RawCorrelation,
@@ -291,6 +292,7 @@ def table_values(
 def narrow_values(
     seeds: Sequence[int],
     *,
+    losses: Sequence[str] = FORMULAS,
     base: TreeRun | None = None,
     epochs: Sequence[int] = (0, 1, 20, 49),
     processes: int = 0,
@@ -306,7 +308,7 @@ def narrow_values(
         "lower": LOWER,
         "epochs": tuple(epochs),
     }
-    for loss in FORMULAS:
+    for loss in losses:
         cells = [replace(base, loss=loss, lower=lower) for lower in LOWER]
         found = _trials(cells, seeds, NARROW, epochs, processes)
         values[loss] = {statistic: rounded(trials, 5) for statistic, trials in found.items()}
@@ -346,6 +348,7 @@ def norm_values(
 STUDIES = {
     "hltm-tables": Study(table_values, tuple(range(1, 11))),
     "hltm-narrow": Study(narrow_values, tuple(range(1, 41))),
+    "hltm-narrow-mixed": Study(partial(narrow_values, losses=MIXED, epochs=(0, 1, 20)), tuple(range(1, 41))),
     "hltm-norms": Study(norm_values, tuple(range(1, 31))),
     "hltm-norms-printed": Study(partial(norm_values, vary=printed_loss), tuple(range(1, 31))),
 }

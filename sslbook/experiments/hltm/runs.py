@@ -72,6 +72,8 @@ def backward(net: TreeNetwork, seen: Activity, grad: Tensor) -> tuple[list[Tenso
 # Losses and steps
 
 FORMULAS = ("printed", "released")
+MIXED = ("printed, no logarithm", "released, logarithm")
+"""The two losses between: :data:`FORMULAS` differ in the logarithm and in what is averaged first, each of these in one alone."""
 
 T = TypeVar("T")
 
@@ -82,7 +84,8 @@ class TreeRun:
 
     loss: ``printed`` is :math:`L^\tau_{nce}` with one negative, the mean over the batch of
         :math:`\log(1 + e^{(r_+ - r_-)/\tau})`, :math:`r = \frac12\lVert f - f' \rVert^2`; ``released`` is
-        :math:`-1/(1 + e^{(p - n)/\tau})` with the mean squares :math:`p, n` of :math:`f - f'` over the batch *and* the units.
+        :math:`-1/(1 + e^{(p - n)/\tau})` with the mean squares :math:`p, n` of :math:`f - f'` over the batch *and* the units;
+        those of :data:`MIXED` are the mean of :math:`-1/(1 + e^{(r_+ - r_-)/\tau})`, and :math:`\log(1 + e^{(p - n)/\tau})`.
     lower: polarities are drawn from :math:`U[\text{lower}, 1]`, with a random sign if ``signed``.
     epoch_size: samples an epoch, drawn afresh every time.
     """
@@ -108,13 +111,15 @@ def triplet_gradient(output: Tensor, loss: str, tau: float) -> Tensor:
     """Gradient of each replica's loss in the normalised outputs ``(R, width, 3B)`` of anchors, positives and negatives."""
     anchor, positive, negative = output.chunk(3, dim=2)
     to_positive, to_negative = anchor - positive, anchor - negative
-    if loss == "printed":
+    if loss.startswith("printed"):
         r_pos, r_neg = (0.5 * d.square().sum(1, keepdim=True) for d in (to_positive, to_negative))
-        force = torch.sigmoid((r_pos - r_neg) / tau) / (tau * anchor.shape[2])
+        share = torch.sigmoid((r_pos - r_neg) / tau)
+        force = (share if loss == "printed" else share * (1 - share)) / (tau * anchor.shape[2])
     else:
         p, n = (d.square().mean((1, 2), keepdim=True) for d in (to_positive, to_negative))
         share = torch.sigmoid((n - p) / tau)
-        force = share * (1 - share) * 2 / (tau * anchor.shape[1] * anchor.shape[2])
+        slope = share * (1 - share) if loss == "released" else 1 - share
+        force = slope * 2 / (tau * anchor.shape[1] * anchor.shape[2])
     return torch.cat([force * (to_positive - to_negative), -force * to_positive, force * to_negative], 2)
 
 

@@ -8,7 +8,8 @@ there is the leading eigenvector of :math:`A`.  On a plane the mean response has
 .. math::  g = (1 - a)\, E[h] \sum_{i \in Z} t_i\, p_i\, x_i, \qquad 0 \le t_i \le 1,
 
 and w leads A, with gate i open by :math:`t_i`, on the complement of the :math:`x_i` with :math:`0 < t_i < 1`.
-`find` climbs from many starts, puts what it finds exactly where it belongs and keeps what passes this test.
+`find` climbs from many starts, puts what it finds exactly where it belongs and keeps what passes this test; `every` leaves nothing
+out: it tries all faces into which the planes cut the sphere, on each of which only the leading eigenvectors of A can be maxima.
 
 Linear filters in training: where they go if the weights stay as they are, and if each step computes them anew (Section 3).
 
@@ -100,6 +101,49 @@ def find(cloud: Cloud, act: Activation, starts: Tensor, *, steps: int = 1500, fi
     bad = float(share[~good].sum()) / len(cloud.x)
     kept = (replica[good], w[one][good], value[one][good], on.sum(-1)[one][good], share[good])
     return Optima(*kept, worst, bad, float((~loud).double().mean()))
+
+
+def every(cloud: Cloud, act: Activation) -> tuple[Tensor, Tensor]:
+    """All strict maxima with energy of a single population, ``(n, d)``, and how many points are on the plane of each, ``(n,)``."""
+    found = faces(cloud.x[0]).repeat(2, 1)
+    gate = act.slope + (1 - act.slope) * (found > 0).to(cloud.x.dtype)[None]
+    a, face = cloud.gated(gate), _complement(cloud, found[None] == 0)
+    w = torch.linalg.eigh(face @ a @ face)[1][0, ..., -1]
+    w[: len(w) // 2] *= -1
+    kept = (_signs(w, cloud.x[0]) == found).all(-1) & (cloud.energy(w[None], act)[0] > 1e-12)
+    w, on = w[kept], found[kept] == 0
+    good, _ = certify(cloud, act, w, on, torch.zeros(len(w), dtype=torch.long))
+    return w[good], on[good].sum(-1)
+
+
+def faces(x: Tensor) -> Tensor:
+    """The signs of ``w^T x`` on each face of the planes of fewer than 40 points ``x (N, d)`` that span the space: ``(F, N)``.
+
+    A face's signs are compositions (the first that is not zero counts) of those of the arrangement's corners, the cocircuits
+    [Bjoerner et al., Oriented Matroids, Proposition 3.7.2]; so corners are composed until nothing is new.
+    """
+    unit = x / x.norm(dim=-1, keepdim=True)
+    _, size, right = torch.linalg.svd(unit[torch.combinations(torch.arange(len(x)), x.shape[1] - 1)])
+    corner = right[size[:, -1] > 1e-9, -1]
+    corners = found = _distinct(_signs(torch.cat([corner, -corner]), x))
+    known = 0
+    while known < len(found):
+        known = len(found)
+        found = _distinct(torch.where(found[:, None] == 0, corners, found[:, None]).flatten(0, 1))
+    return found
+
+
+def _signs(w: Tensor, x: Tensor) -> Tensor:
+    """Signs of ``w^T x``, 0 for a sine below 1e-9, of unit ``w (n, d)`` and points ``x (N, d)``: ``(n, N)``, int8."""
+    u = w @ (x / x.norm(dim=-1, keepdim=True)).T
+    return torch.where(u.abs() < 1e-9, 0.0, u.sign()).to(torch.int8)
+
+
+def _distinct(signs: Tensor) -> Tensor:
+    """Rows without repeats, by their number in base three."""
+    power = 3 ** torch.arange(signs.shape[1])
+    code: Tensor = ((signs.long() + 1) * power).sum(-1).unique()
+    return (code[:, None] // power % 3 - 1).to(torch.int8)
 
 
 def _polish(cloud: Cloud, act: Activation, w: Tensor) -> tuple[Tensor, Tensor]:
@@ -211,7 +255,7 @@ def train_linear(
     for _ in range(steps):
         if anew:
             f = data @ w[..., None]
-            alpha = weights("info_nce", f, f, tau=tau)
+            alpha = weights("info_nce", f, f, temperature=tau)
             v = rate * contrastive_covariance(data, data, alpha, f, f)[..., 0]
         else:
             v = step * (w @ matrix)

@@ -75,7 +75,7 @@ def energy_gaps(loss: str, count: int = 128, seed: int = 0, *, epsilon: float = 
     for tau in (0.3, 1.0, 3.0):
         theta = [first.clone().requires_grad_(), second.clone().requires_grad_()]
         f, f2 = ((v @ theta[0]).relu() @ theta[1] for v in (x, x2))
-        setting = {"tau": tau, "epsilon": epsilon, "margin": 0.2}
+        setting = {"temperature": tau, "epsilon": epsilon, "margin": 0.2}
         wanted = _flat_grad(-loss_value(loss, f, f2, **setting) / (2 * 7**2), theta)
         alpha = weights(loss, f, f2, **setting)
         variants = {"energy": alpha}
@@ -85,7 +85,7 @@ def energy_gaps(loss: str, count: int = 128, seed: int = 0, *, epsilon: float = 
             diagonal = (-own / tau).exp() / (-total).exp().sum(-1)
             variants["broken: diagonal as printed"] = alpha + torch.diag_embed(diagonal).detach()
             if epsilon:
-                variants["broken: epsilon left out"] = weights(loss, f, f2, tau=tau)
+                variants["broken: epsilon left out"] = weights(loss, f, f2, temperature=tau)
         else:
             variants["broken: diagonal"] = alpha + (torch.eye(7) if loss != "quadratic" else -torch.eye(7))
         alive = wanted.norm(dim=1) > 0  # all hinges of a triplet loss may be closed, all units silent
@@ -118,7 +118,7 @@ def filter_gaps(act: Activation, count: int = 128, seed: int = 0) -> Gaps:
     def response(v: Tensor, unit: Tensor) -> Tensor:
         return act((v @ unit[..., None])[..., 0])[..., None]
 
-    alpha = weights("info_nce", response(x, w), response(x2, w), tau=0.5, epsilon=1.0)
+    alpha = weights("info_nce", response(x, w), response(x2, w), temperature=0.5, epsilon=1.0)
     free = w.clone().requires_grad_()
     unit = free / free.norm(dim=-1, keepdim=True)
     (wanted,) = torch.autograd.grad(energy(response(x, unit), response(x2, unit), alpha).sum(), free)
@@ -151,10 +151,10 @@ def stop_gradient_gaps(loss: str, count: int = 128, seed: int = 0) -> Gaps:
     def outputs(v: Tensor) -> tuple[Tensor, Tensor]:
         return (x @ v[..., None]).relu(), (x2 @ v[..., None]).relu()
 
-    alpha = weights(loss, *outputs(w), tau=tau, epsilon=epsilon, margin=margin)
+    alpha = weights(loss, *outputs(w), temperature=tau, epsilon=epsilon, margin=margin)
 
     def objective(v: Tensor) -> Tensor:
-        return -loss_value(loss, *outputs(v), tau=tau, epsilon=epsilon, margin=margin) / (2 * 7**2)
+        return -loss_value(loss, *outputs(v), temperature=tau, epsilon=epsilon, margin=margin) / (2 * 7**2)
 
     true = _hessian(objective, w)
     fixed = _hessian(lambda v: energy(*outputs(v), alpha), w)

@@ -71,7 +71,7 @@ def _lemma4(drawn: Instances, activation: str, tau: float, seed: int) -> dict[st
     f1 = drawn.hidden(w, activation)
     f2 = torch.einsum("rvnp,rop->rvno", f1, v.flatten(2))
     true = torch.autograd.grad(energy(f2[:, 0], f2[:, 1], alpha).sum(), (w, v), retain_graph=True)
-    slopes = torch.autograd.grad(loss_value("info_nce", f2[:, 0], f2[:, 1], tau=tau).sum(), (w, v))
+    slopes = torch.autograd.grad(loss_value("info_nce", f2[:, 0], f2[:, 1], temperature=tau).sum(), (w, v))
     learned = [-slope / (2 * samples**2) for slope in slopes]
     f1, f2, rows = f1.detach(), f2.detach(), drawn.top.flatten(2)
     kernel, flat, gated = rows.mT @ rows, drawn.weights.flatten(1), drawn.gated(activation)
@@ -85,7 +85,7 @@ def _lemma4(drawn: Instances, activation: str, tau: float, seed: int) -> dict[st
         return relative(found, project(drawn.weights, reference))
 
     in_w, in_v = both(alpha)
-    nce_w, nce_v = both(pair_weights("info_nce", f2[:, 0], f2[:, 1], tau=tau))
+    nce_w, nce_v = both(pair_weights("info_nce", f2[:, 0], f2[:, 1], temperature=tau))
     blocks = torch.kron(torch.eye(drawn.x.shape[3], dtype=DTYPE), torch.ones(2 * [drawn.weights.shape[2]], dtype=DTYPE))
     square = drawn.weights.clone().requires_grad_()
     outputs = torch.einsum("rvnp,rop->rvno", drawn.hidden(square, "quadratic"), rows)

@@ -20,10 +20,10 @@ from sslbook.stats.checks import Comparison, Gaps, over, relative_gap
 SAMPLES = 6
 CLASSES = torch.tensor([0, 0, 1, 1, 2, 2])
 LOSSES: dict[str, Loss] = {
-    "nt_xent": partial(batch.nt_xent, tau=0.3),
-    "supervised_contrastive": partial(batch.supervised_contrastive, labels=CLASSES, tau=0.3),
-    "decoupled": partial(batch.decoupled, tau=0.3),
-    "clip": partial(batch.clip, tau=0.3),
+    "info_nce": partial(batch.info_nce, temperature=0.3),
+    "supervised_contrastive": partial(batch.supervised_contrastive, labels=CLASSES, temperature=0.3),
+    "decoupled": partial(batch.decoupled, temperature=0.3),
+    "clip": partial(batch.clip, temperature=0.3),
     "sigmoid_pairs": partial(batch.sigmoid_pairs, scale=5.0, bias=-2.0),
     "spectral_contrastive": batch.spectral_contrastive,
 }
@@ -117,7 +117,7 @@ def bias_gaps(seed: int) -> Iterator[Comparison]:
     There :math:`f_a = \tilde K_a^\top p` for these numbers ``p`` in one vector, and the step is
     :math:`-2 \sum \Gamma_{ab} \tilde K_a \tilde K_b^\top p`.  Broken: the weights alone.
     """
-    net, draw, loss = mlp((5, 7, 6, 4), bias=True, seed=seed), torch.Generator().manual_seed(seed), LOSSES["nt_xent"]
+    net, draw, loss = mlp((5, 7, 6, 4), bias=True, seed=seed), torch.Generator().manual_seed(seed), LOSSES["info_nce"]
     x = torch.randn(2 * SAMPLES, 5, generator=draw, dtype=torch.float64)
     chosen = {name: net.get_parameter(name).detach() for name in ("2.weight", "2.bias", "4.bias")}
 
@@ -155,13 +155,13 @@ def laplacian_gaps(seed: int = 0) -> Gaps:
         return -torch.nn.functional.logsigmoid(r / tau).mean()
 
     def eq_1(z: Tensor) -> Tensor:
-        return energies.loss_value("info_nce", z[:, 0], z[:, 1], tau=tau, epsilon=1.0)
+        return energies.loss_value("info_nce", z[:, 0], z[:, 1], temperature=tau, epsilon=1.0)
 
     xi = torch.sigmoid(-energies.square_distances(alone[:, 0]) / tau) / tau
     eye = torch.eye(samples, dtype=torch.float64)[:, None]
     papers = 2 * Mixing(weights=xi)(eye)[:, 0]
     ours = -2 * gram_weights(one_negative, alone)
-    alpha = energies.weights("info_nce", z[:, 0], z[:, 1], tau=tau, epsilon=1.0)
+    alpha = energies.weights("info_nce", z[:, 0], z[:, 1], temperature=tau, epsilon=1.0)
     whole = -2 * gram_weights(eq_1, z)
     between = whole[::2, ::2] + torch.diag(torch.full((samples,), torch.nan, dtype=torch.float64))
     off = ~torch.eye(samples, dtype=torch.bool)

@@ -69,7 +69,7 @@ def trained(net: nn.Sequential, data: Digits, *, steps: int, tau: float) -> nn.S
     for _ in range(steps):
         views, _ = data.batch(64, draw)
         optimizer.zero_grad()
-        batch.nt_xent(net(views.flatten(0, 1)).unflatten(0, (64, 2)), tau=tau).backward()
+        batch.info_nce(net(views.flatten(0, 1)).unflatten(0, (64, 2)), temperature=tau).backward()
         optimizer.step()
     return net
 
@@ -90,17 +90,17 @@ def steps_of(net: nn.Module, layer: str, views: Tensor, clean: Tensor, tau: floa
     """
     op = partial(covariance_operator, net, layer)
     outputs = net(views.flatten(0, 1)).flatten(1).unflatten(0, views.shape[:2])
-    (gradient,) = torch.autograd.grad(batch.nt_xent(outputs, tau=tau), net.get_parameter(f"{layer}.weight"))
+    (gradient,) = torch.autograd.grad(batch.info_nce(outputs, temperature=tau), net.get_parameter(f"{layer}.weight"))
     exact: dict[str, Callable[[Tensor], Tensor]] = {
-        "this chapter": partial(batch.nt_xent, tau=tau),
+        "this chapter": partial(batch.info_nce, temperature=tau),
         "all pairs alike": partial(_cosine_loss, loss="simple"),
-        "one negative": partial(_cosine_loss, loss="soft_triplet", tau=tau),
+        "one negative": partial(_cosine_loss, loss="soft_triplet", temperature=tau),
     }
     found = {"autograd": -gradient} | {name: op(views, loss=loss).exact_update() for name, loss in exact.items()}
     theories: dict[str, dict[str, Any]] = {
         "unbiased": {"views": views, "normalize": True, "beta": 1 - 1 / len(views)},
         "cross-covariance": {"views": views, "normalize": True},
-        "weighted": {"views": views, "normalize": True, "loss": "info_nce", "tau": tau, "clean": clean},
+        "weighted": {"views": views, "normalize": True, "loss": "info_nce", "temperature": tau, "clean": clean},
         "not averaged": {"views": views.flatten(0, 1)[:, None], "normalize": True},
         "no augmentation": {"views": clean[:, None], "normalize": True},
         "no cosines": {"views": views},
@@ -251,7 +251,7 @@ def backward_errors(model: nn.Module, views: Tensor) -> dict[str, dict[str, floa
     plain, double = (_backward(model, views, TAU, dtype) for dtype in (views.dtype, torch.float64))
     found: dict[str, dict[str, float]] = {"error": {}, "double": {}, "mixed": {}}
     for name in plain:
-        op = covariance_operator(model, name, views, loss="nt_xent", tau=TAU)
+        op = covariance_operator(model, name, views, loss="info_nce", temperature=TAU)
         assert isinstance(op.mixing, PairMixing)
         step, coarse = -op.exact_update(), PairMixing(op.mixing.matrix.to(op.dtype))
         found["error"][name] = gap(step, plain[name])
@@ -278,7 +278,7 @@ def _backward(model: nn.Module, views: Tensor, tau: float, dtype: torch.dtype | 
     """Gradients in the layers' weights, of the loss in ``dtype``, the network's own if not given."""
     model.zero_grad()
     outputs = model(views.flatten(0, 1)).unflatten(0, views.shape[:2]).to(dtype or views.dtype)
-    batch.nt_xent(outputs, tau=tau).backward()
+    batch.info_nce(outputs, temperature=tau).backward()
     layers = {name: part for name, part in model.named_modules() if isinstance(part, Layer)}
     return {name: part.weight.grad for name, part in layers.items() if part.weight.grad is not None}
 
@@ -302,7 +302,7 @@ def _train(model: nn.Module, data: Dataset, steps: int, seed: int) -> None:
     for number in range(1000, 1000 + max(steps, 20)):
         with torch.set_grad_enabled(steps > 0):
             views = _batch(data, seed, number, 128)
-            loss = batch.nt_xent(model(views.flatten(0, 1)).unflatten(0, (128, 2)), tau=TAU)
+            loss = batch.info_nce(model(views.flatten(0, 1)).unflatten(0, (128, 2)), temperature=TAU)
         if steps:
             optimizer.zero_grad()
             loss.backward()
@@ -365,7 +365,7 @@ def _priced(batches: int, chunk: Sequence[tuple[Cell, int]]) -> dict[str, Tensor
         for number in range(batches, batches + steps):
             optimizer.zero_grad()
             views, _ = draw(number)
-            batch.nt_xent(net(views.flatten(0, 1)).unflatten(0, (IMAGES, 2)), tau=tau).backward()
+            batch.info_nce(net(views.flatten(0, 1)).unflatten(0, (IMAGES, 2)), temperature=tau).backward()
             optimizer.step()
         rows = [list(ladder(net, PRICED_LAYERS, *draw(number), tau).values()) for number in range(batches)]
         singles, means = [], []

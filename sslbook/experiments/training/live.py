@@ -38,7 +38,7 @@ RUNS: dict[str, tuple[str, tuple[str, ...]]] = {
     "SimCLR": ("digits-simclr-nce", STEADY),
     "BYOL": ("digits-byol", STEADY),
     "BYOL, no predictor": ("digits-byol", (*STEADY, "networks.predictor=0")),
-    "BYOL, no EMA, no stop-gradient": ("digits-byol", (*STEADY, "networks.target=none", "numbers.stop_gradient=false")),
+    "BYOL, no EMA, no stop-gradient": ("digits-byol", (*STEADY, "networks.target=none", "stop_gradient=false")),
 }
 """What the page trains: the preset that each begins with, and what is changed in it."""
 
@@ -206,7 +206,7 @@ def _one_sided(z1: Tensor, z2: Tensor) -> Tensor:
         everything = distributed.gather(z.detach())
         rows = distributed.own_rows(len(everything))
         whole.append(torch.cat([everything[: rows.start], z, everything[rows.stop :]]))
-    return pairs.contrastive(whole[0], whole[1], "info_nce", tau=0.5)
+    return pairs.contrastive(whole[0], whole[1], "info_nce", temperature=0.5)
 
 
 def by_processes(seed: int) -> dict[str, Tensor]:

@@ -36,10 +36,10 @@ HALF = (*SMALL, "precision=bfloat16")
 """Networks that multiply in bfloat16, as on a GPU: a run takes two thirds of the time.  Views, losses and evaluation don't."""
 LONG = (*HALF, "epochs=100", "probes=10,20,50,100", "evaluate=10")
 WHOLE = (*HALF, "subset=none", "epochs=20", "probes=5,10,20", "evaluate=5")
-SLOWER = ("rate=0.001", "schedule=constant")
+SLOWER = ("lr=0.001", "schedule=constant")
 """SimCLR in so few steps."""
 SIMCLR, BYOL = "cifar10-simclr-nce", "cifar10-byol"
-QUICKER = ("optimizer=adam", "rate=0.001", "decay=0", "batch=64", "ema=0.9")
+QUICKER = ("optimizer=adam", "lr=0.001", "weight_decay=0", "batch=64", "ema=0.9")
 """BYOL in eight hundred steps, of which the released target takes 173 to come half way."""
 
 
@@ -68,25 +68,25 @@ RUNS: dict[str, Course] = {
     "info_nce": _simclr("InfoNCE"),
     "exact": _simclr("released weights", "objective=exact"),
     "exact, noise": _simclr("released weights, noise", "objective=exact", "noise=0.01"),
-    "beta -0.5": _simclr("β = −0.5", "objective=beta", "numbers.beta=-0.5"),
-    "beta 0.2": _simclr("β = +0.2", "objective=beta", "numbers.beta=0.2"),
+    "beta -0.5": _simclr("β = −0.5", "objective=beta", "beta=-0.5"),
+    "beta 0.2": _simclr("β = +0.2", "objective=beta", "beta=0.2"),
     "byol": _byol("BYOL"),
     "byol, no EMA": _byol("no EMA", "networks.target=none"),
-    "byol, no EMA, no stop-gradient": _byol("no stop-gradient", "networks.target=none", "numbers.stop_gradient=false"),
+    "byol, no EMA, no stop-gradient": _byol("no stop-gradient", "networks.target=none", "stop_gradient=false"),
 }
 """Every objective of the book."""
 EXACT: dict[str, Course] = {
     "info_nce": RUNS["info_nce"],
     "exact": RUNS["exact"],
-    "exact, further": _simclr("further views", "objective=exact", "numbers.weights=further"),
-    "exact, clean": _simclr("exact", "objective=exact", "numbers.weights=clean"),
+    "exact, further": _simclr("further views", "objective=exact", "weights=further"),
+    "exact, clean": _simclr("exact", "objective=exact", "weights=clean"),
 }
 """The exact loss, by what its weights look at."""
 BETAS: dict[str, Course] = {name: RUNS[name] for name in ("info_nce", "beta -0.5", "beta 0.2")}
 """The weight of the positive pair."""
 TEMPERATURES = (0.1, 0.5, 1.0, 2.0, 5.0)
 STEEPNESS: dict[str, Course] = {
-    **{f"tau {tau:g}": _simclr(f"τ = {tau:g}", f"numbers.tau={tau}") for tau in TEMPERATURES if tau != 0.5},
+    **{f"tau {tau:g}": _simclr(f"τ = {tau:g}", f"temperature={tau}") for tau in TEMPERATURES if tau != 0.5},
     "info_nce": RUNS["info_nce"],
     "soft triplet": _simclr("soft triplet", "objective=triplet"),
     "simple": _simclr("simple", "objective=simple"),
@@ -101,19 +101,19 @@ TUNED = ("info_nce", "exact", "beta -0.5", "beta 0.2")
 TRIED = (3e-4, 1e-3, 3e-3, 1e-2)
 RATES: dict[str, Course] = {
     f"{name} at {rate:g}": replace(
-        RUNS[name], label=f"{RUNS[name].label}, rate {rate:g}", changes=(*RUNS[name].changes, f"rate={rate}")
+        RUNS[name], label=f"{RUNS[name].label}, rate {rate:g}", changes=(*RUNS[name].changes, f"lr={rate}")
     )
     for name in TUNED
     for rate in TRIED
 }
 """Learning rates, the same ones for each loss."""
-QUICK, CENTRED = "predictor_rate=10", "networks.projector_out_norm=normal,normal"
+QUICK, CENTRED = "predictor_lr=10", "networks.projector_out_norm=normal,normal"
 FEW = (*HALF, "subset=20000", "epochs=5", "probes=5", "evaluate=1")
 
 
 def _slow_start(label: str, *changes: str) -> Course:
     return Course(
-        label, ("optimizer=sgd", "rate=0.03", "ema=0.9", "batch=64", "networks.target_init=copy", *changes), BYOL
+        label, ("optimizer=sgd", "lr=0.03", "ema=0.9", "batch=64", "networks.target_init=copy", *changes), BYOL
     )
 
 

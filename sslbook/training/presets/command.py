@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from sslbook.records.store import runs_folder
-from sslbook.runtime.arguments import positive, seed
+from sslbook.runtime.arguments import folded, positive, seed
 from sslbook.runtime.compute import cores
 from sslbook.training.presets.runs import Run, preset_of, run_of, values_of
 from sslbook.training.presets.sheets import presets
@@ -46,12 +46,12 @@ def main(arguments: Sequence[str]) -> int:
         prog="sslbook train", description="Train a preset from the papers' tables, or go on with it."
     )
     add = parser.add_argument
-    add("name", nargs="?", metavar="NAME", help="a preset; --list shows them")
-    add("--list", action="store_true", help="list the presets; with NAME, say what it is and stop")
+    add("name", nargs="?", metavar="NAME", help="a preset, or with --list a word of presets or of a table")
+    add("--list", action="store_true", help="list the presets by table, or say what one is, and stop")
     add("--epochs", type=positive, metavar="N", help="epochs in all (default: the preset's)")
     add("--seed", type=seed, default=0, metavar="N", help="seed of everything random (default: 0)")
     changing: dict[str, Any] = {"action": "append", "default": [], "dest": "changes", "metavar": "KEY=VALUE"}
-    add("--set", **changing, help="change a setting: --set rate=0.1")
+    add("--set", **changing, help="change a setting: --set lr=0.1")
     add("--ranks", type=positive, default=1, metavar="N", help="processes that share each batch")
     add("--again", action="store_true", help="begin anew, although there are checkpoints")
     add("--tensorboard", action="store_true", help="write curves for TensorBoard too")
@@ -84,20 +84,22 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _listing(name: str | None) -> str:
-    """All presets, a line each below their table; or one of them, with what can be changed."""
-    if name is not None:
+    """The presets, those with ``name`` in their own name or their table's, a line each; or the one, with what can be changed."""
+    if name is not None and name in presets():
         preset = preset_of(name)
         values = {key: value for key, value in values_of(preset.settings).items() if key not in ("seed", "epochs")}
         head = f"  To train it: sslbook train {name} --seed 1\n  What --set KEY=VALUE changes, and its values:"
         return "\n".join([preset.text(), head, *(f"    {key}={value}" for key, value in values.items())])
-    lines, above, wide = [], "", max(map(len, presets()))
+    tables: dict[str, list[str]] = {}
+    wide = max(map(len, presets()))
     for preset in presets().values():
         table = preset.cells[0][0] if preset.cells else "small runs"
-        lines += [f"{table}:"] * (table != above)
-        lines.append(f"{preset.name:<{wide}}  {preset.what}")
-        above = table
-    lines.append("For a run's printed accuracies, time and settings: sslbook train NAME --list")
-    return "\n".join(lines)
+        if name is None or folded(name) in folded(f"{table} {preset.name}"):
+            tables.setdefault(f"{table}:", []).append(f"{preset.name:<{wide}}  {preset.what}")
+    if name is not None and not tables:
+        preset_of(name)
+    told = "For a run's printed accuracies, time and settings: sslbook train NAME --list"
+    return "\n".join([*(line for table, below in tables.items() for line in (table, *below)), told])
 
 
 def _spread(ranks: int, arguments: Sequence[str]) -> int:

@@ -6,7 +6,6 @@ Each has a folder, named by preset, seed and the hash of the settings; a finishe
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -15,7 +14,7 @@ from typing import Any
 
 from sslbook.networks.siamese import Networks
 from sslbook.runtime.arguments import nearest
-from sslbook.training.objectives import OBJECTIVES
+from sslbook.training.objectives import arguments
 from sslbook.training.presets.sheets import Preset, presets
 from sslbook.training.run.checkpoints import DIVERGED, Row, read_result
 from sslbook.training.run.settings import Settings, known_keys, with_values
@@ -91,43 +90,37 @@ def preset_of(name: str) -> Preset:
 # --- settings as a command line writes them --------------------------------------------------------------------------
 
 
-def with_changes(settings: Settings, changes: Iterable[str]) -> Settings:
-    """The settings with ``key=value`` set, as ``--set`` gives them: ``rate=0.03``, ``networks.width=16``, ``numbers.tau=0.2``.
+WHOLE = {"networks": "networks.NAME", "loss_kwargs": "NAME"}
+"""Settings of which a command line sets the parts alone, and how."""
 
-    A value is read as JSON, or else as a word; ``none`` is nothing, and a list has commas: ``probes=100,300``.  Another
-    objective keeps those numbers that it takes too.
+
+def with_changes(settings: Settings, changes: Iterable[str]) -> Settings:
+    """The settings with ``key=value`` set, as ``--set`` gives them: ``lr=0.03``, ``networks.width=16``, ``temperature=0.2``.
+
+    A value is read as JSON, or else as a word; ``none`` is nothing, and a list has commas: ``probes=100,300``.
     Raises ValueError for what is not of that form, an unknown key (with the nearest ones), or a value that is not allowed.
     """
     top: dict[str, Any] = {}
-    inner: dict[str, dict[str, Any]] = {"networks": {}, "numbers": {}}
+    networks: dict[str, Any] = {}
     for change in changes:
         key, equals, text = change.partition("=")
         if not equals or not key:
             raise ValueError(f"a change must be of the form key=value, got {change!r}")
-        if key in inner:
-            raise ValueError(f"{key} can't be set as a whole: set {key}.NAME=value")
-        room, _, name = key.partition(".")
-        inner.get(room, top)[name if room in inner else key] = _read(text)
-    if inner["numbers"] or "objective" in top:
-        objective = top.get("objective", settings.objective)
-        taken = _defaults(objective) if isinstance(objective, str) and objective in OBJECTIVES else {}
-        top["numbers"] = {name: value for name, value in settings.numbers.items() if name in taken} | inner["numbers"]
-    if inner["networks"]:
-        top["networks"] = with_values(settings.networks, inner["networks"], "networks.")
+        if key in WHOLE:
+            raise ValueError(f"{key} can't be set as a whole: set {WHOLE[key]}=value")
+        inside = key.startswith("networks.")
+        (networks if inside else top)[key.removeprefix("networks.")] = _read(text)
+    if networks:
+        top["networks"] = with_values(settings.networks, networks, "networks.")
     return with_values(settings, top)
 
 
 def values_of(settings: Settings) -> dict[str, str]:
     """Everything that :func:`with_changes` can set, as it takes it, with the present values."""
     values = {name: getattr(settings, name) for name in known_keys() if "." not in name}
-    numbers = {**_defaults(settings.objective), **settings.numbers}
-    values |= {f"numbers.{name}": value for name, value in numbers.items()}
+    values |= {**arguments(settings.objective), **settings.loss_kwargs}
     values |= {f"networks.{f.name}": getattr(settings.networks, f.name) for f in dataclasses.fields(Networks)}
     return {name: _written(value) for name, value in values.items()}
-
-
-def _defaults(objective: str) -> dict[str, Any]:
-    return {name: p.default for name, p in inspect.signature(OBJECTIVES[objective]).parameters.items()}
 
 
 def _written(value: Any) -> str:

@@ -35,8 +35,8 @@ DIGITS = Settings(
     dataset="digits",
     pipeline="digits",
     networks=Networks(width=8, projector_hidden=64, projector_out=32, channels=1),
-    numbers={"tau": 0.5},
-    rate=5e-3,
+    loss_kwargs={"temperature": 0.5},
+    lr=5e-3,
     schedule="cosine",
     batch=128,
     epochs=20,
@@ -45,8 +45,8 @@ DIGITS = Settings(
 SMALL = Settings(
     subset=5000,
     networks=Networks(width=16),
-    numbers={"tau": 0.5},
-    rate=1e-3,  # the released rate of full runs, 0.01, learns half as much in so few steps
+    loss_kwargs={"temperature": 0.5},
+    lr=1e-3,  # the released rate of full runs, 0.01, learns half as much in so few steps
     schedule="constant",
     epochs=10,
     shuffle=True,
@@ -133,7 +133,7 @@ def _all() -> Iterator[tuple[str, str, Settings]]:
         "digits-byol",
         "BYOL on scikit-learn's digits, with a small network, in a minute",
         # Adam, because the released SGD at a rate of 0.1 ended with an effective rank of 1.4, and k-NN at 34 %.
-        replace(_byol(DIGITS, rate=2e-3), optimizer="adam", decay=0.0, batch=64, ema=0.97),
+        replace(_byol(DIGITS, lr=2e-3), optimizer="adam", weight_decay=0.0, batch=64, ema=0.97),
     )
     yield (
         "cifar10-small",
@@ -153,8 +153,8 @@ def simclr_settings(data: str) -> Settings:
         split="train+unlabeled" if stl else "train",
         pipeline=data,
         networks=Networks(stem="stl" if stl else "cifar"),
-        numbers={"tau": 0.5},
-        rate=1e-3 if stl else 1e-2,
+        loss_kwargs={"temperature": 0.5},
+        lr=1e-3 if stl else 1e-2,
         epochs=EPOCHS[-1],
         probes=EPOCHS,
     )
@@ -171,19 +171,19 @@ def _simclr(data: str) -> Iterator[tuple[str, str, Settings]]:
         replace(exact, noise=0.01),
     )
     for beta, slug in ((-0.5, "minus-0.5"), (0.2, "plus-0.2")):
-        settings = replace(base, objective="beta", numbers={"tau": 0.5, "beta": beta})
+        settings = replace(base, objective="beta", loss_kwargs={"temperature": 0.5, "beta": beta})
         yield f"simclr-beta-{slug}", f"SimCLR with the positive pair's weight changed by β = {beta:+g}", settings
 
 
-def _byol(base: Settings, rate: float) -> Settings:
+def _byol(base: Settings, lr: float) -> Settings:
     return replace(
         base,
         networks=replace(base.networks, predictor=2, target="ema", target_init="own"),
         objective="byol",
-        numbers={},
+        loss_kwargs={},
         optimizer="sgd",
-        rate=rate,
-        decay=4e-4,
+        lr=lr,
+        weight_decay=4e-4,
         schedule="constant",
         shuffle=True,
         drop_last=False,
@@ -194,7 +194,7 @@ def _ablations(data: str) -> Iterator[tuple[str, str, Settings]]:
     """Tables 3 to 10 of [tian2021iclr]; a cell that stands in two of them is one preset."""
     seen: set[str] = set()
     # The released BYOL, but for the symmetric predictor: 100 epochs; on STL-10 with its unlabelled images.
-    base = replace(_byol(simclr_settings(data), rate=0.03), epochs=100, probes=(100,))
+    base = replace(_byol(simclr_settings(data), lr=0.03), epochs=100, probes=(100,))
     for name in ablation.NAMES:
         for label, change in ablation.changes(name).items():
             slug = _slug(name, label, change)
@@ -213,7 +213,7 @@ def _changed(base: Settings, name: str, change: Change) -> Settings:
         predictor_range=change.span,
         unbiased=name == "B-Tab4",
     )
-    return replace(base, networks=networks, reset=change.reset, rate=0.02 if name == "B-Tab10" else base.rate)
+    return replace(base, networks=networks, reset=change.reset, lr=0.02 if name == "B-Tab10" else base.lr)
 
 
 def _slug(name: str, label: str, change: Change) -> str:

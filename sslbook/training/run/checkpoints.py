@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from sslbook.networks.siamese import Siamese
 from sslbook.runtime.atomic_io import read_bytes, remove_parts, require_parts, sync, write_bytes, write_text
-from sslbook.training.run.settings import Refused, Settings
+from sslbook.training.run.settings import Refused, Settings, stored
 
 KEPT = 2
 """Checkpoints that stay: the newest, and the one to fall back on."""
@@ -43,7 +43,7 @@ RESULT, WEIGHTS, DIVERGED = "result.json", "backbone.pt", "diverged"
 """What a run leaves at its end: its numbers, its backbone's weights by name; and what one leaves that came to no end."""
 
 
-COLUMNS = ("epoch", "step", "rate", "loss", "knn", "rank", "linear", "linear_best", "seconds", "images_per_second")
+COLUMNS = ("epoch", "step", "lr", "loss", "knn", "rank", "linear", "linear_best", "seconds", "images_per_second")
 """``epoch`` and ``step`` are those done; ``loss`` is the epoch's mean; accuracies are shares of 1; a cell may be empty."""
 
 Row = dict[str, Any]
@@ -213,7 +213,7 @@ class State:
 
     def _take(self, content: dict[str, Any]) -> None:
         """Take what a checkpoint holds; whatever its damage makes Python or torch raise."""
-        self.step, self.seconds, self.rows = content["step"], content["seconds"], json.loads(content["rows"])
+        self.step, self.seconds, self.rows = content["step"], content["seconds"], stored(content["rows"])
         for row in self.rows:
             if not {"epoch", "step"} <= row.keys():
                 raise ValueError(f"a row must have its epoch and its step, got {reprlib.repr(row)}")
@@ -266,7 +266,7 @@ def read_result(folder: Path) -> dict[str, Any] | None:
     if not path.is_file():
         return None
     try:
-        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        content: dict[str, Any] = stored(path.read_text(encoding="utf-8"))
         if not isinstance(content["rows"], list):
             raise TypeError("rows is no list")
     except (ValueError, KeyError, TypeError) as error:

@@ -168,7 +168,7 @@ def _require_fit(settings: Settings, trained: Dataset, shown: Dataset | None) ->
 
 def make_batches(settings: Settings, images: int) -> Batches:
     """The batches of so many images: of four views where weights are taken from two further ones."""
-    views = 4 if weighed_by(settings.objective, **settings.numbers) == "further" else 2
+    views = 4 if weighed_by(settings.objective, **settings.loss_kwargs) == "further" else 2
     return Batches(images, settings.batch, settings.seed, settings.shuffle, settings.drop_last, views)
 
 
@@ -189,13 +189,13 @@ def _make_step(settings: Settings, data: Dataset, device: torch.device, own: Own
     distributed.synchronize_batchnorm(model)
     return Step(
         model,
-        objective(settings.objective, **settings.numbers),
+        objective(settings.objective, **settings.loss_kwargs),
         PIPELINES[settings.pipeline] if own is None else own.pipeline,
         data.pixels.to(device),
         batch=settings.batch // distributed.world(),
         precision=precision_of(settings.precision, device),
         capture=_capture_of(settings.capture, device, distributed.world()),
-        clean=weighed_by(settings.objective, **settings.numbers) == "clean",
+        clean=weighed_by(settings.objective, **settings.loss_kwargs) == "clean",
         labels=None if labels is None else labels.to(device),
     )
 
@@ -208,24 +208,24 @@ def make_optimizer(
     settings: Settings, params: list[nn.Parameter], predictor: nn.Module | None = None
 ) -> torch.optim.Optimizer:
     """The run's optimiser of these parameters, the predictor's among them; SGD and Adam are fused: one kernel for all of them."""
-    rate, decay = settings.rate, settings.decay
+    lr, decay = settings.lr, settings.weight_decay
     fused = all(p.device.type in ("cuda", "cpu") and p.is_floating_point() for p in params)
     groups: list[dict[str, Any]] = [{"params": params}]
-    if predictor is not None and settings.predictor_rate != 1:
+    if predictor is not None and settings.predictor_lr != 1:
         quick = set(predictor.parameters())
         groups = [{"params": [w for w in params if (w in quick) == inside]} for inside in (False, True)]
-        groups[1][FACTOR] = settings.predictor_rate
+        groups[1][FACTOR] = settings.predictor_lr
     if settings.optimizer == "adam":
-        return torch.optim.Adam(groups, rate, betas=settings.betas, weight_decay=decay, fused=fused)
+        return torch.optim.Adam(groups, lr, betas=settings.betas, weight_decay=decay, fused=fused)
     if settings.optimizer == "sgd":
-        return torch.optim.SGD(groups, rate, settings.momentum, weight_decay=decay, fused=fused)
-    return LARS(groups, rate, settings.momentum, decay)
+        return torch.optim.SGD(groups, lr, settings.momentum, weight_decay=decay, fused=fused)
+    return LARS(groups, lr, settings.momentum, decay)
 
 
 def make_rate(settings: Settings, per_epoch: int) -> Callable[[int], float]:
     """The learning rate of a step, from 0 on, in a run with so many steps an epoch."""
     factor, length = SCHEDULES[settings.schedule], Length(per_epoch, settings.epochs, settings.warmup)
-    return lambda step: settings.rate * factor(step, length)
+    return lambda step: settings.lr * factor(step, length)
 
 
 def make_ema(settings: Settings, per_epoch: int) -> Callable[[int], float]:

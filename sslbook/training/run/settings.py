@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import inspect
 import json
 import typing
 from collections.abc import Mapping, Sequence
@@ -14,7 +13,7 @@ from typing import Any, TypeVar
 
 from sslbook.networks.siamese import Networks
 from sslbook.runtime.arguments import nearest, require_number, require_one_of, require_whole
-from sslbook.training.objectives import OBJECTIVES, objective
+from sslbook.training.objectives import ARGUMENTS, OBJECTIVES, arguments, objective
 from sslbook.training.run.schedules import SCHEDULES, needs_length
 from sslbook.training.views.augment import PIPELINES, Pipeline
 
@@ -26,6 +25,15 @@ CAPTURES = ("auto", "none", "graph", "compile", "both")
 
 FREE = ("seed", "evaluate", "probes", "capture")
 """Settings that the hash leaves out: the seed is named beside it, and the others don't touch the weights."""
+
+STORED = {
+    "lr": "rate",
+    "weight_decay": "decay",
+    "predictor_lr": "predictor_rate",
+    "loss_kwargs": "numbers",
+    "temperature": "tau",
+}
+"""What a setting was called at first, by its name of today: hashes go by the old name, and old files have it."""
 
 OURS = ("dataset", "split", "subset", "pipeline", "stem", "width", "channels")
 """Settings, of the networks too, that a run with images and a network of its caller's doesn't use."""
@@ -44,12 +52,12 @@ class Settings:
 
     dataset, split, subset: what it learns from; ``subset`` images of it, the same for every seed, or all.
     pipeline: a name of :data:`sslbook.training.views.augment.PIPELINES`.  networks: the two towers.
-    objective, numbers: a name of :data:`sslbook.training.objectives.OBJECTIVES`, and what it takes (``tau``, ``beta``, …).
-    optimizer, rate, momentum, betas, decay: ``sgd`` and ``lars`` use momentum, ``adam`` the betas.
+    objective, loss_kwargs: a name of :data:`sslbook.training.objectives.OBJECTIVES`, and what it takes (``temperature``, …).
+    optimizer, lr, momentum, betas, weight_decay: ``sgd`` and ``lars`` use momentum, ``adam`` the betas.
     schedule, warmup: a name of :data:`sslbook.training.run.schedules.SCHEDULES`; epochs of linear growth before ``cosine``.
     batch: of all processes together.  shuffle: a new order every epoch; the released SimCLR has none.
     drop_last: leaves out a last batch that is not full.
-    predictor_rate: the predictor's learning rate, as a multiple of ``rate``.
+    predictor_lr: the predictor's learning rate, as a multiple of ``lr``.
     ema, ema_end: :math:`\gamma_{\text{ema}}` of the target, where there is one; with ``ema_end`` it grows to that by half a cosine
     over the run, as BYOL's does (Grill et al. 2020).
     reset: epochs after which the predictor starts anew, 0 for never.
@@ -69,12 +77,12 @@ class Settings:
     pipeline: str = "cifar10"
     networks: Networks = field(default_factory=lambda: Networks(stem="cifar"))
     objective: str = "info_nce"
-    numbers: Mapping[str, Any] = field(default_factory=dict)
+    loss_kwargs: Mapping[str, Any] = field(default_factory=dict)
     optimizer: str = "adam"
-    rate: float = 1e-2
+    lr: float = 1e-2
     momentum: float = 0.9
     betas: tuple[float, float] = (0.9, 0.999)
-    decay: float = 0.0
+    weight_decay: float = 0.0
     schedule: str = "released"
     warmup: int = 0
     batch: int = 128
@@ -91,7 +99,7 @@ class Settings:
     precision: str = "auto"
     capture: str = "auto"
     own: Mapping[str, Any] = field(default_factory=dict)
-    predictor_rate: float = 1.0
+    predictor_lr: float = 1.0
     ema_end: float | None = None
 
     def __post_init__(self) -> None:
@@ -112,11 +120,11 @@ class Settings:
         for name in ("shuffle", "drop_last", "symmetric"):
             if not isinstance(getattr(self, name), bool):
                 raise ValueError(f"{name} must be true or false, got {getattr(self, name)!r}")
-        require_number("rate", self.rate, above=0)
-        require_number("predictor_rate", self.predictor_rate, above=0)
+        require_number("lr", self.lr, above=0)
+        require_number("predictor_lr", self.predictor_lr, above=0)
         if self.ema_end is not None:
             require_number("ema_end", self.ema_end, least=0, most=1)
-        require_number("decay", self.decay, least=0)
+        require_number("weight_decay", self.weight_decay, least=0)
         if not isinstance(self.betas, tuple) or len(self.betas) != 2:
             raise ValueError(f"betas must be two numbers, such as 0.9,0.999, got {self.betas!r}")
         for name in ("momentum", "ema", "noise"):
@@ -135,7 +143,9 @@ class Settings:
             raise ValueError(f"networks must be a Networks, got {self.networks!r}")
         if self.networks.predictor == 0 and (self.reset or self.symmetric):
             raise ValueError("reset and symmetric are for a predictor, and networks.predictor is 0")
-        objective(self.objective, **self.numbers)
+        if not isinstance(self.loss_kwargs, Mapping):
+            raise ValueError(f"loss_kwargs must be a mapping, such as {{'temperature': 0.2}}, got {self.loss_kwargs!r}")
+        objective(self.objective, **self.loss_kwargs)
 
     def as_json(self) -> dict[str, Any]:
         """The settings as JSON has them, without those that stand for what is the caller's own."""
@@ -156,16 +166,18 @@ class Settings:
     def essence(self) -> dict[str, Any]:
         """What the weights depend on, as far as it differs from the defaults, so that a new setting leaves old hashes alone.
 
-        The augmentation is there by what it does and not by its name; what this run doesn't use is not there.
+        Settings are there by their names in :data:`STORED`, the augmentation by what it does and not by its name; what this run
+        doesn't use is not there.
         """
         unused = self._unused()
         content = _differing(self, type(self)(), unused)
-        defaults = inspect.signature(OBJECTIVES[self.objective]).parameters
-        numbers = {name: _canonical(value) for name, value in self.numbers.items() if name not in unused}
-        content["numbers"] = {n: value for n, value in numbers.items() if value != _canonical(defaults[n].default)}
+        defaults = arguments(self.objective)
+        given = {name: _canonical(value) for name, value in self.loss_kwargs.items() if name not in unused}
+        given = {name: value for name, value in given.items() if value != _canonical(defaults[name])}
+        content["loss_kwargs"] = {STORED.get(name, name): value for name, value in given.items()}
         content["networks"] = _differing(self.networks, Networks(), unused)
         content["pipeline"] = {} if self.own else _differing(PIPELINES[self.pipeline], Pipeline(size=32), set())
-        return content
+        return {STORED.get(name, name): value for name, value in content.items()}
 
     def _unused(self) -> set[str]:
         """Names of settings that don't touch the weights of this run."""
@@ -180,7 +192,7 @@ class Settings:
         else:
             unused.add("stop_gradient")  # no gradient reaches a target tower in any case
         if networks.predictor == 0:
-            unused |= {"predictor_norm", "predictor_range", "predictor_rate"}
+            unused |= {"predictor_norm", "predictor_range", "predictor_lr"}
         if networks.predictor != 2:
             unused.add("predictor_hidden")
         norms = (networks.projector_norm, networks.projector_out_norm, networks.predictor and networks.predictor_norm)
@@ -189,10 +201,10 @@ class Settings:
         return unused
 
 
-def known_keys() -> list[str]:
-    """What a command line can set, apart from the objective's numbers."""
-    top = [f.name for f in dataclasses.fields(Settings) if f.name not in ("networks", "numbers", "own")]
-    return [*top, *(f"networks.{f.name}" for f in dataclasses.fields(Networks))]
+def known_keys(objective: object = None) -> list[str]:
+    """What a command line can set, in a run with that objective if it has one."""
+    top = [f.name for f in dataclasses.fields(Settings) if f.name not in ("networks", "loss_kwargs", "own")]
+    return [*top, *arguments(objective), *(f"networks.{f.name}" for f in dataclasses.fields(Networks))]
 
 
 def _differing(value: Any, default: Any, unused: set[str]) -> dict[str, Any]:
@@ -212,15 +224,23 @@ def _canonical(value: Any) -> Any:
 def with_values(value: Record, changes: Mapping[str, Any], room: str = "") -> Record:
     """Settings or networks with some fields replaced; whole numbers become floats, and lists tuples, where the field has them.
 
+    What an objective takes comes by its plain name, or within ``loss_kwargs``; another objective keeps of it what it takes too.
     room: ``networks.`` for networks, said in errors.  Raises ValueError for a name that there is not, with the nearest ones, and
     for a value that is not allowed.
     """
     hints = typing.get_type_hints(type(value))
+    objective = changes.get("objective", getattr(value, "objective", None))
+    if isinstance(value, Settings):
+        kept = {name: given for name, given in value.loss_kwargs.items() if name in arguments(objective)}
+        plain = {name: given for name, given in changes.items() if name in ARGUMENTS}
+        rest = {name: given for name, given in changes.items() if name not in ARGUMENTS}
+        held = changes.get("loss_kwargs", kept)
+        changes = {**rest, "loss_kwargs": {**held, **plain} if isinstance(held, Mapping) else held}
     fitted = {}
     for name, new in changes.items():
         if name not in hints:
-            near = nearest(room + name, [*known_keys(), "numbers.tau"])
-            hint = f"; did you mean {' or '.join(near)}?" if near else f"; there are {', '.join(known_keys())}"
+            near = nearest(room + name, known := known_keys(objective))
+            hint = f"; did you mean {' or '.join(near)}?" if near else f"; there are {', '.join(known)}"
             raise ValueError(f"there is no setting {room}{name}{hint}")
         fitted[name] = _fitted(new, hints[name])
     try:
@@ -229,9 +249,15 @@ def with_values(value: Record, changes: Mapping[str, Any], room: str = "") -> Re
         raise ValueError(str(error)) from None
 
 
+def stored(text: str) -> Any:
+    """The JSON of a run's files, whose settings may have the names of :data:`STORED`, with those of today."""
+    today = {old: name for name, old in STORED.items()}
+    return json.loads(text, object_hook=lambda found: {today.get(name, name): part for name, part in found.items()})
+
+
 def stored_settings(text: str) -> Settings:
     """The settings that a checkpoint holds as JSON."""
-    values = json.loads(text)
+    values = stored(text)
     networks = with_values(Networks(), values.pop("networks"))
     return with_values(Settings(), {**values, "networks": networks})
 

@@ -340,7 +340,7 @@ class Trainer:
             losses = state.losses.cpu()
             check(losses, state)
             elapsed = max(time.monotonic() - self.epoch_begun, 1e-9)
-            row |= {"rate": parts.rate(state.step - 1), "loss": losses.double().mean().item()}
+            row |= {"lr": parts.rate(state.step - 1), "loss": losses.double().mean().item()}
             row["images_per_second"] = round((state.step - self.epoch_from) * parts.batches.size / elapsed, 1)
         if self.first and parts.looks.due(epoch):
             row |= self._look(linear=parts.looks.probe(epoch))
