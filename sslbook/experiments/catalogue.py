@@ -21,7 +21,7 @@ RECORDERS: dict[str, str] = {
         "experiments.byol.records",
         ("byol-average", "byol-average-cifar10", "byol-cifar10", "byol-digits", "byol-resets"),
     ),
-    **_of("experiments.covariance.runs", ["covariance-cifar10"]),
+    **_of("experiments.covariance.runs", ("covariance-cifar10", "covariance-runs")),
     **_of("experiments.emergence.runs", ["emergence-two-layer"]),
     **_of(
         "experiments.hltm.records",
@@ -34,7 +34,7 @@ RECORDERS: dict[str, str] = {
             *("modulation-seeds", "modulation-tables"),
         ),
     ),
-    **_of("experiments.operators_today.runs", ["operators-today-cifar10"]),
+    **_of("experiments.operators_today.runs", ("operators-today-cifar10", "operators-today-ingredients")),
     **_of("experiments.training.live", ["training-digits"]),
     **_of("experiments.training.layer_operators", ("training-operator", "training-operator-full")),
     **_of(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import itertools
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -414,7 +415,7 @@ def test_weights_inside_the_leading_modes(scene: runs.Scene) -> None:
     }
     for name, op in operators.items():
         share = float((op.top_eigenpairs(3).vectors.T @ weight).norm() / weight.norm()) ** 2
-        assert inside(name) == pytest.approx(share, abs=1e-5)
+        assert inside[name] == pytest.approx(share, abs=1e-5)
 
 
 def test_a_student_learns_what_it_is_shown(scene: runs.Scene) -> None:
@@ -425,6 +426,22 @@ def test_a_student_learns_what_it_is_shown(scene: runs.Scene) -> None:
         losses = [objective(net(views[0]), net(views[1]), scene.labels).item() for net in nets]
         assert losses[1] < 0.95 * losses[0]
         assert losses[1] == losses[2]
+
+
+def test_a_run_is_measured_before_and_after(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    made = runs.digits_scene(64)
+    monkeypatch.setattr(runs, "digits_scene", lambda samples, seed: made)
+    monkeypatch.setattr(runs, "RUN_LAYERS", ("0",))
+    monkeypatch.setattr(runs, "STATES", {"start": (runs.simclr, 0), "labels": (runs.told, 3)})
+    found: Any = runs.along_runs((0, 1), tmp_path)
+    net = runs.scene_network(made, 1)
+    inside = [runs.weights_inside(runs.scene_network(made, seed), "0", made) for seed in (0, 1)]
+    for name, shares in found["share"]["start"]["0"].items():
+        assert shares == pytest.approx([each[name] for each in inside], abs=1e-5)
+    assert found["share"]["start"]["0"] != found["share"]["labels"]["0"]
+    op = runs.scene_operator(net, "0", made, loss="info_nce")
+    again = runs.simclr_agreement(op, batches=(64,), loss="info_nce", replicates=1, seed=1001)
+    assert found["cosine"]["start"]["0"]["operator"][1] == pytest.approx(float(again.of()[0]), abs=1e-5)
 
 
 def test_surviving_modes_are_those_of_the_averaged_images(scene: runs.Scene) -> None:

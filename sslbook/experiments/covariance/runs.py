@@ -7,12 +7,12 @@ exact; a SimCLR step draws a batch of images and two views of each, back-propaga
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
-import numpy as np
 import torch
-from scipy.sparse.linalg import eigsh
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
@@ -25,8 +25,9 @@ from sslbook.networks.small import convnet, mlp
 from sslbook.operator.covariance import CovarianceOperator, covariance_operator
 from sslbook.operator.layer import vec
 from sslbook.operator.view_weights import Mixing
+from sslbook.records.store import parts_folder, rounded
 from sslbook.runtime.arguments import require_whole
-from sslbook.stats.sweep import Study
+from sslbook.stats.sweep import Study, sweep
 
 Device = torch.device | str
 
@@ -246,19 +247,11 @@ def train_student(
     return net
 
 
-def weights_inside(net: nn.Sequential, layer: str, scene: Scene, k: int = 8) -> Callable[[str], float]:
+def weights_inside(net: nn.Sequential, layer: str, scene: Scene, k: int = 8) -> dict[str, float]:
     """By the name of an operator: the share of the weights (squared norm) in its ``k`` leading eigenvectors."""
-    operators = dict(zip((OPERATOR, *RIVALS), _operators(net, layer, scene), strict=True))
-
-    def inside(name: str) -> float:
-        op = operators[name]
-        unit = vec(op.opened.weight) / op.opened.weight.norm()
-        # Lanczos' method, as in top_eigenpairs, but on the matrix: with few weights its products cost less than the operator's
-        start = np.random.default_rng(0).standard_normal(len(unit))
-        _, leading = eigsh(op.dense().cpu().numpy(), k=k, which="LA", tol=1e-6, v0=start)
-        return float(np.square(leading.T @ unit.cpu().numpy()).sum())
-
-    return inside
+    unit = nn.functional.normalize(vec(net.get_parameter(f"{layer}.weight").detach()), dim=0)
+    operators = zip((OPERATOR, *RIVALS), _operators(net, layer, scene), strict=True)
+    return {name: float((op.top_eigenpairs(k, tol=1e-6).vectors.T @ unit).square().sum()) for name, op in operators}
 
 
 def surviving_modes(scene: Scene, k: int = 6) -> tuple[Tensor, Tensor, float]:
@@ -355,4 +348,49 @@ def cifar10_values(seeds: tuple[int, ...] = (0, 1, 2)) -> dict[str, object]:
     return {"batches": [1, 4, 16, 64], "cosine": rows, "length": lengths, "surviving_share": shares}
 
 
-STUDIES = {"covariance-cifar10": Study(cifar10_values, (0, 1, 2))}
+RUN_STEPS, RUN_LAYERS = 60, ("0", "2")
+STATES: dict[str, tuple[Objective, int]] = {
+    "start": (simclr, 0),
+    "simclr": (simclr, RUN_STEPS),
+    "labels": (told, RUN_STEPS),
+}
+"""What a network of a run was trained by, and for how many steps."""
+
+
+def along_runs(seeds: tuple[int, ...], parts: Path | None = None) -> dict[str, object]:
+    """The record ``covariance-runs``: 128 digits and a conv net of each seed, before and after training, in both convolutions.
+
+    cosine: by state, layer and theory, of the mean of 64 batches' InfoNCE steps with the step that is predicted; over seeds.
+    share: by state, layer and operator, of the weights' squared length in its eight leading modes; over seeds.
+    """
+    keep = (parts or parts_folder()) / "covariance-runs"
+    found = sweep(_along, tuple(STATES), seeds, alike=lambda state: state, most=lambda state: 1, keep=keep)
+    values: dict[str, dict[str, Any]] = {"cosine": {}, "share": {}}
+    for state, measured in found.items():
+        for key, numbers in measured.items():
+            kind, layer, name = key.split("/")
+            values[kind].setdefault(state, {}).setdefault(layer, {})[name] = rounded(numbers, 5)
+    return {"steps": RUN_STEPS, **values}
+
+
+def _along(chunk: Sequence[tuple[str, int]]) -> dict[str, Tensor]:
+    """Cosines and shares of each replica, by ``kind/layer/name``."""
+    found: dict[str, list[float]] = {}
+    for state, seed in chunk:
+        scene, (objective, steps) = digits_scene(128, seed=seed), STATES[state]
+        net = train_student(scene_network(scene, seed), scene, objective, steps=steps, seed=seed)
+        for layer in RUN_LAYERS:
+            for name, share in weights_inside(net, layer, scene).items():
+                found.setdefault(f"share/{layer}/{name}", []).append(share)
+            op = scene_operator(net, layer, scene, loss="info_nce")
+            predicted = theories(net, layer, scene, loss="info_nce")
+            agreed = simclr_agreement(op, predicted, batches=(64,), loss="info_nce", replicates=1, seed=1000 + seed)
+            for name in predicted:
+                found.setdefault(f"cosine/{layer}/{name}", []).append(float(agreed.of(name)[0]))
+    return {name: torch.tensor(values, dtype=torch.float64) for name, values in found.items()}
+
+
+STUDIES = {
+    "covariance-cifar10": Study(cifar10_values, (0, 1, 2)),
+    "covariance-runs": Study(along_runs, tuple(range(8))),
+}

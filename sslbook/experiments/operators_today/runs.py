@@ -5,6 +5,7 @@ Each operator gets the same views and the same weights, and is asked for its ste
 that no bias or parallel path counts against it.
 
 The record ``operators-today-cifar10``: real SimCLR batches of photographs, a ResNet-18 with its running statistics held.
+The record ``operators-today-ingredients``: what each ingredient of a theory is worth, in a small network.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -28,8 +30,8 @@ from sslbook.networks.small import convnet
 from sslbook.operator.covariance import covariance_operator
 from sslbook.operator.layer import Layer
 from sslbook.operator.view_weights import PairMixing
-from sslbook.stats.intervals import Interval, difference, mean_interval
-from sslbook.stats.sweep import Study
+from sslbook.records.store import parts_folder, rounded
+from sslbook.stats.sweep import Study, sweep
 from sslbook.training.views.augment import PIPELINES, plain, random_view
 
 
@@ -40,13 +42,13 @@ class Digits:
     views: Tensor
     clean: Tensor
 
-    def batch(self, size: int, draw: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
-        """Of ``size`` images: two different views each ``(size, 2, ...)``, the images themselves, all nine views."""
+    def batch(self, size: int, draw: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Of ``size`` images: two different views each ``(size, 2, ...)``, and the images themselves."""
         sample = torch.randperm(len(self.views), generator=draw)[:size]
         pair = torch.rand(size, self.views.shape[1], generator=draw).argsort(1)[:, :2]
         where = self.views.device
         sample, pair = sample.to(where), pair.to(where)
-        return self.views[sample[:, None], pair], self.clean[sample], self.views[sample]
+        return self.views[sample[:, None], pair], self.clean[sample]
 
 
 def digits(samples: int = 512, seed: int = 0, device: torch.device | str = "cpu") -> Digits:
@@ -65,7 +67,7 @@ def trained(net: nn.Sequential, data: Digits, *, steps: int, tau: float) -> nn.S
     """``net`` after so many steps of SimCLR (batches of 64, SGD at rate 0.5), trained in place."""
     optimizer, draw = torch.optim.SGD(net.parameters(), lr=0.5), torch.Generator().manual_seed(0)
     for _ in range(steps):
-        views, *_ = data.batch(64, draw)
+        views, _ = data.batch(64, draw)
         optimizer.zero_grad()
         batch.info_nce(net(views.flatten(0, 1)).unflatten(0, (64, 2)), temperature=tau).backward()
         optimizer.step()
@@ -78,16 +80,13 @@ def _cosine_loss(z: Tensor, *, loss: str, **numbers: Any) -> Tensor:
     return losses.contrastive(first, second, loss, normalize=False, **numbers)
 
 
-def steps_of(
-    net: nn.Module, layer: str, views: Tensor, clean: Tensor, tau: float, every: Tensor | None = None
-) -> dict[str, Tensor]:
+def steps_of(net: nn.Module, layer: str, views: Tensor, clean: Tensor, tau: float) -> dict[str, Tensor]:
     r"""Steps of a layer on one batch ``views (n, 2, ...)``, by the operator of each theory; "autograd" is the step itself.
 
     theorem 3: the covariance operator, outputs as they are.  eq. 56: of outputs of length 1.  theorem 4: that with the weights of
     one negative.  unbiased: eq. 56 with distinct views in a positive pair and distinct images in a negative one,
-    :math:`\beta = (n - 1)/(n (V - 1))`.  all views: eq. 56 of ``every`` view of these images, if given.  not averaged: eq. 56 of
-    single views.  no augmentation: eq. 56 of the images.  all pairs alike: the simple loss of this batch.  one negative: the loss
-    of one negative of this batch, over all negatives in turn.
+    :math:`\beta = (n - 1)/(n (V - 1))`.  not averaged: eq. 56 of single views.  no augmentation: eq. 56 of the images.  all pairs
+    alike: the simple loss of this batch.  one negative: the loss of one negative of this batch, over all negatives in turn.
     """
     op = partial(covariance_operator, net, layer)
     outputs = net(views.flatten(0, 1)).flatten(1).unflatten(0, views.shape[:2])
@@ -102,51 +101,11 @@ def steps_of(
         "unbiased": {"views": views, "normalize": True, "beta": 1 - 1 / len(views)},
         "cross-covariance": {"views": views, "normalize": True},
         "weighted": {"views": views, "normalize": True, "loss": "info_nce", "temperature": tau, "clean": clean},
-        "all nine shifts": {"views": every, "normalize": True},
         "not averaged": {"views": views.flatten(0, 1)[:, None], "normalize": True},
         "no augmentation": {"views": clean[:, None], "normalize": True},
         "no cosines": {"views": views},
     }
-    if every is None:
-        del theories["all nine shifts"]
     return found | {name: op(**given).exact_update() for name, given in theories.items()}
-
-
-@dataclass(frozen=True)
-class Explained:
-    """Cosines of each theory's step with the batch's own: a list over batches, by name."""
-
-    cosines: dict[str, Tensor]
-    error: float
-    """Relative error of "this chapter", the largest over the batches."""
-
-    def interval(self, name: str) -> Interval:
-        """The mean over the batches, with its 95 % confidence interval by Student's t."""
-        return mean_interval(self.cosines[name].numpy())
-
-    def ahead(self, first: str, second: str) -> Interval:
-        """The same of the difference of two theories, paired over the batches."""
-        return difference(self.cosines[first].numpy(), self.cosines[second].numpy())
-
-
-def explained(
-    net: nn.Module, layer: str, data: Digits, *, tau: float, batches: int, size: int = 64, seed: int = 0
-) -> Explained:
-    """How much of the step of a layer each theory explains, on ``batches`` batches that all get.
-
-    another batch: the step that the next batch takes, exactly.
-    """
-    draw, rows, errors, truths = torch.Generator().manual_seed(seed), [], [], []
-    for _ in range(batches):
-        views, clean, every = data.batch(size, draw)
-        found = steps_of(net, layer, views, clean, tau, every)
-        truths.append(found.pop("autograd"))
-        rows.append({name: cosine(step, truths[-1]) for name, step in found.items()})
-        errors.append(float((found["this chapter"] - truths[-1]).norm() / truths[-1].norm()))
-    cosines = {name: torch.tensor([row[name] for row in rows]) for name in rows[0]}
-    pairs = zip(truths, truths[1:] + truths[:1], strict=True)
-    cosines["another batch"] = torch.tensor([cosine(other, truth) for truth, other in pairs])
-    return Explained(cosines, max(errors))
 
 
 def pair_shares(matrix: Tensor) -> Sequence[float]:
@@ -163,7 +122,90 @@ def cosine(a: Tensor, b: Tensor) -> float:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The record
+# The price of each ingredient
+
+LADDER = (
+    "second moment",
+    "centred",
+    "averaged over views",
+    "of cosines",
+    "no view its own partner",
+    "weights at clean images",
+    "weights at the views",
+    "all negatives",
+)
+"""Theories of a step, each with one ingredient more than the last; the last is NT-Xent itself."""
+BESIDE = ("all negatives, clean weights", "another batch")
+"""Two rivals: the last ingredient without the one before it, and the real step of the next batch."""
+
+
+def tables(outputs: Tensor, clean: Tensor, tau: float) -> dict[str, Tensor]:
+    r"""The table :math:`C` of each theory of :data:`LADDER` and of the first of :data:`BESIDE`, ``(2 N, 2 N)``, up to a factor.
+
+    outputs: of length 1, of two views each, ``(N, 2, d)``.  clean: of the un-augmented images, of length 1, ``(N, d)``.
+    From "no view its own partner" on a loss is :math:`\sum_{ab} \omega_{ab} (r_{a a^+} - r_{ab})` over views b of other images, its
+    weights held: constant, :math:`\sigma(m_{ab})` of one negative, or the softmax of all, of margins
+    :math:`m_{ab} = (s_{ab} - s_{a a^+}) / \tau` between cosines of the views, or of the images.
+    """
+    n = 2 * len(outputs)
+    alone = torch.eye(n).to(outputs)
+    image = torch.arange(n, device=outputs.device) // 2
+    same = (image[:, None] == image).to(outputs)
+    partner = same - alone
+
+    def margins(z: Tensor) -> Tensor:
+        cosines = z @ z.T
+        return (cosines - (cosines * partner).sum(1, keepdim=True)) / tau
+
+    def one(m: Tensor) -> Tensor:
+        return _weighted(m.sigmoid() * (1 - same), partner)
+
+    def every(m: Tensor) -> Tensor:
+        logits = torch.cat([torch.zeros_like(m[:, :1]), m.masked_fill(same > 0, -torch.inf)], 1)
+        return _weighted(logits.softmax(1)[:, 1:], partner)
+
+    at_views, at_images = margins(outputs.flatten(0, 1)), margins(clean.repeat_interleave(2, 0))
+    steps = (
+        alone,
+        alone - 1 / n,
+        same / 2 - 1 / n,
+        same / 2 - 1 / n,
+        _weighted(1 - same, partner),
+        one(at_images),
+        one(at_views),
+        every(at_views),
+        every(at_images),
+    )
+    return dict(zip((*LADDER, BESIDE[0]), steps, strict=True))
+
+
+def _weighted(weights: Tensor, partner: Tensor) -> Tensor:
+    """Minus twice the table of a loss whose weights of pairs are held."""
+    pull = partner * weights.sum(1)
+    return pull + pull.T - weights - weights.T
+
+
+def ladder(net: nn.Module, layers: Sequence[str], views: Tensor, clean: Tensor, tau: float) -> dict[str, list[Tensor]]:
+    """The steps of the layers that each theory of :func:`tables` predicts on a batch, up to a factor."""
+    outputs = net(views.flatten(0, 1))
+    units = nn.functional.normalize(outputs.detach(), dim=1)
+    images = nn.functional.normalize(net(clean).detach(), dim=1)
+    moves = []
+    for name, table in tables(units.unflatten(0, views.shape[:2]), images, tau).items():
+        if name in LADDER[:3]:
+            moves.append(table @ outputs.detach())
+        else:
+            move = table @ units
+            moves.append(
+                (move - units * (units * move).sum(1, keepdim=True)) / outputs.detach().norm(dim=1, keepdim=True)
+            )
+    weights = [net.get_parameter(f"{layer}.weight") for layer in layers]
+    steps = [torch.autograd.grad(outputs, weights, move, retain_graph=True) for move in moves]
+    return dict(zip((*LADDER, BESIDE[0]), map(list, steps), strict=True))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The records
 
 IMAGES, WIDTH, TAU, STEPS, BATCHES = 64, 16, 0.5, 100, 4
 LAYERS = ("0.conv1", "0.layer2.0.conv2", "0.layer4.1.conv2", "1.linears.1")
@@ -280,4 +322,83 @@ def _cosines(model: nn.Module, layer: str, data: Dataset, seed: int) -> dict[str
     return found
 
 
-STUDIES = {"operators-today-cifar10": Study(cifar10_values, (1, 2, 3))}
+PRICED, PRICED_STEPS, PRICED_LAYERS = 16, 100, ("0", "2")
+Cell = tuple[str, int, float]
+"""Images, steps of training, and the temperature of these and of the steps that are predicted."""
+CELLS: tuple[Cell, ...] = tuple(
+    (images, steps, tau)
+    for images in ("digits", "photographs")
+    for steps in (0, PRICED_STEPS)
+    for tau in (0.05, 0.1, 0.5)
+)
+
+
+def ingredient_values(
+    seeds: tuple[int, ...], *, cells: Sequence[Cell] = CELLS, batches: int = PRICED, parts: Path | None = None
+) -> dict[str, Any]:
+    """The record ``operators-today-ingredients``: cosines with the real step, of each theory of :func:`tables`.
+
+    batch: of single batches, the mean over these.  mean: of the mean step of the batches with the mean of the theory's steps.
+    Axes: images, steps of training, temperature, layer, theory, seed.
+    """
+    keep = (parts or parts_folder()) / "operators-today-ingredients"
+    found = sweep(partial(_priced, batches), cells, seeds, alike=lambda cell: cell, most=lambda cell: 1, keep=keep)
+    values: dict[str, Any] = {"batches": batches, "size": IMAGES, "cosines": {}}
+    for (images, steps, tau), measured in found.items():
+        of_cell = values["cosines"].setdefault(images, {}).setdefault(str(steps), {})
+        of_cell[str(tau)] = {
+            layer: {
+                theory: {kind: rounded(measured[kind][:, i, j], 4) for kind in ("batch", "mean")}
+                for j, theory in enumerate((*LADDER, *BESIDE))
+            }
+            for i, layer in enumerate(PRICED_LAYERS)
+        }
+    return values
+
+
+def _priced(batches: int, chunk: Sequence[tuple[Cell, int]]) -> dict[str, Tensor]:
+    """Of each replica the cosines of single batches, and of their mean, ``(replicas, layers, theories)``."""
+    found: dict[str, list[Tensor]] = {"batch": [], "mean": []}
+    for (images, steps, tau), seed in chunk:
+        draw, net = _world(images, seed)
+        optimizer = torch.optim.SGD(net.parameters(), lr=tau)  # the gradient grows as 1 / tau
+        for number in range(batches, batches + steps):
+            optimizer.zero_grad()
+            views, _ = draw(number)
+            batch.info_nce(net(views.flatten(0, 1)).unflatten(0, (IMAGES, 2)), temperature=tau).backward()
+            optimizer.step()
+        rows = [list(ladder(net, PRICED_LAYERS, *draw(number), tau).values()) for number in range(batches)]
+        singles, means = [], []
+        for i in range(len(PRICED_LAYERS)):
+            predicted = torch.stack([torch.stack([step[i].flatten() for step in row]) for row in rows])
+            real = predicted[:, len(LADDER) - 1]
+            singles.append(_cosine_of(torch.cat([predicted, real.roll(1, 0)[:, None]], 1), real[:, None]).mean(0))
+            halves = real[::2].mean(0), real[1::2].mean(0)
+            whole = _cosine_of(predicted.mean(0), real.mean(0))
+            means.append(torch.cat([whole, _cosine_of(*halves)[None]]))
+        found["batch"].append(torch.stack(singles))
+        found["mean"].append(torch.stack(means))
+    return {kind: torch.stack(each) for kind, each in found.items()}
+
+
+def _cosine_of(a: Tensor, b: Tensor) -> Tensor:
+    return nn.functional.cosine_similarity(a, b, dim=-1)
+
+
+def _world(images: str, seed: int) -> tuple[Callable[[int], tuple[Tensor, Tensor]], nn.Sequential]:
+    """Batches by their number, two views each and the images themselves, and an untrained network for them."""
+    if images == "digits":
+        shifted, seeds = digits(seed=seed), 1000 * seed
+        return lambda number: shifted.batch(IMAGES, torch.Generator().manual_seed(seeds + number)), network(seed)
+    data = load_dataset("cifar10", "train")
+
+    def draw(number: int) -> tuple[Tensor, Tensor]:
+        return _batch(data, seed, number), plain(data.pixels[_rows(data, seed, number, IMAGES)], PIPELINES["cifar10"])
+
+    return draw, convnet((3, 8, 16), 32, 16, seed=seed).float()
+
+
+STUDIES = {
+    "operators-today-cifar10": Study(cifar10_values, (1, 2, 3)),
+    "operators-today-ingredients": Study(ingredient_values, tuple(range(6))),
+}
