@@ -109,7 +109,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
 def test_what_has_no_accuracy_is_refused(changes: dict[str, Any], sentence: str) -> None:
     names = ("train_features", "train_labels", "test_features", "test_labels")
     arguments: dict[str, Any] = dict(zip(names, problem())) | changes
-    for measure in (knn, linear_probe):
+    for measure in (knn_accuracy, linear_probe):
         with pytest.raises((TypeError, ValueError), match=sentence):
             measure(**arguments)  # type: ignore[operator]
 
