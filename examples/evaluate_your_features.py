@@ -25,7 +25,7 @@ def digits() -> dict[str, torch.Tensor]:
 
 def main(file: str | None = None, epochs: int = 50) -> tuple[float, float]:
     parts = digits() if file is None else {name: torch.from_numpy(part) for name, part in np.load(file).items()}
-    neighbours = sslbook.knn(**parts, k=min(20, len(parts["train_features"])))
+    neighbours = sslbook.knn_accuracy(**parts, k=min(20, len(parts["train_features"])))
     classifier = sslbook.linear_probe(**parts, epochs=epochs)
     rank = sslbook.effective_rank(parts["test_features"])
     print(f"nearest neighbours {neighbours:.1%}, linear classifier {classifier.final:.1%}, effective rank {rank:.1f}")

@@ -67,7 +67,7 @@ def main(method: str = "simclr", epochs: int = 10, batch: int = 128, width: int 
     else:
         byol(encoder, encoder.features, data, lr=3e-3, keep=0.99)
     known, asked = (sslbook.embed(encoder.eval(), part, VIEWS) for part in (train, test))
-    accuracy = sslbook.knn(known, train.labels, asked, test.labels, k=20)
+    accuracy = sslbook.knn_accuracy(known, train.labels, asked, test.labels, k=20)
     print(f"{method}: nearest neighbours are right about {accuracy:.1%} of the test digits")
     return accuracy
 

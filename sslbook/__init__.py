@@ -37,7 +37,7 @@ Training:
 
 What features are worth:
     embed                a network's features of a data set
-    knn                  accuracy of a vote of nearest neighbours
+    knn_accuracy         accuracy of a vote of nearest neighbours
     linear_probe         accuracy of a linear classifier
     effective_rank       how many directions features use
 

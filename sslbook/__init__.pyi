@@ -18,7 +18,7 @@ from sslbook.operator.covariance import intra_operator as intra_operator
 from sslbook.records.store import recorded as recorded
 from sslbook.stats.metrics import effective_rank as effective_rank
 from sslbook.training.evaluate import embed as embed
-from sslbook.training.evaluate import knn as knn
+from sslbook.training.evaluate import knn_accuracy as knn_accuracy
 from sslbook.training.evaluate import linear_probe as linear_probe
 from sslbook.training.pretrain import load_run as load_run
 from sslbook.training.pretrain import pretrain as pretrain

@@ -75,7 +75,7 @@ def test_a_step_of_every_objective_optimizer_and_pipeline(name: str, tmp_path: P
 MAY_READ = {
     "runtime.arguments.require_classes": 0,  # labels are checked once before anything is computed
     "training.evaluate._require_labelled": 0,  # which classes occur
-    "training.evaluate.knn": 0,  # the accuracy in the end
+    "training.evaluate.knn_accuracy": 0,  # the accuracy in the end
     "training.evaluate.linear_probe": 0,  # likewise
     "runtime.arguments.require_finite": 0,  # one answer for all representations
     "stats.metrics.effective_rank": 0,  # eigenvalues are checked for convergence as they are computed

@@ -92,7 +92,7 @@ CALLS: dict[str, tuple[Callable[..., Any], Mapping[str, Any], Mapping[str, tuple
     "top_eigenpairs, by products": of(
         lambda **g: sslbook.covariance_operator(WIDE, "0", VIEWS).top_eigenpairs(**g).values, k=2)(k=N, tol=N, seed=N),
     "effective_rank": of(sslbook.effective_rank, features=X)(features=T),
-    "knn": of(sslbook.knn, **SCORED, k=3)(
+    "knn_accuracy": of(sslbook.knn_accuracy, **SCORED, k=3)(
         **dict.fromkeys(SCORED, T), k=N, temperature=N),
     "linear_probe": of(sslbook.linear_probe, **SCORED, epochs=1)(
         train_features=T, train_labels=T, epochs=N[:9], batch=N, lr=N, weight_decay=N, seed=N),

@@ -130,7 +130,7 @@ CASES: dict[str, Case] = {
         for name in OBJECTIVES
     },
     "effective_rank": Case(lambda z, s=1: sslbook.effective_rank(z), (Z,)),
-    "knn": Case(lambda a, b, s=1: sslbook.knn(a, LABELS, b, LABELS, k=3), PAIR, gradient=False),
+    "knn_accuracy": Case(lambda a, b, s=1: sslbook.knn_accuracy(a, LABELS, b, LABELS, k=3), PAIR, gradient=False),
     "linear_probe": Case(
         lambda a, b, s=1: sslbook.linear_probe(a, LABELS, b, LABELS, epochs=3, lr=0.1), PAIR, gradient=False
     ),
@@ -386,7 +386,7 @@ SHARP: dict[str, Callable[[Tensor, Tensor, float], Any]] = {
         for name in OBJECTIVES
         if "temperature" in inspect.signature(OBJECTIVES[name]).parameters
     },
-    "knn": lambda a, b, tau: sslbook.knn(a.detach(), LABELS, b.detach(), LABELS, k=3, temperature=tau) + 0 * a.sum(),
+    "knn_accuracy": lambda a, b, tau: sslbook.knn_accuracy(a.detach(), LABELS, b.detach(), LABELS, k=3, temperature=tau) + 0 * a.sum(),
     "covariance_operator": lambda a, b, tau: (
         operator(VIEWS.to(a), loss="info_nce", temperature=tau, clean=None) + 0 * a.sum()
     ),
@@ -420,8 +420,8 @@ def test_a_tiny_temperature_is_right_or_refused(name: str, dtype: torch.dtype) -
 def test_no_label_is_no_class_anywhere(labels: list[int]) -> None:
     given = torch.tensor(labels)
     for call in (
-        lambda: sslbook.knn(Z, given, Z, LABELS, k=3),
-        lambda: sslbook.knn(Z, LABELS, Z, given, k=3),
+        lambda: sslbook.knn_accuracy(Z, given, Z, LABELS, k=3),
+        lambda: sslbook.knn_accuracy(Z, LABELS, Z, given, k=3),
         lambda: sslbook.linear_probe(Z, given, Z, LABELS, epochs=1),
         lambda: BATCH_LOSSES["supervised_contrastive"].value(VIEWS, given, temperature=0.1),
         lambda: objective("supervised_contrastive")(Outputs(*(Z,) * 6, labels=given)),
@@ -438,11 +438,11 @@ def test_classes_are_as_many_as_occur(numbers: Callable[[Tensor], Tensor]) -> No
     """Whatever their numbers are: with a column for each number up to the largest, memory would end here."""
     x, y = drawn(40, 3), torch.arange(40) % 4
     named = numbers(y)
-    assert sslbook.knn(x, named, x, named, k=5) == sslbook.knn(x, y, x, y, k=5)
+    assert sslbook.knn_accuracy(x, named, x, named, k=5) == sslbook.knn_accuracy(x, y, x, y, k=5)
     assert sslbook.linear_probe(x, named, x, named, epochs=3) == sslbook.linear_probe(x, y, x, y, epochs=3)
     z = drawn(40, 2, 3)
     loss = partial(BATCH_LOSSES["supervised_contrastive"].value, z, temperature=0.1)
     assert loss(labels=named) == loss(labels=y)
     for dtype in (torch.uint8, torch.int8, torch.uint16, torch.uint32, torch.uint64):
         assert loss(labels=y.to(dtype)) == loss(labels=y)
-        assert sslbook.knn(x, y.to(dtype), x, y.to(dtype), k=5) == sslbook.knn(x, y, x, y, k=5)
+        assert sslbook.knn_accuracy(x, y.to(dtype), x, y.to(dtype), k=5) == sslbook.knn_accuracy(x, y, x, y, k=5)

@@ -117,7 +117,7 @@ def nearest(known: Tensor, asked: Tensor, count: int) -> Tensor:
 
 
 @torch.no_grad()
-def knn(
+def knn_accuracy(
     train_features: Tensor,
     train_labels: Tensor,
     test_features: Tensor,
@@ -168,9 +168,9 @@ def linear_probe(
 
     Standardised by mean and population deviation of the training images; weights start as PyTorch's linear layer does, and
     ``weight_decay`` is Adam's penalty, of weights and biases; the last, smaller batch counts too.  Test accuracy after each epoch.
-    Arguments as for :func:`knn`; order and first weights are functions of ``seed``.
+    Arguments as for :func:`knn_accuracy`; order and first weights are functions of ``seed``.
 
-    Raises TypeError and ValueError for what :func:`knn` refuses, and ValueError for numbers out of range.
+    Raises TypeError and ValueError for what :func:`knn_accuracy` refuses, and ValueError for numbers out of range.
     """
     labels, truth, classes = _require_labelled(train_features, train_labels, test_features, test_labels)
     require_whole("epochs", epochs, least=1)
@@ -265,7 +265,7 @@ def report(
     finally:
         model.train(mode)
     shown = known, train.labels.to(device), asked, test.labels.to(device)
-    accuracy = knn(*shown, k=min(200, len(known)))
+    accuracy = knn_accuracy(*shown, k=min(200, len(known)))
     found = linear_probe(*shown, seed=seed) if linear else None
     return Report(
         knn=accuracy,

@@ -22,7 +22,7 @@ from sslbook.images import datasets
 from sslbook.images.datasets import Dataset
 from sslbook.networks.siamese import Networks, Siamese, build
 from sslbook.training import evaluate
-from sslbook.training.evaluate import embed, epochs_between, knn, linear_probe, report
+from sslbook.training.evaluate import embed, epochs_between, knn_accuracy, linear_probe, report
 from sslbook.training.views.augment import PIPELINES, plain
 
 Problem = tuple[Tensor, Tensor, Tensor, Tensor]
@@ -46,17 +46,17 @@ def test_neighbours_vote_as_in_scikit_learn(k: int, monkeypatch: pytest.MonkeyPa
     train, labels, test, truth = problem()
     theirs = KNeighborsClassifier(k, metric="cosine", algorithm="brute", weights=lambda d: np.exp(-d / 0.1))
     wanted = theirs.fit(train.numpy(), labels.numpy()).score(test.numpy(), truth.numpy())
-    assert knn(train, labels, test, truth, k=k) == pytest.approx(wanted, abs=1e-9)
+    assert knn_accuracy(train, labels, test, truth, k=k) == pytest.approx(wanted, abs=1e-9)
     monkeypatch.setattr(evaluate, "SIMILARITIES", 7 * 600)
-    assert knn(train, labels, test, truth, k=k) == pytest.approx(wanted, abs=1e-9), "in blocks of seven"
+    assert knn_accuracy(train, labels, test, truth, k=k) == pytest.approx(wanted, abs=1e-9), "in blocks of seven"
 
 
 def test_the_weight_of_a_vote_matters() -> None:
     """One neighbour close by, two further off: the temperature decides."""
     train = torch.tensor([[1.0, 0.1], [1.0, 0.5], [1.0, -0.5]])
     labels, test, truth = torch.tensor([1, 0, 0]), torch.tensor([[1.0, 0.0]]), torch.tensor([1])
-    assert knn(train, labels, test, truth, k=3, temperature=0.1) == 1
-    assert knn(train, labels, test, truth, k=3, temperature=10) == 0
+    assert knn_accuracy(train, labels, test, truth, k=3, temperature=0.1) == 1
+    assert knn_accuracy(train, labels, test, truth, k=3, temperature=10) == 0
 
 
 def test_a_small_temperature_leaves_the_nearest_neighbours_vote() -> None:
@@ -66,16 +66,16 @@ def test_a_small_temperature_leaves_the_nearest_neighbours_vote() -> None:
     clear = first - second > 20e-4
     assert clear.sum() > 200
     assert (first[clear] < 0.99).any(), "where weights of the cosine itself would all be 0"
-    nearest = knn(train, labels, test[clear], truth[clear], k=1)
-    assert knn(train, labels, test[clear], truth[clear], k=50, temperature=1e-4) == nearest
-    assert knn(train, labels, test[clear], truth[clear], k=50, temperature=0.1) != nearest
+    nearest = knn_accuracy(train, labels, test[clear], truth[clear], k=1)
+    assert knn_accuracy(train, labels, test[clear], truth[clear], k=50, temperature=1e-4) == nearest
+    assert knn_accuracy(train, labels, test[clear], truth[clear], k=50, temperature=0.1) != nearest
 
 
 def test_autocast_does_not_reach_in() -> None:
     data = problem()
-    neighbours, fitted = knn(*data), linear_probe(*data, epochs=3)
+    neighbours, fitted = knn_accuracy(*data), linear_probe(*data, epochs=3)
     with torch.autocast("cpu", torch.bfloat16):
-        assert knn(*data) == neighbours
+        assert knn_accuracy(*data) == neighbours
         assert linear_probe(*data, epochs=3) == fitted
 
 
@@ -109,7 +109,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
 def test_what_has_no_accuracy_is_refused(changes: dict[str, Any], sentence: str) -> None:
     names = ("train_features", "train_labels", "test_features", "test_labels")
     arguments: dict[str, Any] = dict(zip(names, problem())) | changes
-    for measure in (knn, linear_probe):
+    for measure in (knn_accuracy, linear_probe):
         with pytest.raises((TypeError, ValueError), match=sentence):
             measure(**arguments)  # type: ignore[operator]
 
@@ -117,8 +117,8 @@ def test_what_has_no_accuracy_is_refused(changes: dict[str, Any], sentence: str)
 @pytest.mark.parametrize(
     ("call", "sentence"),
     [
-        (lambda: knn(*problem(), k=601), "k must be between 1 and 600, got 601"),
-        (lambda: knn(*problem(), temperature=0), "temperature must be above 0, got 0"),
+        (lambda: knn_accuracy(*problem(), k=601), "k must be between 1 and 600, got 601"),
+        (lambda: knn_accuracy(*problem(), temperature=0), "temperature must be above 0, got 0"),
         (lambda: linear_probe(*problem(), epochs=0), "epochs must be at least 1, got 0"),
         (lambda: linear_probe(*problem(), lr=float("inf")), "lr must be finite, got inf"),
         (lambda: linear_probe(*problem(), weight_decay=-1), "weight_decay must be at least 0, got -1"),
@@ -131,7 +131,7 @@ def test_numbers_out_of_range_are_refused(call: Any, sentence: str) -> None:
 
 def test_classes_are_of_any_integer_dtype() -> None:
     train, labels, test, truth = problem()
-    for measure in (lambda *data: knn(*data), lambda *data: linear_probe(*data, epochs=2)):
+    for measure in (lambda *data: knn_accuracy(*data), lambda *data: linear_probe(*data, epochs=2)):
         assert measure(train, labels.to(torch.uint8), test, truth.int()) == measure(train, labels, test, truth)
 
 

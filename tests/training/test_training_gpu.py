@@ -89,7 +89,7 @@ def test_accuracies_are_the_processors() -> None:
     assert F.cosine_similarity(embedded.cpu(), known).min() > 0.999
     here = (known, train.labels, asked, test.labels)
     there = tuple(part.to(DEVICE) for part in here)
-    assert evaluate.knn(*there, k=20) == pytest.approx(evaluate.knn(*here, k=20), abs=1.5 / 300)
+    assert evaluate.knn_accuracy(*there, k=20) == pytest.approx(evaluate.knn_accuracy(*here, k=20), abs=1.5 / 300)
     wanted = evaluate.linear_probe(*here, epochs=5).curve
     assert evaluate.linear_probe(*there, epochs=5).curve == pytest.approx(wanted, abs=2.5 / 300)
     with torch.autocast(DEVICE, torch.bfloat16):

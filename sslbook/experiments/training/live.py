@@ -25,7 +25,7 @@ from sslbook.networks.siamese import Networks, Siamese, build
 from sslbook.records.store import recorded
 from sslbook.stats.sweep import Study
 from sslbook.training import objectives
-from sslbook.training.evaluate import knn
+from sslbook.training.evaluate import knn_accuracy
 from sslbook.training.presets.runs import run_of
 from sslbook.training.run import checkpoints, distributed
 from sslbook.training.run.parts import make_batches
@@ -136,7 +136,7 @@ def look(model: Siamese, settings: Settings, known: Dataset, asked: Dataset) -> 
     ours, theirs = (model.features(plain(part.pixels, pipeline)) for part in (asked, known))
     embeddings = F.normalize(model.projector(ours), dim=1)
     model.train(mode)
-    accuracy = knn(theirs, known.labels, ours, asked.labels)
+    accuracy = knn_accuracy(theirs, known.labels, ours, asked.labels)
     return Look(accuracy, likeness(embeddings), embeddings, ours, theirs)
 
 
