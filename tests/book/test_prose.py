@@ -11,20 +11,18 @@ from pathlib import Path
 
 import jupytext
 import pytest
-import yaml
 from IPython.core.inputtransformer2 import TransformerManager
 
 from sslbook.book import regression
-from sslbook.book.layout import Book
+from sslbook.book.layout import Book, read_yaml
 from sslbook.book.ledger import read_claims
 from sslbook.book.typeset import prose
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(path for path in (ROOT / "chapters").glob("*.md") if path.stem != "ledger")  # the build writes that one
 NOTEBOOKS = [path for path in PAGES if "{code-cell}" in path.read_text(encoding="utf-8")]
-TOC = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))
-CHAPTERS = {Path(page["file"]).stem for part in TOC["parts"] if part.get("numbered") for page in part["chapters"]}
-"""Pages that owe exercises and sliders: those that have a number."""
+PARTS = read_yaml(ROOT / "_toc.yml", dict)["parts"]
+CHAPTERS = {Path(page["file"]).stem for part in PARTS if part.get("numbered") for page in part["chapters"]}
 LONGEST_CELL = 20
 
 # A number that belongs to a name and not to a run: "Section 4.1", "Python 3.11", "arXiv 2010.00578".
