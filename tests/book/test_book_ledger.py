@@ -204,6 +204,7 @@ LEFT = {
     "modulation": 0,
     "operators_today": 4,
     "training": 1,
+    "worked": 0,
 }
 """How many checks of a chapter may have a bar of more than a hundred times what is measured; none may be added."""
 

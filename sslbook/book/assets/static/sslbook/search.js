@@ -1,10 +1,10 @@
 /* Search by section, over the texts in sections.js. No requests, so that it also works from file://.
    A section is worth more the rarer the word and the more often it stands there, most in its title, then in its boxes' titles;
-   short answers come first, the audit and appendices after chapters. A result of a paper that is asked for by its number ("Theorem 6") comes first of all. */
+   short answers come first, pages without a number and appendices after chapters. A result of a paper that is asked for by its number ("Theorem 6") comes first of all. */
 (function () {
   "use strict";
 
-  const TITLE = 9, CHAPTER = 1.5, BOX = 2.5, SATURATION = 1.4, ANSWER = 1.8, AUDIT = 0.7, APPENDIX = 0.45, SHOWN = 30;
+  const TITLE = 9, CHAPTER = 1.5, BOX = 2.5, SATURATION = 1.4, ANSWER = 1.8, ASIDE = 0.7, APPENDIX = 0.45, SHOWN = 30;
   const APPENDICES = /\/(ledger|errata|notation|library|reproduce)$/;
   const WORD = /[\p{L}\p{N}]+(?:\.\p{N}+)*/gu;  // 6.4 is one word
   const RESULT = /^\s*(theorem|thm|lemma|lem|corollary|cor|equation|eq|table|tab|figure|fig|definition|def)\.?\s*(\d+)\s*$/i;
@@ -29,8 +29,8 @@
         title: words(section.title).map(stem),
         chapter: words(section.chapter).map(stem),
         boxes: words(section.boxes).map(stem),
-        weight: APPENDICES.test(section.page) ? APPENDIX : /\/audit_/.test(section.page) ? AUDIT
-          : /\/questions$/.test(section.page) ? ANSWER : 1,
+        weight: APPENDICES.test(section.page) ? APPENDIX : /\/questions$/.test(section.page) ? ANSWER
+          : /^\d/.test(section.chapter) ? 1 : ASIDE,
       };
     });
     return { known, mean: length / Math.max(1, known.length) };
