@@ -28,7 +28,7 @@ BUDGETS = {
     "sslbook/book": (5_322, 26),
     "sslbook/experiments": (15_404, 62),
     "sslbook/images": (920, 4),
-    "sslbook/inspect": (1_117, 5),
+    "sslbook/inspect": (1_124, 5),
     "sslbook/losses": (787, 4),
     "sslbook/networks": (814, 5),
     "sslbook/operator": (1_740, 7),
