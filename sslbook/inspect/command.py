@@ -30,12 +30,19 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="sslbook inspect",
         description="What the layers of a trained network hold of their covariance operators, beside controls.",
+        epilog="A layer takes some hundred passes, forward and back, of images times views: 10 to 20 seconds of a core in "
+        "a ResNet-18 of width 8 with 32 images and 8 views. Time grows with each of layers, images and views.",
     )
     parser.add_argument("checkpoint", type=Path, metavar="RUN", help="a folder of sslbook train, or a checkpoint in it")
     parser.add_argument(
         "images", metavar="IMAGES", help=f"a folder of pictures, or test images of {', '.join(datasets.NAMES)}"
     )
-    parser.add_argument("--layers", nargs="+", metavar="NAME", help="these layers (default: all)")
+    parser.add_argument(
+        "--layers",
+        nargs="+",
+        metavar="NAME",
+        help="these layers (default: all); 0. begins names in the encoder, 1. in the projector",
+    )
     parser.add_argument("--views", type=positive, default=8, metavar="N", help="views of each image (default: 8)")
     parser.add_argument("--images", type=positive, default=32, metavar="N", dest="count", help="images (default: 32)")
     parser.add_argument(

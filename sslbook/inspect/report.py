@@ -112,6 +112,9 @@ class Report:
     def verdict(self) -> str:
         """In how many layers the step's share is above all its controls, by value and by interval, and what makes it surer."""
         able = [layer for layer in self.layers if layer.clear]
+        if not able:
+            why = "all are lost in the noise of so few images and views, not found, or not a layer's own"
+            return f"No layer could be judged: {why if self.layers else 'all were left out'}."
         ahead = [layer for layer in able if layer.ahead]
         surely = [layer.name for layer in ahead if layer.surely_ahead]
         found = f"In {len(surely)} of {len(able)} layers the step's share is above all controls by its interval"

@@ -366,9 +366,11 @@ def contrastive(
     ``loss="exact"`` also needs ``clean (..., N, D)``, the embeddings of the un-augmented samples.
 
     ``contrastive(z1, z2, temperature=0.5)`` is SimCLR's NT-Xent: for unit vectors ``r = 1 - cos``, and ``exp(-1/τ)``
-    cancels.  The temperature has no default: every loss but simple and quadratic asks for ``temperature``.
+    cancels.  Losses of a whole batch, such as Barlow Twins' and VICReg's, are in :mod:`sslbook.losses.batch`.
+    The temperature has no default: every loss but simple and quadratic asks for ``temperature``.
     """
-    require_one_of("loss", loss, LOSSES)
+    elsewhere = "losses of a whole batch, such as barlow_twins, vicreg and clip, are in sslbook.losses.batch"
+    require_one_of("loss", loss, LOSSES, elsewhere)
     r_pos, r_neg = pair_distances(z1, z2, normalize=normalize, negatives=negatives)
     if loss != "exact":
         if clean is not None:

@@ -61,31 +61,60 @@ LOSSES = tuple(dict.fromkeys([*PAIRED, *(name for name, loss in BATCH_LOSSES.ite
 class EigenPairs:
     r"""Eigenpairs from the end that was asked for: the leading ones largest first, the others smallest first.
 
-    values: ``(k,)``.  vectors: ``(size, k)``, orthonormal, in the order of :func:`sslbook.operator.layer.vec`.
-    residuals: :math:`\|OP v - \lambda v\| / |\lambda|`, ``(k,)``.
+    values: ``(k,)``.  vectors: ``(size, k)``, orthonormal; each holds the columns of the weight below one another,
+    ``weight.T.flatten()`` for a matrix, ``weight.flatten(1).T.flatten()`` for any (:func:`sslbook.operator.layer.vec`).
+    residuals: :math:`\|OP v - \lambda v\| / |\lambda|`, ``(k,)``.  shape: of the layer's weight.
     """
 
     values: Tensor
     vectors: Tensor
     residuals: Tensor
+    shape: tuple[int, ...] | None = None
 
     def __repr__(self) -> str:
         values = ", ".join(f"{value:.3g}" for value in self.values.tolist())
         return f"EigenPairs(values {values}; largest residual {self.residuals.max().item():.1e})"
 
-    def directions(self, shape: torch.Size) -> Tensor:
-        """The eigenvectors as weights, ``(k, *shape)``."""
+    def directions(self, shape: tuple[int, ...] | None = None) -> Tensor:
+        """The eigenvectors as weights, ``(k, *shape)``; shape: where the pairs don't know it, else theirs."""
+        shape = self._fitting("shape", shape)
         return torch.stack([unvec(v, shape) for v in self.vectors.T])
 
-    def plot(self, shape: torch.Size, image: tuple[int, int, int] | None = None) -> Figure:
+    def share(self, step: Tensor) -> float:
+        r"""The part of a step's squared length in the span of the eigenvectors, :math:`\|V^T vec(s)\|^2 / \|s\|^2`, in [0, 1].
+
+        step: in the weight's shape, such as its ``.grad``.  Raises ValueError for another shape, and for a step of zeros.
+        """
+        require_floating(step=step)
+        self._fitting("step", tuple(step.shape))
+        whole = vec(step.detach()).to(self.vectors.device, torch.float64)
+        if not bool(whole.any()):
+            raise ValueError("step must not be zero everywhere: it has no direction")
+        return float((self.vectors.T.double() @ (whole / whole.norm())).square().sum())
+
+    def _fitting(self, what: str, given: tuple[int, ...] | None) -> tuple[int, ...]:
+        """The weight's shape, refused where another one was given."""
+        own = given if self.shape is None else self.shape
+        if own is None:
+            raise ValueError("shape must be given, that of the layer's weight: these pairs don't know it")
+        if (given is not None and tuple(given) != tuple(own)) or math.prod(own) != len(self.vectors):
+            wanted = f"{tuple(self.shape)}" if self.shape else f"that of {len(self.vectors)} weights"
+            raise ValueError(f"{what} must have the shape of the layer's weight, {wanted}, got {tuple(given or own)}")
+        return tuple(own)
+
+    def plot(self, shape: tuple[int, ...] | None = None, image: tuple[int, int, int] | None = None) -> Figure:
         """The pattern of inputs that each eigenvector turns on most, its first right singular vector, as pictures.
 
-        shape: of the layer's weight.  image: ``(C, H, W)`` of a linear layer's inputs; a convolution's are those of its kernel.
+        shape: as of :meth:`directions`.  image: ``(C, H, W)`` of a linear layer's inputs; a convolution's are those of its kernel.
         """
         from matplotlib.figure import Figure
 
-        rows = self.directions(shape).flatten(2).cpu()
-        patterns = torch.linalg.svd(rows, full_matrices=False).Vh[:, 0].unflatten(1, image or tuple(shape[1:]))
+        directions = self.directions(shape).cpu()
+        inputs = tuple(directions.shape[2:])
+        picture = tuple(image or inputs)
+        if len(picture) != 3 or math.prod(picture) != math.prod(inputs):
+            raise ValueError(f"image must say how {inputs} inputs are a picture, got {picture}: give image=(C, H, W)")
+        patterns = torch.linalg.svd(directions.flatten(2), full_matrices=False).Vh[:, 0].unflatten(1, picture)
         figure = Figure(figsize=(1.3 * len(patterns), 1.6), layout="constrained")
         places = figure.subplots(1, len(patterns), squeeze=False)[0]
         for axes, value, pattern in zip(places, self.values, patterns, strict=True):
@@ -500,7 +529,7 @@ def _top_eigenpairs(op: CovarianceOperator, k: int, tol: float, seed: int) -> Ei
     vectors = basis @ turn
     gap = (image @ turn - vectors * values).norm(dim=0)
     residuals = gap / values.abs().clamp_min(torch.finfo(op.dtype).tiny)
-    return EigenPairs(values.to(op.dtype), vectors.to(op.dtype), residuals.to(op.dtype))
+    return EigenPairs(values.to(op.dtype), vectors.to(op.dtype), residuals.to(op.dtype), tuple(op.opened.weight.shape))
 
 
 def _dual_basis(op: CovarianceOperator, root: Mixing | PairMixing, k: int, tol: float, seed: int) -> Tensor:

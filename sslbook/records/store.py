@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from sslbook.records import data_files
-from sslbook.runtime.arguments import InputError, unknown
+from sslbook.runtime.arguments import InputError, counted, unknown
 from sslbook.runtime.atomic_io import read_finite, require_parts, user_path, write_text
 from sslbook.runtime.compute import device_name
 
@@ -81,6 +81,9 @@ class Record:
     name: str
     values: Mapping[str, Any]
     provenance: Provenance
+
+    def __repr__(self) -> str:
+        return f"Record({self.name!r}; {counted(len(self.values), 'value')}: {reprlib.repr(list(self.values))})"
 
     def __getitem__(self, key: str) -> Any:
         """``record["accuracy"]``; raises InputError (a ValueError) with the nearest names for one that isn't there."""

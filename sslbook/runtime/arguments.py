@@ -33,7 +33,7 @@ ELSEWHERE = {
     **dict.fromkeys(("maxepochs", "numepochs", "nepochs"), "epochs"),
     **dict.fromkeys(("projdim", "outdim", "projectordim"), "networks.projector_out"),
     **dict.fromkeys(("transform", "transforms", "augmentation", "augmentations"), "pipeline"),
-    **dict.fromkeys(("lossfn", "criterion", "method"), "objective"),
+    **dict.fromkeys(("loss", "lossfn", "criterion", "method"), "objective"),
     **dict.fromkeys(("randomseed", "manualseed"), "seed"),
     **dict.fromkeys(("simclr", "ntxent", "contrastive"), "info_nce"),
 }
@@ -61,12 +61,12 @@ def nearest(given: object, names: Iterable[str], cutoff: float = 0.4) -> list[st
 # --- what a function was given: TypeError for another kind of thing, ValueError for a value that isn't allowed ----------
 
 
-def require_one_of(argument: str, given: object, allowed: Iterable[str]) -> None:
-    """Raise ValueError, with the nearest name, unless ``given`` is one of the names."""
+def require_one_of(argument: str, given: object, allowed: Iterable[str], otherwise: str = "") -> None:
+    """Raise ValueError, with the nearest name, or else with ``otherwise``, unless ``given`` is one of the names."""
     names = tuple(allowed)
     if given not in names:
-        near = nearest(given, names)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
+        near = nearest(given, names, 0.6 if otherwise else 0.4)
+        hint = f"; did you mean {near[0]!r}?" if near else otherwise and f"; {otherwise}"
         raise ValueError(f"{argument} must be one of {', '.join(names)}, got {given!r}{hint}")
 
 

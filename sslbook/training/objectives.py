@@ -192,8 +192,8 @@ def objective(name: str, **settings: Any) -> Objective:
     allowed = arguments(name)
     for setting in settings:
         if setting not in allowed:
-            near = nearest(setting, allowed)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
+            near = [] if setting in ARGUMENTS else nearest(setting, allowed)
+            hint = f"; did you mean {near[0]!r}?" if near else f": it has no {setting}"
             raise ValueError(f"{name} takes {', '.join(allowed) or 'no settings'}; got {setting!r}{hint}")
     return OBJECTIVES[name](**settings)
 

@@ -21,7 +21,7 @@ from torch.nn.parameter import is_lazy
 from sslbook.images.datasets import Dataset
 from sslbook.images.own import read_images
 from sslbook.networks.siamese import Networks, build
-from sslbook.runtime.arguments import meant, unknown
+from sslbook.runtime.arguments import ELSEWHERE, folded, meant, unknown
 from sslbook.runtime.atomic_io import user_path
 from sslbook.training.objectives import OBJECTIVES, asks_labels
 from sslbook.training.run import checkpoints
@@ -48,7 +48,8 @@ class Pretrained:
     """What :func:`sslbook.training.pretrain.pretrain` gives.
 
     backbone: the network, trained, in evaluation mode.  pipeline: what its views were made by; :func:`embed
-    <sslbook.training.evaluate.embed>` asks for it.  rows: ``loss``, ``lr`` and ``images_per_second`` of each epoch.
+    <sslbook.training.evaluate.embed>` asks for it.  rows: ``epoch``, ``loss``, ``lr`` and ``images_per_second`` of each epoch,
+    and with ``val`` ``knn`` where it was measured; the first row then is of epoch 0, before training, and has no loss.
     """
 
     backbone: nn.Module
@@ -100,7 +101,8 @@ def pretrain(
     asks to stop, which ends in KeyboardInterrupt.  The same call is one with the same images, settings and network, by its ``repr``
     without addresses, its parameters' names, shapes and types, and which of them are frozen.
     device: ``cuda`` if there is one.  tensorboard: curves for it in the folder.  on_epoch: called with each epoch's row.
-    settings: what the objective takes, such as ``temperature=0.2``, and whatever else
+    settings: what the objective takes, such as ``temperature=0.2`` (0.5 by default in all but clip's 0.07; barlow_twins has
+    ``weight=0.005``, vicreg ``variance=25``, ``invariance=25`` and ``covariance=1``, and byol no temperature), and whatever else
     :class:`~sslbook.training.run.settings.Settings` has, such as ``weight_decay=1e-4`` or ``networks=Networks(projector_out=64)``;
     Adam, the cosine schedule and a new order of the images in every epoch otherwise.  Where such networks leave the predictor or
     the target at its default, which is none, BYOL takes its own: two layers, and "ema"; SimSiam takes two layers.
@@ -109,8 +111,9 @@ def pretrain(
     Raises ValueError or TypeError with a sentence for what can't be trained, before anything is; errors of
     :func:`train <sslbook.training.run.trainer.train>` beyond that.
     """
-    if "objective" in settings:
-        raise ValueError(f"objective: give its name as method, got objective={settings['objective']!r}")
+    for name, given in settings.items():
+        if ELSEWHERE.get(folded(name), name) == "objective":
+            raise ValueError(f"{name}: give its name as method, got {name}={given!r}")
     for name in ("dataset", "split", "subset", "own"):
         if name in settings:
             raise ValueError(f"{name} is of runs on data sets by name, and these images are your own: leave it out")
@@ -192,8 +195,8 @@ def simclr_views(data: Dataset) -> Pipeline:
 
 def _shown(data: Dataset, val: Any) -> Dataset:
     """The images whose accuracy is measured along the way; raises ValueError unless both have labels of the same classes."""
-    shown = labelled(read_images(val))
-    labelled(data)
+    shown = labelled(read_images(val), "val")
+    labelled(data, "images")
     if shown.class_names != data.class_names or shown.pixels.shape[1:] != data.pixels.shape[1:]:
         raise ValueError(
             f"val must have the classes and the size of images, {', '.join(data.class_names) or data.classes} and "

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sslbook.runtime.arguments import require_floating, require_number
+from sslbook.runtime.arguments import counted, require_floating, require_number
 from sslbook.stats.replica_rng import Streams
 
 
@@ -52,6 +52,9 @@ class LatentTree:
                 )
             _check_probabilities(f"tables[{depth}]", table)
             nodes, values = table.shape[1], table.shape[3]
+
+    def __repr__(self) -> str:
+        return f"LatentTree({counted(self.replicas, 'replica')}; nodes {self.nodes}, values {self.values}, {self.root.dtype})"
 
     @property
     def replicas(self) -> int:

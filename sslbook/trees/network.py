@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sslbook.runtime.arguments import require_whole
+from sslbook.runtime.arguments import counted, require_whole
 from sslbook.stats.replica_rng import Streams
 
 
@@ -30,6 +30,10 @@ class TreeNetwork:
 
     weights: tuple[Tensor, ...]
     biases: tuple[Tensor, ...]
+
+    def __repr__(self) -> str:
+        sizes = f"{counted(self.replicas, 'replica')}; depth {self.depth}, width {self.width}, {self.weights[0].dtype}"
+        return f"TreeNetwork({sizes})"
 
     @property
     def replicas(self) -> int:

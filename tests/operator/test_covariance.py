@@ -6,6 +6,8 @@ operator's norm), 1e-10 where a network's output is enumerated and summed in ano
 
 from __future__ import annotations
 
+import re
+
 import connection_cases as reference
 import numpy as np
 import pytest
@@ -341,8 +343,14 @@ def test_eigenpairs_are_those_of_the_dense_matrix(name: str) -> None:
     assert float((found.residuals * found.values.abs() - residuals)[large].abs().max()) < 1e-11 * scale
     if float(values[-1] - values[-2]) > 1e-2 * scale:  # else the top eigenvector is one of many
         assert float((vectors[:, -1] @ found.vectors[:, 0]).abs()) == pytest.approx(1, abs=1e-8)
-    shaped = found.directions(op.opened.weight.shape)
+    shaped = found.directions()
     assert torch.equal(vec(shaped[0]), found.vectors[:, 0])
+    step = torch.randn(shaped.shape[1:], generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    spanned = torch.einsum("k...,k->...", shaped, (shaped * step).flatten(1).sum(1))
+    assert found.share(step) == pytest.approx(float(spanned.square().sum() / step.square().sum()), abs=1e-12)
+    for call in (found.directions, found.plot, lambda shape: found.share(step.reshape(shape))):
+        with pytest.raises(ValueError, match="shape of the layer's weight"):
+            call((step[0].numel(), len(step), 1))
 
 
 @pytest.mark.parametrize("views", [3, 40])  # fewer weights than fields, and more
@@ -380,6 +388,8 @@ def test_eigenpairs_show_themselves() -> None:
         shown = torch.as_tensor(axes.images[0].get_array()) - 0.5
         cosine = torch.nn.functional.cosine_similarity(shown.flatten(), pattern.permute(1, 2, 0).flatten(), dim=0)
         assert abs(float(cosine)) == pytest.approx(1)
+    with pytest.raises(ValueError, match=re.escape("give image=(C, H, W)")):
+        pairs.plot((2, 12))
 
 
 def test_eigenpairs_that_cannot_be_had() -> None:

@@ -43,6 +43,8 @@ def test_a_device_is_one_that_is_here(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (lambda: arguments.require_one_of("loss", "infonce", ["simple", "info_nce"]), ValueError,
          r"loss must be one of simple, info_nce, got 'infonce'; did you mean 'info_nce'\?"),
+        (lambda: arguments.require_one_of("loss", "vicreg", ["simple"], "others are below"), ValueError,
+         "loss must be one of simple, got 'vicreg'; others are below"),
         (lambda: arguments.require_number("tau", True), TypeError, "tau must be a number, got True"),
         (lambda: arguments.require_number("tau", math.nan, above=0), ValueError, "tau must be finite, got nan"),
         (lambda: arguments.require_number("tau", 0, above=0), ValueError, "tau must be above 0, got 0"),

@@ -116,7 +116,7 @@ def test_a_damaged_checkpoint_is_passed_over_by_name(
 
 def test_another_runs_folder_is_refused(tmp_path: Path, data: tuple) -> None:
     go(settings(), tmp_path, data, stop_after=1)
-    with pytest.raises(ValueError, match=r"holds another run: settings .* with seed 0, and this is .*; choose another"):
+    with pytest.raises(ValueError, match=r"another run: .* with seed 0, and this is .* \(lr .*, now 0.5\); choose"):
         go(settings("lr=0.5"), tmp_path, data)
     fresh = go(settings("lr=0.5"), tmp_path, data, resume=False)
     assert fresh.finished

@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from sslbook.records.store import runs_folder
-from sslbook.runtime.arguments import folded, positive, seed
+from sslbook.runtime.arguments import folded, nearest, positive, seed
 from sslbook.runtime.compute import cores
 from sslbook.training.presets.runs import Run, preset_of, run_of, values_of
 from sslbook.training.presets.sheets import presets
 from sslbook.training.run import distributed
 from sslbook.training.run.checkpoints import Diverged
 from sslbook.training.run.parts import load_data
-from sslbook.training.run.settings import Refused
+from sslbook.training.run.settings import Refused, known_keys
 from sslbook.training.run.signals import GOES_ON, asked_to_stop, free
 from sslbook.training.run.trainer import train
 
@@ -59,13 +59,22 @@ def main(arguments: Sequence[str]) -> int:
     add("--device", metavar="D", help="cpu, cuda or cuda:N (default: cuda if there is one)")
     add("--download", action="store_true", help="fetch the images if they are not here")
     add("--quiet", action="store_true", help="say nothing while it runs")
-    options = parser.parse_args(arguments)
+    options, rest = parser.parse_known_args(arguments)
+    if rest:
+        name, _, value = rest[0].lstrip("-").partition("=")
+        near = nearest(name, known_keys(), 0.6) if rest[0].startswith("--") else []
+        value = value or next((word for word in rest[1:] if not word.startswith("-")), "VALUE")
+        hint = f"; a setting is given by --set {near[0]}={value}" if near else ""
+        parser.error(f"unrecognized arguments: {' '.join(rest)}{hint}")
     if options.name is None and not options.list:
         parser.error("NAME is missing; --list shows the presets")
     try:
         if options.list:
             print(_listing(options.name))
             return 0
+        keys = [change.partition("=")[0].strip() for change in options.changes]
+        if twice := [key for key in keys if keys.count(key) > 1]:
+            raise ValueError(f"{twice[0]} is set twice: give it once")
         run = run_of(options.name, seed=options.seed, epochs=options.epochs, changes=options.changes)
         if options.download and "LOCAL_RANK" not in os.environ:
             load_data(run.settings, download=True)

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from sslbook.networks.siamese import Siamese
 from sslbook.runtime.atomic_io import read_bytes, remove_parts, require_parts, sync, write_bytes, write_text
-from sslbook.training.run.settings import Refused, Settings, stored
+from sslbook.training.run.settings import Refused, Settings, differences, stored
 
 KEPT = 2
 """Checkpoints that stay: the newest, and the one to fall back on."""
@@ -192,9 +192,10 @@ class State:
         """Go back to a checkpoint; raises ValueError if it is another run's, of another precision, or damaged within."""
         theirs, ours = (content["hash"], content["seed"]), (self.settings.hash(), self.settings.seed)
         if theirs != ours:
+            told = differences(stored(content["settings"]), self.settings.as_json())
             raise ValueError(
                 f"{folder} holds another run: settings {theirs[0]} with seed {theirs[1]}, and this is {ours[0]} with seed "
-                f"{ours[1]}; choose another folder"
+                f"{ours[1]}{told and f' ({told})'}; choose another folder"
             )
         if content["precision"] != self.precision:
             raise ValueError(

@@ -133,13 +133,13 @@ def images_of(settings: Settings, *, download: bool = False) -> tuple[Dataset, D
     return load_data(settings)
 
 
-def labelled(data: Dataset) -> Dataset:
-    """The images with a label; raises ValueError if there is none.  Where they come first nothing is copied."""
+def labelled(data: Dataset, name: str = "") -> Dataset:
+    """The images with a label; raises ValueError, which names them, if there is none.  Where they come first nothing is copied."""
     there = data.labels >= 0
     count = int(there.sum())
     if not count:
         raise ValueError(
-            f"{data.name} must hold images with labels, by which accuracy is measured, and these have none"
+            f"{name or data.name} must hold labelled images, by which accuracy is measured, and these have no labels"
         )
     keep: slice | Tensor = slice(count) if bool(there[:count].all()) else there
     return data.take(keep)

@@ -38,6 +38,9 @@ STORED = {
 OURS = ("dataset", "split", "subset", "pipeline", "stem", "width", "channels")
 """Settings, of the networks too, that a run with images and a network of its caller's doesn't use."""
 
+DIGESTS = ("images", "backbone", "labels")
+"""What of a caller's own a run knows by its digest."""
+
 
 Record = TypeVar("Record", "Settings", Networks)
 
@@ -199,6 +202,26 @@ class Settings:
         if not any(norms):
             unused.add("unbiased")
         return unused
+
+
+def differences(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> str:
+    """``epochs 4, now 6; lr 0.1, now 0.2``: where two runs' settings, as :meth:`Settings.as_json` has them, differ."""
+    was, now, usual = _flat(theirs), _flat(ours), _flat(Settings().as_json())
+    told = []
+    for name in (name for name in {**was, **now} if name not in FREE or name == "seed"):
+        one, other = (part.get(name, usual.get(name, "unset")) for part in (was, now))
+        if one != other:
+            told.append(f"other {name}" if name in DIGESTS else f"{name} {one}, now {other}")
+    return "; ".join(told)
+
+
+def _flat(content: Mapping[str, Any], room: str = "") -> dict[str, Any]:
+    """The same by plain names, those within ``networks`` and ``pipeline`` with it."""
+    found: dict[str, Any] = {}
+    for name, value in content.items():
+        below = "" if name in ("loss_kwargs", "own") else f"{room}{name}."
+        found |= _flat(value, below) if isinstance(value, Mapping) else {room + name: value}
+    return found
 
 
 def known_keys(objective: object = None) -> list[str]:
