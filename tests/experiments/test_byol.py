@@ -58,7 +58,7 @@ def test_a_tower_is_the_network_that_it_says(act: str) -> None:
     assert torch.allclose(tower.output()[0].flatten(0, 1), module(tower)(x), rtol=1e-12)
     assert relative_gap(tower.connections()[0].flatten(0, 1), connection(module(tower), "0", x)) < 1e-12
     if act == "linear":
-        assert torch.allclose(tower.top() @ tower.weight @ x.mT, module(tower)(x).mT[None])
+        assert torch.allclose(tower.above[1] @ tower.above[0] @ tower.weight @ x.mT, module(tower)(x).mT[None])
 
 
 @pytest.mark.parametrize("act", ["linear", "relu"])
@@ -169,7 +169,8 @@ def test_a_target_that_keeps_its_mean_separates_the_halves() -> None:
     raw = {"mean": "omit", "std": "omit"}
     steps = {name: step(pair, norm, target_norm=raw) for name, norm in checks.VARIANTS.items()}
     assert float(relative(steps["both"], steps["backward only"]).max()) < 1e-11
-    kept = torch.einsum("rok,ro->rk", pair.online.top(), pair.target.output().mean((1, 2)))
+    below, above = pair.online.above
+    kept = torch.einsum("rok,ro->rk", above @ below, pair.target.output().mean((1, 2)))
     extra = torch.einsum("rk,rm->rkm", kept, pair.online.below.mean((1, 2)))
     off = steps["forward only"] - steps["both"]
     assert float(relative(off, instances.vec(extra)).max()) < 1e-11

@@ -7,7 +7,6 @@ from dataclasses import astuple
 
 import pytest
 import torch
-from held import hold
 
 from sslbook.experiments.emergence import ring, runs, theory
 from sslbook.losses import pairs
@@ -160,8 +159,6 @@ def test_a_quarter_or_so_is_stuck_from_the_start() -> None:
     for found, share in ((plain, 0.25), (biased, exact)):
         assert found["stuck"] == pytest.approx(share, abs=4 * math.sqrt(share * (1 - share) / 400_000))
         assert found["silent"] == pytest.approx(share, abs=4 * math.sqrt(share * (1 - share) / 400_000))
-    net = runs.train_ring(range(3), "simple", steps=1).start
-    assert float(runs.shares(net)["stuck"].mean()) == pytest.approx(runs.census(net)["stuck"])
 
 
 @pytest.mark.parametrize("rows", [1, 2, 4])
@@ -219,9 +216,9 @@ def test_the_discrete_step_moves_the_conserved_quantity() -> None:
 def test_sampled_steps_follow_the_flow() -> None:
     start = theory.random_start(4)
     time = theory.horizon(start, 1.5, towers=2)
-    found = theory.sampled_training(start, time, (time / 50, time / 800))
-    assert found.distance[1] < found.distance[0]
-    assert found.distance[1] < 0.05 < found.undoubled
+    (coarse, _), (fine, undoubled) = (theory.sampled_training(start, time, time / n) for n in (50, 800))
+    assert fine < coarse
+    assert fine < 0.05 < undoubled
 
 
 def test_the_second_layer_leaves_the_diagonal() -> None:
@@ -229,8 +226,7 @@ def test_the_second_layer_leaves_the_diagonal() -> None:
     assert share.shape == (50,)
     assert float(share.min()) > 1e-3
     assert float(theory.off_diagonal_share(50, masked=True).abs().max()) < 1e-12
-    for linear in (False, True):
-        assert float(theory.leave_diagonal(replicas=4, growth=2.0, linear=linear).min()) > 1e-4
+    assert float(theory.leave_diagonal(replicas=4, growth=2.0).min()) > 1e-4
     with pytest.raises(ValueError, match=r"growth=1e\+300 is out of reach of some replica in 4000 steps"):
         theory.leave_diagonal(replicas=1, growth=1e300)
 
@@ -270,8 +266,6 @@ def test_linear_nodes_share_one_direction() -> None:
 def test_specialisation_depends_on_the_angles() -> None:
     even = theory.specialise(theory.equiangular_mixture(5, 6, 8, 0.1))
     acute = theory.specialise(theory.equiangular_mixture(5, 6, 8, 0.1, cosine=0.6))
-    for ends in (even, acute):
-        hold({"single": ends.single.double().mean().item(), "cosine": ends.cosine.mean().item()})
     finer = theory.specialise(theory.equiangular_mixture(5, 6, 8, 0.1), steps=2000, rate=0.25)
     assert torch.equal(even.active, finer.active)
     assert float(even.single.double().mean()) > 0.95
@@ -279,9 +273,6 @@ def test_specialisation_depends_on_the_angles() -> None:
     assert float(acute.single.double().mean()) < 0.1
     gram = theory.equiangular_mixture(1, 6, 8, 0.1, cosine=0.6).centres[0, 1:]
     assert torch.allclose(gram @ gram.T, 0.4 * torch.eye(5, dtype=torch.float64) + 0.6)
-    assert torch.allclose(
-        theory.equiangular_mixture(3, 6, 8, 0.1, cosine=0.6).closest(), torch.full((3,), 0.6, dtype=torch.float64)
-    )
 
 
 # -- the trainer ----------------------------------------------------------------------------------------------------------
@@ -354,22 +345,12 @@ def test_counts_and_correlations() -> None:
     assert runs.rank_correlation(net) == pytest.approx(-1)
     assert runs.by_count(net) == {0: (1, 3.0), 1: (1, 2.0), 2: (1, 1.0)}
     assert runs.selective_share(net) == pytest.approx(2 / 3)
-    assert runs.fan_out(net, 1, 2) == (2.0, 1.0)  # torch's median of two is the lower
-
-
-def test_a_node_without_a_centre_responds_most_to_the_origin() -> None:
-    centres = torch.tensor([[[0.0, 0.0], [3.0, 0.0], [0.0, 3.0]]])
-    net = runs.TwoLayers(torch.tensor([[[-1.0, -1.0], [1.0, 1.0]]]), torch.ones(1, 2), centres)
-    second = runs.second_response(net, runs.TwoLayerSizes(size=2, nodes=2, components=3))[0]
-    assert float(second[0]) < 1e-6
-    assert float(second[1]) == pytest.approx(1)
 
 
 def test_the_record_of_a_short_run() -> None:
     values = runs.two_layer_values([0, 1], steps=3)
     assert len(values["foretold"]) == 2
     assert set(values["others"]) >= {"2 by 20", "floor 1e-12"}
-    assert values["nodes-simple"]["correlation_start"] == values["nodes-info_nce"]["correlation_start"]
 
 
 def test_starts_are_uniform_about_zero() -> None:

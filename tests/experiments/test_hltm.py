@@ -326,11 +326,9 @@ def test_lemmas_on_nonlinearities(seed: int) -> None:
         (checks.sharpened_jensen, {"half": 0.25}),
         (checks.relu_jensen, {"factor": 0.45}),
     ]:
-        held = bound(500, seed)
-        assert held.least > -1e-12
-        assert held.tightest <= 1 + 1e-12
-        assert bound(500, seed, **broken).least < -0.05
-    assert checks.relu_jensen(500, seed, factor=0.5).tightest == pytest.approx(1), "half is enough, and is reached"
+        assert bound(500, seed) > -1e-12
+        assert bound(500, seed, **broken) < -0.05
+    assert checks.relu_jensen(500, seed, factor=0.5) == pytest.approx(0, abs=1e-12), "half is enough, and is reached"
 
 
 def test_the_siblings_of_a_part_are_a_path_around_it() -> None:
@@ -351,7 +349,6 @@ def test_the_siblings_of_a_part_are_a_path_around_it() -> None:
 
 def test_shared_children() -> None:
     found = lucky_nodes.shared_children(4, 0.9, 1.0, units=20_000, seed=0)
-    assert found.lucky > 100
     assert found.worst > 1, "units that read one variable are not independent"
     assert found.exceeding > 0
     two, signs = lucky_nodes.shared_children(2, 0.9, 1.0, units=2000, seed=0), torch.tensor([1.0, 1.0, -1.0, -1.0])
@@ -369,7 +366,6 @@ def test_shared_children() -> None:
         for sign in (1, -1)
     ]
     share, gap = sums.square().sum(1) / 3, (means[0].square() - means[1].square()).abs()
-    assert two.lucky == len(sums)
     assert (two.worst, two.exceeding) == (pytest.approx(float(share.max())), float((share > 1).double().mean()))
     assert two.margin == pytest.approx(float(gap.min()) / (0.75 * (0.81 / 6 - 0.19)))
     shares = lucky_nodes.promising_parts(TreeRun(depth=3, width=3, lower=0.9), [0, 1], 9.0)

@@ -149,8 +149,8 @@ def test_the_portraits_fixed_points() -> None:
     assert np.abs(path[-1, :, 1]).max() < 0.05
     none = theory.planar_field("no predictor", 1.0)
     assert np.allclose(none(np.array(0.7), np.array(0.7)), 0)  # a line of solutions where everything survives
-    held = theory.planar_field("fixed target", 0.4, theta=2.0)
-    assert np.allclose(held(np.array(2.0), np.array(0.4)), 0)
+    held = theory.planar_field("fixed target", 0.4)
+    assert np.allclose(held(np.array(2.0), np.array(0.2)), 0)
 
 
 def test_a_solver_that_stops_says_where() -> None:
@@ -165,7 +165,6 @@ def test_where_the_printed_formulas_hold() -> None:
         same, operator = checks.printed_gap(50, scrambled=scrambled)
         assert operator < 1e-9
         assert (same < 1e-9) == (scrambled == 1)
-    assert max(checks.printed_gap(50, scrambled=3, isotropic=True)) < 1e-9
 
 
 @pytest.mark.parametrize("kind", ["multiplicative", "additive"])
@@ -406,11 +405,6 @@ def test_where_random_starts_end() -> None:
     assert not seen["reflected"].full.any()
     assert not seen["identity"].rank.any()
     assert seen["gaussian"].full.mean() < 0.9
-
-
-def test_balanced_starts_end_with_a_symmetric_predictor_where_moments_commute() -> None:
-    assert checks.random_ends("balanced", 20, seed=3, commuting=True).asymmetry.max() < 0.01
-    assert checks.random_ends("balanced", 20, seed=3).asymmetry.max() > 0.01
 
 
 def test_alignment() -> None:

@@ -65,13 +65,6 @@ class Tower:
         """:math:`f_L` of every input, ``(R, ..., o)``."""
         return self.climb(self.lift(self.weight if weight is None else weight), norm)
 
-    def top(self) -> Tensor:
-        """The product of the matrices above the layer, ``(R, o, k)``: its Jacobian, if ``act`` is linear."""
-        product = torch.eye(self.weight.shape[1], dtype=self.weight.dtype).expand(len(self.weight), -1, -1)
-        for matrix in self.above:
-            product = matrix @ product
-        return product
-
     def connections(self, norm: Norm | None = None) -> Tensor:
         r""":math:`K_l(x) = f_{l-1} \otimes J_l^T`, ``(R, ..., m k, o)``, with the Jacobian from layer ``l``'s normalised input on.
 

@@ -215,24 +215,6 @@ def selective_share(net: TwoLayers) -> float:
     return float((net.active() <= 1).double().mean())
 
 
-def second_response(net: TwoLayers, protocol: TwoLayerSizes = DEFAULT) -> Tensor:
-    r"""Each node's second largest mean response to a component over its largest, ``(R, n)``.
-
-    A node that no centre activates responds most to the component at the origin: :math:`E[\max(w^T x, 0)]` grows with
-    :math:`w^T \mu`, which is zero there.
-    """
-    w = net.w1.double()
-    u = Mixture(net.centres.double(), protocol.variance**0.5).gated_means(w)
-    top = torch.einsum("rknd,rnd->rnk", u, w).topk(2, dim=-1).values
-    return top[..., 1] / top[..., 0]
-
-
-def fan_out(net: TwoLayers, few: int = 2, many: int = 4) -> tuple[float, float]:
-    r"""Median :math:`|w_{2j}|` of the nodes that at most ``few`` centres activate, and of those that ``many`` or more do."""
-    active, size = net.active(), net.w2.abs()
-    return float(size[active <= few].median()), float(size[active >= many].median())
-
-
 def by_count(net: TwoLayers) -> dict[int, tuple[int, float]]:
     r"""For each number of activating centres that occurs: how many nodes have it, and the median of their :math:`|w_{2j}|`."""
     active, size = net.active().flatten(), net.w2.abs().flatten()
@@ -244,11 +226,8 @@ def two_layer_values(seeds: Sequence[int], steps: int = 5000) -> dict[str, Any]:
     values: dict[str, Any] = {"steps": steps, "size": DEFAULT.size, "nodes": DEFAULT.nodes}
     for loss in COMPARED:
         run = train_nodes(seeds, loss, steps=steps)
-        speed = acceleration(run)
         values[f"growth-{loss}"] = {
             "ten": steps_to(run.norms, 10.0),
-            "reached": (run.norms[:, -1, 0] >= 10 * run.norms[:, 0, 0]).double().mean(),
-            "acceleration": [[round(v, 4) for v in row] for row in speed.tolist()],
             "factor": [round(v, 4) for v in (run.norms[:, -1, 0] / run.norms[:, 0, 0]).tolist()],
         }
         normal = train_nodes(seeds, loss, normalize=True, steps=steps)
@@ -270,9 +249,7 @@ def two_layer_values(seeds: Sequence[int], steps: int = 5000) -> dict[str, Any]:
 def _nodes(run: Run) -> dict[str, Any]:
     return {
         "correlation": round(rank_correlation(run.end), 4),
-        "correlation_start": round(rank_correlation(run.start), 4),
         "selective": round(selective_share(run.end), 4),
-        "fan_out": [float(f"{v:.4g}") for v in fan_out(run.end)],
         "growth": [round(v, 4) for v in (run.norms[:, -1] / run.norms[:, 0]).median(0).values.tolist()],
         "largest": round(float((run.norms[:, -1, 1] / run.norms[:, 0, 1]).max()), 4),
     }
@@ -409,11 +386,6 @@ def _kinds(net: Network) -> dict[str, Tensor]:
 def census(net: Network) -> dict[str, float]:
     """Shares of all filters that are of one of the `_kinds`."""
     return {name: float(which.double().mean()) for name, which in _kinds(net).items()}
-
-
-def shares(net: Network) -> dict[str, Tensor]:
-    """Each network's shares of filters that are of one of the `_kinds`, ``(R,)``."""
-    return {name: which.double().mean(1) for name, which in _kinds(net).items()}
 
 
 def released(trained: Trained) -> dict[str, Tensor]:

@@ -69,11 +69,6 @@ class Mixture:
         z = m / (self.sigma * w.norm(dim=-1)[:, None]).clamp_min(torch.finfo(w.dtype).tiny)
         return torch.special.ndtr(z), torch.exp(-0.5 * z.square()) / math.sqrt(2 * math.pi)
 
-    def closest(self) -> Tensor:
-        """The largest cosine between two centres other than the first, ``(R,)``."""
-        unit = torch.nn.functional.normalize(self.centres[:, 1:], dim=-1)
-        return (unit @ unit.mT - 2 * torch.eye(unit.shape[1], dtype=unit.dtype)).amax((1, 2))
-
     def sample(self, count: int, draw: torch.Generator) -> tuple[Tensor, Tensor]:
         """``count`` draws ``(R, count, d)`` from random components, with the components' numbers ``(R, count)``."""
         r, k, d = self.centres.shape
@@ -133,15 +128,13 @@ def grow(w: Tensor, mixture: Mixture, *, steps: int = 600, rate: float = 0.05, l
 
 @dataclass(frozen=True)
 class Ends:
-    r"""Where nodes end: directions ``(R, n, d)``, and which centres they respond to.
+    r"""Which centres nodes respond to in the end, ``(R, n)`` each.
 
-    active: ``(R, n)`` counts of centres with :math:`w^T \mu_k` above ``tol`` times the strongest.
-    cosine: ``(R, n)`` with that strongest centre.  first: whether it is the centre that was the strongest at the start.
+    active: counts of centres with :math:`w^T \mu_k` above a tenth of the strongest.  first: whether the strongest was so at the
+    start.
     """
 
-    directions: Tensor
     active: Tensor
-    cosine: Tensor
     first: Tensor
 
     @property
@@ -161,9 +154,7 @@ def specialise(mixture: Mixture, nodes: int = 20, *, steps: int = 1000, rate: fl
     end = grow(start, mixture, steps=steps, rate=rate)
     before, after = (torch.einsum("rkd,rnd->rnk", mixture.centres, w) for w in (start, end))
     top, which = after.max(-1)
-    norms = mixture.centres.norm(dim=-1)[:, None].expand_as(after)
-    cosine = top / norms.gather(-1, which[..., None])[..., 0].clamp_min(1e-12)
-    return Ends(end, (after > 0.1 * top.clamp_min(1e-9)[..., None]).sum(-1), cosine, which == before.argmax(-1))
+    return Ends((after > 0.1 * top.clamp_min(1e-9)[..., None]).sum(-1), which == before.argmax(-1))
 
 
 def gated_mean_gap(seed: int = 0) -> tuple[float, float]:
@@ -411,43 +402,30 @@ def step_gap(start: Start, rate: float = 0.05) -> tuple[float, float]:
     return float(gaps[0]), float(gaps[1])
 
 
-@dataclass(frozen=True)
-class Training:
-    """Relative distances of trained weights to the flow at one time, RMS over replicas, for each learning rate."""
+def sampled_training(start: Start, time: float, rate: float, *, seed: int = 0) -> tuple[float, float]:
+    """SGD on L_simp, H = 1, both towers, with sampled batches and a diagonal second layer.
 
-    rates: tuple[float, ...]
-    distance: tuple[float, ...]
-    undoubled: float
-    """The same at the smallest rate, to the flow through one tower."""
-
-
-def sampled_training(start: Start, time: float, rates: tuple[float, ...], *, seed: int = 0) -> Training:
-    """SGD on L_simp, H = 1, both towers, with sampled batches and a diagonal second layer, against the doubled flow."""
-    goal, slow = (torch.cat([part[-1].flatten(1) for part in integrate(start, time, towers=t)], 1) for t in (2, 1))
-    distances, last = [], goal
-    for rate in rates:
-        draw = torch.Generator().manual_seed(seed)
-        w1, w2 = start.w1.clone(), start.w2.clone()
-        rows = torch.arange(len(w1))[:, None]
-        for _ in range(round(time / rate)):
-            one, kind = start.mixture.sample(128, draw)
-            noise = torch.randn(one.shape, generator=draw, dtype=one.dtype)
-            two = start.mixture.centres[rows, kind] + start.mixture.sigma * noise
-            leaves = [w.requires_grad_(True) for w in (w1, w2)]
-            a, p = ((v @ leaves[0].mT).relu() * leaves[1][:, None] for v in (one, two))
-            loss = 0.5 * ((a - p).square() - (a - a.roll(1, 1)).square()).sum(-1).mean(1)
-            g1, g2 = torch.autograd.grad(loss.sum(), leaves)
-            w1, w2 = (w1 - rate * g1).detach(), (w2 - rate * g2).detach()
-        last = torch.cat([w1.flatten(1), w2], 1)
-        distances.append(_distance(last, goal))
-    return Training(rates, tuple(distances), _distance(last, slow))
+    Relative distance of its weights to the flow through both towers and to that through one, RMS over replicas.
+    """
+    draw = torch.Generator().manual_seed(seed)
+    w1, w2 = start.w1.clone(), start.w2.clone()
+    rows = torch.arange(len(w1))[:, None]
+    for _ in range(round(time / rate)):
+        one, kind = start.mixture.sample(128, draw)
+        noise = torch.randn(one.shape, generator=draw, dtype=one.dtype)
+        two = start.mixture.centres[rows, kind] + start.mixture.sigma * noise
+        leaves = [w.requires_grad_(True) for w in (w1, w2)]
+        a, p = ((v @ leaves[0].mT).relu() * leaves[1][:, None] for v in (one, two))
+        loss = 0.5 * ((a - p).square() - (a - a.roll(1, 1)).square()).sum(-1).mean(1)
+        g1, g2 = torch.autograd.grad(loss.sum(), leaves)
+        w1, w2 = (w1 - rate * g1).detach(), (w2 - rate * g2).detach()
+    last = torch.cat([w1.flatten(1), w2], 1)
+    both, single = (torch.cat([part[-1].flatten(1) for part in integrate(start, time, towers=t)], 1) for t in (2, 1))
+    off = [((last - goal).square().sum(1) / goal.square().sum(1)).mean().sqrt() for goal in (both, single)]
+    return float(off[0]), float(off[1])
 
 
-def _distance(value: Tensor, goal: Tensor) -> float:
-    return float(((value - goal).square().sum(1) / goal.square().sum(1)).mean().sqrt())
-
-
-def leave_diagonal(seed: int = 0, *, growth: float = 4.0, replicas: int = 20, linear: bool = False) -> Tensor:
+def leave_diagonal(seed: int = 0, *, growth: float = 4.0, replicas: int = 20) -> Tensor:
     """Free flow from a diagonal W2 until it is ``growth`` times as long: the off-diagonal share of its squares, ``(replicas,)``.
 
     Raises ValueError where some replica doesn't grow that far in 4000 steps.
@@ -456,7 +434,7 @@ def leave_diagonal(seed: int = 0, *, growth: float = 4.0, replicas: int = 20, li
     w1, w2 = begin.w1, torch.diag_embed(begin.w2)
     goal = growth * w2.flatten(1).norm(dim=1)
     for _ in range(4000):
-        one, two = velocity(w1, w2, begin.mixture.gated_means(w1, linear=linear))
+        one, two = velocity(w1, w2, begin.mixture.gated_means(w1))
         live = w2.flatten(1).norm(dim=1) < goal
         if not live.any():
             square = w2.square()

@@ -69,7 +69,8 @@ def message_gaps(count: int, seed: int) -> Gaps:
             row["correlation"] = max(
                 row["correlation"], float((_correlation(z, f, chance[0]) - found[d][0]).abs().max())
             )
-            given = torch.stack([_conditional_mean(f, chance[0] * (z == value)) for value in (0, 1)], -1)
+            where = torch.stack([chance[0] * (z == value) for value in (0, 1)], -1)
+            given = torch.einsum("nwb,nbz->nwz", f, where / where.sum(1, keepdim=True))
             row["conditional mean"] = max(row["conditional mean"], relative_gap(moments[d].mean[0], given))
         for name in ("s", "s0", "s1"):
             brute = _enumerated_connection(tree, net, assignments, chance, name)
@@ -86,10 +87,6 @@ def _correlation(z: Tensor, f: Tensor, chance: Tensor) -> Tensor:
     spread = ((z * z * chance).sum(-1)[:, None] * (f * f * chance).sum(-1)).sqrt()
     correlation = (f * z[:, None] * chance).sum(-1) / spread
     return torch.where(spread > 1e-12, correlation, 0.0)
-
-
-def _conditional_mean(f: Tensor, weight: Tensor) -> Tensor:
-    return torch.einsum("nwb,nb->nw", f, weight / weight.sum(-1, keepdim=True))
 
 
 def _enumerated_connection(
@@ -123,17 +120,6 @@ def _given_root(tree: LatentTree, assignments: list[Tensor], chance: Tensor) -> 
 # Lemmas 3 to 5: what a nonlinearity does to mean and variance
 
 
-@dataclass(frozen=True)
-class Margins:
-    """A bound on many random instances.
-
-    least: the smallest slack, in units of the bound.  tightest: the largest share of the bound that is used.
-    """
-
-    least: float
-    tightest: float
-
-
 def _distributions(count: int, seed: int) -> tuple[Tensor, Tensor]:
     points = 5
     draw = torch.Generator().manual_seed(seed)
@@ -153,17 +139,17 @@ def _variance(x: Tensor, p: Tensor) -> Tensor:
     return _mean((x - _mean(x, p)[:, None]).square(), p)
 
 
-SMOOTH: dict[str, tuple[Callable[[Tensor], Tensor], float, float, float]] = {
-    "softplus": (torch.nn.functional.softplus, 1.0, 0.0, 0.25),
-    "tanh": (torch.tanh, 1.0, -4 / 27**0.5, 4 / 27**0.5),
-    "sine": (torch.sin, 1.0, -1.0, 1.0),
-    "square root of 1 + x^2": (lambda x: (1 + x * x).sqrt(), 1.0, 0.0, 1.0),
-}
-"""Functions with their Lipschitz constant and the infimum and supremum of their second derivative."""
+SMOOTH: tuple[tuple[Callable[[Tensor], Tensor], float, float], ...] = (
+    (torch.nn.functional.softplus, 0.0, 0.25),
+    (torch.tanh, -4 / 27**0.5, 4 / 27**0.5),
+    (torch.sin, -1.0, 1.0),
+    (lambda x: (1 + x * x).sqrt(), 0.0, 1.0),
+)
+"""Functions with the infimum and supremum of their second derivative."""
 
 
-def squashing(count: int, seed: int, *, power: int = 2) -> Margins:
-    r"""Lemma 3, :math:`\mathbb V[\phi(x)] \le L^2\, \mathbb V[x]`, for piecewise linear :math:`\phi` of slopes up to :math:`L`.
+def squashing(count: int, seed: int, *, power: float = 2) -> float:
+    r"""Least slack of Lemma 3, :math:`\mathbb V[\phi(x)] \le L^2\, \mathbb V[x]`, in units of the bound, for broken lines.
 
     power: of :math:`L` in the bound; true for 2.
     The hinges are the first four points of each distribution, sorted; the slopes lie in :math:`[-L, L]`, :math:`L` in [0.5, 3].
@@ -176,32 +162,34 @@ def squashing(count: int, seed: int, *, power: int = 2) -> Margins:
     ordered, order = x.sort(1)
     y = torch.cat([torch.zeros(count, 1, dtype=torch.float64), (slopes * ordered.diff(dim=1)).cumsum(1)], 1)
     share = _variance(y, p.gather(1, order)) / (lipschitz[:, 0] ** power * _variance(x, p))
-    return Margins(float(1 - share.max()), float(share.max()))
+    return float(1 - share.max())
 
 
-def sharpened_jensen(count: int, seed: int, *, half: float = 0.5) -> Margins:
-    r"""Lemma 4 in units of the variance, for the functions in :data:`SMOOTH`.
+def sharpened_jensen(count: int, seed: int, *, half: float = 0.5) -> float:
+    r"""Least slack of Lemma 4 in units of the variance, for the functions in :data:`SMOOTH`.
 
     :math:`\frac12 \mathbb V[x] \inf \phi'' \le \mathbb E\phi(x) - \phi(\mathbb E x) \le \frac12 \mathbb V[x] \sup \phi''`;
     ``half`` stands for the :math:`\frac12`.
     """
     x, p = _distributions(count, seed)
-    slack, share = [], []
-    for function, _, low, high in SMOOTH.values():
+    slack = []
+    for function, low, high in SMOOTH:
         gap = (_mean(function(x), p) - function(_mean(x, p))) / _variance(x, p)
         slack.append(torch.minimum(half * high - gap, gap - half * low))
-        share.append(torch.maximum(gap / (half * high), gap / (half * low) if low else torch.zeros_like(gap)))
-    return Margins(float(torch.cat(slack).min()), float(torch.cat(share).max()))
+    return float(torch.cat(slack).min())
 
 
-def relu_jensen(count: int, seed: int, *, factor: float = 1.0) -> Margins:
-    r"""Lemma 5, :math:`0 \le \mathbb E\psi(x) - \psi(\mathbb E x) \le \sqrt{\mathbb V[x]}` for ReLU; with ``factor`` 1/2 too."""
+def relu_jensen(count: int, seed: int, *, factor: float = 1.0) -> float:
+    r"""Least slack, in units of the bound, of Lemma 5 for ReLU; true with ``factor`` 1/2 too.
+
+    :math:`0 \le \mathbb E\psi(x) - \psi(\mathbb E x) \le \sqrt{\mathbb V[x]}`.
+    """
     x, p = _distributions(count, seed)
     fair = count // 10  # two equal points either side of 0 are the extreme case
     x[:fair, 0], x[:fair, 1] = -x[:fair, 0].abs(), x[:fair, 0].abs()
     p[:fair] = torch.tensor([0.5, 0.5, 0, 0, 0], dtype=torch.float64)
     gap = (_mean(x.relu(), p) - _mean(x, p).relu()) / (factor * _variance(x, p).sqrt())
-    return Margins(float(torch.minimum(gap, 1 - gap).min()), float(gap.max()))
+    return float(torch.minimum(gap, 1 - gap).min())
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -459,19 +447,11 @@ def part_steps(seeds: Sequence[int], lower: float = 0.7, width: int = 10) -> Par
 # A whole tree while it trains
 
 
-@dataclass(frozen=True)
-class Snapshot:
-    """Normalised correlation of every hidden variable after some epochs, one tensor ``(R, nodes)`` a depth."""
+def watch(protocol: TreeRun, seeds: list[int], epochs: list[int]) -> list[list[Tensor]]:
+    """Train, and normalised correlations over the whole population after each of ``epochs``, ``(R, nodes)`` a depth."""
 
-    epoch: int
-    best: list[Tensor]
-
-
-def watch(protocol: TreeRun, seeds: list[int], epochs: list[int]) -> list[Snapshot]:
-    """Train and look at every part, over the whole population, after each number of ``epochs``."""
-
-    def measure(tree: LatentTree, net: TreeNetwork, _: object, epoch: int) -> Snapshot:
-        return Snapshot(epoch, [c.abs().amax(-1) for c in exact.latent_correlations(tree, net)])
+    def measure(tree: LatentTree, net: TreeNetwork, *_: object) -> list[Tensor]:
+        return [c.abs().amax(-1) for c in exact.latent_correlations(tree, net)]
 
     found = train_trees(protocol, seeds, max(epochs), measure, epochs)
     return [found[epoch] for epoch in epochs]

@@ -360,7 +360,6 @@ class SharedChildren:
     margin: smallest gap :math:`(v^+)^2 - (v^-)^2` over the bound of Eq. 130.
     """
 
-    lucky: int
     exceeding: float
     worst: float
     margin: float
@@ -382,7 +381,6 @@ def shared_children(copies: int, rho: float, c: float, *, units: int, seed: int)
     bound = 3 * float(bracket(part.s, part.rho, c, torch.tensor(0.0, dtype=torch.float64)))
     gaps = (up.square() - down.square()).abs()
     return SharedChildren(
-        len(found),
         float((variance > allowed * (1 + 1e-9)).double().mean()),
         float(variance.max()) / allowed,
         float(gaps.min()) / bound,

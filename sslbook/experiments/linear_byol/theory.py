@@ -324,14 +324,14 @@ def slowest(w1: Array, w2: Array, ratio: Array, times: Times = UNIT) -> Array:
 # --- Figure 5 ----------------------------------------------------------------------------------------------------------------
 
 
-def planar_field(kind: str, ratio: float, *, theta: float = 1.0) -> Callable[[Array, Array], tuple[Array, Array]]:
+def planar_field(kind: str, ratio: float) -> Callable[[Array, Array], tuple[Array, Array]]:
     r"""The planar velocity of a panel of Figure 5, with lambda_s = 1 and :math:`\tau_o = \tau_p = 1`.
 
-    "fixed target": (w1, w2) at a given ``theta``.  "tied predictor": (w, theta) with w1 = w2 = w.  "no predictor": (w, theta)
+    "fixed target": (w1, w2) with theta = 1.  "tied predictor": (w, theta) with w1 = w2 = w.  "no predictor": (w, theta)
     with w2 = 1.
     """
     if kind == "fixed target":
-        return lambda x, y: (y * (theta * ratio - x * y), x * (theta * ratio - x * y))
+        return lambda x, y: (y * (ratio - x * y), x * (ratio - x * y))
     if kind == "tied predictor":
         return lambda x, y: (x * (y * ratio - x * x), x - y)
     return lambda x, y: (y * ratio - x, x - y)
