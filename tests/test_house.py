@@ -26,7 +26,7 @@ BUDGETS = {
     "sslbook": (394, 4),
     "sslbook/bench": (926, 5),
     "sslbook/book": (5_322, 26),
-    "sslbook/experiments": (15_292, 62),
+    "sslbook/experiments": (15_276, 62),
     "sslbook/images": (920, 4),
     "sslbook/inspect": (1_114, 5),
     "sslbook/losses": (785, 4),
