@@ -26,7 +26,7 @@ BUDGETS = {
     "sslbook": (394, 4),
     "sslbook/bench": (926, 5),
     "sslbook/book": (5_322, 26),
-    "sslbook/experiments": (15_276, 62),
+    "sslbook/experiments": (15_274, 62),
     "sslbook/images": (920, 4),
     "sslbook/inspect": (1_114, 5),
     "sslbook/losses": (785, 4),
@@ -37,7 +37,7 @@ BUDGETS = {
     "sslbook/stats": (474, 6),
     "sslbook/training": (4_566, 24),
     "sslbook/trees": (548, 4),
-    "tests": (26_749, 125),
+    "tests": (26_748, 125),
     "tools": (541, 5),
 }
 """Lines and files of Python, which may only fall."""
