@@ -67,14 +67,10 @@ def test_a_batch_of_the_monte_carlo_run_is_a_gradient() -> None:
 @pytest.mark.parametrize("negatives", [1, 2, 3])
 def test_several_negatives(negatives: int) -> None:
     found = checks.many_negatives(negatives)
-    assert found.negatives == negatives
     assert found.one_tower < 1e-12
     assert found.both_towers < 1e-12
     assert min(found.without_tau, found.without_half) > 0.05
-    if negatives == 1:
-        assert max(found.symmetrised, found.asymmetry) < 1e-12
-    else:
-        assert min(found.symmetrised, found.asymmetry) > 5e-3
+    assert found.symmetrised < 1e-12 if negatives == 1 else found.symmetrised > 5e-3
 
 
 def test_joint_weights_by_listing_the_draws() -> None:
@@ -94,7 +90,7 @@ def test_joint_weights_by_listing_the_draws() -> None:
 def test_the_operator_is_not_the_kernel() -> None:
     found = checks.kernel_comparison(4)
     assert (found.operator_size, found.kernel_size, found.network_size) == (24, 8, 8)
-    assert found.operator_rank == found.centred_rank == 6  # (N - 1) n_L: centring takes one sample away
+    assert found.operator_rank == 6  # (N - 1) n_L: centring takes one sample away
     assert 6 < found.kernel_rank <= found.network_rank <= 8
     assert found.spectrum_gap < 1e-12
     assert min(found.uncentred_gap, found.unaveraged_gap) > 0.02
@@ -119,9 +115,9 @@ def test_all_tuples_are_all() -> None:
 
 
 def test_random_tuples_are_uniform() -> None:
-    t = random_tuples(3, 2, 60_000, 2, seed=0)
+    t = random_tuples(3, 2, 60_000, seed=0)
     assert torch.equal(t.anchor // 2, t.positive // 2)
-    for index in (t.anchor, t.positive, t.negative[:, 0], t.negative[:, 1]):
+    for index in (t.anchor, t.positive, t.negative[:, 0]):
         share = torch.bincount(index, minlength=6) / len(t)
         assert float((share - 1 / 6).abs().max()) < 0.008  # five standard deviations
     assert torch.equal(random_tuples(3, 2, 10, seed=4).anchor, random_tuples(3, 2, 10, seed=4).anchor)
@@ -189,7 +185,7 @@ def test_both_terms_of_theorem_4_make_the_step(loss: str, margin: float) -> None
     n, v = views.shape[:2]
     opened = open_layer(net, "0", views.flatten(0, 1))
     k = opened.connections()
-    full = torch.einsum("ano,ab,bmo->nm", k, checks._coefficients(opened.output, n, v, loss, 0.7, margin)[0], k)
+    full = torch.einsum("ano,ab,bmo->nm", k, checks.coefficients(opened.output, n, v, loss, 0.7, margin)[0], k)
     main = covariance_operator(net, "0", views, loss=loss, temperature=0.7, margin=margin, clean=clean)
     enumerated = nce_loss(0.7) if loss == "info_nce" else triplet_loss(0.7, margin)
     rest = -expected_gradient(net, "0", views, enumerated, all_tuples(n, v), both=True) - 2 * main.update()
@@ -206,18 +202,16 @@ def test_no_augmentation_no_residue() -> None:
     for views in (clean[:, None], clean[:, None].repeat(1, 3, 1)):
         found = checks.residue(net, "0", views, clean, tau=0.5)
         assert found.theta < 1e-14 * found.main
-        assert found.spread < 1e-28
         assert found.corrected < 1e-13
 
 
-def test_spread_and_bias_by_hand() -> None:
+def test_bounds_by_hand() -> None:
     net = mlp((1, 1))
     net[0].weight.detach().fill_(2.0)
     clean = torch.tensor([[0.0], [1.0]], dtype=torch.float64)
     views = torch.tensor([[[1.0], [3.0]], [[1.0], [1.0]]], dtype=torch.float64)  # outputs 2, 6 and 2, 2; clean 0 and 2
     found = checks.residue(net, "0", views, clean, tau=1.0)
-    assert found.spread == pytest.approx((4 + 0) / 2)
-    assert found.bias == pytest.approx((16 + 0) / 2)
+    # the outputs' variance is 4 and 0, their squared bias 16 and 0;
     # f(x) and f(x') are 2 apart with probability one half; M_K = 3
     assert found.printed == pytest.approx(2 * 9 * (2 * (1 * (2 + 4)) / 2 + 3 * 2))
     assert found.corrected == pytest.approx(2 * 9 / 4 * (2 * (1 * 20**0.5) / 2 + 3 * 2 + 2 * 8))
@@ -238,14 +232,12 @@ def test_look_alikes_are_all_bias() -> None:
     net, clean, views = checks.look_alikes(0.5)
     assert float((clean - clean[0]).abs().max()) < 0.01
     found = checks.residue(net, "0", views, clean, tau=1.0)
-    assert found.spread == found.unbiased == 0.0
-    assert found.bias > 0
+    assert found.unbiased == 0.0
 
 
 def test_the_printed_bound_fails() -> None:
     found = checks.deterministic_augmentation()
     assert found.printed == 0.0
-    assert found.spread == 0.0
     assert found.theta > 0.1
     assert found.corrected >= found.theta
 
@@ -258,18 +250,6 @@ def test_the_residue_grows_with_the_augmentation() -> None:
         rates.append(Curve(strengths, tuple(r.theta for r in found)).rate)
     assert rates[0] == pytest.approx(1, abs=0.15)  # views off centre: first order
     assert rates[1] > 1.6  # views in opposite pairs: the first order drops out, kinks apart
-
-
-def test_training_lowers_the_loss_and_measures_on_the_way() -> None:
-    net, clean, views = checks.population_with_strength(0.2, symmetric=False)
-    before = net[0].weight.detach().clone()
-    found = runs.train_and_measure(net, "0", views, clean, tau=0.5, steps=10, every=5, rate=0.05)
-    assert found.steps == (0, 5, 10)
-    assert found.loss[0] > found.loss[1] > found.loss[2]
-    assert len(found.residues) == 3
-    assert not torch.equal(net[0].weight, before)
-    start = checks.population_with_strength(0.2, symmetric=False)
-    assert found.residues[0] == checks.residue(start[0], "0", start[2], start[1], tau=0.5)
 
 
 # --- drawings --------------------------------------------------------------------------------------------------------
@@ -366,7 +346,6 @@ def test_agreement_rises_with_the_number_of_batches(scene: runs.Scene) -> None:
     assert float(found.of()[2]) > 0.9
     assert [len(row) for row in found.cosines["operator"]] == [128, 16, 2]
     assert found.lengths["operator"] == pytest.approx([32 / 31] * 2, abs=0.15)
-    assert found.spread.shape == (3,)
     assert found.rivals == {}
     drawn = -runs.simclr_gradients(op, 16, replicates=64, seed=0).flatten(1)
     predicted = 2 * op.update().flatten()
@@ -458,7 +437,6 @@ def test_faded_views_lie_on_the_way_from_the_clean_images(scene: runs.Scene) -> 
     half = runs.faded(scene, 0.5)
     assert torch.allclose(half.views, 0.5 * (scene.views + scene.clean[:, None]))
     assert torch.equal(runs.faded(scene, 0.0).views, scene.clean[:, None].expand_as(scene.views))
-    assert half.name == "digits"
 
 
 def test_an_application_costs_two_passes_and_training_three(scene: runs.Scene) -> None:
@@ -473,10 +451,9 @@ def test_an_application_costs_two_passes_and_training_three(scene: runs.Scene) -
 
 def test_the_residue_on_digits() -> None:
     found = runs.residue_on_digits(0, samples=4, steps=2, every=1)
-    assert found.steps == (0, 1, 2)
-    assert found.loss[2] < found.loss[0]
-    hold({"first": float(found.loss[0]), "last": float(found.loss[2]), "theta": float(found.residues[-1].theta)})
-    assert all(r.theta <= r.corrected for r in found.residues)
+    assert list(found) == [0, 1, 2]
+    hold({"theta": found[2].theta})
+    assert all(r.theta <= r.corrected for r in found.values())
 
 
 def test_the_record_says_by_loss_theory_seed_and_size(scene: runs.Scene, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -495,7 +472,3 @@ def test_the_record_says_by_loss_theory_seed_and_size(scene: runs.Scene, monkeyp
         assert found["cosine"][loss] == {
             name: [agreed.of(name).tolist()] for name in (runs.OPERATOR, *runs.RIVALS, *parts)
         }
-        if loss == "simple":
-            assert found["length"] == [pytest.approx(sum(agreed.lengths[runs.OPERATOR]) / 2)]
-    spread = [float(x.flatten(1).var(0, unbiased=False).sum()) for x in (scene.views.mean(1), scene.clean)]
-    assert found["surviving_share"] == [pytest.approx(spread[0] / spread[1])]

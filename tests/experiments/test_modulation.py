@@ -57,7 +57,7 @@ def test_a_modulated_basin_grows() -> None:
 
     shares = [shares_at(c) for c in (0.0, 0.3, 0.8)]
     assert shares[0]["agreement"] == shares[0]["free agreement"] == 1
-    hold({f"{name} at {c}": shares_at(c)[name] for c in (0.3, 0.8) for name in ("blow-up", "unit", "free", "lost")})
+    hold({f"{name} at {c}": shares_at(c)[name] for c in (0.3, 0.8) for name in ("unit", "free", "lost")})
     for less, more in itertools.pairwise(shares):
         assert less["unit"] < more["unit"]
         assert less["free"] <= more["free"]
@@ -97,7 +97,6 @@ def test_bounds_on_the_probability() -> None:
     near = checks.bound_slack(300, 6, 1.0, 0)
     assert near["lower"] > 0
     assert near["upper"] > 0
-    assert near["lower tightest"] > 0.5
     assert near["upper tightest"] > 0.9
     far = checks.bound_slack(300, 6, 3.0, 0)
     assert far["lower violated"] > 0.05

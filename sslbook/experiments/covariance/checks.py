@@ -90,7 +90,6 @@ def theorem3_gaps(p: Population) -> Iterator[Comparison]:
     yield "one tower", update, one
     yield "both towers, doubled", 2 * update, both
     yield "distinct negatives, N/(N-1)", n / (n - 1) * update, distinct
-    yield "dense", op.dense() @ weight, vec(one)
     yield "broken: not centred", torch.einsum("ino,imo,m->n", k, k, weight) / n, vec(one)
     yield "broken: views not averaged", unaveraged.update(), one
     yield "broken: both towers, not doubled", update, both
@@ -172,10 +171,8 @@ def normalized_gaps(p: Population) -> Iterator[Comparison]:
     unprojected = torch.einsum("ino,imo,m->n", centred, centred, weight) / len(k)
     if one.norm() < 1e-6 * unprojected.norm():
         return  # all outputs are parallel: the projection leaves nothing but rounding
-    along = (update * op.opened.weight).sum() / (update.norm() * op.opened.weight.norm())
     yield "one tower", update, one
     yield "both towers, doubled", 2 * update, both
-    yield "step along the weights", along.abs(), None
     yield "transpose on the weights", (dense.T @ weight).norm() / one.norm(), None
     yield "broken: operator on the weights", (dense @ weight).norm() / one.norm(), None
     yield "broken: projection left out", unprojected, vec(one)
@@ -202,7 +199,6 @@ def weighted_gaps(p: Population) -> Iterator[Comparison]:
         mean = pair_weights(p.net, p.clean, loss=name, temperature=tau, margin=margin).mean()
         yield f"{name}, one tower", op.update(), one
         yield f"{name}, both towers, doubled", 2 * op.update(), both
-        yield "dense", op.dense() @ vec(op.opened.weight), vec(one)
         yield "broken: constant weight", mean * p.operator().update(), one
         yield "broken: half forgotten", 2 * op.update(), one
 
@@ -238,8 +234,6 @@ def extended_gaps(p: Population) -> Iterator[Comparison]:
     for beta in (-1.5, -0.5, 0.2, 1.0):
         op, truth = p.operator(beta=beta), p.step(simple_loss(beta))
         yield "corollary", op.update(), truth
-        yield "sum of its parts", inter - beta * intra, truth
-        yield "dense", op.dense() @ vec(op.opened.weight), vec(truth)
         yield "broken: sign of beta", inter + beta * intra, truth
         yield "broken: EV left out", inter, truth
 
@@ -268,16 +262,13 @@ class ManyNegatives:
     symmetrised: the same against the symmetric operator (what Eq. 67 would give): the break of the symmetry trick.
     both_towers: enumerated two-tower gradient against twice the symmetric operator (an identity for every H).
     without_tau, without_half: the last with Eq. 80's weights as printed, lacking 1/tau, or the half of :math:`r`.
-    asymmetry: :math:`\|A - A^T\| / \|A\|` of the one-tower operator.
     """
 
-    negatives: int
     one_tower: float
     symmetrised: float
     both_towers: float
     without_tau: float
     without_half: float
-    asymmetry: float
 
 
 def many_negatives(negatives: int, *, seed: int = 0) -> ManyNegatives:
@@ -297,15 +288,12 @@ def many_negatives(negatives: int, *, seed: int = 0) -> ManyNegatives:
     tuples = all_tuples(samples, 1, negatives)
     one = -expected_gradient(net, layer, views, nce_loss(tau), tuples)
     both = -expected_gradient(net, layer, views, nce_loss(tau), tuples, both=True)
-    a = skew.dense()
     return ManyNegatives(
-        negatives,
         one_tower=relative_gap(vec(skew.update()), vec(one)),
         symmetrised=relative_gap(vec(even.update()), vec(one)),
         both_towers=relative_gap(vec(2 * even.update()), vec(both)),
         without_tau=relative_gap(vec(2 * tau * even.update()), vec(both)),
         without_half=relative_gap(vec(2 * operator(2 * distances, symmetric=True).update()), vec(both)),
-        asymmetry=float((a - a.T).norm() / a.norm()),
     )
 
 
@@ -317,9 +305,9 @@ def many_negatives(negatives: int, *, seed: int = 0) -> ManyNegatives:
 class KernelComparison:
     """One layer's covariance operator beside neural tangent kernels, on ``samples`` points with ``views`` views each.
 
-    operator_*, kernel_*: of the layer, on the samples' first views; centred_rank: of the layer's kernel, averaged over views and
-    centred over samples.  network_*: of the whole network's kernel.  Ranks at a relative cut of 1e-10.
-    spectrum_gap: relative gap between the eigenvalues of the operator and of that averaged and centred kernel over N.
+    operator_*, kernel_*: of the layer, on the samples' first views.  network_*: of the whole network's kernel.  Ranks at a relative
+    cut of 1e-10.  spectrum_gap: relative gap between the eigenvalues of the operator and of the layer's kernel, averaged over views
+    and centred over samples, over N.
     uncentred_gap, unaveraged_gap: the same without centring, and with first views in place of averages.
     """
 
@@ -327,7 +315,6 @@ class KernelComparison:
     operator_rank: int
     kernel_size: int
     kernel_rank: int
-    centred_rank: int
     network_size: int
     network_rank: int
     spectrum_gap: float
@@ -354,14 +341,13 @@ def kernel_comparison(samples: int, *, widths: tuple[int, ...] = (5, 6, 4, 2), s
 
     def gap(values: Tensor) -> float:
         count = min(len(operator), len(values))
-        return relative_gap(_leading(operator, count), _leading(values / samples, count))
+        return relative_gap(operator.flip(0)[:count], values.flip(0)[:count] / samples)
 
     return KernelComparison(
         operator_size=len(operator),
         operator_rank=_rank(operator),
         kernel_size=len(kernel),
         kernel_rank=_rank(kernel),
-        centred_rank=_rank(centred),
         network_size=len(network),
         network_rank=_rank(network),
         spectrum_gap=gap(centred),
@@ -375,10 +361,6 @@ def _kernel(k: Tensor) -> Tensor:
     rows = k.movedim(2, 1).flatten(0, 1)
     values: Tensor = torch.linalg.eigvalsh(rows @ rows.T)
     return values
-
-
-def _leading(values: Tensor, count: int) -> Tensor:
-    return values.flip(0)[:count]
 
 
 def _rank(values: Tensor) -> int:
@@ -406,7 +388,6 @@ class Residue:
     :math:`\|\Delta W - 2\,main\,vec(W)\| / \|2\,main\,vec(W)\|`.
     printed, corrected: Eq. 79 as printed, and as it should be (with the sharper :math:`|\partial F| \le 1/(4\tau^2)`, and
     :math:`1/(4\tau)` for the triplet loss).  unbiased: the same with :math:`c_0 = 0`, a proof that forgets the bias altogether.
-    spread: :math:`E_x[\sigma^2_{aug}(x)]`.  bias: :math:`E_x[c_0(x)^2]`.
     """
 
     main: float
@@ -415,8 +396,6 @@ class Residue:
     printed: float
     corrected: float
     unbiased: float
-    spread: float
-    bias: float
 
     @property
     def relative(self) -> float:
@@ -438,8 +417,7 @@ def residue(
     n, v = views.shape[:2]
     op = covariance_operator(net, layer, views, loss=loss, temperature=tau, margin=margin, clean=clean)
     k, y = op.opened.connections(), op.opened.output
-    coefficients = _coefficients(y, n, v, loss, tau, margin)
-    full, both = (torch.einsum("ano,ab,bmo->nm", k, c, k) for c in coefficients)
+    full, both = (torch.einsum("ano,ab,bmo->nm", k, c, k) for c in coefficients(y, n, v, loss, tau, margin))
     main, weight = op.dense(), vec(op.opened.weight)
     step = main @ weight
     with torch.no_grad():
@@ -461,12 +439,10 @@ def residue(
         printed=2 * norm**2 * slope * (2 * first + 3 * spread),
         corrected=2 * norm**2 * (slope / 4) * (2 * second + 3 * spread + 2 * squared),
         unbiased=2 * norm**2 * (slope / 4) * (2 * centred + 3 * spread),
-        spread=spread,
-        bias=squared,
     )
 
 
-def _coefficients(y: Tensor, n: int, v: int, loss: str, tau: float, margin: float) -> tuple[Tensor, Tensor]:
+def coefficients(y: Tensor, n: int, v: int, loss: str, tau: float, margin: float) -> tuple[Tensor, Tensor]:
     r"""The expected step as ``sum_ab C_ab K_a K_b^T vec(W)``: ``C`` through one tower and through both, ``(N V, N V)`` each.
 
     One tower: :math:`E[F K(x_1)(K(x_+) - K(x_-))^T]`.  Both: :math:`E[F \{(K_1 - K_-)(K_1 - K_-)^T - (K_1 - K_+)(K_1 - K_+)^T\}]`.
@@ -569,7 +545,7 @@ def step_gaps(instance: tuple[nn.Sequential, Tensor, Tensor]) -> Iterator[Compar
     opened = covariance_operator(net, "0", views).opened
     k, weight, (n, v) = opened.connections(), vec(opened.weight), views.shape[:2]
     for name, loss, margin in (("info_nce", nce_loss(tau), 0.0), ("soft_triplet", triplet_loss(tau, 0.2), 0.2)):
-        found = _coefficients(opened.output, n, v, name, tau, margin)
+        found = coefficients(opened.output, n, v, name, tau, margin)
         main = covariance_operator(net, "0", views, loss=name, temperature=tau, margin=margin, clean=clean)
         for c, both in zip(found, (False, True), strict=True):
             truth = -vec(expected_gradient(net, "0", views, loss, all_tuples(n, v), clean=clean, both=both))

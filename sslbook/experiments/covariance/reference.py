@@ -47,8 +47,8 @@ def all_tuples(samples: int, views: int, negatives: int = 1, *, distinct: bool =
     return Tuples(sample * views + first, sample * views + second, grid[:, 3:], views)
 
 
-def random_tuples(samples: int, views: int, count: int, negatives: int = 1, *, seed: int = 0) -> Tuples:
-    """``count`` independent tuples: sample, two views and negatives uniform and with replacement."""
+def random_tuples(samples: int, views: int, count: int, *, seed: int = 0) -> Tuples:
+    """``count`` independent tuples: sample, two views and one negative uniform and with replacement."""
     draw = torch.Generator().manual_seed(seed)
 
     def integers(high: int, *shape: int) -> Tensor:
@@ -58,7 +58,7 @@ def random_tuples(samples: int, views: int, count: int, negatives: int = 1, *, s
     return Tuples(
         sample + integers(views, count),
         sample + integers(views, count),
-        integers(samples * views, count, negatives),
+        integers(samples * views, count, 1),
         views,
     )
 
@@ -87,22 +87,14 @@ def expected_gradient(
         f: Tensor = functional_call(net, params, (x,)).flatten(1)
         return f / f.norm(dim=1, keepdim=True) if normalize else f
 
-    value = tuple_losses(
-        outputs(views.flatten(0, 1)), loss, tuples, outputs(views[:, 0] if clean is None else clean), both=both
-    )
-    (gradient,) = torch.autograd.grad(value.mean(), weight)
-    return gradient
-
-
-def tuple_losses(f: Tensor, loss: TupleLoss, tuples: Tuples, clean: Tensor, *, both: bool = False) -> Tensor:
-    """The loss of every tuple from the outputs ``f`` of all views ``(N V, n_L)`` and ``clean`` of the samples ``(N, n_L)``."""
-    partner, fixed = (f if both else f.detach()), clean.detach()
-    anchor = f[tuples.anchor]
+    f, fixed = outputs(views.flatten(0, 1)), outputs(views[:, 0] if clean is None else clean).detach()
+    anchor, partner = f[tuples.anchor], f if both else f.detach()
     r_pos = pairs.half_squared_distance(anchor, partner[tuples.positive])
     r_neg = pairs.half_squared_distance(anchor[:, None], partner[tuples.negative])
     mine, theirs = tuples.anchor // tuples.views, tuples.negative // tuples.views
     r_clean = pairs.half_squared_distance(fixed[mine][:, None], fixed[theirs])
-    return loss(r_pos, r_neg, r_clean)
+    (gradient,) = torch.autograd.grad(loss(r_pos, r_neg, r_clean).mean(), weight)
+    return gradient
 
 
 def mean_estimate(k: Tensor, views: int) -> Tensor:

@@ -17,8 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
-from sslbook.experiments.covariance.checks import Residue, residue
-from sslbook.experiments.covariance.reference import all_tuples, nce_loss, tuple_losses
+from sslbook.experiments.covariance.checks import Residue, coefficients, residue
 from sslbook.images import enumerated
 from sslbook.losses import pairs as losses
 from sslbook.networks.small import convnet, mlp
@@ -45,26 +44,25 @@ class Scene:
     views: Tensor
     clean: Tensor
     labels: Tensor
-    name: str
 
     def to(self, device: Device) -> Scene:
         """The same population on another device."""
-        return Scene(self.views.to(device), self.clean.to(device), self.labels.to(device), self.name)
+        return Scene(self.views.to(device), self.clean.to(device), self.labels.to(device))
 
 
 def digits_scene(samples: int = 256, radius: int = 1, seed: int = 0, device: Device = "cpu") -> Scene:
     """Handwritten digits with all translations by up to ``radius`` pixels; the mean image is subtracted."""
     data = enumerated.digits(samples, seed, dtype=torch.float64)
     mean = data.pixels.mean(0)
-    return Scene(enumerated.shifts(data.pixels, radius) - mean, data.pixels - mean, data.labels, "digits").to(device)
+    return Scene(enumerated.shifts(data.pixels, radius) - mean, data.pixels - mean, data.labels).to(device)
 
 
-def cifar10_scene(samples: int = 256, seed: int = 0, device: Device = "cpu") -> Scene:
+def cifar10_scene(samples: int = 256, seed: int = 0) -> Scene:
     """CIFAR-10 test images, each with its mirror image at three levels of brightness (6 views); the mean image is subtracted."""
     data = enumerated.read("cifar10", "test", samples, seed, dtype=torch.float64)
     mean = data.pixels.mean(0)
     augmented = enumerated.views(data.pixels, [enumerated.flips, enumerated.brightness])
-    return Scene(augmented - mean, data.pixels - mean, data.labels, "cifar10").to(device)
+    return Scene(augmented - mean, data.pixels - mean, data.labels)
 
 
 def faded(scene: Scene, strength: float) -> Scene:
@@ -123,12 +121,6 @@ class Agreement:
     def of(self, theory: str = OPERATOR) -> Tensor:
         """The mean cosine for each of ``batches``."""
         return torch.tensor([sum(row) / len(row) for row in self.cosines[theory]], dtype=torch.float64)
-
-    @property
-    def spread(self) -> Tensor:
-        """The operator's standard deviation for each of ``batches``; 0 where there is one mean only."""
-        rows = (torch.tensor(row, dtype=torch.float64) for row in self.cosines[OPERATOR])
-        return torch.stack([row.std() if len(row) > 1 else row.new_zeros(()) for row in rows])
 
     @property
     def rivals(self) -> dict[str, float]:
@@ -278,52 +270,28 @@ def operations(net: nn.Module, op: CovarianceOperator, scene: Scene) -> tuple[in
     return counts[0], counts[1]
 
 
-@dataclass(frozen=True)
-class ResidueRun:
-    """The residue along a training run: gradient-descent ``steps``, the ``loss`` and the :class:`Residue` there."""
+def residue_on_digits(seed: int, *, samples: int = 10, steps: int = 120, every: int = 10) -> dict[int, Residue]:
+    """Theorem 4's residue by step of a run: gradient descent on the expected InfoNCE loss (H = 1, both towers, tau = 1).
 
-    steps: tuple[int, ...]
-    loss: tuple[float, ...]
-    residues: tuple[Residue, ...]
-
-
-def train_and_measure(
-    net: nn.Sequential,
-    layer: str,
-    views: Tensor,
-    clean: Tensor,
-    *,
-    tau: float,
-    steps: int,
-    every: int,
-    rate: float,
-) -> ResidueRun:
-    """Gradient descent on the enumerated InfoNCE loss (H = 1, both towers), measuring theta on the way; trains ``net`` in place."""
-    tuples = all_tuples(*views.shape[:2])
-    weights = list(net.parameters())
-    at, values, found = [], [], []
-    for step in range(steps + 1):
-        outputs, fixed = net(views.flatten(0, 1)).flatten(1), net(clean).flatten(1)
-        value = tuple_losses(outputs, nce_loss(tau), tuples, fixed, both=True).mean()
-        if step % every == 0:
-            at.append(step)
-            values.append(float(value.detach()))
-            found.append(residue(net, layer, views, clean, tau=tau))
-        gradients = torch.autograd.grad(value, weights)
-        with torch.no_grad():
-            for weight, gradient in zip(weights, gradients, strict=True):
-                weight.sub_(rate * gradient)
-    return ResidueRun(tuple(at), tuple(values), tuple(found))
-
-
-def residue_on_digits(seed: int, *, samples: int = 10, steps: int = 120, every: int = 10) -> ResidueRun:
-    """Theorem 4's residue along a run on a few digits with five views (the image, and one pixel to each side), MLP 64-16-8."""
+    A few digits with five views each (the image, and one pixel to each side), MLP 64-16-8.
+    """
     data = enumerated.digits(samples, seed, dtype=torch.float64)
     mean = data.pixels.mean(0)
-    grid = enumerated.shifts(data.pixels, 1)  # identity first, then the 3 x 3 grid row by row without its centre
-    sides = torch.stack([grid[:, i] for i in (0, 2, 4, 5, 7)], 1) - mean
+    grid = enumerated.shifts(data.pixels, 1) - mean  # identity first, then the 3 x 3 grid row by row without its centre
+    views, clean = grid[:, [0, 2, 4, 5, 7]], data.pixels - mean
     net = nn.Sequential(nn.Flatten(), *mlp((64, 16, 8), seed=seed))
-    return train_and_measure(net, "3", sides, data.pixels - mean, tau=1.0, steps=steps, every=every, rate=0.1)
+    weights, found = list(net.parameters()), {}
+    for step in range(steps + 1):
+        if step % every == 0:
+            found[step] = residue(net, "3", views, clean, tau=1.0)
+        outputs = net(views.flatten(0, 1))
+        with torch.no_grad():
+            moves = coefficients(outputs, *views.shape[:2], "info_nce", 1.0, 0.0)[1] @ outputs
+        steps_down = torch.autograd.grad(outputs, weights, moves)
+        with torch.no_grad():
+            for weight, down in zip(weights, steps_down, strict=True):
+                weight.add_(0.1 * down)
+    return found
 
 
 def cifar10_values(seeds: tuple[int, ...] = (0, 1, 2)) -> dict[str, object]:
@@ -332,7 +300,6 @@ def cifar10_values(seeds: tuple[int, ...] = (0, 1, 2)) -> dict[str, object]:
     cosine: by loss, theory, seed and size of the mean.
     """
     rows: dict[str, dict[str, list[list[float]]]] = {"simple": {}, "info_nce": {}}
-    lengths, shares = [], []
     for seed in seeds:
         scene = cifar10_scene(256, seed)
         net = scene_network(scene, seed)
@@ -341,11 +308,7 @@ def cifar10_values(seeds: tuple[int, ...] = (0, 1, 2)) -> dict[str, object]:
             found = simclr_agreement(op, theories(net, "2", scene, loss=loss), loss=loss, replicates=2, seed=seed)
             for theory in found.cosines:
                 row.setdefault(theory, []).append(found.of(theory).tolist())
-            if loss == "simple":
-                lengths.append(sum(found.lengths[OPERATOR]) / 2)
-                unaugmented = replace(scene, views=scene.clean[:, None])
-                shares.append(surviving_modes(scene, 1)[2] / surviving_modes(unaugmented, 1)[2])
-    return {"batches": [1, 4, 16, 64], "cosine": rows, "length": lengths, "surviving_share": shares}
+    return {"batches": [1, 4, 16, 64], "cosine": rows}
 
 
 RUN_STEPS, RUN_LAYERS = 60, ("0", "2")

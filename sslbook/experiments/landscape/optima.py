@@ -54,8 +54,7 @@ from sslbook.stats.replica_rng import Streams
 class Optima:
     """Distinct certified maxima: of each, its replica ``(n,)``, ``w (n, d)``, energy, points at the kink, and share of starts.
 
-    ``residual`` is the worst violation of the equations over all of them; ``uncertified`` the share of starts whose end failed the
-    test, ``silent`` of those that ended where the energy is zero.
+    ``residual`` is the worst violation of the equations over all of them.
     """
 
     replica: Tensor
@@ -64,8 +63,6 @@ class Optima:
     kinks: Tensor
     share: Tensor
     residual: float
-    uncertified: float
-    silent: float
 
     def counts(self, replicas: int) -> Tensor:
         """How many each replica has, ``(R,)``."""
@@ -98,9 +95,8 @@ def find(cloud: Cloud, act: Activation, starts: Tensor, *, steps: int = 1500, fi
     replica = one.nonzero()[:, 0]
     good, residual = certify(cloud, act, w[one], on[one], replica)
     worst = float(residual[good].max()) if bool(good.any()) else 0.0
-    bad = float(share[~good].sum()) / len(cloud.x)
     kept = (replica[good], w[one][good], value[one][good], on.sum(-1)[one][good], share[good])
-    return Optima(*kept, worst, bad, float((~loud).double().mean()))
+    return Optima(*kept, worst)
 
 
 def every(cloud: Cloud, act: Activation) -> tuple[Tensor, Tensor]:
@@ -485,7 +481,6 @@ def missed(sets: int, seed: int = 0) -> dict[str, float]:
     return {
         "differ": float(sum(m.total != exact for m, exact in found)),
         "without kinks": float(sum(len(m.smooth) != exact for m, exact in found)),
-        "maxima": float(sum(exact for _, exact in found)),
     }
 
 

@@ -55,8 +55,8 @@ class Critical:
     r"""Distinct critical points of many populations, ``(n,)`` each: replica, ``w (n, d)``, and what decides their stability.
 
     ``value`` is :math:`\lambda`; ``gap`` is :math:`\lambda` less the largest eigenvalue of A across w (positive for a locally
-    maximal eigenvector); ``rho`` the roughness; ``growth`` the largest real part of T's eigenvalues; ``lift`` and ``drop`` the
-    largest and least eigenvalue of the symmetric part of J across w; ``returned`` whether perturbations of it died out.
+    maximal eigenvector); ``rho`` the roughness; ``growth`` the largest real part of T's eigenvalues; ``lift`` the
+    largest eigenvalue of the symmetric part of J across w; ``returned`` whether perturbations of it died out.
     """
 
     replica: Tensor
@@ -66,7 +66,6 @@ class Critical:
     rho: Tensor
     growth: Tensor
     lift: Tensor
-    drop: Tensor
     returned: Tensor
 
     @property
@@ -140,15 +139,12 @@ def critical_points(pop: Population, act: Activation, starts: Tensor, seed: int 
         out: Tensor = torch.linalg.eigvalsh(inside)[..., -1]
         return out
 
-    bend = 0.5 * (j + j.mT)
     t = across @ (a + j) @ across
     growth = top(0.5 * (t + t.mT)) - value
     rho = torch.linalg.matrix_norm(j @ across, ord=2)
     returned = returns(pop, w[first], replica, act, (value + rho)[first], seed)
-    gap, lift, drop = value - top(a), top(bend), -top(-bend)
-    return Critical(
-        replica, w[first], value[first], gap[first], rho[first], growth[first], lift[first], drop[first], returned
-    )
+    numbers = (part[first] for part in (value, value - top(a), rho, growth, top(0.5 * (j + j.mT))))
+    return Critical(replica, w[first], *numbers, returned)
 
 
 def returns(pop: Population, w: Tensor, replica: Tensor, act: Activation, scale: Tensor, seed: int = 0) -> Tensor:

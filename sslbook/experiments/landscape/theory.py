@@ -99,17 +99,11 @@ def _flat_grad(value: Tensor, theta: list[Tensor]) -> Tensor:
     return torch.cat([part.flatten(1) for part in parts], 1)
 
 
-def filter_matrix(w: Tensor, x: Tensor, x2: Tensor, alpha: Tensor, act: Activation) -> Tensor:
-    r""":math:`A(w) = C_\alpha[\mathrm{gate}(w^T x)\, x]`: ``w (..., d)``, views ``(..., N, d)`` -> ``(..., d, d)``."""
-    gated, gated2 = (act.gate((v @ w[..., None])[..., 0])[..., None] * v for v in (x, x2))
-    return contrastive_covariance(gated, gated2, alpha)
-
-
 def filter_gaps(act: Activation, count: int = 128, seed: int = 0) -> Gaps:
     r"""Lemma 3 of [tian2023]: the energy's gradient at :math:`w / \|w\|` by autograd against :math:`p\, P^\perp_w A(w) w`.
 
-    p is the degree; random filters of unit length, batches of 9 pairs of views, weights of InfoNCE.  Broken: not projected; the
-    activation in place of the gate; and for a monomial the constant p left out.
+    :math:`A(w) = C_\alpha[\mathrm{gate}(w^T x)\, x]`, p is the degree; random filters of unit length, batches of 9 pairs of views,
+    weights of InfoNCE.  Broken: not projected; the activation in place of the gate; and for a monomial the constant p left out.
     """
     draw = Streams(range(seed, seed + count), "filter")
     x, w = draw.normal((9, 4)), draw.normal((4,))
@@ -122,7 +116,8 @@ def filter_gaps(act: Activation, count: int = 128, seed: int = 0) -> Gaps:
     free = w.clone().requires_grad_()
     unit = free / free.norm(dim=-1, keepdim=True)
     (wanted,) = torch.autograd.grad(energy(response(x, unit), response(x2, unit), alpha).sum(), free)
-    raw = act.degree * (filter_matrix(w, x, x2, alpha, act) @ w[..., None])[..., 0]
+    gated, gated2 = (act.gate((v @ w[..., None])[..., 0])[..., None] * v for v in (x, x2))
+    raw = act.degree * (contrastive_covariance(gated, gated2, alpha) @ w[..., None])[..., 0]
     flat = contrastive_covariance(response(x, w) * x, response(x2, w) * x2, alpha)
     found = {
         "filter": project(w, raw),
@@ -139,8 +134,7 @@ def stop_gradient_gaps(loss: str, count: int = 128, seed: int = 0) -> Gaps:
     r"""What holding the weights fixed hides: the Hessian of :math:`-L / (2 N^2)` less that of the energy, for one filter.
 
     Minus the loss is a concave function of the gaps :math:`d_{ij}^2 - d_i^2` (InfoNCE, triplet), so the difference has no positive
-    eigenvalue: ``positive`` is the largest one over the norm of the loss's Hessian, ``size`` the least norm of the difference.
-    Broken: minus the difference.
+    eigenvalue: ``positive`` is the largest one over the norm of the loss's Hessian.  Broken: minus the difference.
     """
     epsilon = 1.0
     draw = Streams(range(seed, seed + count), "hessian")
@@ -163,7 +157,6 @@ def stop_gradient_gaps(loss: str, count: int = 128, seed: int = 0) -> Gaps:
     values = torch.linalg.eigvalsh(true - fixed) / true.flatten(1).norm(dim=1)[:, None]
     return {
         "positive": float(values[:, -1].max()),
-        "size": float(values.norm(dim=1).min()),
         "broken: sign": float((-values[:, 0]).min()),
         "instances": float(alive.sum()),
     }

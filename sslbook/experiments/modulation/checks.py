@@ -313,8 +313,9 @@ def theorem5_gaps(count: int, seed: int) -> Gaps:
     leading = leading * (leading * m.s).sum(1, keepdim=True).sign()
     a = found.within + m.pq[..., None, None] * m.delta[..., :, None] * m.delta[..., None, :]
 
-    def flow(factor: Tensor, own: Tensor = a) -> Tensor:
-        straight = m.s.square()[..., None] * torch.einsum("rkpq,rkq->rkp", own, w)
+    straight = m.s.square()[..., None] * torch.einsum("rkpq,rkq->rkp", a, w)
+
+    def flow(factor: Tensor) -> Tensor:
         return project(w, straight + (factor * m.b)[..., None] * m.delta)
 
     true = project(w, slope)
@@ -386,9 +387,9 @@ def corollary3_gaps(count: int, seed: int) -> Gaps:
 
 
 def uniformity(count: int, seed: int, spread: float) -> dict[str, tuple[Tensor, Tensor]]:
-    r"""How unequal the fields are without and with BatchNorm: standard deviation over mean of four quantities, ``(R,)`` each.
+    r"""How unequal the fields are without and with BatchNorm: standard deviation over mean of three quantities, ``(R,)`` each.
 
-    ``d``: :math:`d_k`.  ``room``: :math:`\lambda - d_k`.  ``s``: :math:`s_k^2`.  ``factor``: :math:`\delta_k`.
+    ``d``: :math:`d_k`.  ``room``: :math:`\lambda - d_k`.  ``factor``: :math:`\delta_k`.
     spread: of the fields' scales, whose logarithms are normal with this deviation.  BatchNorm takes the scales away exactly;
     what is left is how much of a field's variance lies within the classes, which can differ more than the :math:`d_k` did.
     """
@@ -402,7 +403,7 @@ def uniformity(count: int, seed: int, spread: float) -> dict[str, tuple[Tensor, 
     def unequal(values: Tensor) -> Tensor:
         return values.std(1) / values.mean(1)
 
-    rows = [{"d": m.d, "room": m.top[:, None] - m.d, "s": m.s.square(), "factor": m.factor} for m in pair]
+    rows = [{"d": m.d, "room": m.top[:, None] - m.d, "factor": m.factor} for m in pair]
     return {name: (unequal(rows[0][name]), unequal(rows[1][name])) for name in rows[0]}
 
 
@@ -452,8 +453,8 @@ def basin_shares(
     r"""Which starts the component with the larger :math:`b_0 = b + c` wins, for each of ``advantages`` ``c``: ones and zeros,
     whose means are shares; :math:`y(0)` is uniform on the unit sphere.
 
-    ``unit`` and ``free``: by simulating the flows.  ``blow-up``: by the shortest time of Eq. 150.  ``agreement``: of that
-    time with the unit flow, among the starts with a positive component.  ``lost``: starts that the component wins without
+    ``unit`` and ``free``: by simulating the flows.  ``agreement``: of the unit flow with the shortest time of Eq. 150, among
+    the starts with a positive component.  ``lost``: starts that the component wins without
     ``c`` and loses with it.  ``opposite``: of the starts with :math:`y_0(0) < 0`, those that the unit flow leads to
     :math:`-u_0`.  ``side`` and ``free side``: whether it wins just if :math:`y_0(0) > 0`, in the unit and the free flow.
     """
@@ -473,7 +474,6 @@ def basin_shares(
         found = {
             "unit": unit == 0,
             "free": free == 0,
-            "blow-up": first == 0,
             "agreement": (first == unit)[positive],
             "free agreement": (first == free)[positive],
             "opposite": end[start[:, 0] < 0, 0] < -0.99,
@@ -549,6 +549,5 @@ def bound_slack(count: int, d: int, spread: float, seed: int) -> dict[str, float
         "upper violated": (above < -1e-12).any(1).double().mean().item(),
         "lower mended": (ordered[:, 0] - mended_low).min().item(),
         "upper mended": (mended_high - ordered[:, 1:]).min().item(),
-        "lower tightest": (mended_low / ordered[:, 0]).max().item(),
         "upper tightest": (ordered[:, 1:] / mended_high.clamp_min(1e-300)).where(mended_high > 0, 0).max().item(),
     }

@@ -15,7 +15,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -190,9 +189,9 @@ def random_population(count: int, seed: int, *, classes: int = 2, fields: int = 
 FIELDS = ("upper left", "upper right", "lower left", "lower right")
 
 
-def patch_images(split: Literal["train", "test"] = "train") -> Images:
+def patch_images() -> Images:
     """MNIST where it is, else the small digits of scikit-learn."""
-    return read("mnist", split) if readable("mnist") else digits()
+    return read("mnist", "train") if readable("mnist") else digits()
 
 
 def four_fields(pixels: Tensor) -> Tensor:

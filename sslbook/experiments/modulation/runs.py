@@ -27,7 +27,7 @@ from sslbook.experiments.modulation.reference import (
 )
 from sslbook.images.enumerated import Images
 from sslbook.runtime.arguments import require_one_of
-from sslbook.stats.replica_rng import Streams, to_device
+from sslbook.stats.replica_rng import Streams
 from sslbook.stats.sweep import sweep
 
 
@@ -334,23 +334,23 @@ class PatchRun:
         return self.beta * self.classes
 
 
-def train_filters(data: Images, protocol: PatchRun, seeds: list[int], *, device: torch.device | str = "cpu") -> Tensor:
+def train_filters(data: Images, protocol: PatchRun, seeds: list[int]) -> Tensor:
     """Filters after training, ``(R, 4, M, S/2, S/2)``; every replica draws images and crops from streams of its seed.
 
     Images come in passes, each in a random order of its own, as far as whole minibatches go.
     """
-    pixels = data.pixels[:, 0].to(device)
+    pixels = data.pixels[:, 0]
     side, batch = pixels.shape[-1] // 2, protocol.batch
     starts, order, crops = (Streams(seeds, name) for name in ("weights", "order", "crops"))
     d, m, o = side**2, protocol.filters, protocol.outputs
-    w = starts.uniform((4, d, m)).mul_(2).sub_(1).div_(d**0.5).to(device).requires_grad_()
-    v = starts.uniform((4, m, o)).mul_(2).sub_(1).div_((4 * m) ** 0.5).to(device).requires_grad_()
+    w = starts.uniform((4, d, m)).mul_(2).sub_(1).div_(d**0.5).requires_grad_()
+    v = starts.uniform((4, m, o)).mul_(2).sub_(1).div_((4 * m) ** 0.5).requires_grad_()
     optimizer = torch.optim.SGD([w, v], protocol.rate, protocol.momentum, weight_decay=protocol.decay)
     a_pass = len(pixels) // batch
     queue = torch.empty(0)
     for step in range(protocol.steps):
         if step % a_pass == 0:
-            queue = to_device(order.uniform((len(pixels),)).argsort(1), pixels.device)
+            queue = order.uniform((len(pixels),)).argsort(1)
         at = step % a_pass * batch
         chosen = pixels[queue[:, at : at + batch]]
         if protocol.strength:

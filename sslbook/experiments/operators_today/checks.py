@@ -107,7 +107,7 @@ def growth_gaps(loss: str, networks: int = 20, seed: int = 0) -> Gaps:
         values = torch.linalg.eigvalsh(op.dense())
         growth.append(float(w @ move / (w.norm() * move.norm())))
         negative.append(float(-values[0] / values.abs().max()))
-    return {"growth": max(map(abs, growth)), "negative": min(negative), "instances": float(len(growth))}
+    return {"growth": max(map(abs, growth)), "negative": min(negative)}
 
 
 @over(instance_seeds, error=gap)
@@ -174,21 +174,16 @@ def laplacian_gaps(seed: int = 0) -> Gaps:
     }
 
 
-def between(matrix: Tensor, views: int = 2) -> Tensor:
-    r""":math:`\bar C_{ij} = \sum_{vw} C_{iv,jw}`, ``(N, N)``: the weights between samples, whatever the view."""
-    found: Tensor = matrix.unflatten(0, (-1, views)).unflatten(2, (-1, views)).sum((1, 3))
-    return found
-
-
 def lowest_between(loss: Loss, batches: int = 20, seed: int = 0) -> float:
-    r"""The smallest eigenvalue of :func:`between`'s matrix over its largest, the least over random batches ``(6, 2, 4)``
-    of views that differ less than samples do."""
+    r"""The smallest eigenvalue of :math:`\bar C_{ij} = \sum_{vw} C_{iv,jw}` over its largest: of the weights between samples,
+    whatever the view; the least over random batches ``(6, 2, 4)`` of views that differ less than samples do."""
     found = []
     for s in instance_seeds(batches, seed):
         draw = torch.Generator().manual_seed(s)
         z = torch.randn(SAMPLES, 1, 4, generator=draw, dtype=torch.float64)
         z = z + 0.2 * torch.randn(SAMPLES, 2, 4, generator=draw, dtype=torch.float64)
-        values = torch.linalg.eigvalsh(between(-2 * gram_weights(loss, z)))
+        table = -2 * gram_weights(loss, z)
+        values = torch.linalg.eigvalsh(table.unflatten(0, (-1, 2)).unflatten(2, (-1, 2)).sum((1, 3)))
         found.append(float(values[0] / values[-1]))
     return min(found)
 
@@ -272,7 +267,6 @@ def table_gaps(instance: tuple[nn.Module, str, Tensor], name: str) -> Iterator[C
     k, weight = opened.connections(), vec(opened.weight)
     op = torch.einsum("and,dab,bmd->nm", k, matrices, k)
     yield "value", of_grams(columns[:, :, None] * columns[:, None]), loss(outputs)
-    yield "symmetric", op, op.T
     for what, each in (
         ("step", matrices),
         ("broken: one table for all", matrices.mean(0).expand_as(matrices)),
@@ -322,7 +316,7 @@ def _network(seed: int, inputs: int = 6) -> nn.Sequential:
 def stop_gradient_gaps(seed: int) -> Iterator[Comparison]:
     r"""Keys that carry no gradient: the step is that of :math:`-M`, not symmetric; with the gradient, of :math:`-(M + M^\top)`.
 
-    symmetric: the antisymmetric part of ``-M``, relative.  Anchors and keys are views of one network.
+    Anchors and keys are views of one network.
     """
     net, draw = _network(seed), torch.Generator().manual_seed(seed)
     sample = torch.randn(5, 1, 6, generator=draw, dtype=torch.float64)
@@ -334,12 +328,10 @@ def stop_gradient_gaps(seed: int) -> Iterator[Comparison]:
     anchors, keys, weight = net(views[:, 0]), net(views[:, 1]), net.get_parameter("2.weight")
     (stopped,) = torch.autograd.grad(cross_entropy(anchors, keys.detach()), weight, retain_graph=True)
     (whole,) = torch.autograd.grad(cross_entropy(anchors, keys), weight)
-    dense = held.dense()
     yield "held", held.update(), -stopped
     yield "through both", free.update(), -whole
     yield "broken: half of both", 0.5 * free.update(), -stopped
     yield "broken: transposed", turned.update(), -stopped
-    yield "broken: symmetric", (dense - dense.T).norm() / (2 * dense.norm()), None
 
 
 @over(instance_seeds, error=gap)

@@ -22,7 +22,7 @@ from sslbook.images import datasets
 from sslbook.images.datasets import Dataset
 from sslbook.inspect.command import encoder_and_projector as opened
 from sslbook.inspect.measure import layers_of, settle
-from sslbook.inspect.spectrum import ALL, BETWEEN, KINDS, WITHIN, Seen, look
+from sslbook.inspect.spectrum import KINDS, Seen, look
 from sslbook.networks.resnet import initialize
 from sslbook.networks.siamese import build
 from sslbook.operator.layer import OpenedLayer, open_layer, unvec, vec
@@ -35,13 +35,10 @@ from sslbook.training.run.distributed import device_of
 from sslbook.training.run.parts import SUBSET_SEED, layout_of, load_data, make_batches, make_optimizer, make_rate
 from sslbook.training.run.settings import Settings
 from sslbook.training.run.trainer import train
-from sslbook.training.views.augment import PIPELINES, apply, plain, random_view
+from sslbook.training.views.augment import PIPELINES, apply, random_view
 
-CLEAN = "no augmentation"
-OPERATORS = (BETWEEN, ALL, WITHIN, CLEAN)
-"""The operator without the bias by few views, and its rivals: views not averaged, covariance within views, un-augmented images."""
-DIRECTIONS = ("weights", "first weights", "change")
-"""What is asked about: a layer's weights, those before training, and the difference."""
+DIRECTIONS = ("weights", "first weights")
+"""What is asked about: a layer's weights, and those before training."""
 SUPERVISED = "supervised"
 RUNS = ("info_nce", "byol", "byol, no EMA, no stop-gradient", SUPERVISED)
 """A contrastive run, one without negatives, one that collapses, and one that is told the labels."""
@@ -68,19 +65,18 @@ FULL = ("epochs=10", "probes=10", "evaluate=0", "shuffle=true", "drop_last=true"
 """The run of full width, on all images: as long as the small one, which sees a tenth of them."""
 
 
-def population(settings: Settings, seed: int, images: int, views: int, first: int = 0) -> tuple[Tensor, Tensor]:
-    """Test images drawn by ``seed``: views numbered from ``first`` on, ``(N, V, C, S, S)``, and as they are, ``(N, C, S, S)``."""
+def population(settings: Settings, seed: int, images: int, views: int, first: int = 0) -> Tensor:
+    """Test images drawn by ``seed``: views numbered from ``first`` on, ``(N, V, C, S, S)``."""
     pixels = datasets.subset(load_data(settings)[1], images, seed).pixels
     pipeline = PIPELINES[settings.pipeline]
     drawn = [random_view(pixels, pipeline, seed=seed, view=view) for view in range(first, first + views)]
-    return torch.stack(drawn, dim=1), plain(pixels, pipeline)
+    return torch.stack(drawn, dim=1)
 
 
 @torch.backends.cudnn.flags(enabled=True, allow_tf32=False)  # convolutions of three digits would be no covariance
 def look_at(
     net: nn.Module,
     views: Tensor,
-    clean: Tensor,
     *,
     first: Mapping[str, Tensor] | None = None,
     layers: Sequence[str] | None = None,
@@ -90,18 +86,17 @@ def look_at(
 ) -> dict[str, Any]:
     r"""What the weights of each layer see of the operators, as lists; a row a layer, in the order of the network.
 
-    views ``(N, V, ...)``, clean ``(N, ...)``.  first: the weights before training, by name; the same if not given.  layers: all by
-    default.  probes: random weights, whose mean square is an operator's mean eigenvalue; each costs a product.
+    views ``(N, V, ...)``.  first: the weights before training, by name; the same if not given.  layers: all by default.
+    probes: random weights, whose mean square is an operator's mean eigenvalue; each costs a product.
 
-    names; sizes: weights.  seen: :math:`d^\top \mathrm{OP} d / \|d\|^2` by layer, operator of :data:`OPERATORS` and direction of
-    :data:`DIRECTIONS`, None for a change that there is not.  mean, error: of random weights, and its standard error, by layer and
-    operator.
-    share: of the layers ``shared``, by name: a row an operator of the first three, in whose ``k`` leading modes the directions lie.
+    names; sizes: weights.  seen: :math:`d^\top \mathrm{OP} d / \|d\|^2` by layer, operator of
+    :data:`~sslbook.inspect.spectrum.KINDS` and direction of :data:`DIRECTIONS`.  mean: of random weights, by layer and operator.
+    share: of the layers ``shared``, by name: a row an operator, in whose ``k`` leading modes the directions lie.
     outputs: the variance of the normalised outputs, by operator; at most 1.
     """
     names = tuple(layers) if layers is not None else layers_of(net)
     weights = dict(net.named_modules())
-    found: dict[str, Any] = {"names": list(names), "sizes": [], "seen": [], "mean": [], "error": [], "share": {}}
+    found: dict[str, Any] = {"names": list(names), "sizes": [], "seen": [], "mean": [], "share": {}}
     for number, name in enumerate(names):
         weight = weights[name].weight.detach()
         asked = torch.stack([vec(weight), vec(weight if first is None else first[name].to(weight))], dim=1)
@@ -109,20 +104,14 @@ def look_at(
         signs = torch.randint(0, 2, (len(asked), probes), generator=draw).to(asked) * 2 - 1
         directions = torch.cat([asked, signs], dim=1)
         scene = open_layer(net, name, views.flatten(0, 1))
-        still = open_layer(net, name, clean.repeat_interleave(2, dim=0))
-        through, unmoved = (_fields(part, directions, len(views)) for part in (scene, still))
-        moments = [*(through.matrices(kind) for kind in KINDS), unmoved.matrices(BETWEEN)]
-        length = torch.stack([*asked.double().square().sum(0), (asked[:, 0] - asked[:, 1]).double().square().sum()])
-        squares = [torch.cat([m.diagonal()[:2], (m[0, 0] + m[1, 1] - 2 * m[0, 1])[None]]) for m in moments]
-        random = torch.stack([m.diagonal()[2:] for m in moments]) / len(asked)
+        through = _fields(scene, directions, len(views))
+        squares = torch.stack([through.matrices(kind).diagonal() for kind in KINDS])
         found["sizes"].append(len(asked))
-        found["seen"].append([_told(square / length) for square in squares])
-        found["mean"].append(_told(random.mean(1)))
-        found["error"].append(_told(random.std(1) / probes**0.5))
+        found["seen"].append([_told(row) for row in squares[:, :2] / asked.double().square().sum(0)])
+        found["mean"].append(_told(squares[:, 2:].mean(1) / len(asked)))
         if name in shared:
             modes = look(scene, _pair(views), k)
-            three = torch.cat([asked, asked[:, :1] - asked[:, 1:]], dim=1)
-            found["share"][name] = [_told(modes.share(kind, k, three)) for kind in KINDS]
+            found["share"][name] = [_told(modes.share(kind, k, asked)) for kind in KINDS]
     unit = nn.functional.normalize(scene.output.double(), dim=1).unflatten(0, views.shape[:2])
     spread = Seen(scene, _pair(views), views.new_zeros(0, 1), unit[..., None])
     found["outputs"] = _told(torch.stack([spread.matrices(kind)[0, 0] for kind in KINDS]))
@@ -140,9 +129,9 @@ def _pair(x: Tensor) -> tuple[int, int]:
     return x.shape[0], x.shape[1]
 
 
-def _told(values: Tensor) -> list[float | None]:
-    """Numbers to five digits, None for what is none."""
-    return [float(f"{value:.5g}") if value == value else None for value in values.tolist()]
+def _told(values: Tensor) -> list[float]:
+    """Numbers to five digits."""
+    return [float(f"{value:.5g}") for value in values.tolist()]
 
 
 # -- a run that is told the labels ------------------------------------------------------------------------------------
@@ -212,8 +201,8 @@ def run_values(
     for (name, *_), looks in zip(jobs, found, strict=True):
         runs[name].append(looks)
     return {
-        "axes": "runs[name][seed][look]: of each look seen[layer][operator][direction], mean and error [layer][operator]",
-        "operators": list(OPERATORS),
+        "axes": "runs[name][seed][look]: of each look seen[layer][operator][direction], mean[layer][operator]",
+        "operators": list(KINDS),
         "directions": list(DIRECTIONS),
         "epochs": list(epochs),
         "images": images,
@@ -288,13 +277,13 @@ def _looked(
     """One look; BatchNorm that has counted nothing goes by the views."""
     settings = run.settings
     net, before = run.network(epoch), run.network(0)
-    x, clean = (part.to(run.device) for part in population(settings, run.seed, images, views, begin))
+    x = population(settings, run.seed, images, views, begin).to(run.device)
     if epoch == 0:
         settle(net, x.flatten(0, 1))
     there = layers_of(net)
     first = {name: before.get_parameter(f"{name}.weight").detach() for name in there}
     chosen = there if layers is None else [name for name in layers if name in there]
-    found = look_at(net, x, clean, first=first, layers=chosen, shared=shared)
+    found = look_at(net, x, first=first, layers=chosen, shared=shared)
     if run.name == SUPERVISED:
         asked = load_data(settings)[1]
         few = datasets.subset(asked, min(LOOKS, len(asked)), SUBSET_SEED)

@@ -145,7 +145,7 @@ LOOKS = 2000
 QUERIES, NEIGHBOURS = 10, 6
 PICTURED = ("info_nce", "byol")
 """Runs whose first layer and nearest neighbours are kept, for the first seed."""
-CURVES = ("loss", "knn", "rank", "linear")
+CURVES = ("loss", "knn", "rank")
 
 
 def run_values(
@@ -228,30 +228,26 @@ def _made(name: str, seed: int, changes: Sequence[str], pictured: bool, device: 
     values: dict[str, Any] = {m: [row.get(m) for row in result.rows] for m in CURVES}
     values = {m: [None if v is None else round(v, 4) for v in column] for m, column in values.items()}
     values["epochs"] = [row["epoch"] for row in result.rows]
-    shares, likeness = spectrum(result.model, few, pipeline, device)
     values["last"] = {
         "knn": round(last.knn, 4),
         "linear": last.linear_final,
         "linear_best": last.linear_best,
         "rank": round(last.rank, 3),
-        "axes": [round(share, 5) for share in shares],
-        "likeness": round(likeness, 4),
-        "seconds": round(result.rows[-1]["seconds"], 1),
+        "axes": [round(share, 5) for share in spectrum(result.model, few, pipeline, device)],
     }
     if pictured:
         values["pictures"] = pictures(result, known, asked, device)
     return values
 
 
-def spectrum(model: Siamese, images: Dataset, pipeline: Pipeline, device: str) -> tuple[list[float], float]:
-    """Of the normalised embeddings: shares of their variance by principal axis, the largest first, and their mean cosine."""
+def spectrum(model: Siamese, images: Dataset, pipeline: Pipeline, device: str) -> list[float]:
+    """Of the normalised embeddings: shares of their variance by principal axis, the largest first."""
     model.eval()
     embeddings = F.normalize(
         embed(lambda x: model.projector(model.features(x)), images, pipeline, device), dim=1
     ).double()
-    mean = embeddings.mean(0)
-    variances = torch.linalg.svdvals(embeddings - mean).square()
-    return list((variances / variances.sum()).tolist()), float(mean.square().sum())
+    variances = torch.linalg.svdvals(embeddings - embeddings.mean(0)).square()
+    return list((variances / variances.sum()).tolist())
 
 
 def pictures(result: Result, known: Dataset, asked: Dataset, device: str) -> dict[str, Any]:
@@ -286,7 +282,7 @@ def curve(values: Mapping[str, Any], name: str, measure: str) -> np.ndarray:
 
 
 def last(values: Mapping[str, Any], name: str, measure: str) -> np.ndarray:
-    """knn, linear, linear_best, rank or seconds at the end, a number a seed, on all test images."""
+    """knn, linear, linear_best or rank at the end, a number a seed, on all test images."""
     return np.array(values["last"][name][measure], dtype=float)
 
 

@@ -55,15 +55,11 @@ def accuracies(values: Mapping[str, Any], caption: str, names: Sequence[str] | N
 def printed(name: str, seeds: Sequence[int], folder: Path) -> HTML:
     """A printed table: the paper's number in each cell, and after a bar ours, where its runs are made; one row stands upright."""
     (_, *columns), lines = cells(name, seeds, folder)
-    rows = {first: tuple(map(_made, made)) for first, *made in lines}
+    rows = {first: tuple(cell.removesuffix(" | –") for cell in made) for first, *made in lines}
     if len(rows) == 1:
         (only,) = rows.values()
         columns, rows = ["%"], {column: (cell,) for column, cell in zip(columns, only, strict=True)}
     return table(f"{name}: accuracy in percent, as printed; after a bar ours, where it is made", ("", *columns), rows)
-
-
-def _made(cell: str) -> str:
-    return cell.removesuffix(" | –")
 
 
 def debts(names: Sequence[str], seeds: Sequence[int], folder: Path) -> HTML:
@@ -75,19 +71,19 @@ def debts(names: Sequence[str], seeds: Sequence[int], folder: Path) -> HTML:
     )
 
 
-def resnet(fig: Figure, ax: Any, *, stages: Sequence[tuple[int, int]] = STAGES) -> Figure:
+def resnet(fig: Figure, ax: Any) -> Figure:
     """Stem, stages of two blocks each, mean and projector, from left to right: heights follow the side of the picture."""
     ink, soft = "#272727", "#c9d8e6"
     place, middle = 0.0, 0.0
-    parts: list[tuple[float, float, str, str]] = [(0.5, 1.5, "image", "3"), (0.25, 1.5, "stem", str(stages[0][0]))]
-    parts += [(1.1, 0.5 + side / stages[0][1], "", str(channels)) for channels, side in stages]
-    parts += [(0.25, 0.5, "mean", str(stages[-1][0])), (0.45, 0.4, "head", "128")]
+    parts: list[tuple[float, float, str, str]] = [(0.5, 1.5, "image", "3"), (0.25, 1.5, "stem", str(STAGES[0][0]))]
+    parts += [(1.1, 0.5 + side / STAGES[0][1], "", str(channels)) for channels, side in STAGES]
+    parts += [(0.25, 0.5, "mean", str(STAGES[-1][0])), (0.45, 0.4, "head", "128")]
     for number, (wide, high, name, below) in enumerate(parts):
-        _part(ax, (place, middle), (wide, high), ink, soft, blocks=2 <= number < 2 + len(stages))
-        stage = f"stage {number - 1}" if 2 <= number < 2 + len(stages) else name
+        _part(ax, (place, middle), (wide, high), ink, soft, blocks=2 <= number < 2 + len(STAGES))
+        stage = f"stage {number - 1}" if 2 <= number < 2 + len(STAGES) else name
         ax.text(place + wide / 2, 1.15, stage, ha="center", fontsize=12)
         ax.text(place + wide / 2, -1.05, below, ha="center", fontsize=12)
-        place += wide + (0.3 if 2 <= number < 1 + len(stages) else 0.55)
+        place += wide + (0.3 if 2 <= number < 1 + len(STAGES) else 0.55)
     ax.set(xlim=(-0.25, place - 0.3), ylim=(-1.2, 1.4))
     ax.axis("off")
     return fig
