@@ -76,6 +76,7 @@ def open_with_picture(doctree: nodes.document) -> None:
     what = "the code that sets up this page"
     if drawn:
         cell, picture = drawn[-1]
+        cells = cells[: cells.index(cell) + 1]  # what checks the picture stands below it
         cell.remove(picture)
         mark = nodes.raw("", f'<{PICTURE} data-cell="{cell["cell_index"]}"></{PICTURE}>', format="html")
         shown, what = [mark, nodes.container("", picture, classes=["cell"])], f"{what} and draws its first picture"
