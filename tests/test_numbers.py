@@ -386,7 +386,9 @@ SHARP: dict[str, Callable[[Tensor, Tensor, float], Any]] = {
         for name in OBJECTIVES
         if "temperature" in inspect.signature(OBJECTIVES[name]).parameters
     },
-    "knn_accuracy": lambda a, b, tau: sslbook.knn_accuracy(a.detach(), LABELS, b.detach(), LABELS, k=3, temperature=tau) + 0 * a.sum(),
+    "knn_accuracy": lambda a, b, tau: (
+        sslbook.knn_accuracy(a.detach(), LABELS, b.detach(), LABELS, k=3, temperature=tau) + 0 * a.sum()
+    ),
     "covariance_operator": lambda a, b, tau: (
         operator(VIEWS.to(a), loss="info_nce", temperature=tau, clean=None) + 0 * a.sum()
     ),

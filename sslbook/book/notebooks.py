@@ -187,7 +187,10 @@ def _still(cell: NotebookNode, caption: str) -> NotebookNode:
         data = output.get("data", {})
         frames = [frame for frame in _FRAME.finditer(data.get("text/html", "")) if " hidden" not in frame["rest"]]
         if "image/png" in data:
-            image, alt = {"image/png": data["image/png"]}, cell.metadata.get("mystnb", {}).get("image", {}).get("alt", "")
+            image, alt = (
+                {"image/png": data["image/png"]},
+                cell.metadata.get("mystnb", {}).get("image", {}).get("alt", ""),
+            )
         elif frames:
             image, alt = {frames[0]["kind"]: frames[0]["content"]}, html.unescape(frames[0]["alt"])
         else:

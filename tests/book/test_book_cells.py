@@ -196,7 +196,9 @@ def test_behind_the_bar_stand_the_checks_then_the_code() -> None:
 
 
 def test_neighbours_share_a_bar() -> None:
-    tree = page(cell(strip("a")), cell("<p>a table</p>"), cell(strip("b")), nodes.paragraph("", "text"), cell(strip("c")))
+    tree = page(
+        cell(strip("a")), cell("<p>a table</p>"), cell(strip("b")), nodes.paragraph("", "text"), cell(strip("c"))
+    )
     fold_checks(tree)
     first, second = html_of(tree).split('<details class="sslbook-proved">')[1:]
     assert first.index('id="check-a"') < first.index("a table") < first.index('id="check-b"')

@@ -134,7 +134,9 @@ BROKEN = r"""<div class="math">\[\begin{split}\begin{aligned} & a = b \\
 
 
 @pytest.mark.parametrize(("width", "lines"), [(900, 2), (400, 3)])
-def test_a_statement_that_was_broken_for_phones_is_whole_on_a_desk(driver: Any, page: str, width: int, lines: int) -> None:
+def test_a_statement_that_was_broken_for_phones_is_whole_on_a_desk(
+    driver: Any, page: str, width: int, lines: int
+) -> None:
     path = Path(page.removeprefix("file://")).with_name("broken.html")
     path.write_text(PAGE.format(config=json.dumps(MATHJAX), rows=BROKEN, long="x"), encoding="utf-8")
     size = driver.get_window_size()

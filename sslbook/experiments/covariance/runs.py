@@ -286,7 +286,7 @@ def residue_on_digits(seed: int, *, samples: int = 10, steps: int = 120, every: 
             found[step] = residue(net, "3", views, clean, tau=1.0)
         outputs = net(views.flatten(0, 1))
         with torch.no_grad():
-            moves = coefficients(outputs, *views.shape[:2], "info_nce", 1.0, 0.0)[1] @ outputs
+            moves = coefficients(outputs, len(views), views.shape[1], "info_nce", 1.0, 0.0)[1] @ outputs
         steps_down = torch.autograd.grad(outputs, weights, moves)
         with torch.no_grad():
             for weight, down in zip(weights, steps_down, strict=True):

@@ -143,8 +143,8 @@ def critical_points(pop: Population, act: Activation, starts: Tensor, seed: int 
     growth = top(0.5 * (t + t.mT)) - value
     rho = torch.linalg.matrix_norm(j @ across, ord=2)
     returned = returns(pop, w[first], replica, act, (value + rho)[first], seed)
-    numbers = (part[first] for part in (value, value - top(a), rho, growth, top(0.5 * (j + j.mT))))
-    return Critical(replica, w[first], *numbers, returned)
+    gap, lift = value - top(a), top(0.5 * (j + j.mT))
+    return Critical(replica, w[first], value[first], gap[first], rho[first], growth[first], lift[first], returned)
 
 
 def returns(pop: Population, w: Tensor, replica: Tensor, act: Activation, scale: Tensor, seed: int = 0) -> Tensor:
