@@ -135,11 +135,19 @@
     const status = document.createElement("p"), list = document.createElement("ul");
     status.setAttribute("role", "status");
     list.className = "search";
-    place.append(status, list);
+    const more = document.createElement("button");
+    more.textContent = "Show all";
+    place.append(status, list, more);
     function show(query) {
       const found = query.trim() ? search(index, query) : [];
       const forms = ask(query);
       list.replaceChildren(...found.slice(0, SHOWN).map((section) => item(section, forms)));
+      more.hidden = found.length <= SHOWN;
+      more.onclick = () => {
+        list.append(...found.slice(SHOWN).map((section) => item(section, forms)));
+        more.hidden = true;
+        status.textContent = `${found.length} sections for “${query.trim()}”.`;
+      };
       const count = found.length > SHOWN ? `The first ${SHOWN} of ${found.length} sections` : `${found.length} section${found.length === 1 ? "" : "s"}`;
       status.textContent = !query.trim() ? "Type a word: collapse, BatchNorm, temperature."
         : found.length ? `${count} for “${query.trim()}”.` : `Nothing for “${query.trim()}”: try fewer or shorter words.`;
