@@ -259,8 +259,8 @@ def _words(text: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """Text that Markdown shows as it is."""
-    return re.sub(r"([\\`*_<>\[\]$|{}])", r"\\\1", text)
+    """Text that Markdown shows as it is; what stands between backticks is code."""
+    return re.sub(r"(`[^`]+`)|([\\`*_<>\[\]$|{}])", lambda found: found[1] or "\\" + found[2], text)
 
 
 # --- margins: a bar that stands far from the value would not notice if something went wrong; one that a rival nearly reaches

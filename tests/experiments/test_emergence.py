@@ -76,7 +76,7 @@ def test_every_moving_neuron_ends_at_one_pattern() -> None:
         for fate in found:
             assert sum(fate.ends.values()) == pytest.approx(1)
             moves = bool(ring.direction(ring.mask(fate.start), bias).any())
-            assert (fate.ends["stuck"] + fate.ends["silent"] == 0) == moves
+            assert (fate.ends["stuck"] + fate.ends["dead"] == 0) == moves
         told = ring.foretold(bias, 3000)
         assert told["sign"] == told["strongest"] == 1.0
         assert told["last"] < 0.8
@@ -148,17 +148,17 @@ def test_a_head_and_normalisation_together_free_stuck_filters() -> None:
     found = {s: runs.released(runs.train_ring(range(6), s)) for s in settings}
     freed = {s: {kind: float(share.mean()) for kind, share in found[s].items()} for s in settings}
     assert freed["simclr"]["stuck"] < 0.7
-    assert freed["simclr"]["silent"] > max(freed["head"]["silent"], freed["normalised"]["silent"])
+    assert freed["simclr"]["dead"] > max(freed["head"]["dead"], freed["normalised"]["dead"])
     assert min(freed[s]["stuck"] for s in ("info_nce", "head", "normalised")) > 0.65
 
 
 def test_a_quarter_or_so_is_stuck_from_the_start() -> None:
-    """A quarter plane without a bias; with one, the solid angle of four half-spaces, and by w -> -w as many are silent."""
+    """A quarter plane without a bias; with one, the solid angle of four half-spaces, and by w -> -w as many are dead."""
     plain, biased = (ring.start_shares(b, 400_000) for b in (False, True))
     exact = 3 / 8 - math.acos(math.sqrt(2 / 3)) / (2 * math.pi)
     for found, share in ((plain, 0.25), (biased, exact)):
         assert found["stuck"] == pytest.approx(share, abs=4 * math.sqrt(share * (1 - share) / 400_000))
-        assert found["silent"] == pytest.approx(share, abs=4 * math.sqrt(share * (1 - share) / 400_000))
+        assert found["dead"] == pytest.approx(share, abs=4 * math.sqrt(share * (1 - share) / 400_000))
 
 
 @pytest.mark.parametrize("rows", [1, 2, 4])

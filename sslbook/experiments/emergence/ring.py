@@ -240,16 +240,16 @@ class Fate:
     ends: dict[str, float]
 
 
-ENDS = ("00", "01", "10", "11", "silent", "stuck")
+ENDS = ("00", "01", "10", "11", "dead", "stuck")
 
 
 def _endings(weight: Tensor) -> Tensor:
-    """Index into ``ENDS`` for each neuron: the lone pattern whose direction is within 0.05 (a sine), silent, stuck, or -1."""
+    """Index into ``ENDS`` for each neuron: the lone pattern whose direction is within 0.05 (a sine), dead, stuck, or -1."""
     bias = weight.shape[-1] == 3
     unit = weight / weight.norm(dim=-1, keepdim=True)
     found = torch.full(weight.shape[:-1], -1)
     chosen = selected(weight)
-    found[~chosen.any(-1)] = ENDS.index("silent")
+    found[~chosen.any(-1)] = ENDS.index("dead")
     found[chosen.any(-1) & (direction(chosen, bias) == 0).all(-1)] = ENDS.index("stuck")
     for p in PATTERNS if bias else ("01", "10"):
         along = unit @ _single_direction(p, bias=bias)
@@ -287,18 +287,18 @@ def fates(bias: bool, count: int = 20000, seed: int = 0, steps: int = STEPS) -> 
 
 
 def start_shares(bias: bool, count: int, seed: int = 0) -> dict[str, float]:
-    """The shares of Gaussian neurons that are stuck (their patterns cancel) and silent from the start, of ``count`` draws."""
+    """The shares of Gaussian neurons that are stuck (their patterns cancel) and dead from the start, of ``count`` draws."""
     draws = torch.Generator().manual_seed(seed)
     chosen = selected(torch.randn(count, 3 if bias else 2, generator=draws, dtype=torch.float64))
-    silent = ~chosen.any(-1)
-    stuck = ~silent & (direction(chosen, bias) == 0).all(-1)
-    return {"stuck": float(stuck.double().mean()), "silent": float(silent.double().mean())}
+    dead = ~chosen.any(-1)
+    stuck = ~dead & (direction(chosen, bias) == 0).all(-1)
+    return {"stuck": float(stuck.double().mean()), "dead": float(dead.double().mean())}
 
 
 def foretold(bias: bool, count: int = 20000, seed: int = 0) -> dict[str, float]:
     r"""Shares of neurons whose end is foretold at the start: by the *sign* of the contrast g(w), by responses.
 
-    sign, of all neurons: g > 0 foretells 00 or 11, g < 0 foretells 01 or 10, g = 0 silent or stuck.  strongest and last, of those
+    sign, of all neurons: g > 0 foretells 00 or 11, g < 0 foretells 01 or 10, g = 0 dead or stuck.  strongest and last, of those
     that move: they end at the pattern to which they respond most strongly, or at the last one, 11, if they respond to it at all.
     """
     start, ends = _simulate(bias, count, STEPS, seed=seed)

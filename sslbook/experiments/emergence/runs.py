@@ -375,11 +375,11 @@ def _kinds(net: Network) -> dict[str, Tensor]:
     bias = net.filters.shape[-1] == 3
     h = net.filters @ pattern_inputs(bias).T
     chosen = selected(net.filters)
-    silent = ~chosen.any(-1)
+    dead = ~chosen.any(-1)
     return {
-        "silent": silent,
-        "stuck": ~silent & (direction(chosen, bias) == 0).all(-1),
-        "single": ~silent & ((h > 0.25 * h.amax(-1, keepdim=True).clamp_min(0)).sum(-1) == 1),
+        "dead": dead,
+        "stuck": ~dead & (direction(chosen, bias) == 0).all(-1),
+        "single": ~dead & ((h > 0.25 * h.amax(-1, keepdim=True).clamp_min(0)).sum(-1) == 1),
     }
 
 
