@@ -56,7 +56,7 @@ sslbook.covariance_operator
 assert "sslbook.operator.covariance" in sys.modules
 assert "sslbook.training" not in sys.modules, "one name must not load the others"
 from sslbook import *
-assert knn.__module__ == "sslbook.training.evaluate"
+assert knn_accuracy.__module__ == "sslbook.training.evaluate"
 """
 
 

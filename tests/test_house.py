@@ -35,9 +35,9 @@ BUDGETS = {
     "sslbook/records": (857, 8),
     "sslbook/runtime": (546, 4),
     "sslbook/stats": (474, 6),
-    "sslbook/training": (4_602, 24),
+    "sslbook/training": (4_599, 24),
     "sslbook/trees": (555, 4),
-    "tests": (26_749, 125),
+    "tests": (26_748, 125),
     "tools": (541, 5),
 }
 """Lines and files of Python, which may only fall."""

@@ -186,7 +186,6 @@ def test_a_run_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixtu
         (["cifar-byol", "--list"], "there is no preset 'cifar-byol'; did you mean"),
         (["digits-byol", "--set", "widht=3"], "there is no setting widht; did you mean"),
         (["digits-byol", "--lr", "0.1"], "unrecognized arguments: --lr 0.1; a setting is given by --set lr=0.1"),
-        (["digits-byol", "--set", "lr=1", "--set", "lr=2"], "lr is set twice: give it once"),
         (["digits-byol", "--epochs", "0"], "'0' is not a whole number of at least 1"),
         (["digits-byol", "--device", "gpu"], "device must be cpu, cuda or cuda:N, got 'gpu'"),
     ],

@@ -72,9 +72,6 @@ def main(arguments: Sequence[str]) -> int:
         if options.list:
             print(_listing(options.name))
             return 0
-        keys = [change.partition("=")[0].strip() for change in options.changes]
-        if twice := [key for key in keys if keys.count(key) > 1]:
-            raise ValueError(f"{twice[0]} is set twice: give it once")
         run = run_of(options.name, seed=options.seed, epochs=options.epochs, changes=options.changes)
         if options.download and "LOCAL_RANK" not in os.environ:
             load_data(run.settings, download=True)
