@@ -219,9 +219,8 @@ class _Plain(MarkdownConverter):
             r"\\begin\{split\}\s*(\\begin\{aligned\}.*\\end\{aligned\})\s*\\end\{split\}", formula, re.DOTALL
         )
         formula = inner[1] if inner else formula
-        formula = re.sub(
-            r"\s*\\\\\s*&\s*(?:\\q?quad\s*)+", " ", formula
-        )  # broken for phones: `formulas.js` joins it, too
+        # broken for phones: `formulas.js` joins it, too
+        formula = re.sub(r"\s*\\\\\s*&\s*(?:\\q?quad\s*)+", " ", formula)
         lines = ["$$", formula, *([rf"\tag{{{number}}}"] if number else []), "$$"]
         # in a box or a list the marks before each line would become part of the formula
         plain = {"proof-text", "solution", "exercise", "dropdown"}

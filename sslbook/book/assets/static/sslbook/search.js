@@ -138,17 +138,13 @@
     const more = document.createElement("button");
     more.textContent = "Show all";
     place.append(status, list, more);
-    function show(query) {
+    function show(query, most = SHOWN) {
       const found = query.trim() ? search(index, query) : [];
       const forms = ask(query);
-      list.replaceChildren(...found.slice(0, SHOWN).map((section) => item(section, forms)));
-      more.hidden = found.length <= SHOWN;
-      more.onclick = () => {
-        list.append(...found.slice(SHOWN).map((section) => item(section, forms)));
-        more.hidden = true;
-        status.textContent = `${found.length} sections for “${query.trim()}”.`;
-      };
-      const count = found.length > SHOWN ? `The first ${SHOWN} of ${found.length} sections` : `${found.length} section${found.length === 1 ? "" : "s"}`;
+      list.replaceChildren(...found.slice(0, most).map((section) => item(section, forms)));
+      more.hidden = found.length <= most;
+      more.onclick = () => show(query, found.length);
+      const count = found.length > most ? `The first ${most} of ${found.length} sections` : `${found.length} section${found.length === 1 ? "" : "s"}`;
       status.textContent = !query.trim() ? "Type a word: collapse, BatchNorm, temperature."
         : found.length ? `${count} for “${query.trim()}”.` : `Nothing for “${query.trim()}”: try fewer or shorter words.`;
     }
