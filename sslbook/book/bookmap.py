@@ -80,7 +80,7 @@ class Stop:
 
 
 def stops(toc: Mapping[str, Any], lines: Iterable[str], known: Mapping[str, tuple[str, str]]) -> dict[str, list[Stop]]:
-    """The chapters of each numbered part of ``_toc.yml``, by its caption; ``known`` gives ``(title, time)`` of each page.
+    """The chapters of each ``Part …`` of ``_toc.yml``, by its caption; ``known`` gives ``(title, time)`` of each page.
 
     Raises ValueError if a chapter of theirs has no line, a line is of none, or a chapter needs a later one.
     """
@@ -92,7 +92,7 @@ def stops(toc: Mapping[str, Any], lines: Iterable[str], known: Mapping[str, tupl
     found: dict[str, list[Stop]] = {}
     numbers: dict[str, int] = {}
     for part in toc["parts"]:
-        for chapter in part["chapters"] if part.get("numbered") else ():
+        for chapter in part["chapters"] if part["caption"].startswith("Part") else ():
             name = str(chapter["file"]).rpartition("/")[2]
             question, needs = told.pop(name, ("", ()))
             if not question or not set(needs) <= set(numbers):
@@ -101,7 +101,7 @@ def stops(toc: Mapping[str, Any], lines: Iterable[str], known: Mapping[str, tupl
             title, time = known[str(chapter["file"])]
             found.setdefault(str(part["caption"]), []).append(Stop(name, numbers[name], title, question, time, needs))
     if told:
-        raise ValueError(f"book-map: no numbered part has a chapter {next(iter(told))}")
+        raise ValueError(f"book-map: no part has a chapter {next(iter(told))}")
     return found
 
 

@@ -47,7 +47,7 @@ def test_the_landing_page_tells_of_every_chapter_and_each_part_has_its_story() -
     [
         ("covariance", "covariance needs a line"),
         ("covariance: What? | training", "covariance needs a line, 'name: question | chapters before it'"),
-        ("nowhere: What?", "no numbered part has a chapter nowhere"),
+        ("nowhere: What?", "no part has a chapter nowhere"),
     ],
 )
 def test_a_map_that_is_not_this_book_s_is_refused(line: str, problem: str) -> None:

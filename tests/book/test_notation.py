@@ -157,9 +157,9 @@ def first_met(sources: list[tuple[str, str]]) -> Iterator[tuple[str, str, str, b
 
 
 def chapters() -> list[tuple[str, str]]:
-    """The numbered chapters in reading order."""
+    """The chapters in reading order."""
     toc = yaml.safe_load((BOOK.root / "_toc.yml").read_text(encoding="utf-8"))
-    numbered = [str(chapter["file"]) for part in toc["parts"] if part.get("numbered") for chapter in part["chapters"]]
+    numbered = [str(chapter["file"]) for part in toc["parts"] if part["caption"].startswith("Part") for chapter in part["chapters"]]
     return [(page, (BOOK.root / f"{page}.md").read_text(encoding="utf-8")) for page in numbered]
 
 
