@@ -25,7 +25,7 @@ LONGEST = 700
 BUDGETS = {
     "sslbook": (394, 4),
     "sslbook/bench": (926, 5),
-    "sslbook/book": (5_327, 26),
+    "sslbook/book": (5_323, 26),
     "sslbook/experiments": (15_171, 62),
     "sslbook/images": (920, 4),
     "sslbook/inspect": (1_124, 5),
