@@ -27,11 +27,11 @@ KINDS = {"I": "identity", "B": "bound", "L": "limit", "D": "dynamics", "T": "tab
 
 VERDICTS: Mapping[str, str] = {
     "holds": "as the paper states it",
-    "holds with the correction": "once a factor, a sign or a hypothesis is put right; both versions are computed",
-    "fails as stated": "in whole or in one of its parts: there is a counterexample",
-    "trend holds, numbers differ": "of a table or figure, in our runs, which are smaller than the paper's or not its own",
-    "trend holds, no numbers to compare": "of a figure that prints none; the note says where the trend fails",
-    "open": "nothing at the claim's own size has been run, and smaller runs don't decide it; the note says what they show",
+    "holds with the correction": "once a factor, a sign or a hypothesis is corrected; both versions are computed",
+    "fails as stated": "a counterexample shows that the claim, or a part of it, is false",
+    "trend holds, numbers differ": "a table or figure; our runs are smaller than the paper's, or not its own",
+    "trend holds, no numbers to compare": "a figure that prints none; the note says where the trend fails",
+    "open": "nothing at the claim's own size has been run; the note says what smaller runs show",
 }
 """What a claim can come to, and what each word means."""
 
@@ -162,10 +162,8 @@ def page(book: Book, scale: str = "quick") -> str:
     lines = ["# Ledger", "", *_summary(entries, numbers, scale), ""]
     for name in dict.fromkeys(entry.claim.chapter for entry in entries):
         own = [entry for entry in entries if entry.claim.chapter == name]
-        done = sum(entry.claim.verdict != "open" for entry in own)
         lines += [f"## {titles.get(name) or name.replace('_', ' ').capitalize()}", ""]
-        where = f"{{doc}}`Read the chapter <{name}>`. " if name in titles else "The chapter is not written yet. "
-        lines += [f"{where}With a verdict: {done} of {len(own)} claims.", ""]
+        lines += [f"{{doc}}`Read the chapter <{name}>`." if name in titles else "The chapter is not written yet.", ""]
         lines += [line for entry in own if entry.claim.verdict != "open" for line in _entry(entry, boxes)]
         if still := [entry for entry in own if entry.claim.verdict == "open"]:
             what = "One open claim" if len(still) == 1 else f"{len(still)} open claims"
@@ -197,18 +195,16 @@ def _summary(entries: Sequence[Entry], numbers: Sequence[Number], scale: str) ->
     papers = ", ".join(f"**{letter}** is {{cite:t}}`{PAPERS[letter]}`" for letter in letters)
     made = f"These numbers come from the book's own run at the scale `{scale}`"
     return [
-        f"Every claim of the three papers that the book owes a check: {len(entries)} claims, {checks} checks.",
-        "The build writes this page. "
+        "Look here before you build on a theorem, a table or a figure of the three papers. "
+        f"The page says what became of each claim that the book checks: {len(entries)} claims, {checks} checks. "
         "Each check leads to the line where it passed. "
-        "There stand its *nearest rivals*, which are the strongest wrong theories, and what it *rejects*, which are variants "
-        "that were broken on purpose. "
-        "A mean over seeds passes only if its whole interval does: the 95% interval, or the 90% interval where a difference must "
-        "lie between two bounds.",
+        "That line names its *nearest rivals*, the strongest wrong theories, and the broken variants that it *rejects*. "
+        "A mean over seeds passes only if its whole 95% interval does. "
+        "Where a difference must lie between two bounds, the interval is the 90% one.",
         f"{made} on {'; '.join(_plain(machine) for machine in machines)}." if machines else "Nothing is executed yet.",
         "",
         f"An id begins with the paper that makes the claim: {papers}. "
-        "That a paper prints a step for one tower counts as a fault only where the claim is about the step itself, "
-        "and not about the operator.",
+        "A step printed for one tower counts as a fault only where the claim is about the step, not about the operator.",
         "",
         *(f"- {_tag(verdict)} {counts[verdict]}: {meaning}." for verdict, meaning in VERDICTS.items()),
     ]
@@ -224,7 +220,7 @@ def _entry(entry: Entry, boxes: Mapping[str, Sequence[str]]) -> list[str]:
     lines = [
         f"({entry_anchor(claim.id)})=",
         "{.sslbook-entry}",
-        f"**{claim.id}** · {KINDS[claim.kind]} {_tag(claim.verdict)}\\",
+        f"**{claim.id}** {_tag(claim.verdict)}\\",
         _words(claim.statement) + (f" ({here})" if here else ""),
     ]
     if claim.note:

@@ -120,9 +120,9 @@ DIGITS_TEST = 400
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """``pixels (N, C, H, W)`` uint8, perhaps a view of a memory map; ``labels (N,)`` int64, -1 where there is none.
+    """``pixels (N, C, H, W)`` uint8, perhaps a view of a memory map; ``labels (N,)`` int64, -1 for none.
 
-    class_names, files: what each class is called, and where each image lies, where that is known.
+    class_names, files: the names of the classes, and the place of each image, if known.
     """
 
     pixels: Tensor
@@ -160,12 +160,12 @@ class Dataset:
 def load_dataset(name: str, split: str, *, download: bool = False, folder: str | Path | None = None) -> Dataset:
     """The data set ``name``: "cifar10", "stl10", "mnist" or "digits"; ``split``: "train" or "test".
 
-    STL-10 also has "unlabeled", a view of the memory-mapped file, and "train+unlabeled", copied together with the 5,000
-    labelled images first.  folder: the place of the files; ``SSLBOOK_DATA`` or the user's cache folder if not given.
-    download: fetch what is missing; otherwise the network is never asked.
+    STL-10 also has "unlabeled", a view of the memory-mapped file, and "train+unlabeled", a copy with the labelled images first.
+    folder: of the files; by default ``SSLBOOK_DATA`` or the user's cache folder.
+    download: fetch missing files; otherwise the network is never used.
 
-    Raises ValueError for an unknown name or split, and for a file that is truncated or altered, by its name, before anything
-    of it is used; FileNotFoundError where files are missing; ModuleNotFoundError if pooch is needed and not installed.
+    Raises ValueError for an unknown name or split, and for a truncated or altered file, which it names before using any of it.
+    Raises FileNotFoundError for missing files, and ModuleNotFoundError if pooch is needed and not installed.
     """
     name = meant(name, NAMES)
     require_one_of("name", name, NAMES)

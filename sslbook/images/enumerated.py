@@ -107,8 +107,8 @@ def readable(name: str) -> bool:
 def shifts(images: Tensor, radius: int = 1) -> Tensor:
     """All ``(2 radius + 1)^2`` translations by up to ``radius`` pixels, zero where nothing moved in.
 
-    The unmoved image is first; the others follow by (dy, dx) in increasing order, where dy > 0 moves the
-    image down and dx > 0 moves it right.  ``(N, C, H, W) -> (N, V, C, H, W)``.
+    The unmoved image is first.  The others follow by (dy, dx) in increasing order: dy > 0 moves the
+    image down, dx > 0 moves it right.  Shapes: ``(N, C, H, W) -> (N, V, C, H, W)``.
     """
     _require_images(images)
     height, width = images.shape[-2:]

@@ -49,22 +49,22 @@ def read_images(
     size: int | None = None,
     classes: Sequence[str] | None = None,
 ) -> Dataset:
-    """Images of your own, as training takes them: bytes ``(N, C, H, W)`` in one or three channels, all of one size.
+    """Your own images, as training takes them: bytes ``(N, C, H, W)`` in one or three channels, all of one size.
 
-    source: a tensor or NumPy array ``(N, C, H, W)``, ``(N, H, W, C)`` or ``(N, H, W)``; a folder of pictures, whose sub-folders
-    are the classes in alphabetical order, unless a picture lies beside them; or a data set of PyTorch's kind, of images (tensors,
-    arrays or Pillow's) or of pairs of an image and its class.  Numbers are bytes from 0 to 255, or floating in [0, 1], which are
-    rounded to bytes.
-    Pillow's images, also those of a folder, are turned upright and made grey or RGB: palettes are looked up, transparency is
-    dropped, 16 bits a pixel (modes "I;16" and "I") are divided by 257 and rounded, and floating pixels (mode "F") are in [0, 1].
-    In a folder, what begins with a dot is left alone, and links are followed: a linked folder is read once in each class.
-    All lie in memory, and on the GPU that trains: ``C H W`` bytes each, so that a million of 64 pixels in colour take 12 GB.
-    labels: a class from 0 on for each image of an array, or -1 where there is none; without any, all are -1.
-    size: pictures of a folder are cut to a square of so many pixels about their middle; otherwise they must have one size.
-    classes: the sub-folders' names in the order of their numbers, where some may be missing: give a test set the ``class_names``
-    of its training set.  Without them, a sub-folder without a picture is refused.
+    source: one of three.  A tensor or NumPy array is ``(N, C, H, W)``, ``(N, H, W, C)`` or ``(N, H, W)``.  A folder holds pictures;
+    its sub-folders are the classes in alphabetical order, unless a picture lies beside them.  A data set of PyTorch's kind holds
+    images (tensors, arrays or Pillow's), or pairs of an image and its class.
+    Numbers are bytes from 0 to 255, or floating in [0, 1], which are rounded to bytes.
+    Pillow's images are turned upright and made grey or RGB, in folders too.  Palettes are looked up, and transparency is dropped.
+    Those of 16 bits (modes "I;16" and "I") are divided by 257 and rounded; floating pixels (mode "F") are in [0, 1].
+    In a folder, names that begin with a dot are skipped, and links are followed, once in each class.
+    All images lie in memory, and on the GPU that trains: ``C H W`` bytes each.
+    labels: a class from 0 on for each image of an array, or -1 for none; by default all are -1.
+    size: side of the square cut from the middle of a folder's pictures; without it they must have one size.
+    classes: the sub-folders' names in the order of their numbers; give a test set the ``class_names`` of its training set.
+    Some may then be missing; otherwise a sub-folder without a picture is refused.
 
-    Raises FileNotFoundError for a folder that is not there, ValueError or TypeError with a sentence for what is no set of images.
+    Raises FileNotFoundError for a missing folder, ValueError or TypeError for what is no set of images.
     """
     found = None
     if isinstance(source, (str, Path)):

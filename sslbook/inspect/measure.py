@@ -69,23 +69,22 @@ def inspect_network(
     progress: Callable[[int, int, str], None] | None = None,
     about: Mapping[str, Any] | None = None,
 ) -> Report:
-    r"""How much of each layer's weights, and of a step of training, lies in the leading modes of its covariance operator.
+    r"""How much of each layer's weights, and of a training step, lies in the leading modes of its covariance operator.
 
-    The operator is :math:`\mathbb V_x[\bar K_l(x)]` (Theorem 3 of [tian2020]), without the share of the covariance within views
-    that few views leave in it (:mod:`sslbook.inspect.spectrum`).  Each share stands beside controls: the same in the modes of
-    the covariance of all views, and of that within views; with the weights and the step of an untrained network in its own modes;
-    for a step towards random targets, one an image, and for a random direction.  Intervals are of images drawn anew, or of draws.
+    The operator is :math:`\mathbb V_x[\bar K_l(x)]` (Theorem 3 of [tian2020]), corrected for the covariance within views that few
+    views leave in it (:mod:`sslbook.inspect.spectrum`).  Each share has five controls: the modes of the covariance of all views;
+    those of the covariance within views; an untrained network in its own modes; a step towards random targets, one an image;
+    and a random direction.  Intervals are over resampled images or random draws.
 
-    net: any network that treats its samples one by one; a copy of it is looked at, in evaluation mode, and half precision in
-    float32.  images: what :func:`read_images <sslbook.images.own.read_images>` takes.  layers: names; by default all linear
+    net: a network that treats its samples one by one; a copy is measured, in evaluation mode, half precision in float32.
+    images: what :func:`read_images <sslbook.images.own.read_images>` takes.  layers: names; by default all linear
     and convolutional ones.  pipeline: the augmentation; SimCLR's by default.  views: of each image, at least 2.
     loss: of the step, "simple", "info_nce" or a function of embeddings ``(N, V, n_L)``.  k: leading modes.
-    untrained: the network before training; where its BatchNorm has counted nothing, it goes by these views.
-    device: of the weights, if not given.  progress: is told how many layers are done, of how many, and the next one's name.
-    about: what the report shall say besides.
+    untrained: the network before training; a BatchNorm without running statistics uses these views.
+    device: by default that of the weights.  progress: called with the layers done, their number, and the next name.
+    about: further entries of the report.
 
-    Raises ValueError or TypeError with a sentence for what can't be measured; a layer that the operator refuses is listed with its
-    sentence in ``refused``.
+    Raises ValueError or TypeError for what can't be measured; layers that the operator refuses are in ``refused``, with the reason.
     """
     require_whole("views", views, least=2)
     require_whole("k", k, least=1)

@@ -90,10 +90,10 @@ class LayerReport:
 
 @dataclass(frozen=True)
 class Report:
-    """All layers; what was looked at, and how; the layers that the operator refuses, each with its sentence.
+    """All layers measured, the conditions, and the layers that the operator refuses, each with the reason.
 
-    filters: of the first convolution, if it looks at an image's own channels, the weights and the leading modes of the covariance
-    between images and within views, each ``(k, out, in, height, width)`` as nested lists.
+    filters: weights of the first convolution, and leading modes of the covariance between images and within views, if it sees
+    an image's own channels.  Each is ``(k, out, in, height, width)`` as nested lists.
     """
 
     about: Mapping[str, Any]
@@ -102,7 +102,7 @@ class Report:
     filters: Mapping[str, Any] = field(default_factory=dict)
 
     def save(self, folder: str | Path) -> Path:
-        """Write ``report.json`` and ``report.html``, which is returned, into a folder that is made if it is not there."""
+        """Write ``report.json`` and ``report.html`` into a folder, which is made if needed; returns the latter's path."""
         place = user_path(folder)
         content = {"format": FORMAT, **asdict(self)}
         write_text(place / "report.json", json.dumps(content, indent=1, allow_nan=False) + "\n")
@@ -110,7 +110,7 @@ class Report:
         return place / "report.html"
 
     def verdict(self) -> str:
-        """In how many layers the step's share is above all its controls, by value and by interval, and what makes it surer."""
+        """In how many layers the step's share exceeds all its controls, by value and by interval, and how to make that surer."""
         able = [layer for layer in self.layers if layer.clear]
         if not able:
             why = "all are lost in the noise of so few images and views, not found, or not a layer's own"
@@ -126,7 +126,7 @@ class Report:
         return found + more
 
     def table(self) -> str:
-        """The verdict, then a row a layer: size, effective rank, share of the trace, and of the step beside its controls."""
+        """The verdict and a row a layer: size, effective rank, share of the trace, and the step's share with its controls."""
         rows = []
         for layer in self.layers:
             shares = [f"{layer.step[name].value:.1e}" if name in layer.step else "–" for name in SHORT]
@@ -145,7 +145,7 @@ class Report:
         return self.table()
 
     def plot(self, part: str = "step") -> Figure:
-        """A matplotlib figure of the shares of the ``step`` or of the ``weights``: a row a layer, a mark a control."""
+        """A matplotlib figure of the shares of the ``step`` or of the ``weights``, a row a layer, with marks for the controls."""
         return _chart(self.layers, part)
 
 

@@ -89,7 +89,7 @@ def pair_distances(z1: Tensor, z2: Tensor, *, normalize: bool = False, negatives
     """Distances of each anchor in a batch to its positive and to its negatives.
 
     ``z1[..., i, :]`` and ``z2[..., i, :]``, of shape ``(..., N, D)`` with ``N >= 2``, embed two views
-    of sample ``i``.  ``normalize=True`` divides every embedding by its norm first.
+    of sample ``i``.  With ``normalize=True``, every embedding is divided by its norm first.
 
     ==============  =========================  ==========================  =====================
     ``negatives``   anchors                    negatives of ``z1[i]``      shapes
@@ -99,12 +99,11 @@ def pair_distances(z1: Tensor, z2: Tensor, *, normalize: bool = False, negatives
     same_view       ``z1``                     ``z1[j]``                   (N,), (N, N - 1)
     ==============  =========================  ==========================  =====================
 
-    with ``j != i`` in increasing order (for both_views those of ``z1`` first).  both_views is
-    SimCLR's NT-Xent; same_view is Eq. 1 of C.
+    with ``j != i`` in increasing order (for both_views those of ``z1`` first).  SimCLR's NT-Xent has both_views;
+    Eq. 1 of C has same_view.
 
-    Negatives come from one Gram matrix, in ``O(N^2)`` memory and not ``O(N^2 D)``.  Their rounding error
-    is a few units of the last place of the largest squared norm about the batch mean; positives,
-    which can be tiny, are computed from differences.
+    Negatives come from one Gram matrix, in ``O(N^2)`` memory, with an error of a few units of the last place of the largest
+    squared norm about the batch mean.  Positives, which can be tiny, come from differences.
     """
     require_floating(z1=z1, z2=z2)
     if z1.shape != z2.shape or z1.ndim < 2 or not z1.shape[-1]:
@@ -188,8 +187,8 @@ def simple(r_pos: Tensor, r_neg: Tensor, beta: float = 0.0) -> Tensor:
 def soft_triplet(r_pos: Tensor, r_neg: Tensor, temperature: float, margin: float = 0.0) -> Tensor:
     """``L_tri^τ = mean_k τ log(1 + exp((r+ - r_k- + r_0) / τ))`` (A, Section 4; mean as in `simple`).
 
-    ``temperature`` is τ, ``margin`` is ``r_0 >= 0``.  As ``τ -> 0`` it tends to the hinge ``max(r+ - r_k- + r_0, 0)``,
-    from above and by at most ``τ log 2``.
+    The ``temperature`` is τ, and the ``margin`` is ``r_0 >= 0``.  As ``τ -> 0`` the loss tends from above to the hinge
+    ``max(r+ - r_k- + r_0, 0)``; the difference is at most ``τ log 2``.
     """
     _require_pairs(r_pos, r_neg)
     require_temperature(temperature, r_neg.dtype)
@@ -201,10 +200,10 @@ def soft_triplet(r_pos: Tensor, r_neg: Tensor, temperature: float, margin: float
 def info_nce(r_pos: Tensor, r_neg: Tensor, temperature: float, epsilon: float = 1.0) -> Tensor:
     """``L_nce^τ = -log[exp(-r+/τ) / (epsilon exp(-r+/τ) + sum_k exp(-r_k-/τ))]`` (A, Eq. 2).
 
-    ``temperature`` is τ.  ``epsilon = 1`` is the usual loss; C's Eq. 1 lets it vary (and multiplies the loss by ``τ``),
-    and ``epsilon = 0`` leaves the positive pair out of the denominator.  Computed as
-    ``log(epsilon + sum_k exp((r+ - r_k-)/τ))``, which shows that the loss depends on differences of
-    distances alone: its partials add up to zero for *every* ``epsilon``.
+    The ``temperature`` is τ.  The usual loss has ``epsilon = 1``; C's Eq. 1 lets it vary (and multiplies the loss by ``τ``).
+    With ``epsilon = 0`` the positive pair is not in the denominator.  Computed as
+    ``log(epsilon + sum_k exp((r+ - r_k-)/τ))``: the loss depends on differences of distances alone, so its partials add up
+    to zero for *every* ``epsilon``.
     """
     _require_pairs(r_pos, r_neg)
     require_temperature(temperature, r_neg.dtype)
@@ -361,13 +360,12 @@ def contrastive(
 ) -> Tensor:
     """Batch loss of two views: ``loss`` averaged over the anchors of `pair_distances`.
 
-    ``z1, z2 (..., N, D)`` -> ``(...,)``: a scalar for one batch, one value per replica otherwise (sum them
-    to differentiate all replicas at once).  ``params`` go to the loss: ``temperature``, ``margin``, ``beta`` and the like.
-    ``loss="exact"`` also needs ``clean (..., N, D)``, the embeddings of the un-augmented samples.
+    Embeddings ``z1, z2 (..., N, D)`` give ``(...,)``: a scalar for one batch, else one value per replica.
+    The loss takes ``params``: ``temperature``, ``margin``, ``beta`` and the like.
+    With ``loss="exact"``, ``clean (..., N, D)`` is needed, the embeddings of the un-augmented samples.
 
-    ``contrastive(z1, z2, temperature=0.5)`` is SimCLR's NT-Xent: for unit vectors ``r = 1 - cos``, and ``exp(-1/τ)``
-    cancels.  Losses of a whole batch, such as Barlow Twins' and VICReg's, are in :mod:`sslbook.losses.batch`.
-    The temperature has no default: every loss but simple and quadratic asks for ``temperature``.
+    SimCLR's NT-Xent is ``contrastive(z1, z2, temperature=0.5)``: for unit vectors ``r = 1 - cos``, and ``exp(-1/τ)``
+    cancels.  The temperature has no default: every loss but simple and quadratic asks for ``temperature``.
     """
     elsewhere = "losses of a whole batch, such as barlow_twins, vicreg and clip, are in sslbook.losses.batch"
     require_one_of("loss", loss, LOSSES, elsewhere)

@@ -93,13 +93,13 @@ def _half(statistic: Tensor, mode: str) -> Tensor:
 class BatchNorm(nn.Module):
     r"""BatchNorm of ``features`` channels, ``(N, C)`` or ``(N, C, ...)``, with a mode for each statistic.
 
-    All-normal it is ``torch.nn.BatchNorm1d/2d``: the same values, gradients and running statistics.  In ``eval`` the
-    running statistics stand in for the batch's (unless omitted; with ``backward`` there is nothing left to do).
+    With both modes normal it is ``torch.nn.BatchNorm1d/2d``: the same values, gradients and running statistics.  In ``eval`` the
+    running statistics replace the batch's, unless a statistic is omitted; ``backward`` then has nothing to do.
 
     affine: learned scale and shift per channel.  momentum: share of the newest batch in the running statistics.
-    Numbers of half precision are normalised, and given back, in that of the running statistics.
+    Numbers of half precision are normalised, and returned, in the precision of the running statistics.
 
-    ``average`` and ``parts`` are those of :func:`batch_normalize`; whoever spreads a batch over processes sets them.
+    For a batch over processes, set ``average`` and ``parts`` (:func:`batch_normalize`).
     """
 
     running_mean: Tensor

@@ -58,7 +58,7 @@ class Block(nn.Module):
 
 
 class ResNet18(nn.Module):
-    """Images ``(N, channels, H, W)`` to representations ``(N, 8 width)``; raises ValueError for a stem or sizes that can't be."""
+    """Images ``(N, channels, H, W)`` to representations ``(N, 8 width)``; raises ValueError for an unknown stem or bad sizes."""
 
     def __init__(self, stem: str = "cifar", width: int = 64, channels: int = 3) -> None:
         super().__init__()

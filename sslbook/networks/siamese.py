@@ -97,10 +97,10 @@ class Networks:
     stem, width, channels: the encoder's (:class:`~sslbook.networks.resnet.ResNet18`).
     projector_norm, predictor_norm: modes of BatchNorm's mean and deviation in the heads, or None for no BatchNorm.
     projector_out_norm: the same for a BatchNorm after the projector, in both towers; SimSiam has one (Chen and He 2021).
-    unbiased: their deviation divides by one less than the batch: the layer of the released code's Table 4.
-    predictor: its layers; 0 for none.  predictor_range: where its first weights are uniform, instead of PyTorch's default.
-    target: None, the two views' own outputs; or "ema", those of a second tower, which follows the first one.
-    target_init: that tower starts as a "copy", or from weights of its "own", as in the released code.
+    unbiased: their deviation divides by one less than the batch, as in the released code's Table 4.
+    predictor: its number of layers; 0 for none.  predictor_range: of its first weights, drawn uniformly; None is PyTorch's default.
+    target: None, the two views' own outputs; or "ema", those of a second tower, a moving average of the first.
+    target_init: the second tower starts as a "copy", or with "own" weights, as in the released code.
     """
 
     stem: str = "cifar"

@@ -84,7 +84,7 @@ def mlp(
     r"""MLP with layer widths ``(n_0, n_1, ..., n_L)``; no activation at the top (Section 3 of [tian2020]).
 
     The linear layers are the even members: layer :math:`l` of the paper is ``net[2 * (l - 1)]``.
-    Raises TypeError or ValueError for widths that are not two or more whole numbers of at least 1.
+    Raises TypeError or ValueError unless widths are two or more whole numbers of at least 1.
     """
     if not isinstance(widths, Sequence):
         raise TypeError(f"widths must be a sequence of whole numbers, got {reprlib.repr(widths)}")

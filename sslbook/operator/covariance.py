@@ -59,10 +59,10 @@ LOSSES = tuple(dict.fromkeys([*PAIRED, *(name for name, loss in BATCH_LOSSES.ite
 
 @dataclass(frozen=True)
 class EigenPairs:
-    r"""Eigenpairs from the end that was asked for: the leading ones largest first, the others smallest first.
+    r"""Eigenpairs from one end of the spectrum: the leading ones largest first, or the last ones smallest first.
 
-    values: ``(k,)``.  vectors: ``(size, k)``, orthonormal; each holds the columns of the weight below one another,
-    ``weight.T.flatten()`` for a matrix, ``weight.flatten(1).T.flatten()`` for any (:func:`sslbook.operator.layer.vec`).
+    values: ``(k,)``.  vectors: ``(size, k)``, orthonormal, in the order of :func:`sslbook.operator.layer.vec`, which is
+    ``weight.flatten(1).T.flatten()``.
     residuals: :math:`\|OP v - \lambda v\| / |\lambda|`, ``(k,)``.  shape: of the layer's weight.
     """
 
@@ -76,7 +76,7 @@ class EigenPairs:
         return f"EigenPairs(values {values}; largest residual {self.residuals.max().item():.1e})"
 
     def directions(self, shape: tuple[int, ...] | None = None) -> Tensor:
-        """The eigenvectors as weights, ``(k, *shape)``; shape: where the pairs don't know it, else theirs."""
+        """The eigenvectors as weights, ``(k, *shape)``; shape: needed only if the pairs have none."""
         shape = self._fitting("shape", shape)
         return torch.stack([unvec(v, shape) for v in self.vectors.T])
 
@@ -103,9 +103,9 @@ class EigenPairs:
         return tuple(own)
 
     def plot(self, shape: tuple[int, ...] | None = None, image: tuple[int, int, int] | None = None) -> Figure:
-        """The pattern of inputs that each eigenvector turns on most, its first right singular vector, as pictures.
+        """Pictures of the input pattern to which each eigenvector responds most, its first right singular vector.
 
-        shape: as of :meth:`directions`.  image: ``(C, H, W)`` of a linear layer's inputs; a convolution's are those of its kernel.
+        shape: as for :meth:`directions`.  image: ``(C, H, W)`` of a linear layer's inputs; a convolution has that of its kernel.
         """
         from matplotlib.figure import Figure
 
@@ -127,9 +127,9 @@ class EigenPairs:
 
 @dataclass(frozen=True, eq=False)
 class CovarianceOperator:
-    r"""``OP_l`` of one layer over a fixed population of views; made by :func:`covariance_operator` and its sisters.
+    r"""``OP_l`` of one layer over a fixed population of views; :func:`covariance_operator` and :func:`intra_operator` make it.
 
-    opened: the network opened at the layer on all ``N V`` views.  population: ``(N, V)``.  mixing: ``C``.
+    opened: the network opened at the layer on all ``N V`` views.  population: ``(N, V)``.  mixing: the matrix ``C`` of views.
     normalize: whether the output is l2-normalised (Eq. 56), which makes the operator a cross-covariance.  of: the loss's name.
     """
 
@@ -167,7 +167,7 @@ class CovarianceOperator:
         return self.mixing.symmetric and not self.normalize
 
     def apply(self, direction: Tensor) -> Tensor:
-        """``OP`` applied to a direction in the weight's shape (or ``(k, *shape)``): same shape back."""
+        """``OP`` applied to a direction in the weight's shape, or to ``(k, *shape)``; the result has the same shape."""
         require_floating(direction=direction)
         return self._pushed(self.opened.jvp(direction))
 
@@ -192,9 +192,9 @@ class CovarianceOperator:
         return self._columns(self.apply, matrix)
 
     def update(self) -> Tensor:
-        r"""``OP vec(W)`` in the weight's shape: the paper's update direction (Eq. 3), for outputs of degree 1 in this layer.
+        r"""``OP vec(W)`` in the weight's shape: the paper's update (Eq. 3), for outputs of degree 1 in this layer.
 
-        Warns where they aren't (a bias, a parallel path, another degree): there :meth:`exact_update` is the step.
+        Warns for other outputs (a bias, a parallel path, another degree): there :meth:`exact_update` is the step.
         """
         linear = self.opened.jvp(self.opened.weight)
         gap = relative_gap(linear, self.opened.output)
@@ -209,8 +209,8 @@ class CovarianceOperator:
     def exact_update(self) -> Tensor:
         r"""The step of *any* network: :math:`\mathrm{Cov}_x[\bar K_l, \bar f_L]`.
 
-        :meth:`update` has :math:`K_l^T vec(W_l)` in place of :math:`f_L`; they agree where the two are equal (no biases, no
-        parallel path, degree 1): see :meth:`euler_gap`.
+        It equals :meth:`update` where :math:`K_l^T vec(W_l) = f_L`: no biases, no parallel path, degree 1.
+        See :meth:`euler_gap`.
         """
         return self._pushed(self.opened.output)
 
@@ -220,9 +220,9 @@ class CovarianceOperator:
         return relative_gap(self.opened.jvp(self.opened.weight), degree * self.opened.output)
 
     def trace(self) -> float:
-        """The exact trace, output by output; about as many products as the network has outputs.
+        """The exact trace, one output at a time; it costs about as many products as the network has outputs.
 
-        Takes ``(N V)^2`` numbers of memory for a linear layer with more weights than views, else ``N V size``.
+        Memory is ``(N V)^2`` numbers for a linear layer with more weights than views, else ``N V size``.
         """
         opened, below = self.opened, self.opened.below
         by_views = isinstance(opened.module, nn.Linear) and below.ndim == 2 and len(below) <= opened.size
@@ -244,7 +244,7 @@ class CovarianceOperator:
         return float(total)
 
     def dense(self) -> Tensor:
-        """The matrix, from dense connections and the definitions, term by term: the reference, for small layers."""
+        """The matrix from the definition, term by term: a reference for small layers."""
         left = right = self.opened.connections().unflatten(0, self.population)
         if self.normalize:
             norm, unit = (part.unflatten(0, self.population) for part in self._scales())
@@ -255,22 +255,22 @@ class CovarianceOperator:
     def top_eigenpairs(self, k: int = 5, *, tol: float = 1e-9, seed: int = 0) -> EigenPairs:
         r"""The ``k`` algebraically largest eigenpairs of a symmetric operator, by Lanczos' method (ARPACK) to ``tol``.
 
-        With :math:`OP = B B^T`, :math:`B = K C^{1/2}`, they come from :math:`B^T B`, which acts on fields of ``N V n_L`` numbers,
-        wherever ``C`` is positive and these are fewer than the weights.  Below ``4 k + 32`` weights the matrix is formed.
+        For positive ``C`` and ``N V n_L`` below the number of weights, :math:`B^T B` is used, where :math:`OP = B B^T`,
+        :math:`B = K C^{1/2}`.  Below ``4 k + 32`` weights the matrix is formed.
 
         Raises ValueError for an operator that isn't symmetric and for ``k`` outside ``1 .. size``.
         """
         return _top_eigenpairs(self, k, tol, seed)
 
     def bottom_eigenpairs(self, k: int = 5, *, tol: float = 1e-9, seed: int = 0) -> EigenPairs:
-        """The ``k`` algebraically smallest, smallest first: what a step shrinks, where any is negative."""
+        """The ``k`` algebraically smallest, smallest first; a step shrinks the directions with negative eigenvalues."""
         found = _top_eigenpairs(replace(self, mixing=-self.mixing), k, tol, seed)
         return replace(found, values=-found.values)
 
     def to_scipy(self) -> LinearOperator:
-        """A ``scipy.sparse.linalg.LinearOperator`` on NumPy vectors of any kind of number; products are of the weight's dtype.
+        """A ``scipy.sparse.linalg.LinearOperator`` on NumPy vectors of any number type.
 
-        That of a complex vector is complex, of the same precision.
+        Products have the weight's dtype, or its complex one for a complex vector.
         """
         real = _numpy_dtype(self.dtype)
 
@@ -353,32 +353,31 @@ def covariance_operator(
 ) -> CovarianceOperator:
     r"""The operator of ``layer`` under a loss, on a population or a batch of views.
 
-    views: ``(N, V, ...)``, N samples with V views each.  Of the losses of [tian2020] it is the covariance operator of the
-    population in which each sample's views are equally likely:
+    views: ``(N, V, ...)``, N samples with V views each.  For the losses of [tian2020] the population is these samples, each
+    with equally likely views:
 
     * ``"simple"``: :math:`V_x[\bar K_l]` (Theorem 3); with ``beta``, :math:`-\beta EV_l + VE_l` (Corollary 1).
     * ``"soft_triplet"``, ``"info_nce"``: :math:`\frac12 V^\xi_{x,x'}[\bar K_l(x) - \bar K_l(x')]`, the main term of Theorem 4
-      (H = 1), with :math:`\xi` from the distances between the outputs of ``clean``, the un-augmented samples ``(N, ...)``;
+      (H = 1).  Here :math:`\xi` is of distances between the outputs of ``clean``, the un-augmented samples ``(N, ...)``;
       needs ``temperature``.
 
-    Of any other loss of inner products it is that of ``views`` as one batch, :math:`-2 \sum_{ab} \Gamma_{ab} K_a K_b^T` with
-    :math:`\Gamma = \partial \ell / \partial G` (:func:`sslbook.operator.inner_products.gram_weights`), symmetric, through
+    For any other loss of inner products ``views`` are one batch.  The operator is :math:`-2 \sum_{ab} \Gamma_{ab} K_a K_b^T` with
+    :math:`\Gamma = \partial \ell / \partial G` (:func:`sslbook.operator.inner_products.gram_weights`).  It is symmetric, through
     all towers and exact:
 
     * a name of :data:`sslbook.losses.batch.BATCH_LOSSES`, such as ``"info_nce"`` without ``clean``; with
       ``temperature`` where it takes one;
     * a function of the outputs ``(N, V, d)``, whatever ``d``; with ``of_gram``, of their inner products ``(N V, N V)``.
 
-    normalize: the network's output is divided by its norm in a loss of [tian2020]; the operator then is
-    :math:`Cov_x[\overline{K^n P^\perp}, \bar K^n]` (Eq. 56).  Other losses scale the outputs themselves, or don't.
+    normalize: a loss of [tian2020] then divides the network's output by its norm, and the operator is
+    :math:`Cov_x[\overline{K^n P^\perp}, \bar K^n]` (Eq. 56).  Other losses do their own scaling.
 
-    chunk: so many views are in memory at once, each product running the network on them anew; ``None`` keeps all.
+    chunk: views in memory at once; each product then runs the network on them again.  ``None`` keeps all.
 
-    ``net`` may be any ``torch.nn`` network that treats samples independently; ``layer`` a linear or convolutional layer of it.
-    One in half precision is opened as the same weights in float32: the operator, as its repr says, is that of the function that
-    they stand for, and not of its rounding, which is no linear map (bfloat16 moves a ResNet-18's step by 5 % to 30 %).
-    Raises ValueError for a population without two axes, an unknown loss, one that sees more than inner products, weights
-    without ``clean`` or ``temperature``, arguments that the loss has no use for, and numbers that aren't finite.
+    The network ``net`` must treat samples independently; ``layer`` is a linear or convolutional layer of it.
+    A network in half precision is opened with the same weights in float32, so the operator has no rounding; its repr says so.
+    Raises ValueError for a population without two axes, an unknown loss, or one that sees more than inner products; also for a
+    missing ``clean`` or ``temperature``, unused arguments, and numbers that aren't finite.
     """
     population = _population(views)
     loss = meant(loss, (*LOSSES, *BATCH_LOSSES))

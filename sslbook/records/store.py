@@ -47,7 +47,7 @@ class Provenance:
         return f"{facts}\n  {self.command}  (commit {self._short_commit()})"
 
     def differences(self) -> list[str]:
-        """A sentence for each thing that is not here as it was there: versions, and the code since its commit."""
+        """A sentence for each difference between the record's machine and this one: versions, and the code since its commit."""
         here = _versions()
         found = [
             f"{name} was {was}, and is {here[name]}"

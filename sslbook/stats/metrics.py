@@ -11,14 +11,13 @@ from sslbook.runtime.arguments import require_finite, require_floating
 def effective_rank(features: Tensor, resolution: float | None = None) -> Tensor:
     r""":math:`\exp(-\sum_i p_i \log p_i)` of features ``(..., N, F) -> (...)``.
 
-    The :math:`p_i` are the shares of the variances along the principal axes.  The value is between 1, all features on a line, and
-    the smaller of their number and the number of images; and 0 where nothing varies.  RankMe (Garrido et al. 2023) takes shares
-    of the singular values instead, of features that are not centred, and so counts weak directions for more.
+    The :math:`p_i` are the shares of the variances along the principal axes.  The value is 1 if all features are on a line, and at
+    most the smaller of the numbers of features and images.  It is 0 if nothing varies.  RankMe (Garrido et al. 2023) takes shares
+    of the singular values of uncentred features, so weak directions count for more.
 
-    resolution: what varies by less than this, relative to the features' root mean square, is their rounding, and counts as nothing:
-    the last places of a constant have the rank of noise.  By default 4 units of the last place of their type, and at least 1e-10.
-    Raises TypeError for what is no tensor of a floating dtype, ValueError for another shape and where features are no finite
-    numbers.
+    resolution: variation below this, relative to the features' root mean square, counts as rounding error and not as variance.
+    The default is 4 units of the last place of the features' dtype, and at least 1e-10.
+    Raises TypeError for anything but a tensor of a floating dtype, ValueError for another shape or features that aren't finite.
     """
     require_floating(features=features)
     if features.ndim < 2 or 0 in features.shape[-2:]:

@@ -48,9 +48,9 @@ SHARE = 0.05
 
 @dataclass(frozen=True)
 class LinearAccuracy:
-    """Test accuracy of the linear protocol, in [0, 1]: ``final`` after the last epoch, ``curve`` after each, ``best`` of them all.
+    """Test accuracy of the linear protocol, in [0, 1]: ``final`` after the last epoch, ``curve`` after each, ``best`` of all.
 
-    The released code reports ``best``, which the test set has chosen.
+    The released code reports ``best``, which is chosen on the test set.
     """
 
     final: float
@@ -89,8 +89,8 @@ def embed(
 ) -> Tensor:
     """Representations ``(N, F)`` of all images, float32 on ``device``; bfloat16 inside on a GPU, as in training.
 
-    features: from ``(B, C, size, size)`` to ``(B, F)``; in evaluation mode, if it has one.  device: by default that of its
-    weights, if it is a module, else the processor.
+    features: from ``(B, C, size, size)`` to ``(B, F)``; a module is used in evaluation mode.
+    device: by default that of a module's weights, else the CPU.
 
     Raises TypeError for a dataset or a pipeline of another kind, ValueError for no images.
     """
@@ -128,13 +128,12 @@ def knn_accuracy(
 ) -> float:
     r"""Accuracy in [0, 1] of the weighted vote of the ``k`` nearest neighbours (Wu et al. 2018, Section 3.4).
 
-    A neighbour at cosine :math:`c` gives its class :math:`e^{(c - c_1)/\tau}`, where :math:`c_1` is the nearest one's, so that a
-    small ``temperature`` :math:`\tau` leaves that one's vote.  Features are ``(N, F)`` and ``(M, F)``, labels ``(N,)`` and
-    ``(M,)``, on one device; in blocks, so that memory does not grow with ``M``.
+    A neighbour at cosine :math:`c` gives its class the weight :math:`e^{(c - c_1)/\tau}`, with :math:`c_1` that of the nearest.
+    At a small ``temperature`` :math:`\tau` the nearest alone counts.  Features are ``(N, F)`` and ``(M, F)``, labels ``(N,)``
+    and ``(M,)``, on one device.
 
-    Raises TypeError for features that are no tensors of one floating dtype and classes that are none of an integer dtype;
-    ValueError for shapes that don't fit, no images, features that are no finite numbers, an unlabelled image, and a ``k`` that is
-    not between 1 and ``N``.
+    Raises TypeError unless features are tensors of one floating dtype and classes of an integer dtype.  Raises ValueError for
+    shapes that don't fit, no images, features that aren't finite, an unlabelled image, and a ``k`` outside ``1 .. N``.
     """
     labels, truth, classes = _require_labelled(train_features, train_labels, test_features, test_labels)
     require_whole("k", k, least=1, most=len(train_features))
@@ -166,9 +165,9 @@ def linear_probe(
 ) -> LinearAccuracy:
     """The papers' linear protocol, as released: multinomial logistic regression on standardised representations, by Adam.
 
-    Standardised by mean and population deviation of the training images; weights start as PyTorch's linear layer does, and
-    ``weight_decay`` is Adam's penalty, of weights and biases; the last, smaller batch counts too.  Test accuracy after each epoch.
-    Arguments as for :func:`knn_accuracy`; order and first weights are functions of ``seed``.
+    The mean and population deviation are those of the training images, and weights start as in PyTorch's linear layer.
+    Adam's penalty ``weight_decay`` is on weights and biases, and a smaller last batch counts too.
+    Arguments are as for :func:`knn_accuracy`; the order and first weights depend on ``seed`` alone.
 
     Raises TypeError and ValueError for what :func:`knn_accuracy` refuses, and ValueError for numbers out of range.
     """

@@ -45,11 +45,11 @@ METHODS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Pretrained:
-    """What :func:`sslbook.training.pretrain.pretrain` gives.
+    """What :func:`sslbook.training.pretrain.pretrain` returns.
 
-    backbone: the network, trained, in evaluation mode.  pipeline: what its views were made by; :func:`embed
-    <sslbook.training.evaluate.embed>` asks for it.  rows: ``epoch``, ``loss``, ``lr`` and ``images_per_second`` of each epoch,
-    and with ``val`` ``knn`` where it was measured; the first row then is of epoch 0, before training, and has no loss.
+    backbone: the trained network, in evaluation mode.  pipeline: of its views, which :func:`embed
+    <sslbook.training.evaluate.embed>` needs.  rows: ``epoch``, ``loss``, ``lr`` and ``images_per_second`` of each epoch.
+    With ``val`` they have ``knn`` where it was measured, and begin with epoch 0, before training, without a loss.
     """
 
     backbone: nn.Module
@@ -83,33 +83,32 @@ def pretrain(
     on_epoch: Callable[[Row], object] | None = None,
     **settings: Any,
 ) -> Pretrained:
-    """Train a network of your own on images of your own, without labels: SimCLR, BYOL, SimSiam, or any objective of the library.
+    """Train your own network on your own images, without labels: SimCLR, BYOL, SimSiam, or any objective of the library.
 
-    images, labels: whatever :func:`read_images <sslbook.images.own.read_images>` takes; the objective
-    "supervised_contrastive" alone looks at labels, given here or found with the images.
-    val: labelled images of the same classes; with them accuracy by nearest neighbours among ``images``, which need labels then,
-    is measured along the way, every ``evaluate`` epochs, or as often as costs 5 %.
-    backbone: a module, which is trained where it is, or a function that makes one, whose first weights are then a function of
-    ``seed``, as those of lazy layers always are: the common generators of PyTorch, NumPy and Python begin there, and are put back.
-    It maps float32 images ``(n, C, H, W)`` to float32 features ``(n, F)``, in both of its modes, and is trained in training mode,
-    but for parts that are set to evaluation mode in a network that isn't.  A projector stands above it while it is trained.
+    images, labels: what :func:`read_images <sslbook.images.own.read_images>` takes.  Only "supervised_contrastive" uses labels.
+    val: labelled images of the same classes, for accuracy by nearest neighbours among ``images``, which need labels then.
+    It is measured every ``evaluate`` epochs, or as often as costs 5 %.
+    backbone: a module, which is trained in place, or a function that makes one.  The function's first weights depend on
+    ``seed`` alone, as those of lazy layers do.
+    It maps float32 images ``(n, C, H, W)`` to float32 features ``(n, F)``, in both modes.  It is trained in training mode; parts
+    that you set to evaluation mode stay in it.  A projector stands above it during training.
     method: "simclr", "byol", "simsiam" (BYOL without a target tower), or a name of :data:`sslbook.training.objectives.OBJECTIVES`.
     batch: at most all images.  pipeline: the augmentation; by default SimCLR's for images of this size.
-    folder: where checkpoints, the log and the result are kept; the same call goes on with them after a kill, and ends with the same
-    weights, bit for bit on a processor, also with dropout.  (What NumPy or Python draw in a forward pass, no checkpoint knows.)
-    A checkpoint is written at the end of an epoch if the last one is 30 seconds old, or 10 minutes within one, and when a signal
-    asks to stop, which ends in KeyboardInterrupt.  The same call is one with the same images, settings and network, by its ``repr``
-    without addresses, its parameters' names, shapes and types, and which of them are frozen.
-    device: ``cuda`` if there is one.  tensorboard: curves for it in the folder.  on_epoch: called with each epoch's row.
-    settings: what the objective takes, such as ``temperature=0.2`` (0.5 by default in all but clip's 0.07; barlow_twins has
-    ``weight=0.005``, vicreg ``variance=25``, ``invariance=25`` and ``covariance=1``, and byol no temperature), and whatever else
-    :class:`~sslbook.training.run.settings.Settings` has, such as ``weight_decay=1e-4`` or ``networks=Networks(projector_out=64)``;
-    Adam, the cosine schedule and a new order of the images in every epoch otherwise.  Where such networks leave the predictor or
-    the target at its default, which is none, BYOL takes its own: two layers, and "ema"; SimSiam takes two layers.
-    (:func:`train <sslbook.training.run.trainer.train>` makes runs without them.)
+    folder: of checkpoints, log and result.  After a stop, the same call resumes from them and ends with the same weights, bit for
+    bit on a CPU, dropout included.  (Random numbers of NumPy or Python in a forward pass are not in the checkpoint.)
+    Checkpoints are written at the end of an epoch, at most every 30 seconds, and every 10 minutes within one.  A signal
+    to stop writes one too, and ends in KeyboardInterrupt.  The same call has the same images, settings and network: its ``repr``
+    without addresses, and its parameters' names, shapes, types and ``requires_grad``.
+    device: by default ``cuda`` if there is one.  tensorboard: write its curves to the folder.  on_epoch: called with each row.
+    settings: what the objective takes, such as ``temperature=0.2``, and fields of
+    :class:`~sslbook.training.run.settings.Settings`, such as ``weight_decay=1e-4`` or ``networks=Networks(projector_out=64)``.
+    The default temperature is 0.5, and 0.07 for clip; barlow_twins has ``weight=0.005``, vicreg ``variance=25``,
+    ``invariance=25`` and ``covariance=1``.
+    Adam, the cosine schedule and a new order of the images in every epoch are the defaults.  Where ``networks`` have no predictor
+    or target, BYOL takes two layers and "ema", and SimSiam two layers.
 
-    Raises ValueError or TypeError with a sentence for what can't be trained, before anything is; errors of
-    :func:`train <sslbook.training.run.trainer.train>` beyond that.
+    Raises ValueError or TypeError for what can't be trained, before training; later errors are those of
+    :func:`train <sslbook.training.run.trainer.train>`.
     """
     for name, given in settings.items():
         if ELSEWHERE.get(folded(name), name) == "objective":
@@ -158,13 +157,13 @@ def pretrain(
 
 
 def load_run(folder: str | Path, backbone: nn.Module | Callable[[], nn.Module] | None = None) -> Pretrained:
-    """The backbone of a run with the weights of its newest checkpoint, its pipeline and its rows, as :func:`pretrain` gives them.
+    """The backbone of a run with the weights of its newest checkpoint, its pipeline and its rows, as from :func:`pretrain`.
 
     folder: of ``sslbook train``, :func:`train <sslbook.training.run.trainer.train>` or ``pretrain(folder=...)``, finished or not.
-    backbone: where ``pretrain`` trained a network of your own, one like it, or a function that makes one; it gets the weights.
+    backbone: for a run of your own network, one like it or a function that makes one; it gets the weights.
 
     A finished run also leaves ``backbone.pt``: ``net.load_state_dict(torch.load(folder / "backbone.pt"))`` needs PyTorch alone.
-    Raises FileNotFoundError where there is no checkpoint, ValueError for a network that is not like the trained one.
+    Raises FileNotFoundError without a checkpoint, ValueError for a network that is not like the trained one.
     """
     place = user_path(folder)
     content = checkpoints.latest(place, lambda text: warnings.warn(text, stacklevel=3)) if place.is_dir() else None

@@ -134,7 +134,7 @@ def _leaves(tree: LatentTree) -> Parts:
 
 
 def latent_correlations(tree: LatentTree, net: TreeNetwork, listed: list[Parts | None] | None = None) -> list[Tensor]:
-    r"""Correlation of every pre-activation with its own latent variable over the whole population, ``(R, nodes, width)`` a depth.
+    r"""Correlation of each pre-activation with its latent variable over the whole population, ``(R, nodes, width)`` a depth.
 
     Units that are constant (up to rounding) count as uncorrelated.
     """

@@ -27,8 +27,8 @@ class LatentTree:
     r"""``R`` complete trees of one shape, each with its own tables.
 
     root: prior of :math:`z_0`, shape ``(R, m_0)``.
-    tables: one tensor a depth; ``tables[d]`` has shape ``(R, nodes at depth d + 1, m_d, m_{d+1})``, and its rows (the last axis)
-    sum to one.  The children of a node stand beside each other.
+    tables: one tensor a depth, with children of a node side by side; ``tables[d]`` is ``(R, nodes at depth d + 1, m_d, m_{d+1})``.
+    Its rows (the last axis) sum to one.
 
     Raises ValueError for a depth of 0, shapes that don't fit, entries outside [0, 1], rows that don't sum to one.
     """
@@ -121,7 +121,7 @@ def symmetric_binary(polarities: Sequence[Tensor], root_polarity: float = 0.0) -
 
 
 def random_categorical(seeds: Sequence[int], values: Sequence[int], branching: Sequence[int]) -> LatentTree:
-    """HLTMs with any tables: rows drawn uniformly and normalised."""
+    """General categorical trees (HLTM): the rows of the tables are drawn uniformly and normalised."""
     return random_tree(seeds, values, branching, lambda u: u / u.sum(-1, keepdim=True))
 
 

@@ -71,7 +71,7 @@ def initial_network(
 ) -> TreeNetwork:
     r"""Networks with every weight and bias from :math:`U[-1, 1] / \sqrt{\text{fan-in}}` (PyTorch's default), one a seed.
 
-    branching: children of a variable at each depth, root first.  Without ``bias`` the biases are zero (and trained all the same).
+    branching: children of a variable at each depth, root first.  Without ``bias`` the biases start at zero (and are trained).
     Raises ValueError for a width of 0 or an empty tree.
     """
     require_whole("width", width, least=1)

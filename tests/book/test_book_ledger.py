@@ -140,7 +140,7 @@ def test_the_page(write_book, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "## The chapter good" in page
     assert "{doc}`Read the chapter <good>`" in page
     assert "## Later\n\nThe chapter is not written yet." in page
-    assert f"(ledger-a-thm1)=\n{{.sslbook-entry}}\n**A-Thm1** · identity {tag}\\\nOne plus one is two." in page
+    assert f"(ledger-a-thm1)=\n{{.sslbook-entry}}\n**A-Thm1** {tag}\\\nOne plus one is two." in page
     check = next(line for line in page.splitlines() if ">gap<" in line)
     assert check == '- <a href="good.html#check-gap"><code>gap</code></a> =\u00a010⁻¹⁵ ≤\u00a010⁻¹²'
     assert page.count('<details class="sslbook-checked"><summary>3 checks</summary>') == 1

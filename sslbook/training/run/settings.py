@@ -53,25 +53,24 @@ class Refused(ValueError):
 class Settings:
     r"""A run, apart from where it runs.  The default is the papers' SimCLR on CIFAR-10, as released.
 
-    dataset, split, subset: what it learns from; ``subset`` images of it, the same for every seed, or all.
+    dataset, split, subset: the images; ``subset`` of them, the same for every seed, or all.
     pipeline: a name of :data:`sslbook.training.views.augment.PIPELINES`.  networks: the two towers.
-    objective, loss_kwargs: a name of :data:`sslbook.training.objectives.OBJECTIVES`, and what it takes (``temperature``, …).
+    objective, loss_kwargs: a name of :data:`sslbook.training.objectives.OBJECTIVES`, and its arguments (``temperature``, …).
     optimizer, lr, momentum, betas, weight_decay: ``sgd`` and ``lars`` use momentum, ``adam`` the betas.
     schedule, warmup: a name of :data:`sslbook.training.run.schedules.SCHEDULES`; epochs of linear growth before ``cosine``.
     batch: of all processes together.  shuffle: a new order every epoch; the released SimCLR has none.
     drop_last: leaves out a last batch that is not full.
     predictor_lr: the predictor's learning rate, as a multiple of ``lr``.
-    ema, ema_end: :math:`\gamma_{\text{ema}}` of the target, where there is one; with ``ema_end`` it grows to that by half a cosine
-    over the run, as BYOL's does (Grill et al. 2020).
-    reset: epochs after which the predictor starts anew, 0 for never.
+    ema, ema_end: :math:`\gamma_{\text{ema}}` of the target, if there is one.  With ``ema_end`` it grows to that value by half a
+    cosine over the run, as in BYOL (Grill et al. 2020).
+    reset: epochs between re-initialisations of the predictor, 0 for none.
     symmetric: the released code's predictor, :math:`W_1 = W_0^\top`.
     noise: :math:`\eta`, weights become :math:`(1-\eta) W + \eta \cdot \text{Xavier}` at the start of every epoch but the first.
-    evaluate: epochs between two looks at k-NN accuracy and rank; 0 for none before the end, None for as often as costs 5 %.
-    probes: epochs after which the linear protocol runs as well; it always does after the last.
+    evaluate: epochs between measurements of k-NN accuracy and rank; 0 for the end alone, None for as often as costs 5 %.
+    probes: epochs after which the linear protocol runs, besides the last.
     precision: ``auto`` is bfloat16 on a GPU and float32 elsewhere.
-    capture: how a step is sped up on a GPU: a CUDA graph, ``torch.compile``, both, or neither; ``auto`` takes the graph.
-    own: what stands in the place of dataset, pipeline and ResNet-18 where they are the caller's, as JSON that tells them from
-    others (:func:`sslbook.training.pretrain.pretrain` writes it).
+    capture: how a GPU's step is made faster: a CUDA graph, ``torch.compile``, both, or neither; ``auto`` takes the graph.
+    own: JSON that identifies your own dataset, pipeline and backbone (:func:`sslbook.training.pretrain.pretrain` writes it).
     """
 
     dataset: str = "cifar10"

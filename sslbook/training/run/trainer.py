@@ -45,7 +45,7 @@ LONG_SECONDS = 600.0
 
 @dataclass(frozen=True)
 class Result:
-    """What a run gave: a row for each epoch, whether it came to its end, its model.
+    """The result of a run: a row for each epoch, whether the run is finished, and its model.
 
     The columns of rows are :data:`sslbook.training.run.checkpoints.COLUMNS`.
     """
@@ -430,23 +430,23 @@ def train(
     save_every: int | None = None,
     **options: Any,
 ) -> Result:
-    """Run ``settings`` in ``folder`` to its end, from its last checkpoint if there is one and ``resume`` says so.
+    """Run ``settings`` in ``folder`` to its end, with ``resume`` from its last checkpoint if there is one.
 
-    stop_after: leave off, with a checkpoint, after this many steps in all.  on_step: called with the number of steps done.
+    stop_after: stop, with a checkpoint, after this many steps in all.  on_step: called with the number of steps done.
     on_epoch: called with an epoch's row, in the first process.
-    save_every: a checkpoint every so many steps, beside those at the ends of epochs.
+    save_every: steps between checkpoints, besides those at the ends of epochs.
 
     Options are those of :func:`prepared`: ``resume``, ``device``, ``data``, ``own``, ``download``, ``tensorboard``, ``quiet`` and
     ``name``.
 
-    device: ``cuda`` if there is one.
-    data: training and test images, instead of the settings' own; without test images nothing is looked at.
+    device: by default ``cuda`` if there is one.
+    data: training and test images, instead of the settings' own; without test images nothing is evaluated.
 
     Under ``torchrun`` each process takes its share of a batch.
 
-    Raises Refused, a ValueError, for settings that this machine or data can't run, or for a folder that another process trains in
-    (:class:`~sslbook.training.run.checkpoints.Busy`); FileNotFoundError without the data; and :class:`Diverged`, naming the step,
-    when the loss is no number any more.
+    Raises Refused, a ValueError, for settings that this machine or data can't run, or for a folder in which another process trains
+    (:class:`~sslbook.training.run.checkpoints.Busy`).  Raises FileNotFoundError without the data, and :class:`Diverged`, with the
+    step, when the loss is not a number.
     """
     for given, value in (("stop_after", stop_after), ("save_every", save_every)):
         if value is not None and value < 1:

@@ -156,7 +156,7 @@ def apply(pixels: Tensor, pipeline: Pipeline, draws: Tensor) -> Tensor:
 def random_view(pixels: Tensor, pipeline: Pipeline, *, seed: int = 0, step: int = 0, view: int = 0) -> Tensor:
     """One random view of each image, ``(B, C, H, W)`` to float32 ``(B, C, size, size)``: :func:`apply` with its own :func:`draws`.
 
-    A function of the pixels and of ``(seed, step, view)``: two views of a batch have two numbers, two batches two steps.
+    It depends on the pixels and on ``(seed, step, view)`` alone; ``view`` numbers the views of a batch, ``step`` the batches.
     """
     _require_pixels(pixels, pipeline)
     return apply(pixels, pipeline, draws(len(pixels), seed, step, view))
