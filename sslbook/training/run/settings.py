@@ -68,7 +68,8 @@ class Settings:
     noise: :math:`\eta`, weights become :math:`(1-\eta) W + \eta \cdot \text{Xavier}` at the start of every epoch but the first.
     evaluate: epochs between two looks at k-NN accuracy and rank; 0 for none before the end, None for as often as costs 5 %.
     probes: epochs after which the linear protocol runs as well; it always does after the last.
-    precision: ``auto`` is bfloat16 on a GPU and float32 elsewhere.
+    precision: ``auto`` is bfloat16 on a GPU, and on a processor with instructions for it (AVX-512 BF16, AMX) for a backbone of a
+    million weights or more; float32 elsewhere.
     capture: how a step is sped up on a GPU: a CUDA graph, ``torch.compile``, both, or neither; ``auto`` takes the graph.
     own: what stands in the place of dataset, pipeline and ResNet-18 where they are the caller's, as JSON that tells them from
     others (:func:`sslbook.training.pretrain.pretrain` writes it).
