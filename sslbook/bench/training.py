@@ -4,25 +4,30 @@ augment: our batches of views against one image after another with Pillow, the s
 forward, step: the encoder, and a training step, beside the device's own rate of multiplication.
 capture: a step eagerly, as a CUDA graph, and compiled.
 epoch: steps of the real loop, with augmentation.  evaluate: what looking costs, as a share of the training between two looks.
+lightly: the same steps beside those of the package lightly, with torchvision's transforms, where both are installed.
 """
 
 from __future__ import annotations
 
+import itertools
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.data import DataLoader
 from torch.utils.flop_counter import FlopCounterMode
 
 from sslbook.bench import Row, parser, report, seconds
 from sslbook.experiments.training.photographs import pillow_views
 from sslbook.images.datasets import Dataset
+from sslbook.networks.resnet import ResNet18
 from sslbook.networks.siamese import Networks, build
-from sslbook.runtime.compute import keep_freed_memory, process_pool
+from sslbook.runtime.compute import cores, keep_freed_memory, process_pool
 from sslbook.training import evaluate as evaluation
 from sslbook.training.objectives import objective
 from sslbook.training.presets.sheets import SMALL, simclr_settings
@@ -166,6 +171,60 @@ def epoch(least: float) -> list[Row]:
     return rows
 
 
+def lightly(least: float) -> list[Row]:
+    """Views, step and optimiser of one network, by our loop and by lightly's parts, in turns; no rows where it is missing."""
+    try:
+        import lightly as peer
+    except ImportError:
+        print("lightly is not installed: pip install lightly", file=sys.stderr)
+        return []
+    rows = []
+    for width in (16, 64):
+        settings = replace(_here()[0], networks=Networks(width=width))
+        run = _trainer(settings, SMALL_IMAGES)
+        taken = [_step_seconds(run, least), seconds(_lightly_step(settings), least)]
+        part = f"lightly {peer.__version__}: steps of {settings.batch} images x 2 views, width {width}, {_device()}"
+        rows += [Row(part, f"ours, in {run.precision}: images", settings.batch / taken[0], "/s")]
+        rows += [Row(part, "lightly's, with torchvision's transforms", settings.batch / taken[1], "/s")]
+        rows += [Row(part, "ours is faster by the clock", taken[1] / taken[0], "x")]
+    return rows
+
+
+def _lightly_step(settings: Settings) -> Callable[[], object]:
+    """A step as lightly's example of SimCLR takes it, of the same network: a loader with a worker for each core."""
+    from lightly.loss import NTXentLoss
+    from lightly.models.modules import SimCLRProjectionHead
+    from lightly.transforms import SimCLRTransform
+    from torchvision.transforms.functional import to_pil_image
+
+    place, sizes = torch.device(_device()), settings.networks
+    net = ResNet18("cifar", sizes.width)
+    head = SimCLRProjectionHead(net.features, sizes.projector_hidden, sizes.projector_out)
+    model = torch.nn.Sequential(net, head).to(place)
+    optimizer, loss_of = torch.optim.Adam(model.parameters(), lr=settings.lr), NTXentLoss(temperature=0.5)
+    views = SimCLRTransform(input_size=32, cj_strength=0.5, gaussian_blur=0.0)
+    images = [to_pil_image(pixels) for pixels in _noise(SMALL_IMAGES)]
+    loader: DataLoader[Any] = DataLoader(
+        images,  # type: ignore[arg-type]
+        settings.batch,
+        shuffle=True,
+        drop_last=True,
+        num_workers=cores(),
+        collate_fn=lambda batch: [torch.stack(side) for side in zip(*map(views, batch), strict=True)],
+    )
+    batches = (batch for _ in itertools.count() for batch in loader)
+
+    def call() -> None:
+        with torch.autocast(place.type, torch.bfloat16, enabled=place.type == "cuda"):
+            first, second = (model(view.to(place)) for view in next(batches))
+        optimizer.zero_grad()
+        loss_of(first, second).backward()
+        optimizer.step()
+
+    call()
+    return call
+
+
 def evaluate(least: float) -> list[Row]:
     """What looking costs at its default interval, as a share of the training between two looks."""
     settings, images = _here()
@@ -208,6 +267,7 @@ STAGES: dict[str, Callable[[float], list[Row]]] = {
     "capture": capture,
     "epoch": epoch,
     "evaluate": evaluate,
+    "lightly": lightly,
 }
 """What can be measured, by name: functions of the least seconds that each call is measured for."""
 

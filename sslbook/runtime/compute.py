@@ -46,12 +46,21 @@ def device_name(device: torch.device) -> str:
         import torch
 
         return torch.cuda.get_device_name(device)
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
-        match = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
-    except OSError:
-        match = None
+    match = re.search(r"^model name\s*:\s*(.+)$", _cpuinfo(), re.MULTILINE)
     return match.group(1).strip() if match else platform.processor() or platform.machine()
+
+
+def has_bfloat16() -> bool:
+    """Whether this processor has instructions that multiply in bfloat16, as far as Linux says."""
+    return re.search(r"\b(avx512_bf16|amx_bf16)\b", _cpuinfo()) is not None
+
+
+def _cpuinfo() -> str:
+    """What Linux says of the processor; nothing elsewhere."""
+    try:
+        return Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        return ""
 
 
 @contextlib.contextmanager

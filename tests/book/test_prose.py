@@ -22,7 +22,9 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(path for path in (ROOT / "chapters").glob("*.md") if path.stem != "ledger")  # the build writes that one
 NOTEBOOKS = [path for path in PAGES if "{code-cell}" in path.read_text(encoding="utf-8")]
 PARTS = read_yaml(ROOT / "_toc.yml", dict)["parts"]
-CHAPTERS = {Path(page["file"]).stem for part in PARTS if part["caption"].startswith("Part") for page in part["chapters"]}
+CHAPTERS = {
+    Path(page["file"]).stem for part in PARTS if part["caption"].startswith("Part") for page in part["chapters"]
+}
 LONGEST_CELL = 20
 
 # A number that belongs to a name and not to a run: "Section 4.1", "Python 3.11", "arXiv 2010.00578".

@@ -93,9 +93,9 @@ def test_the_standard_width_has_the_standard_number_of_parameters(stem: str, cou
     assert net.features == 512
 
 
-def test_torchvision_agrees_where_it_is_installed() -> None:
-    models = pytest.importorskip("torchvision.models")
-    theirs = models.resnet18()
+@pytest.mark.parametrize("peer", ["torchvision.models", "timm.models"])
+def test_the_weights_are_a_peer_s_where_it_is_installed(peer: str) -> None:
+    theirs = pytest.importorskip(peer).resnet18()
     theirs.fc = nn.Identity()
     ours = ResNet18("stl")
     ours.load_state_dict(theirs.state_dict())

@@ -272,6 +272,24 @@ def test_what_cannot_be_run_gets_a_sentence(
         train(settings(*changes), tmp_path, data=data, quiet=True, **options)
 
 
+@pytest.mark.parametrize(
+    ("wanted", "weights", "has", "low"),
+    [
+        ("auto", parts.LARGE, True, True),
+        ("auto", parts.LARGE - 1, True, False),
+        ("auto", parts.LARGE, False, False),
+        ("float32", parts.LARGE, True, False),
+        ("bfloat16", 1, False, True),
+    ],
+)
+def test_what_auto_means_on_a_processor(
+    wanted: str, weights: int, has: bool, low: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parts, "has_bfloat16", lambda: has)
+    kind = parts.precision_of(wanted, torch.device("cpu"), weights)
+    assert kind == (torch.bfloat16 if low else torch.float32)
+
+
 def test_half_precision_trains_and_looks_at_whole_numbers(tmp_path: Path, data: tuple) -> None:
     low = go(settings("precision=bfloat16", "evaluate=0"), tmp_path / "low", data)
     full = go(settings("precision=float32", "evaluate=0"), tmp_path / "full", data)

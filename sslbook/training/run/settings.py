@@ -68,7 +68,8 @@ class Settings:
     noise: :math:`\eta`, weights become :math:`(1-\eta) W + \eta \cdot \text{Xavier}` at the start of every epoch but the first.
     evaluate: epochs between measurements of k-NN accuracy and rank; 0 for the end alone, None for as often as costs 5 %.
     probes: epochs after which the linear protocol runs, besides the last.
-    precision: ``auto`` is bfloat16 on a GPU and float32 elsewhere.
+    precision: ``auto`` is bfloat16 on a GPU, and on a processor with instructions for it (AVX-512 BF16, AMX) for a backbone of a
+    million weights or more; float32 elsewhere.
     capture: how a GPU's step is made faster: a CUDA graph, ``torch.compile``, both, or neither; ``auto`` takes the graph.
     own: JSON that identifies your own dataset, pipeline and backbone (:func:`sslbook.training.pretrain.pretrain` writes it).
     """
