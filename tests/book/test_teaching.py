@@ -22,6 +22,7 @@ from sslbook.book.chapters import parse_cell
 OWING = [path for path in NOTEBOOKS if path.stem in CHAPTERS]
 FOLDED = {"hide-input", "hide-cell", "remove-cell", "remove-input", "parameters"}
 BOOKKEEPING = {"claim", "measure", "begin"}
+CLOSING = ["What else is known", "In practice", "Exercises", "Takeaways"]
 LEVELS = ("Warm-up", "Implementation", "Exploration")
 MEDIAN, WIDEST, SHARE = 8, 88, 0.1
 MINUTES = 60
@@ -92,7 +93,9 @@ def owed(text: str) -> Iterator[str]:
             yield f"no line that begins *Idea:* before the proof: {text[proof.end() :].strip().partition(chr(10))[0][:70]}"
     if len(re.findall(r"^slider\(", text, flags=re.MULTILINE)) < SLIDERS:
         yield "fewer than two sliders"
-    yield from (f"no section {name}" for name in ("In practice", "Takeaways") if f"\n## {name}\n" not in text)
+    closing = [name for name in re.findall(r"^## (.+)$", text, flags=re.MULTILINE) if name in CLOSING]
+    if closing != CLOSING:
+        yield f"its last sections are {', '.join(closing)}, not {', '.join(CLOSING)}"
     yield from (
         f"the first box lacks {word}" for word in ("**Before this:**",) if word not in text.partition("\n## ")[0]
     )

@@ -199,7 +199,7 @@ def _ablations(data: str) -> Iterator[tuple[str, str, Settings]]:
         for label, change in ablation.changes(name).items():
             slug = _slug(name, label, change)
             if slug not in seen:
-                yield slug, _what(name, label, change), _changed(base, name, change)
+                yield slug, _what(name, change), _changed(base, name, change)
             seen.add(slug)
 
 
@@ -232,15 +232,17 @@ def _slug(name: str, label: str, change: Change) -> str:
     return f"byol{'' if change.ema else '-noema'}-linear{'' if change.head else '-nobn'}-{end:g}"
 
 
-def _what(name: str, label: str, change: Change) -> str:
+def _what(name: str, change: Change) -> str:
     """What a cell's preset is, in words."""
     end = change.span[1] if change.span else 0.0
     if name == "B-Tab3":
         parts = (("predictor", change.predictor), ("BatchNorm", change.head), ("EMA", change.ema))
         missing = [part for part, there in parts if not there]
         return f"BYOL without {' and '.join(missing)}" if missing else "BYOL"
-    if name == "B-Tab4":
-        return f"BYOL with BatchNorm's parts {label}"
+    if name == "B-Tab4" and change.projector:
+        modes = zip(("mean", "deviation"), change.projector, strict=True)
+        taken = [part + " (detached)" * (mode == "detach") for part, mode in modes if mode != "omit"]
+        return f"BYOL, BatchNorm by {' and '.join(taken) or 'neither mean nor deviation'}"
     if name == "B-Tab5":
         return f"BYOL with a new predictor every {change.reset} epochs"
     if name == "B-Tab10":
