@@ -85,6 +85,17 @@ class LatentTree:
         """Tree ``r`` alone, with a replica axis of length 1."""
         return LatentTree(self.root[r : r + 1], tuple(table[r : r + 1] for table in self.tables))
 
+    def sample(self, seeds: Sequence[int], count: int, root: Tensor | None = None) -> list[Tensor]:
+        """``count`` samples of every tree: one tensor ``(R, nodes, count)`` for each depth, the root's first, the leaves' last.
+
+        Binary variables come as booleans, others as int64.  seeds: one number for each tree.
+        root: the roots' values ``(R, count)`` to keep, as an augmentation does; drawn if not given.
+        """
+        if len(seeds) != self.replicas:
+            raise ValueError(f"seeds must hold one number a tree, got {len(seeds)} for {self.replicas} trees")
+        u = Streams(seeds, "samples").uniform((1 + numbers_needed(self), count), torch.float64)
+        return descend(self, draw_root(self, u[:, 0]) if root is None else root, u[:, 1:])
+
 
 def _check_probabilities(name: str, table: Tensor) -> None:
     if not table.numel():
@@ -230,22 +241,10 @@ def descend(tree: LatentTree, root: Tensor, uniform: Tensor, edges: Sequence[Ten
     return drawn
 
 
-def sample(tree: LatentTree, seeds: Sequence[int], count: int, root: Tensor | None = None) -> list[Tensor]:
-    """``count`` samples of every tree: one tensor ``(R, nodes, count)`` a depth, from one stream a tree.
-
-    root: the roots' values ``(R, count)`` to keep, as an augmentation does; drawn if not given.
-    """
-    if len(seeds) != tree.replicas:
-        raise ValueError(f"seeds must hold one number a tree, got {len(seeds)} for {tree.replicas} trees")
-    streams = Streams(seeds, "samples")
-    u = streams.uniform((1 + numbers_needed(tree), count), torch.float64)
-    return descend(tree, draw_root(tree, u[:, 0]) if root is None else root, u[:, 1:])
-
-
 def joint(tree: LatentTree, limit: int = 1 << 20) -> tuple[list[Tensor], Tensor]:
     r"""Every assignment of every variable, listed, with its probability: the slow, independent oracle for small trees.
 
-    Returns the assignments as :func:`sample` returns samples, ``(1, nodes, A)`` a depth, and :math:`\mathbb P`, ``(R, A)``.
+    Returns the assignments as :meth:`LatentTree.sample` returns samples, ``(1, nodes, A)`` a depth, and :math:`\mathbb P`, ``(R, A)``.
     Raises ValueError if there are more than ``limit`` of them.
     """
     counts = [m for m, n in zip(tree.values, tree.nodes) for _ in range(n)]

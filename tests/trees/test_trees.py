@@ -124,7 +124,7 @@ def scores(tree: LatentTree, drawn: list[Tensor]) -> list[Tensor]:
     ids=["tables'", "uneven root", "three values", "mixed", "regularized"],
 )
 def test_sampling_agrees_with_the_tables(tree: LatentTree) -> None:
-    drawn = trees.sample(tree, list(range(tree.replicas)), 40_000)
+    drawn = tree.sample(list(range(tree.replicas)), 40_000)
     assert [part.shape[1] for part in drawn] == list(tree.nodes)
     assert [part.dtype == torch.bool for part in drawn] == [m == 2 for m in tree.values]
     assert max(scores(tree, drawn)) < 5
@@ -134,7 +134,7 @@ def test_sampling_agrees_with_the_tables(tree: LatentTree) -> None:
 
 def test_children_are_independent_given_their_parent() -> None:
     tree = trees.random_categorical([0], (2, 3), (2,))
-    drawn = trees.sample(tree, [0], 40_000)
+    drawn = tree.sample([0], 40_000)
     _, chance = trees.joint(tree)
     hot = [one_hot(z, m)[0] for z, m in zip(drawn, tree.values)]
     found = torch.einsum("bz,bx,by->zxy", hot[0][0], hot[1][0], hot[1][1]).flatten() / 40_000
@@ -143,8 +143,8 @@ def test_children_are_independent_given_their_parent() -> None:
 
 def test_an_augmentation_keeps_the_root_and_redraws_the_rest() -> None:
     tree = instances.random_symmetric([0, 1], 4, 0.7)
-    first = trees.sample(tree, [0, 1], 5000)
-    second = trees.sample(tree, [10, 11], 5000, root=first[0][:, 0])
+    first = tree.sample([0, 1], 5000)
+    second = tree.sample([10, 11], 5000, root=first[0][:, 0])
     assert second[0].equal(first[0])
     assert (second[-1] != first[-1]).double().mean() > 0.05
     kept = trees.from_root(tree)
@@ -156,7 +156,7 @@ def test_an_augmentation_keeps_the_root_and_redraws_the_rest() -> None:
 
 def test_a_tree_samples_alone_what_it_samples_in_a_batch() -> None:
     tree = instances.random_symmetric([0, 1, 2], 3, 0.7)
-    together, alone = trees.sample(tree, [5, 6, 7], 100), trees.sample(tree.replica(1), [6], 100)
+    together, alone = tree.sample([5, 6, 7], 100), tree.replica(1).sample([6], 100)
     assert all(a[1].equal(b[0]) for a, b in zip(together, alone, strict=True))
 
 

@@ -209,7 +209,7 @@ def test_a_deep_tree_agrees_with_samples() -> None:
     tree = instances.random_symmetric([1], 5, 0.7)
     net = initial_network([1], tree.branching, 3, dtype=torch.float64)
     passed = exact.list_parts(tree, net)
-    drawn = trees.sample(tree, [1], n)
+    drawn = tree.sample([1], n)
     seen = forward(net, drawn[-1])
     moments, corr = exact.moments(tree, net, passed), exact.latent_correlations(tree, net, passed)
     for d in range(5):

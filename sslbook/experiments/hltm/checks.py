@@ -42,7 +42,7 @@ def sampling_score(count: int, samples: int, seed: int, *, flatter: float = 0.0)
     for i, s in enumerate(instance_seeds(count, seed)):
         tree = trees.random_categorical([s], *SHAPES[i % len(SHAPES)])
         held = LatentTree(tree.root, tuple((1 - flatter) * t + flatter / t.shape[-1] for t in tree.tables))
-        drawn = trees.sample(tree, [s], samples)
+        drawn = tree.sample([s], samples)
         root = torch.nn.functional.one_hot(drawn[0][0, 0].long(), tree.values[0]).double()
         for values, table, m in zip(drawn[1:], trees.from_root(held)[1:], tree.values[1:]):
             expected = held.root[:, None, :, None] * table
