@@ -169,7 +169,7 @@ def test_a_small_book_rendered_whole(root: Path) -> None:
     assert [cell["data-label"] for cell in table.select("tbody td")] == list("ABCD")
     assert table.select_one("code").decode_contents().count("<wbr/>") == 2
     intro = BeautifulSoup((html / "chapters/intro.html").read_text(encoding="utf-8"), "html.parser")
-    assert intro.select_one("div.citation .label").text.strip("[]") == "Tian et al., 2020"
+    assert intro.select_one("div.citation .label").text.strip("[]") == "Tian et al., 2020a"
     assert all(len(entry.select("p a")) <= 1 for entry in intro.select("div.citation")), "one link for each"
     assert intro.select_one("div.citation p a").text == "arXiv:2010.00578"
     assert page.select_one("footer p.copyright").text == "© 2026 The sslbook authors · MIT licence"
