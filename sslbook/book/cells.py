@@ -16,7 +16,7 @@ A label ``(tab-…)=`` directly above a code cell numbers the table of HTML that
 
 A cell tagged ``hide-cell`` holds what the book checks and a reader of the idea need not see. The bar that it folds into is made of
 the lines of its checks; behind it stand the bars, the nearest rivals, the broken variants, the reasons, and the code
-(`fold_checks`).
+(`fold_checks`). Cells of code alone share a bar with the cell that shows something (`fold_code`).
 """
 
 from __future__ import annotations
@@ -236,6 +236,18 @@ def fold_checks(doctree: nodes.document) -> None:
         begins = nodes.raw("", f'<details class="sslbook-proved"><summary>{summary(checks)}</summary>\n', format="html")
         bar.children = []
         bar += [begins, *folded, nodes.raw("", "</details>\n", format="html")]
+
+
+def fold_code(doctree: nodes.document) -> None:
+    """Give a cell with folded code the bar also of the one directly above it that folds its code and shows nothing."""
+    above: nodes.container | None = None
+    code: list[nodes.Node] = []
+    for cell in [cell for cell in doctree.findall(nodes.container) if is_code_cell(cell)]:
+        fold = cell.next_node(HideCodeCellNode) if "tag_hide-input" in cell["classes"] else None
+        if fold is not None and above is not None and _before(cell) is above:
+            fold[:0] = code
+            above.parent.remove(above)
+        above, code = (cell, fold.children) if fold is not None and cell.children == [fold] else (None, [])
 
 
 def summary(checks: list[str]) -> str:

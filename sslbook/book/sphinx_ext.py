@@ -31,7 +31,7 @@ from sphinx.util.docutils import SphinxRole
 
 import sslbook
 from sslbook.book import bookmap, cells, library, plain, site
-from sslbook.book.cells import fold_checks, move_set_up, open_with_picture
+from sslbook.book.cells import fold_checks, fold_code, move_set_up, open_with_picture
 from sslbook.book.notebooks import NOTEBOOKS, reader_notebook, write
 from sslbook.book.searching import readable
 from sslbook.book.typeset import ROLES, glue, named, printed, typeset
@@ -211,6 +211,7 @@ def _mark(app: Sphinx, doctree: nodes.document, pagename: str) -> None:
         bookmap.tell_time(doctree, bookmap.time_of(Path(app.srcdir) / f"{pagename}.ipynb"))
         open_with_picture(doctree)
         fold_checks(doctree)
+        fold_code(doctree)
         plain.mark_cells(doctree)
 
 

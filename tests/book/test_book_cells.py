@@ -19,7 +19,7 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import docutils_namespace, patch_docutils
 
 from sslbook.book import badges
-from sslbook.book.cells import fold_checks, summary
+from sslbook.book.cells import fold_checks, fold_code, summary
 from sslbook.book.plain import Links, mark_cells, pieces
 from sslbook.book.values import Number
 from sslbook.book.widgets import _slider_html
@@ -236,6 +236,27 @@ def test_other_cells_stay_as_they_are() -> None:
     before = tree.pformat()
     fold_checks(tree)
     assert tree.pformat() == before
+
+
+def test_code_that_shows_nothing_is_folded_with_the_next() -> None:
+    def code(words: str, *shown: nodes.Node, tag: str = "hide-input") -> nodes.container:
+        fold = HideCodeCellNode(prompt_show="Show", prompt_hide="Hide", classes=["above-input"])
+        fold += nodes.container("", nodes.literal_block("", words))
+        return nodes.container("", fold, *shown, cell_index=1, classes=["cell", f"tag_{tag}"])
+
+    drawn = nodes.container("", nodes.paragraph("", "drawn"))
+    tree = page(
+        code("one"),
+        code("two"),
+        code("three", drawn),
+        code("four"),
+        nodes.paragraph(),
+        code("five"),
+        code("six", tag="no"),
+    )
+    fold_code(tree)
+    bars = [" ".join(block.astext() for block in bar) for bar in tree.findall(HideCodeCellNode)]
+    assert bars == ["one two three", "four", "five", "six"]
 
 
 def test_a_notebook_has_the_cell_and_none_of_the_page_s_bar() -> None:
