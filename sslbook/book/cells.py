@@ -12,9 +12,11 @@ A paragraph with a label ``fig-…`` directly below a code cell is the caption o
 So a slider, or a picture whose caption has formulas or pasted numbers, is a figure like any other, with a number and an anchor
 for ``{numref}``. Short captions may as well stand in the metadata of the cell.
 
+A label ``(tab-…)=`` directly above a code cell numbers the table of HTML that the cell shows; the caption is the table's own.
+
 A cell tagged ``hide-cell`` holds what the book checks and a reader of the idea need not see. The bar that it folds into is made of
 the lines of its checks; behind it stand the bars, the nearest rivals, the broken variants, the reasons, and the code
-(`fold_checks`).
+(`fold_checks`). Cells of code alone share a bar with the cell that shows something (`fold_code`).
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from typing import Any, TypeGuard
 from bs4 import BeautifulSoup
 from docutils import nodes
 from myst_nb.sphinx_ import HideCodeCellNode
+from sphinx.application import Sphinx
 from sphinx.transforms import SphinxTransform
 from sphinx.util import logging
 
@@ -37,6 +40,7 @@ SET_UP = "<!--set-up-->", "<!--set-up ends-->"
 """What stands in the HTML around the bar with the opening's code."""
 SEVERAL = 3
 """So many checks have a line each in the bar of a folded cell; of more it says how many there are."""
+_TABLE = re.compile(r"(<table\b[^>]*>)\s*<caption>(.*?)</caption>|<p><em>([^<]*)</em></p>(?=<table\b)", re.DOTALL)
 _SLIDER, _FIGURE = '<div class="sslbook-slider"', '<div class="sslbook-figure"'  # as `sslbook.book.widgets` writes them
 _CHECK = 'class="sslbook-check"'  # as `sslbook.book.badges` does
 _LOG = logging.getLogger(__name__)
@@ -102,8 +106,40 @@ def move_set_up(body: str) -> str:
     return body
 
 
+def connect(app: Sphinx) -> None:
+    """Have Sphinx set captions into figures, and number the tables of cells along with its own."""
+    app.add_enumerable_node(CodeTable, "table", CodeTable.title, html=(CodeTable.open, CodeTable.close))
+    app.add_transform(Captions)
+
+
+class CodeTable(nodes.General, nodes.Element):
+    """A numbered table around the output of a code cell; its ``caption`` is text."""
+
+    @staticmethod
+    def title(node: nodes.Node) -> str:
+        """The caption, which `{numref}` may ask for."""
+        return str(node["caption"]) if isinstance(node, CodeTable) else ""
+
+    @staticmethod
+    def open(writer: Any, node: nodes.Element) -> None:
+        """Write the number and the caption above the table."""
+        writer.body.append(writer.starttag(node, "figure") + "<figcaption><p>")
+        writer.add_fignumber(node)
+        writer.body.append(f'<span class="caption-text">{html.escape(node["caption"])}</span>')
+        writer.add_permalink_ref(node, "Link to this table")
+        writer.body.append("</p></figcaption>")
+
+    @staticmethod
+    def close(writer: Any, node: nodes.Element) -> None:
+        """End what `open` has begun."""
+        writer.body.append("</figure>\n")
+
+
 class Captions(SphinxTransform):
-    """Set each caption into its figure; a caption without a picture, and a slider without a caption, is a warning."""
+    """Set each caption into its figure, and number each table with a label.
+
+    A caption without a picture, a label without a table, and a slider without a caption are warnings.
+    """
 
     default_priority = 500  # labels have found their paragraphs (260), and Sphinx has not collected them (850)
 
@@ -116,6 +152,9 @@ class Captions(SphinxTransform):
                     _LOG.warning("%s: no code cell with a picture stands directly above it", label, location=paragraph)
                 else:
                     self._set(paragraph, picture)
+        for cell in [node for node in self.document.findall(nodes.container) if is_code_cell(node)]:
+            if label := next((name for name in cell["names"] if name.startswith("tab-")), None):
+                self._number(cell, label)
         for raw in self.document.findall(nodes.raw):
             if _SLIDER in raw.astext() and not _inside_figure(raw):
                 words = "a slider without a caption: write (fig-…)= and a paragraph below its cell"
@@ -136,6 +175,24 @@ class Captions(SphinxTransform):
         for name in figure["ids"]:
             self.document.ids[name] = figure
 
+    def _number(self, cell: nodes.container, label: str) -> None:
+        """Wrap the table that ``cell`` shows in one with the label and the caption of the table."""
+        for output in _outputs(cell):
+            for raw in output.findall(nodes.raw):
+                if caption := _TABLE.search(raw.astext()):
+                    words = html.unescape(caption[2] or caption[3])
+                    table = CodeTable("", ids=cell["ids"], names=cell["names"], caption=words)
+                    table.source, table.line = cell.source, cell.line
+                    cell["ids"], cell["names"] = [], []
+                    for name in table["ids"]:
+                        self.document.ids[name] = table
+                    bare = raw.astext().replace(caption[0], caption[1] or "", 1)
+                    raw.parent.replace(raw, nodes.raw("", bare, format="html"))
+                    output.parent.replace(output, table)
+                    table += output
+                    return
+        _LOG.warning("%s: the code cell below it shows no table with a caption", label, location=cell)
+
 
 def _before(node: nodes.Node, *skipped: type[nodes.Node]) -> nodes.Node | None:
     """What stands before ``node`` in its parent, without nodes of the kinds ``skipped``."""
@@ -147,8 +204,12 @@ def _last_picture(cell: nodes.Node | None) -> nodes.Element | None:
     """The last output of ``cell`` that is a picture and no figure yet."""
     if not isinstance(cell, nodes.Element):
         return None
-    outputs = [node for node in cell.findall(nodes.container) if node.get("nb_element") == "mime_bundle"]
-    return next((node for node in reversed(outputs) if _is_picture(node) and not _inside_figure(node)), None)
+    return next((node for node in reversed(_outputs(cell)) if _is_picture(node) and not _inside_figure(node)), None)
+
+
+def _outputs(cell: nodes.Element) -> list[nodes.container]:
+    """What a cell has shown, each output with all forms that it has."""
+    return [node for node in cell.findall(nodes.container) if node.get("nb_element") == "mime_bundle"]
 
 
 def _inside_figure(node: nodes.Node) -> bool:
@@ -175,6 +236,18 @@ def fold_checks(doctree: nodes.document) -> None:
         begins = nodes.raw("", f'<details class="sslbook-proved"><summary>{summary(checks)}</summary>\n', format="html")
         bar.children = []
         bar += [begins, *folded, nodes.raw("", "</details>\n", format="html")]
+
+
+def fold_code(doctree: nodes.document) -> None:
+    """Give a cell with folded code the bar also of the one directly above it that folds its code and shows nothing."""
+    above: nodes.container | None = None
+    code: list[nodes.Node] = []
+    for cell in [cell for cell in doctree.findall(nodes.container) if is_code_cell(cell)]:
+        fold = cell.next_node(HideCodeCellNode) if "tag_hide-input" in cell["classes"] else None
+        if fold is not None and above is not None and _before(cell) is above:
+            fold[:0] = code
+            above.parent.remove(above)
+        above, code = (cell, fold.children) if fold is not None and cell.children == [fold] else (None, [])
 
 
 def summary(checks: list[str]) -> str:

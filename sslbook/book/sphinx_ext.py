@@ -30,8 +30,8 @@ from sphinx.config import Config
 from sphinx.util.docutils import SphinxRole
 
 import sslbook
-from sslbook.book import bookmap, library, plain, site
-from sslbook.book.cells import Captions, fold_checks, move_set_up, open_with_picture
+from sslbook.book import bookmap, cells, library, plain, site
+from sslbook.book.cells import fold_checks, fold_code, move_set_up, open_with_picture
 from sslbook.book.notebooks import NOTEBOOKS, reader_notebook, write
 from sslbook.book.searching import readable
 from sslbook.book.typeset import ROLES, glue, named, printed, typeset
@@ -63,10 +63,10 @@ def setup(app: Sphinx) -> dict[str, Any]:
     register_plugin("pybtex.style.formatting", "sslbook", AuthorYearStyle)  # `bibtex_default_style` in `_config.yml`
     library.connect(app)
     bookmap.connect(app)
+    cells.connect(app)
     for name in ROLES[1:]:  # the first is MyST-NB's own
         app.add_role(name, Pasted())
     app.add_role("held", lambda *_, **__: ([], []))  # intervals that a verdict's word rests on: a test reads them
-    app.add_transform(Captions)
     app.connect("doctree-read", _unique_proof_ids)
     app.connect("doctree-resolved", _typeset_numbers)  # by now numbers of other pages are pasted too
     app.connect("doctree-resolved", _hold_punctuation)
@@ -211,6 +211,7 @@ def _mark(app: Sphinx, doctree: nodes.document, pagename: str) -> None:
         bookmap.tell_time(doctree, bookmap.time_of(Path(app.srcdir) / f"{pagename}.ipynb"))
         open_with_picture(doctree)
         fold_checks(doctree)
+        fold_code(doctree)
         plain.mark_cells(doctree)
 
 

@@ -69,7 +69,8 @@ class Table:
     title: what is run, in a line.  record: the name of the record that holds it, empty for none.  seeds: of a run, unless others
     are given.  recall: the table from its record, which is None if there is none.  run: the table from a run.  Both get the
     options, ``run`` with ``seeds`` filled in; both raise ValueError or OSError, with a sentence, for what can't be.
-    layout: `filled.grid` or `filled.listing`.  plan: what a run would do, for ``--dry-run``.
+    layout: `filled.grid` or `filled.listing`.  plan: what a run would do, for ``--dry-run``.  legend: what the names of rows and
+    columns mean.
     """
 
     name: str
@@ -81,6 +82,7 @@ class Table:
     options: tuple[Option, ...] = ()
     layout: Callable[[Filled], str] = grid
     plan: Callable[[argparse.Namespace], str] | None = None
+    legend: str = ""
 
 
 def main(table: Table, arguments: Sequence[str]) -> int:
@@ -163,4 +165,4 @@ def text(table: Table, shown: Filled) -> str:
     if shown.seeds:
         said.append(f"{counted(len(shown.seeds), 'seed')}: {' '.join(map(str, shown.seeds))}")
     head = [f"{table.name}: {shown.source}.", f"{table.title}.", *["; ".join(said) + "."] * bool(said)]
-    return "\n".join([*head, "", table.layout(shown), "", *filter(None, (summary(shown), shown.origin))])
+    return "\n".join([*head, "", table.layout(shown), "", *filter(None, (table.legend, summary(shown), shown.origin))])

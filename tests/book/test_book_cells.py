@@ -19,7 +19,7 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import docutils_namespace, patch_docutils
 
 from sslbook.book import badges
-from sslbook.book.cells import fold_checks, summary
+from sslbook.book.cells import fold_checks, fold_code, summary
 from sslbook.book.plain import Links, mark_cells, pieces
 from sslbook.book.values import Number
 from sslbook.book.widgets import _slider_html
@@ -33,8 +33,8 @@ nb_execution_mode = "off"
 myst_enable_extensions = ["dollarmath"]
 
 def setup(app):
-    from sslbook.book.cells import Captions
-    app.add_transform(Captions)
+    from sslbook.book.cells import connect
+    connect(app)
 """
 
 
@@ -106,13 +106,38 @@ def test_what_stands_behind_a_cell_is_in_the_figure_and_has_its_number(tmp_path:
     assert len(page.select("[id=fig-learning]")) == 1
 
 
+def test_a_labelled_table_of_a_cell_has_a_number_and_its_own_caption(tmp_path: Path) -> None:
+    grid = '<table class="table"><tr><td>1</td></tr></table>'
+    inside = grid.replace("<tr>", "<caption>Inside &lt; 1</caption><tr>", 1)
+    tables = [
+        new_code_cell("show()", outputs=[new_output("display_data", data={"text/html": html, "text/plain": "1"})])
+        for html in (f"<p><em>Above</em></p>{grid}", inside, inside)
+    ]
+    listed = "```{list-table} Listed\n:name: tab-listed\n* - 1\n```\n\n"
+    words = "{numref}`tab-above`, {numref}`tab-listed`, {numref}`tab-inside`.\n\n"
+    first, second = new_markdown_cell("(tab-above)="), new_markdown_cell(f"{listed}{words}(tab-inside)=")
+    page, warned = build(tmp_path, first, tables[0], second, tables[1], new_markdown_cell("On."), tables[2])
+    assert warned == ""
+    numbered = page.select("figure[id^=tab-]:has(table)")
+    assert [(one["id"], one.figcaption.text.rstrip("¶")) for one in numbered] == [
+        ("tab-above", "Table 1 Above"),
+        ("tab-inside", "Table 3 Inside < 1"),
+    ]
+    assert "Table 1, Table 2, Table 3." in page.text
+    assert [one.text for one in page.select("table caption .caption-text, table > caption")][-1] == "Inside < 1"
+    assert not page.select("figure em")
+
+
 def test_what_is_missing_is_said(tmp_path: Path) -> None:
     late = new_markdown_cell("Text.\n\n(fig-learning)=\nA caption.")
-    page, warned = build(
-        tmp_path, slider_cell(), late, new_code_cell("1"), new_markdown_cell("(fig-none)=\nA caption.")
-    )
-    for words in ("a slider without a caption", "fig-learning: no code cell with", "fig-none: no code cell with"):
+    none = new_markdown_cell("(fig-none)=\nA caption.\n\n(tab-none)=")
+    page, warned = build(tmp_path, slider_cell(), late, new_code_cell("1"), none, new_code_cell("2"))
+    for words in (
+        "a slider without a caption",
+        *(f"{name}: no code cell with" for name in ("fig-learning", "fig-none")),
+    ):
         assert words in warned
+    assert "tab-none: the code cell below it shows no table" in warned
     assert not page.select("figure[id]")
 
 
@@ -211,6 +236,27 @@ def test_other_cells_stay_as_they_are() -> None:
     before = tree.pformat()
     fold_checks(tree)
     assert tree.pformat() == before
+
+
+def test_code_that_shows_nothing_is_folded_with_the_next() -> None:
+    def code(words: str, *shown: nodes.Node, tag: str = "hide-input") -> nodes.container:
+        fold = HideCodeCellNode(prompt_show="Show", prompt_hide="Hide", classes=["above-input"])
+        fold += nodes.container("", nodes.literal_block("", words))
+        return nodes.container("", fold, *shown, cell_index=1, classes=["cell", f"tag_{tag}"])
+
+    drawn = nodes.container("", nodes.paragraph("", "drawn"))
+    tree = page(
+        code("one"),
+        code("two"),
+        code("three", drawn),
+        code("four"),
+        nodes.paragraph(),
+        code("five"),
+        code("six", tag="no"),
+    )
+    fold_code(tree)
+    bars = [" ".join(block.astext() for block in bar) for bar in tree.findall(HideCodeCellNode)]
+    assert bars == ["one two three", "four", "five", "six"]
 
 
 def test_a_notebook_has_the_cell_and_none_of_the_page_s_bar() -> None:

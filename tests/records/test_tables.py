@@ -147,6 +147,7 @@ def test_a_table_shows_its_record_or_says_what_is_missing(name: str, capsys: pyt
     out = capsys.readouterr().out
     assert out.startswith(f"{name}: ")
     assert f"sslbook table {name} --run" in out
+    assert catalogue.table(name).legend in out
     assert cli.main(["table", name, "--json"]) == 0
     content = json.loads(capsys.readouterr().out, parse_constant=lambda text: pytest.fail(f"{text} is no JSON"))
     held = any(cell["found"] and any(cell["found"].values()) for cell in content["cells"])

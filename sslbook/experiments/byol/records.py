@@ -158,6 +158,19 @@ def _run(name: str, data: str, options: argparse.Namespace) -> Filled:
     return replace(filled(name, found), facts={"epochs": protocol.epochs})
 
 
+MEASURED = (
+    "paper, accuracy: of a linear probe in percent, mean±deviation. rank: effective rank of the encoder's features."
+    " likeness: mean cosine between the projector's outputs for different images."
+)
+
+LEGENDS = {
+    "B-Tab3": "P: predictor. EMA: moving average. BN: BatchNorm in projector and predictor. –: none of them.",
+    "B-Tab4": "μ: BatchNorm subtracts the mean. σ: it divides by the deviation. μ̸, σ̸: the same without their gradient. –: neither.",
+}
+
+RESET = "T: epochs after which the predictor is drawn anew. 0.01, [0, 0.01]: range of its weights, within ±0.01 or as given."
+"""The legend of the tables of predictors."""
+
 RECORDED = {("B-Tab3", "cifar10"), *((name, "digits") for name in NAMES)}
 
 TABLES = {
@@ -174,6 +187,7 @@ TABLES = {
             partial(_run, name, data),
             (EPOCHS,),
             listing,
+            legend=f"{LEGENDS.get(name, RESET)} {MEASURED}",
         )
     ]
 }

@@ -142,8 +142,21 @@ OPTIONS = (
     option("--epoch-size", "samples an epoch (default: 64000)", running=True, type=_epoch, metavar="N"),
 )
 TITLE = "Normalised correlation of latent variables with the best unit of their part"
+LEGEND = (
+    "s: the root; s101: the variable that right, left, right lead to from it. U[a, b]: range of the polarities. units: in each part."
+    " a±b: mean and deviation over seeds."
+)
 TABLES = {
-    name: Table(name, TITLE, "hltm-tables", tuple(range(1, 11)), partial(_recall, name), partial(_run, name), OPTIONS)
+    name: Table(
+        name,
+        TITLE,
+        "hltm-tables",
+        tuple(range(1, 11)),
+        partial(_recall, name),
+        partial(_run, name),
+        OPTIONS,
+        legend=LEGEND,
+    )
     for name in ("A-Tab4", "A-Tab6", "B-Tab2")
 }
 

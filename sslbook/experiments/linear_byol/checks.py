@@ -370,11 +370,14 @@ class Ends:
     leading: Array
 
 
-def random_ends(kind: str, replicas: int, seed: int = 0) -> Ends:
-    """The flow of two units from small starts on random problems until it (nearly) rests, all time constants 1."""
+def random_ends(kind: str, replicas: int, seed: int = 0, *, least: float = 0.3) -> Ends:
+    """The flow of two units from small starts on random problems until it (nearly) rests, all time constants 1.
+
+    least: a bound below the shares of the problems.
+    """
     outputs, size = 2, 4
     rng = np.random.default_rng([seed, 8, *kind.encode()])
-    moments = instances.random_moments(replicas, size, rng, least=0.3)
+    moments = instances.random_moments(replicas, size, rng, least=least)
     start = instances.random_start(kind, replicas, outputs, size, rng)
     last = reference.integrate(start, moments, 600.0, rtol=1e-7).online[-1]
     rank = (np.linalg.svd(last, compute_uv=False) > 0.05).sum(-1)
