@@ -106,14 +106,17 @@ def annotate(doctree: nodes.Element, computed: Mapping[str, set[str]], claims: M
         links: list[list[nodes.Node]] = [[_function(name, offered()[name])] for name in names]
         title = box.next_node(nodes.title)
         codes = CODE.findall(title.astext() if title else "")
-        verdicts = [_verdict(claims[code]) for code in codes if code in claims]
+        stated = [claims[code] for code in codes if code in claims]
+        verdicts = [_verdict(claim) for claim in stated]
         content: list[nodes.Element] = [child for child in box.children if isinstance(child, nodes.section)]
-        for begin, between, items in (("In the library: ", ", ", links), ("In the ledger: ", "; ", verdicts)):
+        ours = "." if all(claim.verdict == "holds" for claim in stated) else ". The statement above holds."
+        theirs = "The paper's claim " if len(stated) == 1 else "The paper's claims: "
+        for begin, between, items, end in (("In the library: ", ", ", links, "."), (theirs, "; ", verdicts, ours)):
             if items:
                 line = nodes.paragraph("", begin, classes=["sslbook-functions"])
                 for number, item in enumerate(items):
                     line += [nodes.Text(between if number else ""), *item]
-                line += nodes.Text(".")
+                line += nodes.Text(end)
                 (content or [box])[-1].append(line)
 
 
