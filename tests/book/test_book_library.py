@@ -72,13 +72,14 @@ def box(title: str, label: str) -> nodes.admonition:
 def test_below_a_statement_stand_its_function_and_its_verdict() -> None:
     claims = {
         "B-F1": Claim("B-F1", "B", "a statement", "hltm", "I", "fails as stated", errata="errata-x"),
-        "B-F2": Claim("B-F2", "B", "a statement", "hltm", "I", "holds"),
+        "B-F2": Claim("B-F2", "B", "a statement", "hltm", "I", "holds with the correction"),
+        "B-F3": Claim("B-F3", "B", "a statement", "hltm", "I", "holds"),
     }
     tree = nodes.section(
         "",
         box("(Units · B-F1 and B-F2)", "thm-lucky"),
         box("(Fails · B-F1)", "thm-fails"),
-        box("(Holds · B-F2)", "thm-holds"),
+        box("(Holds · B-F3)", "thm-holds"),
         box("", "thm-weighted"),
         box("", "thm-of-mine"),
     )
@@ -86,13 +87,13 @@ def test_below_a_statement_stand_its_function_and_its_verdict() -> None:
     lucky, fails, holds, weighted, mine = (
         [p.astext() for p in one.findall(nodes.paragraph)][1:] for one in tree.children
     )
-    assert lucky == ["The paper's claims: B-F1 fails as stated (errata); B-F2 holds. The statement above holds."]
-    assert fails == ["The paper's claim B-F1 fails as stated (errata). The statement above holds."]
-    assert holds == ["The paper's claim B-F2 holds."]
+    assert lucky == ["The paper's claims: B-F1 fails as stated (errata); B-F2 holds as corrected here; ours holds."]
+    assert fails == ["The paper's claim B-F1 fails as stated (errata); ours holds."]
+    assert holds == ["The paper's claim B-F3 holds."]
     assert weighted == ["In the library: covariance_operator."], "a promised name needs no more than itself"
     assert mine == []
     targets = [link["reftarget"] for link in tree.findall(pending_xref)]
-    theirs = ["ledger-b-f1", "errata-x", "ledger-b-f2", "ledger-b-f1", "errata-x", "ledger-b-f2"]
+    theirs = ["ledger-b-f1", "errata-x", "ledger-b-f2", "ledger-b-f1", "errata-x", "ledger-b-f3"]
     assert targets == [*theirs, "sslbook.operator.covariance.covariance_operator"]
 
 
