@@ -106,14 +106,17 @@ def annotate(doctree: nodes.Element, computed: Mapping[str, set[str]], claims: M
         links: list[list[nodes.Node]] = [[_function(name, offered()[name])] for name in names]
         title = box.next_node(nodes.title)
         codes = CODE.findall(title.astext() if title else "")
-        verdicts = [_verdict(claims[code]) for code in codes if code in claims]
+        stated = [claims[code] for code in codes if code in claims]
+        verdicts = [_verdict(claim) for claim in stated]
         content: list[nodes.Element] = [child for child in box.children if isinstance(child, nodes.section)]
-        for begin, between, items in (("In the library: ", ", ", links), ("In the ledger: ", "; ", verdicts)):
+        ours = "; ours holds." if any(claim.verdict == "fails as stated" for claim in stated) else "."
+        theirs = "The paper's claim " if len(stated) == 1 else "The paper's claims: "
+        for begin, between, items, end in (("In the library: ", ", ", links, "."), (theirs, "; ", verdicts, ours)):
             if items:
                 line = nodes.paragraph("", begin, classes=["sslbook-functions"])
                 for number, item in enumerate(items):
                     line += [nodes.Text(between if number else ""), *item]
-                line += nodes.Text(".")
+                line += nodes.Text(end)
                 (content or [box])[-1].append(line)
 
 
@@ -123,7 +126,8 @@ def _function(name: str, text: str) -> addnodes.pending_xref:
 
 
 def _verdict(claim: Claim) -> list[nodes.Node]:
-    said = [_label(claim.id, entry_anchor(claim.id)), nodes.Text(f" {claim.verdict}")]
+    verdict = "holds as corrected here" if claim.verdict == "holds with the correction" else claim.verdict
+    said = [_label(claim.id, entry_anchor(claim.id)), nodes.Text(f" {verdict}")]
     return [*said, nodes.Text(" ("), _label("errata", claim.errata), nodes.Text(")")] if claim.errata else said
 
 

@@ -72,20 +72,29 @@ def box(title: str, label: str) -> nodes.admonition:
 def test_below_a_statement_stand_its_function_and_its_verdict() -> None:
     claims = {
         "B-F1": Claim("B-F1", "B", "a statement", "hltm", "I", "fails as stated", errata="errata-x"),
-        "B-F2": Claim("B-F2", "B", "a statement", "hltm", "I", "holds"),
+        "B-F2": Claim("B-F2", "B", "a statement", "hltm", "I", "holds with the correction"),
+        "B-F3": Claim("B-F3", "B", "a statement", "hltm", "I", "holds"),
     }
     tree = nodes.section(
-        "", box("(Units · B-F1 and B-F2)", "thm-lucky"), box("", "thm-weighted"), box("", "thm-of-mine")
+        "",
+        box("(Units · B-F1 and B-F2)", "thm-lucky"),
+        box("(Fails · B-F1)", "thm-fails"),
+        box("(Holds · B-F3)", "thm-holds"),
+        box("", "thm-weighted"),
+        box("", "thm-of-mine"),
     )
     annotate(tree, functions(), claims)
-    lucky, weighted, mine = ([p.astext() for p in one.findall(nodes.paragraph)][1:] for one in tree.children)
-    assert lucky == [
-        "In the ledger: B-F1 fails as stated (errata); B-F2 holds.",
-    ]
+    lucky, fails, holds, weighted, mine = (
+        [p.astext() for p in one.findall(nodes.paragraph)][1:] for one in tree.children
+    )
+    assert lucky == ["The paper's claims: B-F1 fails as stated (errata); B-F2 holds as corrected here; ours holds."]
+    assert fails == ["The paper's claim B-F1 fails as stated (errata); ours holds."]
+    assert holds == ["The paper's claim B-F3 holds."]
     assert weighted == ["In the library: covariance_operator."], "a promised name needs no more than itself"
     assert mine == []
     targets = [link["reftarget"] for link in tree.findall(pending_xref)]
-    assert targets == ["ledger-b-f1", "errata-x", "ledger-b-f2", "sslbook.operator.covariance.covariance_operator"]
+    theirs = ["ledger-b-f1", "errata-x", "ledger-b-f2", "ledger-b-f1", "errata-x", "ledger-b-f3"]
+    assert targets == [*theirs, "sslbook.operator.covariance.covariance_operator"]
 
 
 def test_every_code_in_a_title_is_a_claim_and_the_ledger_names_its_box() -> None:
