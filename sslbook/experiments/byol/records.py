@@ -159,7 +159,7 @@ def _run(name: str, data: str, options: argparse.Namespace) -> Filled:
 
 
 MEASURED = (
-    "paper, accuracy: of a linear probe in percent, mean±deviation. rank: effective rank of the encoder's features."
+    "paper, accuracy: of a linear probe in percent, mean and deviation. rank: effective rank of the encoder's features."
     " likeness: mean cosine between the projector's outputs for different images."
 )
 

@@ -143,8 +143,8 @@ OPTIONS = (
 )
 TITLE = "Normalised correlation of latent variables with the best unit of their part"
 LEGEND = (
-    "s: the root; s101: the variable that right, left, right lead to from it. U[a, b]: range of the polarities. units: in each part."
-    " a±b: mean and deviation over seeds."
+    "s: the root; s101: the variable that right, left, right lead to from it. U[a, b]: range of the polarities."
+    " units: in each part of the network. a±b: mean and deviation over seeds."
 )
 TABLES = {
     name: Table(
