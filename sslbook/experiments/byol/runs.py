@@ -564,7 +564,8 @@ def definite(state: State, views: Tensor) -> Tensor:
     small = axes.mT @ covariance @ axes
     whole = torch.stack([torch.kron(a, b.mT.contiguous()) for a, b in zip(small, top.double(), strict=True)])
     values = torch.linalg.eigvalsh((whole + whole.mT) / 2)
-    return values.clamp(min=0).sum(1) / values.abs().sum(1).clamp(min=1e-300)
+    share: Tensor = values.clamp(min=0).sum(1) / values.abs().sum(1).clamp(min=1e-300)
+    return share
 
 
 def _halves(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -576,5 +577,6 @@ def _halves(x: Tensor) -> tuple[Tensor, Tensor]:
 def _hidden(state: State, weights: Parameters, views: Tensor) -> Tensor:
     """The projector's hidden units, ``(R, N, VIEWS, n)`` in float64, all views normalised together."""
     seen = encode(weights, views.to(weights["conv0"])[:, None].expand(-1, state.seeds, -1, -1, -1), views=1)
-    z = normalize(linear(weights, "projector0", seen), state.kind.projector, views=1).relu()
-    return z.double().unflatten(1, (-1, VIEWS))
+    z = normalize(linear(weights, "projector0", seen), state.kind.projector, views=1).relu().double()
+    split: Tensor = z.unflatten(1, (-1, VIEWS))
+    return split
