@@ -37,7 +37,7 @@ BUDGETS = {
     "sslbook/stats": (473, 6),
     "sslbook/training": (4_605, 24),
     "sslbook/trees": (554, 4),
-    "tests": (26_578, 125),
+    "tests": (26_313, 125),
     "tools": (541, 5),
 }
 """Lines and files of Python, which may only fall."""

@@ -45,7 +45,6 @@ from sslbook.experiments.byol.runs import (
     encode,
     few_labels,
     initial_weights,
-    likeness,
     linear,
     linear_probe,
     probes,
@@ -268,14 +267,6 @@ def test_features_are_those_of_the_encoder(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(runs, "CHUNK", 20)  # three parts of 16, each by its own statistics
     parts = torch.cat([encoder(part.double()) for part in pixels.split(16)])
     torch.testing.assert_close(_features(weights, pixels, 1)[0], parts)
-
-
-def test_likeness() -> None:
-    x = torch.randn(1, 500, 6, dtype=f64, generator=torch.Generator().manual_seed(0))
-    assert likeness(torch.full((1, 10, 3), 0.7)).item() == pytest.approx(1, rel=1e-12)
-    u = F.normalize(x[0, :30], dim=1)
-    pairs = (u @ u.T)[~torch.eye(30, dtype=torch.bool)]
-    assert likeness(x[:, :30]).item() == pytest.approx(pairs.mean().item(), abs=1e-14)
 
 
 # ------------------------------------------------------------------------------- views
