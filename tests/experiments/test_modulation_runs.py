@@ -26,8 +26,6 @@ from sslbook.experiments.modulation.instances import (
 )
 from sslbook.experiments.modulation.reference import (
     ACTIVATIONS,
-    FORMS,
-    GROUPS,
     REFERENCES,
     contrastive_loss,
     printed_factor,
@@ -63,6 +61,7 @@ from sslbook.stats.replica_rng import Streams
 
 TINY = TokenRun(fields=4, tokens=6, generators=5, fixed=2, outputs=3, batch=9, steps=20)
 MODES = ("normal", "detach", "omit")
+GROUPS = ("view", "batch")
 
 
 def embed(world: World, tokens: torch.Tensor) -> torch.Tensor:
@@ -79,7 +78,7 @@ def all_kinds() -> list[Replica]:
 
 
 @pytest.mark.parametrize("group", GROUPS)
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", ["released", "printed"])
 def test_a_step_is_that_of_autograd(group: str, form: str) -> None:
     protocol, replicas = replace(TINY, group=group, form=form), all_kinds()
     seeds = [seed for _, seed in replicas]

@@ -322,10 +322,12 @@ def average_values(
     data: Split | None = None,
     at: Sequence[int] = DIGITS_AT,
     parts: Path | None = None,
+    name: str = "byol-average",
+    **how: Any,
 ) -> dict[str, Any]:
-    """Predictor and BatchNorm with and without a moving average, on the digits."""
-    folder = (parts or parts_folder()) / "byol-average"
-    found = train_ablations(protocol, LONG_AVERAGES, seeds, data or digits(), at=at, measure=probes, parts=folder)
+    """Predictor and BatchNorm with and without a moving average, on the digits unless given other ``data``."""
+    how |= {"at": at, "measure": probes, "parts": (parts or parts_folder()) / name}
+    found = train_ablations(protocol, LONG_AVERAGES, seeds, data or digits(), **how)
     return {"axes": "averages[average][measure][epoch][seed]", "epochs": list(at), "averages": rounded(found, digits=6)}
 
 
@@ -339,25 +341,12 @@ def average_cifar10_values(
     parts: Path | None = None,
 ) -> dict[str, Any]:
     """The same on CIFAR-10 for 40 epochs: three quarters of an hour of one core, a cell and a seed at a time."""
-    data, folder = data or cifar10(CIFAR10_IMAGES), (parts or parts_folder()) / "byol-average-cifar10"
-    found = train_ablations(
-        protocol,
-        LONG_AVERAGES,
-        seeds,
-        data,
-        at=at,
-        measure=probes,
-        alone=True,
-        parts=folder,
-        device=device or str(device_of(None)),
+    data = data or cifar10(CIFAR10_IMAGES)
+    name, device = "byol-average-cifar10", device or str(device_of(None))
+    values = average_values(
+        seeds, protocol=protocol, data=data, at=at, parts=parts, name=name, alone=True, device=device
     )
-    return {
-        "axes": "averages[average][measure][epoch][seed]",
-        "epochs": list(at),
-        "images": len(data.train),
-        "batch": protocol.batch,
-        "averages": rounded(found, digits=6),
-    }
+    return values | {"images": len(data.train), "batch": protocol.batch}
 
 
 STUDIES = {

@@ -30,10 +30,6 @@ r"""The activations of Figure 9.  The first three satisfy :math:`h(x) = h'(x)\,x
 
 REFERENCES = ("info_nce", "quadratic")
 
-FORMS = ("released", "printed")
-
-GROUPS = ("view", "batch")
-
 
 def hidden(x: Tensor, weights: Tensor, activation: str, mean: str, std: str) -> Tensor:
     """Normalised activations ``(..., N, K, M)`` of ``x (..., N, K, d)``; statistics over the ``N``. ``weights``: ``(..., K,
