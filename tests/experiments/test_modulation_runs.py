@@ -12,7 +12,7 @@ from held import hold
 from torch.nn import functional
 
 from sslbook import cli
-from sslbook.experiments.modulation import network, records, runs
+from sslbook.experiments.modulation import records, runs
 from sslbook.experiments.modulation.instances import (
     WILDCARD,
     World,
@@ -24,11 +24,8 @@ from sslbook.experiments.modulation.instances import (
     random_crops,
     resize_matrices,
 )
-from sslbook.experiments.modulation.network import gradients, lookups
 from sslbook.experiments.modulation.reference import (
     ACTIVATIONS,
-    FORMS,
-    GROUPS,
     REFERENCES,
     contrastive_loss,
     printed_factor,
@@ -42,9 +39,11 @@ from sslbook.experiments.modulation.runs import (
     TokenRun,
     _bytes,
     cosines,
+    gradients,
     initial_state,
     likeness,
     living,
+    lookups,
     mean_of,
     roughness,
     scores,
@@ -62,6 +61,7 @@ from sslbook.stats.replica_rng import Streams
 
 TINY = TokenRun(fields=4, tokens=6, generators=5, fixed=2, outputs=3, batch=9, steps=20)
 MODES = ("normal", "detach", "omit")
+GROUPS = ("view", "batch")
 
 
 def embed(world: World, tokens: torch.Tensor) -> torch.Tensor:
@@ -78,7 +78,7 @@ def all_kinds() -> list[Replica]:
 
 
 @pytest.mark.parametrize("group", GROUPS)
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", ["released", "printed"])
 def test_a_step_is_that_of_autograd(group: str, form: str) -> None:
     protocol, replicas = replace(TINY, group=group, form=form), all_kinds()
     seeds = [seed for _, seed in replicas]
@@ -100,7 +100,7 @@ def test_a_gpu_sorts_the_samples_as_the_processor_does(group: str, monkeypatch: 
     replicas = [(TableCell(2, 2), 3), (TableCell(3, 1), 4)]
     tokens = draw_pairs(world_of(TINY, replicas), Streams([3, 4], "pairs"), 9, 3)
     here = lookups(tokens, TINY.tokens, group, torch.float64)
-    monkeypatch.setattr(network, "_sorted_here", network.sorted_there)
+    monkeypatch.setattr(runs, "_sorted_here", runs.sorted_there)
     there = lookups(tokens, TINY.tokens, group, torch.float64)
     for one, two in zip(here, there, strict=True):
         for name in ("rows", "samples", "starts", "shares"):
@@ -260,33 +260,7 @@ def test_scores_of_known_filters() -> None:
     assert float(scores(weights, world, linear=True)["released +"]) == pytest.approx(1, abs=3e-3)
 
 
-def test_a_small_training_finds_the_tokens_of_its_generators() -> None:
-    protocol = TokenRun(steps=400, batch=64)
-    found = train_cells(protocol, [TableCell(3, 5), TableCell(3, 5, "linear")], [0, 1])
-    relu, linear = found.values()
-    assert relu["printed +"].min() > linear["printed +"].max() + 0.1
-    assert relu["released -"].max() < 0.3
-    start = scores(initial_state(protocol, [0, 1], 15).weights, make_world([0, 1], [3, 3]))
-    assert relu["printed +"].min() > start["printed +"].max() + 0.1
-
-
-# --- what bad input gets ------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (
-            lambda: TableCell(activation="tanh"),
-            "activation must be one of linear, relu, leaky_relu, quadratic, sigmoid, got 'tanh'",
-        ),
-        (lambda: TableCell(loss="triplet"), "loss must be one of info_nce, quadratic, got 'triplet'"),
-        (lambda: TableCell(std="none"), "std must be one of normal, detach, omit, got 'none'"),
-    ],
-)
-def test_bad_input_gets_a_sentence(make: object, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        make()  # type: ignore[operator]
+# --- filters of quarters of images --------------------------------------------------------------------------------------
 
 
 def test_quarters() -> None:
@@ -440,48 +414,6 @@ def test_printed_numbers_as_both_transcriptions_have_them() -> None:
     }
     assert target.mean.sum() == pytest.approx(40.46)
     assert target.std.sum() == pytest.approx(4.01)
-
-
-def test_distance_from_the_paper() -> None:
-    target = printed("C-Tab1")
-    draw = torch.Generator().manual_seed(0)
-    own = target.mean[..., None] + 0.05 * torch.randn(4, 4, 4, 40, generator=draw, dtype=torch.float64)
-    gap, errors = records.distance(own, target)
-    assert gap < 0.02
-    assert errors < 2
-    assert records.distance(own + 0.3, target)[0] == pytest.approx(0.3, abs=0.02)
-    assert records.distance(own + 0.3, target)[1] > 5
-
-
-def test_what_chance_makes_of_a_perfect_reproduction() -> None:
-    target = printed("C-Tab1")
-    draw = torch.Generator().manual_seed(1)
-    own = target.mean[..., None] + 0.07 * torch.randn(4, 4, 4, 3, generator=draw, dtype=torch.float64)
-    found = records.chance(own, target, 400, 0)
-    assert found.gaps.shape == found.errors.shape == found.leans.shape == (400,)
-    assert 1.25 < found.errors.mean() < 1.5, "errors that are estimated from three values each"
-    assert found.gaps.mean() == pytest.approx(records.standard_error(own, target) * (2 / torch.pi) ** 0.5, rel=0.15)
-    many = records.chance(own.repeat(1, 1, 1, 100), target, 50, 0, seeds=300).errors
-    assert many.mean() == pytest.approx(1, abs=0.2), "known errors, but for the rounding"
-    ten = target.only(patterns=10)
-    assert ten.mean.equal(target.mean[:, 3])
-    assert records.distance(own[:, 3], ten)[0] < 0.1
-    assert records.chance(own[:, 3], ten, 30, 0).errors.shape == (30,)
-    assert torch.tensor(records.distance(own[..., :1], target)[1]).isnan()
-
-
-def test_cells_of_a_seed_are_drawn_together() -> None:
-    target = printed("C-Tab1")
-    draw = torch.Generator().manual_seed(2)
-    alone = 0.1 * torch.randn(4, 4, 4, 12, generator=draw, dtype=torch.float64)
-    tied = 0.03 * alone + 0.1 * torch.randn(4, 4, 1, 12, generator=draw, dtype=torch.float64)
-    for trials, size in ((alone, 0.0), (tied, 1.0)):
-        matrix = records.shared(target.mean[..., None] + trials)[2]
-        assert matrix[~torch.eye(4, dtype=torch.bool)].mean() == pytest.approx(size, abs=0.1)
-    apart, joint = (records.chance(target.mean[..., None] + trials, target, 400, 0) for trials in (alone, tied))
-    assert joint.errors.std() > 1.5 * apart.errors.std(), "a table that shares its seeds is off all over or nowhere"
-    low = target.mean[..., None] + alone - torch.tensor([0.0, 0.0, 0.0, 0.5])[:, None]
-    assert records.lean(low, target).tolist() == pytest.approx([0, 0, 0, -0.5], abs=0.05)
 
 
 def values() -> dict:

@@ -259,13 +259,10 @@ def deviation_gaps(count: int = 100, seed: int = 0) -> Gaps:
     full: Norm = {"mean": "normal", "std": "normal", "eps": 0.0}
     constant, whole, printed = step(pair, detached), step(pair, full), terms(pair).corrected
     scaled, projected = vec(scaled_step(pair)), vec(projected_step(pair))
-    inner = (pair.online.weight * whole.unflatten(1, (-1, pair.online.weight.shape[1])).mT).sum(-1).abs()
-    size = pair.online.weight.flatten(1).norm(dim=1) * whole.norm(dim=1)
     return over_instances(
         {
             "sigma constant": relative(scaled, constant),
             "sigma differentiated": relative(projected, whole),
-            "orthogonal to every row": inner.amax(1) / size,
             "broken: Eq. 14 without sigma": relative(printed, constant),
             "broken: sigma a constant": relative(scaled, whole),
         }

@@ -10,13 +10,13 @@ import argparse
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from html import escape
 from pathlib import Path
 from typing import Any
 
 import torch
+from IPython.display import HTML
 from torch import Tensor
 
 from sslbook.experiments.byol.runs import (
@@ -31,12 +31,13 @@ from sslbook.experiments.byol.runs import (
     cifar10,
     digits,
     probes,
-    probes_and_terms,
+    probes_and_definite,
     train_ablations,
 )
 from sslbook.records.ablation import NAMES, Change, Modes, changes
 from sslbook.records.filled import Filled, fill, listing, number, spread
 from sslbook.records.filled import cells as table_cells
+from sslbook.records.page import Rows, as_html
 from sslbook.records.printed import printed
 from sslbook.records.store import Record, parts_folder, rounded
 from sslbook.records.table_command import EPOCHS, Table
@@ -192,43 +193,15 @@ TABLES = {
     ]
 }
 
-NARROW = 4
-"""Columns from which on the rows may be stacked on a phone; then the first cell of a row is a plain one."""
-
 _MINUS = re.compile(r"(?<![\w.])-(?=\d)")
 
 
-@dataclass(frozen=True)
-class HtmlTable:
-    """A table: what it shows, the heads of its columns with their units, and its rows, the first cell of each its name."""
-
-    caption: str
-    heads: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-
-    def _repr_html_(self) -> str:
-        first = 'td class="sslbook-row-head"' if len(self.heads) >= NARROW else 'th scope="row"'
-        heads = "".join(f'<th scope="col">{escape(head)}</th>' for head in self.heads)
-        rows = "".join(
-            f"<tr><{first}>{escape(row[0])}</{first[:2]}>"
-            + "".join(f"<td>{escape(_MINUS.sub('−', cell))}</td>" for cell in row[1:])
-            + "</tr>"
-            for row in self.rows
-        )
-        return (  # a caption inside would be squeezed where rows are stacked
-            f'<p><em>{escape(self.caption)}</em></p><table class="table" aria-label="{escape(self.caption)}">'
-            f"<thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>"
-        )
-
-    def __repr__(self) -> str:
-        wide = [max(map(len, column)) + 2 for column in zip(self.heads, *self.rows)]
-        lines = [
-            "".join(c.ljust(w) for c, w in zip(line, wide, strict=True)).rstrip() for line in (self.heads, *self.rows)
-        ]
-        return "\n".join([self.caption, *lines])
+def html_table(caption: str, heads: Sequence[str], rows: Rows) -> HTML:
+    """A table for the page; its rows begin with their names, and a minus is no hyphen."""
+    return HTML(_MINUS.sub("−", as_html(caption, heads, rows)))
 
 
-def html_listing(table: Filled, caption: str) -> HtmlTable:
+def html_listing(table: Filled, caption: str) -> HTML:
     """A row a cell: its name, the paper's number, ours of the first measure with its deviation, means of the others."""
     (first, digits), *others = table.measures.items()
     said = [axis for axis, labels in enumerate(table.axes.values()) if len(labels) > 1]
@@ -237,14 +210,14 @@ def html_listing(table: Filled, caption: str) -> HtmlTable:
         ours = number(*spread(entry.found.get(first, ())), digits)
         rest = (number(spread(entry.found.get(m, ()))[0], None, d) for m, d in others)
         rows.append(("; ".join(entry.at[axis] for axis in said), number(*entry.printed, digits), ours, *rest))
-    return HtmlTable(caption, ("cell", "printed, %", "ours, %", "rank", "likeness"), tuple(rows))
+    return html_table(caption, ("cell", "printed, %", "ours, %", "rank", "likeness"), rows)
 
 
-def html_grid(table: Filled, caption: str) -> HtmlTable:
+def html_grid(table: Filled, caption: str) -> HTML:
     """The table's own shape, its last axis the columns: in each cell the paper's mean and ours, as ``printed | ours``."""
     measures = dict([next(iter(table.measures.items()))])
     (_, *columns), rows = table_cells(replace(table, measures=measures), brief=True)
-    return HtmlTable(caption, ("printed | ours, %", *columns), tuple(map(tuple, rows)))
+    return html_table(caption, ("printed | ours, %", *columns), rows)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -317,7 +290,7 @@ def resets_values(
     moments: Mapping[str, Sequence[int]] = RESET_MOMENTS,
     parts: Path | None = None,
 ) -> dict[str, Any]:
-    """Tables 8 and 9 with resets by steps, and without; Theorem 8's terms along each run.
+    """Tables 8 and 9 with resets by steps, and without; how definite Theorem 8's covariance is along each run.
 
     parts: where finished chunks lie; by default those of this commit.
     """
@@ -326,7 +299,7 @@ def resets_values(
     found: dict[str, Any] = {}
     for name, reset in resets.items():
         some = {label: replace(cell, reset=reset) for label, cell in tabled.items()}
-        how = probes_and_terms(protocol)
+        how = probes_and_definite(protocol)
         runs = train_ablations(protocol, some, seeds, data, at=moments[name], measure=how, parts=parts / "byol-resets")
         found[name] = rounded(runs, digits=6)
     return {
@@ -349,10 +322,12 @@ def average_values(
     data: Split | None = None,
     at: Sequence[int] = DIGITS_AT,
     parts: Path | None = None,
+    name: str = "byol-average",
+    **how: Any,
 ) -> dict[str, Any]:
-    """Predictor and BatchNorm with and without a moving average, on the digits."""
-    folder = (parts or parts_folder()) / "byol-average"
-    found = train_ablations(protocol, LONG_AVERAGES, seeds, data or digits(), at=at, measure=probes, parts=folder)
+    """Predictor and BatchNorm with and without a moving average, on the digits unless given other ``data``."""
+    how |= {"at": at, "measure": probes, "parts": (parts or parts_folder()) / name}
+    found = train_ablations(protocol, LONG_AVERAGES, seeds, data or digits(), **how)
     return {"axes": "averages[average][measure][epoch][seed]", "epochs": list(at), "averages": rounded(found, digits=6)}
 
 
@@ -366,25 +341,12 @@ def average_cifar10_values(
     parts: Path | None = None,
 ) -> dict[str, Any]:
     """The same on CIFAR-10 for 40 epochs: three quarters of an hour of one core, a cell and a seed at a time."""
-    data, folder = data or cifar10(CIFAR10_IMAGES), (parts or parts_folder()) / "byol-average-cifar10"
-    found = train_ablations(
-        protocol,
-        LONG_AVERAGES,
-        seeds,
-        data,
-        at=at,
-        measure=probes,
-        alone=True,
-        parts=folder,
-        device=device or str(device_of(None)),
+    data = data or cifar10(CIFAR10_IMAGES)
+    name, device = "byol-average-cifar10", device or str(device_of(None))
+    values = average_values(
+        seeds, protocol=protocol, data=data, at=at, parts=parts, name=name, alone=True, device=device
     )
-    return {
-        "axes": "averages[average][measure][epoch][seed]",
-        "epochs": list(at),
-        "images": len(data.train),
-        "batch": protocol.batch,
-        "averages": rounded(found, digits=6),
-    }
+    return values | {"images": len(data.train), "batch": protocol.batch}
 
 
 STUDIES = {

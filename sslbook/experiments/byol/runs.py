@@ -13,15 +13,10 @@ A view is one geometric and one photometric transformation an image, all in a ba
 train with: an affine map (shift, zoom, rotation, mirror) read by bilinear interpolation with zeros outside, then a gain, a gain
 per colour, and grey.
 
-Measured are probes of the representation and Theorem 8's terms.  Above the projector's last layer, of weights W, a predictor of
-one layer is linear: :math:`f_L = M h` with the projector's outputs :math:`h = W z` and :math:`M = W_p`, or
+Measured are probes of the representation and the sign of Theorem 8's covariance term.  Above the projector's last layer a
+predictor of one layer is linear: :math:`f_L = M h` with the projector's outputs :math:`h = W z` and :math:`M = W_p`, or
 :math:`W_p \operatorname{diag}(1/\sigma)` below BatchNorm, sigma a constant.  There :math:`K = z \otimes M^T`, and of Eq. 14 of
-[tian2021iclr]
-
-    Cov_x[\bar K, \bar K'] = Cov[\bar z, \bar z'] (x) M^T
-    w^T Cov_x[\bar K, \bar K'] w' = tr Cov[M \bar h, \bar h']      w^T V_x[\bar K] w = tr V[M \bar h]
-
-The second line holds at every layer below, as long as what lies between is linear or ReLU: :math:`K_l^T w_l` is the output.
+[tian2021iclr] :math:`Cov_x[\bar K, \bar K'] = Cov[\bar z, \bar z'] \otimes M^T`.
 """
 
 from __future__ import annotations
@@ -316,8 +311,6 @@ def train_ablations(
     measure: :data:`MEASURES` unless given; where a predictor is drawn anew at that moment, it sees the one before.
     alone: a cell and a seed at a time; else cells of one kind run as one batch.  parts: see :func:`sslbook.stats.sweep.sweep`.
     """
-    if len(data.train) < protocol.batch:  # no step would be taken
-        raise ValueError(f"batch must be at most the {len(data.train)} training images, got {protocol.batch}")
     moments = (protocol.epochs,) if at is None else tuple(at)
     train = partial(_train_chunk, protocol, data, moments, measure, dtype=dtype, device=torch.device(device))
     kind, chunk = (lambda cell: cell.kind), (lambda cell: 1 if alone else math.inf)
@@ -505,7 +498,7 @@ EPSILON = 1e-5
 """BatchNorm's, added to the variance."""
 
 DIRECTIONS = 12
-"""Of the covariance of the hidden units, so many axes are kept where the term's eigenvalues are listed."""
+"""Of the covariance of the hidden units, so many axes are kept where the term's eigenvalues are counted."""
 
 
 def probes(state: State, data: Split) -> dict[str, Tensor]:
@@ -516,14 +509,14 @@ def probes(state: State, data: Split) -> dict[str, Tensor]:
     return measure(state, data) | few
 
 
-def probes_and_terms(protocol: Recipe) -> Measure:
-    """The same, and for predictors of one layer `theorem8_terms` over views of this protocol."""
+def probes_and_definite(protocol: Recipe) -> Measure:
+    """The same, and for predictors of one layer `definite` over views of this protocol."""
 
     def both(state: State, data: Split) -> dict[str, Tensor]:
         pixels = data.train.pixels[:IMAGES]
         u = Streams([0], "byol terms").uniform((len(pixels) * VIEWS, NUMBERS))[0]
         views = augment(pixels.to(torch.float32).repeat_interleave(VIEWS, 0), u, protocol.augmentation)
-        return probes(state, data) | theorem8_terms(state, views)
+        return probes(state, data) | {"definite": definite(state, views)}
 
     return both
 
@@ -552,34 +545,27 @@ def common_gradient(protocol: Recipe) -> Measure:
     return found
 
 
-def theorem8_terms(state: State, views: Tensor) -> dict[str, Tensor]:
-    r"""Theorem 8's terms along the weights, ``(R,)`` each, and how definite the covariance term is.
+def definite(state: State, views: Tensor) -> Tensor:
+    r"""How definite Theorem 8's covariance term is, ``(R,)``: the positive eigenvalues' share of all eigenvalues' sizes.
 
-    views: ``(N * VIEWS, C, H, W)``, image by image.  pull: :math:`w^T Cov[\bar K, \bar K'] w'`; against:
-    :math:`w^T V_x[\bar K] w`; within: :math:`w^T E_x V_{x'}[K] w`; spread: the variance of the target's outputs between images.
-    definite: the positive eigenvalues' share of all eigenvalues' sizes, of the symmetric part of the term's matrix, restricted to
-    the `DIRECTIONS` in which the hidden units vary most; held: their share of that variance.  A product of two means over views
-    takes them over different views, so that it has no part of what varies within an image.
+    views: ``(N * VIEWS, C, H, W)``, image by image.  Of the symmetric part of the term's matrix, restricted to the `DIRECTIONS` in
+    which the hidden units vary most.  Its two means over views are taken over different views, so that it has no part of what
+    varies within an image.
     """
-    z, h = _hidden(state, state.online, views)
-    z_target, h_target = (z, h) if state.target is None else _hidden(state, state.target, views)
-    top = state.online["predictor1.weight"].double()
+    z = _hidden(state, state.online, views)
+    left, right = _halves(z)
+    left_target, right_target = _halves(z if state.target is None else _hidden(state, state.target, views))
+    top = state.online["predictor1.weight"]
     if state.kind.head != NONE:
-        top = top * (h.flatten(1, 2).var(1) + EPSILON).rsqrt()[:, None]
-    out = h @ top.mT[:, None]
-    (a, b), (goal_a, goal_b) = _halves(out), _halves(h_target)
-    (left, right), (left_target, right_target) = _halves(z), _halves(z_target)
-    images = h.shape[1]
-    covariance = (left.mT @ right_target + right.mT @ left_target) / (2 * images)
-    definite, held = _definite(covariance, top)
-    return {
-        "pull": (a * goal_b + b * goal_a).sum((1, 2)) / (2 * images),
-        "against": (a * b).sum((1, 2)) / images,
-        "within": (out - out.mean(2, keepdim=True)).square().sum((1, 2, 3)) / (images * (VIEWS - 1)),
-        "spread": (goal_a * goal_b).sum((1, 2)) / images,
-        "definite": definite,
-        "held": held,
-    }
+        h = linear(state.online, "projector1", z.flatten(1, 2).to(top)).double()
+        top = top * (h.var(1) + EPSILON).rsqrt()[:, None]
+    covariance = (left.mT @ right_target + right.mT @ left_target) / (2 * z.shape[1])
+    axes = torch.linalg.eigh((covariance + covariance.mT) / 2).eigenvectors[..., -DIRECTIONS:]
+    small = axes.mT @ covariance @ axes
+    whole = torch.stack([torch.kron(a, b.mT.contiguous()) for a, b in zip(small, top.double(), strict=True)])
+    values = torch.linalg.eigvalsh((whole + whole.mT) / 2)
+    share: Tensor = values.clamp(min=0).sum(1) / values.abs().sum(1).clamp(min=1e-300)
+    return share
 
 
 def _halves(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -588,21 +574,9 @@ def _halves(x: Tensor) -> tuple[Tensor, Tensor]:
     return first - first.mean(1, keepdim=True), second - second.mean(1, keepdim=True)
 
 
-def _hidden(state: State, weights: Parameters, views: Tensor) -> tuple[Tensor, Tensor]:
-    """The projector's hidden units and its outputs, ``(R, N, VIEWS, n)`` in float64, all views normalised together."""
-    like = weights["conv0"]
-    seen = encode(weights, views.to(like)[:, None].expand(-1, state.seeds, -1, -1, -1), views=1)
-    z = normalize(linear(weights, "projector0", seen), state.kind.projector, views=1).relu()
-    h = linear(weights, "projector1", z)
-    split = [x.double().unflatten(1, (-1, VIEWS)) for x in (z, h)]
-    return split[0], split[1]
-
-
-def _definite(covariance: Tensor, top: Tensor) -> tuple[Tensor, Tensor]:
-    sizes, axes = torch.linalg.eigh((covariance + covariance.mT) / 2)
-    kept = axes[..., -DIRECTIONS:]
-    small = kept.mT @ covariance @ kept
-    whole = torch.stack([torch.kron(a, b.mT.contiguous()) for a, b in zip(small, top, strict=True)])
-    values = torch.linalg.eigvalsh((whole + whole.mT) / 2)
-    held = sizes[:, -DIRECTIONS:].abs().sum(1) / sizes.abs().sum(1)
-    return values.clamp(min=0).sum(1) / values.abs().sum(1).clamp(min=1e-300), held
+def _hidden(state: State, weights: Parameters, views: Tensor) -> Tensor:
+    """The projector's hidden units, ``(R, N, VIEWS, n)`` in float64, all views normalised together."""
+    seen = encode(weights, views.to(weights["conv0"])[:, None].expand(-1, state.seeds, -1, -1, -1), views=1)
+    z = normalize(linear(weights, "projector0", seen), state.kind.projector, views=1).relu().double()
+    split: Tensor = z.unflatten(1, (-1, VIEWS))
+    return split
