@@ -26,7 +26,7 @@ BUDGETS = {
     "sslbook": (394, 4),
     "sslbook/bench": (1_016, 5),
     "sslbook/book": (5_323, 26),
-    "sslbook/experiments": (15_019, 62),
+    "sslbook/experiments": (14_959, 62),
     "sslbook/images": (920, 4),
     "sslbook/inspect": (1_123, 5),
     "sslbook/losses": (785, 4),
@@ -37,7 +37,7 @@ BUDGETS = {
     "sslbook/stats": (473, 6),
     "sslbook/training": (4_605, 24),
     "sslbook/trees": (554, 4),
-    "tests": (26_263, 125),
+    "tests": (26_046, 125),
     "tools": (541, 5),
 }
 """Lines and files of Python, which may only fall."""
