@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from sslbook.bench import Row, parser, report
+from sslbook.experiments.hltm import records as trials
 from sslbook.experiments.hltm import runs as hltm
 from sslbook.experiments.modulation import records as tokens
 from sslbook.experiments.modulation.runs import TableCell, TokenRun, train_cells, train_tokens
@@ -61,11 +62,10 @@ def run(*, quick: bool, processes: int) -> list[Row]:
 
 def trees_seconds(epoch_size: int, processes: int) -> float:
     """Seconds for all cells of Table 6 of A with ``epoch_size`` samples an epoch and a measurement."""
-    axes = printed("A-Tab6").axes
+    axes, begun = printed("A-Tab6").axes, time.perf_counter()
     base = replace(PROTOCOL, epoch_size=epoch_size)
     protocols = [replace(base, lower=lower, width=width) for lower in axes["lower"] for width in axes["widths"]]
-    measure, begun = hltm.Measurement(axes["latents"], epoch_size), time.perf_counter()
-    hltm.train_protocols(protocols, TRIALS, measure, MEASURED, processes=processes)
+    trials.rerun(protocols, TRIALS, latents=axes["latents"], epochs=MEASURED, processes=processes)
     return time.perf_counter() - begun
 
 

@@ -210,11 +210,6 @@ def rank_correlation(net: TwoLayers) -> float:
     return float(spearmanr(net.active().flatten(), net.w2.abs().flatten()).statistic)
 
 
-def selective_share(net: TwoLayers) -> float:
-    """Share of the nodes that at most one centre activates."""
-    return float((net.active() <= 1).double().mean())
-
-
 def by_count(net: TwoLayers) -> dict[int, tuple[int, float]]:
     r"""For each number of activating centres that occurs: how many nodes have it, and the median of their :math:`|w_{2j}|`."""
     active, size = net.active().flatten(), net.w2.abs().flatten()
@@ -249,7 +244,7 @@ def two_layer_values(seeds: Sequence[int], steps: int = 5000) -> dict[str, Any]:
 def _nodes(run: Run) -> dict[str, Any]:
     return {
         "correlation": round(rank_correlation(run.end), 4),
-        "selective": round(selective_share(run.end), 4),
+        "selective": round(float((run.end.active() <= 1).double().mean()), 4),
         "growth": [round(v, 4) for v in (run.norms[:, -1] / run.norms[:, 0]).median(0).values.tolist()],
         "largest": round(float((run.norms[:, -1, 1] / run.norms[:, 0, 1]).max()), 4),
     }

@@ -414,11 +414,6 @@ class PartSteps:
         off: Tensor = torch.linalg.matrix_norm(self.own - self.true) / torch.linalg.matrix_norm(self.true)
         return off
 
-    @property
-    def cosine(self) -> Tensor:
-        """Cosine between the own block's step and the true one, ``(R,)``."""
-        return torch.nn.functional.cosine_similarity(self.own.flatten(1), self.true.flatten(1))
-
 
 def part_steps(seeds: Sequence[int], lower: float = 0.7, width: int = 10) -> PartSteps:
     r"""Networks without biases, where :math:`f_L = \sum_\mu K_\mu^\top \operatorname{vec}(W_\mu)` over the parts of a layer."""

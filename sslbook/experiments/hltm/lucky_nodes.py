@@ -38,7 +38,7 @@ def mills_ratio(y: float) -> float:
     return float(math.sqrt(math.pi / 2) * special.erfcx(y / math.sqrt(2)))
 
 
-def mills_bounds(y: float) -> tuple[float, float]:
+def _mills_bounds(y: float) -> tuple[float, float]:
     r""":math:`2 / (\sqrt{y^2 + 4} + y) < R(y) < 4 / (\sqrt{y^2 + 8} + 3y)` for :math:`y > 0` (Eq. 124)."""
     return 2 / (math.sqrt(y * y + 4) + y), 4 / (math.sqrt(y * y + 8) + 3 * y)
 
@@ -61,9 +61,9 @@ def residue_bounds(c: float, gamma: float) -> tuple[float, float]:
     first, second = _kappas(c, gamma)
     lower, upper = [], []
     for a, b in ((first, second), (second, first)):
-        low, high = mills_bounds(a)
-        lower.append(low * mills_bounds(b + gamma * (1 / low - a))[0])
-        upper.append(high * mills_bounds(b + gamma * max(0.0, 1 / high - a))[1])
+        low, high = _mills_bounds(a)
+        lower.append(low * _mills_bounds(b + gamma * (1 / low - a))[0])
+        upper.append(high * _mills_bounds(b + gamma * max(0.0, 1 / high - a))[1])
     return max(lower), max(upper)
 
 
@@ -250,35 +250,22 @@ def some_unit(chance: float, width: int) -> float:
     return -math.expm1(width * math.log1p(-chance))
 
 
-@dataclass(frozen=True)
-class Frequency:
-    """How often something happened in ``draws`` draws, with its standard error."""
-
-    share: float
-    draws: int
-
-    @property
-    def error(self) -> float:
-        """Standard error of ``share``."""
-        return math.sqrt(max(self.share * (1 - self.share), 1 / self.draws) / self.draws)
-
-
-def chance_of_lucky_part(part: LeafPart, width: int, c: float, *, draws: int, seed: int) -> Frequency:
-    """How often a part of ``width`` random units has a lucky one."""
-    sigma_w = 1.0
+def chance_of_lucky_part(part: LeafPart, width: int, c: float, *, draws: int, seed: int) -> tuple[float, float]:
+    """How often a part of ``width`` random units has a lucky one, among ``draws`` of them, and its standard error."""
     n, hits, done = part.rho.numel(), 0, 0
     block = max(1, 4_000_000 // (width * n))
     while done < draws:
         count = min(block, draws - done)
-        weights = uniform_weights((count, width, n), sigma_w, seed + 7919 * done)
-        hits += int(is_lucky(weights, part.h, part.a, c, sigma_w).any(-1).sum())
+        weights = uniform_weights((count, width, n), 1.0, seed + 7919 * done)
+        hits += int(is_lucky(weights, part.h, part.a, c, 1.0).any(-1).sum())
         done += count
-    return Frequency(hits / draws, draws)
+    share = hits / draws
+    return share, math.sqrt(max(share * (1 - share), 1 / draws) / draws)
 
 
 @dataclass(frozen=True)
 class BoundCheck:
-    r"""Eq. 130 on the lucky units found: :math:`(v^+)^2 - (v^-)^2` and its lower bound :math:`3 \sigma_w^2` times the bracket.
+    r"""Eq. 130 on the lucky units found: :math:`(v^+)^2 - (v^-)^2` and its lower bound, three times the bracket.
 
     gaps: ``(units,)``, of the lucky ones, exact.  bound: a number.
     """
@@ -302,19 +289,17 @@ def lucky_bound(part: LeafPart, c: float, units: int, *, seed: int, any_unit: bo
 
     any_unit: take the first ones, lucky or not, of which the theorem says nothing.
     """
-    sigma_w = 1.0
     n = part.rho.numel()
     found: list[Tensor] = []
     count = tries = 0
     while count < units and tries < 200:
-        weights = uniform_weights((20_000, n), sigma_w, seed + 7919 * tries)
-        found.append(weights if any_unit else weights[is_lucky(weights, part.h, part.a, c, sigma_w)])
+        weights = uniform_weights((20_000, n), 1.0, seed + 7919 * tries)
+        found.append(weights if any_unit else weights[is_lucky(weights, part.h, part.a, c, 1.0)])
         count, tries = count + len(found[-1]), tries + 1
     lucky = torch.cat(found)[:units]
     up, down = mean_activations(part, lucky)
-    return BoundCheck(
-        (up.square() - down.square()).abs(), 3 * sigma_w**2 * float(bracket(part.s, part.rho, c, torch.tensor(0.0)))
-    )
+    bound = 3 * float(bracket(part.s, part.rho, c, torch.tensor(0.0)))
+    return BoundCheck((up.square() - down.square()).abs(), bound)
 
 
 def mean_activations(part: LeafPart, weights: Tensor) -> tuple[Tensor, Tensor]:
@@ -335,15 +320,12 @@ def extreme_unit(pairs: int, c: float) -> tuple[LeafPart, Tensor]:
     r"""A lucky unit ``(1, n)`` whose gap is as small as can be, with :math:`\sigma_w = 1`, over ``n = 2 pairs + 1`` leaves.
 
     One leaf is noise and has the largest weight there is; ``pairs`` leaves of polarity 1 bring :math:`\tilde v^+` to the threshold,
-    and as many of polarity -1 bring :math:`\tilde v^-` to just below 0.  Raises ValueError if that asks for a negative weight
-    of the former, or for one larger than there is.
+    and as many of polarity -1 bring :math:`\tilde v^-` to just below 0.
     """
     n = 2 * pairs + 1
     rho = torch.tensor([0.0] + [1.0] * pairs + [-1.0] * pairs, dtype=torch.float64)
     part, most = LeafPart(rho), math.sqrt(3 / n)
     up = (math.sqrt(c / n) * float((part.h + part.a).norm()) * (1 + 1e-12) - most / 2) / pairs
-    if not 0 <= up <= most:
-        raise ValueError(f"pairs = {pairs} and c = {c:g} ask for a weight of {up:.3g}, outside [0, {most:.3g}]")
     down = -most / 2 / pairs * (1 + 1e-12)
     return part, torch.tensor([[most] + [up] * pairs + [down] * pairs], dtype=torch.float64)
 

@@ -23,9 +23,9 @@ from sslbook.experiments.hltm.runs import (
     FORMULAS,
     MIXED,
     STATISTICS,
-    Measurement,
     RawCorrelation,
     TreeRun,
+    best_correlations,
     train_protocols,
     untrained,
 )
@@ -47,22 +47,22 @@ from sslbook.trees.network import TreeNetwork
 
 
 def rerun(
-    protocols: Sequence[TreeRun],
+    cells: Sequence[TreeRun],
     seeds: Sequence[int],
     *,
     latents: Sequence[str],
     epochs: Sequence[int],
-    processes: int = 2,
-    samples: int = 64_000,
+    processes: int = 0,
     device: torch.device | str = "cpu",
-) -> list[dict[str, Tensor]]:
-    """Trials of several protocols side by side: for each, a statistic's name to ``(epochs, R, latents)``.
+) -> dict[str, Tensor]:
+    """Trials of several protocols side by side: a statistic's name to ``(latents, cells, epochs, trials)``.
 
-    epochs: after how many epochs to measure; the last one ends the training.  samples: of each measurement.
+    epochs: after how many epochs to measure, on as many samples as an epoch has; the last one ends the training.
+    processes: one a core if 0.
     """
-    measure = Measurement(tuple(latents), samples)
-    runs = train_protocols(protocols, seeds, measure, epochs, processes=processes, device=device)
-    return [{name: runs[protocol][name].movedim(1, 0) for name in STATISTICS} for protocol in protocols]
+    measure = partial(best_correlations, latents=tuple(latents), samples=cells[0].epoch_size)
+    runs = train_protocols(cells, seeds, measure, epochs, processes=processes or cores(), device=device)
+    return {name: torch.stack([runs[cell][name] for cell in cells]).permute(3, 0, 2, 1) for name in STATISTICS}
 
 
 def epochs_of(target: Printed) -> tuple[int, ...]:
@@ -75,22 +75,16 @@ def epochs_of(target: Printed) -> tuple[int, ...]:
 def table(
     target: Printed,
     seeds: Sequence[int],
+    base: TreeRun,
     *,
-    loss: str = "released",
     processes: int = 2,
-    base: TreeRun | None = None,
     device: torch.device | str = "cpu",
 ) -> dict[str, Tensor]:
-    """Rerun a printed table: a statistic's name to ``(latents, lower, widths, columns, trials)``."""
-    base = base or TreeRun(loss=loss)
+    """Rerun a printed table with variants of ``base``: a statistic's name to ``(latents, lower, widths, columns, trials)``."""
     latents, lower, widths, _ = target.axes.values()
     cells = [replace(base, lower=low, width=width) for low in lower for width in widths]
-    size = base.epoch_size
-    runs = rerun(
-        cells, seeds, latents=latents, epochs=epochs_of(target), processes=processes, samples=size, device=device
-    )
-    shape = (len(lower), len(widths))
-    return {s: torch.stack([run[s] for run in runs]).unflatten(0, shape).permute(4, 0, 1, 2, 3) for s in STATISTICS}
+    found = rerun(cells, seeds, latents=latents, epochs=epochs_of(target), processes=processes, device=device)
+    return {name: trials.unflatten(1, (len(lower), len(widths))) for name, trials in found.items()}
 
 
 def recorded_trials(values: Mapping[str, Any], target: Printed, loss: str, statistic: str) -> Tensor:
@@ -124,7 +118,7 @@ def _recall(name: str, record: Record | None, options: argparse.Namespace) -> Fi
 def _run(name: str, options: argparse.Namespace) -> Filled:
     base = TreeRun(loss=options.loss, epoch_size=options.epoch_size or TreeRun.epoch_size)
     processes, device = processes_of(options), options.device or "cpu"
-    found = table(printed(name), options.seeds, processes=processes, base=base, device=device)
+    found = table(printed(name), options.seeds, base, processes=processes, device=device)
     return _filled(name, options, found[options.statistic], facts={"samples an epoch": base.epoch_size})
 
 
@@ -294,7 +288,7 @@ def table_values(
     for loss in FORMULAS:
         start = time.monotonic()
         cells = [replace(base, loss=loss, lower=lower, width=width) for lower in LOWER for width in WIDTHS]
-        found = _trials(cells, seeds, LATENTS, epochs, processes)
+        found = rerun(cells, seeds, latents=LATENTS, epochs=epochs, processes=processes)
         values[loss] = {
             statistic: rounded(trials.unflatten(1, (len(LOWER), len(WIDTHS))), 5) for statistic, trials in found.items()
         }
@@ -323,18 +317,9 @@ def narrow_values(
     }
     for loss in losses:
         cells = [replace(base, loss=loss, lower=lower) for lower in LOWER]
-        found = _trials(cells, seeds, NARROW, epochs, processes)
+        found = rerun(cells, seeds, latents=NARROW, epochs=epochs, processes=processes)
         values[loss] = {statistic: rounded(trials, 5) for statistic, trials in found.items()}
     return values
-
-
-def _trials(
-    cells: Sequence[TreeRun], seeds: Sequence[int], latents: Sequence[str], epochs: Sequence[int], processes: int
-) -> dict[str, Tensor]:
-    """By statistic the correlations of all cells: latents x cells x epochs x trials."""
-    samples = cells[0].epoch_size
-    runs = rerun(cells, seeds, latents=latents, epochs=epochs, processes=processes or cores(), samples=samples)
-    return {name: torch.stack([run[name] for run in runs]).movedim(-1, 0) for name in STATISTICS}
 
 
 def _untrained_means(count: int, widths: Sequence[int] = WIDTHS) -> Any:

@@ -236,42 +236,32 @@ def _train_chunk(
 
 @dataclass
 class CentredCorrelation:
-    """Correlation of units with their latent variable over all blocks added, merged by means and centred sums in float64.
+    """Correlation of units with their latent variable over all blocks added, from float64 sums about the first block's means.
 
     Units that are constant, up to the rounding of the activations that are added, count as uncorrelated.
     """
 
     count: int = 0
+    _middle: tuple[Tensor, ...] = ()
     _sums: list[Tensor] = field(default_factory=list)
-    _scale: Tensor | None = None
-    _eps: float = 0.0
+    _rounding: Tensor | float = 0.0
 
     def add(self, latent: Tensor, units: Tensor) -> None:
         """Add a block: ``latent`` of shape ``(R, nodes, B)``, ``units`` ``(R, nodes, width, B)``."""
-        self._eps = torch.finfo(units.dtype).eps
         z, f = latent.double()[:, :, None], units.double()
-        mean_z, mean_f = z.mean(-1, keepdim=True), f.mean(-1, keepdim=True)
-        dz, df = z - mean_z, f - mean_f
-        block = [mean_z[..., 0], mean_f[..., 0], (dz * dz).sum(-1), (df * df).sum(-1), (dz * df).sum(-1)]
-        largest = f.abs().amax(-1)
-        if not self.count:
-            self._sums, self._scale, self.count = block, largest, f.shape[-1]
-            return
-        assert self._scale is not None
-        more, total = f.shape[-1], self.count + f.shape[-1]
-        gap_z, gap_f = block[0] - self._sums[0], block[1] - self._sums[1]
-        weight = self.count * more / total
-        gaps = (gap_z * gap_z, gap_f * gap_f, gap_z * gap_f)
-        merged = [a + b + weight * gap for a, b, gap in zip(self._sums[2:], block[2:], gaps)]
-        self._sums = [self._sums[0] + gap_z * more / total, self._sums[1] + gap_f * more / total, *merged]
-        self._scale, self.count = torch.maximum(self._scale, largest), total
+        self._middle = self._middle or (z.mean(-1, keepdim=True), f.mean(-1, keepdim=True))
+        self._rounding = (4 * torch.finfo(units.dtype).eps * f.abs().amax(-1)).clamp_min(self._rounding)
+        z, f = z - self._middle[0], f - self._middle[1]
+        terms = [part.sum(-1) for part in (z, f, z * z, f * f, z * f)]
+        self._sums = [a + b for a, b in zip(self._sums, terms)] if self._sums else terms
+        self.count += latent.shape[-1]
 
     def result(self) -> Tensor:
         """The correlations, ``(R, nodes, width)``."""
-        assert self._scale is not None, "nothing was added"
-        _, _, zz, ff, zf = self._sums
-        constant = ff <= self.count * (4 * self._eps * self._scale) ** 2
-        return torch.where(constant | (zz == 0), 0.0, zf / (zz * ff).sqrt())
+        z, f, zz, ff, zf = (total / self.count for total in self._sums)
+        spread_z, spread_f = (zz - z * z).clamp_min(0).sqrt(), (ff - f * f).clamp_min(0).sqrt()
+        constant = (spread_f <= self._rounding) | (spread_z == 0)
+        return torch.where(constant, 0.0, (zf - z * f) / (spread_z * spread_f))
 
 
 @dataclass
@@ -364,15 +354,3 @@ def untrained(protocol: TreeRun, seeds: Sequence[int], latents: Sequence[str], b
         corr = exact.latent_correlations(*start(protocol, seeds[first : first + block]))
         found.append(torch.stack([corr[d][:, i].abs().amax(-1) for d, i in places], 1))
     return torch.cat(found)
-
-
-@dataclass(frozen=True)
-class Measurement:
-    """What :func:`train_protocols` measures for a table; a class so that worker processes can receive it."""
-
-    latents: tuple[str, ...]
-    samples: int
-
-    def __call__(self, tree: LatentTree, net: TreeNetwork, seeds: Sequence[int], epoch: int) -> dict[str, Tensor]:
-        """:func:`best_correlations` after ``epoch`` epochs."""
-        return best_correlations(tree, net, seeds, epoch, self.latents, self.samples)

@@ -93,20 +93,20 @@ def scattered(replicas: int, points: int, size: int, seed: int = 0, *, offset: f
 
 @dataclass(frozen=True)
 class Blobs:
-    """A mixture of Gaussians ``N(centre_k, sigma^2 I)``: ``centres (R, K, d)``, probabilities ``p (R, K)``."""
+    """A mixture of Gaussians ``N(x_k, sigma^2 I)``: centres ``x (R, K, d)``, probabilities ``p (R, K)``."""
 
-    centres: Tensor
+    x: Tensor
     p: Tensor
     sigma: float
 
     def _half(self, w: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and second moment of ``x 1(w^T x > 0)`` for unit ``w (R, S, d)``: ``(R, S, d)`` and ``(R, S, d, d)``."""
         s = self.sigma
-        m = w @ self.centres.mT  # (R, S, K), mean of w^T x
+        m = w @ self.x.mT  # (R, S, K), mean of w^T x
         inside = torch.special.ndtr(m / s)
         edge = s * torch.exp(-0.5 * (m / s).square()) / math.sqrt(2 * math.pi)  # sigma phi(m / sigma)
         first, second = m * inside + edge, (m.square() + s**2) * inside + m * edge
-        across = self.centres[:, None] - m[..., None] * w[:, :, None]  # (R, S, K, d)
+        across = self.x[:, None] - m[..., None] * w[:, :, None]  # (R, S, K, d)
         p = self.p[:, None]
         mean = (p * first).sum(-1, keepdim=True) * w + torch.einsum("rsk,rskd->rsd", p * inside, across)
         ww = w[..., :, None] * w[..., None, :]
@@ -125,8 +125,8 @@ class Blobs:
         """``A(w)`` at unit ``w (R, S, d)`` for a leaky rectifier: ``(R, S, d, d)``."""
         mean, square = self._half(w)
         p = self.p
-        whole = (p[..., None] * self.centres).sum(1)[:, None]
-        total = torch.einsum("rk,rkd,rke->rde", p, self.centres, self.centres)
+        whole = (p[..., None] * self.x).sum(1)[:, None]
+        total = torch.einsum("rk,rkd,rke->rde", p, self.x, self.x)
         total = (total + self.sigma**2 * torch.eye(w.shape[-1], dtype=w.dtype))[:, None]
         a = act.slope
         mean = (1 - a) * mean + a * whole  # the slope is a on the other side: x = x 1(u > 0) + x 1(u <= 0)

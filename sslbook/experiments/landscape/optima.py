@@ -36,7 +36,7 @@ If the rotations form a group and are drawn uniformly from it, every :math:`b_s`
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -44,9 +44,9 @@ from scipy.optimize import lsq_linear
 from torch import Tensor
 
 from sslbook.experiments.landscape.instances import Cloud
-from sslbook.experiments.landscape.theory import RELU, Activation, gaussian
+from sslbook.experiments.landscape.theory import Activation, gaussian
 from sslbook.losses.energies import contrastive_covariance, project, weights
-from sslbook.stats.checks import Comparison, over, over_instances
+from sslbook.stats.checks import over_instances
 from sslbook.stats.replica_rng import Streams
 
 
@@ -265,7 +265,6 @@ def train_linear(
 
 NINE = tuple(math.pi * f for f in (-4 / 5, -1 / 2, -2 / 5, -1 / 6, 0, 1 / 5, 2 / 5, 3 / 5, 4 / 5))
 """The points of Appendix E.1 of [tian2023], as angles."""
-WEIGHTS = ("uniform", "gaussian", "info_nce")
 
 
 @dataclass(frozen=True)
@@ -308,9 +307,7 @@ def _parts(
     return gap, first, second, weight
 
 
-def energy(
-    theta: Tensor, points: Sequence[float] | Tensor, act: Activation, alpha: str = "uniform", tau: float = 1.0
-) -> Tensor:
+def energy(theta: Tensor, points: Sequence[float], act: Activation, alpha: str = "uniform", tau: float = 1.0) -> Tensor:
     """What the dynamics climbs, at the angles ``theta (T,)`` for points at the angles ``points``: ``(T,)``."""
     at = torch.as_tensor(points, dtype=torch.float64)
     gap = _parts(theta, at, act, "uniform", 1.0)[0]
@@ -333,63 +330,17 @@ def opening(points: Sequence[float], index: int) -> float:
     r"""How far a ReLU's gate for one point is open, at the crease where it opens as the angle grows, if the filter is to rest.
 
     With ``w`` at the point's angle less a right angle, and the gate closed, the certificate :math:`A w = E[h]\, t\, p\, x` along
-    the point ``x`` itself, orthogonal to ``w``, solved for ``t``; between 0 and 1 at a maximum.  Uniform weights.  Raises
-    ValueError if another point is on the same crease.
+    the point ``x`` itself, orthogonal to ``w``, solved for ``t``; between 0 and 1 at a maximum.  Uniform weights.
     """
     at = torch.as_tensor(points, dtype=torch.float64)
     theta = at[index] - math.pi / 2
     w, x = torch.stack([theta.cos(), theta.sin()]), torch.stack([at.cos(), at.sin()], -1)
     u = x @ w
     others = torch.arange(len(at)) != index
-    if bool((u[others].abs() < 1e-9).any()):
-        raise ValueError(f"points must have one on the crease of point {index}, got another on it too")
     passed = (others & (u > 0)).to(u.dtype)[:, None] * x
     centred = passed - passed.mean(0)
     a = centred.T @ centred / len(at)
     return float(x[index] @ a @ w / ((passed @ w).mean() / len(at)))
-
-
-def _frozen_curvature(
-    theta: Tensor, points: Sequence[float] | Tensor, act: Activation, alpha: str, tau: float
-) -> Tensor:
-    """The second derivative of the energy whose weights are held at their value, ``(T,)``."""
-    gap, first, second, weight = _parts(theta, torch.as_tensor(points, dtype=torch.float64), act, alpha, tau)
-    return (weight * (first.square() + gap * second)).sum((1, 2)) / (2 * gap.shape[-1] ** 2)
-
-
-def _angles(sets: int, seed: int) -> Iterator[tuple[str, Tensor, Tensor]]:
-    """Weights that move, seven random points, and three angles of the filter."""
-    draw = Streams(range(seed, seed + sets), "hardening")
-    points = 2 * math.pi * draw.uniform((7,), torch.float64)
-    for alpha in WEIGHTS[1:]:
-        yield from (
-            (alpha, *pair) for pair in zip(points, 2 * math.pi * draw.uniform((3,), torch.float64), strict=True)
-        )
-
-
-@over(_angles)
-def hardening_gaps(instance: tuple[str, Tensor, Tensor]) -> Iterator[Comparison]:
-    r"""Holding the weights fixed hides a negative curvature: the energy's second derivative by autograd, against the formula.
-
-    True less fixed is :math:`-\frac{1}{2 N^2 \tau} \sum_{ij} \alpha_{ij} s_{ij}^2` for Gaussian weights and
-    :math:`-\frac{1}{2 N^2 \tau} \sum_i V_{j \sim \alpha_i}[s_{ij}]` for InfoNCE, :math:`s_{ij}` the derivative of :math:`d_{ij}^2`.
-    Broken: the weights held fixed.
-    """
-    alpha, points, theta = instance
-    tau, free = 0.4, theta.clone().requires_grad_()
-    (first,) = torch.autograd.grad(energy(free, points, RELU, alpha, tau).sum(), free, create_graph=True)
-    (true,) = torch.autograd.grad(first.sum(), free)
-    gap, turn, _, weight = _parts(theta, points, RELU, alpha, tau)
-    s = gap * turn
-    drop = weight * s.square()
-    if alpha == "info_nce":
-        drop = weight * (s - (weight * s).sum(-1, keepdim=True)).square()
-    fixed = _frozen_curvature(theta, points, RELU, alpha, tau)
-    scale = fixed.abs().max()
-    if scale > 1e-6:
-        wanted = fixed - drop.sum((1, 2)) / (2 * len(points) ** 2 * tau)
-        yield "hardening", (true - wanted).abs().max() / scale, None
-        yield "broken: held fixed", (true - fixed).abs().max() / scale, None
 
 
 def maxima(
@@ -418,7 +369,8 @@ def maxima(
         middle = (low + high) / 2
         up = slope(middle, points, act, alpha, tau) > 0
         low, high = torch.where(up, middle, low), torch.where(up, high, middle)
-    stay = _frozen_curvature(low, points, act, alpha, tau) < 0
+    gap, first, second, weight = _parts(low, torch.as_tensor(points, dtype=torch.float64), act, alpha, tau)
+    stay = (weight * (first.square() + gap * second)).sum((1, 2)) < 0  # the energy with the weights held fixed
     kinks = ends[1:][torch.div(at_kink, resolution, rounding_mode="floor")]
     return Maxima(tuple(_wrap(low)), tuple(_wrap(kinks)), tuple(stay.tolist()))
 
@@ -472,16 +424,6 @@ def census(
 def _wrap(theta: Tensor) -> list[float]:
     wrapped: list[float] = ((theta + math.pi).remainder(2 * math.pi) - math.pi).sort().values.tolist()
     return wrapped
-
-
-def missed(sets: int, seed: int = 0) -> dict[str, float]:
-    """Maxima on random circles by the scan against `closed_form`: how many sets differ, and how many would without the kinks."""
-    angles = 2 * math.pi * Streams(range(seed, seed + sets), "circle").uniform((9,), torch.float64)
-    found = [(maxima(row.tolist(), RELU), closed_form(row.tolist(), RELU)) for row in angles]
-    return {
-        "differ": float(sum(m.total != exact for m, exact in found)),
-        "without kinks": float(sum(len(m.smooth) != exact for m, exact in found)),
-    }
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -542,25 +484,6 @@ def orbit_gaps(act: Activation, replicas: int = 128, seed: int = 0) -> dict[str,
     if act.degree > 1:
         gaps["circle"] = change(full, every)
     return over_instances(gaps)
-
-
-def ripple(counts: Sequence[int], replicas: int = 64, seed: int = 0, *, share: float = 1.0) -> Tensor:
-    """Largest relative change of a ReLU's energy along an orbit for cyclic groups of each order: the mean over populations.
-
-    ``share`` keeps the first rotations of each group only; the change is then looked for over a whole turn.
-    """
-    draw = Streams(range(seed, seed + replicas), "orbit")
-    x, w = draw.normal((6, 3)), draw.normal((1, 3))
-    p = torch.full(x.shape[:2], 1 / 6, dtype=x.dtype)
-    kernel = torch.ones(replicas, 6, 6, dtype=x.dtype)
-    act = Activation()
-    found = []
-    for count in counts:
-        turn = 2 * math.pi / (count if share == 1 else 1)  # with the whole group it repeats after one member
-        angle = turn * torch.linspace(0, 1, 25, dtype=x.dtype).expand(replicas, -1)
-        value = _orbit_energy(_rotate(w, angle), _rotated_views(x, count, share=share), p, kernel, act)
-        found.append(((value.amax(1) - value.amin(1)) / value.mean(1)).mean())
-    return torch.stack(found)
 
 
 def blurred(theta: Tensor, points: Sequence[float], reach: float) -> Tensor:

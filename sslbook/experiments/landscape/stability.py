@@ -28,8 +28,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -41,13 +40,8 @@ from sslbook.losses.energies import project
 from sslbook.stats.checks import over_instances, relative
 from sslbook.stats.replica_rng import Streams
 
-
-class Population(Protocol):
-    """What has a matrix ``A(w)`` for ``w (R, S, d)``: ``(R, S, d, d)``."""
-
-    def matrix(self, w: Tensor, act: Activation) -> Tensor:
-        """``A(w)``."""
-        ...
+Population = Cloud | Blobs
+"""What has a matrix ``A(w)``."""
 
 
 @dataclass(frozen=True)
@@ -157,7 +151,7 @@ def returns(pop: Population, w: Tensor, replica: Tensor, act: Activation, scale:
     v = w[:, None] + 1e-4 * project(w[:, None], push) / push.norm(dim=-1, keepdim=True)
     v = v / v.norm(dim=-1, keepdim=True)
     start = (v - w[:, None]).norm(dim=-1)
-    own = _members(pop, replica)
+    own = replace(pop, x=pop.x[replica], p=pop.p[replica])  # one for each point: all are simulated in one batch
     gone = torch.zeros(start.shape, dtype=torch.bool)
     for t in range(1200):
         v = v + (0.3 / scale)[:, None, None] * velocity(own, v, act)
@@ -166,14 +160,6 @@ def returns(pop: Population, w: Tensor, replica: Tensor, act: Activation, scale:
             gone |= (v - w[:, None]).norm(dim=-1) > 10 * start
     out: Tensor = (((v - w[:, None]).norm(dim=-1) < start) & ~gone).all(-1)
     return out
-
-
-def _members(pop: Population, replica: Tensor) -> Population:
-    """The population of each critical point, so that all are simulated in one batch."""
-    if isinstance(pop, Cloud):
-        return Cloud(pop.x[replica], pop.p[replica])
-    assert isinstance(pop, Blobs)
-    return Blobs(pop.centres[replica], pop.p[replica], pop.sigma)
 
 
 SETTINGS = ("relu", "leaky_relu", "square")
@@ -214,9 +200,9 @@ def plane_gaps(replicas: int = 128, seed: int = 0) -> dict[str, float]:
 
 def _plane_moment(pop: Blobs, w: Tensor) -> Tensor:
     r""":math:`P (\int_{w^T x = 0} x x^T p(x)\, dS) P` of a mixture at unit ``w (R, S, d)``: ``(R, S, d, d)``."""
-    m = w @ pop.centres.mT
+    m = w @ pop.x.mT
     density = pop.p[:, None] * torch.exp(-0.5 * (m / pop.sigma).square()) / (pop.sigma * (2 * torch.pi) ** 0.5)
-    across = pop.centres[:, None] - m[..., None] * w[:, :, None]
+    across = pop.x[:, None] - m[..., None] * w[:, :, None]
     eye = torch.eye(w.shape[-1], dtype=w.dtype) - w[..., :, None] * w[..., None, :]
     square = torch.einsum("rsk,rskd,rske->rsde", density, across, across)
     out: Tensor = square + pop.sigma**2 * density.sum(-1)[..., None, None] * eye
@@ -226,7 +212,7 @@ def _plane_moment(pop: Blobs, w: Tensor) -> Tensor:
 def response(pop: Blobs, w: Tensor, act: Activation) -> Tensor:
     """The filter's mean response ``E[h(w^T x)]``: ``(R, S)``."""
     s = pop.sigma
-    m = w @ pop.centres.mT
+    m = w @ pop.x.mT
     up = m * torch.special.ndtr(m / s) + s * torch.exp(-0.5 * (m / s).square()) / (2 * torch.pi) ** 0.5
     out: Tensor = (pop.p[:, None] * ((1 - act.slope) * up + act.slope * m)).sum(-1)
     return out
@@ -440,7 +426,7 @@ def _second_order(a: Tensor, d: Tensor) -> tuple[Tensor, Tensor]:
     return (new - old - first).norm(dim=-1) * unit, (new - old).norm(dim=-1) * unit
 
 
-def iterate(pop: Blobs | Cloud, w: Tensor, steps: int) -> Tensor:
+def iterate(pop: Population, w: Tensor, steps: int) -> Tensor:
     """Power iteration from ``w (R, S, d)``, for a ReLU: all iterates, ``(steps + 1, R, S, d)``."""
     path = [w]
     for _ in range(steps):
@@ -450,7 +436,7 @@ def iterate(pop: Blobs | Cloud, w: Tensor, steps: int) -> Tensor:
     return torch.stack(path)
 
 
-def correlation(pop: Blobs | Cloud, w: Tensor) -> Tensor:
+def correlation(pop: Population, w: Tensor) -> Tensor:
     """``|c(w)|`` for a ReLU at ``w (R, S, d)``: ``(R, S)``."""
     top = torch.linalg.eigh(pop.matrix(w, Activation()))[1][..., -1]
     out: Tensor = (top * w).sum(-1).abs()
@@ -475,7 +461,7 @@ class Certificate:
     residual: Tensor
 
 
-def _outcome(pop: Blobs | Cloud, start: Tensor, applies: Tensor, gamma: Tensor, bound: Tensor) -> Certificate:
+def _outcome(pop: Population, start: Tensor, applies: Tensor, gamma: Tensor, bound: Tensor) -> Certificate:
     path = iterate(pop, start, steps=80)
     c = torch.stack([correlation(pop, w) for w in path])[..., 0]
     values = torch.linalg.eigvalsh(pop.matrix(start, Activation())[:, 0])

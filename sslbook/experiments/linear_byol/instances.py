@@ -177,18 +177,13 @@ def example(name: str) -> tuple[Weights, Moments]:
     return fixed_point(modes(moments), np.array([kept]), np.array([basis], dtype=float)), moments
 
 
-CIRCLING = ([0.6, 0.2, 0.1], [[0, 1, 0], [2, -1, 1], [3, 0, 1]])
-"""Shares h and a matrix B of a problem on which balanced weights never rest; see `circling`."""
-
-
 def circling(*, commuting: bool = False) -> tuple[Weights, Moments]:
     r"""A problem (R = 1) of moments that don't commute, and its balanced fixed point of the two leading modes: unstable.
 
-    :math:`\Sigma_s = B B^T` and :math:`\Sigma_d = B\, \mathrm{diag}(h)\, B^T` for the matrix B and the shares h of
-    :data:`CIRCLING`.
+    :math:`\Sigma_s = B B^T` and :math:`\Sigma_d = B\, \mathrm{diag}(h)\, B^T`.
     commuting: with the lengths of B's columns, made orthogonal, and nothing else changed.
     """
-    shares, matrix = (np.array(part, dtype=float) for part in CIRCLING)
+    shares, matrix = np.array([0.6, 0.2, 0.1]), np.array([[0.0, 1, 0], [2, -1, 1], [3, 0, 1]])
     if commuting:
         matrix = np.diag(np.linalg.norm(matrix, axis=0))
     cross = (matrix * shares) @ matrix.T

@@ -50,18 +50,15 @@ def integrate(
     return Weights(*(np.stack(parts) for parts in zip(*(unpack(column) for column in found.y.T))))
 
 
-def descend(
-    start: Weights, moments: Moments, time: float, rate: float, times: Times = UNIT, *, slow: float = 1.0
-) -> Weights:
-    r"""BYOL's steps in the mean: gradient steps of size ``rate / tau``, the target an average with momentum ``1 - rate / tau_t``.
+def descend(start: Weights, moments: Moments, time: float, rate: float, *, slow: float = 1.0) -> Weights:
+    """BYOL's steps in the mean: gradient steps of size ``rate``, the target an average with momentum ``1 - rate``.
 
-    ``slow`` multiplies the target's rate and nothing else, to break the correspondence with the flow.  The target's rate
-    is at most 1.
+    ``slow`` multiplies the target's rate and nothing else, to break the correspondence with the flow.
     """
-    ema = slow * rate / np.asarray(times.target)
+    ema = slow * rate
     w = start
     for _ in range(round(time / rate)):
-        step = velocity(w, moments, times)
+        step = velocity(w, moments)
         online = w.online + rate * step.online
         w = Weights(online, w.predictor + rate * step.predictor, (1 - ema) * w.target + ema * online)
     return w

@@ -41,7 +41,7 @@ Arrays are NumPy's, float64, with a leading replica axis ``R``: many problems ar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -59,8 +59,7 @@ class Weights(NamedTuple):
     target: Array
 
 
-@dataclass(frozen=True)
-class Moments:
+class Moments(NamedTuple):
     r"""What the flow knows of data and augmentation.
 
     same: :math:`\Sigma_s` ``(R, d, d)``, a view with itself.  cross: :math:`\Sigma_d` ``(R, d, d)``, two views of one sample.
@@ -69,22 +68,13 @@ class Moments:
     same: Array
     cross: Array
 
-    @property
-    def operator(self) -> Array:
-        r""":math:`M = \Sigma_d \Sigma_s^{-1}`, ``(R, d, d)``: its left eigenvectors are what BYOL can learn."""
-        return np.linalg.solve(self.same, self.cross).swapaxes(1, 2)
 
-
-@dataclass(frozen=True)
-class Times:
+class Times(NamedTuple):
     r"""Time constants :math:`\tau_o, \tau_p, \tau_t` of online network, predictor and target; numbers, or ``(R, 1, 1)``."""
 
     online: float | Array = 1.0
     predictor: float | Array = 1.0
     target: float | Array = 1.0
-
-    def __iter__(self) -> Iterator[float | Array]:
-        return iter((self.online, self.predictor, self.target))
 
 
 UNIT = Times()
@@ -195,12 +185,12 @@ def abscissa(matrix: Array) -> tuple[Array, Array]:
     return values.real.max(-1), np.abs(values).max(-1)
 
 
-def share_left_out(point: Weights, moments: Moments, kept: Array, times: Times = UNIT) -> Array:
+def share_left_out(point: Weights, moments: Moments, kept: Array) -> Array:
     """Of the eigenvector whose eigenvalue has the largest real part: how much of its W1 part lies in modes not in ``kept``.
 
     Relative, with modes as coordinates, ``(R,)``.  kept: ``(R, n)``.
     """
-    values, vectors = np.linalg.eig(jacobian(point, moments, times))
+    values, vectors = np.linalg.eig(jacobian(point, moments))
     lead = np.take_along_axis(vectors, values.real.argmax(1)[:, None, None], axis=2)[..., 0]
     n, d = point.online.shape[1:]
     found = modes(moments)
@@ -278,7 +268,7 @@ PORTRAITS = ("fixed target", "tied predictor", "no predictor")
 
 def quantity(w1: Array, w2: Array, times: Times = UNIT) -> Array:
     r""":math:`Q = \tau_o w_1^2 - \tau_p w_2^2`, in the shape of its arguments."""
-    return np.asarray(in_a_row(times.online) * w1**2 - in_a_row(times.predictor) * w2**2)
+    return np.asarray(np.ravel(times.online) * w1**2 - np.ravel(times.predictor) * w2**2)
 
 
 def survives(w1: Array, w2: Array, ratio: Array | float, times: Times = UNIT) -> Array:
@@ -289,21 +279,16 @@ def survives(w1: Array, w2: Array, ratio: Array | float, times: Times = UNIT) ->
     """
     ratios = np.asarray(ratio, dtype=float)
     q = quantity(w1, w2, times)
-    return np.asarray((q > 0) | ((w2 > 0) & (q > -in_a_row(times.predictor) * ratios**2)))
+    return np.asarray((q > 0) | ((w2 > 0) & (q > -np.ravel(times.predictor) * ratios**2)))
 
 
 def scalar_ends(w1: Array, w2: Array, ratio: Array | float, times: Times = UNIT) -> tuple[Array, Array]:
     r"""Where the flow ends: :math:`|w_1|` and :math:`w_2`, in the shape of the weights at the start."""
     q, alive = quantity(w1, w2, times), survives(w1, w2, ratio, times)
-    to, tp = in_a_row(times.online), in_a_row(times.predictor)
+    to, tp = np.ravel(times.online), np.ravel(times.predictor)
     r = np.broadcast_to(np.asarray(ratio, dtype=float), np.shape(q))
     size = np.sqrt(np.where(alive, q + tp * r**2, 0).clip(0) / to)
     return size, np.where(alive, r, np.sign(w2) * np.sqrt((-q).clip(0) / tp))
-
-
-def in_a_row(value: float | Array) -> Array:
-    """A time constant, as many in a row as there are."""
-    return np.asarray(value, dtype=float).reshape(-1) if np.ndim(value) else np.asarray(value, dtype=float)
 
 
 def slowest(w1: Array, w2: Array, ratio: Array, times: Times = UNIT) -> Array:
@@ -316,7 +301,7 @@ def slowest(w1: Array, w2: Array, ratio: Array, times: Times = UNIT) -> Array:
         \qquad q = w_1^2 / \tau_p.
     """
     size, level = scalar_ends(w1, w2, ratio, times)
-    flat = Times(*map(in_a_row, times))
+    flat = Times(*map(np.ravel, times))
     roots = pair_roots(level, np.ones_like(level), ratio, size**2 / flat.predictor, flat)
     return np.asarray(np.min([-root.real for root in roots], axis=0))
 
