@@ -1,11 +1,11 @@
-"""Steps that one process makes alone and several make together, with the mistakes that the comparison must see."""
+"""Steps that one process makes alone and several make together."""
 
 from __future__ import annotations
 
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,6 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
 CASES |= {name: (name, {}, {}) for name in objectives.OBJECTIVES if name not in {case[0] for case in CASES.values()}}
 SINGLE = ("info_nce", "exact", "byol")
 """What float32 is tried on, for one step: the first update multiplies rounding by the hundreds, with one process or two."""
-BROKEN = {"gather without gradient": "info_nce", "BatchNorm apart": "byol"}
 BATCH = 16
 LABELS = torch.arange(BATCH) % 5
 """Each class is on both processes' parts."""
@@ -52,12 +51,11 @@ def images(dtype: torch.dtype) -> Tensor:
     return torch.randn(4, BATCH, 3, 16, 16, generator=torch.Generator().manual_seed(1), dtype=torch.float64).to(dtype)
 
 
-def steps(case: str, dtype: torch.dtype, broken: str = "") -> Result:
+def steps(case: str, dtype: torch.dtype) -> Result:
     """Steps of gradient descent, two in float64, by this process's part of the batch: loss, gradient and statistics of each."""
     name, numbers, sizes = CASES[case]
     siamese = build(Networks(**{**SMALL, **sizes}), 0).to(dtype)
-    if broken != "BatchNorm apart":
-        distributed.synchronize_batchnorm(siamese)
+    distributed.synchronize_batchnorm(siamese)
     loss_of = objectives.objective(name, **numbers)
     views = images(dtype)[:, distributed.own_rows(BATCH)]
     beside = {"augmented": views[:0], "clean": views[2:3], "further": views[2:]}[objectives.weighed_by(name, **numbers)]
@@ -76,14 +74,6 @@ def steps(case: str, dtype: torch.dtype, broken: str = "") -> Result:
         result[f"{step} gradient"] = torch.cat([w.grad.flatten() for w in siamese.learning() if w.grad is not None])
         result[f"{step} statistics"] = torch.cat([b.flatten() for b in siamese.buffers() if b.is_floating_point()])
     return result
-
-
-def gather_without_gradient(x: Tensor) -> Tensor:
-    """The mistake: the others' rows as constants, one's own with its gradient."""
-    with torch.no_grad():
-        everything = distributed.gather(x.detach())
-    rows = distributed.own_rows(len(everything))
-    return torch.cat([everything[: rows.start], x, everything[rows.stop :]])
 
 
 def wrapped() -> Result:
@@ -108,33 +98,24 @@ def joined(rank: int, world: int, port: int) -> None:
     distributed.join("cpu")
 
 
-def _worker(rank: int, world: int, port: int, folder: str) -> None:
+def _worker(rank: int, world: int, ports: Sequence[int], folder: str) -> None:
     torch.set_num_threads(1)
-    joined(rank, world, port)
+    joined(rank, world, ports[0])
     assert (distributed.rank(), distributed.world()) == (rank, world)
     results = everything() | {"wrapped": wrapped()}
-    for broken, case in BROKEN.items():
-        right: Callable[[Tensor], Tensor] = objectives.gather
-        if broken == "gather without gradient":
-            objectives.gather = gather_without_gradient
-        results[broken] = steps(case, torch.float64, broken)
-        objectives.gather = right
-    torch.save(results, Path(folder) / f"{rank}.pt")
     distributed.leave()
     assert distributed.world() == 1
-
-
-def leaving(rank: int, world: int, ports: tuple[int, int], folder: str) -> None:
-    """How long each process takes to leave, when the first one comes a second later: together, and alone."""
-    seconds = []
-    for port, together in zip(ports, (True, False), strict=True):
+    results["leaving"] = {}
+    for name, port in zip(
+        ("together", "alone"), ports[1:], strict=True
+    ):  # how long, when the first comes a second later
         joined(rank, world, port)
         distributed.wait_for_all()
         time.sleep(1.0 - rank)
         begun = time.monotonic()
-        distributed.leave(together=together)
-        seconds.append(time.monotonic() - begun)
-    torch.save(seconds, Path(folder) / f"left{rank}.pt")
+        distributed.leave(together=name == "together")
+        results["leaving"][name] = torch.tensor(time.monotonic() - begun)
+    torch.save(results, Path(folder) / f"{rank}.pt")
 
 
 def free_port() -> int:
@@ -147,5 +128,5 @@ def free_port() -> int:
 
 def in_processes(world: int, folder: Path) -> list[dict[str, Result]]:
     """What each of ``world`` processes gets."""
-    torch.multiprocessing.spawn(_worker, (world, free_port(), str(folder)), nprocs=world)
+    torch.multiprocessing.spawn(_worker, (world, [free_port() for _ in range(3)], str(folder)), nprocs=world)
     return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(world)]

@@ -18,7 +18,7 @@ from sslbook.networks.siamese import Networks, build
 from sslbook.operator.covariance import CovarianceOperator, covariance_operator
 from sslbook.training import objectives
 from sslbook.training.objectives import OBJECTIVES
-from sslbook.training.run import distributed, steps
+from sslbook.training.run import distributed, parts
 from sslbook.training.run.parts import make_parts
 from sslbook.training.run.settings import OPTIMIZERS, Settings
 from sslbook.training.run.trainer import Trainer, train
@@ -115,7 +115,7 @@ FAULTS: dict[str, tuple[object, str, object, type[Exception]]] = {
     "a mask": (augment, "_view", after(view, lambda x: x[x.flatten(1).sum(1) > 0]), Read),
     "a table on the host": (augment, "_scaling", lambda *_: (torch.ones(3, 1, 1), torch.zeros(3, 1, 1)), Mixed),
     "a table sent": (augment, "_view", after(view, lambda x: x * torch.ones(3, 1, 1).to(x.device)), AssertionError),
-    "memory that is not pinned": (steps, "to_device", lambda part, device: part.to(device), AssertionError),
+    "memory that is not pinned": (parts, "to_device", lambda part, device: part.to(device), AssertionError),
     "waiting": (distributed, "own_rows", after(distributed.own_rows, lambda _: torch.cuda.synchronize()), Read),
 }
 

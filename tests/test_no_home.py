@@ -13,7 +13,6 @@ import sslbook
 from sslbook import cli
 from sslbook.book import kernel
 from sslbook.images import datasets, enumerated
-from sslbook.inspect.report import read_report
 from sslbook.records import store
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no pwd")
@@ -78,7 +77,6 @@ def test_a_command_that_needs_none_works(line: tuple[str, ...]) -> None:
     [
         lambda where: sslbook.read_images(where),
         lambda where: sslbook.load_dataset("mnist", "test", folder=where),
-        read_report,
         lambda where: sslbook.pretrain(pictures(), lambda: sslbook.inspect_network, folder=where),
         lambda where: store.runs_folder(Path(where)),
     ],

@@ -1,4 +1,4 @@
-"""What an inspection found, as values that can be printed, written to JSON and read back, and as a page that loads nothing."""
+"""What an inspection found, as values that can be printed, written to JSON, and as a page that loads nothing."""
 
 from __future__ import annotations
 
@@ -72,15 +72,10 @@ class LayerReport:
         """Whether the modes are found and their own, and twice as high as the noise that the draw of the views leaves."""
         return self.copies == 1 and self.residual < 0.1 and self.values[-1] > 2 * max(-self.lowest, 0.0)
 
-    @property
-    def ahead(self) -> bool:
-        """Whether the step's share in its modes is above all controls."""
-        return all(self.step[BETWEEN].value > share.value for name, share in self.step.items() if name != BETWEEN)
-
-    @property
-    def surely_ahead(self) -> bool:
-        """Whether its interval is above all of theirs."""
-        return all(self.step[BETWEEN].low > share.high for name, share in self.step.items() if name != BETWEEN)
+    def ahead(self, low: str = "value", high: str = "value") -> bool:
+        """Whether the step's share in its modes is above all controls, by value, or its ``low`` end above their ``high`` ones."""
+        most = max(getattr(share, high) for name, share in self.step.items() if name != BETWEEN)
+        return bool(getattr(self.step[BETWEEN], low) > most)
 
     @property
     def leading(self) -> float:
@@ -115,8 +110,8 @@ class Report:
         if not able:
             why = "all are lost in the noise of so few images and views, not found, or not a layer's own"
             return f"No layer could be judged: {why if self.layers else 'all were left out'}."
-        ahead = [layer for layer in able if layer.ahead]
-        surely = [layer.name for layer in ahead if layer.surely_ahead]
+        ahead = [layer for layer in able if layer.ahead()]
+        surely = [layer.name for layer in ahead if layer.ahead("low", "high")]
         found = f"In {len(surely)} of {len(able)} layers the step's share is above all controls by its interval"
         found += f" ({', '.join(surely)})" * bool(surely) + f", in {len(ahead)} by its value."
         unclear = len(self.layers) - len(able)
@@ -151,28 +146,6 @@ class Report:
 
 SHORT = {BETWEEN: "between", ALL: "all", WITHIN: "within", UNTRAINED: "untrained", NOISE: "targets", RANDOM: "random"}
 """The controls, in the heads of :meth:`Report.table`."""
-
-
-def read_report(path: str | Path) -> Report:
-    """A ``report.json`` that :meth:`Report.save` wrote; raises ValueError, naming the file, if it is something else."""
-    path = user_path(path)
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        if content.pop("format") != FORMAT:
-            raise ValueError(f"its format is not {FORMAT}")
-        layers = tuple(_layer(layer) for layer in content.pop("layers"))
-        return Report(layers=layers, **content)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{path} is no report of sslbook inspect: {error}") from None
-
-
-def _layer(content: Any) -> LayerReport:
-    content["sizes"] = {name: Size(**size) for name, size in content["sizes"].items()}
-    for part in ("weights", "step"):
-        content[part] = {name: Share(**share) for name, share in content[part].items()}
-    for part in ("shape", "values"):
-        content[part] = tuple(content[part])
-    return LayerReport(**content)
 
 
 # --- the page: no script, no request, charts that follow the reader's light or dark theme ---------------------------------

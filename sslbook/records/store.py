@@ -171,18 +171,16 @@ def save_record(
     seconds: float,
     command: str | None = None,
     folder: Path | None = None,
-    device: str | None = None,
 ) -> Path:
     """Write the record ``name``, atomically, and return its file.
 
     ``values`` holds numbers, strings, and lists or mappings of them; NumPy and torch values become plain ones.
-    Hardware, versions, commit and date are taken from this process; ``command`` defaults to its command line, and
-    ``device``, whose name the hardware is, to a GPU where there is one. Raises
-    ValueError for a name that is no file name, no seeds, or a number that is not finite.
+    Hardware, versions, commit and date are taken from this process; ``command`` defaults to its command line.
+    Raises ValueError for a name that is no file name, no seeds, or a number that is not finite.
     """
     if not seeds:
         raise ValueError("seeds: got none; a record says which seeds its numbers come from")
-    provenance = origin(seeds, seconds, command if command is not None else " ".join(sys.argv), device)
+    provenance = origin(seeds, seconds, command if command is not None else " ".join(sys.argv))
     return write_record(Record(name, plain(values), provenance), folder)
 
 

@@ -17,8 +17,7 @@ from sslbook.experiments import catalogue
 from sslbook.records import store
 from sslbook.records.store import recorded, save_record
 from sslbook.runtime.arguments import InputError
-from sslbook.training.presets.runs import run_of
-from sslbook.training.presets.sheets import sheets
+from sslbook.training.presets.sheets import run_of, sheets
 from sslbook.training.presets.tables import recorded_values
 
 RUN = "cifar10-simclr-nce"

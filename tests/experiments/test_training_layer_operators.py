@@ -87,7 +87,6 @@ def test_the_record_can_be_made_and_goes_on(tmp_path: Path, monkeypatch: pytest.
     assert looks[0]["names"] == list(NAMES)
     assert looks[0]["seen"][0][0][0] != looks[1]["seen"][0][0][0], "the run has moved the weights"
     assert looks[1]["seen"][0][0][1] != looks[0]["seen"][0][0][1], "the first weights see another operator"
-    assert 0 <= made["runs"][SUPERVISED][0][1]["accuracy"] <= 1
 
     def never(*args: object, **kwargs: object) -> None:
         raise AssertionError("a look that lies there is made again")
@@ -113,7 +112,6 @@ def test_a_run_that_is_told_the_labels() -> None:
     assert torch.equal(start[0].conv1.weight, build(settings.networks, 1).encoder.conv1.weight)  # type: ignore[union-attr]
     assert all(torch.equal(a, b) for a, b in zip(once.parameters(), twice.parameters(), strict=True))
     assert not any(torch.equal(a, b) for a, b in zip(start.parameters(), once.parameters(), strict=True))
-    assert 0 <= layer_operators.accuracy(once.eval(), data, settings) <= 1
 
 
 def test_the_record_was_made_with_the_sizes_that_stand_in_the_code() -> None:

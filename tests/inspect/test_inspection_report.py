@@ -6,8 +6,9 @@ import base64
 import io
 import json
 import re
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,9 +23,9 @@ from sslbook.book.render import outside
 from sslbook.cli import main
 from sslbook.inspect import report as module
 from sslbook.inspect.measure import inspect_network
-from sslbook.inspect.report import Report, Share, read_report
+from sslbook.inspect.report import Report, Share
 from sslbook.inspect.spectrum import ALL, BETWEEN, NOISE, RANDOM, UNTRAINED, WITHIN
-from sslbook.training.presets.runs import run_of
+from sslbook.training.presets.sheets import run_of
 from sslbook.training.run.trainer import train
 
 # --- whole reports ---------------------------------------------------------------------------------------------------------
@@ -36,7 +37,11 @@ def report() -> Report:
     return inspect_network(network(), pictures(), views=3, k=3, untrained=network(1), loss="info_nce")
 
 
-def test_a_report_names_all_layers_and_comes_back(report: Report, tmp_path: Path) -> None:
+def saved(folder: Path) -> dict[str, Any]:
+    return dict(json.loads((folder / "report.json").read_text(encoding="utf-8")))
+
+
+def test_a_report_names_all_layers_and_is_saved(report: Report, tmp_path: Path) -> None:
     assert [layer.name for layer in report.layers] == ["0", "4", "6"]
     assert not report.refused
     for layer in report.layers:
@@ -53,10 +58,9 @@ def test_a_report_names_all_layers_and_comes_back(report: Report, tmp_path: Path
     assert len([row for row in rows if row.startswith(("0 ", "4 ", "6 ", "0*", "4*", "6*"))]) == 3
     assert repr(report) == report.table()
     report.save(tmp_path / "new")
-    again = read_report(tmp_path / "new" / "report.json")
-    assert again.layers == report.layers
-    assert json.loads(json.dumps(report.filters)) == again.filters
-    assert again.about["seed"] == 0
+    again = saved(tmp_path / "new")
+    assert again == json.loads(json.dumps({"format": 1, **asdict(report)}))
+    assert again["about"]["seed"] == 0
     assert sorted(path.name for path in (tmp_path / "new").iterdir()) == ["report.html", "report.json"]
 
 
@@ -83,15 +87,6 @@ def test_the_verdict_counts_what_is_above_all_controls(report: Report) -> None:
     assert replace(told, layers=told.layers[3:]).verdict().startswith("No layer could be judged: all are lost")
     assert replace(told, layers=()).verdict() == "No layer could be judged: all were left out."
     assert len(report.plot().axes[0].get_yticks()) == len(report.layers)
-
-
-@pytest.mark.parametrize(
-    "content", ["", "[]", '{"format": 2, "about": {}, "layers": []}', '{"format": 1}', '{"format": 1, "layers": [{}]}']
-)
-def test_what_is_no_report_is_refused(content: str, tmp_path: Path) -> None:
-    (tmp_path / "report.json").write_text(content)
-    with pytest.raises(ValueError, match=r"report\.json is no report of sslbook inspect"):
-        read_report(tmp_path / "report.json")
 
 
 def test_the_page_is_whole_and_loads_nothing(report: Report, tmp_path: Path) -> None:
@@ -174,17 +169,16 @@ def test_the_command_writes_a_report(run: Path, tmp_path: Path, capsys: pytest.C
     told = capsys.readouterr()
     assert told.err == "layer 1 of 2: 0.conv1\nlayer 2 of 2: 1.linears.1\n"
     assert f"Written: {out / 'report.html'}" in told.out
-    report = read_report(out / "report.json")
-    assert [layer.name for layer in report.layers] == ["0.conv1", "1.linears.1"]
-    assert report.about["seed of the run"] == 3
-    assert report.about["step of the run"] == 2
-    assert report.about["images"] == 8
-    assert report.layers[0].weights[UNTRAINED] != report.layers[0].weights[BETWEEN]
+    report = saved(out)
+    about, layers = report["about"], report["layers"]
+    assert [layer["name"] for layer in layers] == ["0.conv1", "1.linears.1"]
+    assert (about["seed of the run"], about["step of the run"], about["images"]) == (3, 2, 8)
+    assert layers[0]["weights"][UNTRAINED] != layers[0]["weights"][BETWEEN]
     checkpoint = next(run.glob("step-*.pt"))
     assert main(["inspect", str(checkpoint), "digits", *some]) == 0
-    same = read_report(out / "report.json")
-    assert same.layers == report.layers
-    assert same.about["checkpoint sha256"] == report.about["checkpoint sha256"]
+    same = saved(out)
+    assert same["layers"] == layers
+    assert same["about"]["checkpoint sha256"] == about["checkpoint sha256"]
 
 
 def test_the_command_takes_a_folder_of_pictures(run: Path, tmp_path: Path) -> None:

@@ -12,9 +12,9 @@ import torch
 
 from sslbook import cli
 from sslbook.experiments import catalogue
-from sslbook.records import ablation, data_files, table_command
+from sslbook.records import data_files, table_command
 from sslbook.records.filled import Entry, Filled, as_json, cells, fill, grid, listing, summary
-from sslbook.records.printed import Printed, batchnorm_modes, printed, unprinted
+from sslbook.records.printed import ABLATIONS, Change, Printed, ablations, batchnorm_modes, printed, unprinted
 
 # -- as it is printed -------------------------------------------------------------------------------------------------
 
@@ -57,19 +57,19 @@ def test_batchnorm_is_read_from_a_label(label: str, modes: tuple[str, str]) -> N
 
 
 def test_changes_of_byol_are_what_their_labels_say() -> None:
-    third = ablation.changes("B-Tab3")
-    assert third["–"] == ablation.Change(0, False, None, None)
-    assert third["P, EMA, BN"] == ablation.changes("B-Tab5")["original"] == ablation.Change()
-    assert ablation.changes("B-Tab4")["μ̸, σ"].head == ("detach", "normal")
-    assert ablation.changes("B-Tab5")["T = 20"] == ablation.Change(reset=20)
-    seventh = ablation.changes("B-Tab7")["no BN in predictor; [0, 0.05]"]
-    assert seventh == ablation.Change(1, False, head=None, span=(0.0, 0.05))
-    assert ablation.changes("B-Tab9")["BN in predictor; [0, 0.05]"].reset == 10
-    assert ablation.changes("B-Tab10")["T = 3; 0.02"] == ablation.Change(reset=3, span=(-0.02, 0.02))
-    for name in ablation.NAMES:
-        assert len(set(ablation.changes(name).values())) == printed(name).mean.numel()
+    third = ablations("B-Tab3")
+    assert third["–"] == Change(0, False, None, None)
+    assert third["P, EMA, BN"] == ablations("B-Tab5")["original"] == Change()
+    assert ablations("B-Tab4")["μ̸, σ"].head == ("detach", "normal")
+    assert ablations("B-Tab5")["T = 20"] == Change(reset=20)
+    seventh = ablations("B-Tab7")["no BN in predictor; [0, 0.05]"]
+    assert seventh == Change(1, False, head=None, span=(0.0, 0.05))
+    assert ablations("B-Tab9")["BN in predictor; [0, 0.05]"].reset == 10
+    assert ablations("B-Tab10")["T = 3; 0.02"] == Change(reset=3, span=(-0.02, 0.02))
+    for name in ABLATIONS:
+        assert len(set(ablations(name).values())) == printed(name).mean.numel()
     with pytest.raises(ValueError, match=r"name must be one of B-Tab3, .*got 'B-Tab6'"):
-        ablation.changes("B-Tab6")
+        ablations("B-Tab6")
 
 
 # -- as it is shown ---------------------------------------------------------------------------------------------------

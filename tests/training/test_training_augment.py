@@ -16,7 +16,7 @@ from functorch.compile import make_boxed_func
 from scipy import stats
 from torch._dynamo.backends.common import aot_autograd
 
-from sslbook.training.views import augment, crops, jitter
+from sslbook.training.views import augment, crops
 from sslbook.training.views.augment import NUMBERS, PIPELINES, Pipeline, apply, draws, plain, random_view
 
 CIFAR = PIPELINES["cifar10"]
@@ -102,10 +102,10 @@ def test_boxes_lie_in_the_image_even_at_the_ends_of_the_numbers() -> None:
 
 def test_orders_are_uniform_and_factors_lie_in_their_ranges() -> None:
     numbers = draws(24_000, 0, 0, 0)[:, augment.JITTER]
-    counts = jitter.order_of(numbers).bincount(minlength=24)
+    counts = augment.order_of(numbers).bincount(minlength=24)
     assert stats.chisquare(counts.numpy()).pvalue > RARE
     assert stats.chisquare((counts * torch.linspace(0.9, 1.1, 24)).numpy()).pvalue < RARE
-    factors = jitter.factors_of(numbers, (0.4, 1.5, 0.4, 0.1), 0.8)
+    factors = augment.factors_of(numbers, (0.4, 1.5, 0.4, 0.1), 0.8)
     idle = (factors == torch.tensor([1.0, 1.0, 1.0, 0.0])).all(1)
     assert stats.binomtest(int(idle.sum()), 24_000, 0.2).pvalue > RARE
     for column, low, high in zip(factors[~idle].T, (0.6, 0.0, 0.6, -0.1), (1.4, 2.5, 1.4, 0.1), strict=True):

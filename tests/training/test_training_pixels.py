@@ -12,8 +12,9 @@ from scipy import ndimage
 from sklearn.datasets import load_sample_images
 from torch import Tensor
 
-from sslbook.experiments.training.photographs import Choice, pillow_jitter, pillow_view
-from sslbook.training.views import augment, crops, jitter
+from sslbook.experiments.training import photographs
+from sslbook.experiments.training.photographs import pillow_jitter, pillow_view
+from sslbook.training.views import augment, crops
 from sslbook.training.views.crops import blur, taps
 
 Image = pytest.importorskip("PIL.Image", reason="pip install pillow")
@@ -81,7 +82,7 @@ def test_a_mirror_image_is_the_view_reversed(pixels: Tensor, numbers: Tensor) ->
 
 @pytest.mark.parametrize("kind", range(4))
 def test_each_jitter(pixels: Tensor, numbers: Tensor, kind: int) -> None:
-    factor = jitter.factors_of(numbers[:, augment.JITTER], (0.8, 0.8, 0.8, 0.2), 1.1)[:, kind]
+    factor = augment.factors_of(numbers[:, augment.JITTER], (0.8, 0.8, 0.8, 0.2), 1.1)[:, kind]
     name = ("brightness", "contrast", "saturation", "hue")[kind]
     expected = levels([pillow_jitter(image, kind, float(f)) for image, f in zip(pictures(pixels), factor)])
     error = (one_jitter(pixels, kind, factor) - expected).abs()
@@ -92,10 +93,10 @@ def test_each_jitter(pixels: Tensor, numbers: Tensor, kind: int) -> None:
 
 
 def one_jitter(pixels: Tensor, kind: int, factor: Tensor) -> Tensor:
-    if kind == jitter.HUE:
-        return jitter.turn_hue_(pixels.float(), factor)
-    of_grey, of_mean = ((1 - factor) * float(kind == which) for which in (jitter.SATURATION, jitter.CONTRAST))
-    return jitter.blend_(pixels.float(), torch.stack([factor, of_grey, of_mean], 1))
+    if kind == augment.HUE:
+        return augment.turn_hue_(pixels.float(), factor)
+    of_grey, of_mean = ((1 - factor) * float(kind == which) for which in (augment.SATURATION, augment.CONTRAST))
+    return augment.blend_(pixels.float(), torch.stack([factor, of_grey, of_mean], 1))
 
 
 def test_hue_is_that_of_colorsys(pixels: Tensor) -> None:
@@ -103,7 +104,7 @@ def test_hue_is_that_of_colorsys(pixels: Tensor) -> None:
     some = pixels[:: COUNT // 6, :, ::5, ::5].clone()  # the other tests see the same pixels
     some[0, :, 0] = torch.tensor([[0, 255, 7], [0, 255, 7], [0, 255, 7]])[:, [0, 1, 2, 0, 1, 2, 0]]  # greys
     turn = torch.linspace(-0.5, 0.5, len(some))
-    found = jitter.turn_hue_(some.float(), turn).permute(0, 2, 3, 1)
+    found = augment.turn_hue_(some.float(), turn).permute(0, 2, 3, 1)
     for image, out, by in zip(some.permute(0, 2, 3, 1), found, turn.tolist(), strict=True):
         for pixel, seen in zip(image.flatten(0, 1).tolist(), out.flatten(0, 1).tolist(), strict=True):
             hue, saturation, value = colorsys.rgb_to_hsv(*(channel / 255 for channel in pixel))
@@ -115,8 +116,8 @@ def one_after_another(image: Tensor, order: tuple[int, ...], factors: list[float
     """The jitter of one image ``(3, H, W)`` in levels as it is defined: four operations in turn, each clamped; float64."""
     x = image.double().numpy()
     for kind in order:
-        f, light = factors[kind], np.tensordot(jitter.GREY, x, 1)
-        if kind == jitter.HUE:
+        f, light = factors[kind], np.tensordot(augment.LUMA, x, 1)
+        if kind == augment.HUE:
             hsv = [colorsys.rgb_to_hsv(*pixel) for pixel in x.reshape(3, -1).T / 255]
             x = 255 * np.array([colorsys.hsv_to_rgb((h + f) % 1, s, v) for h, s, v in hsv]).T.reshape(x.shape)
         else:
@@ -131,15 +132,15 @@ def test_every_order_of_the_jitter_is_kept(pixels: Tensor) -> None:
     numbers = augment.draws(len(some), 9, 0, 0)[:, augment.JITTER].clone()
     numbers[:, 0] = 0  # all of them are jittered
     numbers[:, 1] = (torch.arange(len(some)) // 2 + 0.5) / 24
-    assert jitter.order_of(numbers).bincount().tolist() == [2] * 24
+    assert augment.order_of(numbers).bincount().tolist() == [2] * 24
     strengths = (0.8, 0.8, 0.8, 0.5)
-    found = jitter.jitter_(some.float(), jitter.draw(numbers, strengths, 0.8)).double().numpy()
-    factors = jitter.factors_of(numbers, strengths, 0.8).tolist()
+    found = augment.jitter_(some.float(), augment.jitter_of(numbers, strengths, 0.8)).double().numpy()
+    factors = augment.factors_of(numbers, strengths, 0.8).tolist()
     moved = {"first": 0.0, "last": 0.0}
-    for image, order, by, seen in zip(some, np.repeat(jitter.ORDERS, 2, axis=0).tolist(), factors, found, strict=True):
+    for image, order, by, seen in zip(some, np.repeat(augment.ORDERS, 2, axis=0).tolist(), factors, found, strict=True):
         assert np.abs(seen - one_after_another(image, order, by)).max() < 1e-2, order  # float32, levels to 255
-        rest = [kind for kind in order if kind != jitter.HUE]
-        for place, wrong in (("first", [jitter.HUE, *rest]), ("last", [*rest, jitter.HUE])):
+        rest = [kind for kind in order if kind != augment.HUE]
+        for place, wrong in (("first", [augment.HUE, *rest]), ("last", [*rest, augment.HUE])):
             if wrong != order:
                 moved[place] += np.abs(seen - one_after_another(image, wrong, by)).max() > 2
     assert min(moved.values()) > 24, "of 36 images each: hue ahead of all, or behind all, is another picture"
@@ -147,7 +148,7 @@ def test_every_order_of_the_jitter_is_kept(pixels: Tensor) -> None:
 
 def test_grey(pixels: Tensor) -> None:
     chosen = torch.arange(COUNT) % 3 == 0
-    found = jitter.grey_(pixels.float(), chosen)
+    found = augment.grey_(pixels.float(), chosen)
     expected = levels([image.convert("L").convert("RGB") for image in pictures(pixels)])
     assert (found - expected)[chosen].abs().max() < LARGEST["grey"]
     assert torch.equal(found[~chosen], pixels[~chosen].float())
@@ -180,7 +181,7 @@ def test_whole_views_against_pillow(pixels: Tensor) -> None:
     pipeline = augment.Pipeline(32, jitter=(0.4, 0.4, 0.4, 0.0))
     numbers = augment.draws(COUNT, 3, 0, 0)
     found = augment.apply(pixels, pipeline, numbers) * 255
-    choices = choices_of(numbers, pipeline)
+    choices = photographs.choices(numbers, pipeline, 32, 32)
     expected = levels([pillow_view(image, choice, 32) for image, choice in zip(pictures(pixels), choices)])
     assert (found - expected).abs().max() < 6  # a crop, three blends that may enlarge it by up to 1.4 each, grey
     assert (found - expected).abs().mean() < 1.2
@@ -210,22 +211,3 @@ def test_a_blurred_view_is_the_view_blurred(pixels: Tensor) -> None:
     assert np.abs(found - expected(0.3, 0.4, 1.6)).max() < 1e-5  # float32
     for wrong in (expected(0.7, 0.4, 1.6), expected(0.0, 0.4, 1.6), expected(0.3, 0.4, 0.4)):
         assert np.abs(found - wrong).max() > 0.1
-
-
-def choices_of(numbers: Tensor, pipeline: augment.Pipeline) -> list[Choice]:
-    box = torch.stack(crops.boxes(numbers[:, : crops.CROP_NUMBERS], 32, 32, pipeline.scale, pipeline.ratio), 1)
-    mine = numbers[:, augment.JITTER]
-    factors = jitter.factors_of(mine, pipeline.jitter, 1.1)
-    orders = jitter.order_of(mine).tolist()
-    return [
-        Choice(
-            tuple(map(int, box[i].tolist())),
-            bool(numbers[i, augment.FLIP] < pipeline.flip),
-            tuple(
-                k for k in jitter.ORDERS[orders[i]] if pipeline.jitter[k] and mine[i, 0] < pipeline.jitter_probability
-            ),
-            tuple(factors[i].tolist()),
-            bool(numbers[i, augment.GREY] < pipeline.grey),
-        )
-        for i in range(len(numbers))
-    ]

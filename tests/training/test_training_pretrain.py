@@ -111,10 +111,9 @@ def test_another_process_says_the_same_of_a_network() -> None:
     here = digests()
     assert len(set(here.values())) == len(here)
     assert digests() == here
-    for seed in "12":
-        command = [sys.executable, own_networks.__file__]
-        there = subprocess.run(command, env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, check=True)
-        assert json.loads(there.stdout) == here
+    asked = {"args": [sys.executable, own_networks.__file__], "stdout": subprocess.PIPE}
+    for there in [subprocess.Popen(**asked, env={**os.environ, "PYTHONHASHSEED": seed}) for seed in "12"]:
+        assert json.loads(there.communicate()[0]) == here
 
 
 def test_a_run_of_before_is_known_by_the_same_words() -> None:

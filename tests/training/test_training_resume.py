@@ -16,8 +16,8 @@ import torch
 from training_cases import read_csv
 
 from sslbook.networks.siamese import build
-from sslbook.training.presets.runs import run_of
-from sslbook.training.run import checkpoints, distributed, parts, signals, steps, trainer
+from sslbook.training.presets.sheets import run_of
+from sslbook.training.run import checkpoints, distributed, parts, signals, trainer
 from sslbook.training.run.determinism import Batches
 from sslbook.training.run.parts import load_data, make_batches
 from sslbook.training.run.trainer import Diverged, train
@@ -61,7 +61,7 @@ def test_a_run_stopped_and_resumed_tells_the_same_story(tmp_path: Path, data: tu
     assert [row["epoch"] for row in read_csv(tmp_path / "parts" / "log.csv")] == [0, 1, 2]
     result = json.loads((tmp_path / "parts" / checkpoints.RESULT).read_text())
     assert result["hash"] == settings().hash()
-    assert result["rows"][-1]["linear"] == whole.at(2)["linear"]
+    assert result["rows"][-1]["linear"] == whole.rows[-1]["linear"]
     again = go(settings(), tmp_path / "parts", data)  # nothing is left to do
     assert again.rows == rest.rows
 
@@ -238,7 +238,7 @@ def test_the_last_row_gets_what_an_earlier_run_did_not_ask_for(tmp_path: Path, d
     go(settings(*steady, epochs=3), tmp_path, data, stop_after=4)
     short = go(settings(*steady, epochs=2), tmp_path, data)
     assert short.finished
-    assert short.at(2)["linear"] is not None
+    assert short.rows[-1]["linear"] is not None
 
 
 def test_a_loss_that_is_no_number_is_named_by_its_step() -> None:
@@ -293,8 +293,8 @@ def test_what_auto_means_on_a_processor(
 def test_half_precision_trains_and_looks_at_whole_numbers(tmp_path: Path, data: tuple) -> None:
     low = go(settings("precision=bfloat16", "evaluate=0"), tmp_path / "low", data)
     full = go(settings("precision=float32", "evaluate=0"), tmp_path / "full", data)
-    assert low.at(1)["loss"] == pytest.approx(full.at(1)["loss"], rel=0.02)
-    assert low.at(1)["loss"] != full.at(1)["loss"]
+    assert low.rows[0]["loss"] == pytest.approx(full.rows[0]["loss"], rel=0.02)
+    assert low.rows[0]["loss"] != full.rows[0]["loss"]
     assert {weights.dtype for weights in low.model.parameters()} == {torch.float32}
 
 
@@ -319,13 +319,13 @@ def test_a_graph_is_of_a_whole_batch(data: tuple, monkeypatch: pytest.MonkeyPatc
     step.capture = "graph"
     recorded = []
 
-    def record(step: steps.Step, *inputs: torch.Tensor) -> None:
+    def record(step: parts.Step, *inputs: torch.Tensor) -> None:
         recorded.append([len(part) for part in inputs])
         step._inputs, step._gradients = tuple(part.clone() for part in inputs), []  # type: ignore[assignment]
         step._graph = type("Graph", (), {"replay": lambda self: None})()
         step._result = torch.tensor(1.5)
 
-    monkeypatch.setattr(steps.Step, "_record", record)
+    monkeypatch.setattr(parts.Step, "_record", record)
     part, whole = (make_batches(asked, 128).at(number) for number in (2, 0))
     assert float(step(*part)) > 2
     assert recorded == []

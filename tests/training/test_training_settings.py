@@ -14,12 +14,10 @@ from torch import nn
 from sslbook.networks.siamese import Networks
 from sslbook.records.store import recorded
 from sslbook.training.objectives import OBJECTIVES, arguments
-from sslbook.training.presets.runs import values_of, with_changes
-from sslbook.training.presets.sheets import presets
+from sslbook.training.presets.sheets import presets, values_of, with_changes
 from sslbook.training.run.checkpoints import RESULT, read_result
-from sslbook.training.run.parts import make_ema, make_optimizer, make_rate
+from sslbook.training.run.parts import LARS, make_ema, make_optimizer, make_rate
 from sslbook.training.run.settings import FREE, Settings, stored_settings
-from sslbook.training.run.steps import LARS
 from sslbook.training.views.augment import PIPELINES, Pipeline
 
 # -- settings ---------------------------------------------------------------------------------------------------------

@@ -25,8 +25,7 @@ from slurm_cases import PATIENCE, until
 from training_cases import SET
 
 from sslbook.training.presets import cluster
-from sslbook.training.presets.runs import Run
-from sslbook.training.presets.sheets import sheets
+from sslbook.training.presets.sheets import Run, sheets
 from sslbook.training.presets.tables import runs_of
 from sslbook.training.run import checkpoints
 from sslbook.training.run.trainer import SAVE_SECONDS

@@ -16,8 +16,7 @@ from training_cases import SET, done
 from sslbook import cli
 from sslbook.records import data_files, store
 from sslbook.training.presets import cluster, tables
-from sslbook.training.presets.runs import Run, run_of
-from sslbook.training.presets.sheets import Sheet, sheets
+from sslbook.training.presets.sheets import Run, Sheet, run_of, sheets
 from sslbook.training.presets.tables import runs_of
 from sslbook.training.run import checkpoints
 from sslbook.training.run.checkpoints import Diverged

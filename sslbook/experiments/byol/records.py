@@ -34,11 +34,11 @@ from sslbook.experiments.byol.runs import (
     probes_and_definite,
     train_ablations,
 )
-from sslbook.records.ablation import NAMES, Change, Modes, changes
 from sslbook.records.filled import Filled, fill, listing, number, spread
 from sslbook.records.filled import cells as table_cells
 from sslbook.records.page import Rows, as_html
-from sslbook.records.printed import printed
+from sslbook.records.printed import ABLATIONS as NAMES
+from sslbook.records.printed import Change, Modes, ablations, printed
 from sslbook.records.store import Record, parts_folder, rounded
 from sslbook.records.table_command import EPOCHS, Table
 from sslbook.stats.sweep import Study
@@ -71,7 +71,7 @@ Found = Mapping[str, Mapping[str, Tensor]]
 
 def cells(name: str, protocol: Recipe) -> dict[str, Ablation]:
     """The cells of a table, by the names that the paper's have."""
-    return {label: _cell(change, protocol.shape, EMA) for label, change in changes(name).items()}
+    return {label: _cell(change, protocol.shape, EMA) for label, change in ablations(name).items()}
 
 
 def _cell(change: Change, shape: Shape, ema: float) -> Ablation:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from sslbook.experiments.training.records import LOOKS, SMALL, settings_of
+from sslbook.experiments.training.records import SMALL, settings_of
 from sslbook.images import datasets
 from sslbook.images.datasets import Dataset
 from sslbook.inspect.command import encoder_and_projector as opened
@@ -29,10 +29,9 @@ from sslbook.operator.layer import OpenedLayer, open_layer, unvec, vec
 from sslbook.records.store import kept, parts_folder
 from sslbook.runtime.compute import cores
 from sslbook.stats.sweep import Study, spread
-from sslbook.training.evaluate import embed
 from sslbook.training.run.determinism import generator
 from sslbook.training.run.distributed import device_of
-from sslbook.training.run.parts import SUBSET_SEED, layout_of, load_data, make_batches, make_optimizer, make_rate
+from sslbook.training.run.parts import layout_of, load_data, make_batches, make_optimizer, make_rate
 from sslbook.training.run.settings import Settings
 from sslbook.training.run.trainer import train
 from sslbook.training.views.augment import PIPELINES, apply, random_view
@@ -159,13 +158,6 @@ def trained_on_labels(settings: Settings, data: Dataset, epochs: int, device: st
     return net
 
 
-@torch.no_grad()
-def accuracy(net: nn.Module, data: Dataset, settings: Settings) -> float:
-    """The share of un-augmented images whose largest output is their class's."""
-    outputs = embed(net, data, PIPELINES[settings.pipeline])
-    return float((outputs.argmax(1).cpu() == data.labels).double().mean())
-
-
 # -- along real runs --------------------------------------------------------------------------------------------------
 
 
@@ -275,20 +267,14 @@ def _looked(
     run: Run, epoch: int, views: int, begin: int, *, images: int, layers: Sequence[str] | None, shared: Sequence[str]
 ) -> dict[str, Any]:
     """One look; BatchNorm that has counted nothing goes by the views."""
-    settings = run.settings
     net, before = run.network(epoch), run.network(0)
-    x = population(settings, run.seed, images, views, begin).to(run.device)
+    x = population(run.settings, run.seed, images, views, begin).to(run.device)
     if epoch == 0:
         settle(net, x.flatten(0, 1))
     there = layers_of(net)
     first = {name: before.get_parameter(f"{name}.weight").detach() for name in there}
     chosen = there if layers is None else [name for name in layers if name in there]
-    found = look_at(net, x, first=first, layers=chosen, shared=shared)
-    if run.name == SUPERVISED:
-        asked = load_data(settings)[1]
-        few = datasets.subset(asked, min(LOOKS, len(asked)), SUBSET_SEED)
-        found["accuracy"] = accuracy(net, few, settings)
-    return found
+    return look_at(net, x, first=first, layers=chosen, shared=shared)
 
 
 def _small(seeds: Sequence[int]) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from sslbook.records.store import recorded
 from sslbook.stats.sweep import Study
 from sslbook.training import objectives
 from sslbook.training.evaluate import knn_accuracy
-from sslbook.training.presets.runs import run_of
+from sslbook.training.presets.sheets import run_of
 from sslbook.training.run import checkpoints, distributed
 from sslbook.training.run.parts import make_batches
 from sslbook.training.run.settings import Settings

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from sslbook.training.views import augment, crops, jitter
+from sslbook.training.views import augment, crops
 from sslbook.training.views.augment import Pipeline
 from sslbook.training.views.crops import Boxes
 
@@ -81,13 +81,13 @@ def choices(numbers: Tensor, pipeline: Pipeline, height: int, width: int) -> lis
     """What the draws ``(B, NUMBERS)`` say of each image, as Pillow is told it."""
     box = torch.stack(_boxes_of(numbers, pipeline, height, width), 1).int().tolist()
     part = numbers[:, augment.JITTER]
-    order, factors = jitter.order_of(part), jitter.factors_of(part, pipeline.jitter, pipeline.jitter_probability)
+    order, factors = augment.order_of(part), augment.factors_of(part, pipeline.jitter, pipeline.jitter_probability)
     jittered = part[:, 0] < pipeline.jitter_probability
     return [
         Choice(
             box=tuple(box[i]),
             mirror=bool(numbers[i, augment.FLIP] < pipeline.flip),
-            order=tuple(k for k in jitter.ORDERS[int(order[i])] if pipeline.jitter[k]) if jittered[i] else (),
+            order=tuple(k for k in augment.ORDERS[int(order[i])] if pipeline.jitter[k]) if jittered[i] else (),
             factors=tuple(factors[i].tolist()),
             grey=bool(numbers[i, augment.GREY] < pipeline.grey),
         )
@@ -106,7 +106,7 @@ def pillow_views(pixels: Tensor, pipeline: Pipeline, numbers: Tensor) -> Tensor:
     return torch.from_numpy(np.stack(views)).permute(0, 3, 1, 2).float()
 
 
-def grid_sampled(pixels: Tensor, pipeline: Pipeline, numbers: Tensor) -> Tensor:
+def _grid_sampled(pixels: Tensor, pipeline: Pipeline, numbers: Tensor) -> Tensor:
     """The usual shortcut for a crop, levels ``(B, 3, size, size)``: the whole image, sampled at the box's points.
 
     At the border of the box it takes in pixels from outside, and where it shrinks it leaves pixels out.
@@ -144,7 +144,7 @@ def gaps(pipeline: Pipeline, count: int, seed: int) -> dict[str, float]:
 
     return {
         "crop": float(apart(crop, cut, numbers).amax()),
-        "grid": float((grid_sampled(pixels, crop, numbers) - cut).abs().amax()),
+        "grid": float((_grid_sampled(pixels, crop, numbers) - cut).abs().amax()),
         "view": float(apart(pipeline, view, numbers).mean((1, 2, 3)).amax()),
         "one hue": float(apart(steady, unturned, numbers).mean((1, 2, 3)).amax()),
         "one order": float(apart(pipeline, view, one_order).mean((1, 2, 3)).amax()),

@@ -24,8 +24,7 @@ from sslbook.records.store import kept, parts_folder
 from sslbook.runtime.compute import cores
 from sslbook.stats.sweep import Study, spread
 from sslbook.training.evaluate import embed, nearest, report
-from sslbook.training.presets.runs import with_changes
-from sslbook.training.presets.sheets import presets
+from sslbook.training.presets.sheets import presets, with_changes
 from sslbook.training.run.parts import SUBSET_SEED, load_data
 from sslbook.training.run.settings import Settings
 from sslbook.training.run.trainer import Result, prepared

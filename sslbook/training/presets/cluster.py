@@ -15,7 +15,7 @@ import torch
 
 from sslbook.runtime.arguments import installing
 from sslbook.runtime.atomic_io import write_text
-from sslbook.training.presets.runs import Run
+from sslbook.training.presets.sheets import Run
 from sslbook.training.run.checkpoints import Busy, Diverged
 from sslbook.training.run.settings import Refused
 

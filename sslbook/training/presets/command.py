@@ -16,8 +16,7 @@ from typing import Any
 from sslbook.records.store import runs_folder
 from sslbook.runtime.arguments import folded, nearest, positive, seed
 from sslbook.runtime.compute import cores
-from sslbook.training.presets.runs import Run, preset_of, run_of, values_of
-from sslbook.training.presets.sheets import presets
+from sslbook.training.presets.sheets import Run, preset_of, presets, run_of, values_of
 from sslbook.training.run import distributed
 from sslbook.training.run.checkpoints import Diverged
 from sslbook.training.run.parts import load_data

@@ -3,19 +3,28 @@ r"""A preset for every row of the papers' image tables, and the tables as cells 
 ``sslbook train NAME`` runs one; :meth:`Preset.text` says what the paper got and how long it takes.  Settings are those of the
 released code: SimCLR with Adam, no shuffling and the miscounted cosine, BYOL with SGD at a constant rate, a target that starts
 from weights of its own, and a plain predictor where the released default is a symmetric one.
+
+A :class:`Run` is a preset with what ``--set KEY=VALUE`` changes, and on disk.  Each has a folder, named by preset, seed and the
+hash of the settings; a finished one is known and not made again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import dataclasses
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
 
 from sslbook.networks.siamese import Networks
-from sslbook.records import ablation
-from sslbook.records.ablation import Change
-from sslbook.records.printed import Printed, printed, unprinted
-from sslbook.training.run.settings import Settings
+from sslbook.records.printed import ABLATIONS, Change, Printed, ablations, printed, unprinted
+from sslbook.runtime.arguments import nearest
+from sslbook.training.objectives import arguments
+from sslbook.training.run.checkpoints import DIVERGED, Row, read_result
+from sslbook.training.run.settings import Settings, known_keys, with_values
+from sslbook.training.run.trainer import train
 
 DATA = ("cifar10", "stl10")
 EPOCHS = (100, 300, 500)
@@ -195,8 +204,8 @@ def _ablations(data: str) -> Iterator[tuple[str, str, Settings]]:
     seen: set[str] = set()
     # The released BYOL, but for the symmetric predictor: 100 epochs; on STL-10 with its unlabelled images.
     base = replace(_byol(simclr_settings(data), lr=0.03), epochs=100, probes=(100,))
-    for name in ablation.NAMES:
-        for label, change in ablation.changes(name).items():
+    for name in ABLATIONS:
+        for label, change in ablations(name).items():
             slug = _slug(name, label, change)
             if slug not in seen:
                 yield slug, _what(name, change), _changed(base, name, change)
@@ -220,7 +229,7 @@ def _slug(name: str, label: str, change: Change) -> str:
     """The name of a cell's preset, without the data."""
     end = change.span[1] if change.span else 0.0
     if name == "B-Tab3":
-        return PARTS[list(ablation.changes(name)).index(label)]
+        return PARTS[list(ablations(name)).index(label)]
     if name == "B-Tab4" and change.projector is not None:
         modes = zip(("mean", "std"), change.projector, strict=True)
         parts = "-".join("x" * (mode == "detach") + part for part, mode in modes if mode != "omit")
@@ -267,7 +276,7 @@ def sheets() -> Mapping[str, Sheet]:
     second = ("simclr-exact", "simclr-exact-noise", "simclr-nce")
     third = ("simclr-beta-minus-0.5", "simclr-beta-plus-0.2")
     made = [_by_epochs("A-Tab2", second), _by_epochs("A-Tab3", third)]
-    made += [_ablation(name, data) for data in ("stl10", "cifar10") for name in ablation.NAMES]
+    made += [_ablation(name, data) for data in ("stl10", "cifar10") for name in ABLATIONS]
     return {sheet.name: sheet for sheet in made}
 
 
@@ -284,11 +293,135 @@ def _ablation(name: str, data: str) -> Sheet:
     if data != "stl10":
         source = f"{target.source}, which is on STL-10; here on {_title(data)}, where nothing is printed"
         target = unprinted(long, source, target.axes)
-    return _sheet(
-        long, target, [(f"{data}-{_slug(name, *cell)}", EPOCHS[0]) for cell in ablation.changes(name).items()]
-    )
+    return _sheet(long, target, [(f"{data}-{_slug(name, *cell)}", EPOCHS[0]) for cell in ablations(name).items()])
 
 
 def _sheet(name: str, target: Printed, runs: Sequence[tuple[str, int]]) -> Sheet:
     cells = zip(target.cells, runs, target.numbers(), strict=True)
     return Sheet(name, target, tuple(Cell(label, *run, *numbers) for label, run, numbers in cells))
+
+
+# -- runs -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Run:
+    """Settings with the name of the preset that they come from."""
+
+    name: str
+    settings: Settings
+
+    @property
+    def title(self) -> str:
+        """How one speaks of it: ``cifar10-byol seed 1``."""
+        return f"{self.name} seed {self.settings.seed}"
+
+    @cached_property  # a table asks for it a dozen times
+    def slug(self) -> str:
+        """What names it: ``cifar10-simclr-nce-s1-0a1b2c3d4e``."""
+        return f"{self.name}-s{self.settings.seed}-{self.settings.hash()}"
+
+    def folder(self, root: Path) -> Path:
+        """Where its files lie."""
+        return root / self.slug
+
+    def rows(self, root: Path) -> list[Row]:
+        """Its rows, one an epoch, if it was ever finished, also if with fewer epochs; none otherwise."""
+        content = read_result(self.folder(root))
+        return [] if content is None else list(content["rows"])
+
+    def finished(self, root: Path) -> bool:
+        """Whether the linear protocol was run after its last epoch and after all that ``probes`` names."""
+        measured = {row["epoch"] for row in self.rows(root) if row.get("linear") is not None}
+        return measured >= {self.settings.epochs, *self.settings.probes}
+
+    def diverged(self, root: Path) -> str:
+        """Where it diverged, such as ``diverged at step 12``; empty if it did not, as far as one knows."""
+        path = self.folder(root) / DIVERGED
+        return path.read_text(encoding="utf-8").strip() if path.is_file() and not self.finished(root) else ""
+
+    def go(self, root: Path, **options: Any) -> None:
+        """Train to the end, or on from where it stopped; nothing if it is finished.  options: of ``trainer.train``."""
+        if not self.finished(root):
+            train(self.settings, self.folder(root), name=self.title, **options)
+
+
+def run_of(name: str, *, seed: int, epochs: int | None = None, changes: Iterable[str] = ()) -> Run:
+    """The run of a preset; raises ValueError for an unknown name, with the nearest, or for changes that are not allowed.
+
+    Fewer epochs than the preset's leave out its later probes.
+    """
+    settings = preset_of(name).settings
+    settings = with_changes(replace(settings, epochs=epochs or settings.epochs), without("seed", changes))
+    kept = tuple(epoch for epoch in settings.probes if epoch <= settings.epochs)
+    return Run(name, replace(settings, seed=seed, probes=kept))
+
+
+def without(name: str, changes: Iterable[str]) -> list[str]:
+    """The changes; raises ValueError for one of what has an option of its own."""
+    changes = list(changes)
+    if any(change.partition("=")[0].strip() == name for change in changes):
+        raise ValueError(f"{name} is given by --{name}, not by --set")
+    return changes
+
+
+def preset_of(name: str) -> Preset:
+    """A preset by its name; raises ValueError with the nearest names."""
+    known = presets()
+    if name not in known:
+        near = nearest(name, known)
+        hint = f"did you mean {', '.join(near)}?" if near else "sslbook train --list shows them"
+        raise ValueError(f"there is no preset {name!r}; {hint}")
+    return known[name]
+
+
+# --- settings as a command line writes them --------------------------------------------------------------------------
+
+
+WHOLE = {"networks": "networks.NAME", "loss_kwargs": "NAME"}
+"""Settings of which a command line sets the parts alone, and how."""
+
+
+def with_changes(settings: Settings, changes: Iterable[str]) -> Settings:
+    """The settings with ``key=value`` set, as ``--set`` gives them: ``lr=0.03``, ``networks.width=16``, ``temperature=0.2``.
+
+    A value is read as JSON, or else as a word; ``none`` is nothing, and a list has commas: ``probes=100,300``.
+    Raises ValueError for what is not of that form, an unknown key (with the nearest ones), or a value that is not allowed.
+    """
+    top: dict[str, Any] = {}
+    networks: dict[str, Any] = {}
+    for change in changes:
+        key, equals, text = change.partition("=")
+        if not equals or not key:
+            raise ValueError(f"a change must be of the form key=value, got {change!r}")
+        if key in WHOLE:
+            raise ValueError(f"{key} can't be set as a whole: set {WHOLE[key]}=value")
+        inside = key.startswith("networks.")
+        (networks if inside else top)[key.removeprefix("networks.")] = _read(text)
+    if networks:
+        top["networks"] = with_values(settings.networks, networks, "networks.")
+    return with_values(settings, top)
+
+
+def values_of(settings: Settings) -> dict[str, str]:
+    """Everything that :func:`with_changes` can set, as it takes it, with the present values."""
+    values = {name: getattr(settings, name) for name in known_keys() if "." not in name}
+    values |= {**arguments(settings.objective), **settings.loss_kwargs}
+    values |= {f"networks.{f.name}": getattr(settings.networks, f.name) for f in dataclasses.fields(Networks)}
+    return {name: _written(value) for name, value in values.items()}
+
+
+def _written(value: Any) -> str:
+    if isinstance(value, tuple):
+        return ",".join(map(_written, value)) or "none"
+    return str(value).lower() if value is None or isinstance(value, bool) else str(value)
+
+
+def _read(text: str) -> Any:
+    if "," in text and not text.startswith("["):
+        return tuple(_read(part.strip()) for part in text.split(",") if part.strip())
+    word = text.lower().replace("none", "null")
+    try:
+        return json.loads(word if word in ("null", "true", "false") else text)
+    except json.JSONDecodeError:
+        return text

@@ -20,8 +20,7 @@ from sslbook.records.table_command import EPOCHS, Table, count, option, record_o
 from sslbook.runtime.arguments import counted
 from sslbook.runtime.atomic_io import require_writable
 from sslbook.training.presets import cluster
-from sslbook.training.presets.runs import Run, preset_of, run_of, without
-from sslbook.training.presets.sheets import Cell, Sheet, presets, sheets
+from sslbook.training.presets.sheets import Cell, Run, Sheet, preset_of, presets, run_of, sheets, without
 from sslbook.training.run.checkpoints import Row, read_result
 from sslbook.training.run.parts import load_data
 
@@ -59,11 +58,8 @@ def runs_of(sheet: Sheet, seeds: Sequence[int], *, epochs: int | None = None, ch
     changes = without("epochs", changes)
     last = {cell.preset: cell.epochs for cell in sorted(sheet.cells, key=lambda cell: cell.epochs)}
     names = dict.fromkeys(cell.preset for cell in sheet.cells)
-    return [
-        run_of(name, seed=seed, epochs=min(epochs or last[name], last[name]), changes=changes)
-        for seed in seeds
-        for name in names
-    ]
+    runs = [run_of(name, seed=0, epochs=min(epochs or last[name], last[name]), changes=changes) for name in names]
+    return [replace(run, settings=replace(run.settings, seed=seed)) for seed in seeds for run in runs]
 
 
 def lines(
@@ -82,7 +78,7 @@ def lines(
     """
     runs = {(run.name, run.settings.seed): run for run in runs_of(sheet, seeds, epochs=epochs, changes=changes)}
     rows = {key: run.rows(root) for key, run in runs.items()}
-    known = {key: (recorded or {}).get(run.folder(root).name, {}) for key, run in runs.items()}
+    known = {key: (recorded or {}).get(run.slug, {}) for key, run in runs.items()}
     wild = {key: run.diverged(root) or known[key].get("diverged", "") for key, run in runs.items()}
     same = {name: run.settings.hash() == preset_of(name).settings.hash() for (name, _), run in runs.items()}
     first = {cell.preset: cell.epochs for cell in sorted(sheet.cells, key=lambda cell: -cell.epochs)}
@@ -133,11 +129,6 @@ class Owed:
     runs: int
     finished: int
     hours: float
-    command: str
-
-    def __str__(self) -> str:
-        """One line: name, runs that wait, hours."""
-        return f"{self.table:<25}{self.runs - self.finished:>4} of {self.runs:<4}{self.hours:>6.1f} h"
 
 
 def owed(table: str, seeds: Sequence[int], root: Path) -> Owed:
@@ -145,7 +136,7 @@ def owed(table: str, seeds: Sequence[int], root: Path) -> Owed:
     wanted, known = runs_of(sheets()[table], seeds), _recorded(table)
 
     def measured(run: Run) -> set[int]:
-        return {row["epoch"] for row in known.get(run.folder(root).name, {"rows": []})["rows"]}
+        return {row["epoch"] for row in known.get(run.slug, {"rows": []})["rows"]}
 
     waiting = [
         run
@@ -153,7 +144,7 @@ def owed(table: str, seeds: Sequence[int], root: Path) -> Owed:
         if not run.finished(root) and not measured(run) >= {run.settings.epochs, *run.settings.probes}
     ]
     minutes = sum(presets()[run.name].minutes for run in waiting)
-    return Owed(table, len(wanted), len(wanted) - len(waiting), minutes / 60, f"sslbook table {table} --run --download")
+    return Owed(table, len(wanted), len(wanted) - len(waiting), minutes / 60)
 
 
 # --- records of runs -------------------------------------------------------------------------------------------------
@@ -188,9 +179,9 @@ def _origins(runs: Sequence[Run], root: Path) -> dict[str, dict[str, Any]]:
         content = read_result(run.folder(root))
         if content is not None:
             rows = [{name: row[name] for name in PROBED} for row in content["rows"] if row.get("linear") is not None]
-            kept[run.folder(root).name] = {name: content.get(name) for name in ORIGIN} | {"rows": rows}
+            kept[run.slug] = {name: content.get(name) for name in ORIGIN} | {"rows": rows}
         elif text := run.diverged(root):
-            kept[run.folder(root).name] = {"seed": run.settings.seed, "diverged": text, "rows": []}
+            kept[run.slug] = {"seed": run.settings.seed, "diverged": text, "rows": []}
     return kept
 
 
@@ -294,7 +285,7 @@ def _make(missing: Sequence[Run], root: Path, options: argparse.Namespace) -> li
         wrong = []
         for number, run in enumerate(missing, 1):
             if not options.quiet:
-                print(f"Run {number} of {len(missing)}: {run.folder(root).name}", file=sys.stderr, flush=True)
+                print(f"Run {number} of {len(missing)}: {run.slug}", file=sys.stderr, flush=True)
             wrong += cluster.Work([run], root, chosen)()
         return wrong
     at_once, asked = options.jobs or 1, {"hours": options.hours, "sbatch": options.slurm}

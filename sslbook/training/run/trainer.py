@@ -65,14 +65,6 @@ class Result:
         """The loss by epoch, and accuracy by nearest neighbours where it was measured."""
         return plot_rows(self.rows)
 
-    def at(self, epoch: int) -> Row:
-        """The row after ``epoch`` epochs (0: before the first); raises ValueError if there is none."""
-        for row in self.rows:
-            if row["epoch"] == epoch:
-                return row
-        there = ", ".join(str(row["epoch"]) for row in self.rows) or "none"
-        raise ValueError(f"epoch must be one of {there}, got {epoch}")
-
 
 class Curves:
     """Curves for TensorBoard in a folder, if one is given; raises ValueError without the package.
