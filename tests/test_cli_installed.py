@@ -117,8 +117,18 @@ def test_each_command_works_or_names_its_extra(
 def test_nothing_is_left_out() -> None:
     """All commands are above, and what is blocked is what the extras bring."""
     assert {line[0] for line in NEEDS} == set(cli._parser()._subparsers._group_actions[0].choices)  # type: ignore[union-attr]
-    assert {"jupytext", "nbformat", "papermill", "bs4", "pooch", "submitit", "jupyterlab", "sphinx"} <= absent()
-    assert not {"torch", "numpy", "IPython", "yaml", "sslbook"} & absent()
+    assert {
+        "IPython",
+        "jupytext",
+        "nbformat",
+        "papermill",
+        "bs4",
+        "pooch",
+        "submitit",
+        "jupyterlab",
+        "sphinx",
+    } <= absent()
+    assert not {"torch", "numpy", "yaml", "sslbook"} & absent()
 
 
 def test_without_a_checkout_the_ledger_is_the_library_s_and_the_rest_says_what_is_missing(

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from IPython.core.inputtransformer2 import TransformerManager
-
 from sslbook.book.layout import Book
 from sslbook.runtime.arguments import InputError, unknown
 from sslbook.runtime.atomic_io import read_source
@@ -101,6 +99,8 @@ def parameters(notebook: NotebookNode) -> set[str]:
 
 def parse_cell(source: str) -> ast.Module:
     """A cell's syntax tree, magics and shell lines made plain Python; empty if it doesn't parse (executing it says why)."""
+    from IPython.core.inputtransformer2 import TransformerManager  # the ledger needs none of it
+
     try:
         return ast.parse(TransformerManager().transform_cell(source))
     except SyntaxError:

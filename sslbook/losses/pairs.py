@@ -19,6 +19,7 @@ Sources: A is [tian2020], arXiv 2010.00578; C is [tian2023], ICLR 2023.
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable
 from typing import NamedTuple
@@ -369,6 +370,11 @@ def contrastive(
     """
     elsewhere = "losses of a whole batch, such as barlow_twins, vicreg and clip, are in sslbook.losses.batch"
     require_one_of("loss", loss, LOSSES, elsewhere)
+    takes = [name for name in inspect.signature(LOSSES[loss].value).parameters if not name.startswith("r_")]
+    for name in params:
+        require_one_of(f"an argument of {loss}", name, takes, "it takes no more" if takes else "it takes none")
+    if "temperature" in takes and "temperature" not in params and (loss, params.get("weight")) != ("exact", "simple"):
+        raise ValueError(f"loss={loss!r} needs temperature, such as temperature=0.5")
     r_pos, r_neg = pair_distances(z1, z2, normalize=normalize, negatives=negatives)
     if loss != "exact":
         if clean is not None:

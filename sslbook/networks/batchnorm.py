@@ -41,6 +41,7 @@ def batch_normalize(
 ) -> Tensor:
     r"""``x`` less its mean over ``dims``, divided by :math:`\sqrt{\sigma^2 + \epsilon}`, each statistic in its :data:`MODES`.
 
+    Modes: ``normal``; ``detach``, no gradient through the statistic; ``omit``, it is not used; ``backward``, on the gradient alone.
     With ``mean="backward"``, ``std="omit"`` the result is ``x``, and its gradient :math:`g_i - \frac1{|B|}\sum_j g_j`
     (Eq. 12 of [tian2021iclr]).  With ``std="backward"`` the forward pass does not divide, and the gradient loses its part
     along the normalised activations, as it does behind the division, without the factor :math:`1/\sigma`.
@@ -92,6 +93,9 @@ def _half(statistic: Tensor, mode: str) -> Tensor:
 
 class BatchNorm(nn.Module):
     r"""BatchNorm of ``features`` channels, ``(N, C)`` or ``(N, C, ...)``, with a mode for each statistic.
+
+    mean, std: ``normal``; ``detach``, no gradient through the statistic; ``omit``, the statistic is not used; ``backward``, it acts
+    on the gradient alone.  So ``BatchNorm(16, std="omit")`` subtracts the mean and does not divide.
 
     With both modes normal it is ``torch.nn.BatchNorm1d/2d``: the same values, gradients and running statistics.  In ``eval`` the
     running statistics replace the batch's, unless a statistic is omitted; ``backward`` then has nothing to do.

@@ -123,9 +123,11 @@ def require_floating(**tensors: Tensor) -> None:
 
     for argument, tensor in tensors.items():
         if not isinstance(tensor, torch.Tensor):
-            raise TypeError(f"{argument} must be a torch tensor, got {type(tensor).__name__}")
+            array = "; torch.as_tensor takes it" if hasattr(tensor, "__array__") else ""
+            raise TypeError(f"{argument} must be a torch tensor, got {type(tensor).__name__}{array}")
         if not tensor.is_floating_point():
-            raise TypeError(f"{argument} must have a floating dtype, got {tensor.dtype}")
+            scale = "; bytes / 255 are pixels" if tensor.dtype == torch.uint8 else ""
+            raise TypeError(f"{argument} must have a floating dtype, got {tensor.dtype}{scale}")
         if tensor.layout != torch.strided or tensor.device.type == "meta":
             kind = "meta" if tensor.device.type == "meta" else str(tensor.layout).removeprefix("torch.")
             raise TypeError(f"{argument} must be a dense tensor of numbers, got a {kind} one")

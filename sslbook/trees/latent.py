@@ -244,7 +244,7 @@ def descend(tree: LatentTree, root: Tensor, uniform: Tensor, edges: Sequence[Ten
 def joint(tree: LatentTree, limit: int = 1 << 20) -> tuple[list[Tensor], Tensor]:
     r"""Every assignment of every variable, listed, with its probability: the slow, independent oracle for small trees.
 
-    Returns the assignments as :meth:`LatentTree.sample` returns samples, ``(1, nodes, A)`` a depth, and :math:`\mathbb P`, ``(R, A)``.
+    Returns the assignments as :meth:`LatentTree.sample` returns samples, ``(1, nodes, A)`` a depth, and probabilities ``(R, A)``.
     Raises ValueError if there are more than ``limit`` of them.
     """
     counts = [m for m, n in zip(tree.values, tree.nodes) for _ in range(n)]
