@@ -117,14 +117,16 @@ def draw(book: Mapping[str, list[Stop]]) -> str:
     for caption, part in book.items():
         boxes = ""
         for stop in part:
+            x, y = places[stop.name]
             after = " and ".join(str(numbers[need]) for need in stop.needs)
             boxes += (
-                f'<li{_at(*places[stop.name])}><a href="{stop.name}.html">{stop.number}. {html.escape(stop.title)}</a> '
+                f'<li style="--x:{x};--y:{y}"><a href="{stop.name}.html">{stop.number}. {html.escape(stop.title)}</a> '
                 f"<span>{html.escape(stop.question)}</span> <small>{html.escape(stop.time.replace(' to read', ''))}"
                 f"{f'<span> · after {after}</span>' if after else ''}</small></li>"
             )
             arrows += "".join(_arrow(places[need], places[stop.name]) for need in stop.needs)
-        rows += f"<li><b{_at(*places[part[0].name])}>{html.escape(caption)}</b><ul>{boxes}</ul></li>"
+        x, y = places[part[0].name]
+        rows += f'<li><b style="--x:{x};--y:{y}">{html.escape(caption)}</b><ul>{boxes}</ul></li>'
     height = max(y for _, y in places.values()) + ROW + 8
     return (
         f'<nav class="sslbook-map" aria-label="Map of the book"><svg viewBox="0 0 {WIDTH} {height}" aria-hidden="true">'
@@ -135,10 +137,6 @@ def draw(book: Mapping[str, list[Stop]]) -> str:
 
 def _left(column: int) -> int:
     return _GAP // 2 + column * (BOX + _GAP)
-
-
-def _at(x: int, y: int) -> str:
-    return f' style="--x:{x};--y:{y}"'
 
 
 def _arrow(start: tuple[int, int], end: tuple[int, int]) -> str:

@@ -23,12 +23,13 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from IPython import get_ipython
+from IPython.display import display
 
 import sslbook
 from sslbook.book import plots
-from sslbook.book.badges import badge, line
 from sslbook.book.layout import DEVICES, LENIENT, SCALES
-from sslbook.book.typeset import ROLES, parts, printed, typeset
+from sslbook.book.typeset import ROLES, badge, line, parts, printed, typeset
 from sslbook.book.values import GLUE_PREFIX, RECORD_KEY, Criterion, Number, Value, short
 from sslbook.runtime.arguments import require_number, require_one_of, require_whole
 from sslbook.runtime.compute import device_name
@@ -85,7 +86,11 @@ def begin(chapter: str, *, scale: str = "quick", seed: int = 0, device: str = "a
         raise ValueError(f"chapter: got {chapter!r}; allowed is the file's name without .md, such as 'covariance'")
     require_one_of("scale", scale, SCALES)
     require_whole("seed", seed, least=0, most=2**32 - 1)
-    run = Run(chapter, scale, seed, _device(device))
+    require_one_of("device", device, DEVICES)
+    best = "cuda" if torch.cuda.is_available() else "cpu"
+    if device == "cuda" != best:
+        raise ValueError("device: got 'cuda', but torch finds no CUDA device here; allowed are 'auto' and 'cpu'")
+    run = Run(chapter, scale, seed, torch.device(best if device == "auto" else device))
     if threads := os.environ.get("SSLBOOK_THREADS"):
         if not threads.isdigit() or int(threads) < 1:
             raise ValueError(f"SSLBOOK_THREADS: got {threads!r}; a whole number of threads, at least 1, is needed")
@@ -179,13 +184,6 @@ def measure(
     return _publish_all(_number(name, result, id, dtype, Criterion(None, rtol, atol)))
 
 
-def _device(device: str) -> torch.device:
-    require_one_of("device", device, DEVICES)
-    if device == "cuda" and not torch.cuda.is_available():
-        raise ValueError("device: got 'cuda', but torch finds no CUDA device here; allowed are 'auto' and 'cpu'")
-    return torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
-
-
 def _scalar(argument: str, value: Any) -> tuple[float, str]:
     """A Python, NumPy or torch scalar as ``(Python number, dtype)``; an int stays an int, so that counts print as counts."""
     dtype = str(getattr(value, "dtype", type(value).__name__))
@@ -251,10 +249,7 @@ def _publish_all(number: Number) -> float:
 
 def _publish(number: Number) -> None:
     """Send the number to the notebook, if there is one: once for the prose and the tools, once for the reader's eye."""
-    shell = _shell()
-    if shell is not None:
-        from IPython.display import display
-
+    if get_ipython() is not None:
         glue = {"name": number.name, "mime_prefix": GLUE_PREFIX}
         display(
             {f"{GLUE_PREFIX}text/plain": repr(number.value)},
@@ -268,18 +263,9 @@ def _publish(number: Number) -> None:
         refresh()
 
 
-def _shell() -> Any:
-    """The running IPython shell, or None in plain Python (where a claim only asserts and records)."""
-    try:
-        from IPython import get_ipython
-    except ImportError:
-        return None
-    return get_ipython()
-
-
 def _watch_cells() -> None:
     """Ask IPython to say when a cell begins, so that a number knows the seconds since then."""
-    shell = _shell()
+    shell = get_ipython()
     if shell is None or _session.hooked is shell:
         return
 
@@ -350,9 +336,8 @@ def _news(here: str, there: str, numbers: Sequence[tuple[Number, float]]) -> str
     """What is printed otherwise: ``0.53 where the book has 0.51``; bold if one of its numbers is off by more than it may."""
     for number, book in numbers:
         held = Criterion(book, number.rtol, number.atol)
-        if not (held if number.criterion.holds_value else number.criterion).passes(
-            number.value
-        ):  # as the regression has it
+        test = held if number.criterion.holds_value else number.criterion  # as the regression has it
+        if not test.passes(number.value):
             known = (number.seed, number.scale) == (0, "quick")
             tolerance = f" (it is held to ± {typeset(short(held.allowed()))})" if known else ""
             return f"**{here}** where the book has {there}{tolerance}"
@@ -361,11 +346,7 @@ def _news(here: str, there: str, numbers: Sequence[tuple[Number, float]]) -> str
 
 def _display(data: dict[str, str]) -> Any:
     """Show data and return the handle to change it; None outside a notebook."""
-    if _shell() is None:
-        return None
-    from IPython.display import display
-
-    return display(data, raw=True, display_id=True)
+    return None if get_ipython() is None else display(data, raw=True, display_id=True)
 
 
 def _mime(markdown: str) -> dict[str, str]:

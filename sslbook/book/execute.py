@@ -132,7 +132,8 @@ def execute(
         stored = job.stored()
         if not force and stored.get("parts") == job.parts:
             outcomes[job.name] = _kept(job, stored)
-            say(f"kept     {job.name} ({setting.scale}): {_KEPT[outcomes[job.name].status]}")
+            why = "nothing changed" if outcomes[job.name].status == "cached" else "only the prose changed; outputs kept"
+            say(f"kept     {job.name} ({setting.scale}): {why}")
         else:
             say(f"to run   {job.name} ({setting.scale}): {_reason(stored, job.parts, force)}")
             todo.append((float(stored.get("seconds", "inf")), job))
@@ -143,9 +144,6 @@ def execute(
             for outcome in _run_all([job for _, job in todo], environment, at_once, say):
                 outcomes[outcome.chapter] = outcome
     return [outcomes[chapter.name] for chapter in chapters]
-
-
-_KEPT = {"cached": "nothing changed", "prose": "only the prose changed; outputs kept"}
 
 
 def _kept(job: _Job, stored: Mapping[str, Any]) -> Outcome:
@@ -195,9 +193,7 @@ def _run_all(
                 outcome = future.result()
             except OSError as error:  # the chapter's own are in its report: here a notebook can't be written
                 raise OSError(error.errno, error.strerror, error.filename or str(job.target)) from None
-            except (
-                Exception
-            ) as error:  # whatever stops one chapter, such as too little memory, must not lose the others
+            except Exception as error:  # whatever stops one, such as too little memory, must not lose the others
                 outcome = Outcome(job.name, "failed", error=f"{type(error).__name__}: {error}")
             if outcome.status == "failed":
                 say(f"FAILED   {job.name} after {outcome.seconds:.1f} s\n{outcome.error}")

@@ -1,7 +1,8 @@
-"""Where the book's files lie."""
+"""Where the book's files lie, and where it is published."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -109,3 +110,60 @@ def find_book(start: Path | None = None) -> Book:
         if (folder / "_toc.yml").is_file() and (folder / "chapters").is_dir():
             return Book(folder)
     raise NoBookError(f"no book in {here} or above it: a folder with _toc.yml and chapters/ is needed (see --root)")
+
+
+_ADDRESS = re.compile(r"https://github\.com/([^/]+)/([^/]+?)(?:\.git)?")
+
+
+@dataclass(frozen=True)
+class Repository:
+    """A repository on GitHub, ``https://github.com/OWNER/NAME``; with an empty ``url`` none, and no link that would lead to it."""
+
+    url: str = ""
+
+    @classmethod
+    def read(cls, folder: Path) -> Repository:
+        """The repository that the `_config.yml` in ``folder`` names."""
+        told = read_yaml(folder / "_config.yml", dict)
+        return cls(str((told.get("repository") or {}).get("url") or "").rstrip("/"))
+
+    @property
+    def _name(self) -> tuple[str, str]:
+        if (found := _ADDRESS.fullmatch(self.url)) is None:
+            raise ValueError(f"repository: url: got {self.url!r}; https://github.com/OWNER/NAME is needed")
+        return found[1], found[2]
+
+    @property
+    def site(self) -> str:
+        """The address of the pages, as GitHub publishes them; empty without a repository."""
+        return f"https://{self._name[0].lower()}.github.io/{self._name[1]}" if self.url else ""
+
+    @property
+    def requirement(self) -> str:
+        """What pip is asked for: the package from the repository; nothing without one, as its bare name is anybody's."""
+        return f"sslbook @ git+{self.url}" if self.url else ""
+
+    def launches(self, page: str) -> list[tuple[str, str, str]]:
+        """Buttons that open the notebook of ``page`` in a browser (address, text, tooltip); none without a repository.
+
+        They lead to the branch `notebooks`, which `.github/workflows/pages.yml` keeps.
+        """
+        if not self.url:
+            return []
+        place, file = "/".join(self._name), page.rpartition("/")[2] + ".ipynb"
+        colab = f"https://colab.research.google.com/github/{place}/blob/notebooks/{file}"
+        binder = f"https://mybinder.org/v2/gh/{place}/notebooks?urlpath=lab/tree/{file}"
+        return [
+            (colab, "Colab", "Run this chapter in Google Colab"),
+            (binder, "Binder", "Run this chapter on Binder"),
+        ]
+
+    def suggestions(self, page: str) -> list[tuple[str, str, str]]:
+        """Buttons that edit the source of ``page`` and that report an error; none without a repository."""
+        if not self.url:
+            return []
+        source = "data/claims.yml" if page == "chapters/ledger" else f"{page}.md"
+        return [
+            (f"{self.url}/edit/main/{source}", "Edit", "Suggest a change of this page"),
+            (f"{self.url}/issues/new?title={page}", "Issue", "Report an error on this page"),
+        ]

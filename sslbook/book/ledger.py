@@ -15,10 +15,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from sslbook.book.badges import NOBREAK, entry_anchor, outcome
 from sslbook.book.chapters import find_chapters
 from sslbook.book.layout import Book, read_yaml
 from sslbook.book.regression import read_numbers
+from sslbook.book.typeset import NOBREAK, entry_anchor, outcome
 from sslbook.book.values import Criterion, Number, Value
 from sslbook.runtime.arguments import InputError, counted, unknown
 from sslbook.stats.intervals import Interval
@@ -124,15 +124,14 @@ def problems(entries: Sequence[Entry], numbers: Sequence[Number]) -> list[str]:
 
 def as_json(entries: Iterable[Entry]) -> list[dict[str, Any]]:
     """One object for each claim. ``value`` … ``seconds`` are its first check's (null without one); ``checks`` lists all."""
-    return [_object(entry) for entry in entries]
-
-
-def _object(entry: Entry) -> dict[str, Any]:
-    said = {part: value for part, value in asdict(entry.claim).items() if part not in ("note", "errata")}
-    checks = [_check_object(number) for number in entry.numbers]
-    parts = ("scale", "value", "expected", "tolerance", "device", "seconds")
-    first = {part: checks[0][part] if checks else None for part in parts}
-    return {**said, **first, "note": entry.claim.note or None, "checks": checks}
+    objects = []
+    for entry in entries:
+        said = {part: value for part, value in asdict(entry.claim).items() if part not in ("note", "errata")}
+        checks = [_check_object(number) for number in entry.numbers]
+        parts = ("scale", "value", "expected", "tolerance", "device", "seconds")
+        first = {part: checks[0][part] if checks else None for part in parts}
+        objects.append({**said, **first, "note": entry.claim.note or None, "checks": checks})
+    return objects
 
 
 def _check_object(number: Number) -> dict[str, Any]:

@@ -22,9 +22,9 @@ from sphinx.config import Config
 from sphinx.environment import BuildEnvironment
 
 import sslbook
-from sslbook.book.badges import entry_anchor
 from sslbook.book.layout import read_yaml
 from sslbook.book.ledger import CODE, Claim, read_claims
+from sslbook.book.typeset import entry_anchor
 from sslbook.exports import homes
 from sslbook.records import data_files
 

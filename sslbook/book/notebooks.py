@@ -21,9 +21,8 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from sslbook.book.cache import digest_of
 from sslbook.book.chapters import code_cells, number_cells, tags
-from sslbook.book.layout import Book
+from sslbook.book.layout import Book, Repository
 from sslbook.book.plain import Piece
-from sslbook.book.site import Repository
 from sslbook.book.typeset import glue, pasted, printed, spec
 from sslbook.book.values import GLUE_PREFIX, HIDDEN_TAGS, RECORD_KEY
 from sslbook.runtime.arguments import InputError
@@ -187,10 +186,8 @@ def _still(cell: NotebookNode, caption: str) -> NotebookNode:
         data = output.get("data", {})
         frames = [frame for frame in _FRAME.finditer(data.get("text/html", "")) if " hidden" not in frame["rest"]]
         if "image/png" in data:
-            image, alt = (
-                {"image/png": data["image/png"]},
-                cell.metadata.get("mystnb", {}).get("image", {}).get("alt", ""),
-            )
+            image = {"image/png": data["image/png"]}
+            alt = cell.metadata.get("mystnb", {}).get("image", {}).get("alt", "")
         elif frames:
             image, alt = {frames[0]["kind"]: frames[0]["content"]}, html.unescape(frames[0]["alt"])
         else:
@@ -271,9 +268,8 @@ def copy_notebooks(book: Book, folder: Path) -> tuple[list[Path], list[Path]]:
     for path, copy in zip(built, copies, strict=True):
         if copy not in kept:
             shutil.copy(path, copy)
-    requirement = (
-        Repository.read(book.root).requirement or "# sslbook itself: pip install PATH, of a checkout of the book"
-    )
+    by_hand = "# sslbook itself: pip install PATH, of a checkout of the book"
+    requirement = Repository.read(book.root).requirement or by_hand
     kernel = "ipykernel>=6.29,<7.3  # 7.4 prints a warning whenever a kernel starts"
     needed, list_ = f"{requirement}\n{kernel}\nipywidgets>=8.1,<9\njupyterlab>=4.2,<5\n", folder / "requirements.txt"
     if list_.exists() and read_text(list_) != needed:

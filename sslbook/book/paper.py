@@ -26,8 +26,8 @@ from pypdf.generic import ArrayObject, DictionaryObject, FloatObject, NameObject
 
 from sslbook.book.layout import Book, read_yaml
 from sslbook.book.render import pages
-from sslbook.book.searching import readable
 from sslbook.book.sphinx_ext import ASSETS
+from sslbook.book.typeset import readable
 from sslbook.runtime.arguments import InputError
 
 SECONDS = 300

@@ -25,9 +25,8 @@ MARK = "sslbook-cell"
 _MARK = re.compile(rf'<({MARK}|{PICTURE}) data-cell="\d+"></\1>\n?')
 LINES = 10000
 """MyST-NB counts a notebook's lines as this many times the cell's number, from 1, plus the line."""
-_CODE = re.compile(
-    r'<div class="highlight-ipython3 notranslate">.*?</pre></div>\n?</div>', re.DOTALL
-)  # cells: most of a page
+# cells: most of a page
+_CODE = re.compile(r'<div class="highlight-ipython3 notranslate">.*?</pre></div>\n?</div>', re.DOTALL)
 _CUT = re.compile(r"\ue000(\w+):(\d*)\ue001")
 _NUMBER = re.compile("\ue002(.*?)\ue003", re.DOTALL)
 
@@ -61,9 +60,8 @@ def mark_cells(doctree: nodes.document) -> None:
                 last = int(node["cell_index"])
                 parent.insert(parent.index(node), _mark(last))
                 continue
-            wrapper = isinstance(
-                node, (nodes.container, HideCodeCellNode)
-            )  # no text of its own: the picture, the set-up
+            # the picture and the set-up have no text of their own
+            wrapper = isinstance(node, (nodes.container, HideCodeCellNode))
             lines = (inner.line or 0 for inner in node.findall(nodes.Element) if not wrapper)
             begins = next((line // LINES - 1 for line in lines if line >= LINES), None)
             if begins is not None and begins != last:

@@ -14,6 +14,7 @@ from typing import Any, Final, cast
 import matplotlib as mpl
 import numpy as np
 from cycler import cycler
+from IPython import get_ipython
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
@@ -124,12 +125,7 @@ def style() -> None:
     _add_fonts()
     mpl.rcParams.update(cast(Any, _RC))  # newer type stubs list the keys one by one
     register_scale(BookLogScale)
-    try:
-        from IPython import get_ipython
-    except ImportError:
-        return
-    shell = get_ipython()
-    if shell is not None:
+    if get_ipython() is not None:
         from matplotlib_inline.backend_inline import set_matplotlib_formats
 
         set_matplotlib_formats("svg", "png", bbox_inches=None, metadata={"Date": None})

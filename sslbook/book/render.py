@@ -18,20 +18,21 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from bs4 import BeautifulSoup
+from bs4 import BeautifulSoup, Tag
+from bs4.element import NavigableString
 
-from sslbook.book import searching
 from sslbook.book.chapters import find_chapters, read_chapter
 from sslbook.book.kernel import variables
 from sslbook.book.layout import Book, read_yaml
 from sslbook.book.plain import LINES
 from sslbook.book.sphinx_ext import DOWNLOADS
-from sslbook.book.typeset import glue, parts, pasted, printed
+from sslbook.book.typeset import glue, parts, pasted, printed, readable
 from sslbook.runtime.atomic_io import read_source, write_text
 
 # Jupyter Book has jsonschema compile a grammar of addresses for two seconds, which no file of ours is held to.
@@ -69,7 +70,7 @@ def build(executed: Path, out: Path, *, root: Path, generated: Mapping[str, str]
     staged = stage(executed, work / "stage", root=root, generated=generated)
     fresh = _jupyter_book(staged, work)
     shutil.rmtree(fresh / "_static/vendor/fontawesome", ignore_errors=True)  # no page loads it: see sphinx_ext
-    searching.write(fresh, pages(root))
+    write_index(fresh, pages(root))
     (fresh / "searchindex.js").unlink(missing_ok=True)  # Sphinx's index of pages, which nothing loads
     shutil.rmtree(fresh / DOWNLOADS, ignore_errors=True)
     for page in pages(root):  # what the download buttons offer: every page's Markdown
@@ -259,3 +260,76 @@ def _links(soups: Mapping[Path, BeautifulSoup], out: Path) -> Iterator[str]:
                 yield f"{path}: {address} leads to no file of the book"
             elif there.fragment and target in anchors and unquote(there.fragment) not in anchors[target]:
                 yield f"{path}: {address} names an anchor that {target.name} does not have"
+
+
+# --- what the search page searches: the text of each section of each page, as a reader sees it -------------------------
+#
+# Sphinx's own index knows pages, not sections, and fetches a page to show an excerpt of its source, which a browser refuses on
+# ``file://``. Ours is one script with the sections' text, and `search.js`, which ranks them; both work from a folder.
+
+INDEX = "_static/sslbook/sections.js"
+"""The script, in the built book, that holds the sections."""
+
+_ARTICLE = re.compile(r'<article class="bd-article".*?</article>', re.DOTALL)
+_HEAVY = re.compile(
+    r'"data:[^"]*"|<div class="highlight-[^"]*">.*?</pre></div>\n?</div>|<table class="sslbook-check.*?</table>',
+    re.DOTALL,
+)
+_LEFT_OUT = ".headerlink, script, style, svg, .cell, .solution, .sslbook-map, .sslbook-time, dl.py, .tabbed-set"
+
+
+@dataclass(frozen=True)
+class Section:
+    """A section without what is below it: where it is, the page's title, its own, those of its boxes, and its words."""
+
+    page: str
+    anchor: str
+    chapter: str
+    title: str
+    boxes: str
+    text: str
+
+
+def write_index(html: Path, pages: Iterable[str]) -> Path:
+    """Write the script with the sections of the built ``pages`` in the folder ``html``; returns its path."""
+    texts = {page: (html / f"{page}.html").read_text(encoding="utf-8") for page in pages}
+    found = [asdict(section) for page, text in texts.items() for section in sections(page, text)]
+    rows = json.dumps(found, ensure_ascii=False, separators=(",", ":"))
+    target = html / INDEX
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(f"window.sslbookSections = {rows};\n", encoding="utf-8")
+    return target
+
+
+def sections(page: str, text: str) -> Iterator[Section]:
+    """The sections of a page's HTML, in order."""
+    article = _ARTICLE.search(text)
+    top = None if article is None else BeautifulSoup(_HEAVY.sub("", article[0]), "html.parser").find("section")
+    if not isinstance(top, Tag):
+        return
+    for cell in top.select(".cell:has(figcaption)"):  # a caption is text, unlike what else a cell shows
+        cell.insert_after(*cell.select("figcaption"))
+    for unwanted in top.select(_LEFT_OUT):
+        unwanted.decompose()
+    for formula in top.select(".math"):
+        formula.replace_with(NavigableString(("" if formula.name == "span" else " ") + readable(formula.get_text())))
+    chapter, found = _heading(top), []
+    for section in reversed([top, *top.find_all("section")]):  # the inner ones first: they leave their place empty
+        if not (title := _heading(section)) or not section.get("id"):
+            continue  # a theorem's body is a section, too
+        boxes = " · ".join(_words(box) for box in section.select(".admonition-title"))
+        heading = section.find(["h1", "h2", "h3", "h4"], recursive=False)
+        if isinstance(heading, Tag):
+            heading.extract()
+        found.append(Section(page, str(section["id"]), chapter, title, boxes, _words(section)))
+        section.clear()
+    yield from reversed(found)
+
+
+def _heading(section: Tag) -> str:
+    heading = section.find(["h1", "h2", "h3", "h4"], recursive=False)
+    return _words(heading) if isinstance(heading, Tag) else ""
+
+
+def _words(tag: Tag) -> str:
+    return " ".join(tag.get_text().split())

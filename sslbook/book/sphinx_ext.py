@@ -10,10 +10,12 @@ beside the pages).
 from __future__ import annotations
 
 import functools
+import html
 import itertools
 import json
 import posixpath
 import re
+import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -30,17 +32,17 @@ from sphinx.config import Config
 from sphinx.util.docutils import SphinxRole
 
 import sslbook
-from sslbook.book import bookmap, cells, library, plain, site
-from sslbook.book.cells import fold_checks, fold_code, move_set_up, open_with_picture
+from sslbook.book import bookmap, cells, library, plain
+from sslbook.book.cells import fold_checks, fold_code, move_set_up, open_with_picture, opening
+from sslbook.book.layout import Repository
 from sslbook.book.notebooks import NOTEBOOKS, reader_notebook, write
-from sslbook.book.searching import readable
-from sslbook.book.typeset import ROLES, glue, named, printed, typeset
+from sslbook.book.typeset import ROLES, glue, named, printed, readable, typeset
 
 ASSETS = Path(__file__).parent / "assets"
+LONGEST = 160
+"""Characters of a description: what result pages show."""
 DOWNLOADS = "_sources"  # the folder of the built book that holds the pages' sources
-_BODIES = (
-    "sslbook_bodies"  # the attribute of Sphinx's application that keeps the chapters' HTML till all pages are there
-)
+_BODIES = "sslbook_bodies"  # where Sphinx's application keeps the chapters' HTML till all pages are there
 MATHJAX: dict[str, Any] = {
     # Without noundefined: a command that is not loaded becomes a visible error, which the page tests catch.
     "tex": {"packages": ["base", "ams", "newcommand", "configmacros", "textmacros", "boldsymbol", "mathtools"]},
@@ -173,12 +175,11 @@ def _typeset_numbers(app: Sphinx, doctree: nodes.document, pagename: str) -> Non
             for text in list(node.findall(nodes.Text)):
                 text.parent.replace(text, nodes.Text(typeset(text.astext())))
     for text in list(doctree.findall(nodes.Text)):  # "95 %" in one line
-        if " %" in text and not isinstance(
-            text.parent, nodes.literal | nodes.literal_block | nodes.math | nodes.math_block
-        ):
+        if " %" in text and not isinstance(text.parent, _VERBATIM):
             text.parent[text.parent.index(text)] = nodes.Text(_PERCENT.sub("\u00a0%", text.astext()))
 
 
+_VERBATIM = (nodes.literal, nodes.literal_block, nodes.math, nodes.math_block)
 _PERCENT = re.compile(r"(?<=\d) %")
 _OPENING = re.compile(r"[(\[“‘\"']+$")
 _CLOSING = re.compile(r"^[^\w\s(\[“‘—–/·]+(?:\w{1,2}\b)?")  # also the ’s and the -th of an index
@@ -207,8 +208,9 @@ def _hold_punctuation(app: Sphinx, doctree: nodes.document, pagename: str) -> No
 
 def _mark(app: Sphinx, doctree: nodes.document, pagename: str) -> None:
     """Tell a chapter's time, open it with its picture, fold its checks, and mark its cells for the reader's notebook."""
-    if _is_notebook(app, pagename):
-        bookmap.tell_time(doctree, bookmap.time_of(Path(app.srcdir) / f"{pagename}.ipynb"))
+    notebook = Path(app.srcdir) / f"{pagename}.ipynb"
+    if notebook.exists():
+        bookmap.tell_time(doctree, bookmap.time_of(notebook))
         open_with_picture(doctree)
         fold_checks(doctree)
         fold_code(doctree)
@@ -216,12 +218,8 @@ def _mark(app: Sphinx, doctree: nodes.document, pagename: str) -> None:
 
 
 @functools.cache
-def _repository(app: Sphinx) -> site.Repository:
-    return site.Repository.read(Path(app.srcdir))
-
-
-def _is_notebook(app: Sphinx, pagename: str) -> bool:
-    return (Path(app.srcdir) / f"{pagename}.ipynb").exists()
+def _repository(app: Sphinx) -> Repository:
+    return Repository.read(Path(app.srcdir))
 
 
 def _write_notebooks(app: Sphinx, error: Exception | None) -> None:
@@ -241,7 +239,7 @@ def _write_notebooks(app: Sphinx, error: Exception | None) -> None:
 
 def _page(app: Sphinx, pagename: str, template: str, context: dict[str, Any], doctree: nodes.document | None) -> None:
     """Give the page its downloads and put its HTML right."""
-    is_notebook = _is_notebook(app, pagename)
+    is_notebook = (Path(app.srcdir) / f"{pagename}.ipynb").exists()
     if doctree is not None:
         _introduce(app, pagename, context, doctree)
     context["downloads"] = _downloads(pagename, context, is_notebook=is_notebook)
@@ -266,8 +264,43 @@ def _introduce(app: Sphinx, pagename: str, context: dict[str, Any], doctree: nod
     title = " ".join(BeautifulSoup(str(context["title"]), "html.parser").get_text().split())
     if title == book:
         context["docstitle"] = ""  # the theme would say it twice
-    about, address = site.description(doctree), _repository(app).site
-    context["metatags"] += site.head(title=title, book=book, page=pagename, about=about, site=address)
+    about, address = description(doctree), _repository(app).site
+    context["metatags"] += head(title=title, book=book, page=pagename, about=about, site=address)
+
+
+def description(doctree: nodes.document) -> str:
+    """What a page is about, in its own words: its first box, else its first paragraph, as far as a result page shows it."""
+    boxes = [box for box in opening(doctree) if isinstance(box, nodes.admonition)]
+    paragraphs = [
+        p
+        for box in boxes[:1]
+        for p in box.children
+        if isinstance(p, nodes.paragraph) and bookmap.TIME not in p["classes"]
+    ]
+    paragraphs += [p for p in doctree.findall(nodes.paragraph) if len(p.astext().split()) > 8]
+    said = "".join(
+        readable(leaf.astext()) if isinstance(leaf.parent, (nodes.math, nodes.math_block)) else leaf.astext()
+        for paragraph in paragraphs[:1]
+        for leaf in paragraph.findall(nodes.Text)
+    )
+    return textwrap.shorten(said, LONGEST, placeholder=" …")
+
+
+def head(*, title: str, book: str, page: str, about: str, site: str) -> str:
+    """The lines for a page's head. Addresses are absolute or of no use, so those need a ``site``."""
+    told = {"og:title": title, "og:site_name": book, "og:type": "article" if title != book else "website"}
+    lines = []
+    if about:
+        told["og:description"] = about
+        lines.append(f'<meta name="description" content="{html.escape(about)}">')
+    if site:
+        told["og:url"] = f"{site}/{page}.html"
+        told["og:image"] = f"{site}/_static/sslbook/social.png"  # drawn by tools/make_cover.py
+        told["twitter:card"] = "summary_large_image"
+        told["og:image:alt"] = "Handwritten digits, what their augmented views share, and what tells them apart"
+        lines.append(f'<link rel="canonical" href="{html.escape(told["og:url"])}">')
+    lines += [f'<meta property="{name}" content="{html.escape(value)}">' for name, value in told.items()]
+    return "\n    " + "\n    ".join(lines) + "\n"
 
 
 def _downloads(pagename: str, context: Mapping[str, Any], *, is_notebook: bool) -> list[tuple[str, ...]]:

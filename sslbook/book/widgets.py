@@ -17,7 +17,10 @@ from collections.abc import Callable, Sequence
 from html import escape
 from typing import Any
 
+from IPython import get_ipython
+from IPython.display import display
 from matplotlib.figure import Figure
+from PIL import Image
 
 from sslbook.book.layout import LIVE
 
@@ -129,7 +132,6 @@ def picture(fig: Figure, *, keep_colors: bool = False) -> bytes:
     compressed as they are, and its ground is transparent, so that they lie on the page itself, light or dark.
     """
     import matplotlib.pyplot as plt
-    from PIL import Image
 
     full, small = io.BytesIO(), io.BytesIO()
     fig.savefig(full, format="png", transparent=keep_colors)
@@ -145,8 +147,6 @@ def picture(fig: Figure, *, keep_colors: bool = False) -> bytes:
 
 def _size(frame: bytes) -> tuple[int, int]:
     """Width and height in pixels."""
-    from PIL import Image
-
     return Image.open(io.BytesIO(frame)).size
 
 
@@ -176,11 +176,6 @@ def _places(values: Sequence[Any], step: float) -> list[Any]:
 
 def _display(html: str, text: str) -> None:
     """Show HTML (and `text` where HTML is not shown); in plain Python the figures were drawn, and that is all."""
-    try:
-        from IPython import get_ipython
-        from IPython.display import display
-    except ImportError:
-        return
     if get_ipython() is not None:
         display({"text/html": html, "text/plain": text}, raw=True)
 
@@ -197,7 +192,6 @@ def _live_slider(
 ) -> None:
     """The ipywidgets slider. No `Output` and no `interact`: both can hang when a notebook is executed without a person."""
     import ipywidgets
-    from IPython.display import display
 
     shown = ipywidgets.HTML()
     choice = ipywidgets.IntSlider(value=start, min=0, max=len(values) - 1, description=label, readout=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -156,11 +157,15 @@ def test_threads_a_processor_stood_in_for_and_what_the_path_adds_move_the_key(
 def test_what_the_pages_are_made_of_moves_their_mark(
     write_book, package: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    installed = [SimpleNamespace(name="torch", version="2.5")]
     monkeypatch.setattr(cache, "PACKAGE", package)
+    monkeypatch.setattr(cache, "distributions", lambda: installed)
     book = write_book(good="<<1>>")
     marks = [pages_mark(book, "quick", {}), pages_mark(book, "quick", {"chapters/ledger": "other"})]
     for path in (book.chapters / "good.md", book.root / "data/functions.yml", package / "core.py"):
         path.write_text("other")
         marks.append(pages_mark(book, "quick", {}))
-    assert len(set(marks)) == 5
+    installed[0].version = "2.6"
+    marks.append(pages_mark(book, "quick", {}))
+    assert len(set(marks)) == 6
     assert pages_mark(book, "quick", {}) == marks[-1]

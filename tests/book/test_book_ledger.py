@@ -11,6 +11,7 @@ from typing import Any
 
 import browser_cases
 import pytest
+from test_book_plots import contrast, linear
 
 from sslbook import cli
 from sslbook.book import ledger
@@ -168,15 +169,7 @@ def test_every_tag_can_be_read() -> None:
         inks, washes = (re.findall(rf"{name}: #(\w{{6}});", sheet) for name in colour.groups())
         assert len(inks) == len(washes) == 2, "one for light, one for dark"
         for ink, wash in zip(inks, washes, strict=True):
-            high, low = sorted((luminance(ink), luminance(wash)), reverse=True)
-            assert (high + 0.05) / (low + 0.05) >= 4.5, (verdict, ink, wash)
-
-
-def luminance(colour: str) -> float:
-    """Relative luminance of an sRGB colour, as WCAG defines it."""
-    parts = [int(colour[i : i + 2], 16) / 255 for i in (0, 2, 4)]
-    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
-    return sum(weight * c for weight, c in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+            assert contrast(linear(f"#{ink}"), linear(f"#{wash}")) >= 4.5, (verdict, ink, wash)
 
 
 def test_indices_and_exponents_are_set_as_such() -> None:

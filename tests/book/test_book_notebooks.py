@@ -22,10 +22,9 @@ from sslbook import cli
 from sslbook.book import commands, notebooks
 from sslbook.book.bookmap import TIME
 from sslbook.book.chapters import find_chapters
-from sslbook.book.layout import Book, find_book
+from sslbook.book.layout import Book, Repository, find_book
 from sslbook.book.notebooks import MOVES, reader_notebook
 from sslbook.book.plain import Piece
-from sslbook.book.site import Repository
 from sslbook.book.values import RECORD_KEY
 
 BOOK = find_book(Path(__file__).resolve().parents[2])

@@ -40,6 +40,7 @@ def lab(rgb: np.ndarray) -> np.ndarray:
 
 
 def contrast(a: np.ndarray, b: np.ndarray) -> float:
+    """Of two colours in linear RGB, as WCAG defines it."""
     weights = np.array([0.2126, 0.7152, 0.0722])
     high, low = sorted((float(weights @ a), float(weights @ b)), reverse=True)
     return (high + 0.05) / (low + 0.05)

@@ -1,4 +1,4 @@
-"""What is staged, what a failed build says, a small book rendered whole, and what is found wrong with built pages."""
+"""What is staged, what a failed build says, a small book rendered whole, what is wrong with built pages, and what they say."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from docutils import nodes
 from docutils.utils import new_document
 
 from sslbook.book import render, sphinx_ext
-from sslbook.book.layout import Book
+from sslbook.book.bookmap import TIME
+from sslbook.book.layout import Book, Repository, find_book
+from sslbook.book.typeset import readable
 
 ROOT = Path(__file__).resolve().parents[2]
 HEADER = """---
@@ -367,3 +369,116 @@ def test_a_style_sheet_that_loads_from_elsewhere(book: Book) -> None:
     assert render.problems(book, "quick") == []
     (book.html / "_static/style.css").write_text("@font-face { src: url(https://fonts.example/a.woff2) }")
     assert render.problems(book, "quick") == ["_static/style.css: loads https://fonts.example/a.woff2"]
+
+
+# ---- What is indexed of a page --------------------------------------------------------------------------------------
+
+INDEXED = r"""<html><body><nav><section id="no"><h1>Contents</h1></section></nav><article class="bd-article">
+<section id="top"><h1>2. One<a class="headerlink" href="#top">#</a></h1><p>First <span class="math">\(\beta\)</span>.</p>
+<div class="cell"><div class="highlight-ipython3 notranslate"><div class="highlight"><pre>import torch</pre></div>
+</div></div>
+<section id="two"><h2>2.1. Two</h2><p>Second.</p>
+<div class="proof theorem admonition" id="thm"><p class="admonition-title">Theorem 2.1 (Name)</p>
+<section class="theorem-content" id="proof-content"><p>So <code>op</code>.</p>
+<div class="math">\[\begin{split}a\end{split}\]</div></section></div>
+<div class="cell"><p>Printed.</p><figure id="fig"><img alt="no"><figcaption><p>Figure 2.1 Drawn.</p></figcaption>
+</figure></div>
+<section id="three"><h3>2.1.1. Three</h3><p>Third.</p></section></section></section></article></body></html>"""
+
+
+def test_each_section_has_its_own_words_and_no_code(tmp_path: Path) -> None:
+    (tmp_path / "one.html").write_text(INDEXED, encoding="utf-8")
+    script = render.write_index(tmp_path, ["one"]).read_text(encoding="utf-8")
+    rows = json.loads(script.removeprefix("window.sslbookSections = ").rstrip(";\n"))
+    assert [row["anchor"] for row in rows] == ["top", "two", "three"]
+    assert list(render.sections("chapters/one", INDEXED)) == [
+        render.Section("chapters/one", "top", "2. One", "2. One", "", "First β."),
+        render.Section(
+            "chapters/one",
+            "two",
+            "2. One",
+            "2.1. Two",
+            "Theorem 2.1 (Name)",
+            "Second. Theorem 2.1 (Name) So op. … Figure 2.1 Drawn.",
+        ),
+        render.Section("chapters/one", "three", "2. One", "2.1.1. Three", "", "Third."),
+    ]
+    assert list(render.sections("search", "<html><body>no article</body></html>")) == []
+
+
+@pytest.mark.parametrize(
+    ("formula", "shown"),
+    [
+        (r"\(\beta\)", "β"),
+        (r"\(W_l\)", "W_l"),
+        (r"\(\mathbf x\)", "x"),
+        (r"\(n \times d\)", "n × d"),
+        (r"\(0 < \beta < \frac{a}{a+b}\)", "…"),
+        (r"\(\bar K\)", "…"),
+        (r"\(\lVert w \rVert\)", "‖ w ‖"),
+    ],
+)
+def test_a_formula_in_an_excerpt_shows_no_source(formula: str, shown: str) -> None:
+    assert readable(formula) == shown
+
+
+# ---- Where the book is published, and what its pages say of themselves there ---------------------------------------
+
+LONG = "This first sentence has just enough words to be kept as it is."
+
+
+def tree_of(*children: nodes.Node) -> nodes.document:
+    tree = new_document("page")
+    tree += nodes.section("", nodes.title("", "One"), *children)
+    return tree
+
+
+def test_one_address_gives_all_the_others(tmp_path: Path) -> None:
+    (tmp_path / "_config.yml").write_text("repository:\n  url: https://github.com/Ada/book/\n")
+    none, some = Repository(), Repository.read(tmp_path)
+    assert (none.site, none.requirement, none.launches("chapters/one"), none.suggestions("chapters/one")) == (
+        "",
+        "",
+        [],
+        [],
+    )
+    assert some.requirement == "sslbook @ git+https://github.com/Ada/book"
+    assert some.suggestions("chapters/ledger")[0][0].endswith("/edit/main/data/claims.yml")
+    assert Repository("https://github.com/Ada/book.git").site == some.site == "https://ada.github.io/book"
+    with pytest.raises(ValueError, match="OWNER/NAME is needed"):
+        _ = Repository("https://example.org/book").site
+
+
+def test_a_description_is_the_first_box_else_the_first_paragraph_of_some_length() -> None:
+    box = nodes.admonition("", nodes.title("", "What you will see"))
+    box += nodes.paragraph("", "", nodes.Text("Small "), nodes.math("", r"\beta"), nodes.Text(" help."))
+    lead = nodes.paragraph("", "A lead of more than eight words stands above the box of this page.")
+    assert sphinx_ext.description(tree_of(lead, box)) == "Small β help."
+    timed = nodes.admonition("", nodes.paragraph("", "Half an hour", classes=[TIME]))
+    assert sphinx_ext.description(tree_of(timed, nodes.paragraph("", "Short."), nodes.paragraph("", LONG))) == LONG
+    assert sphinx_ext.description(tree_of()) == ""
+    endless = sphinx_ext.description(tree_of(nodes.paragraph("", "word, " * 60)))
+    assert endless.endswith("word, …")
+    assert len(endless) <= sphinx_ext.LONGEST
+
+
+def test_addresses_are_there_where_the_book_has_one() -> None:
+    told = {"title": "1. <One>", "book": "Book", "page": "chapters/one", "about": 'Of "one".'}
+    nowhere = BeautifulSoup(sphinx_ext.head(**told, site=""), "html.parser")
+    assert not nowhere.select("link, [property='og:url'], [property='og:image']")
+    assert nowhere.select_one("[name=description]")["content"] == 'Of "one".'
+    assert nowhere.select_one("[property='og:title']")["content"] == "1. <One>"
+    somewhere = BeautifulSoup(sphinx_ext.head(**told, site="https://ada.github.io/book"), "html.parser")
+    assert somewhere.select_one("link[rel=canonical]")["href"] == "https://ada.github.io/book/chapters/one.html"
+
+
+def test_every_built_page_has_a_title_and_a_description_of_its_own() -> None:
+    pages = sorted((find_book(ROOT).html / "chapters").glob("*.html"))
+    if not pages:
+        pytest.skip("the book is not built: make book")
+    heads = [BeautifulSoup(path.read_text("utf-8").partition("</head>")[0], "html.parser") for path in pages]
+    titles = [head.title.get_text() for head in heads]
+    about = [str(head.select_one("meta[name=description]")["content"]) for head in heads]
+    assert len(set(titles)) == len(set(about)) == len(pages)
+    assert "What Survives Augmentation" in titles, "the landing page says it once"
+    assert all(40 <= len(text) <= sphinx_ext.LONGEST and "\\" not in text for text in about), about

@@ -131,7 +131,7 @@ def test_live_jupyter_recomputes_when_the_slider_moves_and_plays_what_plays(monk
     ipywidgets = pytest.importorskip("ipywidgets")
     monkeypatch.setenv("JPY_SESSION_NAME", "chapter.ipynb")
     boxes: list[object] = []
-    monkeypatch.setattr("IPython.display.display", boxes.append)
+    monkeypatch.setattr(widgets, "display", boxes.append)
     drawn: list[float] = []
 
     def counted(value: float) -> Figure:

@@ -208,7 +208,7 @@ def test_a_slider_plays_when_somebody_asks_for_it(browser: Browser, html: Path) 
     control.send_keys(Keys.HOME)
     still = [0, 0, "Play: epochs of training"]
     assert settles(state, still) == still
-    time.sleep(1.6)
+    time.sleep(0.9)  # a frame takes 0.7
     assert state() == still, "nothing moves by itself"
     button.send_keys(Keys.ENTER)
     ended = [last, last, "Play: epochs of training"]
@@ -216,7 +216,7 @@ def test_a_slider_plays_when_somebody_asks_for_it(browser: Browser, html: Path) 
     for stop in STOPS:  # in one script: on a busy machine it may have ended before a second one runs
         during, after = browser.driver.execute_script(f"{PLAY} {stop}; return [during, button.ariaLabel];", figure)
         assert (during, after) == (["0", "Pause: epochs of training"], "Play: epochs of training")
-        time.sleep(1.6)
+        time.sleep(0.9)
         assert state() == still
         control.send_keys(Keys.END)
         assert settles(state, ended) == ended

@@ -13,7 +13,7 @@ import browser_cases
 import pytest
 
 from sslbook.book.layout import find_book
-from sslbook.book.searching import INDEX
+from sslbook.book.render import INDEX
 from sslbook.book.sphinx_ext import ASSETS, MATHJAX
 
 pytestmark = browser_cases.MARKS

@@ -102,24 +102,10 @@ def contradicted(chapter: str) -> list[str]:
 # --- comparisons -----------------------------------------------------------------------------------------------------
 
 COMPARES = re.compile(
-    r"\b(ahead|(?:is|are|was|still|ends?|falls?|lies?|stays?|far|points) behind|behind by|leads (?:by|with)|beats?"
-    r"|(?:is|are|be|ends?|stays?|nearly|and|also|about|thus|;|,) level(?! of)\b|gain(?:s|ed)? (?:is|are|by|at|of|on|\{|\+|nothing)"
-    r"|points (?:above|below|more|less|better|worse)|(?:better|worse) than)\b"
+    r"\b(leads (?:by|with)|beats?|(?:is|are|be|ends?|stays?|nearly|and|also|about|thus|;|,) level(?! of)\b"
+    r"|gain(?:s|ed)? (?:is|are|by|at|of|on|\{|\+|nothing)|points (?:above|below|more|less|better|worse)|(?:better|worse) than)\b"
 )
-KNOWS = re.compile(r"\{interval\}|\{held\}|cannot tell|can't tell|cannot say")
-
-
-def without_interval(chapter: str) -> list[str]:
-    """Sentences with a number that say ahead, behind, level, gains: the interval stands in them or in the next one."""
-    lines = prose(source(chapter)).splitlines()
-    found = []
-    for place, line in enumerate(lines):
-        beside = " ".join(lines[max(place - 1, 0) : place + 2])
-        if (match := COMPARES.search(line)) and re.search(ROLE, line) and not KNOWS.search(beside):
-            found.append(f"“{match[0]}” in: {line.strip()}")
-    return found
-
-
+"""Words that say of a number what an interval must bear out: there, or in the sentence beside."""
 VERDICT = re.compile(
     r"(?P<open>\b(?:no|not|none)\b[^.;,]*?\bsignificant(?:ly)?\b|\bno difference (?:is )?shown)"
     r"|\b(?:significant(?:ly)?|(?<!not )ahead|(?:is|are|was|still|slightly|points) behind)\b",
@@ -133,7 +119,11 @@ TOLD = re.compile(r"\{cite|\*Ahead|no difference shown\"|we say that|claims for|
 def typed_verdicts(chapter: str) -> list[str]:
     """Verdicts whose sentence names no interval, printed or in ``{held}`name, name` ``, and verdicts that their intervals deny."""
     found = []
-    for line in prose(source(chapter)).splitlines():
+    lines = prose(source(chapter)).splitlines()
+    for place, line in enumerate(lines):
+        beside = " ".join(lines[max(place - 1, 0) : place + 2])
+        if (match := COMPARES.search(line)) and re.search(ROLE, line) and not HELD.search(beside):
+            found.append(f"“{match[0]}” names no interval, nor the sentence beside it, in: {line.strip()}")
         match = VERDICT.search(line)
         if match is None or TOLD.search(line):
             continue
@@ -208,7 +198,7 @@ def _is_real(node: ast.AST, real: set[str]) -> bool:
 
 # --- the tests -------------------------------------------------------------------------------------------------------
 
-LINTS = {f.__name__: f for f in (rounded_to_nearest, contradicted, without_interval, typed_verdicts, without_rivals)}
+LINTS = {f.__name__: f for f in (rounded_to_nearest, contradicted, typed_verdicts, without_rivals)}
 
 
 def source(chapter: str) -> str:
@@ -226,9 +216,13 @@ PLANTED = """
 It is at least {glue:text}`x:.2f`, and up to {most}`x:.1f`; more than {least}`x:.1f` is fine, at least {glue:text}`n:d` of them too.
 Both agree to {most}`x:.1e` and {glue:text}`x:.0e`.
 
-BYOL is ahead by {glue:text}`gain:.1f` points.
+BYOL leads by {glue:text}`gain:.1f` points.
 
-These five seeds cannot tell which is ahead ({glue:text}`gain:.1f`).
+SimCLR beats it by {glue:text}`gain:.1f`, {interval}`gain:.1f`.
+It is ahead.
+Others are ahead ({held}`gain, gone`), and nothing is significant.
+No difference is shown ({held}`gain`, {held}`near`).
+It is significantly better ({held}`near`).
 
 ```{code-cell} ipython3
 record = recorded("a")
@@ -241,13 +235,22 @@ claim("d", exact, id="B-Tab7", above=0, rejects={"sign": -1.0})
 """
 
 
+VALUES = {"x": 0.9965, "n": 5, "gain": 1.0, "gain-low": 0.5, "gain-high": 1.5, "near-low": -0.5, "near-high": 0.5}
+
+
 def test_what_is_not_shown_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.modules[__name__], "source", lambda chapter: PLANTED)
-    monkeypatch.setattr(sys.modules[__name__], "values", lambda chapter: {"x": 0.9965, "gain": 1.0, "n": 5})
+    monkeypatch.setattr(sys.modules[__name__], "values", lambda chapter: VALUES)
     found = [line.partition(", which")[0] for line in rounded_to_nearest("any")]
     assert found == ["{glue:text}`x:.2f`", "{glue:text}`x:.0e`"]
     assert [line.partition(", in")[0] for line in contradicted("any")] == ["x is 0.9965, printed as 1.00"]
-    assert [line.partition(" in:")[0] for line in without_interval("any")] == ["“ahead”"]
+    assert [re.split(r",? in:", line)[0] for line in typed_verdicts("any")] == [
+        "“leads by” names no interval, nor the sentence beside it",
+        "“ahead” names no interval",
+        "gone is not measured",
+        "gain denies “No difference is shown”",
+        "near denies “significantly”",
+    ]
     assert without_rivals("any") == ["'a' (recorded, or real images)", "'d' (kind T)"]
 
 
