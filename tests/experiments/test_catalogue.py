@@ -14,7 +14,6 @@ from sslbook.runtime.arguments import InputError
 
 WAITING = {
     "training-operator-full",
-    "training-recipe",
     "training-hundred",
 }
 """For a GPU, or for hours of a processor that nobody has had yet."""
