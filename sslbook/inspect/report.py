@@ -110,10 +110,11 @@ class Report:
         if not able:
             why = "all are lost in the noise of so few images and views, not found, or not a layer's own"
             return f"No layer could be judged: {why if self.layers else 'all were left out'}."
-        ahead = [layer for layer in able if layer.ahead()]
-        surely = [layer.name for layer in ahead if layer.ahead("low", "high")]
-        found = f"In {len(surely)} of {len(able)} layers the step's share is above all controls by its interval"
-        found += f" ({', '.join(surely)})" * bool(surely) + f", in {len(ahead)} by its value."
+        ahead = [layer.name for layer in able if layer.ahead()]
+        surely = [layer.name for layer in able if layer.name in ahead and layer.ahead("low", "high")]
+        found = f"In {len(surely)} of {len(able)} layers the step's share in the leading modes is above all controls by its "
+        found += "interval" + f" ({', '.join(surely)})" * bool(surely) + f", in {len(ahead)} by its value"
+        found += f" ({', '.join(ahead)})." if ahead != surely else "."
         unclear = len(self.layers) - len(able)
         more = f" {unclear} more {'is' if unclear == 1 else 'are'} unclear." * bool(unclear)
         if len(surely) < len(self.layers):

@@ -123,8 +123,9 @@ def require_floating(**tensors: Tensor) -> None:
 
     for argument, tensor in tensors.items():
         if not isinstance(tensor, torch.Tensor):
-            array = "; torch.as_tensor takes it" if hasattr(tensor, "__array__") else ""
-            raise TypeError(f"{argument} must be a torch tensor, got {type(tensor).__name__}{array}")
+            raise TypeError(
+                f"{argument} must be a torch tensor, got {type(tensor).__name__}; torch.as_tensor makes one"
+            )
         if not tensor.is_floating_point():
             scale = "; bytes / 255 are pixels" if tensor.dtype == torch.uint8 else ""
             raise TypeError(f"{argument} must have a floating dtype, got {tensor.dtype}{scale}")

@@ -81,7 +81,8 @@ def test_the_verdict_counts_what_is_above_all_controls(report: Report) -> None:
         ),
     )
     assert told.verdict().startswith(
-        "In 1 of 3 layers the step's share is above all controls by its interval (surely), in 2 by its value. 1 more is unclear."
+        "In 1 of 3 layers the step's share in the leading modes is above all controls by its interval (surely), "
+        "in 2 by its value (surely, by value). 1 more is unclear."
     )
     assert told.table().startswith(told.verdict())
     assert replace(told, layers=told.layers[3:]).verdict().startswith("No layer could be judged: all are lost")
