@@ -118,8 +118,8 @@ def pretrain(
             raise ValueError(f"{name} is of runs on data sets by name, and these images are your own: leave it out")
     if pipeline is not None and not isinstance(pipeline, Pipeline):
         raise TypeError(
-            f"pipeline must be a Pipeline, such as Pipeline(32), got {reprlib.repr(pipeline)}; in place of torchvision's transforms "
-            "say Pipeline(32, scale=(0.5, 1), grey=0)"
+            f"pipeline must be a Pipeline, such as Pipeline(32), got {reprlib.repr(pipeline)}; in place of "
+            "torchvision's transforms say Pipeline(32, scale=(0.5, 1), grey=0)"
         )
     chosen = _method(method)
     kept = None if folder is None else _place(folder)
