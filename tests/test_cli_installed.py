@@ -47,6 +47,7 @@ NEEDS = {
     ("record", "covariance-cifar10"): "",
     ("table",): "",
     ("table", "A-Tab6"): "",
+    ("table", "B-Tab3-digits-convnet"): "",
     ("train", "--list"): "",
     ("train", "digits-simclr-nce", "--tensorboard"): TRAIN,
     ("train", "digits-simclr-nce", "--epochs", "1"): "",

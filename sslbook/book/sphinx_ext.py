@@ -343,14 +343,14 @@ def _stacking(table: str) -> str:
     """
     soup = BeautifulSoup(table, "html.parser")
     heads, outer = soup.select("thead th"), soup.find_all("table")
-    if len(heads) < _STACK_FROM or soup.select("[colspan], [rowspan], tbody th") or len(outer) != 1:
+    if len(heads) < _STACK_FROM or soup.select("[colspan], [rowspan]") or len(outer) != 1:
         return table
     labels = [" ".join(_FORMULA.sub(lambda tex: readable(tex[1]), head.get_text()).split()) for head in heads]
     outer[0]["class"] = " ".join([*outer[0].get_attribute_list("class"), "sslbook-stack"])
     for name, role in _ROLES.items():
         for tag in soup.find_all(name):
-            tag["role"] = role
+            tag["role"] = "rowheader" if name == "th" and tag.find_parent("tbody") else role
     for row in soup.select("tbody tr"):
-        for cell, label in zip(row.find_all("td"), labels, strict=True):
+        for cell, label in zip(row.find_all(["td", "th"]), labels, strict=True):
             cell["data-label"] = label
     return str(soup)

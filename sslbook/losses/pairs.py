@@ -373,7 +373,7 @@ def contrastive(
     takes = [name for name in inspect.signature(LOSSES[loss].value).parameters if not name.startswith("r_")]
     for name in params:
         require_one_of(f"an argument of {loss}", name, takes, "it takes no more" if takes else "it takes none")
-    if "temperature" in takes and "temperature" not in params and (loss, params.get("weight")) != ("exact", "simple"):
+    if "temperature" in takes and "temperature" not in params:
         raise ValueError(f"loss={loss!r} needs temperature, such as temperature=0.5")
     r_pos, r_neg = pair_distances(z1, z2, normalize=normalize, negatives=negatives)
     if loss != "exact":

@@ -184,12 +184,12 @@ def save_record(
     return write_record(Record(name, plain(values), provenance), folder)
 
 
-def origin(seeds: Sequence[int], seconds: float, command: str, device: str | None = None) -> Provenance:
-    """The provenance of what this process has just made; arguments as for `save_record`."""
+def origin(seeds: Sequence[int], seconds: float, command: str) -> Provenance:
+    """The provenance of what this process has just made; the command is what made it."""
     import torch  # seconds, which who reads a record does not need
 
     return Provenance(
-        hardware=device_name(torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))),
+        hardware=device_name(torch.device("cuda" if torch.cuda.is_available() else "cpu")),
         versions=_versions(),
         commit=data_files.commit(),
         seeds=tuple(int(seed) for seed in seeds),

@@ -135,3 +135,11 @@ class Inline:
         done: Future[object] = Future()
         done.set_result(call(count))
         return done
+
+
+def test_the_product_beside_curvlinops_is_the_same() -> None:
+    pytest.importorskip("curvlinops")
+    _, views = bench.population((4,), 3, 2, seed=0, dtype=torch.float64)
+    (ratio, apart) = bench._beside_curvlinops(bench.mlp((4, 5, 3), seed=0), "2", views)
+    assert ratio.value > 0
+    assert apart.value < 1e-12

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from sslbook.runtime import compute
 from sslbook.runtime.compute import WORKER_ENVIRONMENT, cores, process_pool
 
 
@@ -160,3 +161,11 @@ def alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
+
+
+@pytest.mark.parametrize(
+    ("flags", "has"), [("fma avx512_bf16 amx", True), ("amx_bf16", True), ("avx512_bf16x bf16", False), ("", False)]
+)
+def test_a_processor_says_whether_it_has_bfloat16(flags: str, has: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compute, "_cpuinfo", lambda: f"flags\t: {flags}\n")
+    assert compute.has_bfloat16() is has

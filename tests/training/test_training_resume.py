@@ -214,10 +214,25 @@ def test_long_epochs_have_checkpoints_too(tmp_path: Path, data: tuple, monkeypat
 
 
 def test_another_precision_is_refused(tmp_path: Path, data: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
-    go(settings(), tmp_path, data, stop_after=1)
-    monkeypatch.setattr(parts, "precision_of", lambda *a: torch.bfloat16)  # as auto is on a GPU
-    with pytest.raises(ValueError, match=r"was trained in float32 so far, and here precision is bfloat16"):
+    with monkeypatch.context() as patch:
+        patch.setattr(parts, "precision_of", lambda *a: torch.bfloat16)  # as auto is on a GPU
+        go(settings(), tmp_path, data, stop_after=1)
+    with pytest.raises(ValueError, match=r"was trained in bfloat16 so far, and here precision is float32"):
         go(settings(), tmp_path, data)
+
+
+def test_auto_counts_the_encoder_and_goes_on_as_it_began(
+    tmp_path: Path, data: tuple, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weights = sum(p.numel() for p in build(settings().networks, 0).encoder.parameters())
+    monkeypatch.setattr(parts, "has_bfloat16", lambda: True)
+    for large, name in ((weights + 1, "float32"), (weights, "bfloat16")):
+        monkeypatch.setattr(parts, "LARGE", large)
+        go(settings(), tmp_path / name, data, stop_after=1)
+        assert checkpoints.latest(tmp_path / name, print)["precision"] == name
+    whole = go(settings("precision=float32"), tmp_path / "whole", data)
+    again = go(settings(), tmp_path / "float32", data)
+    assert all(map(torch.equal, again.model.state_dict().values(), whole.model.state_dict().values()))
 
 
 def test_a_checkpoint_past_the_epoch_that_is_asked_for(tmp_path: Path, data: tuple) -> None:

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from IPython.display import HTML
 from torch import Tensor
 
 from sslbook.experiments.byol.runs import (
@@ -196,12 +195,14 @@ TABLES = {
 _MINUS = re.compile(r"(?<![\w.])-(?=\d)")
 
 
-def html_table(caption: str, heads: Sequence[str], rows: Rows) -> HTML:
+def html_table(caption: str, heads: Sequence[str], rows: Rows) -> Any:
     """A table for the page; its rows begin with their names, and a minus is no hyphen."""
+    from IPython.display import HTML  # a command that prints the table needs none
+
     return HTML(_MINUS.sub("−", as_html(caption, heads, rows)))
 
 
-def html_listing(table: Filled, caption: str) -> HTML:
+def html_listing(table: Filled, caption: str) -> Any:
     """A row a cell: its name, the paper's number, ours of the first measure with its deviation, means of the others."""
     (first, digits), *others = table.measures.items()
     said = [axis for axis, labels in enumerate(table.axes.values()) if len(labels) > 1]
@@ -213,7 +214,7 @@ def html_listing(table: Filled, caption: str) -> HTML:
     return html_table(caption, ("cell", "printed, %", "ours, %", "rank", "likeness"), rows)
 
 
-def html_grid(table: Filled, caption: str) -> HTML:
+def html_grid(table: Filled, caption: str) -> Any:
     """The table's own shape, its last axis the columns: in each cell the paper's mean and ours, as ``printed | ours``."""
     measures = dict([next(iter(table.measures.items()))])
     (_, *columns), rows = table_cells(replace(table, measures=measures), brief=True)

@@ -153,6 +153,8 @@ def _activation(h: Tensor, kind: str) -> tuple[Tensor, Tensor | None]:
         return h * slope, slope
     if kind == "quadratic":
         return h * h, 2 * h
+    if kind != "sigmoid":  # a reader's own setting comes here
+        raise ValueError(f"activation must be linear, relu, leaky_relu, quadratic or sigmoid, got {kind!r}")
     s = torch.sigmoid(h)
     return s, s * (1 - s)
 

@@ -208,6 +208,14 @@ class Trainer:
     def _resume(self) -> None:
         content, state = checkpoints.latest(self.folder, self.warn), self.state
         if content is not None:
+            if (
+                state.settings.precision == "auto"
+                and self.parts.device.type == "cpu"
+                and content["precision"] == "float32"
+            ):
+                # begun where ``auto`` was float32, on another processor or by an earlier version
+                self.parts.step.precision, self.precision, state.precision = torch.float32, "float32", "float32"
+                self.origin = self._origin() if self.first else {}
             state.restore(content, self.folder)
         distributed.agree(state.step)
         if content is None:
