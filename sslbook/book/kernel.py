@@ -13,9 +13,10 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial as partial_call
 from pathlib import Path
 from typing import Any
 
@@ -114,18 +115,24 @@ def run(
     from papermill.exceptions import PapermillExecutionError
 
     logging.getLogger("papermill").setLevel(logging.ERROR)
+    execute: Callable[[], NotebookNode] = partial_call(
+        papermill.execute_notebook,
+        notebook,
+        str(partial),
+        parameters=dict(values),
+        kernel_name="python3",
+        progress_bar=False,
+        start_timeout=START_SECONDS,
+        execution_timeout=cell_seconds,
+        cwd=str(folder),
+    )
     try:
-        executed: NotebookNode = papermill.execute_notebook(
-            notebook,
-            str(partial),
-            parameters=dict(values),
-            kernel_name="python3",
-            progress_bar=False,
-            start_timeout=START_SECONDS,
-            execution_timeout=cell_seconds,
-            cwd=str(folder),
-        )
-        return executed
+        try:
+            return execute()
+        except RuntimeError as error:
+            if "kernel_info" not in str(error):
+                raise
+            return execute()  # another kernel took one of its ports between their choice and their use
     except PapermillExecutionError as error:
         # with the way there, unless it is an assertion, whose message says all
         way = error.traceback if error.ename != "AssertionError" else [f"{error.ename}: {error.evalue}"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import nbformat
 import papermill
 import pytest
 from reader_cases import kernel_of
@@ -68,3 +69,20 @@ def test_the_first_cell_says_how_to_get_what_is_missing(reader: Path) -> None:
         "ImportError: this notebook needs the book's library (No module named 'sslbook'): "
         "run %pip install PATH, where PATH is a checkout of the book, then restart the kernel"
     )
+
+
+def test_a_kernel_whose_port_was_taken_is_started_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    told = ["Kernel died before replying to kernel_info", "no Python here"]
+
+    def once(*_: object, **__: object) -> str:
+        if told:
+            raise RuntimeError(told.pop(0))
+        return "executed"
+
+    monkeypatch.setattr(papermill, "execute_notebook", once)
+    given = {"partial": tmp_path / "a.ipynb", "folder": tmp_path, "cell_seconds": 1.0, "values": {}}
+    failed = kernel.run(nbformat.v4.new_notebook(), **given)
+    assert isinstance(failed, kernel.Failure)
+    assert failed.reason.endswith("no Python here")
+    told.append("Kernel died before replying to kernel_info")
+    assert kernel.run(nbformat.v4.new_notebook(), **given) == "executed"
