@@ -166,7 +166,7 @@ def load_run(folder: str | Path, backbone: nn.Module | Callable[[], nn.Module] |
     backbone: for a run of your own network, one like it or a function that makes one; it gets the weights.
 
     A finished run also leaves ``backbone.pt``: ``net.load_state_dict(torch.load(folder / "backbone.pt"))`` needs PyTorch alone.
-    Raises FileNotFoundError without a checkpoint, ValueError for a network that is not like the trained one.
+    Raises FileNotFoundError without a checkpoint, ValueError for a network of another architecture than the trained one.
     """
     place = user_path(folder)
     content = checkpoints.latest(place, lambda text: warnings.warn(text, stacklevel=3)) if place.is_dir() else None

@@ -51,7 +51,7 @@ class Refused(ValueError):
 
 @dataclass(frozen=True)
 class Settings:
-    r"""A run, apart from where it runs.  The default is the papers' SimCLR on CIFAR-10, as released.
+    r"""The settings of a run, but for its machine and folder.  The default is the papers' SimCLR on CIFAR-10, as released.
 
     dataset, split, subset: the images; ``subset`` of them, the same for every seed, or all.
     pipeline: a name of :data:`sslbook.training.views.augment.PIPELINES`.  networks: the two towers.
