@@ -25,7 +25,7 @@ LONGEST = 700
 BUDGETS = {
     "sslbook": (394, 4),
     "sslbook/bench": (1_021, 5),
-    "sslbook/book": (5_329, 23),
+    "sslbook/book": (5_337, 23),
     "sslbook/experiments": (14_852, 60),
     "sslbook/images": (920, 4),
     "sslbook/inspect": (1_097, 5),

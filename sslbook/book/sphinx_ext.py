@@ -332,7 +332,15 @@ _JOINT = re.compile(r"(?<=\w)([_/=,]|\.(?!\d))(?=\w)")
 _BREAK = r"\1<wbr>"
 _TABLE = re.compile(r"<table\b.*?</table>", re.DOTALL)
 _FORMULA = re.compile(r"\\\((.*?)\\\)", re.DOTALL)
-_ROLES = {"table": "table", "thead": "rowgroup", "tbody": "rowgroup", "tr": "row", "th": "columnheader", "td": "cell"}
+_ROLES = {
+    "table": "table",
+    "caption": "caption",
+    "thead": "rowgroup",
+    "tbody": "rowgroup",
+    "tr": "row",
+    "th": "columnheader",
+    "td": "cell",
+}
 _STACK_FROM = 4  # columns: narrower tables fit on a phone
 
 

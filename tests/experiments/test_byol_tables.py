@@ -124,7 +124,7 @@ def test_a_table_at_the_command_line(capsys: pytest.CaptureFixture[str], monkeyp
     assert cli.main(["table", "B-Tab4-digits-convnet", "--run", "--seeds", "0", "1"]) == 0
     shown = capsys.readouterr().out
     assert "epochs 1; 2 seeds: 0 1." in shown
-    assert shown.count("±") == 9 * 2 + 1, "of each cell the printed and ours, and once in the legend"
+    assert shown.count("±") == 9 * 2, "of each cell the printed and ours"
     assert cli.main(["table", "B-Tab7-digits-convnet", "--run", "--seeds", "0", "--json"]) == 0
     content = json.loads(capsys.readouterr().out)
     assert len(content["cells"]) == 6
