@@ -185,7 +185,7 @@ def lightly(least: float) -> list[Row]:
         run = _trainer(settings, SMALL_IMAGES)
         taken = [_step_seconds(run, least), seconds(_lightly_step(settings), least)]
         part = f"lightly {peer.__version__}: steps of {settings.batch} images x 2 views, width {width}, {_device()}"
-        rows += [Row(part, f"ours, in {run.precision}: images", settings.batch / taken[0], "/s")]
+        rows += [Row(part, f"ours, in {run.state.precision}: images", settings.batch / taken[0], "/s")]
         rows += [Row(part, "lightly's, in float32, with torchvision's transforms", settings.batch / taken[1], "/s")]
         rows += [Row(part, "ours is faster by the clock", taken[1] / taken[0], "x")]
     return rows

@@ -79,8 +79,13 @@ class Stop:
     needs: tuple[str, ...] = ()
 
 
+def parts(toc: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The parts of ``_toc.yml`` that hold the book's chapters, captioned ``Part …``; audits and appendices are others."""
+    return [part for part in toc["parts"] if part["caption"].startswith("Part")]
+
+
 def stops(toc: Mapping[str, Any], lines: Iterable[str], known: Mapping[str, tuple[str, str]]) -> dict[str, list[Stop]]:
-    """The chapters of each ``Part …`` of ``_toc.yml``, by its caption; ``known`` gives ``(title, time)`` of each page.
+    """The chapters of each part, by its caption; ``known`` gives ``(title, time)`` of each page.
 
     Raises ValueError if a chapter of theirs has no line, a line is of none, or a chapter needs a later one.
     """
@@ -91,8 +96,8 @@ def stops(toc: Mapping[str, Any], lines: Iterable[str], known: Mapping[str, tupl
         told[name.strip()] = question.strip(), tuple(built_on.replace(",", " ").split())
     found: dict[str, list[Stop]] = {}
     numbers: dict[str, int] = {}
-    for part in toc["parts"]:
-        for chapter in part["chapters"] if part["caption"].startswith("Part") else ():
+    for part in parts(toc):
+        for chapter in part["chapters"]:
             name = str(chapter["file"]).rpartition("/")[2]
             question, needs = told.pop(name, ("", ()))
             if not question or not set(needs) <= set(numbers):

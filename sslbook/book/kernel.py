@@ -13,10 +13,9 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial as partial_call
 from pathlib import Path
 from typing import Any
 
@@ -115,17 +114,20 @@ def run(
     from papermill.exceptions import PapermillExecutionError
 
     logging.getLogger("papermill").setLevel(logging.ERROR)
-    execute: Callable[[], NotebookNode] = partial_call(
-        papermill.execute_notebook,
-        notebook,
-        str(partial),
-        parameters=dict(values),
-        kernel_name="python3",
-        progress_bar=False,
-        start_timeout=START_SECONDS,
-        execution_timeout=cell_seconds,
-        cwd=str(folder),
-    )
+
+    def execute() -> NotebookNode:
+        executed: NotebookNode = papermill.execute_notebook(
+            notebook,
+            str(partial),
+            parameters=dict(values),
+            kernel_name="python3",
+            progress_bar=False,
+            start_timeout=START_SECONDS,
+            execution_timeout=cell_seconds,
+            cwd=str(folder),
+        )
+        return executed
+
     try:
         try:
             return execute()

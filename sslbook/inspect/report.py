@@ -1,4 +1,4 @@
-"""What an inspection found, as values that can be printed, written to JSON, and as a page that loads nothing."""
+"""What an inspection found, as values that can be printed or written to JSON, and as a page that loads nothing."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class Report:
             why = "all are lost in the noise of so few images and views, not found, or not a layer's own"
             return f"No layer could be judged: {why if self.layers else 'all were left out'}."
         ahead = [layer.name for layer in able if layer.ahead()]
-        surely = [layer.name for layer in able if layer.name in ahead and layer.ahead("low", "high")]
+        surely = [layer.name for layer in able if layer.ahead("low", "high")]
         found = f"In {len(surely)} of {len(able)} layers the step's share in the leading modes is above all controls by its "
         found += "interval" + f" ({', '.join(surely)})" * bool(surely) + f", in {len(ahead)} by its value"
         found += f" ({', '.join(ahead)})." if ahead != surely else "."

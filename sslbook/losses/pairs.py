@@ -349,6 +349,13 @@ LOSSES = {
 """The losses of distances by name; ``tests/losses/test_losses_contracts.py`` holds each to what all promise."""
 
 
+_TAKES = {
+    name: [given for given in inspect.signature(loss.value).parameters if not given.startswith("r_")]
+    for name, loss in LOSSES.items()
+}
+"""What each takes besides distances."""
+
+
 def contrastive(
     z1: Tensor,
     z2: Tensor,
@@ -370,7 +377,7 @@ def contrastive(
     """
     elsewhere = "losses of a whole batch, such as barlow_twins, vicreg and clip, are in sslbook.losses.batch"
     require_one_of("loss", loss, LOSSES, elsewhere)
-    takes = [name for name in inspect.signature(LOSSES[loss].value).parameters if not name.startswith("r_")]
+    takes = _TAKES[loss]
     for name in params:
         require_one_of(f"an argument of {loss}", name, takes, "it takes no more" if takes else "it takes none")
     if "temperature" in takes and "temperature" not in params:

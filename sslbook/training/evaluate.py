@@ -87,7 +87,7 @@ def embed(
     device: torch.device | str | None = None,
     batch: int = 512,
 ) -> Tensor:
-    """Representations ``(N, F)`` of all images, float32 on ``device``; bfloat16 inside on a GPU, as in training.
+    """Representations ``(N, F)`` of all images, float32 on ``device``; bfloat16 inside on a GPU.
 
     features: from ``(B, C, size, size)`` to ``(B, F)``; a module is used in evaluation mode.
     device: by default that of a module's weights, else the CPU.

@@ -17,6 +17,7 @@ import pytest
 import yaml
 from bs4 import BeautifulSoup
 
+from sslbook.book.bookmap import parts
 from sslbook.book.layout import find_book
 from sslbook.book.library import exists, offered
 
@@ -159,12 +160,7 @@ def first_met(sources: list[tuple[str, str]]) -> Iterator[tuple[str, str, str, b
 def chapters() -> list[tuple[str, str]]:
     """The chapters in reading order."""
     toc = yaml.safe_load((BOOK.root / "_toc.yml").read_text(encoding="utf-8"))
-    numbered = [
-        str(chapter["file"])
-        for part in toc["parts"]
-        if part["caption"].startswith("Part")
-        for chapter in part["chapters"]
-    ]
+    numbered = [str(chapter["file"]) for part in parts(toc) for chapter in part["chapters"]]
     return [(page, (BOOK.root / f"{page}.md").read_text(encoding="utf-8")) for page in numbered]
 
 

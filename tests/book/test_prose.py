@@ -14,6 +14,7 @@ import pytest
 from IPython.core.inputtransformer2 import TransformerManager
 
 from sslbook.book import regression
+from sslbook.book.bookmap import parts
 from sslbook.book.layout import Book, read_yaml
 from sslbook.book.ledger import read_claims
 from sslbook.book.typeset import prose
@@ -21,10 +22,7 @@ from sslbook.book.typeset import prose
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(path for path in (ROOT / "chapters").glob("*.md") if path.stem != "ledger")  # the build writes that one
 NOTEBOOKS = [path for path in PAGES if "{code-cell}" in path.read_text(encoding="utf-8")]
-PARTS = read_yaml(ROOT / "_toc.yml", dict)["parts"]
-CHAPTERS = {
-    Path(page["file"]).stem for part in PARTS if part["caption"].startswith("Part") for page in part["chapters"]
-}
+CHAPTERS = {Path(page["file"]).stem for part in parts(read_yaml(ROOT / "_toc.yml", dict)) for page in part["chapters"]}
 LONGEST_CELL = 20
 
 # A number that belongs to a name and not to a run: "Section 4.1", "Python 3.11", "arXiv 2010.00578".

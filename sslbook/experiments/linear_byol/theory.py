@@ -267,7 +267,7 @@ PORTRAITS = ("fixed target", "tied predictor", "no predictor")
 
 
 def quantity(w1: Array, w2: Array, times: Times = UNIT) -> Array:
-    r""":math:`Q = \tau_o w_1^2 - \tau_p w_2^2`, in the shape of its arguments."""
+    r""":math:`Q = \tau_o w_1^2 - \tau_p w_2^2`, in the shape of its arguments, with one axis at least."""
     return np.asarray(np.ravel(times.online) * w1**2 - np.ravel(times.predictor) * w2**2)
 
 

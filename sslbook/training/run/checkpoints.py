@@ -255,6 +255,7 @@ def write_result(folder: Path, state: State, origin: Mapping[str, Any]) -> None:
         "hash": settings.hash(),
         "seed": settings.seed,
         "seconds": round(state.seconds, 3),
+        "precision": state.precision,
         **origin,
         "rows": rows_until(state.rows, settings.epochs),
     }

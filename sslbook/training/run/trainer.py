@@ -174,9 +174,9 @@ class Trainer:
         self.parts, self.folder = parts, folder
         self.name, self.tensorboard, self.quiet = name, tensorboard, quiet
         self.first = distributed.rank() == 0
-        self.precision = str(parts.step.precision).removeprefix("torch.")
         losses = torch.zeros(parts.batches.per_epoch, device=parts.device)
-        self.state = State(parts.settings, parts.step.model, parts.optimizer, losses, self.precision)
+        precision = str(parts.step.precision).removeprefix("torch.")
+        self.state = State(parts.settings, parts.step.model, parts.optimizer, losses, precision)
         self.origin = self._origin() if self.first else {}  # now: the checkout may be another one by the end
         self.progress, self.curves = Progress(), Curves()
         self.asked: Callable[[], int] = lambda: 0
@@ -214,8 +214,7 @@ class Trainer:
                 and content["precision"] == "float32"
             ):
                 # begun where ``auto`` was float32, on another processor or by an earlier version
-                self.parts.step.precision, self.precision, state.precision = torch.float32, "float32", "float32"
-                self.origin = self._origin() if self.first else {}
+                self.parts.step.precision, state.precision = torch.float32, "float32"
             state.restore(content, self.folder)
         distributed.agree(state.step)
         if content is None:
@@ -286,7 +285,6 @@ class Trainer:
             "torch": torch.__version__,
             "sslbook": sslbook.__version__,
             "commit": data_files.commit(),
-            "precision": self.precision,
             "capture": parts.step.capture,
             "processes": distributed.world(),
         }
