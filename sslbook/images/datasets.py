@@ -1,4 +1,4 @@
-"""Data sets as bytes: CIFAR-10, STL-10, MNIST and scikit-learn's digits, uint8, each file checked before it is used.
+"""Data sets as bytes: CIFAR-10, STL-10, MNIST and handwritten digits, uint8, each file checked before it is used.
 
 What ``sslbook.images.enumerated`` gives as numbers in [0, 1] for exact sums, this gives as the bytes on disk, for training:
 four times smaller, resident on a device, augmented there.  Files lie in their official layouts below ``SSLBOOK_DATA``, else
@@ -7,7 +7,7 @@ below the user's cache folder:
     cifar10   cifar-10-batches-py or cifar-10-batches-bin   https://www.cs.toronto.edu/~kriz/cifar.html
     stl10     stl10_binary                                  https://cs.stanford.edu/~acoates/stl10/
     mnist     mnist                                         http://yann.lecun.com/exdb/mnist/
-    digits    no files: inside scikit-learn                 `sklearn.datasets.load_digits`
+    digits    inside this package                           https://doi.org/10.24432/C50P49
 
 The network is asked only with ``download=True``, and through pooch.
 """
@@ -246,16 +246,18 @@ def _layout(name: str, root: Path, split: str) -> Layout:
 # -- reading ------------------------------------------------------------------------------------------------------------
 
 
-def _digits(split: str) -> Dataset:
-    from sklearn.datasets import load_digits  # heavy, and needed for these images only
+def handwritten() -> tuple[np.ndarray, np.ndarray]:
+    """The digits of `sklearn.datasets.load_digits`: grey levels 0 to 16, ``(1797, 8, 8)`` in float64, and labels."""
+    rows = np.loadtxt(Path(__file__).with_name("digits.csv.gz"), delimiter=",")
+    return rows[:, :-1].reshape(-1, 8, 8), rows[:, -1].astype(np.int64)
 
-    data = load_digits()
-    order = choose(len(data.target), len(data.target), 0)
+
+def _digits(split: str) -> Dataset:
+    images, labels = handwritten()
+    order = choose(len(labels), len(labels), 0)
     keep = order[:-DIGITS_TEST] if split == "train" else order[-DIGITS_TEST:]
-    pixels = np.rint(data.images * (255 / 16)).astype(np.uint8)  # 17 levels k/16, to the nearest byte
-    return Dataset(
-        torch.from_numpy(pixels)[keep][:, None], torch.from_numpy(data.target).long()[keep], f"digits-{split}", 10
-    )
+    pixels = np.rint(images * (255 / 16)).astype(np.uint8)  # 17 levels k/16, to the nearest byte
+    return Dataset(torch.from_numpy(pixels)[keep][:, None], torch.from_numpy(labels)[keep], f"digits-{split}", 10)
 
 
 def _cifar10(layout: Layout, paths: list[Path]) -> tuple[Tensor, Tensor]:

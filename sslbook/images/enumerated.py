@@ -7,7 +7,7 @@ view axis, with no sampling error.
 Images are ``(N, C, H, W)`` in [0, 1]; views are ``(N, V, C, H, W)``.  Where the un-augmented image is
 one of the views it comes first, so that ``views[:, 0]`` is the clean batch.
 
-Data: the handwritten digits that ship inside scikit-learn (no download), and CIFAR-10 [krizhevsky2009] and MNIST
+Data: the handwritten digits of scikit-learn (no download), and CIFAR-10 [krizhevsky2009] and MNIST
 in their official layouts below the folder that the environment variable ``SSLBOOK_DATA`` names.
 """
 
@@ -60,13 +60,11 @@ def digits(n: int | None = None, seed: int = 0, size: int = 8, dtype: torch.dtyp
     """
     if size not in (8, 4, 2):
         raise ValueError(f"size must be 8, 4 or 2, got {size}")
-    from sklearn.datasets import load_digits  # heavy, and not needed for CIFAR-10
-
-    data = load_digits()
-    pixels = torch.from_numpy(data.images).to(dtype)[:, None] / 16
+    levels, truth = datasets.handwritten()
+    pixels = torch.from_numpy(levels).to(dtype)[:, None] / 16
     if size != 8:
         pixels = F.avg_pool2d(pixels, 8 // size)
-    labels = torch.from_numpy(data.target).long()
+    labels = torch.from_numpy(truth)
     keep = datasets.choose(len(labels), n, seed)
     return Images(pixels[keep], labels[keep], "digits")
 

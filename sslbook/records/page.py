@@ -1,41 +1,39 @@
-"""One view of a table, by pandas: aligned for a terminal, or for a page, where rows and columns have heads that are read aloud."""
+"""One view of a table: aligned for a terminal, or for a page, where rows and columns have heads that are read aloud."""
 
 from __future__ import annotations
 
-import re
+import unicodedata
 from collections.abc import Iterable, Sequence
 from html import escape
-
-import pandas as pd
 
 Rows = Iterable[Sequence[str]]
 
 
-def _frame(columns: Sequence[str], rows: Rows) -> pd.DataFrame:
-    """The first of ``columns`` stands above the names of the rows, the first cell of each."""
-    names, *cells = zip(*rows, strict=True)
-    frame = pd.DataFrame(list(zip(*cells, strict=True)), index=list(names), dtype=object)
-    return frame.set_axis(pd.Index(columns[1:], name=columns[0], dtype=object), axis=1)
-
-
 def as_text(columns: Sequence[str], rows: Rows) -> str:
     """Lines of cells, names to the left and numbers to the right; strokes through letters take no room."""
-    lines = [list(columns), *map(list, rows)]
-    struck = sorted({found for line in lines for cell in line for found in re.findall(r"\w[\u0300-\u036f]+", cell)})
-    private = {letter: chr(0xE000 + number) for number, letter in enumerate(struck)}
-    for letter, stand_in in private.items():
-        lines = [[cell.replace(letter, stand_in) for cell in line] for line in lines]
-    text = _frame(lines[0], lines[1:]).to_string()
-    for letter, stand_in in private.items():
-        text = text.replace(stand_in, letter)
-    return "\n".join(line.rstrip() for line in text.splitlines())
+    lines = [columns, *rows]
+    widths = [max(map(_width, column)) for column in zip(*lines, strict=True)]
+    text = []
+    for line in lines:
+        (name, after), *others = ((cell, " " * (w - _width(cell))) for w, cell in zip(widths, line, strict=True))
+        text.append(f"{name}{after}{''.join(f'  {space}{cell}' for cell, space in others)}".rstrip())
+    return "\n".join(text)
+
+
+def _width(cell: str) -> int:
+    return sum(not unicodedata.combining(letter) for letter in cell)
 
 
 def as_html(caption: str, columns: Sequence[str], rows: Rows) -> str:
     """A table with a header cell for each of ``columns``; the first cell of each of ``rows`` heads its row."""
-    with pd.option_context("display.max_colwidth", None):
-        table = _frame(columns, rows).to_html(border=0, justify="unset")
-    table = table.replace('class="dataframe"', 'class="table"').replace(' style="text-align: unset;"', "")
-    head, body = table.split("<tbody>")
-    head = head.replace(">", f"><caption>{escape(caption)}</caption>", 1).replace("<th>", '<th scope="col">')
-    return f"{head}<tbody>{body}".replace("<th>", '<th scope="row">')
+
+    def row(cells: Iterable[str]) -> str:
+        return "\n".join(("    <tr>", *(f"      {cell}" for cell in cells), "    </tr>\n"))
+
+    head = row(f'<th scope="col">{escape(column, quote=False)}</th>' for column in columns)
+    body = [[escape(cell, quote=False) for cell in cells] for cells in rows]
+    lines = "".join(
+        row((f'<th scope="row">{name}</th>', *(f"<td>{cell}</td>" for cell in cells))) for name, *cells in body
+    )
+    parts = f"  <thead>\n{head}  </thead>\n  <tbody>\n{lines}  </tbody>\n"
+    return f'<table class="table"><caption>{escape(caption)}</caption>\n{parts}</table>'

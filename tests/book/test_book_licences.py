@@ -26,6 +26,7 @@ OURS = {"book.css", "book.js", "formulas.js", "ledger.js", "search.js", "logo.sv
 def test_every_file_is_ours_or_listed() -> None:
     folders = (ASSETS / "static", ASSETS / "fonts", ROOT / "tests/vendor")
     there = {path.relative_to(ROOT).as_posix() for folder in folders for path in folder.rglob("*") if path.is_file()}
+    there |= {path.relative_to(ROOT).as_posix() for path in (ROOT / "sslbook/images").glob("digits.*")}
     assert {path for path in there if Path(path).name not in OURS} == set(VENDORED)
 
 
@@ -38,7 +39,7 @@ def test_a_vendored_file_is_what_was_fetched(path: str) -> None:
         told = TTFont(ROOT / path)["name"].getDebugName(3)
         assert str(entry["version"]) in told
         assert "Source" not in TTFont(ROOT / path)["name"].getDebugName(1), "the licence reserves the name"
-    elif not path.endswith((".txt", ".woff2")):
+    elif not path.endswith((".txt", ".woff2", ".gz")):
         head = (ROOT / path).read_text(encoding="utf-8")[:300]
         assert str(entry["version"]) in head, "the file says which version it is, and so does the list"
 
