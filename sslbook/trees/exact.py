@@ -134,9 +134,9 @@ def _leaves(tree: LatentTree) -> Parts:
 
 
 def latent_correlations(tree: LatentTree, net: TreeNetwork, listed: list[Parts | None] | None = None) -> list[Tensor]:
-    r"""Correlation of each pre-activation with its latent variable over the whole population, ``(R, nodes, width)`` a depth.
+    r"""Return each pre-activation's correlation with its latent variable: ``(R, nodes, width)`` for each depth.
 
-    Units that are constant (up to rounding) count as uncorrelated.
+    It is exact over all values of the leaves.  Units that are constant up to rounding count as uncorrelated.
     """
     for name, given, kind in (("tree", tree, LatentTree), ("net", net, TreeNetwork)):
         if not isinstance(given, kind):
