@@ -158,14 +158,14 @@ class Dataset:
 
 
 def load_dataset(name: str, split: str, *, download: bool = False, folder: str | Path | None = None) -> Dataset:
-    """Load the data set "cifar10", "stl10", "mnist" or "digits"; its ``split`` is "train" or "test".
+    """Load the data set ``name``, one of "cifar10", "stl10", "mnist" and "digits"; ``split`` is "train" or "test".
 
     STL-10 also has "unlabeled", which is memory-mapped, and "train+unlabeled", a copy with the labelled images first.
     folder: the folder with the files; by default, ``SSLBOOK_DATA`` or the user's cache folder.
     download: whether missing files are downloaded; otherwise nothing uses the internet.
 
     Raises ValueError for an unknown name or split, and for a truncated or altered file, before any of it is used.
-    Raises FileNotFoundError for missing files, and ModuleNotFoundError if a download needs pooch and it isn't there.
+    Raises FileNotFoundError for missing files, and ModuleNotFoundError if pooch, which downloads them, isn't installed.
     """
     name = meant(name, NAMES)
     require_one_of("name", name, NAMES)

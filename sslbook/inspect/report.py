@@ -84,7 +84,7 @@ class LayerReport:
 
 @dataclass(frozen=True)
 class Report:
-    """A report holds all measured layers, the conditions, and the layers that can't be measured, with the reasons.
+    """A report holds all measured layers, the conditions, and the layers that can't be measured, each with a reason.
 
     filters: the weights of the first convolution on the images' own channels, and the leading modes of its covariance
     between images and within views.  Each entry is ``(k, out, in, height, width)``, as nested lists.
@@ -104,7 +104,7 @@ class Report:
         return place / "report.html"
 
     def verdict(self) -> str:
-        """Say in how many layers the step's share exceeds all controls, by value and by interval, and what may help."""
+        """Say in how many layers the step's share exceeds all controls, by value and by interval, and what helps."""
         able = [layer for layer in self.layers if layer.clear]
         if not able:
             why = "all are lost in the noise of so few images and views, not found, or not a layer's own"
@@ -140,7 +140,7 @@ class Report:
         return self.table()
 
     def plot(self, part: str = "step") -> Figure:
-        """Draw each layer's share of the ``step`` or of the ``weights``, a row for each, with markers for controls."""
+        """Draw the layers' shares of the ``step`` or of the ``weights``, a layer a row, with marks for the controls."""
         return _chart(self.layers, part)
 
 

@@ -103,8 +103,8 @@ def pair_distances(z1: Tensor, z2: Tensor, *, normalize: bool = False, negatives
     Here ``j`` runs over all samples but ``i`` in increasing order; in both_views, negatives from ``z1`` come first.
     SimCLR's NT-Xent uses both_views, and Eq. 1 of [tian2023] uses same_view.
 
-    Distances to negatives come from one Gram matrix, in ``O(N^2)`` memory.  Their error is a few units in the last
-    place of the largest squared norm about the batch mean.  Distances to positives come from differences.
+    Distances to negatives are computed from one Gram matrix, in ``O(N^2)`` memory.  Their error is a few units in the
+    last place of the largest squared norm about the batch mean.  Distances to positives use differences instead.
     """
     require_floating(z1=z1, z2=z2)
     if z1.shape != z2.shape or z1.ndim < 2 or not z1.shape[-1]:
@@ -189,7 +189,7 @@ def soft_triplet(r_pos: Tensor, r_neg: Tensor, temperature: float, margin: float
     """Return ``L_tri^τ = mean_k τ log(1 + exp((r+ - r_k- + r_0) / τ))`` (Section 4 of [tian2020]).
 
     The ``temperature`` is τ, and the ``margin`` is ``r_0 >= 0``.  As in `simple`, the mean is over the negatives.  As
-    ``τ -> 0``, each term approaches the hinge ``max(r+ - r_k- + r_0, 0)`` from above, to within ``τ log 2``.
+    ``τ -> 0``, each term approaches the hinge loss ``max(r+ - r_k- + r_0, 0)`` from above, to within ``τ log 2``.
     """
     _require_pairs(r_pos, r_neg)
     require_temperature(temperature, r_neg.dtype)
@@ -368,9 +368,9 @@ def contrastive(
 ) -> Tensor:
     """Return the loss of a batch of two views, the mean of ``loss`` over the anchors of `pair_distances`.
 
-    From embeddings ``z1, z2 (..., N, D)`` it computes ``(...,)``, a scalar for one batch or one value per replica.
+    For embeddings ``z1, z2 (..., N, D)`` the result is ``(...,)``, a scalar for one batch or one value per replica.
     The arguments ``params``, such as ``temperature``, ``margin`` and ``beta``, are those of the loss.
-    ``loss="exact"`` also needs ``clean (..., N, D)``, the embeddings of the un-augmented samples.
+    The loss "exact" also needs ``clean (..., N, D)``, the embeddings of the un-augmented samples.
 
     SimCLR's NT-Xent is ``contrastive(z1, z2, temperature=0.5)``, because ``r = 1 - cos`` for unit vectors, and
     ``exp(-1/τ)`` cancels.  Every loss except simple and quadratic needs ``temperature``, which has no default.

@@ -94,11 +94,11 @@ def _half(statistic: Tensor, mode: str) -> Tensor:
 class BatchNorm(nn.Module):
     r"""This BatchNorm of ``features`` channels, ``(N, C)`` or ``(N, C, ...)``, has a mode for each statistic.
 
-    mean, std: the modes.  In mode ``detach`` no gradient flows through the statistic, in mode ``omit`` the statistic is
-    not used, and in mode ``backward`` it changes only the gradient.  So ``BatchNorm(16, std="omit")`` does not divide.
+    mean, std: the modes.  With ``detach``, no gradient flows through the statistic; with ``omit``, it is not used; with
+    ``backward``, it changes only the gradient.  So ``BatchNorm(16, std="omit")`` only subtracts the mean.
 
-    With both modes ``normal``, values, gradients and running statistics are those of PyTorch's BatchNorm.  In
-    evaluation mode, running statistics replace those of the batch where they are used, and ``backward`` has no effect.
+    With both modes ``normal``, it has the values, gradients and running statistics of PyTorch's BatchNorm.  In
+    evaluation mode, running statistics replace the batch's unless a mode is ``omit``, and ``backward`` has no effect.
 
     affine: whether channels have a learned scale and shift.  momentum: the newest batch's weight in running statistics.
     Inputs in half precision are normalised and returned in the precision of the running statistics.

@@ -96,12 +96,12 @@ class Networks:
 
     stem, width, channels: the arguments of the encoder, a :class:`~sslbook.networks.resnet.ResNet18`.
     projector_norm, predictor_norm: the modes of BatchNorm's mean and deviation in each head, or None for no BatchNorm.
-    projector_out_norm: the modes of a further BatchNorm after the projector, as in SimSiam (Chen and He 2021), or None.
-    unbiased: whether these BatchNorms divide the sum of squares by the batch size less one, as released for Table 4.
+    projector_out_norm: the modes of a BatchNorm after both projectors, as in SimSiam (Chen and He 2021), or None.
+    unbiased: whether these divide the sum of squares by the batch size less one, as the released code does for Table 4.
     predictor: the predictor's number of layers, or 0 for no predictor.
     predictor_range: the interval from which its first weights are drawn uniformly; None means PyTorch's default.
-    target: None if the targets are the two views' outputs, or "ema" if a second tower, a moving average, gives them.
-    target_init: "copy" if the second tower starts as a copy, or "own" if it has its own first weights, as released.
+    target: whether targets are the two views' outputs (None) or those of a second tower, a moving average ("ema").
+    target_init: whether the second tower starts as a "copy" or with its "own" weights, as in the released code.
     """
 
     stem: str = "cifar"

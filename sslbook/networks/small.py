@@ -81,7 +81,7 @@ def mlp(
     slope: float = 0.1,
     power: int = 2,
 ) -> nn.Sequential:
-    r"""Return an MLP with layer widths ``(n_0, n_1, ..., n_L)``, no activation at the top (Section 3 of [tian2020]).
+    r"""Return an MLP with layer widths ``(n_0, n_1, ..., n_L)`` and no activation at the top (Section 3 of [tian2020]).
 
     The linear layers have even indices: layer :math:`l` of the paper is ``net[2 * (l - 1)]``.
     Raises TypeError or ValueError unless ``widths`` holds at least two positive whole numbers.

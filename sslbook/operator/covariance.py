@@ -74,14 +74,14 @@ class EigenPairs:
         return f"EigenPairs(values {values}; largest residual {self.residuals.max().item():.1e})"
 
     def directions(self, shape: tuple[int, ...] | None = None) -> Tensor:
-        """Return the eigenvectors in the weight's shape, ``(k, *shape)``; give ``shape`` only if pairs have none."""
+        """Return the eigenvectors in the weight's shape, ``(k, *shape)``; give ``shape`` if the pairs have none."""
         shape = self._fitting("shape", shape)
         return torch.stack([unvec(v, shape) for v in self.vectors.T])
 
     def share(self, step: Tensor) -> float:
-        r"""Return :math:`\|V^T vec(s)\|^2 / \|s\|^2`, the share of a squared step in the span of the eigenvectors.
+        r"""Return the share :math:`\|V^T vec(s)\|^2 / \|s\|^2` of a step's squared length in the eigenvectors' span.
 
-        step: tensor in the weight's shape, such as its ``.grad``.  Raises ValueError for another shape or a zero step.
+        step: a tensor in the weight's shape, such as its ``.grad``.  Raises ValueError for another shape or for zeros.
         """
         require_floating(step=step)
         self._fitting("step", tuple(step.shape))
@@ -209,23 +209,23 @@ class CovarianceOperator:
     def exact_update(self) -> Tensor:
         r"""Return the step of *any* network, :math:`\mathrm{Cov}_x[\bar K_l, \bar f_L]`.
 
-        It equals :meth:`update` where :math:`K_l^T vec(W_l) = f_L`, and not with a bias, a parallel path or a degree
-        other than 1.  The method :meth:`euler_gap` measures the difference between the two sides.
+        It equals :meth:`update` where :math:`K_l^T vec(W_l) = f_L`.  A bias, a parallel path or a degree other than 1
+        violates this condition.  The method :meth:`euler_gap` measures the difference between the two sides.
         """
         return self._pushed(self.opened.output)
 
     def euler_gap(self, degree: float = 1.0) -> float:
         r"""Return the largest :math:`\|K_l^T vec(W_l) - \kappa f_L\| / \max \|\kappa f_L\|` over the population.
 
-        Here :math:`\kappa` is ``degree``.  The gap is 0 where Theorem 1 applies.
+        Here :math:`\kappa` is the argument ``degree``, and the gap is 0 where Theorem 1 applies.
         """
         require_number("degree", degree, above=0)
         return relative_gap(self.opened.jvp(self.opened.weight), degree * self.opened.output)
 
     def trace(self) -> float:
-        """Return the exact trace, one output at a time, for about as many products as the network has outputs.
+        """Return the exact trace, one output at a time; it costs about as many products as the network has outputs.
 
-        Its memory is ``(N V)^2`` numbers for a linear layer with more weights than views, and ``N V size`` otherwise.
+        It stores ``(N V)^2`` numbers if a linear layer has more weights than views, and otherwise ``N V size``.
         """
         opened, below = self.opened, self.opened.below
         by_views = isinstance(opened.module, nn.Linear) and below.ndim == 2 and len(below) <= opened.size
@@ -258,9 +258,9 @@ class CovarianceOperator:
     def top_eigenpairs(self, k: int = 5, *, tol: float = 1e-9, seed: int = 0) -> EigenPairs:
         r"""Return the ``k`` algebraically largest eigenpairs of a symmetric operator.
 
-        Lanczos' method (ARPACK) finds them to ``tol``.  If ``C`` is positive and ``N V n_L`` is below the number of
+        Lanczos' method (ARPACK) finds them up to ``tol``.  If ``C`` is positive and ``N V n_L`` is below the number of
         weights, it uses :math:`B^T B`, where :math:`OP = B B^T`, :math:`B = K C^{1/2}`.  Up to ``4 k + 32`` weights, it
-        forms ``OP``.  Raises ValueError if the operator isn't symmetric or ``k`` is outside ``1 .. size``.
+        uses the matrix.  Raises ValueError if the operator isn't symmetric or ``k`` is outside ``1 .. size``.
         """
         return _top_eigenpairs(self, k, tol, seed)
 
@@ -352,20 +352,20 @@ def covariance_operator(
 ) -> CovarianceOperator:
     r"""Return the covariance operator of ``layer`` for a loss, on a population or on a batch of views.
 
-    views: V views of each of N samples, ``(N, V, ...)``.  For the losses of [tian2020] these samples are the
+    views: a tensor ``(N, V, ...)`` of V views of each of N samples.  For the losses of [tian2020] these samples are the
     population, and the views of a sample are equally likely:
 
     * ``"simple"`` gives :math:`V_x[\bar K_l]` (Theorem 3), or :math:`-\beta EV_l + VE_l` with ``beta`` (Corollary 1).
     * ``"soft_triplet"`` and ``"info_nce"`` give the main term :math:`\frac12 V^\xi_{x,x'}[\bar K_l(x) - \bar K_l(x')]`
-      of Theorem 4 (H = 1).  They need ``temperature``, and ``clean``, the un-augmented samples ``(N, ...)``: the weight
-      :math:`\xi` of a pair depends on the distance between its outputs for ``clean``.
+      of Theorem 4 (H = 1).  They need ``temperature`` and ``clean``, the un-augmented samples ``(N, ...)``.  The
+      weight :math:`\xi` of a pair of samples depends on the distance between their outputs before augmentation.
 
     For any other loss of inner products, ``views`` are one batch, and the operator is
     :math:`-2 \sum_{ab} \Gamma_{ab} K_a K_b^T` with :math:`\Gamma = \partial \ell / \partial G`
-    (:func:`sslbook.operator.inner_products.gram_weights`).  It is symmetric and exact, and includes all towers:
+    (:func:`sslbook.operator.inner_products.gram_weights`).  It is symmetric and exact, and includes all towers.
 
-    * The loss may be a name in :data:`sslbook.losses.batch.BATCH_LOSSES`, such as ``"info_nce"`` without ``clean``,
-      and needs ``temperature`` if it takes one.
+    * The loss may be a name in :data:`sslbook.losses.batch.BATCH_LOSSES`, such as ``"info_nce"`` without ``clean``.
+      Some of these losses need ``temperature``.
     * It may also be a function of the outputs ``(N, V, d)``, for any ``d``, or, with ``of_gram``, of their inner
       products ``(N V, N V)``.
 
@@ -374,7 +374,7 @@ def covariance_operator(
     chunk: the number of views in memory at once; each product then runs the network on them again.  ``None`` keeps all.
 
     The network ``net`` must treat samples independently, and ``layer`` must be a linear or convolutional layer of it.
-    A network in half precision is computed in float32 with the same weights, and the operator's repr says so.
+    A network in half precision is run in float32 with the same weights, and the operator's repr says so.
     Raises ValueError for a population without two axes, and for an unknown loss or one that depends on more than inner
     products.  It also refuses a missing ``clean`` or ``temperature``, unused arguments, and numbers that aren't finite.
     """

@@ -29,7 +29,7 @@ from sslbook.runtime.compute import device_name
 
 @dataclass(frozen=True)
 class Provenance:
-    """Provenance says where recorded numbers come from; ``commit`` ends in ``+changes`` after uncommitted changes."""
+    """Provenance tells where recorded numbers come from; ``commit`` ends in ``+changes`` if some were uncommitted."""
 
     hardware: str
     versions: Mapping[str, str]
@@ -47,7 +47,7 @@ class Provenance:
         return f"{facts}\n  {self.command}  (commit {self._short_commit()})"
 
     def differences(self) -> list[str]:
-        """Return a sentence for each version that differs on this machine, and one if code changed since the commit."""
+        """Return a sentence for each version that differs on this machine, and one if the code has changed since."""
         here = _versions()
         found = [
             f"{name} was {was}, and is {here[name]}"
@@ -113,7 +113,7 @@ def path_of(name: str, folder: Path | None = None) -> Path:
 
 
 def recorded(name: str, *, folder: Path | None = None) -> Record:
-    """Return the record ``name``; raises InputError, a ValueError, if there is none, ValueError if it is damaged."""
+    """Return the record ``name``; raises InputError (a ValueError) if it is missing, ValueError if it is damaged."""
     path = path_of(name, folder)
     if not path.is_file():
         raise unknown("recorded run", name, (p.stem for p in path.parent.glob("*.json")))

@@ -15,9 +15,9 @@ def effective_rank(features: Tensor, resolution: float | None = None) -> Tensor:
     numbers of features and images; it is 1 if all features lie on a line, and 0 if nothing varies.  RankMe (Garrido et
     al. 2023) uses singular values of uncentred features, so weak directions count for more.
 
-    resolution: variation below this value, relative to the features' root mean square, counts as rounding error.
-    The default is 4 units in the last place of the features' dtype, but at least 1e-10.
-    Raises TypeError unless the features are a floating-point tensor, and ValueError for a wrong shape or infinities.
+    resolution: variation below this value, relative to the features' root mean square, counts as rounding error.  The
+    default is 4 units in the last place of the features' dtype, but at least 1e-10.  Raises TypeError unless the
+    features are a floating-point tensor, and ValueError for a wrong shape or infinite values.
     """
     require_floating(features=features)
     if features.ndim < 2 or 0 in features.shape[-2:]:

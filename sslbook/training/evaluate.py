@@ -87,7 +87,7 @@ def embed(
     device: torch.device | str | None = None,
     batch: int = 512,
 ) -> Tensor:
-    """Return the representations ``(N, F)`` of all images, in float32 on ``device``; a GPU computes in bfloat16.
+    """Return the representations ``(N, F)`` of all images, in float32 on ``device``; a GPU computes them in bfloat16.
 
     features: a function from ``(B, C, size, size)`` to ``(B, F)``, or a module, which should be in evaluation mode.
     device: by default, the device of a module's weights, or otherwise the CPU.
@@ -126,14 +126,14 @@ def knn_accuracy(
     k: int = 200,
     temperature: float = 0.1,
 ) -> float:
-    r"""Return the accuracy, in [0, 1], of a weighted vote by ``k`` nearest neighbours (Wu et al. 2018, Section 3.4).
+    r"""Return the accuracy, in [0, 1], of a weighted vote of ``k`` nearest neighbours (Wu et al. 2018, Section 3.4).
 
     A neighbour at cosine :math:`c` adds the weight :math:`e^{(c - c_1)/\tau}` to its class, where :math:`c_1` is the
     cosine of the nearest neighbour.  At a small ``temperature`` :math:`\tau`, only the nearest neighbour counts.
     The features are ``(N, F)`` and ``(M, F)``, and the labels ``(N,)`` and ``(M,)``, all on one device.
 
     Raises TypeError unless the features have one floating dtype and the labels an integer dtype.  Raises ValueError for
-    shapes that don't fit, no images, features that aren't finite, an unlabelled image, or a ``k`` outside ``1 .. N``.
+    shapes that don't fit, empty sets, features that aren't finite, an unlabelled image, or a ``k`` outside ``1 .. N``.
     """
     labels, truth, classes = _require_labelled(train_features, train_labels, test_features, test_labels)
     require_whole("k", k, least=1, most=len(train_features))
@@ -166,9 +166,9 @@ def linear_probe(
     """Evaluate features by the papers' linear protocol, as released: multinomial logistic regression, trained by Adam.
 
     Features are standardised by the training images' mean and population deviation, and weights start as in PyTorch.
-    Adam's ``weight_decay`` applies to weights and biases, and a smaller last batch is used too.
-    Features and labels are as for :func:`knn_accuracy`; the order and the first weights depend only on ``seed``.
-    The defaults of ``epochs`` and ``lr`` suit the papers' 50,000 images; for a thousand, try ``epochs=200, lr=1e-2``.
+    Adam's ``weight_decay`` applies to weights and biases, and a smaller last batch is used too.  Features and labels
+    are as for :func:`knn_accuracy`; the order and the first weights depend only on ``seed``.  The defaults of
+    ``epochs`` and ``lr`` suit the papers' 50,000 images; for a thousand images, try ``epochs=200, lr=1e-2``.
 
     Raises TypeError and ValueError where :func:`knn_accuracy` does, and ValueError for numbers out of range.
     """

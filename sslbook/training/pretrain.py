@@ -47,9 +47,9 @@ METHODS: dict[str, dict[str, Any]] = {
 class Pretrained:
     """The functions :func:`sslbook.training.pretrain.pretrain` and ``load_run`` return this result.
 
-    backbone: the trained network, in evaluation mode.  pipeline: the augmentation, which
-    :func:`~sslbook.training.evaluate.embed` needs.  rows: ``epoch``, ``loss``, ``lr`` and ``images_per_second``.
-    With ``val``, rows have ``knn`` where it was measured; the first row is epoch 0, before training, without a loss.
+    backbone: the trained network, in evaluation mode.  pipeline: the augmentation, which ``embed`` needs.
+    rows: the ``epoch``, ``loss``, ``lr`` and ``images_per_second`` of each epoch.  With ``val``, rows also have ``knn``
+    where it was measured, and the first row is epoch 0, before training, without a loss.
     """
 
     backbone: nn.Module
@@ -85,19 +85,20 @@ def pretrain(
 ) -> Pretrained:
     """Train your own network on your own images by SimCLR, BYOL, SimSiam, or any other objective of the library.
 
-    images, labels: arguments of :func:`~sslbook.images.own.read_images`.  Only "supervised_contrastive" uses labels.
-    val: labelled images of the same classes.  Their nearest-neighbour accuracy among ``images``, which then need
-    labels, is measured every ``evaluate`` epochs; by default, measuring takes at most 5 % of the training time.
-    backbone: a module, which is trained in place, or a function that creates one.  First weights from this function, or
-    of lazy layers, depend only on ``seed``.
-    The backbone maps float32 images ``(n, C, H, W)`` to float32 features ``(n, F)``, in both modes.  It is trained in
-    training mode, except for parts that you set to evaluation mode.  During training it is followed by a projector.
-    method: "simclr", "byol", "simsiam" (BYOL without a target tower), or a name in
+    images, labels: arguments of :func:`~sslbook.images.own.read_images`.  Only "supervised_contrastive" uses
+    labels.
+    val: labelled images of the same classes.  Every ``evaluate`` epochs, their accuracy is measured by nearest
+    neighbours among ``images``, which then need labels.  By default, this takes at most 5 % of the training time.
+    backbone: a module, which is trained in place, or a function that creates one.  The first weights from such a
+    function, like those of lazy layers, depend only on ``seed``.  The backbone maps float32 images ``(n, C, H, W)`` to
+    float32 features ``(n, F)``, in both modes.  It is trained in training mode, except for parts that you set to
+    evaluation mode.  During training it is followed by a projector.
+    method: one of "simclr", "byol" and "simsiam" (BYOL without a target tower), or a name in
     :data:`sslbook.training.objectives.OBJECTIVES`.  pipeline: the augmentation; by default, SimCLR's for this size.
     folder: the folder for checkpoints, log and result.  After an interruption, the same call resumes there and ends
     with the same weights, bit for bit on a CPU, even with dropout.  Random numbers of NumPy or Python are not restored.
     Checkpoints are written after an epoch, at most every 30 seconds, and within an epoch every 10 minutes.  A signal to
-    stop also writes one and raises KeyboardInterrupt.  Calls are the same if images, settings and network are.
+    stop also writes one and raises KeyboardInterrupt.  Two calls are the same if images, settings and networks agree.
     Networks are compared by ``repr``, without addresses, and by parameters' names, shapes, types and ``requires_grad``.
     device: by default, ``cuda`` if there is a GPU.  tensorboard: whether to write curves for TensorBoard to the folder.
     on_epoch: a function that is called with each row.  batch: the batch size, at most the number of images.
@@ -108,7 +109,7 @@ def pretrain(
     default, training uses Adam, the cosine schedule, and a new order of the images in every epoch.  If ``networks`` has
     no predictor, BYOL and SimSiam add one with two layers; if it has no target, BYOL uses "ema".
 
-    Raises ValueError or TypeError for unusable arguments before training; later errors are those of ``train``.
+    Raises ValueError or TypeError for unusable arguments, before training; later errors are those of ``train``.
     """
     for name, given in settings.items():
         if ELSEWHERE.get(folded(name), name) == "objective":
@@ -162,11 +163,12 @@ def pretrain(
 def load_run(folder: str | Path, backbone: nn.Module | Callable[[], nn.Module] | None = None) -> Pretrained:
     """Load the backbone, pipeline and rows of a run; the backbone has the weights of the newest checkpoint.
 
-    folder: the folder of ``sslbook train``, :func:`~sslbook.training.run.trainer.train` or ``pretrain(folder=...)``.
-    backbone: for a run with your own network, one of the same architecture, or a function that creates one.
+    folder: the folder of a run of ``sslbook train``, :func:`~sslbook.training.run.trainer.train` or ``pretrain``.
+    backbone: for a run with your own network, a network of the same architecture, or a function that creates it.
 
-    A finished run also has ``backbone.pt``, which ``net.load_state_dict(torch.load(folder / "backbone.pt"))`` loads.
-    Raises FileNotFoundError without a checkpoint, and ValueError for a network of another architecture.
+    A finished run also leaves the file ``backbone.pt``, which
+    ``net.load_state_dict(torch.load(folder / "backbone.pt"))`` loads.  Raises FileNotFoundError without a checkpoint,
+    and ValueError for a network of another architecture.
     """
     place = user_path(folder)
     content = checkpoints.latest(place, lambda text: warnings.warn(text, stacklevel=3)) if place.is_dir() else None

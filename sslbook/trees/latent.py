@@ -27,8 +27,8 @@ class LatentTree:
     r"""This class holds ``R`` complete trees of one shape, each with its own tables.
 
     root: the prior of :math:`z_0`, ``(R, m_0)``.  tables: one tensor for each depth, with the children of a node side
-    by side.  The shape of ``tables[d]`` is ``(R, nodes at depth d + 1, m_d, m_{d+1})``.  Its rows, along the last axis,
-    sum to one.
+    by side.  The shape of ``tables[d]`` is ``(R, nodes at depth d + 1, m_d, m_{d+1})``.  Its rows (last axis) sum to
+    one.
 
     Raises ValueError for a depth of 0, shapes that don't fit, entries outside [0, 1], or rows that don't sum to one.
     """
@@ -113,9 +113,9 @@ def _check_probabilities(name: str, table: Tensor) -> None:
 
 
 def symmetric_binary(polarities: Sequence[Tensor], root_polarity: float = 0.0) -> LatentTree:
-    r"""Return an SB-HLTM: each binary variable equals its parent with probability :math:`(1 + \rho_{\mu\nu})/2`.
+    r"""Return binary trees (SB-HLTM) whose variables equal their parent with probability :math:`(1 + \rho_{\mu\nu})/2`.
 
-    polarities: :math:`\rho_{\mu\nu}` in [-1, 1], ``(R, nodes at depth d + 1)`` for each depth (Eq. 14 of [tian2020]).
+    polarities: :math:`\rho_{\mu\nu}` in [-1, 1] at each depth, ``(R, nodes at depth d + 1)`` (Eq. 14 of [tian2020]).
     root_polarity: the polarity of the root, :math:`\rho_0 = \mathbb P(z_0 = 1) - \mathbb P(z_0 = 0)`.
     """
     if not polarities:
@@ -132,7 +132,7 @@ def symmetric_binary(polarities: Sequence[Tensor], root_polarity: float = 0.0) -
 
 
 def random_categorical(seeds: Sequence[int], values: Sequence[int], branching: Sequence[int]) -> LatentTree:
-    """Return general categorical trees (HLTM), with rows of the tables that are drawn uniformly and normalised."""
+    """Return general categorical trees (HLTM), whose tables have uniformly drawn and normalised rows."""
     return random_tree(seeds, values, branching, lambda u: u / u.sum(-1, keepdim=True))
 
 

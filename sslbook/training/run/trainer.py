@@ -428,9 +428,9 @@ def train(
     save_every: int | None = None,
     **options: Any,
 ) -> Result:
-    """Train with ``settings`` in ``folder`` to the end; by default, resume from the last checkpoint there.
+    """Train with ``settings`` to the end; by default, resume from the last checkpoint in ``folder``, if there is one.
 
-    stop_after: the number of steps in all after which the run stops, with a checkpoint.
+    stop_after: the total number of steps after which the run writes a checkpoint and stops.
     on_step: a function that is called with the number of steps done.
     on_epoch: a function that is called with the row of each epoch, in the first process.
     save_every: the number of steps between checkpoints, besides those at the ends of epochs.

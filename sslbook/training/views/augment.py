@@ -4,11 +4,11 @@ In the order of the released code: crop and resize, mirror, colour jitter, grey,
 Every image has its own parameters in every step, made from :data:`NUMBERS` uniform numbers an image and view; `draws` makes these
 from ``(seed, step, view)`` alone, so that a resumed run, another device or another number of processes sees the same views.
 
-Levels stay floating-point numbers where Pillow cuts them to bytes after every operation, and that is all the difference to
-Pillow there is, but for hue, of which Pillow keeps 8 bits.  The largest differences, in levels of 255, on noise and on photographs:
-crop and resize 1, mirror 0, brightness 1, contrast 1.6, saturation 1.4, grey 0.5, hue 17 (0.3 on average on photographs).
-``tests/training/test_training_pixels.py`` holds each.  With TF32 products allowed, a GPU adds up to half a level to a crop
-and to a blur.
+Levels stay floating-point numbers where Pillow cuts them to bytes after every operation, and that is all the difference
+to Pillow there is, but for hue, of which Pillow keeps 8 bits.  The largest differences, in levels of 255, on noise and
+on photographs: crop and resize 1, mirror 0, brightness 1, contrast 1.6, saturation 1.4, grey 0.5, hue 17 (0.3 on
+average on photographs).  ``tests/training/test_training_pixels.py`` holds each.  With TF32 products, a GPU adds up to
+half a level to crops and blurs.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ CHUNK = 128
 class Pipeline:
     """A pipeline describes one random augmentation.
 
-    size: the side of a view, in pixels.  scale, ratio: the ranges of a crop's share of the area, and of width/height.
+    size: the side of a view, in pixels.  scale, ratio: the ranges of a crop's share of the area and its aspect ratio.
     jitter: the strengths of changes in brightness, contrast, saturation and hue.
     flip, jitter_probability, grey, blur: the probabilities of these operations.
-    blur_kernel: the kernel's side, an odd number of pixels.  blur_sigma: the range of its deviation, in pixels.
+    blur_kernel: the kernel's side in pixels, an odd number.  blur_sigma: the range of its standard deviation in pixels.
     mean, std: the mean and deviation of each channel, for pixels in [0, 1]; without them, pixels aren't standardised.
     """
 
@@ -163,9 +163,9 @@ def apply(pixels: Tensor, pipeline: Pipeline, draws: Tensor) -> Tensor:
 
 
 def random_view(pixels: Tensor, pipeline: Pipeline, *, seed: int = 0, step: int = 0, view: int = 0) -> Tensor:
-    """Return one random view of each image: ``(B, C, H, W)`` becomes float32 ``(B, C, size, size)``.
+    """Return one random view of each image, as float32 ``(B, C, size, size)`` from pixels ``(B, C, H, W)``.
 
-    It depends only on the pixels and on ``(seed, step, view)``; ``step`` numbers batches, and ``view`` a batch's views.
+    It depends only on the pixels, ``seed``, ``step`` and ``view``.  Number batches by ``step``, and views by ``view``.
     """
     _require_pixels(pixels, pipeline)
     return apply(pixels, pipeline, draws(len(pixels), seed, step, view))
