@@ -120,9 +120,9 @@ DIGITS_TEST = 400
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """``pixels (N, C, H, W)`` uint8, perhaps a view of a memory map; ``labels (N,)`` int64, -1 for none.
+    """A data set holds uint8 ``pixels (N, C, H, W)`` and int64 ``labels (N,)``, where -1 stands for no label.
 
-    class_names, files: the names of the classes, and the place of each image, if known.
+    Pixels may be memory-mapped.  class_names, files: the names of the classes, and the path of each image, if known.
     """
 
     pixels: Tensor
@@ -152,20 +152,20 @@ class Dataset:
         return f"Dataset({self.name}: {len(self):,} images of {size}, {counted(self.classes, 'class')})"
 
     def take(self, keep: Tensor | slice | list[int]) -> Dataset:
-        """The images of some numbers, or where ``keep`` is true."""
+        """Return the images with the given indices, or those where ``keep`` is true."""
         files = tuple(self.files[at] for at in torch.arange(len(self))[keep].tolist()) if self.files else ()
         return replace(self, pixels=self.pixels[keep], labels=self.labels[keep], files=files)
 
 
 def load_dataset(name: str, split: str, *, download: bool = False, folder: str | Path | None = None) -> Dataset:
-    """The data set ``name``: "cifar10", "stl10", "mnist" or "digits"; ``split``: "train" or "test".
+    """Load the data set ``name``, one of "cifar10", "stl10", "mnist" and "digits"; ``split`` is "train" or "test".
 
-    STL-10 also has "unlabeled", a view of the memory-mapped file, and "train+unlabeled", a copy with the labelled images first.
-    folder: of the files; by default ``SSLBOOK_DATA`` or the user's cache folder.
-    download: fetch missing files; otherwise the network is never used.
+    STL-10 also has "unlabeled", which is memory-mapped, and "train+unlabeled", a copy with the labelled images first.
+    folder: the folder with the files; by default, ``SSLBOOK_DATA`` or the user's cache folder.
+    download: whether missing files are downloaded; otherwise nothing uses the internet.
 
-    Raises ValueError for an unknown name or split, and for a truncated or altered file, which it names before using any of it.
-    Raises FileNotFoundError for missing files, and ModuleNotFoundError if pooch is needed and not installed.
+    Raises ValueError for an unknown name or split, and for a truncated or altered file, before any of it is used.
+    Raises FileNotFoundError for missing files, and ModuleNotFoundError if pooch, which downloads them, isn't installed.
     """
     name = meant(name, NAMES)
     require_one_of("name", name, NAMES)

@@ -103,10 +103,10 @@ def readable(name: str) -> bool:
 
 
 def shifts(images: Tensor, radius: int = 1) -> Tensor:
-    """All ``(2 radius + 1)^2`` translations by up to ``radius`` pixels, zero where nothing moved in.
+    """Return all ``(2 radius + 1)^2`` translations by up to ``radius`` pixels, with zeros in the pixels left empty.
 
-    The unmoved image is first.  The others follow by (dy, dx) in increasing order: dy > 0 moves the
-    image down, dx > 0 moves it right.  Shapes: ``(N, C, H, W) -> (N, V, C, H, W)``.
+    The original image comes first.  The others follow in increasing order of (dy, dx), where dy > 0 moves the
+    image down, and dx > 0 moves it right.  The shapes are ``(N, C, H, W) -> (N, V, C, H, W)``.
     """
     _require_images(images)
     height, width = images.shape[-2:]

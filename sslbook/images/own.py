@@ -49,22 +49,21 @@ def read_images(
     size: int | None = None,
     classes: Sequence[str] | None = None,
 ) -> Dataset:
-    """Your own images, as training takes them: bytes ``(N, C, H, W)`` in one or three channels, all of one size.
+    """Read your own images for training, as bytes ``(N, C, H, W)`` with one or three channels, all of the same size.
 
-    source: one of three.  A tensor or NumPy array is ``(N, C, H, W)``, ``(N, H, W, C)`` or ``(N, H, W)``.  A folder holds pictures;
-    its sub-folders are the classes in alphabetical order, unless a picture lies beside them.  A data set of PyTorch's kind holds
-    images (tensors, arrays or Pillow's), or pairs of an image and its class.
-    Numbers are bytes from 0 to 255, or floating in [0, 1], which are rounded to bytes.
-    Pillow's images are turned upright and made grey or RGB, in folders too.  Palettes are looked up, and transparency is dropped.
-    Those of 16 bits (modes "I;16" and "I") are divided by 257 and rounded; floating pixels (mode "F") are in [0, 1].
-    In a folder, names that begin with a dot are skipped, and links are followed, once in each class.
-    All images lie in memory, and on the GPU that trains: ``C H W`` bytes each.
-    labels: a class from 0 on for each image of an array, or -1 for none; by default all are -1.
-    size: side of the square cut from the middle of a folder's pictures; without it they must have one size.
-    classes: the sub-folders' names in the order of their numbers; give a test set the ``class_names`` of its training set.
-    Some may then be missing; otherwise a sub-folder without a picture is refused.
-
-    Raises FileNotFoundError for a missing folder, ValueError or TypeError for what is no set of images.
+    source: a tensor or NumPy array ``(N, C, H, W)``, ``(N, H, W, C)`` or ``(N, H, W)``, a folder, or a PyTorch data
+    set.  A folder holds pictures; its sub-folders are the classes in alphabetical order, unless pictures lie beside
+    them.  A PyTorch data set holds images (tensors, arrays or Pillow images), or pairs of an image and its class.
+    Numbers are bytes from 0 to 255, or floating-point numbers in [0, 1], which are rounded to bytes.  Pillow images and
+    pictures in folders are turned upright, made grey or RGB, and lose any transparency.  Pixels of 16 bits (modes
+    "I;16" and "I") are divided by 257 and rounded; those of mode "F" must be in [0, 1].  In a folder, names that begin
+    with a dot are skipped, and links are followed once in each class.  All images are held in memory, and in training
+    also on the GPU, with ``C H W`` bytes each.
+    labels: a class from 0 on for each image of an array, or -1 for an image without a label; by default, all are -1.
+    size: the side of the square that is cut from the middle of each picture; without it, all need the same size.
+    classes: the names of the sub-folders in the order of the class numbers, such as the training set's ``class_names``
+    for a test set.  Some of these may be missing; without ``classes``, an empty sub-folder is refused.
+    Raises FileNotFoundError for a missing folder, and ValueError or TypeError if the source isn't a set of images.
     """
     found = None
     if isinstance(source, (str, Path)):

@@ -69,22 +69,23 @@ def inspect_network(
     progress: Callable[[int, int, str], None] | None = None,
     about: Mapping[str, Any] | None = None,
 ) -> Report:
-    r"""How much of each layer's weights, and of a training step, lies in the leading modes of its covariance operator.
+    r"""Measure the share of each layer's weights, and of a step, in the leading modes of its covariance operator.
 
-    The operator is :math:`\mathbb V_x[\bar K_l(x)]` (Theorem 3 of [tian2020]), corrected for the covariance within views that few
-    views leave in it (:mod:`sslbook.inspect.spectrum`).  Each share has five controls: the modes of the covariance of all views;
-    those of the covariance within views; an untrained network in its own modes; a step towards random targets, one an image;
-    and a random direction.  Intervals are over resampled images or random draws.
+    The operator is :math:`\mathbb V_x[\bar K_l(x)]` (Theorem 3 of [tian2020]).  It is corrected for the covariance
+    within views that remains if there are few views (:mod:`sslbook.inspect.spectrum`).  Each share has up to five
+    controls.  Two use the modes of the covariance of all views or within views.  Two use another direction, which is
+    random or a step towards random targets, one for each image.  The last control is an untrained network in its own
+    modes.  The intervals come from resampled images or from random draws.
 
-    net: a network that treats its samples one by one; a copy is measured, in evaluation mode, half precision in float32.
-    images: what :func:`read_images <sslbook.images.own.read_images>` takes.  layers: names; by default all linear
-    and convolutional ones.  pipeline: the augmentation; SimCLR's by default.  views: of each image, at least 2.
-    loss: of the step, "simple", "info_nce" or a function of embeddings ``(N, V, n_L)``.  k: leading modes.
-    untrained: the network before training; a BatchNorm without running statistics uses these views.
-    device: by default that of the weights.  progress: called with the layers done, their number, and the next name.
-    about: further entries of the report.
+    net: a network that treats its samples one by one.  A copy is measured in evaluation mode, in float32 at least.
+    images: any source for :func:`~sslbook.images.own.read_images`.  views: the number for each image, at least 2.
+    layers: names; by default, all linear and convolutional layers.  pipeline: the augmentation; by default, SimCLR's.
+    loss: the loss of the step, which is "simple", "info_nce" or a function of the embeddings ``(N, V, n_L)``.
+    untrained: the network before training.  A BatchNorm without running statistics takes those of the views.
+    device: by default, that of the weights.  about: further entries of the report.  k: the number of leading modes.
+    progress: a function that is called with the number of finished layers, the number of all layers, and the next name.
 
-    Raises ValueError or TypeError for what can't be measured; layers that the operator refuses are in ``refused``, with the reason.
+    Raises ValueError or TypeError for input that can't be measured; ``refused`` lists single layers with the reason.
     """
     require_whole("views", views, least=2)
     require_whole("k", k, least=1)

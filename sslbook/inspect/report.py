@@ -40,13 +40,12 @@ class Share:
 
 @dataclass(frozen=True)
 class LayerReport:
-    r"""A layer.
+    r"""The measurements of one layer.  values: the ``k`` leading eigenvalues of the covariance between images.
 
-    values: the leading ``k`` eigenvalues of the covariance between images.  lowest: the lowest one that was met, which only noise
-    can push below 0: eigenvalues of its size are not to be told from noise.  copies: how many times each eigenvalue is there by
-    construction: in a last linear layer once for each output, so that no few modes are the leading ones.  residual: the largest
-    :math:`\|\mathrm{OP} v - \lambda v\| / \lambda_1` of its modes.  sizes: trace and participation ratio, by operator.
-    weights, step: the share of the weights, and of the step, in ``k`` leading modes, by :data:`CONTROLS`.
+    lowest: the lowest eigenvalue found.  Only noise makes it negative, so eigenvalues of this size may be noise.
+    copies: the multiplicity of each eigenvalue by construction.  In a last linear layer it is the number of outputs, so
+    no few modes lead.  residual: the largest :math:`\|\mathrm{OP} v - \lambda v\| / \lambda_1` of the modes.
+    sizes: trace and participation ratio, by operator.  weights, step: their shares in the modes, by :data:`CONTROLS`.
     euler_gap: 0 where Theorem 1 of [tian2020] applies: no biases, no shift of BatchNorm, no parallel path.
     """
 
@@ -85,10 +84,10 @@ class LayerReport:
 
 @dataclass(frozen=True)
 class Report:
-    """All layers measured, the conditions, and the layers that the operator refuses, each with the reason.
+    """A report holds all measured layers, the conditions, and the layers that can't be measured, each with a reason.
 
-    filters: weights of the first convolution, and leading modes of the covariance between images and within views, if it sees
-    an image's own channels.  Each is ``(k, out, in, height, width)`` as nested lists.
+    filters: the weights of the first convolution on the images' own channels, and the leading modes of its covariance
+    between images and within views.  Each entry is ``(k, out, in, height, width)``, as nested lists.
     """
 
     about: Mapping[str, Any]
@@ -97,7 +96,7 @@ class Report:
     filters: Mapping[str, Any] = field(default_factory=dict)
 
     def save(self, folder: str | Path) -> Path:
-        """Write ``report.json`` and ``report.html`` into a folder, which is made if needed; returns the latter's path."""
+        """Write ``report.json`` and ``report.html`` into a folder, created if needed; return the latter's path."""
         place = user_path(folder)
         content = {"format": FORMAT, **asdict(self)}
         write_text(place / "report.json", json.dumps(content, indent=1, allow_nan=False) + "\n")
@@ -105,7 +104,7 @@ class Report:
         return place / "report.html"
 
     def verdict(self) -> str:
-        """In how many layers the step's share exceeds all its controls, by value and by interval, and how to make that surer."""
+        """Say in how many layers the step's share exceeds all controls, by value and by interval, and what helps."""
         able = [layer for layer in self.layers if layer.clear]
         if not able:
             why = "all are lost in the noise of so few images and views, not found, or not a layer's own"
@@ -122,7 +121,7 @@ class Report:
         return found + more
 
     def table(self) -> str:
-        """The verdict and a row a layer: size, effective rank, share of the trace, and the step's share with its controls."""
+        """Return the verdict, and each layer's size, effective rank, and shares of the trace and step with controls."""
         rows = []
         for layer in self.layers:
             shares = [f"{layer.step[name].value:.1e}" if name in layer.step else "–" for name in SHORT]
@@ -141,7 +140,7 @@ class Report:
         return self.table()
 
     def plot(self, part: str = "step") -> Figure:
-        """A matplotlib figure of the shares of the ``step`` or of the ``weights``, a row a layer, with marks for the controls."""
+        """Draw the layers' shares of the ``step`` or of the ``weights``, a layer a row, with marks for the controls."""
         return _chart(self.layers, part)
 
 

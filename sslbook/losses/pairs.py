@@ -61,14 +61,14 @@ _NEGATIVES = ("both_views", "other_view", "same_view")
 
 
 class PairDistances(NamedTuple):
-    """Distances of a batch: ``pos (..., A)`` and ``neg (..., A, H)`` for ``A`` anchors."""
+    """The distances in a batch are ``pos (..., A)`` and ``neg (..., A, H)`` for ``A`` anchors."""
 
     pos: Tensor
     neg: Tensor
 
 
 class Partials(NamedTuple):
-    """Partial derivatives of a loss: ``pos = dL/dr+ (...,)`` and ``neg = dL/dr_k- (..., H)``."""
+    """The partial derivatives of a loss are ``pos = dL/dr+ (...,)`` and ``neg = dL/dr_k- (..., H)``."""
 
     pos: Tensor
     neg: Tensor
@@ -87,10 +87,10 @@ def half_squared_distance(a: Tensor, b: Tensor) -> Tensor:
 
 
 def pair_distances(z1: Tensor, z2: Tensor, *, normalize: bool = False, negatives: str = "both_views") -> PairDistances:
-    """Distances of each anchor in a batch to its positive and to its negatives.
+    """Return the distances of each anchor in a batch to its positive and to its negatives.
 
-    ``z1[..., i, :]`` and ``z2[..., i, :]``, of shape ``(..., N, D)`` with ``N >= 2``, embed two views
-    of sample ``i``.  With ``normalize=True``, every embedding is divided by its norm first.
+    The rows ``z1[..., i, :]`` and ``z2[..., i, :]`` are the embeddings of two views of sample ``i``.  Both tensors have
+    the shape ``(..., N, D)`` with ``N >= 2``.  With ``normalize=True``, every embedding is first divided by its norm.
 
     ==============  =========================  ==========================  =====================
     ``negatives``   anchors                    negatives of ``z1[i]``      shapes
@@ -100,11 +100,11 @@ def pair_distances(z1: Tensor, z2: Tensor, *, normalize: bool = False, negatives
     same_view       ``z1``                     ``z1[j]``                   (N,), (N, N - 1)
     ==============  =========================  ==========================  =====================
 
-    with ``j != i`` in increasing order (for both_views those of ``z1`` first).  SimCLR's NT-Xent has both_views;
-    Eq. 1 of C has same_view.
+    Here ``j`` runs over all samples but ``i`` in increasing order; in both_views, negatives from ``z1`` come first.
+    SimCLR's NT-Xent uses both_views, and Eq. 1 of [tian2023] uses same_view.
 
-    Negatives come from one Gram matrix, in ``O(N^2)`` memory, with an error of a few units of the last place of the largest
-    squared norm about the batch mean.  Positives, which can be tiny, come from differences.
+    Distances to negatives are computed from one Gram matrix, in ``O(N^2)`` memory.  Their error is a few units in the
+    last place of the largest squared norm about the batch mean.  Distances to positives use differences instead.
     """
     require_floating(z1=z1, z2=z2)
     if z1.shape != z2.shape or z1.ndim < 2 or not z1.shape[-1]:
@@ -186,10 +186,10 @@ def simple(r_pos: Tensor, r_neg: Tensor, beta: float = 0.0) -> Tensor:
 
 
 def soft_triplet(r_pos: Tensor, r_neg: Tensor, temperature: float, margin: float = 0.0) -> Tensor:
-    """``L_tri^τ = mean_k τ log(1 + exp((r+ - r_k- + r_0) / τ))`` (A, Section 4; mean as in `simple`).
+    """Return ``L_tri^τ = mean_k τ log(1 + exp((r+ - r_k- + r_0) / τ))`` (Section 4 of [tian2020]).
 
-    The ``temperature`` is τ, and the ``margin`` is ``r_0 >= 0``.  As ``τ -> 0`` the loss tends from above to the hinge
-    ``max(r+ - r_k- + r_0, 0)``; the difference is at most ``τ log 2``.
+    The ``temperature`` is τ, and the ``margin`` is ``r_0 >= 0``.  As in `simple`, the mean is over the negatives.  As
+    ``τ -> 0``, each term approaches the hinge loss ``max(r+ - r_k- + r_0, 0)`` from above, to within ``τ log 2``.
     """
     _require_pairs(r_pos, r_neg)
     require_temperature(temperature, r_neg.dtype)
@@ -199,12 +199,12 @@ def soft_triplet(r_pos: Tensor, r_neg: Tensor, temperature: float, margin: float
 
 
 def info_nce(r_pos: Tensor, r_neg: Tensor, temperature: float, epsilon: float = 1.0) -> Tensor:
-    """``L_nce^τ = -log[exp(-r+/τ) / (epsilon exp(-r+/τ) + sum_k exp(-r_k-/τ))]`` (A, Eq. 2).
+    """Return ``L_nce^τ = -log[exp(-r+/τ) / (epsilon exp(-r+/τ) + sum_k exp(-r_k-/τ))]`` (Eq. 2 of [tian2020]).
 
-    The ``temperature`` is τ.  The usual loss has ``epsilon = 1``; C's Eq. 1 lets it vary (and multiplies the loss by ``τ``).
-    With ``epsilon = 0`` the positive pair is not in the denominator.  Computed as
-    ``log(epsilon + sum_k exp((r+ - r_k-)/τ))``: the loss depends on differences of distances alone, so its partials add up
-    to zero for *every* ``epsilon``.
+    The ``temperature`` is τ.  The usual loss has ``epsilon = 1``; Eq. 1 of [tian2023] varies it, and multiplies the
+    loss by ``τ``.  With ``epsilon = 0`` the positive pair is not in the denominator.  The loss is computed as
+    ``log(epsilon + sum_k exp((r+ - r_k-)/τ))``.  So it depends only on differences of distances, and its partial
+    derivatives add up to zero for *every* ``epsilon``.
     """
     _require_pairs(r_pos, r_neg)
     require_temperature(temperature, r_neg.dtype)
@@ -310,10 +310,10 @@ def joint_pair_weight(r: Tensor, temperature: float) -> Tensor:
 
 
 def partials(loss_fn: Callable[[Tensor, Tensor], Tensor], r_pos: Tensor, r_neg: Tensor) -> Partials:
-    """Partial derivatives of ``loss_fn(r_pos, r_neg)`` by each distance, by automatic differentiation.
+    """Return the partial derivatives of ``loss_fn(r_pos, r_neg)`` with respect to each distance, by autograd.
 
-    ``loss_fn`` must treat anchors independently (as all losses here do).  Bind parameters with
-    ``functools.partial`` or a lambda.  Theorem 2 of A says of simple, soft_triplet and info_nce:
+    The function ``loss_fn`` must treat anchors independently, as all losses of this module do.  Bind its parameters
+    with ``functools.partial`` or a lambda.  For simple, soft_triplet and info_nce, Theorem 2 of [tian2020] states that
     ``pos > 0``, ``neg < 0`` and ``pos + neg.sum(-1) == 0``.
     """
     _require_pairs(r_pos, r_neg)
@@ -366,14 +366,14 @@ def contrastive(
     clean: Tensor | None = None,
     **params: float | str,
 ) -> Tensor:
-    """Batch loss of two views: ``loss`` averaged over the anchors of `pair_distances`.
+    """Return the loss of a batch of two views, the mean of ``loss`` over the anchors of `pair_distances`.
 
-    Embeddings ``z1, z2 (..., N, D)`` give ``(...,)``: a scalar for one batch, else one value per replica.
-    The loss takes ``params``: ``temperature``, ``margin``, ``beta`` and the like.
-    With ``loss="exact"``, ``clean (..., N, D)`` is needed, the embeddings of the un-augmented samples.
+    For embeddings ``z1, z2 (..., N, D)`` the result is ``(...,)``, a scalar for one batch or one value per replica.
+    The arguments ``params``, such as ``temperature``, ``margin`` and ``beta``, are those of the loss.
+    The loss "exact" also needs ``clean (..., N, D)``, the embeddings of the un-augmented samples.
 
-    SimCLR's NT-Xent is ``contrastive(z1, z2, temperature=0.5)``: for unit vectors ``r = 1 - cos``, and ``exp(-1/τ)``
-    cancels.  The temperature has no default: every loss but simple and quadratic asks for ``temperature``.
+    SimCLR's NT-Xent is ``contrastive(z1, z2, temperature=0.5)``, because ``r = 1 - cos`` for unit vectors, and
+    ``exp(-1/τ)`` cancels.  Every loss except simple and quadratic needs ``temperature``, which has no default.
     """
     elsewhere = "losses of a whole batch, such as barlow_twins, vicreg and clip, are in sslbook.losses.batch"
     require_one_of("loss", loss, LOSSES, elsewhere)

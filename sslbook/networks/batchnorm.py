@@ -92,18 +92,17 @@ def _half(statistic: Tensor, mode: str) -> Tensor:
 
 
 class BatchNorm(nn.Module):
-    r"""BatchNorm of ``features`` channels, ``(N, C)`` or ``(N, C, ...)``, with a mode for each statistic.
+    r"""This BatchNorm of ``features`` channels, ``(N, C)`` or ``(N, C, ...)``, has a mode for each statistic.
 
-    mean, std: ``normal``; ``detach``, no gradient through the statistic; ``omit``, the statistic is not used; ``backward``, it acts
-    on the gradient alone.  So ``BatchNorm(16, std="omit")`` subtracts the mean and does not divide.
+    mean, std: the modes.  With ``detach``, no gradient flows through the statistic; with ``omit``, it is not used; with
+    ``backward``, it changes only the gradient.  So ``BatchNorm(16, std="omit")`` only subtracts the mean.
 
-    With both modes normal it is ``torch.nn.BatchNorm1d/2d``: the same values, gradients and running statistics.  In ``eval`` the
-    running statistics replace the batch's, unless a statistic is omitted; ``backward`` then has nothing to do.
+    With both modes ``normal``, it has the values, gradients and running statistics of PyTorch's BatchNorm.  In
+    evaluation mode, running statistics replace the batch's unless a mode is ``omit``, and ``backward`` has no effect.
 
-    affine: learned scale and shift per channel.  momentum: share of the newest batch in the running statistics.
-    Numbers of half precision are normalised, and returned, in the precision of the running statistics.
-
-    For a batch over processes, set ``average`` and ``parts`` (:func:`batch_normalize`).
+    affine: whether channels have a learned scale and shift.  momentum: the newest batch's weight in running statistics.
+    Inputs in half precision are normalised and returned in the precision of the running statistics.
+    For a batch that is split over processes, set ``average`` and ``parts`` (:func:`batch_normalize`).
     """
 
     running_mean: Tensor
@@ -137,7 +136,7 @@ class BatchNorm(nn.Module):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """As at first: running mean 0 and variance 1; weights 1 and biases 0, if there are any."""
+        """Set running means and biases to 0, and running variances and weights to 1."""
         for ones in (self.running_var, self.weight):
             if ones is not None:
                 ones.fill_(1)
@@ -146,7 +145,7 @@ class BatchNorm(nn.Module):
                 zeros.zero_()
 
     def forward(self, x: Tensor) -> Tensor:
-        """``x`` normalised per channel; raises ValueError unless it is ``(N, features, ...)``."""
+        """Return ``x``, normalised per channel; raises ValueError unless its shape is ``(N, features, ...)``."""
         if x.ndim < 2 or x.shape[1] != self.features:
             raise ValueError(f"x must have shape (N, {self.features}, ...), got {tuple(x.shape)}")
         over = (0, *range(2, x.ndim))
@@ -177,7 +176,7 @@ class BatchNorm(nn.Module):
         return statistic.view(1, -1, *(1,) * (x.ndim - 2))
 
     def extra_repr(self) -> str:
-        """What ``print`` shows in the parentheses."""
+        """Return what ``print`` shows in the parentheses."""
         return f"{self.features}, mean={self.mean!r}, std={self.std!r}, affine={self.weight is not None}"
 
 

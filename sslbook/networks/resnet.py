@@ -58,7 +58,7 @@ class Block(nn.Module):
 
 
 class ResNet18(nn.Module):
-    """Images ``(N, channels, H, W)`` to representations ``(N, 8 width)``; raises ValueError for an unknown stem or bad sizes."""
+    """Map images ``(N, channels, H, W)`` to representations ``(N, 8 width)``; raises ValueError for bad arguments."""
 
     def __init__(self, stem: str = "cifar", width: int = 64, channels: int = 3) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ class ResNet18(nn.Module):
         self.layer4 = _stage(4 * width, 8 * width, 2)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Representations of a batch."""
+        """Return the representations of a batch."""
         x = F.relu(self.bn1(self.conv1(x)), inplace=True)
         if self.stem == "stl":
             x = F.max_pool2d(x, 3, stride=2, padding=1)

@@ -92,15 +92,16 @@ def _require_norm(name: str, norm: object) -> Norm | None:
 
 @dataclass(frozen=True)
 class Networks:
-    """Sizes and kinds of the networks; the defaults are the papers' SimCLR.
+    """These are the sizes and kinds of the networks; the defaults are those of the papers' SimCLR.
 
-    stem, width, channels: the encoder's (:class:`~sslbook.networks.resnet.ResNet18`).
-    projector_norm, predictor_norm: modes of BatchNorm's mean and deviation in the heads, or None for no BatchNorm.
-    projector_out_norm: the same for a BatchNorm after the projector, in both towers; SimSiam has one (Chen and He 2021).
-    unbiased: their deviation divides by one less than the batch, as in the released code's Table 4.
-    predictor: its number of layers; 0 for none.  predictor_range: of its first weights, drawn uniformly; None is PyTorch's default.
-    target: None, the two views' own outputs; or "ema", those of a second tower, a moving average of the first.
-    target_init: the second tower starts as a "copy", or with "own" weights, as in the released code.
+    stem, width, channels: the arguments of the encoder, a :class:`~sslbook.networks.resnet.ResNet18`.
+    projector_norm, predictor_norm: the modes of BatchNorm's mean and deviation in each head, or None for no BatchNorm.
+    projector_out_norm: the modes of a BatchNorm after both projectors, as in SimSiam (Chen and He 2021), or None.
+    unbiased: whether these divide the sum of squares by the batch size less one, as the released code does for Table 4.
+    predictor: the predictor's number of layers, or 0 for no predictor.
+    predictor_range: the interval from which its first weights are drawn uniformly; None means PyTorch's default.
+    target: whether targets are the two views' outputs (None) or those of a second tower, a moving average ("ema").
+    target_init: whether the second tower starts as a "copy" or with its "own" weights, as in the released code.
     """
 
     stem: str = "cifar"
@@ -119,7 +120,7 @@ class Networks:
     projector_out_norm: Norm | None = None
 
     def __post_init__(self) -> None:
-        """Raises ValueError with a sentence for what can't be built."""
+        """Raise ValueError, with an explanation, for networks that can't be built."""
         require_shape(self.stem, self.width, self.channels)
         for name in ("projector_hidden", "projector_out", "predictor_hidden"):
             require_whole(name, getattr(self, name), least=1, most=LARGEST)

@@ -81,10 +81,10 @@ def mlp(
     slope: float = 0.1,
     power: int = 2,
 ) -> nn.Sequential:
-    r"""MLP with layer widths ``(n_0, n_1, ..., n_L)``; no activation at the top (Section 3 of [tian2020]).
+    r"""Return an MLP with layer widths ``(n_0, n_1, ..., n_L)`` and no activation at the top (Section 3 of [tian2020]).
 
-    The linear layers are the even members: layer :math:`l` of the paper is ``net[2 * (l - 1)]``.
-    Raises TypeError or ValueError unless widths are two or more whole numbers of at least 1.
+    The linear layers have even indices: layer :math:`l` of the paper is ``net[2 * (l - 1)]``.
+    Raises TypeError or ValueError unless ``widths`` holds at least two positive whole numbers.
     """
     if not isinstance(widths, Sequence):
         raise TypeError(f"widths must be a sequence of whole numbers, got {reprlib.repr(widths)}")

@@ -21,10 +21,9 @@ from sslbook.runtime.arguments import counted, require_whole
 
 @dataclass(frozen=True, eq=False)
 class LayerInChunks:
-    """What :class:`sslbook.operator.layer.OpenedLayer` is, for a batch that is never whole in memory; made by
-    :func:`open_in_chunks`.
+    """A layer opened by :func:`open_in_chunks`, for a batch that is never whole in memory.
 
-    weight, output: as there.  chunk: samples at once.
+    weight, output: as in :class:`sslbook.operator.layer.OpenedLayer`.  chunk: the number of samples at once.
     """
 
     weight: Tensor

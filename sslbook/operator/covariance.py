@@ -7,9 +7,7 @@ has the form
 
 with connections :math:`R_a = K_l(x_a)` (and :math:`L_a = R_a`, except under l2 normalisation, where
 :math:`R_a = K_a / \|f_a\|` and :math:`L_a = R_a P^\perp_{f_a}`), and a matrix ``C`` on the views that is a few means and
-differences (:class:`Mixing`).  So ``OP v`` is one JVP, one mixing, one VJP.
-
-``N V`` forward passes happen once, when the operator is made.
+differences (:class:`Mixing`).  So ``OP v`` is one JVP, one mixing, one VJP.  The ``N V`` forward passes happen once.
 """
 
 from __future__ import annotations
@@ -59,11 +57,11 @@ LOSSES = tuple(dict.fromkeys([*PAIRED, *(name for name, loss in BATCH_LOSSES.ite
 
 @dataclass(frozen=True)
 class EigenPairs:
-    r"""Eigenpairs from one end of the spectrum: the leading ones largest first, or the last ones smallest first.
+    r"""Eigenpairs of an operator are sorted from one end of its spectrum: the largest first, or the smallest first.
 
-    values: ``(k,)``.  vectors: ``(size, k)``, orthonormal, in the order of :func:`sslbook.operator.layer.vec`, which is
-    ``weight.flatten(1).T.flatten()``.
-    residuals: :math:`\|OP v - \lambda v\| / |\lambda|`, ``(k,)``.  shape: of the layer's weight.
+    values: the eigenvalues, ``(k,)``.  vectors: the orthonormal eigenvectors, ``(size, k)``, with their entries in the
+    order of :func:`sslbook.operator.layer.vec`, which is ``weight.flatten(1).T.flatten()``.
+    residuals: :math:`\|OP v - \lambda v\| / |\lambda|`, ``(k,)``.  shape: the shape of the layer's weight.
     """
 
     values: Tensor
@@ -76,14 +74,14 @@ class EigenPairs:
         return f"EigenPairs(values {values}; largest residual {self.residuals.max().item():.1e})"
 
     def directions(self, shape: tuple[int, ...] | None = None) -> Tensor:
-        """The eigenvectors as weights, ``(k, *shape)``; shape: needed only if the pairs have none."""
+        """Return the eigenvectors in the weight's shape, ``(k, *shape)``; give ``shape`` if the pairs have none."""
         shape = self._fitting("shape", shape)
         return torch.stack([unvec(v, shape) for v in self.vectors.T])
 
     def share(self, step: Tensor) -> float:
-        r"""The part of a step's squared length in the span of the eigenvectors, :math:`\|V^T vec(s)\|^2 / \|s\|^2`, in [0, 1].
+        r"""Return the share :math:`\|V^T vec(s)\|^2 / \|s\|^2` of a step's squared length in the eigenvectors' span.
 
-        step: in the weight's shape, such as its ``.grad``.  Raises ValueError for another shape, and for a step of zeros.
+        step: a tensor in the weight's shape, such as its ``.grad``.  Raises ValueError for another shape or for zeros.
         """
         require_floating(step=step)
         self._fitting("step", tuple(step.shape))
@@ -103,9 +101,10 @@ class EigenPairs:
         return tuple(own)
 
     def plot(self, shape: tuple[int, ...] | None = None, image: tuple[int, int, int] | None = None) -> Figure:
-        """Pictures of the input pattern to which each eigenvector responds most, its first right singular vector.
+        """Draw the input pattern to which each eigenvector responds most, which is its first right singular vector.
 
-        shape: as for :meth:`directions`.  image: ``(C, H, W)`` of a linear layer's inputs; a convolution has that of its kernel.
+        shape: the weight's shape, needed only if the pairs have none.
+        image: the shape ``(C, H, W)`` of a linear layer's inputs; for a convolution it is that of the kernel.
         """
         from matplotlib.figure import Figure
 
@@ -127,10 +126,11 @@ class EigenPairs:
 
 @dataclass(frozen=True, eq=False)
 class CovarianceOperator:
-    r"""``OP_l`` of one layer over a fixed population of views; :func:`covariance_operator` and :func:`intra_operator` make it.
+    r"""This is the operator ``OP_l`` of one layer on a fixed population of views.
 
-    opened: the network opened at the layer on all ``N V`` views.  population: ``(N, V)``.  mixing: the matrix ``C`` of views.
-    normalize: whether the output is l2-normalised (Eq. 56), which makes the operator a cross-covariance.  of: the loss's name.
+    :func:`covariance_operator` and :func:`intra_operator` create it.  opened: the network, opened at the layer on all
+    ``N V`` views.  population: the pair ``(N, V)``.  mixing: the matrix ``C`` on the views.  of: the name of the loss.
+    normalize: whether the output is l2-normalised (Eq. 56), which makes the operator a cross-covariance.
     """
 
     opened: OpenedLayer | LayerInChunks
@@ -148,17 +148,17 @@ class CovarianceOperator:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """``(size, size)``, with ``size`` the number of weights of the layer."""
+        """The shape ``(size, size)``, where ``size`` is the layer's number of weights."""
         return self.opened.size, self.opened.size
 
     @property
     def dtype(self) -> torch.dtype:
-        """That of the layer's weight."""
+        """The dtype of the layer's weight."""
         return self.opened.weight.dtype
 
     @property
     def device(self) -> torch.device:
-        """That of the layer's weight."""
+        """The device of the layer's weight."""
         return self.opened.weight.device
 
     @property
@@ -167,34 +167,34 @@ class CovarianceOperator:
         return self.mixing.symmetric and not self.normalize
 
     def apply(self, direction: Tensor) -> Tensor:
-        """``OP`` applied to a direction in the weight's shape, or to ``(k, *shape)``; the result has the same shape."""
+        """Apply ``OP`` to a direction in the weight's shape, or to ``(k, *shape)``; the result has the same shape."""
         require_floating(direction=direction)
         return self._pushed(self.opened.jvp(direction))
 
     def apply_transpose(self, direction: Tensor) -> Tensor:
-        """``OP^T`` applied to a direction in the weight's shape (or ``(k, *shape)``)."""
+        """Apply ``OP^T`` to a direction in the weight's shape, or to ``(k, *shape)``."""
         require_floating(direction=direction)
         field = self.opened.jvp(direction)
         return self._held(self.opened.vjp(self._right(self._mix(self._left(field), adjoint=True))), field)
 
     def matvec(self, vector: Tensor) -> Tensor:
-        """``OP v`` for ``v`` of shape ``(size,)``, in the order of :func:`sslbook.operator.layer.vec`."""
+        """Return ``OP v`` for ``v`` of shape ``(size,)``, in the order of :func:`sslbook.operator.layer.vec`."""
         require_floating(vector=vector)
         return vec(self.apply(unvec(vector, self.opened.weight.shape)))
 
     def rmatvec(self, vector: Tensor) -> Tensor:
-        """``OP^T v``."""
+        """Return ``OP^T v``."""
         require_floating(vector=vector)
         return vec(self.apply_transpose(unvec(vector, self.opened.weight.shape)))
 
     def matmat(self, matrix: Tensor) -> Tensor:
-        """``OP M`` for ``M`` of shape ``(size, k)``: the k products in one batched pass."""
+        """Return ``OP M`` for ``M`` of shape ``(size, k)``, with its ``k`` products in one batched pass."""
         return self._columns(self.apply, matrix)
 
     def update(self) -> Tensor:
-        r"""``OP vec(W)`` in the weight's shape: the paper's update (Eq. 3), for outputs of degree 1 in this layer.
+        r"""Return ``OP vec(W)`` in the weight's shape, the paper's update (Eq. 3) for outputs of degree 1 in the layer.
 
-        Warns for other outputs (a bias, a parallel path, another degree): there :meth:`exact_update` is the step.
+        Warns if a bias, a parallel path or another degree changes the step, which :meth:`exact_update` still gives.
         """
         linear = self.opened.jvp(self.opened.weight)
         gap = relative_gap(linear, self.opened.output)
@@ -207,22 +207,25 @@ class CovarianceOperator:
         return self._pushed(linear)
 
     def exact_update(self) -> Tensor:
-        r"""The step of *any* network: :math:`\mathrm{Cov}_x[\bar K_l, \bar f_L]`.
+        r"""Return the step of *any* network, :math:`\mathrm{Cov}_x[\bar K_l, \bar f_L]`.
 
-        It equals :meth:`update` where :math:`K_l^T vec(W_l) = f_L`: no biases, no parallel path, degree 1.
-        See :meth:`euler_gap`.
+        It equals :meth:`update` where :math:`K_l^T vec(W_l) = f_L`.  A bias, a parallel path or a degree other than 1
+        violates this condition.  The method :meth:`euler_gap` measures the difference between the two sides.
         """
         return self._pushed(self.opened.output)
 
     def euler_gap(self, degree: float = 1.0) -> float:
-        r"""Largest :math:`\|K_l^T vec(W_l) - \kappa f_L\| / \max \|\kappa f_L\|` over the population: 0 where Theorem 1 applies."""
+        r"""Return the largest :math:`\|K_l^T vec(W_l) - \kappa f_L\| / \max \|\kappa f_L\|` over the population.
+
+        Here :math:`\kappa` is the argument ``degree``, and the gap is 0 where Theorem 1 applies.
+        """
         require_number("degree", degree, above=0)
         return relative_gap(self.opened.jvp(self.opened.weight), degree * self.opened.output)
 
     def trace(self) -> float:
-        """The exact trace, one output at a time; it costs about as many products as the network has outputs.
+        """Return the exact trace, one output at a time; it costs about as many products as the network has outputs.
 
-        Memory is ``(N V)^2`` numbers for a linear layer with more weights than views, else ``N V size``.
+        It stores ``(N V)^2`` numbers if a linear layer has more weights than views, and otherwise ``N V size``.
         """
         opened, below = self.opened, self.opened.below
         by_views = isinstance(opened.module, nn.Linear) and below.ndim == 2 and len(below) <= opened.size
@@ -244,7 +247,7 @@ class CovarianceOperator:
         return float(total)
 
     def dense(self) -> Tensor:
-        """The matrix from the definition, term by term: a reference for small layers."""
+        """Return the matrix, computed from its definition term by term, as a reference for small layers."""
         left = right = self.opened.connections().unflatten(0, self.population)
         if self.normalize:
             norm, unit = (part.unflatten(0, self.population) for part in self._scales())
@@ -253,24 +256,23 @@ class CovarianceOperator:
         return self._held(self.mixing.dense(left, right), left)
 
     def top_eigenpairs(self, k: int = 5, *, tol: float = 1e-9, seed: int = 0) -> EigenPairs:
-        r"""The ``k`` algebraically largest eigenpairs of a symmetric operator, by Lanczos' method (ARPACK) to ``tol``.
+        r"""Return the ``k`` algebraically largest eigenpairs of a symmetric operator.
 
-        For positive ``C`` and ``N V n_L`` below the number of weights, :math:`B^T B` is used, where :math:`OP = B B^T`,
-        :math:`B = K C^{1/2}`.  Below ``4 k + 32`` weights the matrix is formed.
-
-        Raises ValueError for an operator that isn't symmetric and for ``k`` outside ``1 .. size``.
+        Lanczos' method (ARPACK) finds them up to ``tol``.  If ``C`` is positive and ``N V n_L`` is below the number of
+        weights, it uses :math:`B^T B`, where :math:`OP = B B^T`, :math:`B = K C^{1/2}`.  Up to ``4 k + 32`` weights, it
+        uses the matrix.  Raises ValueError if the operator isn't symmetric or ``k`` is outside ``1 .. size``.
         """
         return _top_eigenpairs(self, k, tol, seed)
 
     def bottom_eigenpairs(self, k: int = 5, *, tol: float = 1e-9, seed: int = 0) -> EigenPairs:
-        """The ``k`` algebraically smallest, smallest first; a step shrinks the directions with negative eigenvalues."""
+        """Return the ``k`` algebraically smallest eigenpairs; a step shrinks directions with negative eigenvalues."""
         found = _top_eigenpairs(replace(self, mixing=-self.mixing), k, tol, seed)
         return replace(found, values=-found.values)
 
     def to_scipy(self) -> LinearOperator:
-        """A ``scipy.sparse.linalg.LinearOperator`` on NumPy vectors of any number type.
+        """Return a ``LinearOperator`` of ``scipy.sparse.linalg``, for NumPy vectors of any number type.
 
-        Products have the weight's dtype, or its complex one for a complex vector.
+        Its products have the weight's dtype, or the corresponding complex dtype for a complex vector.
         """
         real = _numpy_dtype(self.dtype)
 
@@ -308,10 +310,7 @@ class CovarianceOperator:
         return self._held(self.opened.vjp(self._left(self._mix(self._right(u)))), u)
 
     def _held(self, products: Tensor, field: Tensor) -> Tensor:
-        """The products, refused where their type can't hold them; a device isn't made to wait for that.
-
-        They are nothing where the squares of the field that they come from are.
-        """
+        """Return the products; raise ValueError where their type can't hold them, unless a device would then wait."""
         return _held(products, field) if may_look(products) else products
 
     def _mix(self, u: Tensor, *, adjoint: bool = False) -> Tensor:
@@ -351,33 +350,33 @@ def covariance_operator(
     of_gram: bool = False,
     chunk: int | None = None,
 ) -> CovarianceOperator:
-    r"""The operator of ``layer`` under a loss, on a population or a batch of views.
+    r"""Return the covariance operator of ``layer`` for a loss, on a population or on a batch of views.
 
-    views: ``(N, V, ...)``, N samples with V views each.  For the losses of [tian2020] the population is these samples, each
-    with equally likely views:
+    views: a tensor ``(N, V, ...)`` of V views of each of N samples.  For the losses of [tian2020] these samples are the
+    population, and the views of a sample are equally likely:
 
-    * ``"simple"``: :math:`V_x[\bar K_l]` (Theorem 3); with ``beta``, :math:`-\beta EV_l + VE_l` (Corollary 1).
-    * ``"soft_triplet"``, ``"info_nce"``: :math:`\frac12 V^\xi_{x,x'}[\bar K_l(x) - \bar K_l(x')]`, the main term of Theorem 4
-      (H = 1).  Here :math:`\xi` is of distances between the outputs of ``clean``, the un-augmented samples ``(N, ...)``;
-      needs ``temperature``.
+    * ``"simple"`` gives :math:`V_x[\bar K_l]` (Theorem 3), or :math:`-\beta EV_l + VE_l` with ``beta`` (Corollary 1).
+    * ``"soft_triplet"`` and ``"info_nce"`` give the main term :math:`\frac12 V^\xi_{x,x'}[\bar K_l(x) - \bar K_l(x')]`
+      of Theorem 4 (H = 1).  They need ``temperature`` and ``clean``, the un-augmented samples ``(N, ...)``.  The
+      weight :math:`\xi` of a pair of samples depends on the distance between their outputs before augmentation.
 
-    For any other loss of inner products ``views`` are one batch.  The operator is :math:`-2 \sum_{ab} \Gamma_{ab} K_a K_b^T` with
-    :math:`\Gamma = \partial \ell / \partial G` (:func:`sslbook.operator.inner_products.gram_weights`).  It is symmetric, through
-    all towers and exact:
+    For any other loss of inner products, ``views`` are one batch, and the operator is
+    :math:`-2 \sum_{ab} \Gamma_{ab} K_a K_b^T` with :math:`\Gamma = \partial \ell / \partial G`
+    (:func:`sslbook.operator.inner_products.gram_weights`).  It is symmetric and exact, and includes all towers.
 
-    * a name of :data:`sslbook.losses.batch.BATCH_LOSSES`, such as ``"info_nce"`` without ``clean``; with
-      ``temperature`` where it takes one;
-    * a function of the outputs ``(N, V, d)``, whatever ``d``; with ``of_gram``, of their inner products ``(N V, N V)``.
+    * The loss may be a name in :data:`sslbook.losses.batch.BATCH_LOSSES`, such as ``"info_nce"`` without ``clean``.
+      Some of these losses need ``temperature``.
+    * It may also be a function of the outputs ``(N, V, d)``, for any ``d``, or, with ``of_gram``, of their inner
+      products ``(N V, N V)``.
 
-    normalize: a loss of [tian2020] then divides the network's output by its norm, and the operator is
-    :math:`Cov_x[\overline{K^n P^\perp}, \bar K^n]` (Eq. 56).  Other losses do their own scaling.
+    normalize: whether a loss of [tian2020] divides the network's output by its norm; the operator is then
+    :math:`Cov_x[\overline{K^n P^\perp}, \bar K^n]` (Eq. 56).  Other losses normalise by themselves.
+    chunk: the number of views in memory at once; each product then runs the network on them again.  ``None`` keeps all.
 
-    chunk: views in memory at once; each product then runs the network on them again.  ``None`` keeps all.
-
-    The network ``net`` must treat samples independently; ``layer`` is a linear or convolutional layer of it.
-    A network in half precision is opened with the same weights in float32, so the operator has no rounding; its repr says so.
-    Raises ValueError for a population without two axes, an unknown loss, or one that sees more than inner products; also for a
-    missing ``clean`` or ``temperature``, unused arguments, and numbers that aren't finite.
+    The network ``net`` must treat samples independently, and ``layer`` must be a linear or convolutional layer of it.
+    A network in half precision is run in float32 with the same weights, and the operator's repr says so.
+    Raises ValueError for a population without two axes, and for an unknown loss or one that depends on more than inner
+    products.  It also refuses a missing ``clean`` or ``temperature``, unused arguments, and numbers that aren't finite.
     """
     population = _population(views)
     loss = meant(loss, (*LOSSES, *BATCH_LOSSES))
@@ -442,7 +441,10 @@ def _batch_loss(loss: str | Loss, temperature: float | None, of_gram: bool) -> L
 def intra_operator(
     net: nn.Module, layer: str | nn.Module, views: Tensor, *, chunk: int | None = None
 ) -> CovarianceOperator:
-    r""":math:`EV_l = E_x V_{x' | x}[K_l(x')]`, the covariance *within* augmentations (Eq. 9); chunk: as above."""
+    r"""Return :math:`EV_l = E_x V_{x' | x}[K_l(x')]`, the covariance *within* augmentations (Eq. 9).
+
+    chunk: the number of views in memory at once, as in :func:`covariance_operator`.
+    """
     population = _population(views)
     return CovarianceOperator(open_views(net, layer, views, chunk), population, Mixing(inter=0.0, intra=1.0))
 

@@ -63,9 +63,8 @@ def gram_weights(loss: Loss, outputs: Tensor, *, of_gram: bool = False) -> Tenso
     gets them in float64, since a view is pushed and pulled by weights that nearly cancel: float32 would lose two of its digits.
 
     A loss of the outputs gets further columns that are zero: :math:`\ell(Z Z^T + Y Y^T) = L([Z, Y])` has the gradient
-    :math:`2 \Gamma Y` in ``Y`` near zero, whose derivative along :math:`Y = I` is :math:`2 \Gamma`.  So ``loss`` must take outputs
-    of any width.  Unlike any solution of :math:`2 \Gamma Z = \partial L / \partial Z` this is the derivative where ``Z`` has more
-    rows than columns, too.
+    :math:`2 \Gamma Y` in ``Y`` near zero, whose derivative along :math:`Y = I` is :math:`2 \Gamma`.  So ``loss`` must
+    take outputs of any width.  The equation :math:`2 \Gamma Z = \partial L / \partial Z` alone may have many solutions.
 
     Raises ValueError where the loss sees more than inner products (:math:`2 \Gamma Z` is then not its gradient), can't be
     differentiated twice or not finitely; TypeError unless it gives one number.

@@ -29,7 +29,7 @@ from sslbook.runtime.compute import device_name
 
 @dataclass(frozen=True)
 class Provenance:
-    """Where recorded numbers come from; ``commit`` ends in ``+changes`` if the tree was not clean."""
+    """Provenance tells where recorded numbers come from; ``commit`` ends in ``+changes`` if some were uncommitted."""
 
     hardware: str
     versions: Mapping[str, str]
@@ -40,14 +40,14 @@ class Provenance:
     date: str
 
     def __str__(self) -> str:
-        """Two lines for a caption: when, where and how long; then the command and the commit (ten digits of it) it ran at."""
+        """Return two lines for a caption: when, where and how long; then the command and its commit (ten digits)."""
         seeds = "one seed" if len(self.seeds) == 1 else f"{len(self.seeds)} seeds"
         torch = f"torch {self.versions.get('torch', '?')}"
         facts = f"{self.date}, {self.hardware}, {torch}, {seeds}, {self.seconds:,.0f} s"
         return f"{facts}\n  {self.command}  (commit {self._short_commit()})"
 
     def differences(self) -> list[str]:
-        """A sentence for each difference between the record's machine and this one: versions, and the code since its commit."""
+        """Return a sentence for each version that differs on this machine, and one if the code has changed since."""
         here = _versions()
         found = [
             f"{name} was {was}, and is {here[name]}"
@@ -76,7 +76,7 @@ ORIGIN: Mapping[str, type | tuple[type, ...]] = {
 
 @dataclass(frozen=True)
 class Record:
-    """Named numbers (or nested lists and mappings of numbers) and their `Provenance`."""
+    """A record holds named numbers, or nested lists and mappings of numbers, and their `Provenance`."""
 
     name: str
     values: Mapping[str, Any]
@@ -86,7 +86,7 @@ class Record:
         return f"Record({self.name!r}; {counted(len(self.values), 'value')}: {reprlib.repr(list(self.values))})"
 
     def __getitem__(self, key: str) -> Any:
-        """``record["accuracy"]``; raises InputError (a ValueError) with the nearest names for one that isn't there."""
+        """Return ``record["accuracy"]``; raises InputError, a ValueError, with the nearest names if there is none."""
         if key not in self.values:
             raise unknown(f"value of the record {self.name!r}", key, self.values)
         return self.values[key]
@@ -113,7 +113,7 @@ def path_of(name: str, folder: Path | None = None) -> Path:
 
 
 def recorded(name: str, *, folder: Path | None = None) -> Record:
-    """The record ``name``; raises InputError (a ValueError) if it was never made, ValueError if its file is damaged."""
+    """Return the record ``name``; raises InputError (a ValueError) if it is missing, ValueError if it is damaged."""
     path = path_of(name, folder)
     if not path.is_file():
         raise unknown("recorded run", name, (p.stem for p in path.parent.glob("*.json")))

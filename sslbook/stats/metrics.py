@@ -9,15 +9,15 @@ from sslbook.runtime.arguments import require_finite, require_floating
 
 
 def effective_rank(features: Tensor, resolution: float | None = None) -> Tensor:
-    r""":math:`\exp(-\sum_i p_i \log p_i)` of features ``(..., N, F) -> (...)``.
+    r"""Return the effective rank :math:`\exp(-\sum_i p_i \log p_i)` of features, ``(..., N, F) -> (...)``.
 
-    The :math:`p_i` are the shares of the variances along the principal axes.  The value is 1 if all features are on a line, and at
-    most the smaller of the numbers of features and images.  It is 0 if nothing varies.  RankMe (Garrido et al. 2023) takes shares
-    of the singular values of uncentred features, so weak directions count for more.
+    The :math:`p_i` are the shares of the variance along the principal axes.  The rank is at most the smaller of the
+    numbers of features and images; it is 1 if all features lie on a line, and 0 if nothing varies.  RankMe (Garrido et
+    al. 2023) uses singular values of uncentred features, so weak directions count for more.
 
-    resolution: variation below this, relative to the features' root mean square, counts as rounding error and not as variance.
-    The default is 4 units of the last place of the features' dtype, and at least 1e-10.
-    Raises TypeError for anything but a tensor of a floating dtype, ValueError for another shape or features that aren't finite.
+    resolution: variation below this value, relative to the features' root mean square, counts as rounding error.  The
+    default is 4 units in the last place of the features' dtype, but at least 1e-10.  Raises TypeError unless the
+    features are a floating-point tensor, and ValueError for a wrong shape or infinite values.
     """
     require_floating(features=features)
     if features.ndim < 2 or 0 in features.shape[-2:]:

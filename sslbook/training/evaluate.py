@@ -48,9 +48,9 @@ SHARE = 0.05
 
 @dataclass(frozen=True)
 class LinearAccuracy:
-    """Test accuracy of the linear protocol, in [0, 1]: ``final`` after the last epoch, ``curve`` after each, ``best`` of all.
+    """The test accuracy of the linear protocol, in [0, 1], is ``curve`` after each epoch and ``final`` after the last.
 
-    The released code reports ``best``, which is chosen on the test set.
+    Its highest value is ``best``, which the released code reports, although it is chosen on the test set.
     """
 
     final: float
@@ -87,12 +87,12 @@ def embed(
     device: torch.device | str | None = None,
     batch: int = 512,
 ) -> Tensor:
-    """Representations ``(N, F)`` of all images, float32 on ``device``; bfloat16 inside on a GPU.
+    """Return the representations ``(N, F)`` of all images, in float32 on ``device``; a GPU computes them in bfloat16.
 
-    features: from ``(B, C, size, size)`` to ``(B, F)``; a module is used in evaluation mode.
-    device: by default that of a module's weights, else the CPU.
+    features: a function from ``(B, C, size, size)`` to ``(B, F)``, or a module, which should be in evaluation mode.
+    device: by default, the device of a module's weights, or otherwise the CPU.
 
-    Raises TypeError for a dataset or a pipeline of another kind, ValueError for no images.
+    Raises TypeError if ``dataset`` or ``pipeline`` has the wrong type, and ValueError if there are no images.
     """
     if not isinstance(dataset, Dataset):
         raise TypeError(f"dataset must be a Dataset, which read_images makes of images, got {type(dataset).__name__}")
@@ -126,14 +126,14 @@ def knn_accuracy(
     k: int = 200,
     temperature: float = 0.1,
 ) -> float:
-    r"""Accuracy in [0, 1] of the weighted vote of the ``k`` nearest neighbours (Wu et al. 2018, Section 3.4).
+    r"""Return the accuracy, in [0, 1], of a weighted vote of ``k`` nearest neighbours (Wu et al. 2018, Section 3.4).
 
-    A neighbour at cosine :math:`c` gives its class the weight :math:`e^{(c - c_1)/\tau}`, with :math:`c_1` that of the nearest.
-    At a small ``temperature`` :math:`\tau` the nearest alone counts.  Features are ``(N, F)`` and ``(M, F)``, labels ``(N,)``
-    and ``(M,)``, on one device.
+    A neighbour at cosine :math:`c` adds the weight :math:`e^{(c - c_1)/\tau}` to its class, where :math:`c_1` is the
+    cosine of the nearest neighbour.  At a small ``temperature`` :math:`\tau`, only the nearest neighbour counts.
+    The features are ``(N, F)`` and ``(M, F)``, and the labels ``(N,)`` and ``(M,)``, all on one device.
 
-    Raises TypeError unless features are tensors of one floating dtype and classes of an integer dtype.  Raises ValueError for
-    shapes that don't fit, no images, features that aren't finite, an unlabelled image, and a ``k`` outside ``1 .. N``.
+    Raises TypeError unless the features have one floating dtype and the labels an integer dtype.  Raises ValueError for
+    shapes that don't fit, empty sets, features that aren't finite, an unlabelled image, or a ``k`` outside ``1 .. N``.
     """
     labels, truth, classes = _require_labelled(train_features, train_labels, test_features, test_labels)
     require_whole("k", k, least=1, most=len(train_features))
@@ -163,14 +163,14 @@ def linear_probe(
     weight_decay: float = 1e-3,
     seed: int = 0,
 ) -> LinearAccuracy:
-    """The papers' linear protocol, as released: multinomial logistic regression on standardised representations, by Adam.
+    """Evaluate features by the papers' linear protocol, as released: multinomial logistic regression, trained by Adam.
 
-    The mean and population deviation are those of the training images, and weights start as in PyTorch's linear layer.
-    Adam's penalty ``weight_decay`` is on weights and biases, and a smaller last batch counts too.
-    Arguments are as for :func:`knn_accuracy`; the order and first weights depend on ``seed`` alone.
-    ``epochs`` and ``lr`` are the papers', for 50,000 images; a thousand images need more, such as ``epochs=200, lr=1e-2``.
+    Features are standardised by the training images' mean and population deviation, and weights start as in PyTorch.
+    Adam's ``weight_decay`` applies to weights and biases, and a smaller last batch is used too.  Features and labels
+    are as for :func:`knn_accuracy`; the order and the first weights depend only on ``seed``.  The defaults of
+    ``epochs`` and ``lr`` suit the papers' 50,000 images; for a thousand images, try ``epochs=200, lr=1e-2``.
 
-    Raises TypeError and ValueError for what :func:`knn_accuracy` refuses, and ValueError for numbers out of range.
+    Raises TypeError and ValueError where :func:`knn_accuracy` does, and ValueError for numbers out of range.
     """
     labels, truth, classes = _require_labelled(train_features, train_labels, test_features, test_labels)
     require_whole("epochs", epochs, least=1)

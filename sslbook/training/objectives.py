@@ -17,10 +17,9 @@ barlow_twins            the correlation of the views' coordinates is to be the i
 vicreg                  variances of the coordinates above 1, covariances 0, views alike [bardes2022]
 ======================  ====================================================================================================
 
-The losses themselves are those of :mod:`sslbook.losses.pairs` and :mod:`sslbook.losses.batch`; embeddings are divided by
-their norms, so
-that a pair's distance is :math:`r = \|a - b\|^2/2 = 1 - \cos`, but for the last two.  Where processes share a batch, each objective
-is that of the whole of it.
+The losses themselves are those of :mod:`sslbook.losses.pairs` and :mod:`sslbook.losses.batch`; embeddings are divided
+by their norms, so that a pair's distance is :math:`r = \|a - b\|^2/2 = 1 - \cos`, except for the last two.  Where
+processes share a batch, each objective is that of the whole batch.
 
 All are computed in float32 or float64, also under autocast: products in bfloat16 would move the gradient of info_nce by up to
 1e-3 of it.  TF32 products, which PyTorch uses for matrices only where it is told to, would leave cosines three digits; that is
@@ -61,10 +60,9 @@ def info_nce(temperature: float = 0.5) -> Objective:
 def exact(temperature: float = 0.5, beta: float = 0.0, weights: str = "augmented", over: str = "mean") -> Objective:
     r""":math:`\sum_k \mathrm{sg}(\xi(r_k)) ((1 + \beta) r_+ - r_{k-})`, :math:`\xi(r) = \sigma(-r/\tau)/\tau`: Eq. 7 of [tian2020].
 
-    weights: distances :math:`r_k` of the "augmented" images, as the released code has them for the paper's table; of the "clean"
-    ones, as printed; or of two "further" views, which have the distribution of the two and nothing else to do with them.  The last
-    two ask for ``w1`` and ``w2`` in the outputs.  over: "mean" divides by the number of negatives, as released; "sum", as printed,
-    does not.
+    weights: distances :math:`r_k` of the "augmented" images, as released for the paper's table; of the "clean" ones, as
+    printed; or of two "further" views, drawn independently of the two.  The last two need ``w1`` and ``w2`` in the
+    outputs.  over: "mean" divides by the number of negatives, as released; "sum", as printed, does not.
     """
     require_temperature(temperature, torch.float32)
     require_number("beta", beta)

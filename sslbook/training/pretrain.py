@@ -45,11 +45,11 @@ METHODS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Pretrained:
-    """What :func:`sslbook.training.pretrain.pretrain` returns.
+    """The functions :func:`sslbook.training.pretrain.pretrain` and ``load_run`` return this result.
 
-    backbone: the trained network, in evaluation mode.  pipeline: of its views, which :func:`embed
-    <sslbook.training.evaluate.embed>` needs.  rows: ``epoch``, ``loss``, ``lr`` and ``images_per_second`` of each epoch.
-    With ``val`` they have ``knn`` where it was measured, and begin with epoch 0, before training, without a loss.
+    backbone: the trained network, in evaluation mode.  pipeline: the augmentation, which ``embed`` needs.
+    rows: the ``epoch``, ``loss``, ``lr`` and ``images_per_second`` of each epoch.  With ``val``, rows also have ``knn``
+    where it was measured, and the first row is epoch 0, before training, without a loss.
     """
 
     backbone: nn.Module
@@ -60,7 +60,7 @@ class Pretrained:
         return f"Pretrained({type(self.backbone).__name__}, {told(self.rows)})"
 
     def plot(self) -> Figure:
-        """The loss by epoch, and accuracy by nearest neighbours where it was measured."""
+        """Plot the loss of each epoch, and the accuracy of nearest neighbours where it was measured."""
         return plot_rows(self.rows)
 
 
@@ -83,32 +83,33 @@ def pretrain(
     on_epoch: Callable[[Row], object] | None = None,
     **settings: Any,
 ) -> Pretrained:
-    """Train your own network on your own images, without labels: SimCLR, BYOL, SimSiam, or any objective of the library.
+    """Train your own network on your own images by SimCLR, BYOL, SimSiam, or any other objective of the library.
 
-    images, labels: what :func:`read_images <sslbook.images.own.read_images>` takes.  Only "supervised_contrastive" uses labels.
-    val: labelled images of the same classes, for accuracy by nearest neighbours among ``images``, which need labels then.
-    It is measured every ``evaluate`` epochs, or as often as costs 5 %.
-    backbone: a module, which is trained in place, or a function that makes one.  The function's first weights depend on
-    ``seed`` alone, as those of lazy layers do.
-    It maps float32 images ``(n, C, H, W)`` to float32 features ``(n, F)``, in both modes.  It is trained in training mode; parts
-    that you set to evaluation mode stay in it.  A projector stands above it during training.
-    method: "simclr", "byol", "simsiam" (BYOL without a target tower), or a name of :data:`sslbook.training.objectives.OBJECTIVES`.
-    batch: at most all images.  pipeline: the augmentation; by default SimCLR's for images of this size.
-    folder: of checkpoints, log and result.  After a stop, the same call resumes from them and ends with the same weights, bit for
-    bit on a CPU, dropout included.  (Random numbers of NumPy or Python in a forward pass are not in the checkpoint.)
-    Checkpoints are written at the end of an epoch, at most every 30 seconds, and every 10 minutes within one.  A signal
-    to stop writes one too, and ends in KeyboardInterrupt.  The same call has the same images, settings and network: its ``repr``
-    without addresses, and its parameters' names, shapes, types and ``requires_grad``.
-    device: by default ``cuda`` if there is one.  tensorboard: write its curves to the folder.  on_epoch: called with each row.
-    settings: what the objective takes, such as ``temperature=0.2``, and fields of
-    :class:`~sslbook.training.run.settings.Settings`, such as ``weight_decay=1e-4`` or ``networks=Networks(projector_out=64)``.
-    The default temperature is 0.5, and 0.07 for clip; barlow_twins has ``weight=0.005``, vicreg ``variance=25``,
-    ``invariance=25`` and ``covariance=1``.
-    Adam, the cosine schedule and a new order of the images in every epoch are the defaults.  Where ``networks`` have no predictor
-    or target, BYOL takes two layers and "ema", and SimSiam two layers.
+    images, labels: arguments of :func:`~sslbook.images.own.read_images`.  Only "supervised_contrastive" uses
+    labels.
+    val: labelled images of the same classes.  Every ``evaluate`` epochs, their accuracy is measured by nearest
+    neighbours among ``images``, which then need labels.  By default, this takes at most 5 % of the training time.
+    backbone: a module, which is trained in place, or a function that creates one.  The first weights from such a
+    function, like those of lazy layers, depend only on ``seed``.  The backbone maps float32 images ``(n, C, H, W)`` to
+    float32 features ``(n, F)``, in both modes.  It is trained in training mode, except for parts that you set to
+    evaluation mode.  During training it is followed by a projector.
+    method: one of "simclr", "byol" and "simsiam" (BYOL without a target tower), or a name in
+    :data:`sslbook.training.objectives.OBJECTIVES`.  pipeline: the augmentation; by default, SimCLR's for this size.
+    folder: the folder for checkpoints, log and result.  After an interruption, the same call resumes there and ends
+    with the same weights, bit for bit on a CPU, even with dropout.  Random numbers of NumPy or Python are not restored.
+    Checkpoints are written after an epoch, at most every 30 seconds, and within an epoch every 10 minutes.  A signal to
+    stop also writes one and raises KeyboardInterrupt.  Two calls are the same if images, settings and networks agree.
+    Networks are compared by ``repr``, without addresses, and by parameters' names, shapes, types and ``requires_grad``.
+    device: by default, ``cuda`` if there is a GPU.  tensorboard: whether to write curves for TensorBoard to the folder.
+    on_epoch: a function that is called with each row.  batch: the batch size, at most the number of images.
+    settings: arguments of the objective, such as ``temperature=0.2``, and fields of
+    :class:`~sslbook.training.run.settings.Settings`, such as ``weight_decay=1e-4`` or
+    ``networks=Networks(projector_out=64)``.  The default temperature is 0.5, or 0.07 for clip.  The default of
+    barlow_twins is ``weight=0.005``; those of vicreg are ``variance=25``, ``invariance=25`` and ``covariance=1``.  By
+    default, training uses Adam, the cosine schedule, and a new order of the images in every epoch.  If ``networks`` has
+    no predictor, BYOL and SimSiam add one with two layers; if it has no target, BYOL uses "ema".
 
-    Raises ValueError or TypeError for what can't be trained, before training; later errors are those of
-    :func:`train <sslbook.training.run.trainer.train>`.
+    Raises ValueError or TypeError for unusable arguments, before training; later errors are those of ``train``.
     """
     for name, given in settings.items():
         if ELSEWHERE.get(folded(name), name) == "objective":
@@ -160,13 +161,14 @@ def pretrain(
 
 
 def load_run(folder: str | Path, backbone: nn.Module | Callable[[], nn.Module] | None = None) -> Pretrained:
-    """The backbone of a run with the weights of its newest checkpoint, its pipeline and its rows, as from :func:`pretrain`.
+    """Load the backbone, pipeline and rows of a run; the backbone has the weights of the newest checkpoint.
 
-    folder: of ``sslbook train``, :func:`train <sslbook.training.run.trainer.train>` or ``pretrain(folder=...)``, finished or not.
-    backbone: for a run of your own network, one like it or a function that makes one; it gets the weights.
+    folder: the folder of a run of ``sslbook train``, :func:`~sslbook.training.run.trainer.train` or ``pretrain``.
+    backbone: for a run with your own network, a network of the same architecture, or a function that creates it.
 
-    A finished run also leaves ``backbone.pt``: ``net.load_state_dict(torch.load(folder / "backbone.pt"))`` needs PyTorch alone.
-    Raises FileNotFoundError without a checkpoint, ValueError for a network of another architecture than the trained one.
+    A finished run also leaves the file ``backbone.pt``, which
+    ``net.load_state_dict(torch.load(folder / "backbone.pt"))`` loads.  Raises FileNotFoundError without a checkpoint,
+    and ValueError for a network of another architecture.
     """
     place = user_path(folder)
     content = checkpoints.latest(place, lambda text: warnings.warn(text, stacklevel=3)) if place.is_dir() else None

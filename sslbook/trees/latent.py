@@ -24,13 +24,13 @@ from sslbook.stats.replica_rng import Streams
 
 @dataclass(frozen=True)
 class LatentTree:
-    r"""``R`` complete trees of one shape, each with its own tables.
+    r"""This class holds ``R`` complete trees of one shape, each with its own tables.
 
-    root: prior of :math:`z_0`, shape ``(R, m_0)``.
-    tables: one tensor a depth, with children of a node side by side; ``tables[d]`` is ``(R, nodes at depth d + 1, m_d, m_{d+1})``.
-    Its rows (the last axis) sum to one.
+    root: the prior of :math:`z_0`, ``(R, m_0)``.  tables: one tensor for each depth, with the children of a node side
+    by side.  The shape of ``tables[d]`` is ``(R, nodes at depth d + 1, m_d, m_{d+1})``.  Its rows (last axis) sum to
+    one.
 
-    Raises ValueError for a depth of 0, shapes that don't fit, entries outside [0, 1], rows that don't sum to one.
+    Raises ValueError for a depth of 0, shapes that don't fit, entries outside [0, 1], or rows that don't sum to one.
     """
 
     root: Tensor
@@ -82,14 +82,14 @@ class LatentTree:
         return tuple(below // above for above, below in itertools.pairwise(self.nodes))
 
     def replica(self, r: int) -> LatentTree:
-        """Tree ``r`` alone, with a replica axis of length 1."""
+        """Return tree ``r`` alone, with a replica axis of length 1."""
         return LatentTree(self.root[r : r + 1], tuple(table[r : r + 1] for table in self.tables))
 
     def sample(self, seeds: Sequence[int], count: int, root: Tensor | None = None) -> list[Tensor]:
-        """``count`` samples of every tree: one tensor ``(R, nodes, count)`` for each depth, the root's first, the leaves' last.
+        """Draw ``count`` samples of every tree: one tensor ``(R, nodes, count)`` for each depth, from root to leaves.
 
-        Binary variables come as booleans, others as int64.  seeds: one number for each tree.
-        root: the roots' values ``(R, count)`` to keep, as an augmentation does; drawn if not given.
+        Binary variables are booleans, and other variables are int64.  seeds: one number for each tree.
+        root: the roots' values ``(R, count)``, which an augmentation keeps; by default, they are drawn.
         """
         if len(seeds) != self.replicas:
             raise ValueError(f"seeds must hold one number a tree, got {len(seeds)} for {self.replicas} trees")
@@ -113,10 +113,10 @@ def _check_probabilities(name: str, table: Tensor) -> None:
 
 
 def symmetric_binary(polarities: Sequence[Tensor], root_polarity: float = 0.0) -> LatentTree:
-    r"""SB-HLTM: binary variables that equal their parent with probability :math:`(1 + \rho_{\mu\nu})/2`, whatever its value.
+    r"""Return binary trees (SB-HLTM) whose variables equal their parent with probability :math:`(1 + \rho_{\mu\nu})/2`.
 
-    polarities: :math:`\rho_{\mu\nu}` in [-1, 1], one tensor a depth, ``(R, nodes at depth d + 1)`` (Eq. 14 of [tian2020]).
-    root_polarity: :math:`\rho_0 = \mathbb P(z_0 = 1) - \mathbb P(z_0 = 0)`.
+    polarities: :math:`\rho_{\mu\nu}` in [-1, 1] at each depth, ``(R, nodes at depth d + 1)`` (Eq. 14 of [tian2020]).
+    root_polarity: the polarity of the root, :math:`\rho_0 = \mathbb P(z_0 = 1) - \mathbb P(z_0 = 0)`.
     """
     if not polarities:
         raise ValueError("polarities must hold one tensor a depth; got none: the tree's depth must be at least 1")
@@ -132,7 +132,7 @@ def symmetric_binary(polarities: Sequence[Tensor], root_polarity: float = 0.0) -
 
 
 def random_categorical(seeds: Sequence[int], values: Sequence[int], branching: Sequence[int]) -> LatentTree:
-    """General categorical trees (HLTM): the rows of the tables are drawn uniformly and normalised."""
+    """Return general categorical trees (HLTM), whose tables have uniformly drawn and normalised rows."""
     return random_tree(seeds, values, branching, lambda u: u / u.sum(-1, keepdim=True))
 
 

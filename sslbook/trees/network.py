@@ -21,11 +21,10 @@ from sslbook.stats.replica_rng import Streams
 
 @dataclass(frozen=True)
 class TreeNetwork:
-    """``R`` networks on trees of one shape.
+    """This class holds ``R`` networks on trees of one shape.
 
-    weights: one tensor a depth of the hidden variables, root first; ``weights[d]`` is ``(R, nodes at depth d, width, fan-in)``.
-    The fan-in counts the children's units, child after child.
-    biases: likewise ``(R, nodes at depth d, width)``.
+    weights: one tensor for each depth, the root's first; ``weights[d]`` is ``(R, nodes at depth d, width, fan-in)``.
+    Its last axis lists the children's units, child by child.  biases: tensors ``(R, nodes at depth d, width)``.
     """
 
     weights: tuple[Tensor, ...]
@@ -47,19 +46,19 @@ class TreeNetwork:
 
     @property
     def width(self) -> int:
-        r"""Units of a part, :math:`|\mathcal N_\mu|`."""
+        r"""Number of units of a part, :math:`|\mathcal N_\mu|`."""
         return self.weights[0].shape[2]
 
     def replica(self, r: int) -> TreeNetwork:
-        """Network ``r`` alone, with a replica axis of length 1."""
+        """Return network ``r`` alone, with a replica axis of length 1."""
         return self._each(lambda tensor: tensor[r : r + 1])
 
     def clone(self) -> TreeNetwork:
-        """A copy that shares no memory."""
+        """Return a copy that shares no memory with the original."""
         return self._each(Tensor.clone)
 
     def to(self, target: torch.device | torch.dtype) -> TreeNetwork:
-        """The networks on another device or in another precision."""
+        """Return the networks on another device or in another precision."""
         return self._each(lambda tensor: tensor.to(target))
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> TreeNetwork:
@@ -69,9 +68,10 @@ class TreeNetwork:
 def initial_network(
     seeds: Sequence[int], branching: Sequence[int], width: int, *, bias: bool = True, dtype: torch.dtype = torch.float32
 ) -> TreeNetwork:
-    r"""Networks with every weight and bias from :math:`U[-1, 1] / \sqrt{\text{fan-in}}` (PyTorch's default), one a seed.
+    r"""Return networks, one a seed, with parameters from :math:`U[-1, 1] / \sqrt{\text{fan-in}}`, PyTorch's default.
 
-    branching: children of a variable at each depth, root first.  Without ``bias`` the biases start at zero (and are trained).
+    branching: the number of a variable's children at each depth, from the root on.
+    bias: whether the first biases are drawn; otherwise they are zero, and training changes them all the same.
     Raises ValueError for a width of 0 or an empty tree.
     """
     require_whole("width", width, least=1)

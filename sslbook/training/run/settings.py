@@ -51,27 +51,29 @@ class Refused(ValueError):
 
 @dataclass(frozen=True)
 class Settings:
-    r"""The settings of a run, but for its machine and folder.  The default is the papers' SimCLR on CIFAR-10, as released.
+    r"""These settings determine a run; the defaults are those of the papers' SimCLR on CIFAR-10, as released.
 
-    dataset, split, subset: the images; ``subset`` of them, the same for every seed, or all.
-    pipeline: a name of :data:`sslbook.training.views.augment.PIPELINES`.  networks: the two towers.
-    objective, loss_kwargs: a name of :data:`sslbook.training.objectives.OBJECTIVES`, and its arguments (``temperature``, …).
-    optimizer, lr, momentum, betas, weight_decay: ``sgd`` and ``lars`` use momentum, ``adam`` the betas.
-    schedule, warmup: a name of :data:`sslbook.training.run.schedules.SCHEDULES`; epochs of linear growth before ``cosine``.
-    batch: of all processes together.  shuffle: a new order every epoch; the released SimCLR has none.
-    drop_last: leaves out a last batch that is not full.
+    dataset, split, subset: the images; ``subset`` is how many to use, the same ones for every seed, or None for all.
+    pipeline: a name in :data:`sslbook.training.views.augment.PIPELINES`.  networks: the two towers.
+    objective, loss_kwargs: a name in :data:`sslbook.training.objectives.OBJECTIVES`, and this objective's arguments.
+    optimizer, lr, momentum, betas, weight_decay: the optimiser; ``momentum`` is for ``sgd`` and ``lars``, ``betas`` for
+    ``adam``.  schedule, warmup: a name in :data:`sslbook.training.run.schedules.SCHEDULES`, and the number of epochs in
+    which the learning rate grows linearly before ``cosine``.
+    batch: the batch size over all processes.  drop_last: whether to leave out a last batch that is not full.
+    shuffle: whether each epoch has its own order of the images; the released SimCLR has a single one.
     predictor_lr: the predictor's learning rate, as a multiple of ``lr``.
-    ema, ema_end: :math:`\gamma_{\text{ema}}` of the target, if there is one.  With ``ema_end`` it grows to that value by half a
-    cosine over the run, as in BYOL (Grill et al. 2020).
-    reset: epochs between re-initialisations of the predictor, 0 for none.
-    symmetric: the released code's predictor, :math:`W_1 = W_0^\top`.
-    noise: :math:`\eta`, weights become :math:`(1-\eta) W + \eta \cdot \text{Xavier}` at the start of every epoch but the first.
-    evaluate: epochs between measurements of k-NN accuracy and rank; 0 for the end alone, None for as often as costs 5 %.
-    probes: epochs after which the linear protocol runs, besides the last.
-    precision: ``auto`` is bfloat16 on a GPU, and on a processor with instructions for it (AVX-512 BF16, AMX) for a backbone of a
-    million weights or more; float32 elsewhere.
-    capture: how a GPU's step is made faster: a CUDA graph, ``torch.compile``, both, or neither; ``auto`` takes the graph.
-    own: JSON that identifies your own dataset, pipeline and backbone (:func:`sslbook.training.pretrain.pretrain` writes it).
+    ema, ema_end: the target's :math:`\gamma_{\text{ema}}`, if there is a target.  It grows to ``ema_end``, if that is
+    given, along half a cosine wave over the run, as in BYOL (Grill et al. 2020).
+    reset: the number of epochs between re-initialisations of the predictor, or 0 for none.
+    symmetric: whether the predictor keeps :math:`W_1 = W_0^\top`, as in the released code.
+    noise: :math:`\eta`; each epoch after the first starts from :math:`(1-\eta) W + \eta \cdot \text{Xavier}`.
+    evaluate: the number of epochs between measurements of k-NN accuracy and rank.  With 0 they are made only at the
+    end, and with None they take at most 5 % of the training time.
+    probes: the epochs after which the linear protocol runs, besides the last.
+    precision: ``auto`` means bfloat16 on a GPU, and on a processor with instructions for it (AVX-512 BF16, AMX) if the
+    backbone has a million weights or more.  Otherwise ``auto`` means float32.
+    capture: how a GPU speeds up a step, by a CUDA graph, ``torch.compile``, both, or neither; ``auto`` uses the graph.
+    own: a JSON value that identifies your own dataset, pipeline and backbone; ``pretrain`` writes it.
     """
 
     dataset: str = "cifar10"
@@ -106,7 +108,7 @@ class Settings:
     ema_end: float | None = None
 
     def __post_init__(self) -> None:
-        """Raises ValueError with a sentence for whatever can't be run, TypeError for what is no number where one belongs."""
+        """Raise ValueError, with an explanation, for settings that can't be run, and TypeError for wrong types."""
         require_one_of("dataset", self.dataset, DATASETS)
         require_one_of("split", self.split, SPLITS if self.dataset == "stl10" else SPLITS[:1])
         require_one_of("pipeline", self.pipeline, tuple(PIPELINES))
@@ -151,7 +153,7 @@ class Settings:
         objective(self.objective, **self.loss_kwargs)
 
     def as_json(self) -> dict[str, Any]:
-        """The settings as JSON has them, without those that stand for what is the caller's own."""
+        """Return the settings as JSON, without those that your own images and network replace."""
         content: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self)))
         for name in OURS if self.own else ():
             content.pop(name, None)
@@ -159,18 +161,18 @@ class Settings:
         return content
 
     def hash(self) -> str:
-        """Ten hexadecimal digits that tell runs apart; equal for two runs of which one is the beginning of the other.
+        """Return ten hexadecimal digits that identify a run, a hash of the canonical JSON of :meth:`essence`.
 
-        Of the canonical JSON of :meth:`essence`.
+        Two runs have the same digits if one is the beginning of the other.
         """
         text = json.dumps(self.essence(), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
         return hashlib.sha256(text.encode()).hexdigest()[:10]
 
     def essence(self) -> dict[str, Any]:
-        """What the weights depend on, as far as it differs from the defaults, so that a new setting leaves old hashes alone.
+        """Return the settings that determine the weights and differ from the defaults; a new setting keeps old hashes.
 
-        Settings are there by their names in :data:`STORED`, the augmentation by what it does and not by its name; what this run
-        doesn't use is not there.
+        Settings have their names in :data:`STORED`, and the augmentation is given by its values and not by its name.
+        Settings that this run doesn't use are left out.
         """
         unused = self._unused()
         content = _differing(self, type(self)(), unused)

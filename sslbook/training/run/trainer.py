@@ -45,9 +45,9 @@ LONG_SECONDS = 600.0
 
 @dataclass(frozen=True)
 class Result:
-    """The result of a run: a row for each epoch, whether the run is finished, and its model.
+    """The result of a run holds a row for each epoch, whether the run has finished, and its model.
 
-    The columns of rows are :data:`sslbook.training.run.checkpoints.COLUMNS`.
+    The columns of a row are listed in :data:`sslbook.training.run.checkpoints.COLUMNS`.
     """
 
     settings: Settings
@@ -62,7 +62,7 @@ class Result:
         return f"Result({self.folder.name}, {end}, {told(self.rows)})"
 
     def plot(self) -> Figure:
-        """The loss by epoch, and accuracy by nearest neighbours where it was measured."""
+        """Plot the loss of each epoch, and the accuracy of nearest neighbours where it was measured."""
         return plot_rows(self.rows)
 
 
@@ -428,23 +428,20 @@ def train(
     save_every: int | None = None,
     **options: Any,
 ) -> Result:
-    """Run ``settings`` in ``folder`` to its end, with ``resume`` from its last checkpoint if there is one.
+    """Train with ``settings`` to the end; by default, resume from the last checkpoint in ``folder``, if there is one.
 
-    stop_after: stop, with a checkpoint, after this many steps in all.  on_step: called with the number of steps done.
-    on_epoch: called with an epoch's row, in the first process.
-    save_every: steps between checkpoints, besides those at the ends of epochs.
+    stop_after: the total number of steps after which the run writes a checkpoint and stops.
+    on_step: a function that is called with the number of steps done.
+    on_epoch: a function that is called with the row of each epoch, in the first process.
+    save_every: the number of steps between checkpoints, besides those at the ends of epochs.
 
-    Options are those of :func:`prepared`: ``resume``, ``device``, ``data``, ``own``, ``download``, ``tensorboard``, ``quiet`` and
-    ``name``.
+    The options are ``resume``, ``device``, ``data``, ``own``, ``download``, ``tensorboard``, ``quiet`` and ``name``.
+    The default of ``device`` is ``cuda`` if there is a GPU.  The training and test images in ``data`` replace those of
+    the settings; without test images nothing is evaluated.  Under ``torchrun``, each process takes part of a batch.
 
-    device: by default ``cuda`` if there is one.
-    data: training and test images, instead of the settings' own; without test images nothing is evaluated.
-
-    Under ``torchrun`` each process takes its share of a batch.
-
-    Raises Refused, a ValueError, for settings that this machine or data can't run, or for a folder in which another process trains
-    (:class:`~sslbook.training.run.checkpoints.Busy`).  Raises FileNotFoundError without the data, and :class:`Diverged`, with the
-    step, when the loss is not a number.
+    Raises Refused, a ValueError, for settings that this machine or data can't run, or if another process trains in the
+    folder (:class:`~sslbook.training.run.checkpoints.Busy`).  Raises FileNotFoundError if the data are missing, and
+    :class:`Diverged`, with the step, if the loss is no longer finite.
     """
     for given, value in (("stop_after", stop_after), ("save_every", save_every)):
         if value is not None and value < 1:

@@ -4,11 +4,11 @@ In the order of the released code: crop and resize, mirror, colour jitter, grey,
 Every image has its own parameters in every step, made from :data:`NUMBERS` uniform numbers an image and view; `draws` makes these
 from ``(seed, step, view)`` alone, so that a resumed run, another device or another number of processes sees the same views.
 
-Levels stay floating-point numbers where Pillow cuts them to bytes after every operation, and that is all the difference to
-Pillow there is, but for hue, of which Pillow keeps 8 bits.  The largest differences, in levels of 255, on noise and on photographs:
-crop and resize 1, mirror 0, brightness 1, contrast 1.6, saturation 1.4, grey 0.5, hue 17 (0.3 on average on photographs).
-``tests/training/test_training_pixels.py`` holds each.  With TF32 products allowed, a GPU adds up to half a level to a crop
-and to a blur.
+Levels stay floating-point numbers where Pillow cuts them to bytes after every operation, and that is all the difference
+to Pillow there is, but for hue, of which Pillow keeps 8 bits.  The largest differences, in levels of 255, on noise and
+on photographs: crop and resize 1, mirror 0, brightness 1, contrast 1.6, saturation 1.4, grey 0.5, hue 17 (0.3 on
+average on photographs).  ``tests/training/test_training_pixels.py`` holds each.  With TF32 products, a GPU adds up to
+half a level to crops and blurs.
 """
 
 from __future__ import annotations
@@ -52,12 +52,13 @@ CHUNK = 128
 
 @dataclass(frozen=True)
 class Pipeline:
-    """One augmentation.
+    """A pipeline describes one random augmentation.
 
-    size: the side of a view, in pixels.  scale, ratio: of a crop's area to the image's, and of its width to its height.
-    jitter: strengths of brightness, contrast, saturation and hue.  flip, jitter_probability, grey, blur: probabilities.
-    blur_kernel: taps, an odd number.  blur_sigma: smallest and largest width, in pixels.
-    mean, std: of each channel, of pixels in [0, 1]; none of either leaves the pixels as they are.
+    size: the side of a view, in pixels.  scale, ratio: the ranges of a crop's share of the area and its aspect ratio.
+    jitter: the strengths of changes in brightness, contrast, saturation and hue.
+    flip, jitter_probability, grey, blur: the probabilities of these operations.
+    blur_kernel: the kernel's side in pixels, an odd number.  blur_sigma: the range of its standard deviation in pixels.
+    mean, std: the mean and deviation of each channel, for pixels in [0, 1]; without them, pixels aren't standardised.
     """
 
     size: int
@@ -74,7 +75,7 @@ class Pipeline:
     std: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
-        """Raises ValueError with a sentence for what can't be carried out; lists, as JSON has them, become tuples."""
+        """Raise ValueError, with an explanation, for values that can't be used; lists, as in JSON, become tuples."""
         require_whole("size", self.size, least=1)
         for name in ("scale", "ratio", "jitter", "blur_sigma", "mean", "std"):
             object.__setattr__(self, name, _numbers(name, getattr(self, name)))
@@ -162,9 +163,9 @@ def apply(pixels: Tensor, pipeline: Pipeline, draws: Tensor) -> Tensor:
 
 
 def random_view(pixels: Tensor, pipeline: Pipeline, *, seed: int = 0, step: int = 0, view: int = 0) -> Tensor:
-    """One random view of each image, ``(B, C, H, W)`` to float32 ``(B, C, size, size)``: :func:`apply` with its own :func:`draws`.
+    """Return one random view of each image, as float32 ``(B, C, size, size)`` from pixels ``(B, C, H, W)``.
 
-    It depends on the pixels and on ``(seed, step, view)`` alone; ``view`` numbers the views of a batch, ``step`` the batches.
+    It depends only on the pixels, ``seed``, ``step`` and ``view``.  Number batches by ``step``, and views by ``view``.
     """
     _require_pixels(pixels, pipeline)
     return apply(pixels, pipeline, draws(len(pixels), seed, step, view))
