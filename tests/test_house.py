@@ -27,7 +27,7 @@ BUDGETS = {
     "sslbook/bench": (1_021, 5),
     "sslbook/book": (5_344, 23),
     "sslbook/experiments": (14_852, 60),
-    "sslbook/images": (920, 4),
+    "sslbook/images": (919, 4),
     "sslbook/inspect": (1_097, 5),
     "sslbook/losses": (798, 4),
     "sslbook/networks": (818, 5),
