@@ -6,6 +6,7 @@ The operator that training applies to a layer's weights, on your own network:
     covariance_operator  the covariance operator of a layer, applied without forming its matrix
     intra_operator       the covariance within augmentations
     CovarianceOperator   the result of both functions, with products, trace, leading eigenpairs and the update
+    EigenPairs           leading eigenpairs, as directions of the weight, to plot, save and load
     inspect_network      a report on all layers: spectra, and shares of the weights and of a step, with controls
 
 Losses:

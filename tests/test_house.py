@@ -23,7 +23,7 @@ LONGEST = 700
 """Lines in a Python file."""
 
 BUDGETS = {
-    "sslbook": (394, 4),
+    "sslbook": (395, 4),
     "sslbook/bench": (1_021, 5),
     "sslbook/book": (5_344, 23),
     "sslbook/experiments": (14_852, 60),
@@ -35,7 +35,7 @@ BUDGETS = {
     "sslbook/records": (848, 7),
     "sslbook/runtime": (558, 4),
     "sslbook/stats": (473, 6),
-    "sslbook/training": (4_578, 21),
+    "sslbook/training": (4_580, 21),
     "sslbook/trees": (554, 4),
     "tests": (25_389, 122),
     "tools": (541, 5),

@@ -260,7 +260,9 @@ def _left(name: str, missing: Sequence[Run], options: argparse.Namespace) -> Ite
         if (value := getattr(options, flag)) is not None:
             given += [f"--{flag}", str(value)]
     again = shlex.join(["sslbook", "table", name, *given, "--run"])
-    yield f"{counted(len(missing), 'run')} of {wanted} not made yet: {again} makes them."
+    hours = sum(replace(presets()[run.name], settings=run.settings).minutes for run in missing) / 60
+    about = f", in about {hours:.0f} hours on one H200" * (hours >= 1)
+    yield f"{counted(len(missing), 'run')} of {wanted} not made yet: {again} makes them{about}."
     yield from cluster.fates(missing, runs_folder(options.folder))
 
 
