@@ -164,6 +164,10 @@ def test_the_list_names_every_preset(capsys: pytest.CaptureFixture[str]) -> None
     assert [row.split()[0] for row in rows] == [
         f"{data}-simclr-beta-{beta}" for data in ("cifar10", "stl10") for beta in ("minus-0.5", "plus-0.2")
     ]
+    assert cli.main(["train", "A-Tab3", "plus", "cifar10", "--list"]) == 0
+    assert capsys.readouterr().out.splitlines()[1:-1] == [
+        next(row for row in rows if "cifar10-simclr-beta-plus" in row)
+    ]
 
 
 def test_a_run_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -184,6 +188,8 @@ def test_a_run_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixtu
         ([], "NAME is missing"),
         (["cifar-byol"], "there is no preset 'cifar-byol'; did you mean"),
         (["cifar-byol", "--list"], "there is no preset 'cifar-byol'; did you mean"),
+        (["digits", "mars", "--list"], "there is no preset 'digits mars'"),
+        (["digits", "byol"], "unrecognized arguments: byol"),
         (["digits-byol", "--set", "widht=3"], "there is no setting widht; did you mean"),
         (["digits-byol", "--lr", "0.1"], "unrecognized arguments: --lr 0.1; a setting is given by --set lr=0.1"),
         (["digits-byol", "--epochs", "0"], "'0' is not a whole number of at least 1"),

@@ -45,7 +45,7 @@ def main(arguments: Sequence[str]) -> int:
         prog="sslbook train", description="Train a preset from the papers' tables, or go on with it."
     )
     add = parser.add_argument
-    add("name", nargs="?", metavar="NAME", help="a preset, or with --list a word of presets or of a table")
+    add("name", nargs="?", metavar="NAME", help="a preset, or with --list words of presets or of a table")
     add("--list", action="store_true", help="list the presets by table, or say what one is, and stop")
     add("--epochs", type=positive, metavar="N", help="epochs in all (default: the preset's)")
     add("--seed", type=seed, default=0, metavar="N", help="seed of everything random (default: 0)")
@@ -59,7 +59,7 @@ def main(arguments: Sequence[str]) -> int:
     add("--download", action="store_true", help="fetch the images if they are not here")
     add("--quiet", action="store_true", help="say nothing while it runs")
     options, rest = parser.parse_known_args(arguments)
-    if rest:
+    if rest and not (options.list and all(not word.startswith("-") for word in rest)):
         name, _, value = rest[0].lstrip("-").partition("=")
         near = nearest(name, known_keys(), 0.6) if rest[0].startswith("--") else []
         value = value or next((word for word in rest[1:] if not word.startswith("-")), "VALUE")
@@ -69,7 +69,7 @@ def main(arguments: Sequence[str]) -> int:
         parser.error("NAME is missing; --list shows the presets")
     try:
         if options.list:
-            print(_listing(options.name))
+            print(_listing(options.name, *rest))
             return 0
         run = run_of(options.name, seed=options.seed, epochs=options.epochs, changes=options.changes)
         if options.download and "LOCAL_RANK" not in os.environ:
@@ -88,9 +88,9 @@ def main(arguments: Sequence[str]) -> int:
         parser.error(str(error))
 
 
-def _listing(name: str | None) -> str:
-    """The presets, those with ``name`` in their own name or their table's, a line each; or the one, with what can be changed."""
-    if name is not None and name in presets():
+def _listing(name: str | None, *more: str) -> str:
+    """The presets, those with all words in their own name or their table's, a line each; or the one, with what can be changed."""
+    if name is not None and not more and name in presets():
         preset = preset_of(name)
         values = {key: value for key, value in values_of(preset.settings).items() if key not in ("seed", "epochs")}
         head = f"  To train it: sslbook train {name} --seed 1\n  What --set KEY=VALUE changes, and its values:"
@@ -99,10 +99,10 @@ def _listing(name: str | None) -> str:
     wide = max(map(len, presets()))
     for preset in presets().values():
         table = preset.cells[0][0] if preset.cells else "small runs"
-        if name is None or folded(name) in folded(f"{table} {preset.name}"):
+        if all(folded(word) in folded(f"{table} {preset.name}") for word in (name or "", *more)):
             tables.setdefault(f"{table}:", []).append(f"{preset.name:<{wide}}  {preset.what}")
     if name is not None and not tables:
-        preset_of(name)
+        preset_of(" ".join((name, *more)))
     told = "For a run's printed accuracies, time and settings: sslbook train NAME --list"
     return "\n".join([*(line for table, below in tables.items() for line in (table, *below)), told])
 
