@@ -54,15 +54,15 @@ def read_images(
     source: a tensor or NumPy array ``(N, C, H, W)``, ``(N, H, W, C)`` or ``(N, H, W)``, a folder, or a PyTorch data
     set.  A folder holds pictures; its sub-folders are the classes in alphabetical order, unless pictures lie beside
     them.  A PyTorch data set holds images (tensors, arrays or Pillow images), or pairs of an image and its class.
-    Numbers are bytes from 0 to 255, or floating-point numbers in [0, 1], which are rounded to bytes.  Pillow images and
+    Pixels are bytes from 0 to 255, or floating-point numbers in [0, 1], which are rounded to bytes.  Pillow images and
     pictures in folders are turned upright, made grey or RGB, and lose any transparency.  Pixels of 16 bits (modes
     "I;16" and "I") are divided by 257 and rounded; those of mode "F" must be in [0, 1].  In a folder, names that begin
     with a dot are skipped, and links are followed once in each class.  All images are held in memory, and in training
     also on the GPU, with ``C H W`` bytes each.
-    labels: a class from 0 on for each image of an array, or -1 for an image without a label; by default, all are -1.
+    labels: the class of each image in an array, counted from 0, or -1 for no label; by default, all are -1.
     size: the side of the square that is cut from the middle of each picture; without it, all need the same size.
     classes: the names of the sub-folders in the order of the class numbers, such as the training set's ``class_names``
-    for a test set.  Some of these may be missing; without ``classes``, an empty sub-folder is refused.
+    for a test set.  Some folders may be missing; without ``classes``, an empty sub-folder is refused.
     Raises FileNotFoundError for a missing folder, and ValueError or TypeError if the source isn't a set of images.
     """
     found = None

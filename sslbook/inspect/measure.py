@@ -73,19 +73,19 @@ def inspect_network(
 
     The operator is :math:`\mathbb V_x[\bar K_l(x)]` (Theorem 3 of [tian2020]).  It is corrected for the covariance
     within views that remains if there are few views (:mod:`sslbook.inspect.spectrum`).  Each share has up to five
-    controls.  Two use the modes of the covariance of all views or within views.  Two use another direction, which is
-    random or a step towards random targets, one for each image.  The last control is an untrained network in its own
-    modes.  The intervals come from resampled images or from random draws.
+    controls.  Two use the modes of another covariance: that of all views, or that within views.  Two use another
+    direction: a random one, or a step towards random targets, one for each image.  The last control is the share in an
+    untrained network, in its own modes.  The intervals come from resampled images or from random draws.
 
     net: a network that treats its samples one by one.  A copy is measured in evaluation mode, in float32 at least.
     images: any source for :func:`~sslbook.images.own.read_images`.  views: the number for each image, at least 2.
     layers: names; by default, all linear and convolutional layers.  pipeline: the augmentation; by default, SimCLR's.
     loss: the loss of the step, which is "simple", "info_nce" or a function of the embeddings ``(N, V, n_L)``.
-    untrained: the network before training.  A BatchNorm without running statistics takes those of the views.
+    untrained: the network before training.  A BatchNorm without running statistics uses those of the views.
     device: by default, that of the weights.  about: further entries of the report.  k: the number of leading modes.
-    progress: a function that is called with the number of finished layers, the number of all layers, and the next name.
+    progress: a function that is called with the number of finished layers, the number of all layers, and the next layer's name.
 
-    Raises ValueError or TypeError for input that can't be measured; ``refused`` lists single layers with the reason.
+    Raises ValueError or TypeError for unusable input.  A layer that can't be measured is listed in ``refused``, with the reason.
     """
     require_whole("views", views, least=2)
     require_whole("k", k, least=1)

@@ -84,10 +84,10 @@ class LayerReport:
 
 @dataclass(frozen=True)
 class Report:
-    """A report holds all measured layers, the conditions, and the layers that can't be measured, each with a reason.
+    """A report holds the settings, the measured layers, and the layers that can't be measured, each with a reason.
 
-    filters: the weights of the first convolution on the images' own channels, and the leading modes of its covariance
-    between images and within views.  Each entry is ``(k, out, in, height, width)``, as nested lists.
+    filters: the weights of the first convolution with one or three input channels, and the leading modes of its
+    covariance between images and of that within views.  Each is a nested list ``(k, out, in, height, width)``.
     """
 
     about: Mapping[str, Any]
@@ -96,7 +96,7 @@ class Report:
     filters: Mapping[str, Any] = field(default_factory=dict)
 
     def save(self, folder: str | Path) -> Path:
-        """Write ``report.json`` and ``report.html`` into a folder, created if needed; return the latter's path."""
+        """Write ``report.json`` and ``report.html`` into a folder, which is made if needed; return the path of ``report.html``."""
         place = user_path(folder)
         content = {"format": FORMAT, **asdict(self)}
         write_text(place / "report.json", json.dumps(content, indent=1, allow_nan=False) + "\n")
@@ -104,7 +104,7 @@ class Report:
         return place / "report.html"
 
     def verdict(self) -> str:
-        """Say in how many layers the step's share exceeds all controls, by value and by interval, and what helps."""
+        """Say in how many layers the step's share exceeds all controls, by value and by interval; suggest more data."""
         able = [layer for layer in self.layers if layer.clear]
         if not able:
             why = "all are lost in the noise of so few images and views, not found, or not a layer's own"
@@ -121,7 +121,7 @@ class Report:
         return found + more
 
     def table(self) -> str:
-        """Return the verdict, and each layer's size, effective rank, and shares of the trace and step with controls."""
+        """Return the verdict and a row for each layer: its size, effective rank, share of the trace, and shares of the step."""
         rows = []
         for layer in self.layers:
             shares = [f"{layer.step[name].value:.1e}" if name in layer.step else "–" for name in SHORT]
@@ -140,7 +140,7 @@ class Report:
         return self.table()
 
     def plot(self, part: str = "step") -> Figure:
-        """Draw the layers' shares of the ``step`` or of the ``weights``, a layer a row, with marks for the controls."""
+        """Draw a row for each layer: the share of its ``step`` or ``weights`` in the leading modes, and the controls."""
         return _chart(self.layers, part)
 
 

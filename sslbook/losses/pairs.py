@@ -61,7 +61,7 @@ _NEGATIVES = ("both_views", "other_view", "same_view")
 
 
 class PairDistances(NamedTuple):
-    """The distances in a batch are ``pos (..., A)`` and ``neg (..., A, H)`` for ``A`` anchors."""
+    """For ``A`` anchors, ``pos (..., A)`` are the distances to positives, and ``neg (..., A, H)`` those to negatives."""
 
     pos: Tensor
     neg: Tensor
@@ -103,8 +103,8 @@ def pair_distances(z1: Tensor, z2: Tensor, *, normalize: bool = False, negatives
     Here ``j`` runs over all samples but ``i`` in increasing order; in both_views, negatives from ``z1`` come first.
     SimCLR's NT-Xent uses both_views, and Eq. 1 of [tian2023] uses same_view.
 
-    Distances to negatives are computed from one Gram matrix, in ``O(N^2)`` memory.  Their error is a few units in the
-    last place of the largest squared norm about the batch mean.  Distances to positives use differences instead.
+    Distances to negatives are computed from one Gram matrix, in ``O(N^2)`` memory.  Their rounding error is a few
+    units in the last place of the largest squared distance to the batch mean.  Distances to positives come from differences.
     """
     require_floating(z1=z1, z2=z2)
     if z1.shape != z2.shape or z1.ndim < 2 or not z1.shape[-1]:
@@ -201,8 +201,8 @@ def soft_triplet(r_pos: Tensor, r_neg: Tensor, temperature: float, margin: float
 def info_nce(r_pos: Tensor, r_neg: Tensor, temperature: float, epsilon: float = 1.0) -> Tensor:
     """Return ``L_nce^τ = -log[exp(-r+/τ) / (epsilon exp(-r+/τ) + sum_k exp(-r_k-/τ))]`` (Eq. 2 of [tian2020]).
 
-    The ``temperature`` is τ.  The usual loss has ``epsilon = 1``; Eq. 1 of [tian2023] varies it, and multiplies the
-    loss by ``τ``.  With ``epsilon = 0`` the positive pair is not in the denominator.  The loss is computed as
+    The ``temperature`` is τ.  The usual loss has ``epsilon = 1``; in Eq. 1 of [tian2023], it varies and the loss is
+    multiplied by ``τ``.  With ``epsilon = 0`` the positive pair is not in the denominator.  The loss is computed as
     ``log(epsilon + sum_k exp((r+ - r_k-)/τ))``.  So it depends only on differences of distances, and its partial
     derivatives add up to zero for *every* ``epsilon``.
     """
@@ -312,7 +312,7 @@ def joint_pair_weight(r: Tensor, temperature: float) -> Tensor:
 def partials(loss_fn: Callable[[Tensor, Tensor], Tensor], r_pos: Tensor, r_neg: Tensor) -> Partials:
     """Return the partial derivatives of ``loss_fn(r_pos, r_neg)`` with respect to each distance, by autograd.
 
-    The function ``loss_fn`` must treat anchors independently, as all losses of this module do.  Bind its parameters
+    The function ``loss_fn`` must treat anchors independently, as all losses of this module do.  Bind a loss's parameters
     with ``functools.partial`` or a lambda.  For simple, soft_triplet and info_nce, Theorem 2 of [tian2020] states that
     ``pos > 0``, ``neg < 0`` and ``pos + neg.sum(-1) == 0``.
     """
@@ -372,8 +372,8 @@ def contrastive(
     The arguments ``params``, such as ``temperature``, ``margin`` and ``beta``, are those of the loss.
     The loss "exact" also needs ``clean (..., N, D)``, the embeddings of the un-augmented samples.
 
-    SimCLR's NT-Xent is ``contrastive(z1, z2, temperature=0.5)``, because ``r = 1 - cos`` for unit vectors, and
-    ``exp(-1/τ)`` cancels.  Every loss except simple and quadratic needs ``temperature``, which has no default.
+    SimCLR's NT-Xent is ``contrastive(z1, z2, temperature=0.5)``, because ``r = 1 - cos`` for unit vectors, and the
+    factor ``exp(-1/τ)`` cancels.  Every loss except simple and quadratic needs ``temperature``, which has no default.
     """
     elsewhere = "losses of a whole batch, such as barlow_twins, vicreg and clip, are in sslbook.losses.batch"
     require_one_of("loss", loss, LOSSES, elsewhere)

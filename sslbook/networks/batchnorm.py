@@ -92,7 +92,7 @@ def _half(statistic: Tensor, mode: str) -> Tensor:
 
 
 class BatchNorm(nn.Module):
-    r"""This BatchNorm of ``features`` channels, ``(N, C)`` or ``(N, C, ...)``, has a mode for each statistic.
+    r"""This BatchNorm of inputs ``(N, C)`` or ``(N, C, ...)``, with ``C = features``, has a mode for each statistic.
 
     mean, std: the modes.  With ``detach``, no gradient flows through the statistic; with ``omit``, it is not used; with
     ``backward``, it changes only the gradient.  So ``BatchNorm(16, std="omit")`` only subtracts the mean.

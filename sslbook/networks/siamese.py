@@ -95,12 +95,12 @@ class Networks:
     """These are the sizes and kinds of the networks; the defaults are those of the papers' SimCLR.
 
     stem, width, channels: the arguments of the encoder, a :class:`~sslbook.networks.resnet.ResNet18`.
-    projector_norm, predictor_norm: the modes of BatchNorm's mean and deviation in each head, or None for no BatchNorm.
+    projector_norm, predictor_norm: the modes of mean and deviation in that part's BatchNorm, or None for no BatchNorm.
     projector_out_norm: the modes of a BatchNorm after both projectors, as in SimSiam (Chen and He 2021), or None.
-    unbiased: whether these divide the sum of squares by the batch size less one, as the released code does for Table 4.
+    unbiased: whether these BatchNorms use the unbiased variance, as the released code does for Table 4.
     predictor: the predictor's number of layers, or 0 for no predictor.
-    predictor_range: the interval from which its first weights are drawn uniformly; None means PyTorch's default.
-    target: whether targets are the two views' outputs (None) or those of a second tower, a moving average ("ema").
+    predictor_range: the interval of the predictor's uniform initial weights; None means PyTorch's default.
+    target: None if the targets are the network's own outputs, "ema" if they are those of a second tower, with averaged weights.
     target_init: whether the second tower starts as a "copy" or with its "own" weights, as in the released code.
     """
 

@@ -81,7 +81,7 @@ class EigenPairs:
     def share(self, step: Tensor) -> float:
         r"""Return the share :math:`\|V^T vec(s)\|^2 / \|s\|^2` of a step's squared length in the eigenvectors' span.
 
-        step: a tensor in the weight's shape, such as its ``.grad``.  Raises ValueError for another shape or for zeros.
+        step: a tensor in the weight's shape, such as its ``.grad``.  Raises ValueError for a zero step or another shape.
         """
         require_floating(step=step)
         self._fitting("step", tuple(step.shape))
@@ -101,10 +101,10 @@ class EigenPairs:
         return tuple(own)
 
     def plot(self, shape: tuple[int, ...] | None = None, image: tuple[int, int, int] | None = None) -> Figure:
-        """Draw the input pattern to which each eigenvector responds most, which is its first right singular vector.
+        """Draw, for each eigenvector, the input pattern with the largest response: its first right singular vector.
 
         shape: the weight's shape, needed only if the pairs have none.
-        image: the shape ``(C, H, W)`` of a linear layer's inputs; for a convolution it is that of the kernel.
+        image: the shape ``(C, H, W)`` of a linear layer's inputs; for a convolution, the kernel's shape is used.
         """
         from matplotlib.figure import Figure
 
@@ -128,9 +128,9 @@ class EigenPairs:
 class CovarianceOperator:
     r"""This is the operator ``OP_l`` of one layer on a fixed population of views.
 
-    :func:`covariance_operator` and :func:`intra_operator` create it.  opened: the network, opened at the layer on all
-    ``N V`` views.  population: the pair ``(N, V)``.  mixing: the matrix ``C`` on the views.  of: the name of the loss.
-    normalize: whether the output is l2-normalised (Eq. 56), which makes the operator a cross-covariance.
+    :func:`covariance_operator` and :func:`intra_operator` create it.  opened: the layer, with its inputs and
+    the network's outputs for all views.  population: the pair ``(N, V)``.  mixing: the weight of each pair of views, ``C``.
+    of: the name of the loss.  normalize: whether the output is l2-normalised (Eq. 56), which makes the operator a cross-covariance.
     """
 
     opened: OpenedLayer | LayerInChunks
@@ -167,7 +167,7 @@ class CovarianceOperator:
         return self.mixing.symmetric and not self.normalize
 
     def apply(self, direction: Tensor) -> Tensor:
-        """Apply ``OP`` to a direction in the weight's shape, or to ``(k, *shape)``; the result has the same shape."""
+        """Apply ``OP`` to one direction in the weight's shape, or to several, ``(k, *shape)``; the result has the same shape."""
         require_floating(direction=direction)
         return self._pushed(self.opened.jvp(direction))
 
@@ -194,7 +194,7 @@ class CovarianceOperator:
     def update(self) -> Tensor:
         r"""Return ``OP vec(W)`` in the weight's shape, the paper's update (Eq. 3) for outputs of degree 1 in the layer.
 
-        Warns if a bias, a parallel path or another degree changes the step, which :meth:`exact_update` still gives.
+        Warns if the step differs because of a bias, a parallel path or a degree other than 1; then use :meth:`exact_update`.
         """
         linear = self.opened.jvp(self.opened.weight)
         gap = relative_gap(linear, self.opened.output)
@@ -207,10 +207,10 @@ class CovarianceOperator:
         return self._pushed(linear)
 
     def exact_update(self) -> Tensor:
-        r"""Return the step of *any* network, :math:`\mathrm{Cov}_x[\bar K_l, \bar f_L]`.
+        r"""Return the layer's step in *any* network, :math:`\mathrm{Cov}_x[\bar K_l, \bar f_L]`.
 
         It equals :meth:`update` where :math:`K_l^T vec(W_l) = f_L`.  A bias, a parallel path or a degree other than 1
-        violates this condition.  The method :meth:`euler_gap` measures the difference between the two sides.
+        violates this condition.  The method :meth:`euler_gap` measures how much the two sides of this equation differ.
         """
         return self._pushed(self.opened.output)
 
@@ -259,13 +259,13 @@ class CovarianceOperator:
         r"""Return the ``k`` algebraically largest eigenpairs of a symmetric operator.
 
         Lanczos' method (ARPACK) finds them up to ``tol``.  If ``C`` is positive and ``N V n_L`` is below the number of
-        weights, it uses :math:`B^T B`, where :math:`OP = B B^T`, :math:`B = K C^{1/2}`.  Up to ``4 k + 32`` weights, it
-        uses the matrix.  Raises ValueError if the operator isn't symmetric or ``k`` is outside ``1 .. size``.
+        weights, it uses :math:`B^T B`, where :math:`OP = B B^T`, :math:`B = K C^{1/2}`.  For at most ``4 k + 32`` weights,
+        the matrix is formed.  Raises ValueError if the operator isn't symmetric or ``k`` is outside ``1 .. size``.
         """
         return _top_eigenpairs(self, k, tol, seed)
 
     def bottom_eigenpairs(self, k: int = 5, *, tol: float = 1e-9, seed: int = 0) -> EigenPairs:
-        """Return the ``k`` algebraically smallest eigenpairs; a step shrinks directions with negative eigenvalues."""
+        """Return the ``k`` algebraically smallest eigenpairs; a step shrinks weights along those with negative values."""
         found = _top_eigenpairs(replace(self, mixing=-self.mixing), k, tol, seed)
         return replace(found, values=-found.values)
 
@@ -362,7 +362,7 @@ def covariance_operator(
 
     For any other loss of inner products, ``views`` are one batch, and the operator is
     :math:`-2 \sum_{ab} \Gamma_{ab} K_a K_b^T` with :math:`\Gamma = \partial \ell / \partial G`
-    (:func:`sslbook.operator.inner_products.gram_weights`).  It is symmetric and exact, and includes all towers.
+    (:func:`sslbook.operator.inner_products.gram_weights`).  It is symmetric and exact; gradients flow through all views.
 
     * The loss may be a name in :data:`sslbook.losses.batch.BATCH_LOSSES`, such as ``"info_nce"`` without ``clean``.
       Some of these losses need ``temperature``.
@@ -370,12 +370,12 @@ def covariance_operator(
       products ``(N V, N V)``.
 
     normalize: whether a loss of [tian2020] divides the network's output by its norm; the operator is then
-    :math:`Cov_x[\overline{K^n P^\perp}, \bar K^n]` (Eq. 56).  Other losses normalise by themselves.
-    chunk: the number of views in memory at once; each product then runs the network on them again.  ``None`` keeps all.
+    :math:`Cov_x[\overline{K^n P^\perp}, \bar K^n]` (Eq. 56).  Any other loss must do this itself if it needs it.
+    chunk: the number of views in memory at once; each product then runs the network again.  ``None`` means all views.
 
     The network ``net`` must treat samples independently, and ``layer`` must be a linear or convolutional layer of it.
     A network in half precision is run in float32 with the same weights, and the operator's repr says so.
-    Raises ValueError for a population without two axes, and for an unknown loss or one that depends on more than inner
+    Raises ValueError for ``views`` of another shape, and for an unknown loss or one that depends on more than inner
     products.  It also refuses a missing ``clean`` or ``temperature``, unused arguments, and numbers that aren't finite.
     """
     population = _population(views)

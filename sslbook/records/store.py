@@ -29,7 +29,7 @@ from sslbook.runtime.compute import device_name
 
 @dataclass(frozen=True)
 class Provenance:
-    """Provenance tells where recorded numbers come from; ``commit`` ends in ``+changes`` if some were uncommitted."""
+    """Provenance tells where recorded numbers come from; ``commit`` ends in ``+changes`` if the code had uncommitted changes."""
 
     hardware: str
     versions: Mapping[str, str]
@@ -47,7 +47,7 @@ class Provenance:
         return f"{facts}\n  {self.command}  (commit {self._short_commit()})"
 
     def differences(self) -> list[str]:
-        """Return a sentence for each version that differs on this machine, and one if the code has changed since."""
+        """Return a sentence for each version that differs on this machine, and one if the code was changed after the record."""
         here = _versions()
         found = [
             f"{name} was {was}, and is {here[name]}"

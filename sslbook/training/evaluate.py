@@ -50,7 +50,7 @@ SHARE = 0.05
 class LinearAccuracy:
     """The test accuracy of the linear protocol, in [0, 1], is ``curve`` after each epoch and ``final`` after the last.
 
-    Its highest value is ``best``, which the released code reports, although it is chosen on the test set.
+    The highest value of ``curve`` is ``best``.  The released code reports it, although the epoch is chosen on the test set.
     """
 
     final: float
@@ -165,9 +165,9 @@ def linear_probe(
 ) -> LinearAccuracy:
     """Evaluate features by the papers' linear protocol, as released: multinomial logistic regression, trained by Adam.
 
-    Features are standardised by the training images' mean and population deviation, and weights start as in PyTorch.
+    Features are standardised by the training images' mean and (biased) standard deviation; weights start as in PyTorch.
     Adam's ``weight_decay`` applies to weights and biases, and a smaller last batch is used too.  Features and labels
-    are as for :func:`knn_accuracy`; the order and the first weights depend only on ``seed``.  The defaults of
+    are as for :func:`knn_accuracy`; the order and initial weights depend only on ``seed``.  The defaults of
     ``epochs`` and ``lr`` suit the papers' 50,000 images; for a thousand images, try ``epochs=200, lr=1e-2``.
 
     Raises TypeError and ValueError where :func:`knn_accuracy` does, and ValueError for numbers out of range.

@@ -89,7 +89,7 @@ def pretrain(
     labels.
     val: labelled images of the same classes.  Every ``evaluate`` epochs, their accuracy is measured by nearest
     neighbours among ``images``, which then need labels.  By default, this takes at most 5 % of the training time.
-    backbone: a module, which is trained in place, or a function that creates one.  The first weights from such a
+    backbone: a module, which is trained in place, or a function that creates one.  Initial weights from such a
     function, like those of lazy layers, depend only on ``seed``.  The backbone maps float32 images ``(n, C, H, W)`` to
     float32 features ``(n, F)``, in both modes.  It is trained in training mode, except for parts that you set to
     evaluation mode.  During training it is followed by a projector.
@@ -97,11 +97,11 @@ def pretrain(
     :data:`sslbook.training.objectives.OBJECTIVES`.  pipeline: the augmentation; by default, SimCLR's for this size.
     folder: the folder for checkpoints, log and result.  After an interruption, the same call resumes there and ends
     with the same weights, bit for bit on a CPU, even with dropout.  Random numbers of NumPy or Python are not restored.
-    Checkpoints are written after an epoch, at most every 30 seconds, and within an epoch every 10 minutes.  A signal to
-    stop also writes one and raises KeyboardInterrupt.  Two calls are the same if images, settings and networks agree.
-    Networks are compared by ``repr``, without addresses, and by parameters' names, shapes, types and ``requires_grad``.
+    Checkpoints are written after an epoch, at most every 30 seconds, and within an epoch every 10 minutes.  If a signal
+    stops the run, it writes a checkpoint and raises KeyboardInterrupt.  Two calls are the same if images, settings and networks
+    agree.  Networks are compared by ``repr`` without addresses, and by parameters' names, shapes, types and ``requires_grad``.
     device: by default, ``cuda`` if there is a GPU.  tensorboard: whether to write curves for TensorBoard to the folder.
-    on_epoch: a function that is called with each row.  batch: the batch size, at most the number of images.
+    on_epoch: a function that is called with the epoch's row.  batch: the batch size, at most the number of images.
     settings: arguments of the objective, such as ``temperature=0.2``, and fields of
     :class:`~sslbook.training.run.settings.Settings`, such as ``weight_decay=1e-4`` or
     ``networks=Networks(projector_out=64)``.  The default temperature is 0.5, or 0.07 for clip.  The default of
@@ -109,7 +109,7 @@ def pretrain(
     default, training uses Adam, the cosine schedule, and a new order of the images in every epoch.  If ``networks`` has
     no predictor, BYOL and SimSiam add one with two layers; if it has no target, BYOL uses "ema".
 
-    Raises ValueError or TypeError for unusable arguments, before training; later errors are those of ``train``.
+    Raises ValueError or TypeError for unusable arguments, before training, and later the same errors as ``train``.
     """
     for name, given in settings.items():
         if ELSEWHERE.get(folded(name), name) == "objective":

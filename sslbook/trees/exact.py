@@ -136,7 +136,7 @@ def _leaves(tree: LatentTree) -> Parts:
 def latent_correlations(tree: LatentTree, net: TreeNetwork, listed: list[Parts | None] | None = None) -> list[Tensor]:
     r"""Return, for each depth, the correlations ``(R, nodes, width)`` of pre-activations with their latent variables.
 
-    They are exact, over all values of the leaves.  Units that are constant up to rounding count as uncorrelated.
+    They are exact: sums over all values of the leaves.  Units that are constant up to rounding count as uncorrelated.
     """
     for name, given, kind in (("tree", tree, LatentTree), ("net", net, TreeNetwork)):
         if not isinstance(given, kind):

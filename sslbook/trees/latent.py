@@ -27,8 +27,8 @@ class LatentTree:
     r"""This class holds ``R`` complete trees of one shape, each with its own tables.
 
     root: the prior of :math:`z_0`, ``(R, m_0)``.  tables: one tensor for each depth, with the children of a node side
-    by side.  The shape of ``tables[d]`` is ``(R, nodes at depth d + 1, m_d, m_{d+1})``.  Its rows (last axis) sum to
-    one.
+    by side.  The shape of ``tables[d]`` is ``(R, nodes at depth d + 1, m_d, m_{d+1})``.  The rows (last axis) of
+    each table sum to one.
 
     Raises ValueError for a depth of 0, shapes that don't fit, entries outside [0, 1], or rows that don't sum to one.
     """

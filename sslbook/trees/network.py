@@ -68,10 +68,10 @@ class TreeNetwork:
 def initial_network(
     seeds: Sequence[int], branching: Sequence[int], width: int, *, bias: bool = True, dtype: torch.dtype = torch.float32
 ) -> TreeNetwork:
-    r"""Return networks, one a seed, with parameters from :math:`U[-1, 1] / \sqrt{\text{fan-in}}`, PyTorch's default.
+    r"""Return a network for each seed, with parameters from :math:`U[-1, 1] / \sqrt{\text{fan-in}}`, PyTorch's default.
 
     branching: the number of a variable's children at each depth, from the root on.
-    bias: whether the first biases are drawn; otherwise they are zero, and training changes them all the same.
+    bias: whether initial biases are drawn; otherwise they start at zero, and training changes them all the same.
     Raises ValueError for a width of 0 or an empty tree.
     """
     require_whole("width", width, least=1)

@@ -53,13 +53,13 @@ class Refused(ValueError):
 class Settings:
     r"""These settings determine a run; the defaults are those of the papers' SimCLR on CIFAR-10, as released.
 
-    dataset, split, subset: the images; ``subset`` is how many to use, the same ones for every seed, or None for all.
-    pipeline: a name in :data:`sslbook.training.views.augment.PIPELINES`.  networks: the two towers.
+    dataset, split, subset: the images; ``subset`` is their number, or None for all.  Every seed uses the same images.
+    pipeline: a name in :data:`sslbook.training.views.augment.PIPELINES`.  networks: the networks' sizes and kinds.
     objective, loss_kwargs: a name in :data:`sslbook.training.objectives.OBJECTIVES`, and this objective's arguments.
     optimizer, lr, momentum, betas, weight_decay: the optimiser; ``momentum`` is for ``sgd`` and ``lars``, ``betas`` for
     ``adam``.  schedule, warmup: a name in :data:`sslbook.training.run.schedules.SCHEDULES`, and the number of epochs in
-    which the learning rate grows linearly before ``cosine``.
-    batch: the batch size over all processes.  drop_last: whether to leave out a last batch that is not full.
+    which the learning rate grows linearly before it follows the ``cosine`` schedule.
+    batch: the batch size, in all processes together.  drop_last: whether to leave out a last batch that is not full.
     shuffle: whether each epoch has its own order of the images; the released SimCLR has a single one.
     predictor_lr: the predictor's learning rate, as a multiple of ``lr``.
     ema, ema_end: the target's :math:`\gamma_{\text{ema}}`, if there is a target.  It grows to ``ema_end``, if that is
@@ -67,12 +67,12 @@ class Settings:
     reset: the number of epochs between re-initialisations of the predictor, or 0 for none.
     symmetric: whether the predictor keeps :math:`W_1 = W_0^\top`, as in the released code.
     noise: :math:`\eta`; each epoch after the first starts from :math:`(1-\eta) W + \eta \cdot \text{Xavier}`.
-    evaluate: the number of epochs between measurements of k-NN accuracy and rank.  With 0 they are made only at the
-    end, and with None they take at most 5 % of the training time.
+    evaluate: the number of epochs between measurements of k-NN accuracy and rank.  With 0, both are measured only
+    at the end; with None, they take at most 5 % of the training time.
     probes: the epochs after which the linear protocol runs, besides the last.
     precision: ``auto`` means bfloat16 on a GPU, and on a processor with instructions for it (AVX-512 BF16, AMX) if the
     backbone has a million weights or more.  Otherwise ``auto`` means float32.
-    capture: how a GPU speeds up a step, by a CUDA graph, ``torch.compile``, both, or neither; ``auto`` uses the graph.
+    capture: how steps on a GPU are sped up: by a CUDA graph, ``torch.compile``, both, or neither; ``auto`` uses the graph.
     own: a JSON value that identifies your own dataset, pipeline and backbone; ``pretrain`` writes it.
     """
 

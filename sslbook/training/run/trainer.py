@@ -45,7 +45,7 @@ LONG_SECONDS = 600.0
 
 @dataclass(frozen=True)
 class Result:
-    """The result of a run holds a row for each epoch, whether the run has finished, and its model.
+    """The result of a run tells whether the run has finished, and holds a row for each epoch and the model.
 
     The columns of a row are listed in :data:`sslbook.training.run.checkpoints.COLUMNS`.
     """
@@ -437,7 +437,7 @@ def train(
 
     The options are ``resume``, ``device``, ``data``, ``own``, ``download``, ``tensorboard``, ``quiet`` and ``name``.
     The default of ``device`` is ``cuda`` if there is a GPU.  The training and test images in ``data`` replace those of
-    the settings; without test images nothing is evaluated.  Under ``torchrun``, each process takes part of a batch.
+    the settings; without test images nothing is evaluated.  Under ``torchrun``, the processes share each batch.
 
     Raises Refused, a ValueError, for settings that this machine or data can't run, or if another process trains in the
     folder (:class:`~sslbook.training.run.checkpoints.Busy`).  Raises FileNotFoundError if the data are missing, and

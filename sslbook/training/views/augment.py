@@ -54,10 +54,10 @@ CHUNK = 128
 class Pipeline:
     """A pipeline describes one random augmentation.
 
-    size: the side of a view, in pixels.  scale, ratio: the ranges of a crop's share of the area and its aspect ratio.
-    jitter: the strengths of changes in brightness, contrast, saturation and hue.
+    size: the side of a view, in pixels.  jitter: the strengths of changes in brightness, contrast, saturation and hue.
+    scale, ratio: the ranges of a crop's share of the image's area and of its aspect ratio.
     flip, jitter_probability, grey, blur: the probabilities of these operations.
-    blur_kernel: the kernel's side in pixels, an odd number.  blur_sigma: the range of its standard deviation in pixels.
+    blur_kernel: the kernel's side, an odd number of pixels.  blur_sigma: the range of the blur's standard deviation in pixels.
     mean, std: the mean and deviation of each channel, for pixels in [0, 1]; without them, pixels aren't standardised.
     """
 
@@ -165,7 +165,7 @@ def apply(pixels: Tensor, pipeline: Pipeline, draws: Tensor) -> Tensor:
 def random_view(pixels: Tensor, pipeline: Pipeline, *, seed: int = 0, step: int = 0, view: int = 0) -> Tensor:
     """Return one random view of each image, as float32 ``(B, C, size, size)`` from pixels ``(B, C, H, W)``.
 
-    It depends only on the pixels, ``seed``, ``step`` and ``view``.  Number batches by ``step``, and views by ``view``.
+    It depends only on the pixels, ``seed``, ``step`` (the batch's number) and ``view`` (the view's number).
     """
     _require_pixels(pixels, pipeline)
     return apply(pixels, pipeline, draws(len(pixels), seed, step, view))
