@@ -26,12 +26,12 @@ from sslbook.stats.intervals import Interval
 KINDS = {"I": "identity", "B": "bound", "L": "limit", "D": "dynamics", "T": "table or figure"}
 
 VERDICTS: Mapping[str, str] = {
-    "holds": "as the paper states it",
-    "holds with the correction": "once a factor, a sign or a hypothesis is corrected; both versions are computed",
+    "holds": "the claim is right as the paper states it",
+    "holds with the correction": "the claim is right once a factor, sign or hypothesis is corrected; both versions are computed",
     "fails as stated": "a counterexample shows that the claim, or a part of it, is false",
-    "trend holds, numbers differ": "a table or figure; our runs are smaller than the paper's, or follow another protocol",
-    "trend holds, no numbers to compare": "a figure without printed numbers; the note says where the trend fails",
-    "open": "nothing of the claim's size has been run; the note says what smaller runs show",
+    "trend holds, numbers differ": "our runs show the trend of a table or figure, but are smaller or follow another protocol",
+    "trend holds, no numbers to compare": "our runs show the trend of a figure without numbers; the note says where it fails",
+    "open": "no run of the claim's size has been made; the note says what smaller runs show",
 }
 """What a claim can come to, and what each word means."""
 
@@ -197,13 +197,13 @@ def _summary(entries: Sequence[Entry], numbers: Sequence[Number], scale: str) ->
         "Look here before you build on a theorem, a table or a figure of the three papers. "
         f"The page says what became of each claim that the book checks: {len(entries)} claims, {checks} checks. "
         "Each check links to the line on which it passed. "
-        "That line names its *nearest rivals*, the strongest wrong theories, and the broken variants that it *rejects*. "
-        "A mean over seeds passes only if its whole 95% interval does. "
-        "Where a difference must lie between two bounds, the interval is the 90% one.",
+        "The line also names the *nearest rivals* (the strongest wrong theories) and the broken variants that the check *rejects*. "
+        "A check on a mean over seeds passes only if the whole 95% interval satisfies it. "
+        "If a difference must lie between two bounds, the 90% interval is used instead.",
         f"{made} on {'; '.join(_plain(machine) for machine in machines)}." if machines else "Nothing is executed yet.",
         "",
         f"An id begins with the paper that makes the claim: {papers}. "
-        "Some steps are printed for one tower alone; this counts as a fault only where the claim is about the step itself.",
+        "Some steps are printed for one of two networks (*towers*); this counts as a fault only if the claim is about the step.",
         "",
         *(f"- {_tag(verdict)} {counts[verdict]}: {meaning}." for verdict, meaning in VERDICTS.items()),
     ]

@@ -109,7 +109,7 @@ def annotate(doctree: nodes.Element, computed: Mapping[str, set[str]], claims: M
         stated = [claims[code] for code in codes if code in claims]
         verdicts = [_verdict(claim) for claim in stated]
         content: list[nodes.Element] = [child for child in box.children if isinstance(child, nodes.section)]
-        ours = "; ours holds." if any(claim.verdict == "fails as stated" for claim in stated) else "."
+        ours = "; our claim holds." if any(claim.verdict == "fails as stated" for claim in stated) else "."
         theirs = "The paper's claim " if len(stated) == 1 else "The paper's claims: "
         for begin, between, items, end in (("In the library: ", ", ", links, "."), (theirs, "; ", verdicts, ours)):
             if items:

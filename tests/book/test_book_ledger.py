@@ -134,7 +134,7 @@ def test_the_page(write_book, monkeypatch: pytest.MonkeyPatch) -> None:
     assert page.startswith("# Ledger\n")
     assert "2 claims, 2 checks" in page
     tag = '<span class="sslbook-verdict sslbook-verdict-open">open</span>'
-    assert f"- {tag} 2: nothing of the claim's size" in page
+    assert f"- {tag} 2: no run of the claim's size" in page
     assert "**A** is {cite:t}`tian2020`" in page
     assert page.count('<details class="sslbook-fold"><summary>One open claim</summary>\n\n(ledger-') == 2
     assert page.count("</details>") == 3

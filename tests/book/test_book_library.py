@@ -84,11 +84,11 @@ def test_below_a_statement_stand_its_function_and_its_verdict() -> None:
         box("", "thm-of-mine"),
     )
     annotate(tree, functions(), claims)
-    lucky, fails, holds, weighted, mine = (
+    both, fails, holds, weighted, mine = (
         [p.astext() for p in one.findall(nodes.paragraph)][1:] for one in tree.children
     )
-    assert lucky == ["The paper's claims: B-F1 fails as stated (errata); B-F2 holds as corrected here; ours holds."]
-    assert fails == ["The paper's claim B-F1 fails as stated (errata); ours holds."]
+    assert both == ["The paper's claims: B-F1 fails as stated (errata); B-F2 holds as corrected here; our claim holds."]
+    assert fails == ["The paper's claim B-F1 fails as stated (errata); our claim holds."]
     assert holds == ["The paper's claim B-F3 holds."]
     assert weighted == ["In the library: covariance_operator."], "a promised name needs no more than itself"
     assert mine == []
