@@ -101,7 +101,9 @@ class EigenPairs:
         return tuple(own)
 
     def plot(self, shape: tuple[int, ...] | None = None, image: tuple[int, int, int] | None = None) -> Figure:
-        """Draw, for each eigenvector, the input pattern with the largest response: its first right singular vector.
+        """Draw, for each eigenvector as a matrix with a row per output, the input pattern with the largest response.
+
+        This pattern is the matrix's first right singular vector.
 
         shape: the weight's shape, needed only if the pairs have none.
         image: the shape ``(C, H, W)`` of a linear layer's inputs; for a convolution, the kernel's shape is used.
