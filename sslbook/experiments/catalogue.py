@@ -19,7 +19,7 @@ def _of(module: str, names: Iterable[str]) -> dict[str, str]:
 RECORDERS: dict[str, str] = {
     **_of(
         "experiments.byol.records",
-        ("byol-average", "byol-average-cifar10", "byol-cifar10", "byol-digits", "byol-resets"),
+        ("byol-average", "byol-average-cifar10", "byol-batchless", "byol-cifar10", "byol-digits", "byol-resets"),
     ),
     **_of("experiments.covariance.runs", ("covariance-cifar10", "covariance-runs")),
     **_of("experiments.emergence.runs", ["emergence-two-layer"]),

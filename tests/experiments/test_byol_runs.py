@@ -17,6 +17,7 @@ from scipy import ndimage
 from sklearn.neighbors import NearestCentroid
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.utils.parametrize import is_parametrized, register_parametrization
 
 from sslbook.experiments.byol import records, runs
 from sslbook.experiments.byol.runs import (
@@ -25,6 +26,8 @@ from sslbook.experiments.byol.runs import (
     MEASURES,
     NONE,
     NUMBERS,
+    PLAIN,
+    SAMPLE,
     VIEWS,
     Ablation,
     Augmentation,
@@ -73,12 +76,13 @@ def tiny(n: int = 48) -> Split:
 class Reference(nn.Module):
     """One replica, as anyone would write it with PyTorch's modules."""
 
-    def __init__(self, shape: Shape, predictor: int) -> None:
+    def __init__(self, shape: Shape, predictor: int, norm: Norm) -> None:
         super().__init__()
+        self.norm = norm
         c = (shape.colours, *shape.channels)
         convs = [nn.Conv2d(a, b, 3, 2, 1, bias=False) for a, b in itertools.pairwise(c)]
         self.encoder = nn.Sequential(
-            *(m for conv in convs for m in (conv, nn.BatchNorm2d(conv.out_channels, affine=False), nn.ReLU())),
+            *(m for conv in convs for m in (conv, self.middle(conv.out_channels), nn.ReLU())),
             nn.AdaptiveAvgPool2d(1),
             nn.Flatten(),
         )
@@ -89,9 +93,18 @@ class Reference(nn.Module):
             2: [(shape.output, shape.width), (shape.width, shape.output)],
         }
         self.predictor = nn.ModuleList([nn.Linear(a, b) for a, b in sizes[predictor]])
+        if norm == SAMPLE:
+            for layer in (*convs, self.projector[0], *self.predictor[:-1]):
+                register_parametrization(layer, "weight", StandardWeights())
 
-    @staticmethod
-    def standardize(x: Tensor) -> Tensor:
+    def middle(self, channels: int) -> nn.Module:
+        if self.norm == SAMPLE:
+            return nn.GroupNorm(1, channels, affine=False)
+        return nn.Identity() if self.norm == PLAIN else nn.BatchNorm2d(channels, affine=False)
+
+    def standardize(self, x: Tensor) -> Tensor:
+        if self.norm in (SAMPLE, PLAIN):
+            return self.middle(x.shape[1])(x)
         return (x - x.mean(0)) / (x.var(0) + 1e-5).sqrt()
 
     def project(self, x: Tensor) -> Tensor:
@@ -104,30 +117,44 @@ class Reference(nn.Module):
         return self.predictor[0](self.standardize(z)) if len(self.predictor) else z
 
 
-def reference_of(weights: dict[str, Tensor], shape: Shape, predictor: int, r: int) -> Reference:
-    net = Reference(shape, predictor).double()
+class StandardWeights(nn.Module):
+    """Each output's weights without their mean, over their deviation and the root of their number."""
+
+    def forward(self, w: Tensor) -> Tensor:
+        axes = tuple(range(1, w.ndim))
+        count = w[0].numel()
+        return (w - w.mean(axes, keepdim=True)) / (count * (w.var(axes, unbiased=False, keepdim=True) + 1e-5)).sqrt()
+
+
+def reference_of(weights: dict[str, Tensor], shape: Shape, predictor: int, r: int, norm: Norm = Norm()) -> Reference:
+    net = Reference(shape, predictor, norm).double()
+
+    def raw(layer: nn.Module) -> Tensor:
+        return layer.parametrizations.weight.original if is_parametrized(layer) else layer.weight  # type: ignore[union-attr, return-value]
+
     convs = [m for m in net.encoder if isinstance(m, nn.Conv2d)]
     with torch.no_grad():
         for level, conv in enumerate(convs):
-            conv.weight.copy_(weights[f"conv{level}"][r])
+            raw(conv).copy_(weights[f"conv{level}"][r])
         names = (
             ["projector0", "projector1"] + (["predictor0"] if predictor == 2 else []) + ["predictor1"] * (predictor > 0)
         )
         for name, layer in zip(names, [*net.projector, *net.predictor], strict=True):
-            layer.weight.copy_(weights[f"{name}.weight"][r])
+            raw(layer).copy_(weights[f"{name}.weight"][r])
             layer.bias.copy_(weights[f"{name}.bias"][r])
     return net
 
 
 @pytest.mark.parametrize("predictor", [0, 1, 2])
 @pytest.mark.parametrize("ema", [0.0, 0.8])
-def test_three_steps_equal_a_plain_implementation(predictor: int, ema: float) -> None:
+@pytest.mark.parametrize("norm", [Norm(), SAMPLE, PLAIN])
+def test_three_steps_equal_a_plain_implementation(predictor: int, ema: float, norm: Norm) -> None:
     """SGD of torch.optim, modules of torch.nn, one replica at a time, views as separate batches."""
     seeds, cells, shape = [3, 4], 2, SMALL.shape
-    cell = Ablation(predictor, ema)
+    cell = Ablation(predictor, ema, norm, norm)
     online = {k: w.requires_grad_() for k, w in initial_weights(shape, seeds, cells, predictor, f64).items()}
     target = {k: w.detach().clone() for k, w in online.items()} if ema else None
-    replicas = [reference_of(online, shape, predictor, r) for r in range(4)]
+    replicas = [reference_of(online, shape, predictor, r, norm) for r in range(4)]
     teachers = [copy.deepcopy(net) for net in replicas]
     optimizers = [torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9, weight_decay=4e-4) for net in replicas]
     velocity = [torch.zeros_like(w) for w in online.values()]
@@ -149,7 +176,7 @@ def test_three_steps_equal_a_plain_implementation(predictor: int, ema: float) ->
                 for old, new in zip(teacher.parameters(), net.parameters(), strict=True):
                     old.mul_(ema).add_((1 - ema) * new)
     for r, net in enumerate(replicas):
-        again = reference_of(online, shape, predictor, r)
+        again = reference_of(online, shape, predictor, r, norm)
         for mine, theirs in zip(again.parameters(), net.parameters(), strict=True):
             torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-11)
 
@@ -260,13 +287,14 @@ def test_the_probes_penalty_is_a_ridge() -> None:
         assert accuracy.item() == pytest.approx(right.double().mean().item(), abs=1e-12)
 
 
-def test_features_are_those_of_the_encoder(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("norm", [Norm(), SAMPLE, PLAIN])
+def test_features_are_those_of_the_encoder(norm: Norm, monkeypatch: pytest.MonkeyPatch) -> None:
     weights, pixels = initial_weights(SMALL.shape, [3], 1, 0, f64), tiny().train.pixels
-    encoder = reference_of(weights, SMALL.shape, 0, 0).encoder
-    torch.testing.assert_close(_features(weights, pixels, 1)[0], encoder(pixels.double()))
+    encoder = reference_of(weights, SMALL.shape, 0, 0, norm).encoder
+    torch.testing.assert_close(_features(weights, pixels, 1, norm)[0], encoder(pixels.double()))
     monkeypatch.setattr(runs, "CHUNK", 20)  # three parts of 16, each by its own statistics
     parts = torch.cat([encoder(part.double()) for part in pixels.split(16)])
-    torch.testing.assert_close(_features(weights, pixels, 1)[0], parts)
+    torch.testing.assert_close(_features(weights, pixels, 1, norm)[0], parts)
 
 
 # ------------------------------------------------------------------------------- views

@@ -200,3 +200,15 @@ def test_every_part_of_the_drawings_is_where_it_was() -> None:
     assert geometry(lambda ax: drawing.wiring(ax, GREYS)) == pytest.approx(272824.5531120277, rel=1e-9)
     outputs, labels = torch.tensor([[0.6, 0.8], [-1.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 1, 4])
     assert geometry(lambda ax: drawing.circle(ax, outputs, labels, GREYS)) == pytest.approx(272.0300987)
+
+
+def test_the_record_without_batch_statistics(tmp_path: Path) -> None:
+    how = {"protocol": SMALL, "data": tiny(), "at": (0, 1), "rates": (0.03, 0.1), "parts": tmp_path}
+    values = records.batchless_values([0, 1], **how)  # type: ignore[arg-type]
+    json.dumps(values, allow_nan=False)
+    slow, fast = values["runs"]["0.03"], values["runs"]["0.1"]
+    assert list(slow) == list(records.BATCHLESS)
+    assert all(slow[cell]["rank"][0] == fast[cell]["rank"][0] for cell in slow), "before training the rate is nothing"
+    assert all(slow[cell]["rank"][1] != fast[cell]["rank"][1] for cell in slow)
+    ranks = [slow[cell]["rank"][0] for cell in ("BatchNorm", "GroupNorm", "no norm")]
+    assert len(set(map(tuple, ranks))) == 3, "their encoders differ"

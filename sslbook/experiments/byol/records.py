@@ -21,6 +21,8 @@ from torch import Tensor
 from sslbook.experiments.byol.runs import (
     MEASURES,
     NONE,
+    PLAIN,
+    SAMPLE,
     Ablation,
     Augmentation,
     Norm,
@@ -350,7 +352,31 @@ def average_cifar10_values(
     return values | {"images": len(data.train), "batch": protocol.batch}
 
 
+BATCHLESS = {"BatchNorm": Ablation(2, EMA), "GroupNorm": Ablation(2, EMA, SAMPLE, SAMPLE)}
+BATCHLESS |= {"GroupNorm, no predictor": Ablation(0, EMA, SAMPLE, SAMPLE), "no norm": Ablation(2, EMA, PLAIN, PLAIN)}
+"""Networks without batch statistics in any layer, beside one with BatchNorm in all."""
+
+
+def batchless_values(
+    seeds: Sequence[int],
+    *,
+    protocol: Recipe = DIGITS,
+    data: Split | None = None,
+    at: Sequence[int] = (0, 20, 50, 100, 200),
+    rates: Sequence[float] = (0.03, 0.1),
+    parts: Path | None = None,
+) -> dict[str, Any]:
+    """:data:`BATCHLESS` on the digits, at the learning rate of the other records and at a smaller one."""
+    data, parts = data or digits(), (parts or parts_folder()) / "byol-batchless"
+    runs = {}
+    for rate in rates:
+        recipe, place = replace(protocol, rate=rate), parts / f"{rate:g}"
+        runs[f"{rate:g}"] = rounded(train_ablations(recipe, BATCHLESS, seeds, data, at=at, parts=place), 5)
+    return {"axes": "runs[rate][cell][measure][epoch][seed]", "epochs": list(at), "runs": runs}
+
+
 STUDIES = {
+    "byol-batchless": Study(batchless_values, tuple(range(8))),
     "byol-average": Study(average_values, tuple(range(10))),
     "byol-average-cifar10": Study(average_cifar10_values, (0, 1, 2)),
     "byol-cifar10": Study(cifar10_values, (0, 1, 2, 3, 4)),

@@ -71,6 +71,10 @@ class Norm:
 
 
 NONE = Norm("omit", "omit")
+SAMPLE = Norm("sample", "sample")
+"""No batch statistics, as in [richemond2020]: GroupNorm with one group and standardised weights, also in the encoder."""
+PLAIN = Norm("plain", "plain")
+"""No normalisation, also in the encoder; the weights below ReLUs begin with He's variance."""
 
 
 def initial_weights(shape: Shape, seeds: Sequence[int], cells: int, predictor: int, dtype: torch.dtype) -> Parameters:
@@ -105,42 +109,59 @@ def heads(shape: Shape, predictor: int) -> list[tuple[str, int, int]]:
     return layers
 
 
-def encode(weights: Mapping[str, Tensor], images: Tensor, views: int = 2) -> Tensor:
+def encode(weights: Mapping[str, Tensor], images: Tensor, views: int = 2, norm: Norm | None = None) -> Tensor:
     """Images ``(N, S, C, H, W)`` to representations ``(R, N, features)``: convolution, BatchNorm, ReLU; at the end, the mean.
 
     views: ``N`` is so many batches, one after the other, and each is normalised by its own statistics.
+    norm: the projector's; where that is :data:`SAMPLE` or :data:`PLAIN`, it takes BatchNorm's place here too.
     """
     count, seeds = images.shape[:2]
     maps, groups = images.flatten(1, 2), seeds
     level = 0
     while (kernel := weights.get(f"conv{level}")) is not None:
         replicas, channels = kernel.shape[:2]
+        kernel = _standardized(kernel) if norm == SAMPLE else kernel
         maps = F.conv2d(maps, kernel.flatten(0, 1), stride=2, padding=1, groups=groups)
-        maps = torch.cat([F.batch_norm(part, None, None, training=True) for part in maps.chunk(views)]).relu()
+        if norm == SAMPLE:
+            maps = F.group_norm(maps, replicas)
+        elif norm != PLAIN:
+            maps = torch.cat([F.batch_norm(part, None, None, training=True) for part in maps.chunk(views)])
+        maps = maps.relu()
         groups, level = replicas, level + 1
     return maps.view(count, replicas, channels, -1).mean(3).transpose(0, 1)
 
 
-def linear(weights: Mapping[str, Tensor], name: str, x: Tensor) -> Tensor:
-    """``(R, N, inputs) -> (R, N, outputs)``."""
-    return torch.baddbmm(weights[f"{name}.bias"][:, None], x, weights[f"{name}.weight"].mT)
+def _standardized(weight: Tensor) -> Tensor:
+    """Each output's weights ``(R, outputs, ...)`` with mean 0 and variance one over their number."""
+    rows = weight.flatten(2)
+    return F.layer_norm(rows, rows.shape[2:]).div(rows.shape[2] ** 0.5).view_as(weight)
+
+
+def linear(weights: Mapping[str, Tensor], name: str, x: Tensor, norm: Norm = NONE) -> Tensor:
+    """``(R, N, inputs) -> (R, N, outputs)``; ``norm``: what stands above it."""
+    weight = weights[f"{name}.weight"]
+    return torch.baddbmm(weights[f"{name}.bias"][:, None], x, (_standardized(weight) if norm == SAMPLE else weight).mT)
 
 
 def normalize(x: Tensor, norm: Norm, views: int = 2) -> Tensor:
     """The halves of BatchNorm over each view's batch, ``(R, N, n)``; unbiased variance, as the released code has it."""
+    if norm == SAMPLE:
+        return F.layer_norm(x, x.shape[2:])
+    if norm == PLAIN:
+        return x
     split = x.unflatten(1, (views, -1))
     return batch_normalize(split, mean=norm.mean, std=norm.std, dims=2, unbiased=True).flatten(1, 2)
 
 
 def project(weights: Mapping[str, Tensor], features: Tensor, norm: Norm, views: int = 2) -> Tensor:
     """Linear, BatchNorm, ReLU, linear: ``(R, N, features) -> (R, N, output)``."""
-    return linear(weights, "projector1", normalize(linear(weights, "projector0", features), norm, views).relu())
+    return linear(weights, "projector1", normalize(linear(weights, "projector0", features, norm), norm, views).relu())
 
 
 def predict(weights: Mapping[str, Tensor], projected: Tensor, norm: Norm) -> Tensor:
     """The same with two layers; BatchNorm and linear with one; the identity without a predictor."""
     if "predictor0.weight" in weights:
-        return linear(weights, "predictor1", normalize(linear(weights, "predictor0", projected), norm).relu())
+        return linear(weights, "predictor1", normalize(linear(weights, "predictor0", projected, norm), norm).relu())
     if "predictor1.weight" in weights:
         return linear(weights, "predictor1", normalize(projected, norm))
     return projected
@@ -288,7 +309,8 @@ def measure(state: State, data: Split) -> dict[str, Tensor]:
 
 def features(state: State, data: Split) -> tuple[Tensor, Tensor]:
     """Representations ``(R, N, features)`` of the images to train on and of those to test on."""
-    train, test = (_features(state.online, part.pixels, state.seeds) for part in (data.train, data.test))
+    norm = state.kind.projector
+    train, test = (_features(state.online, part.pixels, state.seeds, norm) for part in (data.train, data.test))
     return train, test
 
 
@@ -333,6 +355,10 @@ def _train_chunk(
     kind = cells[0]
     online = initial_weights(protocol.shape, seeds, len(cells), kind.predictor, dtype)
     streams = Streams(seeds, "byol predictor")
+    if kind.projector == PLAIN:  # uniform on +-1/sqrt(fan in) has a sixth of He's variance
+        for name in online:
+            if name.startswith("conv") or name.endswith("0.weight"):
+                online[name] *= 6**0.5
     _draw_predictor(online, cells, streams, [cell.span is not None for cell in cells])
     online = {name: w.to(device).requires_grad_() for name, w in online.items()}
     target = {name: w.detach().clone() for name, w in online.items()} if kind.ema else None
@@ -381,10 +407,12 @@ def _step(
 ) -> None:
     """One step, in place: gradient, momentum, the symmetric predictor, and the moving average."""
     weights = list(online.values())
-    projected = project(online, encode(online, views), kind.projector)
+    projected = project(online, encode(online, views, norm=kind.projector), kind.projector)
     predicted = predict(online, projected, kind.head)
     with torch.no_grad():
-        goal = projected if target is None else project(target, encode(target, views), kind.projector)
+        goal = (
+            projected if target is None else project(target, encode(target, views, norm=kind.projector), kind.projector)
+        )
     gradient = torch.autograd.grad(_byol_loss(predicted, goal.detach()).sum(), weights)
     with torch.no_grad():
         torch._foreach_mul_(velocity, protocol.momentum)
@@ -432,11 +460,11 @@ CHUNK = 2000
 """Clean images that are encoded together, normalised by their own statistics."""
 
 
-def _features(weights: Parameters, pixels: Tensor, seeds: int) -> Tensor:
+def _features(weights: Parameters, pixels: Tensor, seeds: int, norm: Norm) -> Tensor:
     """Representations ``(R, N, features)`` of ``(N, C, H, W)``."""
     like = weights["conv0"]
     parts = pixels.to(like)[:, None].expand(-1, seeds, -1, -1, -1).chunk(math.ceil(len(pixels) / CHUNK))
-    return torch.cat([encode(weights, part, views=1) for part in parts], 1)
+    return torch.cat([encode(weights, part, views=1, norm=norm) for part in parts], 1)
 
 
 RIDGE = 1e-3
