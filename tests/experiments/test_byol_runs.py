@@ -126,7 +126,7 @@ class StandardWeights(nn.Module):
         return (w - w.mean(axes, keepdim=True)) / (count * (w.var(axes, unbiased=False, keepdim=True) + 1e-5)).sqrt()
 
 
-def reference_of(weights: dict[str, Tensor], shape: Shape, predictor: int, r: int, norm: Norm = Norm()) -> Reference:
+def reference_of(weights: dict[str, Tensor], shape: Shape, predictor: int, r: int, norm: Norm) -> Reference:
     net = Reference(shape, predictor, norm).double()
 
     def raw(layer: nn.Module) -> Tensor:
