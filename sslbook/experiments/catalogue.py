@@ -36,12 +36,13 @@ RECORDERS: dict[str, str] = {
     ),
     **_of("experiments.operators_today.runs", ("operators-today-cifar10", "operators-today-ingredients")),
     **_of("experiments.training.live", ["training-digits"]),
-    **_of("experiments.training.layer_operators", ("training-operator", "training-operator-full")),
+    **_of("experiments.training.layer_operators", ("training-operator", "training-operator-full", "training-opened")),
     **_of(
         "experiments.training.records",
         (
             *("training-beta", "training-cifar10", "training-exact", "training-long"),
-            *("training-rates", "training-steepness", "training-whole", "training-recipe", "training-hundred"),
+            *("training-rates", "training-more-rates", "training-steepness", "training-whole"),
+            *("training-recipe", "training-hundred"),
         ),
     ),
 }

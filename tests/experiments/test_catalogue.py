@@ -15,6 +15,7 @@ from sslbook.runtime.arguments import InputError
 WAITING = {
     "training-operator-full",
     "training-hundred",
+    "training-opened",
 }
 """For a GPU, or for hours of a processor that nobody has had yet."""
 

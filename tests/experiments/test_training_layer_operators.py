@@ -18,8 +18,10 @@ from sslbook.networks.siamese import Networks, build
 from sslbook.operator.covariance import covariance_operator, intra_operator
 from sslbook.operator.layer import OpenedLayer, open_layer, vec
 from sslbook.records import store
+from sslbook.training.evaluate import report
 from sslbook.training.run.determinism import Batches
 from sslbook.training.run.parts import load_data
+from sslbook.training.views.augment import PIPELINES
 
 SMALL = Networks(width=2, projector_hidden=6, projector_out=4, channels=1)
 SHORT = (*DIGITS, "epochs=3", "probes=3", "evaluate=0")
@@ -86,6 +88,13 @@ def test_the_record_can_be_made_and_goes_on(tmp_path: Path, monkeypatch: pytest.
     assert len(made["runs"][SUPERVISED][0]) == 2
     assert looks[0]["names"] == list(NAMES)
     assert looks[0]["seen"][0][0][0] != looks[1]["seen"][0][0][0], "the run has moved the weights"
+    alone = report(
+        build(settings_of(RUNS[0], 1, SHORT).networks, 1),
+        *load_data(settings_of(RUNS[0], 1, SHORT)),
+        PIPELINES["digits"],
+        "cpu",
+    )
+    assert (looks[0]["knn"], looks[0]["rank"]) == (round(alone.knn, 4), round(alone.rank, 3))
     assert looks[1]["seen"][0][0][1] != looks[0]["seen"][0][0][1], "the first weights see another operator"
 
     def never(*args: object, **kwargs: object) -> None:
@@ -96,13 +105,6 @@ def test_the_record_can_be_made_and_goes_on(tmp_path: Path, monkeypatch: pytest.
     assert again == made
     with pytest.raises(ValueError, match="past the 2 of epoch 1"):
         layer_operators.run_values([1], names=RUNS[:1], epochs=(1,), more=0, root=tmp_path, **FEW)  # type: ignore[arg-type]
-
-
-def test_runs_without_labels_begin_with_the_same_weights() -> None:
-    """So that one look before training serves them all."""
-    nets = [layer_operators.Run(name, 1, SHORT, "cpu", Path()).network(0) for name in RUNS[:3]]
-    for name, weights in nets[0].state_dict().items():
-        assert all(torch.equal(net.state_dict()[name], weights) for net in nets)
 
 
 def test_a_run_that_is_told_the_labels() -> None:
@@ -130,7 +132,7 @@ def test_each_run_is_looked_at_when_it_should_be(monkeypatch: pytest.MonkeyPatch
     def at(name: str, more: int) -> list[object]:
         return [look["at"] for look in layer_operators.along(name, 1, SHORT, (0, 2), 8, more, "cpu", tmp_path, {})]
 
-    assert at("byol", 16) == [["info_nce", 0, 8, 0], ["byol", 2, 8, 0], ["byol", 2, 16, 8]]
+    assert at("byol", 16) == [["byol", 0, 8, 0], ["byol", 2, 8, 0], ["byol", 2, 16, 8]]
     assert at(SUPERVISED, 0) == [[SUPERVISED, 0, 8, 0], [SUPERVISED, 2, 8, 0]]
 
 
@@ -147,7 +149,7 @@ def test_before_training_batchnorm_goes_by_the_views(tmp_path: Path) -> None:
     net, x = run.network(0), layer_operators.population(run.settings, 1, 4, 3)
     fresh = layer_operators.look_at(net, x, layers=names)
     settle(net, x.flatten(0, 1))
-    assert found == layer_operators.look_at(net, x, layers=names)
+    assert found == layer_operators.look_at(net, x, layers=names) | {name: found[name] for name in ("knn", "rank")}
     assert found["mean"] != fresh["mean"]
 
 

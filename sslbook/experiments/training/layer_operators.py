@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from sslbook.experiments.training.records import SMALL, settings_of
+from sslbook.experiments.training.records import HUNDRED, WORKING, run_folder, settings_of
 from sslbook.images import datasets
 from sslbook.images.datasets import Dataset
 from sslbook.inspect.command import encoder_and_projector as opened
@@ -28,7 +28,9 @@ from sslbook.networks.siamese import build
 from sslbook.operator.layer import OpenedLayer, open_layer, unvec, vec
 from sslbook.records.store import kept, parts_folder
 from sslbook.runtime.compute import cores
+from sslbook.stats.metrics import effective_rank
 from sslbook.stats.sweep import Study, spread
+from sslbook.training.evaluate import embed, knn_accuracy
 from sslbook.training.run.determinism import generator
 from sslbook.training.run.distributed import device_of
 from sslbook.training.run.parts import layout_of, load_data, make_batches, make_optimizer, make_rate
@@ -39,9 +41,9 @@ from sslbook.training.views.augment import PIPELINES, apply, random_view
 DIRECTIONS = ("weights", "first weights")
 """What is asked about: a layer's weights, and those before training."""
 SUPERVISED = "supervised"
-RUNS = ("info_nce", "byol", "byol, no EMA, no stop-gradient", SUPERVISED)
-"""A contrastive run, one without negatives, one that collapses, and one that is told the labels."""
-EPOCHS, FULL_EPOCHS = (0, 4), (0, 2, 10)
+RUNS = ("info_nce", "byol, plain", "byol, no EMA, no stop-gradient", SUPERVISED)
+"""A contrastive run, one without negatives that learns, one that collapses, and one that is told the labels."""
+EPOCHS, FULL_EPOCHS = (0, 5), (0, 2, 10)
 IMAGES, VIEWS, MORE, PROBES, LEADING = 24, 8, 16, 12, 8
 LAYERS = (
     *("0.conv1", "0.layer1.0.conv2", "0.layer1.1.conv2", "0.layer2.0.conv1", "0.layer2.1.conv2"),
@@ -58,9 +60,10 @@ LAYERS = (
 """Of each stage of the encoder the first and the last, and what stands above."""
 SHARED = ("0.layer3.1.conv2", "0.layer4.0.conv1", "0.layer4.1.conv2", "1.linears.1")
 """Layers whose leading modes are looked for."""
-SMALLER = (*SMALL, "networks.width=8", "evaluate=0")
+UNSEEN = ("evaluate=0", "shuffle=true", "drop_last=true")
+SMALLER = ("subset=20000", "networks.width=8", "epochs=5", "probes=5", *UNSEEN)
 """Half as wide as the chapter's other runs, of which there are fewer; nothing is evaluated on the way."""
-FULL = ("epochs=10", "probes=10", "evaluate=0", "shuffle=true", "drop_last=true")
+FULL = ("epochs=10", "probes=10", *UNSEEN)
 """The run of full width, on all images: as long as the small one, which sees a tenth of them."""
 
 
@@ -193,7 +196,7 @@ def run_values(
     for (name, *_), looks in zip(jobs, found, strict=True):
         runs[name].append(looks)
     return {
-        "axes": "runs[name][seed][look]: of each look seen[layer][operator][direction], mean[layer][operator]",
+        "axes": "runs[name][seed][look]: of each look seen[layer][operator][direction], mean[layer][operator], knn, rank",
         "operators": list(KINDS),
         "directions": list(DIRECTIONS),
         "epochs": list(epochs),
@@ -218,13 +221,14 @@ def along(
 ) -> list[dict[str, Any]]:
     """The looks at one run, with ``more`` views another; those that lie below ``root`` are not made again."""
     asked = [(epoch, views, 0) for epoch in epochs] + [(epochs[-1], more, views)] * bool(more)
-    looks = []
-    for epoch, count, begin in asked:
-        # Before training encoder and projector of all runs without labels are the same
-        run = Run(RUNS[0] if epoch == 0 and name != SUPERVISED else name, seed, tuple(changes), device, root)
-        part = run.folder / f"look-{epoch}-{count}.json"
-        looks.append(kept(part, partial(_looked, run, epoch, count, begin, **options)))
-    return looks
+    run = Run(name, seed, tuple(changes), device, root)
+    return [
+        kept(
+            run.folder / f"look-{epoch}-{count}.json",
+            partial(_looked, run, epoch, count, begin, **options),
+        )
+        for epoch, count, begin in asked
+    ]
 
 
 @dataclass(frozen=True)
@@ -244,9 +248,10 @@ class Run:
 
     @property
     def folder(self) -> Path:
-        """The run's own."""
-        kind = "-told" if self.name == SUPERVISED else ""
-        return self.root / f"operator-s{self.seed}-{self.settings.hash()}-{self.settings.epochs}{kind}"
+        """The run's own; without labels that of the chapter's record of it, which is opened as it stands."""
+        if self.name != SUPERVISED:
+            return run_folder(self.root, self.name, self.seed, self.changes)
+        return self.root / f"labels-s{self.seed}-{self.settings.hash()}-{self.settings.epochs}"
 
     def network(self, epoch: int) -> nn.Module:
         """What the loss sees, after so many epochs; raises ValueError for a run that is past them."""
@@ -266,15 +271,26 @@ class Run:
 def _looked(
     run: Run, epoch: int, views: int, begin: int, *, images: int, layers: Sequence[str] | None, shared: Sequence[str]
 ) -> dict[str, Any]:
-    """One look; BatchNorm that has counted nothing goes by the views."""
+    """One look, and what the encoder's representations are worth; BatchNorm that has counted nothing goes by the views."""
     net, before = run.network(epoch), run.network(0)
+    worth = _worth(net, run)
     x = population(run.settings, run.seed, images, views, begin).to(run.device)
     if epoch == 0:
         settle(net, x.flatten(0, 1))
     there = layers_of(net)
     first = {name: before.get_parameter(f"{name}.weight").detach() for name in there}
     chosen = there if layers is None else [name for name in layers if name in there]
-    return look_at(net, x, first=first, layers=chosen, shared=shared)
+    return look_at(net, x, first=first, layers=chosen, shared=shared) | worth
+
+
+def _worth(net: nn.Module, run: Run) -> dict[str, float]:
+    """k-NN accuracy on all test images and effective rank, of what the lower of the two parts of a network gives."""
+    known, asked = load_data(run.settings)
+    pipeline = PIPELINES[run.settings.pipeline]
+    near, far = (embed(net.get_submodule("0"), part, pipeline, run.device) for part in (known, asked))
+    labels, truth = (part.labels.to(run.device) for part in (known, asked))
+    accuracy = knn_accuracy(near, labels, far, truth, k=min(200, len(near)))
+    return {"knn": round(accuracy, 4), "rank": round(effective_rank(far).item(), 3)}
 
 
 def _small(seeds: Sequence[int]) -> dict[str, Any]:
@@ -288,4 +304,13 @@ def _full(seeds: Sequence[int]) -> dict[str, Any]:
     return run_values(seeds, **whole, more=0, processes=1, device=str(device_of(None)), root=parts_folder())
 
 
-STUDIES = {"training-operator": Study(_small, (1, 2, 3)), "training-operator-full": Study(_full, (1,))}
+def _hundred(seeds: Sequence[int]) -> dict[str, Any]:
+    """The same for the networks of ``training-hundred``, which is made first, at the same commit."""
+    return run_values(seeds, names=tuple(HUNDRED), changes=WORKING, epochs=(0, 100), root=parts_folder())
+
+
+STUDIES = {
+    "training-operator": Study(_small, (1, 2, 3, 4, 5)),
+    "training-operator-full": Study(_full, (1,)),
+    "training-opened": Study(_hundred, (1,)),
+}

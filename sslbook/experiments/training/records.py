@@ -106,6 +106,17 @@ RATES: dict[str, Course] = {
     for rate in TRIED
 }
 """Learning rates, the same ones for each loss."""
+MORE_RATES: dict[str, Course] = {
+    f"{name} at {rate:g}": replace(
+        course, label=f"{course.label}, rate {rate:g}", changes=(*course.changes, f"lr={rate}")
+    )
+    for name, course in {
+        **{name: EXACT[name] for name in ("exact, clean", "exact, further")},
+        **{name: STEEPNESS[name] for name in ("tau 0.1", "tau 5")},
+    }.items()
+    for rate in (3e-4, 3e-3)
+}
+"""Half a decade below and above the rate at which these were compared: other weights, and the ends of the temperatures."""
 QUICK, CENTRED = "predictor_lr=10", "networks.projector_out_norm=normal,normal"
 FEW = (*HALF, "subset=20000", "epochs=5", "probes=5", "evaluate=1")
 
@@ -130,7 +141,7 @@ HUNDRED: dict[str, Course] = {
 }
 WORKING = (*HALF, "subset=none", "epochs=100", "probes=10,20,50,100", "evaluate=10", "schedule=cosine")
 """Networks that work: all images, a hundred epochs, with negatives and without."""
-COURSES: Mapping[str, Course] = RUNS | EXACT | STEEPNESS | RATES | RECIPE | HUNDRED
+COURSES: Mapping[str, Course] = RUNS | EXACT | STEEPNESS | RATES | MORE_RATES | RECIPE | HUNDRED
 
 
 def settings_of(name: str, seed: int, changes: Sequence[str] = SMALL) -> Settings:
@@ -191,20 +202,24 @@ def run_values(
 
 def one(name: str, seed: int, changes: Sequence[str], pictured: bool, device: str, root: Path) -> dict[str, Any]:
     """One run's curves, its last numbers on all test images, and its pictures, if they aren't below ``root`` already."""
-    part = _folder(root, name, seed, changes) / ("pictured.json" if pictured else "values.json")
+    part = run_folder(root, name, seed, changes) / ("pictured.json" if pictured else "values.json")
     return kept(part, lambda: _made(name, seed, changes, pictured, device, root))
 
 
-def _folder(root: Path, name: str, seed: int, changes: Sequence[str]) -> Path:
+def run_folder(root: Path, name: str, seed: int, changes: Sequence[str]) -> Path:
     """The run's own, by its settings; of one that begins with another's weights, below that one's."""
     after, settings = COURSES[name].after, settings_of(name, seed, changes)
-    above = root if after is None else _folder(root, after, seed, changes)
+    above = root if after is None else run_folder(root, after, seed, changes)
     return above / f"s{seed}-{settings.hash()}-{settings.epochs}"
 
 
 def _trained(name: str, seed: int, changes: Sequence[str], device: str, root: Path, looks: Dataset) -> Result:
     """The run at its end; of one that begins with another's weights, that one is made first."""
-    settings, folder, after = settings_of(name, seed, changes), _folder(root, name, seed, changes), COURSES[name].after
+    settings, folder, after = (
+        settings_of(name, seed, changes),
+        run_folder(root, name, seed, changes),
+        COURSES[name].after,
+    )
     data = (load_data(settings)[0], looks)
     start = None if after is None else _trained(after, seed, changes, device, root, looks).model.state_dict()
     folder.mkdir(parents=True, exist_ok=True)
@@ -309,6 +324,7 @@ STUDIES = {  # with what they take on two cores
     "training-beta": _study(BETAS, range(1, 11)),  # half an hour
     "training-steepness": _study(STEEPNESS, range(1, 6)),  # an hour
     "training-rates": _study(RATES, (1, 2, 3)),  # three quarters of an hour
+    "training-more-rates": _study(MORE_RATES, (1, 2, 3)),  # forty minutes
     "training-long": _study(("info_nce", "beta -0.5"), (1, 2, 3), LONG),  # an hour
     "training-recipe": _study(RECIPE, (1, 2, 3), FEW),  # an hour and a half
     "training-hundred": _study(HUNDRED, (1,), WORKING),  # six hours
