@@ -16,6 +16,7 @@ WAITING = {
     "training-operator-full",
     "training-hundred",
     "training-opened",
+    "training-more-rates",
 }
 """For a GPU, or for hours of a processor that nobody has had yet."""
 

@@ -310,7 +310,7 @@ def _hundred(seeds: Sequence[int]) -> dict[str, Any]:
 
 
 STUDIES = {
-    "training-operator": Study(_small, (1, 2, 3, 4, 5)),
+    "training-operator": Study(_small, (1, 2, 3, 4)),
     "training-operator-full": Study(_full, (1,)),
     "training-opened": Study(_hundred, (1,)),
 }
