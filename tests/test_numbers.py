@@ -196,6 +196,7 @@ NONE = {
     **dict.fromkeys(("train", "pretrain", "load_run"), "images as bytes; what is computed of them are the objectives"),
     **dict.fromkeys(("LatentTree", "random_categorical", "initial_network"), "made of seeds and probabilities"),
     "Networks": "sizes and words",
+    "EigenPairs": "made by top_eigenpairs, or of what was saved",
 }
 """Promised names that take no numbers of any unit, and why."""
 GIVEN_SHAPES = {
