@@ -35,17 +35,19 @@ _INSTALL = """\
 # Run this first: where the book's library is missing, it installs it.
 try:
     from sslbook.book import this_run
+    import seaborn, sklearn
 except ImportError:
     print("Installing sslbook, once …")
-    %pip install --quiet "{requirement}"
-    from sslbook.book import this_run  # if this fails: pip install . in a copy of the book, then restart the kernel
+    %pip install --quiet "{requirement}" scikit-learn seaborn
+    from sslbook.book import this_run  # if this fails: pip install '.[notebooks]' in a copy of the book, then restart the kernel
 """
 _ASK = """\
 # Run this first: where the book's library is missing, it says how to get it.
 try:
     from sslbook.book import this_run
+    import seaborn, sklearn
 except ImportError as missing:
-    how = "run %pip install PATH, where PATH is a checkout of the book, then restart the kernel"
+    how = "run %pip install 'PATH[notebooks]', where PATH is a checkout of the book, then restart the kernel"
     raise ImportError(f"this notebook needs the book's library ({missing}): {how}") from None
 """
 MOVES = "*Run the cells below: the last of them shows this picture with the slider that moves it.*"
@@ -268,10 +270,11 @@ def copy_notebooks(book: Book, folder: Path) -> tuple[list[Path], list[Path]]:
     for path, copy in zip(built, copies, strict=True):
         if copy not in kept:
             shutil.copy(path, copy)
-    by_hand = "# sslbook itself: pip install PATH, of a checkout of the book"
+    by_hand = "# sslbook itself: pip install 'PATH[notebooks]', of a checkout of the book"
     requirement = Repository.read(book.root).requirement or by_hand
     kernel = "ipykernel>=6.29,<7.3  # 7.4 prints a warning whenever a kernel starts"
-    needed, list_ = f"{requirement}\n{kernel}\nipywidgets>=8.1,<9\njupyterlab>=4.2,<5\n", folder / "requirements.txt"
+    shown = "ipywidgets>=8.1,<9\njupyterlab>=4.2,<5\nscikit-learn>=1.4,<2\nseaborn>=0.13.2,<0.14"
+    needed, list_ = f"{requirement}\n{kernel}\n{shown}\n", folder / "requirements.txt"
     if list_.exists() and read_text(list_) != needed:
         return copies, [*kept, list_]
     write_text(list_, needed)

@@ -107,7 +107,7 @@ def first_cell(url: str) -> str:
 def test_the_first_cell_asks_for_no_bare_name(monkeypatch: pytest.MonkeyPatch) -> None:
     """A name that nobody holds can be anybody's tomorrow."""
     installing = [line.strip() for line in first_cell("https://github.com/Ada/book").splitlines() if "%pip" in line]
-    assert installing == ['%pip install --quiet "sslbook @ git+https://github.com/Ada/book"']
+    assert installing == ['%pip install --quiet "sslbook @ git+https://github.com/Ada/book" scikit-learn seaborn']
     source = first_cell("")
     exec(source)
     real = builtins.__import__
@@ -119,7 +119,8 @@ def test_the_first_cell_asks_for_no_bare_name(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(builtins, "__import__", absent)
     with pytest.raises(
-        ImportError, match=r"needs the book's library .*: run %pip install PATH, where PATH is a checkout"
+        ImportError,
+        match=r"needs the book's library .*: run %pip install 'PATH\[notebooks\]', where PATH is a checkout",
     ):
         exec(source)
 

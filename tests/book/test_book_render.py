@@ -207,7 +207,7 @@ def test_a_small_book_rendered_whole(root: Path) -> None:
     assert "| A | B | C | D |\n| --- | --- | --- | --- |\n| 1 | `torch.nn.Linear` | 3 | 4 |" in told
     assert "## References" in told
     install, hello, beside = (cell for cell in notebook.cells if cell.cell_type == "code")
-    assert '%pip install --quiet "sslbook @ git+https://github.com/Ada/book"' in install.source
+    assert '%pip install --quiet "sslbook @ git+https://github.com/Ada/book" scikit-learn seaborn' in install.source
     assert "[errata](https://ada.github.io/book/chapters/ledger.html)" in told
     buttons = page.select(".dropdown-launch-buttons a, .dropdown-suggest-buttons a")
     assert [button["href"].partition("?")[0] for button in buttons] == [

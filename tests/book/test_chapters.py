@@ -67,7 +67,7 @@ def test_the_first_cell_says_how_to_get_what_is_missing(reader: Path) -> None:
     told = (reader.parents[1] / "first-cell.txt").read_text(encoding="utf-8")
     assert told == (
         "ImportError: this notebook needs the book's library (No module named 'sslbook'): "
-        "run %pip install PATH, where PATH is a checkout of the book, then restart the kernel"
+        "run %pip install 'PATH[notebooks]', where PATH is a checkout of the book, then restart the kernel"
     )
 
 
