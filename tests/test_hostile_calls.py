@@ -175,14 +175,5 @@ def test_every_call_is_answered_by_us(name: str) -> None:
 
 
 def test_every_promised_name_is_called() -> None:
-    others = {
-        "train",
-        "pretrain",
-        "load_run",
-        "inspect_network",
-        "Dataset",
-        "LatentTree",
-        "CovarianceOperator",
-        "EigenPairs",
-    }
-    assert set(sslbook.__all__) - set(CALLS) <= others
+    others = {"train", "pretrain", "load_run", "inspect_network", "Dataset", "LatentTree"}
+    assert set(sslbook.__all__) - set(CALLS) <= others | {"CovarianceOperator", "EigenPairs"}

@@ -37,7 +37,7 @@ BUDGETS = {
     "sslbook/stats": (473, 6),
     "sslbook/training": (4_580, 21),
     "sslbook/trees": (554, 4),
-    "tests": (25_450, 122),
+    "tests": (25_441, 122),
     "tools": (541, 5),
 }
 """Lines and files of Python, which may only fall."""

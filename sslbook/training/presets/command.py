@@ -59,7 +59,7 @@ def main(arguments: Sequence[str]) -> int:
     add("--download", action="store_true", help="fetch the images if they are not here")
     add("--quiet", action="store_true", help="say nothing while it runs")
     options, rest = parser.parse_known_args(arguments)
-    if rest and not (options.list and all(not word.startswith("-") for word in rest)):
+    if (rest and not options.list) or any(word.startswith("-") for word in rest):
         name, _, value = rest[0].lstrip("-").partition("=")
         near = nearest(name, known_keys(), 0.6) if rest[0].startswith("--") else []
         value = value or next((word for word in rest[1:] if not word.startswith("-")), "VALUE")
@@ -69,7 +69,7 @@ def main(arguments: Sequence[str]) -> int:
         parser.error("NAME is missing; --list shows the presets")
     try:
         if options.list:
-            print(_listing(options.name, *rest))
+            print(_listing(*filter(None, (options.name, *rest))))
             return 0
         run = run_of(options.name, seed=options.seed, epochs=options.epochs, changes=options.changes)
         if options.download and "LOCAL_RANK" not in os.environ:
@@ -88,21 +88,21 @@ def main(arguments: Sequence[str]) -> int:
         parser.error(str(error))
 
 
-def _listing(name: str | None, *more: str) -> str:
+def _listing(*words: str) -> str:
     """The presets, those with all words in their own name or their table's, a line each; or the one, with what can be changed."""
-    if name is not None and not more and name in presets():
-        preset = preset_of(name)
+    if len(words) == 1 and words[0] in presets():
+        preset = preset_of(words[0])
         values = {key: value for key, value in values_of(preset.settings).items() if key not in ("seed", "epochs")}
-        head = f"  To train it: sslbook train {name} --seed 1\n  What --set KEY=VALUE changes, and its values:"
+        head = f"  To train it: sslbook train {preset.name} --seed 1\n  What --set KEY=VALUE changes, and its values:"
         return "\n".join([preset.text(), head, *(f"    {key}={value}" for key, value in values.items())])
     tables: dict[str, list[str]] = {}
     wide = max(map(len, presets()))
     for preset in presets().values():
         table = preset.cells[0][0] if preset.cells else "small runs"
-        if all(folded(word) in folded(f"{table} {preset.name}") for word in (name or "", *more)):
+        if all(folded(word) in folded(f"{table} {preset.name}") for word in words):
             tables.setdefault(f"{table}:", []).append(f"{preset.name:<{wide}}  {preset.what}")
-    if name is not None and not tables:
-        preset_of(" ".join((name, *more)))
+    if words and not tables:
+        preset_of(" ".join(words))
     told = "For a run's printed accuracies, time and settings: sslbook train NAME --list"
     return "\n".join([*(line for table, below in tables.items() for line in (table, *below)), told])
 
