@@ -397,7 +397,9 @@ def test_the_definite_share_is_that_of_the_jacobian(head: Norm, ema: bool, monke
     for r in range(2):
         weights = {name: w[r : r + 1] for name, w in now.online.items()}
         goals = weights if now.target is None else {name: w[r : r + 1] for name, w in now.target.items()}
-        z, v = (linear(part, "projector0", encode(part, x[:, None], views=1)).relu()[0] for part in (weights, goals))
+        z, v = (
+            linear(part, "projector0", encode(part, x[:, None], NONE, views=1)).relu()[0] for part in (weights, goals)
+        )
         w, w_goal = weights["projector1.weight"][0], goals["projector1.weight"][0]
         h = z @ w.mT
         scale = (h.var(0) + 1e-5).rsqrt() if head != NONE else torch.ones(4, dtype=f64)
@@ -429,8 +431,8 @@ def test_the_common_gradient_image_by_image(monkeypatch: pytest.MonkeyPatch) -> 
     u = Streams([0], "byol common").uniform((20, NUMBERS))[0]
     views = augment(data.train.pixels[:10].float().repeat(2, 1, 1, 1), u, SHORT.augmentation).double()[:, None]
     views = views.expand(-1, now.seeds, -1, -1, -1)
-    goal = runs.project(now.target, encode(now.target, views), NONE)
-    seen = encode(now.online, views).detach().requires_grad_()
+    goal = runs.project(now.target, encode(now.target, views, NONE), NONE)
+    seen = encode(now.online, views, NONE).detach().requires_grad_()
     out = runs.predict(now.online, runs.project(now.online, seen, NONE), NONE)
     pairs = [_byol_loss(out[:, i::10], goal[:, i::10].detach()).sum() for i in range(10)]
     slopes = torch.stack([torch.autograd.grad(pair, seen, retain_graph=True)[0] for pair in pairs])

@@ -109,7 +109,7 @@ def heads(shape: Shape, predictor: int) -> list[tuple[str, int, int]]:
     return layers
 
 
-def encode(weights: Mapping[str, Tensor], images: Tensor, views: int = 2, norm: Norm | None = None) -> Tensor:
+def encode(weights: Mapping[str, Tensor], images: Tensor, norm: Norm, views: int = 2) -> Tensor:
     """Images ``(N, S, C, H, W)`` to representations ``(R, N, features)``: convolution, BatchNorm, ReLU; at the end, the mean.
 
     views: ``N`` is so many batches, one after the other, and each is normalised by its own statistics.
@@ -407,12 +407,10 @@ def _step(
 ) -> None:
     """One step, in place: gradient, momentum, the symmetric predictor, and the moving average."""
     weights = list(online.values())
-    projected = project(online, encode(online, views, norm=kind.projector), kind.projector)
+    projected = project(online, encode(online, views, kind.projector), kind.projector)
     predicted = predict(online, projected, kind.head)
     with torch.no_grad():
-        goal = (
-            projected if target is None else project(target, encode(target, views, norm=kind.projector), kind.projector)
-        )
+        goal = projected if target is None else project(target, encode(target, views, kind.projector), kind.projector)
     gradient = torch.autograd.grad(_byol_loss(predicted, goal.detach()).sum(), weights)
     with torch.no_grad():
         torch._foreach_mul_(velocity, protocol.momentum)
@@ -464,7 +462,7 @@ def _features(weights: Parameters, pixels: Tensor, seeds: int, norm: Norm) -> Te
     """Representations ``(R, N, features)`` of ``(N, C, H, W)``."""
     like = weights["conv0"]
     parts = pixels.to(like)[:, None].expand(-1, seeds, -1, -1, -1).chunk(math.ceil(len(pixels) / CHUNK))
-    return torch.cat([encode(weights, part, views=1, norm=norm) for part in parts], 1)
+    return torch.cat([encode(weights, part, norm, views=1) for part in parts], 1)
 
 
 RIDGE = 1e-3
@@ -561,9 +559,9 @@ def common_gradient(protocol: Recipe) -> Measure:
         u = Streams([0], "byol common").uniform((2 * len(pixels), NUMBERS))[0]
         views = augment(pixels.to(torch.float32).repeat(2, 1, 1, 1), u, protocol.augmentation)
         views = views.to(target["conv0"])[:, None].expand(-1, state.seeds, -1, -1, -1)
-        goal = project(target, encode(target, views), state.kind.projector).detach()
+        goal = project(target, encode(target, views, state.kind.projector), state.kind.projector).detach()
         with torch.enable_grad():
-            seen = encode(state.online, views).detach().requires_grad_()
+            seen = encode(state.online, views, state.kind.projector).detach().requires_grad_()
             predicted = predict(state.online, project(state.online, seen, state.kind.projector), state.kind.head)
             (gradient,) = torch.autograd.grad(_byol_loss(predicted, goal).sum(), seen)
         g = gradient.double().unflatten(1, (2, -1))
@@ -604,7 +602,8 @@ def _halves(x: Tensor) -> tuple[Tensor, Tensor]:
 
 def _hidden(state: State, weights: Parameters, views: Tensor) -> Tensor:
     """The projector's hidden units, ``(R, N, VIEWS, n)`` in float64, all views normalised together."""
-    seen = encode(weights, views.to(weights["conv0"])[:, None].expand(-1, state.seeds, -1, -1, -1), views=1)
-    z = normalize(linear(weights, "projector0", seen), state.kind.projector, views=1).relu().double()
+    norm, like = state.kind.projector, weights["conv0"]
+    seen = encode(weights, views.to(like)[:, None].expand(-1, state.seeds, -1, -1, -1), norm, views=1)
+    z = normalize(linear(weights, "projector0", seen, norm), norm, views=1).relu().double()
     split: Tensor = z.unflatten(1, (-1, VIEWS))
     return split
