@@ -262,7 +262,7 @@ def _look(run: Trainer) -> float:
     parts = run.parts
     assert parts.looks.shown is not None
     data = parts.looks.shown
-    return seconds(lambda: evaluation.report(parts.step.model, *data, parts.step.pipeline, parts.device), 0.0)
+    return seconds(lambda: evaluation.report(parts.step.model.encoder, *data, parts.step.pipeline, parts.device), 0.0)
 
 
 STAGES: dict[str, Callable[[float], list[Row]]] = {

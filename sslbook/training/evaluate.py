@@ -18,12 +18,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sslbook.images.datasets import Dataset
 from sslbook.losses.pairs import octave, unit
-from sslbook.networks.siamese import Siamese
 from sslbook.runtime.arguments import (
     require_classes,
     require_finite,
@@ -244,7 +243,7 @@ def _require_labelled(train: Tensor, labels: Tensor, test: Tensor, truth: Tensor
 
 
 def report(
-    model: Siamese,
+    encoder: nn.Module,
     train: Dataset,
     test: Dataset,
     pipeline: Pipeline,
@@ -253,17 +252,17 @@ def report(
     linear: bool = False,
     seed: int = 0,
 ) -> Report:
-    """Nearest neighbours and rank, and with ``linear`` the linear protocol as well; the model's mode is put back.
+    """Nearest neighbours and rank, and with ``linear`` the linear protocol as well; the encoder's mode is put back.
 
     The 200 nearest training images vote, or all where there are fewer.
     Raises ValueError for an image without a label, and where representations are no finite numbers.
     """
-    mode = model.training
-    model.eval()
+    mode = encoder.training
+    encoder.eval()
     try:
-        known, asked = (embed(model.features, part, pipeline, device) for part in (train, test))
+        known, asked = (embed(encoder, part, pipeline, device) for part in (train, test))
     finally:
-        model.train(mode)
+        encoder.train(mode)
     shown = known, train.labels.to(device), asked, test.labels.to(device)
     accuracy = knn_accuracy(*shown, k=min(200, len(known)))
     found = linear_probe(*shown, seed=seed) if linear else None

@@ -89,7 +89,7 @@ def test_the_record_can_be_made_and_goes_on(tmp_path: Path, monkeypatch: pytest.
     assert looks[0]["names"] == list(NAMES)
     assert looks[0]["seen"][0][0][0] != looks[1]["seen"][0][0][0], "the run has moved the weights"
     alone = report(
-        build(settings_of(RUNS[0], 1, SHORT).networks, 1),
+        build(settings_of(RUNS[0], 1, SHORT).networks, 1).encoder,
         *load_data(settings_of(RUNS[0], 1, SHORT)),
         PIPELINES["digits"],
         "cpu",

@@ -94,7 +94,7 @@ def test_accuracies_are_the_processors() -> None:
     assert evaluate.linear_probe(*there, epochs=5).curve == pytest.approx(wanted, abs=2.5 / 300)
     with torch.autocast(DEVICE, torch.bfloat16):
         assert evaluate.linear_probe(*there, epochs=5).curve == pytest.approx(wanted, abs=2.5 / 300)
-    found = evaluate.report(model, train, test, pipeline, DEVICE)
+    found = evaluate.report(model.encoder, train, test, pipeline, DEVICE)
     assert found.rank == pytest.approx(evaluate.effective_rank(asked).item(), rel=0.05)
 
 

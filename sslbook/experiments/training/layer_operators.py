@@ -28,9 +28,8 @@ from sslbook.networks.siamese import build
 from sslbook.operator.layer import OpenedLayer, open_layer, unvec, vec
 from sslbook.records.store import kept, parts_folder
 from sslbook.runtime.compute import cores
-from sslbook.stats.metrics import effective_rank
 from sslbook.stats.sweep import Study, spread
-from sslbook.training.evaluate import embed, knn_accuracy
+from sslbook.training.evaluate import report
 from sslbook.training.run.determinism import generator
 from sslbook.training.run.distributed import device_of
 from sslbook.training.run.parts import layout_of, load_data, make_batches, make_optimizer, make_rate
@@ -285,12 +284,8 @@ def _looked(
 
 def _worth(net: nn.Module, run: Run) -> dict[str, float]:
     """k-NN accuracy on all test images and effective rank, of what the lower of the two parts of a network gives."""
-    known, asked = load_data(run.settings)
-    pipeline = PIPELINES[run.settings.pipeline]
-    near, far = (embed(net.get_submodule("0"), part, pipeline, run.device) for part in (known, asked))
-    labels, truth = (part.labels.to(run.device) for part in (known, asked))
-    accuracy = knn_accuracy(near, labels, far, truth, k=min(200, len(near)))
-    return {"knn": round(accuracy, 4), "rank": round(effective_rank(far).item(), 3)}
+    found = report(net.get_submodule("0"), *load_data(run.settings), PIPELINES[run.settings.pipeline], run.device)
+    return {"knn": round(found.knn, 4), "rank": round(found.rank, 3)}
 
 
 def _small(seeds: Sequence[int]) -> dict[str, Any]:

@@ -238,7 +238,7 @@ def _made(name: str, seed: int, changes: Sequence[str], pictured: bool, device: 
     few = datasets.subset(asked, min(LOOKS, len(asked.pixels)), SUBSET_SEED)
     result = _trained(name, seed, changes, device, root, few)
     pipeline = PIPELINES[settings.pipeline]
-    last = report(result.model, known, asked, pipeline, device, linear=True, seed=seed)
+    last = report(result.model.encoder, known, asked, pipeline, device, linear=True, seed=seed)
     values: dict[str, Any] = {m: [row.get(m) for row in result.rows] for m in CURVES}
     values = {m: [None if v is None else round(v, 4) for v in column] for m, column in values.items()}
     values["epochs"] = [row["epoch"] for row in result.rows]

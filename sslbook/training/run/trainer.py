@@ -361,7 +361,7 @@ class Trainer:
         parts = self.parts
         assert parts.looks.shown is not None
         pipeline, seed = parts.step.pipeline, parts.batches.seed
-        found = report(self.state.model, *parts.looks.shown, pipeline, parts.device, linear=linear, seed=seed)
+        found = report(self.state.model.encoder, *parts.looks.shown, pipeline, parts.device, linear=linear, seed=seed)
         return {"knn": found.knn, "rank": found.rank, "linear": found.linear_final, "linear_best": found.linear_best}
 
     def _save(self, within: int) -> None:
