@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from sslbook.runtime.arguments import require_finite, require_floating
 
@@ -33,3 +34,10 @@ def effective_rank(features: Tensor, resolution: float | None = None) -> Tensor:
     shares = values / values.sum(-1, keepdim=True).clamp(min=torch.finfo(torch.float64).tiny)
     entropy = -torch.special.xlogy(shares, shares).sum(-1)
     return torch.where(size > max(finest, 1e-10) ** 2 * scale, entropy.exp(), 0.0)
+
+
+def likeness(outputs: Tensor) -> Tensor:
+    """Mean cosine between the outputs of two different images, ``(..., N, D) -> (...)``: 1 where all have one direction."""
+    units = F.normalize(outputs.double(), dim=-1)
+    count = units.shape[-2]
+    return (units.sum(-2).square().sum(-1) - count) / (count * (count - 1))

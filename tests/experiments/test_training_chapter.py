@@ -46,13 +46,6 @@ def test_the_spoiled_runs_differ_from_byol_in_what_their_names_say() -> None:
     assert through.networks.predictor == byol.networks.predictor
 
 
-def test_likeness_is_the_mean_cosine_of_two_images() -> None:
-    units = torch.nn.functional.normalize(torch.randn(9, 4, dtype=torch.float64), dim=1)
-    cosines = units @ units.T
-    assert live.likeness(units) == pytest.approx(float((cosines.sum() - 9) / 72))
-    assert live.likeness(units[:1].expand(5, -1)) == pytest.approx(1)
-
-
 def test_nearest_come_first() -> None:
     known = torch.tensor([[1.0, 0.0], [0.0, 2.0], [5.0, 5.0]])
     assert evaluate.nearest(known, torch.tensor([[3.0, 1.0]]), 3).tolist() == [[0, 2, 1]]

@@ -102,12 +102,13 @@ def test_span_is_the_effective_rank_of_the_embeddings(tmp_path: Path) -> None:
     values = plain(recorded.run_values([3], changes=SHORT, names=("simple",), processes=1, device="cpu", root=tmp_path))
     settings, images = settings_of("simple", 3, SHORT), recorded.datasets.load_dataset("digits", "test")
     model = build(settings.networks, 3)
-    shares = recorded.spectrum(model, images, recorded.PIPELINES["digits"], "cpu")
+    shares = recorded.spectrum(recorded.unit_embeddings(model, images, recorded.PIPELINES["digits"], "cpu"))
     embeddings = normalize(
         model.projector(model.features(plain_images(images.pixels, recorded.PIPELINES["digits"]))), dim=1
     )
     found = recorded.span({"last": {"simple": {"axes": [shares]}}}, "simple")
     assert found[0] == pytest.approx(float(effective_rank(embeddings.detach())), rel=1e-5)
+    assert -1 < values["last"]["simple"]["likeness"][0] < 1
     assert sum(values["last"]["simple"]["axes"][0]) == pytest.approx(1, abs=1e-3)
 
 
@@ -124,7 +125,7 @@ def test_curves_last_numbers_and_pictures(processes: int, tmp_path: Path) -> Non
         assert curves["loss"][0] == [None, None]
         assert all(len(row) == 2 and None not in row for row in curves["knn"])
     assert set(values["pictures"]) == {"info_nce", "byol"} & {*names}
-    assert set(values["last"]["info_nce"]) == {"knn", "linear", "linear_best", "rank", "axes"}
+    assert set(values["last"]["info_nce"]) == {"knn", "linear", "linear_best", "rank", "axes", "likeness"}
     shown = values["pictures"]["info_nce"]
     assert len(shown["filters"]) == 2
     assert len(shown["queries"]) == len(shown["neighbours"]) == 10

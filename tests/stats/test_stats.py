@@ -12,7 +12,7 @@ import torch
 
 from sslbook.stats import checks
 from sslbook.stats.checks import Comparison, over, over_instances, relative, relative_gap, worst
-from sslbook.stats.metrics import effective_rank
+from sslbook.stats.metrics import effective_rank, likeness
 from sslbook.stats.replica_rng import Streams
 
 
@@ -224,3 +224,10 @@ def test_what_are_no_features_is_refused(features: Any, error: type, sentence: s
 
 def test_a_dead_network_has_no_rank() -> None:
     assert effective_rank(torch.zeros(1, 10, 3)).item() == 0
+
+
+def test_likeness_is_the_mean_cosine_of_two_images() -> None:
+    units = torch.nn.functional.normalize(torch.randn(9, 4, dtype=torch.float64), dim=1)
+    cosines = units @ units.T
+    assert likeness(units).item() == pytest.approx(float((cosines.sum() - 9) / 72))
+    assert likeness(units[:1].expand(2, 5, -1)).tolist() == pytest.approx([1, 1])

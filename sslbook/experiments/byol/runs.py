@@ -35,7 +35,7 @@ from torch.nn import functional as F
 from sslbook.images import enumerated as images
 from sslbook.images.enumerated import Images
 from sslbook.networks.batchnorm import batch_normalize
-from sslbook.stats.metrics import effective_rank
+from sslbook.stats.metrics import effective_rank, likeness
 from sslbook.stats.replica_rng import Streams, to_device
 from sslbook.stats.sweep import sweep
 
@@ -505,13 +505,6 @@ def few_labels(train: Tensor, labels: Tensor, test: Tensor, truth: Tensor, count
         scores = y @ means.mT - means.square().sum(2)[:, None] / 2
         right += (scores.argmax(2) == truth).double().mean(1)
     return right / draws
-
-
-def likeness(outputs: Tensor) -> Tensor:
-    """Mean cosine ``(R,)`` between the outputs of two different images: 1 when all images have the same direction."""
-    units = F.normalize(outputs.double(), dim=2)
-    count = units.shape[1]
-    return (units.sum(1).square().sum(1) - count) / (count * (count - 1))
 
 
 FEW = (1, 5)

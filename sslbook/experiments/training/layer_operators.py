@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from sslbook.experiments.training.records import HUNDRED, WORKING, run_folder, settings_of
+from sslbook.experiments.training.records import HUNDRED, WHOLE, WORKING, run_folder, settings_of
 from sslbook.images import datasets
 from sslbook.images.datasets import Dataset
 from sslbook.inspect.command import encoder_and_projector as opened
@@ -300,8 +300,11 @@ def _full(seeds: Sequence[int]) -> dict[str, Any]:
 
 
 def _hundred(seeds: Sequence[int]) -> dict[str, Any]:
-    """The same for the networks of ``training-hundred``, which is made first, at the same commit."""
-    return run_values(seeds, names=tuple(HUNDRED), changes=WORKING, epochs=(0, 100), root=parts_folder())
+    """The same for the networks of ``training-hundred``, made first, at the same commit; with labels after 20 epochs."""
+    root = parts_folder()
+    found = run_values(seeds, names=tuple(HUNDRED), changes=WORKING, epochs=(0, 100), root=root)
+    told = run_values(seeds, names=(SUPERVISED,), changes=WHOLE, epochs=(0, 20), more=0, root=root)
+    return {**found, "runs": found["runs"] | told["runs"]}
 
 
 STUDIES = {

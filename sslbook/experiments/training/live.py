@@ -23,6 +23,7 @@ from sslbook.images.datasets import Dataset
 from sslbook.losses import pairs
 from sslbook.networks.siamese import Networks, Siamese, build
 from sslbook.records.store import recorded
+from sslbook.stats.metrics import likeness
 from sslbook.stats.sweep import Study
 from sslbook.training import objectives
 from sslbook.training.evaluate import knn_accuracy
@@ -137,13 +138,7 @@ def look(model: Siamese, settings: Settings, known: Dataset, asked: Dataset) -> 
     embeddings = F.normalize(model.projector(ours), dim=1)
     model.train(mode)
     accuracy = knn_accuracy(theirs, known.labels, ours, asked.labels)
-    return Look(accuracy, likeness(embeddings), embeddings, ours, theirs)
-
-
-def likeness(units: Tensor) -> float:
-    """Mean cosine of two different rows of unit vectors ``(N, D)``: 1 where all are one."""
-    count = len(units)
-    return (float(units.double().sum(0).square().sum()) - count) / (count * (count - 1))
+    return Look(accuracy, float(likeness(embeddings)), embeddings, ours, theirs)
 
 
 def resumed_apart(seed: int) -> dict[str, float]:

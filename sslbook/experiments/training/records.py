@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from filelock import FileLock
 from scipy.special import entr
+from torch import Tensor
 from torch.nn import functional as F
 
 from sslbook.images import datasets
@@ -22,6 +23,7 @@ from sslbook.images.datasets import Dataset
 from sslbook.networks.siamese import Siamese
 from sslbook.records.store import kept, parts_folder
 from sslbook.runtime.compute import cores
+from sslbook.stats.metrics import likeness
 from sslbook.stats.sweep import Study, spread
 from sslbook.training.evaluate import embed, nearest, report
 from sslbook.training.presets.sheets import presets, with_changes
@@ -155,7 +157,7 @@ LOOKS = 2000
 QUERIES, NEIGHBOURS = 10, 6
 PICTURED = ("info_nce", "byol")
 """Runs whose first layer and nearest neighbours are kept, for the first seed."""
-CURVES = ("loss", "knn", "rank")
+CURVES = ("loss", "knn", "linear", "rank")
 
 
 def run_values(
@@ -239,6 +241,7 @@ def _made(name: str, seed: int, changes: Sequence[str], pictured: bool, device: 
     result = _trained(name, seed, changes, device, root, few)
     pipeline = PIPELINES[settings.pipeline]
     last = report(result.model.encoder, known, asked, pipeline, device, linear=True, seed=seed)
+    ends = unit_embeddings(result.model, few, pipeline, device)
     values: dict[str, Any] = {m: [row.get(m) for row in result.rows] for m in CURVES}
     values = {m: [None if v is None else round(v, 4) for v in column] for m, column in values.items()}
     values["epochs"] = [row["epoch"] for row in result.rows]
@@ -247,19 +250,22 @@ def _made(name: str, seed: int, changes: Sequence[str], pictured: bool, device: 
         "linear": last.linear_final,
         "linear_best": last.linear_best,
         "rank": round(last.rank, 3),
-        "axes": [round(share, 5) for share in spectrum(result.model, few, pipeline, device)],
+        "axes": [round(share, 5) for share in spectrum(ends)],
+        "likeness": round(float(likeness(ends)), 4),
     }
     if pictured:
         values["pictures"] = pictures(result, known, asked, device)
     return values
 
 
-def spectrum(model: Siamese, images: Dataset, pipeline: Pipeline, device: str) -> list[float]:
-    """Of the normalised embeddings: shares of their variance by principal axis, the largest first."""
+def unit_embeddings(model: Siamese, images: Dataset, pipeline: Pipeline, device: str) -> Tensor:
+    """What the projector gives for each image, in evaluation mode, normalised: ``(N, d)``, float64."""
     model.eval()
-    embeddings = F.normalize(
-        embed(lambda x: model.projector(model.features(x)), images, pipeline, device), dim=1
-    ).double()
+    return F.normalize(embed(lambda x: model.projector(model.features(x)), images, pipeline, device), dim=1).double()
+
+
+def spectrum(embeddings: Tensor) -> list[float]:
+    """Shares of their variance by principal axis, the largest first."""
     variances = torch.linalg.svdvals(embeddings - embeddings.mean(0)).square()
     return list((variances / variances.sum()).tolist())
 
