@@ -35,13 +35,13 @@ SECONDS = 300
 _NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 _TITLE = re.compile(r"<h1>(.*?)</h1>", re.DOTALL)
 _SECTION = re.compile(r'<section id="([^"]+)">\s*(?:<span id="[^"]*"></span>\s*)*<h2>(.*?)</h2>', re.DOTALL)
-_FRONT = """@page { size: A4; margin: 20mm 20mm 22mm } @page :first { margin: 0 }
+_FRONT = """@page { size: A4; margin: 16mm 20mm 18mm } @page :first { margin: 0 }
 body { font-family: 'DejaVu Sans', sans-serif; color: #222; margin: 0 }
 .cover { height: 290mm; break-after: page; text-align: center }
 .cover h1 { font-size: 34pt; padding-top: 75mm; color: #0a5f94; margin: 0 20mm }
 .cover p { font-size: 14pt; margin: 8mm 25mm } .cover img { width: 120mm; margin-top: 12mm }
 h2 { font-size: 11pt; color: #5b6270; margin: 5mm 0 1mm; break-after: avoid }
-p { margin: 0; font-size: 9pt; line-height: 1.5 } p.section a { padding-left: 6mm; color: #444 }
+p { margin: 0; font-size: 9pt; line-height: 1.35 } p.section a { padding-left: 6mm; color: #444 }
 p.chapter { font-weight: bold; margin-top: 1.6mm; break-after: avoid }
 p.section b { font-weight: normal }
 a { color: #222; text-decoration: none; display: flex; justify-content: space-between; gap: 4mm }"""
