@@ -18,7 +18,7 @@ import pytest
 
 from sslbook.book import ledger
 from sslbook.book.chapters import parse_cell
-from sslbook.book.layout import Book
+from sslbook.book.layout import Book, read_yaml
 from sslbook.book.regression import read_expected
 from sslbook.book.typeset import bound, glue, named, prose
 
@@ -118,8 +118,9 @@ TOLD = re.compile(r"\{cite|\*Ahead|no difference shown\"|we say that|claims for|
 
 def typed_verdicts(chapter: str) -> list[str]:
     """Verdicts whose sentence names no interval, printed or in ``{held}`name, name` ``, and verdicts that their intervals deny."""
-    found = []
-    lines = prose(source(chapter)).splitlines()
+    notes = [str(claim.get("note", "")) for claim in read_yaml(BOOK.claims, list) if claim["chapter"] == chapter]
+    sentences = [sentence for note in notes for sentence in re.split(r"(?<=[.!?`]) (?=[A-Z])", note)]  # of the ledger
+    found, lines = [], [*prose(source(chapter)).splitlines(), *sentences]
     for place, line in enumerate(lines):
         beside = " ".join(lines[max(place - 1, 0) : place + 2])
         if (match := COMPARES.search(line)) and re.search(ROLE, line) and not HELD.search(beside):
