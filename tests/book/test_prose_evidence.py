@@ -165,7 +165,7 @@ def without_rivals(chapter: str) -> list[str]:
                 identity = given.get("id")
                 kind = kinds.get(str(identity.value), "") if isinstance(identity, ast.Constant) else ""
                 seen = kind in ("D", "T") or any(_is_real(value, real) for value in call.args[1:2])
-                if seen and "rivals" not in given and None not in given:
+                if seen and not {"rivals", "of", None} & given.keys():
                     name = ast.unparse(call.args[0]) if call.args else "claim()"
                     found.append(f"{name} ({f'kind {kind}' if kind else 'recorded, or real images'})")
     return found
@@ -180,6 +180,7 @@ MEASURES = {
     "value",
     "found",
     "near",
+    "beyond",
     "gaps",
     "soon",
     "worst_of",
@@ -269,6 +270,7 @@ claim("a", table["x"], id=None, above=0)
 claim("b", table["x"], id=None, above=0, rivals={"untrained": -1.0})
 claim("c", exact, id="A-Thm3", below=1e-12, rejects={"sign": 1.0})
 claim("d", exact, id="B-Tab7", above=0, rejects={"sign": -1.0})
+claim("e", table, of="x", id=None, above=0)
 ```
 """
 
@@ -290,6 +292,7 @@ def test_what_is_not_shown_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
         "near denies “significantly”",
     ]
     assert without_rivals("any") == ["'a' (recorded, or real images)", "'d' (kind T)"]
+    assert left_out("any") == [f"{name!r} leaves out others of table" for name in "ab"]
 
 
 if __name__ == "__main__":
