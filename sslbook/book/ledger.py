@@ -203,7 +203,8 @@ def _summary(entries: Sequence[Entry], numbers: Sequence[Number], scale: str) ->
         "Look here before you build on a theorem, a table or a figure of the three papers. "
         f"The page says what became of each claim that the book checks: {len(entries)} claims, {checks} checks. "
         "Each check links to the line on which it passed. "
-        "The line also names the *nearest rivals* (the strongest wrong theories) and the broken variants that the check *rejects*. "
+        "The line also names the *nearest rivals* (the strongest wrong theories, or the other runs of a record), "
+        "those among them that pass too, and the broken variants that the check *rejects*. "
         "A check on a mean over seeds passes only if the whole 95% interval satisfies it. "
         "If a difference must lie between two bounds, the 90% interval is used instead.",
         f"{made} on {'; '.join(_plain(machine) for machine in machines)}." if machines else "Nothing is executed yet.",
@@ -297,8 +298,8 @@ def margins(numbers: Iterable[Number]) -> list[Margin]:
     found = []
     for number in numbers:
         if number.criterion.asserts and number.part_of is None:
-            others = {**number.rivals, **number.rejects}
-            missed = {what: _times(number.criterion, value) for what, value in others.items()}
+            others, test = {**number.rivals, **number.rejects}, number.criterion
+            missed = {what: _times(test, value) for what, value in others.items() if not test.passes(value)}
             nearest = min(missed, key=lambda what: missed[what], default="")
             reached = _times(number.criterion, number.result)
             bar = 1 / reached if reached else math.inf

@@ -198,7 +198,8 @@ def line(number: Number) -> str:
     said = f"✓ {words}{identity}{number.name} = {short(number.result, *number.bars)} {number.criterion}"
     for kind, others in (("nearest rivals", number.rivals), ("rejects", number.rejects)):
         if others:
-            said += f" · {kind}: " + ", ".join(f"{what} ({short(bad, *number.bars)})" for what, bad in others.items())
+            told = (f"{what} ({short(bad, *number.bars)}{_too(bad, number)})" for what, bad in others.items())
+            said += f" · {kind}: " + ", ".join(told)
     return said
 
 
@@ -248,7 +249,7 @@ def _rivals(number: Number) -> str:
     if not number.rivals:
         return ""
     rows = "".join(
-        f'<tr><th scope="row">{html.escape(what)}</th><td>{_value(bad, number)}</td></tr>'
+        f'<tr><th scope="row">{html.escape(what)}</th><td>{_value(bad, number)}{_too(bad, number)}</td></tr>'
         for what, bad in number.rivals.items()
     )
     caption = "nearest rival" if len(number.rivals) == 1 else "nearest rivals"
@@ -262,6 +263,10 @@ def _rejects(number: Number) -> str:
     variants = "".join(f"<li>{html.escape(what)}: {_value(bad, number)}</li>" for what, bad in number.rejects.items())
     count = "one broken variant" if len(number.rejects) == 1 else f"{len(number.rejects)} broken variants"
     return f'<details class="sslbook-check-rejects"><summary>rejects {count}</summary><ul>{variants}</ul></details>'
+
+
+def _too(value: Value, number: Number) -> str:
+    return ", passes too" if number.criterion.passes(value) else ""
 
 
 def _value(value: Value, number: Number) -> str:
