@@ -23,8 +23,7 @@ from importlib.metadata import distributions, version
 from pathlib import Path
 
 from sslbook.book import kernel
-from sslbook.book.chapters import Chapter, code_cells, parse_cell, tags
-from sslbook.book.layout import PACKAGE, Book
+from sslbook.book.layout import PACKAGE, Book, Chapter, code_cells, parse_cell, tags
 from sslbook.exports import homes
 from sslbook.runtime.atomic_io import read_text, write_text
 

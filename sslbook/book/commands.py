@@ -23,8 +23,8 @@ from sslbook.runtime.arguments import InputError, counted
 from sslbook.runtime.atomic_io import naming, remove_parts, require_writable, write_text
 
 if TYPE_CHECKING:
-    from sslbook.book.chapters import Chapter
     from sslbook.book.execute import Setting
+    from sslbook.book.layout import Chapter
 
 
 @contextmanager
@@ -51,7 +51,7 @@ def alone(book: Book, command: str) -> Iterator[None]:
 
 def execute(options: argparse.Namespace) -> int:
     """``sslbook execute``: bring chapters up to date and hold their numbers to the expected ones."""
-    from sslbook.book.chapters import choose, find_chapters
+    from sslbook.book.layout import choose, find_chapters
 
     book = find_book(options.root)
     chapters = choose(find_chapters(book), options.chapters)
@@ -80,8 +80,8 @@ def execute(options: argparse.Namespace) -> int:
 def build(options: argparse.Namespace) -> int:
     """``sslbook build``: execute, compare, write the ledger, render, check the pages."""
     from sslbook.book import ledger
-    from sslbook.book.chapters import choose, find_chapters
     from sslbook.book.execute import is_current
+    from sslbook.book.layout import choose, find_chapters
 
     book = find_book(options.root)
     chapters = choose(find_chapters(book), [])

@@ -23,8 +23,7 @@ from nbformat import NotebookNode
 
 from sslbook.book import kernel
 from sslbook.book.cache import digest, key_parts
-from sslbook.book.chapters import Chapter, code_cells, number_cells, parameters, tags
-from sslbook.book.layout import Book
+from sslbook.book.layout import Book, Chapter, code_cells, number_cells, parameters, tags
 from sslbook.book.values import RECORD_KEY
 from sslbook.runtime.arguments import InputError
 from sslbook.runtime.atomic_io import atomic, read_text

@@ -15,8 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from sslbook.book.chapters import find_chapters
-from sslbook.book.layout import Book, read_yaml
+from sslbook.book.layout import Book, find_chapters, read_yaml
 from sslbook.book.regression import read_numbers
 from sslbook.book.typeset import NOBREAK, entry_anchor, outcome
 from sslbook.book.values import Criterion, Number, Value

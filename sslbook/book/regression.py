@@ -31,8 +31,8 @@ from sslbook.runtime.compute import environment
 from sslbook.stats.intervals import Interval
 
 if TYPE_CHECKING:
-    from sslbook.book.chapters import Chapter
     from sslbook.book.execute import Setting
+    from sslbook.book.layout import Chapter
 
 SEED = 0
 """The seed whose numbers are held; a run with another seed is not compared."""

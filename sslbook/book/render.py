@@ -27,9 +27,8 @@ from urllib.parse import unquote, urlsplit
 from bs4 import BeautifulSoup, Tag
 from bs4.element import NavigableString
 
-from sslbook.book.chapters import find_chapters, read_chapter
 from sslbook.book.kernel import variables
-from sslbook.book.layout import Book, read_yaml
+from sslbook.book.layout import Book, find_chapters, read_chapter, read_yaml
 from sslbook.book.plain import LINES
 from sslbook.book.sphinx_ext import DOWNLOADS
 from sslbook.book.typeset import glue, parts, pasted, printed, readable

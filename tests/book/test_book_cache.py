@@ -9,8 +9,7 @@ import pytest
 
 from sslbook.book import cache, kernel
 from sslbook.book.cache import key_parts, pages_mark, reached
-from sslbook.book.chapters import find_chapters
-from sslbook.book.layout import PACKAGE, Book
+from sslbook.book.layout import PACKAGE, Book, find_chapters
 
 
 @pytest.fixture

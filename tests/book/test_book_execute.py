@@ -19,10 +19,9 @@ import pytest
 from sslbook import cli
 from sslbook.book import cache, kernel
 from sslbook.book import execute as module
-from sslbook.book.chapters import choose, code_cells, find_chapters, tags
 from sslbook.book.commands import alone
 from sslbook.book.execute import Outcome, Setting, execute, stderr_notes
-from sslbook.book.layout import Book
+from sslbook.book.layout import Book, choose, code_cells, find_chapters, tags
 from sslbook.book.regression import read_numbers
 from sslbook.book.values import numbers
 from sslbook.runtime.arguments import InputError

@@ -17,8 +17,7 @@ import jupytext
 import pytest
 
 from sslbook.book import ledger
-from sslbook.book.chapters import parse_cell
-from sslbook.book.layout import Book
+from sslbook.book.layout import Book, parse_cell
 from sslbook.book.regression import read_expected
 from sslbook.book.typeset import bound, glue, named, prose
 
