@@ -21,8 +21,7 @@ from sphinx.util.docutils import SphinxDirective
 
 from sslbook.book.cells import opening
 from sslbook.book.layout import read_yaml
-from sslbook.book.typeset import prose
-from sslbook.book.values import RECORD_KEY
+from sslbook.book.values import RECORD_KEY, prose
 
 TIME = "sslbook-time"
 """The class of the line at the end of a chapter's first box."""

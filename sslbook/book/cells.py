@@ -32,7 +32,7 @@ from sphinx.application import Sphinx
 from sphinx.transforms import SphinxTransform
 from sphinx.util import logging
 
-from sslbook.book.typeset import MARK
+from sslbook.book.values import MARK
 
 PICTURE = "sslbook-picture"
 """The element that stands in the HTML before the opening's picture: ``<sslbook-picture data-cell="5"></sslbook-picture>``."""
@@ -42,7 +42,7 @@ SEVERAL = 3
 """So many checks have a line each in the bar of a folded cell; of more it says how many there are."""
 _TABLE = re.compile(r"(<table\b[^>]*>)\s*<caption>(.*?)</caption>|<p><em>([^<]*)</em></p>(?=<table\b)", re.DOTALL)
 _SLIDER, _FIGURE = '<div class="sslbook-slider"', '<div class="sslbook-figure"'  # as `sslbook.book.widgets` writes them
-_CHECK = 'class="sslbook-check"'  # as `sslbook.book.typeset` does
+_CHECK = 'class="sslbook-check"'  # as `sslbook.book.values` does
 _LOG = logging.getLogger(__name__)
 
 
@@ -251,7 +251,7 @@ def fold_code(doctree: nodes.document) -> None:
 
 
 def summary(checks: list[str]) -> str:
-    """The HTML of a bar, from that of the checks (`sslbook.book.typeset.badge`) behind it; without links or anchors."""
+    """The HTML of a bar, from that of the checks (`sslbook.book.values.badge`) behind it; without links or anchors."""
     if not checks:
         return '<span class="sslbook-proved-quiet">Where these numbers come from</span>'
     lines = [line for check in checks for line in BeautifulSoup(check, "html.parser").select(".sslbook-check-line")]

@@ -29,8 +29,20 @@ from IPython.display import display
 import sslbook
 from sslbook.book import plots
 from sslbook.book.layout import DEVICES, LENIENT, SCALES
-from sslbook.book.typeset import ROLES, badge, line, parts, printed, typeset
-from sslbook.book.values import GLUE_PREFIX, RECORD_KEY, Criterion, Number, Value, short
+from sslbook.book.values import (
+    GLUE_PREFIX,
+    RECORD_KEY,
+    ROLES,
+    Criterion,
+    Number,
+    Value,
+    badge,
+    line,
+    parts,
+    printed,
+    short,
+    typeset,
+)
 from sslbook.runtime.arguments import require_number, require_one_of, require_whole
 from sslbook.runtime.compute import device_name
 from sslbook.stats.intervals import Interval
@@ -283,7 +295,7 @@ def this_run(*text: str) -> None:
     """Show, below a text, this run's values of the numbers in it, where they are printed otherwise; and keep them up to date.
 
     Each of ``text`` is ``name:format=value``: a number of this chapter, how the text prints it, and the book's value; before the
-    name stands its role, if it is another than ``glue:text`` (`sslbook.book.typeset.spec` writes it). The line names the run,
+    name stands its role, if it is another than ``glue:text`` (`sslbook.book.values.spec` writes it). The line names the run,
     puts each new value beside the printed one, in the order of the text, and in bold where the two differ by more than the
     number's tolerance; with the book's own seed and scale, where they should not, it says what that is. It is empty while the
     run has none of the numbers, and says so if all are as printed. Written by the build into the notebooks; raises ValueError

@@ -17,8 +17,7 @@ from typing import Any
 
 from sslbook.book.layout import Book, find_chapters, read_yaml
 from sslbook.book.regression import read_numbers
-from sslbook.book.typeset import NOBREAK, entry_anchor, outcome
-from sslbook.book.values import Criterion, Number, Value
+from sslbook.book.values import NOBREAK, Criterion, Number, Value, entry_anchor, outcome
 from sslbook.runtime.arguments import InputError, counted, unknown
 from sslbook.stats.intervals import Interval
 

@@ -24,7 +24,7 @@ from sphinx.environment import BuildEnvironment
 import sslbook
 from sslbook.book.layout import read_yaml
 from sslbook.book.ledger import CODE, Claim, read_claims
-from sslbook.book.typeset import entry_anchor
+from sslbook.book.values import entry_anchor
 from sslbook.exports import homes
 from sslbook.records import data_files
 

@@ -27,7 +27,7 @@ from pypdf.generic import ArrayObject, DictionaryObject, FloatObject, NameObject
 from sslbook.book.layout import Book, read_yaml
 from sslbook.book.render import pages
 from sslbook.book.sphinx_ext import ASSETS
-from sslbook.book.typeset import readable
+from sslbook.book.values import readable
 from sslbook.runtime.arguments import InputError
 
 SECONDS = 300

@@ -23,7 +23,7 @@ from matplotlib.scale import LogScale, register_scale
 from matplotlib.ticker import LogFormatterSciNotation
 from numpy.typing import ArrayLike
 
-from sslbook.book.typeset import typeset
+from sslbook.book.values import typeset
 
 PALETTE: Final = {
     "blue": "#084573",

@@ -31,7 +31,7 @@ from sslbook.book.kernel import variables
 from sslbook.book.layout import Book, find_chapters, read_chapter, read_yaml
 from sslbook.book.plain import LINES
 from sslbook.book.sphinx_ext import DOWNLOADS
-from sslbook.book.typeset import glue, parts, pasted, printed, readable
+from sslbook.book.values import glue, parts, pasted, printed, readable
 from sslbook.runtime.atomic_io import read_source, write_text
 
 # Jupyter Book has jsonschema compile a grammar of addresses for two seconds, which no file of ours is held to.

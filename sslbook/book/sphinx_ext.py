@@ -36,7 +36,7 @@ from sslbook.book import bookmap, cells, library, plain
 from sslbook.book.cells import fold_checks, fold_code, move_set_up, open_with_picture, opening
 from sslbook.book.layout import Repository
 from sslbook.book.notebooks import NOTEBOOKS, reader_notebook, write
-from sslbook.book.typeset import ROLES, glue, named, printed, readable, typeset
+from sslbook.book.values import ROLES, glue, named, printed, readable, typeset
 
 ASSETS = Path(__file__).parent / "assets"
 LONGEST = 160
@@ -111,7 +111,7 @@ def _unique_proof_ids(app: Sphinx, doctree: nodes.document) -> None:
 class Pasted(SphinxRole):
     """``{interval}``, ``{least}`` and ``{most}``: a number of this page's notebook, or of another's (``page.md::name:.1f``).
 
-    They say in a sentence how sure a number is, or which side it bounds; `sslbook.book.typeset.printed` rounds.
+    They say in a sentence how sure a number is, or which side it bounds; `sslbook.book.values.printed` rounds.
     """
 
     def run(self) -> tuple[list[nodes.Node], list[nodes.system_message]]:

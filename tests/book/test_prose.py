@@ -17,7 +17,7 @@ from sslbook.book import regression
 from sslbook.book.bookmap import parts
 from sslbook.book.layout import Book, read_yaml
 from sslbook.book.ledger import read_claims
-from sslbook.book.typeset import prose
+from sslbook.book.values import prose
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(path for path in (ROOT / "chapters").glob("*.md") if path.stem != "ledger")  # the build writes that one

@@ -19,7 +19,7 @@ import pytest
 from sslbook.book import ledger
 from sslbook.book.layout import Book, parse_cell
 from sslbook.book.regression import read_expected
-from sslbook.book.typeset import bound, glue, named, prose
+from sslbook.book.values import bound, glue, named, prose
 
 BOOK = Book(Path(__file__).resolve().parents[2])
 PAGES = sorted(path.stem for path in BOOK.chapters.glob("*.md") if path.stem != "ledger")
