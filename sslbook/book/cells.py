@@ -41,7 +41,7 @@ SET_UP = "<!--set-up-->", "<!--set-up ends-->"
 SEVERAL = 3
 """So many checks have a line each in the bar of a folded cell; of more it says how many there are."""
 _TABLE = re.compile(r"(<table\b[^>]*>)\s*<caption>(.*?)</caption>|<p><em>([^<]*)</em></p>(?=<table\b)", re.DOTALL)
-_SLIDER, _FIGURE = '<div class="sslbook-slider"', '<div class="sslbook-figure"'  # as `sslbook.book.widgets` writes them
+_SLIDER, _FIGURE = '<div class="sslbook-slider"', '<div class="sslbook-figure"'  # as `sslbook.book.plots` writes them
 _CHECK = 'class="sslbook-check"'  # as `sslbook.book.values` does
 _LOG = logging.getLogger(__name__)
 

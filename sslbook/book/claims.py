@@ -1,4 +1,4 @@
-"""What a chapter calls: `begin` opens its run, `claim` asserts a number, `measure` reports one; its readers, `this_run` and `check`.
+"""What a chapter calls: `begin` opens its run, `claim` asserts a number, `measure` reports one; readers call `this_run`, `check`.
 
 The order in a chapter::
 
