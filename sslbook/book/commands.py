@@ -240,11 +240,11 @@ def _agree(book: Book, chapters: Sequence[Chapter], scale: str) -> bool:
 
 def _render(book: Book, scale: str, generated: dict[str, str]) -> int:
     """Render and check the pages, unless they already are what these inputs give."""
-    from sslbook.book import cache
+    from sslbook.book.execute import pages_are, pages_mark, stamp_pages
 
     first = book.html / "index.html"
-    mark = cache.pages_mark(book, scale, generated)
-    if cache.pages_are(book, mark):
+    mark = pages_mark(book, scale, generated)
+    if pages_are(book, mark):
         print("The pages are up to date.")
     else:
         from sslbook.book import render
@@ -259,7 +259,7 @@ def _render(book: Book, scale: str, generated: dict[str, str]) -> int:
         wrong = render.problems(book, scale)
         if wrong:
             return _report("The pages have problems", wrong)
-        cache.stamp_pages(book, mark)
+        stamp_pages(book, mark)
         print(f"Rendered and checked in {time.monotonic() - start:.1f} s.")
     print(f"Open {first.as_uri()}")
     return 0

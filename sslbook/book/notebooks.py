@@ -19,7 +19,7 @@ import nbformat
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-from sslbook.book.cache import digest_of
+from sslbook.book.execute import digest_of
 from sslbook.book.layout import Book, Repository, code_cells, number_cells, tags
 from sslbook.book.plain import Piece
 from sslbook.book.values import GLUE_PREFIX, HIDDEN_TAGS, RECORD_KEY, glue, pasted, printed, spec

@@ -27,7 +27,7 @@ from urllib.parse import unquote, urlsplit
 from bs4 import BeautifulSoup, Tag
 from bs4.element import NavigableString
 
-from sslbook.book.kernel import variables
+from sslbook.book.execute import variables
 from sslbook.book.layout import Book, find_chapters, read_chapter, read_yaml
 from sslbook.book.plain import LINES
 from sslbook.book.sphinx_ext import DOWNLOADS

@@ -7,8 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from sslbook.book import cache, kernel
-from sslbook.book.cache import key_parts, pages_mark, reached
+from sslbook.book import execute as cache
+from sslbook.book import execute as kernel
+from sslbook.book.execute import key_parts, pages_mark, reached
 from sslbook.book.layout import PACKAGE, Book, find_chapters
 
 

@@ -17,7 +17,8 @@ import nbformat
 import pytest
 
 from sslbook import cli
-from sslbook.book import cache, kernel
+from sslbook.book import execute as cache
+from sslbook.book import execute as kernel
 from sslbook.book import execute as module
 from sslbook.book.commands import alone
 from sslbook.book.execute import Outcome, Setting, execute, stderr_notes

@@ -11,7 +11,7 @@ import pytest
 
 from sslbook import cli
 from sslbook.book import library, render
-from sslbook.book.cache import key_parts, reached
+from sslbook.book.execute import key_parts, reached
 from sslbook.book.layout import Book, Repository, find_chapters
 from sslbook.book.ledger import read_claims
 from sslbook.book.regression import read_expected
