@@ -557,11 +557,11 @@ def run(
     )
     try:
         try:
-            return execute_notebook()
+            executed: NotebookNode = execute_notebook()
         except RuntimeError as error:
             if "kernel_info" not in str(error):
                 raise
-            return execute_notebook()  # another kernel took one of its ports between their choice and their use
+            executed = execute_notebook()  # another kernel took one of its ports between their choice and their use
     except PapermillExecutionError as error:
         # with the way there, unless it is an assertion, whose message says all
         way = error.traceback if error.ename != "AssertionError" else [f"{error.ename}: {error.evalue}"]
@@ -570,3 +570,4 @@ def run(
         return Failure(f"a cell ran longer than {cell_seconds:g} s and was stopped")
     except (DeadKernelError, RuntimeError) as error:
         return Failure(f"the kernel died or did not start: {error}")
+    return executed

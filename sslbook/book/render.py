@@ -29,7 +29,7 @@ from bs4.element import NavigableString
 
 from sslbook.book.execute import variables
 from sslbook.book.layout import Book, find_chapters, read_chapter, read_yaml
-from sslbook.book.plain import LINES
+from sslbook.book.notebooks import LINES
 from sslbook.book.sphinx_ext import DOWNLOADS
 from sslbook.book.values import glue, parts, pasted, printed, readable
 from sslbook.runtime.atomic_io import read_source, write_text

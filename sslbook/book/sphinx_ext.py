@@ -5,14 +5,20 @@ from `assets/`, so that no page asks another machine for anything; takes sphinx-
 added twice, raises an error in the console); pastes numbers with their intervals and bounds; names papers by authors and year; puts
 right what an accessibility checker finds in the theme; and offers each chapter as `.ipynb` and `.md` (`render` writes those files
 beside the pages).
+
+autodoc turns the docstrings of the promised names into the page about the library. `data/functions.yml` says which function
+computes a statement, and the title of its box names the claims that it states, as in ``Several units · B-F1``. A promised name
+leads to its entry on that page, below a statement as on the notation page; a name that is nowhere is an error.
 """
 
 from __future__ import annotations
 
 import functools
 import html
+import inspect
 import itertools
 import json
+import pkgutil
 import posixpath
 import re
 import textwrap
@@ -27,16 +33,20 @@ from pybtex.plugin import register_plugin
 from pybtex.style.formatting.plain import Style as PlainStyle
 from pybtex.style.labels import BaseLabelStyle
 from pybtex.style.template import field, first_of, href, optional
+from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx.config import Config
+from sphinx.environment import BuildEnvironment
 from sphinx.util.docutils import SphinxRole
 
 import sslbook
-from sslbook.book import bookmap, cells, library, plain
-from sslbook.book.cells import fold_checks, fold_code, move_set_up, open_with_picture, opening
-from sslbook.book.layout import Repository
-from sslbook.book.notebooks import NOTEBOOKS, reader_notebook, write
-from sslbook.book.values import ROLES, glue, named, printed, readable, typeset
+from sslbook.book import cells, notebooks
+from sslbook.book.cells import TIME, opening
+from sslbook.book.layout import Repository, read_yaml
+from sslbook.book.ledger import CODE, Claim, read_claims
+from sslbook.book.values import ROLES, entry_anchor, glue, named, printed, readable, typeset
+from sslbook.exports import homes
+from sslbook.records import data_files
 
 ASSETS = Path(__file__).parent / "assets"
 LONGEST = 160
@@ -63,8 +73,11 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("config-inited", _configure, priority=900)  # after the theme has appended its own template folders
     register_plugin("pybtex.style.labels", "sslbook", AuthorYearLabels)
     register_plugin("pybtex.style.formatting", "sslbook", AuthorYearStyle)  # `bibtex_default_style` in `_config.yml`
-    library.connect(app)
-    bookmap.connect(app)
+    app.setup_extension("sphinx.ext.autodoc")
+    app.connect("autodoc-process-docstring", _edit)
+    app.connect("autodoc-process-signature", _parsable)
+    app.connect("doctree-read", _annotate)
+    app.connect("missing-reference", _resolve)
     cells.connect(app)
     for name in ROLES[1:]:  # the first is MyST-NB's own
         app.add_role(name, Pasted())
@@ -83,7 +96,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
 
 
 def _configure(app: Sphinx, config: Config) -> None:
-    """Point Sphinx to the book's own assets."""
+    """Point Sphinx to the book's own assets; in docstrings types in short, and names in single backquotes as code."""
     config.project = config.html_title or config.project  # the name that objects.inv gives
     config.html_static_path.append(str(ASSETS / "static"))
     config.templates_path.insert(0, str(ASSETS / "templates"))
@@ -91,6 +104,9 @@ def _configure(app: Sphinx, config: Config) -> None:
     config.html_favicon = config.html_favicon or str(ASSETS / "static/sslbook/logo.svg")
     config.mathjax_path = "sslbook/mathjax.js"
     config.mathjax3_config = {**MATHJAX, **(config.mathjax3_config or {})}
+    config.autodoc_typehints_format = "short"
+    config.python_use_unqualified_type_names = True
+    config.default_role = "code"  # of docstrings; pages in Markdown have no default role
 
 
 def _unique_proof_ids(app: Sphinx, doctree: nodes.document) -> None:
@@ -210,11 +226,11 @@ def _mark(app: Sphinx, doctree: nodes.document, pagename: str) -> None:
     """Tell a chapter's time, open it with its picture, fold its checks, and mark its cells for the reader's notebook."""
     notebook = Path(app.srcdir) / f"{pagename}.ipynb"
     if notebook.exists():
-        bookmap.tell_time(doctree, bookmap.time_of(notebook))
-        open_with_picture(doctree)
-        fold_checks(doctree)
-        fold_code(doctree)
-        plain.mark_cells(doctree)
+        cells.tell_time(doctree, cells.time_of(notebook))
+        cells.open_with_picture(doctree)
+        cells.fold_checks(doctree)
+        cells.fold_code(doctree)
+        notebooks.mark_cells(doctree)
 
 
 @functools.cache
@@ -232,9 +248,9 @@ def _write_notebooks(app: Sphinx, error: Exception | None) -> None:
     for page, body in bodies.items():
         name = posixpath.basename(page)
         executed = nbformat.read(Path(app.srcdir) / f"{page}.ipynb", as_version=4)
-        pieces = plain.pieces(body, plain.Links(names, repository.site))
-        notebook = reader_notebook(name, executed, pieces, repository.requirement)
-        write(notebook, Path(app.outdir) / NOTEBOOKS / f"{name}.ipynb")
+        pieces = notebooks.pieces(body, notebooks.Links(names, repository.site))
+        notebook = notebooks.reader_notebook(name, executed, pieces, repository.requirement)
+        notebooks.write(notebook, Path(app.outdir) / notebooks.NOTEBOOKS / f"{name}.ipynb")
 
 
 def _page(app: Sphinx, pagename: str, template: str, context: dict[str, Any], doctree: nodes.document | None) -> None:
@@ -248,7 +264,7 @@ def _page(app: Sphinx, pagename: str, template: str, context: dict[str, Any], do
     if "body" in context:
         if is_notebook:
             app.__dict__.setdefault(_BODIES, {})[pagename] = context["body"]
-        context["body"] = mend(move_set_up(plain.without_marks(context["body"])))
+        context["body"] = mend(cells.move_set_up(notebooks.without_marks(context["body"])))
     without = "|mathjax|formulas" if _MATHS not in context.get("body", "") else ""  # 1.8 MB for no formula
     if pagename == LEDGER:
         app.add_js_file("sslbook/ledger.js", loading_method="defer")
@@ -272,10 +288,7 @@ def description(doctree: nodes.document) -> str:
     """What a page is about, in its own words: its first box, else its first paragraph, as far as a result page shows it."""
     boxes = [box for box in opening(doctree) if isinstance(box, nodes.admonition)]
     paragraphs = [
-        p
-        for box in boxes[:1]
-        for p in box.children
-        if isinstance(p, nodes.paragraph) and bookmap.TIME not in p["classes"]
+        p for box in boxes[:1] for p in box.children if isinstance(p, nodes.paragraph) and TIME not in p["classes"]
     ]
     paragraphs += [p for p in doctree.findall(nodes.paragraph) if len(p.astext().split()) > 8]
     said = "".join(
@@ -309,7 +322,9 @@ def _downloads(pagename: str, context: Mapping[str, Any], *, is_notebook: bool) 
         return []
     offers = [(f"{DOWNLOADS}/{pagename}.md", "file-lines", "Source (MyST Markdown)")]
     if is_notebook:
-        offers.insert(0, (f"{NOTEBOOKS}/{posixpath.basename(pagename)}.ipynb", "code", "Notebook, ready to run"))
+        offers.insert(
+            0, (f"{notebooks.NOTEBOOKS}/{posixpath.basename(pagename)}.ipynb", "code", "Notebook, ready to run")
+        )
     split = posixpath.splitext
     return [(context["pathto"](path, 1), posixpath.basename(path), split(path)[1], *more) for path, *more in offers]
 
@@ -362,3 +377,137 @@ def _stacking(table: str) -> str:
         for cell, label in zip(row.find_all(["td", "th"]), labels, strict=True):
             cell["data-label"] = label
     return str(soup)
+
+
+PAGE = "chapters/library"
+NOTATION = "chapters/notation"
+PACKAGE = "sslbook"
+
+
+@functools.cache
+def offered() -> dict[str, str]:
+    """The promised names by the place where each is defined: ``sslbook.operator.covariance.covariance_operator`` and so on."""
+    stub = Path(str(sslbook.__file__)).with_suffix(".pyi")
+    return {f"{home}.{name}": name for name, home in homes(stub).items()}
+
+
+def functions() -> dict[str, set[str]]:
+    """Full names of the promised functions that compute each statement, by the statement's label."""
+    content = read_yaml(data_files.folder() / "functions.yml", dict)
+    return {label: {f"{PACKAGE}.{name}" for name in names} for label, names in content.items()}
+
+
+def _edit(app: Sphinx, what: str, name: str, thing: Any, options: object, lines: list[str]) -> None:
+    lines[:] = edited(lines, inspect.signature(thing).parameters if callable(thing) else ())
+
+
+def _parsable(
+    app: Sphinx, what: str, name: str, thing: Any, options: object, arguments: str | None, result: str | None
+) -> tuple[str | None, str | None]:
+    """A dataclass's signature without ``<factory>``, which is no Python: Sphinx would show what it can't parse as it is."""
+    return arguments and arguments.replace("<factory>", "..."), result
+
+
+def edited(lines: Iterable[str], names: Iterable[str]) -> list[str]:
+    """A docstring as the page has it.
+
+    Each ``name: …`` or ``name, name: …`` at the beginning of a sentence gets a paragraph, and ``[tian2020]`` becomes a citation.
+    """
+    text = re.sub(r"\[(tian20\w+)\]", r":cite:t:`\1`", "\n".join(lines))
+    if one := "|".join(map(re.escape, names)):
+        text = re.sub(rf"(?:(?<=\n)|(?<=\.  ))((?:{one})(?:, (?:{one}))*): ", r"\n\n**\1**: ", text)
+    return text.splitlines()
+
+
+def _annotate(app: Sphinx, doctree: nodes.document) -> None:
+    annotate(doctree, functions(), {claim.id: claim for claim in read_claims(data_files.folder() / "claims.yml")})
+    if app.env.docname == NOTATION:
+        link_names(doctree)
+
+
+def link_names(doctree: nodes.Element) -> None:
+    """Let each ``module.name`` in code, as the notation page has them, lead to where that name is explained."""
+    for code in list(doctree.findall(nodes.literal)):
+        if "." in code.astext() and exists(f"{PACKAGE}.{code.astext()}"):
+            code.replace_self(_function(f"{PACKAGE}.{code.astext()}", code.astext()))
+
+
+def annotate(doctree: nodes.Element, computed: Mapping[str, set[str]], claims: Mapping[str, Claim]) -> None:
+    """Below each theorem and its like, the functions that compute it, and the verdict on each claim that its title names."""
+    elements = doctree.findall(nodes.Element)
+    for box in [box for box in elements if isinstance(box, nodes.Admonition) and box.get("label")]:
+        names = sorted(computed.get(str(box["label"]), ()))
+        links: list[list[nodes.Node]] = [[_function(name, offered()[name])] for name in names]
+        title = box.next_node(nodes.title)
+        codes = CODE.findall(title.astext() if title else "")
+        stated = [claims[code] for code in codes if code in claims]
+        verdicts = [_verdict(claim) for claim in stated]
+        content: list[nodes.Element] = [child for child in box.children if isinstance(child, nodes.section)]
+        ours = "; our claim holds." if any(claim.verdict == "fails as stated" for claim in stated) else "."
+        theirs = "The paper's claim " if len(stated) == 1 else "The paper's claims: "
+        for begin, between, items, end in (("In the library: ", ", ", links, "."), (theirs, "; ", verdicts, ours)):
+            if items:
+                line = nodes.paragraph("", begin, classes=["sslbook-functions"])
+                for number, item in enumerate(items):
+                    line += [nodes.Text(between if number else ""), *item]
+                line += nodes.Text(end)
+                (content or [box])[-1].append(line)
+
+
+def _function(name: str, text: str) -> addnodes.pending_xref:
+    code = nodes.literal("", text)
+    return addnodes.pending_xref("", code, refdomain="py", reftype="obj", reftarget=name, refexplicit=True)
+
+
+def _verdict(claim: Claim) -> list[nodes.Node]:
+    verdict = "holds as corrected here" if claim.verdict == "holds with the correction" else claim.verdict
+    said = [_label(claim.id, entry_anchor(claim.id)), nodes.Text(f" {verdict}")]
+    return [*said, nodes.Text(" ("), _label("errata", claim.errata), nodes.Text(")")] if claim.errata else said
+
+
+def _label(text: str, label: str) -> addnodes.pending_xref:
+    return addnodes.pending_xref(
+        "", nodes.inline("", text), refdomain="std", reftype="ref", reftarget=label, refexplicit=True, refwarn=True
+    )
+
+
+def _resolve(
+    app: Sphinx, env: BuildEnvironment, node: addnodes.pending_xref, content: nodes.TextElement
+) -> nodes.Node | None:
+    """Where a name of Python's leads: to its entry or its owner's on the page, else nowhere; None if it doesn't exist."""
+    if node.get("refdomain") != "py":
+        return None
+    target = str(node["reftarget"])
+    if not target.startswith(f"{PACKAGE}."):
+        return content
+    if not exists(target):
+        return None
+    place, domain = str(node.get("refdoc", PAGE)), env.get_domain("py")
+    for name in _entries(target):
+        found: nodes.Node | None = domain.resolve_xref(env, place, app.builder, "obj", name, node, content)
+        if found is not None:
+            return found
+    return content
+
+
+def _entries(name: str) -> Iterator[str]:
+    """What the page may call a full name and, after it, each of its owners."""
+    parts = name.split(".")
+    for cut in range(len(parts), 1, -1):
+        owner = ".".join(parts[:cut])
+        if promised := offered().get(owner):
+            yield ".".join([PACKAGE, promised, *parts[cut:]])
+            yield f"{PACKAGE}.{promised}"
+        yield owner
+
+
+def exists(name: str) -> bool:
+    """Whether a full name is that of a module, of something in one, or of a dataclass's field."""
+    try:
+        pkgutil.resolve_name(name)
+    except (ImportError, AttributeError, ValueError):
+        owner, _, field = name.rpartition(".")
+        return (
+            bool(owner) and exists(owner) and field in getattr(pkgutil.resolve_name(owner), "__dataclass_fields__", {})
+        )
+    return True

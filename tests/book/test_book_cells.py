@@ -19,7 +19,7 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import docutils_namespace, patch_docutils
 
 from sslbook.book.cells import fold_checks, fold_code, summary
-from sslbook.book.plain import Links, mark_cells, pieces
+from sslbook.book.notebooks import Links, mark_cells, pieces
 from sslbook.book.plots import _slider_html
 from sslbook.book.values import Number, badge
 

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from sslbook import cli
-from sslbook.book import library, render
+from sslbook.book import render
+from sslbook.book import sphinx_ext as library
 from sslbook.book.execute import key_parts, reached
 from sslbook.book.layout import Book, Repository, find_chapters
 from sslbook.book.ledger import read_claims

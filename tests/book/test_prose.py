@@ -14,7 +14,7 @@ import pytest
 from IPython.core.inputtransformer2 import TransformerManager
 
 from sslbook.book import regression
-from sslbook.book.bookmap import parts
+from sslbook.book.cells import parts
 from sslbook.book.layout import Book, read_yaml
 from sslbook.book.ledger import read_claims
 from sslbook.book.values import prose

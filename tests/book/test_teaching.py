@@ -16,7 +16,7 @@ import jupytext
 import pytest
 from test_prose import CHAPTERS, NOTEBOOKS, page
 
-from sslbook.book.bookmap import minutes
+from sslbook.book.cells import minutes
 from sslbook.book.layout import parse_cell
 
 OWING = [path for path in NOTEBOOKS if path.stem in CHAPTERS]
