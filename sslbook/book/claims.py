@@ -28,7 +28,7 @@ from IPython.display import display
 
 import sslbook
 from sslbook.book import plots
-from sslbook.book.layout import DEVICES, LENIENT, SCALES
+from sslbook.book.layout import DEVICES, LENIENT, SCALES, device_kind
 from sslbook.book.values import (
     GLUE_PREFIX,
     RECORD_KEY,
@@ -75,7 +75,6 @@ class _Session:
     started: float = field(default_factory=time.perf_counter)  # the cell that is running
     numbers: dict[str, Number] = field(default_factory=dict)
     watchers: dict[tuple[str, ...], Callable[[], None]] = field(default_factory=dict)
-    hooked: Any = None
 
 
 _session = _Session()
@@ -99,10 +98,7 @@ def begin(chapter: str, *, scale: str = "quick", seed: int = 0, device: str = "a
     require_one_of("scale", scale, SCALES)
     require_whole("seed", seed, least=0, most=2**32 - 1)
     require_one_of("device", device, DEVICES)
-    best = "cuda" if torch.cuda.is_available() else "cpu"
-    if device == "cuda" != best:
-        raise ValueError("device: got 'cuda', but torch finds no CUDA device here; allowed are 'auto' and 'cpu'")
-    run = Run(chapter, scale, seed, torch.device(best if device == "auto" else device))
+    run = Run(chapter, scale, seed, torch.device(device_kind(device)))
     if threads := os.environ.get("SSLBOOK_THREADS"):
         if not threads.isdigit() or int(threads) < 1:
             raise ValueError(f"SSLBOOK_THREADS: got {threads!r}; a whole number of threads, at least 1, is needed")
@@ -114,8 +110,14 @@ def begin(chapter: str, *, scale: str = "quick", seed: int = 0, device: str = "a
     _session.run = run
     _session.numbers.clear()
     _session.started = time.perf_counter()
-    _watch_cells()
+    if (shell := get_ipython()) is not None:
+        shell.events.register("pre_run_cell", _cell_begins)  # once: IPython knows what it has
     return run
+
+
+def _cell_begins(info: Any) -> None:
+    """IPython says when a cell begins, so that a number knows the seconds since then."""
+    _session.started = time.perf_counter()
 
 
 def claim(
@@ -273,19 +275,6 @@ def _publish(number: Number) -> None:
     _session.numbers[number.name] = number
     for refresh in list(_session.watchers.values()):
         refresh()
-
-
-def _watch_cells() -> None:
-    """Ask IPython to say when a cell begins, so that a number knows the seconds since then."""
-    shell = get_ipython()
-    if shell is None or _session.hooked is shell:
-        return
-
-    def cell_begins(info: Any) -> None:
-        _session.started = time.perf_counter()
-
-    shell.events.register("pre_run_cell", cell_begins)
-    _session.hooked = shell
 
 
 # --- a reader's notebook beside a run of it ---------------------------------------------------------------------------

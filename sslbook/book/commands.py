@@ -189,7 +189,8 @@ def _tell_kept(files: Sequence[Path]) -> None:
 
 
 def _setting(options: argparse.Namespace) -> Setting:
-    from sslbook.book.execute import CELL_SECONDS, Setting, device_kind
+    from sslbook.book.execute import CELL_SECONDS, Setting
+    from sslbook.book.layout import device_kind
 
     seconds = options.cell_seconds or CELL_SECONDS[options.scale]
     return Setting(options.scale, options.seed, device_kind(options.device), seconds)

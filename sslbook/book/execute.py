@@ -43,7 +43,6 @@ from nbformat import NotebookNode
 from sslbook.book.layout import LENIENT, PACKAGE, Book, Chapter, code_cells, number_cells, parameters, parse_cell, tags
 from sslbook.book.values import RECORD_KEY
 from sslbook.exports import homes
-from sslbook.runtime.arguments import InputError
 from sslbook.runtime.atomic_io import atomic, read_text, require_writable, user_path, write_text
 from sslbook.runtime.compute import cores, end_with_parent
 
@@ -102,22 +101,6 @@ def _job(book: Book, chapter: Chapter, setting: Setting) -> _Job:
     target = book.executed(setting.scale) / f"{chapter.name}.ipynb"
     parts = key_parts(book, chapter, scale=setting.scale, seed=setting.seed, device=setting.device)
     return _Job(chapter, book.shown(chapter.path), setting, target, parts)
-
-
-def device_kind(device: str) -> str:
-    """``auto`` resolved to the kind of device that there is; raises InputError for ``cuda`` where there is none.
-
-    Imports torch, which takes seconds, only where its build might know CUDA.
-    """
-    if device == "cpu" or (device == "auto" and version("torch").endswith("+cpu")):
-        return "cpu"
-    import torch
-
-    if torch.cuda.is_available():
-        return "cuda"
-    if device == "cuda":
-        raise InputError("device: got 'cuda', but torch finds no CUDA device here; allowed are 'auto' and 'cpu'")
-    return "cpu"
 
 
 def is_current(book: Book, chapter: Chapter, setting: Setting) -> bool:
@@ -322,7 +305,9 @@ def key_parts(book: Book, chapter: Chapter, *, scale: str, seed: int, device: st
     ``device`` is the kind that will compute (cpu or cuda), not ``auto``.
     """
     cells = code_cells(chapter.notebook())
-    records = sorted((*book.results.glob("*.json"), *book.results.with_name("printed").glob("*.json")))
+    records = [
+        path for folder in ("printed", "results") for path in sorted((book.root / "data" / folder).glob("*.json"))
+    ]
     return {
         "its code": digest_of([[_cell(cell.source), tags(cell)] for cell in cells]),
         "the scale": scale,

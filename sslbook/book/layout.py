@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -58,11 +59,6 @@ class Book:
     def claims(self) -> Path:
         """The ledger's source."""
         return self.root / "data" / "claims.yml"
-
-    @property
-    def results(self) -> Path:
-        """Recorded full-size runs."""
-        return self.root / "data" / "results"
 
     @property
     def built(self) -> Path:
@@ -174,9 +170,6 @@ class Repository:
         ]
 
 
-GENERATED = frozenset({"ledger"})
-"""Pages that the build writes; a file of that name in `chapters/` is no chapter."""
-
 _HEADER = re.compile(r"\A---\n(.*?)\n---\s*$", re.DOTALL | re.MULTILINE)
 _CODE_CELL = re.compile(r"^(`{3,}|:{3,})\{code-cell\}", re.MULTILINE)
 
@@ -209,7 +202,7 @@ def find_chapters(book: Book) -> list[Chapter]:
     Raises InputError for a page with code cells but without the Jupytext header, which everyone would read as plain
     Markdown, and as `read_source` does.
     """
-    return [read_chapter(path) for path in sorted(book.chapters.glob("*.md")) if path.stem not in GENERATED]
+    return [read_chapter(path) for path in sorted(book.chapters.glob("*.md"))]
 
 
 def read_chapter(path: Path) -> Chapter:
@@ -223,6 +216,22 @@ def read_chapter(path: Path) -> Chapter:
             f"{path.name}: it has code cells but no Jupytext header (format_name: myst), so they would not run"
         )
     return Chapter(path.stem, path, text, runs=has_code)
+
+
+def device_kind(device: str) -> str:
+    """``auto`` resolved to the kind of device that there is; raises InputError for ``cuda`` where there is none.
+
+    Imports torch, which takes seconds, only where its build might know CUDA.
+    """
+    if device == "cpu" or (device == "auto" and version("torch").endswith("+cpu")):
+        return "cpu"
+    import torch
+
+    if torch.cuda.is_available():
+        return "cuda"
+    if device == "cuda":
+        raise InputError("device: got 'cuda', but torch finds no CUDA device here; allowed are 'auto' and 'cpu'")
+    return "cpu"
 
 
 def choose(chapters: Iterable[Chapter], names: Sequence[str]) -> list[Chapter]:

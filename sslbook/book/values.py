@@ -144,11 +144,9 @@ class Number:
         """The record as JSON can hold it: a broken variant's NaN or infinity becomes a string, an interval an object."""
         record = asdict(self)
         del record["anchor"]
-        record["versions"] = dict(self.versions)
         for part in ("rejects", "rivals"):
-            for what, value in getattr(self, part).items():
-                if not isinstance(value, Interval) and not math.isfinite(value):
-                    record[part][what] = str(value)
+            kept = {what: v if isinstance(v, dict) or math.isfinite(v) else str(v) for what, v in record[part].items()}
+            record[part] = kept
         return record
 
     @classmethod
@@ -403,7 +401,7 @@ def line(number: Number) -> str:
 
 
 def badge(number: Number) -> str:
-    """The same as HTML: a line that carries the anchor to which the ledger links, its rivals, folded what it rejects, and why.
+    """The same as HTML: a line that carries the anchor to which the ledger links, its rivals open, folded what it rejects, and why.
 
     It has no style but its classes, and reads without them. Nothing that belongs together (an id, a name, a number with its
     relation) is broken between two lines. While the book is built, ``SSLBOOK_LEDGER`` holds the address of the ledger's page
@@ -419,11 +417,32 @@ def badge(number: Number) -> str:
     what = f'<span class="sslbook-check-what">{html.escape(number.what or "")}</span>'
     said = [what, *shown, *names] if number.what else [*names, *shown]  # the names that the book has for it come last
     line = " ".join([*_whole([MARK]), *said])
-    why = f'<div class="sslbook-check-why">{html.escape(number.why)}</div>' if number.why else ""
+    also = ""
+    if number.rivals:
+        rows = "".join(
+            f'<tr><th scope="row">{what}</th><td>{bad}</td></tr>' for what, bad in _others(number, number.rivals)
+        )
+        caption = "nearest rival" if len(number.rivals) == 1 else "nearest rivals"
+        also += f'<table class="sslbook-check-rivals"><caption>{caption}</caption><tbody>{rows}</tbody></table>'
+    if number.rejects:
+        items = "".join(f"<li>{what}: {bad}</li>" for what, bad in _others(number, number.rejects))
+        count = "one broken variant" if len(number.rejects) == 1 else f"{len(number.rejects)} broken variants"
+        also += f'<details class="sslbook-check-rejects"><summary>rejects {count}</summary><ul>{items}</ul></details>'
+    if number.why:
+        also += f'<div class="sslbook-check-why">{html.escape(number.why)}</div>'
     return (
         f'<div class="sslbook-check" id="{html.escape(anchor_id(number.name))}">'
-        f'<div class="sslbook-check-line">{line}</div>{_rivals(number)}{_rejects(number)}{why}</div>'
+        f'<div class="sslbook-check-line">{line}</div>{also}</div>'
     )
+
+
+def _others(number: Number, others: Mapping[str, Value]) -> Iterator[tuple[str, str]]:
+    """What a check's rivals or broken variants are, and the value of each, as HTML."""
+    for what, value in others.items():
+        yield (
+            html.escape(what),
+            f'<span class="sslbook-nobreak">{html.escape(typeset(short(value, *number.bars)))}</span>',
+        )
 
 
 def _whole(words: Iterable[str]) -> list[str]:
@@ -441,31 +460,6 @@ def outcome(number: Number) -> list[str]:
         return [f"{value}, exactly"]
     parts = typeset(str(criterion)).replace(" ", NOBREAK).split(f"{NOBREAK}and{NOBREAK}")
     return [value, parts[0], *(f"and{NOBREAK}{part}" for part in parts[1:])]
-
-
-def _rivals(number: Number) -> str:
-    """The wrong theories that come nearest and the value of each, in a small table that stands open."""
-    if not number.rivals:
-        return ""
-    rows = "".join(
-        f'<tr><th scope="row">{html.escape(what)}</th><td>{_value(bad, number)}</td></tr>'
-        for what, bad in number.rivals.items()
-    )
-    caption = "nearest rival" if len(number.rivals) == 1 else "nearest rivals"
-    return f'<table class="sslbook-check-rivals"><caption>{caption}</caption><tbody>{rows}</tbody></table>'
-
-
-def _rejects(number: Number) -> str:
-    """The broken variants and the value measured on each, in a disclosure that is closed at first."""
-    if not number.rejects:
-        return ""
-    variants = "".join(f"<li>{html.escape(what)}: {_value(bad, number)}</li>" for what, bad in number.rejects.items())
-    count = "one broken variant" if len(number.rejects) == 1 else f"{len(number.rejects)} broken variants"
-    return f'<details class="sslbook-check-rejects"><summary>rejects {count}</summary><ul>{variants}</ul></details>'
-
-
-def _value(value: Value, number: Number) -> str:
-    return f'<span class="sslbook-nobreak">{html.escape(typeset(short(value, *number.bars)))}</span>'
 
 
 def entry_anchor(id: str) -> str:
