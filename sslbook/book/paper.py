@@ -25,9 +25,8 @@ from pypdf.constants import PageLabelStyle
 from pypdf.generic import ArrayObject, DictionaryObject, FloatObject, NameObject, NullObject
 
 from sslbook.book.layout import Book, read_yaml
-from sslbook.book.render import pages
+from sslbook.book.render import in_letters, pages, words_of
 from sslbook.book.sphinx_ext import ASSETS
-from sslbook.book.values import readable
 from sslbook.runtime.arguments import InputError
 
 SECONDS = 300
@@ -212,6 +211,5 @@ def _plain(heading: str) -> str:
     soup = BeautifulSoup(heading, "html.parser")
     for link in soup.select(".headerlink"):
         link.decompose()
-    for formula in soup.select(".math"):
-        formula.replace_with(readable(formula.get_text()))
-    return " ".join(soup.get_text().split())
+    in_letters(soup)
+    return words_of(soup)

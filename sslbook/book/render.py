@@ -9,7 +9,6 @@ in HTML that lead nowhere, and whatever a browser would fetch from elsewhere.
 
 from __future__ import annotations
 
-import errno
 import html
 import json
 import os
@@ -19,19 +18,19 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from bs4 import BeautifulSoup, Tag
 from bs4.element import NavigableString
+from sphinx_external_toc.parsing import MalformedError, parse_toc_data
 
 from sslbook.book.execute import variables
 from sslbook.book.layout import Book, find_chapters, read_chapter, read_yaml
 from sslbook.book.notebooks import LINES
-from sslbook.book.sphinx_ext import DOWNLOADS
 from sslbook.book.values import glue, parts, pasted, printed, readable
+from sslbook.runtime.arguments import InputError
 from sslbook.runtime.atomic_io import read_source, write_text
 
 # Jupyter Book has jsonschema compile a grammar of addresses for two seconds, which no file of ours is held to.
@@ -44,9 +43,6 @@ sys.modules['rfc3987_syntax'] = None
 from jupyter_book.cli.main import main
 main()
 """
-_ERRNO = re.compile(r"\[Errno (?P<code>\d+)\] (?P<what>[^:'\n\x1b]+)(: '(?P<path>[^'\n]+)')?")
-_UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES)
-"""Errors of a full disk, or of a folder that can't be written: no fault of the book's."""
 _PROBLEM = re.compile(r"(WARNING|ERROR|CRITICAL)\b|[Ee]rror:|Exception occurred")
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 _PLACE = re.compile(r"^(?P<page>\S+?)\.ipynb(?::(?P<line>\d+))?")
@@ -71,11 +67,11 @@ def build(executed: Path, out: Path, *, root: Path, generated: Mapping[str, str]
     shutil.rmtree(fresh / "_static/vendor/fontawesome", ignore_errors=True)  # no page loads it: see sphinx_ext
     write_index(fresh, pages(root))
     (fresh / "searchindex.js").unlink(missing_ok=True)  # Sphinx's index of pages, which nothing loads
-    shutil.rmtree(fresh / DOWNLOADS, ignore_errors=True)
-    for page in pages(root):  # what the download buttons offer: every page's Markdown
-        (fresh / DOWNLOADS / page).parent.mkdir(parents=True, exist_ok=True)
-        text = generated.get(page) or read_source(root / f"{page}.md")
-        write_text(fresh / DOWNLOADS / f"{page}.md", text)
+    sources = fresh / "_sources"  # what the download buttons offer: every page's Markdown
+    shutil.rmtree(sources, ignore_errors=True)
+    for page in pages(root):
+        (sources / page).parent.mkdir(parents=True, exist_ok=True)
+        write_text(sources / f"{page}.md", generated.get(page) or read_source(root / f"{page}.md"))
     (fresh / "index.html").write_text(_front_door(root), encoding="utf-8")
     old = out.with_name(out.name + ".old")  # the new pages take the old ones' place by renaming
     shutil.rmtree(old, ignore_errors=True)
@@ -88,20 +84,10 @@ def build(executed: Path, out: Path, *, root: Path, generated: Mapping[str, str]
 
 def pages(root: Path) -> list[str]:
     """The pages of the table of contents in reading order, without suffix: `chapters/intro`, …"""
-    toc = read_yaml(root / "_toc.yml", dict)
-
-    def walk(node: Any) -> Iterator[str]:
-        if isinstance(node, Mapping):
-            own = node.get("root") or node.get("file")  # stands before what is below it, whatever the order of the keys
-            if own:
-                yield str(own).removesuffix(".md").removesuffix(".ipynb")
-            for value in node.values():
-                yield from walk(value)
-        elif isinstance(node, list):
-            for item in node:
-                yield from walk(item)
-
-    return list(walk(toc))
+    try:
+        return list(parse_toc_data(read_yaml(root / "_toc.yml", dict)))
+    except MalformedError as error:
+        raise InputError(f"_toc.yml: {error}") from None
 
 
 def stage(executed: Path, folder: Path, *, root: Path, generated: Mapping[str, str]) -> Path:
@@ -175,9 +161,6 @@ def _jupyter_book(staged: Path, work: Path) -> Path:
     shutil.rmtree(work / "render", ignore_errors=True)
     run = subprocess.run(command, env=environment, capture_output=True, encoding="utf-8", check=False)
     log = work / "render.log"
-    for found in _ERRNO.finditer(run.stdout + run.stderr):
-        if int(found["code"]) in _UNWRITABLE:
-            raise OSError(int(found["code"]), found["what"], found["path"] or str(work / "render"))
     log.write_text(run.stdout + run.stderr, encoding="utf-8")
     built = work / "render" / "_build" / "html"
     if run.returncode != 0 or not built.is_dir():
@@ -310,25 +293,25 @@ def sections(page: str, text: str) -> Iterator[Section]:
         cell.insert_after(*cell.select("figcaption"))
     for unwanted in top.select(_LEFT_OUT):
         unwanted.decompose()
-    for formula in top.select(".math"):
-        formula.replace_with(NavigableString(("" if formula.name == "span" else " ") + readable(formula.get_text())))
-    chapter, found = _heading(top), []
+    in_letters(top)
+    found: list[Section] = []
     for section in reversed([top, *top.find_all("section")]):  # the inner ones first: they leave their place empty
-        if not (title := _heading(section)) or not section.get("id"):
-            continue  # a theorem's body is a section, too
-        boxes = " · ".join(_words(box) for box in section.select(".admonition-title"))
         heading = section.find(["h1", "h2", "h3", "h4"], recursive=False)
-        if isinstance(heading, Tag):
-            heading.extract()
-        found.append(Section(page, str(section["id"]), chapter, title, boxes, _words(section)))
+        if not isinstance(heading, Tag) or not section.get("id"):
+            continue  # a theorem's body is a section, too
+        boxes = " · ".join(words_of(box) for box in section.select(".admonition-title"))
+        title = words_of(heading.extract())
+        found.insert(0, Section(page, str(section["id"]), "", title, boxes, words_of(section)))
         section.clear()
-    yield from reversed(found)
+    yield from (replace(section, chapter=found[0].title) for section in found)
 
 
-def _heading(section: Tag) -> str:
-    heading = section.find(["h1", "h2", "h3", "h4"], recursive=False)
-    return _words(heading) if isinstance(heading, Tag) else ""
+def in_letters(tag: Tag) -> None:
+    """Put small formulas in letters, others as an ellipsis."""
+    for formula in tag.select(".math"):
+        formula.replace_with(NavigableString(("" if formula.name == "span" else " ") + readable(formula.get_text())))
 
 
-def _words(tag: Tag) -> str:
+def words_of(tag: Tag) -> str:
+    """The text of a tag on one line."""
     return " ".join(tag.get_text().split())

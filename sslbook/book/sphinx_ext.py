@@ -51,7 +51,6 @@ from sslbook.records import data_files
 ASSETS = Path(__file__).parent / "assets"
 LONGEST = 160
 """Characters of a description: what result pages show."""
-DOWNLOADS = "_sources"  # the folder of the built book that holds the pages' sources
 _BODIES = "sslbook_bodies"  # where Sphinx's application keeps the chapters' HTML till all pages are there
 MATHJAX: dict[str, Any] = {
     # Without noundefined: a command that is not loaded becomes a visible error, which the page tests catch.
@@ -59,10 +58,8 @@ MATHJAX: dict[str, Any] = {
     "svg": {"fontCache": "global"},
 }
 """What `mathjax.js` is told; tools/make_mathjax.py decides which TeX packages it holds."""
-LEDGER = "chapters/ledger"
 _DROPPED = ("sphinx_thebe", "sphinx_comments")  # what they have connected: Jupyter Book always loads them
 _MATHS = 'class="math '  # as Sphinx writes each formula, in a line or on display
-_CITATION_LIST = 'role="list" class="citation-list"'
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
@@ -254,11 +251,15 @@ def _write_notebooks(app: Sphinx, error: Exception | None) -> None:
 
 
 def _page(app: Sphinx, pagename: str, template: str, context: dict[str, Any], doctree: nodes.document | None) -> None:
-    """Give the page its downloads and put its HTML right."""
-    is_notebook = (Path(app.srcdir) / f"{pagename}.ipynb").exists()
+    """Say in the page's head what it is about and where it lives, give it its buttons, and put its HTML right."""
+    is_notebook = context["is_notebook"] = (Path(app.srcdir) / f"{pagename}.ipynb").exists()
     if doctree is not None:
-        _introduce(app, pagename, context, doctree)
-    context["downloads"] = _downloads(pagename, context, is_notebook=is_notebook)
+        title = " ".join(BeautifulSoup(str(context["title"]), "html.parser").get_text().split())
+        book = str(app.config.html_title or app.config.project)
+        if title == book:
+            context["docstitle"] = ""  # the theme would say it twice
+        about, address = description(doctree), _repository(app).site
+        context["metatags"] += head(title=title, book=book, page=pagename, about=about, site=address)
     context["launches"] = _repository(app).launches(pagename) if is_notebook else []
     context["suggestions"] = _repository(app).suggestions(pagename) if doctree is not None else []
     if "body" in context:
@@ -266,22 +267,12 @@ def _page(app: Sphinx, pagename: str, template: str, context: dict[str, Any], do
             app.__dict__.setdefault(_BODIES, {})[pagename] = context["body"]
         context["body"] = mend(cells.move_set_up(notebooks.without_marks(context["body"])))
     without = "|mathjax|formulas" if _MATHS not in context.get("body", "") else ""  # 1.8 MB for no formula
-    if pagename == LEDGER:
+    if pagename == "chapters/ledger":
         app.add_js_file("sslbook/ledger.js", loading_method="defer")
     dropped = re.compile(f"sphinx-thebe|THEBE_JS_URL{without}", re.IGNORECASE)
     for kind in ("script_files", "css_files"):  # by file name and inline text
         texts = [f"{getattr(i, 'filename', i)} {getattr(i, 'attributes', {}).get('body', '')}" for i in context[kind]]
         context[kind] = [item for item, text in zip(context[kind], texts, strict=True) if not dropped.search(text)]
-
-
-def _introduce(app: Sphinx, pagename: str, context: dict[str, Any], doctree: nodes.document) -> None:
-    """Say in the page's head what it is about and where it lives."""
-    book = str(app.config.html_title or app.config.project)
-    title = " ".join(BeautifulSoup(str(context["title"]), "html.parser").get_text().split())
-    if title == book:
-        context["docstitle"] = ""  # the theme would say it twice
-    about, address = description(doctree), _repository(app).site
-    context["metatags"] += head(title=title, book=book, page=pagename, about=about, site=address)
 
 
 def description(doctree: nodes.document) -> str:
@@ -316,26 +307,13 @@ def head(*, title: str, book: str, page: str, about: str, site: str) -> str:
     return "\n    " + "\n    ".join(lines) + "\n"
 
 
-def _downloads(pagename: str, context: Mapping[str, Any], *, is_notebook: bool) -> list[tuple[str, ...]]:
-    """What the download button offers, as address, file, ending, icon and tooltip: a chapter's notebook, every page's Markdown."""
-    if not context.get("page_source_suffix"):
-        return []
-    offers = [(f"{DOWNLOADS}/{pagename}.md", "file-lines", "Source (MyST Markdown)")]
-    if is_notebook:
-        offers.insert(
-            0, (f"{notebooks.NOTEBOOKS}/{posixpath.basename(pagename)}.ipynb", "code", "Notebook, ready to run")
-        )
-    split = posixpath.splitext
-    return [(context["pathto"](path, 1), posixpath.basename(path), split(path)[1], *more) for path, *more in offers]
-
-
 def mend(body: str) -> str:
     """Put right what accessibility checkers find in the HTML of a page's body.
 
     A bibliography is a list whose entries carry a role that lists may not hold; a folded cell announces other words than it
     shows. Beyond that, for narrow screens: dotted names in code get places to break, and wide tables learn to stack.
     """
-    if _CITATION_LIST in body:
+    if 'role="list" class="citation-list"' in body:
         body = body.replace('role="doc-biblioentry"', 'role="listitem"')
     body = body.replace('<summary aria-label="Toggle hidden content">', "<summary>")
     body = _NAME_IN_CODE.sub(lambda name: f"{name[1]}{_JOINT.sub(_BREAK, name[2])}</span>", body)
