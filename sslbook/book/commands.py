@@ -70,10 +70,10 @@ def execute(options: argparse.Namespace) -> int:
         else:
             agree = _agree(book, good, options.scale)
         if options.spread is not None:
-            from sslbook.book import regression
+            from sslbook.book import ledger
 
             for chapter in good:
-                show(regression.spread(book, chapter, _setting(options), options.spread, say))
+                show(ledger.spread(book, chapter, _setting(options), options.spread, say))
     return 0 if agree and not failed else 1
 
 
@@ -155,15 +155,15 @@ def write_notebooks(options: argparse.Namespace) -> int:
 
 def write_pdf(options: argparse.Namespace) -> int:
     """``sslbook pdf``: the built book as one PDF."""
-    from sslbook.book import paper
+    from sslbook.book import render
 
-    paper.chromium()  # before the build, which takes minutes
+    render.chromium()  # before the build, which takes minutes
     if options.file:
         require_writable(options.file.parent)
     if status := build(options):
         return status
     book = find_book(options.root)
-    print(paper.write(book, options.file or book.built / "book.pdf", say))
+    print(render.write_pdf(book, options.file or book.built / "book.pdf", say))
     return 0
 
 
@@ -214,26 +214,26 @@ def _execute(book: Book, chapters: Sequence[Chapter], options: argparse.Namespac
 
 def _accept(book: Book, chapters: Sequence[Chapter], scale: str) -> None:
     """Make the chapters' numbers the expected ones."""
-    from sslbook.book import regression
+    from sslbook.book import ledger
 
     for name in [chapter.name for chapter in chapters]:
-        accepted = regression.update(book, name, scale)
+        accepted = ledger.update(book, name, scale)
         print(f"{book.shown(book.expected(name, scale))}: {counted(len(accepted), 'change')}")
-        show([*accepted, *regression.left_out(book, name, scale)])
+        show([*accepted, *ledger.left_out(book, name, scale)])
 
 
 def _agree(book: Book, chapters: Sequence[Chapter], scale: str) -> bool:
     """Whether the chapters' numbers are the expected ones."""
-    from sslbook.book import regression
+    from sslbook.book import ledger
 
     compared, well = 0, True
     for name in [chapter.name for chapter in chapters]:
-        count, problems = regression.compare(book, name, scale)
+        count, problems = ledger.compare(book, name, scale)
         compared += count
         if problems:
             well = False
             _report(f"{name} ({scale}): {counted(len(problems), 'number')} not as expected", problems)
-            print(f"  If that is meant: {regression.command(name, scale)}")
+            print(f"  If that is meant: {ledger.command(name, scale)}")
     if well:
         print(f"As expected: {counted(compared, 'number')}.")
     return well

@@ -448,7 +448,7 @@ from sslbook.runtime.compute import end_with_parent
 end_with_parent(int(os.environ["JPY_PARENT_PID"]))
 runpy.run_module("ipykernel_launcher", run_name="__main__")
 """
-_ANSI = re.compile(r"\x1b\[[0-9;]*m")
+ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 PASSED = (
     *("PATH", "HOME", "USER", "LOGNAME", "TMPDIR", "TEMP", "TMP", "MPLCONFIGDIR"),
@@ -550,7 +550,7 @@ def run(
     except PapermillExecutionError as error:
         # with the way there, unless it is an assertion, whose message says all
         way = error.traceback if error.ename != "AssertionError" else [f"{error.ename}: {error.evalue}"]
-        return Failure(_ANSI.sub("", "\n".join(way)), error.source)
+        return Failure(ANSI.sub("", "\n".join(way)), error.source)
     except CellTimeoutError:
         return Failure(f"a cell ran longer than {cell_seconds:g} s and was stopped")
     except (DeadKernelError, RuntimeError) as error:

@@ -22,7 +22,7 @@ LIVE = ("JPY_SESSION_NAME", "VSCODE_PID", "COLAB_RELEASE_TAG")
 LENIENT = "SSLBOOK_LENIENT"
 """The variable under which a claim that fails is published all the same.
 
-`sslbook.book.regression.spread` has it set where it runs chapters with other seeds, to see what moves; nothing is held to that.
+`sslbook.book.ledger.spread` has it set where it runs chapters with other seeds, to see what moves; nothing is held to that.
 """
 
 SCALES = ("quick", "paper")

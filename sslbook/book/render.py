@@ -1,10 +1,13 @@
-"""From executed notebooks to the HTML book.
+"""From executed notebooks to the HTML book, and to one PDF.
 
 The notebooks are rendered as they are, with execution off: what the page shows is what the regression has read. They are
 staged in a folder of their own, together with the pages that hold no code and those that are generated; Jupyter Book runs
 there with every warning an error; and the finished pages take the old ones' place in one step, so that a failed build
 leaves the last good book. `problems` then looks for what Sphinx does not see: numbers that are not those of the notebooks, links
 in HTML that lead nowhere, and whatever a browser would fetch from elsewhere.
+
+The PDF has a cover, contents with page numbers, bookmarks, and every page as Chromium prints it. What is folded on a page stays
+folded: code behind a bar, checks behind their badge, solutions. Links from page to page lead inside the file.
 """
 
 from __future__ import annotations
@@ -16,19 +19,26 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from bs4 import BeautifulSoup, Tag
 from bs4.element import NavigableString
+from pypdf import PdfReader, PdfWriter
+from pypdf.constants import PageLabelStyle
+from pypdf.generic import ArrayObject, DictionaryObject, FloatObject, NameObject, NullObject
 from sphinx_external_toc.parsing import MalformedError, parse_toc_data
 
-from sslbook.book.execute import variables
+from sslbook.book.execute import ANSI, variables
 from sslbook.book.layout import Book, find_chapters, read_chapter, read_yaml
 from sslbook.book.notebooks import LINES
+from sslbook.book.sphinx_ext import ASSETS
 from sslbook.book.values import glue, parts, pasted, printed, readable
 from sslbook.runtime.arguments import InputError
 from sslbook.runtime.atomic_io import read_source, write_text
@@ -44,7 +54,6 @@ from jupyter_book.cli.main import main
 main()
 """
 _PROBLEM = re.compile(r"(WARNING|ERROR|CRITICAL)\b|[Ee]rror:|Exception occurred")
-_ANSI = re.compile(r"\x1b\[[0-9;]*m")
 _PLACE = re.compile(r"^(?P<page>\S+?)\.ipynb(?::(?P<line>\d+))?")
 
 
@@ -126,7 +135,7 @@ def stage(executed: Path, folder: Path, *, root: Path, generated: Mapping[str, s
 def explain(log: str, staged: Path) -> str:
     """The problems in Sphinx's output, each with its place in the sources: page, cell and the line itself."""
     problems = []
-    for line in _ANSI.sub("", log).splitlines():
+    for line in ANSI.sub("", log).splitlines():
         line = line.replace(f"{staged}{os.sep}", "").replace(f"{staged.resolve()}{os.sep}", "")
         if _PROBLEM.search(line) and not line.startswith("WARNING: keep_going"):
             problems.append(_locate(line, staged))
@@ -315,3 +324,191 @@ def in_letters(tag: Tag) -> None:
 def words_of(tag: Tag) -> str:
     """The text of a tag on one line."""
     return " ".join(tag.get_text().split())
+
+
+# --- the whole book as one PDF -----------------------------------------------------------------------------------------
+
+SECONDS = 300
+"""The longest that Chromium may take for one page."""
+_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+_TITLE = re.compile(r"<h1>(.*?)</h1>", re.DOTALL)
+_SECTION = re.compile(r'<section id="([^"]+)">\s*(?:<span id="[^"]*"></span>\s*)*<h2>(.*?)</h2>', re.DOTALL)
+_FRONT = """@page { size: A4; margin: 16mm 20mm 18mm } @page :first { margin: 0 }
+body { font-family: 'DejaVu Sans', sans-serif; color: #222; margin: 0 }
+.cover { height: 290mm; break-after: page; text-align: center }
+.cover h1 { font-size: 34pt; padding-top: 75mm; color: #0a5f94; margin: 0 20mm }
+.cover p { font-size: 14pt; margin: 8mm 25mm } .cover img { width: 120mm; margin-top: 12mm }
+h2 { font-size: 11pt; color: #5b6270; margin: 5mm 0 1mm; break-after: avoid }
+p { margin: 0; font-size: 9pt; line-height: 1.35 } p.section a { padding-left: 6mm; color: #444 }
+p.chapter { font-weight: bold; margin-top: 1.6mm; break-after: avoid }
+p.section b { font-weight: normal }
+a { color: #222; text-decoration: none; display: flex; justify-content: space-between; gap: 4mm }"""
+_SHEETS = """@page { size: A4; margin: 0 } body { margin: 0; font: 9pt 'DejaVu Sans', sans-serif; color: #555 }
+div { height: 296mm; break-after: page; position: relative }
+span { position: absolute; bottom: 8mm; width: 100%; text-align: center }"""
+
+
+@dataclass(frozen=True)
+class Printed:
+    """A page of the book and the PDF that it was printed to."""
+
+    source: Path
+    pdf: Path
+
+    @cached_property
+    def reader(self) -> PdfReader:
+        """The PDF, read."""
+        return PdfReader(self.pdf)
+
+    @cached_property
+    def title(self) -> str:
+        """The page's heading."""
+        found = _TITLE.search(self._article)
+        return _plain(found[1]) if found else self.source.stem
+
+    @cached_property
+    def sections(self) -> list[tuple[str, int]]:
+        """Title and page, from 0, of each section that its contents name."""
+        found = [(_plain(title), self.place(anchor)) for anchor, title in _SECTION.findall(self._article)]
+        return [(title, page) for title, page in found if page is not None]
+
+    def place(self, anchor: str) -> int | None:
+        """The page, from 0, on which ``anchor`` is, if the PDF knows it."""
+        destination = self.reader.named_destinations.get(f"/{anchor}")
+        return None if destination is None else self.reader.get_destination_page_number(destination)
+
+    @cached_property
+    def _article(self) -> str:
+        return self.source.read_text(encoding="utf-8").partition('<article class="bd-article"')[2]
+
+
+def chromium() -> str:
+    """The browser that prints; raises InputError where there is none."""
+    found = next(filter(None, map(shutil.which, _NAMES)), None)
+    if found is None:
+        raise InputError("no Chromium here to print with; on Debian and Ubuntu: apt-get install chromium")
+    return found
+
+
+def write_pdf(book: Book, target: Path, say: Callable[[str], None] = print) -> Path:
+    """Print the built pages of ``book`` into ``target``; raises InputError without a built book or a browser."""
+    browser = chromium()
+    sources = [book.html / f"{name}.html" for name in pages(book.root)]
+    if missing := [source.name for source in sources if not source.is_file()]:
+        raise InputError(f"{missing[0]} is not built: make book")
+    with tempfile.TemporaryDirectory(prefix="sslbook-") as folder:
+        work, printed = Path(folder), []
+        for source in sources:
+            say(f"printing {source.stem} …")
+            printed.append(Printed(source, _print(browser, source, work / f"{source.stem}.pdf")))
+        config = read_yaml(book.root / "_config.yml", dict)
+        title, author = str(config["title"]), str(config["author"])
+        cover = (
+            f'<div class="cover"><h1>{html.escape(title)}</h1>'
+            "<p>An executable book on why self-supervised learning works</p>"
+            f'<img src="{(ASSETS / "static/sslbook/logo.svg").as_uri()}" alt=""><p>{html.escape(author)}</p></div>'
+        )
+        listed = contents(printed, read_yaml(book.root / "_toc.yml", dict))
+        front = _page(browser, work / "front.html", f"<style>{_FRONT}</style>{cover}<h1>Contents</h1>{listed}")
+        writer = join(front, printed)
+        numbered = writer.pages[len(front.pages) :]
+        numbers = "".join(f"<div><span>{i + 1}</span></div>" for i in range(len(numbered)))
+        sheets = _page(browser, work / "numbers.html", f"<style>{_SHEETS}</style>{numbers}")
+        for page, sheet in zip(numbered, sheets.pages, strict=False):
+            page.merge_page(sheet)
+            page.compress_content_streams()  # merging unpacked them
+        writer.set_page_label(0, len(front.pages) - 1, style=PageLabelStyle.LOWERCASE_ROMAN)
+        writer.set_page_label(len(front.pages), len(writer.pages) - 1, style=PageLabelStyle.DECIMAL)
+        writer.add_metadata({"/Title": title, "/Author": author})
+        writer.compress_identical_objects()
+        target.parent.mkdir(parents=True, exist_ok=True)
+        writer.write(target)
+    return target
+
+
+def contents(printed: Sequence[Printed], toc: Mapping[str, Any]) -> str:
+    """The table of contents as HTML; page 1 is the first behind it."""
+    parts = {str(part["chapters"][0]["file"]).rpartition("/")[2]: part["caption"] for part in toc.get("parts", ())}
+    rows, at = [], 1
+    for one in printed:
+        if caption := parts.get(one.source.stem):
+            rows.append(f"<h2>{html.escape(caption)}</h2>")
+        for kind, title, page in [("chapter", one.title, 0), *(("section", *section) for section in one.sections)]:
+            link = f'<a href="{one.source.as_uri()}"><span>{html.escape(title)}</span><b>{at + page}</b></a>'
+            rows.append(f'<p class="{kind}">{link}</p>')
+        at += len(one.reader.pages)
+    return "\n".join(rows)
+
+
+def join(front: PdfReader, printed: Sequence[Printed]) -> PdfWriter:
+    """All pages in one, with bookmarks and with links that lead inside it."""
+    writer = PdfWriter()
+    writer.append(front, import_outline=False)
+    first: dict[str, int] = {}
+    owners: list[Printed | None] = [None] * len(front.pages)
+    for one in printed:
+        at = first[one.source.as_uri()] = len(writer.pages)
+        writer.append(one.pdf, import_outline=False)
+        owners += [one] * len(one.reader.pages)
+        chapter = writer.add_outline_item(title=one.title, page_number=at)
+        for title, page in one.sections:
+            writer.add_outline_item(title=title, page_number=at + page, parent=chapter)
+    known = {one.source.as_uri(): one for one in printed}
+    for sheet, owner in zip(writer.pages, owners, strict=True):
+        for annotation in sheet.get("/Annots", ArrayObject()):
+            _lead_inside(writer, annotation.get_object(), owner, known, first)
+    return writer
+
+
+def _lead_inside(
+    writer: PdfWriter,
+    link: DictionaryObject,
+    owner: Printed | None,
+    known: Mapping[str, Printed],
+    first: Mapping[str, int],
+) -> None:
+    """Let a link to another page of the book, or to a place on its own, lead to a page of the file."""
+    name = link.get("/Dest")
+    address = str(link.get("/A", {}).get("/URI", ""))
+    if isinstance(name, str) and owner is not None:
+        target, anchor = owner, name.removeprefix("/")
+    elif address.partition("#")[0] in known:
+        target, anchor = known[address.partition("#")[0]], unquote(address.partition("#")[2])
+    else:
+        if address.startswith("file:"):
+            del link["/A"]  # what lies beside the pages is not in the file
+        return
+    page = first[target.source.as_uri()] + (target.place(anchor) or 0)
+    destination = target.reader.named_destinations.get(f"/{anchor}")
+    height = None if destination is None else destination.top
+    top = FloatObject(float(height)) if isinstance(height, (int, float)) else NullObject()
+    place = [writer.pages[page].indirect_reference, NameObject("/XYZ"), NullObject(), top, NullObject()]
+    link.pop("/A", None)
+    link[NameObject("/Dest")] = ArrayObject(place)
+
+
+def _page(browser: str, source: Path, body: str) -> PdfReader:
+    source.write_text(f'<!DOCTYPE html><html lang="en"><meta charset="utf-8">{body}</html>', encoding="utf-8")
+    return PdfReader(_print(browser, source, source.with_suffix(".pdf")))
+
+
+def _print(browser: str, source: Path, target: Path) -> Path:
+    """Print one page, when its scripts have no more to do."""
+    flags = ["headless=new", "disable-gpu", "no-proxy-server", "no-pdf-header-footer", "virtual-time-budget=120000"]
+    if hasattr(os, "geteuid") and os.geteuid() == 0:
+        flags.append("no-sandbox")  # Chromium refuses to run as root with one
+    flags += [f"user-data-dir={target.parent / 'profile'}", f"print-to-pdf={target}"]
+    command = [browser, *(f"--{flag}" for flag in flags), source.as_uri()]
+    target.unlink(missing_ok=True)
+    run = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
+    if not target.is_file():
+        raise InputError(f"Chromium did not print {source.name}: {run.stderr.strip()[-300:]}")
+    return target
+
+
+def _plain(heading: str) -> str:
+    soup = BeautifulSoup(heading, "html.parser")
+    for link in soup.select(".headerlink"):
+        link.decompose()
+    in_letters(soup)
+    return words_of(soup)

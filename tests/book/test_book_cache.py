@@ -62,7 +62,7 @@ def test_imports_are_followed(source: str, wanted: set[str], package: Path) -> N
 def test_a_chapter_depends_on_what_it_calls_and_not_on_the_machinery_around_it() -> None:
     found = {str(path.relative_to(PACKAGE)) for path in reached(["from sslbook.book import begin, claim"], [PACKAGE])}
     assert {"__init__.py", "book/__init__.py", "book/claims.py", "book/values.py", "book/plots.py"} <= found
-    assert not {"book/execute.py", "book/regression.py", "book/ledger.py", "book/render.py", "cli.py"} & found
+    assert not {"book/execute.py", "book/ledger.py", "book/render.py", "cli.py"} & found
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pytest
 
 from sslbook import cli
 from sslbook.book.layout import Book
-from sslbook.book.regression import Moved, compare, differences, entry, left_out, read_expected, update
+from sslbook.book.ledger import Moved, compare, differences, entry, left_out, read_expected, update
 from sslbook.book.values import Number
 from sslbook.runtime.arguments import InputError
 

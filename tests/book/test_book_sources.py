@@ -14,8 +14,7 @@ from sslbook.book import render
 from sslbook.book import sphinx_ext as library
 from sslbook.book.execute import key_parts, reached
 from sslbook.book.layout import Book, Repository, find_chapters
-from sslbook.book.ledger import read_claims
-from sslbook.book.regression import read_expected
+from sslbook.book.ledger import read_claims, read_expected
 from sslbook.records import data_files
 from sslbook.runtime.arguments import InputError
 

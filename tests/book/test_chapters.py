@@ -11,7 +11,7 @@ import pytest
 from reader_cases import kernel_of
 
 from sslbook.book import execute as kernel
-from sslbook.book import regression
+from sslbook.book import ledger as regression
 from sslbook.book.execute import stderr_notes
 from sslbook.book.layout import Chapter, find_book, find_chapters
 from sslbook.book.values import numbers

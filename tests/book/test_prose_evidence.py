@@ -18,7 +18,7 @@ import pytest
 
 from sslbook.book import ledger
 from sslbook.book.layout import Book, parse_cell
-from sslbook.book.regression import read_expected
+from sslbook.book.ledger import read_expected
 from sslbook.book.values import bound, glue, named, prose
 
 BOOK = Book(Path(__file__).resolve().parents[2])
