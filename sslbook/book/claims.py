@@ -374,8 +374,7 @@ def check(
     returns whether all cases agree. Raises ValueError if there are no cases: a check of nothing would pass.
     """
     tried = 0
-    for case in cases:
-        tried += 1
+    for tried, case in enumerate(cases, 1):
         arguments = case if isinstance(case, (tuple, list)) else (case,)
         try:
             given = _parts(answer(*map(_copy, arguments)))

@@ -7,6 +7,7 @@ it should be.
 from __future__ import annotations
 
 import argparse
+import functools
 import importlib.util
 import json
 import os
@@ -139,17 +140,13 @@ def show_margins(options: argparse.Namespace) -> int:
 
 def write_notebooks(options: argparse.Namespace) -> int:
     """``sslbook notebooks``: the built book's notebooks, and what they need, in a folder of their own."""
-    from sslbook.book import notebooks
-
     if options.folder:
         require_writable(options.folder)  # before the build, which takes minutes
     if status := build(options):
         return status
     book = find_book(options.root)
-    copies, kept = notebooks.copy_notebooks(book, options.folder or book.built / "notebooks")
-    for path in copies:
+    for path in _copy_notebooks(book, options.folder or book.built / "notebooks"):
         print(path)
-    _tell_kept(kept)
     return 0
 
 
@@ -177,15 +174,18 @@ def open_lab(options: argparse.Namespace) -> int:
     if build(options):
         print("The book was not built; JupyterLab has the notebooks of the last time that it was.")
     folder = book.built / "lab"
-    _, kept = notebooks.copy_notebooks(book, folder)
-    _tell_kept(kept)
+    _copy_notebooks(book, folder)
     return subprocess.run([*notebooks.lab_command(folder), *options.arguments], check=False).returncode
 
 
-def _tell_kept(files: Sequence[Path]) -> None:
-    if files:
+def _copy_notebooks(book: Book, folder: Path) -> list[Path]:
+    from sslbook.book.notebooks import copy_notebooks
+
+    copies, kept = copy_notebooks(book, folder)
+    if kept:
         print("Left as they were, since they were changed or run; remove one to have the book's again:")
-        show([str(path) for path in files])
+        show([str(path) for path in kept])
+    return copies
 
 
 def _setting(options: argparse.Namespace) -> Setting:
@@ -278,6 +278,4 @@ def show(lines: Sequence[str]) -> None:
         print(f"  {line}")
 
 
-def say(line: str) -> None:
-    """Print a line at once."""
-    print(line, flush=True)
+say = functools.partial(print, flush=True)

@@ -318,7 +318,7 @@ def key_parts(book: Book, chapter: Chapter, *, scale: str, seed: int, device: st
         "the downloaded images": _images(variables().get("SSLBOOK_DATA")),
         "SSLBOOK_THREADS": os.environ.get("SSLBOOK_THREADS", "1"),
         "the processor": " ".join(f"{name}={os.environ[name]}" for name in PROCESSOR if name in os.environ),
-        "PYTHONPATH": " ".join(_listing(folder, "*.py", "*/__init__.py") for folder in added_path()),
+        "PYTHONPATH": " ".join(_listing(folder, "*.py", "*/__init__.py") for folder in _added_path()),
         "the lock file": _content([book.root / "requirements.lock"]),
         "recorded runs and printed tables": _content(records),
         **{book.shown(path): does for path, does in reached([cell.source for cell in cells], book.packages).items()},
@@ -470,11 +470,11 @@ def variables() -> dict[str, str]:
         kept["SSLBOOK_DATA"] = str(user_path(data).resolve())
     # another working folder must find the same package, unless it is installed
     own = [] if PACKAGE.parent.name in ("site-packages", "dist-packages") else [PACKAGE.parent]
-    path = os.pathsep.join(map(str, [*own, *added_path()]))
+    path = os.pathsep.join(map(str, [*own, *_added_path()]))
     return {**kept, "PYTHONPATH": path, "PYTHONHASHSEED": "0", "PYTHONUTF8": "1"}
 
 
-def added_path() -> list[Path]:
+def _added_path() -> list[Path]:
     """The folders that ``PYTHONPATH`` adds to the one of this package: a chapter's key has what lies there."""
     folders = [Path(part).resolve() for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
     return [folder for folder in dict.fromkeys(folders) if folder != PACKAGE.parent]

@@ -37,7 +37,6 @@ from sslbook.runtime.atomic_io import read_text, write_text
 
 NOTEBOOKS = "notebooks"
 """The folder of the built book that holds them."""
-_MARK = "written"
 _INSTALL = """\
 # Run this first: where the book's library is missing, it installs it.
 try:
@@ -258,7 +257,7 @@ def _motionless(text: str) -> str:
 
 def write(notebook: NotebookNode, path: Path) -> None:
     """Write a reader's notebook so that `copy_notebooks` can tell whether it is still as it was written."""
-    notebook.metadata[RECORD_KEY][_MARK] = digest_of(notebook.cells)
+    notebook.metadata[RECORD_KEY]["written"] = digest_of(notebook.cells)
     write_text(path, nbformat.writes(notebook))
 
 
@@ -292,7 +291,7 @@ def _as_written(path: Path) -> bool:
     """Whether a copy has the cells that the build gave it, their outputs too; what can't be read has not."""
     try:
         notebook = nbformat.reads(read_text(path), as_version=4)
-        return bool(notebook.metadata[RECORD_KEY][_MARK] == digest_of(notebook.cells))
+        return bool(notebook.metadata[RECORD_KEY]["written"] == digest_of(notebook.cells))
     except (ValueError, KeyError, TypeError, AttributeError):
         return False
 
@@ -437,14 +436,14 @@ class _Plain(MarkdownConverter):
         if "math" in kinds:
             return f"\n\n{anchor}{chr(10) if anchor else ''}{self._display(el)}\n\n"
         if "solution" in kinds:
-            return f"\n\n\ue000solution:\ue001\n\n{_without_title(el, text)}\n\n\ue000end:\ue001\n\n"
+            return f"\n\n\ue000solution:\ue001\n\n{text.strip()}\n\n\ue000end:\ue001\n\n"
         if "exercise" in kinds:
             return f"\n\n{anchor}{_titled(el, text)}\n\n"
         if "proof-text" in kinds:
             return f"\n\n{anchor}{text.strip()} ∎\n\n"
         if "dropdown" in kinds:
             title = el.find("p", class_="admonition-title")
-            return _fold(title.get_text() if title else "More", _without_title(el, text))
+            return _fold(title.get_text() if title else "More", text.strip())
         if "admonition" in kinds:
             box = "\n".join(f"> {line}".rstrip() for line in _titled(el, text).strip().splitlines())
             return f"\n\n{anchor}\n\n{box}\n\n" if anchor else f"\n\n{box}\n\n"
@@ -458,10 +457,8 @@ class _Plain(MarkdownConverter):
 
     def convert_p(self, el: Tag, text: str, parent_tags: set[str]) -> str:
         kinds = el.get_attribute_list("class")
-        if "admonition-title" in kinds:
-            return f"\n\n\ue004{_words_of(el)}\ue005\n\n"
-        if TIME in kinds:
-            return ""  # of the page: no word of the source stands behind it
+        if "admonition-title" in kinds or TIME in kinds:
+            return ""  # a box sets its own title; the time is the page's: no word of the source stands behind it
         return str(super().convert_p(el, f"{_anchor(el)}{text}", parent_tags))  # type: ignore[misc]
 
     def convert_figure(self, el: Tag, text: str, parent_tags: set[str]) -> str:
@@ -486,13 +483,11 @@ class _Plain(MarkdownConverter):
 
     def _caption(self, cell: Tag) -> str:
         """The code cell itself is the executed notebook's; here its figure's caption, which is the page's."""
-        captions = [self._words(caption) for caption in cell.select("figcaption p")]
+        words = (self.process_tag(caption, parent_tags=set()) for caption in cell.select("figcaption p"))  # type: ignore[attr-defined]
+        captions = [str(one).strip() for one in words]
         anchors = "".join(_anchor(figure) for figure in cell.select("figure[id]"))
         cut = "" if cell.find_previous_sibling(PICTURE) is not None else "\ue000caption:\ue001\n\n"
         return f"\n\n{cut}{anchors}{' '.join(captions)}\n\n" if captions else ""
-
-    def _words(self, el: Tag) -> str:
-        return str(self.process_tag(el, parent_tags=set())).strip()  # type: ignore[attr-defined]
 
     def _display(self, el: Tag) -> str:
         tag = el.find("span", class_="eqno")
@@ -548,7 +543,6 @@ class _Plain(MarkdownConverter):
         return f"{text.strip()}\n\n"
 
     def convert__document_(self, el: Tag, text: str, parent_tags: set[str]) -> str:
-        text = text.replace("\ue004", "**").replace("\ue005", "**")
         if self.cited and el.select_one(".citation") is None:
             entries = "\n".join(
                 f'- <a id="{label}"></a>{title}'
@@ -575,16 +569,12 @@ def _titled(el: Tag, text: str) -> str:
     number = None if title is None else title.find(class_="caption-number")
     bold = " ".join(number.get_text().split()) if number else words
     rest = words.removeprefix(bold).strip()
-    return f"**{bold}**{' ' + rest if rest else ''}\n\n{_without_title(el, text)}"
+    return f"**{bold}**{' ' + rest if rest else ''}\n\n{text.strip()}"
 
 
 def _words_of(el: Tag) -> str:
     """The text of a title on one line, its formulas in dollars."""
     return re.sub(r"\\\((.*?)\\\)", r"$\1$", " ".join(el.get_text().split()))
-
-
-def _without_title(el: Tag, text: str) -> str:
-    return re.sub("\ue004.*?\ue005", "", text, count=1, flags=re.DOTALL).strip()
 
 
 def _fold(title: str, text: str) -> str:

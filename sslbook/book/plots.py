@@ -277,7 +277,8 @@ def slider(
     def alt_of(value: Any) -> str:
         return alt(value) if callable(alt) else alt
 
-    if _live():
+    # a person runs this, and so `draw` can be called again
+    if any(variable in os.environ for variable in LIVE) and importlib.util.find_spec("ipywidgets") is not None:
         places = list(values) if step is None else _places(values, step)
         _live_slider(draw, places, label, alt_of, text_of, places.index(values[start]), play=play)
         return
@@ -367,11 +368,6 @@ def _img(frame: bytes, alt: str, kind: str, *, text: str | None = None, hidden: 
         f'<img class="{kind}" src="data:image/webp;base64,{base64.b64encode(frame).decode()}" alt="{escape(alt)}"'
         f' width="{width}" height="{height}"{data}{" hidden" if hidden else ""}>'
     )
-
-
-def _live() -> bool:
-    """Whether a person runs this, where a slider can call `draw` again."""
-    return any(name in os.environ for name in LIVE) and importlib.util.find_spec("ipywidgets") is not None
 
 
 def _places(values: Sequence[Any], step: float) -> list[Any]:

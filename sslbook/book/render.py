@@ -302,26 +302,26 @@ def sections(page: str, text: str) -> Iterator[Section]:
         cell.insert_after(*cell.select("figcaption"))
     for unwanted in top.select(_LEFT_OUT):
         unwanted.decompose()
-    in_letters(top)
+    _in_letters(top)
     found: list[Section] = []
     for section in reversed([top, *top.find_all("section")]):  # the inner ones first: they leave their place empty
         heading = section.find(["h1", "h2", "h3", "h4"], recursive=False)
         if not isinstance(heading, Tag) or not section.get("id"):
             continue  # a theorem's body is a section, too
-        boxes = " · ".join(words_of(box) for box in section.select(".admonition-title"))
-        title = words_of(heading.extract())
-        found.insert(0, Section(page, str(section["id"]), "", title, boxes, words_of(section)))
+        boxes = " · ".join(_words(box) for box in section.select(".admonition-title"))
+        title = _words(heading.extract())
+        found.insert(0, Section(page, str(section["id"]), "", title, boxes, _words(section)))
         section.clear()
     yield from (replace(section, chapter=found[0].title) for section in found)
 
 
-def in_letters(tag: Tag) -> None:
+def _in_letters(tag: Tag) -> None:
     """Put small formulas in letters, others as an ellipsis."""
     for formula in tag.select(".math"):
         formula.replace_with(NavigableString(("" if formula.name == "span" else " ") + readable(formula.get_text())))
 
 
-def words_of(tag: Tag) -> str:
+def _words(tag: Tag) -> str:
     """The text of a tag on one line."""
     return " ".join(tag.get_text().split())
 
@@ -510,5 +510,5 @@ def _plain(heading: str) -> str:
     soup = BeautifulSoup(heading, "html.parser")
     for link in soup.select(".headerlink"):
         link.decompose()
-    in_letters(soup)
-    return words_of(soup)
+    _in_letters(soup)
+    return _words(soup)
