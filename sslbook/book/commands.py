@@ -140,13 +140,17 @@ def show_margins(options: argparse.Namespace) -> int:
 
 def write_notebooks(options: argparse.Namespace) -> int:
     """``sslbook notebooks``: the built book's notebooks, and what they need, in a folder of their own."""
+    from sslbook.book import notebooks
+
     if options.folder:
         require_writable(options.folder)  # before the build, which takes minutes
     if status := build(options):
         return status
     book = find_book(options.root)
-    for path in _copy_notebooks(book, options.folder or book.built / "notebooks"):
+    copies, kept = notebooks.copy_notebooks(book, options.folder or book.built / "notebooks")
+    for path in copies:
         print(path)
+    _tell_kept(kept)
     return 0
 
 
@@ -174,18 +178,15 @@ def open_lab(options: argparse.Namespace) -> int:
     if build(options):
         print("The book was not built; JupyterLab has the notebooks of the last time that it was.")
     folder = book.built / "lab"
-    _copy_notebooks(book, folder)
+    _, kept = notebooks.copy_notebooks(book, folder)
+    _tell_kept(kept)
     return subprocess.run([*notebooks.lab_command(folder), *options.arguments], check=False).returncode
 
 
-def _copy_notebooks(book: Book, folder: Path) -> list[Path]:
-    from sslbook.book.notebooks import copy_notebooks
-
-    copies, kept = copy_notebooks(book, folder)
-    if kept:
+def _tell_kept(files: Sequence[Path]) -> None:
+    if files:
         print("Left as they were, since they were changed or run; remove one to have the book's again:")
-        show([str(path) for path in kept])
-    return copies
+        show([str(path) for path in files])
 
 
 def _setting(options: argparse.Namespace) -> Setting:

@@ -546,30 +546,21 @@ LAST_DIGITS, NOTHING = 1e-8, 1e-12
 """The least tolerance, relative and absolute: the rounding of a library that none of the machines has."""
 
 
-@dataclass(frozen=True)
-class Moved:
-    """A value as it is held, on the other machines, and with other seeds; and how far off the chapter itself lets it be."""
+def may_move(value: float, machines: Sequence[float], seeds: Sequence[float], stated: float = math.inf) -> float:
+    """How far a value may be off, rounded up to two digits, by what it is on the other machines and with other seeds.
 
-    value: float
-    machines: Sequence[float]
-    seeds: Sequence[float]
-    stated: float = math.inf
-
-    @property
-    def within(self) -> float:
-        """How far the value may be off; rounded up to two digits.
-
-        Rounding leaves most numbers where they are: ten times what the machines differed by, and never less than the last digits.
-        One that rounding moves by more than a millionth (a network trained for hundreds of steps) it may move as far as another
-        seed does, by four standard deviations over the seeds, but no farther than the chapter lets it, or than three times what
-        the machines differed by: they are draws of it, and their largest difference is no bound of a size that is known.
-        """
-        drift = max((abs(there - self.value) for there in self.machines), default=0.0)
-        allowed = max(SAFE * drift, LAST_DIGITS * abs(self.value), NOTHING)
-        if drift > CHAOTIC * abs(self.value) and drift > NOTHING and len(self.seeds) > 1:
-            allowed = max(AGAIN * drift, min(DEVIATIONS * statistics.stdev(self.seeds), self.stated))
-        step = 10.0 ** (math.floor(math.log10(allowed)) - 1)
-        return float(f"{math.ceil(allowed / step - 1e-6) * step:.2g}")
+    Rounding leaves most numbers where they are: ten times what the machines differed by, and never less than the last digits.
+    One that rounding moves by more than a millionth (a network trained for hundreds of steps) it may move as far as another
+    seed does, by four standard deviations over the seeds, but no farther than the chapter itself lets it (``stated``), or than
+    three times what the machines differed by: they are draws of it, and their largest difference is no bound of a size that is
+    known.
+    """
+    drift = max((abs(there - value) for there in machines), default=0.0)
+    allowed = max(SAFE * drift, LAST_DIGITS * abs(value), NOTHING)
+    if drift > CHAOTIC * abs(value) and drift > NOTHING and len(seeds) > 1:
+        allowed = max(AGAIN * drift, min(DEVIATIONS * statistics.stdev(seeds), stated))
+    step = 10.0 ** (math.floor(math.log10(allowed)) - 1)
+    return float(f"{math.ceil(allowed / step - 1e-6) * step:.2g}")
 
 
 def spread(book: Book, chapter: Chapter, setting: Setting, seeds: int, say: Callable[[str], None]) -> list[str]:
@@ -615,9 +606,9 @@ def _with_tolerances(
     if "value" in held:
         there, elsewhere = ([n.value for n in same if math.isfinite(n.value)] for same in here)
         stated = Criterion(number.value, number.rtol, number.atol).allowed()
-        held["within"] = Moved(number.value, there, elsewhere, stated).within
+        held["within"] = may_move(number.value, there, elsewhere, stated)
     others = {}
     for what, value in _others(number).items():
         there, elsewhere = ([_others(n)[what] for n in same if what in _others(n)] for same in here)
-        others[what] = [value, Moved(value, there, elsewhere).within]
+        others[what] = [value, may_move(value, there, elsewhere)]
     return held | ({"others": others} if others else {})
