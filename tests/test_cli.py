@@ -13,8 +13,8 @@ import pytest
 import sslbook
 from sslbook import cli
 from sslbook.book import commands, execute, render
-from sslbook.book.execute import Outcome, Setting
-from sslbook.book.layout import Book
+from sslbook.book.execute import Outcome
+from sslbook.book.layout import Book, Setting
 from sslbook.experiments import catalogue
 from sslbook.records import data_files, store
 from sslbook.stats.sweep import Study

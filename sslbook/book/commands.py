@@ -16,16 +16,11 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from sslbook.book.layout import SCALES, Book, NoBookError, find_book
+from sslbook.book.layout import SCALES, Book, Chapter, NoBookError, Setting, choose, find_book, find_chapters
 from sslbook.records import data_files
 from sslbook.runtime.arguments import InputError, counted
 from sslbook.runtime.atomic_io import naming, remove_parts, require_writable, write_text
-
-if TYPE_CHECKING:
-    from sslbook.book.execute import Setting
-    from sslbook.book.layout import Chapter
 
 
 @contextmanager
@@ -52,8 +47,6 @@ def alone(book: Book, command: str) -> Iterator[None]:
 
 def execute(options: argparse.Namespace) -> int:
     """``sslbook execute``: bring chapters up to date and hold their numbers to the expected ones."""
-    from sslbook.book.layout import choose, find_chapters
-
     book = find_book(options.root)
     chapters = choose(find_chapters(book), options.chapters)
     if options.update_expected and options.seed != 0:
@@ -74,7 +67,7 @@ def execute(options: argparse.Namespace) -> int:
             from sslbook.book import ledger
 
             for chapter in good:
-                show(ledger.spread(book, chapter, _setting(options), options.spread, say))
+                show(ledger.spread(book, chapter, Setting.of(options), options.spread, say))
     return 0 if agree and not failed else 1
 
 
@@ -82,13 +75,12 @@ def build(options: argparse.Namespace) -> int:
     """``sslbook build``: execute, compare, write the ledger, render, check the pages."""
     from sslbook.book import ledger
     from sslbook.book.execute import is_current
-    from sslbook.book.layout import choose, find_chapters
 
     book = find_book(options.root)
     chapters = choose(find_chapters(book), [])
     with alone(book, "build"):
         if options.no_execute:
-            stale = [chapter.name for chapter in chapters if not is_current(book, chapter, _setting(options))]
+            stale = [chapter.name for chapter in chapters if not is_current(book, chapter, Setting.of(options))]
             if stale:
                 print(f"Not executed, or changed since: {', '.join(stale)}. Run: sslbook execute {' '.join(stale)}")
                 return 1
@@ -189,20 +181,12 @@ def _tell_kept(files: Sequence[Path]) -> None:
         show([str(path) for path in files])
 
 
-def _setting(options: argparse.Namespace) -> Setting:
-    from sslbook.book.execute import CELL_SECONDS, Setting
-    from sslbook.book.layout import device_kind
-
-    seconds = options.cell_seconds or CELL_SECONDS[options.scale]
-    return Setting(options.scale, options.seed, device_kind(options.device), seconds)
-
-
 def _execute(book: Book, chapters: Sequence[Chapter], options: argparse.Namespace, *, force: bool = False) -> list[str]:
     """Bring the chapters up to date; the names of those that failed."""
     from sslbook.book.execute import execute as run
 
     start = time.monotonic()
-    outcomes = run(book, chapters, _setting(options), force=force, jobs=options.processes, say=say)
+    outcomes = run(book, chapters, Setting.of(options), force=force, jobs=options.processes, say=say)
     ran = sum(outcome.status in ("executed", "failed") for outcome in outcomes)
     failed = [outcome.chapter for outcome in outcomes if outcome.status == "failed"]
     print(

@@ -40,14 +40,22 @@ from typing import Any
 import nbformat
 from nbformat import NotebookNode
 
-from sslbook.book.layout import LENIENT, PACKAGE, Book, Chapter, code_cells, number_cells, parameters, parse_cell, tags
+from sslbook.book.layout import (
+    LENIENT,
+    PACKAGE,
+    Book,
+    Chapter,
+    Setting,
+    code_cells,
+    number_cells,
+    parameters,
+    parse_cell,
+    tags,
+)
 from sslbook.book.values import RECORD_KEY
 from sslbook.exports import homes
 from sslbook.runtime.atomic_io import atomic, read_text, require_writable, user_path, write_text
 from sslbook.runtime.compute import cores, end_with_parent
-
-CELL_SECONDS = {"quick": 600, "paper": 6 * 3600}
-"""The longest that one cell may take before it is stopped, by scale."""
 
 
 @dataclass(frozen=True)
@@ -62,17 +70,6 @@ class Outcome:
     seconds: float = 0.0
     error: str = ""
     notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Setting:
-    """What a chapter is run with. ``device`` is cpu or cuda, never auto: what is keyed is what runs; ``lenient``: see `spread`."""
-
-    scale: str
-    seed: int
-    device: str
-    cell_seconds: float
-    lenient: bool = False
 
 
 @dataclass(frozen=True)

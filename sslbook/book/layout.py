@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from argparse import Namespace
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -27,6 +28,9 @@ LENIENT = "SSLBOOK_LENIENT"
 
 SCALES = ("quick", "paper")
 """The two sizes of every experiment: under a minute a chapter on two CPU cores, and the papers' own."""
+
+CELL_SECONDS = {"quick": 600, "paper": 6 * 3600}
+"""The longest that one cell may take before it is stopped, by scale."""
 
 DEVICES = ("auto", "cpu", "cuda")
 
@@ -216,6 +220,23 @@ def read_chapter(path: Path) -> Chapter:
             f"{path.name}: it has code cells but no Jupytext header (format_name: myst), so they would not run"
         )
     return Chapter(path.stem, path, text, runs=has_code)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a chapter is run with. ``device`` is cpu or cuda, never auto: what is keyed is what runs; ``lenient``: see `LENIENT`."""
+
+    scale: str
+    seed: int
+    device: str
+    cell_seconds: float
+    lenient: bool = False
+
+    @classmethod
+    def of(cls, options: Namespace) -> Setting:
+        """What the options of a command ask for."""
+        seconds = options.cell_seconds or CELL_SECONDS[options.scale]
+        return cls(options.scale, options.seed, device_kind(options.device), seconds)
 
 
 def device_kind(device: str) -> str:

@@ -27,18 +27,14 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from sslbook.book.layout import SCALES, Book, find_chapters, read_yaml
+from sslbook.book.layout import SCALES, Book, Chapter, Setting, find_chapters, read_yaml
 from sslbook.book.values import NOBREAK, Criterion, Number, Value, entry_anchor, numbers, outcome
 from sslbook.runtime.arguments import InputError, counted, unknown
 from sslbook.runtime.atomic_io import read_finite, write_text
 from sslbook.runtime.compute import environment
 from sslbook.stats.intervals import Interval
-
-if TYPE_CHECKING:
-    from sslbook.book.execute import Setting
-    from sslbook.book.layout import Chapter
 
 KINDS = {"I": "identity", "B": "bound", "L": "limit", "D": "dynamics", "T": "table or figure"}
 

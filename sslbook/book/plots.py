@@ -271,22 +271,20 @@ def slider(
     if not re.fullmatch(r"[A-Za-z][\w-]*", name):
         raise ValueError(f"name: got {name!r}; allowed are letters, digits, '-' and '_', beginning with a letter")
 
-    def text_of(value: Any) -> str:
-        return format(value) if callable(format) else format.format(value)
-
-    def alt_of(value: Any) -> str:
-        return alt(value) if callable(alt) else alt
+    def told(value: Any) -> tuple[str, str]:
+        text = format(value) if callable(format) else format.format(value)
+        return text, alt(value) if callable(alt) else alt
 
     # a person runs this, and so `draw` can be called again
     if any(variable in os.environ for variable in LIVE) and importlib.util.find_spec("ipywidgets") is not None:
         places = list(values) if step is None else _places(values, step)
-        _live_slider(draw, places, label, alt_of, text_of, places.index(values[start]), play=play)
+        _live_slider(draw, places, label, told, places.index(values[start]), play=play)
         return
     frames = [picture(draw(value), keep_colors=keep_colors) for value in values]
     sizes = {_size(frame) for frame in frames}
     if len(sizes) > 1:
         raise ValueError(f"draw: got frames of different sizes, {sorted(sizes)} pixels; draw them all with one figsize")
-    texts, alts = [text_of(value) for value in values], [alt_of(value) for value in values]
+    texts, alts = zip(*map(told, values), strict=True)
     shown = _slider_html(
         frames, texts=texts, alts=alts, label=label, name=name, start=start, keep_colors=keep_colors, play=play
     )
@@ -388,10 +386,8 @@ def _live_slider(
     draw: Callable[[Any], Figure],
     values: Sequence[Any],
     label: str,
-    alt_of: Callable[[Any], str],
-    text_of: Callable[[Any], str],
+    told: Callable[[Any], tuple[str, str]],
     start: int,
-    *,
     play: bool,
 ) -> None:
     """The ipywidgets slider. No `Output` and no `interact`: both can hang when a notebook is executed without a person."""
@@ -403,11 +399,10 @@ def _live_slider(
     reading = ipywidgets.Label()
 
     def update(_: object = None) -> None:
-        value = values[choice.value]
-        frame = picture(draw(value))
-        image = _img(frame, alt_of(value), "sslbook-frame")
+        frame = picture(draw(values[choice.value]))
+        reading.value, alt = told(values[choice.value])
+        image = _img(frame, alt, "sslbook-frame")
         shown.value = image.replace("<img ", '<img style="max-width: 100%; height: auto" ')
-        reading.value = text_of(value)
 
     choice.observe(update, names="value")
     update()

@@ -21,8 +21,8 @@ from sslbook.book import execute as cache
 from sslbook.book import execute as kernel
 from sslbook.book import execute as module
 from sslbook.book.commands import alone
-from sslbook.book.execute import Outcome, Setting, execute, stderr_notes
-from sslbook.book.layout import Book, choose, code_cells, find_chapters, tags
+from sslbook.book.execute import Outcome, execute, stderr_notes
+from sslbook.book.layout import Book, Setting, choose, code_cells, find_chapters, tags
 from sslbook.book.ledger import read_numbers
 from sslbook.book.values import numbers
 from sslbook.runtime.arguments import InputError
