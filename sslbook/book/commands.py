@@ -20,7 +20,7 @@ from pathlib import Path
 from sslbook.book.layout import SCALES, Book, Chapter, NoBookError, Setting, choose, find_book, find_chapters
 from sslbook.records import data_files
 from sslbook.runtime.arguments import InputError, counted
-from sslbook.runtime.atomic_io import naming, remove_parts, require_writable, write_text
+from sslbook.runtime.atomic_io import naming, remove_parts, require_writable, write_bytes, write_text
 
 
 @contextmanager
@@ -60,14 +60,16 @@ def execute(options: argparse.Namespace) -> int:
         if options.seed != 0:
             print(f"The numbers are not compared: expected values are held for seed 0, this is seed {options.seed}.")
         elif options.update_expected:
-            _accept(book, good, options.scale)
-        else:
-            agree = _agree(book, good, options.scale)
-        if options.spread is not None:
             from sslbook.book import ledger
 
-            for chapter in good:
+            for name in [chapter.name for chapter in good]:
+                accepted = ledger.update(book, name, options.scale)
+                print(f"{book.shown(book.expected(name, options.scale))}: {counted(len(accepted), 'change')}")
+                show([*accepted, *ledger.left_out(book, name, options.scale)])
+            for chapter in good if options.spread is not None else []:
                 show(ledger.spread(book, chapter, Setting.of(options), options.spread, say))
+        else:
+            agree = _agree(book, good, options.scale)
     return 0 if agree and not failed else 1
 
 
@@ -197,16 +199,6 @@ def _execute(book: Book, chapters: Sequence[Chapter], options: argparse.Namespac
     return failed
 
 
-def _accept(book: Book, chapters: Sequence[Chapter], scale: str) -> None:
-    """Make the chapters' numbers the expected ones."""
-    from sslbook.book import ledger
-
-    for name in [chapter.name for chapter in chapters]:
-        accepted = ledger.update(book, name, scale)
-        print(f"{book.shown(book.expected(name, scale))}: {counted(len(accepted), 'change')}")
-        show([*accepted, *ledger.left_out(book, name, scale)])
-
-
 def _agree(book: Book, chapters: Sequence[Chapter], scale: str) -> bool:
     """Whether the chapters' numbers are the expected ones."""
     from sslbook.book import ledger
@@ -226,11 +218,12 @@ def _agree(book: Book, chapters: Sequence[Chapter], scale: str) -> bool:
 
 def _render(book: Book, scale: str, generated: dict[str, str]) -> int:
     """Render and check the pages, unless they already are what these inputs give."""
-    from sslbook.book.execute import pages_are, pages_mark, stamp_pages
+    from sslbook.book.execute import pages_mark, stamp
 
     first = book.html / "index.html"
     mark = pages_mark(book, scale, generated)
-    if pages_are(book, mark):
+    stamped, good = stamp(book, mark)
+    if stamped.is_file() and stamped.read_bytes() == good:
         print("The pages are up to date.")
     else:
         from sslbook.book import render
@@ -245,7 +238,7 @@ def _render(book: Book, scale: str, generated: dict[str, str]) -> int:
         wrong = render.problems(book, scale)
         if wrong:
             return _report("The pages have problems", wrong)
-        stamp_pages(book, mark)
+        write_bytes(*stamp(book, mark))
         print(f"Rendered and checked in {time.monotonic() - start:.1f} s.")
     print(f"Open {first.as_uri()}")
     return 0

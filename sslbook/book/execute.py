@@ -238,7 +238,23 @@ def _run(job: _Job) -> Outcome:
             partial.replace(failed)
             report += f"\npartial notebook: {failed}"
         return Outcome(job.name, "failed", seconds, report)
-    _write(_finished(result, job, seconds), job.target)
+    # as it is kept: no absolute paths, the injected cell hidden, what it depends on in its metadata
+    number_cells(result)
+    papermill = result.metadata.get("papermill", {})
+    papermill["input_path"], papermill["output_path"] = job.source, job.target.name
+    for cell in result.cells:
+        if "injected-parameters" in tags(cell):
+            cell.metadata["tags"] = [*tags(cell), "remove-cell"]
+    result.metadata[RECORD_KEY] = {
+        "parts": job.parts,
+        "source": digest(job.chapter.text.encode()),
+        "chapter": job.name,
+        "scale": job.setting.scale,
+        "seed": job.setting.seed,
+        "device": job.setting.device,
+        "seconds": round(seconds, 2),
+    }
+    _write(result, job.target)
     partial.unlink(missing_ok=True)
     failed.unlink(missing_ok=True)
     return Outcome(job.name, "executed", seconds, notes=tuple(stderr_notes(result)))
@@ -252,26 +268,6 @@ def _report(job: _Job, failure: Failure) -> str:
     line = f":{before.count(chr(10)) + 1}" if found else ""
     cell = "\n".join(f"    {text}" for text in failure.source.strip().splitlines())
     return f"{job.source}{line}: this cell failed:\n\n{cell}\n\n{failure.reason}"
-
-
-def _finished(notebook: NotebookNode, job: _Job, seconds: float) -> NotebookNode:
-    """The executed notebook as it is kept: no absolute paths, the injected cell hidden, what it depends on in its metadata."""
-    number_cells(notebook)
-    papermill = notebook.metadata.get("papermill", {})
-    papermill["input_path"], papermill["output_path"] = job.source, job.target.name
-    for cell in notebook.cells:
-        if "injected-parameters" in tags(cell):
-            cell.metadata["tags"] = [*tags(cell), "remove-cell"]
-    notebook.metadata[RECORD_KEY] = {
-        "parts": job.parts,
-        "source": digest(job.chapter.text.encode()),
-        "chapter": job.name,
-        "scale": job.setting.scale,
-        "seed": job.setting.seed,
-        "device": job.setting.device,
-        "seconds": round(seconds, 2),
-    }
-    return notebook
 
 
 def stderr_notes(notebook: NotebookNode) -> list[str]:
@@ -302,6 +298,8 @@ def key_parts(book: Book, chapter: Chapter, *, scale: str, seed: int, device: st
     ``device`` is the kind that will compute (cpu or cuda), not ``auto``.
     """
     cells = code_cells(chapter.notebook())
+    data = variables().get("SSLBOOK_DATA")
+    images = sorted(path for path in Path(data).glob("*/*") if path.is_file()) if data else []
     records = [
         path for folder in ("printed", "results") for path in sorted((book.root / "data" / folder).glob("*.json"))
     ]
@@ -312,7 +310,7 @@ def key_parts(book: Book, chapter: Chapter, *, scale: str, seed: int, device: st
         "the device": device,
         "Python": platform.python_version(),
         **{f"{name}'s version": version(name) for name in COMPUTES},
-        "the downloaded images": _images(variables().get("SSLBOOK_DATA")),
+        "the downloaded images": digest_of([[path.parent.name, path.name, path.stat().st_size] for path in images]),
         "SSLBOOK_THREADS": os.environ.get("SSLBOOK_THREADS", "1"),
         "the processor": " ".join(f"{name}={os.environ[name]}" for name in PROCESSOR if name in os.environ),
         "PYTHONPATH": " ".join(_listing(folder, "*.py", "*/__init__.py") for folder in _added_path()),
@@ -402,12 +400,6 @@ def _listing(folder: Path, *patterns: str) -> str:
     return digest_of([[str(path.relative_to(folder)), path.stat().st_size, path.stat().st_mtime_ns] for path in files])
 
 
-def _images(folder: str | None) -> str:
-    """The names and sizes of the data sets' files: a chapter takes other images where they are."""
-    files = sorted(path for path in Path(folder).glob("*/*") if path.is_file()) if folder else []
-    return digest_of([[path.parent.name, path.name, path.stat().st_size] for path in files])
-
-
 def pages_mark(book: Book, scale: str, generated: dict[str, str]) -> str:
     """A digest of what the pages are made of: notebooks, sources, configuration, generated pages, all packages."""
     files = [*(book.root / name for name in ("_config.yml", "_toc.yml", "data/functions.yml")), *book.notebooks(scale)]
@@ -416,21 +408,9 @@ def pages_mark(book: Book, scale: str, generated: dict[str, str]) -> str:
     return digest_of([_content(files), generated, sorted({f"{d.name} {d.version}" for d in distributions()})])
 
 
-def pages_are(book: Book, mark: str) -> bool:
-    """Whether the pages were built from what ``mark`` stands for, passed their checks, and lie there untouched."""
-    try:
-        return bool(json.loads(read_text(_stamp(book))) == {"inputs": mark, "pages": _listing(book.html, "**/*")})
-    except (OSError, ValueError):
-        return False
-
-
-def stamp_pages(book: Book, mark: str) -> None:
-    """Remember that the pages, as they lie there, are good."""
-    write_text(_stamp(book), json.dumps({"inputs": mark, "pages": _listing(book.html, "**/*")}))
-
-
-def _stamp(book: Book) -> Path:
-    return book.html.with_suffix(".stamp.json")
+def stamp(book: Book, mark: str) -> tuple[Path, bytes]:
+    """A file, and what it holds where good pages that were built from what ``mark`` stands for lie there untouched."""
+    return book.html.with_suffix(".stamp.json"), json.dumps([mark, _listing(book.html, "**/*")]).encode()
 
 
 # --- one notebook in a kernel of the running interpreter ---------------------------------------------------------------
