@@ -135,8 +135,6 @@ def test_no_heavy_import_before_it_is_needed() -> None:
 def test_what_is_not_installed_is_named(
     book: Book, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setitem(sys.modules, "sslbook.book.layout", None)
-
     def absent(options: object) -> int:
         raise ModuleNotFoundError("No module named 'papermill'", name="papermill")
 

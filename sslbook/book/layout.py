@@ -201,12 +201,12 @@ class Chapter:
 
 
 def find_chapters(book: Book) -> list[Chapter]:
-    """Every page in `chapters/`, by name.
+    """Every page in `chapters/`, by name; but the ledger, which the build writes.
 
     Raises InputError for a page with code cells but without the Jupytext header, which everyone would read as plain
     Markdown, and as `read_source` does.
     """
-    return [read_chapter(path) for path in sorted(book.chapters.glob("*.md"))]
+    return [read_chapter(path) for path in sorted(book.chapters.glob("*.md")) if path.stem != "ledger"]
 
 
 def read_chapter(path: Path) -> Chapter:

@@ -8,7 +8,6 @@ from types import SimpleNamespace
 import pytest
 
 from sslbook.book import execute as cache
-from sslbook.book import execute as kernel
 from sslbook.book.execute import key_parts, pages_mark, reached
 from sslbook.book.layout import PACKAGE, Book, find_chapters
 
@@ -144,7 +143,7 @@ def test_threads_a_processor_stood_in_for_and_what_the_path_adds_move_the_key(
     book: Book, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = [parts(book)]
-    for name in ("SSLBOOK_THREADS", *kernel.PROCESSOR):
+    for name in ("SSLBOOK_THREADS", *cache.PROCESSOR):
         monkeypatch.setenv(name, "2")
         found.append(parts(book))
     for change in ("", "x = 1\n", "x = 2\n"):
