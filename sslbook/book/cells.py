@@ -60,9 +60,8 @@ def is_code_cell(node: nodes.Node) -> TypeGuard[nodes.container]:
 
 def _is_picture(node: nodes.Element) -> bool:
     """Whether an output, or what holds it, shows a picture: an image, or the HTML of a slider or of `show`."""
-    if next(iter(node.findall(nodes.image)), None) is not None:
-        return True
-    return any(sign in raw.astext() for raw in node.findall(nodes.raw) for sign in (_SLIDER, _FIGURE))
+    signs = (sign in raw.astext() for raw in node.findall(nodes.raw) for sign in (_SLIDER, _FIGURE))
+    return node.next_node(nodes.image) is not None or any(signs)
 
 
 def opening(doctree: nodes.document) -> list[nodes.Node]:

@@ -245,14 +245,6 @@ def _typeset(match: re.Match[str]) -> str:
     return sign + (scale if digits == "1" else digits + _TIMES + scale)
 
 
-def formatted(value: float, form: str) -> str:
-    """``value`` as ``{glue:text}`` with the format ``form`` prints it in a sentence: MyST-NB's rule, then `typeset`."""
-    if form.endswith("s"):
-        return typeset(format(str(value), form))
-    kind = int if form.endswith(("d", "x", "b", "o")) else float if form.endswith(tuple("eEfFgGn%")) else type(value)
-    return typeset(format(kind(value), form))
-
-
 ROLES = ("glue:text", "interval", "least", "most")
 """What pastes a number into a sentence: as it is, with the ends of its interval, as a lower bound, as an upper bound."""
 
@@ -271,8 +263,10 @@ def printed(role: str, name: str, form: str, values: Mapping[str, float]) -> str
     A bound keeps its side: ``{least}`` rounds down, ``{most}`` up. An interval's ends are rounded to nearest, as its mean is, but
     not to zero. Raises KeyError for a number that is not there, ValueError for a format that can't round so.
     """
-    if role == "glue:text":
-        return formatted(values[name], form)
+    if role == "glue:text":  # by MyST-NB's rule
+        value, last = values[name], form[-1:]
+        kind = str if last == "s" else int if last in set("dxbo") else float if last in set("eEfFgGn%") else type(value)
+        return typeset(format(kind(value), form))
     if role != "interval":
         return typeset(bound(values[name], form, role))
     mean, low, high, n = (values[part] for part in parts(role, name))
