@@ -94,7 +94,7 @@ def build(executed: Path, out: Path, *, root: Path, generated: Mapping[str, str]
 def pages(root: Path) -> list[str]:
     """The pages of the table of contents in reading order, without suffix: `chapters/intro`, …"""
     try:
-        return list(parse_toc_data(read_yaml(root / "_toc.yml", dict)))
+        return list(parse_toc_data({"format": "jb-book", **read_yaml(root / "_toc.yml", dict)}))
     except MalformedError as error:
         raise InputError(f"_toc.yml: {error}") from None
 
