@@ -96,9 +96,6 @@ _RC: Final[dict[str, Any]] = {
 class FewLabels(LogFormatterSciNotation):
     """Minor labels of a logarithmic axis: none where two powers of ten are in view, else only those at 2 and 5."""
 
-    def __init__(self) -> None:
-        super().__init__(labelOnlyBase=False, minor_thresholds=(np.inf, np.inf))
-
     def __call__(self, x: float, pos: int | None = None) -> str:
         """The label at `x`, or nothing."""
         if self.axis is None or x <= 0:
@@ -120,7 +117,7 @@ class BookLogScale(LogScale):
         """As matplotlib does it, but for the minor labels of base 10."""
         super().set_default_locators_and_formatters(axis)
         if self.base == 10:
-            axis.set_minor_formatter(FewLabels())
+            axis.set_minor_formatter(FewLabels(labelOnlyBase=False, minor_thresholds=(np.inf, np.inf)))
 
 
 @cache
