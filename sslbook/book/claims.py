@@ -125,6 +125,7 @@ def claim(
     value: Any,
     *,
     id: str | None,
+    of: str | None = None,
     what: str | None = None,
     expect: Any = None,
     rtol: float | None = None,
@@ -144,7 +145,11 @@ def claim(
     ``what`` says in a few words what the value is, as the page shows it: "step by listing against the operator, largest error".
     ``rivals`` maps the strongest wrong theories to the value that each of them gives; the page shows them beside the check.
     ``rejects`` maps what was deliberately broken to the value measured on the broken variant. Each of both must fail the
-    same test, or the check could not fail. ``id`` is the claim's id in the ledger, None for a check that belongs to no claim
+    same test, or the check could not fail.
+
+    ``value`` may be a mapping, of a run's name to its value, and ``of`` the name of the run that the claim is about. Then every
+    other run is a rival, and one that passes is shown as passing: what is claimed holds for it too. At least one rival or
+    broken variant must fail. ``id`` is the claim's id in the ledger, None for a check that belongs to no claim
     of the papers; ``why`` is one sentence on the choice of criterion.
 
     ``value`` and the values of ``rivals`` and ``rejects`` may be Python, NumPy or torch scalars or intervals, ``expect`` and
@@ -152,7 +157,8 @@ def claim(
     fails (NaN and infinities always do), or a rival or a broken variant passes; ValueError if there is no criterion, no
     tolerance for ``expect``, or neither ``rivals`` nor ``rejects`` for an ``id``.
     """
-    result, dtype = _result("value", value)
+    runs = {} if of is None else {run: _result(f"value[{run!r}]", each)[0] for run, each in value.items() if run != of}
+    result, dtype = _result("value", value if of is None else value[of])
     given = {"expect": expect, "rtol": rtol, "atol": atol, "below": below, "above": above}
     test = Criterion(**{part: _scalar(part, v)[0] for part, v in given.items() if v is not None})
     if not test.asserts:
@@ -161,12 +167,12 @@ def claim(
         raise ValueError(f"claim {name!r}: expect and its tolerance (rtol, atol) belong together; one is not given")
     broken = {what: _result(f"rejects[{what!r}]", v)[0] for what, v in (rejects or {}).items()}
     wrong = {what: _result(f"rivals[{what!r}]", v)[0] for what, v in (rivals or {}).items()}
-    if id is not None and not broken and not wrong:
+    if (id is not None or runs) and not broken and not wrong and all(test.passes(each) for each in runs.values()):
         raise ValueError(
             f"claim {name!r}: rivals and rejects are missing; give {{wrong theory: the value that it gives}} or {{what was "
             "broken: the value measured on it}, so that the check is seen to fail"
         )
-    number = _number(name, result, id, dtype, test, rejects=broken, rivals=wrong, why=why, what=what)
+    number = _number(name, result, id, dtype, test, rejects=broken, rivals=wrong | runs, why=why, what=what)
     if not os.environ.get(LENIENT):
         label = f"{name} ({id})" if id else name
         if not test.passes(result):

@@ -44,11 +44,16 @@ VERDICTS: Mapping[str, str] = {
     "fails as stated": "a counterexample shows that the claim, or a part of it, is false",
     "trend holds, numbers differ": "our runs show the trend of a table or figure, but are smaller or follow another protocol",
     "trend holds, no numbers to compare": "our runs show the trend of a figure without numbers; the note says where it fails",
+    "trend not seen": "our runs are smaller than a table's, or follow another protocol, and do not show its trend",
+    "undecided": "our runs are smaller than a table's, or follow another protocol, and do not decide whether its trend holds",
+    "beyond the papers": "no claim of theirs: the book measured it",
     "open": "no run of the claim's size has been made; the note says what smaller runs show",
 }
 """What a claim can come to, and what each word means."""
 
-TAGS = dict(zip(VERDICTS, ("holds", "corrected", "fails", "trend", "trend", "open"), strict=True))
+TAGS = dict(
+    zip(VERDICTS, ("holds", "corrected", "fails", "trend", "trend", "trend", "open", "open", "open"), strict=True)
+)
 """The style class of each verdict's tag, after `sslbook-verdict-`: the style sheet gives it its colour."""
 
 PAPERS = {"A": "tian2020", "B": "tian2021iclr", "C": "tian2023"}
@@ -93,7 +98,8 @@ def read_claims(path: Path) -> list[Claim]:
     claims = []
     for row in read_yaml(path, list):
         try:
-            claims.append(Claim(**row))
+            told = {"note": ""} | row
+            claims.append(Claim(**told | {"note": re.sub(r"\{held\}`[^`]*`", "", told["note"])}))  # what a test reads
         except TypeError as error:
             told = row.get("id", row) if isinstance(row, dict) else row
             raise InputError(f"{path.name}: {told}: {error}") from None
@@ -210,7 +216,8 @@ def _summary(entries: Sequence[Entry], numbers: Sequence[Number], scale: str) ->
         "Look here before you build on a theorem, a table or a figure of the three papers. "
         f"The page says what became of each claim that the book checks: {len(entries)} claims, {checks} checks. "
         "Each check links to the line on which it passed. "
-        "The line also names the *nearest rivals* (the strongest wrong theories) and the broken variants that the check *rejects*. "
+        "The line also names the *nearest rivals* (the strongest wrong theories, or the other runs of a record), "
+        "those among them that pass too, and the broken variants that the check *rejects*. "
         "A check on a mean over seeds passes only if the whole 95% interval satisfies it. "
         "If a difference must lie between two bounds, the 90% interval is used instead.",
         f"{made} on {'; '.join(_plain(machine) for machine in machines)}." if machines else "Nothing is executed yet.",
@@ -304,8 +311,8 @@ def margins(numbers: Iterable[Number]) -> list[Margin]:
     found = []
     for number in numbers:
         if number.criterion.asserts and number.part_of is None:
-            others = {**number.rivals, **number.rejects}
-            missed = {what: _times(number.criterion, value) for what, value in others.items()}
+            others, test = {**number.rivals, **number.rejects}, number.criterion
+            missed = {what: _times(test, value) for what, value in others.items() if not test.passes(value)}
             nearest = min(missed, key=lambda what: missed[what], default="")
             reached = _times(number.criterion, number.result)
             bar = 1 / reached if reached else math.inf

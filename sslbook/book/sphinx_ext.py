@@ -47,6 +47,7 @@ from sslbook.book.ledger import CODE, Claim, read_claims
 from sslbook.book.values import ROLES, entry_anchor, glue, named, printed, readable, typeset
 from sslbook.exports import homes
 from sslbook.records import data_files
+from sslbook.records.store import recorded
 
 ASSETS = Path(__file__).parent / "assets"
 LONGEST = 160
@@ -78,6 +79,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     cells.connect(app)
     for name in ROLES[1:]:  # the first is MyST-NB's own
         app.add_role(name, Pasted())
+    app.add_role("ran", Ran())
     app.add_role("held", lambda *_, **__: ([], []))  # intervals that a verdict's word rests on: a test reads them
     app.connect("doctree-read", _unique_proof_ids)
     app.connect("doctree-resolved", _typeset_numbers)  # by now numbers of other pages are pasted too
@@ -119,6 +121,19 @@ def _unique_proof_ids(app: Sphinx, doctree: nodes.document) -> None:
             if first is not None and first.startswith("Proof."):
                 rest = nodes.Text(first.removeprefix("Proof."))
                 first.parent.replace(first, [nodes.emphasis("", "Proof."), rest])
+
+
+class Ran(SphinxRole):
+    """``{ran}`training-exact epochs` ``: what was run, as the record itself says."""
+
+    def run(self) -> tuple[list[nodes.Node], list[nodes.system_message]]:
+        """The number, or a warning that says what is missing."""
+        name, _, part = self.text.partition(" ")
+        try:
+            told = recorded(name).ran(part)
+        except (OSError, ValueError) as error:
+            return [], [self.inliner.reporter.warning(f"{{ran}}`{self.text}`: {error}", line=self.lineno)]
+        return [nodes.Text(f"{told:,}" if isinstance(told, int) else str(told))], []
 
 
 class Pasted(SphinxRole):

@@ -390,7 +390,8 @@ def line(number: Number) -> str:
     said = f"✓ {words}{identity}{number.name} = {short(number.result, *number.bars)} {number.criterion}"
     for kind, others in (("nearest rivals", number.rivals), ("rejects", number.rejects)):
         if others:
-            said += f" · {kind}: " + ", ".join(f"{what} ({short(bad, *number.bars)})" for what, bad in others.items())
+            told = (f"{what} ({short(bad, *number.bars)}{_too(bad, number)})" for what, bad in others.items())
+            said += f" · {kind}: " + ", ".join(told)
     return said
 
 
@@ -433,10 +434,12 @@ def badge(number: Number) -> str:
 def _others(number: Number, others: Mapping[str, Value]) -> Iterator[tuple[str, str]]:
     """What a check's rivals or broken variants are, and the value of each, as HTML."""
     for what, value in others.items():
-        yield (
-            html.escape(what),
-            f'<span class="sslbook-nobreak">{html.escape(typeset(short(value, *number.bars)))}</span>',
-        )
+        shown = f'<span class="sslbook-nobreak">{html.escape(typeset(short(value, *number.bars)))}</span>'
+        yield html.escape(what), shown + _too(value, number)
+
+
+def _too(value: Value, number: Number) -> str:
+    return ", passes too" if number.criterion.passes(value) else ""
 
 
 def _whole(words: Iterable[str]) -> list[str]:

@@ -42,7 +42,7 @@ RECORDERS: dict[str, str] = {
         (
             *("training-beta", "training-cifar10", "training-exact", "training-long"),
             *("training-rates", "training-more-rates", "training-steepness", "training-whole"),
-            *("training-recipe", "training-hundred"),
+            *("training-recipe", "training-hundred", "training-long-more"),
         ),
     ),
 }

@@ -91,6 +91,20 @@ class Record:
             raise unknown(f"value of the record {self.name!r}", key, self.values)
         return self.values[key]
 
+    def ran(self, part: str) -> Any:
+        """What was run: ``"seeds"``, their number; a value of the record, of ``"epochs"`` the last; or what its settings share.
+
+        Raises InputError, a ValueError, for what is none of these, or differs between its runs.
+        """
+        if part == "seeds":
+            return len(self.provenance.seeds)
+        if part in self.values:
+            return max(self.values[part]) if isinstance(self.values[part], list) else self.values[part]
+        shared = {run.get(part) for run in self.values.get("settings", {}).values()}
+        if len(shared) != 1 or None in shared:
+            raise InputError(f"the record {self.name!r} says no {part!r} that all of its runs share")
+        return shared.pop()
+
 
 def results_folder() -> Path:
     """`data/results` of the source tree that this package lies in, else the one that was installed with it."""

@@ -143,6 +143,16 @@ def test_what_is_wrong_and_passes_is_an_error(kind: str, words: str) -> None:
         claim("x", 0.1, id="A-Thm1", below=1.0, **{"rejects": BROKEN, kind: {"first": 2.0, "second": 0.5}})
 
 
+def test_every_other_run_of_a_record_is_a_rival_and_may_pass(published: list[Number]) -> None:
+    runs = {"BYOL": 3.0, "SimCLR": 2.0, "collapsed": -1.0}
+    assert claim("gain", runs, of="BYOL", id=None, above=0) == 3.0
+    assert published[0].rivals == {"SimCLR": 2.0, "collapsed": -1.0}
+    assert line(published[0]).endswith(" · nearest rivals: SimCLR (2, passes too), collapsed (-1)")
+    assert badge(published[0]).count("passes too") == 1
+    with pytest.raises(ValueError, match="rivals and rejects are missing"):
+        claim("gain", runs, of="BYOL", id=None, above=-2)
+
+
 def test_what_is_wrong_is_recorded(published: list[Number]) -> None:
     claim(
         "x", 0.1, id="A-Thm1", below=1.0, rivals={"no augmentation": np.float32(1.5)}, rejects={"no number": math.nan}

@@ -17,7 +17,7 @@ import jupytext
 import pytest
 
 from sslbook.book import ledger
-from sslbook.book.layout import Book, parse_cell
+from sslbook.book.layout import Book, parse_cell, read_yaml
 from sslbook.book.ledger import read_expected
 from sslbook.book.values import bound, glue, named, prose
 
@@ -117,8 +117,9 @@ TOLD = re.compile(r"\{cite|\*Ahead|no difference shown\"|we say that|claims for|
 
 def typed_verdicts(chapter: str) -> list[str]:
     """Verdicts whose sentence names no interval, printed or in ``{held}`name, name` ``, and verdicts that their intervals deny."""
-    found = []
-    lines = prose(source(chapter)).splitlines()
+    notes = [str(claim.get("note", "")) for claim in read_yaml(BOOK.claims, list) if claim["chapter"] == chapter]
+    sentences = [sentence for note in notes for sentence in re.split(r"(?<=[.!?`]) (?=[A-Z])", note)]  # of the ledger
+    found, lines = [], [*prose(source(chapter)).splitlines(), *sentences]
     for place, line in enumerate(lines):
         beside = " ".join(lines[max(place - 1, 0) : place + 2])
         if (match := COMPARES.search(line)) and re.search(ROLE, line) and not HELD.search(beside):
@@ -145,6 +146,7 @@ def typed_verdicts(chapter: str) -> list[str]:
 
 REAL = re.compile(r"recorded$|load_dataset|digits|cifar|mnist|photo|pictures", re.IGNORECASE)
 """Names by which a chapter gets at a recorded run or at real images."""
+RECORDED = re.compile(r"recorded$")
 
 
 def without_rivals(chapter: str) -> list[str]:
@@ -163,13 +165,51 @@ def without_rivals(chapter: str) -> list[str]:
                 identity = given.get("id")
                 kind = kinds.get(str(identity.value), "") if isinstance(identity, ast.Constant) else ""
                 seen = kind in ("D", "T") or any(_is_real(value, real) for value in call.args[1:2])
-                if seen and "rivals" not in given and None not in given:
+                if seen and not {"rivals", "of", None} & given.keys():
                     name = ast.unparse(call.args[0]) if call.args else "claim()"
                     found.append(f"{name} ({f'kind {kind}' if kind else 'recorded, or real images'})")
     return found
 
 
-def _made_of(statement: ast.stmt, real: set[str]) -> set[str]:
+MEASURES = {
+    "costs",
+    "rows",
+    "ranks",
+    "share",
+    "change",
+    "value",
+    "found",
+    "near",
+    "beyond",
+    "gaps",
+    "soon",
+    "worst_of",
+    "worse",
+    "last",
+}
+"""Mappings by what was measured, or from one run: nothing in them is another run of a record."""
+
+
+def left_out(chapter: str) -> list[str]:
+    """Claims about one run of a record, by its name, that leave other runs of it out: ``claim(name, runs, of="this one")``."""
+    found, made = [], set[str]()
+    for cell in jupytext.reads(source(chapter), fmt="md:myst").cells:
+        for statement in parse_cell(cell.source).body if cell.cell_type == "code" else ():
+            made |= _made_of(statement, made, RECORDED)
+            for call in ast.walk(statement):
+                if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "claim":
+                    items = (node for node in ast.walk(call.args[1]) if isinstance(node, ast.Subscript))
+                    runs = {ast.unparse(item.value) for item in items if _by_name(item)} & made - MEASURES
+                    if runs and not any(keyword.arg == "of" for keyword in call.keywords):
+                        found.append(f"{ast.unparse(call.args[0])} leaves out others of {', '.join(sorted(runs))}")
+    return found
+
+
+def _by_name(item: ast.Subscript) -> bool:
+    return any(isinstance(part, ast.Constant) and isinstance(part.value, str) for part in ast.walk(item.slice))
+
+
+def _made_of(statement: ast.stmt, real: set[str], by: re.Pattern[str] = REAL) -> set[str]:
     """The names that a statement makes of what is recorded or real."""
     made = set()
     for node in ast.walk(statement):
@@ -179,25 +219,25 @@ def _made_of(statement: ast.stmt, real: set[str]) -> set[str]:
         elif isinstance(node, ast.For | ast.comprehension):
             parts, origin = [node.target], node.iter
         elif isinstance(node, ast.FunctionDef):
-            if any(_is_real(inner, real) for inner in node.body):
+            if any(_is_real(inner, real, by) for inner in node.body):
                 made.add(node.name)
             continue
         else:
             continue
-        if _is_real(origin, real | made):
+        if _is_real(origin, real | made, by):
             made |= {name.id for part in parts for name in ast.walk(part) if isinstance(name, ast.Name)}
     return made
 
 
-def _is_real(node: ast.AST, real: set[str]) -> bool:
+def _is_real(node: ast.AST, real: set[str], by: re.Pattern[str] = REAL) -> bool:
     names = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
     called = {n.attr for n in ast.walk(node) if isinstance(n, ast.Attribute)}
-    return bool(names & real) or any(REAL.search(name) for name in names | called)
+    return bool(names & real) or any(by.search(name) for name in names | called)
 
 
 # --- the tests -------------------------------------------------------------------------------------------------------
 
-LINTS = {f.__name__: f for f in (rounded_to_nearest, contradicted, typed_verdicts, without_rivals)}
+LINTS = {f.__name__: f for f in (rounded_to_nearest, contradicted, typed_verdicts, without_rivals, left_out)}
 
 
 def source(chapter: str) -> str:
@@ -230,6 +270,7 @@ claim("a", table["x"], id=None, above=0)
 claim("b", table["x"], id=None, above=0, rivals={"untrained": -1.0})
 claim("c", exact, id="A-Thm3", below=1e-12, rejects={"sign": 1.0})
 claim("d", exact, id="B-Tab7", above=0, rejects={"sign": -1.0})
+claim("e", table, of="x", id=None, above=0)
 ```
 """
 
@@ -251,6 +292,7 @@ def test_what_is_not_shown_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
         "near denies “significantly”",
     ]
     assert without_rivals("any") == ["'a' (recorded, or real images)", "'d' (kind T)"]
+    assert left_out("any") == [f"{name!r} leaves out others of table" for name in "ab"]
 
 
 if __name__ == "__main__":

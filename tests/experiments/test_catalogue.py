@@ -17,6 +17,7 @@ WAITING = {
     "training-hundred",
     "training-opened",
     "training-more-rates",
+    "training-long-more",
 }
 """For a GPU, or for hours of a processor that nobody has had yet."""
 

@@ -118,6 +118,17 @@ def test_a_damaged_part_of_a_record_is_refused(text: str, tmp_path: Path) -> Non
         kept(tmp_path / "part.json", dict)
 
 
+def test_a_record_says_what_was_run() -> None:
+    found = recorded("training-exact")
+    assert [found.ran(part) for part in ("seeds", "epochs", "images", "precision", "batch")] == [
+        *(len(found.provenance.seeds), found["epochs"][-1], found["images"]),
+        *("bfloat16", found["settings"]["info_nce"]["batch"]),
+    ]
+    for part in ("objective", "colour"):  # one that its runs differ in, one that they don't have
+        with pytest.raises(ValueError, match=f"no '{part}' that all of its runs share"):
+            found.ran(part)
+
+
 def test_every_record_of_the_book_can_be_read() -> None:
     for path in results_folder().glob("*.json"):
         assert isinstance(recorded(path.stem), Record)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from filelock import FileLock
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -27,6 +28,7 @@ from sslbook.networks.resnet import initialize
 from sslbook.networks.siamese import build
 from sslbook.operator.layer import OpenedLayer, open_layer, unvec, vec
 from sslbook.records.store import kept, parts_folder
+from sslbook.runtime.atomic_io import atomic
 from sslbook.runtime.compute import cores
 from sslbook.stats.sweep import Study, spread
 from sslbook.training.evaluate import report
@@ -174,19 +176,22 @@ def run_values(
     layers: Sequence[str] | None = LAYERS,
     shared: Sequence[str] = SHARED,
     more: int = MORE,
+    network: int | None = None,
     processes: int | None = None,
     device: str = "cpu",
     root: Path,
 ) -> dict[str, Any]:
     """:func:`look_at` runs after each of ``epochs``, on test images, which the networks have not seen: a draw of them a seed.
 
+    network: the seed of every run, if there is one network a name and the seeds draw images alone; else a seed is the run's too.
     more: views of another look at the first run at its end, by which the correction for few views is seen; 0 for none.
     root: where the runs lie, to go on there if they are stopped.
     Raises FileNotFoundError without the data.
     """
     options = {"images": images, "layers": layers, "shared": shared}
+    how = tuple(changes), tuple(epochs), views
     jobs = [
-        (name, seed, tuple(changes), tuple(epochs), views, more if name == names[0] else 0, device, root, options)
+        (name, network or seed, *how, more if name == names[0] else 0, device, root, {**options, "draw": seed})
         for seed in seeds
         for name in names
     ]
@@ -223,7 +228,7 @@ def along(
     run = Run(name, seed, tuple(changes), device, root)
     return [
         kept(
-            run.folder / f"look-{epoch}-{count}.json",
+            run.folder / f"look-{epoch}-{count}-{options.get('draw')}.json",
             partial(_looked, run, epoch, count, begin, **options),
         )
         for epoch, count, begin in asked
@@ -254,26 +259,41 @@ class Run:
 
     def network(self, epoch: int) -> nn.Module:
         """What the loss sees, after so many epochs; raises ValueError for a run that is past them."""
-        settings = self.settings
+        settings, told = self.settings, self.name == SUPERVISED
         data = load_data(settings)[0]
-        if self.name == SUPERVISED:
-            return trained_on_labels(settings, data, epoch, self.device).eval()
-        if not epoch:
+        if not epoch and not told:
             return opened(build(settings.networks, self.seed).to(self.device))
-        last = epoch * make_batches(settings, len(data)).per_epoch
-        result = train(settings, self.folder, stop_after=last, data=(data, None), device=self.device, quiet=True)
+        net, weights = trained_on_labels(settings, data, 0, self.device), self.folder / f"weights-{epoch}.pt"
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with FileLock(self.folder / "made.lock"):  # another look at it may be under way
+            if told and not weights.exists():
+                with atomic(weights) as part:
+                    torch.save(trained_on_labels(settings, data, epoch, self.device).state_dict(), part)
+            if told:
+                net.load_state_dict(torch.load(weights, weights_only=True))
+                return net.eval()
+            last = epoch * make_batches(settings, len(data)).per_epoch
+            result = train(settings, self.folder, stop_after=last, data=(data, None), device=self.device, quiet=True)
         if result.step != last:
             raise ValueError(f"the run in {self.folder} is at step {result.step}, past the {last} of epoch {epoch}")
         return opened(result.model)
 
 
 def _looked(
-    run: Run, epoch: int, views: int, begin: int, *, images: int, layers: Sequence[str] | None, shared: Sequence[str]
+    run: Run,
+    epoch: int,
+    views: int,
+    begin: int,
+    *,
+    images: int,
+    layers: Sequence[str] | None,
+    shared: Sequence[str],
+    draw: int | None = None,
 ) -> dict[str, Any]:
     """One look, and what the encoder's representations are worth; BatchNorm that has counted nothing goes by the views."""
     net, before = run.network(epoch), run.network(0)
     worth = _worth(net, run)
-    x = population(run.settings, run.seed, images, views, begin).to(run.device)
+    x = population(run.settings, run.seed if draw is None else draw, images, views, begin).to(run.device)
     if epoch == 0:
         settle(net, x.flatten(0, 1))
     there = layers_of(net)
@@ -300,15 +320,18 @@ def _full(seeds: Sequence[int]) -> dict[str, Any]:
 
 
 def _hundred(seeds: Sequence[int]) -> dict[str, Any]:
-    """The same for the networks of ``training-hundred``, made first, at the same commit; with labels after 20 epochs."""
+    """The same for the networks of ``training-hundred``, made first, at the same commit; with labels after 20 epochs.
+
+    There is one network of each kind, and a seed draws test images.
+    """
     root = parts_folder()
-    found = run_values(seeds, names=tuple(HUNDRED), changes=WORKING, epochs=(0, 100), root=root)
-    told = run_values(seeds, names=(SUPERVISED,), changes=WHOLE, epochs=(0, 20), more=0, root=root)
+    found = run_values(seeds, names=tuple(HUNDRED), changes=WORKING, epochs=(0, 100), network=1, root=root)
+    told = run_values(seeds, names=(SUPERVISED,), changes=WHOLE, epochs=(0, 20), more=0, network=1, root=root)
     return {**found, "runs": found["runs"] | told["runs"]}
 
 
 STUDIES = {
     "training-operator": Study(_small, (1, 2, 3, 4)),
     "training-operator-full": Study(_full, (1,)),
-    "training-opened": Study(_hundred, (1,)),
+    "training-opened": Study(_hundred, (1, 2, 3, 4, 5)),
 }

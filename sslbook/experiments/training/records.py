@@ -332,7 +332,8 @@ STUDIES = {  # with what they take on two cores
     "training-rates": _study(RATES, (1, 2, 3)),  # three quarters of an hour
     "training-more-rates": _study(MORE_RATES, (1, 2, 3)),  # forty minutes
     "training-long": _study(("info_nce", "beta -0.5"), (1, 2, 3), LONG),  # an hour
+    "training-long-more": _study(("info_nce", "beta -0.5"), (4, 5, 6), LONG),  # three seeds more
     "training-recipe": _study(RECIPE, (1, 2, 3), FEW),  # an hour and a half
-    "training-hundred": _study(HUNDRED, (1,), WORKING),  # six hours
+    "training-hundred": _study(HUNDRED, (1,), WORKING),  # more than seven hours
     "training-whole": _study(("info_nce", "exact", "beta -0.5"), (1,), WHOLE),  # an hour of a core for each run
 }
