@@ -14,7 +14,8 @@ import pytest
 from papermill.exceptions import PapermillExecutionError
 from tool_cases import tool
 
-from sslbook.book import kernel, notebooks
+from sslbook.book import execute as kernel
+from sslbook.book import notebooks
 from sslbook.book.layout import Book
 
 

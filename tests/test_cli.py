@@ -13,8 +13,8 @@ import pytest
 import sslbook
 from sslbook import cli
 from sslbook.book import commands, execute, render
-from sslbook.book.execute import Outcome, Setting
-from sslbook.book.layout import Book
+from sslbook.book.execute import Outcome
+from sslbook.book.layout import Book, Setting
 from sslbook.experiments import catalogue
 from sslbook.records import data_files, store
 from sslbook.stats.sweep import Study
@@ -135,8 +135,6 @@ def test_no_heavy_import_before_it_is_needed() -> None:
 def test_what_is_not_installed_is_named(
     book: Book, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setitem(sys.modules, "sslbook.book.chapters", None)
-
     def absent(options: object) -> int:
         raise ModuleNotFoundError("No module named 'papermill'", name="papermill")
 

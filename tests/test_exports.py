@@ -12,7 +12,7 @@ import pytest
 
 import sslbook
 import sslbook.book
-from sslbook.book.cache import reached
+from sslbook.book.execute import reached
 from sslbook.exports import homes, offer
 
 PACKAGE = Path(sslbook.__file__).parent

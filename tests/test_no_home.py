@@ -11,7 +11,7 @@ from inspection_cases import pictures
 
 import sslbook
 from sslbook import cli
-from sslbook.book import kernel
+from sslbook.book import execute as kernel
 from sslbook.images import datasets, enumerated
 from sslbook.records import store
 

@@ -1,11 +1,11 @@
 from sslbook.book.claims import Run as Run
 from sslbook.book.claims import begin as begin
+from sslbook.book.claims import check as check
 from sslbook.book.claims import claim as claim
 from sslbook.book.claims import measure as measure
 from sslbook.book.claims import this_run as this_run
-from sslbook.book.exercises import check as check
-from sslbook.book.widgets import show as show
-from sslbook.book.widgets import slider as slider
+from sslbook.book.plots import show as show
+from sslbook.book.plots import slider as slider
 from sslbook.records.store import Record as Record
 from sslbook.records.store import recorded as recorded
 from sslbook.records.store import save_record as save_record

@@ -1,4 +1,4 @@
-"""What a chapter calls: `begin` opens its run, `claim` asserts a number, `measure` reports one; and `this_run` for its readers.
+"""What a chapter calls: `begin` opens its run, `claim` asserts a number, `measure` reports one; readers call `this_run`, `check`.
 
 The order in a chapter::
 
@@ -17,7 +17,7 @@ import platform
 import random
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -28,9 +28,21 @@ from IPython.display import display
 
 import sslbook
 from sslbook.book import plots
-from sslbook.book.layout import DEVICES, LENIENT, SCALES
-from sslbook.book.typeset import ROLES, badge, line, parts, printed, typeset
-from sslbook.book.values import GLUE_PREFIX, RECORD_KEY, Criterion, Number, Value, short
+from sslbook.book.layout import DEVICES, LENIENT, SCALES, device_kind
+from sslbook.book.values import (
+    GLUE_PREFIX,
+    RECORD_KEY,
+    ROLES,
+    Criterion,
+    Number,
+    Value,
+    badge,
+    line,
+    parts,
+    printed,
+    short,
+    typeset,
+)
 from sslbook.runtime.arguments import require_number, require_one_of, require_whole
 from sslbook.runtime.compute import device_name
 from sslbook.stats.intervals import Interval
@@ -63,7 +75,6 @@ class _Session:
     started: float = field(default_factory=time.perf_counter)  # the cell that is running
     numbers: dict[str, Number] = field(default_factory=dict)
     watchers: dict[tuple[str, ...], Callable[[], None]] = field(default_factory=dict)
-    hooked: Any = None
 
 
 _session = _Session()
@@ -87,10 +98,7 @@ def begin(chapter: str, *, scale: str = "quick", seed: int = 0, device: str = "a
     require_one_of("scale", scale, SCALES)
     require_whole("seed", seed, least=0, most=2**32 - 1)
     require_one_of("device", device, DEVICES)
-    best = "cuda" if torch.cuda.is_available() else "cpu"
-    if device == "cuda" != best:
-        raise ValueError("device: got 'cuda', but torch finds no CUDA device here; allowed are 'auto' and 'cpu'")
-    run = Run(chapter, scale, seed, torch.device(best if device == "auto" else device))
+    run = Run(chapter, scale, seed, torch.device(device_kind(device)))
     if threads := os.environ.get("SSLBOOK_THREADS"):
         if not threads.isdigit() or int(threads) < 1:
             raise ValueError(f"SSLBOOK_THREADS: got {threads!r}; a whole number of threads, at least 1, is needed")
@@ -102,8 +110,14 @@ def begin(chapter: str, *, scale: str = "quick", seed: int = 0, device: str = "a
     _session.run = run
     _session.numbers.clear()
     _session.started = time.perf_counter()
-    _watch_cells()
+    if (shell := get_ipython()) is not None:
+        shell.events.register("pre_run_cell", _cell_begins)  # once: IPython knows what it has
     return run
+
+
+def _cell_begins(info: Any) -> None:
+    """IPython says when a cell begins, so that a number knows the seconds since then."""
+    _session.started = time.perf_counter()
 
 
 def claim(
@@ -269,19 +283,6 @@ def _publish(number: Number) -> None:
         refresh()
 
 
-def _watch_cells() -> None:
-    """Ask IPython to say when a cell begins, so that a number knows the seconds since then."""
-    shell = get_ipython()
-    if shell is None or _session.hooked is shell:
-        return
-
-    def cell_begins(info: Any) -> None:
-        _session.started = time.perf_counter()
-
-    shell.events.register("pre_run_cell", cell_begins)
-    _session.hooked = shell
-
-
 # --- a reader's notebook beside a run of it ---------------------------------------------------------------------------
 
 
@@ -289,7 +290,7 @@ def this_run(*text: str) -> None:
     """Show, below a text, this run's values of the numbers in it, where they are printed otherwise; and keep them up to date.
 
     Each of ``text`` is ``name:format=value``: a number of this chapter, how the text prints it, and the book's value; before the
-    name stands its role, if it is another than ``glue:text`` (`sslbook.book.typeset.spec` writes it). The line names the run,
+    name stands its role, if it is another than ``glue:text`` (`sslbook.book.values.spec` writes it). The line names the run,
     puts each new value beside the printed one, in the order of the text, and in bold where the two differ by more than the
     number's tolerance; with the book's own seed and scale, where they should not, it says what that is. It is empty while the
     run has none of the numbers, and says so if all are as printed. Written by the build into the notebooks; raises ValueError
@@ -357,3 +358,105 @@ def _display(data: dict[str, str]) -> Any:
 
 def _mime(markdown: str) -> dict[str, str]:
     return {"text/markdown": markdown, "text/plain": markdown.replace("*", "")}
+
+
+# --- the self-check of an exercise: the reader's function against the library's ---------------------------------------
+
+
+def check(
+    answer: Callable[..., Any],
+    reference: Callable[..., Any],
+    cases: Iterable[Sequence[Any]],
+    *,
+    rtol: float = 1e-9,
+    atol: float = 1e-12,
+    name: str = "your answer",
+) -> bool:
+    """Call ``answer`` and ``reference`` on the same arguments and say whether their results agree.
+
+    ``cases`` is an iterable of argument tuples; both functions get copies, so that one which changes its arguments in
+    place is found out. Results (scalars, NumPy arrays, torch tensors, or tuples of them) agree if their shapes are
+    equal and ``|answer - reference| <= atol + rtol |reference|`` everywhere. Prints one line, ``✓ …`` or ``✗ …``, and
+    returns whether all cases agree. Raises ValueError if there are no cases: a check of nothing would pass.
+    """
+    tried = 0
+    for tried, case in enumerate(cases, 1):
+        arguments = case if isinstance(case, (tuple, list)) else (case,)
+        try:
+            given = _parts(answer(*map(_copy, arguments)))
+        except NotImplementedError:
+            print(f"… {name} is not written yet")
+            return False
+        except Exception as error:  # whatever a reader's code raises is part of the answer
+            print(f"✗ {name} raises on case {tried}: {type(error).__name__}: {error}")
+            return False
+        wanted = _parts(reference(*map(_copy, arguments)))
+        if problem := _disagreement(given, wanted, rtol, atol):
+            print(f"✗ {name} differs from the library on case {tried}: {problem}")
+            return False
+    if tried == 0:
+        raise ValueError("cases: got none; at least one tuple of arguments is needed")
+    print(f"✓ {name} agrees with the library on {tried} case{'s' if tried > 1 else ''}")
+    return True
+
+
+def _disagreement(given: list[Any], wanted: list[Any], rtol: float, atol: float) -> str:
+    """What is wrong with the results ``given``, or an empty string."""
+    if len(given) != len(wanted):
+        return f"it returns {len(given)} results where {len(wanted)} are wanted"
+    for index, (mine, theirs) in enumerate(zip(given, wanted, strict=True)):
+        which = f"result {index + 1}: " if len(wanted) > 1 else ""
+        array, target = _array(mine), _array(theirs)
+        if array is None:
+            return f"{which}it returns {_kind(mine)} where {_kind(theirs)} is wanted"
+        assert target is not None, "the reference must return numbers"
+        if array.shape != target.shape:
+            return f"{which}its shape is {array.shape} where {target.shape} is wanted"
+        off = ~np.isclose(array, target, rtol=rtol, atol=atol, equal_nan=True)
+        if off.any():
+            return which + _largest(array, target, off)
+    return ""
+
+
+def _largest(array: np.ndarray, target: np.ndarray, off: np.ndarray) -> str:
+    """The worst element in words, with the hints that most often help: a sign, a factor."""
+    if np.allclose(array, -target) and np.any(target):
+        return "it has the opposite sign"
+    gap = np.where(off, np.abs(array - target), -1.0)
+    worst = np.unravel_index(int(np.nanargmax(np.where(np.isnan(gap), np.inf, gap))), array.shape)
+    text = f"largest difference {abs(array[worst] - target[worst]):.3g}"
+    if worst:
+        text += f" at {tuple(int(i) for i in worst)}"
+    text += f": {array[worst]:.6g} where {target[worst]:.6g} is wanted"
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratios = (array / target)[target != 0]
+    if ratios.size and np.isfinite(ratios).all() and np.ptp(ratios.real) <= 1e-6 * abs(ratios.flat[0]):
+        text += f" (every entry is {ratios.flat[0]:.4g} times what is wanted)"
+    return text
+
+
+def _parts(result: Any) -> list[Any]:
+    return list(result) if isinstance(result, tuple) else [result]
+
+
+def _array(value: Any) -> np.ndarray | None:
+    """A result as a NumPy array of numbers; None if it is not one."""
+    if hasattr(value, "detach"):
+        value = value.detach().cpu().resolve_conj().resolve_neg().numpy()
+    try:
+        array = np.asarray(value)
+    except ValueError:
+        return None
+    if array.dtype.kind not in "biufc":
+        return None
+    return array.astype(complex if array.dtype.kind == "c" else float)
+
+
+def _kind(value: Any) -> str:
+    return "None (is a return missing?)" if value is None else f"a {type(value).__name__}"
+
+
+def _copy(value: Any) -> Any:
+    if hasattr(value, "detach"):
+        return value.detach().clone().requires_grad_(value.requires_grad)
+    return value.copy() if isinstance(value, np.ndarray) else value

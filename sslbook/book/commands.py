@@ -7,6 +7,7 @@ it should be.
 from __future__ import annotations
 
 import argparse
+import functools
 import importlib.util
 import json
 import os
@@ -15,16 +16,11 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from sslbook.book.layout import SCALES, Book, NoBookError, find_book
+from sslbook.book.layout import SCALES, Book, Chapter, NoBookError, Setting, choose, find_book, find_chapters
 from sslbook.records import data_files
 from sslbook.runtime.arguments import InputError, counted
-from sslbook.runtime.atomic_io import naming, remove_parts, require_writable, write_text
-
-if TYPE_CHECKING:
-    from sslbook.book.chapters import Chapter
-    from sslbook.book.execute import Setting
+from sslbook.runtime.atomic_io import naming, remove_parts, require_writable, write_bytes, write_text
 
 
 @contextmanager
@@ -51,8 +47,6 @@ def alone(book: Book, command: str) -> Iterator[None]:
 
 def execute(options: argparse.Namespace) -> int:
     """``sslbook execute``: bring chapters up to date and hold their numbers to the expected ones."""
-    from sslbook.book.chapters import choose, find_chapters
-
     book = find_book(options.root)
     chapters = choose(find_chapters(book), options.chapters)
     if options.update_expected and options.seed != 0:
@@ -66,28 +60,29 @@ def execute(options: argparse.Namespace) -> int:
         if options.seed != 0:
             print(f"The numbers are not compared: expected values are held for seed 0, this is seed {options.seed}.")
         elif options.update_expected:
-            _accept(book, good, options.scale)
+            from sslbook.book import ledger
+
+            for name in [chapter.name for chapter in good]:
+                accepted = ledger.update(book, name, options.scale)
+                print(f"{book.shown(book.expected(name, options.scale))}: {counted(len(accepted), 'change')}")
+                show([*accepted, *ledger.left_out(book, name, options.scale)])
+            for chapter in good if options.spread is not None else []:
+                show(ledger.spread(book, chapter, Setting.of(options), options.spread, say))
         else:
             agree = _agree(book, good, options.scale)
-        if options.spread is not None:
-            from sslbook.book import regression
-
-            for chapter in good:
-                show(regression.spread(book, chapter, _setting(options), options.spread, say))
     return 0 if agree and not failed else 1
 
 
 def build(options: argparse.Namespace) -> int:
     """``sslbook build``: execute, compare, write the ledger, render, check the pages."""
     from sslbook.book import ledger
-    from sslbook.book.chapters import choose, find_chapters
     from sslbook.book.execute import is_current
 
     book = find_book(options.root)
     chapters = choose(find_chapters(book), [])
     with alone(book, "build"):
         if options.no_execute:
-            stale = [chapter.name for chapter in chapters if not is_current(book, chapter, _setting(options))]
+            stale = [chapter.name for chapter in chapters if not is_current(book, chapter, Setting.of(options))]
             if stale:
                 print(f"Not executed, or changed since: {', '.join(stale)}. Run: sslbook execute {' '.join(stale)}")
                 return 1
@@ -155,15 +150,15 @@ def write_notebooks(options: argparse.Namespace) -> int:
 
 def write_pdf(options: argparse.Namespace) -> int:
     """``sslbook pdf``: the built book as one PDF."""
-    from sslbook.book import paper
+    from sslbook.book import render
 
-    paper.chromium()  # before the build, which takes minutes
+    render.chromium()  # before the build, which takes minutes
     if options.file:
         require_writable(options.file.parent)
     if status := build(options):
         return status
     book = find_book(options.root)
-    print(paper.write(book, options.file or book.built / "book.pdf", say))
+    print(render.write_pdf(book, options.file or book.built / "book.pdf", say))
     return 0
 
 
@@ -188,19 +183,12 @@ def _tell_kept(files: Sequence[Path]) -> None:
         show([str(path) for path in files])
 
 
-def _setting(options: argparse.Namespace) -> Setting:
-    from sslbook.book.execute import CELL_SECONDS, Setting, device_kind
-
-    seconds = options.cell_seconds or CELL_SECONDS[options.scale]
-    return Setting(options.scale, options.seed, device_kind(options.device), seconds)
-
-
 def _execute(book: Book, chapters: Sequence[Chapter], options: argparse.Namespace, *, force: bool = False) -> list[str]:
     """Bring the chapters up to date; the names of those that failed."""
     from sslbook.book.execute import execute as run
 
     start = time.monotonic()
-    outcomes = run(book, chapters, _setting(options), force=force, jobs=options.processes, say=say)
+    outcomes = run(book, chapters, Setting.of(options), force=force, jobs=options.processes, say=say)
     ran = sum(outcome.status in ("executed", "failed") for outcome in outcomes)
     failed = [outcome.chapter for outcome in outcomes if outcome.status == "failed"]
     print(
@@ -211,28 +199,18 @@ def _execute(book: Book, chapters: Sequence[Chapter], options: argparse.Namespac
     return failed
 
 
-def _accept(book: Book, chapters: Sequence[Chapter], scale: str) -> None:
-    """Make the chapters' numbers the expected ones."""
-    from sslbook.book import regression
-
-    for name in [chapter.name for chapter in chapters]:
-        accepted = regression.update(book, name, scale)
-        print(f"{book.shown(book.expected(name, scale))}: {counted(len(accepted), 'change')}")
-        show([*accepted, *regression.left_out(book, name, scale)])
-
-
 def _agree(book: Book, chapters: Sequence[Chapter], scale: str) -> bool:
     """Whether the chapters' numbers are the expected ones."""
-    from sslbook.book import regression
+    from sslbook.book import ledger
 
     compared, well = 0, True
     for name in [chapter.name for chapter in chapters]:
-        count, problems = regression.compare(book, name, scale)
+        count, problems = ledger.compare(book, name, scale)
         compared += count
         if problems:
             well = False
             _report(f"{name} ({scale}): {counted(len(problems), 'number')} not as expected", problems)
-            print(f"  If that is meant: {regression.command(name, scale)}")
+            print(f"  If that is meant: {ledger.command(name, scale)}")
     if well:
         print(f"As expected: {counted(compared, 'number')}.")
     return well
@@ -240,11 +218,12 @@ def _agree(book: Book, chapters: Sequence[Chapter], scale: str) -> bool:
 
 def _render(book: Book, scale: str, generated: dict[str, str]) -> int:
     """Render and check the pages, unless they already are what these inputs give."""
-    from sslbook.book import cache
+    from sslbook.book.execute import pages_mark, stamp
 
     first = book.html / "index.html"
-    mark = cache.pages_mark(book, scale, generated)
-    if cache.pages_are(book, mark):
+    mark = pages_mark(book, scale, generated)
+    stamped, good = stamp(book, mark)
+    if stamped.is_file() and stamped.read_bytes() == good:
         print("The pages are up to date.")
     else:
         from sslbook.book import render
@@ -259,7 +238,7 @@ def _render(book: Book, scale: str, generated: dict[str, str]) -> int:
         wrong = render.problems(book, scale)
         if wrong:
             return _report("The pages have problems", wrong)
-        cache.stamp_pages(book, mark)
+        write_bytes(*stamp(book, mark))
         print(f"Rendered and checked in {time.monotonic() - start:.1f} s.")
     print(f"Open {first.as_uri()}")
     return 0
@@ -277,6 +256,4 @@ def show(lines: Sequence[str]) -> None:
         print(f"  {line}")
 
 
-def say(line: str) -> None:
-    """Print a line at once."""
-    print(line, flush=True)
+say = functools.partial(print, flush=True)

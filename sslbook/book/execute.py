@@ -1,37 +1,61 @@
-"""Execute chapters once, through papermill, in parallel, and keep what has not changed.
+"""Execute chapters once, through papermill, in parallel, keep what has not changed, and know when what was built is still good.
 
 A chapter goes from `chapters/<name>.md` to `_build/executed/<scale>/<name>.ipynb`. The executed notebook says what it
-depends on (`sslbook.book.cache`) and is executed again only when some of that changes. If only the prose changed, the new
-prose is put beside the old outputs. A chapter that fails leaves `<name>.failed.ipynb` and does not stop the others.
+depends on and is executed again only when some of that changes. If only the prose changed, the new prose is put beside the old
+outputs. A chapter that fails leaves `<name>.failed.ipynb` and does not stop the others.
+
+It depends on its code cells, every module of the library that they reach through import statements, all recorded runs
+and printed tables, the lock file, the versions that compute, the scale, the seed, the kind of device, whether the downloaded
+images are there, and what a shell can change: a processor that stands in for another, and what ``PYTHONPATH`` adds. A module
+counts by its syntax tree: a comment or a docstring changes nothing. A module imported under a name made at run time is not seen;
+what chapters call has none but the names that a package promises (`sslbook.exports`), and these are followed through its stub.
+
+Jupyter looks for the kernel ``python3`` in the user's folders too, where it may belong to another environment. Here a
+folder with our own specification comes first, so that the interpreter that executes a chapter is the one that runs
+this code.
 """
 
 from __future__ import annotations
 
+import ast
+import functools
+import hashlib
 import json
+import logging
 import multiprocessing
 import os
+import platform
+import re
+import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.metadata import version
+from importlib.metadata import distributions, version
 from pathlib import Path
 from typing import Any
 
 import nbformat
 from nbformat import NotebookNode
 
-from sslbook.book import kernel
-from sslbook.book.cache import digest, key_parts
-from sslbook.book.chapters import Chapter, code_cells, number_cells, parameters, tags
-from sslbook.book.layout import Book
+from sslbook.book.layout import (
+    LENIENT,
+    PACKAGE,
+    Book,
+    Chapter,
+    Setting,
+    code_cells,
+    number_cells,
+    parameters,
+    parse_cell,
+    tags,
+)
 from sslbook.book.values import RECORD_KEY
-from sslbook.runtime.arguments import InputError
-from sslbook.runtime.atomic_io import atomic, read_text
+from sslbook.exports import homes
+from sslbook.runtime.atomic_io import atomic, read_text, require_writable, user_path, write_text
 from sslbook.runtime.compute import cores, end_with_parent
-
-CELL_SECONDS = {"quick": 600, "paper": 6 * 3600}
-"""The longest that one cell may take before it is stopped, by scale."""
 
 
 @dataclass(frozen=True)
@@ -46,17 +70,6 @@ class Outcome:
     seconds: float = 0.0
     error: str = ""
     notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Setting:
-    """What a chapter is run with. ``device`` is cpu or cuda, never auto: what is keyed is what runs; ``lenient``: see `spread`."""
-
-    scale: str
-    seed: int
-    device: str
-    cell_seconds: float
-    lenient: bool = False
 
 
 @dataclass(frozen=True)
@@ -85,22 +98,6 @@ def _job(book: Book, chapter: Chapter, setting: Setting) -> _Job:
     target = book.executed(setting.scale) / f"{chapter.name}.ipynb"
     parts = key_parts(book, chapter, scale=setting.scale, seed=setting.seed, device=setting.device)
     return _Job(chapter, book.shown(chapter.path), setting, target, parts)
-
-
-def device_kind(device: str) -> str:
-    """``auto`` resolved to the kind of device that there is; raises InputError for ``cuda`` where there is none.
-
-    Imports torch, which takes seconds, only where its build might know CUDA.
-    """
-    if device == "cpu" or (device == "auto" and version("torch").endswith("+cpu")):
-        return "cpu"
-    import torch
-
-    if torch.cuda.is_available():
-        return "cuda"
-    if device == "cuda":
-        raise InputError("device: got 'cuda', but torch finds no CUDA device here; allowed are 'auto' and 'cpu'")
-    return "cpu"
 
 
 def is_current(book: Book, chapter: Chapter, setting: Setting) -> bool:
@@ -139,9 +136,9 @@ def execute(
             todo.append((float(stored.get("seconds", "inf")), job))
     todo.sort(key=lambda item: -item[0])  # the longest first, so that the cores end together
     if todo:
-        with kernel.environment(lenient=setting.lenient) as environment:
+        with environment(lenient=setting.lenient) as given:
             at_once = min(jobs or (1 if setting.device == "cuda" else cores()), len(todo))
-            for outcome in _run_all([job for _, job in todo], environment, at_once, say):
+            for outcome in _run_all([job for _, job in todo], given, at_once, say):
                 outcomes[outcome.chapter] = outcome
     return [outcomes[chapter.name] for chapter in chapters]
 
@@ -179,11 +176,11 @@ def _reason(stored: Mapping[str, Any], parts: Mapping[str, str], force: bool) ->
 
 
 def _run_all(
-    todo: Sequence[_Job], environment: Mapping[str, str], at_once: int, say: Callable[[str], None]
+    todo: Sequence[_Job], given: Mapping[str, str], at_once: int, say: Callable[[str], None]
 ) -> Iterator[Outcome]:
     """Run the jobs in a pool of fresh processes (papermill changes the working folder and the environment of its process)."""
     context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(at_once, mp_context=context, initializer=_begin, initargs=(environment,))
+    pool = ProcessPoolExecutor(at_once, mp_context=context, initializer=_begin, initargs=(given,))
     try:
         futures = {pool.submit(_run, job): job for job in todo}
         say(f"running  {at_once} at once …")
@@ -206,11 +203,11 @@ def _run_all(
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _begin(environment: Mapping[str, str]) -> None:
+def _begin(given: Mapping[str, str]) -> None:
     """In a worker, before all else: no variable but these is there."""
     end_with_parent()
     os.environ.clear()
-    os.environ.update(environment)
+    os.environ.update(given)
 
 
 def _as_they_end(futures: Iterable[Future[Outcome]]) -> Iterator[Future[Outcome]]:
@@ -227,7 +224,7 @@ def _run(job: _Job) -> Outcome:
     partial, failed = job.target.with_suffix(".running.ipynb"), job.target.with_suffix(".failed.ipynb")
     notebook = job.chapter.notebook()
     taken = parameters(notebook)
-    result = kernel.run(
+    result = run(
         notebook,
         partial=partial,
         folder=job.chapter.path.parent,
@@ -235,37 +232,20 @@ def _run(job: _Job) -> Outcome:
         values={name: getattr(job.setting, name) for name in ("scale", "seed", "device") if name in taken},
     )
     seconds = time.monotonic() - start
-    if isinstance(result, kernel.Failure):
+    if isinstance(result, Failure):
         report = _report(job, result)
         if partial.exists():
             partial.replace(failed)
             report += f"\npartial notebook: {failed}"
         return Outcome(job.name, "failed", seconds, report)
-    _write(_finished(result, job, seconds), job.target)
-    partial.unlink(missing_ok=True)
-    failed.unlink(missing_ok=True)
-    return Outcome(job.name, "executed", seconds, notes=tuple(stderr_notes(result)))
-
-
-def _report(job: _Job, failure: kernel.Failure) -> str:
-    """A failure as its author wants to read it: file and line, the cell, the error."""
-    if not failure.source:
-        return f"{job.source}: {failure.reason}"
-    before, found, _ = job.chapter.text.partition(failure.source)
-    line = f":{before.count(chr(10)) + 1}" if found else ""
-    cell = "\n".join(f"    {text}" for text in failure.source.strip().splitlines())
-    return f"{job.source}{line}: this cell failed:\n\n{cell}\n\n{failure.reason}"
-
-
-def _finished(notebook: NotebookNode, job: _Job, seconds: float) -> NotebookNode:
-    """The executed notebook as it is kept: no absolute paths, the injected cell hidden, what it depends on in its metadata."""
-    number_cells(notebook)
-    papermill = notebook.metadata.get("papermill", {})
+    # as it is kept: no absolute paths, the injected cell hidden, what it depends on in its metadata
+    number_cells(result)
+    papermill = result.metadata.get("papermill", {})
     papermill["input_path"], papermill["output_path"] = job.source, job.target.name
-    for cell in notebook.cells:
+    for cell in result.cells:
         if "injected-parameters" in tags(cell):
             cell.metadata["tags"] = [*tags(cell), "remove-cell"]
-    notebook.metadata[RECORD_KEY] = {
+    result.metadata[RECORD_KEY] = {
         "parts": job.parts,
         "source": digest(job.chapter.text.encode()),
         "chapter": job.name,
@@ -274,7 +254,20 @@ def _finished(notebook: NotebookNode, job: _Job, seconds: float) -> NotebookNode
         "device": job.setting.device,
         "seconds": round(seconds, 2),
     }
-    return notebook
+    _write(result, job.target)
+    partial.unlink(missing_ok=True)
+    failed.unlink(missing_ok=True)
+    return Outcome(job.name, "executed", seconds, notes=tuple(stderr_notes(result)))
+
+
+def _report(job: _Job, failure: Failure) -> str:
+    """A failure as its author wants to read it: file and line, the cell, the error."""
+    if not failure.source:
+        return f"{job.source}: {failure.reason}"
+    before, found, _ = job.chapter.text.partition(failure.source)
+    line = f":{before.count(chr(10)) + 1}" if found else ""
+    cell = "\n".join(f"    {text}" for text in failure.source.strip().splitlines())
+    return f"{job.source}{line}: this cell failed:\n\n{cell}\n\n{failure.reason}"
 
 
 def stderr_notes(notebook: NotebookNode) -> list[str]:
@@ -291,3 +284,252 @@ def _write(notebook: NotebookNode, target: Path) -> None:
     """Write a notebook so that readers see the old file or the new one, never half of it."""
     with atomic(target) as path:
         nbformat.write(notebook, path)
+
+
+# --- what a chapter's numbers depend on, and a mark of what the pages are made of --------------------------------------
+
+COMPUTES = ("torch", "numpy", "scipy", "scikit-learn", "matplotlib", "ipython", "ipykernel")
+"""Distributions whose version can change an output."""
+
+
+def key_parts(book: Book, chapter: Chapter, *, scale: str, seed: int, device: str) -> dict[str, str]:
+    """What the outputs of ``chapter`` depend on: a readable name, and a value or digest.
+
+    ``device`` is the kind that will compute (cpu or cuda), not ``auto``.
+    """
+    cells = code_cells(chapter.notebook())
+    data = variables().get("SSLBOOK_DATA")
+    images = sorted(path for path in Path(data).glob("*/*") if path.is_file()) if data else []
+    records = [
+        path for folder in ("printed", "results") for path in sorted((book.root / "data" / folder).glob("*.json"))
+    ]
+    return {
+        "its code": digest_of([[_cell(cell.source), tags(cell)] for cell in cells]),
+        "the scale": scale,
+        "the seed": str(seed),
+        "the device": device,
+        "Python": platform.python_version(),
+        **{f"{name}'s version": version(name) for name in COMPUTES},
+        "the downloaded images": digest_of([[path.parent.name, path.name, path.stat().st_size] for path in images]),
+        "SSLBOOK_THREADS": os.environ.get("SSLBOOK_THREADS", "1"),
+        "the processor": " ".join(f"{name}={os.environ[name]}" for name in PROCESSOR if name in os.environ),
+        "PYTHONPATH": " ".join(_listing(folder, "*.py", "*/__init__.py") for folder in _added_path()),
+        "the lock file": _content([book.root / "requirements.lock"]),
+        "recorded runs and printed tables": _content(records),
+        **{book.shown(path): does for path, does in reached([cell.source for cell in cells], book.packages).items()},
+    }
+
+
+def reached(sources: Iterable[str], packages: Iterable[Path]) -> dict[Path, str]:
+    """The modules of ``packages`` that the cells ``sources`` import, directly or through one another, and digests of their code.
+
+    Every import statement counts, wherever it stands (in a function, under ``TYPE_CHECKING``); so do the ``__init__.py`` above
+    an imported module, since Python runs them. In a package a module is imported by its whole name.
+    """
+    modules = {}
+    for package in packages:
+        for path in package.rglob("*.py"):
+            parts = path.relative_to(package.parent).with_suffix("").parts
+            modules[".".join(parts).removesuffix(".__init__")] = path
+    found: dict[Path, str] = {}
+    seen: set[str] = set()
+    waiting = [name for source in sources for name in _imports(parse_cell(source))]
+    while waiting:
+        name = waiting.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        above, _, offered = name.rpartition(".")
+        if name in modules:
+            names, found[modules[name]] = _module(modules[name].read_bytes())
+            waiting += names
+        elif above in modules and (stub := modules[above].with_suffix(".pyi")).is_file() and offered in homes(stub):
+            waiting.append(homes(stub)[offered])  # a name that a package offers leads to the module that defines it
+        if above:
+            waiting.append(above)
+    return found
+
+
+@functools.cache
+def _module(code: bytes) -> tuple[tuple[str, ...], str]:
+    """What a module imports, and a digest of what it does: its syntax tree without the words below definitions."""
+    tree = ast.parse(code)
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+            node.body = [
+                line for line in node.body if not (isinstance(line, ast.Expr) and isinstance(line.value, ast.Constant))
+            ]
+    return tuple(_imports(tree)), digest(ast.dump(tree).encode())
+
+
+def _imports(tree: ast.AST) -> Iterator[str]:
+    """The names of what ``tree`` imports; of ``from a import b`` both ``a`` and ``a.b``, which may be a module."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            yield f"{node.value.id}.{node.attr}"  # import package; package.name
+
+
+def _cell(source: str) -> str:
+    """What a cell does; with it whether its last value is shown, which a semicolon decides that the tree lacks."""
+    tree = parse_cell(source)
+    return ast.dump(tree) + ";" * source.rstrip().endswith(";") if tree.body else source
+
+
+def digest(data: bytes) -> str:
+    """SHA-256 in hexadecimal."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def digest_of(value: object) -> str:
+    """SHA-256 of what JSON can hold."""
+    return digest(json.dumps(value, sort_keys=True).encode())
+
+
+def _content(files: Iterable[Path]) -> str:
+    """A digest of the names and contents of files, as far as they are there."""
+    return digest_of([[path.name, digest(path.read_bytes())] for path in files if path.is_file()])
+
+
+def _listing(folder: Path, *patterns: str) -> str:
+    """A digest of the names, sizes and times of a folder's files."""
+    files = [path for pattern in patterns for path in sorted(folder.glob(pattern)) if path.is_file()]
+    return digest_of([[str(path.relative_to(folder)), path.stat().st_size, path.stat().st_mtime_ns] for path in files])
+
+
+def pages_mark(book: Book, scale: str, generated: dict[str, str]) -> str:
+    """A digest of what the pages are made of: notebooks, sources, configuration, generated pages, all packages."""
+    files = [*(book.root / name for name in ("_config.yml", "_toc.yml", "data/functions.yml")), *book.notebooks(scale)]
+    for folder in (book.chapters, PACKAGE):
+        files += sorted(path for path in folder.rglob("*") if "__pycache__" not in path.parts)
+    return digest_of([_content(files), generated, sorted({f"{d.name} {d.version}" for d in distributions()})])
+
+
+def stamp(book: Book, mark: str) -> tuple[Path, bytes]:
+    """A file, and what it holds where good pages that were built from what ``mark`` stands for lie there untouched."""
+    return book.html.with_suffix(".stamp.json"), json.dumps([mark, _listing(book.html, "**/*")]).encode()
+
+
+# --- one notebook in a kernel of the running interpreter ---------------------------------------------------------------
+
+START_SECONDS = 120
+"""The longest that a kernel may take to start; on a busy machine importing ipykernel alone takes seconds."""
+
+# A kernel looks each second whether its parent is there, and not before it is up; killed chapters must not go on.
+_LAUNCH = """
+import os, runpy
+from sslbook.runtime.compute import end_with_parent
+end_with_parent(int(os.environ["JPY_PARENT_PID"]))
+runpy.run_module("ipykernel_launcher", run_name="__main__")
+"""
+ANSI = re.compile(r"\x1b\[[0-9;]*m")
+
+PASSED = (
+    *("PATH", "HOME", "USER", "LOGNAME", "TMPDIR", "TEMP", "TMP", "MPLCONFIGDIR"),
+    *("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_RUNTIME_DIR"),
+    *("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"),
+    *("SYSTEMROOT", "USERPROFILE", "APPDATA", "LOCALAPPDATA", "COMSPEC", "PATHEXT"),
+    "SSLBOOK_COMMIT",
+    "SSLBOOK_TESTS_OUTSIDE",  # the tests' list of what was asked of other machines
+)
+"""Variables of the calling shell that say where things lie: kernels get these, those below, and no others."""
+PROCESSOR = ("ONEDNN_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY", "MKL_ENABLE_INSTRUCTIONS", "MKL_CBWR", "OPENBLAS_CORETYPE")
+"""Those that let this processor stand in for another: kernels get them, and a chapter's key has them."""
+
+
+def variables() -> dict[str, str]:
+    """What of the shell's variables may reach what makes the book, and what Python needs to do the same under each shell."""
+    kept = {name: os.environ[name] for name in (*PASSED, *PROCESSOR) if name in os.environ}
+    if data := os.environ.get("SSLBOOK_DATA"):
+        kept["SSLBOOK_DATA"] = str(user_path(data).resolve())
+    # another working folder must find the same package, unless it is installed
+    own = [] if PACKAGE.parent.name in ("site-packages", "dist-packages") else [PACKAGE.parent]
+    path = os.pathsep.join(map(str, [*own, *_added_path()]))
+    return {**kept, "PYTHONPATH": path, "PYTHONHASHSEED": "0", "PYTHONUTF8": "1"}
+
+
+def _added_path() -> list[Path]:
+    """The folders that ``PYTHONPATH`` adds to the one of this package: a chapter's key has what lies there."""
+    folders = [Path(part).resolve() for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
+    return [folder for folder in dict.fromkeys(folders) if folder != PACKAGE.parent]
+
+
+@contextmanager
+def environment(*, lenient: bool = False) -> Iterator[dict[str, str]]:
+    """All variables under which kernels run, valid inside the block; ``lenient`` lets failed claims be numbers.
+
+    One thread a kernel (unless ``SSLBOOK_THREADS`` says otherwise): chapters run side by side, and sums keep their
+    order. The user's settings of IPython and matplotlib are kept out, as the shell's variables are: pages must not depend on them.
+    """
+    threads = os.environ.get("SSLBOOK_THREADS", "1")
+    with tempfile.TemporaryDirectory(prefix="sslbook-") as name:
+        require_writable(Path(name), 2**20)  # a kernel, which writes its profile, could not say that it can't
+        argv = [sys.executable, "-c", _LAUNCH, "-f", "{connection_file}"]
+        argv += ["--log-level=50"]  # else a kernel that is stopped after a failed cell talks into the report
+        spec = json.dumps({"argv": argv, "display_name": "Python 3", "language": "python"})
+        write_text(Path(name) / "kernels/python3/kernel.json", spec)
+        write_text(Path(name) / "matplotlibrc", "")
+        yield {
+            "HOME": name,  # where a container's user has none
+            **variables(),
+            "JUPYTER_PATH": name,
+            "IPYTHONDIR": str(Path(name) / "ipython"),
+            "JUPYTER_PLATFORM_DIRS": "1",
+            "MATPLOTLIBRC": str(Path(name) / "matplotlibrc"),
+            "MPLBACKEND": "module://matplotlib_inline.backend_inline",
+            "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
+            "SSLBOOK_THREADS": threads,
+            "SSLBOOK_LEDGER": "ledger.html",
+            **({LENIENT: "1"} if lenient else {}),
+            **dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), threads),
+        }
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a notebook did not run to its end: ``source`` is the cell that failed, empty if none is to blame."""
+
+    reason: str
+    source: str = ""
+
+
+def run(
+    notebook: NotebookNode, *, partial: Path, folder: Path, cell_seconds: float, values: Mapping[str, Any]
+) -> NotebookNode | Failure:
+    """Execute ``notebook`` with the parameters ``values``, working in ``folder``, saving to ``partial`` after each cell."""
+    import papermill
+    from nbclient.exceptions import CellTimeoutError, DeadKernelError
+    from papermill.exceptions import PapermillExecutionError
+
+    logging.getLogger("papermill").setLevel(logging.ERROR)
+
+    execute_notebook = functools.partial(
+        papermill.execute_notebook,
+        notebook,
+        str(partial),
+        parameters=dict(values),
+        kernel_name="python3",
+        progress_bar=False,
+        start_timeout=START_SECONDS,
+        execution_timeout=cell_seconds,
+        cwd=str(folder),
+    )
+    try:
+        try:
+            executed: NotebookNode = execute_notebook()
+        except RuntimeError as error:
+            if "kernel_info" not in str(error):
+                raise
+            executed = execute_notebook()  # another kernel took one of its ports between their choice and their use
+    except PapermillExecutionError as error:
+        # with the way there, unless it is an assertion, whose message says all
+        way = error.traceback if error.ename != "AssertionError" else [f"{error.ename}: {error.evalue}"]
+        return Failure(ANSI.sub("", "\n".join(way)), error.source)
+    except CellTimeoutError:
+        return Failure(f"a cell ran longer than {cell_seconds:g} s and was stopped")
+    except (DeadKernelError, RuntimeError) as error:
+        return Failure(f"the kernel died or did not start: {error}")
+    return executed

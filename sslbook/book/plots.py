@@ -1,4 +1,4 @@
-"""How the book's figures look: one style, a palette that colour-blind readers can tell apart, and four small helpers.
+"""The book's figures: one style, a palette that colour-blind readers can tell apart, small helpers, `slider` and `show`.
 
 Figures are drawn dark on white. In the dark theme the page's style sheet turns their lightness round and keeps their hues, so
 "the blue line" stays blue; a picture that must keep its values (a photograph) opts out with the class `keep-colors`.
@@ -6,8 +6,14 @@ Figures are drawn dark on white. In the dark theme the page's style sheet turns 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import base64
+import importlib.util
+import io
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
+from html import escape
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -15,6 +21,7 @@ import matplotlib as mpl
 import numpy as np
 from cycler import cycler
 from IPython import get_ipython
+from IPython.display import display
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
@@ -22,8 +29,10 @@ from matplotlib.font_manager import fontManager
 from matplotlib.scale import LogScale, register_scale
 from matplotlib.ticker import LogFormatterSciNotation
 from numpy.typing import ArrayLike
+from PIL import Image
 
-from sslbook.book.typeset import typeset
+from sslbook.book.layout import LIVE
+from sslbook.book.values import typeset
 
 PALETTE: Final = {
     "blue": "#084573",
@@ -87,9 +96,6 @@ _RC: Final[dict[str, Any]] = {
 class FewLabels(LogFormatterSciNotation):
     """Minor labels of a logarithmic axis: none where two powers of ten are in view, else only those at 2 and 5."""
 
-    def __init__(self) -> None:
-        super().__init__(labelOnlyBase=False, minor_thresholds=(np.inf, np.inf))
-
     def __call__(self, x: float, pos: int | None = None) -> str:
         """The label at `x`, or nothing."""
         if self.axis is None or x <= 0:
@@ -111,7 +117,7 @@ class BookLogScale(LogScale):
         """As matplotlib does it, but for the minor labels of base 10."""
         super().set_default_locators_and_formatters(axis)
         if self.base == 10:
-            axis.set_minor_formatter(FewLabels())
+            axis.set_minor_formatter(FewLabels(labelOnlyBase=False, minor_thresholds=(np.inf, np.inf)))
 
 
 @cache
@@ -214,3 +220,192 @@ def slope(ax: Axes, power: float, *, through: tuple[float, float], label: str = 
     ax.plot(xs, y * (xs / x) ** power, color="#333333", linestyle=(0, (4, 3)), linewidth=1.3, zorder=1)
     if label:
         ax.annotate(label, (xs[1], float(y * span**power)), textcoords="offset points", xytext=(5, 0), va="center")
+
+
+# --- figures for the page ----------------------------------------------------------------------------------------------
+#
+# Without a kernel a slider is HTML that holds one picture for each value. The first is visible without any script;
+# `book.js`, which every page of the book loads, shows the control and changes the picture. In live Jupyter the same call
+# gives an ipywidgets slider that calls `draw` again, at more places than the page has frames for where `draw` can take them.
+# What is shown becomes a figure with a number and a caption by what stands behind its cell (`sslbook.book.cells`).
+
+_PLAY = """<button type="button" class="sslbook-play" aria-label="Play: {label}">
+<svg viewBox="0 0 16 16" aria-hidden="true" focusable="false">
+<path d="M4 2.5v11l9.5-5.5z"/><path d="M3.5 3h3v10h-3zM9.5 3h3v10h-3z"/></svg>
+</button>
+"""
+"""The play button: its first path is a triangle, its second two bars; the style sheet shows one of them."""
+COLOURS = 256
+"""Colours kept in a drawing: a third of the bytes."""
+QUALITY = 80
+"""Of photographs, as WebP counts it: half the bytes of a palette, and no bands in a sky."""
+
+
+def slider(
+    draw: Callable[[Any], Figure],
+    values: Sequence[Any],
+    *,
+    label: str,
+    alt: str | Callable[[Any], str],
+    name: str,
+    start: int = 0,
+    format: str | Callable[[Any], str] = "{:g}",
+    keep_colors: bool = False,
+    step: float | None = None,
+    play: bool = False,
+) -> None:
+    """Show `draw(value)` with a slider over `values`, the one with index `start` first.
+
+    `label` stands before the slider; `format` (a format string or a function) writes the value after it. `alt` says what
+    the picture shows, for readers who do not see it: one text for all values, or a function of the value. `name` is unique
+    on the page: the slider's anchor is `slider-<name>`. All frames must have one size, or the page would jump.
+    `keep_colors` keeps the picture as it is in the dark theme, for photographs; words belong in the caption, as they would be dark
+    on dark. With a `step`, `draw` and `alt` take any number from the least value to the largest, and in live Jupyter the slider
+    moves by `step` and computes at each place. With `play` it has a button that shows the frames in turn: for what runs in time.
+
+    Raises ValueError for an empty `alt`, a name that is not an anchor, or frames of different sizes.
+    """
+    if not re.fullmatch(r"[A-Za-z][\w-]*", name):
+        raise ValueError(f"name: got {name!r}; allowed are letters, digits, '-' and '_', beginning with a letter")
+
+    def told(value: Any) -> tuple[str, str]:
+        text = format(value) if callable(format) else format.format(value)
+        return text, alt(value) if callable(alt) else alt
+
+    # a person runs this, and so `draw` can be called again
+    if any(variable in os.environ for variable in LIVE) and importlib.util.find_spec("ipywidgets") is not None:
+        places = list(values) if step is None else _places(values, step)
+        _live_slider(draw, places, label, told, places.index(values[start]), play=play)
+        return
+    frames = [picture(draw(value), keep_colors=keep_colors) for value in values]
+    sizes = {_size(frame) for frame in frames}
+    if len(sizes) > 1:
+        raise ValueError(f"draw: got frames of different sizes, {sorted(sizes)} pixels; draw them all with one figsize")
+    texts, alts = zip(*map(told, values), strict=True)
+    shown = _slider_html(
+        frames, texts=texts, alts=alts, label=label, name=name, start=start, keep_colors=keep_colors, play=play
+    )
+    _display(shown, f"[figure with a slider: {label} = {texts[0]} to {texts[-1]}]")
+
+
+def show(fig: Figure, *, alt: str, keep_colors: bool = False) -> None:
+    """Show a figure with its alternative text (for figures outside the cell metadata's `mystnb: image: alt`), and close it."""
+    image = _img(picture(fig, keep_colors=keep_colors), alt, "sslbook-frame" + (" keep-colors" if keep_colors else ""))
+    _display(f'<div class="sslbook-figure">{image}</div>', f"[figure: {alt}]")
+
+
+def _slider_html(
+    frames: Sequence[bytes],
+    *,
+    texts: Sequence[str],
+    alts: Sequence[str],
+    label: str,
+    name: str,
+    start: int = 0,
+    keep_colors: bool = False,
+    play: bool = False,
+) -> str:
+    """The HTML of a slider over `frames`; one text and one alternative text for each."""
+    kind = "sslbook-frame" + (" keep-colors" if keep_colors else "")
+    still = sorted({0, len(frames) // 2, len(frames) - 1})  # on paper and without scripts
+    told = ", ".join(texts[i] for i in still)
+    pictures = "\n".join(
+        _img(frame, words, kind + (" sslbook-still" if i in still else ""), text=text, hidden=i != start)
+        for i, (frame, text, words) in enumerate(zip(frames, texts, alts, strict=True))
+    )
+    control, shown = f"slider-{name}-control", escape(texts[start])
+    width = max(len(text) for text in texts)
+    button = _PLAY.format(label=escape(label)) if play else ""
+    return f"""<div class="sslbook-slider" id="slider-{name}" data-sslbook-slider>
+<div class="sslbook-frames">
+{pictures}
+</div>
+<div class="sslbook-slider-control" hidden>
+<label for="{control}">{escape(label)}</label>
+{button}<input type="range" id="{control}" min="0" max="{len(frames) - 1}" step="1" value="{start}" aria-valuetext="{shown}">
+<output for="{control}" style="min-width: {width}ch">{shown}</output>
+</div>
+<p class="sslbook-slider-note">From left to right, {escape(label)} = {escape(told)}.</p>
+</div>"""
+
+
+def picture(fig: Figure, *, keep_colors: bool = False) -> bytes:
+    """The figure as a WebP at the style's resolution, uncropped; the figure is closed.
+
+    A drawing has a palette of :data:`COLOURS` colours, without loss.  With `keep_colors` the figure holds photographs: it is
+    compressed as they are, and its ground is transparent, so that they lie on the page itself, light or dark.
+    """
+    import matplotlib.pyplot as plt
+
+    full, small = io.BytesIO(), io.BytesIO()
+    fig.savefig(full, format="png", transparent=keep_colors)
+    plt.close(fig)
+    image = Image.open(full)
+    if keep_colors:
+        image.save(small, format="webp", quality=QUALITY, method=6)
+    else:
+        palette = image.convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE)
+        palette.convert("RGB").save(small, format="webp", lossless=True, method=6)
+    return small.getvalue()
+
+
+def _size(frame: bytes) -> tuple[int, int]:
+    """Width and height in pixels."""
+    return Image.open(io.BytesIO(frame)).size
+
+
+def _img(frame: bytes, alt: str, kind: str, *, text: str | None = None, hidden: bool = False) -> str:
+    if not alt.strip():
+        raise ValueError("alt: got nothing; say what the picture shows")
+    width, height = _size(frame)
+    data = "" if text is None else f' data-text="{escape(text)}"'
+    return (
+        f'<img class="{kind}" src="data:image/webp;base64,{base64.b64encode(frame).decode()}" alt="{escape(alt)}"'
+        f' width="{width}" height="{height}"{data}{" hidden" if hidden else ""}>'
+    )
+
+
+def _places(values: Sequence[Any], step: float) -> list[Any]:
+    """The numbers from the least of ``values`` to the largest by ``step``, and ``values`` themselves."""
+    low, high = min(values), max(values)
+    fine = [low + step * k for k in range(int((high - low) / step + 0.5) + 1)]
+    kept = [place for place in fine if place <= high and all(abs(place - value) > step / 4 for value in values)]
+    return sorted([*kept, *values])
+
+
+def _display(html: str, text: str) -> None:
+    """Show HTML (and `text` where HTML is not shown); in plain Python the figures were drawn, and that is all."""
+    if get_ipython() is not None:
+        display({"text/html": html, "text/plain": text}, raw=True)
+
+
+def _live_slider(
+    draw: Callable[[Any], Figure],
+    values: Sequence[Any],
+    label: str,
+    told: Callable[[Any], tuple[str, str]],
+    start: int,
+    play: bool,
+) -> None:
+    """The ipywidgets slider. No `Output` and no `interact`: both can hang when a notebook is executed without a person."""
+    import ipywidgets
+
+    shown = ipywidgets.HTML()
+    choice = ipywidgets.IntSlider(value=start, min=0, max=len(values) - 1, description=label, readout=False)
+    choice.style.description_width = "initial"
+    reading = ipywidgets.Label()
+
+    def update(_: object = None) -> None:
+        frame = picture(draw(values[choice.value]))
+        reading.value, alt = told(values[choice.value])
+        image = _img(frame, alt, "sslbook-frame")
+        shown.value = image.replace("<img ", '<img style="max-width: 100%; height: auto" ')
+
+    choice.observe(update, names="value")
+    update()
+    row = [choice, reading]
+    if play:
+        button = ipywidgets.Play(value=start, min=0, max=len(values) - 1, interval=700, show_repeat=False)
+        ipywidgets.jslink((button, "value"), (choice, "value"))
+        row.insert(0, button)
+    display(ipywidgets.VBox([shown, ipywidgets.HBox(row)]))

@@ -1,15 +1,17 @@
-"""From executed notebooks to the HTML book.
+"""From executed notebooks to the HTML book, and to one PDF.
 
 The notebooks are rendered as they are, with execution off: what the page shows is what the regression has read. They are
 staged in a folder of their own, together with the pages that hold no code and those that are generated; Jupyter Book runs
 there with every warning an error; and the finished pages take the old ones' place in one step, so that a failed build
 leaves the last good book. `problems` then looks for what Sphinx does not see: numbers that are not those of the notebooks, links
 in HTML that lead nowhere, and whatever a browser would fetch from elsewhere.
+
+The PDF has a cover, contents with page numbers, bookmarks, and every page as Chromium prints it. What is folded on a page stays
+folded: code behind a bar, checks behind their badge, solutions. Links from page to page lead inside the file.
 """
 
 from __future__ import annotations
 
-import errno
 import html
 import json
 import os
@@ -17,22 +19,28 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from bs4 import BeautifulSoup, Tag
 from bs4.element import NavigableString
+from pypdf import PdfReader, PdfWriter
+from pypdf.constants import PageLabelStyle
+from pypdf.generic import ArrayObject, DictionaryObject, FloatObject, NameObject, NullObject
+from sphinx_external_toc.parsing import MalformedError, parse_toc_data
 
-from sslbook.book.chapters import find_chapters, read_chapter
-from sslbook.book.kernel import variables
-from sslbook.book.layout import Book, read_yaml
-from sslbook.book.plain import LINES
-from sslbook.book.sphinx_ext import DOWNLOADS
-from sslbook.book.typeset import glue, parts, pasted, printed, readable
+from sslbook.book.execute import ANSI, variables
+from sslbook.book.layout import Book, find_chapters, read_chapter, read_yaml
+from sslbook.book.notebooks import LINES
+from sslbook.book.sphinx_ext import ASSETS
+from sslbook.book.values import glue, parts, pasted, printed, readable
+from sslbook.runtime.arguments import InputError
 from sslbook.runtime.atomic_io import read_source, write_text
 
 # Jupyter Book has jsonschema compile a grammar of addresses for two seconds, which no file of ours is held to.
@@ -45,11 +53,7 @@ sys.modules['rfc3987_syntax'] = None
 from jupyter_book.cli.main import main
 main()
 """
-_ERRNO = re.compile(r"\[Errno (?P<code>\d+)\] (?P<what>[^:'\n\x1b]+)(: '(?P<path>[^'\n]+)')?")
-_UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES)
-"""Errors of a full disk, or of a folder that can't be written: no fault of the book's."""
 _PROBLEM = re.compile(r"(WARNING|ERROR|CRITICAL)\b|[Ee]rror:|Exception occurred")
-_ANSI = re.compile(r"\x1b\[[0-9;]*m")
 _PLACE = re.compile(r"^(?P<page>\S+?)\.ipynb(?::(?P<line>\d+))?")
 
 
@@ -72,11 +76,11 @@ def build(executed: Path, out: Path, *, root: Path, generated: Mapping[str, str]
     shutil.rmtree(fresh / "_static/vendor/fontawesome", ignore_errors=True)  # no page loads it: see sphinx_ext
     write_index(fresh, pages(root))
     (fresh / "searchindex.js").unlink(missing_ok=True)  # Sphinx's index of pages, which nothing loads
-    shutil.rmtree(fresh / DOWNLOADS, ignore_errors=True)
-    for page in pages(root):  # what the download buttons offer: every page's Markdown
-        (fresh / DOWNLOADS / page).parent.mkdir(parents=True, exist_ok=True)
-        text = generated.get(page) or read_source(root / f"{page}.md")
-        write_text(fresh / DOWNLOADS / f"{page}.md", text)
+    sources = fresh / "_sources"  # what the download buttons offer: every page's Markdown
+    shutil.rmtree(sources, ignore_errors=True)
+    for page in pages(root):
+        (sources / page).parent.mkdir(parents=True, exist_ok=True)
+        write_text(sources / f"{page}.md", generated.get(page) or read_source(root / f"{page}.md"))
     (fresh / "index.html").write_text(_front_door(root), encoding="utf-8")
     old = out.with_name(out.name + ".old")  # the new pages take the old ones' place by renaming
     shutil.rmtree(old, ignore_errors=True)
@@ -89,20 +93,10 @@ def build(executed: Path, out: Path, *, root: Path, generated: Mapping[str, str]
 
 def pages(root: Path) -> list[str]:
     """The pages of the table of contents in reading order, without suffix: `chapters/intro`, …"""
-    toc = read_yaml(root / "_toc.yml", dict)
-
-    def walk(node: Any) -> Iterator[str]:
-        if isinstance(node, Mapping):
-            own = node.get("root") or node.get("file")  # stands before what is below it, whatever the order of the keys
-            if own:
-                yield str(own).removesuffix(".md").removesuffix(".ipynb")
-            for value in node.values():
-                yield from walk(value)
-        elif isinstance(node, list):
-            for item in node:
-                yield from walk(item)
-
-    return list(walk(toc))
+    try:
+        return list(parse_toc_data({"format": "jb-book", **read_yaml(root / "_toc.yml", dict)}))
+    except MalformedError as error:
+        raise InputError(f"_toc.yml: {error}") from None
 
 
 def stage(executed: Path, folder: Path, *, root: Path, generated: Mapping[str, str]) -> Path:
@@ -141,7 +135,7 @@ def stage(executed: Path, folder: Path, *, root: Path, generated: Mapping[str, s
 def explain(log: str, staged: Path) -> str:
     """The problems in Sphinx's output, each with its place in the sources: page, cell and the line itself."""
     problems = []
-    for line in _ANSI.sub("", log).splitlines():
+    for line in ANSI.sub("", log).splitlines():
         line = line.replace(f"{staged}{os.sep}", "").replace(f"{staged.resolve()}{os.sep}", "")
         if _PROBLEM.search(line) and not line.startswith("WARNING: keep_going"):
             problems.append(_locate(line, staged))
@@ -176,9 +170,6 @@ def _jupyter_book(staged: Path, work: Path) -> Path:
     shutil.rmtree(work / "render", ignore_errors=True)
     run = subprocess.run(command, env=environment, capture_output=True, encoding="utf-8", check=False)
     log = work / "render.log"
-    for found in _ERRNO.finditer(run.stdout + run.stderr):
-        if int(found["code"]) in _UNWRITABLE:
-            raise OSError(int(found["code"]), found["what"], found["path"] or str(work / "render"))
     log.write_text(run.stdout + run.stderr, encoding="utf-8")
     built = work / "render" / "_build" / "html"
     if run.returncode != 0 or not built.is_dir():
@@ -311,25 +302,213 @@ def sections(page: str, text: str) -> Iterator[Section]:
         cell.insert_after(*cell.select("figcaption"))
     for unwanted in top.select(_LEFT_OUT):
         unwanted.decompose()
-    for formula in top.select(".math"):
-        formula.replace_with(NavigableString(("" if formula.name == "span" else " ") + readable(formula.get_text())))
-    chapter, found = _heading(top), []
+    _in_letters(top)
+    found: list[Section] = []
     for section in reversed([top, *top.find_all("section")]):  # the inner ones first: they leave their place empty
-        if not (title := _heading(section)) or not section.get("id"):
+        heading = section.find(["h1", "h2", "h3", "h4"], recursive=False)
+        if not isinstance(heading, Tag) or not section.get("id"):
             continue  # a theorem's body is a section, too
         boxes = " · ".join(_words(box) for box in section.select(".admonition-title"))
-        heading = section.find(["h1", "h2", "h3", "h4"], recursive=False)
-        if isinstance(heading, Tag):
-            heading.extract()
-        found.append(Section(page, str(section["id"]), chapter, title, boxes, _words(section)))
+        title = _words(heading.extract())
+        found.insert(0, Section(page, str(section["id"]), "", title, boxes, _words(section)))
         section.clear()
-    yield from reversed(found)
+    yield from (replace(section, chapter=found[0].title) for section in found)
 
 
-def _heading(section: Tag) -> str:
-    heading = section.find(["h1", "h2", "h3", "h4"], recursive=False)
-    return _words(heading) if isinstance(heading, Tag) else ""
+def _in_letters(tag: Tag) -> None:
+    """Put small formulas in letters, others as an ellipsis."""
+    for formula in tag.select(".math"):
+        formula.replace_with(NavigableString(("" if formula.name == "span" else " ") + readable(formula.get_text())))
 
 
 def _words(tag: Tag) -> str:
+    """The text of a tag on one line."""
     return " ".join(tag.get_text().split())
+
+
+# --- the whole book as one PDF -----------------------------------------------------------------------------------------
+
+SECONDS = 300
+"""The longest that Chromium may take for one page."""
+_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+_TITLE = re.compile(r"<h1>(.*?)</h1>", re.DOTALL)
+_SECTION = re.compile(r'<section id="([^"]+)">\s*(?:<span id="[^"]*"></span>\s*)*<h2>(.*?)</h2>', re.DOTALL)
+_FRONT = """@page { size: A4; margin: 16mm 20mm 18mm } @page :first { margin: 0 }
+body { font-family: 'DejaVu Sans', sans-serif; color: #222; margin: 0 }
+.cover { height: 290mm; break-after: page; text-align: center }
+.cover h1 { font-size: 34pt; padding-top: 75mm; color: #0a5f94; margin: 0 20mm }
+.cover p { font-size: 14pt; margin: 8mm 25mm } .cover img { width: 120mm; margin-top: 12mm }
+h2 { font-size: 11pt; color: #5b6270; margin: 5mm 0 1mm; break-after: avoid }
+p { margin: 0; font-size: 9pt; line-height: 1.35 } p.section a { padding-left: 6mm; color: #444 }
+p.chapter { font-weight: bold; margin-top: 1.6mm; break-after: avoid }
+p.section b { font-weight: normal }
+a { color: #222; text-decoration: none; display: flex; justify-content: space-between; gap: 4mm }"""
+_SHEETS = """@page { size: A4; margin: 0 } body { margin: 0; font: 9pt 'DejaVu Sans', sans-serif; color: #555 }
+div { height: 296mm; break-after: page; position: relative }
+span { position: absolute; bottom: 8mm; width: 100%; text-align: center }"""
+
+
+@dataclass(frozen=True)
+class Printed:
+    """A page of the book and the PDF that it was printed to."""
+
+    source: Path
+    pdf: Path
+
+    @cached_property
+    def reader(self) -> PdfReader:
+        """The PDF, read."""
+        return PdfReader(self.pdf)
+
+    @cached_property
+    def title(self) -> str:
+        """The page's heading."""
+        found = _TITLE.search(self._article)
+        return _plain(found[1]) if found else self.source.stem
+
+    @cached_property
+    def sections(self) -> list[tuple[str, int]]:
+        """Title and page, from 0, of each section that its contents name."""
+        found = [(_plain(title), self.place(anchor)) for anchor, title in _SECTION.findall(self._article)]
+        return [(title, page) for title, page in found if page is not None]
+
+    def place(self, anchor: str) -> int | None:
+        """The page, from 0, on which ``anchor`` is, if the PDF knows it."""
+        destination = self.reader.named_destinations.get(f"/{anchor}")
+        return None if destination is None else self.reader.get_destination_page_number(destination)
+
+    @cached_property
+    def _article(self) -> str:
+        return self.source.read_text(encoding="utf-8").partition('<article class="bd-article"')[2]
+
+
+def chromium() -> str:
+    """The browser that prints; raises InputError where there is none."""
+    found = next(filter(None, map(shutil.which, _NAMES)), None)
+    if found is None:
+        raise InputError("no Chromium here to print with; on Debian and Ubuntu: apt-get install chromium")
+    return found
+
+
+def write_pdf(book: Book, target: Path, say: Callable[[str], None] = print) -> Path:
+    """Print the built pages of ``book`` into ``target``; raises InputError without a built book or a browser."""
+    browser = chromium()
+    sources = [book.html / f"{name}.html" for name in pages(book.root)]
+    if missing := [source.name for source in sources if not source.is_file()]:
+        raise InputError(f"{missing[0]} is not built: make book")
+    with tempfile.TemporaryDirectory(prefix="sslbook-") as folder:
+        work, printed = Path(folder), []
+        for source in sources:
+            say(f"printing {source.stem} …")
+            printed.append(Printed(source, _print(browser, source, work / f"{source.stem}.pdf")))
+        config = read_yaml(book.root / "_config.yml", dict)
+        title, author = str(config["title"]), str(config["author"])
+        cover = (
+            f'<div class="cover"><h1>{html.escape(title)}</h1>'
+            "<p>An executable book on why self-supervised learning works</p>"
+            f'<img src="{(ASSETS / "static/sslbook/logo.svg").as_uri()}" alt=""><p>{html.escape(author)}</p></div>'
+        )
+        listed = contents(printed, read_yaml(book.root / "_toc.yml", dict))
+        front = _page(browser, work / "front.html", f"<style>{_FRONT}</style>{cover}<h1>Contents</h1>{listed}")
+        writer = join(front, printed)
+        numbered = writer.pages[len(front.pages) :]
+        numbers = "".join(f"<div><span>{i + 1}</span></div>" for i in range(len(numbered)))
+        sheets = _page(browser, work / "numbers.html", f"<style>{_SHEETS}</style>{numbers}")
+        for page, sheet in zip(numbered, sheets.pages, strict=False):
+            page.merge_page(sheet)
+            page.compress_content_streams()  # merging unpacked them
+        writer.set_page_label(0, len(front.pages) - 1, style=PageLabelStyle.LOWERCASE_ROMAN)
+        writer.set_page_label(len(front.pages), len(writer.pages) - 1, style=PageLabelStyle.DECIMAL)
+        writer.add_metadata({"/Title": title, "/Author": author})
+        writer.compress_identical_objects()
+        target.parent.mkdir(parents=True, exist_ok=True)
+        writer.write(target)
+    return target
+
+
+def contents(printed: Sequence[Printed], toc: Mapping[str, Any]) -> str:
+    """The table of contents as HTML; page 1 is the first behind it."""
+    parts = {str(part["chapters"][0]["file"]).rpartition("/")[2]: part["caption"] for part in toc.get("parts", ())}
+    rows, at = [], 1
+    for one in printed:
+        if caption := parts.get(one.source.stem):
+            rows.append(f"<h2>{html.escape(caption)}</h2>")
+        for kind, title, page in [("chapter", one.title, 0), *(("section", *section) for section in one.sections)]:
+            link = f'<a href="{one.source.as_uri()}"><span>{html.escape(title)}</span><b>{at + page}</b></a>'
+            rows.append(f'<p class="{kind}">{link}</p>')
+        at += len(one.reader.pages)
+    return "\n".join(rows)
+
+
+def join(front: PdfReader, printed: Sequence[Printed]) -> PdfWriter:
+    """All pages in one, with bookmarks and with links that lead inside it."""
+    writer = PdfWriter()
+    writer.append(front, import_outline=False)
+    first: dict[str, int] = {}
+    owners: list[Printed | None] = [None] * len(front.pages)
+    for one in printed:
+        at = first[one.source.as_uri()] = len(writer.pages)
+        writer.append(one.pdf, import_outline=False)
+        owners += [one] * len(one.reader.pages)
+        chapter = writer.add_outline_item(title=one.title, page_number=at)
+        for title, page in one.sections:
+            writer.add_outline_item(title=title, page_number=at + page, parent=chapter)
+    known = {one.source.as_uri(): one for one in printed}
+    for sheet, owner in zip(writer.pages, owners, strict=True):
+        for annotation in sheet.get("/Annots", ArrayObject()):
+            _lead_inside(writer, annotation.get_object(), owner, known, first)
+    return writer
+
+
+def _lead_inside(
+    writer: PdfWriter,
+    link: DictionaryObject,
+    owner: Printed | None,
+    known: Mapping[str, Printed],
+    first: Mapping[str, int],
+) -> None:
+    """Let a link to another page of the book, or to a place on its own, lead to a page of the file."""
+    name = link.get("/Dest")
+    address = str(link.get("/A", {}).get("/URI", ""))
+    if isinstance(name, str) and owner is not None:
+        target, anchor = owner, name.removeprefix("/")
+    elif address.partition("#")[0] in known:
+        target, anchor = known[address.partition("#")[0]], unquote(address.partition("#")[2])
+    else:
+        if address.startswith("file:"):
+            del link["/A"]  # what lies beside the pages is not in the file
+        return
+    page = first[target.source.as_uri()] + (target.place(anchor) or 0)
+    destination = target.reader.named_destinations.get(f"/{anchor}")
+    height = None if destination is None else destination.top
+    top = FloatObject(float(height)) if isinstance(height, (int, float)) else NullObject()
+    place = [writer.pages[page].indirect_reference, NameObject("/XYZ"), NullObject(), top, NullObject()]
+    link.pop("/A", None)
+    link[NameObject("/Dest")] = ArrayObject(place)
+
+
+def _page(browser: str, source: Path, body: str) -> PdfReader:
+    source.write_text(f'<!DOCTYPE html><html lang="en"><meta charset="utf-8">{body}</html>', encoding="utf-8")
+    return PdfReader(_print(browser, source, source.with_suffix(".pdf")))
+
+
+def _print(browser: str, source: Path, target: Path) -> Path:
+    """Print one page, when its scripts have no more to do."""
+    flags = ["headless=new", "disable-gpu", "no-proxy-server", "no-pdf-header-footer", "virtual-time-budget=120000"]
+    if hasattr(os, "geteuid") and os.geteuid() == 0:
+        flags.append("no-sandbox")  # Chromium refuses to run as root with one
+    flags += [f"user-data-dir={target.parent / 'profile'}", f"print-to-pdf={target}"]
+    command = [browser, *(f"--{flag}" for flag in flags), source.as_uri()]
+    target.unlink(missing_ok=True)
+    run = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
+    if not target.is_file():
+        raise InputError(f"Chromium did not print {source.name}: {run.stderr.strip()[-300:]}")
+    return target
+
+
+def _plain(heading: str) -> str:
+    soup = BeautifulSoup(heading, "html.parser")
+    for link in soup.select(".headerlink"):
+        link.decompose()
+    _in_letters(soup)
+    return _words(soup)

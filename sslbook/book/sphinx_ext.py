@@ -5,14 +5,20 @@ from `assets/`, so that no page asks another machine for anything; takes sphinx-
 added twice, raises an error in the console); pastes numbers with their intervals and bounds; names papers by authors and year; puts
 right what an accessibility checker finds in the theme; and offers each chapter as `.ipynb` and `.md` (`render` writes those files
 beside the pages).
+
+autodoc turns the docstrings of the promised names into the page about the library. `data/functions.yml` says which function
+computes a statement, and the title of its box names the claims that it states, as in ``Several units · B-F1``. A promised name
+leads to its entry on that page, below a statement as on the notation page; a name that is nowhere is an error.
 """
 
 from __future__ import annotations
 
 import functools
 import html
+import inspect
 import itertools
 import json
+import pkgutil
 import posixpath
 import re
 import textwrap
@@ -27,22 +33,25 @@ from pybtex.plugin import register_plugin
 from pybtex.style.formatting.plain import Style as PlainStyle
 from pybtex.style.labels import BaseLabelStyle
 from pybtex.style.template import field, first_of, href, optional
+from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx.config import Config
+from sphinx.environment import BuildEnvironment
 from sphinx.util.docutils import SphinxRole
 
 import sslbook
-from sslbook.book import bookmap, cells, library, plain
-from sslbook.book.cells import fold_checks, fold_code, move_set_up, open_with_picture, opening
-from sslbook.book.layout import Repository
-from sslbook.book.notebooks import NOTEBOOKS, reader_notebook, write
-from sslbook.book.typeset import ROLES, glue, named, printed, readable, typeset
+from sslbook.book import cells, notebooks
+from sslbook.book.cells import TIME, opening
+from sslbook.book.layout import Repository, read_yaml
+from sslbook.book.ledger import CODE, Claim, read_claims
+from sslbook.book.values import ROLES, entry_anchor, glue, named, printed, readable, typeset
+from sslbook.exports import homes
+from sslbook.records import data_files
 from sslbook.records.store import recorded
 
 ASSETS = Path(__file__).parent / "assets"
 LONGEST = 160
 """Characters of a description: what result pages show."""
-DOWNLOADS = "_sources"  # the folder of the built book that holds the pages' sources
 _BODIES = "sslbook_bodies"  # where Sphinx's application keeps the chapters' HTML till all pages are there
 MATHJAX: dict[str, Any] = {
     # Without noundefined: a command that is not loaded becomes a visible error, which the page tests catch.
@@ -50,10 +59,8 @@ MATHJAX: dict[str, Any] = {
     "svg": {"fontCache": "global"},
 }
 """What `mathjax.js` is told; tools/make_mathjax.py decides which TeX packages it holds."""
-LEDGER = "chapters/ledger"
 _DROPPED = ("sphinx_thebe", "sphinx_comments")  # what they have connected: Jupyter Book always loads them
 _MATHS = 'class="math '  # as Sphinx writes each formula, in a line or on display
-_CITATION_LIST = 'role="list" class="citation-list"'
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
@@ -64,8 +71,11 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("config-inited", _configure, priority=900)  # after the theme has appended its own template folders
     register_plugin("pybtex.style.labels", "sslbook", AuthorYearLabels)
     register_plugin("pybtex.style.formatting", "sslbook", AuthorYearStyle)  # `bibtex_default_style` in `_config.yml`
-    library.connect(app)
-    bookmap.connect(app)
+    app.setup_extension("sphinx.ext.autodoc")
+    app.connect("autodoc-process-docstring", _edit)
+    app.connect("autodoc-process-signature", _parsable)
+    app.connect("doctree-read", _annotate)
+    app.connect("missing-reference", _resolve)
     cells.connect(app)
     for name in ROLES[1:]:  # the first is MyST-NB's own
         app.add_role(name, Pasted())
@@ -85,7 +95,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
 
 
 def _configure(app: Sphinx, config: Config) -> None:
-    """Point Sphinx to the book's own assets."""
+    """Point Sphinx to the book's own assets; in docstrings types in short, and names in single backquotes as code."""
     config.project = config.html_title or config.project  # the name that objects.inv gives
     config.html_static_path.append(str(ASSETS / "static"))
     config.templates_path.insert(0, str(ASSETS / "templates"))
@@ -93,6 +103,9 @@ def _configure(app: Sphinx, config: Config) -> None:
     config.html_favicon = config.html_favicon or str(ASSETS / "static/sslbook/logo.svg")
     config.mathjax_path = "sslbook/mathjax.js"
     config.mathjax3_config = {**MATHJAX, **(config.mathjax3_config or {})}
+    config.autodoc_typehints_format = "short"
+    config.python_use_unqualified_type_names = True
+    config.default_role = "code"  # of docstrings; pages in Markdown have no default role
 
 
 def _unique_proof_ids(app: Sphinx, doctree: nodes.document) -> None:
@@ -126,7 +139,7 @@ class Ran(SphinxRole):
 class Pasted(SphinxRole):
     """``{interval}``, ``{least}`` and ``{most}``: a number of this page's notebook, or of another's (``page.md::name:.1f``).
 
-    They say in a sentence how sure a number is, or which side it bounds; `sslbook.book.typeset.printed` rounds.
+    They say in a sentence how sure a number is, or which side it bounds; `sslbook.book.values.printed` rounds.
     """
 
     def run(self) -> tuple[list[nodes.Node], list[nodes.system_message]]:
@@ -225,11 +238,11 @@ def _mark(app: Sphinx, doctree: nodes.document, pagename: str) -> None:
     """Tell a chapter's time, open it with its picture, fold its checks, and mark its cells for the reader's notebook."""
     notebook = Path(app.srcdir) / f"{pagename}.ipynb"
     if notebook.exists():
-        bookmap.tell_time(doctree, bookmap.time_of(notebook))
-        open_with_picture(doctree)
-        fold_checks(doctree)
-        fold_code(doctree)
-        plain.mark_cells(doctree)
+        cells.tell_time(doctree, cells.time_of(notebook))
+        cells.open_with_picture(doctree)
+        cells.fold_checks(doctree)
+        cells.fold_code(doctree)
+        notebooks.mark_cells(doctree)
 
 
 @functools.cache
@@ -247,25 +260,29 @@ def _write_notebooks(app: Sphinx, error: Exception | None) -> None:
     for page, body in bodies.items():
         name = posixpath.basename(page)
         executed = nbformat.read(Path(app.srcdir) / f"{page}.ipynb", as_version=4)
-        pieces = plain.pieces(body, plain.Links(names, repository.site))
-        notebook = reader_notebook(name, executed, pieces, repository.requirement)
-        write(notebook, Path(app.outdir) / NOTEBOOKS / f"{name}.ipynb")
+        pieces = notebooks.pieces(body, notebooks.Links(names, repository.site))
+        notebook = notebooks.reader_notebook(name, executed, pieces, repository.requirement)
+        notebooks.write(notebook, Path(app.outdir) / notebooks.NOTEBOOKS / f"{name}.ipynb")
 
 
 def _page(app: Sphinx, pagename: str, template: str, context: dict[str, Any], doctree: nodes.document | None) -> None:
-    """Give the page its downloads and put its HTML right."""
-    is_notebook = (Path(app.srcdir) / f"{pagename}.ipynb").exists()
+    """Say in the page's head what it is about and where it lives, give it its buttons, and put its HTML right."""
+    is_notebook = context["is_notebook"] = (Path(app.srcdir) / f"{pagename}.ipynb").exists()
     if doctree is not None:
-        _introduce(app, pagename, context, doctree)
-    context["downloads"] = _downloads(pagename, context, is_notebook=is_notebook)
+        title = " ".join(BeautifulSoup(str(context["title"]), "html.parser").get_text().split())
+        book = str(app.config.html_title or app.config.project)
+        if title == book:
+            context["docstitle"] = ""  # the theme would say it twice
+        about, address = description(doctree), _repository(app).site
+        context["metatags"] += head(title=title, book=book, page=pagename, about=about, site=address)
     context["launches"] = _repository(app).launches(pagename) if is_notebook else []
     context["suggestions"] = _repository(app).suggestions(pagename) if doctree is not None else []
     if "body" in context:
         if is_notebook:
             app.__dict__.setdefault(_BODIES, {})[pagename] = context["body"]
-        context["body"] = mend(move_set_up(plain.without_marks(context["body"])))
+        context["body"] = mend(cells.move_set_up(notebooks.without_marks(context["body"])))
     without = "|mathjax|formulas" if _MATHS not in context.get("body", "") else ""  # 1.8 MB for no formula
-    if pagename == LEDGER:
+    if pagename == "chapters/ledger":
         app.add_js_file("sslbook/ledger.js", loading_method="defer")
     dropped = re.compile(f"sphinx-thebe|THEBE_JS_URL{without}", re.IGNORECASE)
     for kind in ("script_files", "css_files"):  # by file name and inline text
@@ -273,24 +290,11 @@ def _page(app: Sphinx, pagename: str, template: str, context: dict[str, Any], do
         context[kind] = [item for item, text in zip(context[kind], texts, strict=True) if not dropped.search(text)]
 
 
-def _introduce(app: Sphinx, pagename: str, context: dict[str, Any], doctree: nodes.document) -> None:
-    """Say in the page's head what it is about and where it lives."""
-    book = str(app.config.html_title or app.config.project)
-    title = " ".join(BeautifulSoup(str(context["title"]), "html.parser").get_text().split())
-    if title == book:
-        context["docstitle"] = ""  # the theme would say it twice
-    about, address = description(doctree), _repository(app).site
-    context["metatags"] += head(title=title, book=book, page=pagename, about=about, site=address)
-
-
 def description(doctree: nodes.document) -> str:
     """What a page is about, in its own words: its first box, else its first paragraph, as far as a result page shows it."""
     boxes = [box for box in opening(doctree) if isinstance(box, nodes.admonition)]
     paragraphs = [
-        p
-        for box in boxes[:1]
-        for p in box.children
-        if isinstance(p, nodes.paragraph) and bookmap.TIME not in p["classes"]
+        p for box in boxes[:1] for p in box.children if isinstance(p, nodes.paragraph) and TIME not in p["classes"]
     ]
     paragraphs += [p for p in doctree.findall(nodes.paragraph) if len(p.astext().split()) > 8]
     said = "".join(
@@ -318,24 +322,13 @@ def head(*, title: str, book: str, page: str, about: str, site: str) -> str:
     return "\n    " + "\n    ".join(lines) + "\n"
 
 
-def _downloads(pagename: str, context: Mapping[str, Any], *, is_notebook: bool) -> list[tuple[str, ...]]:
-    """What the download button offers, as address, file, ending, icon and tooltip: a chapter's notebook, every page's Markdown."""
-    if not context.get("page_source_suffix"):
-        return []
-    offers = [(f"{DOWNLOADS}/{pagename}.md", "file-lines", "Source (MyST Markdown)")]
-    if is_notebook:
-        offers.insert(0, (f"{NOTEBOOKS}/{posixpath.basename(pagename)}.ipynb", "code", "Notebook, ready to run"))
-    split = posixpath.splitext
-    return [(context["pathto"](path, 1), posixpath.basename(path), split(path)[1], *more) for path, *more in offers]
-
-
 def mend(body: str) -> str:
     """Put right what accessibility checkers find in the HTML of a page's body.
 
     A bibliography is a list whose entries carry a role that lists may not hold; a folded cell announces other words than it
     shows. Beyond that, for narrow screens: dotted names in code get places to break, and wide tables learn to stack.
     """
-    if _CITATION_LIST in body:
+    if 'role="list" class="citation-list"' in body:
         body = body.replace('role="doc-biblioentry"', 'role="listitem"')
     body = body.replace('<summary aria-label="Toggle hidden content">', "<summary>")
     body = _NAME_IN_CODE.sub(lambda name: f"{name[1]}{_JOINT.sub(_BREAK, name[2])}</span>", body)
@@ -377,3 +370,137 @@ def _stacking(table: str) -> str:
         for cell, label in zip(row.find_all(["td", "th"]), labels, strict=True):
             cell["data-label"] = label
     return str(soup)
+
+
+PAGE = "chapters/library"
+NOTATION = "chapters/notation"
+PACKAGE = "sslbook"
+
+
+@functools.cache
+def offered() -> dict[str, str]:
+    """The promised names by the place where each is defined: ``sslbook.operator.covariance.covariance_operator`` and so on."""
+    stub = Path(str(sslbook.__file__)).with_suffix(".pyi")
+    return {f"{home}.{name}": name for name, home in homes(stub).items()}
+
+
+def functions() -> dict[str, set[str]]:
+    """Full names of the promised functions that compute each statement, by the statement's label."""
+    content = read_yaml(data_files.folder() / "functions.yml", dict)
+    return {label: {f"{PACKAGE}.{name}" for name in names} for label, names in content.items()}
+
+
+def _edit(app: Sphinx, what: str, name: str, thing: Any, options: object, lines: list[str]) -> None:
+    lines[:] = edited(lines, inspect.signature(thing).parameters if callable(thing) else ())
+
+
+def _parsable(
+    app: Sphinx, what: str, name: str, thing: Any, options: object, arguments: str | None, result: str | None
+) -> tuple[str | None, str | None]:
+    """A dataclass's signature without ``<factory>``, which is no Python: Sphinx would show what it can't parse as it is."""
+    return arguments and arguments.replace("<factory>", "..."), result
+
+
+def edited(lines: Iterable[str], names: Iterable[str]) -> list[str]:
+    """A docstring as the page has it.
+
+    Each ``name: …`` or ``name, name: …`` at the beginning of a sentence gets a paragraph, and ``[tian2020]`` becomes a citation.
+    """
+    text = re.sub(r"\[(tian20\w+)\]", r":cite:t:`\1`", "\n".join(lines))
+    if one := "|".join(map(re.escape, names)):
+        text = re.sub(rf"(?:(?<=\n)|(?<=\.  ))((?:{one})(?:, (?:{one}))*): ", r"\n\n**\1**: ", text)
+    return text.splitlines()
+
+
+def _annotate(app: Sphinx, doctree: nodes.document) -> None:
+    annotate(doctree, functions(), {claim.id: claim for claim in read_claims(data_files.folder() / "claims.yml")})
+    if app.env.docname == NOTATION:
+        link_names(doctree)
+
+
+def link_names(doctree: nodes.Element) -> None:
+    """Let each ``module.name`` in code, as the notation page has them, lead to where that name is explained."""
+    for code in list(doctree.findall(nodes.literal)):
+        if "." in code.astext() and exists(f"{PACKAGE}.{code.astext()}"):
+            code.replace_self(_function(f"{PACKAGE}.{code.astext()}", code.astext()))
+
+
+def annotate(doctree: nodes.Element, computed: Mapping[str, set[str]], claims: Mapping[str, Claim]) -> None:
+    """Below each theorem and its like, the functions that compute it, and the verdict on each claim that its title names."""
+    elements = doctree.findall(nodes.Element)
+    for box in [box for box in elements if isinstance(box, nodes.Admonition) and box.get("label")]:
+        names = sorted(computed.get(str(box["label"]), ()))
+        links: list[list[nodes.Node]] = [[_function(name, offered()[name])] for name in names]
+        title = box.next_node(nodes.title)
+        codes = CODE.findall(title.astext() if title else "")
+        stated = [claims[code] for code in codes if code in claims]
+        verdicts = [_verdict(claim) for claim in stated]
+        content: list[nodes.Element] = [child for child in box.children if isinstance(child, nodes.section)]
+        ours = "; our claim holds." if any(claim.verdict == "fails as stated" for claim in stated) else "."
+        theirs = "The paper's claim " if len(stated) == 1 else "The paper's claims: "
+        for begin, between, items, end in (("In the library: ", ", ", links, "."), (theirs, "; ", verdicts, ours)):
+            if items:
+                line = nodes.paragraph("", begin, classes=["sslbook-functions"])
+                for number, item in enumerate(items):
+                    line += [nodes.Text(between if number else ""), *item]
+                line += nodes.Text(end)
+                (content or [box])[-1].append(line)
+
+
+def _function(name: str, text: str) -> addnodes.pending_xref:
+    code = nodes.literal("", text)
+    return addnodes.pending_xref("", code, refdomain="py", reftype="obj", reftarget=name, refexplicit=True)
+
+
+def _verdict(claim: Claim) -> list[nodes.Node]:
+    verdict = "holds as corrected here" if claim.verdict == "holds with the correction" else claim.verdict
+    said = [_label(claim.id, entry_anchor(claim.id)), nodes.Text(f" {verdict}")]
+    return [*said, nodes.Text(" ("), _label("errata", claim.errata), nodes.Text(")")] if claim.errata else said
+
+
+def _label(text: str, label: str) -> addnodes.pending_xref:
+    return addnodes.pending_xref(
+        "", nodes.inline("", text), refdomain="std", reftype="ref", reftarget=label, refexplicit=True, refwarn=True
+    )
+
+
+def _resolve(
+    app: Sphinx, env: BuildEnvironment, node: addnodes.pending_xref, content: nodes.TextElement
+) -> nodes.Node | None:
+    """Where a name of Python's leads: to its entry or its owner's on the page, else nowhere; None if it doesn't exist."""
+    if node.get("refdomain") != "py":
+        return None
+    target = str(node["reftarget"])
+    if not target.startswith(f"{PACKAGE}."):
+        return content
+    if not exists(target):
+        return None
+    place, domain = str(node.get("refdoc", PAGE)), env.get_domain("py")
+    for name in _entries(target):
+        found: nodes.Node | None = domain.resolve_xref(env, place, app.builder, "obj", name, node, content)
+        if found is not None:
+            return found
+    return content
+
+
+def _entries(name: str) -> Iterator[str]:
+    """What the page may call a full name and, after it, each of its owners."""
+    parts = name.split(".")
+    for cut in range(len(parts), 1, -1):
+        owner = ".".join(parts[:cut])
+        if promised := offered().get(owner):
+            yield ".".join([PACKAGE, promised, *parts[cut:]])
+            yield f"{PACKAGE}.{promised}"
+        yield owner
+
+
+def exists(name: str) -> bool:
+    """Whether a full name is that of a module, of something in one, or of a dataclass's field."""
+    try:
+        pkgutil.resolve_name(name)
+    except (ImportError, AttributeError, ValueError):
+        owner, _, field = name.rpartition(".")
+        return (
+            bool(owner) and exists(owner) and field in getattr(pkgutil.resolve_name(owner), "__dataclass_fields__", {})
+        )
+    return True

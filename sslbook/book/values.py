@@ -1,16 +1,25 @@
-"""One number of the book: what it is, what it is held to, and how it travels inside a notebook.
+"""One number of the book: what it is, what it is held to, how it travels inside a notebook, and how it is printed.
 
 A number leaves a chapter as a ``display_data`` output that Jupyter Book can paste into a sentence (``{glue:text}``)
 and that carries its whole record in the output's metadata. So the sentence, the regression and the ledger read the
 same number.
+
+On a page ``3.4e-15`` is 3.4 × 10⁻¹⁵, and a minus is a minus, not a hyphen. The values themselves and every text for the terminal
+keep Python's notation; only HTML is typeset.
 """
 
 from __future__ import annotations
 
+import ast
+import html
 import math
-from collections.abc import Iterator, Mapping
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal, localcontext
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from sslbook.stats.intervals import Interval
 
@@ -135,11 +144,9 @@ class Number:
         """The record as JSON can hold it: a broken variant's NaN or infinity becomes a string, an interval an object."""
         record = asdict(self)
         del record["anchor"]
-        record["versions"] = dict(self.versions)
         for part in ("rejects", "rivals"):
-            for what, value in getattr(self, part).items():
-                if not isinstance(value, Interval) and not math.isfinite(value):
-                    record[part][what] = str(value)
+            kept = {what: v if isinstance(v, dict) or math.isfinite(v) else str(v) for what, v in record[part].items()}
+            record[part] = kept
         return record
 
     @classmethod
@@ -178,7 +185,7 @@ def short(value: Value, *bounds: float) -> str:
     return repr(value)
 
 
-def anchor_id(name: str) -> str:
+def _anchor_id(name: str) -> str:
     """The HTML id of the line that shows the number ``name``."""
     return f"check-{name}"
 
@@ -203,4 +210,255 @@ def numbers(notebook: Mapping[str, Any]) -> Iterator[Number]:
             if name in seen:
                 raise ValueError(f"the number {name!r} is produced twice in one chapter; names are unique per chapter")
             seen.add(name)
-            yield Number.from_json(record, anchor=anchor_id(name) if shown else None)
+            yield Number.from_json(record, anchor=_anchor_id(name) if shown else None)
+
+
+# --- numbers as a page prints them, and which of them a chapter's prose asks for --------------------------------------
+
+_NUMBER = re.compile(r"(?<![\w.])(?P<sign>[-+]?)(?P<digits>\d[\d,_]*(?:\.\d+)?)(?:[eE](?P<power>[-+]?\d+))?(?![\w])")
+_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+_TIMES = "\u00a0×\u00a0"  # no line ends inside a number
+NOBREAK = "\u00a0"
+MARK = '<span class="sslbook-check-mark" role="img" aria-label="check passed">✓</span>'
+
+
+def typeset(text: str) -> str:
+    """Every number in `text` in typographic form; all else stays.
+
+    ``-3.4e-15`` → ``−3.4 × 10⁻¹⁵``, ``1e-12`` → ``10⁻¹²``, ``2.0e+00`` → ``2.0``.
+    Of a zero the minus and the power go: ``0.0e+00`` → ``0``, ``-0.00`` → ``0.00``.
+    """
+    return _NUMBER.sub(_typeset, text)
+
+
+def _typeset(match: re.Match[str]) -> str:
+    sign = match["sign"].replace("-", "−")
+    digits, power = match["digits"], match["power"]
+    zero = not digits.strip("0.,_")
+    if power is None:
+        return digits if zero and sign == "−" else sign + digits
+    if zero:
+        return "0"
+    if int(power) == 0:
+        return sign + digits
+    scale = "10" + str(int(power)).translate(_RAISED)
+    return sign + (scale if digits == "1" else digits + _TIMES + scale)
+
+
+ROLES = ("glue:text", "interval", "least", "most")
+"""What pastes a number into a sentence: as it is, with the ends of its interval, as a lower bound, as an upper bound."""
+
+_ENDS = ("low", "high", "n")
+_BOUND = re.compile(r"[-+ ]?(0?\d+)?[,_]?(\.\d+)?[deEfFgG%]")
+
+
+def parts(role: str, name: str) -> list[str]:
+    """The numbers that the role prints of ``name``: of an interval the mean, its ends and n."""
+    return [name, *(f"{name}-{end}" for end in _ENDS)] if role == "interval" else [name]
+
+
+def printed(role: str, name: str, form: str, values: Mapping[str, float]) -> str:
+    """What ``{role}`name:form``` prints, of numbers by name: ``0.5``, or ``+1.2 (+0.4 to +2.0, n = 5)`` for an interval.
+
+    A bound keeps its side: ``{least}`` rounds down, ``{most}`` up. An interval's ends are rounded to nearest, as its mean is, but
+    not to zero. Raises KeyError for a number that is not there, ValueError for a format that can't round so.
+    """
+    if role == "glue:text":  # by MyST-NB's rule
+        value, last = values[name], form[-1:]
+        kind = str if last == "s" else int if last in set("dxbo") else float if last in set("eEfFgGn%") else type(value)
+        return typeset(format(kind(value), form))
+    if role != "interval":
+        return typeset(bound(values[name], form, role))
+    mean, low, high, n = (values[part] for part in parts(role, name))
+    ends = "\u00a0to\u00a0".join(_end(end, form, role) for end, role in ((low, "least"), (high, "most")))
+    return typeset(f"{format(float(mean), form)} ({ends}, n\u00a0=\u00a0{n})")
+
+
+def _end(value: float, form: str, role: str) -> str:
+    text = format(float(value), form)
+    return text if _says_something(text) else bound(value, form, role)
+
+
+def _says_something(text: str) -> bool:
+    """Whether a number has a digit that is not zero."""
+    return any(digit in text.lower().partition("e")[0] for digit in "123456789")
+
+
+def spec(role: str, name: str, form: str, values: Mapping[str, float]) -> str:
+    """What `this_run` is told of a number in the text: ``gap:.1e=1e-15``, or ``interval gain:+.1f=(1.2, 0.4, 2.0, 5)``."""
+    book = [values[part] for part in parts(role, name)]
+    before = "" if role == ROLES[0] else f"{role} "
+    return f"{before}{name}:{form}={tuple(book) if len(book) > 1 else book[0]!r}"
+
+
+def bound(value: float, form: str, role: str) -> str:
+    """``value`` in the format ``form``, rounded down (``least``) or up (``most``) where it has to be rounded.
+
+    The value is its first seven digits, which single precision holds, so that 0.030000000000000027 is 0.03; the rounding of these
+    is exact. Raises ValueError for a format other than d, e, f, g or %.
+    """
+    if _BOUND.fullmatch(form) is None:
+        raise ValueError(f"format: got {form!r}; a bound needs one such as .1f, +.2f, .1e, ,.0f or .0%")
+    rounding = {"least": ROUND_FLOOR, "most": ROUND_CEILING}[role]
+    with localcontext(Context(prec=800, rounding=rounding)):
+        exact = Decimal(repr(value) if isinstance(value, int) else f"{value:.7g}")
+        text = format(exact, form[:-1] + ".0f" if form.endswith("d") else form)
+    return text if _says_something(text) else text.replace("-", "", 1)
+
+
+_ROLE = re.compile(rf"\{{({'|'.join(ROLES)})\}}`([^`]+)`")
+_FENCE = re.compile(r"^(?P<fence>`{3,}|~{3,})(?P<info>[^\n`]*)\n.*?^(?P=fence)`*~*[ \t]*$", re.MULTILINE | re.DOTALL)
+_LITERAL = re.compile(r"(?<!`)(`{2,})(?!`).+?(?<!`)\1(?!`)", re.DOTALL)
+_CODE_DIRECTIVES = ("{code", "{literalinclude", "{sourcecode", "{raw", "{math")
+
+
+def glue(notebook: Mapping[str, Any]) -> dict[str, Any]:
+    """The glued values of an executed notebook by name."""
+    values = {}
+    for cell in notebook["cells"]:
+        for output in cell.get("outputs", ()):
+            name = output.get("metadata", {}).get("scrapbook", {}).get("name")
+            text = output.get("data", {}).get(f"{GLUE_PREFIX}text/plain")
+            if name is not None and text is not None:
+                values[name] = ast.literal_eval("".join(text))
+    return values
+
+
+class Pasted(NamedTuple):
+    """A number in a chapter's prose: of which chapter, which, and how the role prints it."""
+
+    chapter: str
+    name: str
+    form: str
+    role: str = "glue:text"
+
+
+def pasted(text: str, own: str) -> Iterator[Pasted]:
+    """Each role that pastes a number into the prose of the chapter ``own``, in order, but not of those in code."""
+    for role, content in _ROLE.findall(prose(text)):
+        page, name, form = named(content)
+        yield Pasted(Path(page).stem if page else own, name, form, role)
+
+
+def named(content: str) -> tuple[str, str, str]:
+    """``(page, name, format)`` of what stands in a role: ``name``, ``name:.1f`` or ``page.md::name:.1f``."""
+    key, colon, form = content.rpartition(":")
+    if not colon or key.endswith(":"):  # no format: `name` or `page.md::name`
+        key, form = content, "s"
+    page, found, name = key.partition("::")
+    return (page, name, form) if found else ("", key, form)
+
+
+def prose(text: str) -> str:
+    """MyST Markdown without its code cells, code blocks, literals and comments; the content of other directives stays."""
+
+    def keep(match: re.Match[str]) -> str:
+        info = match["info"].strip()
+        inner = match[0].partition("\n")[2].rpartition("\n")[0]
+        return f"\n{prose(inner)}\n" if info.startswith("{") and not info.startswith(_CODE_DIRECTIVES) else "\n"
+
+    text = re.sub(r"^%.*$", "", text, flags=re.MULTILINE)
+    return _LITERAL.sub("", _FENCE.sub(keep, text))
+
+
+_NAMES = (
+    "alpha beta gamma delta epsilon zeta eta theta kappa lambda mu nu xi pi rho sigma tau phi chi psi omega "
+    "Sigma Gamma Delta Theta Lambda varepsilon ell infty le ge times cdot in to approx neq pm top lVert rVert"
+)
+_LETTERS = dict(zip(_NAMES.split(), "αβγδεζηθκλμνξπρστφχψωΣΓΔΘΛεℓ∞≤≥×·∈→≈≠±⊤‖‖", strict=True))
+_LOOKS = r"\\(?:mathbf|mathrm|mathbb|mathcal|operatorname|text|boldsymbol|left|right|!|,|;|quad)\b ?"
+
+
+def readable(formula: str) -> str:
+    """A formula in letters, if it is a small one: ``β`` for ``\\(\\beta\\)``; else an ellipsis."""
+    inner = re.sub(r"\\[()\[\]]", "", formula)
+    inner = re.sub(_LOOKS, "", inner)
+    inner = re.sub(r"\\([A-Za-z]+)", lambda name: _LETTERS.get(name[1], name[0]), inner)
+    inner = re.sub(r"[{}~]|\\[,;!\s]", "", inner)
+    inner = re.sub(r"\^([′⊤*]|\\?prime)", r"\1", inner).replace("^2", "²")
+    short = " ".join(inner.split())
+    return "…" if "\\" in short or "&" in short or len(short) > 40 else short
+
+
+# --- a passed check: one compact line, as text and as HTML, and the anchors that tie page and ledger together ----------
+
+
+def line(number: Number) -> str:
+    """A passed claim as one line of text: ``✓ A-Thm1  thm1-gap = 3.1e-16 ≤ 1e-12 · rejects: sign flipped (1.4)``."""
+    identity = f"{number.id}  " if number.id else ""
+    words = f"{number.what}: " if number.what else ""
+    said = f"✓ {words}{identity}{number.name} = {short(number.result, *number.bars)} {number.criterion}"
+    for kind, others in (("nearest rivals", number.rivals), ("rejects", number.rejects)):
+        if others:
+            told = (f"{what} ({short(bad, *number.bars)}{_too(bad, number)})" for what, bad in others.items())
+            said += f" · {kind}: " + ", ".join(told)
+    return said
+
+
+def badge(number: Number) -> str:
+    """The same as HTML: a line that carries the anchor to which the ledger links, its rivals open, folded what it rejects, and why.
+
+    It has no style but its classes, and reads without them. Nothing that belongs together (an id, a name, a number with its
+    relation) is broken between two lines. While the book is built, ``SSLBOOK_LEDGER`` holds the address of the ledger's page
+    and the id links to its entry there.
+    """
+    identity = ""
+    if number.id:
+        identity = f"<strong>{html.escape(number.id)}</strong>"
+        if ledger := os.environ.get("SSLBOOK_LEDGER"):
+            identity = f'<a href="{html.escape(ledger)}#{entry_anchor(number.id)}">{identity}</a>'
+    names = _whole(filter(None, (identity, f"<code>{html.escape(number.name)}</code>")))
+    shown = _whole(map(html.escape, outcome(number)))
+    what = f'<span class="sslbook-check-what">{html.escape(number.what or "")}</span>'
+    said = [what, *shown, *names] if number.what else [*names, *shown]  # the names that the book has for it come last
+    line = " ".join([*_whole([MARK]), *said])
+    also = ""
+    if number.rivals:
+        rows = "".join(
+            f'<tr><th scope="row">{what}</th><td>{bad}</td></tr>' for what, bad in _others(number, number.rivals)
+        )
+        caption = "nearest rival" if len(number.rivals) == 1 else "nearest rivals"
+        also += f'<table class="sslbook-check-rivals"><caption>{caption}</caption><tbody>{rows}</tbody></table>'
+    if number.rejects:
+        items = "".join(f"<li>{what}: {bad}</li>" for what, bad in _others(number, number.rejects))
+        count = "one broken variant" if len(number.rejects) == 1 else f"{len(number.rejects)} broken variants"
+        also += f'<details class="sslbook-check-rejects"><summary>rejects {count}</summary><ul>{items}</ul></details>'
+    if number.why:
+        also += f'<div class="sslbook-check-why">{html.escape(number.why)}</div>'
+    return (
+        f'<div class="sslbook-check" id="{html.escape(_anchor_id(number.name))}">'
+        f'<div class="sslbook-check-line">{line}</div>{also}</div>'
+    )
+
+
+def _others(number: Number, others: Mapping[str, Value]) -> Iterator[tuple[str, str]]:
+    """What a check's rivals or broken variants are, and the value of each, as HTML."""
+    for what, value in others.items():
+        shown = f'<span class="sslbook-nobreak">{html.escape(typeset(short(value, *number.bars)))}</span>'
+        yield html.escape(what), shown + _too(value, number)
+
+
+def _too(value: Value, number: Number) -> str:
+    return ", passes too" if number.criterion.passes(value) else ""
+
+
+def _whole(words: Iterable[str]) -> list[str]:
+    """Words of HTML, none of which is broken between two lines."""
+    return [f'<span class="sslbook-nobreak">{word}</span>' for word in words]
+
+
+def outcome(number: Number) -> list[str]:
+    """Value and criterion in typographic form, in parts that belong together: ``["= 3.1 × 10⁻¹⁶", "≤ 10⁻¹²"]``."""
+    value = f"={NOBREAK}{typeset(short(number.result, *number.bars)).replace(' ', NOBREAK)}"
+    criterion = number.criterion
+    if not criterion.asserts:
+        return [value]
+    if number.value == number.expect and criterion.allowed() == 0:
+        return [f"{value}, exactly"]
+    parts = typeset(str(criterion)).replace(" ", NOBREAK).split(f"{NOBREAK}and{NOBREAK}")
+    return [value, parts[0], *(f"and{NOBREAK}{part}" for part in parts[1:])]
+
+
+def entry_anchor(id: str) -> str:
+    """The anchor of a claim's entry in the ledger's page."""
+    return "ledger-" + re.sub(r"[^a-z0-9]+", "-", id.lower())

@@ -9,8 +9,8 @@ import test_prose_evidence
 import test_teaching
 from conftest import HEADER
 
-from sslbook.book.chapters import choose, find_chapters
-from sslbook.book.execute import Setting, execute
+from sslbook.book.execute import execute
+from sslbook.book.layout import Setting, choose, find_chapters
 
 TEMPLATE = Path(__file__).parents[2] / "tools/chapter_template.md"
 

@@ -7,10 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from sslbook.book import cache, kernel
-from sslbook.book.cache import key_parts, pages_mark, reached
-from sslbook.book.chapters import find_chapters
-from sslbook.book.layout import PACKAGE, Book
+from sslbook.book import execute as cache
+from sslbook.book.execute import key_parts, pages_mark, reached
+from sslbook.book.layout import PACKAGE, Book, find_chapters
 
 
 @pytest.fixture
@@ -62,7 +61,7 @@ def test_imports_are_followed(source: str, wanted: set[str], package: Path) -> N
 def test_a_chapter_depends_on_what_it_calls_and_not_on_the_machinery_around_it() -> None:
     found = {str(path.relative_to(PACKAGE)) for path in reached(["from sslbook.book import begin, claim"], [PACKAGE])}
     assert {"__init__.py", "book/__init__.py", "book/claims.py", "book/values.py", "book/plots.py"} <= found
-    assert not {"book/execute.py", "book/regression.py", "book/ledger.py", "book/render.py", "cli.py"} & found
+    assert not {"book/execute.py", "book/ledger.py", "book/render.py", "cli.py"} & found
 
 
 @pytest.fixture
@@ -144,7 +143,7 @@ def test_threads_a_processor_stood_in_for_and_what_the_path_adds_move_the_key(
     book: Book, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = [parts(book)]
-    for name in ("SSLBOOK_THREADS", *kernel.PROCESSOR):
+    for name in ("SSLBOOK_THREADS", *cache.PROCESSOR):
         monkeypatch.setenv(name, "2")
         found.append(parts(book))
     for change in ("", "x = 1\n", "x = 2\n"):

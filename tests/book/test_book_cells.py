@@ -19,10 +19,9 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import docutils_namespace, patch_docutils
 
 from sslbook.book.cells import fold_checks, fold_code, summary
-from sslbook.book.plain import Links, mark_cells, pieces
-from sslbook.book.typeset import badge
-from sslbook.book.values import Number
-from sslbook.book.widgets import _slider_html
+from sslbook.book.notebooks import Links, mark_cells, pieces
+from sslbook.book.plots import _slider_html
+from sslbook.book.values import Number, badge
 
 # ---- Captions -------------------------------------------------------------------------------------------------------
 

@@ -17,13 +17,11 @@ import nbformat
 import pytest
 
 from sslbook import cli
-from sslbook.book import cache, kernel
 from sslbook.book import execute as module
-from sslbook.book.chapters import choose, code_cells, find_chapters, tags
 from sslbook.book.commands import alone
-from sslbook.book.execute import Outcome, Setting, execute, stderr_notes
-from sslbook.book.layout import Book
-from sslbook.book.regression import read_numbers
+from sslbook.book.execute import Outcome, execute, stderr_notes
+from sslbook.book.layout import Book, Setting, choose, code_cells, find_chapters, tags
+from sslbook.book.ledger import read_numbers
 from sslbook.book.values import numbers
 from sslbook.runtime.arguments import InputError
 from sslbook.runtime.atomic_io import PART
@@ -201,11 +199,11 @@ def test_a_change_in_an_imported_module_runs_the_chapter_again(ran: Ran) -> None
 def test_a_cell_that_takes_too_long_is_stopped(tmp_path: Path) -> None:
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("import time; time.sleep(60)")])
     notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
-    with kernel.environment() as environment, pytest.MonkeyPatch.context() as patch:
+    with module.environment() as environment, pytest.MonkeyPatch.context() as patch:
         for name in ("JUPYTER_PATH", "PYTHONPATH"):  # the kernel's first line is of this package
             patch.setenv(name, environment[name])
-        result = kernel.run(notebook, partial=tmp_path / "p.ipynb", folder=tmp_path, cell_seconds=1, values={})
-    assert isinstance(result, kernel.Failure)
+        result = module.run(notebook, partial=tmp_path / "p.ipynb", folder=tmp_path, cell_seconds=1, values={})
+    assert isinstance(result, module.Failure)
     assert "longer than 1 s" in result.reason
 
 
@@ -219,7 +217,7 @@ def test_only_declared_parameters_are_injected(write_book, monkeypatch: pytest.M
     path = book.chapters / "good.md"
     path.write_text(path.read_text().replace("seed = 0\n", ""))
     given: list[dict] = []
-    monkeypatch.setattr(kernel, "run", lambda notebook, *, values, **rest: given.append(values) or kernel.Failure("x"))
+    monkeypatch.setattr(module, "run", lambda notebook, *, values, **rest: given.append(values) or module.Failure("x"))
     module._run(job(book))
     assert given == [{"scale": "quick", "device": "cpu"}]
 
@@ -303,7 +301,7 @@ def test_no_variable_of_the_shell_changes_a_chapter_or_what_it_checks(
     chapters = choose(find_chapters(book), ["good", "fails", "unclaimed"])
 
     def parts() -> list[dict[str, str]]:
-        return [cache.key_parts(book, chapter, scale="quick", seed=0, device="cpu") for chapter in chapters]
+        return [module.key_parts(book, chapter, scale="quick", seed=0, device="cpu") for chapter in chapters]
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SSLBOOK_DATA", str(tmp_path / "images"))
@@ -319,7 +317,7 @@ def test_no_variable_of_the_shell_changes_a_chapter_or_what_it_checks(
     assert found == {"startup": 0, "whiskers": 1.5, "flags": 1}
     told = json.loads(book.executed("quick").joinpath("good.ipynb").read_text())["cells"][-1]["outputs"]
     names = next(json.loads(line) for output in told for line in output.get("text", ()) if line.startswith('["'))
-    assert set(names) - OWN <= set(kernel.PASSED)
+    assert set(names) - OWN <= set(module.PASSED)
     assert parts() == before
 
 

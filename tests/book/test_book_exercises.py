@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from sslbook.book.exercises import check
+from sslbook.book.claims import check
 
 CASES = [(np.random.default_rng(seed).normal(size=(3, 2)),) for seed in range(4)]
 

@@ -13,7 +13,7 @@ from sphinx.addnodes import pending_xref
 import sslbook
 from sslbook.book.layout import find_book
 from sslbook.book.ledger import CODE, Claim, page, read_claims, stated
-from sslbook.book.library import _entries, annotate, edited, exists, functions, link_names, offered
+from sslbook.book.sphinx_ext import _entries, annotate, edited, exists, functions, link_names, offered
 from sslbook.exports import homes
 
 ROOT = Path(__file__).resolve().parents[2]

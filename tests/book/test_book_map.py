@@ -12,8 +12,8 @@ from bs4 import BeautifulSoup
 from docutils import nodes
 from docutils.utils import new_document
 
-from sslbook.book.bookmap import BOX, ROW, TIME, WIDTH, Stop, draw, minutes, stops, tell_time, time_of
-from sslbook.book.plain import MARK, Links, pieces
+from sslbook.book.cells import BOX, ROW, TIME, WIDTH, Stop, draw, minutes, stops, tell_time, time_of
+from sslbook.book.notebooks import MARK, Links, pieces
 
 ROOT = Path(__file__).resolve().parents[2]
 TOC = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))

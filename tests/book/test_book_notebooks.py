@@ -20,11 +20,9 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 
 from sslbook import cli
 from sslbook.book import commands, notebooks
-from sslbook.book.bookmap import TIME
-from sslbook.book.chapters import find_chapters
-from sslbook.book.layout import Book, Repository, find_book
-from sslbook.book.notebooks import MOVES, reader_notebook
-from sslbook.book.plain import Piece
+from sslbook.book.cells import TIME
+from sslbook.book.layout import Book, Repository, find_book, find_chapters
+from sslbook.book.notebooks import MOVES, Piece, reader_notebook
 from sslbook.book.values import RECORD_KEY
 
 BOOK = find_book(Path(__file__).resolve().parents[2])

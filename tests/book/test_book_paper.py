@@ -14,7 +14,7 @@ from sslbook.book.sphinx_ext import ASSETS
 from sslbook.runtime.arguments import InputError
 
 pypdf = pytest.importorskip("pypdf", reason="no pypdf here: make environment")
-from sslbook.book import paper  # noqa: E402
+from sslbook.book import render as paper  # noqa: E402
 
 BOOK = find_book(Path(__file__).resolve().parents[2])
 HEAD = '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><link rel="stylesheet" href="book.css"></head>'
@@ -51,7 +51,7 @@ def book(tmp_path_factory: pytest.TempPathFactory) -> Book:
 @pytest.fixture(scope="module")
 def pdf(book: Book, tmp_path_factory: pytest.TempPathFactory) -> Any:
     target = tmp_path_factory.mktemp("pdf") / "sub/book.pdf"
-    assert paper.write(book, target, say=lambda line: None) == target
+    assert paper.write_pdf(book, target, say=lambda line: None) == target
     return pypdf.PdfReader(target)
 
 
@@ -111,11 +111,11 @@ def test_links_lead_inside_the_file(pdf: Any) -> None:
 def test_without_a_browser_or_pages_it_says_so(book: Book, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(paper.shutil, "which", lambda name: None)
     with pytest.raises(InputError, match="no Chromium here to print with"):
-        paper.write(book, tmp_path / "book.pdf")
+        paper.write_pdf(book, tmp_path / "book.pdf")
     monkeypatch.setattr(paper.shutil, "which", lambda name: "chromium")
     (tmp_path / "_toc.yml").write_text("root: chapters/one\n")
     with pytest.raises(InputError, match=r"one.html is not built: make book"):
-        paper.write(Book(tmp_path), tmp_path / "book.pdf")
+        paper.write_pdf(Book(tmp_path), tmp_path / "book.pdf")
 
 
 @browser_cases.in_browser

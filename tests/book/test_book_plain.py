@@ -7,7 +7,7 @@ from docutils import nodes
 
 from sslbook.book.cells import PICTURE, SET_UP, move_set_up, open_with_picture
 from sslbook.book.layout import Repository
-from sslbook.book.plain import MARK, Links, mark_cells, pieces, without_marks
+from sslbook.book.notebooks import MARK, Links, mark_cells, pieces, without_marks
 
 LINKS = Links(["one", "two"])
 

@@ -15,9 +15,9 @@ from docutils import nodes
 from docutils.utils import new_document
 
 from sslbook.book import render, sphinx_ext
-from sslbook.book.bookmap import TIME
+from sslbook.book.cells import TIME
 from sslbook.book.layout import Book, Repository, find_book
-from sslbook.book.typeset import readable
+from sslbook.book.values import readable
 
 ROOT = Path(__file__).resolve().parents[2]
 HEADER = """---

@@ -10,12 +10,11 @@ from typing import Any
 import pytest
 
 from sslbook import cli
-from sslbook.book import library, render
-from sslbook.book.cache import key_parts, reached
-from sslbook.book.chapters import find_chapters
-from sslbook.book.layout import Book, Repository
-from sslbook.book.ledger import read_claims
-from sslbook.book.regression import read_expected
+from sslbook.book import render
+from sslbook.book import sphinx_ext as library
+from sslbook.book.execute import key_parts, reached
+from sslbook.book.layout import Book, Repository, find_chapters
+from sslbook.book.ledger import read_claims, read_expected
 from sslbook.records import data_files
 from sslbook.runtime.arguments import InputError
 

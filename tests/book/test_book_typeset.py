@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sslbook.book.typeset import bound, parts, pasted, printed, prose, spec, typeset
+from sslbook.book.values import bound, parts, pasted, printed, prose, spec, typeset
 
 
 @pytest.mark.parametrize(

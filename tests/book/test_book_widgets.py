@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 from test_prose import CHAPTERS
 
-from sslbook.book import widgets
+from sslbook.book import plots as widgets
 from sslbook.book.layout import find_book
 
 

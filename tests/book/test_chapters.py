@@ -10,10 +10,10 @@ import papermill
 import pytest
 from reader_cases import kernel_of
 
-from sslbook.book import kernel, regression
-from sslbook.book.chapters import Chapter, find_chapters
+from sslbook.book import execute as kernel
+from sslbook.book import ledger as regression
 from sslbook.book.execute import stderr_notes
-from sslbook.book.layout import find_book
+from sslbook.book.layout import Chapter, find_book, find_chapters
 from sslbook.book.values import numbers
 
 BOOK = find_book(Path(__file__).resolve().parents[2])

@@ -25,8 +25,7 @@ from distributed_cases import free_port
 from reader_cases import kernel_of
 
 from sslbook.book import notebooks
-from sslbook.book.chapters import find_chapters
-from sslbook.book.layout import find_book
+from sslbook.book.layout import find_book, find_chapters
 
 BOOK = find_book(Path(__file__).resolve().parents[2])
 CHAPTERS = [chapter.name for chapter in find_chapters(BOOK) if chapter.runs]

@@ -17,9 +17,9 @@ import pytest
 import yaml
 from bs4 import BeautifulSoup
 
-from sslbook.book.bookmap import parts
+from sslbook.book.cells import parts
 from sslbook.book.layout import find_book
-from sslbook.book.library import exists, offered
+from sslbook.book.sphinx_ext import exists, offered
 
 BOOK = find_book(Path(__file__).resolve().parents[2])
 PAGE = Path(__file__).parents[2] / "chapters" / "notation.md"

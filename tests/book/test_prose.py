@@ -13,11 +13,11 @@ import jupytext
 import pytest
 from IPython.core.inputtransformer2 import TransformerManager
 
-from sslbook.book import regression
-from sslbook.book.bookmap import parts
+from sslbook.book import ledger as regression
+from sslbook.book.cells import parts
 from sslbook.book.layout import Book, read_yaml
 from sslbook.book.ledger import read_claims
-from sslbook.book.typeset import prose
+from sslbook.book.values import prose
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(path for path in (ROOT / "chapters").glob("*.md") if path.stem != "ledger")  # the build writes that one

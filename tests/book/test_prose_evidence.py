@@ -17,10 +17,9 @@ import jupytext
 import pytest
 
 from sslbook.book import ledger
-from sslbook.book.chapters import parse_cell
-from sslbook.book.layout import Book, read_yaml
-from sslbook.book.regression import read_expected
-from sslbook.book.typeset import bound, glue, named, prose
+from sslbook.book.layout import Book, parse_cell, read_yaml
+from sslbook.book.ledger import read_expected
+from sslbook.book.values import bound, glue, named, prose
 
 BOOK = Book(Path(__file__).resolve().parents[2])
 PAGES = sorted(path.stem for path in BOOK.chapters.glob("*.md") if path.stem != "ledger")

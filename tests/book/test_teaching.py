@@ -16,8 +16,8 @@ import jupytext
 import pytest
 from test_prose import CHAPTERS, NOTEBOOKS, page
 
-from sslbook.book.bookmap import minutes
-from sslbook.book.chapters import parse_cell
+from sslbook.book.cells import minutes
+from sslbook.book.layout import parse_cell
 
 OWING = [path for path in NOTEBOOKS if path.stem in CHAPTERS]
 FOLDED = {"hide-input", "hide-cell", "remove-cell", "remove-input", "parameters"}

@@ -23,7 +23,6 @@
       frames.forEach((frame, i) => { frame.hidden = i !== chosen; });
       output.textContent = frames[chosen].dataset.text;
       input.setAttribute("aria-valuetext", frames[chosen].dataset.text);
-      input.style.setProperty("--filled", (100 * chosen) / Math.max(1, last) + "%");
     }
     input.addEventListener("input", show);
     show(); /* a reloaded page keeps the slider's place: bring the picture there */
