@@ -18,12 +18,28 @@ import numpy as np
 from matplotlib.figure import Figure
 from PIL import Image
 
-from sslbook.inspect.spectrum import ALL, BETWEEN, CONTROLS, NOISE, RANDOM, UNTRAINED, WITHIN, Size
 from sslbook.records.page import as_html, as_text
 from sslbook.runtime.atomic_io import user_path, write_text
 
 FORMAT = 1
 """Of ``report.json``."""
+
+
+BETWEEN, ALL, WITHIN = KINDS = ("between images", "all views", "within views")
+"""The operator, and two that it is easily mistaken for: views not averaged, and what varies among the views of one image."""
+UNTRAINED, RANDOM, NOISE = "untrained network", "random direction", "random targets"
+CONTROLS = (BETWEEN, ALL, WITHIN, UNTRAINED, NOISE, RANDOM)
+"""In the order of tables: the modes between images, the same share in other operators' modes, other directions' share in these."""
+
+
+@dataclass(frozen=True)
+class Size:
+    r"""Trace, and participation ratio :math:`(\operatorname{tr})^2 / \|\mathrm{OP}\|_F^2`, each with its standard error."""
+
+    trace: float
+    trace_error: float
+    rank: float
+    rank_error: float
 
 
 @dataclass(frozen=True)

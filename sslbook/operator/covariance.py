@@ -27,13 +27,10 @@ from scipy.sparse.linalg import LinearOperator, eigsh
 from torch import Tensor, nn
 
 from sslbook.losses.batch import BATCH_LOSSES
-from sslbook.losses.energies import project
-from sslbook.losses.pairs import half_squared_distance, length, pair_weight
-from sslbook.operator.chunked import LayerInChunks, open_views
+from sslbook.losses.pairs import half_squared_distance, length, pair_weight, project
 from sslbook.operator.frozen import has_half, in_full, refuse_nonfinite
-from sslbook.operator.inner_products import Loss, gram_weights, name_of, own_loss
-from sslbook.operator.layer import OpenedLayer, unvec, vec
-from sslbook.operator.view_weights import Mixing, PairMixing
+from sslbook.operator.layer import LayerInChunks, OpenedLayer, open_views, unvec, vec
+from sslbook.operator.view_weights import Loss, Mixing, PairMixing, gram_weights, name_of, own_loss
 from sslbook.runtime.arguments import (
     counted,
     may_look,
@@ -364,7 +361,7 @@ def covariance_operator(
 
     For any other loss of inner products, ``views`` are one batch, and the operator is
     :math:`-2 \sum_{ab} \Gamma_{ab} K_a K_b^T` with :math:`\Gamma = \partial \ell / \partial G`
-    (:func:`sslbook.operator.inner_products.gram_weights`).  It is symmetric and exact; gradients flow through all views.
+    (:func:`sslbook.operator.view_weights.gram_weights`).  It is symmetric and exact; gradients flow through all views.
 
     * The loss may be a name in :data:`sslbook.losses.batch.BATCH_LOSSES`, such as ``"info_nce"`` without ``clean``.
       Some of these losses need ``temperature``.

@@ -10,13 +10,14 @@ from held import hold
 from inspection_cases import network, pictures
 from torch import Tensor, nn
 
-from sslbook.inspect import measure, spectrum
-from sslbook.inspect.measure import inspect_network
-from sslbook.inspect.spectrum import ALL, BETWEEN, NOISE, RANDOM, UNTRAINED, WITHIN, Seen, look, mixing_of, sizes
+from sslbook.inspect import measure
+from sslbook.inspect.measure import Seen, inspect_network, look, mixing_of, sizes
+from sslbook.inspect.report import ALL, BETWEEN, KINDS, NOISE, RANDOM, UNTRAINED, WITHIN
 from sslbook.losses.pairs import contrastive, octave
 from sslbook.networks.small import mlp
 from sslbook.operator.covariance import CovarianceOperator, covariance_operator
 from sslbook.operator.layer import connection, open_layer, unvec, vec
+from sslbook.operator.view_weights import Mixing
 from sslbook.stats.checks import relative_gap
 from sslbook.training.views.augment import Pipeline
 
@@ -37,7 +38,7 @@ def test_modes_and_sizes_are_those_of_the_matrix(layer: str) -> None:
     opened = open_layer(net, layer, x.flatten(0, 1))
     seen = look(opened, POPULATION, 3)
     assert (seen.basis.shape[1] == opened.size) == (layer == "0")
-    for kind in spectrum.KINDS:
+    for kind in KINDS:
         matrix = CovarianceOperator(opened, POPULATION, mixing_of(kind, *POPULATION)).dense()
         values, vectors = torch.linalg.eigh(matrix)
         found, turn = seen.modes(kind, 3)
@@ -110,7 +111,7 @@ def test_repeated_images_weigh_as_their_shares_say() -> None:
 
 def mixed(net: nn.Module, x: Tensor) -> Tensor:
     """One image's covariance within its views, with 1/V."""
-    return CovarianceOperator(open_layer(net, "0", x.flatten(0, 1)), (1, 3), spectrum.Mixing(0.0, 1.0)).dense()
+    return CovarianceOperator(open_layer(net, "0", x.flatten(0, 1)), (1, 3), Mixing(0.0, 1.0)).dense()
 
 
 # --- the step ----------------------------------------------------------------------------------------------------------
@@ -132,7 +133,7 @@ def test_the_step_is_the_corrected_operator_on_the_weights() -> None:
     for name in ("0", "2"):
         opened = open_layer(net, name, x.flatten(0, 1))
         corrected = CovarianceOperator(opened, POPULATION, mixing_of(BETWEEN, *POPULATION)).update()
-        wrong = CovarianceOperator(opened, POPULATION, spectrum.Mixing()).update()
+        wrong = CovarianceOperator(opened, POPULATION, Mixing()).update()
         step = steps[name] * octave(opened.output.flatten(), 0).square()  # in the unit of these outputs
         assert relative_gap(step.reshape(1, -1), 2 * count / (count - 1) * corrected.reshape(1, -1)) < 1e-12
         assert relative_gap(step.reshape(1, -1), 2 * count / (count - 1) * wrong.reshape(1, -1)) > 0.1

@@ -23,8 +23,7 @@ from sslbook.book.render import outside
 from sslbook.cli import main
 from sslbook.inspect import report as module
 from sslbook.inspect.measure import inspect_network
-from sslbook.inspect.report import Report, Share
-from sslbook.inspect.spectrum import ALL, BETWEEN, NOISE, RANDOM, UNTRAINED, WITHIN
+from sslbook.inspect.report import ALL, BETWEEN, NOISE, RANDOM, UNTRAINED, WITHIN, Report, Share
 from sslbook.training.presets.sheets import run_of
 from sslbook.training.run.trainer import train
 

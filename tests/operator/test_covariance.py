@@ -33,9 +33,8 @@ from sslbook.operator.covariance import (
     covariance_operator,
     intra_operator,
 )
-from sslbook.operator.inner_products import gram_weights
 from sslbook.operator.layer import Layer, open_layer, vec
-from sslbook.operator.view_weights import Mixing, PairMixing
+from sslbook.operator.view_weights import Mixing, PairMixing, gram_weights
 from sslbook.stats.checks import relative_gap
 
 BAR = 1e-12

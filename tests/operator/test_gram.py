@@ -18,8 +18,8 @@ from sslbook.losses import batch as batch_losses
 from sslbook.losses.batch import BATCH_LOSSES, barlow_twins, info_nce
 from sslbook.networks.small import mlp, random_network
 from sslbook.operator.covariance import CovarianceOperator, covariance_operator, intra_operator
-from sslbook.operator.inner_products import gram_weights
 from sslbook.operator.layer import Layer, vec
+from sslbook.operator.view_weights import gram_weights
 from sslbook.stats.checks import relative_gap
 
 SAMPLES = 5

@@ -23,9 +23,8 @@ from torch.nn import functional as F
 from torch.nn.utils import parametrizations
 
 from sslbook.networks.small import initialize, mlp, random_network
-from sslbook.operator.chunked import open_in_chunks
 from sslbook.operator.frozen import PlainConvolutions
-from sslbook.operator.layer import Layer, connection, open_layer, unvec, vec
+from sslbook.operator.layer import Layer, connection, open_in_chunks, open_layer, unvec, vec
 from sslbook.stats.checks import relative_gap
 
 TOL = 1e-12

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from sslbook.experiments.hltm import instances
 from sslbook.trees import latent as trees
+from sslbook.trees.exact import TreeNetwork, forward, initial_network
 from sslbook.trees.latent import LatentTree
-from sslbook.trees.network import TreeNetwork, forward, initial_network
 
 KINDS = ["categorical", "regularized", "symmetric"]
 

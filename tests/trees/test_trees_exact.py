@@ -15,8 +15,8 @@ from torch import Tensor
 from sslbook.experiments.hltm import instances, theory
 from sslbook.trees import exact
 from sslbook.trees import latent as trees
+from sslbook.trees.exact import TreeNetwork, initial_network
 from sslbook.trees.latent import LatentTree
-from sslbook.trees.network import TreeNetwork, initial_network
 
 SHAPES = [
     ((2, 2, 2), (2, 2)),
