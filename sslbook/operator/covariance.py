@@ -261,11 +261,41 @@ class CovarianceOperator:
         weights, it uses :math:`B^T B`, where :math:`OP = B B^T`, :math:`B = K C^{1/2}`.  For at most ``4 k + 32`` weights,
         the matrix is formed.  Raises ValueError if the operator isn't symmetric or ``k`` is outside ``1 .. size``.
         """
-        return _top_eigenpairs(self, k, tol, seed)
+        size = self.shape[0]
+        if not self.symmetric:
+            raise ValueError("eigenpairs are for symmetric operators; for others use to_scipy() and scipy's eigs")
+        require_whole("k", k, least=1, most=size)
+        require_number("tol", tol, least=0)
+        require_whole("seed", seed, least=0)
+        if size <= 4 * k + 32:
+            basis = torch.linalg.eigh(_held(self.dense()))[1].flip(1)[:, :k]
+        else:
+            tol = max(tol, 4 * torch.finfo(self.dtype).eps)  # below it, float32 gains nothing
+            root = self.mixing.root(*self.population)
+            fields = self.opened.output.numel()
+            dual = root is not None and 4 * k + 32 < fields < size
+            basis = _dual_basis(self, root, k, tol, seed) if root and dual else _lanczos(self.to_scipy(), k, tol, seed)
+        # In float64: LAPACK's single-precision sums over a million weights lose three digits.
+        basis = torch.linalg.qr(torch.as_tensor(basis, dtype=torch.float64, device=self.device))[0]
+        image = _held(self.matmat(basis.to(self.dtype))).double()
+        if not bool(image.any()):  # a zero operator, unless squares of its fields are
+            direction = torch.randn(
+                self.opened.weight.shape, generator=torch.Generator().manual_seed(seed), dtype=self.dtype
+            )
+            _held(image.to(self.dtype), self._mix(self._right(self.opened.jvp(direction.to(self.device)))))
+        small = basis.T @ image
+        values, turn = torch.linalg.eigh(0.5 * (small + small.T))  # Rayleigh and Ritz, at no further cost
+        values, turn = values.flip(0), turn.flip(1)
+        vectors = basis @ turn
+        gap = (image @ turn - vectors * values).norm(dim=0)
+        residuals = gap / values.abs().clamp_min(torch.finfo(self.dtype).tiny)
+        return EigenPairs(
+            values.to(self.dtype), vectors.to(self.dtype), residuals.to(self.dtype), tuple(self.opened.weight.shape)
+        )
 
     def bottom_eigenpairs(self, k: int = 5, *, tol: float = 1e-9, seed: int = 0) -> EigenPairs:
         """Return the ``k`` algebraically smallest eigenpairs; a step shrinks weights along those with negative values."""
-        found = _top_eigenpairs(replace(self, mixing=-self.mixing), k, tol, seed)
+        found = replace(self, mixing=-self.mixing).top_eigenpairs(k, tol=tol, seed=seed)
         return replace(found, values=-found.values)
 
     def to_scipy(self) -> LinearOperator:
@@ -500,38 +530,6 @@ def _population(views: Tensor) -> tuple[int, int]:
 # -- eigenpairs, from products alone --------------------------------------------------------------------------------------
 
 
-def _top_eigenpairs(op: CovarianceOperator, k: int, tol: float, seed: int) -> EigenPairs:
-    """See :meth:`CovarianceOperator.top_eigenpairs`."""
-    size = op.shape[0]
-    if not op.symmetric:
-        raise ValueError("eigenpairs are for symmetric operators; for others use to_scipy() and scipy's eigs")
-    require_whole("k", k, least=1, most=size)
-    require_number("tol", tol, least=0)
-    require_whole("seed", seed, least=0)
-    if size <= 4 * k + 32:
-        basis = torch.linalg.eigh(_held(op.dense()))[1].flip(1)[:, :k]
-    else:
-        tol = max(tol, 4 * torch.finfo(op.dtype).eps)  # below it, float32 gains nothing
-        root = op.mixing.root(*op.population)
-        fields = op.opened.output.numel()
-        dual = root is not None and 4 * k + 32 < fields < size
-        basis = _dual_basis(op, root, k, tol, seed) if root and dual else _lanczos(op.to_scipy(), k, tol, seed)
-    # In float64: LAPACK's single-precision sums over a million weights lose three digits.
-    basis = torch.linalg.qr(torch.as_tensor(basis, dtype=torch.float64, device=op.device))[0]
-    image = _held(op.matmat(basis.to(op.dtype))).double()
-    if not bool(image.any()):  # a zero operator, unless squares of its fields are
-        direction = torch.randn(op.opened.weight.shape, generator=torch.Generator().manual_seed(seed), dtype=op.dtype)
-        field = op._mix(op._right(op.opened.jvp(direction.to(op.device))))
-        _require_size(float(field.abs().max()) ** 2, op.dtype)
-    small = basis.T @ image
-    values, turn = torch.linalg.eigh(0.5 * (small + small.T))  # Rayleigh and Ritz, at no further cost
-    values, turn = values.flip(0), turn.flip(1)
-    vectors = basis @ turn
-    gap = (image @ turn - vectors * values).norm(dim=0)
-    residuals = gap / values.abs().clamp_min(torch.finfo(op.dtype).tiny)
-    return EigenPairs(values.to(op.dtype), vectors.to(op.dtype), residuals.to(op.dtype), tuple(op.opened.weight.shape))
-
-
 def _dual_basis(op: CovarianceOperator, root: Mixing | PairMixing, k: int, tol: float, seed: int) -> Tensor:
     """``B u`` for the top eigenvectors ``u`` of ``B^T B``; any vector where the eigenvalue is zero."""
     shape = op.opened.output.shape
@@ -566,24 +564,19 @@ def _lanczos(operator: LinearOperator, k: int, tol: float, seed: int) -> np.ndar
 
 
 def _held(products: Tensor, field: Tensor | None = None) -> Tensor:
-    """Products of an operator, if their type can hold them; raises ValueError for others.
+    """Products of an operator; raises ValueError where they overflow their type, or are so small that digits are lost.
 
     field: what they were made of; where it is so small that its squares vanish, products of 0 are none.
     """
-    largest = float(products.abs().max())
+    largest, dtype = float(products.abs().max()), products.dtype
     if not largest and field is not None and field.numel():
         largest = float(field.abs().max()) ** 2
-    _require_size(largest, products.dtype)
-    return products
-
-
-def _require_size(largest: float, dtype: torch.dtype) -> None:
-    """Raise ValueError where products overflow, or are so small that digits are lost."""
     if largest and not torch.finfo(dtype).tiny < largest < math.inf:
         raise ValueError(
             f"net and views must have an operator whose products {torch.finfo(dtype).dtype} can hold, got some of size "
             f"{largest:.1g}; give them in float64, or scale the network's outputs"
         )
+    return products
 
 
 def _array(tensor: Tensor) -> np.ndarray:

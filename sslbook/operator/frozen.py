@@ -275,23 +275,16 @@ class PlainConvolutions(TorchFunctionMode):
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        names = _ARGUMENTS.get(func)
-        call = dict(zip(names or (), args, strict=False)) | (kwargs or {})
-        varying = [
-            call[key] for key in (names or ())[1:] if isinstance(call.get(key), Tensor) and call[key].requires_grad
-        ]
-        plain = _normalize if func is batch_norm else _convolve
-        out = None if names is None or varying else plain(**call)
+        plain = {batch_norm: _normalize}.get(func, _convolve if func in _CONVOLUTIONS else None)
+        out = None if plain is None else plain(*args, **(kwargs or {}))
         return func(*args, **(kwargs or {})) if out is None else out
 
 
-_CONVOLUTION = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
-_ARGUMENTS = {
-    torch.conv1d: _CONVOLUTION,
-    torch.conv2d: _CONVOLUTION,
-    torch.conv3d: _CONVOLUTION,
-    batch_norm: ("input", "running_mean", "running_var", "weight", "bias", "training", "momentum", "eps"),
-}
+_CONVOLUTIONS = (torch.conv1d, torch.conv2d, torch.conv3d)
+
+
+def _varies(*weights: Tensor | None) -> bool:
+    return any(weight is not None and weight.requires_grad for weight in weights)
 
 
 def _convolve(
@@ -304,7 +297,7 @@ def _convolve(
     groups: int = 1,
 ) -> Tensor | None:
     axes = weight.ndim - 2
-    if isinstance(padding, str) or input.ndim != axes + 2:
+    if isinstance(padding, str) or input.ndim != axes + 2 or _varies(weight, bias):
         return None
 
     def full(value: int | Sequence[int]) -> list[int]:
@@ -325,6 +318,8 @@ def _normalize(
     eps: float = 1e-5,
 ) -> Tensor | None:
     if training or running_mean is None or running_var is None or input.dtype != running_mean.dtype:
+        return None
+    if _varies(running_mean, running_var, weight, bias):
         return None
     scale = (running_var + eps).rsqrt() * (1 if weight is None else weight)
     channels = (1, -1, *(1,) * (input.ndim - 2))

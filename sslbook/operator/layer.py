@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -101,28 +101,42 @@ def _pull(output: Tensor, point: Tensor, cotangent: Tensor, batched: bool) -> Te
 
 
 @dataclass(frozen=True, eq=False)
-class OpenedLayer:
+class _Layer:
+    """weight, output, given: as in :class:`OpenedLayer`."""
+
+    name: str
+    module: Layer
+    weight: Tensor
+    output: Tensor
+    given: torch.dtype
+
+    @property
+    def size(self) -> int:
+        """Number of weights, ``n_l * n_{l-1}``."""
+        return self.weight.numel()
+
+    def _check(self, given: Tensor, wanted: torch.Size, what: str) -> None:
+        if given.shape != wanted and given.shape[1:] != wanted:
+            axes = ", ".join(map(str, wanted))
+            raise ValueError(f"{what} must have shape ({axes}) or (k, {axes}), got {tuple(given.shape)}")
+        kind, other = (f"{tensor.dtype} on {tensor.device}" for tensor in (self.weight, given))
+        if other != kind:
+            raise TypeError(f"{what} must be {kind} like the layer's weight, got {other}")
+
+
+@dataclass(frozen=True, eq=False)
+class OpenedLayer(_Layer):
     r"""A network opened at one layer on a fixed batch of ``B`` inputs; made by :func:`open_layer`.
 
     weight: the layer's weight, detached.  below: :math:`f_{l-1}`, ``(B, ...)``.  preactivation: :math:`\tilde f_l`, ``(B, ...)``.
     output: :math:`f_L`, ``(B, n_L)``, detached.  given: the precision in which the network has the weight.
     """
 
-    name: str
-    module: Layer
-    weight: Tensor
     below: Tensor
     preactivation: Tensor
-    output: Tensor
-    given: torch.dtype
     _leaf: Tensor  # the weight again, and the layer's output as a function of it
     _lifted: Tensor
     _graph: Tensor  # f_L as a function of the pre-activation, its graph kept
-
-    @property
-    def size(self) -> int:
-        """Number of weights, ``n_l * n_{l-1}``."""
-        return self.weight.numel()
 
     def jvp(self, direction: Tensor) -> Tensor:
         r"""``K(x)^T vec(direction)`` for each sample, ``(B, n_L)``; ``direction`` is a weight, or ``(k, *shape)`` of them."""
@@ -204,14 +218,6 @@ class OpenedLayer:
     def _above_vjp(self, cotangent: Tensor, batched: bool) -> Tensor:
         return _pull(self._graph, self.preactivation, cotangent, batched)
 
-    def _check(self, given: Tensor, wanted: torch.Size, what: str) -> None:
-        if given.shape != wanted and given.shape[1:] != wanted:
-            axes = ", ".join(map(str, wanted))
-            raise ValueError(f"{what} must have shape ({axes}) or (k, {axes}), got {tuple(given.shape)}")
-        kind, other = (f"{tensor.dtype} on {tensor.device}" for tensor in (self.weight, given))
-        if other != kind:
-            raise TypeError(f"{what} must be {kind} like the layer's weight, got {other}")
-
 
 @torch.inference_mode(False)
 def open_layer(net: nn.Module, layer: str | nn.Module, x: Tensor) -> OpenedLayer:
@@ -226,10 +232,10 @@ def open_layer(net: nn.Module, layer: str | nn.Module, x: Tensor) -> OpenedLayer
     or shares it; if samples influence each other (BatchNorm in training mode) or chance does; if a number isn't finite, or torch
     can't run or differentiate the network; TypeError for what is no such layer, network or batch.
     """
-    return open_frozen(*frozen_layer(net, layer, x))
+    return _open_frozen(*_frozen_layer(net, layer, x))
 
 
-def frozen_layer(net: nn.Module, layer: str | nn.Module, x: Tensor) -> tuple[FrozenNetwork, Tensor]:
+def _frozen_layer(net: nn.Module, layer: str | nn.Module, x: Tensor) -> tuple[FrozenNetwork, Tensor]:
     """The network frozen for its layer, and a copy of the batch; raises as :func:`open_layer`, but for what is computed."""
     if not isinstance(net, nn.Module):
         raise TypeError(f"net must be a torch.nn.Module, got {type(net).__name__}")
@@ -246,13 +252,13 @@ def frozen_layer(net: nn.Module, layer: str | nn.Module, x: Tensor) -> tuple[Fro
     return frozen, (in_full(x.detach()) if has_half(net) else x.detach()).clone()
 
 
-def open_frozen(frozen: FrozenNetwork, x: Tensor) -> OpenedLayer:
+def _open_frozen(frozen: FrozenNetwork, x: Tensor) -> OpenedLayer:
     """The layer opened on ``x``, when all guards have passed."""
-    opened, _ = opened_pass(frozen, x)
-    refuse_batch(opened)
+    opened, _ = _opened_pass(frozen, x)
+    _refuse_batch(opened)
     few = _probe_samples(x)
     try:
-        part, call = opened_pass(frozen, few)
+        part, call = _opened_pass(frozen, few)
     except ValueError as error:
         raise ValueError(
             f"net must take any part of a batch, it failed on {len(few)} of {len(x)} samples: {error}"
@@ -261,7 +267,7 @@ def open_frozen(frozen: FrozenNetwork, x: Tensor) -> OpenedLayer:
     return opened
 
 
-def opened_pass(frozen: FrozenNetwork, x: Tensor) -> tuple[OpenedLayer, Call]:
+def _opened_pass(frozen: FrozenNetwork, x: Tensor) -> tuple[OpenedLayer, Call]:
     """One pass of the network, cut at the layer."""
     name, module = frozen.name, frozen.module
     calls: list[tuple[Call, int, Tensor]] = []
@@ -303,19 +309,8 @@ def opened_pass(frozen: FrozenNetwork, x: Tensor) -> tuple[OpenedLayer, Call]:
         lifted = _layer_map(module, below, leaf)
     if lifted.shape != preactivation.shape:
         raise ValueError(_other_map(name, module))
-    opened = OpenedLayer(
-        name,
-        module,
-        weight,
-        below,
-        preactivation,
-        graph.detach(),
-        frozen.given,
-        _leaf=leaf,
-        _lifted=lifted,
-        _graph=graph,
-    )
-    return opened, call
+    own = (name, module, weight, graph.detach(), frozen.given)
+    return OpenedLayer(*own, below, preactivation, leaf, lifted, graph), call
 
 
 def _uncalled(frozen: FrozenNetwork) -> str:
@@ -334,7 +329,7 @@ def connection(net: nn.Module, layer: str | nn.Module, x: Tensor) -> Tensor:
 # --- what it must not be silent about: few networks without a connection look it, so what they compute decides ----------
 
 
-def refuse_batch(opened: OpenedLayer, *, derivative: bool = True) -> None:
+def _refuse_batch(opened: OpenedLayer, *, derivative: bool = True) -> None:
     """Raise ValueError where a number isn't finite, or a sample's output depends on another sample's pre-activation.
 
     derivative: whether that is asked too, for which the output is pulled back.
@@ -423,37 +418,12 @@ def _other_map(name: str, module: nn.Module) -> str:
 
 
 @dataclass(frozen=True, eq=False)
-class LayerInChunks:
-    """A layer opened by :func:`open_in_chunks`, for a batch that is never whole in memory.
+class LayerInChunks(_Layer):
+    """A layer opened by :func:`open_in_chunks`, for a batch that is never whole in memory: ``chunk`` samples at once."""
 
-    weight, output: as in :class:`OpenedLayer`.  chunk: the number of samples at once.
-    """
-
-    weight: Tensor
-    output: Tensor
     chunk: int
     _frozen: FrozenNetwork
     _x: Tensor
-
-    @property
-    def name(self) -> str:
-        """The layer's."""
-        return self._frozen.name
-
-    @property
-    def module(self) -> Layer:
-        """The layer."""
-        return self._frozen.module
-
-    @property
-    def given(self) -> torch.dtype:
-        """The precision in which the network has the weight."""
-        return self._frozen.given
-
-    @property
-    def size(self) -> int:
-        """Number of weights, ``n_l * n_{l-1}``."""
-        return self.weight.numel()
 
     @property
     def below(self) -> Tensor:
@@ -472,10 +442,6 @@ class LayerInChunks:
         r"""The layer's tangent kernel applied: :math:`K(x)^T \sum_{x'} K(x') c(x')` for each sample, ``(B, n_L)``."""
         return self.jvp(self.vjp(cotangent))
 
-    def jacobian(self) -> Tensor:
-        r""":math:`J_l(x)` on flattened features, ``(B, n_L, n_l)``."""
-        return torch.cat(list(self._each(OpenedLayer.jacobian)))
-
     def connections(self) -> Tensor:
         r"""Dense :math:`K_l(x)` for each sample, ``(B, n_l n_{l-1}, n_L)``: for small layers."""
         return torch.cat(list(self._each(OpenedLayer.connections)))
@@ -490,14 +456,14 @@ class LayerInChunks:
 
     def _each(self, product: Callable[..., Tensor], cotangent: Tensor | None = None) -> Iterator[Tensor]:
         """What a product of the opened layer gives on each chunk, with its share of a cotangent."""
-        if cotangent is not None and cotangent.shape[-2:] != self.output.shape:
-            axes = ", ".join(map(str, self.output.shape))
-            raise ValueError(f"cotangent must have shape ({axes}) or (k, {axes}), got {tuple(cotangent.shape)}")
         chunks = self._x.split(self.chunk)
-        shares = [()] * len(chunks) if cotangent is None else zip(cotangent.split(self.chunk, dim=-2), strict=True)
+        shares: Iterable[tuple[Tensor, ...]] = [()] * len(chunks)
+        if cotangent is not None:
+            self._check(cotangent, self.output.shape, "cotangent")
+            shares = zip(cotangent.split(self.chunk, dim=-2), strict=True)
         for x, share in zip(chunks, shares, strict=True):
             with torch.inference_mode(False):
-                found = product(opened_pass(self._frozen, x)[0], *share)  # and all but the result is let go
+                found = product(_opened_pass(self._frozen, x)[0], *share)  # and all but the result is let go
             yield found
 
 
@@ -509,16 +475,14 @@ def open_in_chunks(net: nn.Module, layer: str | nn.Module, x: Tensor, chunk: int
     seen to depend on another.
     """
     require_whole("chunk", chunk, least=2)
-    frozen, x = frozen_layer(net, layer, x)
-    weight = open_frozen(frozen, x[:chunk]).weight
-    output = torch.cat([_looked_at(frozen, some) for some in x.split(chunk)])
-    return LayerInChunks(weight, output, chunk, frozen, x)
-
-
-def _looked_at(frozen: FrozenNetwork, x: Tensor) -> Tensor:
-    part, _ = opened_pass(frozen, x)
-    refuse_batch(part, derivative=False)
-    return part.output
+    frozen, x = _frozen_layer(net, layer, x)
+    weight, outputs = _open_frozen(frozen, x[:chunk]).weight, []
+    for some in x.split(chunk):
+        part, _ = _opened_pass(frozen, some)
+        _refuse_batch(part, derivative=False)
+        outputs.append(part.output)
+        del part  # before the next one is made
+    return LayerInChunks(frozen.name, frozen.module, weight, torch.cat(outputs), frozen.given, chunk, frozen, x)
 
 
 def open_views(net: nn.Module, layer: str | nn.Module, views: Tensor, chunk: int | None) -> OpenedLayer | LayerInChunks:
@@ -543,7 +507,7 @@ def open_views(net: nn.Module, layer: str | nn.Module, views: Tensor, chunk: int
 
 def _flattens(net: nn.Module, layer: str | nn.Module, x: Tensor) -> bool:
     """Whether a network reads its input as one vector, so that it may take one channel of an image for an image."""
-    frozen, x = frozen_layer(net, layer, x)
+    frozen, x = _frozen_layer(net, layer, x)
     with contextlib.suppress(ValueError):
         return torch.equal(*(frozen(given, lambda call: call.out) for given in (x, x.flatten(1))))
     return False
