@@ -344,17 +344,17 @@ def contrastive(
     if "temperature" in takes and "temperature" not in params:
         raise ValueError(f"loss={loss!r} needs temperature, such as temperature=0.5")
     r_pos, r_neg = pair_distances(z1, z2, normalize=normalize, negatives=negatives)
-    if loss != "exact":
-        if clean is not None:
-            raise ValueError(f"clean is for loss='exact' alone, got it with loss={loss!r}")
-        return LOSSES[loss](r_pos, r_neg, **params).mean(-1)
-    if clean is None:
-        raise ValueError("loss='exact' needs clean, the embeddings of the un-augmented samples")
-    if clean.shape != z1.shape:
-        raise ValueError(f"clean must have the shape of z1, got {tuple(clean.shape)} and {tuple(z1.shape)}")
-    clean = clean.detach()
-    r_clean = pair_distances(clean, clean, normalize=normalize, negatives=negatives).neg
-    return exact(r_pos, r_neg, r_clean, **params).mean(-1)  # type: ignore[arg-type]
+    if loss == "exact":
+        if clean is None:
+            raise ValueError("loss='exact' needs clean, the embeddings of the un-augmented samples")
+        if clean.shape != z1.shape:
+            raise ValueError(f"clean must have the shape of z1, got {tuple(clean.shape)} and {tuple(z1.shape)}")
+        clean = clean.detach()
+        r_clean = pair_distances(clean, clean, normalize=normalize, negatives=negatives).neg
+        return exact(r_pos, r_neg, r_clean, **params).mean(-1)  # type: ignore[arg-type]
+    if clean is not None:
+        raise ValueError(f"clean is for loss='exact' alone, got it with loss={loss!r}")
+    return LOSSES[loss](r_pos, r_neg, **params).mean(-1)
 
 
 # -------------------------------------------------------------------------------------- energies

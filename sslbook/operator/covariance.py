@@ -303,7 +303,7 @@ class CovarianceOperator:
 
         Its products have the weight's dtype, or the corresponding complex dtype for a complex vector.
         """
-        real = _numpy_dtype(self.dtype)
+        real = np.dtype(torch.finfo(self.dtype).dtype)
 
         def on(product: Callable[[Tensor], Tensor]) -> Callable[[np.ndarray], np.ndarray]:
             def of(given: np.ndarray) -> np.ndarray:
@@ -312,7 +312,7 @@ class CovarianceOperator:
                 own = np.asarray(given).astype(
                     real, order="C", casting="same_kind"
                 )  # torch wants it writable and native
-                return _array(product(torch.from_numpy(own).to(self.device)))
+                return product(torch.from_numpy(own).to(self.device)).cpu().numpy()
 
             return of
 
@@ -539,9 +539,11 @@ def _dual_basis(op: CovarianceOperator, root: Mixing | PairMixing, k: int, tol: 
 
     def product(u: np.ndarray) -> np.ndarray:
         field = torch.as_tensor(u, dtype=op.dtype, device=op.device).reshape(shape)
-        return _array(mix(op.opened.kernel(mix(field))).reshape(-1))
+        return mix(op.opened.kernel(mix(field))).reshape(-1).cpu().numpy()
 
-    operator = LinearOperator((shape.numel(), shape.numel()), matvec=product, dtype=_numpy_dtype(op.dtype))
+    operator = LinearOperator(
+        (shape.numel(), shape.numel()), matvec=product, dtype=np.dtype(torch.finfo(op.dtype).dtype)
+    )
     columns = []
     for column in _lanczos(operator, k, tol, seed).T:
         field = torch.as_tensor(column, dtype=op.dtype, device=op.device).reshape(shape)
@@ -577,14 +579,3 @@ def _held(products: Tensor, field: Tensor | None = None) -> Tensor:
             f"{largest:.1g}; give them in float64, or scale the network's outputs"
         )
     return products
-
-
-def _array(tensor: Tensor) -> np.ndarray:
-    """The same numbers, on the host."""
-    found: np.ndarray = tensor.cpu().numpy()
-    return found
-
-
-def _numpy_dtype(dtype: torch.dtype) -> np.dtype:
-    """NumPy's name for torch's."""
-    return torch.empty(0, dtype=dtype).numpy().dtype
