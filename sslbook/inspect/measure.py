@@ -20,7 +20,7 @@ import contextlib
 import copy
 import hashlib
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -128,7 +128,9 @@ def inspect_network(
     if len(data) < 2:
         raise ValueError("images must hold two images or more, between which there is a covariance, got 1")
     plan = pipeline or simclr_views(data)
-    names = list(_named(net, layers))
+    if layers is None and not layers_of(net):
+        raise ValueError(f"net must have linear or convolutional layers, and this {type(net).__name__} has none")
+    names = layers_of(net) if layers is None else [find_layer(net, layer)[0] for layer in layers]
     place = torch.device(device) if device else next(net.parameters()).device
     seen = [_Scene.of(part, place, data, plan, views, loss, seed) for part in (net, untrained) if part is not None]
     begun, spent = time.perf_counter(), time.process_time()
@@ -172,12 +174,6 @@ def inspect_network(
 def layers_of(net: nn.Module) -> tuple[str, ...]:
     """The names of all linear and convolutional layers."""
     return tuple(name for name, part in net.named_modules() if isinstance(part, Layer))
-
-
-def _named(net: nn.Module, layers: Sequence[str] | None) -> Iterator[str]:
-    if layers is None and not layers_of(net):
-        raise ValueError(f"net must have linear or convolutional layers, and this {type(net).__name__} has none")
-    yield from layers_of(net) if layers is None else (find_layer(net, layer)[0] for layer in layers)
 
 
 def _digest(net: nn.Module) -> str:

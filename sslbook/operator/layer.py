@@ -207,7 +207,9 @@ class OpenedLayer(_Layer):
         """A cotangent, of some samples alone, and its pull-back: linear in it, so that its derivative in it is the JVP."""
         autocast = torch.autocast(self.output.device.type, enabled=False)
         with torch.enable_grad(), autocast, sentences(_no_derivative(self.name)):
-            cotangent = _one_sided(self._graph).requires_grad_()
+            # zero for about half of the samples, in no regular order
+            rows = torch.arange(len(self._graph), device=self._graph.device) * 0.6180339887 % 1 < 0.5
+            cotangent = (rows[:, None] * _generic(self._graph)).requires_grad_()
             (pulled,) = torch.autograd.grad(self._graph, self.preactivation, cotangent, create_graph=True)
         return cotangent, pulled
 
@@ -345,12 +347,6 @@ def _refuse_batch(opened: OpenedLayer, *, derivative: bool = True) -> None:
             raise ValueError(f"an output of net depends on the layer's output for other samples; {BY_BATCH}")
 
 
-def _one_sided(output: Tensor) -> Tensor:
-    """A cotangent ``(B, n_L)`` that is zero for about half of the samples, in no regular order, and for no other."""
-    rows = torch.arange(len(output), device=output.device) * 0.6180339887 % 1 < 0.5
-    return rows[:, None] * _generic(output)
-
-
 def _generic(like: Tensor) -> Tensor:
     """Numbers in that shape without a pattern: what two different linear maps would agree on by chance only."""
     phases = torch.arange(1, like.numel() + 1, dtype=like.dtype, device=like.device).square()
@@ -373,7 +369,13 @@ def _refuse_part(part: OpenedLayer, call: Call, frozen: FrozenNetwork, expected:
     if bool((part.output - expected).abs().max() > math.sqrt(eps) * expected.abs().max()):
         raise ValueError(f"an output of net changes with the other samples of its batch; {BY_BATCH}")
     with sentences(_no_derivative(frozen.name)):
-        _refuse_other_map(part, call, eps)
+        # the derivative of the layer's output in its weight must be that of a plain layer of its kind, on the same input
+        rounding = 8 * eps * math.sqrt(call.out.numel() / len(part.weight))  # of sums of as many terms, in any order
+        cotangent = _generic(call.out)
+        (real,) = torch.autograd.grad(call.out, call.weight, cotangent, allow_unused=True)
+        (plain,) = torch.autograd.grad(part._lifted, part._leaf, cotangent, retain_graph=True)
+        if real is None or bool((real - plain).abs().max() > rounding * plain.abs().max()):
+            raise ValueError(_other_map(part.name, part.module))
         leaves = [call.weight, *(tensor for tensor in frozen.tensors.values() if tensor.requires_grad)]
         used = torch.autograd.grad(part._graph, leaves, _generic(part.output), retain_graph=True, allow_unused=True)
         if any(gradient is not None for gradient in used):
@@ -385,16 +387,6 @@ def _refuse_part(part: OpenedLayer, call: Call, frozen: FrozenNetwork, expected:
         raise ValueError(
             f"the derivatives of net above layer {frozen.name!r} aren't linear (do hooks change gradients?)"
         )
-
-
-def _refuse_other_map(part: OpenedLayer, call: Call, eps: float) -> None:
-    """The derivative of the layer's output in its weight must be that of a plain layer of its kind, on the same input."""
-    rounding = 8 * eps * math.sqrt(call.out.numel() / len(part.weight))  # of sums of as many terms, in any order
-    cotangent = _generic(call.out)
-    (real,) = torch.autograd.grad(call.out, call.weight, cotangent, allow_unused=True)
-    (plain,) = torch.autograd.grad(part._lifted, part._leaf, cotangent, retain_graph=True)
-    if real is None or bool((real - plain).abs().max() > rounding * plain.abs().max()):
-        raise ValueError(_other_map(part.name, part.module))
 
 
 def _no_derivative(name: str) -> str:

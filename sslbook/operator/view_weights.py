@@ -19,7 +19,7 @@ import inspect
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -158,24 +158,25 @@ def name_of(loss: Loss) -> str:
 def own_loss(loss: Loss, *, of_gram: bool = False) -> Loss:
     """A loss of the caller's own, which raises TypeError or ValueError, with its form in a sentence, where it isn't one."""
     given = "inner products (N V, N V)" if of_gram else "outputs (N, V, d) of any width d; two views: z[:, 0], z[:, 1]"
-    return partial(_called, loss, f"a loss is a function of the {given}")
+    form = f"a loss is a function of the {given}"
 
+    def called(given: Tensor) -> Tensor:
+        with contextlib.suppress(ValueError):  # what is built in may not say what it takes
+            taken = inspect.signature(getattr(loss, "forward", loss))
+            try:
+                taken.bind(given)
+            except TypeError:
+                raise TypeError(f"loss must take one argument, got {name_of(loss)}{taken}: {form}") from None
+        with sentences(f"loss {name_of(loss)} fails on a tensor of shape {tuple(given.shape)} ({form})", OTHERS):
+            value = loss(given)
+        number = one_number(value, f": {form}")
+        if not number.requires_grad:
+            raise ValueError(
+                f"loss must be differentiable, what {name_of(loss)} gives has no graph (item, detach?): {form}"
+            )
+        return number
 
-def _called(loss: Loss, form: str, given: Tensor) -> Tensor:
-    with contextlib.suppress(ValueError):  # what is built in may not say what it takes
-        taken = inspect.signature(getattr(loss, "forward", loss))
-        try:
-            taken.bind(given)
-        except TypeError:
-            raise TypeError(f"loss must take one argument, got {name_of(loss)}{taken}: {form}") from None
-    with sentences(f"loss {name_of(loss)} fails on a tensor of shape {tuple(given.shape)} ({form})", OTHERS):
-        value = loss(given)
-    number = one_number(value, f": {form}")
-    if not number.requires_grad:
-        raise ValueError(
-            f"loss must be differentiable, what {name_of(loss)} gives has no graph (item, detach?): {form}"
-        )
-    return number
+    return called
 
 
 def gram_weights(loss: Loss, outputs: Tensor, *, of_gram: bool = False) -> Tensor:
