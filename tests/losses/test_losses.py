@@ -200,16 +200,6 @@ def test_pair_weight_is_the_slope_at_the_clean_pair(r, tau, margin):
         torch.testing.assert_close(pair_weight(r_neg, name, **asked), slope, rtol=1e-12, atol=1e-300)
 
 
-def test_pair_weight_is_equation_6():
-    r, tau, margin = np.linspace(0, 3, 7), 0.4, 0.5
-    tensor = torch.from_numpy(r)
-    triplet = np.exp(-(r - margin) / tau) / (1 + np.exp(-(r - margin) / tau))
-    nce = np.exp(-r / tau) / (1 + np.exp(-r / tau)) / tau
-    np.testing.assert_allclose(pair_weight(tensor, "soft_triplet", temperature=tau, margin=margin), triplet, rtol=1e-14)
-    np.testing.assert_allclose(pair_weight(tensor, "info_nce", temperature=tau), nce, rtol=1e-14)
-    assert pair_weight(tensor, "simple").tolist() == [1.0] * 7
-
-
 @pytest.mark.parametrize("h", [1, 2, 9])
 def test_joint_pair_weight_is_the_slope_of_info_nce(h):
     tau = 0.25

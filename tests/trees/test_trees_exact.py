@@ -52,8 +52,8 @@ class Listed:
         return torch.stack(columns, -1)
 
 
-def listed(seed: int, shape: int, width: int, *, binary: bool = False) -> Listed:
-    values, branching = SHAPES[shape % (4 if binary else len(SHAPES))]
+def listed(seed: int, shape: int, width: int) -> Listed:
+    values, branching = SHAPES[shape]
     tree = trees.random_categorical([seed], values, branching)
     net = initial_network([seed], branching, width, dtype=torch.float64)
     assignments, chance = trees.joint(tree)
@@ -127,28 +127,6 @@ def test_constant_units_are_uncorrelated() -> None:
     net.weights[2].zero_()
     net.biases[2].fill_(0.3)
     assert exact.latent_correlations(tree, net)[2].abs().max() == 0
-
-
-@SMALL
-@given(st.integers(0, 10**6), st.integers(0, 3), st.sampled_from([1, 3]))
-def test_selectivity(seed: int, shape: int, width: int) -> None:
-    """s_j, a_mu and E[f | z_0] of any binary tree."""
-    world = listed(seed, shape, width, binary=True)
-    tree = world.tree
-    for d in range(tree.depth):
-        means = theory.means_given_root(tree, world.passed, d)
-        vector = theory.child_selectivity(tree, world.passed, d)
-        for k in range(tree.nodes[d]):
-            read = world.read[d][k].detach()
-            given_parent = world.given(
-                d, k, read
-            )  # given z_mu, a child's mean is v + rho s: half the difference is rho s
-            assert (vector[0, k] - (given_parent[:, 1] - given_parent[:, 0]) / 2).abs().max() < 1e-11
-            assert (means[0, k] - world.given(0, 0, read).T).abs().max() < 1e-11
-        if world.passed[d] is not None:
-            s = theory.selectivity(world.passed[d])
-            v = torch.stack([world.given(d, k, world.pre[d][k].detach().relu()) for k in range(tree.nodes[d])])
-            assert (s[0] - (v[..., 1] - v[..., 0]) / 2).abs().max() < 1e-11
 
 
 def connections(world: Listed, d: int, k: int) -> Tensor:
