@@ -51,7 +51,7 @@ from sslbook.losses.pairs import contrastive, octave
 from sslbook.networks.batchnorm import BatchNorm
 from sslbook.operator.frozen import OTHERS, has_half, sentences
 from sslbook.operator.layer import Layer, OpenedLayer, find_layer, open_layer, unvec, vec
-from sslbook.operator.view_weights import Mixing, one_number, own_loss
+from sslbook.operator.view_weights import Mixing, own_loss
 from sslbook.runtime.arguments import require_one_of, require_whole
 from sslbook.runtime.compute import device_name
 from sslbook.stats.checks import relative_gap
@@ -245,7 +245,7 @@ def _steps(net: nn.Module, views: Tensor, loss: Loss) -> dict[str, Tensor]:
         loss, str
     ):  # whose step doesn't turn with the unit of the outputs, and float32 has no squares of 1e-30
         output = output / octave(output.flatten(), 0)
-    one_number(value(output.flatten(1).unflatten(0, views.shape[:2]))).backward()
+    value(output.flatten(1).unflatten(0, views.shape[:2])).backward()
     steps = {name: dict(net.named_modules())[name].weight.grad for name in layers_of(net)}
     return {name: -step.detach() for name, step in steps.items() if isinstance(step, Tensor)}
 

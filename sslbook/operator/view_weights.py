@@ -14,8 +14,6 @@ Losses of distances, and of outputs scaled to length 1, are losses of inner prod
 
 from __future__ import annotations
 
-import contextlib
-import inspect
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -157,24 +155,20 @@ def name_of(loss: Loss) -> str:
 
 def own_loss(loss: Loss, *, of_gram: bool = False) -> Loss:
     """A loss of the caller's own, which raises TypeError or ValueError, with its form in a sentence, where it isn't one."""
-    given = "inner products (N V, N V)" if of_gram else "outputs (N, V, d) of any width d; two views: z[:, 0], z[:, 1]"
-    form = f"a loss is a function of the {given}"
+    taken = "inner products (N V, N V)" if of_gram else "outputs (N, V, d) of any width d; two views: z[:, 0], z[:, 1]"
+    form = f"a loss is a function of the {taken}"
 
     def called(given: Tensor) -> Tensor:
-        with contextlib.suppress(ValueError):  # what is built in may not say what it takes
-            taken = inspect.signature(getattr(loss, "forward", loss))
-            try:
-                taken.bind(given)
-            except TypeError:
-                raise TypeError(f"loss must take one argument, got {name_of(loss)}{taken}: {form}") from None
         with sentences(f"loss {name_of(loss)} fails on a tensor of shape {tuple(given.shape)} ({form})", OTHERS):
             value = loss(given)
-        number = one_number(value, f": {form}")
-        if not number.requires_grad:
+        if not isinstance(value, Tensor) or value.numel() != 1 or value.is_complex():
+            got = f"{tuple(value.shape)} of {value.dtype}" if isinstance(value, Tensor) else type(value).__name__
+            raise TypeError(f"loss must give one number, as a tensor, got {got}: {form}")
+        if not value.requires_grad:
             raise ValueError(
                 f"loss must be differentiable, what {name_of(loss)} gives has no graph (item, detach?): {form}"
             )
-        return number
+        return value.reshape(())
 
     return called
 
@@ -190,14 +184,14 @@ def gram_weights(loss: Loss, outputs: Tensor, *, of_gram: bool = False) -> Tenso
     take outputs of any width.  The equation :math:`2 \Gamma Z = \partial L / \partial Z` alone may have many solutions.
 
     Raises ValueError where the loss sees more than inner products (:math:`2 \Gamma Z` is then not its gradient), can't be
-    differentiated twice or not finitely; TypeError unless it gives one number.
+    differentiated twice or not finitely.
     """
     z = outputs.detach().double()
     rows = z.flatten(0, 1)
     with torch.enable_grad(), sentences("loss must be differentiable twice by autograd"):
         if of_gram:
             gram = (rows @ rows.T).requires_grad_()
-            (slope,) = torch.autograd.grad(one_number(loss(gram)), gram)
+            (slope,) = torch.autograd.grad(loss(gram), gram)
         else:
             slope = _silent_slope(loss, z)
             _require_inner_products(loss, z, slope)
@@ -212,7 +206,7 @@ def _silent_slope(loss: Loss, z: Tensor) -> Tensor:
     r"""Half the derivative of :math:`\nabla_Y L([Z, Y])` at ``Y = 0`` along the identity: one product with the Hessian."""
     n = z.shape[0] * z.shape[1]
     silent = z.new_zeros(*z.shape[:2], n, requires_grad=True)
-    value = one_number(loss(torch.cat([z, silent], dim=-1)))
+    value = loss(torch.cat([z, silent], dim=-1))
     (slope,) = torch.autograd.grad(value, silent, create_graph=True)
     if not slope.requires_grad:  # of first order in Y, and so nothing of its square
         return z.new_zeros(n, n)
@@ -222,7 +216,7 @@ def _silent_slope(loss: Loss, z: Tensor) -> Tensor:
 
 def _require_inner_products(loss: Loss, z: Tensor, weights: Tensor) -> None:
     leaf = z.clone().requires_grad_()
-    (slope,) = torch.autograd.grad(one_number(loss(leaf)), leaf)
+    (slope,) = torch.autograd.grad(loss(leaf), leaf)
     seen = 2 * weights @ z.flatten(0, 1)
     apart, size = float((seen - slope.flatten(0, 1)).norm()), float(slope.norm())
     # second derivatives may lose half of the digits; sums that cancel are as exact as what is summed
@@ -232,11 +226,3 @@ def _require_inner_products(loss: Loss, z: Tensor, weights: Tensor) -> None:
             f"in G = Z Z^T times Z (they differ by {apart / max(size, apart):.1%}), so it sees more than that, as turning all "
             "outputs would show; the step of any loss is OpenedLayer.vjp of its gradient in the outputs"
         )
-
-
-def one_number(value: object, form: str = "") -> Tensor:
-    """What a loss gave, without its axes; raises TypeError unless it is a tensor of one real number."""
-    if not isinstance(value, Tensor) or value.numel() != 1 or value.is_complex():
-        given = f"{tuple(value.shape)} of {value.dtype}" if isinstance(value, Tensor) else type(value).__name__
-        raise TypeError(f"loss must give one number, as a tensor, got {given}{form}")
-    return value.reshape(())
