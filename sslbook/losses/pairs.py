@@ -219,7 +219,6 @@ def exact(
     sums over ``k`` (nothing here divides by ``H``).
     """
     _require_pairs(r_pos, r_neg)
-    require_temperature(temperature, r_neg.dtype)
     xi = pair_weight(r_clean.detach(), weight, temperature=None if weight == "simple" else temperature, margin=margin)
     return (xi * (r_pos[..., None] - r_neg)).sum(-1)
 
@@ -275,8 +274,6 @@ def joint_pair_weight(r: Tensor, temperature: float) -> Tensor:
     (Eq. 80 as printed lacks the minus sign of the derivative and the factor ``1/τ``, and writes
     ``||x - x'_k||^2`` for ``r_k``.)
     """
-    require_floating(r=r)
-    require_temperature(temperature, r.dtype)
     logits = -r / temperature
     # the 1 of the denominator is the positive pair's e^0: one more logit, whose share is cut off
     return torch.softmax(torch.cat([torch.zeros_like(logits[..., :1]), logits], -1), -1)[..., 1:] / temperature
@@ -416,8 +413,6 @@ def weights(
     ``margin`` is :math:`r_0`.  Raises ValueError for a loss that is not among :data:`ENERGIES`.
     """
     require_one_of("loss", loss, ENERGIES)
-    if loss in ("info_nce", "soft_triplet"):
-        require_temperature(temperature, f.dtype)
     with torch.no_grad():
         far, near = square_distances(f), half_squared_distance(f, f2)[..., None]
         apart = ~torch.eye(f.shape[-2], dtype=torch.bool, device=f.device)

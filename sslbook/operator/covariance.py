@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from sslbook.losses.batch import BATCH_LOSSES
 from sslbook.losses.pairs import half_squared_distance, length, pair_weight, project
 from sslbook.operator.frozen import has_half, in_full, refuse_nonfinite
-from sslbook.operator.layer import LayerInChunks, OpenedLayer, open_views, unvec, vec
+from sslbook.operator.layer import LayerInChunks, OpenedLayer, open_views, require_dense, unvec, vec
 from sslbook.operator.view_weights import Loss, Mixing, PairMixing, gram_weights, name_of, own_loss
 from sslbook.runtime.arguments import (
     counted,
@@ -497,15 +497,10 @@ def pair_weights(
 
 def _require_clean(clean: Tensor, views: Tensor) -> None:
     """Raise TypeError for no dense tensor, and ValueError unless it is one more view of each sample, of finite numbers."""
-    if not isinstance(clean, Tensor) or clean.layout != torch.strided:
-        raise TypeError(f"clean must be a dense torch tensor (samples, ...), got {_kind(clean)}")
-    if not clean.ndim or len(clean) != len(views):
-        shape = len(clean) if clean.ndim else "a single number"
-        raise ValueError(f"clean must hold one sample for each of the {len(views)} rows of views, got {shape}")
-    given, wanted = ((t.shape[1:], t.dtype, t.device.type) for t in (clean, views[:, 0]))
+    require_dense("clean", clean, "samples, ...")
+    wanted, given = (f"{tuple(t.shape)} in {t.dtype} on {t.device.type}" for t in (views[:, 0], clean))
     if given != wanted:
-        said = " and ".join(f"{tuple(shape)} in {dtype} on {device}" for shape, dtype, device in (wanted, given))
-        raise ValueError(f"clean must hold samples such as those of views, got {said}")
+        raise ValueError(f"clean must hold one sample for each row of views, and such as those: {wanted}, got {given}")
     refuse_nonfinite("clean", clean)
 
 
@@ -515,13 +510,8 @@ def _require_lengths(what: str, output: Tensor) -> None:
         raise ValueError(f"normalize=True needs outputs that aren't zero: that of at least one {what} is (dead ReLUs?)")
 
 
-def _kind(given: object) -> str:
-    return str(given.layout).removeprefix("torch.") if isinstance(given, Tensor) else type(given).__name__
-
-
 def _population(views: Tensor) -> tuple[int, int]:
-    if not isinstance(views, Tensor) or views.layout != torch.strided:
-        raise TypeError(f"views must be a dense torch tensor (samples, views, ...), got {_kind(views)}")
+    require_dense("views", views, "samples, views, ...")
     if views.ndim < 3 or views.shape[0] < 1 or views.shape[1] < 1:
         raise ValueError(f"views must have shape (samples, views, ...), got {tuple(views.shape)}")
     return views.shape[0], views.shape[1]

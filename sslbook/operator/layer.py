@@ -184,15 +184,12 @@ class OpenedLayer(_Layer):
 
     def sample_gradients(self, cotangent: Tensor) -> Tensor:
         r"""``K(x) c(x)`` for each sample by itself, ``(B, n_l n_{l-1})``; ``cotangent`` is ``(B, n_L)``."""
-        if cotangent.shape != self.output.shape:
-            raise ValueError(f"cotangent must have shape {tuple(self.output.shape)}, got {tuple(cotangent.shape)}")
         down = self._above_vjp(cotangent, batched=False)
         out: Tensor = vmap(self._sample_pull)(self.below, down)
         return out
 
     def pulled_back(self, cotangent: Tensor) -> Tensor:
         r""":math:`J_l(x)^T c(x)` for each sample, flattened, ``(B, n_l)``; ``cotangent`` is ``(B, n_L)``."""
-        self._check(cotangent, self.output.shape, "cotangent")
         return self._above_vjp(cotangent, batched=False).flatten(1)
 
     def _sample_pull(self, below: Tensor, row: Tensor) -> Tensor:
@@ -237,14 +234,18 @@ def open_layer(net: nn.Module, layer: str | nn.Module, x: Tensor) -> OpenedLayer
     return _open_frozen(*_frozen_layer(net, layer, x))
 
 
+def require_dense(what: str, given: object, axes: str) -> None:
+    """Raise TypeError for what is no dense tensor."""
+    if not isinstance(given, Tensor) or given.layout != torch.strided:
+        kind = str(given.layout).removeprefix("torch.") if isinstance(given, Tensor) else type(given).__name__
+        raise TypeError(f"{what} must be a dense torch tensor ({axes}), got {kind}")
+
+
 def _frozen_layer(net: nn.Module, layer: str | nn.Module, x: Tensor) -> tuple[FrozenNetwork, Tensor]:
     """The network frozen for its layer, and a copy of the batch; raises as :func:`open_layer`, but for what is computed."""
     if not isinstance(net, nn.Module):
         raise TypeError(f"net must be a torch.nn.Module, got {type(net).__name__}")
-    if not isinstance(x, Tensor):
-        raise TypeError(f"x must be a torch tensor of inputs, got {type(x).__name__}")
-    if x.layout != torch.strided:
-        raise TypeError(f"x must be a dense tensor of inputs, got {str(x.layout).removeprefix('torch.')}")
+    require_dense("x", x, "inputs, ...")
     if not x.ndim or not x.numel():
         raise ValueError(f"x must have shape (B, ...) with at least one input, got {tuple(x.shape)}")
     if x.device.type == "meta":

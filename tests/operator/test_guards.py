@@ -131,7 +131,7 @@ def test_whatever_mode_torch_is_in() -> None:
 
 GIVEN: dict[str, tuple[object, object, type[Exception], str]] = {
     "no network": (None, torch.ones(2, 4), TypeError, r"net must be a torch.nn.Module, got NoneType"),
-    "a list": (nn.Linear(4, 3), [[1.0, 2.0]], TypeError, "x must be a torch tensor of inputs, got list"),
+    "a list": (nn.Linear(4, 3), [[1.0, 2.0]], TypeError, r"x must be a dense torch tensor \(inputs, ...\), got list"),
     "no inputs": (nn.Linear(4, 3), torch.ones(0, 4), ValueError, r"at least one input, got \(0, 4\)"),
     "another precision": (nn.Linear(4, 3).double(), torch.ones(2, 4), ValueError, r"\(2, 4\) and torch.float32.*dtype"),
     "NaN": (nn.Linear(4, 3), torch.full((2, 4), float("nan")), ValueError, "x must be finite"),
@@ -183,7 +183,7 @@ BAD: dict[str, tuple[nn.Module, Tensor, dict[str, Any]]] = {
     "beta has no use with loss='info_nce'": (mlp((4, 2)), X, PAIRS | {"beta": 0.5}),
     "must hold numbers, got the shape": (nn.Sequential(nn.Linear(4, 2), Nothing()).double(), X, {}),
     "clean must be finite numbers": (mlp((4, 2)), X, PAIRS | {"clean": X[:, 0] / 0}),
-    r"such as those of views, got \(4,\) in torch.float64 on cpu and .* in torch.float32": (
+    r"such as those: \(3, 4\) in torch.float64 on cpu, got .* in torch.float32": (
         mlp((4, 2)),
         X,
         PAIRS | {"clean": X[:, 0].float()},
