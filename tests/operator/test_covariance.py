@@ -257,6 +257,16 @@ def test_eigenpairs_of_a_vanishing_operator(views: int) -> None:
     assert torch.allclose(found.vectors.T @ found.vectors, torch.eye(4, dtype=torch.float64))
 
 
+@pytest.mark.parametrize("layer", ["0", "2"])  # by products, and by the dense matrix
+def test_eigenpairs_in_float32(layer: str) -> None:
+    net = mlp((30, 40, 2), dtype=torch.float32)
+    found = covariance_operator(net, layer, VIEWS.float()).top_eigenpairs(4)
+    wanted = covariance_operator(net.double(), layer, VIEWS).top_eigenpairs(4)
+    assert found.values.dtype == found.vectors.dtype == torch.float32
+    assert float(found.residuals.max()) < 1e-5
+    assert relative_gap(found.values.double(), wanted.values) < 1e-5
+
+
 def test_eigenpairs_show_themselves() -> None:
     """In short; and the inputs that each turns on most, as pictures: those of a rank-one direction are its own factor."""
     pattern = torch.randn(3, 2, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
