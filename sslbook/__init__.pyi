@@ -27,10 +27,10 @@ from sslbook.training.run.settings import Settings as Settings
 from sslbook.training.run.trainer import train as train
 from sslbook.training.views.augment import Pipeline as Pipeline
 from sslbook.training.views.augment import random_view as random_view
+from sslbook.trees.exact import initial_network as initial_network
 from sslbook.trees.exact import latent_correlations as latent_correlations
 from sslbook.trees.latent import LatentTree as LatentTree
 from sslbook.trees.latent import random_categorical as random_categorical
 from sslbook.trees.latent import symmetric_binary as symmetric_binary
-from sslbook.trees.network import initial_network as initial_network
 
 __version__: str

@@ -198,7 +198,7 @@ def _parser() -> argparse.ArgumentParser:
 
     def command(name: str, run: object, help: str, *parents: argparse.ArgumentParser) -> argparse.ArgumentParser:
         added = subparsers.add_parser(name, help=help, description=help, parents=parents)
-        added.set_defaults(run=run)
+        added.set_defaults(run=run, seed=0, no_execute=False)  # unless an argument of the command says so
         added.add_argument(
             "--root", type=_folder, help="the book's folder (default: the one around the working folder)"
         )
@@ -230,7 +230,6 @@ def _parser() -> argparse.ArgumentParser:
     added.add_argument(
         "--no-execute", action="store_true", help="stop if a chapter is not executed, instead of executing it"
     )
-    added.set_defaults(seed=0)
 
     added = command("ledger", commands.show_ledger, "Show every claim, its verdict and its check.")
     added.add_argument("--json", action="store_true", help="as a JSON list")
@@ -246,15 +245,12 @@ def _parser() -> argparse.ArgumentParser:
         "notebooks", commands.write_notebooks, "Build the book and write its chapters as notebooks.", running
     )
     added.add_argument("folder", nargs="?", type=Path, metavar="DIR", help="where to (default: _build/notebooks)")
-    added.set_defaults(seed=0, no_execute=False)
 
     added = command("pdf", commands.write_pdf, "Build the book and print it into one PDF, by Chromium.", running)
     added.add_argument("file", nargs="?", type=Path, metavar="FILE", help="where to (default: _build/book.pdf)")
-    added.set_defaults(seed=0, no_execute=False)
 
     added = command("lab", commands.open_lab, "Build the book and open copies of its chapters in JupyterLab.", running)
     added.add_argument("arguments", nargs="*", metavar="…", help="JupyterLab's own arguments, after --")
-    added.set_defaults(seed=0, no_execute=False)
 
     told = "Tell of a recorded run, or make it where there is none."
     added = subparsers.add_parser("record", help=told, description=told)

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import functools
 
-import pytest
 import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
 from sslbook.losses.pairs import info_nce, simple, soft_triplet
 
-# Forward-mode differentiation inside torch 2.x calls a function of its own that it has deprecated.
-forward_mode = pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
 VIEWS = ("both_views", "other_view", "same_view")
 
 

@@ -96,7 +96,7 @@ CASES: dict[str, Case] = {
             ),
             PAIR,
         )
-        for name, asked in {n: GIVEN if "temperature" in parameters(LOSSES[n].value) else {} for n in LOSSES}.items()
+        for name, asked in {n: GIVEN if "temperature" in parameters(LOSSES[n]) else {} for n in LOSSES}.items()
     },
     "contrastive, lengths": Case(lambda z1, z2, s=1: sslbook.contrastive(z1, z2, "simple", normalize=False), PAIR, 2),
     "pair_distances": Case(lambda z1, z2, s=1: sslbook.pair_distances(z1, z2), PAIR, 2),

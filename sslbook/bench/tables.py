@@ -23,8 +23,8 @@ from sslbook.records.printed import printed
 from sslbook.runtime.arguments import positive
 from sslbook.runtime.compute import cores, process_pool
 from sslbook.stats.replica_rng import Streams
+from sslbook.trees.exact import TreeNetwork
 from sslbook.trees.latent import LatentTree
-from sslbook.trees.network import TreeNetwork
 
 MINUTES_BARS = {"Table 6 of A": 12.0, "Table 1 of C": 20.0}
 ALONE_BARS = {

@@ -6,7 +6,6 @@ import argparse
 import hashlib
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from sslbook.runtime.atomic_io import read_bytes, user_path
 from sslbook.runtime.compute import keep_freed_memory
 from sslbook.training.run import checkpoints
 from sslbook.training.run.settings import stored_settings
-from sslbook.training.views.augment import PIPELINES, Pipeline
+from sslbook.training.views.augment import PIPELINES
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -56,48 +55,32 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--out", type=Path, metavar="DIR", help="where the report goes (default: RUN, and -inspect)")
     parser.add_argument("--device", type=device, default="cpu", metavar="D", help="cpu, cuda or cuda:N (default: cpu)")
     options = parser.parse_args(arguments)
-    line = Line()
     keep_freed_memory()
     try:
         place = user_path(options.checkpoint)
-        run = _open_run(place)
-        images = _images(options.images, options.count, options.size, options.seed)
         report = inspect_network(
-            run.net,
-            images,
+            **_open_run(place),
+            images=_images(options.images, options.count, options.size, options.seed),
             layers=options.layers,
-            pipeline=run.pipeline,
             views=options.views,
             loss=options.loss,
             k=options.modes,
             seed=options.seed,
-            untrained=run.untrained,
             device=options.device,
-            progress=line,
-            about={**run.about, "image source": images.name},
+            progress=_progress,
         )
         place = place.resolve()
         written = report.save(options.out or place.with_name(f"{place.name}-inspect"))
     except (ValueError, TypeError, OSError, RuntimeError) as error:
-        line.end()
+        _progress(0, 0)
         parser.error(f"{error}".partition("\n")[0])
     print(report.table())
     print(f"Written: {written}, and report.json beside it")
     return 0
 
 
-@dataclass(frozen=True)
-class Trained:
-    """Encoder and projector of a run, as they are and as they were before training, and how its views were made."""
-
-    net: nn.Module
-    untrained: nn.Module
-    pipeline: Pipeline
-    about: dict[str, Any]
-
-
-def _open_run(path: Path) -> Trained:
-    """The newest whole checkpoint of a run's folder, or a checkpoint's file.
+def _open_run(path: Path) -> dict[str, Any]:
+    """Of a run's folder, by its newest whole checkpoint, or of a checkpoint's file: what :func:`inspect_network` takes of it.
 
     Raises FileNotFoundError where there is none, ValueError for a file that is none, and for a run with a network of one's own.
     """
@@ -125,7 +108,8 @@ def _open_run(path: Path) -> Trained:
         "hash of its settings": content["hash"],
         "checkpoint sha256": hashlib.sha256(read_bytes(file)).hexdigest(),
     }
-    return Trained(encoder_and_projector(model), encoder_and_projector(first), PIPELINES[settings.pipeline], about)
+    both = {"net": encoder_and_projector(model), "untrained": encoder_and_projector(first)}
+    return {**both, "pipeline": PIPELINES[settings.pipeline], "about": about}
 
 
 def encoder_and_projector(model: Siamese) -> nn.Sequential:
@@ -144,22 +128,12 @@ def _images(source: str, count: int, size: int | None, seed: int) -> Dataset:
     return datasets.subset(whole, min(count, len(whole)), seed)
 
 
-class Line:
-    """Progress on standard error: one line that is written anew on a terminal, a line a layer elsewhere."""
-
-    def __init__(self) -> None:
-        self.shown = sys.stderr.isatty()
-
-    def __call__(self, done: int, total: int, name: str) -> None:
-        """So many layers are done, and the next one is at work."""
-        if done == total:
-            self.end()
-            return
-        bar = "█" * (20 * done // total)
-        text = f"{bar:·<20} {done} of {total} layers; {name}" if self.shown else f"layer {done + 1} of {total}: {name}"
-        print(f"\r{text}\x1b[K" if self.shown else text, end="" if self.shown else "\n", file=sys.stderr, flush=True)
-
-    def end(self) -> None:
-        """Leave the line."""
-        if self.shown:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+def _progress(done: int, total: int, name: str = "") -> None:
+    """On standard error, so many layers are done, and the next one is at work: on a terminal a line that is written anew."""
+    shown = sys.stderr.isatty()
+    if done == total:  # the line is left
+        print("\r\x1b[K" if shown else "", end="", file=sys.stderr, flush=True)
+        return
+    bar = "█" * (20 * done // total)
+    text = f"\r{bar:·<20} {done} of {total} layers; {name}\x1b[K" if shown else f"layer {done + 1} of {total}: {name}\n"
+    print(text, end="", file=sys.stderr, flush=True)

@@ -18,12 +18,28 @@ import numpy as np
 from matplotlib.figure import Figure
 from PIL import Image
 
-from sslbook.inspect.spectrum import ALL, BETWEEN, CONTROLS, NOISE, RANDOM, UNTRAINED, WITHIN, Size
 from sslbook.records.page import as_html, as_text
 from sslbook.runtime.atomic_io import user_path, write_text
 
 FORMAT = 1
 """Of ``report.json``."""
+
+
+BETWEEN, ALL, WITHIN = KINDS = ("between images", "all views", "within views")
+"""The operator, and two that it is easily mistaken for: views not averaged, and what varies among the views of one image."""
+UNTRAINED, RANDOM, NOISE = "untrained network", "random direction", "random targets"
+CONTROLS = (BETWEEN, ALL, WITHIN, UNTRAINED, NOISE, RANDOM)
+"""In the order of tables: the modes between images, the same share in other operators' modes, other directions' share in these."""
+
+
+@dataclass(frozen=True)
+class Size:
+    r"""Trace, and participation ratio :math:`(\operatorname{tr})^2 / \|\mathrm{OP}\|_F^2`, each with its standard error."""
+
+    trace: float
+    trace_error: float
+    rank: float
+    rank_error: float
 
 
 @dataclass(frozen=True)
@@ -217,8 +233,8 @@ def _page(report: Report) -> str:
         f"and the step of the loss <i>{escape(about['loss'])}</i>.</p>",
         f"<p><b>{escape(report.verdict())}</b></p>",
         READING.format(k=k),
-        *(_shares(report.layers, part, k) for part in ("step", "weights")),
-        _spectra(report.layers, k),
+        *(_shares(report.layers, part, k) for part in ("step", "weights") if report.layers),
+        _spectra(report.layers, k) if report.layers else "",
         _pictures(report),
         "<h2>Layers left out</h2>" * bool(report.refused),
         _list((f"<code>{escape(name)}</code>", why) for name, why in report.refused.items()),
@@ -234,8 +250,6 @@ def _page(report: Report) -> str:
 
 
 def _shares(layers: Sequence[LayerReport], part: str, k: int) -> str:
-    if not layers:
-        return ""
     kinds = _kinds(layers, part)
     what = f"the {part}"
     rows = []
@@ -287,44 +301,29 @@ def _chart(layers: Sequence[LayerReport], part: str) -> Figure:
 
 
 def _spectra(layers: Sequence[LayerReport], k: int) -> str:
-    if not layers:
-        return ""
-    heads = [
-        "Layer",
-        "Weights",
-        f"{k} leading eigenvalues",
-        "Lowest eigenvalue",
-        "Trace",
-        "Share of the trace in them",
-        "Effective rank",
-        "Of all views",
-        "Within views",
-        "Trace within / between",
-        "Residual",
-        "Euler gap",
-    ]
     rows = []
     for layer in layers:
         size, all_views, within = (layer.sizes[kind] for kind in (BETWEEN, ALL, WITHIN))
-        rows.append([
-            _name(layer),
-            f"{' × '.join(map(str, layer.shape))} ({layer.kind}, {layer.size:,})",
-            ", ".join(f"{value:.3g}" for value in layer.values),
-            f"{layer.lowest:.2g}",
-            f"{size.trace:.3g} ± {size.trace_error:.3g}",
-            f"{layer.leading:.2g}",
-            *(f"{part.rank:.3g} ± {part.rank_error:.3g}" for part in (size, all_views, within)),
-            f"{within.trace / size.trace:.2g}",
-            f"{layer.residual:.0e}",
-            f"{layer.euler_gap:.1g}",
-        ])  # fmt: skip
+        ranks = [f"{part.rank:.3g} ± {part.rank_error:.3g}" for part in (size, all_views, within)]
+        rows.append({
+            "Layer": _name(layer),
+            "Weights": f"{' × '.join(map(str, layer.shape))} ({layer.kind}, {layer.size:,})",
+            f"{k} leading eigenvalues": ", ".join(f"{value:.3g}" for value in layer.values),
+            "Lowest eigenvalue": f"{layer.lowest:.2g}",
+            "Trace": f"{size.trace:.3g} ± {size.trace_error:.3g}",
+            "Share of the trace in them": f"{layer.leading:.2g}",
+            **dict(zip(("Effective rank", "Of all views", "Within views"), ranks, strict=True)),
+            "Trace within / between": f"{within.trace / size.trace:.2g}",
+            "Residual": f"{layer.residual:.0e}",
+            "Euler gap": f"{layer.euler_gap:.1g}",
+        })  # fmt: skip
     return (
         "<h2>Spectra</h2>\n<p>Of the covariance between images; what few views leave in it of the covariance within views is taken "
         "away. The effective rank is the participation ratio, (tr OP)² / ‖OP‖², of this many images: exact along the directions "
         "that the search for the modes asked about, by random signs beside them; ± is a standard error over these signs. The "
         "residual is the largest ‖OP v − λ v‖ / λ₁ of the modes. The Euler gap is 0 where the step of the simple loss is the "
         "operator times the weights (no biases, no shift of BatchNorm, no parallel path), and near 1 where it is far from it.</p>"
-        f"\n{_table('Spectra, layer by layer', heads, rows)}"
+        f"\n{_table('Spectra, layer by layer', list(rows[0]), [list(row.values()) for row in rows])}"
     )
 
 

@@ -37,20 +37,6 @@ from sslbook.losses import pairs
 from sslbook.losses.pairs import cross_distances, octave, unit
 from sslbook.runtime.arguments import require_classes, require_floating, require_number, require_powers
 
-__all__ = [
-    "BATCH_LOSSES",
-    "BatchLoss",
-    "barlow_twins",
-    "clip",
-    "decoupled",
-    "info_nce",
-    "sigmoid_pairs",
-    "spectral_contrastive",
-    "supervised_contrastive",
-    "vicreg",
-]
-
-
 # ------------------------------------------------------------------------- entropies of distances
 
 

@@ -37,25 +37,6 @@ from sslbook.runtime.arguments import (
     require_temperature,
 )
 
-__all__ = [
-    "LOSSES",
-    "Loss",
-    "PairDistances",
-    "Partials",
-    "contrastive",
-    "cross_distances",
-    "exact",
-    "half_squared_distance",
-    "info_nce",
-    "joint_pair_weight",
-    "pair_distances",
-    "pair_weight",
-    "partials",
-    "quadratic",
-    "simple",
-    "soft_triplet",
-]
-
 _WEIGHTS = ("simple", "soft_triplet", "info_nce")
 _NEGATIVES = ("both_views", "other_view", "same_view")
 
@@ -238,13 +219,6 @@ def exact(
     sums over ``k`` (nothing here divides by ``H``).
     """
     _require_pairs(r_pos, r_neg)
-    require_floating(r_clean=r_clean)
-    if r_clean.shape != r_neg.shape:
-        raise ValueError(
-            "r_clean must have the shape of r_neg, one clean distance per negative, "
-            f"got {tuple(r_clean.shape)} and {tuple(r_neg.shape)}"
-        )
-    require_temperature(temperature, r_neg.dtype)
     xi = pair_weight(r_clean.detach(), weight, temperature=None if weight == "simple" else temperature, margin=margin)
     return (xi * (r_pos[..., None] - r_neg)).sum(-1)
 
@@ -300,10 +274,6 @@ def joint_pair_weight(r: Tensor, temperature: float) -> Tensor:
     (Eq. 80 as printed lacks the minus sign of the derivative and the factor ``1/τ``, and writes
     ``||x - x'_k||^2`` for ``r_k``.)
     """
-    require_floating(r=r)
-    require_temperature(temperature, r.dtype)
-    if r.ndim < 1 or r.shape[-1] < 1:
-        raise ValueError(f"r must have shape (..., H) with H >= 1, got {tuple(r.shape)}")
     logits = -r / temperature
     # the 1 of the denominator is the positive pair's e^0: one more logit, whose share is cut off
     return torch.softmax(torch.cat([torch.zeros_like(logits[..., :1]), logits], -1), -1)[..., 1:] / temperature
@@ -329,28 +299,16 @@ def partials(loss_fn: Callable[[Tensor, Tensor], Tensor], r_pos: Tensor, r_neg: 
 # -------------------------------------------------------------------------- losses of embeddings
 
 
-class Loss(NamedTuple):
-    """A loss of distances, and what it promises.
-
-    shift: it depends on differences of distances alone, so that an anchor's partials add up to zero.
-    """
-
-    value: Callable[..., Tensor]
-    shift: bool = True
-
-
-LOSSES = {
-    "simple": Loss(simple),
-    "soft_triplet": Loss(soft_triplet),
-    "info_nce": Loss(info_nce),
-    "exact": Loss(exact),
-    "quadratic": Loss(quadratic, shift=False),
+LOSSES: dict[str, Callable[..., Tensor]] = {
+    "simple": simple,
+    "soft_triplet": soft_triplet,
+    "info_nce": info_nce,
+    "exact": exact,
+    "quadratic": quadratic,
 }
 """The losses of distances by name; ``tests/losses/test_losses_contracts.py`` holds each to what all promise."""
-
-
 _TAKES = {
-    name: [given for given in inspect.signature(loss.value).parameters if not given.startswith("r_")]
+    name: [given for given in inspect.signature(loss).parameters if not given.startswith("r_")]
     for name, loss in LOSSES.items()
 }
 """What each takes besides distances."""
@@ -383,17 +341,115 @@ def contrastive(
     if "temperature" in takes and "temperature" not in params:
         raise ValueError(f"loss={loss!r} needs temperature, such as temperature=0.5")
     r_pos, r_neg = pair_distances(z1, z2, normalize=normalize, negatives=negatives)
-    if loss != "exact":
-        if clean is not None:
-            raise ValueError(f"clean is for loss='exact' alone, got it with loss={loss!r}")
-        return LOSSES[loss].value(r_pos, r_neg, **params).mean(-1)
-    if clean is None:
-        raise ValueError("loss='exact' needs clean, the embeddings of the un-augmented samples")
-    if clean.shape != z1.shape:
-        raise ValueError(f"clean must have the shape of z1, got {tuple(clean.shape)} and {tuple(z1.shape)}")
-    clean = clean.detach()
-    r_clean = pair_distances(clean, clean, normalize=normalize, negatives=negatives).neg
-    return exact(r_pos, r_neg, r_clean, **params).mean(-1)  # type: ignore[arg-type]
+    if loss == "exact":
+        if clean is None:
+            raise ValueError("loss='exact' needs clean, the embeddings of the un-augmented samples")
+        if clean.shape != z1.shape:
+            raise ValueError(f"clean must have the shape of z1, got {tuple(clean.shape)} and {tuple(z1.shape)}")
+        clean = clean.detach()
+        r_clean = pair_distances(clean, clean, normalize=normalize, negatives=negatives).neg
+        return exact(r_pos, r_neg, r_clean, **params).mean(-1)  # type: ignore[arg-type]
+    if clean is not None:
+        raise ValueError(f"clean is for loss='exact' alone, got it with loss={loss!r}")
+    return LOSSES[loss](r_pos, r_neg, **params).mean(-1)
+
+
+# -------------------------------------------------------------------------------------- energies
+#
+# With two views f_i, f_i' of each of N samples and weights alpha (Section 2 of C), the contrastive covariance is
+#
+#     C_alpha[a, b] = 1 / (2 N^2) sum_ij alpha_ij [(a_i - a_j)(b_i - b_j)^T - (a_i - a_i')(b_i - b_i')^T].
+#
+# The energy of a network is tr C_alpha[f, f] / 2, and a step of gradient descent on a loss is a step of ascent on it with alpha
+# held fixed.  All functions take leading batch dimensions.
+
+ENERGIES = ("info_nce", "quadratic", "hinge_triplet", "soft_triplet")
+"""Losses that are energies: InfoNCE (Eq. 1, with any epsilon), quadratic, and triplet with a hinge or a softplus."""
+
+
+def square_distances(f: Tensor) -> Tensor:
+    r""":math:`d_{ij}^2 = \|f_i - f_j\|^2 / 2`: ``(..., N, D)`` -> ``(..., N, N)``."""
+    return half_squared_distance(f[..., :, None, :], f[..., None, :, :])
+
+
+def contrastive_covariance(
+    a: Tensor, a2: Tensor, alpha: Tensor, b: Tensor | None = None, b2: Tensor | None = None
+) -> Tensor:
+    r""":math:`C_\alpha[a, b]` of Eq. 3 of [tian2023], :math:`C_\alpha[a, a]` without ``b``: ``(..., D, E)``.
+
+    a, a2: first and second views, ``(..., N, D)``; b, b2: the same, ``(..., N, E)``.  alpha: ``(..., N, N)``.
+
+    The double sum is :math:`a^T L b` with the Laplacian :math:`L = \operatorname{diag}(\alpha 1 + \alpha^T 1) - \alpha - \alpha^T`.
+    """
+    b, b2 = (a, a2) if b is None or b2 is None else (b, b2)
+    n = a.shape[-2]
+    rows, columns = alpha.sum(-1), alpha.sum(-2)
+    laplacian = torch.diag_embed(rows + columns) - alpha - alpha.mT
+    da, db = a - a2, b - b2
+    out: Tensor = (a.mT @ laplacian @ b - (rows[..., None] * da).mT @ db) / (2 * n**2)
+    return out
+
+
+def energy(f: Tensor, f2: Tensor, alpha: Tensor) -> Tensor:
+    r""":math:`\frac12 \operatorname{tr} C_\alpha[f, f] = \frac1{2 N^2} \sum_{ij} \alpha_{ij} (d_{ij}^2 - d_i^2)`: ``(...)``.
+
+    f, f2: two views ``(..., N, D)``.  alpha: ``(..., N, N)``.  The right side is what is computed.
+    """
+    far, near = square_distances(f), half_squared_distance(f, f2)[..., None]
+    return (alpha * (far - near)).sum((-2, -1)) / (2 * f.shape[-2] ** 2)
+
+
+def weights(
+    loss: str, f: Tensor, f2: Tensor, *, temperature: float = 1.0, epsilon: float = 0.0, margin: float = 0.0
+) -> Tensor:
+    r"""Pairwise weights ``alpha (..., N, N)`` of a loss at the outputs ``f, f2 (..., N, D)``, without gradient.
+
+    ``alpha_ij`` is minus the loss's derivative by :math:`d_{ij}^2`, and zero for ``i = j`` except in the quadratic loss:
+
+    - info_nce: :math:`e^{-d_{ij}^2/\tau} / (\epsilon e^{-d_i^2/\tau} + \sum_{k \ne i} e^{-d_{ik}^2/\tau})`
+    - quadratic: 1
+    - hinge_triplet: 1 where :math:`d_i^2 - d_{ij}^2 + r_0 > 0`, else 0;  soft_triplet: the sigmoid of that over :math:`\tau`
+
+    ``margin`` is :math:`r_0`.  Raises ValueError for a loss that is not among :data:`ENERGIES`.
+    """
+    require_one_of("loss", loss, ENERGIES)
+    with torch.no_grad():
+        far, near = square_distances(f), half_squared_distance(f, f2)[..., None]
+        apart = ~torch.eye(f.shape[-2], dtype=torch.bool, device=f.device)
+        if loss == "quadratic":
+            return torch.ones_like(far)
+        if loss == "info_nce":
+            gap = ((near - far) / temperature).masked_fill(~apart, -torch.inf)
+            # the positive pair's share, as one more logit
+            own = gap.new_full((*gap.shape[:-1], 1), math.log(epsilon) if epsilon else -torch.inf)
+            return torch.softmax(torch.cat([gap, own], -1), -1)[..., :-1]
+        gap = near - far + margin
+        on = (gap > 0).to(f.dtype) if loss == "hinge_triplet" else torch.sigmoid(gap / temperature)
+        return on * apart
+
+
+def loss_value(
+    loss: str, f: Tensor, f2: Tensor, *, temperature: float = 1.0, epsilon: float = 0.0, margin: float = 0.0
+) -> Tensor:
+    """The loss itself, summed over anchors and pairs as in Eq. 1 of [tian2023]: ``f, f2 (..., N, D)`` -> ``(...)``.
+
+    Raises ValueError for a loss that is not among :data:`ENERGIES`.
+    """
+    require_one_of("loss", loss, ENERGIES)
+    pos, neg = pair_distances(f, f2, negatives="same_view")
+    n = f.shape[-2]
+    if loss == "info_nce":
+        return temperature * info_nce(pos, neg, temperature, epsilon).sum(-1)
+    if loss == "quadratic":
+        return n * quadratic(pos, neg).sum(-1)
+    if loss == "soft_triplet":
+        return (n - 1) * soft_triplet(pos, neg, temperature, margin).sum(-1)
+    return (pos[..., None] - neg + margin).relu().sum((-1, -2))
+
+
+def project(w: Tensor, v: Tensor) -> Tensor:
+    r""":math:`P^\perp_w v`: ``v`` without its part along the unit vectors ``w``, both ``(..., d)``."""
+    return v - (w * v).sum(-1, keepdim=True) * w
 
 
 # ------------------------------------------------------------------------------------ bad input

@@ -27,13 +27,10 @@ from scipy.sparse.linalg import LinearOperator, eigsh
 from torch import Tensor, nn
 
 from sslbook.losses.batch import BATCH_LOSSES
-from sslbook.losses.energies import project
-from sslbook.losses.pairs import half_squared_distance, length, pair_weight
-from sslbook.operator.chunked import LayerInChunks, open_views
+from sslbook.losses.pairs import half_squared_distance, length, pair_weight, project
 from sslbook.operator.frozen import has_half, in_full, refuse_nonfinite
-from sslbook.operator.inner_products import Loss, gram_weights, name_of, own_loss
-from sslbook.operator.layer import OpenedLayer, unvec, vec
-from sslbook.operator.view_weights import Mixing, PairMixing
+from sslbook.operator.layer import LayerInChunks, OpenedLayer, open_views, require_dense, unvec, vec
+from sslbook.operator.view_weights import Loss, Mixing, PairMixing, gram_weights, name_of, own_loss
 from sslbook.runtime.arguments import (
     counted,
     may_look,
@@ -264,11 +261,41 @@ class CovarianceOperator:
         weights, it uses :math:`B^T B`, where :math:`OP = B B^T`, :math:`B = K C^{1/2}`.  For at most ``4 k + 32`` weights,
         the matrix is formed.  Raises ValueError if the operator isn't symmetric or ``k`` is outside ``1 .. size``.
         """
-        return _top_eigenpairs(self, k, tol, seed)
+        size = self.shape[0]
+        if not self.symmetric:
+            raise ValueError("eigenpairs are for symmetric operators; for others use to_scipy() and scipy's eigs")
+        require_whole("k", k, least=1, most=size)
+        require_number("tol", tol, least=0)
+        require_whole("seed", seed, least=0)
+        if size <= 4 * k + 32:
+            basis = torch.linalg.eigh(_held(self.dense()))[1].flip(1)[:, :k]
+        else:
+            tol = max(tol, 4 * torch.finfo(self.dtype).eps)  # below it, float32 gains nothing
+            root = self.mixing.root(*self.population)
+            fields = self.opened.output.numel()
+            dual = root is not None and 4 * k + 32 < fields < size
+            basis = _dual_basis(self, root, k, tol, seed) if root and dual else _lanczos(self.to_scipy(), k, tol, seed)
+        # In float64: LAPACK's single-precision sums over a million weights lose three digits.
+        basis = torch.linalg.qr(torch.as_tensor(basis, dtype=torch.float64, device=self.device))[0]
+        image = _held(self.matmat(basis.to(self.dtype))).double()
+        if not bool(image.any()):  # a zero operator, unless squares of its fields are
+            direction = torch.randn(
+                self.opened.weight.shape, generator=torch.Generator().manual_seed(seed), dtype=self.dtype
+            )
+            _held(image.to(self.dtype), self._mix(self._right(self.opened.jvp(direction.to(self.device)))))
+        small = basis.T @ image
+        values, turn = torch.linalg.eigh(0.5 * (small + small.T))  # Rayleigh and Ritz, at no further cost
+        values, turn = values.flip(0), turn.flip(1)
+        vectors = basis @ turn
+        gap = (image @ turn - vectors * values).norm(dim=0)
+        residuals = gap / values.abs().clamp_min(torch.finfo(self.dtype).tiny)
+        return EigenPairs(
+            values.to(self.dtype), vectors.to(self.dtype), residuals.to(self.dtype), tuple(self.opened.weight.shape)
+        )
 
     def bottom_eigenpairs(self, k: int = 5, *, tol: float = 1e-9, seed: int = 0) -> EigenPairs:
         """Return the ``k`` algebraically smallest eigenpairs; a step shrinks weights along those with negative values."""
-        found = _top_eigenpairs(replace(self, mixing=-self.mixing), k, tol, seed)
+        found = replace(self, mixing=-self.mixing).top_eigenpairs(k, tol=tol, seed=seed)
         return replace(found, values=-found.values)
 
     def to_scipy(self) -> LinearOperator:
@@ -276,7 +303,7 @@ class CovarianceOperator:
 
         Its products have the weight's dtype, or the corresponding complex dtype for a complex vector.
         """
-        real = _numpy_dtype(self.dtype)
+        real = np.dtype(torch.finfo(self.dtype).dtype)
 
         def on(product: Callable[[Tensor], Tensor]) -> Callable[[np.ndarray], np.ndarray]:
             def of(given: np.ndarray) -> np.ndarray:
@@ -285,7 +312,7 @@ class CovarianceOperator:
                 own = np.asarray(given).astype(
                     real, order="C", casting="same_kind"
                 )  # torch wants it writable and native
-                return _array(product(torch.from_numpy(own).to(self.device)))
+                return product(torch.from_numpy(own).to(self.device)).cpu().numpy()
 
             return of
 
@@ -364,7 +391,7 @@ def covariance_operator(
 
     For any other loss of inner products, ``views`` are one batch, and the operator is
     :math:`-2 \sum_{ab} \Gamma_{ab} K_a K_b^T` with :math:`\Gamma = \partial \ell / \partial G`
-    (:func:`sslbook.operator.inner_products.gram_weights`).  It is symmetric and exact; gradients flow through all views.
+    (:func:`sslbook.operator.view_weights.gram_weights`).  It is symmetric and exact; gradients flow through all views.
 
     * The loss may be a name in :data:`sslbook.losses.batch.BATCH_LOSSES`, such as ``"info_nce"`` without ``clean``.
       Some of these losses need ``temperature``.
@@ -470,15 +497,10 @@ def pair_weights(
 
 def _require_clean(clean: Tensor, views: Tensor) -> None:
     """Raise TypeError for no dense tensor, and ValueError unless it is one more view of each sample, of finite numbers."""
-    if not isinstance(clean, Tensor) or clean.layout != torch.strided:
-        raise TypeError(f"clean must be a dense torch tensor (samples, ...), got {_kind(clean)}")
-    if not clean.ndim or len(clean) != len(views):
-        shape = len(clean) if clean.ndim else "a single number"
-        raise ValueError(f"clean must hold one sample for each of the {len(views)} rows of views, got {shape}")
-    given, wanted = ((t.shape[1:], t.dtype, t.device.type) for t in (clean, views[:, 0]))
+    require_dense("clean", clean, "samples, ...")
+    wanted, given = (f"{tuple(t.shape)} in {t.dtype} on {t.device.type}" for t in (views[:, 0], clean))
     if given != wanted:
-        said = " and ".join(f"{tuple(shape)} in {dtype} on {device}" for shape, dtype, device in (wanted, given))
-        raise ValueError(f"clean must hold samples such as those of views, got {said}")
+        raise ValueError(f"clean must hold one sample for each row of views, and such as those: {wanted}, got {given}")
     refuse_nonfinite("clean", clean)
 
 
@@ -488,51 +510,14 @@ def _require_lengths(what: str, output: Tensor) -> None:
         raise ValueError(f"normalize=True needs outputs that aren't zero: that of at least one {what} is (dead ReLUs?)")
 
 
-def _kind(given: object) -> str:
-    return str(given.layout).removeprefix("torch.") if isinstance(given, Tensor) else type(given).__name__
-
-
 def _population(views: Tensor) -> tuple[int, int]:
-    if not isinstance(views, Tensor) or views.layout != torch.strided:
-        raise TypeError(f"views must be a dense torch tensor (samples, views, ...), got {_kind(views)}")
+    require_dense("views", views, "samples, views, ...")
     if views.ndim < 3 or views.shape[0] < 1 or views.shape[1] < 1:
         raise ValueError(f"views must have shape (samples, views, ...), got {tuple(views.shape)}")
     return views.shape[0], views.shape[1]
 
 
 # -- eigenpairs, from products alone --------------------------------------------------------------------------------------
-
-
-def _top_eigenpairs(op: CovarianceOperator, k: int, tol: float, seed: int) -> EigenPairs:
-    """See :meth:`CovarianceOperator.top_eigenpairs`."""
-    size = op.shape[0]
-    if not op.symmetric:
-        raise ValueError("eigenpairs are for symmetric operators; for others use to_scipy() and scipy's eigs")
-    require_whole("k", k, least=1, most=size)
-    require_number("tol", tol, least=0)
-    require_whole("seed", seed, least=0)
-    if size <= 4 * k + 32:
-        basis = torch.linalg.eigh(_held(op.dense()))[1].flip(1)[:, :k]
-    else:
-        tol = max(tol, 4 * torch.finfo(op.dtype).eps)  # below it, float32 gains nothing
-        root = op.mixing.root(*op.population)
-        fields = op.opened.output.numel()
-        dual = root is not None and 4 * k + 32 < fields < size
-        basis = _dual_basis(op, root, k, tol, seed) if root and dual else _lanczos(op.to_scipy(), k, tol, seed)
-    # In float64: LAPACK's single-precision sums over a million weights lose three digits.
-    basis = torch.linalg.qr(torch.as_tensor(basis, dtype=torch.float64, device=op.device))[0]
-    image = _held(op.matmat(basis.to(op.dtype))).double()
-    if not bool(image.any()):  # a zero operator, unless squares of its fields are
-        direction = torch.randn(op.opened.weight.shape, generator=torch.Generator().manual_seed(seed), dtype=op.dtype)
-        field = op._mix(op._right(op.opened.jvp(direction.to(op.device))))
-        _require_size(float(field.abs().max()) ** 2, op.dtype)
-    small = basis.T @ image
-    values, turn = torch.linalg.eigh(0.5 * (small + small.T))  # Rayleigh and Ritz, at no further cost
-    values, turn = values.flip(0), turn.flip(1)
-    vectors = basis @ turn
-    gap = (image @ turn - vectors * values).norm(dim=0)
-    residuals = gap / values.abs().clamp_min(torch.finfo(op.dtype).tiny)
-    return EigenPairs(values.to(op.dtype), vectors.to(op.dtype), residuals.to(op.dtype), tuple(op.opened.weight.shape))
 
 
 def _dual_basis(op: CovarianceOperator, root: Mixing | PairMixing, k: int, tol: float, seed: int) -> Tensor:
@@ -544,9 +529,11 @@ def _dual_basis(op: CovarianceOperator, root: Mixing | PairMixing, k: int, tol: 
 
     def product(u: np.ndarray) -> np.ndarray:
         field = torch.as_tensor(u, dtype=op.dtype, device=op.device).reshape(shape)
-        return _array(mix(op.opened.kernel(mix(field))).reshape(-1))
+        return mix(op.opened.kernel(mix(field))).reshape(-1).cpu().numpy()
 
-    operator = LinearOperator((shape.numel(), shape.numel()), matvec=product, dtype=_numpy_dtype(op.dtype))
+    operator = LinearOperator(
+        (shape.numel(), shape.numel()), matvec=product, dtype=np.dtype(torch.finfo(op.dtype).dtype)
+    )
     columns = []
     for column in _lanczos(operator, k, tol, seed).T:
         field = torch.as_tensor(column, dtype=op.dtype, device=op.device).reshape(shape)
@@ -569,32 +556,16 @@ def _lanczos(operator: LinearOperator, k: int, tol: float, seed: int) -> np.ndar
 
 
 def _held(products: Tensor, field: Tensor | None = None) -> Tensor:
-    """Products of an operator, if their type can hold them; raises ValueError for others.
+    """Products of an operator; raises ValueError where they overflow their type, or are so small that digits are lost.
 
     field: what they were made of; where it is so small that its squares vanish, products of 0 are none.
     """
-    largest = float(products.abs().max())
+    largest, dtype = float(products.abs().max()), products.dtype
     if not largest and field is not None and field.numel():
         largest = float(field.abs().max()) ** 2
-    _require_size(largest, products.dtype)
-    return products
-
-
-def _require_size(largest: float, dtype: torch.dtype) -> None:
-    """Raise ValueError where products overflow, or are so small that digits are lost."""
     if largest and not torch.finfo(dtype).tiny < largest < math.inf:
         raise ValueError(
             f"net and views must have an operator whose products {torch.finfo(dtype).dtype} can hold, got some of size "
             f"{largest:.1g}; give them in float64, or scale the network's outputs"
         )
-
-
-def _array(tensor: Tensor) -> np.ndarray:
-    """The same numbers, on the host."""
-    found: np.ndarray = tensor.cpu().numpy()
-    return found
-
-
-def _numpy_dtype(dtype: torch.dtype) -> np.dtype:
-    """NumPy's name for torch's."""
-    return torch.empty(0, dtype=dtype).numpy().dtype
+    return products

@@ -191,15 +191,8 @@ class _Conv(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(
-        x: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        stride: list[int],
-        padding: list[int],
-        dilation: list[int],
-        groups: int,
-    ) -> Tensor:
+    def forward(x: Tensor, weight: Tensor, bias: Tensor | None, *geometry: Any) -> Tensor:
+        stride, padding, dilation, groups = geometry
         return torch.convolution(x, weight, bias, stride, padding, dilation, False, [0] * len(stride), groups)
 
     @staticmethod
@@ -223,48 +216,31 @@ class _Conv(torch.autograd.Function):
 
 
 class _Norm(torch.autograd.Function):
-    """BatchNorm by its running statistics: PyTorch's own value to the last bit, so that a ReLU above has its gates, and a product
-    back."""
+    """BatchNorm by its running statistics, or its pull-back, which is a product: PyTorch's own values to the last bit, so that a
+    ReLU above has its gates, and in float32 the step of a low layer shows how each rounds."""
 
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(x: Tensor, scale: Tensor, statistics: tuple[Any, ...]) -> Tensor:
+    def forward(x: Tensor, scale: Tensor, statistics: tuple[Any, ...], pull: bool) -> Tensor:
         mean, variance, weight, bias, eps = statistics
-        return torch.batch_norm(x, weight, bias, mean, variance, False, 0.0, eps, torch.backends.cudnn.enabled)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        ctx.save_for_backward(inputs[1])
-        ctx.statistics = inputs[2]
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        (scale,) = ctx.saved_tensors
-        return _NormPull.apply(grad, scale, ctx.statistics), None, None
-
-
-class _NormPull(torch.autograd.Function):
-    """The pull-back of :class:`_Norm`, PyTorch's own to the last bit: in float32 the step of a low layer shows how each rounds."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(grad: Tensor, scale: Tensor, statistics: tuple[Any, ...]) -> Tensor:
-        mean, variance, weight, _, eps = statistics
-        unread = grad.new_zeros(1).expand_as(grad)
+        if not pull:
+            return torch.batch_norm(x, weight, bias, mean, variance, False, 0.0, eps, torch.backends.cudnn.enabled)
         rest = (weight, mean, variance, None, None, False, eps, (True, False, False))
-        found: Tensor = torch.ops.aten.native_batch_norm_backward(grad, unread, *rest)[0]
+        unread = x.new_zeros(1).expand_as(x)
+        found: Tensor = torch.ops.aten.native_batch_norm_backward(x, unread, *rest)[0]
         return found
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         ctx.save_for_backward(inputs[1])
+        ctx.statistics, ctx.pull = inputs[2:]
 
     @staticmethod
-    def backward(ctx: Any, tangent: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         (scale,) = ctx.saved_tensors
-        return tangent * scale, None, None
+        down = grad * scale if ctx.pull else _Norm.apply(grad, scale, ctx.statistics, True)
+        return down, None, None, None
 
 
 class PlainConvolutions(TorchFunctionMode):
@@ -275,23 +251,16 @@ class PlainConvolutions(TorchFunctionMode):
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        names = _ARGUMENTS.get(func)
-        call = dict(zip(names or (), args, strict=False)) | (kwargs or {})
-        varying = [
-            call[key] for key in (names or ())[1:] if isinstance(call.get(key), Tensor) and call[key].requires_grad
-        ]
-        plain = _normalize if func is batch_norm else _convolve
-        out = None if names is None or varying else plain(**call)
+        plain = {batch_norm: _normalize}.get(func, _convolve if func in _CONVOLUTIONS else None)
+        out = None if plain is None else plain(*args, **(kwargs or {}))
         return func(*args, **(kwargs or {})) if out is None else out
 
 
-_CONVOLUTION = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
-_ARGUMENTS = {
-    torch.conv1d: _CONVOLUTION,
-    torch.conv2d: _CONVOLUTION,
-    torch.conv3d: _CONVOLUTION,
-    batch_norm: ("input", "running_mean", "running_var", "weight", "bias", "training", "momentum", "eps"),
-}
+_CONVOLUTIONS = (torch.conv1d, torch.conv2d, torch.conv3d)
+
+
+def _varies(*weights: Tensor | None) -> bool:
+    return any(weight is not None and weight.requires_grad for weight in weights)
 
 
 def _convolve(
@@ -304,7 +273,7 @@ def _convolve(
     groups: int = 1,
 ) -> Tensor | None:
     axes = weight.ndim - 2
-    if isinstance(padding, str) or input.ndim != axes + 2:
+    if isinstance(padding, str) or input.ndim != axes + 2 or _varies(weight, bias):
         return None
 
     def full(value: int | Sequence[int]) -> list[int]:
@@ -326,7 +295,9 @@ def _normalize(
 ) -> Tensor | None:
     if training or running_mean is None or running_var is None or input.dtype != running_mean.dtype:
         return None
+    if _varies(running_mean, running_var, weight, bias):
+        return None
     scale = (running_var + eps).rsqrt() * (1 if weight is None else weight)
     channels = (1, -1, *(1,) * (input.ndim - 2))
-    out: Tensor = _Norm.apply(input, scale.view(channels), (running_mean, running_var, weight, bias, eps))
+    out: Tensor = _Norm.apply(input, scale.view(channels), (running_mean, running_var, weight, bias, eps), False)
     return out

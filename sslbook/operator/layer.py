@@ -12,8 +12,10 @@ JVP and one product with :math:`K` one VJP through the layers *above* only.
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -23,6 +25,7 @@ from torch import Tensor, nn
 from torch.func import vjp, vmap
 
 from sslbook.operator.frozen import (
+    CANT_TAKE,
     DTYPES,
     EVAL,
     Call,
@@ -37,7 +40,7 @@ from sslbook.operator.frozen import (
 from sslbook.operator.frozen import (
     Layer as Layer,
 )
-from sslbook.runtime.arguments import nearest
+from sslbook.runtime.arguments import counted, nearest, require_whole
 
 BY_BATCH = f"if that is BatchNorm in training mode, {EVAL}"
 
@@ -98,28 +101,42 @@ def _pull(output: Tensor, point: Tensor, cotangent: Tensor, batched: bool) -> Te
 
 
 @dataclass(frozen=True, eq=False)
-class OpenedLayer:
+class _Layer:
+    """weight, output, given: as in :class:`OpenedLayer`."""
+
+    name: str
+    module: Layer
+    weight: Tensor
+    output: Tensor
+    given: torch.dtype
+
+    @property
+    def size(self) -> int:
+        """Number of weights, ``n_l * n_{l-1}``."""
+        return self.weight.numel()
+
+    def _check(self, given: Tensor, wanted: torch.Size, what: str) -> None:
+        if given.shape != wanted and given.shape[1:] != wanted:
+            axes = ", ".join(map(str, wanted))
+            raise ValueError(f"{what} must have shape ({axes}) or (k, {axes}), got {tuple(given.shape)}")
+        kind, other = (f"{tensor.dtype} on {tensor.device}" for tensor in (self.weight, given))
+        if other != kind:
+            raise TypeError(f"{what} must be {kind} like the layer's weight, got {other}")
+
+
+@dataclass(frozen=True, eq=False)
+class OpenedLayer(_Layer):
     r"""A network opened at one layer on a fixed batch of ``B`` inputs; made by :func:`open_layer`.
 
     weight: the layer's weight, detached.  below: :math:`f_{l-1}`, ``(B, ...)``.  preactivation: :math:`\tilde f_l`, ``(B, ...)``.
     output: :math:`f_L`, ``(B, n_L)``, detached.  given: the precision in which the network has the weight.
     """
 
-    name: str
-    module: Layer
-    weight: Tensor
     below: Tensor
     preactivation: Tensor
-    output: Tensor
-    given: torch.dtype
     _leaf: Tensor  # the weight again, and the layer's output as a function of it
     _lifted: Tensor
     _graph: Tensor  # f_L as a function of the pre-activation, its graph kept
-
-    @property
-    def size(self) -> int:
-        """Number of weights, ``n_l * n_{l-1}``."""
-        return self.weight.numel()
 
     def jvp(self, direction: Tensor) -> Tensor:
         r"""``K(x)^T vec(direction)`` for each sample, ``(B, n_L)``; ``direction`` is a weight, or ``(k, *shape)`` of them."""
@@ -167,15 +184,12 @@ class OpenedLayer:
 
     def sample_gradients(self, cotangent: Tensor) -> Tensor:
         r"""``K(x) c(x)`` for each sample by itself, ``(B, n_l n_{l-1})``; ``cotangent`` is ``(B, n_L)``."""
-        if cotangent.shape != self.output.shape:
-            raise ValueError(f"cotangent must have shape {tuple(self.output.shape)}, got {tuple(cotangent.shape)}")
         down = self._above_vjp(cotangent, batched=False)
         out: Tensor = vmap(self._sample_pull)(self.below, down)
         return out
 
     def pulled_back(self, cotangent: Tensor) -> Tensor:
         r""":math:`J_l(x)^T c(x)` for each sample, flattened, ``(B, n_l)``; ``cotangent`` is ``(B, n_L)``."""
-        self._check(cotangent, self.output.shape, "cotangent")
         return self._above_vjp(cotangent, batched=False).flatten(1)
 
     def _sample_pull(self, below: Tensor, row: Tensor) -> Tensor:
@@ -190,7 +204,9 @@ class OpenedLayer:
         """A cotangent, of some samples alone, and its pull-back: linear in it, so that its derivative in it is the JVP."""
         autocast = torch.autocast(self.output.device.type, enabled=False)
         with torch.enable_grad(), autocast, sentences(_no_derivative(self.name)):
-            cotangent = _one_sided(self._graph).requires_grad_()
+            # zero for about half of the samples, in no regular order
+            rows = torch.arange(len(self._graph), device=self._graph.device) * 0.6180339887 % 1 < 0.5
+            cotangent = (rows[:, None] * _generic(self._graph)).requires_grad_()
             (pulled,) = torch.autograd.grad(self._graph, self.preactivation, cotangent, create_graph=True)
         return cotangent, pulled
 
@@ -200,14 +216,6 @@ class OpenedLayer:
 
     def _above_vjp(self, cotangent: Tensor, batched: bool) -> Tensor:
         return _pull(self._graph, self.preactivation, cotangent, batched)
-
-    def _check(self, given: Tensor, wanted: torch.Size, what: str) -> None:
-        if given.shape != wanted and given.shape[1:] != wanted:
-            axes = ", ".join(map(str, wanted))
-            raise ValueError(f"{what} must have shape ({axes}) or (k, {axes}), got {tuple(given.shape)}")
-        kind, other = (f"{tensor.dtype} on {tensor.device}" for tensor in (self.weight, given))
-        if other != kind:
-            raise TypeError(f"{what} must be {kind} like the layer's weight, got {other}")
 
 
 @torch.inference_mode(False)
@@ -223,17 +231,21 @@ def open_layer(net: nn.Module, layer: str | nn.Module, x: Tensor) -> OpenedLayer
     or shares it; if samples influence each other (BatchNorm in training mode) or chance does; if a number isn't finite, or torch
     can't run or differentiate the network; TypeError for what is no such layer, network or batch.
     """
-    return open_frozen(*frozen_layer(net, layer, x))
+    return _open_frozen(*_frozen_layer(net, layer, x))
 
 
-def frozen_layer(net: nn.Module, layer: str | nn.Module, x: Tensor) -> tuple[FrozenNetwork, Tensor]:
+def require_dense(what: str, given: object, axes: str) -> None:
+    """Raise TypeError for what is no dense tensor."""
+    if not isinstance(given, Tensor) or given.layout != torch.strided:
+        kind = str(given.layout).removeprefix("torch.") if isinstance(given, Tensor) else type(given).__name__
+        raise TypeError(f"{what} must be a dense torch tensor ({axes}), got {kind}")
+
+
+def _frozen_layer(net: nn.Module, layer: str | nn.Module, x: Tensor) -> tuple[FrozenNetwork, Tensor]:
     """The network frozen for its layer, and a copy of the batch; raises as :func:`open_layer`, but for what is computed."""
     if not isinstance(net, nn.Module):
         raise TypeError(f"net must be a torch.nn.Module, got {type(net).__name__}")
-    if not isinstance(x, Tensor):
-        raise TypeError(f"x must be a torch tensor of inputs, got {type(x).__name__}")
-    if x.layout != torch.strided:
-        raise TypeError(f"x must be a dense tensor of inputs, got {str(x.layout).removeprefix('torch.')}")
+    require_dense("x", x, "inputs, ...")
     if not x.ndim or not x.numel():
         raise ValueError(f"x must have shape (B, ...) with at least one input, got {tuple(x.shape)}")
     if x.device.type == "meta":
@@ -243,13 +255,13 @@ def frozen_layer(net: nn.Module, layer: str | nn.Module, x: Tensor) -> tuple[Fro
     return frozen, (in_full(x.detach()) if has_half(net) else x.detach()).clone()
 
 
-def open_frozen(frozen: FrozenNetwork, x: Tensor) -> OpenedLayer:
+def _open_frozen(frozen: FrozenNetwork, x: Tensor) -> OpenedLayer:
     """The layer opened on ``x``, when all guards have passed."""
-    opened, _ = opened_pass(frozen, x)
-    refuse_batch(opened)
+    opened, _ = _opened_pass(frozen, x)
+    _refuse_batch(opened)
     few = _probe_samples(x)
     try:
-        part, call = opened_pass(frozen, few)
+        part, call = _opened_pass(frozen, few)
     except ValueError as error:
         raise ValueError(
             f"net must take any part of a batch, it failed on {len(few)} of {len(x)} samples: {error}"
@@ -258,7 +270,7 @@ def open_frozen(frozen: FrozenNetwork, x: Tensor) -> OpenedLayer:
     return opened
 
 
-def opened_pass(frozen: FrozenNetwork, x: Tensor) -> tuple[OpenedLayer, Call]:
+def _opened_pass(frozen: FrozenNetwork, x: Tensor) -> tuple[OpenedLayer, Call]:
     """One pass of the network, cut at the layer."""
     name, module = frozen.name, frozen.module
     calls: list[tuple[Call, int, Tensor]] = []
@@ -300,19 +312,8 @@ def opened_pass(frozen: FrozenNetwork, x: Tensor) -> tuple[OpenedLayer, Call]:
         lifted = _layer_map(module, below, leaf)
     if lifted.shape != preactivation.shape:
         raise ValueError(_other_map(name, module))
-    opened = OpenedLayer(
-        name,
-        module,
-        weight,
-        below,
-        preactivation,
-        graph.detach(),
-        frozen.given,
-        _leaf=leaf,
-        _lifted=lifted,
-        _graph=graph,
-    )
-    return opened, call
+    own = (name, module, weight, graph.detach(), frozen.given)
+    return OpenedLayer(*own, below, preactivation, leaf, lifted, graph), call
 
 
 def _uncalled(frozen: FrozenNetwork) -> str:
@@ -331,7 +332,7 @@ def connection(net: nn.Module, layer: str | nn.Module, x: Tensor) -> Tensor:
 # --- what it must not be silent about: few networks without a connection look it, so what they compute decides ----------
 
 
-def refuse_batch(opened: OpenedLayer, *, derivative: bool = True) -> None:
+def _refuse_batch(opened: OpenedLayer, *, derivative: bool = True) -> None:
     """Raise ValueError where a number isn't finite, or a sample's output depends on another sample's pre-activation.
 
     derivative: whether that is asked too, for which the output is pulled back.
@@ -345,12 +346,6 @@ def refuse_batch(opened: OpenedLayer, *, derivative: bool = True) -> None:
         refuse_nonfinite(f"the derivative of net in the output {layer}", pulled)
         if bool(((pulled.flatten(1) != 0).any(1) & (cotangent == 0).all(1)).any()):
             raise ValueError(f"an output of net depends on the layer's output for other samples; {BY_BATCH}")
-
-
-def _one_sided(output: Tensor) -> Tensor:
-    """A cotangent ``(B, n_L)`` that is zero for about half of the samples, in no regular order, and for no other."""
-    rows = torch.arange(len(output), device=output.device) * 0.6180339887 % 1 < 0.5
-    return rows[:, None] * _generic(output)
 
 
 def _generic(like: Tensor) -> Tensor:
@@ -375,7 +370,13 @@ def _refuse_part(part: OpenedLayer, call: Call, frozen: FrozenNetwork, expected:
     if bool((part.output - expected).abs().max() > math.sqrt(eps) * expected.abs().max()):
         raise ValueError(f"an output of net changes with the other samples of its batch; {BY_BATCH}")
     with sentences(_no_derivative(frozen.name)):
-        _refuse_other_map(part, call, eps)
+        # the derivative of the layer's output in its weight must be that of a plain layer of its kind, on the same input
+        rounding = 8 * eps * math.sqrt(call.out.numel() / len(part.weight))  # of sums of as many terms, in any order
+        cotangent = _generic(call.out)
+        (real,) = torch.autograd.grad(call.out, call.weight, cotangent, allow_unused=True)
+        (plain,) = torch.autograd.grad(part._lifted, part._leaf, cotangent, retain_graph=True)
+        if real is None or bool((real - plain).abs().max() > rounding * plain.abs().max()):
+            raise ValueError(_other_map(part.name, part.module))
         leaves = [call.weight, *(tensor for tensor in frozen.tensors.values() if tensor.requires_grad)]
         used = torch.autograd.grad(part._graph, leaves, _generic(part.output), retain_graph=True, allow_unused=True)
         if any(gradient is not None for gradient in used):
@@ -387,16 +388,6 @@ def _refuse_part(part: OpenedLayer, call: Call, frozen: FrozenNetwork, expected:
         raise ValueError(
             f"the derivatives of net above layer {frozen.name!r} aren't linear (do hooks change gradients?)"
         )
-
-
-def _refuse_other_map(part: OpenedLayer, call: Call, eps: float) -> None:
-    """The derivative of the layer's output in its weight must be that of a plain layer of its kind, on the same input."""
-    rounding = 8 * eps * math.sqrt(call.out.numel() / len(part.weight))  # of sums of as many terms, in any order
-    cotangent = _generic(call.out)
-    (real,) = torch.autograd.grad(call.out, call.weight, cotangent, allow_unused=True)
-    (plain,) = torch.autograd.grad(part._lifted, part._leaf, cotangent, retain_graph=True)
-    if real is None or bool((real - plain).abs().max() > rounding * plain.abs().max()):
-        raise ValueError(_other_map(part.name, part.module))
 
 
 def _no_derivative(name: str) -> str:
@@ -411,3 +402,105 @@ def _other_map(name: str, module: nn.Module) -> str:
         f"layer {name!r} must hand on its weight applied to its input, as {kind.__name__} does: its output's derivative in the "
         "weight is another one (a forward of its own, or a hook)"
     )
+
+
+# --- a layer opened on more samples than memory holds: chunk by chunk, each run anew for each product --------------------
+#
+# Nothing is kept but the inputs, the outputs and the network's weights, so that memory grows with the chunk alone.  It is paid
+# for in time: a product with K or K^T costs a pass of the network more, and those by the JVP its pull-back too.
+
+
+@dataclass(frozen=True, eq=False)
+class LayerInChunks(_Layer):
+    """A layer opened by :func:`open_in_chunks`, for a batch that is never whole in memory: ``chunk`` samples at once."""
+
+    chunk: int
+    _frozen: FrozenNetwork
+    _x: Tensor
+
+    @property
+    def below(self) -> Tensor:
+        """:math:`f_{l-1}`, ``(B, ...)``: one pass, and memory for all samples."""
+        return torch.cat(list(self._each(lambda part: part.below)))
+
+    def jvp(self, direction: Tensor) -> Tensor:
+        r"""``K(x)^T vec(direction)`` for each sample, ``(B, n_L)``; ``direction`` is a weight, or ``(k, *shape)`` of them."""
+        return torch.cat(list(self._each(lambda part: part.jvp(direction))), dim=-2)
+
+    def vjp(self, cotangent: Tensor) -> Tensor:
+        r"""``sum over samples of K(x) c(x)`` in the weight's shape; ``cotangent`` is ``(B, n_L)`` or ``(k, B, n_L)``."""
+        return sum(self._each(OpenedLayer.vjp, cotangent), torch.zeros_like(self.weight))
+
+    def kernel(self, cotangent: Tensor) -> Tensor:
+        r"""The layer's tangent kernel applied: :math:`K(x)^T \sum_{x'} K(x') c(x')` for each sample, ``(B, n_L)``."""
+        return self.jvp(self.vjp(cotangent))
+
+    def connections(self) -> Tensor:
+        r"""Dense :math:`K_l(x)` for each sample, ``(B, n_l n_{l-1}, n_L)``: for small layers."""
+        return torch.cat(list(self._each(OpenedLayer.connections)))
+
+    def sample_gradients(self, cotangent: Tensor) -> Tensor:
+        r"""``K(x) c(x)`` for each sample by itself, ``(B, n_l n_{l-1})``; ``cotangent`` is ``(B, n_L)``."""
+        return torch.cat(list(self._each(OpenedLayer.sample_gradients, cotangent)))
+
+    def pulled_back(self, cotangent: Tensor) -> Tensor:
+        r""":math:`J_l(x)^T c(x)` for each sample, flattened, ``(B, n_l)``; ``cotangent`` is ``(B, n_L)``."""
+        return torch.cat(list(self._each(OpenedLayer.pulled_back, cotangent)))
+
+    def _each(self, product: Callable[..., Tensor], cotangent: Tensor | None = None) -> Iterator[Tensor]:
+        """What a product of the opened layer gives on each chunk, with its share of a cotangent."""
+        chunks = self._x.split(self.chunk)
+        shares: Iterable[tuple[Tensor, ...]] = [()] * len(chunks)
+        if cotangent is not None:
+            self._check(cotangent, self.output.shape, "cotangent")
+            shares = zip(cotangent.split(self.chunk, dim=-2), strict=True)
+        for x, share in zip(chunks, shares, strict=True):
+            with torch.inference_mode(False):
+                found = product(_opened_pass(self._frozen, x)[0], *share)  # and all but the result is let go
+            yield found
+
+
+@torch.inference_mode(False)
+def open_in_chunks(net: nn.Module, layer: str | nn.Module, x: Tensor, chunk: int) -> LayerInChunks:
+    r"""As :func:`open_layer`, with the same numbers to rounding, in the memory of ``chunk`` samples.
+
+    Raises what that raises, TypeError for a ``chunk`` that is no whole number, ValueError for one below 2: a sample alone can't be
+    seen to depend on another.
+    """
+    require_whole("chunk", chunk, least=2)
+    frozen, x = _frozen_layer(net, layer, x)
+    weight, outputs = _open_frozen(frozen, x[:chunk]).weight, []
+    for some in x.split(chunk):
+        part, _ = _opened_pass(frozen, some)
+        _refuse_batch(part, derivative=False)
+        outputs.append(part.output)
+        del part  # before the next one is made
+    return LayerInChunks(frozen.name, frozen.module, weight, torch.cat(outputs), frozen.given, chunk, frozen, x)
+
+
+def open_views(net: nn.Module, layer: str | nn.Module, views: Tensor, chunk: int | None) -> OpenedLayer | LayerInChunks:
+    """The layer opened on ``(N, V, ...)``, whole or in chunks; asks whether images were meant where they may have been."""
+    x, shape = views.flatten(0, 1), tuple(views.shape)
+    try:
+        opened = open_layer(net, layer, x) if chunk is None else open_in_chunks(net, layer, x, chunk)
+    except ValueError as error:
+        if not str(error).startswith(CANT_TAKE):
+            raise
+        asked = ": did you pass images?" if views.ndim < 5 else ""
+        raise ValueError(f"{error}; x is views {shape}, (samples, views, ...), as one batch{asked}") from error
+    if views.ndim == 4 and shape[1] in (1, 3) and _flattens(net, layer, x[:1]):
+        (n, v), alone = shape[:2], ", so that nothing is augmented (a plain PCA)" if shape[1] == 1 else ""
+        warnings.warn(
+            f"views {shape} are taken for {n} samples with {counted(v, 'view')} each of {shape[2:]}{alone}: did you pass images? "
+            f"views are (samples, views, ...); an axis of channels, {(n, v, 1, *shape[2:])}, says that they are",
+            stacklevel=3,
+        )
+    return opened
+
+
+def _flattens(net: nn.Module, layer: str | nn.Module, x: Tensor) -> bool:
+    """Whether a network reads its input as one vector, so that it may take one channel of an image for an image."""
+    frozen, x = _frozen_layer(net, layer, x)
+    with contextlib.suppress(ValueError):
+        return torch.equal(*(frozen(given, lambda call: call.out) for given in (x, x.flatten(1))))
+    return False

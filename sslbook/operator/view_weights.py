@@ -1,16 +1,28 @@
-"""The matrix ``C`` on the views of a population from which an operator is made: :math:`OP = \\sum_{ab} C_{ab} L_a R_b^T`.
+r"""The matrix ``C`` on the views of a population from which an operator is made: :math:`OP = \sum_{ab} C_{ab} L_a R_b^T`.
 
-:class:`Mixing` is that of the papers' operators, a few means and differences; :class:`PairMixing` is any matrix.
+:class:`Mixing` is that of the papers' operators, a few means and differences; :class:`PairMixing` is any matrix, such as that of a
+loss of inner products.  Let ``Z``, ``(n, d)``, be the outputs of a batch, a row a view, and let a loss see them through their inner
+products alone, :math:`L = \ell(G)`, :math:`G = Z Z^T`.  With :math:`\Gamma = \partial \ell / \partial G`, symmetrised, its
+gradient in ``Z`` is :math:`2 \Gamma Z`.  Where each row is :math:`f_a = K_a^T vec(W)` (Theorem 1 of [tian2020]), the step of
+gradient descent on ``W`` is that of the symmetric operator
+
+    OP = -2 sum_{a,b} Gamma_ab  K_a K_b^T.
+
+Losses of distances, and of outputs scaled to length 1, are losses of inner products: of
+:math:`G_{aa} + G_{bb} - 2 G_{ab}`, and of :math:`G_{ab} / \sqrt{G_{aa} G_{bb}}`.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
 from torch import Tensor
+
+from sslbook.operator.frozen import OTHERS, sentences
 
 
 @dataclass(frozen=True)
@@ -95,8 +107,8 @@ class Mixing:
 class PairMixing:
     r"""Any matrix ``C`` on the views, ``(N V, N V)``, rows and columns in the order of the flattened views.
 
-    Of a loss of inner products it is :math:`-2 \Gamma` (:func:`sslbook.operator.inner_products.gram_weights`).  Fields are
-    mixed in its dtype and come back in their own.
+    Of a loss of inner products it is :math:`-2 \Gamma` (:func:`gram_weights`).  Fields are mixed in its dtype and come back in
+    their own.
     """
 
     matrix: Tensor
@@ -128,3 +140,89 @@ class PairMixing:
     def symmetric(self) -> bool:
         """Whether ``C`` is symmetric."""
         return bool(torch.equal(self.matrix, self.matrix.T))
+
+
+# --- losses of inner products, and the weights with which they join the views ----------------------------------------
+
+Loss = Callable[[Tensor], Tensor]
+"""From a batch's outputs ``(N, V, d)``, whatever ``d``, to a number."""
+
+
+def name_of(loss: Loss) -> str:
+    """A function's name, or its kind's."""
+    return str(getattr(getattr(loss, "func", loss), "__name__", type(loss).__name__))
+
+
+def own_loss(loss: Loss, *, of_gram: bool = False) -> Loss:
+    """A loss of the caller's own, which raises TypeError or ValueError, with its form in a sentence, where it isn't one."""
+    taken = "inner products (N V, N V)" if of_gram else "outputs (N, V, d) of any width d; two views: z[:, 0], z[:, 1]"
+    form = f"a loss is a function of the {taken}"
+
+    def called(given: Tensor) -> Tensor:
+        with sentences(f"loss {name_of(loss)} fails on a tensor of shape {tuple(given.shape)} ({form})", OTHERS):
+            value = loss(given)
+        if not isinstance(value, Tensor) or value.numel() != 1 or value.is_complex():
+            got = f"{tuple(value.shape)} of {value.dtype}" if isinstance(value, Tensor) else type(value).__name__
+            raise TypeError(f"loss must give one number, as a tensor, got {got}: {form}")
+        if not value.requires_grad:
+            raise ValueError(
+                f"loss must be differentiable, what {name_of(loss)} gives has no graph (item, detach?): {form}"
+            )
+        return value.reshape(())
+
+    return called
+
+
+def gram_weights(loss: Loss, outputs: Tensor, *, of_gram: bool = False) -> Tensor:
+    r""":math:`\Gamma = \partial \ell / \partial G` at :math:`G = Z Z^T`, symmetric, ``(N V, N V)``, in float64.
+
+    outputs: ``(N, V, d)``; ``Z`` has a row for each view.  loss: of the outputs; with ``of_gram``, of ``G``, ``(N V, N V)``.  It
+    gets them in float64, since a view is pushed and pulled by weights that nearly cancel: float32 would lose two of its digits.
+
+    A loss of the outputs gets further columns that are zero: :math:`\ell(Z Z^T + Y Y^T) = L([Z, Y])` has the gradient
+    :math:`2 \Gamma Y` in ``Y`` near zero, whose derivative along :math:`Y = I` is :math:`2 \Gamma`.  So ``loss`` must
+    take outputs of any width.  The equation :math:`2 \Gamma Z = \partial L / \partial Z` alone may have many solutions.
+
+    Raises ValueError where the loss sees more than inner products (:math:`2 \Gamma Z` is then not its gradient), can't be
+    differentiated twice or not finitely.
+    """
+    z = outputs.detach().double()
+    rows = z.flatten(0, 1)
+    with torch.enable_grad(), sentences("loss must be differentiable twice by autograd"):
+        if of_gram:
+            gram = (rows @ rows.T).requires_grad_()
+            (slope,) = torch.autograd.grad(loss(gram), gram)
+        else:
+            slope = _silent_slope(loss, z)
+            _require_inner_products(loss, z, slope)
+    if not bool(slope.isfinite().all()):
+        raise ValueError(
+            "loss: its derivative in the inner products of these outputs isn't finite (an output of length 0?)"
+        )
+    return 0.5 * (slope + slope.T)
+
+
+def _silent_slope(loss: Loss, z: Tensor) -> Tensor:
+    r"""Half the derivative of :math:`\nabla_Y L([Z, Y])` at ``Y = 0`` along the identity: one product with the Hessian."""
+    n = z.shape[0] * z.shape[1]
+    silent = z.new_zeros(*z.shape[:2], n, requires_grad=True)
+    value = loss(torch.cat([z, silent], dim=-1))
+    (slope,) = torch.autograd.grad(value, silent, create_graph=True)
+    if not slope.requires_grad:  # of first order in Y, and so nothing of its square
+        return z.new_zeros(n, n)
+    (twice,) = torch.autograd.grad(slope.reshape(n, n).trace(), silent)
+    return 0.5 * twice.reshape(n, n)
+
+
+def _require_inner_products(loss: Loss, z: Tensor, weights: Tensor) -> None:
+    leaf = z.clone().requires_grad_()
+    (slope,) = torch.autograd.grad(loss(leaf), leaf)
+    seen = 2 * weights @ z.flatten(0, 1)
+    apart, size = float((seen - slope.flatten(0, 1)).norm()), float(slope.norm())
+    # second derivatives may lose half of the digits; sums that cancel are as exact as what is summed
+    if apart > math.sqrt(torch.finfo(z.dtype).eps) * max(size, float(weights.norm() * z.norm())):
+        raise ValueError(
+            "loss must be one of inner products, of outputs of any width: the gradient of this one isn't twice its derivative "
+            f"in G = Z Z^T times Z (they differ by {apart / max(size, apart):.1%}), so it sees more than that, as turning all "
+            "outputs would show; the step of any loss is OpenedLayer.vjp of its gradient in the outputs"
+        )

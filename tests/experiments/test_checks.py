@@ -20,7 +20,7 @@ from sslbook.experiments.landscape.theory import LINEAR, RELU, Activation, monom
 from sslbook.experiments.linear_byol import checks as linear
 from sslbook.experiments.modulation import checks as modulation
 from sslbook.experiments.operators_today import checks as today
-from sslbook.losses.energies import ENERGIES
+from sslbook.losses.pairs import ENERGIES
 from sslbook.stats.checks import CHECKS, Gaps
 
 HOLDS = 1e-9

@@ -22,8 +22,8 @@ from sslbook.book import plots
 from sslbook.experiments.hltm import drawing, instances, lucky_nodes, records, runs, theory
 from sslbook.experiments.hltm.runs import TreeRun, train_trees
 from sslbook.trees import exact
+from sslbook.trees.exact import TreeNetwork, initial_network
 from sslbook.trees.latent import LatentTree, symmetric_binary
-from sslbook.trees.network import TreeNetwork, initial_network
 
 
 def root_correlation(tree: LatentTree, net: TreeNetwork, seeds: Sequence[int], epoch: int) -> Tensor:

@@ -38,8 +38,8 @@ from sslbook.records.printed import printed
 from sslbook.stats.replica_rng import Streams
 from sslbook.trees import exact
 from sslbook.trees import latent as trees
+from sslbook.trees.exact import TreeNetwork, forward, initial_network
 from sslbook.trees.latent import LatentTree
-from sslbook.trees.network import TreeNetwork, forward, initial_network
 
 # --- the gradient by hand --------------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from sslbook.experiments.training import layer_operators
 from sslbook.experiments.training.layer_operators import RUNS, SUPERVISED
 from sslbook.experiments.training.records import settings_of
 from sslbook.inspect.measure import settle
-from sslbook.inspect.spectrum import ALL, BETWEEN, KINDS, WITHIN
+from sslbook.inspect.report import ALL, BETWEEN, KINDS, WITHIN
 from sslbook.networks.siamese import Networks, build
 from sslbook.operator.covariance import covariance_operator, intra_operator
 from sslbook.operator.layer import OpenedLayer, open_layer, vec

@@ -23,8 +23,7 @@ from sslbook.book.render import outside
 from sslbook.cli import main
 from sslbook.inspect import report as module
 from sslbook.inspect.measure import inspect_network
-from sslbook.inspect.report import Report, Share
-from sslbook.inspect.spectrum import ALL, BETWEEN, NOISE, RANDOM, UNTRAINED, WITHIN
+from sslbook.inspect.report import ALL, BETWEEN, NOISE, RANDOM, UNTRAINED, WITHIN, Report, Share
 from sslbook.training.presets.sheets import run_of
 from sslbook.training.run.trainer import train
 
@@ -50,13 +49,15 @@ def test_a_report_names_all_layers_and_is_saved(report: Report, tmp_path: Path) 
         assert all(0 <= share.value <= 1 + 1e-9 for part in (layer.weights, layer.step) for share in part.values())
     assert [layer.copies for layer in report.layers] == [1, 1, 3]
     assert not report.layers[2].clear, "the last layer's modes are there three times each"
-    assert replace(report.layers[1], residual=0.0, lowest=0.0).clear
-    assert not replace(report.layers[1], residual=0.2, lowest=0.0).clear
-    assert not replace(report.layers[1], residual=0.0, lowest=-report.layers[1].values[-1]).clear
+    layer = replace(report.layers[1], values=(1.0, 0.5), lowest=0.0, residual=0.0)
+    assert layer.leading == pytest.approx(1.5 / layer.sizes[BETWEEN].trace)
+    assert [replace(layer, lowest=low).clear for low in (-0.2, -0.25, -0.3)] == [True, False, False]
+    assert not replace(layer, residual=0.1).clear
     assert np.array(report.filters[BETWEEN]).shape == (3, 4, 1, 3, 3)
     rows = report.table().splitlines()
     assert len([row for row in rows if row.startswith(("0 ", "4 ", "6 ", "0*", "4*", "6*"))]) == 3
     assert repr(report) == report.table()
+    assert report.table().startswith(report.verdict())
     report.save(tmp_path / "new")
     again = saved(tmp_path / "new")
     assert again == json.loads(json.dumps({"format": 1, **asdict(report)}))
@@ -71,22 +72,18 @@ def test_the_verdict_counts_what_is_above_all_controls(report: Report) -> None:
         shares = {BETWEEN: Share(*mine), ALL: Share(*control), NOISE: Share(0.1, 0.1, 0.1)}
         return replace(report.layers[1], name=name, step=shares, copies=1 if clear else 3, residual=0.0, lowest=0.0)
 
-    told = replace(
-        report,
-        layers=(
-            layer("surely", (0.5, 0.45, 0.6), (0.3, 0.2, 0.4)),
-            layer("by value", (0.5, 0.35, 0.6), (0.3, 0.2, 0.4)),
-            layer("behind", (0.2, 0.15, 0.25), (0.3, 0.2, 0.4)),
-            layer("blurred", (0.9, 0.9, 0.9), (0.3, 0.2, 0.4), clear=False),
-        ),
+    layers = (
+        layer("surely", (0.5, 0.45, 0.6), (0.3, 0.2, 0.4)),
+        layer("by value", (0.5, 0.35, 0.6), (0.3, 0.2, 0.4)),
+        layer("behind", (0.2, 0.15, 0.25), (0.3, 0.2, 0.4)),
+        layer("blurred", (0.9, 0.9, 0.9), (0.3, 0.2, 0.4), clear=False),
     )
-    assert told.verdict().startswith(
-        "In 1 of 3 layers the step's share in the leading modes is above all controls by its interval (surely), "
-        "in 2 by its value (surely, by value). 1 more is unclear."
+    told = replace(report, layers=layers).verdict()
+    assert re.match(
+        r"In 1 of 3 layers .* \(surely\), in 2 by its value \(surely, by value\)\. 1 more is unclear\.", told
     )
-    assert told.table().startswith(told.verdict())
-    assert replace(told, layers=told.layers[3:]).verdict().startswith("No layer could be judged: all are lost")
-    assert replace(told, layers=()).verdict() == "No layer could be judged: all were left out."
+    assert replace(report, layers=layers[3:]).verdict().startswith("No layer could be judged: all are lost")
+    assert replace(report, layers=()).verdict() == "No layer could be judged: all were left out."
     assert len(report.plot().axes[0].get_yticks()) == len(report.layers)
 
 
@@ -99,8 +96,6 @@ def test_the_page_is_whole_and_loads_nothing(report: Report, tmp_path: Path) -> 
     assert "<script" not in text
     assert "<odd>" not in text
     assert "<run>" not in text
-    assert soup.html["lang"] == "en"
-    assert soup.title.get_text()
     tables = soup.find_all("table")
     assert len(tables) == 3
     for table in tables:
@@ -114,9 +109,7 @@ def test_the_page_is_whole_and_loads_nothing(report: Report, tmp_path: Path) -> 
     assert all(image["alt"] and re.match("data:image/(png|svg.xml);base64,", image["src"]) for image in images)
     for layer in report.layers:
         assert f"{layer.step[NOISE].value:.2g}".replace("-", "−") in text
-    for digest in (report.about["weights"], report.about["image digest"]):
-        assert digest in text
-    assert soup.find(string=re.compile("What a high share does not show"))
+    assert report.about["image digest"] in text
 
 
 def test_a_layer_that_is_refused_leaves_the_others() -> None:
@@ -140,14 +133,14 @@ def test_a_layer_that_is_refused_leaves_the_others() -> None:
         ({"views": 1}, "views must be at least 2, got 1"),
         ({"layers": ["7"]}, "layer '7' isn't in the network"),
         ({"loss": "simpel"}, "loss must be one of simple, info_nce, got 'simpel'; did you mean 'simple'"),
+        ({"loss": lambda one, two: one}, "a loss is a function of the outputs"),
         ({"images": pictures(1)}, "images must hold two images or more"),
         ({"net": nn.Flatten()}, "net must have linear or convolutional layers, and this Flatten has none"),
     ],
 )
 def test_bad_input_gets_a_sentence(changes: dict, message: str) -> None:
-    arguments = {"net": network(), "images": pictures(), **changes}
     with pytest.raises((TypeError, ValueError), match=message):
-        inspect_network(arguments.pop("net"), arguments.pop("images"), **arguments)
+        inspect_network(**{"net": network(), "images": pictures(), **changes})
 
 
 # --- the command -----------------------------------------------------------------------------------------------------------
@@ -195,10 +188,6 @@ def test_the_command_takes_a_folder_of_pictures(run: Path, tmp_path: Path) -> No
     [
         (["nowhere", "digits"], "there is no checkpoint, and no folder of a run, at nowhere"),
         (["RUN", "digitz"], "IMAGES must be a folder of pictures or one of digits, mnist, cifar10, stl10, got digitz"),
-        (
-            ["RUN", "digits", "--layers", "0.conv9"],
-            r"layer '0.conv9' isn't in the network \(did you mean '0.conv1'\?\)",
-        ),
         (["RUN/log.csv", "digits"], "is no checkpoint of this program"),
     ],
 )
@@ -224,11 +213,3 @@ def test_filters_are_pictures_of_their_numbers() -> None:
     assert image[1, [1, 2, 5, 6], :3].tolist() == [[254] * 3, [0] * 3, [128] * 3, [159] * 3]
     assert ((image[..., 3] == 0) == clear).all()
     assert image[..., 3].max() == 255
-
-
-def test_what_a_layer_s_numbers_say(report: Report) -> None:
-    layer = replace(report.layers[1], shape=(3, 4), values=(1.0, 0.5), lowest=0.0, residual=0.0)
-    assert layer.size == 12
-    assert layer.leading == pytest.approx(1.5 / layer.sizes[BETWEEN].trace)
-    assert [replace(layer, lowest=low).clear for low in (-0.2, -0.25, -0.3)] == [True, False, False]
-    assert not replace(layer, residual=0.1).clear

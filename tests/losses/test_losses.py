@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from losses_cases import VIEWS, distances, embeddings, forward_mode, margins, taus, theorem2_losses
+from losses_cases import VIEWS, distances, embeddings, margins, taus, theorem2_losses
 from scipy.special import expit, logsumexp, softmax
 from torch import Tensor
 from torch.nn import functional as F
@@ -19,7 +19,6 @@ from sslbook.losses import pairs as losses
 from sslbook.losses.pairs import (
     contrastive,
     exact,
-    half_squared_distance,
     info_nce,
     joint_pair_weight,
     pair_distances,
@@ -33,18 +32,6 @@ from sslbook.losses.pairs import (
 EPS = torch.finfo(torch.float64).eps
 
 # ------------------------------------------------------------------------------ closed forms
-
-
-def test_half_squared_distance():
-    a = torch.tensor([[1.0, 2.0], [0.0, 0.0]])
-    b = torch.tensor([[4.0, 6.0], [0.0, 0.0]])
-    assert half_squared_distance(a, b).tolist() == [12.5, 0.0]
-    assert half_squared_distance(a[:, None], b).shape == (2, 2)
-
-
-def test_half_squared_distance_of_unit_vectors_is_one_minus_cosine():
-    z1, z2 = (F.normalize(z, dim=-1) for z in embeddings(7, 3))
-    torch.testing.assert_close(half_squared_distance(z1, z2), 1 - F.cosine_similarity(z1, z2))
 
 
 def closed_forms() -> dict[str, tuple[losses.Callable[..., Tensor], losses.Callable[..., np.ndarray]]]:
@@ -98,25 +85,6 @@ def test_value_is_the_printed_formula(name, h, leading):
     torch.testing.assert_close(single.double(), value, rtol=1e-5, atol=1e-6)
 
 
-@forward_mode
-@pytest.mark.parametrize("name", closed_forms())
-@pytest.mark.parametrize("h", [1, 4])
-def test_gradients(name, h):
-    ours, _ = closed_forms()[name]
-    inputs = tuple(t.requires_grad_() for t in distances(3, h=h))
-    frozen = inputs[1].detach().clone()  # finite differences must not move the stop-gradient weights
-    if name.startswith("exact"):
-        given = {} if name == "exact" else {"weight": "soft_triplet", "margin": 0.2}
-
-        def ours(p: Tensor, n: Tensor) -> Tensor:
-            return exact(p, n, frozen, temperature=0.3, **given)
-
-    assert torch.autograd.gradcheck(ours, inputs, check_forward_ad=True, atol=1e-8)
-    if name.startswith(("simple", "exact", "quadratic")):  # linear: there is no second derivative to check
-        return
-    assert torch.autograd.gradgradcheck(ours, inputs, atol=1e-8)
-
-
 @pytest.mark.parametrize("h", [1, 6])
 def test_partials_of_info_nce_are_equations_43_and_44(h):
     tau = 0.2
@@ -135,10 +103,6 @@ def test_partials_leave_the_inputs_alone_and_work_without_grad():
     assert not r_neg.requires_grad
     assert got.pos.tolist() == [1.0] * 3
     assert got.neg.tolist() == [[-0.5, -0.5]] * 3
-
-
-def test_partials_of_a_loss_that_ignores_the_negatives():
-    r_pos, r_neg = distances(3, h=2)
     assert partials(lambda p, n: 2 * p, r_pos, r_neg).neg.tolist() == [[0.0, 0.0]] * 3
 
 
@@ -164,49 +128,24 @@ def anchors(draw, largest: float = 1e4):
 
 
 @settings(deadline=None)
-@given(anchors(), taus, margins)
-def test_partials_sum_to_zero_and_have_the_right_signs(pairs, tau, margin):
+@given(anchors(), taus, margins, st.floats(0, 4), st.floats(-5, 5))
+def test_partials_have_the_right_sum_and_signs(pairs, tau, margin, epsilon, beta):
+    """A sum of zero also for every epsilon; of beta in the extended loss."""
     r_pos, r_neg = pairs
-    for loss_fn in theorem2_losses(tau, margin).values():
+    losses = theorem2_losses(tau, margin)
+    for loss_fn in losses.values():
         assert torch.isfinite(loss_fn(r_pos, r_neg)).all()
         pos, neg = partials(loss_fn, r_pos, r_neg)
         # Up to 1e7 temperatures apart: a partial may underflow to zero, but not change sign.
         assert (pos >= 0).all()
         assert (neg <= 0).all()
-        assert sum_rule_gap(loss_fn, r_pos, r_neg) <= 16 * EPS
-
-
-@settings(deadline=None)
-@given(anchors(), st.floats(-5, 5))
-def test_partials_of_the_extended_loss_sum_to_beta(pairs, beta):
-    loss_fn = functools.partial(simple, beta=beta)
-    assert sum_rule_gap(loss_fn, *pairs, beta=beta) <= 16 * EPS
-
-
-@settings(deadline=None)
-@given(anchors(), taus, st.floats(0, 4))
-def test_info_nce_keeps_the_sum_rule_for_every_epsilon(pairs, tau, epsilon):
-    # epsilon = 0 drops the positive pair from the denominator: the loss still sees differences alone.
-    assert sum_rule_gap(functools.partial(info_nce, temperature=tau, epsilon=epsilon), *pairs) <= 16 * EPS
-
-
-@settings(deadline=None)
-@given(anchors(), anchors(), taus, margins)
-def test_exact_keeps_the_sum_rule(pairs, clean, tau, margin):
-    r_pos, r_neg = pairs
-    r_clean = clean[1].flatten()[0] * torch.ones_like(r_neg) + r_neg
-    for weight in ("simple", "soft_triplet", "info_nce"):
-        shift = margin if weight == "soft_triplet" else 0.0
-        loss_fn = functools.partial(exact, r_clean=r_clean, temperature=tau, margin=shift, weight=weight)
-        assert sum_rule_gap(loss_fn, r_pos, r_neg) <= 16 * EPS
-
-
-@pytest.mark.parametrize("h", [1, 2, 7])
-def test_quadratic_is_a_scaled_extended_simple_loss(h):
-    r_pos, r_neg = distances(5, h=h)
-    torch.testing.assert_close(quadratic(r_pos, r_neg), h / (h + 1) * simple(r_pos, r_neg, beta=1 / h))
-    pos, neg = partials(quadratic, r_pos, r_neg)
-    torch.testing.assert_close(pos + neg.sum(-1), torch.full_like(pos, 1 / (h + 1)))
+    losses["epsilon"] = functools.partial(info_nce, temperature=tau, epsilon=epsilon)
+    for weight, shift in (("simple", 0.0), ("soft_triplet", margin), ("info_nce", 0.0)):
+        losses[weight + ", exact"] = functools.partial(
+            exact, r_clean=0.5 * r_neg, temperature=tau, margin=shift, weight=weight
+        )
+    assert max(sum_rule_gap(loss_fn, r_pos, r_neg) for loss_fn in losses.values()) <= 16 * EPS
+    assert sum_rule_gap(functools.partial(simple, beta=beta), r_pos, r_neg, beta=beta) <= 16 * EPS
 
 
 # ---------------------------------------------------------------------------- limits, stability
@@ -224,14 +163,6 @@ def test_soft_triplet_tends_to_the_hinge(tau, margin):
     torch.testing.assert_close(at_the_kink, torch.full_like(r_pos, tau * math.log(2)), rtol=1e-3, atol=1e-16)
 
 
-@pytest.mark.parametrize("tau", [1e-1, 1e-3, 1e-6])
-def test_info_nce_tends_to_the_hinge_of_the_hardest_negative(tau):
-    r_pos, r_neg = distances(50, h=3)
-    excess = tau * info_nce(r_pos, r_neg, temperature=tau) - (r_pos - r_neg.amin(-1)).clamp(min=0)
-    assert (excess >= -1e-15).all()
-    assert (excess <= tau * math.log(4) + 1e-15).all()
-
-
 @pytest.mark.parametrize("gap", [-40.0, -21.0, 0.0, 19.0, 21.0, 35.0])
 def test_full_precision_on_both_sides_of_zero(gap):
     # softplus(21) of torch drops exp(-21): a relative 4e-11, which this refuses.
@@ -244,18 +175,12 @@ def test_full_precision_on_both_sides_of_zero(gap):
         assert F.softplus(r_pos - r_neg).item() != pytest.approx(expected, rel=1e-14)
 
 
-# ------------------------------------------------------------------------------------ bad input
-
-
 def test_a_weight_needs_no_batch_and_its_margin_is_none() -> None:
     r_neg = distances(3, h=2)[1]
     assert torch.equal(joint_pair_weight(r_neg[0], 0.4), joint_pair_weight(r_neg, 0.4)[0])
     without = pair_weight(r_neg, "soft_triplet", temperature=0.4)
     assert torch.equal(without, pair_weight(r_neg, "soft_triplet", temperature=0.4, margin=0.0))
     assert not torch.equal(without, pair_weight(r_neg, "soft_triplet", temperature=0.4, margin=0.1))
-
-
-# --- pairs and batches: the weights of Theorem 4, pair distances, the batch form against other code ------------------
 
 
 # ---------------------------------------------------------------------- the weights of Theorem 4
@@ -275,37 +200,12 @@ def test_pair_weight_is_the_slope_at_the_clean_pair(r, tau, margin):
         torch.testing.assert_close(pair_weight(r_neg, name, **asked), slope, rtol=1e-12, atol=1e-300)
 
 
-def test_pair_weight_is_equation_6():
-    r, tau, margin = np.linspace(0, 3, 7), 0.4, 0.5
-    tensor = torch.from_numpy(r)
-    triplet = np.exp(-(r - margin) / tau) / (1 + np.exp(-(r - margin) / tau))
-    nce = np.exp(-r / tau) / (1 + np.exp(-r / tau)) / tau
-    np.testing.assert_allclose(pair_weight(tensor, "soft_triplet", temperature=tau, margin=margin), triplet, rtol=1e-14)
-    np.testing.assert_allclose(pair_weight(tensor, "info_nce", temperature=tau), nce, rtol=1e-14)
-    assert pair_weight(tensor, "simple").tolist() == [1.0] * 7
-
-
 @pytest.mark.parametrize("h", [1, 2, 9])
 def test_joint_pair_weight_is_the_slope_of_info_nce(h):
     tau = 0.25
     _, r = distances(4, h=h)
     slope = -partials(functools.partial(info_nce, temperature=tau), torch.zeros(4, dtype=r.dtype), r).neg
     torch.testing.assert_close(joint_pair_weight(r, tau), slope)
-    alone = pair_weight(r, "info_nce", temperature=tau)
-    if h == 1:
-        torch.testing.assert_close(joint_pair_weight(r, tau), alone)
-    else:  # the other negatives share the denominator
-        assert (joint_pair_weight(r, tau) < alone).all()
-
-
-def test_exact_has_the_slopes_of_info_nce_without_augmentation():
-    tau = 0.3
-    _, r = distances(4, h=1)
-    zero = torch.zeros(4, dtype=r.dtype)
-    ours = partials(lambda p, n: exact(p, n, r, temperature=tau), zero, r)
-    theirs = partials(functools.partial(info_nce, temperature=tau), zero, r)
-    torch.testing.assert_close(ours.pos, theirs.pos)
-    torch.testing.assert_close(ours.neg, theirs.neg)
 
 
 def test_exact_stops_the_gradient_of_its_weights():
@@ -337,37 +237,15 @@ def loop_distances(z1: np.ndarray, z2: np.ndarray, negatives: str) -> tuple[np.n
 @pytest.mark.parametrize("negatives", VIEWS)
 @pytest.mark.parametrize("normalize", [False, True])
 @pytest.mark.parametrize("n", [2, 5])
-def test_pair_distances_are_the_definition(negatives, normalize, n):
-    z1, z2 = embeddings(n, 3)
+def test_pair_distances_of_each_replica_are_the_definition(negatives, normalize, n):
+    z1, z2 = embeddings(2, 3, n, 4)
     got = pair_distances(z1, z2, normalize=normalize, negatives=negatives)
+    assert got.pos.shape == (2, 3, 2 * n if negatives == "both_views" else n)
     a, b = ((z / z.norm(dim=-1, keepdim=True) if normalize else z).numpy() for z in (z1, z2))
-    pos, neg = loop_distances(a, b, negatives)
-    assert got.pos.shape == (2 * n if negatives == "both_views" else n,)
-    assert got.neg.shape == ((2 * n, 2 * n - 2) if negatives == "both_views" else (n, n - 1))
-    np.testing.assert_allclose(got.pos, pos, rtol=1e-13)
-    np.testing.assert_allclose(got.neg, neg, rtol=1e-12)
-
-
-@pytest.mark.parametrize("negatives", VIEWS)
-def test_replicas_equal_the_same_batch_alone(negatives):
-    z1, z2 = embeddings(2, 3, 4, 5)
-    together = pair_distances(z1, z2, negatives=negatives)
-    for i in range(2):
-        for j in range(3):
-            alone = pair_distances(z1[i, j], z2[i, j], negatives=negatives)
-            torch.testing.assert_close(together.pos[i, j], alone.pos)
-            torch.testing.assert_close(together.neg[i, j], alone.neg)
-
-
-@forward_mode
-@pytest.mark.parametrize("negatives", VIEWS)
-def test_gradients_of_pair_distances(negatives):
-    inputs = tuple(z.requires_grad_() for z in embeddings(3, 2))
-
-    def both(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-        return tuple(pair_distances(a, b, normalize=True, negatives=negatives))
-
-    assert torch.autograd.gradcheck(both, inputs, check_forward_ad=True)
+    for place in np.ndindex(2, 3):
+        pos, neg = loop_distances(a[place], b[place], negatives)
+        np.testing.assert_allclose(got.pos[place], pos, rtol=1e-13)
+        np.testing.assert_allclose(got.neg[place], neg, rtol=1e-12)
 
 
 def test_a_common_offset_costs_no_digits():
@@ -403,24 +281,6 @@ def test_the_default_is_nt_xent(tau, n):
     assert contrastive(z1, z2, temperature=2 * tau).item() != pytest.approx(
         theirs.item(), rel=0.1
     )  # ||a - b||^2, not half of it
-
-
-@pytest.mark.parametrize("normalize", [False, True])
-def test_quadratic_is_minus_the_trace_of_the_contrastive_covariance(normalize):
-    z1, z2 = embeddings(6, 3)
-    ours = contrastive(z1, z2, "quadratic", normalize=normalize, negatives="same_view").item()
-    f, g = ((F.normalize(z, dim=-1) if normalize else z).numpy() for z in (z1, z2))
-    n = len(f)
-    covariance = np.zeros((3, 3))
-    for i in range(n):
-        for j in range(n):
-            covariance += np.outer(f[i] - f[j], f[i] - f[j]) - np.outer(f[i] - g[i], f[i] - g[i])
-    assert ours == pytest.approx(-np.trace(covariance) / (2 * n**2), rel=1e-12)
-    if normalize:  # in dot products, with the positives on the diagonal
-        dots = f @ f.T
-        np.fill_diagonal(dots, (f * g).sum(-1))
-        in_dots = -(1 + 1 / n) * np.diag(dots).mean() + dots.mean()
-        assert ours == pytest.approx(in_dots + 1 / n, rel=1e-12)
 
 
 @pytest.mark.parametrize("negatives", VIEWS)
@@ -465,3 +325,76 @@ def test_negatives_infinitely_far_push_nothing():
     assert neg.isfinite().all()
     assert neg[:, 0].eq(0).all()
     assert info_nce(r_pos, r_neg, 0.5, 0).tolist() == [-torch.inf, info_nce(r_pos, r_neg[:, 1:], 0.5, 0)[1].item()]
+
+
+# --- energies: the contrastive covariance and the weights of the losses ----------------------------------------------
+
+
+def direct(a: Tensor, b: Tensor, a2: Tensor, b2: Tensor, alpha: Tensor) -> Tensor:
+    total = torch.zeros(a.shape[1], b.shape[1], dtype=a.dtype)
+    for i in range(len(a)):
+        for j in range(len(a)):
+            total += alpha[i, j] * torch.outer(a[i] - a[j], b[i] - b[j])
+            total -= alpha[i, j] * torch.outer(a[i] - a2[i], b[i] - b2[i])
+    return total / (2 * len(a) ** 2)
+
+
+def test_the_contrastive_covariance_is_its_definition() -> None:
+    draw = torch.Generator().manual_seed(0)
+    a, a2 = torch.randn(2, 6, 3, generator=draw, dtype=torch.float64)
+    b, b2 = torch.randn(2, 6, 2, generator=draw, dtype=torch.float64)
+    alpha = torch.rand(6, 6, generator=draw, dtype=torch.float64)
+    assert torch.allclose(losses.contrastive_covariance(a, a2, alpha, b, b2), direct(a, b, a2, b2, alpha), atol=1e-14)
+    twice = [torch.stack([part, 2 * part]) for part in (a, a2, b, b2)]
+    stacked = losses.contrastive_covariance(*twice[:2], alpha, *twice[2:])
+    assert torch.allclose(stacked[1], 4 * stacked[0])
+
+
+def two_views(seed: int = 0) -> Tensor:
+    return torch.randn(2, 6, 3, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def test_the_energy_is_half_the_trace() -> None:
+    f, f2 = two_views()
+    alpha = torch.rand(6, 6, dtype=torch.float64)
+    trace = losses.contrastive_covariance(f, f2, alpha).trace()
+    assert float(losses.energy(f, f2, alpha)) == pytest.approx(0.5 * float(trace), rel=1e-12)
+    assert torch.allclose(losses.energy(torch.stack([f, 2 * f]), torch.stack([f2, 2 * f2]), alpha)[1], 2 * trace)
+
+
+@pytest.mark.parametrize("loss", losses.ENERGIES)
+@pytest.mark.parametrize("epsilon", [0.0, 0.7])
+def test_the_weights_are_minus_the_slopes_of_the_loss_in_the_distances(loss: str, epsilon: float) -> None:
+    """``-dL = sum_ij alpha_ij d(d_ij^2 - d_i^2)``, by central differences of the outputs along a random direction."""
+    f, step = two_views(1), 1e-6 * two_views(2)
+    setting = {"temperature": 0.7, "epsilon": epsilon, "margin": 0.4}
+    alpha = losses.weights(loss, f[0], f[1], **setting)
+    slope = losses.loss_value(loss, *(f + step), **setting) - losses.loss_value(loss, *(f - step), **setting)
+    moved = 2 * 6**2 * (losses.energy(*(f + step), alpha) - losses.energy(*(f - step), alpha))
+    assert float(moved) == pytest.approx(-float(slope), rel=1e-6)
+
+
+def test_weights_are_derivatives_and_have_no_gradient() -> None:
+    f = torch.randn(5, 2, dtype=torch.float64, requires_grad=True)
+    alpha = losses.weights("info_nce", f, f + 0.1, temperature=0.3)
+    assert not alpha.requires_grad
+    assert torch.allclose(alpha.sum(-1), torch.ones(5, dtype=torch.float64))
+    assert bool((alpha.diagonal() == 0).all())
+    far = losses.weights("info_nce", 1e3 * f, 1e3 * f + 0.1, temperature=1e-3)
+    assert bool(far.isfinite().all())
+
+
+def test_a_projected_vector_is_orthogonal() -> None:
+    w, v = F.normalize(two_views()[0], dim=-1), two_views()[1]
+    out = losses.project(w, v)
+    assert float((out * w).sum(-1).abs().max()) < 1e-14
+    assert torch.allclose(losses.project(w, out), out)
+
+
+def test_energies_of_bad_input_are_refused() -> None:
+    with pytest.raises(ValueError, match="did you mean 'info_nce'"):
+        losses.weights("infonce", *two_views())
+
+
+def test_a_hinge_at_its_kink_is_off() -> None:
+    assert not losses.weights("hinge_triplet", torch.ones(3, 2), torch.ones(3, 2)).any()

@@ -22,13 +22,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import parametrizations
 
-from sslbook.networks.resnet import ResNet18
-from sslbook.networks.small import initialize, mlp, random_network
-from sslbook.operator.chunked import open_in_chunks
-from sslbook.operator.covariance import CovarianceOperator
+from sslbook.networks.small import initialize, mlp
 from sslbook.operator.frozen import PlainConvolutions
-from sslbook.operator.layer import Layer, connection, open_layer, unvec, vec
-from sslbook.operator.view_weights import Mixing
+from sslbook.operator.layer import Layer, connection, open_in_chunks, open_layer, unvec, vec
 from sslbook.stats.checks import relative_gap
 
 TOL = 1e-12
@@ -113,23 +109,6 @@ def test_convolutions_of_every_geometry(
         assert relative_gap(opened.jvp(opened.weight), k.mT @ vec(opened.weight)) < TOL
 
 
-@given(seed=st.integers(0, 10_000), scale=st.floats(-3, 3))
-@settings(max_examples=30, deadline=None)
-def test_products_are_linear_and_adjoint(seed: int, scale: float) -> None:
-    net, shape = random_network(seed % 200)
-    draw = torch.Generator().manual_seed(seed)
-    x = torch.randn(4, *shape, generator=draw, dtype=torch.float64)
-    for layer in layers(net):
-        opened = open_layer(net, layer, x)
-        a, b = torch.randn(2, *opened.weight.shape, generator=draw, dtype=torch.float64)
-        c = torch.randn(opened.output.shape, generator=draw, dtype=torch.float64)
-        size = float(opened.connections().norm())
-        bound = 1e-12 * size * float(a.norm() + 3 * b.norm()) + 1e-300
-        assert float((opened.jvp(a + scale * b) - opened.jvp(a) - scale * opened.jvp(b)).norm()) <= bound
-        one, other = float((opened.jvp(a) * c).sum()), float((a * opened.vjp(c)).sum())
-        assert abs(one - other) <= bound * float(c.norm())
-
-
 @given(shape=st.lists(st.integers(1, 4), min_size=2, max_size=4), seed=st.integers(0, 99))
 def test_vec_stacks_columns_and_unvec_takes_it_back(shape: list[int], seed: int) -> None:
     weight = torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
@@ -138,18 +117,6 @@ def test_vec_stacks_columns_and_unvec_takes_it_back(shape: list[int], seed: int)
     assert torch.equal(vector[: shape[0]], flat[:, 0])
     assert torch.equal(vector, torch.cat(list(flat.T)))
     assert torch.equal(unvec(vector, weight.shape), weight)
-
-
-@pytest.mark.parametrize("name", ["batch norm and pooling", "attention", "conv2d, circular and reflected"])
-def test_float32(name: str) -> None:
-    net, x = build(name, torch.float32)
-    for layer in layers(net):
-        opened = open_layer(net, layer, x)
-        double, wide = build(name)[0], x.double()
-        double.load_state_dict({key: value.double() for key, value in net.state_dict().items()})
-        assert opened.connections().dtype == torch.float32
-        # epsilon is 1.2e-7 and norms divide by standard deviations of order one
-        assert relative_gap(opened.connections().double(), reference.connections(double, layer, wide)) < 1e-4
 
 
 @pytest.mark.gpu
@@ -165,33 +132,15 @@ def test_cuda_gives_what_the_cpu_gives(name: str) -> None:
         net.cpu()
 
 
-def stacked(*modules: nn.Module) -> nn.Module:
-    return nn.Sequential(nn.Linear(3, 3), *modules)
-
-
-def test_batch_norm_and_dropout_are_fine_once_fixed() -> None:
-    net = stacked(nn.BatchNorm1d(3), nn.Dropout(0.5)).double().eval()
-    x = torch.randn(4, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    assert relative_gap(connection(net, "0", x), reference.connections(net, "0", x)) < TOL
-    assert open_layer(stacked(nn.Dropout(0.0)).double(), "0", x).size == 9
-
-
 def test_shapes_and_dtypes_that_do_not_fit() -> None:
-    opened = open_layer(mlp((4, 5, 3)), "0", torch.ones(2, 4, dtype=torch.float64))
-    with pytest.raises(ValueError, match=r"direction must have shape \(5, 4\) or \(k, 5, 4\), got \(4, 5\)"):
-        opened.jvp(torch.ones(4, 5, dtype=torch.float64))
-    with pytest.raises(ValueError, match=r"cotangent must have shape \(2, 3\) or \(k, 2, 3\), got \(3,\)"):
-        opened.vjp(torch.ones(3, dtype=torch.float64))
-    with pytest.raises(ValueError, match=r"cotangent must have shape \(2, 3\), got \(1, 2, 3\)"):
-        opened.sample_gradients(torch.ones(1, 2, 3, dtype=torch.float64))
-    with pytest.raises(ValueError, match=r"direction must have shape \(5, 4\) or \(k, 5, 4\), got \(2, 6, 4\)"):
-        opened.jvp(torch.ones(2, 6, 4, dtype=torch.float64))
-    with pytest.raises(ValueError, match=r"cotangent must have shape \(2, 3\), got \(3, 3\)"):
-        opened.sample_gradients(torch.ones(3, 3, dtype=torch.float64))
-    with pytest.raises(TypeError, match=r"direction must be torch.float64"):
-        opened.jvp(torch.ones(5, 4))
-    with pytest.raises(ValueError, match="length 20 is wanted"):
-        unvec(torch.ones(19), (5, 4))
+    net, x = mlp((4, 5, 3)), torch.ones(2, 4, dtype=torch.float64)
+    for opened in (open_layer(net, "0", x), open_in_chunks(net, "0", x, 2)):
+        with pytest.raises(ValueError, match=r"direction must have shape \(5, 4\) or \(k, 5, 4\), got \(4, 5\)"):
+            opened.jvp(torch.ones(4, 5, dtype=torch.float64))
+        with pytest.raises(ValueError, match=r"cotangent must have shape \(2, 3\) or \(k, 2, 3\), got \(3, 3\)"):
+            opened.vjp(torch.ones(3, 3, dtype=torch.float64))
+        with pytest.raises(TypeError, match=r"direction must be torch.float64"):
+            opened.jvp(torch.ones(5, 4))
 
 
 # --- every layer that a network is said to have can be opened --------------------------------------------------------
@@ -201,12 +150,6 @@ def applies(forward: Callable[[Any, Tensor], Tensor], **modules: nn.Module) -> n
     return Net(lambda net, x: net.b(forward(net, x)), **{"a": nn.Identity(), "b": nn.Linear(8, 3)} | modules)
 
 
-def tied_embeddings() -> nn.Module:
-    net = nn.Sequential(nn.Embedding(7, 8), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 7))
-    net[3].weight = net[0].weight
-    return net
-
-
 def reads(net: Any, x: Tensor) -> Tensor:
     """The layer's weight without the layer."""
     return F.linear(x, net.a.weight, net.a.bias)
@@ -214,18 +157,10 @@ def reads(net: Any, x: Tensor) -> Tensor:
 
 TOKENS, IMAGE, VECTOR = (3, 5, 8), (3, 1, 12, 12), (3, 8)
 ENCODER = partial(nn.TransformerEncoderLayer, 8, 2, 16, batch_first=True)
+ATTENTION = partial(nn.MultiheadAttention, 8, 2, batch_first=True)
 OFFERED: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "transformer's layer": (lambda: nn.Sequential(ENCODER(), nn.Linear(8, 3)), TOKENS),
-    "attention": (
-        lambda: applies(lambda net, x: net.a(x, x, x)[0], a=nn.MultiheadAttention(8, 2, batch_first=True)),
-        TOKENS,
-    ),
-    "LSTM": (
-        lambda: applies(lambda net, x: net.a(x)[0], a=nn.LSTM(8, 4, bidirectional=True, batch_first=True)),
-        TOKENS,
-    ),
-    "ResNet-18": (lambda: nn.Sequential(ResNet18("cifar", 2, 1), nn.Linear(16, 3)), IMAGE),
-    "tied embeddings": (tied_embeddings, (3, 4)),
+    "attention": (lambda: applies(lambda net, x: net.a(x, x, x)[0], a=ATTENTION()), TOKENS),
     "one weight, two layers": (lambda: applies(lambda net, x: net.c(net.d(x)), **tied_pair()), VECTOR),
     "normalised weights": (
         lambda: nn.Sequential(parametrizations.weight_norm(nn.Linear(8, 8)), nn.Tanh(), nn.Linear(8, 2)),
@@ -249,7 +184,7 @@ def test_every_layer_that_is_offered_can_be_opened(name: str) -> None:
     torch.manual_seed(0)
     make, shape = OFFERED[name]
     net = make().double().eval()
-    x = torch.randn(shape, dtype=torch.float64) if name != "tied embeddings" else torch.randint(7, shape)
+    x = torch.randn(shape, dtype=torch.float64)
     with pytest.raises(ValueError, match="linear and convolutional layers are '") as told:
         open_layer(net, "no such", x)
     offered = re.findall("'([^']*)'", str(told.value).partition("layers are ")[2])
@@ -264,8 +199,6 @@ def test_every_layer_that_is_offered_can_be_opened(name: str) -> None:
     ("make", "layer", "parent", "others"),
     [
         (lambda: nn.Sequential(ENCODER()), "0.self_attn.out_proj", "'0.self_attn'", "'0.linear1', '0.linear2'"),
-        (OFFERED["attention"][0], "a.out_proj", "'a'", "'b'"),
-        (lambda: applies(reads, a=nn.Linear(8, 8)), "a", " Net", "'b'"),
         (lambda: nn.Sequential(applies(reads, a=nn.Linear(8, 8)), nn.Linear(3, 2)), "0.a", "Net '0'", "'0.b', '1'"),
     ],
 )  # fmt: skip
@@ -289,7 +222,7 @@ def test_every_product_is_that_of_the_whole(name: str, chunk: int) -> None:
         cotangents = torch.randn(2, *whole.output.shape, generator=draw, dtype=x.dtype)
         pairs = [(getattr(whole, field), getattr(parts, field)) for field in ("weight", "output", "below")]
         pairs += [(o.jvp(directions), p.jvp(directions)) for o, p in [(whole, parts)]]
-        pairs += [(getattr(whole, f)(), getattr(parts, f)()) for f in ("connections", "jacobian")]
+        pairs += [(whole.connections(), parts.connections())]
         given = cotangents[0]
         pairs += [
             (getattr(whole, f)(given), getattr(parts, f)(given)) for f in ("kernel", "sample_gradients", "pulled_back")
@@ -297,19 +230,6 @@ def test_every_product_is_that_of_the_whole(name: str, chunk: int) -> None:
         pairs += [(whole.vjp(c), parts.vjp(c)) for c in (cotangents, given)]
         assert all(relative_gap(b, a) < TOL for a, b in pairs)
         assert (whole.name, whole.module, whole.size) == (parts.name, parts.module, parts.size)
-
-
-def test_an_operator_on_chunks() -> None:
-    net, x = build("batch norm and pooling", batch=12)
-    ops = [CovarianceOperator(o, (4, 3), Mixing()) for o in (open_layer(net, "0", x), open_in_chunks(net, "0", x, 5))]
-    with torch.no_grad():
-        net[0].weight.mul_(3)  # what was opened stays what it was
-    whole, parts = ops
-    assert relative_gap(parts.dense(), whole.dense()) < TOL
-    assert relative_gap(parts.matmat(torch.eye(whole.shape[0], dtype=x.dtype)), whole.dense()) < TOL
-    assert abs(parts.trace() / whole.trace() - 1) < TOL
-    assert relative_gap(vec(parts.exact_update()), vec(whole.exact_update())) < TOL
-    assert relative_gap(parts.top_eigenpairs(3).values, whole.top_eigenpairs(3).values) < TOL
 
 
 def test_memory_is_that_of_one_chunk() -> None:
@@ -344,43 +264,14 @@ def test_a_later_chunk_is_looked_at_too() -> None:
     x[5] = 5
     with pytest.raises(ValueError, match="the output of net must be finite"):
         open_in_chunks(net, "0", x, 2)
-    opened = open_in_chunks(net, "0", x[:5], 2)
-    with pytest.raises(ValueError, match=r"cotangent must have shape \(5, 2\)"):
-        opened.vjp(torch.ones(4, 2, dtype=torch.float64))
-    with pytest.raises(ValueError, match="direction must have shape"):
-        opened.jvp(torch.ones(3, dtype=torch.float64))
 
 
 # --- convolutions and BatchNorm that are differentiated twice, against PyTorch's own ---------------------------------
 
 
-CALLS = {
-    "one dimension": (F.conv1d, (2, 4, 7), (6, 2, 3), {"stride": 2, "padding": 1, "groups": 2}),
-    "two, strides that miss rows": (F.conv2d, (2, 2, 8, 7), (3, 2, 3, 2), {"stride": (3, 2), "dilation": (1, 2)}),
-    "three": (F.conv3d, (2, 1, 4, 4, 3), (2, 1, 2, 2, 2), {"padding": 1}),
-}
-
-
 def draws(*shapes: tuple[int, ...]) -> list[Tensor]:
     generator = torch.Generator().manual_seed(0)
     return [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes]
-
-
-@pytest.mark.parametrize("name", CALLS)
-def test_values_and_both_derivatives(name: str) -> None:
-    call, size, kernel, options = CALLS[name]
-    x, weight = draws(size, kernel)
-    found = []
-    for mode in (PlainConvolutions(), torch.enable_grad()):
-        x = x.detach().requires_grad_()
-        with mode:
-            y = call(x, weight, None, **options)
-        cotangent = torch.ones_like(y).cumsum(-1).requires_grad_()
-        (down,) = torch.autograd.grad(y, x, cotangent, create_graph=True)
-        found.append((y, down, torch.autograd.grad(down, cotangent, x.detach())[0]))
-        assert (type(y.grad_fn).__name__ == "_ConvBackward") is (len(found) == 1)
-    for ours, theirs in zip(*found, strict=True):
-        assert (ours - theirs).abs().max() <= 1e-12 * theirs.abs().max()
 
 
 @pytest.mark.parametrize("affine", [True, False])
@@ -409,33 +300,11 @@ def test_batch_norm_by_its_statistics_keeps_no_input(affine: bool) -> None:
         assert torch.equal(normalized(training=True), F.batch_norm(x, mean, scale, **given, training=True))
 
 
-@pytest.mark.parametrize("which", [0, 1])
+@pytest.mark.parametrize("which", [0, 1, 2])
 def test_weights_and_biases_that_want_gradients_get_them(which: int) -> None:
-    x, weight, bias = draws((2, 3, 5), (4, 3, 2), (4,))
-    x.requires_grad_()
-    wanted = (weight, bias)[which].requires_grad_()
+    given = draws((2, 3, 5), (4, 3, 2), (4,))
+    wanted = given[which].requires_grad_()
     with PlainConvolutions():
-        y = F.conv1d(x, weight, bias)
+        y = F.conv1d(*given)
+    assert (type(y.grad_fn).__name__ == "_ConvBackward") == (which == 0)
     assert torch.autograd.grad(y.sum(), wanted, allow_unused=True)[0] is not None
-
-
-@pytest.mark.parametrize("shape", [(4, 3), (4, 3, 2, 2), (4, 3, 2, 2, 2)])
-def test_batch_norm_of_any_dimension(shape: tuple[int, ...]) -> None:
-    x, mean, scale = draws(shape, (3,), (3,))
-    found = []
-    for mode in (PlainConvolutions(), torch.enable_grad()):
-        with mode:
-            y = F.batch_norm(x.requires_grad_(), mean, scale.exp())
-        cotangent = torch.ones_like(y).requires_grad_()
-        (down,) = torch.autograd.grad(y, x, cotangent, create_graph=True)
-        found.append(torch.autograd.grad(down, cotangent, x.detach())[0])
-    torch.testing.assert_close(*found)
-
-
-@pytest.mark.parametrize("padding", ["same", "valid", 0])
-def test_what_is_left_to_pytorch(padding: str | int) -> None:
-    x, weight = draws((2, 3, 5), (4, 3, 3))
-    for some in (x, x[0]):
-        with PlainConvolutions():
-            found = F.conv1d(some, weight, padding=padding)
-        assert torch.equal(found, F.conv1d(some, weight, padding=padding))

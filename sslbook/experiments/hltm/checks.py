@@ -23,8 +23,8 @@ from sslbook.networks.small import instance_seeds
 from sslbook.stats.checks import Gaps, relative_gap, worst
 from sslbook.trees import exact
 from sslbook.trees import latent as trees
+from sslbook.trees.exact import TreeNetwork, forward, initial_network
 from sslbook.trees.latent import LatentTree
-from sslbook.trees.network import TreeNetwork, forward, initial_network
 
 # ---------------------------------------------------------------------------------------------------------------------
 # A-HLTM: sampling against exact sums; message passing against the listed joint distribution

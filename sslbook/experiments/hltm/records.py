@@ -39,8 +39,8 @@ from sslbook.runtime.compute import cores
 from sslbook.stats.sweep import Study
 from sslbook.trees import exact
 from sslbook.trees import latent as trees
+from sslbook.trees.exact import TreeNetwork
 from sslbook.trees.latent import LatentTree
-from sslbook.trees.network import TreeNetwork
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The papers' tables

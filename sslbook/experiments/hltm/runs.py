@@ -20,8 +20,8 @@ from sslbook.stats.replica_rng import Streams, to_device
 from sslbook.stats.sweep import sweep
 from sslbook.trees import exact
 from sslbook.trees import latent as trees
+from sslbook.trees.exact import Activity, TreeNetwork, forward, initial_network
 from sslbook.trees.latent import LatentTree, joint
-from sslbook.trees.network import Activity, TreeNetwork, forward, initial_network
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The gradient by hand: through the division by the output's length, then down the parts

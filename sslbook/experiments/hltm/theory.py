@@ -8,9 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from sslbook.trees.exact import Parts, activation_means, parts_below
+from sslbook.trees.exact import Parts, TreeNetwork, activation_means, parts_below
 from sslbook.trees.latent import LatentTree, from_root, place
-from sslbook.trees.network import TreeNetwork
 
 
 def selectivity(parts: Parts) -> Tensor:

@@ -45,7 +45,7 @@ from torch import Tensor
 
 from sslbook.experiments.landscape.instances import Cloud
 from sslbook.experiments.landscape.theory import Activation, gaussian
-from sslbook.losses.energies import contrastive_covariance, project, weights
+from sslbook.losses.pairs import contrastive_covariance, project, weights
 from sslbook.stats.checks import over_instances
 from sslbook.stats.replica_rng import Streams
 

@@ -36,7 +36,7 @@ from torch import Tensor
 
 from sslbook.experiments.landscape.instances import Blobs, Cloud, blobs, directions, orthonormal, scattered, summation
 from sslbook.experiments.landscape.theory import Activation
-from sslbook.losses.energies import project
+from sslbook.losses.pairs import project
 from sslbook.stats.checks import over_instances, relative
 from sslbook.stats.replica_rng import Streams
 

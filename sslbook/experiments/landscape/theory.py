@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sslbook.losses.energies import contrastive_covariance, energy, loss_value, project, square_distances, weights
+from sslbook.losses.pairs import contrastive_covariance, energy, loss_value, project, square_distances, weights
 from sslbook.stats.checks import Gaps, over_instances, relative
 from sslbook.stats.replica_rng import Streams
 

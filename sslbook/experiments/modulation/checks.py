@@ -35,8 +35,8 @@ from sslbook.experiments.modulation.theory import (
     win_probabilities,
     win_probability,
 )
-from sslbook.losses.energies import contrastive_covariance, energy, loss_value, project
-from sslbook.losses.energies import weights as pair_weights
+from sslbook.losses.pairs import contrastive_covariance, energy, loss_value, project
+from sslbook.losses.pairs import weights as pair_weights
 from sslbook.networks.batchnorm import batch_normalize
 from sslbook.stats.checks import Gaps, over_instances, relative
 

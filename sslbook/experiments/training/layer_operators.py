@@ -22,8 +22,8 @@ from sslbook.experiments.training.records import HUNDRED, WHOLE, WORKING, run_fo
 from sslbook.images import datasets
 from sslbook.images.datasets import Dataset
 from sslbook.inspect.command import encoder_and_projector as opened
-from sslbook.inspect.measure import layers_of, settle
-from sslbook.inspect.spectrum import KINDS, Seen, look
+from sslbook.inspect.measure import Seen, layers_of, look, settle
+from sslbook.inspect.report import KINDS
 from sslbook.networks.resnet import initialize
 from sslbook.networks.siamese import build
 from sslbook.operator.layer import OpenedLayer, open_layer, unvec, vec
@@ -93,7 +93,7 @@ def look_at(
     probes: random weights, whose mean square is an operator's mean eigenvalue; each costs a product.
 
     names; sizes: weights.  seen: :math:`d^\top \mathrm{OP} d / \|d\|^2` by layer, operator of
-    :data:`~sslbook.inspect.spectrum.KINDS` and direction of :data:`DIRECTIONS`.  mean: of random weights, by layer and operator.
+    :data:`~sslbook.inspect.report.KINDS` and direction of :data:`DIRECTIONS`.  mean: of random weights, by layer and operator.
     share: of the layers ``shared``, by name: a row an operator, in whose ``k`` leading modes the directions lie.
     outputs: the variance of the normalised outputs, by operator; at most 1.
     """
