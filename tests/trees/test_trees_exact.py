@@ -180,8 +180,8 @@ def test_replicas_are_kept_apart() -> None:
         assert (theory.operator_norm(tree, together)[1] - theory.operator_norm(one, single)[0]).abs() < 1e-14
 
 
-@pytest.mark.parametrize("seeds", [[0, 1], [0]])  # too many, and of another shape
+@pytest.mark.parametrize("seeds", [[0, 1], [0]])  # too many, and of other leaves
 def test_tree_and_network_of_different_shapes(seeds: list[int]) -> None:
     tree = instances.random_symmetric([0], 2, 0.7)
     with pytest.raises(ValueError, match="tree and net must have one shape"):
-        exact.list_parts(tree, initial_network(seeds, (2, 2) if len(seeds) > 1 else (3, 2), 3))
+        exact.list_parts(tree, initial_network(seeds, (2, 2) if len(seeds) > 1 else (2, 3), 3))
