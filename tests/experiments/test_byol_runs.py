@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import itertools
 import json
-import math
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -181,14 +180,6 @@ def test_three_steps_equal_a_plain_implementation(predictor: int, ema: float, no
             torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-11)
 
 
-def test_cells_of_a_seed_start_alike_and_seeds_do_not() -> None:
-    weights = initial_weights(SMALL.shape, [0, 1], 3, 2, f64)
-    for w in weights.values():
-        assert torch.equal(w[0], w[2])
-        assert not torch.equal(w[0], w[3])
-        assert w.abs().max() <= 1 / math.sqrt(4)  # the smallest fan-in: 4 outputs feed the predictor
-
-
 def test_a_replica_is_what_it_is_alone() -> None:
     cells = {"a": Ablation(2, 0.9), "b": Ablation(2, 0.5, span=(0.0, 0.1)), "c": Ablation(2, 0.9, reset=1)}
     cells["d"] = replace(cells["c"], span=(-0.02, 0.02))
@@ -197,14 +188,6 @@ def test_a_replica_is_what_it_is_alone() -> None:
         alone = train_ablations(SMALL, {name: cell}, [7], tiny(), at=(0, 2), dtype=f64)
         for m in MEASURES:
             torch.testing.assert_close(together[name][m][:, 1:], alone[name][m], rtol=1e-9, atol=1e-12)
-
-
-def test_without_average_the_target_is_the_online_network() -> None:
-    """A moving average that forgets at once is the same as none."""
-    cells = {"none": Ablation(2, 0.0), "barely": Ablation(2, 1e-12)}
-    found = train_ablations(SMALL, cells, [1], tiny(), dtype=f64)
-    assert cells["none"].kind != cells["barely"].kind
-    torch.testing.assert_close(found["none"]["rank"], found["barely"]["rank"], rtol=1e-6, atol=0)
 
 
 # ------------------------------------------------------------------------------- cells
@@ -257,22 +240,6 @@ def test_digits_are_all_there_once() -> None:
 # ------------------------------------------------------------------------------- measures
 
 
-def test_probe_equals_least_squares() -> None:
-    generator = np.random.default_rng(0)
-    labels = torch.from_numpy(generator.integers(0, 3, 90))
-    truth = torch.from_numpy(generator.integers(0, 3, 40))
-    train = torch.from_numpy(generator.normal(size=(2, 90, 5))) + F.one_hot(labels, 5)
-    test = torch.from_numpy(generator.normal(size=(2, 40, 5))) + F.one_hot(truth, 5)
-    from sklearn.linear_model import RidgeClassifier
-    from sklearn.preprocessing import StandardScaler
-
-    for r, accuracy in enumerate(linear_probe(train, labels, test, truth)):
-        scale = StandardScaler().fit(train[r])
-        # n - 1 in our deviations, n in theirs, and targets of 0 and 1 here, -1 and 1 there: the penalty absorbs it
-        theirs = RidgeClassifier(alpha=90 * 1e-3).fit(scale.transform(train[r]), labels)
-        assert accuracy.item() == pytest.approx(theirs.score(scale.transform(test[r]), truth), abs=1 / 40 + 1e-9)
-
-
 def test_the_probes_penalty_is_a_ridge() -> None:
     """With hardly more images than features, so that another penalty, of 24e-3 for 24 images, decides otherwise."""
     from sklearn.linear_model import Ridge
@@ -298,13 +265,6 @@ def test_features_are_those_of_the_encoder(norm: Norm, monkeypatch: pytest.Monke
 
 
 # ------------------------------------------------------------------------------- views
-
-
-def test_no_augmentation_is_the_image() -> None:
-    pixels = digits().train.pixels[:5].double()
-    still = Augmentation(shift=0, zoom=0, rotation=0, gain=0)
-    u = torch.rand(5, NUMBERS, dtype=f64, generator=torch.Generator().manual_seed(0))
-    torch.testing.assert_close(augment(pixels, u, still), pixels, rtol=1e-12, atol=1e-12)
 
 
 def test_views_equal_scipys_affine_transform() -> None:

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from drawing_cases import GREYS, geometry
 
 from sslbook import cli
-from sslbook.experiments.byol import drawing, records
+from sslbook.experiments.byol import records
 from sslbook.experiments.byol.runs import (
     MEASURES,
     NONE,
@@ -68,15 +67,6 @@ def test_cells_are_what_their_names_say() -> None:
     assert tenth.span == pytest.approx((-0.01 * (640 / 11) ** 0.5, 0.01 * (640 / 11) ** 0.5))
     assert records.protocol_of("B-Tab10", SMALL).rate == pytest.approx(SMALL.rate * 0.02 / 0.03)
     assert records.protocol_of("B-Tab3", SMALL) == SMALL
-
-
-def test_printed_numbers_and_their_range_of_weights() -> None:
-    third = printed("B-Tab3")
-    assert third.mean[0, -1] == 78.1
-    assert third.mean[0].argmax() == 7
-    assert printed("B-Tab5").mean.shape == (1, 4)  # the row on STL-10
-    assert records.xavier(128, 128) == pytest.approx(0.153, abs=5e-4)  # the caption of Table 8 says 0.15
-    assert records.xavier(128, 512) == pytest.approx(0.097, abs=5e-4)  # and that of Table 10, 0.097
 
 
 def test_what_two_parts_give_together() -> None:
@@ -194,12 +184,6 @@ def test_a_grid_shows_printed_and_found() -> None:
     html = records.html_grid(records.filled("B-Tab10", found), "").data
     assert html.count('<th scope="row">') == target.mean.shape[0]
     assert f"<td>{target.mean[0, 0]:.1f} | 50.0</td>" in html
-
-
-def test_every_part_of_the_drawings_is_where_it_was() -> None:
-    assert geometry(lambda ax: drawing.wiring(ax, GREYS)) == pytest.approx(272824.5531120277, rel=1e-9)
-    outputs, labels = torch.tensor([[0.6, 0.8], [-1.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 1, 4])
-    assert geometry(lambda ax: drawing.circle(ax, outputs, labels, GREYS)) == pytest.approx(272.0300987)
 
 
 def test_the_record_without_batch_statistics(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The chapter's trees, lucky nodes, identities and drawings, and training from end to end at a small size."""
+"""The chapter's trees and lucky nodes, and what is recorded of networks before training."""
 
 from __future__ import annotations
 
@@ -7,58 +7,17 @@ import matplotlib
 matplotlib.use("Agg")
 import itertools
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 
-import matplotlib.pyplot as plt
 import pytest
 import torch
-from drawing_cases import GREYS, geometry
 from held import hold
 from scipy import integrate, stats
-from torch import Tensor
 
-from sslbook.book import plots
-from sslbook.experiments.hltm import drawing, instances, lucky_nodes, records, runs, theory
-from sslbook.experiments.hltm.runs import TreeRun, train_trees
-from sslbook.trees import exact
-from sslbook.trees.latent import LatentTree, symmetric_binary
-from sslbook.trees.network import TreeNetwork, initial_network
-
-
-def root_correlation(tree: LatentTree, net: TreeNetwork, seeds: Sequence[int], epoch: int) -> Tensor:
-    return exact.latent_correlations(tree, net)[0].abs().amax((1, 2))
-
-
-def test_training_finds_the_root() -> None:
-    """The papers' claim in small: contrastive training never sees a latent variable, and finds the root."""
-    protocol = TreeRun(depth=3, width=10, lower=0.8, loss="printed", epoch_size=12_800)
-    found = train_trees(protocol, range(1, 9), 2, root_correlation, (0, 2))
-    assert (found[2] > found[0]).double().mean() >= 0.75
-    assert found[2].mean() > found[0].mean() + 0.02
-    assert found[2].max() < 1
-
-
-def test_nothing_can_be_learnt_where_nothing_survives() -> None:
-    """Without polarity the leaves know nothing of the root, trained or not."""
-    tree = symmetric_binary([torch.zeros(1, 2).double(), torch.zeros(1, 4).double()])
-    net = initial_network([0], tree.branching, 4, dtype=torch.float64)
-    assert exact.latent_correlations(tree, net)[0].abs().max() < 1e-12
-    connection = theory.expected_connection(tree, net, exact.list_parts(tree, net), "s0")
-    assert theory.operator_norm(tree, connection) < 1e-12
-
+from sslbook.experiments.hltm import instances, lucky_nodes, records, runs
+from sslbook.experiments.hltm.runs import TreeRun
 
 # --- kinds of trees --------------------------------------------------------------------------------------------------
-
-
-def test_random_polarities_lie_in_their_range_with_and_without_signs() -> None:
-    signed = torch.cat(instances.random_polarities(range(20), 5, 0.7), 1)
-    assert signed.shape == (20, 62)
-    assert signed.abs().min() >= 0.7
-    assert signed.abs().max() < 1
-    assert ((signed < 0).double().mean() - 0.5).abs() < 5 * 0.5 / 1240**0.5
-    assert (signed.abs().mean() - 0.85).abs() < 5 * 0.3 / (12 * 1240) ** 0.5
-    assert torch.cat(instances.random_polarities(range(20), 5, 0.7, signed=False), 1).equal(signed.abs())
 
 
 def test_regular_tables_survive_a_nearly_uniform_draw() -> None:
@@ -142,12 +101,6 @@ def test_which_units_are_lucky() -> None:
     assert both.tolist() == [wanted, wanted]
 
 
-def test_uniform_weights_have_their_variance() -> None:
-    weights = lucky_nodes.uniform_weights((20_000, 5), 0.7, seed=0)
-    assert weights.var().item() == pytest.approx(0.49 / 5, rel=0.02)
-    assert weights.abs().max() <= 0.7 * math.sqrt(3 / 5)
-
-
 def test_the_bracket_as_printed_and_for_groups() -> None:
     s, rho = torch.tensor([0.5, 0.2, -0.4]).double(), torch.tensor([0.9, -0.5, 0.1]).double()
     sigma, c = torch.tensor(0.03).double(), 4.0
@@ -189,10 +142,6 @@ def test_the_chance_of_a_lucky_unit_with_uniform_weights(n: int, c: float) -> No
     assert lucky_nodes.uniform_chance(flipped, c, terms=400) == pytest.approx(exact, rel=1e-9)
     if n == 40:
         assert lucky_nodes.uniform_chance(part, c, terms=60) == pytest.approx(exact, rel=1e-12)
-
-
-def test_some_unit_of_many() -> None:
-    assert lucky_nodes.some_unit(0.25, 3) == pytest.approx(1 - 0.75**3, rel=1e-15)
 
 
 def test_the_gaps_of_lucky_units_by_listing_patterns() -> None:
@@ -274,35 +223,3 @@ def test_a_column_of_our_own_trials_is_likely_and_a_shifted_one_is_not() -> None
     error = (own.var(-1) / 40 + column.std.square() / 10).sqrt()
     by_hand = ((own.mean(-1) - column.mean) / error).square().mean().sqrt()
     assert records.distance(own, column) == pytest.approx(float(by_hand))
-
-
-def test_promising_parts_of_a_small_tree_are_counted() -> None:
-    few = TreeRun(depth=3, width=3, lower=0.8)
-    assert lucky_nodes.promising_parts(few, range(8), 9.0) == [0.25, 0.75, 1.0]
-    assert lucky_nodes.promising_parts(few, range(8), 9.0, group=2) == [0.125, 0.375, 1.0]
-    for group in (1, 2, 3):
-        alone = lucky_nodes.promising_parts(replace(few, depth=2, lower=0.5), range(40), 9.0, group=group)
-        hold({f"depth {depth}": share for depth, share in enumerate(alone)})
-
-
-# --- drawings --------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("signed", "some"), [(True, True), (False, False)])
-def test_luck_needs_both_signs(signed: bool, some: bool) -> None:
-    fig, ax = plt.subplots()
-    rho = 0.8 * torch.tensor([1.0, -1.0 if signed else 1.0]).double().repeat(20)
-    weights = lucky_nodes.uniform_weights((500, 40), 1.0, 3)
-    found = drawing.means_of_units(ax, lucky_nodes.LeafPart(rho), weights, 1.0, plots.PALETTE)
-    assert (found > 0) is some
-    assert len(ax.lines[1].get_xdata()) == found
-    plt.close(fig)
-
-
-def test_every_part_of_the_drawings_is_where_it_was() -> None:
-    assert geometry(lambda ax: drawing.latent_tree(ax, GREYS)) == pytest.approx(26848.222699243655, rel=1e-9)
-    assert geometry(lambda ax: drawing.tree_network(ax, GREYS)) == pytest.approx(192219.05700701012, rel=1e-9)
-    best = [torch.tensor([[0.5]]), torch.tensor([[1.0, 0.2]]), torch.tensor([[0.9, 0.1, 0.3, 0.6]])]
-    assert geometry(lambda ax: drawing.correlations(ax, best, "0.2")) == pytest.approx(22368.6046975)
-    part, weights = lucky_nodes.LeafPart(torch.tensor([0.8, -0.6]).double()), torch.tensor([[1.0, -1], [1, 1]]).double()
-    assert geometry(lambda ax: drawing.means_of_units(ax, part, weights, 1.0, GREYS)) == pytest.approx(260.1582435)

@@ -277,26 +277,6 @@ def few_untrained_trials(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(records, "UNTRAINED", 2)
 
 
-def test_the_printed_tables_are_the_papers() -> None:
-    table = printed("A-Tab6")
-    assert table.mean.shape == table.std.shape == (5, 3, 2, 3)
-    assert [labels[0] for labels in table.axes.values()] == ["s", 0.7, 2, "initial"]
-    assert (float(table.mean[0, 0, 0, 0]), float(table.std[0, 0, 0, 0])) == (0.35, 0.20)
-    assert (float(table.mean[4, 2, 1, 2]), float(table.std[4, 2, 1, 2])) == (0.98, 0.01)
-    assert records.epochs_of(table) == (0, 1, 49)
-    assert records.epochs_of(printed("A-Tab4")) == (0, 49)
-    submission = printed("B-Tab2")
-    assert submission.mean.shape == (1, 3, 2, 3)
-    assert submission.std is None
-    assert submission.axes["widths"] == (2, 5)
-    assert records.epochs_of(submission) == (0, 1, 20)
-    for name in records.TABLES:
-        mean = printed(name).mean
-        assert (mean.diff(dim=1) >= -0.03).all(), "stronger polarities, higher correlations"
-        assert (mean > 0.3).all()
-        assert (mean < 1).all()
-
-
 def test_a_rerun_is_the_population_up_to_sampling() -> None:
     samples = 12_800
     protocols = [TreeRun(depth=3, width=width, epoch_size=samples) for width in (2, 5)]

@@ -7,7 +7,6 @@ import math
 import numpy as np
 import pytest
 import torch
-from held import hold
 from scipy.integrate import dblquad, quad
 
 from sslbook.experiments.landscape import instances, optima, stability, theory
@@ -53,18 +52,6 @@ def test_a_sampled_batch_is_a_batch() -> None:
 
 def _only(pop: theory.Population, choice: list[int]) -> theory.Population:
     return theory.Population(pop.p[choice], pop.clean[choice], pop.views[choice])
-
-
-def test_the_two_models() -> None:
-    gaps = instances.pattern_gaps(40, 3, seed=4)
-    hold(gaps)
-    assert max(gaps["categorical"], gaps["summation"]) < 1e-9
-    assert gaps["largest q that leads"] < instances.THRESHOLD < gaps["least q that does not"]
-    cloud = instances.summation(torch.full((1, 3), 0.2, dtype=torch.float64), instances.orthonormal(1, 3, 3))
-    assert torch.allclose((cloud.p[..., None] * cloud.x).sum(1), torch.zeros(1, 3, dtype=torch.float64), atol=1e-14)
-    assert torch.allclose(
-        cloud.matrix(instances.directions(1, 2, 3), LINEAR), torch.eye(3, dtype=torch.float64), atol=1e-14
-    )
 
 
 def test_a_mixture_of_gaussians_by_sampling() -> None:
@@ -200,36 +187,6 @@ def test_roughness_on_a_disc_against_scipy() -> None:
     assert float(stability.roughness(disc, angle).plane) == pytest.approx(up * along, rel=1e-6)
 
 
-def test_the_uniform_ball() -> None:
-    flat = stability.Disc(torch.tensor([0.1]), torch.zeros(1, 2), torch.zeros(1, 2, 2))
-    flat = stability.Disc(*(v.double() for v in (flat.radius, flat.linear, flat.quadratic)))
-    found = stability.roughness(flat, torch.zeros(1, dtype=torch.float64))
-    ball = stability.uniform_ball(2, float(flat.radius[0]))
-    assert float(found.plane) == pytest.approx(ball["roughness"], rel=1e-9)
-    # the density peaks everywhere on the plane, and 400 nodes reach it
-    assert float(found.printed) == pytest.approx(ball["printed"], rel=1e-9)
-    assert ball["printed"] < ball["roughness"] < ball["corrected"]
-
-
-def test_power_iteration_where_the_theorem_applies() -> None:
-    pop, start = stability.tight_triples(24, seed=5)
-    angle = torch.atan2(pop.x[..., 1], pop.x[..., 0])
-    off = (angle - 2 * math.pi / 3 * torch.arange(3) + math.pi).remainder(2 * math.pi) - math.pi
-    assert 0.1 * math.pi < float(off.abs().max()) < 0.15 * math.pi, "around the circle, up to a seventh of a turn"
-    found = stability.certify_plane(pop, start)
-    on = found.applies
-    assert int(on.sum()) > 3
-    assert bool((found.moved < found.bound)[on].all())
-    assert float(found.excess[on].max()) <= 1 + 1e-6
-    assert float(found.residual[on].max()) < 1e-12
-
-
-def test_irregularity_of_a_constant_matrix() -> None:
-    one, half = torch.tensor(1.0), torch.tensor(0.5)
-    assert float(stability.irregularity(one, half, one, torch.tensor(0.0))) == pytest.approx(0.25)
-    assert float(stability.irregularity(one, half, one, torch.tensor(0.1))) > 0.25
-
-
 def test_the_mean_over_a_turn_against_scipy() -> None:
     theta = torch.tensor([0.3, 2.0, 5.0], dtype=torch.float64)
     for reach in (0.4, 2.0, math.pi):
@@ -257,11 +214,3 @@ def test_a_ball_by_slices(d: int, c: float) -> None:
     height = (ball * np.cos(angle)).sum() / 2 / ball.sum()
     rough = c**2 * height * (disc * np.cos(angle) ** 2).sum() / disc.sum() / ball.sum()
     assert stability.uniform_ball(d, c)["roughness"] == pytest.approx(rough, rel=1e-9)
-
-
-def test_discs_are_of_all_sizes() -> None:
-    """Their radii are uniform on a logarithmic scale."""
-    radius = stability.discs(400, least=0.1, most=10.0).radius.log10()
-    assert -1 <= float(radius.min()) < -0.95
-    assert 0.95 < float(radius.max()) <= 1
-    assert float(radius.mean()) == pytest.approx(0, abs=4 * 2 / (12 * 400) ** 0.5), "four standard errors"

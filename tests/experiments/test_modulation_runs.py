@@ -18,9 +18,7 @@ from sslbook.experiments.modulation.instances import (
     World,
     crop_boxes,
     draw_pairs,
-    four_fields,
     make_world,
-    patch_images,
     random_crops,
     resize_matrices,
 )
@@ -56,7 +54,6 @@ from sslbook.experiments.modulation.runs import (
 )
 from sslbook.images.enumerated import digits
 from sslbook.records import store
-from sslbook.records.printed import printed
 from sslbook.stats.replica_rng import Streams
 
 TINY = TokenRun(fields=4, tokens=6, generators=5, fixed=2, outputs=3, batch=9, steps=20)
@@ -263,12 +260,6 @@ def test_scores_of_known_filters() -> None:
 # --- filters of quarters of images --------------------------------------------------------------------------------------
 
 
-def test_quarters() -> None:
-    image = torch.arange(16.0).view(4, 4)
-    found = four_fields(image[None, None])[0, 0]
-    assert found.tolist() == [[0, 1, 4, 5], [2, 3, 6, 7], [8, 9, 12, 13], [10, 11, 14, 15]]
-
-
 def test_crops_are_torchs_enlargement_of_the_box() -> None:
     u = torch.rand(200, 10, 4, generator=torch.Generator().manual_seed(0))
     boxes = crop_boxes(u, 28, 0.5)
@@ -367,15 +358,6 @@ def test_filters_that_have_faded_do_not_count() -> None:
     assert likeness(filters, nobody).tolist() == [0, 0]
 
 
-def test_images_that_are_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("SSLBOOK_DATA", raising=False)
-    assert patch_images().name == "digits"
-
-
-def test_the_settings_are_those_of_appendix_e3() -> None:
-    assert astuple(PatchRun()) == (5, 10, 50, 8, 50_000, 0.02, 0.9, 5e-3, 0.1, 0.0, "relu")
-
-
 @pytest.mark.parametrize("strength", [0.0, 0.3])
 def test_filters_are_trained_as_they_were(strength: float) -> None:
     protocol = PatchRun(beta=1, outputs=6, steps=5, strength=strength)
@@ -400,20 +382,6 @@ def test_cells_of_every_table() -> None:
         *records.cells("C-Fig9").values(),
         *records.cells("C-Fig10").values(),
     }
-
-
-def test_printed_numbers_as_both_transcriptions_have_them() -> None:
-    target = printed("C-Tab1")
-    assert target.mean.shape == target.std.shape == (4, 4, 4)
-    at = dict(zip(records.PARTS, target.mean[1, 1]))
-    assert {label: float(value) for label, value in at.items()} == {
-        "μ̸, σ̸": 0.78,
-        "μ̸, σ": 0.0,
-        "μ, σ̸": 0.8,
-        "μ, σ": 0.41,
-    }
-    assert target.mean.sum() == pytest.approx(40.46)
-    assert target.std.sum() == pytest.approx(4.01)
 
 
 def values() -> dict:

@@ -79,7 +79,7 @@ def _cell(change: Change, shape: Shape, ema: float) -> Ablation:
     span = None
     if change.span is not None:  # the same share of Xavier's range as in the paper's heads
         inputs, theirs = (shape.width, 512) if change.predictor == 2 else (shape.output, 128)
-        scale = xavier(shape.output, inputs) / xavier(128, theirs)
+        scale = _xavier(shape.output, inputs) / _xavier(128, theirs)
         span = (change.span[0] * scale, change.span[1] * scale)
     average, norms = ema if change.ema else 0.0, (_norm(change.projector), _norm(change.head))
     return Ablation(change.predictor, average, *norms, reset=change.reset, span=span)
@@ -94,7 +94,7 @@ def protocol_of(name: str, protocol: Recipe) -> Recipe:
     return replace(protocol, rate=protocol.rate * SLOWER) if name == "B-Tab10" else protocol
 
 
-def xavier(inputs: int, outputs: int) -> float:
+def _xavier(inputs: int, outputs: int) -> float:
     r"""Half the width of Xavier's uniform range, :math:`\sqrt{6/(\text{inputs} + \text{outputs})}`."""
     return math.sqrt(6 / (inputs + outputs))
 

@@ -482,7 +482,7 @@ def residue_curve(strengths: tuple[float, ...], *, symmetric: bool = False, seed
     return found
 
 
-def look_alikes(strength: float, seed: int = 0) -> tuple[nn.Sequential, Tensor, Tensor]:
+def _look_alikes(strength: float, seed: int = 0) -> tuple[nn.Sequential, Tensor, Tensor]:
     """A network, five clean samples that differ by a thousandth, and one fixed view of each, ``x + s noise``.
 
     Nothing varies within an augmentation, which yet moves every sample: all there is is bias.
@@ -504,13 +504,13 @@ def bound_margins(
 ) -> dict[str, Tensor]:
     r"""Each of :data:`BOUNDS` over theta on random networks, populations and augmentation strengths, ``(instances,)`` each.
 
-    1 would be tight, and less is no bound.  alike: the populations are :func:`look_alikes`.
+    1 would be tight, and less is no bound.  alike: the populations are :func:`_look_alikes`.
     """
     rows = []
     for s in range(seed, seed + instances):
         strength = 10 ** float(torch.empty(1).uniform_(-2, 0.3, generator=torch.Generator().manual_seed(s)))
         if alike:
-            net, clean, views = look_alikes(strength, s)
+            net, clean, views = _look_alikes(strength, s)
         else:
             net, clean, views = population_with_strength(strength, symmetric=bool(s % 2), seed=s)
         found = residue(net, "0", views, clean, tau=tau, loss=loss, margin=margin)

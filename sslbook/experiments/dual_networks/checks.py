@@ -106,7 +106,7 @@ def tied_gradient(k1: Tensor, k2: Tensor, weight: Tensor) -> Tensor:
     return _times(k1 - k2, lifted(k1 - k2, weight))
 
 
-def normalized_gradient(k1: Tensor, y1: Tensor, k2: Tensor, y2: Tensor, weight: Tensor) -> Tensor:
+def _normalized_gradient(k1: Tensor, y1: Tensor, k2: Tensor, y2: Tensor, weight: Tensor) -> Tensor:
     r""":math:`K_1^n P^\perp_{y_1} [K_1^n - K_2^n]^T vec(W)` with :math:`K^n = K / \|y\|` (Eq. 41)."""
     n1, n2 = k1 / y1.norm(dim=1)[:, None, None], k2 / y2.norm(dim=1)[:, None, None]
     return _times(n1, project_out(y1, lifted(n1 - n2, weight)))
@@ -288,7 +288,7 @@ def normalized_gaps(it: Instance) -> Iterator[Comparison]:
     k1, k2, w = one.connections(), two.connections(), it.weight
     truth = autograd_gradient(it.net, it.net, it.layer, it.x1, it.x2, normalize=True)
     n1, n2 = k1 / one.output.norm(dim=1)[:, None, None], k2 / two.output.norm(dim=1)[:, None, None]
-    value, straight = normalized_gradient(k1, one.output, k2, two.output, w), _times(n1, lifted(n1 - n2, w))
+    value, straight = _normalized_gradient(k1, one.output, k2, two.output, w), _times(n1, lifted(n1 - n2, w))
     if truth.norm() < 1e-6 * straight.norm():
         return  # the layer cannot turn its output: nothing but rounding is left
     yield "Eq. 41", value, truth

@@ -65,7 +65,7 @@ def rerun(
     return {name: torch.stack([runs[cell][name] for cell in cells]).permute(3, 0, 2, 1) for name in STATISTICS}
 
 
-def epochs_of(target: Printed) -> tuple[int, ...]:
+def _epochs_of(target: Printed) -> tuple[int, ...]:
     """After how many epochs each column of a printed table stands."""
     raw = data_files.printed_file(PRINTED_PARTS.get(target.name, (target.name, {}))[0])
     known = dict(zip(raw["columns"], raw["epochs"], strict=True))
@@ -83,14 +83,14 @@ def table(
     """Rerun a printed table with variants of ``base``: a statistic's name to ``(latents, lower, widths, columns, trials)``."""
     latents, lower, widths, _ = target.axes.values()
     cells = [replace(base, lower=low, width=width) for low in lower for width in widths]
-    found = rerun(cells, seeds, latents=latents, epochs=epochs_of(target), processes=processes, device=device)
+    found = rerun(cells, seeds, latents=latents, epochs=_epochs_of(target), processes=processes, device=device)
     return {name: trials.unflatten(1, (len(lower), len(widths))) for name, trials in found.items()}
 
 
 def recorded_trials(values: Mapping[str, Any], target: Printed, loss: str, statistic: str) -> Tensor:
     """What the record has of a printed table, ``(latents, lower, widths, columns, trials)``."""
     found = torch.tensor(values[loss][statistic], dtype=torch.float64)
-    wanted = {**target.axes, "epochs": epochs_of(target)}
+    wanted = {**target.axes, "epochs": _epochs_of(target)}
     for axis, name in enumerate(("latents", "lower", "widths", "epochs")):
         labels = list(values[name])
         found = found.index_select(axis, torch.tensor([labels.index(label) for label in wanted[name]]))
