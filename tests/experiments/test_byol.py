@@ -10,9 +10,9 @@ from torch import nn
 
 from sslbook.experiments.byol import checks, instances, theory
 from sslbook.experiments.byol.batchnorm_mean_halves import digit_views, train_halves
-from sslbook.experiments.byol.instances import Pair
-from sslbook.experiments.byol.reference import (
+from sslbook.experiments.byol.instances import (
     TUPLE_LOSSES,
+    Pair,
     step,
     tuple_step,
 )

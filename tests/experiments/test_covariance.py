@@ -13,8 +13,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from sslbook.experiments.covariance import checks, reference, runs
-from sslbook.experiments.covariance.reference import (
+from sslbook.experiments.covariance import checks, runs
+from sslbook.experiments.covariance.checks import (
     all_tuples,
     exact_loss,
     expected_gradient,
@@ -78,7 +78,7 @@ def test_an_estimate_from_few_views_by_a_loop_over_draws(views: int) -> None:
             pair = torch.stack([k[i, list(drawn[:views])].mean(0), k[j, list(drawn[views:])].mean(0)])
             estimates.append(sum(torch.cov(column.T) for column in pair.unbind(-1)))
     mean = torch.stack([torch.as_tensor(e) for e in estimates]).mean(0)
-    assert relative_gap(reference.mean_estimate(k, views), mean) < 1e-14
+    assert relative_gap(checks.mean_estimate(k, views), mean) < 1e-14
 
 
 # --- the residue -----------------------------------------------------------------------------------------------------

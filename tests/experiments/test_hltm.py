@@ -14,7 +14,7 @@ import torch
 from held import hold
 from scipy import integrate, stats
 
-from sslbook.experiments.hltm import instances, lucky_nodes, records, runs
+from sslbook.experiments.hltm import lucky_nodes, records, runs, theory
 from sslbook.experiments.hltm.runs import TreeRun
 
 # --- kinds of trees --------------------------------------------------------------------------------------------------
@@ -22,10 +22,10 @@ from sslbook.experiments.hltm.runs import TreeRun
 
 def test_regular_tables_survive_a_nearly_uniform_draw() -> None:
     """A doubly centred matrix of rounding errors, scaled up, would no longer have rows that sum to one."""
-    tree = instances.random_regularized(range(2000), (2, 2, 2), (2, 2))
+    tree = theory.random_regularized(range(2000), (2, 2, 2), (2, 2))
     for table in tree.tables:
         assert float((table.sum(-1) - 1).abs().max()) < 1e-14
-        assert float(instances.residual_table(table).sum(-2).abs().max()) < 1e-13
+        assert float(theory.residual_table(table).sum(-2).abs().max()) < 1e-13
         assert float(table.min()) >= 0
 
 

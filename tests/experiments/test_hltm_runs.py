@@ -15,8 +15,7 @@ from hltm_cases import correlation, triplet_loss
 from torch import Tensor
 
 from sslbook import cli
-from sslbook.experiments.hltm import instances, records, runs, theory
-from sslbook.experiments.hltm.instances import random_symmetric
+from sslbook.experiments.hltm import records, runs, theory
 from sslbook.experiments.hltm.runs import (
     EPSILON,
     FORMULAS,
@@ -33,6 +32,7 @@ from sslbook.experiments.hltm.runs import (
     train_protocols,
     train_trees,
 )
+from sslbook.experiments.hltm.theory import random_symmetric
 from sslbook.records import store
 from sslbook.records.printed import printed
 from sslbook.stats.replica_rng import Streams
@@ -88,7 +88,7 @@ def test_a_step_is_gradient_descent_on_the_loss(loss: str, tau: float) -> None:
 
 def test_the_positive_has_the_anchors_root_and_the_negative_half_of_the_time() -> None:
     """With polarities of 1 every leaf shows its root."""
-    tree = instances.random_symmetric([1, 2], 2, 1.0, signed=False)
+    tree = theory.random_symmetric([1, 2], 2, 1.0, signed=False)
     kept, met, batch = [], [], 128
     for leaves in minibatches(tree, Streams([1, 2]), batch, 100, torch.float32):
         assert leaves.shape == (2, 4, 3 * batch)
@@ -102,14 +102,14 @@ def test_the_positive_has_the_anchors_root_and_the_negative_half_of_the_time() -
 
 
 def test_everything_below_the_root_is_redrawn() -> None:
-    tree = instances.random_symmetric([1], 1, 0.0, 0.0)  # leaves that don't depend on the root
+    tree = theory.random_symmetric([1], 1, 0.0, 0.0)  # leaves that don't depend on the root
     (leaves,) = minibatches(tree, Streams([1]), 5000, 1, torch.float64)
     corr = torch.corrcoef(torch.stack(leaves[0, 0].double().chunk(3)))
     assert (corr - torch.eye(3, dtype=torch.float64)).abs().max() < 5 / 5000**0.5
 
 
 def test_minibatches_follow_the_tables() -> None:
-    tree = instances.random_symmetric([3], 3, 0.5)
+    tree = theory.random_symmetric([3], 3, 0.5)
     leaves = torch.cat(list(minibatches(tree, Streams([3]), 500, 20, torch.float64)), 2).double()
     z = 2 * leaves[0] - 1  # of pairs of leaves below one parent, the mean product is that of their polarities
     rho = trees.polarity(tree.tables[2][0])

@@ -9,7 +9,7 @@ import pytest
 import torch
 from scipy.integrate import dblquad, quad
 
-from sslbook.experiments.landscape import instances, optima, stability, theory
+from sslbook.experiments.landscape import optima, stability, theory
 from sslbook.experiments.landscape.theory import LINEAR, RELU, Activation, monomial
 from sslbook.stats.replica_rng import Streams
 
@@ -55,8 +55,8 @@ def _only(pop: theory.Population, choice: list[int]) -> theory.Population:
 
 
 def test_a_mixture_of_gaussians_by_sampling() -> None:
-    pop = instances.blobs(1, 3, 3, sigma=0.5)
-    w = instances.directions(1, 1, 3)
+    pop = theory.blobs(1, 3, 3, sigma=0.5)
+    w = theory.directions(1, 1, 3)
     draw = torch.Generator().manual_seed(0)
     which = torch.multinomial(pop.p[0], 400000, replacement=True, generator=draw)
     x = pop.x[0, which] + 0.5 * torch.randn(400000, 3, generator=draw, dtype=torch.float64)
@@ -66,8 +66,8 @@ def test_a_mixture_of_gaussians_by_sampling() -> None:
 
 
 def test_clouds() -> None:
-    cloud = instances.scattered(2, 7, 3)
-    w = instances.directions(2, 4, 3)
+    cloud = theory.scattered(2, 7, 3)
+    w = theory.directions(2, 4, 3)
     for act in (RELU, monomial(2)):
         assert torch.allclose((cloud.matrix(w, act) @ w[..., None])[..., 0], cloud.velocity(w, act), atol=1e-13)
         half = 0.5 * (cloud.velocity(w, act) * w).sum(-1)
@@ -111,15 +111,15 @@ def test_slopes_are_derivatives() -> None:
 
 def test_every_maximum_is_found_and_every_face() -> None:
     """Euler's formula for faces; a closed form on a circle; elsewhere a search finds no others, and leads back to each."""
-    circle = instances.Cloud(instances.grid(optima.NINE), torch.full((1, 9), 1 / 9, dtype=torch.float64))
+    circle = theory.Cloud(theory.grid(optima.NINE), torch.full((1, 9), 1 / 9, dtype=torch.float64))
     for slope in (0.0, 0.3, 1.0):
         assert len(optima.every(circle, Activation(slope))[0]) == optima.closed_form(optima.NINE, Activation(slope))
-    random, rare = instances.scattered(1, 8, 3, seed=1), torch.full((1, 4), 0.2, dtype=torch.float64)
+    random, rare = theory.scattered(1, 8, 3, seed=1), torch.full((1, 4), 0.2, dtype=torch.float64)
     corners, edges, cells = (optima.faces(random.x[0]) == 0).sum(-1).bincount().flip(0).tolist()
     assert (corners, edges, cells) == (56, 112, 58)  # of eight great circles in general position
-    for cloud in (random, instances.summation(rare, torch.eye(4, dtype=torch.float64)[None])):
+    for cloud in (random, theory.summation(rare, torch.eye(4, dtype=torch.float64)[None])):
         w, _ = optima.every(cloud, RELU)
-        found = optima.find(cloud, RELU, instances.directions(1, 100, w.shape[1]))
+        found = optima.find(cloud, RELU, theory.directions(1, 100, w.shape[1]))
         assert len(w) > len(found.w) > 2
         assert float(torch.cdist(found.w, w).amin(1).max()) < 1e-6
         pushed = w + 1e-4 * torch.randn(w.shape, dtype=w.dtype, generator=torch.Generator().manual_seed(0))
@@ -134,11 +134,11 @@ def test_a_gate_that_stays_shut_holds_on_one_side_alone() -> None:
     w, replica = torch.tensor([[1.0, 0.0]], dtype=torch.float64), torch.zeros(1, dtype=torch.long)
     weight = torch.tensor([[0.4, 0.4, 0.2]], dtype=torch.float64)
     for angle, holds in ((math.pi / 9, True), (math.pi / 3, False)):
-        cloud = instances.Cloud(instances.grid([angle, -angle, math.pi / 2]), weight)
+        cloud = theory.Cloud(theory.grid([angle, -angle, math.pi / 2]), weight)
         good, residual = optima.certify(cloud, RELU, w, torch.tensor([[False, False, True]]), replica)
         assert float(residual) < 1e-12
         assert bool(good) == holds
-        away = instances.grid([-1e-4])
+        away = theory.grid([-1e-4])
         assert bool(cloud.energy(away, RELU) < cloud.energy(w[None], RELU)) == holds
 
 
@@ -146,10 +146,10 @@ def test_a_gate_that_stays_shut_holds_on_one_side_alone() -> None:
 
 
 def test_the_jacobian_is_the_derivative_of_the_flow() -> None:
-    pop = instances.blobs(3, 4, 3, sigma=0.5)
-    w = stability.newton(pop, instances.directions(3, 5, 3), RELU)
+    pop = theory.blobs(3, 4, 3, sigma=0.5)
+    w = stability.newton(pop, theory.directions(3, 5, 3), RELU)
     t = stability.jacobian(pop, w, RELU)
-    u = instances.directions(3, 5, 3, seed=9)
+    u = theory.directions(3, 5, 3, seed=9)
     u = u - (u * w).sum(-1, keepdim=True) * w
     h = 1e-6
 

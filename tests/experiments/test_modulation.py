@@ -7,8 +7,8 @@ import math
 import pytest
 import torch
 
-from sslbook.experiments.modulation import reference, theory
-from sslbook.experiments.modulation.reference import on_circle
+from sslbook.experiments.modulation import instances, theory
+from sslbook.experiments.modulation.instances import on_circle
 
 
 def test_starts_on_the_circle_end_on_their_side_of_the_edge() -> None:
@@ -20,16 +20,16 @@ def test_starts_on_the_circle_end_on_their_side_of_the_edge() -> None:
 
 
 def test_a_step_of_the_crowd_climbs_the_largest_eigenvalue() -> None:
-    w = reference.random_filters(5, 4, 0).requires_grad_()
-    d, b = (torch.tensor(reference.WITHIN, dtype=torch.float64) * w.square()).sum(-1), w[..., 1]
-    spread = torch.diag_embed(d) + reference.PQ * b[..., None] * b[..., None, :]
+    w = instances.random_filters(5, 4, 0).requires_grad_()
+    d, b = (torch.tensor(instances.WITHIN, dtype=torch.float64) * w.square()).sum(-1), w[..., 1]
+    spread = torch.diag_embed(d) + instances.PQ * b[..., None] * b[..., None, :]
     (slope,) = torch.autograd.grad(torch.linalg.eigvalsh(spread)[..., -1].sum() / 2, w)
     w = w.detach()
     stepped = torch.nn.functional.normalize(w + 0.5 * slope, dim=-1)
-    assert torch.allclose(reference.turned(w), stepped, atol=1e-12)
-    assert not torch.allclose(reference.turned(w, "deaf"), stepped, atol=1e-3)
-    assert not torch.allclose(reference.turned(w, "printed"), stepped, atol=1e-3)
-    alone = reference.random_filters(5, 1, 0)
-    assert torch.allclose(reference.turned(alone), reference.turned(alone, "deaf"), atol=1e-12), (
+    assert torch.allclose(instances.turned(w), stepped, atol=1e-12)
+    assert not torch.allclose(instances.turned(w, "deaf"), stepped, atol=1e-3)
+    assert not torch.allclose(instances.turned(w, "printed"), stepped, atol=1e-3)
+    alone = instances.random_filters(5, 1, 0)
+    assert torch.allclose(instances.turned(alone), instances.turned(alone, "deaf"), atol=1e-12), (
         "nobody else to listen to"
     )

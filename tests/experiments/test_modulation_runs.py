@@ -14,19 +14,17 @@ from torch.nn import functional
 from sslbook import cli
 from sslbook.experiments.modulation import records, runs
 from sslbook.experiments.modulation.instances import (
+    ACTIVATIONS,
+    REFERENCES,
     WILDCARD,
     World,
+    contrastive_loss,
     crop_boxes,
     draw_pairs,
     make_world,
+    printed_factor,
     random_crops,
     resize_matrices,
-)
-from sslbook.experiments.modulation.reference import (
-    ACTIVATIONS,
-    REFERENCES,
-    contrastive_loss,
-    printed_factor,
     unit_outputs,
 )
 from sslbook.experiments.modulation.runs import (

@@ -13,7 +13,7 @@ import torch
 from bs4 import BeautifulSoup
 
 from sslbook import cli
-from sslbook.experiments.training import live, photographs, shown
+from sslbook.experiments.training import live, shown
 from sslbook.experiments.training import records as recorded
 from sslbook.training import evaluate
 from sslbook.training.presets import tables
@@ -54,23 +54,23 @@ def test_nearest_come_first() -> None:
 
 
 def test_a_number_that_views_share_agrees_and_one_that_they_do_not_does_not() -> None:
-    images = photographs.photographs(12, 64, seed=1)
-    still = replace(photographs.BARE, scale=(1.0, 1.0), ratio=(1.0, 1.0), flip=0.0)
-    assert photographs.agreement(photographs.drawn(images, still, 3), photographs.redness) == pytest.approx(1)
-    assert photographs.agreement(photographs.drawn(images, still, 3), photographs.edges) == pytest.approx(1)
+    images = live.photographs(12, 64, seed=1)
+    still = replace(live.BARE, scale=(1.0, 1.0), ratio=(1.0, 1.0), flip=0.0)
+    assert live.agreement(live.drawn(images, still, 3), live.redness) == pytest.approx(1)
+    assert live.agreement(live.drawn(images, still, 3), live.edges) == pytest.approx(1)
     noise = [torch.rand(200, 3, 4, 4, generator=torch.Generator().manual_seed(view)) for view in range(3)]
-    assert abs(photographs.agreement(noise, photographs.redness)) < 0.2
+    assert abs(live.agreement(noise, live.redness)) < 0.2
 
 
 def test_redness_and_edges_are_what_they_are_called() -> None:
     red, upright = torch.zeros(2, 3, 8, 8), torch.zeros(2, 3, 8, 8)
     red[0, 0], red[1] = 1.0, 0.5
-    torch.testing.assert_close(photographs.redness(red), torch.tensor([1.0, 1 / 3]))
+    torch.testing.assert_close(live.redness(red), torch.tensor([1.0, 1 / 3]))
     upright[0, :, :, 4:], upright[1, :, 4:] = 1.0, 1.0
     slope = torch.linspace(0, 0.5, 6).expand(1, 3, 4, 6)
-    assert float(photographs.edges(slope)) == pytest.approx(math.log((0.1 + photographs.FAINT) / photographs.FAINT))
-    assert photographs.FAINT == 1e-3, "far below a slope that one sees, far above rounding"
-    across, down = photographs.edges(upright)
+    assert float(live.edges(slope)) == pytest.approx(math.log((0.1 + live.FAINT) / live.FAINT))
+    assert live.FAINT == 1e-3, "far below a slope that one sees, far above rounding"
+    across, down = live.edges(upright)
     assert across > 0 > down
     assert across == pytest.approx(-down)
 
@@ -130,11 +130,11 @@ def test_tables_have_header_cells_and_hide_what_is_not_made(tmp_path: Path) -> N
 
 def test_ingredients_are_jittered_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
-    monkeypatch.setattr(photographs, "drawn", lambda images, pipeline, **_: asked.append(pipeline) or [images, images])
-    found = photographs.alone(torch.rand(3, 3, 4, 4))
+    monkeypatch.setattr(live, "drawn", lambda images, pipeline, **_: asked.append(pipeline) or [images, images])
+    found = live.alone(torch.rand(3, 3, 4, 4))
     assert list(found) == ["brightness", "contrast", "saturation", "hue", "grey"]
     assert np.array([pipeline.jitter for pipeline in asked]).tolist() == [
-        *np.diag(photographs.FULL).tolist(),
+        *np.diag(live.FULL).tolist(),
         [0.0] * 4,
     ]
     assert [pipeline.grey for pipeline in asked] == [0, 0, 0, 0, 0.2]

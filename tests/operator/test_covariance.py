@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from sslbook.bench.covariance import operators, population, product_error
-from sslbook.experiments.covariance.reference import all_tuples, expected_gradient, nce_loss, simple_loss, triplet_loss
-from sslbook.experiments.dual_networks.theory import degree
+from sslbook.experiments.covariance.checks import all_tuples, expected_gradient, nce_loss, simple_loss, triplet_loss
+from sslbook.experiments.dual_networks.checks import degree
 from sslbook.networks.small import convnet, mlp, random_network
 from sslbook.operator.covariance import (
     CovarianceOperator,

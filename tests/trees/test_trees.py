@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from sslbook.experiments.hltm import instances
+from sslbook.experiments.hltm import theory
 from sslbook.trees import latent as trees
 from sslbook.trees.latent import LatentTree
 from sslbook.trees.network import TreeNetwork, forward, initial_network
@@ -63,12 +63,12 @@ def test_products_along_paths(kind: str, shape: int) -> None:
                 _, index = trees.place(tree, "s" + "".join(map(str, steps[: d + 1])))
                 table = tree.tables[d][1, index]
                 product = product @ table
-                c = instances.residual_table(table)
+                c = theory.residual_table(table)
                 residual = c if residual is None else residual @ c
             _, index = trees.place(tree, "s" + "".join(map(str, steps)))
             assert (found[depth][1, index] - product).abs().max() < 1e-14
             if residual is not None and kind != "categorical":
-                assert (instances.residual_table(product) - residual).abs().max() < 1e-14
+                assert (theory.residual_table(product) - residual).abs().max() < 1e-14
 
 
 @pytest.mark.parametrize("shape", range(4))
@@ -115,11 +115,11 @@ def scores(tree: LatentTree, drawn: list[Tensor]) -> list[Tensor]:
 @pytest.mark.parametrize(
     "tree",
     [
-        instances.random_symmetric([0, 1], 5, 0.7),
-        trees.symmetric_binary(instances.random_polarities([2], 3, -1.0), root_polarity=-0.7),
+        theory.random_symmetric([0, 1], 5, 0.7),
+        trees.symmetric_binary(theory.random_polarities([2], 3, -1.0), root_polarity=-0.7),
         trees.random_categorical([0, 1], (3, 3, 3, 3), (2, 2, 2)),
         trees.random_categorical([5], (2, 3, 2, 4), (2, 1, 3)),
-        instances.random_regularized([5], (3, 2, 3), (2, 2)),
+        theory.random_regularized([5], (3, 2, 3), (2, 2)),
     ],
     ids=["tables'", "uneven root", "three values", "mixed", "regularized"],
 )
@@ -142,7 +142,7 @@ def test_children_are_independent_given_their_parent() -> None:
 
 
 def test_an_augmentation_keeps_the_root_and_redraws_the_rest() -> None:
-    tree = instances.random_symmetric([0, 1], 4, 0.7)
+    tree = theory.random_symmetric([0, 1], 4, 0.7)
     first = tree.sample([0, 1], 5000)
     second = tree.sample([10, 11], 5000, root=first[0][:, 0])
     assert second[0].equal(first[0])
@@ -155,7 +155,7 @@ def test_an_augmentation_keeps_the_root_and_redraws_the_rest() -> None:
 
 
 def test_a_tree_samples_alone_what_it_samples_in_a_batch() -> None:
-    tree = instances.random_symmetric([0, 1, 2], 3, 0.7)
+    tree = theory.random_symmetric([0, 1, 2], 3, 0.7)
     together, alone = tree.sample([5, 6, 7], 100), tree.replica(1).sample([6], 100)
     assert all(a[1].equal(b[0]) for a, b in zip(together, alone, strict=True))
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from sslbook.experiments.hltm import instances, theory
+from sslbook.experiments.hltm import theory
 from sslbook.trees import exact
 from sslbook.trees import latent as trees
 from sslbook.trees.latent import LatentTree
@@ -107,7 +107,7 @@ def test_correlations(seed: int, shape: int, width: int) -> None:
 
 @pytest.mark.parametrize("scale", [1e-200, 1e-120, 1e120, 1e200])
 def test_correlations_have_no_unit(scale: float) -> None:
-    tree = instances.random_symmetric([0], 3, 0.8)
+    tree = theory.random_symmetric([0], 3, 0.8)
     net = initial_network([0], tree.branching, 2, dtype=torch.float64)
     silent = tuple(torch.zeros_like(part) for part in net.biases)
     plain = exact.latent_correlations(tree, TreeNetwork(net.weights, silent))
@@ -119,7 +119,7 @@ def test_correlations_have_no_unit(scale: float) -> None:
 
 
 def test_constant_units_are_uncorrelated() -> None:
-    tree = instances.random_symmetric([0], 3, 0.8)
+    tree = theory.random_symmetric([0], 3, 0.8)
     net = initial_network([0], tree.branching, 2, dtype=torch.float64)
     net.biases[1].fill_(-100)  # the children of the root are silent, and so the root's part is its bias
     found = exact.latent_correlations(tree, net)
@@ -187,7 +187,7 @@ def test_connections_and_operators(seed: int, shape: int, width: int) -> None:
 
 
 def test_replicas_are_kept_apart() -> None:
-    tree = instances.random_symmetric([0, 1, 2], 3, 0.6)
+    tree = theory.random_symmetric([0, 1, 2], 3, 0.6)
     net = initial_network([0, 1, 2], tree.branching, 3, dtype=torch.float64)
     passed = exact.list_parts(tree, net)
     one, alone = tree.replica(1), net.replica(1)
@@ -206,7 +206,7 @@ def test_replicas_are_kept_apart() -> None:
 def test_a_deep_tree_agrees_with_samples() -> None:
     """Depth 5, where no enumeration of the joint distribution can help: means given z, correlations, E[f (x) J^T | z_0]."""
     n = 40_000
-    tree = instances.random_symmetric([1], 5, 0.7)
+    tree = theory.random_symmetric([1], 5, 0.7)
     net = initial_network([1], tree.branching, 3, dtype=torch.float64)
     passed = exact.list_parts(tree, net)
     drawn = tree.sample([1], n)
@@ -238,7 +238,7 @@ def test_a_deep_tree_agrees_with_samples() -> None:
 @pytest.mark.parametrize("seed", range(10))
 def test_theorem_6(seed: int, root_polarity: float) -> None:
     """Cov_{z_0}[E[f | z_0]] = o a a^T with o = rho_{0 mu}^2 (1 - rho_0^2), and not with rho_{0 mu}^2 (1 - rho_{0 mu}^2)."""
-    polarities = instances.random_polarities([seed], 4, 0.5, 0.95)
+    polarities = theory.random_polarities([seed], 4, 0.5, 0.95)
     tree = trees.symmetric_binary(polarities, root_polarity)
     net = initial_network([seed], tree.branching, 3, dtype=torch.float64)
     passed = exact.list_parts(tree, net)
@@ -271,6 +271,6 @@ def test_theorem_6(seed: int, root_polarity: float) -> None:
     ids=["replicas", "depth", "leaves", "branching"],
 )
 def test_tree_and_network_of_different_shapes(net: TreeNetwork) -> None:
-    tree = instances.random_symmetric([0], 2, 0.7)
+    tree = theory.random_symmetric([0], 2, 0.7)
     with pytest.raises(ValueError, match="tree and net must have one shape"):
         exact.list_parts(tree, net)

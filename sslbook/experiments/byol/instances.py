@@ -2,19 +2,22 @@ r"""What is drawn: two towers on a finite population, opened at one layer, for m
 
 A population has ``N`` images with ``V`` equally likely views each, and a tower holds the activations below its layer ``l`` for
 every view, ``(R, N, V, m)`` with a leading replica axis ``R``.  Everything is float64 and exact: nothing is sampled.  Beside the
-towers of Section 5 of [tian2021iclr]: populations, batches, tuples, linear predictors, and settings of the moving average.
+towers of Section 5 of [tian2021iclr]: populations, batches, tuples, linear predictors, settings of the moving average, and the
+steps by autograd that formulas must agree with.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from sslbook.losses import pairs as losses
 from sslbook.networks.batchnorm import batch_normalize
 
 Norm = Mapping[str, str | float | bool]
@@ -252,3 +255,121 @@ def random_settings(count: int, seed: int = 0, *, smallest: float = -0.9) -> tup
     g = torch.Generator().manual_seed(seed)
     u = torch.rand(3, count, generator=g, dtype=torch.float64)
     return 0.05 + 0.95 * u[0], 0.05 + 0.95 * u[1], smallest + (3 - smallest) * u[2]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Steps by autograd, and what many of them lead to: what the formulas must agree with
+
+
+def mean_loss(y: Tensor, t: Tensor) -> Tensor:
+    r"""Mean of r over images and pairs of views, ``(R,)``, from outputs ``(R, N, V, o)``: :math:`E|y_1 - t_2|^2 / 2`."""
+    return 0.5 * (y[:, :, :, None] - t[:, :, None]).square().sum(-1).flatten(1).mean(1)
+
+
+def step(pair: Pair, norm: Norm | None = None, *, target_norm: Norm | None = None, both: bool = False) -> Tensor:
+    r"""Minus the gradient of the mean loss in :math:`W_l`, by autograd, ``(R, m k)``.
+
+    The target's BatchNorm is the online one's unless ``target_norm`` is given.  both: the gradient flows through the target as
+    well, whose layer then has to have the same weights.
+    """
+    leaf = pair.online.weight.clone().requires_grad_(True)
+    y = pair.online.output(leaf, norm)
+    t = pair.target.output(leaf if both else None, norm if target_norm is None else target_norm)
+    (gradient,) = torch.autograd.grad(mean_loss(y, t).sum(), leaf)
+    return vec(-gradient)
+
+
+def step_matrix(pair: Pair, norm: Norm | None = None, *, both: bool = False) -> Tensor:
+    r"""The matrix that takes :math:`vec(W_l)` to :func:`step`, where both towers have these weights, ``(R, m k, m k)``.
+
+    Column j is autograd's step at the j-th unit vector; the step has to be linear in the weights: linear tops, BatchNorm with
+    the mean alone, no scaling of the outputs.
+    """
+    r, k, m = pair.online.weight.shape
+    units = torch.eye(m * k, dtype=pair.online.weight.dtype).unflatten(1, (m, k)).mT.repeat(r, 1, 1)
+
+    def spread(t: Tower) -> Tower:
+        below, *above = (x.repeat_interleave(m * k, 0) for x in (t.below, *t.above))
+        return replace(t, below=below, weight=units, above=tuple(above))
+
+    out: Tensor = step(Pair(spread(pair.online), spread(pair.target)), norm, both=both).unflatten(0, (r, m * k)).mT
+    return out
+
+
+@dataclass(frozen=True)
+class Decline:
+    """A run of gradient descent: the loss, and the variance between images of the outputs averaged over views.
+
+    loss, between: ``(T + 1, R)``.  weight: the first layer at the end, ``(R, k, m)``.
+    """
+
+    loss: Tensor
+    between: Tensor
+    weight: Tensor
+
+
+def descend(tower: Tower, steps: int, rate: float) -> Decline:
+    """Gradient descent of all layers on the mean loss of identical towers, no gradient through the target."""
+    leaves = [m.clone().requires_grad_(True) for m in (tower.weight, *tower.above)]
+    losses, between = [], []
+    for t in range(steps + 1):
+        now = replace(tower, weight=leaves[0], above=tuple(leaves[1:]))
+        y = now.output()
+        loss = mean_loss(y, y.detach())
+        losses.append(loss.detach())
+        between.append(variance_between(y.detach()))
+        if t < steps:
+            for leaf, g in zip(leaves, torch.autograd.grad(loss.sum(), leaves), strict=True):
+                leaf.data.sub_(rate * g)
+    return Decline(torch.stack(losses), torch.stack(between), leaves[0].detach())
+
+
+def variance_between(y: Tensor) -> Tensor:
+    """Variance between images of outputs ``(R, N, V, o)`` averaged over views, ``(R,)``."""
+    mean = y.mean(2)
+    return (mean - mean.mean(1, keepdim=True)).square().sum(-1).mean(1)
+
+
+def batch_step(pair: Pair, batches: Batches, norm: Norm) -> Tensor:
+    """The mean of the steps of all batches, each with statistics of its own, by autograd, ``(R, m k)``."""
+    leaf = pair.online.weight.clone().requires_grad_(True)
+
+    def outputs(tower: Tower, weight: Tensor, view: Tensor) -> Tensor:
+        below = tower.below[:, batches.image, view]  # (R, M, B, m)
+        return replace(tower, below=below).climb(replace(tower, below=below).lift(weight), norm, (2,))
+
+    y = outputs(pair.online, leaf, batches.first)
+    t = outputs(pair.target, pair.target.weight, batches.second).detach()
+    loss = 0.5 * (y - t).square().sum(-1).flatten(1).mean(1)
+    (gradient,) = torch.autograd.grad(loss.sum(), leaf)
+    return vec(-gradient)
+
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+
+TUPLE_LOSSES: dict[str, Loss] = {
+    "simple": losses.simple,
+    "soft_triplet": partial(losses.soft_triplet, temperature=0.5, margin=0.3),
+    "info_nce": partial(losses.info_nce, temperature=0.5),
+}
+"""The three losses of the corollary."""
+
+ROLES = ("anchor", "positive", "negatives")
+
+
+def tuple_step(
+    tower: Tower, loss: Loss, norm: Norm | None = None, *, roles: Sequence[str] = ROLES, negatives: int = 1
+) -> Tensor:
+    """Minus the gradient in layer ``l`` of the mean loss over all tuples, ``(R, k, m)``, through the towers of ``roles``.
+
+    Each tower is one forward pass over the population, ``tower.below (R, N, V, m)``, and BatchNorm's batch.
+    """
+    n, v = tower.below.shape[1:3]
+    leaf = tower.weight.clone().requires_grad_(True)
+    y = {role: tower.output(leaf if role in roles else None, norm).flatten(1, 2) for role in ROLES}
+    anchor, positive, negative = all_tuples(n, v, negatives)
+    a = y["anchor"][:, anchor]
+    r_pos = 0.5 * (a - y["positive"][:, positive]).square().sum(-1)
+    r_neg = 0.5 * (a[:, :, None] - y["negatives"][:, negative]).square().sum(-1)
+    (gradient,) = torch.autograd.grad(loss(r_pos, r_neg).mean(1).sum(), leaf)
+    return -gradient

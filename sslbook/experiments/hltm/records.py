@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 
 from sslbook.experiments.hltm import theory
-from sslbook.experiments.hltm.instances import random_symmetric
 from sslbook.experiments.hltm.runs import (
     FORMULAS,
     MIXED,
@@ -29,6 +28,7 @@ from sslbook.experiments.hltm.runs import (
     train_protocols,
     untrained,
 )
+from sslbook.experiments.hltm.theory import random_symmetric
 from sslbook.records import data_files
 from sslbook.records.filled import Filled, fill
 from sslbook.records.printed import PARTS as PRINTED_PARTS

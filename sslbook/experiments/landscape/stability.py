@@ -34,8 +34,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sslbook.experiments.landscape.instances import Blobs, Cloud, blobs, directions, orthonormal, scattered, summation
-from sslbook.experiments.landscape.theory import Activation
+from sslbook.experiments.landscape.theory import (
+    Activation,
+    Blobs,
+    Cloud,
+    blobs,
+    directions,
+    orthonormal,
+    scattered,
+    summation,
+)
 from sslbook.losses.energies import project
 from sslbook.stats.checks import over_instances, relative
 from sslbook.stats.replica_rng import Streams

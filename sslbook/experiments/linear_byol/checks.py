@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from scipy.integrate import solve_ivp
 
-from sslbook.experiments.linear_byol import instances, reference, theory
+from sslbook.experiments.linear_byol import instances, theory
 from sslbook.experiments.linear_byol.instances import Pairs, World
 from sslbook.experiments.linear_byol.theory import UNIT, Array, Modes, Moments, Times, Weights
 from sslbook.stats.checks import Gaps, over_instances, relative
@@ -96,7 +96,7 @@ def fates(starts: int, seed: int = 0) -> Fates:
     clear = np.flatnonzero((np.abs(q) > margin) & (np.abs(q + tp * r**2) > margin))[:starts]
     w1, w2, theta, r = (part[clear] for part in (w1, w2, theta, r))
     times = Times(*(np.asarray(part)[clear] for part in times))
-    end = reference.follow(w1, w2, theta, r, 100.0 + 20.0 / theory.slowest(w1, w2, r, times), times)[-1]
+    end = instances.follow(w1, w2, theta, r, 100.0 + 20.0 / theory.slowest(w1, w2, r, times), times)[-1]
     size, last = theory.scalar_ends(w1, w2, r, times)
     alive = np.abs(end[0]) > 0.02
     rules = {
@@ -151,7 +151,7 @@ def reduction_gaps(replicas: int, seed: int = 0) -> Gaps:
         rows = theory.modes(moments).rows[:, units]
         unit = rows / np.linalg.norm(rows, axis=2, keepdims=True)
         lam = np.stack([np.einsum("rnd,rde,rne->rn", unit, part, unit) for part in (moments.same, moments.cross)])
-        path = reference.integrate(_lay(unit, a, b, c), moments, time, times, rtol=1e-12)
+        path = instances.integrate(_lay(unit, a, b, c), moments, time, times, rtol=1e-12)
         end = Weights(*(part[-1] for part in path))
         one, two = (theory.distance(end, _lay(unit, *alone(lam, *tau))) for tau in ((to, tp), (tp, to)))
         return one, two
@@ -318,10 +318,10 @@ def verdicts(
     largest = np.abs(values).max(-1, keepdims=True)
     rate = np.where(np.abs(values) > 1e-8 * largest, values.real, -np.inf).max(-1)
     clear = np.flatnonzero(np.abs(rate) > 0.003 * largest[:, 0])[:problems]
-    choice = reference.pick(clear, point, drawn, tau)
+    choice = instances.pick(clear, point, drawn, tau)
     rest = np.r_[: outputs * size, outputs * (size + outputs) : matrix.shape[1]]  # without the predictor's
     held = theory.is_stable(matrix[clear][:, rest][:, :, rest])
-    return Verdicts(leads[clear], theory.is_stable(matrix[clear]), reference.rests(*choice, seed=seed), held)
+    return Verdicts(leads[clear], theory.is_stable(matrix[clear]), instances.rests(*choice, seed=seed), held)
 
 
 def _random_point(found: Modes, kept: Array, times: Times, rng: np.random.Generator, balanced: bool) -> Weights:
@@ -368,7 +368,7 @@ def random_ends(kind: str, replicas: int, seed: int = 0, *, least: float = 0.3) 
     rng = np.random.default_rng([seed, 8, *kind.encode()])
     moments = instances.random_moments(replicas, size, rng, least=least)
     start = instances.random_start(kind, replicas, outputs, size, rng)
-    last = reference.integrate(start, moments, 600.0, rtol=1e-7).online[-1]
+    last = instances.integrate(start, moments, 600.0, rtol=1e-7).online[-1]
     rank = (np.linalg.svd(last, compute_uv=False) > 0.05).sum(-1)
     full, near = rank == outputs, theory.alignment(last, theory.modes(moments).rows[:, :outputs]) > 0.99
     return Ends(rank, full, near & full)

@@ -15,11 +15,14 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from sslbook.experiments.modulation.instances import Instances, Population, random_instances, random_population
-from sslbook.experiments.modulation.reference import (
+from sslbook.experiments.modulation.instances import (
     DTYPE,
+    Instances,
+    Population,
     dominant_component,
     flow_ends,
+    random_instances,
+    random_population,
     sampled_probabilities,
     winners,
 )

@@ -14,8 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sslbook.experiments.modulation.instances import patch_images
-from sslbook.experiments.modulation.reference import ACTIVATIONS
+from sslbook.experiments.modulation.instances import ACTIVATIONS, patch_images
 from sslbook.experiments.modulation.runs import (
     PRINTED,
     SCORES,
