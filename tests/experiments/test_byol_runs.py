@@ -6,7 +6,6 @@ import copy
 import itertools
 import json
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -405,23 +404,30 @@ def test_the_common_gradient_image_by_image(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_long_records_go_on_where_they_were_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = {"protocol": SHORT, "data": tiny(), "parts": tmp_path}
-    at = {"never": (0, 2, 3), "T = 50": (0, 2)}
-    make = partial(records.resets_values, resets={"never": 0, "T = 50": 1}, moments=at, **settings)
-    values = make([0, 1])
+    for name, value in {
+        "DIGITS": SHORT,
+        "CIFAR10": SHORT,
+        "digits": tiny,
+        "cifar10": lambda count: tiny(),
+        "RESETS": {"never": 0, "T = 50": 1},
+        "RESET_MOMENTS": {"never": (0, 2, 3), "T = 50": (0, 2)},
+        "DIGITS_AT": (0, 1),
+        "CIFAR10_AT": (0, 1),
+        "parts_folder": lambda: tmp_path,
+    }.items():
+        monkeypatch.setattr(records, name, value)
+    values = records.resets_values([0, 1])
     json.dumps(values, allow_nan=False)
     assert {name: len(cells) for name, cells in values["runs"].items()} == {"never": 12, "T = 50": 12}
     one = values["runs"]["never"]["no BN in predictor; [0, 0.003]"]
     assert set(one) == {*MEASURES, "labels 1", "labels 5", "definite"}
     assert len(one["definite"]) == 3
-    average = partial(records.average_values, at=(0, 1), **settings)
-    assert list(average([0, 1])["averages"]) == ["0", "0.97", "0.996"]
-    colour = partial(records.average_cifar10_values, at=(0, 1), device="cpu", **settings)
-    found = colour([0, 1])
+    assert list(records.average_values([0, 1])["averages"]) == ["0", "0.97", "0.996"]
+    found = records.average_cifar10_values([0, 1])
     assert len(found["averages"]["0.97"]["accuracy"][1]) == 2
     kept = {name: sorted((tmp_path / name).iterdir()) for name in ("byol-resets", "byol-average-cifar10")}
     assert [len(some) for some in kept.values()] == [4, 6], "a kind each; a cell and a seed each"
     kept["byol-resets"][0].unlink()
-    assert make([0, 1]) == values, "made again"
+    assert records.resets_values([0, 1]) == values, "made again"
     monkeypatch.setattr(runs, "_step", None)
-    assert colour([0, 1]) == found, "kept"
+    assert records.average_cifar10_values([0, 1]) == found, "kept"

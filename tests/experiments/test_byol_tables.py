@@ -36,6 +36,16 @@ def tiny() -> Split:
     )
 
 
+@pytest.fixture
+def few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Records of an epoch on forty digits, also in the place of photographs."""
+    for name, value in {"DIGITS": SMALL, "CIFAR10": SMALL, "DIGITS_MOMENTS": (0, 1), "BATCHLESS_AT": (0, 1)}.items():
+        monkeypatch.setattr(records, name, value)
+    monkeypatch.setattr(records, "digits", tiny)
+    monkeypatch.setattr(records, "cifar10", lambda count: tiny())
+    monkeypatch.setattr(records, "parts_folder", lambda: tmp_path)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_every_printed_cell_is_a_cell(name: str) -> None:
     target = printed(name)
@@ -82,9 +92,10 @@ def test_what_two_parts_give_together() -> None:
         assert records.together(found, *pair[::-1]).tolist() == pytest.approx([value, value])
 
 
+@pytest.mark.usefixtures("few")
 def test_the_record_holds_every_table_once_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(records, "RATES", (0.1,))
-    values = records.digits_values([0, 1], protocol=SMALL, data=tiny(), at=(0, 1))
+    values = records.digits_values([0, 1])
     json.dumps(values)
     assert set(values["tables"]) == set(NAMES)
     for name, cells in values["tables"].items():
@@ -99,12 +110,14 @@ def test_the_record_holds_every_table_once_run(monkeypatch: pytest.MonkeyPatch) 
         assert all(a != b for a, b in zip(values["symmetric"][name]["rank"], measured["rank"], strict=True)), name
 
 
-def test_cifar10_values_have_the_same_form() -> None:
-    values = records.cifar10_values([0], protocol=SMALL, data=tiny(), device="cpu")
+@pytest.mark.usefixtures("few")
+def test_cifar10_values_have_the_same_form(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = records.cifar10_values([0])
     assert values["images"] == 40
     assert values["epochs"] == [0, 1]
     assert list(values["tables"]["B-Tab3"]) == printed("B-Tab3").cells
-    four = records.cifar10_values([0], protocol=replace(SMALL, epochs=4), data=tiny(), device="cpu")
+    monkeypatch.setattr(records, "CIFAR10", replace(SMALL, epochs=4))
+    four = records.cifar10_values([0])
     assert four["epochs"] == [0, 2, 4]
     assert {len(measured["rank"]) for measured in four["tables"]["B-Tab3"].values()} == {3}
 
@@ -121,11 +134,12 @@ def test_a_table_at_the_command_line(capsys: pytest.CaptureFixture[str], monkeyp
     assert content["cells"][3]["printed"]["mean"] == 71.95
 
 
+@pytest.mark.usefixtures("few")
 def test_a_recorded_table_at_the_command_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store, "results_folder", lambda: tmp_path)
-    values = records.cifar10_values([0, 1], protocol=replace(SMALL, epochs=1), data=tiny(), device="cpu")
+    values = records.cifar10_values([0, 1])
     store.save_record("byol-cifar10", values, seeds=[0, 1], seconds=1)
     assert cli.main(["table", "B-Tab3-cifar10-convnet"]) == 0
     shown = capsys.readouterr().out
@@ -186,9 +200,9 @@ def test_a_grid_shows_printed_and_found() -> None:
     assert f"<td>{target.mean[0, 0]:.1f} | 50.0</td>" in html
 
 
-def test_the_record_without_batch_statistics(tmp_path: Path) -> None:
-    how = {"protocol": SMALL, "data": tiny(), "at": (0, 1), "rates": (0.03, 0.1), "parts": tmp_path}
-    values = records.batchless_values([0, 1], **how)  # type: ignore[arg-type]
+@pytest.mark.usefixtures("few")
+def test_the_record_without_batch_statistics() -> None:
+    values = records.batchless_values([0, 1])
     json.dumps(values, allow_nan=False)
     slow, fast = values["runs"]["0.03"], values["runs"]["0.1"]
     assert list(slow) == list(records.BATCHLESS)

@@ -202,9 +202,10 @@ def test_untrained_networks_are_those_before_training() -> None:
     assert (found.T - run["population"][:, 0, 0]).abs().max() < 1e-12
 
 
-def test_narrow_values() -> None:
-    base = replace(TreeRun(), depth=2, width=2, epoch_size=128)
-    values = records.narrow_values([1, 2], base=base, epochs=(0, 1), processes=1)
+def test_narrow_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(records, "PAPERS", TreeRun(depth=2, epoch_size=128))
+    monkeypatch.setattr(records, "cores", lambda: 1)
+    values = records.narrow_values([1, 2], epochs=(0, 1))
     for loss in ("printed", "released"):
         for statistic in runs.STATISTICS:
             assert torch.tensor(values[loss][statistic]).shape == (3, 3, 2, 2)  # latents, lower, epochs, trials

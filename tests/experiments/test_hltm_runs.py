@@ -273,8 +273,11 @@ SHORT = TreeRun(epoch_size=256)
 
 
 @pytest.fixture
-def few_untrained_trials(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(records, "UNTRAINED", 2)
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Records of few samples, epochs and trials, made by one process."""
+    small = {"UNTRAINED": 2, "PAPERS": SHORT, "EPOCHS": (0, 1, 20), "NORM_EPOCHS": (0, 1), "cores": lambda: 1}
+    for name, value in small.items():
+        monkeypatch.setattr(records, name, value)
 
 
 def test_a_rerun_is_the_population_up_to_sampling() -> None:
@@ -325,9 +328,9 @@ def test_the_command_at_tiny_size(capsys: pytest.CaptureFixture[str]) -> None:
 # --- the record ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("few_untrained_trials")
+@pytest.mark.usefixtures("short")
 def test_recorded_trials_are_those_of_a_rerun(tmp_path) -> None:
-    values = records.table_values([1], base=SHORT, epochs=(0, 1, 20), processes=1)
+    values = records.table_values([1])
     store.save_record("hltm-tables", values, seeds=[1], seconds=1.0, folder=tmp_path)
     found = store.recorded("hltm-tables", folder=tmp_path)
     again = records.table(printed("B-Tab2"), [1], SHORT, processes=1)
@@ -382,10 +385,12 @@ def test_parts_that_a_tree_lacks_are_left_out(depth: int, parts: list[str]) -> N
     assert found["s1 weights"][1] == pytest.approx(float(net.weights[1][1, 1].double().norm()))
 
 
+@pytest.mark.usefixtures("short")
 def test_the_record_of_the_curves(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(records, "FACTORS", {"depth": (3,), "width": (2,)})
     base = replace(BRIEF, depth=4, width=3)
-    values = store.plain(records.norm_values([1, 2], base=base, epochs=(0, 1), processes=1))
+    monkeypatch.setattr(records, "FACTORS", {"depth": (3,), "width": (2,)})
+    monkeypatch.setattr(records, "BASE", base)
+    values = store.plain(records.norm_values([1, 2]))
     assert (list(values["cells"]), values["epochs"]) == (["base", "depth 3", "width 2"], [0, 1])
     curves = records.curves({"base": base}, [1, 2], (0, 1), processes=1)["base"]
     for part, wanted in curves.items():
@@ -394,10 +399,12 @@ def test_the_record_of_the_curves(monkeypatch: pytest.MonkeyPatch) -> None:
         assert (found - wanted).abs().max() <= 1e-5 * wanted.abs().max()
 
 
+@pytest.mark.usefixtures("short")
 def test_the_record_under_the_printed_loss(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(records, "FACTORS", {"width": (2, 3)})
     base = replace(BRIEF, depth=2)
-    values = store.plain(records.norm_values([1, 2], vary=records.printed_loss, base=base, epochs=(0, 1), processes=1))
+    monkeypatch.setattr(records, "FACTORS", {"width": (2, 3)})
+    monkeypatch.setattr(records, "BASE", base)
+    values = store.plain(records.norm_values([1, 2], vary=records.printed_loss))
     assert list(values["cells"]) == ["width 2", "width 3"]
     released = records.curves({"it": replace(base, width=3)}, [1, 2], (0, 1), processes=1)["it"]["s0"]
     found = torch.tensor(values["cells"]["width 3"]["s0"]).double()
