@@ -34,16 +34,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sslbook.experiments.landscape.theory import (
-    Activation,
-    Blobs,
-    Cloud,
-    blobs,
-    directions,
-    orthonormal,
-    scattered,
-    summation,
-)
+from sslbook.experiments.landscape import theory
+from sslbook.experiments.landscape.theory import Activation, Blobs, Cloud
 from sslbook.losses.energies import project
 from sslbook.stats.checks import over_instances, relative
 from sslbook.stats.replica_rng import Streams
@@ -177,12 +169,14 @@ SETTINGS = ("relu", "leaky_relu", "square")
 def scan(setting: str, replicas: int = 60, starts: int = 40, seed: int = 0) -> Critical:
     """Critical points on random populations in three dimensions, for one of `SETTINGS`."""
     sigma = 0.4
-    begin = directions(replicas, starts, 3, seed)
+    begin = theory.directions(replicas, starts, 3, seed)
     if setting == "square":
-        return critical_points(scattered(replicas, 12, 3, seed), Activation(1.0, 2), begin, seed)
+        return critical_points(theory.scattered(replicas, 12, 3, seed), Activation(1.0, 2), begin, seed)
     if setting == "leaky_relu":
-        return critical_points(blobs(replicas, 6, 3, seed, sigma=sigma, offset=1.5), Activation(0.3), begin, seed)
-    return critical_points(blobs(replicas, 6, 3, seed, sigma=sigma), Activation(), begin, seed)
+        return critical_points(
+            theory.blobs(replicas, 6, 3, seed, sigma=sigma, offset=1.5), Activation(0.3), begin, seed
+        )
+    return critical_points(theory.blobs(replicas, 6, 3, seed, sigma=sigma), Activation(), begin, seed)
 
 
 def plane_gaps(replicas: int = 128, seed: int = 0) -> dict[str, float]:
@@ -191,8 +185,8 @@ def plane_gaps(replicas: int = 128, seed: int = 0) -> dict[str, float]:
     The integral over the plane in closed form (the mixture's density there), J by automatic differentiation, on the tangent space;
     worst relative error over random mixtures in three dimensions.  Broken: the sign, and E[h] left out.
     """
-    pop = blobs(replicas, 5, 3, seed, sigma=0.5)
-    w = directions(replicas, 4, 3, seed)
+    pop = theory.blobs(replicas, 5, 3, seed, sigma=0.5)
+    w = theory.directions(replicas, 4, 3, seed)
     found = []
     for act in (Activation(), Activation(0.3), Activation(-1.0)):
         _, j = parts(pop, w, act)
@@ -550,10 +544,10 @@ def nearly_orthogonal(
     replicas: int, tilt: float, *, patterns: int = 6, size: int = 8, seed: int = 0
 ) -> tuple[Cloud, Tensor, Tensor]:
     r"""Summation models with tilted patterns: the points, the patterns ``(R, M, d)``, and :math:`\|U^T U - I\|_2` ``(R,)``."""
-    u = orthonormal(replicas, patterns, size, seed, tilt=tilt)
+    u = theory.orthonormal(replicas, patterns, size, seed, tilt=tilt)
     q = 0.1 + (0.3 - 0.1) * Streams(range(seed, seed + replicas), "rarity").uniform((patterns,), torch.float64)
     off = torch.linalg.matrix_norm(u @ u.mT - torch.eye(patterns, dtype=u.dtype), ord=2)
-    return summation(q, u), u, off
+    return theory.summation(q, u), u, off
 
 
 def tight_triples(replicas: int, seed: int = 0) -> tuple[Blobs, Tensor]:

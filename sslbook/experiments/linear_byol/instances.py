@@ -8,21 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.integrate import solve_ivp
 
-from sslbook.experiments.linear_byol.theory import (
-    UNIT,
-    Array,
-    Modes,
-    Moments,
-    Times,
-    Weights,
-    additive,
-    distance,
-    fixed_point,
-    modes,
-    multiplicative,
-    speed,
-    velocity,
-)
+from sslbook.experiments.linear_byol import theory
+from sslbook.experiments.linear_byol.theory import UNIT, Array, Modes, Moments, Times, Weights
 
 
 def random_moments(
@@ -106,10 +93,10 @@ def world(kind: str, replicas: int, seed: int = 0) -> World:
     readouts = turn / np.sqrt(spread)
     if kind == "multiplicative":
         directions = np.ascontiguousarray(turn[:, :, 4:])
-        moments = multiplicative(data, directions)
+        moments = theory.multiplicative(data, directions)
     else:
         level = np.array([0.35, 0.3, 0.01, 0.01, 1.2, 1.2]) if kind == "additive" else spread / 4
-        moments = additive(data, (turn * level) @ turn.swapaxes(1, 2))
+        moments = theory.additive(data, (turn * level) @ turn.swapaxes(1, 2))
         grain = turn * np.sqrt(level)
 
     def draw(rng: np.random.Generator, batch: int) -> tuple[Array, Array]:
@@ -178,7 +165,7 @@ def example(name: str) -> tuple[Weights, Moments]:
     """
     values, kept, basis = EXAMPLES[name]
     moments = Moments(np.eye(len(values))[None], np.diag(values)[None])
-    return fixed_point(modes(moments), np.array([kept]), np.array([basis], dtype=float)), moments
+    return theory.fixed_point(theory.modes(moments), np.array([kept]), np.array([basis], dtype=float)), moments
 
 
 def circling(*, commuting: bool = False) -> tuple[Weights, Moments]:
@@ -192,9 +179,9 @@ def circling(*, commuting: bool = False) -> tuple[Weights, Moments]:
         matrix = np.diag(np.linalg.norm(matrix, axis=0))
     cross = (matrix * shares) @ matrix.T
     moments = Moments((matrix @ matrix.T)[None], 0.5 * (cross + cross.T)[None])
-    found, kept = modes(moments), np.array([[0, 1]])
+    found, kept = theory.modes(moments), np.array([[0, 1]])
     basis = balanced_basis(found, kept, UNIT, np.random.default_rng(0))
-    return fixed_point(found, kept, basis), moments
+    return theory.fixed_point(found, kept, basis), moments
 
 
 def random_start(kind: str, replicas: int, outputs: int, size: int, rng: np.random.Generator) -> Weights:
@@ -245,7 +232,7 @@ def integrate(
         return Weights(*(part.reshape(shape) for part, shape in zip(np.split(flat, cuts), shapes)))
 
     def move(_: float, flat: Array) -> Array:
-        parts = velocity(unpack(flat), moments, times, predictor=predictor)
+        parts = theory.velocity(unpack(flat), moments, times, predictor=predictor)
         return np.concatenate([(horizon[:, None, None] * part).ravel() for part in parts])
 
     flat = np.concatenate([part.ravel() for part in start])
@@ -265,7 +252,7 @@ def descend(start: Weights, moments: Moments, time: float, rate: float, *, slow:
     ema = slow * rate
     w = start
     for _ in range(round(time / rate)):
-        step = velocity(w, moments)
+        step = theory.velocity(w, moments)
         online = w.online + rate * step.online
         w = Weights(online, w.predictor + rate * step.predictor, (1 - ema) * w.target + ema * online)
     return w
@@ -328,7 +315,7 @@ def rests(
     rng = np.random.default_rng(seed)
     scale = push * np.sqrt(sum(np.square(part).sum((1, 2)) for part in point))[:, None, None]
     now = Weights(*(part + scale * rng.standard_normal(part.shape) / part[0].size ** 0.5 for part in point))
-    begin = speed(now, moments, times)
+    begin = theory.speed(now, moments, times)
     unit = 16.0 * np.sqrt(sum(np.square(a - b).sum((1, 2)) for a, b in zip(now, point))) / begin
     verdict, open_ = np.zeros(len(begin), dtype=bool), np.arange(len(begin))
     for k in range(rounds):
@@ -337,8 +324,8 @@ def rests(
         here = Weights(*(part[-1] for part in path))
         for whole, part in zip(now, here):
             whole[open_] = part
-        settled = speed(here, data, tau) < rest * begin[open_]
-        gone = distance(here, pick(open_, point, moments, times)[0]) > 0.001
+        settled = theory.speed(here, data, tau) < rest * begin[open_]
+        gone = theory.distance(here, pick(open_, point, moments, times)[0]) > 0.001
         verdict[open_[settled & ~gone]] = True
         open_ = open_[~(settled | gone)]
         if not len(open_):
