@@ -26,7 +26,7 @@ from sslbook.networks.small import instance_seeds, mlp, random_network
 from sslbook.operator.covariance import CovarianceOperator, covariance_operator, intra_operator, pair_weights
 from sslbook.operator.layer import Layer, connection, find_layer, open_layer, vec
 from sslbook.operator.view_weights import Mixing
-from sslbook.stats.checks import Comparison, over, relative_gap
+from sslbook.stats.checks import Comparison, Gaps, over, relative_gap
 
 TupleLoss = Callable[[Tensor, Tensor, Tensor], Tensor]
 """``loss(r_pos (T,), r_neg (T, H), r_clean (T, H)) -> (T,)``; ``r_clean`` are distances between un-augmented samples."""
@@ -110,12 +110,9 @@ def mean_estimate(k: Tensor, views: int) -> Tensor:
 
     ``k (N, V, n, n_L)`` are the connections.  Images and views are drawn with replacement, :math:`m_i` is the mean of the
     connections of image i's drawn views, and the estimate is the covariance of the two with Bessel's correction,
-    :math:`\frac12 (m_1 - m_2)(m_1 - m_2)^T`.  Raises ValueError for more than 10,000 means :math:`m`.
+    :math:`\frac12 (m_1 - m_2)(m_1 - m_2)^T`.
     """
-    samples, count = k.shape[:2]
-    if samples * count**views > 10_000:
-        raise ValueError(f"{samples * count**views:,} means of views are too many to pair with each other")
-    picks = torch.cartesian_prod(*[torch.arange(count)] * views).reshape(-1, views)
+    picks = torch.cartesian_prod(*[torch.arange(k.shape[1])] * views).reshape(-1, views)
     means = k[:, picks].mean(2).flatten(0, 1)  # (N V^views, n, n_L)
     total = k.new_zeros(k.shape[2], k.shape[2])
     for mean in means:  # one at a time: a table of all pairs would take N^2 V^(2 views) matrices
@@ -368,25 +365,14 @@ def joint_weights(distances: Tensor, negatives: int, tau: float) -> Tensor:
     return total.index_add_(1, draws.flatten(), xi.flatten(1)) * (n / len(draws))
 
 
-@dataclass(frozen=True)
-class ManyNegatives:
-    r"""What happens to the operator of InfoNCE without augmentation when there are H negatives, as relative numbers.
+def many_negatives(negatives: int, *, seed: int = 0) -> Gaps:
+    r"""InfoNCE's operator with H negatives, as relative numbers, on one leaky-ReLU network without augmentation.
 
     one_tower: enumerated one-tower gradient against :math:`OP\, vec(W)` with the non-symmetric weights (an identity).
     symmetrised: the same against the symmetric operator (what Eq. 67 would give): the break of the symmetry trick.
     both_towers: enumerated two-tower gradient against twice the symmetric operator (an identity for every H).
     without_tau, without_half: the last with Eq. 80's weights as printed, lacking 1/tau, or the half of :math:`r`.
     """
-
-    one_tower: float
-    symmetrised: float
-    both_towers: float
-    without_tau: float
-    without_half: float
-
-
-def many_negatives(negatives: int, *, seed: int = 0) -> ManyNegatives:
-    """Measure :class:`ManyNegatives` on one leaky-ReLU network without augmentation."""
     samples, tau = 5, 2.0
     net = mlp((4, 8, 6, 3), "leaky_relu", seed=seed)
     clean = torch.randn(samples, 4, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
@@ -402,42 +388,27 @@ def many_negatives(negatives: int, *, seed: int = 0) -> ManyNegatives:
     tuples = all_tuples(samples, 1, negatives)
     one = -expected_gradient(net, layer, views, nce_loss(tau), tuples)
     both = -expected_gradient(net, layer, views, nce_loss(tau), tuples, both=True)
-    return ManyNegatives(
-        one_tower=relative_gap(vec(skew.update()), vec(one)),
-        symmetrised=relative_gap(vec(even.update()), vec(one)),
-        both_towers=relative_gap(vec(2 * even.update()), vec(both)),
-        without_tau=relative_gap(vec(2 * tau * even.update()), vec(both)),
-        without_half=relative_gap(vec(2 * operator(2 * distances, symmetric=True).update()), vec(both)),
-    )
+    return {
+        "one_tower": relative_gap(vec(skew.update()), vec(one)),
+        "symmetrised": relative_gap(vec(even.update()), vec(one)),
+        "both_towers": relative_gap(vec(2 * even.update()), vec(both)),
+        "without_tau": relative_gap(vec(2 * tau * even.update()), vec(both)),
+        "without_half": relative_gap(vec(2 * operator(2 * distances, symmetric=True).update()), vec(both)),
+    }
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The operator beside the neural tangent kernel: two Gram matrices of the same connections (A-NTK)
 
 
-@dataclass(frozen=True)
-class KernelComparison:
-    """One layer's covariance operator beside neural tangent kernels, on ``samples`` points with ``views`` views each.
+def kernel_comparison(samples: int, *, widths: tuple[int, ...] = (5, 6, 4, 2), seed: int = 0) -> Gaps:
+    r"""Compare :math:`V_x[\bar K_l]` (``n x n``) with kernels :math:`K_l(x)^T K_l(x')` (``N n_L x N n_L``) of a ReLU network.
 
-    operator_*, kernel_*: of the layer, on the samples' first views.  network_*: of the whole network's kernel.  Ranks at a relative
+    operator_*, kernel_*: of a layer, on the samples' first views.  network_*: of the whole network's kernel.  Ranks at a relative
     cut of 1e-10.  spectrum_gap: relative gap between the eigenvalues of the operator and of the layer's kernel, averaged over views
     and centred over samples, over N.
     uncentred_gap, unaveraged_gap: the same without centring, and with first views in place of averages.
     """
-
-    operator_size: int
-    operator_rank: int
-    kernel_size: int
-    kernel_rank: int
-    network_size: int
-    network_rank: int
-    spectrum_gap: float
-    uncentred_gap: float
-    unaveraged_gap: float
-
-
-def kernel_comparison(samples: int, *, widths: tuple[int, ...] = (5, 6, 4, 2), seed: int = 0) -> KernelComparison:
-    r"""Compare :math:`V_x[\bar K_l]` (``n x n``) with kernels :math:`K_l(x)^T K_l(x')` (``N n_L x N n_L``) of a ReLU network."""
     layer, views = "2", 3
     net = mlp(widths, seed=seed)
     draw = torch.Generator().manual_seed(seed)
@@ -457,17 +428,10 @@ def kernel_comparison(samples: int, *, widths: tuple[int, ...] = (5, 6, 4, 2), s
         count = min(len(operator), len(values))
         return relative_gap(operator.flip(0)[:count], values.flip(0)[:count] / samples)
 
-    return KernelComparison(
-        operator_size=len(operator),
-        operator_rank=_rank(operator),
-        kernel_size=len(kernel),
-        kernel_rank=_rank(kernel),
-        network_size=len(network),
-        network_rank=_rank(network),
-        spectrum_gap=gap(centred),
-        uncentred_gap=gap(_kernel(mean)),
-        unaveraged_gap=gap(_kernel(first - first.mean(0))),
-    )
+    sizes: Gaps = {"spectrum_gap": gap(centred), "uncentred_gap": gap(_kernel(mean))}
+    for name, values in {"operator": operator, "kernel": kernel, "network": network}.items():
+        sizes |= {f"{name}_size": len(values), f"{name}_rank": int((values > 1e-10 * values.max()).sum())}
+    return sizes | {"unaveraged_gap": gap(_kernel(first - first.mean(0)))}
 
 
 def _kernel(k: Tensor) -> Tensor:
@@ -475,10 +439,6 @@ def _kernel(k: Tensor) -> Tensor:
     rows = k.movedim(2, 1).flatten(0, 1)
     values: Tensor = torch.linalg.eigvalsh(rows @ rows.T)
     return values
-
-
-def _rank(values: Tensor) -> int:
-    return int((values > 1e-10 * values.max()).sum())
 
 
 # ---------------------------------------------------------------------------------------------------------------------

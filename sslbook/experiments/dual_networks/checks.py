@@ -63,10 +63,6 @@ def stage_matrices(module: nn.Module, u: Tensor) -> tuple[Tensor, Tensor]:
     if isinstance(module, Residual):
         skip, branch = stage_matrices(module.skip, u), stage_matrices(module.branch, u)
         return skip[0] + branch[0], skip[1] + branch[1]
-    if getattr(module, "bias", None) is not None:
-        raise ValueError(f"{type(module).__name__} has a bias: it isn't reversible (Definition 2)")
-    if not isinstance(module, (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Flatten, nn.Identity, nn.AvgPool2d)):
-        raise TypeError(f"no gate form is known for {type(module).__name__}")
     size = u[0].numel()
     basis = torch.eye(size, dtype=u.dtype, device=u.device).reshape(size, *u.shape[1:])
     matrix = module(basis).reshape(size, -1).T
@@ -109,41 +105,11 @@ def transitions(net: nn.Sequential, layer: int, x: Tensor) -> Transitions:
 
 
 def degree(net: nn.Sequential, layer: int) -> int:
-    r"""Degree of homogeneity :math:`\kappa_l` of the output in the pre-activation of member ``layer``.
+    r"""Degree of homogeneity :math:`\kappa_l` of a reversible network's output in the pre-activation of member ``layer``.
 
-    :math:`J_l \tilde f_l = \kappa_l f_L` by Euler's theorem; :math:`\kappa_l = p^m` for ``m`` monomial activations above,
-    1 for ReLU networks.  The skip and the branch of a residual block must have one degree.
-
-    Raises ValueError where the output isn't homogeneous (a bias, a block of two degrees), TypeError for a module whose degree
-    isn't known.
+    :math:`J_l \tilde f_l = \kappa_l f_L` by Euler's theorem: the product of the degrees of the monomial activations above.
     """
-    above = net[layer + 1 :]
-    if any(getattr(m, "bias", None) is not None for m in [net[layer], *above.modules()]):
-        raise ValueError("a bias at or above this layer: the output isn't homogeneous in its pre-activation")
-    return _degree(above)
-
-
-HOMOGENEOUS = (
-    *(nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Flatten, nn.Identity, nn.ReLU, nn.LeakyReLU, nn.PReLU),
-    *(nn.modules.pooling._AvgPoolNd, nn.modules.pooling._AdaptiveAvgPoolNd),
-    *(nn.modules.pooling._MaxPoolNd, nn.modules.pooling._AdaptiveMaxPoolNd),
-    nn.modules.dropout._DropoutNd,
-)
-
-
-def _degree(module: nn.Module) -> int:
-    if isinstance(module, nn.Sequential):
-        return math.prod(_degree(stage) for stage in module)
-    if isinstance(module, Residual):
-        skip, branch = _degree(module.skip), _degree(module.branch)
-        if skip != branch:
-            raise ValueError(f"a residual block adds terms of degree {skip} and {branch}: not homogeneous")
-        return skip
-    if isinstance(module, Power):
-        return module.p
-    if not isinstance(module, HOMOGENEOUS) or (isinstance(module, nn.modules.dropout._DropoutNd) and module.training):
-        raise TypeError(f"no degree of homogeneity is known for {type(module).__name__}")
-    return 1
+    return math.prod(module.p for module in net[layer + 1 :].modules() if isinstance(module, Power))
 
 
 # ---------------------------------------------------------------------------------------------------------------------

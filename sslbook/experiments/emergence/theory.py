@@ -536,18 +536,10 @@ def projector_gaps(replicas: int = 20, seed: int = 0) -> Gaps:
     }
 
 
-@dataclass(frozen=True)
-class Learned:
-    """Absolute cosines ``(R,)`` of the trained weight with leading eigenvectors of ``Q V Q``, of ``V``, and ``Q`` times that."""
-
-    projected: Tensor
-    whole: Tensor
-    cut: Tensor
-
-
-def train_neuron(replicas: int = 32, *, steps: int = 800, seed: int = 0) -> Learned:
+def train_neuron(replicas: int = 32, *, steps: int = 800, seed: int = 0) -> dict[str, Tensor]:
     r"""SGD on L_simp with fresh Gaussian views, the weight scaled to unit length after each step; all replicas at once.
 
+    Absolute cosines ``(R,)`` of the trained weight with leading eigenvectors of ``Q V Q``, of ``V``, and ``Q`` times that.
     The rate is in units of the operator's leading eigenvalue and falls as :math:`1 / (1 + 10 t / steps)`.
     """
     batch, rate = 64, 0.05
@@ -580,4 +572,4 @@ def train_neuron(replicas: int = 32, *, steps: int = 800, seed: int = 0) -> Lear
         found: Tensor = (weight * direction).sum(1).abs() / direction.norm(dim=1)
         return found
 
-    return Learned(cosine(vectors[:, :, -1]), cosine(leading), cosine(cut))
+    return {"projected": cosine(vectors[:, :, -1]), "whole": cosine(leading), "cut": cosine(cut)}

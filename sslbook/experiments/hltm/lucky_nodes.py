@@ -334,21 +334,13 @@ def extreme_unit(pairs: int, c: float) -> tuple[LeafPart, Tensor]:
 # Children that share a variable
 
 
-@dataclass(frozen=True)
-class SharedChildren:
-    """Lucky units above two binary children of ``copies`` identical units each, exact over the four patterns.
+def shared_children(copies: int, rho: float, c: float, *, units: int, seed: int) -> dict[str, float]:
+    r"""Draw ``units`` units with :math:`\sigma_w = 1` over children of polarities ``rho`` and ``-rho``; look at the lucky ones.
 
+    Each child is ``copies`` identical units, and all is exact over the four patterns.
     exceeding: share of the lucky units whose conditional variance exceeds Eq. 158.  worst: largest ratio of the two.
     margin: smallest gap :math:`(v^+)^2 - (v^-)^2` over the bound of Eq. 130.
     """
-
-    exceeding: float
-    worst: float
-    margin: float
-
-
-def shared_children(copies: int, rho: float, c: float, *, units: int, seed: int) -> SharedChildren:
-    r"""Draw ``units`` units with :math:`\sigma_w = 1` over children of polarities ``rho`` and ``-rho``; look at the lucky ones."""
     signs = torch.tensor([1.0, -1.0], dtype=torch.float64).repeat_interleave(copies)
     part = LeafPart(rho * signs)
     weights = uniform_weights((units, 2 * copies), 1.0, seed)
@@ -362,11 +354,8 @@ def shared_children(copies: int, rho: float, c: float, *, units: int, seed: int)
     allowed = 3 / 4 * (1 - rho**2)
     bound = 3 * float(bracket(part.s, part.rho, c, torch.tensor(0.0, dtype=torch.float64)))
     gaps = (up.square() - down.square()).abs()
-    return SharedChildren(
-        float((variance > allowed * (1 + 1e-9)).double().mean()),
-        float(variance.max()) / allowed,
-        float(gaps.min()) / bound,
-    )
+    exceeding = float((variance > allowed * (1 + 1e-9)).double().mean())
+    return {"exceeding": exceeding, "worst": float(variance.max()) / allowed, "margin": float(gaps.min()) / bound}
 
 
 def promising_parts(

@@ -287,20 +287,12 @@ def sampled(pop: Population, kernel: Tensor, batch: int, seed: int = 0) -> Tenso
     return (inter - (rows * (g - g2)).mT @ (g - g2)) / (2 * batch**2)
 
 
-@dataclass(frozen=True)
-class Convergence:
-    """For each batch size: root mean square distance from the limit, relative to it, and the share of indefinite batches.
+def convergence(counts: Sequence[int], replicas: int = 64, seed: int = 0, *, noise: float = 0.7) -> dict[str, Tensor]:
+    """One random batch of each size in ``counts`` for each of many populations, with Gaussian weights.
 
-    ``unadjusted`` is the distance from the limit for uniform weights instead, which does not vanish.
+    For each size ``error``, the root mean square distance from the limit, relative to it; ``negative``, the share of indefinite
+    batches; and ``unadjusted``, the distance from the limit for uniform weights instead, which does not vanish.
     """
-
-    error: Tensor
-    unadjusted: Tensor
-    negative: Tensor
-
-
-def convergence(counts: Sequence[int], replicas: int = 64, seed: int = 0, *, noise: float = 0.7) -> Convergence:
-    """One random batch of each size in ``counts`` for each of many populations, with Gaussian weights."""
     pop = population(replicas, seed, noise=noise)
     kernel = gaussian(pop.clean, 1.0)
     batches = [sampled(pop, kernel, n, seed) for n in counts]
@@ -310,7 +302,8 @@ def convergence(counts: Sequence[int], replicas: int = 64, seed: int = 0, *, noi
 
     floor = -1e-12  # rounding: without augmentation the least eigenvalue can be zero
     negative = torch.stack([(torch.linalg.eigvalsh(b)[:, 0] < floor).double().mean() for b in batches])
-    return Convergence(distance(limit(pop, kernel)), distance(limit(pop, torch.ones_like(kernel))), negative)
+    unadjusted = distance(limit(pop, torch.ones_like(kernel)))
+    return {"error": distance(limit(pop, kernel)), "unadjusted": unadjusted, "negative": negative}
 
 
 def kernel_gaps(count: int = 128, seed: int = 0) -> Gaps:

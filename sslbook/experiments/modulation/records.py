@@ -6,7 +6,7 @@ import argparse
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -106,13 +106,13 @@ def distance(trials: Tensor, target: Printed) -> tuple[float, float]:
     The errors are of both means, ours over the trials and theirs over three seeds; a printed spread of 0.00 counts as half its
     last digit.
     """
-    gap, errors = _apart(trials, target.mean, _std(target), 3, trials.ndim - 1)
+    gap, errors = _apart(trials, target.mean, _std(target), trials.ndim - 1)
     return gap.item(), errors.item()
 
 
 def standard_error(trials: Tensor, target: Printed) -> float:
     """The standard error of the difference of the two means, mean over the cells; NaN for one trial."""
-    return _errors(trials, _std(target), 3).mean().item()
+    return _errors(trials, _std(target)).mean().item()
 
 
 def lean(trials: Tensor, target: Printed) -> Tensor:
@@ -124,19 +124,10 @@ def _lean(trials: Tensor, mean: Tensor, cells: int) -> Tensor:
     return (trials.mean(-1) - mean).mean(tuple(range(-cells, -1)))
 
 
-@dataclass(frozen=True)
-class Chance:
-    """What a perfect reproduction would have, ``(draws,)`` each: the two numbers of :func:`distance`, and the largest absolute
-    value of :func:`lean`."""
+def chance(trials: Tensor, target: Printed, draws: int, seed: int) -> dict[str, Tensor]:
+    """How far Table 1 lies from ours where nothing but chance differs, ``(draws,)`` each.
 
-    gaps: Tensor
-    errors: Tensor
-    leans: Tensor
-
-
-def chance(trials: Tensor, target: Printed, draws: int, seed: int, seeds: int = 3) -> Chance:
-    """How far Table 1 lies from ours where nothing but chance differs.
-
+    ``gaps`` and ``errors`` are the two numbers of :func:`distance`, ``leans`` the largest absolute value of :func:`lean`.
     Ours and theirs are drawn from one normal distribution a cell, with the printed mean and the mean of the two variances;
     theirs are rounded as the table is.  A seed is drawn for the whole table, since its cells share sequences and initial
     weights: their correlation is that along each axis of the table, as :func:`shared` finds it, multiplied.  Errors that are
@@ -152,10 +143,11 @@ def chance(trials: Tensor, target: Printed, draws: int, seed: int, seeds: int = 
             noise = torch.tensordot(root, noise, ([1], [axis])).movedim(0, axis)
         return target.mean[..., None] + scale * noise
 
-    own, theirs = drawn(trials.shape[-1]), drawn(seeds)
+    own, theirs = drawn(trials.shape[-1]), drawn(3)
     mean, std = (part.mul(100).round() / 100 for part in (theirs.mean(-1), theirs.std(-1)))
     cells = trials.ndim - 1
-    return Chance(*_apart(own, mean, std, seeds, cells), _lean(own, mean, cells).abs().amax(-1))
+    gaps, errors = _apart(own, mean, std, cells)
+    return {"gaps": gaps, "errors": errors, "leans": _lean(own, mean, cells).abs().amax(-1)}
 
 
 def shared(trials: Tensor) -> list[Tensor]:
@@ -172,15 +164,15 @@ def _std(target: Printed) -> Tensor:
     return target.std
 
 
-def _errors(trials: Tensor, std: Tensor, seeds: int) -> Tensor:
+def _errors(trials: Tensor, std: Tensor) -> Tensor:
     own = trials.std(-1) if trials.shape[-1] > 1 else torch.full(trials.shape[:-1], torch.nan, dtype=trials.dtype)
-    return (own.square() / trials.shape[-1] + std.clamp_min(0.005).square() / seeds).sqrt()
+    return (own.square() / trials.shape[-1] + std.clamp_min(0.005).square() / 3).sqrt()
 
 
-def _apart(trials: Tensor, mean: Tensor, std: Tensor, seeds: int, cells: int) -> tuple[Tensor, Tensor]:
+def _apart(trials: Tensor, mean: Tensor, std: Tensor, cells: int) -> tuple[Tensor, Tensor]:
     """:func:`distance` over the last ``cells`` axes of the means."""
     gap, over = (trials.mean(-1) - mean).abs(), tuple(range(-cells, 0))
-    return gap.mean(over), (gap / _errors(trials, std, seeds)).square().mean(over).sqrt()
+    return gap.mean(over), (gap / _errors(trials, std)).square().mean(over).sqrt()
 
 
 def wanted_cells(names: Sequence[str]) -> list[TableCell]:
