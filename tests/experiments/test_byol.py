@@ -9,11 +9,12 @@ import torch
 from torch import nn
 
 from sslbook.experiments.byol import checks, instances, theory
-from sslbook.experiments.byol.batchnorm_mean_halves import digit_views, train_halves
 from sslbook.experiments.byol.instances import (
     TUPLE_LOSSES,
     Pair,
+    digit_views,
     step,
+    train_halves,
     tuple_step,
 )
 from sslbook.experiments.byol.theory import inter_matrix

@@ -17,8 +17,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from sslbook.images import enumerated
 from sslbook.losses import pairs as losses
 from sslbook.networks.batchnorm import batch_normalize
+from sslbook.stats.replica_rng import Streams
 
 Norm = Mapping[str, str | float | bool]
 """Keywords of :func:`sslbook.networks.batchnorm.batch_normalize`; none at all means no BatchNorm."""
@@ -373,3 +375,104 @@ def tuple_step(
     r_neg = 0.5 * (a[:, :, None] - y["negatives"][:, negative]).square().sum(-1)
     (gradient,) = torch.autograd.grad(loss(r_pos, r_neg).mean(1).sum(), leaf)
     return -gradient
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What Theorem 8 leaves out: the two halves of subtracting the mean, in a small BYOL on handwritten digits
+#
+# Encoder and predictor have two layers each, all linear unless asked otherwise, with biases, and a BatchNorm (mean only) between
+# the layers of each.  There is no moving average.  If the outputs of the linear network are compared as they are, "forward only"
+# and "both" take the same steps: the biases start at zero, so over a batch the outputs of both towers have mean zero, the biases
+# get no gradient, and it stays so.  If the outputs are scaled to length 1 first, as BYOL does, the gradients no longer add up to
+# zero over a batch, and then a common shift of all outputs is the quickest way to make the loss small; Eq. 12 bars it.
+
+HALVES: dict[str, Norm] = {
+    "none": {"mean": "omit", "std": "omit"},
+    "forward only": FORWARD,
+    "backward only": BACKWARD,
+    "both": BOTH,
+}
+"""Which halves of the mean act."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Sizes and settings; ``unit``: outputs scaled to length 1 before they are compared.  act: linear, or relu."""
+
+    hidden: int = 32
+    outputs: int = 16
+    unit: bool = True
+    act: str = "linear"
+    bias: bool = True
+    rate: float = 0.1
+
+
+@dataclass(frozen=True)
+class HalvesRun:
+    r"""Moments of a run: ``steps (T,)``; ``loss``, ``spread`` and ``common`` are ``(T, R)``; ``outputs (T, R, N, o)``, scaled.
+
+    spread: :math:`1 - \|E_x \hat f\|^2` of the scaled outputs of all images, 0 if they all point one way, 1 if they balance.
+    common: share of the squared gradients at the encoder's output that all members of the batch have in common,
+    :math:`\|\sum_i g_i\|^2 / (B \sum_i \|g_i\|^2)`.  weights: all parameters at the end, ``(R, number)``.
+    """
+
+    steps: tuple[int, ...]
+    loss: Tensor
+    spread: Tensor
+    common: Tensor
+    outputs: Tensor
+    weights: Tensor
+
+
+def digit_views(count: int = 600) -> tuple[Tensor, Tensor]:
+    """Digits with shifts by up to one pixel as views, centred, ``(N, 9, 64)``, the image itself first; and their labels."""
+    data = enumerated.digits(count, 0)
+    views = enumerated.shifts(data.pixels, 1).flatten(2)
+    return views - views.mean((0, 1)), data.labels
+
+
+def train_halves(
+    half: str, seeds: Sequence[int], views: Tensor, plan: Plan | None = None, *, steps: int = 150, every: int = 25
+) -> HalvesRun:
+    """Train one small BYOL a seed, all at once, with the given half of BatchNorm; measured every ``every`` steps."""
+    plan = plan or Plan()
+    weights, batches = Streams(seeds, "weights"), Streams(seeds, "batches")
+    gain = 1.0 if plan.act == "linear" else 2.0
+    layers: list[Tensor] = []  # weights and biases of the encoder's two layers and the predictor's two
+    for fan_in, fan_out in itertools.pairwise((views.shape[-1], *(plan.hidden, plan.outputs) * 2)):
+        layers.append(weights.normal((fan_out, fan_in), torch.float32) * (gain / fan_in) ** 0.5)
+        layers.append(torch.zeros(len(seeds), 1, fan_out))
+    parameters = [p.requires_grad_(True) for p in layers[:: 1 if plan.bias else 2]]
+    optimizer = torch.optim.SGD(parameters, lr=plan.rate, momentum=0.9)
+
+    def through(x: Tensor, first: int) -> Tensor:
+        w1, b1, w2, b2 = layers[first : first + 4]
+        z = batch_normalize(x @ w1.mT + b1, dims=1, **HALVES[half])  # type: ignore[arg-type]
+        return (z if plan.act == "linear" else z.relu()) @ w2.mT + b2
+
+    def distance(p: Tensor, t: Tensor) -> Tensor:
+        if plan.unit:
+            p, t = F.normalize(p, dim=-1), F.normalize(t, dim=-1)
+        return 0.5 * (p - t).square().sum(-1).mean(1)
+
+    rows: list[tuple[Tensor, ...]] = []
+    for t in range(steps + 1):
+        chosen = batches.uniform((len(views),)).argsort(1)[:, :64]
+        which = (batches.uniform((2, 64)) * views.shape[1]).long()
+        one, two = (through(views[chosen, which[:, k]], 0) for k in (0, 1))
+        one.retain_grad()
+        loss = distance(through(one, 4), two.detach()) + distance(through(two, 4), one.detach())
+        optimizer.zero_grad()
+        loss.sum().backward()
+        if t % every == 0:
+            with torch.no_grad():
+                scaled = F.normalize(through(views[:, 0].expand(len(seeds), -1, -1), 0), dim=-1)
+            g = one.grad
+            assert g is not None  # for the type checker: backward has filled it
+            common = g.sum(1).square().sum(-1) / (g.shape[1] * g.square().sum((1, 2)))
+            rows.append((loss.detach(), 1 - scaled.mean(1).square().sum(-1), common, scaled))
+        if t < steps:
+            optimizer.step()
+    found, spread, common, outputs = (torch.stack(column) for column in zip(*rows, strict=True))
+    flat = torch.cat([p.detach().flatten(1) for p in parameters], 1)
+    return HalvesRun(tuple(range(0, steps + 1, every)), found, spread, common, outputs, flat)
