@@ -382,14 +382,20 @@ def test_cells_of_every_table() -> None:
     }
 
 
-def values() -> dict:
-    return records.table_values([1, 2], steps=2, processes=1, names=("C-Tab1", "C-Fig4", "C-Fig5"))
-
-
-def test_recorded_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.fixture
+def short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Records of two minibatches and two sizes each way, made by one process."""
+    monkeypatch.setattr(records, "VARIANTS", {name: replace(run, steps=2) for name, run in records.VARIANTS.items()})
+    monkeypatch.setattr(records, "cores", lambda: 1)
+    monkeypatch.setattr(records, "parts_folder", lambda: tmp_path)
     monkeypatch.setattr(records, "BETAS", (1, 2))
     monkeypatch.setattr(records, "PATTERNS", (1, 3))
-    kept = json.loads(json.dumps(values()))
+
+
+@pytest.mark.usefixtures("short")
+def test_recorded_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(records, "NAMES", ("C-Tab1", "C-Fig4", "C-Fig5"))
+    kept = json.loads(json.dumps(records.table_values([1, 2])))
     assert list(kept["tables"]["C-Tab1"]) == list(records.VARIANTS)
     assert list(kept["tables"]["C-Fig4"]) == ["released"]
     found = records.recorded_trials(kept, "C-Fig4", "released", "printed +")
@@ -414,10 +420,9 @@ def test_recorded_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
     assert "variant must be one of" in capsys.readouterr().err
 
 
-def test_more_seeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(records, "BETAS", (1, 2))
-    monkeypatch.setattr(records, "PATTERNS", (1, 3))
-    made = json.loads(json.dumps(records.seed_values([1, 2], steps=2, processes=1, parts=tmp_path)))
+@pytest.mark.usefixtures("short")
+def test_more_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = json.loads(json.dumps(records.seed_values([1, 2])))
     assert {name: torch.tensor(kept["released +"]).shape for name, kept in made["tables"].items()} == {
         "C-Tab1": (2, 2, 4, 2),
         "C-Fig11": (2, 2, 6, 2),
@@ -426,7 +431,8 @@ def test_more_seeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     }
     assert made["betas"]["C-Fig9"] == [2]
     assert made["patterns"]["C-Tab1"] == [1, 3]
-    three = records.table_values([1, 2], steps=2, processes=1, names=("C-Tab1", "C-Fig9", "C-Fig11"))
+    monkeypatch.setattr(records, "NAMES", ("C-Tab1", "C-Fig9", "C-Fig11"))
+    three = records.table_values([1, 2])
     for name, wide in (("C-Tab1", False), ("C-Fig11", False), ("C-Fig9", True)):
         same = records.recorded_trials(json.loads(json.dumps(three)), name, "released", "released +")
         same = same[1:, 1:] if wide else same
@@ -438,12 +444,12 @@ def test_more_seeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert both.shape == shape
         assert (both[..., :2] - both[..., 2:]).abs().max() < 2e-4, "the same seeds twice, in the same places"
     monkeypatch.setattr(runs, "train_tokens", None)
-    assert records.seed_values([1, 2], steps=2, parts=tmp_path)["tables"] == made["tables"], "kept, not made again"
+    assert records.seed_values([1, 2])["tables"] == made["tables"], "kept, not made again"
 
 
-def test_many_seeds_of_what_few_leave_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(records, "BETAS", (1, 2))
-    made = json.loads(json.dumps(records.contested_values([1, 2], steps=2, processes=1)))
+@pytest.mark.usefixtures("short")
+def test_many_seeds_of_what_few_leave_open() -> None:
+    made = json.loads(json.dumps(records.contested_values([1, 2])))
     assert {name: torch.tensor(kept).shape for name, kept in made["tables"].items()} == {
         "C-Fig10": (1, 3, 2),
         "C-Fig11": (1, 2, 2),

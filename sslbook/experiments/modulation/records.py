@@ -8,7 +8,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -214,17 +213,12 @@ def _figure5(seed: int, steps: int, processes: int = 1) -> tuple[dict[str, Any],
 # The tables of ``sslbook table``
 
 
-def _target(name: str) -> Printed:
-    if name == "C-Tab1":
-        return printed(name)
-    axes = {"betas": BETAS, "patterns": PATTERNS, "columns": tuple(curves(name))}
-    return unprinted(name, f"Figure {name.removeprefix('C-Fig')} of [tian2023]", axes)
-
-
 def _filled(name: str, options: argparse.Namespace, found: Mapping[str, Tensor], **more: Any) -> Filled:
     measures = [f"{options.scores} +", *[f"{options.scores} -"] * (name != "C-Tab1")]
     facts = {"experiment": options.variant, "scores": options.scores, **more.pop("facts", {})}
-    return fill(_target(name), found, dict.fromkeys(measures, 2), facts=facts, **more)
+    axes = {"betas": BETAS, "patterns": PATTERNS, "columns": tuple(curves(name))}
+    target = unprinted(name, f"Figure {name.removeprefix('C-Fig')} of [tian2023]", axes)
+    return fill(printed(name) if name == "C-Tab1" else target, found, dict.fromkeys(measures, 2), facts=facts, **more)
 
 
 def _recall(name: str, record: Record | None, options: argparse.Namespace) -> Filled:
@@ -307,35 +301,25 @@ TABLES["C-Fig5"] = Table("C-Fig5", STARRED, RECORD, SEEDS[:1], _recall_weights, 
 FIGURES = ("C-Fig4", "C-Fig9", "C-Fig10", "C-Fig11")
 
 
-def table_values(
-    seeds: Sequence[int], *, steps: int = TokenRun.steps, processes: int = 0, names: Sequence[str] = NAMES
-) -> dict[str, Any]:
-    """Table 1 in all of :data:`VARIANTS`, the figures as the released code has them, and Figure 5's weights of the first seed.
-
-    steps: minibatches.  processes: one a core if 0.  Axes: ``tables[name][variant][score][beta][patterns][label][seed]`` and
-    ``weights[label][field][token][filter]``.
-    """
+def table_values(seeds: Sequence[int]) -> dict[str, Any]:
+    """Table 1 in all of :data:`VARIANTS`, the figures as the released code has them, and Figure 5's weights of the first seed."""
     values: dict[str, Any] = {
         "axes": "tables[name][variant][score][beta][patterns][label][seed]; weights[label][field][token][filter]",
         "betas": BETAS,
         "patterns": PATTERNS,
-        "labels": {name: tuple(curves(name)) for name in names},
+        "labels": {name: tuple(curves(name)) for name in NAMES},
         "tables": {},
         "seconds": {},
     }
     for variant, protocol in VARIANTS.items():
-        chosen = [name for name in names if name == "C-Tab1" or (name in FIGURES and variant == "released")]
-        if not chosen:
-            continue
+        chosen = [name for name in NAMES if name == "C-Tab1" or (name in FIGURES and variant == "released")]
         begun = time.monotonic()
-        protocol = replace(protocol, steps=steps)
-        found = train_cells(protocol, wanted_cells(chosen), seeds, processes=processes or cores())
+        found = train_cells(protocol, wanted_cells(chosen), seeds, processes=cores())
         for name in chosen:
             table = {score: rounded(in_table(cells(name), found, score), DIGITS) for score in SCORES}
             values["tables"].setdefault(name, {})[variant] = table
         values["seconds"][variant] = round(time.monotonic() - begun, 1)
-    if "C-Fig5" in names:
-        values["weights"], values["allowed"] = _figure5(seeds[0], steps, processes or cores())
+    values["weights"], values["allowed"] = _figure5(seeds[0], VARIANTS["released"].steps, cores())
     return values
 
 
@@ -343,22 +327,19 @@ WIDE = ("C-Fig9", "C-Fig10")
 """Figures that `seed_values` trains with spare filters and several patterns alone, where activations are compared."""
 
 
-def seed_values(
-    seeds: Sequence[int], *, steps: int = TokenRun.steps, processes: int = 0, parts: Path | None = None
-) -> dict[str, Any]:
+def seed_values(seeds: Sequence[int]) -> dict[str, Any]:
     """More seeds of what the chapter compares, as the released code has it: Table 1, Figure 11, and Figures 9 and 10 for
     :math:`\\beta > 1` and ``P > 1``.
 
-    Finished chunks are kept in ``parts``, by default `sslbook.records.store.parts_folder`, and not made again.  Axes:
-    ``tables[name][score][beta][patterns][label][seed]``.
+    Finished chunks are kept in `sslbook.records.store.parts_folder`, and not made again.
     """
     wanted = {
         name: {key: cell for key, cell in cells(name).items() if name not in WIDE or min(key[:2]) > 1}
         for name in ("C-Tab1", "C-Fig11", *WIDE)
     }
     every = list(dict.fromkeys(cell for some in wanted.values() for cell in some.values()))
-    folder = (parts or parts_folder()) / "modulation-seeds"
-    found = train_cells(TokenRun(steps=steps), every, seeds, processes=processes or cores(), parts=folder)
+    folder = parts_folder() / "modulation-seeds"
+    found = train_cells(VARIANTS["released"], every, seeds, processes=cores(), parts=folder)
     return {
         "axes": "tables[name][score][beta][patterns][label][seed]",
         "betas": {name: BETAS[name in WIDE :] for name in wanted},
@@ -377,15 +358,14 @@ CONTESTED = {
 """Figures with the ``P`` and the curves that few seeds leave open, each for :math:`\\beta > 1`."""
 
 
-def contested_values(seeds: Sequence[int], *, steps: int = TokenRun.steps, processes: int = 0) -> dict[str, Any]:
-    """Many seeds of what few leave open, :data:`CONTESTED`, scored as the released code does:
-    ``tables[name][beta][label][seed]``."""
+def contested_values(seeds: Sequence[int]) -> dict[str, Any]:
+    """Many seeds of what few leave open, :data:`CONTESTED`, scored as the released code does."""
     wanted = {
         name: [cells(name)[beta, patterns, label] for beta in BETAS[1:] for label in labels]
         for name, (patterns, labels) in CONTESTED.items()
     }
     every = [cell for some in wanted.values() for cell in some]
-    found = train_cells(TokenRun(steps=steps), every, seeds, processes=processes or cores())
+    found = train_cells(VARIANTS["released"], every, seeds, processes=cores())
     return {
         "axes": "tables[name][beta][label][seed]",
         "betas": BETAS[1:],
