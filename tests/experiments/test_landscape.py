@@ -184,7 +184,7 @@ def test_roughness_on_a_disc_against_scipy() -> None:
     along = (
         sum(quad(lambda s, a=a: s**2 * density(s, a), 0, c)[0] for a in (0.7 + math.pi / 2, 0.7 - math.pi / 2)) / total
     )
-    assert float(stability.roughness(disc, angle).plane) == pytest.approx(up * along, rel=1e-6)
+    assert float(stability.roughness(disc, angle)["plane"]) == pytest.approx(up * along, rel=1e-6)
 
 
 def test_the_mean_over_a_turn_against_scipy() -> None:
