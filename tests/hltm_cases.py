@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from sslbook.experiments.hltm import instances
+from sslbook.experiments.hltm import theory
 from sslbook.trees.exact import TreeNetwork, initial_network
 from sslbook.trees.latent import LatentTree, random_categorical
 
@@ -32,8 +32,8 @@ def constructed(kind: str, seeds: list[int], shape: int) -> LatentTree:
     if kind == "categorical":
         return random_categorical(seeds, values, branching)
     if kind == "regularized":
-        return instances.random_regularized(seeds, values, branching)
-    return instances.random_symmetric(seeds, 1 + shape % 3, -0.5)
+        return theory.random_regularized(seeds, values, branching)
+    return theory.random_symmetric(seeds, 1 + shape % 3, -0.5)
 
 
 def instance(seed: int, branching: tuple[int, ...], width: int, batch: int = 9) -> tuple[TreeNetwork, Tensor]:

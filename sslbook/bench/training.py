@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader
 from torch.utils.flop_counter import FlopCounterMode
 
 from sslbook.bench import Row, parser, report, seconds
-from sslbook.experiments.training.photographs import pillow_views
+from sslbook.experiments.training.live import pillow_views
 from sslbook.images.datasets import Dataset
 from sslbook.networks.resnet import ResNet18
 from sslbook.networks.siamese import Networks, build

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from drawing_cases import GREYS, geometry
 
 from sslbook import cli
-from sslbook.experiments.byol import drawing, records
+from sslbook.experiments.byol import records
 from sslbook.experiments.byol.runs import (
     MEASURES,
     NONE,
@@ -35,6 +34,16 @@ def tiny() -> Split:
     return Split(
         *(Images(everything.pixels[part], everything.labels[part], "digits") for part in (slice(40), slice(40, 80)))
     )
+
+
+@pytest.fixture
+def few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Records of an epoch on forty digits, also in the place of photographs."""
+    for name, value in {"DIGITS": SMALL, "CIFAR10": SMALL, "DIGITS_MOMENTS": (0, 1), "BATCHLESS_AT": (0, 1)}.items():
+        monkeypatch.setattr(records, name, value)
+    monkeypatch.setattr(records, "digits", tiny)
+    monkeypatch.setattr(records, "cifar10", lambda count: tiny())
+    monkeypatch.setattr(records, "parts_folder", lambda: tmp_path)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -70,15 +79,6 @@ def test_cells_are_what_their_names_say() -> None:
     assert records.protocol_of("B-Tab3", SMALL) == SMALL
 
 
-def test_printed_numbers_and_their_range_of_weights() -> None:
-    third = printed("B-Tab3")
-    assert third.mean[0, -1] == 78.1
-    assert third.mean[0].argmax() == 7
-    assert printed("B-Tab5").mean.shape == (1, 4)  # the row on STL-10
-    assert records.xavier(128, 128) == pytest.approx(0.153, abs=5e-4)  # the caption of Table 8 says 0.15
-    assert records.xavier(128, 512) == pytest.approx(0.097, abs=5e-4)  # and that of Table 10, 0.097
-
-
 def test_what_two_parts_give_together() -> None:
     """Each cell the sum of what its parts give, and of what pairs of them give."""
     alone, pairs = {"P": 3.0, "EMA": 5.0, "BN": 7.0}, {("P", "BN"): 11.0, ("P", "EMA"): -2.0, ("EMA", "BN"): 0.5}
@@ -92,9 +92,10 @@ def test_what_two_parts_give_together() -> None:
         assert records.together(found, *pair[::-1]).tolist() == pytest.approx([value, value])
 
 
+@pytest.mark.usefixtures("few")
 def test_the_record_holds_every_table_once_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(records, "RATES", (0.1,))
-    values = records.digits_values([0, 1], protocol=SMALL, data=tiny(), at=(0, 1))
+    values = records.digits_values([0, 1])
     json.dumps(values)
     assert set(values["tables"]) == set(NAMES)
     for name, cells in values["tables"].items():
@@ -109,12 +110,14 @@ def test_the_record_holds_every_table_once_run(monkeypatch: pytest.MonkeyPatch) 
         assert all(a != b for a, b in zip(values["symmetric"][name]["rank"], measured["rank"], strict=True)), name
 
 
-def test_cifar10_values_have_the_same_form() -> None:
-    values = records.cifar10_values([0], protocol=SMALL, data=tiny(), device="cpu")
+@pytest.mark.usefixtures("few")
+def test_cifar10_values_have_the_same_form(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = records.cifar10_values([0])
     assert values["images"] == 40
     assert values["epochs"] == [0, 1]
     assert list(values["tables"]["B-Tab3"]) == printed("B-Tab3").cells
-    four = records.cifar10_values([0], protocol=replace(SMALL, epochs=4), data=tiny(), device="cpu")
+    monkeypatch.setattr(records, "CIFAR10", replace(SMALL, epochs=4))
+    four = records.cifar10_values([0])
     assert four["epochs"] == [0, 2, 4]
     assert {len(measured["rank"]) for measured in four["tables"]["B-Tab3"].values()} == {3}
 
@@ -131,11 +134,12 @@ def test_a_table_at_the_command_line(capsys: pytest.CaptureFixture[str], monkeyp
     assert content["cells"][3]["printed"]["mean"] == 71.95
 
 
+@pytest.mark.usefixtures("few")
 def test_a_recorded_table_at_the_command_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store, "results_folder", lambda: tmp_path)
-    values = records.cifar10_values([0, 1], protocol=replace(SMALL, epochs=1), data=tiny(), device="cpu")
+    values = records.cifar10_values([0, 1])
     store.save_record("byol-cifar10", values, seeds=[0, 1], seconds=1)
     assert cli.main(["table", "B-Tab3-cifar10-convnet"]) == 0
     shown = capsys.readouterr().out
@@ -196,15 +200,9 @@ def test_a_grid_shows_printed_and_found() -> None:
     assert f"<td>{target.mean[0, 0]:.1f} | 50.0</td>" in html
 
 
-def test_every_part_of_the_drawings_is_where_it_was() -> None:
-    assert geometry(lambda ax: drawing.wiring(ax, GREYS)) == pytest.approx(272824.5531120277, rel=1e-9)
-    outputs, labels = torch.tensor([[0.6, 0.8], [-1.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 1, 4])
-    assert geometry(lambda ax: drawing.circle(ax, outputs, labels, GREYS)) == pytest.approx(272.0300987)
-
-
-def test_the_record_without_batch_statistics(tmp_path: Path) -> None:
-    how = {"protocol": SMALL, "data": tiny(), "at": (0, 1), "rates": (0.03, 0.1), "parts": tmp_path}
-    values = records.batchless_values([0, 1], **how)  # type: ignore[arg-type]
+@pytest.mark.usefixtures("few")
+def test_the_record_without_batch_statistics() -> None:
+    values = records.batchless_values([0, 1])
     json.dumps(values, allow_nan=False)
     slow, fast = values["runs"]["0.03"], values["runs"]["0.1"]
     assert list(slow) == list(records.BATCHLESS)

@@ -1,43 +1,12 @@
-"""How features emerge: the preserved subspace, the ring, and two layers: their flow, their nodes and their runs."""
+"""How features emerge: one neuron on the ring, the networks that are trained, and their record."""
 
 from __future__ import annotations
-
-from dataclasses import astuple
 
 import pytest
 import torch
 
-from sslbook.experiments.emergence import ring, runs, theory
+from sslbook.experiments.emergence import ring, runs
 from sslbook.losses import pairs
-
-
-def test_scrambled_populations() -> None:
-    scene = theory.scrambled(3, gap=0.3)
-    eye = torch.eye(6, dtype=torch.float64)
-    assert torch.allclose(scene.preserved @ scene.preserved, scene.preserved)
-    assert torch.allclose(scene.preserved + scene.nuisance, eye.expand(3, -1, -1))
-    values = torch.linalg.eigvalsh(scene.operator)
-    assert float((values[:, -2] / values[:, -1]).max()) <= 0.7
-    draws = torch.randn(3, 40, 2, 6, 6, dtype=torch.float64)
-    views = scene.views(draws)
-    kept = torch.einsum("rivn,rnm->rivm", views, scene.preserved)
-    assert torch.allclose(kept, (scene.x @ scene.preserved)[:, :, None].expand_as(kept))
-    one = scene.nuisance[1] @ draws[1, 5, 0] @ scene.nuisance[1] @ scene.x[1, 5]
-    assert torch.allclose(views[1, 5, 0] - kept[1, 5, 0], one)
-
-
-def test_the_counts_hold_from_four_places_on() -> None:
-    for d in (4, 5, 9):
-        assert ring.pattern_counts(d).tolist() == [[d - 3, 1, 1, 1], [d - 4, 2, 2, 0]]
-        assert torch.equal(ring.pattern_counts(d)[0] - ring.pattern_counts(d)[1], ring.SIGNS.long())
-    assert ring.pattern_counts(3)[0].tolist() == ring.pattern_counts(3)[1].tolist()
-
-
-def test_a_ring_scene() -> None:
-    scene = ring.ring_scene(5)
-    assert scene.shape == (2, 5, 5)
-    assert scene[1, 4].tolist() == [0, 1, 0, 0, 1]
-    assert ring.windows(scene)[1, 4].tolist() == [[0, 1], [1, 0], [0, 0], [0, 1], [1, 0]]
 
 
 def test_the_sets_that_occur() -> None:
@@ -78,22 +47,6 @@ def test_replicas_of_the_network_are_independent() -> None:
     many, alone = runs.train_ring([3, 4, 5], "simclr", steps=30), runs.train_ring([4], "simclr", steps=30)
     assert torch.allclose(many.end.filters[1], alone.end.filters[0], rtol=1e-12, atol=1e-12)
     assert float(many.accuracy_end[1]) == float(alone.accuracy_end[0])
-
-
-# --- two layers ------------------------------------------------------------------------------------------------------
-
-
-def test_what_grows_out_of_reach_is_said() -> None:
-    start = theory.random_start(4)
-    with pytest.raises(ValueError, match=r"time must be shorter than .* where the weights explode"):
-        theory.integrate(start, 100 * theory.horizon(start))
-    with pytest.raises(ValueError, match=r"growth=1e\+300 is out of reach of some replica in 4000 steps"):
-        theory.leave_diagonal(replicas=1, growth=1e300)
-
-
-def test_centres_at_one_angle() -> None:
-    gram = theory.equiangular_mixture(1, 6, 8, 0.1, cosine=0.6).centres[0, 1:]
-    assert torch.allclose(gram @ gram.T, 0.4 * torch.eye(5, dtype=torch.float64) + 0.6)
 
 
 # -- the trainer ----------------------------------------------------------------------------------------------------------
@@ -144,13 +97,6 @@ def test_a_replica_stops_at_its_cap_and_stays() -> None:
     assert bool(torch.isfinite(run.norms).all())
 
 
-def test_an_exponential_does_not_accelerate() -> None:
-    norms = torch.exp(0.01 * torch.arange(401.0))[None, :, None].expand(1, -1, 2)
-    weights = runs.TwoLayers(torch.ones(1, 1, 1), torch.ones(1, 1), torch.ones(1, 1, 1))
-    plain = runs.Run(weights, weights, norms, torch.tensor([401]))
-    assert runs.acceleration(plain)[0, 0] == pytest.approx(1, abs=0.02)
-
-
 def test_counts_and_correlations() -> None:
     centres = torch.tensor([[[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]]])
     net = runs.TwoLayers(
@@ -165,17 +111,3 @@ def test_the_record_of_a_short_run() -> None:
     values = runs.two_layer_values([0, 1], steps=3)
     assert len(values["foretold"]) == 2
     assert set(values["others"]) >= {"2 by 20", "floor 1e-12"}
-
-
-def test_starts_are_uniform_about_zero() -> None:
-    protocol = runs.TwoLayerSizes(size=16, nodes=50)
-    start = runs.begin(range(20), protocol, torch.float64)
-    for weights, inputs in ((start.w1, 16), (start.w2, 50)):
-        scaled = weights * inputs**0.5
-        assert float(scaled.abs().max()) <= 1
-        assert float(scaled.mean()) == pytest.approx(0, abs=4 / (3 * scaled.numel()) ** 0.5), "four standard errors"
-        assert float(scaled.square().mean()) == pytest.approx(1 / 3, rel=0.1)
-
-
-def test_sizes_of_a_run() -> None:
-    assert astuple(runs.TwoLayerSizes()) == (20, 20, 10, 0.1, 128, 0.01, 0.05, 1e-3, 100.0)

@@ -7,10 +7,9 @@ import math
 import numpy as np
 import pytest
 import torch
-from held import hold
 from scipy.integrate import dblquad, quad
 
-from sslbook.experiments.landscape import instances, optima, stability, theory
+from sslbook.experiments.landscape import optima, stability, theory
 from sslbook.experiments.landscape.theory import LINEAR, RELU, Activation, monomial
 from sslbook.stats.replica_rng import Streams
 
@@ -55,21 +54,9 @@ def _only(pop: theory.Population, choice: list[int]) -> theory.Population:
     return theory.Population(pop.p[choice], pop.clean[choice], pop.views[choice])
 
 
-def test_the_two_models() -> None:
-    gaps = instances.pattern_gaps(40, 3, seed=4)
-    hold(gaps)
-    assert max(gaps["categorical"], gaps["summation"]) < 1e-9
-    assert gaps["largest q that leads"] < instances.THRESHOLD < gaps["least q that does not"]
-    cloud = instances.summation(torch.full((1, 3), 0.2, dtype=torch.float64), instances.orthonormal(1, 3, 3))
-    assert torch.allclose((cloud.p[..., None] * cloud.x).sum(1), torch.zeros(1, 3, dtype=torch.float64), atol=1e-14)
-    assert torch.allclose(
-        cloud.matrix(instances.directions(1, 2, 3), LINEAR), torch.eye(3, dtype=torch.float64), atol=1e-14
-    )
-
-
 def test_a_mixture_of_gaussians_by_sampling() -> None:
-    pop = instances.blobs(1, 3, 3, sigma=0.5)
-    w = instances.directions(1, 1, 3)
+    pop = theory.blobs(1, 3, 3, sigma=0.5)
+    w = theory.directions(1, 1, 3)
     draw = torch.Generator().manual_seed(0)
     which = torch.multinomial(pop.p[0], 400000, replacement=True, generator=draw)
     x = pop.x[0, which] + 0.5 * torch.randn(400000, 3, generator=draw, dtype=torch.float64)
@@ -79,8 +66,8 @@ def test_a_mixture_of_gaussians_by_sampling() -> None:
 
 
 def test_clouds() -> None:
-    cloud = instances.scattered(2, 7, 3)
-    w = instances.directions(2, 4, 3)
+    cloud = theory.scattered(2, 7, 3)
+    w = theory.directions(2, 4, 3)
     for act in (RELU, monomial(2)):
         assert torch.allclose((cloud.matrix(w, act) @ w[..., None])[..., 0], cloud.velocity(w, act), atol=1e-13)
         half = 0.5 * (cloud.velocity(w, act) * w).sum(-1)
@@ -124,15 +111,15 @@ def test_slopes_are_derivatives() -> None:
 
 def test_every_maximum_is_found_and_every_face() -> None:
     """Euler's formula for faces; a closed form on a circle; elsewhere a search finds no others, and leads back to each."""
-    circle = instances.Cloud(instances.grid(optima.NINE), torch.full((1, 9), 1 / 9, dtype=torch.float64))
+    circle = theory.Cloud(theory.grid(optima.NINE), torch.full((1, 9), 1 / 9, dtype=torch.float64))
     for slope in (0.0, 0.3, 1.0):
         assert len(optima.every(circle, Activation(slope))[0]) == optima.closed_form(optima.NINE, Activation(slope))
-    random, rare = instances.scattered(1, 8, 3, seed=1), torch.full((1, 4), 0.2, dtype=torch.float64)
+    random, rare = theory.scattered(1, 8, 3, seed=1), torch.full((1, 4), 0.2, dtype=torch.float64)
     corners, edges, cells = (optima.faces(random.x[0]) == 0).sum(-1).bincount().flip(0).tolist()
     assert (corners, edges, cells) == (56, 112, 58)  # of eight great circles in general position
-    for cloud in (random, instances.summation(rare, torch.eye(4, dtype=torch.float64)[None])):
+    for cloud in (random, theory.summation(rare, torch.eye(4, dtype=torch.float64)[None])):
         w, _ = optima.every(cloud, RELU)
-        found = optima.find(cloud, RELU, instances.directions(1, 100, w.shape[1]))
+        found = optima.find(cloud, RELU, theory.directions(1, 100, w.shape[1]))
         assert len(w) > len(found.w) > 2
         assert float(torch.cdist(found.w, w).amin(1).max()) < 1e-6
         pushed = w + 1e-4 * torch.randn(w.shape, dtype=w.dtype, generator=torch.Generator().manual_seed(0))
@@ -147,11 +134,11 @@ def test_a_gate_that_stays_shut_holds_on_one_side_alone() -> None:
     w, replica = torch.tensor([[1.0, 0.0]], dtype=torch.float64), torch.zeros(1, dtype=torch.long)
     weight = torch.tensor([[0.4, 0.4, 0.2]], dtype=torch.float64)
     for angle, holds in ((math.pi / 9, True), (math.pi / 3, False)):
-        cloud = instances.Cloud(instances.grid([angle, -angle, math.pi / 2]), weight)
+        cloud = theory.Cloud(theory.grid([angle, -angle, math.pi / 2]), weight)
         good, residual = optima.certify(cloud, RELU, w, torch.tensor([[False, False, True]]), replica)
         assert float(residual) < 1e-12
         assert bool(good) == holds
-        away = instances.grid([-1e-4])
+        away = theory.grid([-1e-4])
         assert bool(cloud.energy(away, RELU) < cloud.energy(w[None], RELU)) == holds
 
 
@@ -159,10 +146,10 @@ def test_a_gate_that_stays_shut_holds_on_one_side_alone() -> None:
 
 
 def test_the_jacobian_is_the_derivative_of_the_flow() -> None:
-    pop = instances.blobs(3, 4, 3, sigma=0.5)
-    w = stability.newton(pop, instances.directions(3, 5, 3), RELU)
+    pop = theory.blobs(3, 4, 3, sigma=0.5)
+    w = stability.newton(pop, theory.directions(3, 5, 3), RELU)
     t = stability.jacobian(pop, w, RELU)
-    u = instances.directions(3, 5, 3, seed=9)
+    u = theory.directions(3, 5, 3, seed=9)
     u = u - (u * w).sum(-1, keepdim=True) * w
     h = 1e-6
 
@@ -197,37 +184,7 @@ def test_roughness_on_a_disc_against_scipy() -> None:
     along = (
         sum(quad(lambda s, a=a: s**2 * density(s, a), 0, c)[0] for a in (0.7 + math.pi / 2, 0.7 - math.pi / 2)) / total
     )
-    assert float(stability.roughness(disc, angle).plane) == pytest.approx(up * along, rel=1e-6)
-
-
-def test_the_uniform_ball() -> None:
-    flat = stability.Disc(torch.tensor([0.1]), torch.zeros(1, 2), torch.zeros(1, 2, 2))
-    flat = stability.Disc(*(v.double() for v in (flat.radius, flat.linear, flat.quadratic)))
-    found = stability.roughness(flat, torch.zeros(1, dtype=torch.float64))
-    ball = stability.uniform_ball(2, float(flat.radius[0]))
-    assert float(found.plane) == pytest.approx(ball["roughness"], rel=1e-9)
-    # the density peaks everywhere on the plane, and 400 nodes reach it
-    assert float(found.printed) == pytest.approx(ball["printed"], rel=1e-9)
-    assert ball["printed"] < ball["roughness"] < ball["corrected"]
-
-
-def test_power_iteration_where_the_theorem_applies() -> None:
-    pop, start = stability.tight_triples(24, seed=5)
-    angle = torch.atan2(pop.x[..., 1], pop.x[..., 0])
-    off = (angle - 2 * math.pi / 3 * torch.arange(3) + math.pi).remainder(2 * math.pi) - math.pi
-    assert 0.1 * math.pi < float(off.abs().max()) < 0.15 * math.pi, "around the circle, up to a seventh of a turn"
-    found = stability.certify_plane(pop, start)
-    on = found.applies
-    assert int(on.sum()) > 3
-    assert bool((found.moved < found.bound)[on].all())
-    assert float(found.excess[on].max()) <= 1 + 1e-6
-    assert float(found.residual[on].max()) < 1e-12
-
-
-def test_irregularity_of_a_constant_matrix() -> None:
-    one, half = torch.tensor(1.0), torch.tensor(0.5)
-    assert float(stability.irregularity(one, half, one, torch.tensor(0.0))) == pytest.approx(0.25)
-    assert float(stability.irregularity(one, half, one, torch.tensor(0.1))) > 0.25
+    assert float(stability.roughness(disc, angle)["plane"]) == pytest.approx(up * along, rel=1e-6)
 
 
 def test_the_mean_over_a_turn_against_scipy() -> None:
@@ -257,11 +214,3 @@ def test_a_ball_by_slices(d: int, c: float) -> None:
     height = (ball * np.cos(angle)).sum() / 2 / ball.sum()
     rough = c**2 * height * (disc * np.cos(angle) ** 2).sum() / disc.sum() / ball.sum()
     assert stability.uniform_ball(d, c)["roughness"] == pytest.approx(rough, rel=1e-9)
-
-
-def test_discs_are_of_all_sizes() -> None:
-    """Their radii are uniform on a logarithmic scale."""
-    radius = stability.discs(400, least=0.1, most=10.0).radius.log10()
-    assert -1 <= float(radius.min()) < -0.95
-    assert 0.95 < float(radius.max()) <= 1
-    assert float(radius.mean()) == pytest.approx(0, abs=4 * 2 / (12 * 400) ** 0.5), "four standard errors"

@@ -22,8 +22,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from sslbook.bench.covariance import operators, population, product_error
-from sslbook.experiments.covariance.reference import all_tuples, expected_gradient, nce_loss, simple_loss, triplet_loss
-from sslbook.experiments.dual_networks.theory import degree
+from sslbook.experiments.covariance.checks import all_tuples, expected_gradient, nce_loss, simple_loss, triplet_loss
+from sslbook.experiments.dual_networks.checks import degree
 from sslbook.losses import batch
 from sslbook.networks.resnet import ResNet18
 from sslbook.networks.small import convnet, mlp, random_network

@@ -12,8 +12,8 @@ from scipy import ndimage
 from sklearn.datasets import load_sample_images
 from torch import Tensor
 
-from sslbook.experiments.training import photographs
-from sslbook.experiments.training.photographs import pillow_jitter, pillow_view
+from sslbook.experiments.training import live
+from sslbook.experiments.training.live import pillow_jitter, pillow_view
 from sslbook.training.views import augment, crops
 from sslbook.training.views.crops import blur, taps
 
@@ -181,7 +181,7 @@ def test_whole_views_against_pillow(pixels: Tensor) -> None:
     pipeline = augment.Pipeline(32, jitter=(0.4, 0.4, 0.4, 0.0))
     numbers = augment.draws(COUNT, 3, 0, 0)
     found = augment.apply(pixels, pipeline, numbers) * 255
-    choices = photographs.choices(numbers, pipeline, 32, 32)
+    choices = live.choices(numbers, pipeline, 32, 32)
     expected = levels([pillow_view(image, choice, 32) for image, choice in zip(pictures(pixels), choices)])
     assert (found - expected).abs().max() < 6  # a crop, three blends that may enlarge it by up to 1.4 each, grey
     assert (found - expected).abs().mean() < 1.2

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from sslbook.experiments.hltm import instances
+from sslbook.experiments.hltm import theory
 from sslbook.trees import latent as trees
 from sslbook.trees.exact import TreeNetwork, forward, initial_network
 from sslbook.trees.latent import LatentTree
@@ -95,11 +95,11 @@ def scores(tree: LatentTree, drawn: list[Tensor]) -> list[Tensor]:
 @pytest.mark.parametrize(
     "tree",
     [
-        instances.random_symmetric([0, 1], 5, 0.7),
-        trees.symmetric_binary(instances.random_polarities([2], 3, -1.0), root_polarity=-0.7),
+        theory.random_symmetric([0, 1], 5, 0.7),
+        trees.symmetric_binary(theory.random_polarities([2], 3, -1.0), root_polarity=-0.7),
         trees.random_categorical([0, 1], (3, 3, 3, 3), (2, 2, 2)),
         trees.random_categorical([5], (2, 3, 2, 4), (2, 1, 3)),
-        instances.random_regularized([5], (3, 2, 3), (2, 2)),
+        theory.random_regularized([5], (3, 2, 3), (2, 2)),
     ],
     ids=["tables'", "uneven root", "three values", "mixed", "regularized"],
 )
@@ -122,7 +122,7 @@ def test_children_are_independent_given_their_parent() -> None:
 
 
 def test_an_augmentation_keeps_the_root_and_redraws_the_rest() -> None:
-    tree = instances.random_symmetric([0, 1], 4, 0.7)
+    tree = theory.random_symmetric([0, 1], 4, 0.7)
     first = tree.sample([0, 1], 5000)
     second = tree.sample([10, 11], 5000, root=first[0][:, 0])
     assert second[0].equal(first[0])

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from sslbook.experiments.hltm import instances, theory
+from sslbook.experiments.hltm import theory
 from sslbook.trees import exact
 from sslbook.trees import latent as trees
 from sslbook.trees.exact import TreeNetwork, initial_network
@@ -106,7 +106,7 @@ def test_correlations(seed: int, shape: int, width: int) -> None:
 
 @pytest.mark.parametrize("scale", [1e-200, 1e-120, 1e120, 1e200])
 def test_correlations_have_no_unit(scale: float) -> None:
-    tree = instances.random_symmetric([0], 3, 0.8)
+    tree = theory.random_symmetric([0], 3, 0.8)
     net = initial_network([0], tree.branching, 2, dtype=torch.float64)
     silent = tuple(torch.zeros_like(part) for part in net.biases)
     plain = exact.latent_correlations(tree, TreeNetwork(net.weights, silent))
@@ -118,7 +118,7 @@ def test_correlations_have_no_unit(scale: float) -> None:
 
 
 def test_constant_units_are_uncorrelated() -> None:
-    tree = instances.random_symmetric([0], 3, 0.8)
+    tree = theory.random_symmetric([0], 3, 0.8)
     net = initial_network([0], tree.branching, 2, dtype=torch.float64)
     net.biases[1].fill_(-100)  # the children of the root are silent, and so the root's part is its bias
     found = exact.latent_correlations(tree, net)
@@ -164,7 +164,7 @@ def test_connections_and_operators(seed: int, shape: int, width: int) -> None:
 
 
 def test_replicas_are_kept_apart() -> None:
-    tree = instances.random_symmetric([0, 1, 2], 3, 0.6)
+    tree = theory.random_symmetric([0, 1, 2], 3, 0.6)
     net = initial_network([0, 1, 2], tree.branching, 3, dtype=torch.float64)
     passed = exact.list_parts(tree, net)
     one, alone = tree.replica(1), net.replica(1)
@@ -182,6 +182,6 @@ def test_replicas_are_kept_apart() -> None:
 
 @pytest.mark.parametrize("seeds", [[0, 1], [0]])  # too many, and of other leaves
 def test_tree_and_network_of_different_shapes(seeds: list[int]) -> None:
-    tree = instances.random_symmetric([0], 2, 0.7)
+    tree = theory.random_symmetric([0], 2, 0.7)
     with pytest.raises(ValueError, match="tree and net must have one shape"):
         exact.list_parts(tree, initial_network(seeds, (2, 2) if len(seeds) > 1 else (2, 3), 3))

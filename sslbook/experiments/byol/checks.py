@@ -1,17 +1,4 @@
-r"""Formulas and autograd compared, on random instances: Eq. 11, Theorem 8, Corollaries 1 and 2, Theorem 9 of [tian2021iclr].
-
-- Eq. 11: without predictor, BatchNorm and moving average :math:`vec(\Delta W_l) = -E_x V_{x'}[K_l]\, vec(W_l)` through one tower
-  and twice that through both.  The matrix is positive semi-definite, so weights shrink or stay; they stay in its kernel, along
-  whatever augmentation leaves alone.  For a single linear layer that is the solution at every time; deeper ones are only trained.
-- Theorem 8: where it holds, what each hypothesis is worth, batches, the deviation.  With Eq. 12 at layer ``l`` (or above it, as
-  long as all between is linear) the expected step is Eq. 14.
-- Corollary 1: a loss of distances does not change when all outputs move together, so the gradients in the outputs of a tuple's
-  towers add up to zero; through a linear top the sum of the gradients at layer ``l`` does as well, and there is nothing for
-  Eq. 12 to centre if all towers share a batch.  If each has its own, its gradients do have a mean; but over the whole population
-  the towers read the same mean activation, and what Eq. 12 takes off them adds up to zero.
-- Corollary 2: what a linear predictor adds to the update, with and without stop-gradient.
-- Theorem 9: the moving average by itself, and inside a network.
-"""
+"""Formulas and autograd compared, on random instances: Eq. 11, Theorem 8, Corollaries 1 and 2, Theorem 9 of [tian2021iclr]."""
 
 from __future__ import annotations
 
@@ -21,76 +8,26 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from sslbook.experiments.byol.instances import (
-    BACKWARD,
-    BOTH,
-    FORWARD,
-    PREDICTORS,
-    Norm,
-    Pair,
-    Tower,
-    all_batches,
-    contrastive_tower,
-    draw,
-    population,
-    random_pair,
-    random_predictors,
-    random_settings,
-    random_tower,
-    shared_pair,
-    vec,
-)
-from sslbook.experiments.byol.reference import (
-    ROLES,
-    TUPLE_LOSSES,
-    Loss,
-    batch_step,
-    descend,
-    mean_loss,
-    step,
-    step_matrix,
-    tuple_step,
-    variance_between,
-)
-from sslbook.experiments.byol.theory import (
-    ORDERS,
-    ema_matrix,
-    ema_path,
-    inter_matrix,
-    intra,
-    iterate,
-    kappa,
-    kappa_bound,
-    middle,
-    predicted,
-    projected_step,
-    rate_law,
-    scaled_step,
-    solved,
-    stop_gradient_update,
-    terms,
-    unstopped_operator,
-    without_predictor,
-)
+from sslbook.experiments.byol import instances, theory
+from sslbook.experiments.byol.instances import BACKWARD, BOTH, FORWARD, Loss, Norm, Pair, Tower, step, vec
 from sslbook.losses import pairs as losses
 from sslbook.networks.batchnorm import batch_normalize
 from sslbook.stats.checks import Gaps, over_instances, relative
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Eq. 11
-
+# Eq. 11: weights shrink, or stay in the kernel of a positive semi-definite matrix; one linear layer is solved at every time
 
 ACTIVATIONS = ("linear", "relu", "leaky_relu")
 
 
 def eq11_gaps(count: int = 100, seed: int = 0) -> Gaps:
     """Eq. 11 against autograd, one tower and both, under homogeneous tops (ReLU included): relative errors."""
-    tower = random_pair(count, sizes=(5, 6, 12, 8), seed=seed).online
+    tower = instances.random_pair(count, sizes=(5, 6, 12, 8), seed=seed).online
     parts = []
     for act in ACTIVATIONS:
         twin = replace(tower, act=act)
         pair, w, k = Pair(twin, twin), vec(twin.weight), twin.connections()
-        predicted = -intra(k, w)
+        predicted = -theory.intra(k, w)
         one, both = step(pair), step(pair, both=True)
         flat = k.flatten(1, 2)[:, None]  # as if all views were one image's
         parts.append(
@@ -98,23 +35,23 @@ def eq11_gaps(count: int = 100, seed: int = 0) -> Gaps:
                 "one tower": relative(predicted, one),
                 "both towers, doubled": relative(2 * predicted, both),
                 "broken: not doubled": relative(predicted, both),
-                "broken: views of all images mixed": relative(-intra(flat, w), one),
+                "broken: views of all images mixed": relative(-theory.intra(flat, w), one),
             }
         )
     return over_instances(*parts)
 
 
 def solution_gaps(count: int = 100, seed: int = 0) -> Gaps:
-    """:func:`solved` against :func:`descend`."""
+    """`theory.solved` against `instances.descend`."""
     rate, steps = 0.1, 25
     parts = []
     for kept in (0, 2):
-        tower = random_tower(population(count, kept=kept, seed=seed), depth=1, seed=seed + 1)
-        found = descend(tower, steps, rate).weight
+        tower = instances.random_tower(instances.population(count, kept=kept, seed=seed), depth=1, seed=seed + 1)
+        found = instances.descend(tower, steps, rate).weight
         parts.append(
             {
-                "solution": relative(solved(tower, steps, rate), found),
-                "broken: solution, both towers": relative(solved(tower, steps, 2 * rate), found),
+                "solution": relative(theory.solved(tower, steps, rate), found),
+                "broken: solution, both towers": relative(theory.solved(tower, steps, 2 * rate), found),
                 "broken: no step": relative(tower.weight, found),
             }
         )
@@ -123,9 +60,9 @@ def solution_gaps(count: int = 100, seed: int = 0) -> Gaps:
 
 def left_over(kept: int, count: int = 100, seed: int = 0) -> Tensor:
     """Share of the output's variance between images that is left of a single linear layer after many steps, ``(count,)``."""
-    tower = random_tower(population(count, kept=kept, seed=seed), depth=1, seed=seed + 1)
-    end = replace(tower, weight=solved(tower, steps=400, rate=0.3))
-    return variance_between(end.output()) / variance_between(tower.output())
+    tower = instances.random_tower(instances.population(count, kept=kept, seed=seed), depth=1, seed=seed + 1)
+    end = replace(tower, weight=theory.solved(tower, steps=400, rate=0.3))
+    return instances.variance_between(end.output()) / instances.variance_between(tower.output())
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -146,11 +83,11 @@ TOPS: dict[str, dict[str, object]] = {
 
 def theorem8_gaps(count: int = 100, seed: int = 0) -> Gaps:
     """Eqs. 13 and 14 against autograd on ``count`` random pairs of towers with linear tops: relative errors."""
-    pair = random_pair(count, seed=seed)
-    t, plain, centred = terms(pair), step(pair), step(pair, BACKWARD)
+    pair = instances.random_pair(count, seed=seed)
+    t, plain, centred = theory.terms(pair), step(pair), step(pair, BACKWARD)
     higher = pair.changed(norm_at=1)
     same = replace(pair.target, weight=pair.online.weight)  # W in place of W'
-    swapped = terms(Pair(replace(pair.online, above=pair.target.above), pair.target))  # the predictor left out
+    swapped = theory.terms(Pair(replace(pair.online, above=pair.target.above), pair.target))  # the predictor left out
     return over_instances(
         {
             "no BatchNorm": relative(t.plain, plain),
@@ -162,7 +99,7 @@ def theorem8_gaps(count: int = 100, seed: int = 0) -> Gaps:
             "broken: gradient not centred": relative(t.corrected, plain),
             "broken: within augmentations left out": relative(t.corrected - t.sym, centred),
             "broken: the variance left out": relative(t.corrected + t.variance, centred),
-            "broken: the target's weights left out": relative(terms(Pair(pair.online, same)).corrected, centred),
+            "broken: the target's weights left out": relative(theory.terms(Pair(pair.online, same)).corrected, centred),
             "broken: the predictor left out": relative(swapped.corrected, centred),
         }
     )
@@ -173,14 +110,16 @@ def variant_errors(count: int = 100, seed: int = 0) -> dict[str, dict[str, Tenso
 
     The last row, ``raw target``, has a linear top and a target whose mean is left in, as that of a target without BatchNorm is.
     """
-    pair = random_pair(count, sizes=(5, 6, 12, 8), seed=seed)
+    pair = instances.random_pair(count, sizes=(5, 6, 12, 8), seed=seed)
     table: dict[str, dict[str, Tensor]] = {}
     for top, fields in TOPS.items():
         towers = pair.changed(**fields)
-        table[top] = {name: relative(predicted(towers, norm), step(towers, norm)) for name, norm in VARIANTS.items()}
+        table[top] = {
+            name: relative(theory.predicted(towers, norm), step(towers, norm)) for name, norm in VARIANTS.items()
+        }
     raw: Norm = {"mean": "omit", "std": "omit"}
     table["raw target"] = {
-        name: relative(predicted(pair, norm, target_norm=raw), step(pair, norm, target_norm=raw))
+        name: relative(theory.predicted(pair, norm, target_norm=raw), step(pair, norm, target_norm=raw))
         for name, norm in VARIANTS.items()
     }
     return table
@@ -192,14 +131,14 @@ def covariance_gaps(count: int = 100, seed: int = 0) -> Gaps:
     ``g_l`` is the gradient in the pre-activation without BatchNorm; relative errors, and the largest component of the sum of
     the centred gradients over the batch, relative to their largest.
     """
-    pair = random_pair(count, sizes=(5, 6, 12, 8), seed=seed)
+    pair = instances.random_pair(count, sizes=(5, 6, 12, 8), seed=seed)
     parts = []
     for fields in TOPS.values():
         towers = pair.changed(**fields)
         online, t = towers.online, towers.target.output()
         pre = online.lift(online.weight).requires_grad_(True)
         g, centred = (
-            torch.autograd.grad(mean_loss(online.climb(pre, norm), t).sum(), pre)[0].flatten(1, 2)
+            torch.autograd.grad(instances.mean_loss(online.climb(pre, norm), t).sum(), pre)[0].flatten(1, 2)
             for norm in (None, BACKWARD)
         )
         f = online.below.flatten(1, 2)
@@ -230,18 +169,18 @@ def batch_gaps(seed: int = 0) -> Gaps:
     count = 100
     parts = []
     for n, sizes in ((3, (2, 3)), (2, (3,))):
-        pair = random_pair(count, images=n, views=2, seed=seed)
-        t = terms(pair)
+        pair = instances.random_pair(count, images=n, views=2, seed=seed)
+        t = theory.terms(pair)
         for size in sizes:
             for name, norm in VARIANTS.items() if size == 2 else (("both", BOTH),):
-                found = batch_step(pair, all_batches(n, 2, size, distinct=False), norm)
+                found = instances.batch_step(pair, instances.all_batches(n, 2, size, distinct=False), norm)
                 parts.append({f"repeated, {name}": relative((1 - 1 / size) * t.corrected, found)})
             parts.append({"broken: Eq. 14 itself": relative(t.corrected, found)})
     n = 4
-    pair = random_pair(count, images=n, views=2, seed=seed + 1)
-    t = terms(pair)
+    pair = instances.random_pair(count, images=n, views=2, seed=seed + 1)
+    t = theory.terms(pair)
     for size in (2, 3, 4):
-        found = batch_step(pair, all_batches(n, 2, size, distinct=True), BOTH)
+        found = instances.batch_step(pair, instances.all_batches(n, 2, size, distinct=True), BOTH)
         contrast = t.corrected - t.sym
         parts.append(
             {
@@ -253,12 +192,12 @@ def batch_gaps(seed: int = 0) -> Gaps:
 
 
 def deviation_gaps(count: int = 100, seed: int = 0) -> Gaps:
-    """:func:`scaled_step` and :func:`projected_step` against autograd through BatchNorm; Eq. 14 as printed ignores sigma."""
-    pair = random_pair(count, images=5, seed=seed)
+    """`theory.scaled_step` and `theory.projected_step` against autograd through BatchNorm; Eq. 14 as printed ignores sigma."""
+    pair = instances.random_pair(count, images=5, seed=seed)
     detached: Norm = {"mean": "normal", "std": "detach", "eps": 0.0}
     full: Norm = {"mean": "normal", "std": "normal", "eps": 0.0}
-    constant, whole, printed = step(pair, detached), step(pair, full), terms(pair).corrected
-    scaled, projected = vec(scaled_step(pair)), vec(projected_step(pair))
+    constant, whole, printed = step(pair, detached), step(pair, full), theory.terms(pair).corrected
+    scaled, projected = vec(theory.scaled_step(pair)), vec(theory.projected_step(pair))
     return over_instances(
         {
             "sigma constant": relative(scaled, constant),
@@ -270,13 +209,15 @@ def deviation_gaps(count: int = 100, seed: int = 0) -> Gaps:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Corollary 1
+# Corollary 1: a loss of distances does not change when all outputs move together, so that a tuple's gradients add up to zero
 
 
-def _centring_correction(tower: Tower, loss: Loss, *, roles: Sequence[str] = ROLES, negatives: int = 1) -> Tensor:
+def _centring_correction(
+    tower: Tower, loss: Loss, *, roles: Sequence[str] = instances.ROLES, negatives: int = 1
+) -> Tensor:
     """How much Eq. 12 changes the step, relative to the step without it, ``(R,)``."""
-    plain = tuple_step(tower, loss, roles=roles, negatives=negatives)
-    centred = tuple_step(tower, loss, BACKWARD, roles=roles, negatives=negatives)
+    plain = instances.tuple_step(tower, loss, roles=roles, negatives=negatives)
+    centred = instances.tuple_step(tower, loss, BACKWARD, roles=roles, negatives=negatives)
     return relative(centred, plain)
 
 
@@ -286,23 +227,27 @@ def corollary1_gaps(count: int = 100, seed: int = 0) -> Gaps:
     (Not the smallest: a ReLU that is active, or silent, on every view is linear.)
     """
     gaps: Gaps = {"instances": float(count)}
-    linear = contrastive_tower(count, seed=seed)
-    for name, loss in TUPLE_LOSSES.items():
+    linear = instances.contrastive_tower(count, seed=seed)
+    for name, loss in instances.TUPLE_LOSSES.items():
         gaps[f"{name}, all towers"] = max(
             float(_centring_correction(linear, loss, negatives=h).max()) for h in ((1,) if name == "simple" else (1, 2))
         )
         for what, other in (
-            ("ReLU above", contrastive_tower(count, act="relu", seed=seed)),
-            ("outputs of length 1", contrastive_tower(count, unit=True, seed=seed)),
+            ("ReLU above", instances.contrastive_tower(count, act="relu", seed=seed)),
+            ("outputs of length 1", instances.contrastive_tower(count, unit=True, seed=seed)),
         ):
             gaps[f"broken: {name}, {what}"] = float(_centring_correction(other, loss).quantile(0.05))
-    gaps["simple, one tower"] = float(_centring_correction(linear, TUPLE_LOSSES["simple"], roles=("anchor",)).max())
+    gaps["simple, one tower"] = float(
+        _centring_correction(linear, instances.TUPLE_LOSSES["simple"], roles=("anchor",)).max()
+    )
     return gaps
 
 
 def one_tower_correction(loss: str, count: int = 100, seed: int = 0) -> Tensor:
     """The correction where only the anchor's tower gets a gradient, linear top, relative to that tower's step, ``(count,)``."""
-    return _centring_correction(contrastive_tower(count, seed=seed), TUPLE_LOSSES[loss], roles=("anchor",), negatives=1)
+    return _centring_correction(
+        instances.contrastive_tower(count, seed=seed), instances.TUPLE_LOSSES[loss], roles=("anchor",), negatives=1
+    )
 
 
 def batch_correction(size: int, seed: int = 0, *, joint: bool = True) -> Tensor:
@@ -310,7 +255,7 @@ def batch_correction(size: int, seed: int = 0, *, joint: bool = True) -> Tensor:
 
     joint: the two views are one BatchNorm batch; else each has statistics of its own, as where each view is a forward pass.
     """
-    pair = random_pair(32, images=size, views=2, sizes=(5, 6, 12, 8), seed=seed).online
+    pair = instances.random_pair(32, images=size, views=2, sizes=(5, 6, 12, 8), seed=seed).online
 
     def gradient(norm: Norm) -> Tensor:
         leaf = pair.weight.clone().requires_grad_(True)
@@ -337,36 +282,36 @@ def _symmetric_part(matrix: Tensor) -> Tensor:
 def corollary2_gaps(count: int = 100, seed: int = 0) -> Gaps:
     """Corollary 2 against autograd through BatchNorm (mean only) in both towers, for every kind of predictor; worst errors."""
     parts = []
-    for kind in PREDICTORS:
-        pair = shared_pair(random_predictors(kind, count, 3, scale=0.6, seed=seed), seed=seed)
-        w, k = vec(pair.online.weight), without_predictor(pair).connections()
+    for kind in instances.PREDICTORS:
+        pair = instances.shared_pair(instances.random_predictors(kind, count, 3, scale=0.6, seed=seed), seed=seed)
+        w, k = vec(pair.online.weight), theory.without_predictor(pair).connections()
         stop, through = step(pair, BOTH), step(pair, BOTH, both=True)
-        sym, predictor = -intra(pair.online.connections(), w), pair.online.above[-1]
-        total = (unstopped_operator(pair) @ w[..., None])[..., 0]
+        sym, predictor = -theory.intra(pair.online.connections(), w), pair.online.above[-1]
+        total = (theory.unstopped_operator(pair) @ w[..., None])[..., 0]
         gaps = {
-            "stop-gradient": relative(stop_gradient_update(pair), stop),
+            "stop-gradient": relative(theory.stop_gradient_update(pair), stop),
             "no stop-gradient": relative(total, through),
-            "broken: twice sym, as printed": relative(total + sym + intra(k, w), through),
-            "broken: predictor left out": relative(-intra(k, w), stop),
+            "broken: twice sym, as printed": relative(total + sym + theory.intra(k, w), through),
+            "broken: predictor left out": relative(-theory.intra(k, w), stop),
         }
         if kind in ("random", "positive"):
-            turned = (inter_matrix(k, middle(predictor.mT)) @ w[..., None])[..., 0] + sym
+            turned = (theory.inter_matrix(k, theory.middle(predictor.mT)) @ w[..., None])[..., 0] + sym
             gaps["broken: the predictor transposed"] = relative(turned, stop)
         parts.append(gaps)
     return over_instances(*parts)
 
 
 def rate_gaps(count: int = 100, seed: int = 0) -> Gaps:
-    """:func:`rate_law` against :math:`w^T \\Delta w / |w|^2` of the autograd step, relative to the largest rate over beta."""
+    """`theory.rate_law` against :math:`w^T \\Delta w / |w|^2` of the autograd step, relative to the largest rate over beta."""
     measured, law, wrong = [], [], []
     for beta in (-0.5, 0.1, 0.3, 0.5, 0.8, 1.2):
         pair = _scalar_pair(beta, count, seed)
-        w, k = vec(pair.online.weight), without_predictor(pair).connections()
+        w, k = vec(pair.online.weight), theory.without_predictor(pair).connections()
         square = w.square().sum(1)
-        within = (w * intra(k, w)).sum(1) / square
-        between = torch.einsum("rp,rpq,rq->r", w, inter_matrix(k), w) / square
+        within = (w * theory.intra(k, w)).sum(1) / square
+        between = torch.einsum("rp,rpq,rq->r", w, theory.inter_matrix(k), w) / square
         measured.append((w * step(pair, BOTH)).sum(1) / square)
-        law.append(rate_law(beta, between, within))
+        law.append(theory.rate_law(beta, between, within))
         wrong.append(beta * (1 - beta) * between - within)
     truth = torch.stack(measured)
     scale = truth.abs().amax(0)
@@ -384,9 +329,9 @@ def measured_rates(share: float, betas: Tensor, seed: int = 0) -> Tensor:
     One population whose view noise is scaled so that ``a + b`` is one; linear, so that the output scales with it.
     """
     g = torch.Generator().manual_seed(seed)
-    image, noise = draw((1, 8, 1, 5), g), draw((1, 8, 4, 5), g)
+    image, noise = instances.draw((1, 8, 1, 5), g), instances.draw((1, 8, 4, 5), g)
     noise = noise - noise.mean(2, keepdim=True)
-    weight, top = draw((1, 4, 5), g), draw((1, 3, 4), g)
+    weight, top = instances.draw((1, 4, 5), g), instances.draw((1, 3, 4), g)
 
     def variance(x: Tensor) -> Tensor:
         y = Tower(x, weight, (top,)).output()
@@ -405,7 +350,7 @@ def measured_rates(share: float, betas: Tensor, seed: int = 0) -> Tensor:
 def predictor_spectrum(kind: str, replicas: int = 100, *, scale: float = 0.3, seed: int = 0) -> Tensor:
     r"""Eigenvalues of the symmetric part of :math:`W_p^T (I - W_p)`, ascending, ``(R, 32)``."""
     out: Tensor = torch.linalg.eigvalsh(
-        _symmetric_part(middle(random_predictors(kind, replicas, 32, scale=scale, seed=seed)))
+        _symmetric_part(theory.middle(instances.random_predictors(kind, replicas, 32, scale=scale, seed=seed)))
     )
     return out
 
@@ -418,33 +363,36 @@ def predictor_pulls(
     It equals :math:`E_x[\hat f^T M \hat f]` for the base network's output, averaged over views and centred, ``(R,)``; positive
     values make the weights grow.  traceless: a multiple of the identity takes the trace off each predictor first.
     """
-    drawn = random_predictors(kind, replicas, size, scale=scale, seed=seed)
+    drawn = instances.random_predictors(kind, replicas, size, scale=scale, seed=seed)
     if traceless:
         drawn = drawn - drawn.diagonal(dim1=1, dim2=2).mean(1)[:, None, None] * torch.eye(size, dtype=drawn.dtype)
-    pair = shared_pair(drawn, images=40, wide=True, seed=seed + 1)
-    tower = without_predictor(pair)
+    pair = instances.shared_pair(drawn, images=40, wide=True, seed=seed + 1)
+    tower = theory.without_predictor(pair)
     f = tower.output().mean(2)
     f = f - f.mean(1, keepdim=True)
-    form = torch.einsum("rno,rop,rnp->r", f, middle(pair.online.above[-1]), f) / f.shape[1]
+    form = torch.einsum("rno,rop,rnp->r", f, theory.middle(pair.online.above[-1]), f) / f.shape[1]
     return form / tower.weight.square().sum((1, 2))
 
 
 def largest_unstopped(count: int = 100, seed: int = 0) -> float:
     """Largest eigenvalue of the step's matrix without stop-gradient over the largest in size, all kinds: never above zero.
 
-    The matrix is autograd's, through BatchNorm (mean only) in both towers, and knows nothing of :func:`unstopped_operator`.
+    The matrix is autograd's, through BatchNorm (mean only) in both towers, and knows nothing of `theory.unstopped_operator`.
     """
-    pairs = (shared_pair(random_predictors(kind, count, 3, scale=1.5, seed=seed), seed=seed) for kind in PREDICTORS)
-    return max(float(_largest(step_matrix(pair, BOTH, both=True)).max()) for pair in pairs)
+    pairs = (
+        instances.shared_pair(instances.random_predictors(kind, count, 3, scale=1.5, seed=seed), seed=seed)
+        for kind in instances.PREDICTORS
+    )
+    return max(float(_largest(instances.step_matrix(pair, BOTH, both=True)).max()) for pair in pairs)
 
 
 def largest_stopped(count: int = 100, seed: int = 0) -> Tensor:
     """The same with stop-gradient and ``I / 4``, ``(count,)``: a matrix that does have positive eigenvalues."""
-    return _largest(step_matrix(_scalar_pair(0.25, count, seed), BOTH))
+    return _largest(instances.step_matrix(_scalar_pair(0.25, count, seed), BOTH))
 
 
 def _scalar_pair(beta: float, count: int, seed: int) -> Pair:
-    return shared_pair(beta * torch.eye(3, dtype=torch.float64).repeat(count, 1, 1), seed=seed)
+    return instances.shared_pair(beta * torch.eye(3, dtype=torch.float64).repeat(count, 1, 1), seed=seed)
 
 
 def _largest(matrix: Tensor) -> Tensor:
@@ -463,7 +411,7 @@ def ema_gaps(count: int = 200, seed: int = 0) -> Gaps:
     Rates come from the spectral radius by NumPy's eigenvalues; bounds are given as the most they are exceeded (below 0: never).
     """
     steps = 60
-    alpha, eta, lam = random_settings(count, seed)
+    alpha, eta, lam = instances.random_settings(count, seed)
     rising = lam > 0.05
     gaps: Gaps = {"instances": float(count)}
 
@@ -471,20 +419,22 @@ def ema_gaps(count: int = 200, seed: int = 0) -> Gaps:
         out: Tensor = ((run - found).abs() / run.abs().cummax(0).values).amax(0)
         return out
 
-    for order in ORDERS:
-        m = ema_matrix(alpha, eta, lam, order=order)
-        rate = kappa(alpha, eta, lam, order)
+    for order in theory.ORDERS:
+        m = theory.ema_matrix(alpha, eta, lam, order=order)
+        rate = theory.kappa(alpha, eta, lam, order)
         largest = torch.linalg.eigvals(m).real.amax(-1) - 1
         gaps[f"rate, {order}"] = float((rate - largest).abs().max())
-        gaps[f"bound, {order}"] = float((rate - kappa_bound(alpha, eta, lam, order))[lam >= 0].max())
+        gaps[f"bound, {order}"] = float((rate - theory.kappa_bound(alpha, eta, lam, order))[lam >= 0].max())
         for target in (0.0, 1.0):
-            run = iterate(m, torch.tensor([1.0, target], dtype=torch.float64), steps)[..., 0]
-            found = ema_path(alpha, eta, lam, steps, target=target, order=order)
+            run = theory.iterate(m, torch.tensor([1.0, target], dtype=torch.float64), steps)[..., 0]
+            found = theory.ema_path(alpha, eta, lam, steps, target=target, order=order)
             gaps[f"w(t), {order}, target from {target:.0f}"] = float(error(run, found).max())
-    swapped = iterate(ema_matrix(alpha, eta, lam, sign=-1), torch.tensor([1.0, 0.0], dtype=torch.float64), steps)[
-        ..., 0
-    ]
-    gaps["broken: w(t) of Eq. 15 as printed"] = float(error(swapped, ema_path(alpha, eta, lam, steps))[rising].min())
+    swapped = theory.iterate(
+        theory.ema_matrix(alpha, eta, lam, sign=-1), torch.tensor([1.0, 0.0], dtype=torch.float64), steps
+    )[..., 0]
+    gaps["broken: w(t) of Eq. 15 as printed"] = float(
+        error(swapped, theory.ema_path(alpha, eta, lam, steps))[rising].min()
+    )
     return gaps
 
 
@@ -493,8 +443,8 @@ def kappa_over_bound(count: int = 200, seed: int = 0) -> float:
 
     With :math:`s = 1/\alpha + 1/\eta \ge 2` it is at most :math:`s / (s - 1) \le 2`, and 2 for :math:`\alpha = \eta = 1`.
     """
-    alpha, eta, lam = random_settings(count, seed, smallest=0.05)
-    return float((kappa(alpha, eta, lam, "after") / kappa_bound(alpha, eta, lam)).max())
+    alpha, eta, lam = instances.random_settings(count, seed, smallest=0.05)
+    return float((theory.kappa(alpha, eta, lam, "after") / theory.kappa_bound(alpha, eta, lam)).max())
 
 
 def ema_network_gaps(count: int = 100, seed: int = 0) -> Gaps:
@@ -509,7 +459,7 @@ def ema_network_gaps(count: int = 100, seed: int = 0) -> Gaps:
     size, images, views = 4, 16, 8
 
     def orthogonal(points: int) -> Tensor:  # uncorrelated coordinates of mean 0 and variance 1
-        z = draw((count, points, size), g)
+        z = instances.draw((count, points, size), g)
         out: Tensor = torch.linalg.qr(z - z.mean(1, keepdim=True))[0] * points**0.5
         return out
 
@@ -517,7 +467,7 @@ def ema_network_gaps(count: int = 100, seed: int = 0) -> Gaps:
     x = a.sqrt() * orthogonal(images)[:, :, None] + b.sqrt() * orthogonal(views)[:, None]
     a, b = a[:, 0, 0], b[:, 0, 0]
     beta, eta = torch.rand(2, count, 1, generator=g, dtype=torch.float64) * 0.6 + 0.2
-    weight = draw((count, 3, size), g)
+    weight = instances.draw((count, 3, size), g)
     online, target = weight, weight
     for _ in range(steps):
         top = beta[..., None] * torch.eye(3, dtype=torch.float64)
@@ -526,14 +476,17 @@ def ema_network_gaps(count: int = 100, seed: int = 0) -> Gaps:
         target = target + eta[..., None] * (online - target)
     alpha, lam = rate * beta**2 * (a + b), a / (beta * (a + b)) - 1
     factors = {
-        order: ema_path(alpha, eta.expand_as(alpha), lam, steps, target=1.0, order=order)[-1] for order in ORDERS
+        order: theory.ema_path(alpha, eta.expand_as(alpha), lam, steps, target=1.0, order=order)[-1]
+        for order in theory.ORDERS
     }
 
     def error(factor: Tensor) -> Tensor:
         return relative(weight * factor[:, None], online)
 
-    flipped = iterate(
-        ema_matrix(alpha, eta.expand_as(alpha), lam, sign=-1, order="after"), torch.ones(2, dtype=torch.float64), steps
+    flipped = theory.iterate(
+        theory.ema_matrix(alpha, eta.expand_as(alpha), lam, sign=-1, order="after"),
+        torch.ones(2, dtype=torch.float64),
+        steps,
     )[-1, ..., 0]
     return over_instances(
         {

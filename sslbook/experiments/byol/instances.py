@@ -2,20 +2,25 @@ r"""What is drawn: two towers on a finite population, opened at one layer, for m
 
 A population has ``N`` images with ``V`` equally likely views each, and a tower holds the activations below its layer ``l`` for
 every view, ``(R, N, V, m)`` with a leading replica axis ``R``.  Everything is float64 and exact: nothing is sampled.  Beside the
-towers of Section 5 of [tian2021iclr]: populations, batches, tuples, linear predictors, and settings of the moving average.
+towers of Section 5 of [tian2021iclr]: populations, batches, tuples, linear predictors, settings of the moving average, and the
+steps by autograd that formulas must agree with.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from sslbook.images import enumerated
+from sslbook.losses import pairs as losses
 from sslbook.networks.batchnorm import batch_normalize
+from sslbook.stats.replica_rng import Streams
 
 Norm = Mapping[str, str | float | bool]
 """Keywords of :func:`sslbook.networks.batchnorm.batch_normalize`; none at all means no BatchNorm."""
@@ -252,3 +257,222 @@ def random_settings(count: int, seed: int = 0, *, smallest: float = -0.9) -> tup
     g = torch.Generator().manual_seed(seed)
     u = torch.rand(3, count, generator=g, dtype=torch.float64)
     return 0.05 + 0.95 * u[0], 0.05 + 0.95 * u[1], smallest + (3 - smallest) * u[2]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Steps by autograd, and what many of them lead to: what the formulas must agree with
+
+
+def mean_loss(y: Tensor, t: Tensor) -> Tensor:
+    r"""Mean of r over images and pairs of views, ``(R,)``, from outputs ``(R, N, V, o)``: :math:`E|y_1 - t_2|^2 / 2`."""
+    return 0.5 * (y[:, :, :, None] - t[:, :, None]).square().sum(-1).flatten(1).mean(1)
+
+
+def step(pair: Pair, norm: Norm | None = None, *, target_norm: Norm | None = None, both: bool = False) -> Tensor:
+    r"""Minus the gradient of the mean loss in :math:`W_l`, by autograd, ``(R, m k)``.
+
+    The target's BatchNorm is the online one's unless ``target_norm`` is given.  both: the gradient flows through the target as
+    well, whose layer then has to have the same weights.
+    """
+    leaf = pair.online.weight.clone().requires_grad_(True)
+    y = pair.online.output(leaf, norm)
+    t = pair.target.output(leaf if both else None, norm if target_norm is None else target_norm)
+    (gradient,) = torch.autograd.grad(mean_loss(y, t).sum(), leaf)
+    return vec(-gradient)
+
+
+def step_matrix(pair: Pair, norm: Norm | None = None, *, both: bool = False) -> Tensor:
+    r"""The matrix that takes :math:`vec(W_l)` to :func:`step`, where both towers have these weights, ``(R, m k, m k)``.
+
+    Column j is autograd's step at the j-th unit vector; the step has to be linear in the weights: linear tops, BatchNorm with
+    the mean alone, no scaling of the outputs.
+    """
+    r, k, m = pair.online.weight.shape
+    units = torch.eye(m * k, dtype=pair.online.weight.dtype).unflatten(1, (m, k)).mT.repeat(r, 1, 1)
+
+    def spread(t: Tower) -> Tower:
+        below, *above = (x.repeat_interleave(m * k, 0) for x in (t.below, *t.above))
+        return replace(t, below=below, weight=units, above=tuple(above))
+
+    out: Tensor = step(Pair(spread(pair.online), spread(pair.target)), norm, both=both).unflatten(0, (r, m * k)).mT
+    return out
+
+
+@dataclass(frozen=True)
+class Decline:
+    """A run of gradient descent: the loss, and the variance between images of the outputs averaged over views.
+
+    loss, between: ``(T + 1, R)``.  weight: the first layer at the end, ``(R, k, m)``.
+    """
+
+    loss: Tensor
+    between: Tensor
+    weight: Tensor
+
+
+def descend(tower: Tower, steps: int, rate: float) -> Decline:
+    """Gradient descent of all layers on the mean loss of identical towers, no gradient through the target."""
+    leaves = [m.clone().requires_grad_(True) for m in (tower.weight, *tower.above)]
+    losses, between = [], []
+    for t in range(steps + 1):
+        now = replace(tower, weight=leaves[0], above=tuple(leaves[1:]))
+        y = now.output()
+        loss = mean_loss(y, y.detach())
+        losses.append(loss.detach())
+        between.append(variance_between(y.detach()))
+        if t < steps:
+            for leaf, g in zip(leaves, torch.autograd.grad(loss.sum(), leaves), strict=True):
+                leaf.data.sub_(rate * g)
+    return Decline(torch.stack(losses), torch.stack(between), leaves[0].detach())
+
+
+def variance_between(y: Tensor) -> Tensor:
+    """Variance between images of outputs ``(R, N, V, o)`` averaged over views, ``(R,)``."""
+    mean = y.mean(2)
+    return (mean - mean.mean(1, keepdim=True)).square().sum(-1).mean(1)
+
+
+def batch_step(pair: Pair, batches: Batches, norm: Norm) -> Tensor:
+    """The mean of the steps of all batches, each with statistics of its own, by autograd, ``(R, m k)``."""
+    leaf = pair.online.weight.clone().requires_grad_(True)
+
+    def outputs(tower: Tower, weight: Tensor, view: Tensor) -> Tensor:
+        below = tower.below[:, batches.image, view]  # (R, M, B, m)
+        return replace(tower, below=below).climb(replace(tower, below=below).lift(weight), norm, (2,))
+
+    y = outputs(pair.online, leaf, batches.first)
+    t = outputs(pair.target, pair.target.weight, batches.second).detach()
+    loss = 0.5 * (y - t).square().sum(-1).flatten(1).mean(1)
+    (gradient,) = torch.autograd.grad(loss.sum(), leaf)
+    return vec(-gradient)
+
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+
+TUPLE_LOSSES: dict[str, Loss] = {
+    "simple": losses.simple,
+    "soft_triplet": partial(losses.soft_triplet, temperature=0.5, margin=0.3),
+    "info_nce": partial(losses.info_nce, temperature=0.5),
+}
+"""The three losses of the corollary."""
+
+ROLES = ("anchor", "positive", "negatives")
+
+
+def tuple_step(
+    tower: Tower, loss: Loss, norm: Norm | None = None, *, roles: Sequence[str] = ROLES, negatives: int = 1
+) -> Tensor:
+    """Minus the gradient in layer ``l`` of the mean loss over all tuples, ``(R, k, m)``, through the towers of ``roles``.
+
+    Each tower is one forward pass over the population, ``tower.below (R, N, V, m)``, and BatchNorm's batch.
+    """
+    n, v = tower.below.shape[1:3]
+    leaf = tower.weight.clone().requires_grad_(True)
+    y = {role: tower.output(leaf if role in roles else None, norm).flatten(1, 2) for role in ROLES}
+    anchor, positive, negative = all_tuples(n, v, negatives)
+    a = y["anchor"][:, anchor]
+    r_pos = 0.5 * (a - y["positive"][:, positive]).square().sum(-1)
+    r_neg = 0.5 * (a[:, :, None] - y["negatives"][:, negative]).square().sum(-1)
+    (gradient,) = torch.autograd.grad(loss(r_pos, r_neg).mean(1).sum(), leaf)
+    return -gradient
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What Theorem 8 leaves out: the two halves of subtracting the mean, in a small BYOL on handwritten digits
+#
+# Encoder and predictor have two layers each, all linear unless asked otherwise, with biases, and a BatchNorm (mean only) between
+# the layers of each.  There is no moving average.  If the outputs of the linear network are compared as they are, "forward only"
+# and "both" take the same steps: the biases start at zero, so over a batch the outputs of both towers have mean zero, the biases
+# get no gradient, and it stays so.  If the outputs are scaled to length 1 first, as BYOL does, the gradients no longer add up to
+# zero over a batch, and then a common shift of all outputs is the quickest way to make the loss small; Eq. 12 bars it.
+
+HALVES: dict[str, Norm] = {
+    "none": {"mean": "omit", "std": "omit"},
+    "forward only": FORWARD,
+    "backward only": BACKWARD,
+    "both": BOTH,
+}
+"""Which halves of the mean act."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Sizes and settings; ``unit``: outputs scaled to length 1 before they are compared.  act: linear, or relu."""
+
+    hidden: int = 32
+    outputs: int = 16
+    unit: bool = True
+    act: str = "linear"
+    bias: bool = True
+    rate: float = 0.1
+
+
+@dataclass(frozen=True)
+class HalvesRun:
+    r"""Moments of a run: ``steps (T,)``; ``loss``, ``spread`` and ``common`` are ``(T, R)``; ``outputs (T, R, N, o)``, scaled.
+
+    spread: :math:`1 - \|E_x \hat f\|^2` of the scaled outputs of all images, 0 if they all point one way, 1 if they balance.
+    common: share of the squared gradients at the encoder's output that all members of the batch have in common,
+    :math:`\|\sum_i g_i\|^2 / (B \sum_i \|g_i\|^2)`.  weights: all parameters at the end, ``(R, number)``.
+    """
+
+    steps: tuple[int, ...]
+    loss: Tensor
+    spread: Tensor
+    common: Tensor
+    outputs: Tensor
+    weights: Tensor
+
+
+def digit_views(count: int = 600) -> tuple[Tensor, Tensor]:
+    """Digits with shifts by up to one pixel as views, centred, ``(N, 9, 64)``, the image itself first; and their labels."""
+    data = enumerated.digits(count, 0)
+    views = enumerated.shifts(data.pixels, 1).flatten(2)
+    return views - views.mean((0, 1)), data.labels
+
+
+def train_halves(
+    half: str, seeds: Sequence[int], views: Tensor, plan: Plan | None = None, *, steps: int = 150, every: int = 25
+) -> HalvesRun:
+    """Train one small BYOL a seed, all at once, with the given half of BatchNorm; measured every ``every`` steps."""
+    plan = plan or Plan()
+    weights, batches = Streams(seeds, "weights"), Streams(seeds, "batches")
+    gain = 1.0 if plan.act == "linear" else 2.0
+    layers: list[Tensor] = []  # weights and biases of the encoder's two layers and the predictor's two
+    for fan_in, fan_out in itertools.pairwise((views.shape[-1], *(plan.hidden, plan.outputs) * 2)):
+        layers.append(weights.normal((fan_out, fan_in), torch.float32) * (gain / fan_in) ** 0.5)
+        layers.append(torch.zeros(len(seeds), 1, fan_out))
+    parameters = [p.requires_grad_(True) for p in layers[:: 1 if plan.bias else 2]]
+    optimizer = torch.optim.SGD(parameters, lr=plan.rate, momentum=0.9)
+
+    def through(x: Tensor, first: int) -> Tensor:
+        w1, b1, w2, b2 = layers[first : first + 4]
+        z = batch_normalize(x @ w1.mT + b1, dims=1, **HALVES[half])  # type: ignore[arg-type]
+        return (z if plan.act == "linear" else z.relu()) @ w2.mT + b2
+
+    def distance(p: Tensor, t: Tensor) -> Tensor:
+        if plan.unit:
+            p, t = F.normalize(p, dim=-1), F.normalize(t, dim=-1)
+        return 0.5 * (p - t).square().sum(-1).mean(1)
+
+    rows: list[tuple[Tensor, ...]] = []
+    for t in range(steps + 1):
+        chosen = batches.uniform((len(views),)).argsort(1)[:, :64]
+        which = (batches.uniform((2, 64)) * views.shape[1]).long()
+        one, two = (through(views[chosen, which[:, k]], 0) for k in (0, 1))
+        one.retain_grad()
+        loss = distance(through(one, 4), two.detach()) + distance(through(two, 4), one.detach())
+        optimizer.zero_grad()
+        loss.sum().backward()
+        if t % every == 0:
+            with torch.no_grad():
+                scaled = F.normalize(through(views[:, 0].expand(len(seeds), -1, -1), 0), dim=-1)
+            g = one.grad
+            assert g is not None  # for the type checker: backward has filled it
+            common = g.sum(1).square().sum(-1) / (g.shape[1] * g.square().sum((1, 2)))
+            rows.append((loss.detach(), 1 - scaled.mean(1).square().sum(-1), common, scaled))
+        if t < steps:
+            optimizer.step()
+    found, spread, common, outputs = (torch.stack(column) for column in zip(*rows, strict=True))
+    flat = torch.cat([p.detach().flatten(1) for p in parameters], 1)
+    return HalvesRun(tuple(range(0, steps + 1, every)), found, spread, common, outputs, flat)

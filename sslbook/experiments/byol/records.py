@@ -12,7 +12,6 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -79,7 +78,7 @@ def _cell(change: Change, shape: Shape, ema: float) -> Ablation:
     span = None
     if change.span is not None:  # the same share of Xavier's range as in the paper's heads
         inputs, theirs = (shape.width, 512) if change.predictor == 2 else (shape.output, 128)
-        scale = xavier(shape.output, inputs) / xavier(128, theirs)
+        scale = _xavier(shape.output, inputs) / _xavier(128, theirs)
         span = (change.span[0] * scale, change.span[1] * scale)
     average, norms = ema if change.ema else 0.0, (_norm(change.projector), _norm(change.head))
     return Ablation(change.predictor, average, *norms, reset=change.reset, span=span)
@@ -94,7 +93,7 @@ def protocol_of(name: str, protocol: Recipe) -> Recipe:
     return replace(protocol, rate=protocol.rate * SLOWER) if name == "B-Tab10" else protocol
 
 
-def xavier(inputs: int, outputs: int) -> float:
+def _xavier(inputs: int, outputs: int) -> float:
     r"""Half the width of Xavier's uniform range, :math:`\sqrt{6/(\text{inputs} + \text{outputs})}`."""
     return math.sqrt(6 / (inputs + outputs))
 
@@ -233,40 +232,35 @@ RATES = (0.03, 0.1, 0.3, 1.0)
 AVERAGES = (0.0, 0.9, 0.97, 0.99, 0.996)
 
 
-def digits_values(
-    seeds: Sequence[int], *, protocol: Recipe = DIGITS, data: Split | None = None, at: Sequence[int] = DIGITS_MOMENTS
-) -> dict[str, Any]:
+def digits_values(seeds: Sequence[int]) -> dict[str, Any]:
     """All tables, the released code's symmetric predictor, and averages against learning rates, on handwritten digits."""
-    data = data or digits()
-    wanted = {name: cells(name, protocol) for name in NAMES}
+    data = digits()
+    wanted = {name: cells(name, DIGITS) for name in NAMES}
     found: dict[tuple[str, str], dict[str, Tensor]] = {}
-    for recipe in dict.fromkeys(protocol_of(name, protocol) for name in NAMES):  # what tables share is trained once
-        some = {(n, label): c for n in NAMES if protocol_of(n, protocol) == recipe for label, c in wanted[n].items()}
-        found |= train_ablations(recipe, some, seeds, data, at=at)
+    for recipe in dict.fromkeys(protocol_of(name, DIGITS) for name in NAMES):  # what tables share is trained once
+        some = {(n, label): c for n in NAMES if protocol_of(n, DIGITS) == recipe for label, c in wanted[n].items()}
+        found |= train_ablations(recipe, some, seeds, data, at=DIGITS_MOMENTS)
     symmetric = {name: Ablation(2, ema, symmetric=True) for name, ema in (("P, BN", 0.0), ("P, EMA, BN", EMA))}
     averages = {f"{ema:g}": Ablation(2, ema) for ema in AVERAGES}
     return {
         "axes": "tables[name][cell][measure][epoch][seed]",
-        "epochs": tuple(at),
+        "epochs": DIGITS_MOMENTS,
         "tables": {name: {label: rounded(found[name, label], 5) for label in wanted[name]} for name in NAMES},
-        "symmetric": _final(protocol, symmetric, seeds, data),
-        "rates": {f"{rate:g}": _final(replace(protocol, rate=rate), averages, seeds, data) for rate in RATES},
+        "symmetric": _final(DIGITS, symmetric, seeds, data),
+        "rates": {f"{rate:g}": _final(replace(DIGITS, rate=rate), averages, seeds, data) for rate in RATES},
     }  # rates[rate][average][measure][seed]
 
 
-def cifar10_values(
-    seeds: Sequence[int], *, protocol: Recipe = CIFAR10, data: Split | None = None, device: str | None = None
-) -> dict[str, Any]:
+def cifar10_values(seeds: Sequence[int]) -> dict[str, Any]:
     """Table 3's eight cells on CIFAR-10, on the GPU if there is one; raises FileNotFoundError without the data."""
-    data = data or cifar10(CIFAR10_IMAGES)
-    at = sorted({0, protocol.epochs // 2, protocol.epochs})
-    device = device or str(device_of(None))
-    found = train_ablations(protocol, cells("B-Tab3", protocol), seeds, data, at=at, device=device)
+    data = cifar10(CIFAR10_IMAGES)
+    at = sorted({0, CIFAR10.epochs // 2, CIFAR10.epochs})
+    found = train_ablations(CIFAR10, cells("B-Tab3", CIFAR10), seeds, data, at=at, device=str(device_of(None)))
     return {
         "axes": "tables[name][cell][measure][epoch][seed]",
         "epochs": at,
         "images": len(data.train),
-        "batch": protocol.batch,
+        "batch": CIFAR10.batch,
         "tables": {"B-Tab3": rounded(found, 5)},
     }
 
@@ -284,31 +278,20 @@ RESET_MOMENTS = {"never": (0, 10, 50, 100, 200), "T = 50": (0, 50, 100)}
 """Epochs after which to measure; a measurement comes before the reset of its moment."""
 
 
-def resets_values(
-    seeds: Sequence[int],
-    *,
-    protocol: Recipe = DIGITS,
-    data: Split | None = None,
-    resets: Mapping[str, int] = RESETS,
-    moments: Mapping[str, Sequence[int]] = RESET_MOMENTS,
-    parts: Path | None = None,
-) -> dict[str, Any]:
-    """Tables 8 and 9 with resets by steps, and without; how definite Theorem 8's covariance is along each run.
-
-    parts: where finished chunks lie; by default those of this commit.
-    """
-    data, parts = data or digits(), parts or parts_folder()
-    tabled = {label: cell for name in ("B-Tab8", "B-Tab9") for label, cell in cells(name, protocol).items()}
+def resets_values(seeds: Sequence[int]) -> dict[str, Any]:
+    """Tables 8 and 9 with resets by steps, and without; how definite Theorem 8's covariance is along each run."""
+    data, parts = digits(), parts_folder() / "byol-resets"
+    tabled = {label: cell for name in ("B-Tab8", "B-Tab9") for label, cell in cells(name, DIGITS).items()}
     found: dict[str, Any] = {}
-    for name, reset in resets.items():
+    for name, reset in RESETS.items():
         some = {label: replace(cell, reset=reset) for label, cell in tabled.items()}
-        how = probes_and_definite(protocol)
-        runs = train_ablations(protocol, some, seeds, data, at=moments[name], measure=how, parts=parts / "byol-resets")
+        how = probes_and_definite(DIGITS)
+        runs = train_ablations(DIGITS, some, seeds, data, at=RESET_MOMENTS[name], measure=how, parts=parts)
         found[name] = rounded(runs, digits=6)
     return {
         "axes": "runs[resets][cell][measure][moment][seed]",
-        "epochs": {name: list(moments[name]) for name in resets},
-        "steps": len(data.train) // protocol.batch,
+        "epochs": {name: list(RESET_MOMENTS[name]) for name in RESETS},
+        "steps": len(data.train) // DIGITS.batch,
         "runs": found,
     }
 
@@ -318,38 +301,24 @@ LONG_AVERAGES = {f"{ema:g}": Ablation(2, ema) for ema in (0.0, 0.97, 0.996)}
 DIGITS_AT, CIFAR10_AT = (0, 5, 10, 20, 50, 100), (0, 2, 5, 10, 20, 40)
 
 
-def average_values(
-    seeds: Sequence[int],
-    *,
-    protocol: Recipe = DIGITS,
-    data: Split | None = None,
-    at: Sequence[int] = DIGITS_AT,
-    parts: Path | None = None,
-    name: str = "byol-average",
-    **how: Any,
+def average_values(seeds: Sequence[int]) -> dict[str, Any]:
+    """Predictor and BatchNorm with and without a moving average, on the digits."""
+    return _averages("byol-average", DIGITS, digits(), seeds, DIGITS_AT)
+
+
+def _averages(
+    name: str, protocol: Recipe, data: Split, seeds: Sequence[int], at: Sequence[int], **how: Any
 ) -> dict[str, Any]:
-    """Predictor and BatchNorm with and without a moving average, on the digits unless given other ``data``."""
-    how |= {"at": at, "measure": probes, "parts": (parts or parts_folder()) / name}
-    found = train_ablations(protocol, LONG_AVERAGES, seeds, data or digits(), **how)
+    parts = parts_folder() / name
+    found = train_ablations(protocol, LONG_AVERAGES, seeds, data, at=at, measure=probes, parts=parts, **how)
     return {"axes": "averages[average][measure][epoch][seed]", "epochs": list(at), "averages": rounded(found, digits=6)}
 
 
-def average_cifar10_values(
-    seeds: Sequence[int],
-    *,
-    protocol: Recipe = CIFAR10,
-    data: Split | None = None,
-    at: Sequence[int] = CIFAR10_AT,
-    device: str | None = None,
-    parts: Path | None = None,
-) -> dict[str, Any]:
+def average_cifar10_values(seeds: Sequence[int]) -> dict[str, Any]:
     """The same on CIFAR-10 for 40 epochs: three quarters of an hour of one core, a cell and a seed at a time."""
-    data = data or cifar10(CIFAR10_IMAGES)
-    name, device = "byol-average-cifar10", device or str(device_of(None))
-    values = average_values(
-        seeds, protocol=protocol, data=data, at=at, parts=parts, name=name, alone=True, device=device
-    )
-    return values | {"images": len(data.train), "batch": protocol.batch}
+    data, how = cifar10(CIFAR10_IMAGES), {"alone": True, "device": str(device_of(None))}
+    values = _averages("byol-average-cifar10", CIFAR10, data, seeds, CIFAR10_AT, **how)
+    return values | {"images": len(data.train), "batch": CIFAR10.batch}
 
 
 BATCHLESS = {"BatchNorm": Ablation(2, EMA), "GroupNorm": Ablation(2, EMA, SAMPLE, SAMPLE)}
@@ -357,22 +326,16 @@ BATCHLESS |= {"GroupNorm, no predictor": Ablation(0, EMA, SAMPLE, SAMPLE), "no n
 """Networks without batch statistics in any layer, beside one with BatchNorm in all."""
 
 
-def batchless_values(
-    seeds: Sequence[int],
-    *,
-    protocol: Recipe = DIGITS,
-    data: Split | None = None,
-    at: Sequence[int] = (0, 20, 50, 100, 200),
-    rates: Sequence[float] = (0.03, 0.1),
-    parts: Path | None = None,
-) -> dict[str, Any]:
+BATCHLESS_AT = (0, 20, 50, 100, 200)
+
+
+def batchless_values(seeds: Sequence[int]) -> dict[str, Any]:
     """:data:`BATCHLESS` on the digits, at the learning rate of the other records and at a smaller one."""
-    data, parts = data or digits(), (parts or parts_folder()) / "byol-batchless"
-    runs = {}
-    for rate in rates:
-        recipe, place = replace(protocol, rate=rate), parts / f"{rate:g}"
-        runs[f"{rate:g}"] = rounded(train_ablations(recipe, BATCHLESS, seeds, data, at=at, parts=place), 5)
-    return {"axes": "runs[rate][cell][measure][epoch][seed]", "epochs": list(at), "runs": runs}
+    data, parts, runs = digits(), parts_folder() / "byol-batchless", {}
+    for rate in (0.03, 0.1):
+        recipe, place = replace(DIGITS, rate=rate), parts / f"{rate:g}"
+        runs[f"{rate:g}"] = rounded(train_ablations(recipe, BATCHLESS, seeds, data, at=BATCHLESS_AT, parts=place), 5)
+    return {"axes": "runs[rate][cell][measure][epoch][seed]", "epochs": list(BATCHLESS_AT), "runs": runs}
 
 
 STUDIES = {

@@ -236,6 +236,23 @@ def iterate(m: Tensor, start: Tensor, steps: int) -> Tensor:
     return torch.stack(states)
 
 
+def measured_growth(alpha: Number, eta: Number, lam: Number, *, sign: int = 1, steps: int = 4000) -> Tensor:
+    """Growth per step of the recurrence once the smaller root has died out: geometric mean over the last quarter of the steps.
+
+    Where the roots are complex it is how fast the swings grow or fade.
+    """
+    m = ema_matrix(alpha, eta, lam, sign=sign)
+    state = torch.tensor([1.0, 0.0], dtype=torch.float64).expand(*m.shape[:-2], 2)
+    total = torch.zeros(m.shape[:-2], dtype=torch.float64)
+    for t in range(steps):
+        state = (m @ state[..., None])[..., 0]
+        size = state.norm(dim=-1, keepdim=True)
+        state = state / size
+        if t >= steps - steps // 4:
+            total = total + size[..., 0].log()
+    return torch.expm1(total / (steps // 4))
+
+
 def ema_path(
     alpha: Number, eta: Number, lam: Number, steps: int, *, target: Number = 0.0, order: str = "before"
 ) -> Tensor:

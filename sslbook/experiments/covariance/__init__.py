@@ -1,5 +1,5 @@
 """The covariance operator (chapter of the same name).
 
-``reference``: finite populations, by enumeration.  ``checks``: the theorems, and the residue of Theorem 4.  ``runs``: real SimCLR
-steps.  ``drawing``: the pictures.
+``checks``: the theorems on finite populations, by enumeration, and the residue of Theorem 4.  ``runs``: real SimCLR steps.
+``drawing``: the pictures.
 """

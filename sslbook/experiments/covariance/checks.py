@@ -2,11 +2,15 @@ r"""Theorem 3, Eq. 56, Theorem 4, Eq. 7, Eq. 80 and Corollary 1 on random finite
 
 Each ``*_gaps`` function returns relative errors by name, worst over many random networks and all their layers; names that
 start with ``broken:`` belong to variants that must not agree, and hold the *smallest* error over the instances.
+
+The independent answer is an expectation over a finite population, by enumeration: ``N`` samples have ``V`` equally likely views
+each.  A *tuple* is an anchor view, a positive view of the same sample and ``H`` negative views; :func:`all_tuples` lists every one
+of them.  The gradient of the mean loss over tuples is then plain autograd on the network's outputs: no connection, no covariance.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -15,23 +19,130 @@ import numpy as np
 import torch
 from scipy.stats import linregress
 from torch import Tensor, nn
+from torch.func import functional_call
 
-from sslbook.experiments.covariance.reference import (
-    TupleLoss,
-    all_tuples,
-    exact_loss,
-    expected_gradient,
-    nce_loss,
-    random_tuples,
-    simple_loss,
-    triplet_loss,
-)
 from sslbook.losses import pairs
 from sslbook.networks.small import instance_seeds, mlp, random_network
 from sslbook.operator.covariance import CovarianceOperator, covariance_operator, intra_operator, pair_weights
-from sslbook.operator.layer import Layer, connection, open_layer, vec
+from sslbook.operator.layer import Layer, connection, find_layer, open_layer, vec
 from sslbook.operator.view_weights import Mixing
-from sslbook.stats.checks import Comparison, over, relative_gap
+from sslbook.stats.checks import Comparison, Gaps, over, relative_gap
+
+TupleLoss = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""``loss(r_pos (T,), r_neg (T, H), r_clean (T, H)) -> (T,)``; ``r_clean`` are distances between un-augmented samples."""
+
+
+@dataclass(frozen=True)
+class Tuples:
+    """Indices into the flattened ``N V`` views: ``anchor (T,)``, ``positive (T,)``, ``negative (T, H)``; ``views`` is V."""
+
+    anchor: Tensor
+    positive: Tensor
+    negative: Tensor
+    views: int
+
+    def __len__(self) -> int:
+        return len(self.anchor)
+
+
+def all_tuples(samples: int, views: int, negatives: int = 1, *, distinct: bool = False) -> Tuples:
+    """Every tuple, ``N V V (N V)^H`` of them; ``distinct`` leaves out negatives of the anchor's own sample."""
+    axes = [torch.arange(samples), torch.arange(views), torch.arange(views)]
+    grid = torch.cartesian_prod(*axes, *[torch.arange(samples * views)] * negatives)
+    if distinct:
+        grid = grid[(grid[:, 3:] // views != grid[:, :1]).all(1)]
+    sample, first, second = grid[:, 0], grid[:, 1], grid[:, 2]
+    return Tuples(sample * views + first, sample * views + second, grid[:, 3:], views)
+
+
+def _random_tuples(samples: int, views: int, count: int, *, seed: int = 0) -> Tuples:
+    """``count`` independent tuples: sample, two views and one negative uniform and with replacement."""
+    draw = torch.Generator().manual_seed(seed)
+
+    def integers(high: int, *shape: int) -> Tensor:
+        return torch.randint(high, shape, generator=draw)
+
+    sample = integers(samples, count) * views
+    return Tuples(
+        sample + integers(views, count),
+        sample + integers(views, count),
+        integers(samples * views, count, 1),
+        views,
+    )
+
+
+def expected_gradient(
+    net: nn.Module,
+    layer: str,
+    views: Tensor,
+    loss: TupleLoss,
+    tuples: Tuples,
+    *,
+    clean: Tensor | None = None,
+    both: bool = False,
+    normalize: bool = False,
+) -> Tensor:
+    r"""Autograd gradient, in the layer's weight, of the mean loss over ``tuples``; the weight's shape.
+
+    both: back-propagate into the anchor *and* its partners (what SimCLR does); otherwise into the anchor's tower only (the paper's
+    Lemma 2).  clean: un-augmented samples ``(N, ...)`` for ``r_clean``, always without gradient; the first views unless given.
+    """
+    name, module = find_layer(net, layer)
+    weight = module.weight.detach().clone().requires_grad_(True)
+    params = {key: p.detach() for key, p in net.named_parameters()} | {f"{name}.weight".lstrip("."): weight}
+
+    def outputs(x: Tensor) -> Tensor:
+        f: Tensor = functional_call(net, params, (x,)).flatten(1)
+        return f / f.norm(dim=1, keepdim=True) if normalize else f
+
+    f, fixed = outputs(views.flatten(0, 1)), outputs(views[:, 0] if clean is None else clean).detach()
+    anchor, partner = f[tuples.anchor], f if both else f.detach()
+    r_pos = pairs.half_squared_distance(anchor, partner[tuples.positive])
+    r_neg = pairs.half_squared_distance(anchor[:, None], partner[tuples.negative])
+    mine, theirs = tuples.anchor // tuples.views, tuples.negative // tuples.views
+    r_clean = pairs.half_squared_distance(fixed[mine][:, None], fixed[theirs])
+    (gradient,) = torch.autograd.grad(loss(r_pos, r_neg, r_clean).mean(), weight)
+    return gradient
+
+
+def mean_estimate(k: Tensor, views: int) -> Tensor:
+    r"""The operator that is estimated from two images with ``views`` views each, its mean over all draws, ``(n, n)``.
+
+    ``k (N, V, n, n_L)`` are the connections.  Images and views are drawn with replacement, :math:`m_i` is the mean of the
+    connections of image i's drawn views, and the estimate is the covariance of the two with Bessel's correction,
+    :math:`\frac12 (m_1 - m_2)(m_1 - m_2)^T`.
+    """
+    picks = torch.cartesian_prod(*[torch.arange(k.shape[1])] * views).reshape(-1, views)
+    means = k[:, picks].mean(2).flatten(0, 1)  # (N V^views, n, n_L)
+    total = k.new_zeros(k.shape[2], k.shape[2])
+    for mean in means:  # one at a time: a table of all pairs would take N^2 V^(2 views) matrices
+        gaps = (mean - means).movedim(1, 0).flatten(1)
+        total += gaps @ gaps.T
+    return total / (2 * len(means) ** 2)
+
+
+def simple_loss(beta: float = 0.0) -> TupleLoss:
+    r""":math:`L^\beta_{simp} = (1 + \beta) r_+ - r_-`."""
+    return lambda p, n, _: pairs.simple(p, n, beta=beta)
+
+
+def triplet_loss(tau: float, margin: float = 0.0) -> TupleLoss:
+    r""":math:`L^\tau_{tri}`."""
+    return lambda p, n, _: pairs.soft_triplet(p, n, temperature=tau, margin=margin)
+
+
+def nce_loss(tau: float) -> TupleLoss:
+    r""":math:`L^\tau_{nce}`."""
+    return lambda p, n, _: pairs.info_nce(p, n, temperature=tau)
+
+
+def exact_loss(tau: float) -> TupleLoss:
+    r""":math:`L^{\tau,exact}` (Eq. 7): weights from the un-augmented distances, without gradient."""
+    return lambda p, n, c: pairs.exact(p, n, c, temperature=tau)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Random finite populations
 
 DEGREE_ONE = ("linear", "relu", "leaky_relu", "conv", "residual")
 
@@ -150,7 +261,7 @@ def monte_carlo(counts: tuple[int, ...], replicates: int = 32, seed: int = 0, *,
     truth = (op if averaged else covariance_operator(net, "2", views.flatten(0, 1)[:, None])).update()
     errors = []
     for count in counts:
-        t = random_tuples(8, 4, replicates * count, seed=seed + count)
+        t = _random_tuples(8, 4, replicates * count, seed=seed + count)
         pull = (y[t.positive] - y[t.negative[:, 0]]) / count  # minus the gradient of r+ - r- in the anchor's output
         where = t.anchor + len(y) * torch.arange(replicates).repeat_interleave(count)
         cotangent = torch.zeros(replicates * len(y), y.shape[1], dtype=y.dtype).index_add_(0, where, pull)
@@ -254,25 +365,14 @@ def joint_weights(distances: Tensor, negatives: int, tau: float) -> Tensor:
     return total.index_add_(1, draws.flatten(), xi.flatten(1)) * (n / len(draws))
 
 
-@dataclass(frozen=True)
-class ManyNegatives:
-    r"""What happens to the operator of InfoNCE without augmentation when there are H negatives, as relative numbers.
+def many_negatives(negatives: int, *, seed: int = 0) -> Gaps:
+    r"""InfoNCE's operator with H negatives, as relative numbers, on one leaky-ReLU network without augmentation.
 
     one_tower: enumerated one-tower gradient against :math:`OP\, vec(W)` with the non-symmetric weights (an identity).
     symmetrised: the same against the symmetric operator (what Eq. 67 would give): the break of the symmetry trick.
     both_towers: enumerated two-tower gradient against twice the symmetric operator (an identity for every H).
     without_tau, without_half: the last with Eq. 80's weights as printed, lacking 1/tau, or the half of :math:`r`.
     """
-
-    one_tower: float
-    symmetrised: float
-    both_towers: float
-    without_tau: float
-    without_half: float
-
-
-def many_negatives(negatives: int, *, seed: int = 0) -> ManyNegatives:
-    """Measure :class:`ManyNegatives` on one leaky-ReLU network without augmentation."""
     samples, tau = 5, 2.0
     net = mlp((4, 8, 6, 3), "leaky_relu", seed=seed)
     clean = torch.randn(samples, 4, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
@@ -288,42 +388,27 @@ def many_negatives(negatives: int, *, seed: int = 0) -> ManyNegatives:
     tuples = all_tuples(samples, 1, negatives)
     one = -expected_gradient(net, layer, views, nce_loss(tau), tuples)
     both = -expected_gradient(net, layer, views, nce_loss(tau), tuples, both=True)
-    return ManyNegatives(
-        one_tower=relative_gap(vec(skew.update()), vec(one)),
-        symmetrised=relative_gap(vec(even.update()), vec(one)),
-        both_towers=relative_gap(vec(2 * even.update()), vec(both)),
-        without_tau=relative_gap(vec(2 * tau * even.update()), vec(both)),
-        without_half=relative_gap(vec(2 * operator(2 * distances, symmetric=True).update()), vec(both)),
-    )
+    return {
+        "one_tower": relative_gap(vec(skew.update()), vec(one)),
+        "symmetrised": relative_gap(vec(even.update()), vec(one)),
+        "both_towers": relative_gap(vec(2 * even.update()), vec(both)),
+        "without_tau": relative_gap(vec(2 * tau * even.update()), vec(both)),
+        "without_half": relative_gap(vec(2 * operator(2 * distances, symmetric=True).update()), vec(both)),
+    }
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The operator beside the neural tangent kernel: two Gram matrices of the same connections (A-NTK)
 
 
-@dataclass(frozen=True)
-class KernelComparison:
-    """One layer's covariance operator beside neural tangent kernels, on ``samples`` points with ``views`` views each.
+def kernel_comparison(samples: int, *, widths: tuple[int, ...] = (5, 6, 4, 2), seed: int = 0) -> Gaps:
+    r"""Compare :math:`V_x[\bar K_l]` (``n x n``) with kernels :math:`K_l(x)^T K_l(x')` (``N n_L x N n_L``) of a ReLU network.
 
-    operator_*, kernel_*: of the layer, on the samples' first views.  network_*: of the whole network's kernel.  Ranks at a relative
+    operator_*, kernel_*: of a layer, on the samples' first views.  network_*: of the whole network's kernel.  Ranks at a relative
     cut of 1e-10.  spectrum_gap: relative gap between the eigenvalues of the operator and of the layer's kernel, averaged over views
     and centred over samples, over N.
     uncentred_gap, unaveraged_gap: the same without centring, and with first views in place of averages.
     """
-
-    operator_size: int
-    operator_rank: int
-    kernel_size: int
-    kernel_rank: int
-    network_size: int
-    network_rank: int
-    spectrum_gap: float
-    uncentred_gap: float
-    unaveraged_gap: float
-
-
-def kernel_comparison(samples: int, *, widths: tuple[int, ...] = (5, 6, 4, 2), seed: int = 0) -> KernelComparison:
-    r"""Compare :math:`V_x[\bar K_l]` (``n x n``) with kernels :math:`K_l(x)^T K_l(x')` (``N n_L x N n_L``) of a ReLU network."""
     layer, views = "2", 3
     net = mlp(widths, seed=seed)
     draw = torch.Generator().manual_seed(seed)
@@ -343,17 +428,10 @@ def kernel_comparison(samples: int, *, widths: tuple[int, ...] = (5, 6, 4, 2), s
         count = min(len(operator), len(values))
         return relative_gap(operator.flip(0)[:count], values.flip(0)[:count] / samples)
 
-    return KernelComparison(
-        operator_size=len(operator),
-        operator_rank=_rank(operator),
-        kernel_size=len(kernel),
-        kernel_rank=_rank(kernel),
-        network_size=len(network),
-        network_rank=_rank(network),
-        spectrum_gap=gap(centred),
-        uncentred_gap=gap(_kernel(mean)),
-        unaveraged_gap=gap(_kernel(first - first.mean(0))),
-    )
+    sizes: Gaps = {"spectrum_gap": gap(centred), "uncentred_gap": gap(_kernel(mean))}
+    for name, values in {"operator": operator, "kernel": kernel, "network": network}.items():
+        sizes |= {f"{name}_size": len(values), f"{name}_rank": int((values > 1e-10 * values.max()).sum())}
+    return sizes | {"unaveraged_gap": gap(_kernel(first - first.mean(0)))}
 
 
 def _kernel(k: Tensor) -> Tensor:
@@ -361,10 +439,6 @@ def _kernel(k: Tensor) -> Tensor:
     rows = k.movedim(2, 1).flatten(0, 1)
     values: Tensor = torch.linalg.eigvalsh(rows @ rows.T)
     return values
-
-
-def _rank(values: Tensor) -> int:
-    return int((values > 1e-10 * values.max()).sum())
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -482,7 +556,7 @@ def residue_curve(strengths: tuple[float, ...], *, symmetric: bool = False, seed
     return found
 
 
-def look_alikes(strength: float, seed: int = 0) -> tuple[nn.Sequential, Tensor, Tensor]:
+def _look_alikes(strength: float, seed: int = 0) -> tuple[nn.Sequential, Tensor, Tensor]:
     """A network, five clean samples that differ by a thousandth, and one fixed view of each, ``x + s noise``.
 
     Nothing varies within an augmentation, which yet moves every sample: all there is is bias.
@@ -504,13 +578,13 @@ def bound_margins(
 ) -> dict[str, Tensor]:
     r"""Each of :data:`BOUNDS` over theta on random networks, populations and augmentation strengths, ``(instances,)`` each.
 
-    1 would be tight, and less is no bound.  alike: the populations are :func:`look_alikes`.
+    1 would be tight, and less is no bound.  alike: the populations are :func:`_look_alikes`.
     """
     rows = []
     for s in range(seed, seed + instances):
         strength = 10 ** float(torch.empty(1).uniform_(-2, 0.3, generator=torch.Generator().manual_seed(s)))
         if alike:
-            net, clean, views = look_alikes(strength, s)
+            net, clean, views = _look_alikes(strength, s)
         else:
             net, clean, views = population_with_strength(strength, symmetric=bool(s % 2), seed=s)
         found = residue(net, "0", views, clean, tau=tau, loss=loss, margin=margin)

@@ -8,6 +8,7 @@ return relative errors by name; those whose name starts with ``broken:`` belong 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -15,11 +16,101 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, jacrev, vmap
 
-from sslbook.experiments.dual_networks.theory import degree, transitions
 from sslbook.losses import pairs as losses
-from sslbook.networks.small import Residual, initialize, instance_seeds, mlp, random_network, residual_net
+from sslbook.networks.small import Power, Residual, initialize, instance_seeds, mlp, random_network, residual_net
 from sslbook.operator.layer import Layer, connection, open_layer, vec
 from sslbook.stats.checks import Comparison, Gaps, over, relative_gap
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Reversible layers: the matrices whose product a network is, and the degree of its homogeneity
+#
+# A network without biases is a product of matrices whose *gates* depend on the input; for one of its modules
+#
+#     module(u) = G(u) u        and        d module(u) / du = Q(u) G(u).
+#
+# Definition 2 of [tian2020] calls such a layer *reversible*.
+
+
+def gates(module: nn.Module, u: Tensor) -> tuple[Tensor, Tensor] | None:
+    r"""Diagonals of :math:`G` and :math:`QG` for an element-wise activation at ``u``; ``None`` for other modules.
+
+    ReLU and leaky ReLU have :math:`Q = I`; the monomial :math:`u^p` has :math:`G = \mathrm{diag}(u^{p-1})`, :math:`Q = pI`.
+    """
+    if isinstance(module, nn.ReLU):
+        gate = (u > 0).to(u.dtype)
+        return gate, gate
+    if isinstance(module, nn.LeakyReLU):
+        gate = torch.where(u > 0, torch.ones_like(u), torch.full_like(u, module.negative_slope))
+        return gate, gate
+    if isinstance(module, Power):
+        gate = u ** (module.p - 1)
+        return gate, module.p * gate
+    return None
+
+
+def stage_matrices(module: nn.Module, u: Tensor) -> tuple[Tensor, Tensor]:
+    r"""Per-sample matrices :math:`(G, QG)` of one module at its input ``u`` of shape ``(B, ...)``.
+
+    Shapes ``(B, out, in)`` on flattened features.  Sequential modules multiply, residual blocks add, activations are
+    diagonal, everything else must be a linear map without bias and is read off from its action on a basis.
+    """
+    batch = u.shape[0]
+    pair = gates(module, u)
+    if pair is not None:
+        return torch.diag_embed(pair[0].reshape(batch, -1)), torch.diag_embed(pair[1].reshape(batch, -1))
+    if isinstance(module, nn.Sequential):
+        return _product(list(module), u)
+    if isinstance(module, Residual):
+        skip, branch = stage_matrices(module.skip, u), stage_matrices(module.branch, u)
+        return skip[0] + branch[0], skip[1] + branch[1]
+    size = u[0].numel()
+    basis = torch.eye(size, dtype=u.dtype, device=u.device).reshape(size, *u.shape[1:])
+    matrix = module(basis).reshape(size, -1).T
+    return matrix.expand(batch, -1, -1), matrix.expand(batch, -1, -1)
+
+
+def _product(stages: Sequence[nn.Module], u: Tensor) -> tuple[Tensor, Tensor]:
+    size = u[0].numel()
+    eye = torch.eye(size, dtype=u.dtype, device=u.device).expand(u.shape[0], -1, -1)
+    secant, tangent = eye, eye
+    for stage in stages:
+        g, qg = stage_matrices(stage, u)
+        secant, tangent, u = g @ secant, qg @ tangent, stage(u)
+    return secant, tangent
+
+
+@dataclass(frozen=True)
+class Transitions:
+    r"""Lemma 1's transition matrices at one layer, for a batch of ``B`` inputs.
+
+    forward:  :math:`V^f_l`, shape ``(B, n_L, n_l)``: the output is ``forward @ preactivation``.
+    backward: :math:`V^b_l`, shape ``(B, n_L, n_l)``: the Jacobian of the output in the pre-activation.
+    preactivation: :math:`\tilde f_l`, shape ``(B, n_l)``, flattened.
+    """
+
+    forward: Tensor
+    backward: Tensor
+    preactivation: Tensor
+
+
+@torch.no_grad()
+def transitions(net: nn.Sequential, layer: int, x: Tensor) -> Transitions:
+    r"""Transition matrices :math:`V^f_l, V^b_l` above member ``layer`` of a reversible ``net`` (Lemma 1 of [tian2020]).
+
+    :math:`V^f_{l-1} = V^f_l G_l` and :math:`V^b_{l-1} = V^b_l Q_l G_l`, starting from the identity at the output.
+    """
+    preactivation: Tensor = net[: layer + 1](x)
+    forward, backward = _product(list(net)[layer + 1 :], preactivation)
+    return Transitions(forward, backward, preactivation.flatten(1))
+
+
+def degree(net: nn.Sequential, layer: int) -> int:
+    r"""Degree of homogeneity :math:`\kappa_l` of a reversible network's output in the pre-activation of member ``layer``.
+
+    :math:`J_l \tilde f_l = \kappa_l f_L` by Euler's theorem: the product of the degrees of the monomial activations above.
+    """
+    return math.prod(module.p for module in net[layer + 1 :].modules() if isinstance(module, Power))
+
 
 # ---------------------------------------------------------------------------------------------------------------------
 # What is drawn: pairs of networks of many kinds, a layer of them, and pairs of inputs
@@ -106,7 +197,7 @@ def tied_gradient(k1: Tensor, k2: Tensor, weight: Tensor) -> Tensor:
     return _times(k1 - k2, lifted(k1 - k2, weight))
 
 
-def normalized_gradient(k1: Tensor, y1: Tensor, k2: Tensor, y2: Tensor, weight: Tensor) -> Tensor:
+def _normalized_gradient(k1: Tensor, y1: Tensor, k2: Tensor, y2: Tensor, weight: Tensor) -> Tensor:
     r""":math:`K_1^n P^\perp_{y_1} [K_1^n - K_2^n]^T vec(W)` with :math:`K^n = K / \|y\|` (Eq. 41)."""
     n1, n2 = k1 / y1.norm(dim=1)[:, None, None], k2 / y2.norm(dim=1)[:, None, None]
     return _times(n1, project_out(y1, lifted(n1 - n2, weight)))
@@ -288,7 +379,7 @@ def normalized_gaps(it: Instance) -> Iterator[Comparison]:
     k1, k2, w = one.connections(), two.connections(), it.weight
     truth = autograd_gradient(it.net, it.net, it.layer, it.x1, it.x2, normalize=True)
     n1, n2 = k1 / one.output.norm(dim=1)[:, None, None], k2 / two.output.norm(dim=1)[:, None, None]
-    value, straight = normalized_gradient(k1, one.output, k2, two.output, w), _times(n1, lifted(n1 - n2, w))
+    value, straight = _normalized_gradient(k1, one.output, k2, two.output, w), _times(n1, lifted(n1 - n2, w))
     if truth.norm() < 1e-6 * straight.norm():
         return  # the layer cannot turn its output: nothing but rounding is left
     yield "Eq. 41", value, truth

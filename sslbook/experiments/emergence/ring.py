@@ -18,6 +18,7 @@ from functools import cache
 import torch
 from torch import Tensor, nn
 
+from sslbook.experiments.emergence.theory import enumerated_loss
 from sslbook.operator.covariance import covariance_operator
 from sslbook.stats.checks import Comparison, Gaps, over
 
@@ -111,21 +112,10 @@ def neuron_views(d: int, bias: bool, objects: tuple[str, ...] = ("11", "101")) -
 
 
 def _enumerated_gradient(net: nn.Sequential, views: Tensor, *, both: bool = True) -> Tensor:
-    """Autograd gradient of L_simp in the first layer's weight, its mean over all anchors, positives and negatives.
-
-    ``views (O, d, n)``; the network's output may have any size.  ``both``: into both towers, else into the anchor's alone.
-    """
-    y = net(views)
-    partner = y if both else y.detach()
-
-    def half(a: Tensor, b: Tensor) -> Tensor:
-        return 0.5 * (a - b).square().sum(-1).mean()
-
-    positive = half(y[:, :, None], partner[:, None])
-    negative = half(y.flatten(0, 1)[:, None], partner.flatten(0, 1)[None])
+    """Autograd gradient of `enumerated_loss` in the first layer's weight, of ``views (O, d, n)``."""
     weight = net[0].weight
     assert isinstance(weight, Tensor)
-    (gradient,) = torch.autograd.grad(positive - negative, weight)
+    (gradient,) = torch.autograd.grad(enumerated_loss(net(views)[None], both=both).sum(), weight)
     return gradient
 
 

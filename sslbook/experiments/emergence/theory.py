@@ -201,8 +201,22 @@ def diagonal_velocity(w1: Tensor, w2: Tensor, u: Tensor) -> Velocity:
     return w2[..., None].square() * pull, response.square().mean(1) * w2
 
 
+def enumerated_loss(y: Tensor, *, both: bool = True) -> Tensor:
+    """L_simp of outputs ``y (R, K, V, o)``, its mean over all anchors, positives and negatives: ``(R,)``.
+
+    ``both``: differentiated through both towers, else through the anchor's alone.
+    """
+    partner = y if both else y.detach()
+
+    def half(a: Tensor, b: Tensor) -> Tensor:
+        return 0.5 * (a - b).square().sum(-1).flatten(1).mean(1)
+
+    positive = half(y[:, :, :, None], partner[:, :, None])
+    return positive - half(y.flatten(1, 2)[:, :, None], partner.flatten(1, 2)[:, None])
+
+
 def _enumerated_velocity(x: Tensor, w1: Tensor, w2: Tensor, *, linear: bool = False, both: bool = True) -> Velocity:
-    """Minus the autograd gradient of L_simp, its mean over all anchors, positives and negatives of ``x (R, K, V, d)``.
+    """Minus the autograd gradient of `enumerated_loss`, of ``x (R, K, V, d)``.
 
     ``w2 (R, n, n_2)``, or ``(R, n)`` for a diagonal second layer whose other entries are fixed at zero.
     """
@@ -210,14 +224,7 @@ def _enumerated_velocity(x: Tensor, w1: Tensor, w2: Tensor, *, linear: bool = Fa
     h = torch.einsum("rkvd,rnd->rkvn", x, leaves[0])
     h = h if linear else h.relu()
     y = h * leaves[1][:, None, None] if w2.ndim == 2 else torch.einsum("rkvn,rno->rkvo", h, leaves[1])
-    partner = y if both else y.detach()
-
-    def half(a: Tensor, b: Tensor) -> Tensor:
-        return 0.5 * (a - b).square().sum(-1).flatten(1).mean(1)
-
-    positive = half(y[:, :, :, None], partner[:, :, None])
-    negative = half(y.flatten(1, 2)[:, :, None], partner.flatten(1, 2)[:, None])
-    one, two = torch.autograd.grad((negative - positive).sum(), leaves)
+    one, two = torch.autograd.grad(-enumerated_loss(y, both=both).sum(), leaves)
     return one, two
 
 
@@ -485,13 +492,10 @@ def scrambled(replicas: int, *, samples: int = 40, seed: int = 0, gap: float = 0
 
 
 def _enumerated_gradient(weight: Tensor, views: Tensor) -> Tensor:
-    """Autograd gradient of the mean L_simp over *all* tuples of ``views (R, N, V, n)``, both towers, in ``weight (R, n)``."""
+    """Autograd gradient of `enumerated_loss`, both towers, in ``weight (R, n)``, of ``views (R, N, V, n)``."""
     leaf = weight.clone().requires_grad_(True)
     f = torch.einsum("rivn,rn->riv", views, leaf)
-    positive = 0.5 * (f[:, :, :, None] - f[:, :, None]).square().mean((1, 2, 3))
-    every = f.flatten(1)
-    negative = 0.5 * (every[:, :, None] - every[:, None]).square().mean((1, 2))
-    (gradient,) = torch.autograd.grad((positive - negative).sum(), leaf)
+    (gradient,) = torch.autograd.grad(enumerated_loss(f[..., None]).sum(), leaf)
     return gradient
 
 
@@ -536,18 +540,10 @@ def projector_gaps(replicas: int = 20, seed: int = 0) -> Gaps:
     }
 
 
-@dataclass(frozen=True)
-class Learned:
-    """Absolute cosines ``(R,)`` of the trained weight with leading eigenvectors of ``Q V Q``, of ``V``, and ``Q`` times that."""
-
-    projected: Tensor
-    whole: Tensor
-    cut: Tensor
-
-
-def train_neuron(replicas: int = 32, *, steps: int = 800, seed: int = 0) -> Learned:
+def train_neuron(replicas: int = 32, *, steps: int = 800, seed: int = 0) -> dict[str, Tensor]:
     r"""SGD on L_simp with fresh Gaussian views, the weight scaled to unit length after each step; all replicas at once.
 
+    Absolute cosines ``(R,)`` of the trained weight with leading eigenvectors of ``Q V Q``, of ``V``, and ``Q`` times that.
     The rate is in units of the operator's leading eigenvalue and falls as :math:`1 / (1 + 10 t / steps)`.
     """
     batch, rate = 64, 0.05
@@ -580,4 +576,4 @@ def train_neuron(replicas: int = 32, *, steps: int = 800, seed: int = 0) -> Lear
         found: Tensor = (weight * direction).sum(1).abs() / direction.norm(dim=1)
         return found
 
-    return Learned(cosine(vectors[:, :, -1]), cosine(leading), cosine(cut))
+    return {"projected": cosine(vectors[:, :, -1]), "whole": cosine(leading), "cut": cosine(cut)}

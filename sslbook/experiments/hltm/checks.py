@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sslbook.experiments.hltm import instances, theory
+from sslbook.experiments.hltm import theory
 from sslbook.experiments.hltm.runs import TreeRun, train_trees
 from sslbook.networks.small import instance_seeds
 from sslbook.stats.checks import Gaps, relative_gap, worst
@@ -56,7 +56,7 @@ def message_gaps(count: int, seed: int) -> Gaps:
     """Conditional moments, correlations and operators passed up small trees, against sums over all assignments."""
     rows = []
     for i, s in enumerate(instance_seeds(count, seed)):
-        tree = instances.random_symmetric([s], 3 if i % 8 == 7 else 2, -1.0)
+        tree = theory.random_symmetric([s], 3 if i % 8 == 7 else 2, -1.0)
         net = initial_network([s], tree.branching, 1 + i % 4, dtype=torch.float64)
         listed = exact.list_parts(tree, net)
         assignments, chance = trees.joint(tree)
@@ -201,13 +201,13 @@ def product_gaps(count: int, seed: int) -> Gaps:
     rows = []
     for i, s in enumerate(instance_seeds(count, seed)):
         values = ((3, 2, 4, 3), (2, 2, 2, 2), (4, 4, 4, 4), (2, 5, 3, 2))[i % 4]
-        tree = instances.random_regularized([s], values, (2, 1, 2))
+        tree = theory.random_regularized([s], values, (2, 1, 2))
         along = trees.from_root(tree)[-1][0]
         paths = [(leaf // 2, leaf // 2, leaf) for leaf in range(4)]
         residuals = [_residual_product(tree, path) for path in paths]
         row = {
             "Lemma 6": max(relative_gap(along[k], 1 / values[-1] + c) for k, c in enumerate(residuals)),
-            "columns of C": max(float(instances.residual_table(t).sum(-2).abs().max()) for t in tree.tables),
+            "columns of C": max(float(theory.residual_table(t).sum(-2).abs().max()) for t in tree.tables),
         }
         if values == (2, 2, 2, 2):
             rho = trees.polarity(tree.tables[0])
@@ -223,7 +223,7 @@ def product_gaps(count: int, seed: int) -> Gaps:
 def _residual_product(tree: LatentTree, path: tuple[int, ...]) -> Tensor:
     product = torch.eye(tree.values[0], dtype=torch.float64)
     for table, node in zip(tree.tables, path):
-        product = product @ instances.residual_table(table)[0, node]
+        product = product @ theory.residual_table(table)[0, node]
     return product
 
 
@@ -236,7 +236,7 @@ def activation_gaps(count: int, seed: int, root_polarity: float = 0.3) -> Gaps:
     rows = []
     for i, s in enumerate(instance_seeds(count, seed)):
         depth = 2 + i % 2
-        tree = trees.symmetric_binary(instances.random_polarities([s], depth, 0.2), root_polarity)
+        tree = trees.symmetric_binary(theory.random_polarities([s], depth, 0.2), root_polarity)
         for d, listed, truth in _parts(tree, s):
             a = theory.child_selectivity(tree, listed, d)
             rho = trees.polarity(trees.from_root(tree)[d])[..., None, None] if d else torch.ones(1, 1, 1, 1).double()
@@ -327,7 +327,7 @@ def constant_jacobian(
     apart: the matrix's columns are orthonormal, so that :math:`J_\mu^\top J_{\mu'} = 0`; else only those of each part are.
     """
     width = 4
-    tree = trees.symmetric_binary(instances.random_polarities([seed], depth, 0.5), LEAN)
+    tree = trees.symmetric_binary(theory.random_polarities([seed], depth, 0.5), LEAN)
     net = initial_network([seed], tree.branching, width, dtype=torch.float64)
     level, index = trees.place(tree, name)
     a = theory.child_selectivity(tree, exact.list_parts(tree, net), level)[0, index]
@@ -419,7 +419,7 @@ def part_steps(seeds: Sequence[int], lower: float = 0.7, width: int = 10) -> Par
     r"""Networks without biases, where :math:`f_L = \sum_\mu K_\mu^\top \operatorname{vec}(W_\mu)` over the parts of a layer."""
     rows = []
     for seed in seeds:
-        tree = trees.symmetric_binary(instances.random_polarities([seed], 2, lower), LEAN)
+        tree = trees.symmetric_binary(theory.random_polarities([seed], 2, lower), LEAN)
         net = initial_network([seed], tree.branching, width, bias=False, dtype=torch.float64)
         patterns, joint = _patterns(tree)
 

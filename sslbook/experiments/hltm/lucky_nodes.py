@@ -263,30 +263,10 @@ def chance_of_lucky_part(part: LeafPart, width: int, c: float, *, draws: int, se
     return share, math.sqrt(max(share * (1 - share), 1 / draws) / draws)
 
 
-@dataclass(frozen=True)
-class BoundCheck:
-    r"""Eq. 130 on the lucky units found: :math:`(v^+)^2 - (v^-)^2` and its lower bound, three times the bracket.
+def lucky_bound(part: LeafPart, c: float, units: int, *, seed: int, any_unit: bool = False) -> Tensor:
+    r"""Eq. 130 on lucky units: :math:`(v^+)^2 - (v^-)^2` over its lower bound, three times the bracket, ``(units,)``.
 
-    gaps: ``(units,)``, of the lucky ones, exact.  bound: a number.
-    """
-
-    gaps: Tensor
-    bound: float
-
-    @property
-    def margin(self) -> float:
-        """Smallest gap over the bound: below 1 the bound is violated."""
-        return float(self.gaps.min()) / self.bound
-
-    @property
-    def looseness(self) -> float:
-        """Median of the gaps over the bound."""
-        return float(self.gaps.median()) / self.bound
-
-
-def lucky_bound(part: LeafPart, c: float, units: int, *, seed: int, any_unit: bool = False) -> BoundCheck:
-    """Draw units until ``units`` are lucky, and compute their mean activations exactly, over all :math:`2^n` patterns.
-
+    Units are drawn until ``units`` are lucky, and their mean activations are exact, over all :math:`2^n` patterns.
     any_unit: take the first ones, lucky or not, of which the theorem says nothing.
     """
     n = part.rho.numel()
@@ -298,8 +278,7 @@ def lucky_bound(part: LeafPart, c: float, units: int, *, seed: int, any_unit: bo
         count, tries = count + len(found[-1]), tries + 1
     lucky = torch.cat(found)[:units]
     up, down = mean_activations(part, lucky)
-    bound = 3 * float(bracket(part.s, part.rho, c, torch.tensor(0.0)))
-    return BoundCheck((up.square() - down.square()).abs(), bound)
+    return (up.square() - down.square()).abs() / (3 * float(bracket(part.s, part.rho, c, torch.tensor(0.0))))
 
 
 def mean_activations(part: LeafPart, weights: Tensor) -> tuple[Tensor, Tensor]:
@@ -334,21 +313,13 @@ def extreme_unit(pairs: int, c: float) -> tuple[LeafPart, Tensor]:
 # Children that share a variable
 
 
-@dataclass(frozen=True)
-class SharedChildren:
-    """Lucky units above two binary children of ``copies`` identical units each, exact over the four patterns.
+def shared_children(copies: int, rho: float, c: float, *, units: int, seed: int) -> dict[str, float]:
+    r"""Draw ``units`` units with :math:`\sigma_w = 1` over children of polarities ``rho`` and ``-rho``; look at the lucky ones.
 
+    Each child is ``copies`` identical units, and all is exact over the four patterns.
     exceeding: share of the lucky units whose conditional variance exceeds Eq. 158.  worst: largest ratio of the two.
     margin: smallest gap :math:`(v^+)^2 - (v^-)^2` over the bound of Eq. 130.
     """
-
-    exceeding: float
-    worst: float
-    margin: float
-
-
-def shared_children(copies: int, rho: float, c: float, *, units: int, seed: int) -> SharedChildren:
-    r"""Draw ``units`` units with :math:`\sigma_w = 1` over children of polarities ``rho`` and ``-rho``; look at the lucky ones."""
     signs = torch.tensor([1.0, -1.0], dtype=torch.float64).repeat_interleave(copies)
     part = LeafPart(rho * signs)
     weights = uniform_weights((units, 2 * copies), 1.0, seed)
@@ -362,11 +333,8 @@ def shared_children(copies: int, rho: float, c: float, *, units: int, seed: int)
     allowed = 3 / 4 * (1 - rho**2)
     bound = 3 * float(bracket(part.s, part.rho, c, torch.tensor(0.0, dtype=torch.float64)))
     gaps = (up.square() - down.square()).abs()
-    return SharedChildren(
-        float((variance > allowed * (1 + 1e-9)).double().mean()),
-        float(variance.max()) / allowed,
-        float(gaps.min()) / bound,
-    )
+    exceeding = float((variance > allowed * (1 + 1e-9)).double().mean())
+    return {"exceeding": exceeding, "worst": float(variance.max()) / allowed, "margin": float(gaps.min()) / bound}
 
 
 def promising_parts(

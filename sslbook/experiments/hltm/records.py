@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 
 from sslbook.experiments.hltm import theory
-from sslbook.experiments.hltm.instances import random_symmetric
 from sslbook.experiments.hltm.runs import (
     FORMULAS,
     MIXED,
@@ -29,6 +28,7 @@ from sslbook.experiments.hltm.runs import (
     train_protocols,
     untrained,
 )
+from sslbook.experiments.hltm.theory import random_symmetric
 from sslbook.records import data_files
 from sslbook.records.filled import Filled, fill
 from sslbook.records.printed import PARTS as PRINTED_PARTS
@@ -65,7 +65,7 @@ def rerun(
     return {name: torch.stack([runs[cell][name] for cell in cells]).permute(3, 0, 2, 1) for name in STATISTICS}
 
 
-def epochs_of(target: Printed) -> tuple[int, ...]:
+def _epochs_of(target: Printed) -> tuple[int, ...]:
     """After how many epochs each column of a printed table stands."""
     raw = data_files.printed_file(PRINTED_PARTS.get(target.name, (target.name, {}))[0])
     known = dict(zip(raw["columns"], raw["epochs"], strict=True))
@@ -83,14 +83,14 @@ def table(
     """Rerun a printed table with variants of ``base``: a statistic's name to ``(latents, lower, widths, columns, trials)``."""
     latents, lower, widths, _ = target.axes.values()
     cells = [replace(base, lower=low, width=width) for low in lower for width in widths]
-    found = rerun(cells, seeds, latents=latents, epochs=epochs_of(target), processes=processes, device=device)
+    found = rerun(cells, seeds, latents=latents, epochs=_epochs_of(target), processes=processes, device=device)
     return {name: trials.unflatten(1, (len(lower), len(widths))) for name, trials in found.items()}
 
 
 def recorded_trials(values: Mapping[str, Any], target: Printed, loss: str, statistic: str) -> Tensor:
     """What the record has of a printed table, ``(latents, lower, widths, columns, trials)``."""
     found = torch.tensor(values[loss][statistic], dtype=torch.float64)
-    wanted = {**target.axes, "epochs": epochs_of(target)}
+    wanted = {**target.axes, "epochs": _epochs_of(target)}
     for axis, name in enumerate(("latents", "lower", "widths", "epochs")):
         labels = list(values[name])
         found = found.index_select(axis, torch.tensor([labels.index(label) for label in wanted[name]]))
@@ -223,20 +223,20 @@ def operator_norms(tree: LatentTree, net: TreeNetwork, seeds: Sequence[int], epo
     return found
 
 
-def norm_cells(base: TreeRun = BASE) -> dict[str, TreeRun]:
+def norm_cells() -> dict[str, TreeRun]:
     """The seven protocols of the figures, by name (``depth 3``, ``lower 0.7``, ``width 2``, ``base`` ...)."""
-    found = {"base": base}
+    found = {"base": BASE}
     for factor, values in FACTORS.items():
         for value in values:
-            if value != getattr(base, factor):
+            if value != getattr(BASE, factor):
                 changed: dict[str, Any] = {factor: value}
-                found[f"{factor} {value}"] = replace(base, **changed)
+                found[f"{factor} {value}"] = replace(BASE, **changed)
     return found
 
 
-def printed_loss(base: TreeRun = BASE) -> dict[str, TreeRun]:
+def printed_loss() -> dict[str, TreeRun]:
     """Every width of the figures under the loss as printed, by name (``width 2`` ...): :data:`BASE` has the released one."""
-    return {f"width {width:g}": replace(base, loss="printed", width=int(width)) for width in FACTORS["width"]}
+    return {f"width {width:g}": replace(BASE, loss="printed", width=int(width)) for width in FACTORS["width"]}
 
 
 def reach(protocol: TreeRun, seeds: Sequence[int], name: str) -> Tensor:
@@ -267,28 +267,26 @@ EPOCHS = (0, 1, 20, 49, 50)
 """What the three printed tables show, together; ``converged`` is after 49 epochs in the released experiments, 50 in the text."""
 
 
-def table_values(
-    seeds: Sequence[int], *, base: TreeRun | None = None, epochs: Sequence[int] = EPOCHS, processes: int = 0
-) -> dict[str, Any]:
-    """Trials for :data:`FORMULAS` x :data:`STATISTICS`, as nested lists whose axes are named under ``axes``.
+PAPERS = TreeRun()
+"""What the tables vary."""
 
-    base: the protocol to vary, the papers' if not given.  processes: one a core if 0.
-    """
-    base = base or TreeRun()
+
+def table_values(seeds: Sequence[int]) -> dict[str, Any]:
+    """Trials for :data:`FORMULAS` x :data:`STATISTICS`, as nested lists whose axes are named under ``axes``."""
     values: dict[str, Any] = {
         "axes": "values[loss][statistic][latent][lower][width][epoch][trial]",
         "latents": LATENTS,
         "lower": LOWER,
         "widths": WIDTHS,
-        "epochs": tuple(epochs),
-        "samples": base.epoch_size,
+        "epochs": EPOCHS,
+        "samples": PAPERS.epoch_size,
         "untrained": {"trials": UNTRAINED, "mean": _untrained_means(UNTRAINED)},
         "seconds": {},
     }
     for loss in FORMULAS:
         start = time.monotonic()
-        cells = [replace(base, loss=loss, lower=lower, width=width) for lower in LOWER for width in WIDTHS]
-        found = rerun(cells, seeds, latents=LATENTS, epochs=epochs, processes=processes)
+        cells = [replace(PAPERS, loss=loss, lower=lower, width=width) for lower in LOWER for width in WIDTHS]
+        found = rerun(cells, seeds, latents=LATENTS, epochs=EPOCHS)
         values[loss] = {
             statistic: rounded(trials.unflatten(1, (len(LOWER), len(WIDTHS))), 5) for statistic, trials in found.items()
         }
@@ -297,18 +295,12 @@ def table_values(
 
 
 def narrow_values(
-    seeds: Sequence[int],
-    *,
-    losses: Sequence[str] = FORMULAS,
-    base: TreeRun | None = None,
-    epochs: Sequence[int] = (0, 1, 20, 49),
-    processes: int = 0,
+    seeds: Sequence[int], *, losses: Sequence[str] = FORMULAS, epochs: Sequence[int] = (0, 1, 20, 49)
 ) -> dict[str, Any]:
     """The narrowest networks again with as many trials as there are ``seeds``: ten say little where one in three dies.
 
     The root and its two children, :data:`NARROW`: latents x lower x epochs x trials.
     """
-    base = base or TreeRun(width=min(WIDTHS))
     values: dict[str, Any] = {
         "axes": "values[loss][statistic][latent][lower][epoch][trial]",
         "latents": NARROW,
@@ -316,8 +308,8 @@ def narrow_values(
         "epochs": tuple(epochs),
     }
     for loss in losses:
-        cells = [replace(base, loss=loss, lower=lower) for lower in LOWER]
-        found = rerun(cells, seeds, latents=NARROW, epochs=epochs, processes=processes)
+        cells = [replace(PAPERS, width=min(WIDTHS), loss=loss, lower=lower) for lower in LOWER]
+        found = rerun(cells, seeds, latents=NARROW, epochs=epochs)
         values[loss] = {statistic: rounded(trials, 5) for statistic, trials in found.items()}
     return values
 
@@ -329,18 +321,11 @@ def _untrained_means(count: int, widths: Sequence[int] = WIDTHS) -> Any:
     return rounded(means.unflatten(0, (len(LOWER), len(widths))).permute(2, 0, 1), 5)
 
 
-def norm_values(
-    seeds: Sequence[int],
-    *,
-    vary: Callable[[TreeRun], dict[str, TreeRun]] = norm_cells,
-    base: TreeRun = BASE,
-    epochs: Sequence[int] = NORM_EPOCHS,
-    processes: int = 0,
-) -> dict[str, Any]:
+def norm_values(seeds: Sequence[int], *, vary: Callable[[], dict[str, TreeRun]] = norm_cells) -> dict[str, Any]:
     """For each protocol that ``vary`` names, a norm's name to its values, epochs x seeds, to six significant digits."""
-    found = curves(vary(base), seeds, epochs, processes=processes or cores())
+    found = curves(vary(), seeds, NORM_EPOCHS, processes=cores())
     cells = {cell: {part: rounded(norm, digits=6) for part, norm in parts.items()} for cell, parts in found.items()}
-    return {"axes": "cells[cell][norm][epoch][seed]", "epochs": tuple(epochs), "cells": cells}
+    return {"axes": "cells[cell][norm][epoch][seed]", "epochs": NORM_EPOCHS, "cells": cells}
 
 
 STUDIES = {

@@ -15,7 +15,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from sslbook.experiments.hltm.instances import random_symmetric
+from sslbook.experiments.hltm.theory import random_symmetric
 from sslbook.stats.replica_rng import Streams, to_device
 from sslbook.stats.sweep import sweep
 from sslbook.trees import exact

@@ -43,8 +43,7 @@ import torch
 from scipy.optimize import lsq_linear
 from torch import Tensor
 
-from sslbook.experiments.landscape.instances import Cloud
-from sslbook.experiments.landscape.theory import Activation, gaussian
+from sslbook.experiments.landscape.theory import Activation, Cloud, gaussian
 from sslbook.losses.pairs import contrastive_covariance, project, weights
 from sslbook.stats.checks import over_instances
 from sslbook.stats.replica_rng import Streams

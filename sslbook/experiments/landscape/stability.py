@@ -34,8 +34,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sslbook.experiments.landscape.instances import Blobs, Cloud, blobs, directions, orthonormal, scattered, summation
-from sslbook.experiments.landscape.theory import Activation
+from sslbook.experiments.landscape import theory
+from sslbook.experiments.landscape.theory import Activation, Blobs, Cloud
 from sslbook.losses.pairs import project
 from sslbook.stats.checks import over_instances, relative
 from sslbook.stats.replica_rng import Streams
@@ -169,12 +169,14 @@ SETTINGS = ("relu", "leaky_relu", "square")
 def scan(setting: str, replicas: int = 60, starts: int = 40, seed: int = 0) -> Critical:
     """Critical points on random populations in three dimensions, for one of `SETTINGS`."""
     sigma = 0.4
-    begin = directions(replicas, starts, 3, seed)
+    begin = theory.directions(replicas, starts, 3, seed)
     if setting == "square":
-        return critical_points(scattered(replicas, 12, 3, seed), Activation(1.0, 2), begin, seed)
+        return critical_points(theory.scattered(replicas, 12, 3, seed), Activation(1.0, 2), begin, seed)
     if setting == "leaky_relu":
-        return critical_points(blobs(replicas, 6, 3, seed, sigma=sigma, offset=1.5), Activation(0.3), begin, seed)
-    return critical_points(blobs(replicas, 6, 3, seed, sigma=sigma), Activation(), begin, seed)
+        return critical_points(
+            theory.blobs(replicas, 6, 3, seed, sigma=sigma, offset=1.5), Activation(0.3), begin, seed
+        )
+    return critical_points(theory.blobs(replicas, 6, 3, seed, sigma=sigma), Activation(), begin, seed)
 
 
 def plane_gaps(replicas: int = 128, seed: int = 0) -> dict[str, float]:
@@ -183,8 +185,8 @@ def plane_gaps(replicas: int = 128, seed: int = 0) -> dict[str, float]:
     The integral over the plane in closed form (the mixture's density there), J by automatic differentiation, on the tangent space;
     worst relative error over random mixtures in three dimensions.  Broken: the sign, and E[h] left out.
     """
-    pop = blobs(replicas, 5, 3, seed, sigma=0.5)
-    w = directions(replicas, 4, 3, seed)
+    pop = theory.blobs(replicas, 5, 3, seed, sigma=0.5)
+    w = theory.directions(replicas, 4, 3, seed)
     found = []
     for act in (Activation(), Activation(0.3), Activation(-1.0)):
         _, j = parts(pop, w, act)
@@ -261,37 +263,13 @@ def discs(replicas: int, seed: int = 0, *, least: float = 0.05, most: float = 3.
     return Disc(radius, draw.normal((2,)), 0.5 * (quadratic + quadratic.mT))
 
 
-@dataclass(frozen=True)
-class Roughness:
-    r"""Of each density, ``(R,)``: the roughness, exactly (``plane``) and by differences of A (``measured``), and what bounds it.
+def roughness(disc: Disc, angle: Tensor, tau: float | None = None) -> dict[str, Tensor]:
+    r"""Roughness of ReLU filters at the angles ``angle (R,)``; weights uniform for ``tau = None``, else Gaussian in the response.
 
+    ``tau`` is in units of the squared radius, so that discs of every size are alike.  Of each density, ``(R,)``: the roughness,
+    exactly (``plane``) and by differences of A (``measured``), and what bounds it.
     ``r`` is :math:`\sum_l z_l^2 \max \tilde p_l` on the plane; ``printed`` is :math:`C^3 \mathrm{vol}(C)\, r / \pi`, ``corrected``
     has :math:`C^2`; ``sharp`` is :math:`\frac23 C^3 \max_{w^T x = 0} \kappa_h p`; ``z0`` the factor of Corollary 2.
-    """
-
-    plane: Tensor
-    measured: Tensor
-    r: Tensor
-    printed: Tensor
-    corrected: Tensor
-    sharp: Tensor
-    z0: Tensor
-
-
-def _features(h: Tensor, tau: float | None, degree: int = 45) -> Tensor:
-    """Features of one-dimensional Gaussian weights at responses ``h >= 0 (...)``: ``(..., degree + 1)``; one if tau is None."""
-    if tau is None:
-        return torch.ones_like(h)[..., None]
-    n = torch.arange(degree + 1, dtype=h.dtype)
-    return (
-        torch.xlogy(n, h[..., None] / tau**0.5) - 0.5 * torch.lgamma(n + 1) - h[..., None].square() / (2 * tau)
-    ).exp()
-
-
-def roughness(disc: Disc, angle: Tensor, tau: float | None = None) -> Roughness:
-    """Roughness of ReLU filters at the angles ``angle (R,)``; weights uniform for ``tau = None``, else Gaussian in the response.
-
-    ``tau`` is in units of the squared radius, so that discs of every size are alike.
     """
     step = 1e-6
     c = disc.radius
@@ -303,7 +281,7 @@ def roughness(disc: Disc, angle: Tensor, tau: float | None = None) -> Roughness:
 
     def phi(x: Tensor) -> Tensor:
         h = (x @ w[..., None])[..., 0].clamp_min(0) / c[:, None]
-        return _features(h, tau)
+        return torch.ones_like(h)[..., None] if tau is None else theory.features(h[..., None], tau, 45)
 
     z = torch.einsum("rn,rnl->rl", on_mass, phi(on)) + torch.einsum("rn,rnl->rl", off_mass, phi(off))
     z = z / total[:, None]
@@ -321,7 +299,8 @@ def roughness(disc: Disc, angle: Tensor, tau: float | None = None) -> Roughness:
     disc_area = math.pi * c.square()
     corrected = c.square() * disc_area / math.pi * r
     sharp = 2 / 3 * c**3 * pull * p.amax(1)
-    return Roughness(exact, moved.norm(dim=-1), r, c * corrected, corrected, sharp, (z * start).sum(1))
+    bounds = {"printed": c * corrected, "corrected": corrected, "sharp": sharp}
+    return bounds | {"plane": exact, "measured": moved.norm(dim=-1), "r": r, "z0": (z * start).sum(1)}
 
 
 def _matrix(
@@ -443,31 +422,23 @@ def correlation(pop: Population, w: Tensor) -> Tensor:
     return out
 
 
-@dataclass(frozen=True)
-class Certificate:
+def _outcome(pop: Population, start: Tensor, gamma: Tensor, c0: Tensor, *, least: float) -> dict[str, Tensor]:
     r"""Theorem 3 at one start for each population, ``(R,)``: whether it applies, with which :math:`\gamma`, and what happened.
 
-    ``bound`` is the cap's radius; ``moved`` the distance from the start to where power iteration ended, ``excess`` the largest
-    :math:`(1 - c_t) / (\gamma^t (1 - c_0))` while that is above rounding, ``hasty`` the same with :math:`\mu` at the start in place
-    of :math:`\gamma`, as if the matrix stayed what it is there, and ``residual`` the last step's length.
+    ``gamma`` is NaN where the theorem does not apply, and then taken as ``least``.  ``bound`` is the cap's radius; ``moved`` the
+    distance from the start to where power iteration ended, ``excess`` the largest :math:`(1 - c_t) / (\gamma^t (1 - c_0))` while
+    that is above rounding, ``hasty`` the same with :math:`\mu` at the start in place of :math:`\gamma`, as if the matrix stayed
+    what it is there, and ``residual`` the last step's length.
     """
-
-    applies: Tensor
-    gamma: Tensor
-    bound: Tensor
-    moved: Tensor
-    excess: Tensor
-    hasty: Tensor
-    residual: Tensor
-
-
-def _outcome(pop: Population, start: Tensor, applies: Tensor, gamma: Tensor, bound: Tensor) -> Certificate:
+    applies = ~gamma.isnan()
+    gamma = gamma.nan_to_num(least)
     path = iterate(pop, start, steps=80)
     c = torch.stack([correlation(pop, w) for w in path])[..., 0]
     values = torch.linalg.eigvalsh(pop.matrix(start, Activation())[:, 0])
     fixed = irregularity(c[0], values[:, -1] - values[:, -2], values[:, -1], torch.zeros_like(c[0]))
     moved, residual = ((path[-1] - path[i]).norm(dim=-1)[:, 0] for i in (0, -2))
-    return Certificate(applies, gamma, bound, moved, _excess(c, gamma), _excess(c, fixed), residual)
+    found = {"applies": applies, "gamma": gamma, "bound": radius(c0, gamma), "moved": moved}
+    return found | {"excess": _excess(c, gamma), "hasty": _excess(c, fixed), "residual": residual}
 
 
 def _excess(c: Tensor, rate: Tensor) -> Tensor:
@@ -475,7 +446,7 @@ def _excess(c: Tensor, rate: Tensor) -> Tensor:
     return torch.where(promised > 1e-13, (1 - c) / promised, torch.zeros_like(c))[1:].amax(0)
 
 
-def certify_plane(pop: Blobs, start: Tensor) -> Certificate:
+def certify_plane(pop: Blobs, start: Tensor) -> dict[str, Tensor]:
     """Theorem 3 for ReLU filters on mixtures of Gaussians in the plane, from the angles ``start (R,)``.
 
     The smallest of twenty values of gamma for which the supremum over a grid on the cap stays below it; L by all pairs of the grid.
@@ -505,9 +476,7 @@ def certify_plane(pop: Blobs, start: Tensor) -> Certificate:
         )
         good = (omega.amax(1) <= gamma) & (cap < 1) & (c > 0).all(1)
         best = torch.where(good, gamma, best)
-    applies = ~best.isnan()
-    gamma = torch.where(applies, best, torch.full_like(best, 0.95))
-    return _outcome(pop, w0, applies, gamma, radius(c0, gamma))
+    return _outcome(pop, w0, best, c0, least=0.95)
 
 
 def _norm(a: Tensor) -> Tensor:
@@ -516,7 +485,7 @@ def _norm(a: Tensor) -> Tensor:
     return middle.abs() + torch.hypot(half, a[..., 0, 1])
 
 
-def certify_points(cloud: Cloud, start: Tensor) -> Certificate:
+def certify_points(cloud: Cloud, start: Tensor) -> dict[str, Tensor]:
     """Theorem 3 for ReLU filters on finitely many points, from ``start (R, 1, d)``: A is constant on the cap, so L = 0 there.
 
     It applies with the smallest gamma of a grid for which the gates are the same all over the cap and :math:`\\mu \\le \\gamma`.
@@ -533,19 +502,17 @@ def certify_points(cloud: Cloud, start: Tensor) -> Certificate:
         c = torch.cos(turn.clamp_max(math.pi / 2))
         mu = 0.5 * (1 + c) / c.square().clamp_min(1e-12) * (values[:, -2] / values[:, -1]).square()
         best = torch.where((cap < margin) & (mu <= gamma), gamma, best)
-    applies = ~best.isnan()
-    gamma = torch.where(applies, best, torch.full_like(best, 0.98))
-    return _outcome(cloud, start, applies, gamma, radius(c0, gamma))
+    return _outcome(cloud, start, best, c0, least=0.98)
 
 
 def nearly_orthogonal(
     replicas: int, tilt: float, *, patterns: int = 6, size: int = 8, seed: int = 0
 ) -> tuple[Cloud, Tensor, Tensor]:
     r"""Summation models with tilted patterns: the points, the patterns ``(R, M, d)``, and :math:`\|U^T U - I\|_2` ``(R,)``."""
-    u = orthonormal(replicas, patterns, size, seed, tilt=tilt)
+    u = theory.orthonormal(replicas, patterns, size, seed, tilt=tilt)
     q = 0.1 + (0.3 - 0.1) * Streams(range(seed, seed + replicas), "rarity").uniform((patterns,), torch.float64)
     off = torch.linalg.matrix_norm(u @ u.mT - torch.eye(patterns, dtype=u.dtype), ord=2)
-    return summation(q, u), u, off
+    return theory.summation(q, u), u, off
 
 
 def tight_triples(replicas: int, seed: int = 0) -> tuple[Blobs, Tensor]:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
 
 import numpy as np
 import torch
 from scipy.integrate import solve_ivp
 
-from sslbook.experiments.linear_byol import instances, reference, theory
+from sslbook.experiments.linear_byol import instances, theory
 from sslbook.experiments.linear_byol.instances import Pairs, World
 from sslbook.experiments.linear_byol.theory import UNIT, Array, Modes, Moments, Times, Weights
 from sslbook.stats.checks import Gaps, over_instances, relative
@@ -60,28 +59,15 @@ def flow_gaps(replicas: int, seed: int = 0) -> Gaps:
     )
 
 
-@dataclass(frozen=True)
-class Fates:
-    """How often a rule foretells the fate of a random start, and how far the end is from where the theory puts it.
+def fates(starts: int, seed: int = 0) -> tuple[dict[str, float], dict[str, float]]:
+    """How often each rule foretells the fate of a random start, and how far the end is from where the theory puts it.
 
-    rules: share of starts that each rule gets right.  off: largest error of the end's w1 and w2, and ``off_without``: of w1, if Q
-    were zero for all.  collapsed: share that collapsed, and ``collapsed_safe``: of those with Q > 0.
+    off: largest error of the end's w1 and w2, and ``off_without``: of w1, if Q were zero for all.
+    collapsed: share that collapsed, and ``collapsed_safe``: of those with Q > 0.
     turned: share of those that survive with Q < 0 whose w1 ends with another sign than it began with, and ``turned_safe``:
     of those with Q > 0.
-    """
 
-    rules: dict[str, float]
-    off: float
-    off_without: float
-    collapsed: float
-    collapsed_safe: float
-    turned: float
-    turned_safe: float
-    starts: int
-
-
-def fates(starts: int, seed: int = 0) -> Fates:
-    """Random weights, ratios and time constants, integrated; `survives` against simpler rules.
+    Random weights, ratios and time constants, integrated; `survives` against simpler rules.
 
     Weights and target are normal, ratios uniform in [0.2, 0.95], the logarithms of the time constants in [-0.7, 0.7].
     Starts whose Q is within 0.1 of a threshold are left out, for they take too long to decide.  Each
@@ -96,7 +82,7 @@ def fates(starts: int, seed: int = 0) -> Fates:
     clear = np.flatnonzero((np.abs(q) > margin) & (np.abs(q + tp * r**2) > margin))[:starts]
     w1, w2, theta, r = (part[clear] for part in (w1, w2, theta, r))
     times = Times(*(np.asarray(part)[clear] for part in times))
-    end = reference.follow(w1, w2, theta, r, 100.0 + 20.0 / theory.slowest(w1, w2, r, times), times)[-1]
+    end = instances.follow(w1, w2, theta, r, 100.0 + 20.0 / theory.slowest(w1, w2, r, times), times)[-1]
     size, last = theory.scalar_ends(w1, w2, r, times)
     alive = np.abs(end[0]) > 0.02
     rules = {
@@ -109,16 +95,15 @@ def fates(starts: int, seed: int = 0) -> Fates:
     turned, safe = end[0] * w1 < 0, theory.quantity(w1, w2, times) > 0
     off = np.abs([np.abs(end[0]) - size, end[1] - last]).max()
     free = np.broadcast_to(np.sqrt(np.ravel(times.predictor) / np.ravel(times.online)) * r, w1.shape)
-    return Fates(
-        rules={k: float((v == alive).mean()) for k, v in rules.items()},
-        off=float(off),
-        off_without=float(np.abs(np.abs(end[0]) - free)[alive].max()),
-        collapsed=float(1 - alive.mean()),
-        collapsed_safe=float(1 - alive[safe].mean()),
-        turned=float(turned[alive & ~safe].mean()),
-        turned_safe=float(turned[safe].mean()),
-        starts=len(w1),
-    )
+    return {k: float((v == alive).mean()) for k, v in rules.items()}, {
+        "off": float(off),
+        "off_without": float(np.abs(np.abs(end[0]) - free)[alive].max()),
+        "collapsed": float(1 - alive.mean()),
+        "collapsed_safe": float(1 - alive[safe].mean()),
+        "turned": float(turned[alive & ~safe].mean()),
+        "turned_safe": float(turned[safe].mean()),
+        "starts": len(w1),
+    }
 
 
 def reduction_gaps(replicas: int, seed: int = 0) -> Gaps:
@@ -151,7 +136,7 @@ def reduction_gaps(replicas: int, seed: int = 0) -> Gaps:
         rows = theory.modes(moments).rows[:, units]
         unit = rows / np.linalg.norm(rows, axis=2, keepdims=True)
         lam = np.stack([np.einsum("rnd,rde,rne->rn", unit, part, unit) for part in (moments.same, moments.cross)])
-        path = reference.integrate(_lay(unit, a, b, c), moments, time, times, rtol=1e-12)
+        path = instances.integrate(_lay(unit, a, b, c), moments, time, times, rtol=1e-12)
         end = Weights(*(part[-1] for part in path))
         one, two = (theory.distance(end, _lay(unit, *alone(lam, *tau))) for tau in ((to, tp), (tp, to)))
         return one, two
@@ -267,27 +252,6 @@ def jacobian_gap(replicas: int, seed: int = 0) -> tuple[float, float]:
     return float(relative(ours, truth).max()), float(relative(still, truth).min())
 
 
-@dataclass(frozen=True)
-class Verdicts:
-    """One line a fixed point, all ``(R,)`` of bool: made of the leading modes; stable by the Jacobian; by the flow; and,
-    to go wrong, by the Jacobian of a flow whose predictor is held."""
-
-    leading: Array
-    jacobian: Array
-    flow: Array
-    held: Array
-
-    @property
-    def agree(self) -> float:
-        """Share of the problems on which Jacobian and flow agree."""
-        return float((self.jacobian == self.flow).mean())
-
-    @property
-    def agree_held(self) -> float:
-        """The same for the Jacobian of a flow whose predictor is held."""
-        return float((self.held == self.flow).mean())
-
-
 def verdicts(
     problems: int,
     outputs: int,
@@ -296,8 +260,11 @@ def verdicts(
     *,
     balanced: bool = False,
     commuting: bool = False,
-) -> Verdicts:
+) -> dict[str, Array]:
     """Fixed points of random problems, half of them leading ones, in random bases (`_random_point`), by Jacobian and by flow.
+
+    Of each problem, of bool: ``leading``, whether the point is made of the leading modes; ``flow``, whether it is stable by the
+    flow; whether the Jacobian says the same, ``agree``, and, to go wrong, that of a flow whose predictor is held, ``agree_held``.
 
     ``balanced``: the bases for which Q = 0.  ``commuting``: moments that share their eigenvectors.  Left out are problems whose
     deciding eigenvalue (the largest real part of those that aren't zero) is smaller than 0.003 times the largest modulus,
@@ -318,10 +285,12 @@ def verdicts(
     largest = np.abs(values).max(-1, keepdims=True)
     rate = np.where(np.abs(values) > 1e-8 * largest, values.real, -np.inf).max(-1)
     clear = np.flatnonzero(np.abs(rate) > 0.003 * largest[:, 0])[:problems]
-    choice = reference.pick(clear, point, drawn, tau)
+    choice = instances.pick(clear, point, drawn, tau)
     rest = np.r_[: outputs * size, outputs * (size + outputs) : matrix.shape[1]]  # without the predictor's
     held = theory.is_stable(matrix[clear][:, rest][:, :, rest])
-    return Verdicts(leads[clear], theory.is_stable(matrix[clear]), reference.rests(*choice, seed=seed), held)
+    flow = instances.rests(*choice, seed=seed)
+    agree = theory.is_stable(matrix[clear]) == flow
+    return {"leading": leads[clear], "flow": flow, "agree": agree, "agree_held": held == flow}
 
 
 def _random_point(found: Modes, kept: Array, times: Times, rng: np.random.Generator, balanced: bool) -> Weights:
@@ -350,28 +319,20 @@ def stable_shares(
     return shares[0], shares[1]
 
 
-@dataclass(frozen=True)
-class Ends:
-    """Where flows end, ``(R,)`` each.  rank: of W1.  full: no unit is lost.  leading: W1 keeps the leading modes."""
-
-    rank: Array
-    full: Array
-    leading: Array
-
-
-def random_ends(kind: str, replicas: int, seed: int = 0, *, least: float = 0.3) -> Ends:
+def random_ends(kind: str, replicas: int, seed: int = 0, *, least: float = 0.3) -> dict[str, Array]:
     """The flow of two units from small starts on random problems until it (nearly) rests, all time constants 1.
 
+    Of each, the ``rank`` of W1 at the end; ``full``: no unit is lost; ``leading``: W1 keeps the leading modes.
     least: a bound below the shares of the problems.
     """
     outputs, size = 2, 4
     rng = np.random.default_rng([seed, 8, *kind.encode()])
     moments = instances.random_moments(replicas, size, rng, least=least)
     start = instances.random_start(kind, replicas, outputs, size, rng)
-    last = reference.integrate(start, moments, 600.0, rtol=1e-7).online[-1]
+    last = instances.integrate(start, moments, 600.0, rtol=1e-7).online[-1]
     rank = (np.linalg.svd(last, compute_uv=False) > 0.05).sum(-1)
     full, near = rank == outputs, theory.alignment(last, theory.modes(moments).rows[:, :outputs]) > 0.99
-    return Ends(rank, full, near & full)
+    return {"rank": rank, "full": full, "leading": near & full}
 
 
 def moment_gaps(replicas: int, seed: int = 0, *, scrambled: int = 2) -> Gaps:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 from matplotlib.axes import Axes
 
-from sslbook.experiments.linear_byol import reference, theory
+from sslbook.experiments.linear_byol import instances, theory
 from sslbook.experiments.linear_byol.theory import Array
 
 Colours = Mapping[str, str]
@@ -25,7 +25,7 @@ def plane_of_fates(ax: Axes, ratio: float, colours: Colours) -> None:
     ax.plot([-reach, reach], [ratio, ratio], color=colours["green"], linestyle="--", linewidth=1.6)
     grid = np.meshgrid(np.linspace(-1.35, 1.35, 4), np.linspace(-1.45, 1.45, 6))
     a, b = (part.ravel() for part in grid)
-    path = reference.follow(a, b, a, ratio, 300.0, points=np.append(0, np.geomspace(1e-4, 1, 150)))
+    path = instances.follow(a, b, a, ratio, 300.0, points=np.append(0, np.geomspace(1e-4, 1, 150)))
     alive = theory.survives(a, b, ratio)
     for i in range(len(a)):
         tone = colours["blue"] if alive[i] else colours["vermilion"]
@@ -78,7 +78,7 @@ def portrait(ax: Axes, kind: str, ratio: float, colours: Colours) -> None:
         else:
             stable, unstable = np.zeros((1, 2)), np.zeros((0, 2))
     begin = _begin(kind)
-    paths = reference.planar_path(field, begin[:, 0], begin[:, 1], 40.0, 300)
+    paths = instances.planar_path(field, begin[:, 0], begin[:, 1], 40.0, 300)
     ax.plot(paths[:, 0], paths[:, 1], color=colours["ink"], linewidth=1.1)
     ax.plot(begin[:, 0], begin[:, 1], "o", color=colours["ink"], markersize=3)
     ax.plot(*stable.T, "o", color=colours["vermilion"], markersize=7)

@@ -15,25 +15,17 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from sslbook.experiments.modulation.instances import Instances, Population, random_instances, random_population
-from sslbook.experiments.modulation.reference import (
+from sslbook.experiments.modulation import theory
+from sslbook.experiments.modulation.instances import (
     DTYPE,
+    Instances,
+    Population,
     dominant_component,
     flow_ends,
+    random_instances,
+    random_population,
     sampled_probabilities,
     winners,
-)
-from sslbook.experiments.modulation.theory import (
-    balanced,
-    block_diagonal,
-    blow_up_time,
-    covariance,
-    modulated,
-    modulation,
-    normalized,
-    parts,
-    win_probabilities,
-    win_probability,
 )
 from sslbook.losses.pairs import contrastive_covariance, energy, loss_value, project
 from sslbook.losses.pairs import weights as pair_weights
@@ -77,7 +69,9 @@ def _lemma4(drawn: Instances, activation: str, tau: float, seed: int) -> dict[st
     kernel, flat, gated = rows.mT @ rows, drawn.weights.flatten(1), drawn.gated(activation)
 
     def both(alpha: Tensor, kernel: Tensor = kernel, gated: Tensor = gated) -> tuple[Tensor, Tensor]:
-        in_w = modulated(kernel, contrastive_covariance(gated[:, 0], gated[:, 1], alpha), flat).view_as(drawn.weights)
+        in_w = theory.modulated(kernel, contrastive_covariance(gated[:, 0], gated[:, 1], alpha), flat).view_as(
+            drawn.weights
+        )
         in_v = (rows @ contrastive_covariance(f1[:, 0], f1[:, 1], alpha)).view_as(drawn.top)
         return project(drawn.weights, in_w), in_v
 
@@ -151,10 +145,10 @@ def theorem4_gaps(count: int, seed: int) -> Gaps:
     other = s / s.flatten(1).norm(dim=1)[:, None, None]
     aside = (other[..., None] * drawn.weights).sum(2)
     repeated, w, flat = _repeated(covariance, k, m, d), drawn.weights.flatten(1), s.flatten(1)
-    lemma4 = modulated(flat[:, :, None] * flat[:, None], repeated, w)
+    lemma4 = theory.modulated(flat[:, :, None] * flat[:, None], repeated, w)
     rank_two = torch.randn(replicas, 2, k * m, generator=draw, dtype=DTYPE)
     slopes = s[..., None] * b(drawn.weights)[:, :, None]
-    full = modulated(rank_two.mT @ rank_two, repeated, w)
+    full = theory.modulated(rank_two.mT @ rank_two, repeated, w)
     return over_instances(
         {
             "collinear": _aside(slopes),
@@ -234,7 +228,9 @@ def lemma6_gaps(count: int, seed: int) -> Gaps:
     kernel, flat = rows.mT @ rows, drawn.weights.flatten(1)
 
     def formula(gated: Tensor) -> Tensor:
-        return modulated(kernel, contrastive_covariance(gated[:, 0], gated[:, 1], alpha), flat).view_as(drawn.weights)
+        return theory.modulated(kernel, contrastive_covariance(gated[:, 0], gated[:, 1], alpha), flat).view_as(
+            drawn.weights
+        )
 
     found = formula(gated_bn)
     return over_instances(
@@ -264,8 +260,8 @@ def lemma5_gaps(count: int, seed: int) -> Gaps:
 
 def _lemma5(drawn: Population) -> dict[str, Tensor]:
     cases, chance = drawn.listed(drawn.gated())
-    true = covariance(cases, chance.sum(1))
-    found, prior = parts(drawn), drawn.prior[:, :, None]
+    true = theory.covariance(cases, chance.sum(1))
+    found, prior = theory.parts(drawn), drawn.prior[:, :, None]
     means = found.means.flatten(2)
     others = (torch.einsum("rc,rcp->rp", drawn.prior, means)[:, None] - prior * means) / (1 - prior)
     delta = means - others
@@ -273,7 +269,7 @@ def _lemma5(drawn: Population) -> dict[str, Tensor]:
     def between(shares: Tensor) -> Tensor:
         return torch.einsum("rc,rcp,rcq->rpq", shares, delta, delta)
 
-    blocks = block_diagonal(found.within)
+    blocks = theory.block_diagonal(found.within)
     p = drawn.prior
     classes = p.shape[1]
     values = torch.linalg.svdvals(between(p * (1 - p) ** 2))
@@ -286,7 +282,7 @@ def _lemma5(drawn: Population) -> dict[str, Tensor]:
         "broken: one power of 1 - p": relative(blocks + between(p * (1 - p)), true),
         "broken: no classes": relative(blocks, true),
         "broken: fields not independent": relative(
-            blocks + between(p * (1 - p) ** 2), covariance(cases, coupled / coupled.sum(1, keepdim=True))
+            blocks + between(p * (1 - p) ** 2), theory.covariance(cases, coupled / coupled.sum(1, keepdim=True))
         ),
     }
 
@@ -300,15 +296,15 @@ def theorem5_gaps(count: int, seed: int) -> Gaps:
     ``as if alone``: :math:`s_k^2 P^\perp (L_k + \frac{p_0 p_1}{\pi_k} \Delta_k \Delta_k^\top) w_k` with
     :math:`\pi_k = p_0 p_1 b_k^2/(\lambda - d_k)`.
     """
-    drawn = balanced(random_population(count, seed, fields=4))
+    drawn = theory.balanced(random_population(count, seed, fields=4))
     w = drawn.weights[:, :, 0].clone().requires_grad_()
     outputs = torch.einsum("rknd,rkd->rkn", drawn.points, w).relu()
     cases, chance = drawn.listed(outputs[..., None])
-    values, vectors = torch.linalg.eigh(covariance(cases, chance.sum(1)))
+    values, vectors = torch.linalg.eigh(theory.covariance(cases, chance.sum(1)))
     (slope,) = torch.autograd.grad(0.5 * values[:, -1].sum(), w)
     w = w.detach()
-    found = parts(drawn)
-    m = modulation(found, drawn.prior, w)
+    found = theory.parts(drawn)
+    m = theory.modulation(found, drawn.prior, w)
     leading = vectors[:, :, -1].detach()
     leading = leading * (leading * m.s).sum(1, keepdim=True).sign()
     a = found.within + m.pq[..., None, None] * m.delta[..., :, None] * m.delta[..., None, :]
@@ -348,16 +344,16 @@ def corollary3_gaps(count: int, seed: int) -> Gaps:
     """
     drawn = random_population(count, seed, fields=4)
     w = drawn.weights[:, :, 0]
-    found = parts(drawn)
-    plain, scaled = modulation(found, drawn.prior, w), normalized(found, drawn.prior, w)
-    m = modulation(scaled, drawn.prior, w)
+    found = theory.parts(drawn)
+    plain, scaled = theory.modulation(found, drawn.prior, w), theory.normalized(found, drawn.prior, w)
+    m = theory.modulation(scaled, drawn.prior, w)
     sigma = (plain.d + plain.pq * plain.b.square()).sqrt()
 
     def gradient(deviation_constant: bool) -> Tensor:
         v = w.clone().requires_grad_()
         f = torch.einsum("rknd,rkd->rkn", drawn.points, v).relu()
         cases, chance = drawn.listed(f[..., None])
-        spread = covariance(cases, chance.sum(1))
+        spread = theory.covariance(cases, chance.sum(1))
         size = sigma if deviation_constant else spread.diagonal(dim1=1, dim2=2).sqrt()
         top = m.s / size
         (slope,) = torch.autograd.grad(0.5 * torch.einsum("rk,rkl,rl->", top, spread, top), v)
@@ -367,7 +363,7 @@ def corollary3_gaps(count: int, seed: int) -> Gaps:
     straight = m.s.square()[..., None] * torch.einsum("rkpq,rkq->rkp", a, w)
     flow = straight + (m.factor * m.b)[..., None] * m.delta
     factors = torch.rand(count, 4, 1, 1, generator=torch.Generator().manual_seed(seed + 3), dtype=DTYPE) * 4 + 0.2
-    louder = parts(Population(drawn.prior, drawn.points * factors, drawn.chances, drawn.weights))
+    louder = theory.parts(Population(drawn.prior, drawn.points * factors, drawn.chances, drawn.weights))
     unit = (m.d + m.pq * m.b.square() - 1).abs().amax(1)
     return over_instances(
         {
@@ -376,8 +372,10 @@ def corollary3_gaps(count: int, seed: int) -> Gaps:
             "negative factor": (-m.factor).amax(1).clamp_min(0),
             "variance one": unit,
             "d formula": relative(1 / (1 + plain.pq * plain.b.square() / plain.d), m.d),
-            "scale of a field": relative(modulation(normalized(louder, drawn.prior, w), drawn.prior, w).d, m.d),
-            "broken: scale without BatchNorm": relative(modulation(louder, drawn.prior, w).d, plain.d),
+            "scale of a field": relative(
+                theory.modulation(theory.normalized(louder, drawn.prior, w), drawn.prior, w).d, m.d
+            ),
+            "broken: scale without BatchNorm": relative(theory.modulation(louder, drawn.prior, w).d, plain.d),
             "broken: deviation differentiated": relative(flow, gradient(False)),
             "broken: not divided": relative(
                 plain.s.square()[..., None] * torch.einsum("rkpq,rkq->rkp", found.within, w), flow
@@ -397,8 +395,8 @@ def uniformity(count: int, seed: int, spread: float) -> dict[str, tuple[Tensor, 
     draw = torch.Generator().manual_seed(seed + 1)
     scales = (spread * torch.randn(count, 4, 1, 1, generator=draw, dtype=DTYPE)).exp()
     drawn = Population(drawn.prior, drawn.points * scales, drawn.chances, drawn.weights)
-    found, w = parts(drawn), drawn.weights[:, :, 0]
-    pair = [modulation(part, drawn.prior, w) for part in (found, normalized(found, drawn.prior, w))]
+    found, w = theory.parts(drawn), drawn.weights[:, :, 0]
+    pair = [theory.modulation(part, drawn.prior, w) for part in (found, theory.normalized(found, drawn.prior, w))]
 
     def unequal(values: Tensor) -> Tensor:
         return values.std(1) / values.mean(1)
@@ -424,7 +422,7 @@ def closed_form_gaps(count: int, seed: int) -> Gaps:
     draw = torch.Generator().manual_seed(seed)
     start = torch.rand(count, generator=draw, dtype=DTYPE) + 0.05
     b = (3 * torch.rand(count, generator=draw, dtype=DTYPE) + 0.1).requires_grad_()
-    end = blow_up_time(start, b)
+    end = theory.blow_up_time(start, b)
     (slope,) = torch.autograd.grad(end.sum(), b)
     b, end = b.detach(), end.detach()
     time = (end * torch.rand(count, generator=draw, dtype=DTYPE) * 0.9).requires_grad_()
@@ -470,7 +468,7 @@ def basin_shares(
         shifts[0] += c
         end = flow_ends(start, shifts, unit=True)
         unit, free = dominant_component(end), winners(start, shifts, unit=False)
-        first = torch.where(positive, blow_up_time(start, shifts).argmin(1), -1)
+        first = torch.where(positive, theory.blow_up_time(start, shifts).argmin(1), -1)
         found = {
             "unit": unit == 0,
             "free": free == 0,
@@ -498,11 +496,11 @@ def probability_scores(samples: int, seed: int) -> dict[str, float]:
     for i, d in enumerate((2, 3, 5, 10)):
         factors = torch.zeros(len(CASES), d, dtype=DTYPE)
         factors[:, 0] = torch.tensor(CASES, dtype=DTYPE)
-        exact = torch.tensor([win_probability(case, d) for case in CASES], dtype=DTYPE)
+        exact = torch.tensor([theory.win_probability(case, d) for case in CASES], dtype=DTYPE)
         error = (exact * (1 - exact) / samples).sqrt().clamp_min(1 / samples)
         found = sampled_probabilities(factors, samples, seed + i)[:, 0]
         scores.append((found - exact).abs() / error)
-        gaps.append((win_probabilities(factors)[:, 0] - exact).abs())
+        gaps.append((theory.win_probabilities(factors)[:, 0] - exact).abs())
         same.append(((found - 1 / d).abs() / error).amax())
         whole.append(((found - 2 * exact).abs() / error).amax())
     return {
@@ -536,7 +534,7 @@ def bound_slack(count: int, d: int, spread: float, seed: int) -> dict[str, float
     """
     draw = torch.Generator().manual_seed(seed)
     factors = spread * torch.rand(count, d, generator=draw, dtype=DTYPE)
-    exact = win_probabilities(factors)
+    exact = theory.win_probabilities(factors)
     ordered = exact.gather(1, factors.argsort(1, descending=True))
     top, high = factors.topk(2, dim=1).values, _upper_bounds(factors)
     low = (top[:, 0] - top[:, 1]) / 2

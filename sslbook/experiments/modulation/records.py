@@ -6,16 +6,14 @@ import argparse
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from sslbook.experiments.modulation.instances import patch_images
-from sslbook.experiments.modulation.reference import ACTIVATIONS
+from sslbook.experiments.modulation.instances import ACTIVATIONS, patch_images
 from sslbook.experiments.modulation.runs import (
     PRINTED,
     SCORES,
@@ -107,13 +105,13 @@ def distance(trials: Tensor, target: Printed) -> tuple[float, float]:
     The errors are of both means, ours over the trials and theirs over three seeds; a printed spread of 0.00 counts as half its
     last digit.
     """
-    gap, errors = _apart(trials, target.mean, _std(target), 3, trials.ndim - 1)
+    gap, errors = _apart(trials, target.mean, _std(target), trials.ndim - 1)
     return gap.item(), errors.item()
 
 
 def standard_error(trials: Tensor, target: Printed) -> float:
     """The standard error of the difference of the two means, mean over the cells; NaN for one trial."""
-    return _errors(trials, _std(target), 3).mean().item()
+    return _errors(trials, _std(target)).mean().item()
 
 
 def lean(trials: Tensor, target: Printed) -> Tensor:
@@ -125,19 +123,10 @@ def _lean(trials: Tensor, mean: Tensor, cells: int) -> Tensor:
     return (trials.mean(-1) - mean).mean(tuple(range(-cells, -1)))
 
 
-@dataclass(frozen=True)
-class Chance:
-    """What a perfect reproduction would have, ``(draws,)`` each: the two numbers of :func:`distance`, and the largest absolute
-    value of :func:`lean`."""
+def chance(trials: Tensor, target: Printed, draws: int, seed: int) -> dict[str, Tensor]:
+    """How far Table 1 lies from ours where nothing but chance differs, ``(draws,)`` each.
 
-    gaps: Tensor
-    errors: Tensor
-    leans: Tensor
-
-
-def chance(trials: Tensor, target: Printed, draws: int, seed: int, seeds: int = 3) -> Chance:
-    """How far Table 1 lies from ours where nothing but chance differs.
-
+    ``gaps`` and ``errors`` are the two numbers of :func:`distance`, ``leans`` the largest absolute value of :func:`lean`.
     Ours and theirs are drawn from one normal distribution a cell, with the printed mean and the mean of the two variances;
     theirs are rounded as the table is.  A seed is drawn for the whole table, since its cells share sequences and initial
     weights: their correlation is that along each axis of the table, as :func:`shared` finds it, multiplied.  Errors that are
@@ -153,10 +142,11 @@ def chance(trials: Tensor, target: Printed, draws: int, seed: int, seeds: int = 
             noise = torch.tensordot(root, noise, ([1], [axis])).movedim(0, axis)
         return target.mean[..., None] + scale * noise
 
-    own, theirs = drawn(trials.shape[-1]), drawn(seeds)
+    own, theirs = drawn(trials.shape[-1]), drawn(3)
     mean, std = (part.mul(100).round() / 100 for part in (theirs.mean(-1), theirs.std(-1)))
     cells = trials.ndim - 1
-    return Chance(*_apart(own, mean, std, seeds, cells), _lean(own, mean, cells).abs().amax(-1))
+    gaps, errors = _apart(own, mean, std, cells)
+    return {"gaps": gaps, "errors": errors, "leans": _lean(own, mean, cells).abs().amax(-1)}
 
 
 def shared(trials: Tensor) -> list[Tensor]:
@@ -173,15 +163,15 @@ def _std(target: Printed) -> Tensor:
     return target.std
 
 
-def _errors(trials: Tensor, std: Tensor, seeds: int) -> Tensor:
+def _errors(trials: Tensor, std: Tensor) -> Tensor:
     own = trials.std(-1) if trials.shape[-1] > 1 else torch.full(trials.shape[:-1], torch.nan, dtype=trials.dtype)
-    return (own.square() / trials.shape[-1] + std.clamp_min(0.005).square() / seeds).sqrt()
+    return (own.square() / trials.shape[-1] + std.clamp_min(0.005).square() / 3).sqrt()
 
 
-def _apart(trials: Tensor, mean: Tensor, std: Tensor, seeds: int, cells: int) -> tuple[Tensor, Tensor]:
+def _apart(trials: Tensor, mean: Tensor, std: Tensor, cells: int) -> tuple[Tensor, Tensor]:
     """:func:`distance` over the last ``cells`` axes of the means."""
     gap, over = (trials.mean(-1) - mean).abs(), tuple(range(-cells, 0))
-    return gap.mean(over), (gap / _errors(trials, std, seeds)).square().mean(over).sqrt()
+    return gap.mean(over), (gap / _errors(trials, std)).square().mean(over).sqrt()
 
 
 def wanted_cells(names: Sequence[str]) -> list[TableCell]:
@@ -223,17 +213,12 @@ def _figure5(seed: int, steps: int, processes: int = 1) -> tuple[dict[str, Any],
 # The tables of ``sslbook table``
 
 
-def _target(name: str) -> Printed:
-    if name == "C-Tab1":
-        return printed(name)
-    axes = {"betas": BETAS, "patterns": PATTERNS, "columns": tuple(curves(name))}
-    return unprinted(name, f"Figure {name.removeprefix('C-Fig')} of [tian2023]", axes)
-
-
 def _filled(name: str, options: argparse.Namespace, found: Mapping[str, Tensor], **more: Any) -> Filled:
     measures = [f"{options.scores} +", *[f"{options.scores} -"] * (name != "C-Tab1")]
     facts = {"experiment": options.variant, "scores": options.scores, **more.pop("facts", {})}
-    return fill(_target(name), found, dict.fromkeys(measures, 2), facts=facts, **more)
+    axes = {"betas": BETAS, "patterns": PATTERNS, "columns": tuple(curves(name))}
+    target = unprinted(name, f"Figure {name.removeprefix('C-Fig')} of [tian2023]", axes)
+    return fill(printed(name) if name == "C-Tab1" else target, found, dict.fromkeys(measures, 2), facts=facts, **more)
 
 
 def _recall(name: str, record: Record | None, options: argparse.Namespace) -> Filled:
@@ -316,35 +301,25 @@ TABLES["C-Fig5"] = Table("C-Fig5", STARRED, RECORD, SEEDS[:1], _recall_weights, 
 FIGURES = ("C-Fig4", "C-Fig9", "C-Fig10", "C-Fig11")
 
 
-def table_values(
-    seeds: Sequence[int], *, steps: int = TokenRun.steps, processes: int = 0, names: Sequence[str] = NAMES
-) -> dict[str, Any]:
-    """Table 1 in all of :data:`VARIANTS`, the figures as the released code has them, and Figure 5's weights of the first seed.
-
-    steps: minibatches.  processes: one a core if 0.  Axes: ``tables[name][variant][score][beta][patterns][label][seed]`` and
-    ``weights[label][field][token][filter]``.
-    """
+def table_values(seeds: Sequence[int]) -> dict[str, Any]:
+    """Table 1 in all of :data:`VARIANTS`, the figures as the released code has them, and Figure 5's weights of the first seed."""
     values: dict[str, Any] = {
         "axes": "tables[name][variant][score][beta][patterns][label][seed]; weights[label][field][token][filter]",
         "betas": BETAS,
         "patterns": PATTERNS,
-        "labels": {name: tuple(curves(name)) for name in names},
+        "labels": {name: tuple(curves(name)) for name in NAMES},
         "tables": {},
         "seconds": {},
     }
     for variant, protocol in VARIANTS.items():
-        chosen = [name for name in names if name == "C-Tab1" or (name in FIGURES and variant == "released")]
-        if not chosen:
-            continue
+        chosen = [name for name in NAMES if name == "C-Tab1" or (name in FIGURES and variant == "released")]
         begun = time.monotonic()
-        protocol = replace(protocol, steps=steps)
-        found = train_cells(protocol, wanted_cells(chosen), seeds, processes=processes or cores())
+        found = train_cells(protocol, wanted_cells(chosen), seeds, processes=cores())
         for name in chosen:
             table = {score: rounded(in_table(cells(name), found, score), DIGITS) for score in SCORES}
             values["tables"].setdefault(name, {})[variant] = table
         values["seconds"][variant] = round(time.monotonic() - begun, 1)
-    if "C-Fig5" in names:
-        values["weights"], values["allowed"] = _figure5(seeds[0], steps, processes or cores())
+    values["weights"], values["allowed"] = _figure5(seeds[0], VARIANTS["released"].steps, cores())
     return values
 
 
@@ -352,22 +327,19 @@ WIDE = ("C-Fig9", "C-Fig10")
 """Figures that `seed_values` trains with spare filters and several patterns alone, where activations are compared."""
 
 
-def seed_values(
-    seeds: Sequence[int], *, steps: int = TokenRun.steps, processes: int = 0, parts: Path | None = None
-) -> dict[str, Any]:
+def seed_values(seeds: Sequence[int]) -> dict[str, Any]:
     """More seeds of what the chapter compares, as the released code has it: Table 1, Figure 11, and Figures 9 and 10 for
     :math:`\\beta > 1` and ``P > 1``.
 
-    Finished chunks are kept in ``parts``, by default `sslbook.records.store.parts_folder`, and not made again.  Axes:
-    ``tables[name][score][beta][patterns][label][seed]``.
+    Finished chunks are kept in `sslbook.records.store.parts_folder`, and not made again.
     """
     wanted = {
         name: {key: cell for key, cell in cells(name).items() if name not in WIDE or min(key[:2]) > 1}
         for name in ("C-Tab1", "C-Fig11", *WIDE)
     }
     every = list(dict.fromkeys(cell for some in wanted.values() for cell in some.values()))
-    folder = (parts or parts_folder()) / "modulation-seeds"
-    found = train_cells(TokenRun(steps=steps), every, seeds, processes=processes or cores(), parts=folder)
+    folder = parts_folder() / "modulation-seeds"
+    found = train_cells(VARIANTS["released"], every, seeds, processes=cores(), parts=folder)
     return {
         "axes": "tables[name][score][beta][patterns][label][seed]",
         "betas": {name: BETAS[name in WIDE :] for name in wanted},
@@ -386,15 +358,14 @@ CONTESTED = {
 """Figures with the ``P`` and the curves that few seeds leave open, each for :math:`\\beta > 1`."""
 
 
-def contested_values(seeds: Sequence[int], *, steps: int = TokenRun.steps, processes: int = 0) -> dict[str, Any]:
-    """Many seeds of what few leave open, :data:`CONTESTED`, scored as the released code does:
-    ``tables[name][beta][label][seed]``."""
+def contested_values(seeds: Sequence[int]) -> dict[str, Any]:
+    """Many seeds of what few leave open, :data:`CONTESTED`, scored as the released code does."""
     wanted = {
         name: [cells(name)[beta, patterns, label] for beta in BETAS[1:] for label in labels]
         for name, (patterns, labels) in CONTESTED.items()
     }
     every = [cell for some in wanted.values() for cell in some]
-    found = train_cells(TokenRun(steps=steps), every, seeds, processes=processes or cores())
+    found = train_cells(VARIANTS["released"], every, seeds, processes=cores())
     return {
         "axes": "tables[name][beta][label][seed]",
         "betas": BETAS[1:],

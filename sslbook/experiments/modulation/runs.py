@@ -25,12 +25,16 @@ from scipy import sparse
 from torch import Tensor
 from torch.nn.functional import embedding_bag
 
-from sslbook.experiments.modulation.instances import World, draw_pairs, four_fields, make_world, random_crops
-from sslbook.experiments.modulation.reference import (
+from sslbook.experiments.modulation.instances import (
     REFERENCES,
     SLOPE,
+    World,
     contrastive_loss,
+    draw_pairs,
+    four_fields,
+    make_world,
     printed_factor,
+    random_crops,
     unit_outputs,
 )
 from sslbook.images.enumerated import Images
@@ -277,7 +281,7 @@ class TokenRun:
     """What all settings share; the default is the released code's, as its instructions have it.
 
     group: BatchNorm's statistics are those of a ``view`` or of the ``batch`` of both.  form: of the losses, see
-    :func:`sslbook.experiments.modulation.reference.contrastive_loss`.  rate, momentum, decay: of SGD.
+    :func:`sslbook.experiments.modulation.instances.contrastive_loss`.  rate, momentum, decay: of SGD.
     """
 
     fields: int = 10

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, Rectangle
 from torch import Tensor
 
-from sslbook.experiments.training.photographs import drawn
+from sslbook.experiments.training.live import drawn
 from sslbook.experiments.training.records import COURSES, last, span
 from sslbook.records.page import as_html
 from sslbook.training.presets.tables import cells, owed
