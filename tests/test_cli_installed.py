@@ -125,10 +125,8 @@ def test_every_room_loads(program: str, tmp_path: Path) -> None:
 def test_nothing_is_left_out() -> None:
     """All commands are above, and what is blocked is what the extras bring."""
     assert {line[0] for line in NEEDS} == set(cli._parser()._subparsers._group_actions[0].choices)  # type: ignore[union-attr]
-    assert (
-        set(["IPython", "jupytext", "nbformat", "papermill", "bs4", "pooch", "submitit", "jupyterlab", "sphinx"])
-        <= absent()
-    )
+    extras = {"IPython", "jupytext", "nbformat", "papermill", "bs4", "pooch", "submitit", "jupyterlab", "sphinx"}
+    assert extras <= absent()
     assert not {"torch", "numpy", "yaml", "sslbook"} & absent()
 
 

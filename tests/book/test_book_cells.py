@@ -10,6 +10,7 @@ from typing import Any
 import nbformat
 import pytest
 from bs4 import BeautifulSoup
+from conftest import number
 from docutils import nodes
 from docutils.utils import new_document
 from myst_nb.sphinx_ import HideCodeCellNode
@@ -21,7 +22,6 @@ from sphinx.util.docutils import docutils_namespace, patch_docutils
 from sslbook.book.cells import fold_checks, fold_code, summary
 from sslbook.book.plain import Links, mark_cells, pieces
 from sslbook.book.typeset import badge
-from sslbook.book.values import Number
 from sslbook.book.widgets import _slider_html
 
 # ---- Captions -------------------------------------------------------------------------------------------------------
@@ -145,9 +145,7 @@ def test_what_is_missing_is_said(tmp_path: Path) -> None:
 
 
 def strip(name: str, id: str | None = "A-Thm3", **more: Any) -> str:
-    made = {"chapter": "one", "scale": "quick", "seed": 0, "device": "cpu", "device_name": "a processor"}
-    more = {"below": 1e-14, **more}
-    return badge(Number(name, 2e-16, id, **made, dtype="float64", seconds=0.1, versions={}, **more))
+    return badge(number(name, 2e-16, id=id, **{"below": 1e-14, **more}))
 
 
 def cell(*outputs: str, tags: tuple[str, ...] = ("hide-cell",), index: int = 4) -> nodes.container:

@@ -9,19 +9,13 @@ import re
 from pathlib import Path
 
 import pytest
+from conftest import number, store
 
 from sslbook import cli
 from sslbook.book.layout import Book
 from sslbook.book.regression import Moved, compare, differences, entry, left_out, read_expected, update
 from sslbook.book.values import Number
 from sslbook.runtime.arguments import InputError
-
-
-def number(name: str = "x", value: float = 1.0, **rest: object) -> Number:
-    fixed = {"id": "A-Thm1", "chapter": "good", "scale": "quick", "seed": 0, "device": "cpu", "device_name": "a CPU"}
-    fixed |= {"dtype": "float64", "seconds": 0.1, "versions": {"torch": "2"}}
-    return Number(name=name, value=value, **(fixed | rest))
-
 
 NEAR = number(value=1.0, expect=1.001, rtol=1e-2)
 MEASURED = number(value=1.0, rtol=1e-6, id=None)
@@ -82,22 +76,10 @@ def test_bounds_hold_no_value() -> None:
     assert entry(NEAR) == {"id": "A-Thm1", "value": 1.0, "expect": 1.001, "rtol": 1e-2}
 
 
-def store(book: Book, *given: Number, scale: str = "quick") -> None:
-    """An executed chapter, as far as the regression reads it."""
-    outputs = [
-        {"output_type": "display_data", "data": {}, "metadata": {"scrapbook": {"name": n.name}, "sslbook": n.to_json()}}
-        for n in given
-    ]
-    folder = book.executed(scale)
-    folder.mkdir(parents=True, exist_ok=True)
-    cells = [{"cell_type": "code", "metadata": {}, "source": "", "outputs": outputs}]
-    (folder / "good.ipynb").write_text(json.dumps({"metadata": {}, "cells": cells}))
-
-
 def test_update_makes_the_numbers_the_expected_ones(write_book) -> None:
     book = write_book(good="<<1>>")
     path = book.expected("good", "quick")
-    store(book, number("a", 1.0, rtol=1e-6), number("b", 1e-15, below=1e-12))
+    store(book, "good", number("a", 1.0, rtol=1e-6), number("b", 1e-15, below=1e-12))
     count, problems = compare(book, "good", "quick")
     assert (count, len(problems)) == (2, 2)
     assert update(book, "good", "quick") == problems
@@ -105,11 +87,11 @@ def test_update_makes_the_numbers_the_expected_ones(write_book) -> None:
     assert json.loads(path.read_text())["scale"] == "quick"
 
     first = path.read_bytes()
-    store(book, number("a", 1.0 + 1e-9, rtol=1e-6), number("b", 3e-16, below=1e-12))
+    store(book, "good", number("a", 1.0 + 1e-9, rtol=1e-6), number("b", 3e-16, below=1e-12))
     assert update(book, "good", "quick") == []
     assert path.read_bytes() == first, "noise must make no diff"
 
-    store(book, number("a", 2.0, rtol=1e-6), number("c", 1.0, rtol=1e-6))
+    store(book, "good", number("a", 2.0, rtol=1e-6), number("c", 1.0, rtol=1e-6))
     assert [line.partition(":")[0] for line in compare(book, "good", "quick")[1]] == ["a", "c", "b"]
     update(book, "good", "quick")
     assert {name: held.get("value") for name, held in read_expected(path).items()} == {"a": 2.0, "c": 1.0}
@@ -118,7 +100,7 @@ def test_update_makes_the_numbers_the_expected_ones(write_book) -> None:
 def test_what_the_other_scale_lacks_is_said(write_book) -> None:
     book = write_book(good="<<1>>")
     for scale, names in (("quick", ("a", "b", "new")), ("paper", ("a", "b", "gone"))):
-        store(book, *(number(name, 1.0, rtol=1e-6) for name in names), scale=scale)
+        store(book, "good", *(number(name, 1.0, rtol=1e-6) for name in names), scale=scale)
         update(book, "good", scale)
     assert left_out(book, "good", "quick") == [
         "data/expected/good.paper.json has others, or for other claims: gone, new; "
@@ -154,7 +136,7 @@ def test_a_damaged_file_is_refused_with_its_name(tmp_path: Path, text: str) -> N
 
 def test_a_name_produced_twice_is_refused(write_book) -> None:
     book = write_book(good="<<1>>")
-    store(book, number("a"), number("a"))
+    store(book, "good", number("a"), number("a"))
     with pytest.raises(ValueError, match=r"good \(quick\): the number 'a' is produced twice"):
         compare(book, "good", "quick")
 
