@@ -59,10 +59,6 @@ def test_the_first_colours_can_be_told_apart(deficiency: str) -> None:
     assert nearest(list(plots.PALETTE.values()), matrix) > 20
 
 
-def test_that_test_rejects_red_and_green() -> None:
-    assert nearest(["#d62728", "#7a7a00"], np.array(DEFICIENCIES["deuteranopia"])) < 20
-
-
 def in_the_dark(colour: str, page: str = "#14181d") -> np.ndarray:
     """What book.css makes of a colour in the dark theme: invert, hue-rotate(180deg), brightness(.92), screen; linear RGB."""
     luma = np.array([[0.213, 0.715, 0.072]] * 3)
