@@ -12,8 +12,7 @@ import pytest
 
 import sslbook
 import sslbook.book
-from sslbook.book.cache import reached
-from sslbook.exports import homes, offer
+from sslbook.exports import homes
 
 PACKAGE = Path(sslbook.__file__).parent
 OFFERED = sorted(homes(PACKAGE / "__init__.pyi"))
@@ -63,21 +62,3 @@ assert knn_accuracy.__module__ == "sslbook.training.evaluate"
 def test_nothing_is_loaded_before_it_is_used() -> None:
     done = subprocess.run([sys.executable, "-c", IMPORT], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-
-
-def test_a_name_is_found_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stub = tmp_path / "__init__.pyi"
-    stub.write_text("from math import tau as tau\n")
-    module = type(sys)("halfway")
-    monkeypatch.setitem(sys.modules, "halfway", module)
-    load, names = offer("halfway", str(tmp_path / "__init__.py"))
-    assert "tau" in names()
-    assert not hasattr(module, "tau")
-    assert load("tau") == module.tau
-    assert load("__all__") == ["tau"]
-
-
-def test_a_name_leads_the_cache_to_its_module_alone() -> None:
-    found = {path.name for path in reached(["from sslbook import covariance_operator"], [PACKAGE])}
-    assert {"__init__.py", "covariance.py", "layer.py", "pairs.py"} <= found
-    assert {"datasets.py", "trainer.py", "latent.py"} & found == set()

@@ -30,9 +30,7 @@ def held(*given: Number) -> dict:
     ("before", "change"),
     [
         (NEAR, {"value": 1.005}),
-        (MEASURED, {"value": 1.0 + 5e-7}),
         (BOUNDED, {"value": 9e-13}),
-        (BOUNDED, {"value": -1.0}),
         (BOUNDED, {"rivals": {"another loss": 0.5}, "rejects": {"sign": 2.0}}),
         (NEAR, {"seconds": 9.0, "device": "cuda", "why": "new words"}),
     ],
@@ -46,17 +44,13 @@ def test_noise_within_the_tolerance_agrees(before: Number, change: dict) -> None
     [
         (NEAR, {"value": 1.02}, "x: moved to 1.02; expected 1.0 ± 0.01 (off by 0.02)"),
         (MEASURED, {"value": 1.0 + 2e-6}, "x: moved to 1.000002; expected 1.0 ± 1e-06 (off by 2e-06)"),
-        (MEASURED, {"value": math.nan}, "x: moved to nan; expected 1.0 ± 1e-06 (off by nan)"),
         (BOUNDED, {"value": 2e-12}, "x: 2e-12 is not ≤ 1e-12"),
         (BOUNDED, {"value": math.nan}, "x: nan is not ≤ 1e-12"),
         (BOUNDED, {"below": 1e-9}, "x: below is 1e-09; expected 1e-12"),
-        (BOUNDED, {"below": None, "above": 0.0}, "x: below is None; expected 1e-12"),
         (NEAR, {"rtol": 1e-1}, "x: rtol is 0.1; expected 0.01"),
         (NEAR, {"expect": 1.1}, "x: its theory value moved: expect is 1.1; expected 1.001"),
-        (NEAR, {"expect": None}, "x: expect is None; expected 1.001"),
         (MEASURED, {"expect": 1.0}, "x: expect is 1.0; expected None"),
         (NEAR, {"id": "A-Thm2"}, "x: belongs to A-Thm2; expected A-Thm1"),
-        (MEASURED, {"id": "A-Thm2"}, "x: belongs to A-Thm2; expected no claim"),
     ],
 )
 def test_what_changed_is_red(before: Number, change: dict, message: str) -> None:
@@ -113,17 +107,15 @@ def test_what_the_other_scale_lacks_is_said(write_book) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        *("{}", "[]", '{"numbers": [1]}', '{"numbers": {"a": 1}}', "[" * 100_000),
+        *("[]", '{"numbers": [1]}', '{"numbers": {"a": 1}}', "[" * 100_000),
         *(
             f'{{"numbers": {{"a": {entry}}}}}'
-            for entry in ('{"value": "1"}', '{"value": 1, "id": 3}', '{"value": NaN}')
-        ),
-        '{"numbers": {"a": {"value": 1.0, "rtol": true}}}',
-        '{"numbers": {"a": {"id": null, "rtol": 0.1}}}',
-        f'{{"numbers": {{"a": {{"value": 1{"0" * 400}}}}}}}',
-        *(
-            f'{{"numbers": {{"a": {{"value": 1, "others": {others}}}}}}}'
-            for others in ('{"r": [1]}', '{"r": ["a", 1]}', "5")
+            for entry in (
+                '{"value": "1"}',
+                '{"value": NaN}',
+                '{"value": 1, "rtol": true}',
+                '{"others": {"r": ["a", 1]}}',
+            )
         ),
     ],
 )
