@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -114,10 +113,7 @@ def test_execute_compares_and_updates(book: Book, executed: list[str], capsys: p
     assert executed == ["good", "other"], "what has not changed runs once"
     assert cli.main(["execute", "good", "--force"]) == 0
     assert executed == ["good", "other", "good"]
-
-
-def test_another_seed_is_not_compared(book: Book, executed: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["execute", "--seed", "3"]) == 0
+    assert cli.main(["execute", "--seed", "3"]) == 0, "another seed is not compared"
     assert "this is seed 3" in capsys.readouterr().out
 
 
@@ -179,12 +175,6 @@ def test_build_without_executing(book: Book, executed: list[str], rendered: list
 def test_ledger(book: Book, executed: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     cli.main(["execute"])
     capsys.readouterr()
-    assert cli.main(["ledger", "--json"]) == 0
-    objects = json.loads(capsys.readouterr().out)
-    assert [(item["id"], item["verdict"], item["value"]) for item in objects] == [
-        ("A-Thm1", "open", 1e-15),
-        ("A-Thm2", "open", None),
-    ]
     assert cli.main(["ledger"]) == 0
     assert capsys.readouterr().out.splitlines()[0] == "A-Thm1  good           open  1e-15 ≤ 1e-12"
 
@@ -236,16 +226,12 @@ def test_record_tells_of_a_tables_record_and_leaves_it_to_its_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(records, "results_folder", lambda: tmp_path)
-    for name in ("A-Tab5", "C-Tab1"):  # no table; a table of another record
-        assert cli.main(["record", name]) == 2
-        assert f"recorded run: got '{name}'" in capsys.readouterr().err
-    assert cli.main(["record", "A-Tab2"]) == 2
+    assert cli.main(["record", "C-Tab1"]) == 2
+    assert "recorded run: got 'C-Tab1'" in capsys.readouterr().err, "a table of another record"
     adds = "sslbook table A-Tab2 --record adds finished runs to it"
-    assert f"sslbook table A-Tab2 --run makes them, and {adds}" in capsys.readouterr().err
-    records.save_record("A-Tab2", {"cells": [], "runs": {}}, seeds=[1], seconds=1)
-    assert cli.main(["record", "A-Tab2"]) == 0
-    assert f"It stays as it is; {adds}." in capsys.readouterr().out
-    assert cli.main(["record", "A-Tab2", "--seeds", "2"]) == 2
-    assert f"holds 1, got 2; {adds}" in capsys.readouterr().err
-    assert cli.main(["record", "A-Tab2", "--replace"]) == 2
-    assert adds in capsys.readouterr().err
+    for stored in (False, True):
+        if stored:
+            records.save_record("A-Tab2", {"cells": [], "runs": {}}, seeds=[1], seconds=1)
+        for more in ([], ["--seeds", "2"], ["--replace"]):
+            assert cli.main(["record", "A-Tab2", *more]) == (0 if stored and not more else 2)
+            assert adds in "".join(capsys.readouterr())
