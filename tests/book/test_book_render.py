@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 
@@ -14,7 +13,6 @@ from docutils import nodes
 from docutils.utils import new_document
 
 from sslbook.book import render, sphinx_ext
-from sslbook.book.bookmap import TIME
 from sslbook.book.layout import Book, Repository, find_book
 from sslbook.book.typeset import readable
 
@@ -327,41 +325,6 @@ def test_a_style_sheet_that_loads_from_elsewhere(book: Book) -> None:
     assert render.problems(book, "quick") == ["_static/style.css: loads https://fonts.example/a.woff2"]
 
 
-# ---- What is indexed of a page --------------------------------------------------------------------------------------
-
-INDEXED = r"""<html><body><nav><section id="no"><h1>Contents</h1></section></nav><article class="bd-article">
-<section id="top"><h1>2. One<a class="headerlink" href="#top">#</a></h1><p>First <span class="math">\(\beta\)</span>.</p>
-<div class="cell"><div class="highlight-ipython3 notranslate"><div class="highlight"><pre>import torch</pre></div>
-</div></div>
-<section id="two"><h2>2.1. Two</h2><p>Second.</p>
-<div class="proof theorem admonition" id="thm"><p class="admonition-title">Theorem 2.1 (Name)</p>
-<section class="theorem-content" id="proof-content"><p>So <code>op</code>.</p>
-<div class="math">\[\begin{split}a\end{split}\]</div></section></div>
-<div class="cell"><p>Printed.</p><figure id="fig"><img alt="no"><figcaption><p>Figure 2.1 Drawn.</p></figcaption>
-</figure></div>
-<section id="three"><h3>2.1.1. Three</h3><p>Third.</p></section></section></section></article></body></html>"""
-
-
-def test_each_section_has_its_own_words_and_no_code(tmp_path: Path) -> None:
-    (tmp_path / "one.html").write_text(INDEXED, encoding="utf-8")
-    script = render.write_index(tmp_path, ["one"]).read_text(encoding="utf-8")
-    rows = json.loads(script.removeprefix("window.sslbookSections = ").rstrip(";\n"))
-    assert [row["anchor"] for row in rows] == ["top", "two", "three"]
-    assert list(render.sections("chapters/one", INDEXED)) == [
-        render.Section("chapters/one", "top", "2. One", "2. One", "", "First β."),
-        render.Section(
-            "chapters/one",
-            "two",
-            "2. One",
-            "2.1. Two",
-            "Theorem 2.1 (Name)",
-            "Second. Theorem 2.1 (Name) So op. … Figure 2.1 Drawn.",
-        ),
-        render.Section("chapters/one", "three", "2. One", "2.1.1. Three", "", "Third."),
-    ]
-    assert list(render.sections("search", "<html><body>no article</body></html>")) == []
-
-
 @pytest.mark.parametrize(
     ("formula", "shown"),
     [
@@ -378,14 +341,6 @@ def test_a_formula_in_an_excerpt_shows_no_source(formula: str, shown: str) -> No
 
 # ---- Where the book is published, and what its pages say of themselves there ---------------------------------------
 
-LONG = "This first sentence has just enough words to be kept as it is."
-
-
-def tree_of(*children: nodes.Node) -> nodes.document:
-    tree = new_document("page")
-    tree += nodes.section("", nodes.title("", "One"), *children)
-    return tree
-
 
 def test_one_address_gives_all_the_others(tmp_path: Path) -> None:
     (tmp_path / "_config.yml").write_text("repository:\n  url: https://github.com/Ada/book/\n")
@@ -397,19 +352,6 @@ def test_one_address_gives_all_the_others(tmp_path: Path) -> None:
     assert Repository("https://github.com/Ada/book.git").site == some.site == "https://ada.github.io/book"
     with pytest.raises(ValueError, match="OWNER/NAME is needed"):
         _ = Repository("https://example.org/book").site
-
-
-def test_a_description_is_the_first_box_else_the_first_paragraph_of_some_length() -> None:
-    box = nodes.admonition("", nodes.title("", "What you will see"))
-    box += nodes.paragraph("", "", nodes.Text("Small "), nodes.math("", r"\beta"), nodes.Text(" help."))
-    lead = nodes.paragraph("", "A lead of more than eight words stands above the box of this page.")
-    assert sphinx_ext.description(tree_of(lead, box)) == "Small β help."
-    timed = nodes.admonition("", nodes.paragraph("", "Half an hour", classes=[TIME]))
-    assert sphinx_ext.description(tree_of(timed, nodes.paragraph("", "Short."), nodes.paragraph("", LONG))) == LONG
-    assert sphinx_ext.description(tree_of()) == ""
-    endless = sphinx_ext.description(tree_of(nodes.paragraph("", "word, " * 60)))
-    assert endless.endswith("word, …")
-    assert len(endless) <= sphinx_ext.LONGEST
 
 
 def test_a_book_that_is_not_published_names_no_address() -> None:
