@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import graphlib
+import importlib
 import os
 import re
 import shutil
@@ -17,6 +18,10 @@ import pytest
 import yaml
 from packaging.requirements import Requirement
 from packaging.version import Version
+
+import sslbook
+import sslbook.book
+from sslbook.exports import homes
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "sslbook"
@@ -130,6 +135,57 @@ def test_imports_run_one_way() -> None:
 
 def test_there_are_no_import_cycles() -> None:
     list(graphlib.TopologicalSorter(import_graph()).static_order())
+
+
+# --- the front door: what is offered, what that costs, where each name leads --------------------------------------------
+
+OFFERED = sorted(homes(PACKAGE / "__init__.pyi"))
+
+
+@pytest.mark.parametrize("package", [sslbook, sslbook.book])
+def test_every_name_that_is_offered_is_there(package: object) -> None:
+    stub = Path(package.__file__).with_suffix(".pyi")
+    assert homes(stub)
+    for name, home in homes(stub).items():
+        assert getattr(package, name) is getattr(importlib.import_module(home), name)
+        assert name in dir(package)
+
+
+def test_the_docstring_names_what_is_offered_and_nothing_else() -> None:
+    lines = re.findall(r"^    (\w+) +\S.*$", sslbook.__doc__, flags=re.MULTILINE)
+    assert sorted(lines) == OFFERED
+    assert 20 <= len(OFFERED) <= 40
+
+
+def test_an_offered_name_is_no_module() -> None:
+    """`import sslbook.x` would put the module in its place."""
+    assert {path.stem for path in PACKAGE.glob("*")} & set(OFFERED) == set()
+
+
+def test_what_is_not_offered_is_refused() -> None:
+    with pytest.raises(AttributeError, match="module 'sslbook' has no attribute 'torch'"):
+        _ = sslbook.torch
+    from sslbook.operator import view_weights  # modules are imported as ever
+
+    assert view_weights.__name__ == "sslbook.operator.view_weights"
+
+
+IMPORT = """
+import sys
+import sslbook
+heavy = {"torch", "numpy", "ast", "sslbook.operator.covariance"} & set(sys.modules)
+assert not heavy, heavy
+sslbook.covariance_operator
+assert "sslbook.operator.covariance" in sys.modules
+assert "sslbook.training" not in sys.modules, "one name must not load the others"
+from sslbook import *
+assert knn_accuracy.__module__ == "sslbook.training.evaluate"
+"""
+
+
+def test_nothing_is_loaded_before_it_is_used() -> None:
+    done = subprocess.run([sys.executable, "-c", IMPORT], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
 
 
 # --- size, package, requirements -------------------------------------------------------------------------------------

@@ -20,7 +20,6 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import docutils_namespace, patch_docutils
 
 from sslbook.book.cells import fold_checks, fold_code, summary
-from sslbook.book.plain import Links, mark_cells, pieces
 from sslbook.book.typeset import badge
 from sslbook.book.widgets import _slider_html
 
@@ -239,13 +238,3 @@ def test_code_that_shows_nothing_is_folded_with_the_next() -> None:
     fold_code(tree)
     bars = [" ".join(block.astext() for block in bar) for bar in tree.findall(HideCodeCellNode)]
     assert bars == ["one two three", "four", "five", "six"]
-
-
-def test_a_notebook_has_the_cell_and_none_of_the_page_s_bar() -> None:
-    tree = page(cell(strip("a"), index=0))
-    fold_checks(tree)
-    mark_cells(tree)
-    code = '<div class="highlight-ipython3 notranslate"><div class="highlight"><pre>claim(…)</pre></div>\n</div>'
-    body = html_of(tree).replace("<pre>claim(…)</pre>", code).replace("</details>\n", "</details></div>")
-    (piece,) = pieces(body.replace("<details class", '<div class="cell"><details class', 1), Links([]))
-    assert (piece.kind, piece.cell, piece.text) == ("code", 0, "")

@@ -231,8 +231,7 @@ def hostile(folder: Path) -> dict[str, str]:
     (folder / "matplotlibrc").write_text("boxplot.whiskers: 9\n")
     return {
         **dict.fromkeys(("PYTHONOPTIMIZE", "PYTHONDONTWRITEBYTECODE", "PYTHONNOUSERSITE", "PYTHONDEVMODE"), "1"),
-        **dict.fromkeys(("PYTORCH_JIT", "TORCH_LOGS", "KMP_AFFINITY", "KMP_BLOCKTIME", "MKL_DYNAMIC"), "0"),
-        **dict.fromkeys(("SSLBOOK_LENIENT", "JPY_SESSION_NAME", "COLAB_RELEASE_TAG", "https_proxy", "COLUMNS"), "20"),
+        **dict.fromkeys(("PYTORCH_JIT", "KMP_AFFINITY", "SSLBOOK_LENIENT", "JPY_SESSION_NAME", "https_proxy"), "0"),
         **dict.fromkeys(("MATPLOTLIBRC", "MPLCONFIGDIR", "JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR"), str(folder)),
         "JUPYTER_RUNTIME_DIR": str(folder / "startup.py/none"),
         "IPYTHONDIR": str(folder / "ipython"),
@@ -244,7 +243,6 @@ def hostile(folder: Path) -> dict[str, str]:
         "CUBLAS_WORKSPACE_CONFIG": ":16:8",
         "LC_ALL": "tr_TR.ISO-8859-9",
         "TZ": "Asia/Tokyo",
-        "SEABORN_DATA": str(folder),
     }
 
 

@@ -13,6 +13,7 @@ from docutils import nodes
 from docutils.utils import new_document
 
 from sslbook.book import render, sphinx_ext
+from sslbook.book.bookmap import TIME
 from sslbook.book.layout import Book, Repository, find_book
 from sslbook.book.typeset import readable
 
@@ -325,6 +326,25 @@ def test_a_style_sheet_that_loads_from_elsewhere(book: Book) -> None:
     assert render.problems(book, "quick") == ["_static/style.css: loads https://fonts.example/a.woff2"]
 
 
+# ---- What is indexed of a page --------------------------------------------------------------------------------------
+
+INDEXED = r"""<article class="bd-article"><section id="top"><h1>2. One</h1><p>First <span class="math">\(\beta\)</span>.</p>
+<div class="cell"><div class="highlight-ipython3 notranslate"><div class="highlight"><pre>import torch</pre></div></div></div>
+<section id="two"><h2>2.1. Two</h2><p>Second.</p>
+<div class="proof theorem" id="thm"><p class="admonition-title">Theorem 2.1</p>
+<section id="proof-content"><p>So <code>op</code>.</p><div class="math">\[\begin{split}a\end{split}\]</div></section></div>
+<div class="cell"><p>Printed.</p><figure id="fig"><figcaption><p>Figure 2.1 Drawn.</p></figcaption></figure></div>
+<section id="three"><h3>2.1.1. Three</h3><p>Third.</p></section></section></section></article>"""
+
+
+def test_each_section_has_its_own_words_and_no_code() -> None:
+    assert [(row.anchor, row.title, row.boxes, row.text) for row in render.sections("chapters/one", INDEXED)] == [
+        ("top", "2. One", "", "First β."),
+        ("two", "2.1. Two", "Theorem 2.1", "Second. Theorem 2.1 So op. … Figure 2.1 Drawn."),
+        ("three", "2.1.1. Three", "", "Third."),
+    ]
+
+
 @pytest.mark.parametrize(
     ("formula", "shown"),
     [
@@ -352,6 +372,20 @@ def test_one_address_gives_all_the_others(tmp_path: Path) -> None:
     assert Repository("https://github.com/Ada/book.git").site == some.site == "https://ada.github.io/book"
     with pytest.raises(ValueError, match="OWNER/NAME is needed"):
         _ = Repository("https://example.org/book").site
+
+
+def test_a_description_is_the_first_box_else_the_first_paragraph_of_some_length() -> None:
+    box = nodes.admonition("", nodes.title("", "What you will see"))
+    box += nodes.paragraph("", "", nodes.Text("Small "), nodes.math("", r"\beta"), nodes.Text(" help."))
+    timed = nodes.admonition("", nodes.paragraph("", "Half an hour", classes=[TIME]))
+    lead = nodes.paragraph("", "A lead of more than eight words stands above the box of this page.")
+    for children, told in (
+        ((lead, box), "Small β help."),
+        ((timed, nodes.paragraph("", "Short."), lead), lead.astext()),
+    ):
+        tree = new_document("page")
+        tree += nodes.section("", nodes.title("", "One"), *(child.deepcopy() for child in children))
+        assert sphinx_ext.description(tree) == told
 
 
 def test_a_book_that_is_not_published_names_no_address() -> None:

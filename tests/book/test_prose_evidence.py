@@ -20,7 +20,7 @@ from sslbook.book import ledger
 from sslbook.book.chapters import parse_cell
 from sslbook.book.layout import Book
 from sslbook.book.regression import read_expected
-from sslbook.book.typeset import bound, glue, named, prose
+from sslbook.book.typeset import glue, named, prose
 
 BOOK = Book(Path(__file__).resolve().parents[2])
 PAGES = sorted(path.stem for path in BOOK.chapters.glob("*.md") if path.stem != "ledger")
@@ -76,27 +76,6 @@ def values(chapter: str) -> dict[str, float]:
         return glue(json.loads(executed.read_text(encoding="utf-8")))
     held = read_expected(BOOK.expected(chapter, "quick"))
     return {name: entry["value"] for name, entry in held.items() if "value" in entry}
-
-
-def as_number(text: str) -> float:
-    text = text.replace(",", "")
-    return float(text[:-1] + "e-2") if text.endswith("%") else float(text)
-
-
-def contradicted(chapter: str) -> list[str]:
-    """Bounds that are printed on the other side of their own unrounded value."""
-    found = []
-    for line, role, content, lower in said_bounds(source(chapter)):
-        page, name, form = named(content)
-        there = values(Path(page).stem if page else chapter)
-        if name not in there or role == "interval":
-            continue
-        value = there[name]
-        text = format(float(value), form) if role == "glue:text" else bound(value, form, role)
-        slack = 1e-6 * abs(value)  # single precision
-        if not (as_number(text) <= value + slack if lower else as_number(text) >= value - slack):
-            found.append(f"{name} is {value!r}, printed as {text}, in: {line}")
-    return found
 
 
 # --- comparisons -----------------------------------------------------------------------------------------------------
@@ -161,7 +140,7 @@ def without_rivals(chapter: str) -> list[str]:
 
 # --- the tests -------------------------------------------------------------------------------------------------------
 
-LINTS = {f.__name__: f for f in (rounded_to_nearest, contradicted, typed_verdicts, without_rivals)}
+LINTS = {f.__name__: f for f in (rounded_to_nearest, typed_verdicts, without_rivals)}
 
 
 def source(chapter: str) -> str:
