@@ -17,8 +17,6 @@ from conftest import make_book
 
 import sslbook.bench
 from sslbook import cli
-from sslbook.experiments.catalogue import RECORDERS, TABLES
-from sslbook.records.store import path_of
 from sslbook.training.run import checkpoints
 
 COMMANDS = list(cli._parser()._subparsers._group_actions[0].choices)  # type: ignore[union-attr]
@@ -28,11 +26,7 @@ BENCHES = [
 LINES = [
     *((name, "--help") for name in COMMANDS),
     *(("bench", name, "--help") for name in BENCHES),
-    *(("table", name, *more) for name in TABLES for more in ([], ["--json"])),
-    ("table", next(iter(TABLES)), "--help"),
-    *(("record", name) for name in RECORDERS if path_of(name).is_file()),  # one that is not there would be made
     ("train", "--list"),
-    ("train", "cifar10-beta", "--list"),
     ("train", "cifar10-βeta"),
     ("table", "--list"),
     ("gpu", "--plan"),

@@ -116,17 +116,3 @@ def test_without_a_browser_or_pages_it_says_so(book: Book, monkeypatch: pytest.M
     (tmp_path / "_toc.yml").write_text("root: chapters/one\n")
     with pytest.raises(InputError, match=r"one.html is not built: make book"):
         paper.write(Book(tmp_path), tmp_path / "book.pdf")
-
-
-@browser_cases.in_browser
-def test_a_chapter_of_the_book_on_paper(tmp_path: Path) -> None:
-    source = BOOK.html / "chapters/dual_networks.html"
-    if not source.is_file():
-        pytest.skip("the book is not built: make book")
-    one = paper.Printed(source, paper._print(paper.chromium(), source, tmp_path / "one.pdf"))
-    assert len(one.reader.pages) > 8
-    assert not [i for i, page in enumerate(one.reader.pages) if blank(page)]
-    assert len(one.sections) >= 8
-    text = "".join(page.extract_text() for page in one.reader.pages)
-    assert "raise NotImplementedError" in text, "the exercises' stubs are there"
-    assert "\\mathbf" not in text, "formulas are typeset"
