@@ -59,6 +59,10 @@ def operator(x: Tensor, ask: Callable[[Any], Any] = lambda op: op.dense(), **giv
     return ask(sslbook.covariance_operator(bare((4, 5, 3), x), "0", x, **given))
 
 
+def ones(op: Any) -> Tensor:
+    return torch.ones_like(op.opened.weight)
+
+
 def trained(module: nn.Module, x: Tensor, *, train: bool = False) -> Tensor:
     out: Tensor = copy.deepcopy(module).to(x.dtype).train(train)(x)
     return out
@@ -153,37 +157,30 @@ CASES: dict[str, Case] = {
     "inspect_network": Case(lambda w, s=1: head(w, IMAGES), (drawn(4, 3),), gradient=False),
     "covariance_operator": Case(lambda x, s=1: operator(x), (VIEWS,), 2, gradient=False),
     "covariance_operator, normalize": Case(lambda x, s=1: operator(x, normalize=True), (VIEWS,), 0, gradient=False),
-    "covariance_operator, info_nce": Case(
-        lambda x, s=1: operator(x, loss="info_nce", temperature=0.5, normalize=True), (VIEWS,), 0, gradient=False
-    ),
-    "covariance_operator, info_nce of a batch": Case(
-        lambda x, s=1: operator(x, loss="info_nce", temperature=0.5, clean=None), (VIEWS,), 0, gradient=False
-    ),
-    "CovarianceOperator.trace, info_nce of a batch": Case(
-        lambda x, s=1: operator(x, lambda op: op.trace(), loss="info_nce", temperature=0.5, clean=None),
-        (VIEWS,),
-        0,
-        gradient=False,
-    ),
-    "CovarianceOperator.apply_transpose, info_nce": Case(
-        lambda x, s=1: operator(
-            x,
-            lambda op: op.apply_transpose(torch.ones_like(op.opened.weight)),
-            loss="info_nce",
-            temperature=0.5,
-            normalize=True,
-        ),
-        (VIEWS,),
-        0,
-        gradient=False,
-    ),
+    **{
+        f"CovarianceOperator.{name}": Case(
+            lambda x, s=1, ask=ask, more=more: operator(x, ask, loss="info_nce", temperature=0.5, **more),
+            (VIEWS,),
+            gradient=False,
+        )
+        for name, ask, more in (
+            ("dense, info_nce", lambda op: op.dense(), {"normalize": True}),
+            ("dense, info_nce of a batch", lambda op: op.dense(), {"clean": None}),
+            ("trace, info_nce of a batch", lambda op: op.trace(), {"clean": None}),
+            (
+                "apply_transpose, info_nce",
+                lambda op: op.apply_transpose(ones(op)),
+                {"normalize": True},
+            ),
+        )
+    },
     "intra_operator": Case(
         lambda x, s=1: sslbook.intra_operator(bare((4, 5, 3), x), "0", x).dense(), (VIEWS,), 2, gradient=False
     ),
     **{
         f"CovarianceOperator.{name}": Case(lambda x, s=1, ask=ask: operator(x, ask), (VIEWS,), degree, gradient=False)
         for name, ask, degree in (
-            ("apply", lambda op: op.apply(torch.ones_like(op.opened.weight)), 2),
+            ("apply", lambda op: op.apply(ones(op)), 2),
             ("exact_update", lambda op: op.exact_update(), 2),
             ("trace", lambda op: op.trace(), 2),
             ("euler_gap", lambda op: op.euler_gap(), 0),
