@@ -88,10 +88,10 @@ def edited(lines: Iterable[str], names: Iterable[str]) -> list[str]:
 def _annotate(app: Sphinx, doctree: nodes.document) -> None:
     annotate(doctree, functions(), {claim.id: claim for claim in read_claims(data_files.folder() / "claims.yml")})
     if app.env.docname == NOTATION:
-        link_names(doctree)
+        _link_names(doctree)
 
 
-def link_names(doctree: nodes.Element) -> None:
+def _link_names(doctree: nodes.Element) -> None:
     """Let each ``module.name`` in code, as the notation page has them, lead to where that name is explained."""
     for code in list(doctree.findall(nodes.literal)):
         if "." in code.astext() and exists(f"{PACKAGE}.{code.astext()}"):

@@ -248,7 +248,7 @@ def _page(app: Sphinx, pagename: str, template: str, context: dict[str, Any], do
     if "body" in context:
         if is_notebook:
             app.__dict__.setdefault(_BODIES, {})[pagename] = context["body"]
-        context["body"] = mend(move_set_up(plain.without_marks(context["body"])))
+        context["body"] = _mend(move_set_up(plain.without_marks(context["body"])))
     without = "|mathjax|formulas" if _MATHS not in context.get("body", "") else ""  # 1.8 MB for no formula
     if pagename == LEDGER:
         app.add_js_file("sslbook/ledger.js", loading_method="defer")
@@ -314,7 +314,7 @@ def _downloads(pagename: str, context: Mapping[str, Any], *, is_notebook: bool) 
     return [(context["pathto"](path, 1), posixpath.basename(path), split(path)[1], *more) for path, *more in offers]
 
 
-def mend(body: str) -> str:
+def _mend(body: str) -> str:
     """Put right what accessibility checkers find in the HTML of a page's body.
 
     A bibliography is a list whose entries carry a role that lists may not hold; a folded cell announces other words than it
