@@ -64,15 +64,10 @@ def titles(pdf: Any, items: Any = None, depth: int = 0) -> list[tuple[str, int]]
     return found
 
 
-def blank(page: Any) -> bool:
-    """Whether a page shows nothing but its number."""
-    return len(page.extract_text().split()) <= 1 and not page.images
-
-
 @browser_cases.in_browser
 def test_cover_contents_and_every_page(pdf: Any) -> None:
     texts = [page.extract_text() for page in pdf.pages]
-    assert not [i for i, page in enumerate(pdf.pages) if blank(page)]
+    assert all(len(text.split()) > 1 for text in texts), "none is blank but for its number"
     assert "A Book" in texts[0]
     assert "Contents" in texts[1]
     assert pdf.metadata.title == "A Book"

@@ -105,23 +105,11 @@ def test_what_the_other_scale_lacks_is_said(write_book) -> None:
 
 
 @pytest.mark.parametrize(
-    "text",
-    [
-        *("[]", '{"numbers": [1]}', '{"numbers": {"a": 1}}', "[" * 100_000),
-        *(
-            f'{{"numbers": {{"a": {entry}}}}}'
-            for entry in (
-                '{"value": "1"}',
-                '{"value": NaN}',
-                '{"value": 1, "rtol": true}',
-                '{"others": {"r": ["a", 1]}}',
-            )
-        ),
-    ],
+    "entry", ["1", '{"value": "1"}', '{"value": NaN}', '{"others": {"r": ["a", 1]}}', "[" * 100_000]
 )
-def test_a_damaged_file_is_refused_with_its_name(tmp_path: Path, text: str) -> None:
+def test_a_damaged_file_is_refused_with_its_name(tmp_path: Path, entry: str) -> None:
     path = tmp_path / "good.quick.json"
-    path.write_text(text)
+    path.write_text(f'{{"numbers": {{"a": {entry}}}}}')
     with pytest.raises(InputError, match=r"good\.quick\.json: not a file of expected numbers"):
         read_expected(path)
 
