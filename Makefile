@@ -31,7 +31,7 @@ AVX2 := ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2 MKL_ENABLE_INSTRUCTIONS
 # memory and pictures are the same everywhere.
 SUMS := -m "not browser" \
     -k "(training or operators or connection or covariance or ablation or test_emergence) and not (slurm or test_training_nodes \
-        or two_processes or fake_gpu or resources or recorded)"
+        or two_processes or training_meta or resources or recorded)"
 # Pages are laid out by a machine's fonts: by one family alone, where Debian and its like keep it.
 FONTS := $(wildcard /usr/share/fonts/truetype/dejavu /usr/share/fonts/truetype/liberation)
 unexport PYTHONPATH

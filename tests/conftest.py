@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import json
 import os
 import tempfile
 from collections.abc import Callable, Generator, Iterator
@@ -15,6 +16,7 @@ import torch
 from hypothesis import HealthCheck, settings
 
 from sslbook.book.layout import PACKAGE, Book, find_book
+from sslbook.book.values import Number
 
 # How long an example takes says what else the machine has to do, not whether the example is right.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -130,6 +132,25 @@ def write_book(tmp_path: Path) -> WriteBook:
 def write_book_at() -> WriteBook:
     """`make_book`, for fixtures that live longer than a test."""
     return make_book
+
+
+def number(name: str = "x", value: float = 1.0, **rest: Any) -> Number:
+    """As a chapter gives it."""
+    fixed = {"id": "A-Thm1", "chapter": "good", "scale": "quick", "seed": 0, "device": "cpu", "device_name": "a CPU"}
+    fixed |= {"dtype": "float64", "seconds": 0.123, "versions": {"torch": "2.0"}, "anchor": f"check-{name}"}
+    return Number(name=name, value=value, **(fixed | rest))
+
+
+def store(book: Book, chapter: str, *given: Number, scale: str = "quick", **record: object) -> None:
+    """A chapter as its execution leaves it, with these numbers alone."""
+    outputs = [
+        {"output_type": "display_data", "data": {}, "metadata": {"scrapbook": {"name": n.name}, "sslbook": n.to_json()}}
+        for n in given
+    ]
+    cells = [{"cell_type": "code", "metadata": {}, "source": "", "outputs": outputs}]
+    book.executed(scale).mkdir(parents=True, exist_ok=True)
+    notebook = json.dumps({"metadata": {"sslbook": record}, "cells": cells})
+    (book.executed(scale) / f"{chapter}.ipynb").write_text(notebook)
 
 
 @pytest.fixture

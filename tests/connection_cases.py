@@ -130,16 +130,6 @@ NETS: dict[str, tuple[Make, tuple[int, ...]]] = {
         ),
         (1, 4, 4),
     ),
-    "in place": (
-        lambda: nn.Sequential(
-            nn.Conv2d(1, 2, 2), nn.ReLU(inplace=True), nn.Conv2d(2, 2, 2), nn.ELU(inplace=True), nn.Flatten()
-        ),
-        (1, 4, 4),
-    ),
-    "transposed above": (
-        lambda: nn.Sequential(nn.Conv2d(1, 2, 3), nn.Softplus(), nn.ConvTranspose2d(2, 1, 2, 2), nn.Flatten()),
-        (1, 4, 4),
-    ),
     "residual": (
         lambda: nn.Sequential(
             nn.Conv2d(1, 3, 3, padding=1),
@@ -149,10 +139,6 @@ NETS: dict[str, tuple[Make, tuple[int, ...]]] = {
         ),
         (1, 4, 4),
     ),
-    "layer norm, GELU": (
-        lambda: nn.Sequential(nn.Linear(5, 6), nn.LayerNorm(6), nn.GELU(), nn.Linear(6, 6), nn.GELU(), nn.Linear(6, 3)),
-        (5,),
-    ),
     "tokens": (lambda: nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3), nn.Flatten()), (6, 4)),
     "attention": (Tokens, (4, 5)),
     "transformer": (
@@ -161,5 +147,4 @@ NETS: dict[str, tuple[Make, tuple[int, ...]]] = {
         ),
         (4, 5),
     ),
-    "image out": (lambda: nn.Sequential(nn.Conv2d(1, 2, 3), nn.Tanh(), nn.Conv2d(2, 1, 1)), (1, 4, 4)),
 }

@@ -29,14 +29,6 @@ class Net(nn.Module):
         return self.run(self, x)
 
 
-class Standardised(nn.Conv2d):
-    """Weight standardisation (Qiao et al. 2019)."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        w = self.weight - self.weight.mean((1, 2, 3), keepdim=True)
-        return self._conv_forward(x, w / (w.std((1, 2, 3), keepdim=True) + 1e-5), self.bias)
-
-
 class Cosine(nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
         return F.linear(F.normalize(x, dim=-1), F.normalize(self.weight, dim=-1))
@@ -180,7 +172,6 @@ ABOVE = (
 NETWORKS: dict[str, Case] = {
     # --- the weight, used elsewhere
     "tied autoencoder": above(lambda net, h, x: F.linear(h.relu(), net.a.weight.T), ELSEWHERE),
-    "divided by the weight's norm": above(lambda net, h, x: net.b(h) / net.a.weight.norm(), ELSEWHERE),
     "tied under another name": Case(tied_under_another_name, ELSEWHERE),
     "tied layers": Case(
         changed(lambda net: setattr(net.b, "weight", net.a.weight), a=nn.Linear(5, 5), b=nn.Linear(5, 5)),
@@ -192,7 +183,6 @@ NETWORKS: dict[str, Case] = {
     "cut off": above(lambda net, h, x: net.b(h).detach(), "doesn't depend"),
     "the batch moved": above(lambda net, h, x: net.b(h).T, "first axis must be the batch"),
     # --- layers that are none
-    "weight-standardised convolution": on_images(Standardised(2, 3, 3), refused=OTHER),
     "cosine": Case(lambda: Net(a=Cosine(4, 5)), OTHER),
     "cosine of unit rows": whole(lambda net, x: net.b(net.a(F.normalize(x)).tanh()), OTHER, a=Unit(4, 5)),
     "a weight that is no parameter": Case(lambda: loose(nn.Linear(4, 5)), "must be a parameter"),
@@ -212,7 +202,6 @@ NETWORKS: dict[str, Case] = {
     "less the mean, below": whole(lambda net, x: net.b(net.a(less_mean(x)).tanh()), COUPLED),
     "less the mean of equal samples":
         above(lambda net, h, x: less_mean(net.b(h)), "other samples", lambda: torch.ones(6, 4, dtype=torch.float64)),
-    "shuffled within the batch": above(lambda net, h, x: net.b(h.roll(1, 0)), COUPLED),
     "functional batch norm": above(lambda net, h, x: net.b(F.batch_norm(h, None, None, training=True)), COUPLED),
     "batch norm in training": Case(lambda: Net(b=nn.Sequential(nn.BatchNorm1d(5), nn.Linear(5, 3))), "running statistics held",
         training=True),

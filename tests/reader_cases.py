@@ -1,28 +1,40 @@
-"""A reader's environment: what `sslbook notebooks` says that its notebooks need, and nothing of this checkout."""
+"""A reader's environment: what `sslbook notebooks` says that its notebooks need; and the scripts of ``tools/`` as modules."""
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
-import nbformat
-import papermill
-import pytest
-from papermill.exceptions import PapermillExecutionError
-from tool_cases import tool
-
-from sslbook.book import execute as kernel
 from sslbook.book import notebooks
 from sslbook.book.layout import Book
+
+TOOLS = Path(__file__).resolve().parents[1] / "tools"
+
+
+def tool(name: str) -> ModuleType:
+    """The script ``tools/NAME.py``, run anew: what a test changes in it, no other sees."""
+    spec = importlib.util.spec_from_file_location(name, TOOLS / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # its dataclasses look themselves up there
+    sys.path.insert(0, str(TOOLS))  # where scripts find each other
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.path.remove(str(TOOLS))
+    return module
 
 
 def make(book: Book, folder: Path) -> Path:
     """Make the environment in ``folder`` as Binder would, from `requirements.txt`; returns its Python.
 
-    The package comes last, from its wheel; what the first cell of a notebook says without it goes to `first-cell.txt`.
+    The package comes last, from its wheel.
     """
     python = folder / "bin/python"
     run([sys.executable, "-m", "venv", "--clear", str(folder)])
@@ -34,32 +46,12 @@ def make(book: Book, folder: Path) -> Path:
     lock = folder / "pins.txt"
     lock.write_text("".join(environment.locked(book.root / "requirements.lock", hashes=False)))
     environment.install_torch(environment.Pip(python, folder / "pip.log"), lock, "auto", environment.has_nvidia())
-    (first, *_), _ = notebooks.copy_notebooks(book, folder / "notebooks")
+    notebooks.copy_notebooks(book, folder / "notebooks")
     pip = [str(python), "-m", "pip", "--quiet", "--disable-pip-version-check"]
     needed = str(folder / "notebooks/requirements.txt")
     run([*pip, "install", f"--constraint={lock}", "-r", needed])
-    (folder / "first-cell.txt").write_text(run_first_cell(first, python, folder), encoding="utf-8")
     run([*pip, "install", f"--constraint={lock}", *map(str, folder.glob("sslbook-*.whl"))])
     return python
-
-
-def run_first_cell(path: Path, python: Path, folder: Path) -> str:
-    """Run the first code cell of a notebook where the package is missing; what it ends with."""
-    notebook = nbformat.read(path, as_version=4)
-    notebook.cells = [next(cell for cell in notebook.cells if cell.cell_type == "code")]
-    nbformat.write(notebook, folder / "first.ipynb")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("JUPYTER_PATH", str(kernel_of(python, folder / "jupyter")))
-        patch.delenv("PYTHONPATH", raising=False)
-        with pytest.raises(PapermillExecutionError) as failed:
-            papermill.execute_notebook(
-                str(folder / "first.ipynb"),
-                str(folder / "first-done.ipynb"),
-                progress_bar=False,
-                start_timeout=kernel.START_SECONDS,
-                cwd=str(folder),
-            )
-    return f"{failed.value.ename}: {failed.value.evalue}"
 
 
 def run(command: list[str]) -> None:

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from distributed_cases import free_port
 
@@ -113,15 +114,12 @@ def processes(folder: Path) -> list[int]:
 
     Its name in the environment is not enough: a shell in which it was exported has that too.
     """
-    ours, found = f"SLURM_CONF={folder.resolve()}/slurm.conf".encode(), []
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            variables = (entry / "environ").read_bytes().split(b"\0")
-            daemon = (entry / "exe").readlink().name.startswith(DAEMONS)  # Debian's slurmd is a slurmd-wlm
-        except OSError:  # gone, or another user's
-            continue
-        if ours in variables and (daemon or any(name.startswith(b"SLURM_JOB_ID=") for name in variables)):
-            found.append(int(entry.name))
+    ours, found = str(folder.resolve() / "slurm.conf"), []
+    for process in psutil.process_iter(["environ", "exe"]):  # nothing of another user's
+        variables = process.info["environ"] or {}
+        daemon = Path(process.info["exe"] or "").name.startswith(DAEMONS)  # Debian's slurmd is a slurmd-wlm
+        if variables.get("SLURM_CONF") == ours and (daemon or "SLURM_JOB_ID" in variables):
+            found.append(process.pid)
     return found
 
 

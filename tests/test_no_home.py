@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import sys
+import pwd
 from pathlib import Path
 
 import pytest
-from inspection_cases import pictures
 
 import sslbook
 from sslbook import cli
@@ -15,15 +14,12 @@ from sslbook.book import execute as kernel
 from sslbook.images import datasets, enumerated
 from sslbook.records import store
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no pwd")
 RUN = ("train", "digits-simclr-nce", "--epochs", "1", "--set", "subset=64", "--set", "batch=64", "--quiet")
 ASKS = "SSLBOOK_DATA must name the folder of the images here"
 
 
 @pytest.fixture(autouse=True)
 def nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    import pwd  # not on Windows
-
     def unknown(uid: object) -> None:
         raise KeyError(uid)
 
@@ -44,12 +40,10 @@ def status(*arguments: str) -> int:
     "line",
     [
         "train cifar10-small",
-        "train cifar10-small --download",
         "train digits-simclr-nce --folder ~/runs",
         "table A-Tab2 --run --seeds 1 --download",
         "table A-Tab2 --folder ~nobody-such/runs",
         "inspect ~/run digits",
-        "inspect ~nobody-such/run digits",
         "inspect RUN ~/pictures",
         "inspect RUN cifar10",
     ],
@@ -71,21 +65,10 @@ def test_a_command_that_needs_none_works(line: tuple[str, ...]) -> None:
     assert status(*line) == 0
 
 
-@pytest.mark.parametrize("where", ["~/x", "~nobody-such/x"])
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda where: sslbook.read_images(where),
-        lambda where: sslbook.load_dataset("mnist", "test", folder=where),
-        lambda where: sslbook.pretrain(pictures(), lambda: sslbook.inspect_network, folder=where),
-        lambda where: store.runs_folder(Path(where)),
-    ],
-)
-def test_a_function_says_which_home_there_is_not(call, where: str) -> None:
-    with pytest.raises(
-        ValueError, match=f"{where}: there is no home folder for {where[:-2]} here; write the whole path"
-    ):
-        call(where)
+@pytest.mark.parametrize("call", [sslbook.read_images, lambda where: store.runs_folder(Path(where))])
+def test_a_function_says_which_home_there_is_not(call) -> None:
+    with pytest.raises(ValueError, match="~/x: there is no home folder for ~ here; write the whole path"):
+        call("~/x")
 
 
 def test_images_without_a_place_are_not_here() -> None:

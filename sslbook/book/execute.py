@@ -148,13 +148,13 @@ def _kept(job: _Job, stored: Mapping[str, Any]) -> Outcome:
     source = digest(job.chapter.text.encode())
     if stored.get("source") == source:
         return Outcome(job.name, "cached")
-    notebook = with_prose(nbformat.read(job.target, as_version=4), job.chapter)
+    notebook = _with_prose(nbformat.read(job.target, as_version=4), job.chapter)
     notebook.metadata[RECORD_KEY]["source"] = source
     _write(notebook, job.target)
     return Outcome(job.name, "prose")
 
 
-def with_prose(executed: NotebookNode, chapter: Chapter) -> NotebookNode:
+def _with_prose(executed: NotebookNode, chapter: Chapter) -> NotebookNode:
     """The chapter as it reads now with the outputs of ``executed``, whose code cells must be the same ones."""
     notebook = chapter.notebook()
     for new, old in zip(code_cells(notebook), code_cells(executed), strict=True):

@@ -74,7 +74,7 @@ def build(executed: Path, out: Path, *, root: Path, generated: Mapping[str, str]
     staged = stage(executed, work / "stage", root=root, generated=generated)
     fresh = _jupyter_book(staged, work)
     shutil.rmtree(fresh / "_static/vendor/fontawesome", ignore_errors=True)  # no page loads it: see sphinx_ext
-    write_index(fresh, pages(root))
+    _write_index(fresh, pages(root))
     (fresh / "searchindex.js").unlink(missing_ok=True)  # Sphinx's index of pages, which nothing loads
     sources = fresh / "_sources"  # what the download buttons offer: every page's Markdown
     shutil.rmtree(sources, ignore_errors=True)
@@ -281,7 +281,7 @@ class Section:
     text: str
 
 
-def write_index(html: Path, pages: Iterable[str]) -> Path:
+def _write_index(html: Path, pages: Iterable[str]) -> Path:
     """Write the script with the sections of the built ``pages`` in the folder ``html``; returns its path."""
     texts = {page: (html / f"{page}.html").read_text(encoding="utf-8") for page in pages}
     found = [asdict(section) for page, text in texts.items() for section in sections(page, text)]

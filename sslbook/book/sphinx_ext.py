@@ -280,7 +280,7 @@ def _page(app: Sphinx, pagename: str, template: str, context: dict[str, Any], do
     if "body" in context:
         if is_notebook:
             app.__dict__.setdefault(_BODIES, {})[pagename] = context["body"]
-        context["body"] = mend(cells.move_set_up(notebooks.without_marks(context["body"])))
+        context["body"] = _mend(cells.move_set_up(notebooks.without_marks(context["body"])))
     without = "|mathjax|formulas" if _MATHS not in context.get("body", "") else ""  # 1.8 MB for no formula
     if pagename == "chapters/ledger":
         app.add_js_file("sslbook/ledger.js", loading_method="defer")
@@ -322,7 +322,7 @@ def head(*, title: str, book: str, page: str, about: str, site: str) -> str:
     return "\n    " + "\n    ".join(lines) + "\n"
 
 
-def mend(body: str) -> str:
+def _mend(body: str) -> str:
     """Put right what accessibility checkers find in the HTML of a page's body.
 
     A bibliography is a list whose entries carry a role that lists may not hold; a folded cell announces other words than it
@@ -415,10 +415,10 @@ def edited(lines: Iterable[str], names: Iterable[str]) -> list[str]:
 def _annotate(app: Sphinx, doctree: nodes.document) -> None:
     annotate(doctree, functions(), {claim.id: claim for claim in read_claims(data_files.folder() / "claims.yml")})
     if app.env.docname == NOTATION:
-        link_names(doctree)
+        _link_names(doctree)
 
 
-def link_names(doctree: nodes.Element) -> None:
+def _link_names(doctree: nodes.Element) -> None:
     """Let each ``module.name`` in code, as the notation page has them, lead to where that name is explained."""
     for code in list(doctree.findall(nodes.literal)):
         if "." in code.astext() and exists(f"{PACKAGE}.{code.astext()}"):

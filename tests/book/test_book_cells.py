@@ -10,6 +10,7 @@ from typing import Any
 import nbformat
 import pytest
 from bs4 import BeautifulSoup
+from conftest import number
 from docutils import nodes
 from docutils.utils import new_document
 from myst_nb.sphinx_ import HideCodeCellNode
@@ -19,9 +20,8 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import docutils_namespace, patch_docutils
 
 from sslbook.book.cells import fold_checks, fold_code, summary
-from sslbook.book.notebooks import Links, mark_cells, pieces
 from sslbook.book.plots import _slider_html
-from sslbook.book.values import Number, badge
+from sslbook.book.values import badge
 
 # ---- Captions -------------------------------------------------------------------------------------------------------
 
@@ -78,53 +78,42 @@ def build(folder: Path, *cells: nbformat.NotebookNode) -> tuple[BeautifulSoup, s
     return BeautifulSoup((folder / "html/index.html").read_text(encoding="utf-8"), "html.parser"), warned.getvalue()
 
 
-def test_what_stands_behind_a_cell_is_in_the_figure_and_has_its_number(tmp_path: Path) -> None:
-    words = "\n\nSee {numref}`fig-learning`, {numref}`fig-old` and {numref}`fig-drawn`."
-    page, warned = build(
-        tmp_path,
-        image_cell(caption="In the metadata.", name="fig-old"),
-        slider_cell(),
-        new_markdown_cell(f"(fig-learning)=\n*It learns* $x$.\nIn steps.{words}"),
-        image_cell(),
-        new_markdown_cell("(fig-drawn)=\nDrawn.\n\n## Two"),
-    )
-    assert warned == ""
-    figures = page.select("figure[id]")
-    assert [(figure["id"], figure.select_one(".caption-number").text) for figure in figures] == [
-        ("fig-old", "Fig. 1 "),
-        ("fig-learning", "Fig. 2 "),
-        ("fig-drawn", "Fig. 3 "),
-    ]
-    assert figures[1].select_one("#slider-learning")
-    assert figures[1].select_one("figcaption em").text == "It learns"
-    assert figures[2].img
-    assert "drawn" not in figures[2].text
-    assert [p.text for p in page.select("section p") if p.find_parent("figure") is None] == [
-        "See Fig. 2, Fig. 1 and Fig. 3."
-    ]
-    assert len(page.select("[id=fig-learning]")) == 1
-
-
-def test_a_labelled_table_of_a_cell_has_a_number_and_its_own_caption(tmp_path: Path) -> None:
+def test_figures_and_tables_of_cells_have_numbers_and_their_own_captions(tmp_path: Path) -> None:
     grid = '<table class="table"><tr><td>1</td></tr></table>'
     inside = grid.replace("<tr>", "<caption>Inside &lt; 1</caption><tr>", 1)
     tables = [
         new_code_cell("show()", outputs=[new_output("display_data", data={"text/html": html, "text/plain": "1"})])
-        for html in (f"<p><em>Above</em></p>{grid}", inside, inside)
+        for html in (f"<p><em>Above</em></p>{grid}", inside)
     ]
-    listed = "```{list-table} Listed\n:name: tab-listed\n* - 1\n```\n\n"
-    words = "{numref}`tab-above`, {numref}`tab-listed`, {numref}`tab-inside`.\n\n"
-    first, second = new_markdown_cell("(tab-above)="), new_markdown_cell(f"{listed}{words}(tab-inside)=")
-    page, warned = build(tmp_path, first, tables[0], second, tables[1], new_markdown_cell("On."), tables[2])
+    names = "fig-learning fig-old fig-drawn tab-above tab-inside".split()  # noqa: SIM905
+    page, warned = build(
+        tmp_path,
+        image_cell(caption="In the metadata.", name="fig-old"),
+        slider_cell(),
+        new_markdown_cell("(fig-learning)=\n*It learns* $x$.\nIn steps.\n\nText."),
+        image_cell(),
+        new_markdown_cell("(fig-drawn)=\nDrawn.\n\n## Two\n\n(tab-above)="),
+        tables[0],
+        new_markdown_cell("```{list-table} Listed\n:name: tab-listed\n* - 1\n```\n\n(tab-inside)="),
+        tables[1],
+        new_markdown_cell("See " + ", ".join(f"{{numref}}`{name}`" for name in names)),
+    )
     assert warned == ""
-    numbered = page.select("figure[id^=tab-]:has(table)")
-    assert [(one["id"], one.figcaption.text.rstrip("¶")) for one in numbered] == [
-        ("tab-above", "Table 1 Above"),
-        ("tab-inside", "Table 3 Inside < 1"),
-    ]
-    assert "Table 1, Table 2, Table 3." in page.text
-    assert [one.text for one in page.select("table caption .caption-text, table > caption")][-1] == "Inside < 1"
-    assert not page.select("figure em")
+    assert "See Fig. 2, Fig. 1, Fig. 3, Table 1, Table 3" in page.text
+    said = {
+        one["id"]: one.figcaption.text.strip("¶\n")
+        for one in page.select("figure[id^=fig-], figure[id^=tab-]:has(table)")
+    }
+    assert said == {
+        "fig-old": "Fig. 1 In the metadata.",
+        "fig-learning": "Fig. 2 It learns \\(x\\).\nIn steps.",
+        "fig-drawn": "Fig. 3 Drawn.",
+        "tab-above": "Table 1 Above",
+        "tab-inside": "Table 3 Inside < 1",
+    }
+    assert page.select_one("#fig-learning #slider-learning")
+    assert "drawn" not in page.select_one("#fig-drawn").text
+    assert len(page.select("[id=fig-learning]")) == 1
 
 
 def test_what_is_missing_is_said(tmp_path: Path) -> None:
@@ -144,9 +133,7 @@ def test_what_is_missing_is_said(tmp_path: Path) -> None:
 
 
 def strip(name: str, id: str | None = "A-Thm3", **more: Any) -> str:
-    made = {"chapter": "one", "scale": "quick", "seed": 0, "device": "cpu", "device_name": "a processor"}
-    more = {"below": 1e-14, **more}
-    return badge(Number(name, 2e-16, id, **made, dtype="float64", seconds=0.1, versions={}, **more))
+    return badge(number(name, 2e-16, id=id, **{"below": 1e-14, **more}))
 
 
 def cell(*outputs: str, tags: tuple[str, ...] = ("hide-cell",), index: int = 4) -> nodes.container:
@@ -173,22 +160,17 @@ def html_of(tree: nodes.Node) -> str:
     )
 
 
-def test_one_check_is_its_line_without_name_link_or_anchor(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("what", "known"), [(None, "A-Thm3"), ("step by listing, <largest>", "step by listing, <largest>")]
+)
+def test_one_check_is_its_line_without_name_link_or_anchor(
+    what: str | None, known: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("SSLBOOK_LEDGER", "ledger.html")
-    shown = summary([strip("thm3-gap")])
-    assert BeautifulSoup(shown, "html.parser").get_text(" ", strip=True) == "✓ A-Thm3 =\xa02\xa0×\xa010⁻¹⁶ ≤\xa010⁻¹⁴"
+    shown = summary([strip("thm3-gap", what=what)])
+    assert BeautifulSoup(shown, "html.parser").get_text(" ", strip=True) == f"✓ {known} =\xa02\xa0×\xa010⁻¹⁶ ≤\xa010⁻¹⁴"
     assert not [part for part in ("<a ", "id=", "<code", "<div", "<details") if part in shown], "a summary is pressed"
     assert shown.count('aria-label="check passed"') == 1
-
-
-def test_a_check_in_words_is_known_by_them() -> None:
-    whole = strip("thm3-gap", what="step by listing, <largest> error")
-    said = BeautifulSoup(whole, "html.parser").select_one(".sslbook-check-line")
-    assert said is not None
-    number = "=\xa02\xa0×\xa010⁻¹⁶ ≤\xa010⁻¹⁴"
-    assert said.get_text(" ", strip=True) == f"✓ step by listing, <largest> error {number} A-Thm3 thm3-gap"
-    shown = BeautifulSoup(summary([whole]), "html.parser").get_text(" ", strip=True)
-    assert shown == f"✓ step by listing, <largest> error {number}"
 
 
 @pytest.mark.parametrize(
@@ -256,13 +238,3 @@ def test_code_that_shows_nothing_is_folded_with_the_next() -> None:
     fold_code(tree)
     bars = [" ".join(block.astext() for block in bar) for bar in tree.findall(HideCodeCellNode)]
     assert bars == ["one two three", "four", "five", "six"]
-
-
-def test_a_notebook_has_the_cell_and_none_of_the_page_s_bar() -> None:
-    tree = page(cell(strip("a"), index=0))
-    fold_checks(tree)
-    mark_cells(tree)
-    code = '<div class="highlight-ipython3 notranslate"><div class="highlight"><pre>claim(…)</pre></div>\n</div>'
-    body = html_of(tree).replace("<pre>claim(…)</pre>", code).replace("</details>\n", "</details></div>")
-    (piece,) = pieces(body.replace("<details class", '<div class="cell"><details class', 1), Links([]))
-    assert (piece.kind, piece.cell, piece.text) == ("code", 0, "")

@@ -6,7 +6,7 @@ import math
 import os
 import random
 from collections.abc import Callable
-from typing import Any
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -41,22 +41,6 @@ def published(monkeypatch: pytest.MonkeyPatch) -> list[Number]:
     return sent
 
 
-class Shell:
-    """As much of IPython as `begin` uses: it registers the hook, and here the test plays the cells."""
-
-    def __init__(self) -> None:
-        self.events = self
-        self.hook = None
-
-    def register(self, event: str, hook) -> None:
-        assert event == "pre_run_cell"
-        assert self.hook in (None, hook), "IPython registers a function once"
-        self.hook = hook
-
-    def cell(self) -> None:
-        self.hook(None)
-
-
 def test_run_says_what_it_is(run) -> None:
     assert (run.chapter, run.scale, run.seed, run.device) == ("covariance", "quick", 3, torch.device("cpu"))
     assert run.pick(quick=20, paper=200) == 20
@@ -88,50 +72,38 @@ def test_begin_takes_threads_from_the_environment(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize(
-    ("arguments", "error", "message"),
+    ("arguments", "message"),
     [
-        ({"scale": "papper"}, ValueError, r"scale must be one of quick, paper, got 'papper'; did you mean 'paper'"),
-        ({"seed": 1.5}, TypeError, r"seed must be a whole number, got 1\.5"),
-        ({"seed": 2**32}, ValueError, r"seed must be between 0 and 4294967295, got 4294967296"),
-        ({"chapter": "covariance.md"}, ValueError, r"chapter: got 'covariance.md'"),
+        ({"scale": "papper"}, r"scale must be one of quick, paper, got 'papper'; did you mean 'paper'"),
+        ({"seed": 2**32}, r"seed must be between 0 and 4294967295, got 4294967296"),
+        ({"chapter": "covariance.md"}, r"chapter: got 'covariance.md'"),
     ],
 )
-def test_begin_refuses(arguments: dict, error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
+def test_begin_refuses(arguments: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         begin(**({"chapter": "covariance"} | arguments))
 
 
 @pytest.mark.parametrize(
-    ("value", "criterion"),
+    ("value", "criterion", "wrong"),
     [
-        (1e-13, {"below": 1e-12}),
-        (1e-12, {"below": 1e-12}),
-        (0.9, {"above": np.float32(0.5), "below": torch.tensor(1.0)}),
-        (1.001, {"expect": 1.0, "rtol": 1e-2}),
-        (0.001, {"expect": 0.0, "atol": 1e-2}),
-        (-1.001, {"expect": -1.0, "rtol": 1e-2}),
-    ],
-)
-def test_claim_passes_and_returns_the_value(value: float, criterion: dict) -> None:
-    assert claim("x", value, id="A-Thm1", rejects={"all of it": 1e9}, **criterion) == value
-
-
-@pytest.mark.parametrize(
-    ("value", "criterion", "message"),
-    [
+        (1e-12, {"below": 1e-12}, ""),
+        (0.9, {"above": np.float32(0.5), "below": torch.tensor(1.0)}, ""),
+        (-1.001, {"expect": -1.0, "rtol": 1e-2}, ""),
         (1e-3, {"below": 1e-12}, r"x \(A-Thm1\): 0.001 is not ≤ 1e-12"),
         (0.4, {"above": 0.5}, r"0.4 is not ≥ 0.5"),
-        (1.5, {"expect": 1.0, "rtol": 1e-2}, r"1.5 is not ≈ 1 ± 0.01 \(off by 0.5\)"),
-        (-1.0, {"expect": 1.0, "rtol": 1e-2}, r"off by 2"),
+        (-1.0, {"expect": 1.0, "rtol": 1e-2}, r"-1.0 is not ≈ 1 ± 0.01 \(off by 2\)"),
         (math.nan, {"below": 1e-12}, r"nan is not"),
         (math.nan, {"expect": math.nan, "rtol": 1.0}, r"nan is not"),
         (-math.inf, {"below": 1e-12}, r"-inf is not"),
-        (math.inf, {"above": 0.0}, r"inf is not"),
         (1.0, {"expect": math.inf, "rtol": 1.0}, r"1.0 is not"),
     ],
 )
-def test_claim_fails(value: float, criterion: dict, message: str) -> None:
-    with pytest.raises(AssertionError, match=message):
+def test_a_claim_gives_its_value_or_stops(value: float, criterion: dict, wrong: str) -> None:
+    if not wrong:
+        assert claim("x", value, id="A-Thm1", rejects={"all of it": 1e9}, **criterion) == value
+        return
+    with pytest.raises(AssertionError, match=wrong):
         claim("x", value, id="A-Thm1", rejects={"all of it": math.nan}, **criterion)
 
 
@@ -153,12 +125,11 @@ def test_every_other_run_of_a_record_is_a_rival_and_may_pass(published: list[Num
         claim("gain", runs, of="BYOL", id=None, above=-2)
 
 
-def test_what_is_wrong_is_recorded(published: list[Number]) -> None:
-    claim(
-        "x", 0.1, id="A-Thm1", below=1.0, rivals={"no augmentation": np.float32(1.5)}, rejects={"no number": math.nan}
-    )
+def test_what_is_wrong_and_why_is_recorded(published: list[Number]) -> None:
+    rivals, rejects = {"no augmentation": np.float32(1.5)}, {"no number": math.nan}
+    claim("x", 0.1, id="A-Thm1", below=1.0, rivals=rivals, rejects=rejects, why="float64")
     found = Number.from_json(published[0].to_json())
-    assert found.rivals == {"no augmentation": 1.5}
+    assert (found.rivals, found.why) == ({"no augmentation": 1.5}, "float64")
     assert math.isnan(found.rejects["no number"])
 
 
@@ -204,14 +175,11 @@ def test_an_interval_passes_as_a_whole(criterion: dict, passes: bool) -> None:
     [
         ({}, ValueError, "nothing to test"),
         ({"below": 2.0, "rtol": 1e-3}, ValueError, "belong together"),
-        ({"expect": 1.0}, ValueError, "belong together"),
         ({"expect": 1.0, "rtol": -1e-3}, ValueError, "x: rtol must be at least 0, got -0.001"),
-        ({"expect": 1.0, "atol": math.inf}, ValueError, "x: atol must be finite, got inf"),
         ({"above": math.nan}, ValueError, "x: above must be finite, got nan"),
         ({"below": 2.0, "rejects": None}, ValueError, "rivals and rejects are missing"),
         ({"below": 2.0, "name": "a:b"}, ValueError, "name: got 'a:b'"),
         ({"below": 2.0, "value": "1"}, TypeError, "value: got '1'"),
-        ({"below": 2.0, "value": np.bool_(True)}, TypeError, "value: got True"),
         ({"below": 2.0, "rejects": {"a": torch.ones(2)}}, TypeError, r"rejects\['a'\]: got an array of shape \(2,\)"),
     ],
 )
@@ -236,18 +204,6 @@ def test_scalars_of_every_kind(value: object, dtype: str, published: list[Number
     assert published[0].dtype == dtype
 
 
-def test_the_record_is_complete(published: list[Number]) -> None:
-    claim("x", 0.5, id="A-Thm1", expect=0.5, rtol=1e-9, rejects=BROKEN, why="float64")
-    number = published[0]
-    assert (number.chapter, number.scale, number.seed, number.device) == ("covariance", "quick", 3, "cpu")
-    assert (number.id, number.value, number.expect, number.rtol, number.atol) == ("A-Thm1", 0.5, 0.5, 1e-9, None)
-    assert (number.rejects, number.why) == (BROKEN, "float64")
-    assert number.device_name
-    assert number.versions["torch"] == torch.__version__
-    assert number.seconds >= 0
-    assert Number.from_json(number.to_json()) == number
-
-
 def test_measure_holds_to_a_default_tolerance(published: list[Number]) -> None:
     measure("a", np.int64(3))
     measure("b", 1.0, atol=0.5, id="A-Thm1")
@@ -260,14 +216,17 @@ def test_measure_holds_to_a_default_tolerance(published: list[Number]) -> None:
 
 
 def test_seconds_count_from_the_start_of_the_cell(monkeypatch: pytest.MonkeyPatch, published: list[Number]) -> None:
-    shell, clock = Shell(), [100.0]
+    hooks, clock = [], [100.0]
+    shell = SimpleNamespace(events=SimpleNamespace(register=lambda event, hook: hooks.append((event, hook))))
     monkeypatch.setattr(claims, "get_ipython", lambda: shell)
     monkeypatch.setattr(claims, "display", lambda *args, **kwargs: None)
     monkeypatch.setattr(claims.time, "perf_counter", lambda: clock[0])
     begin("covariance")
     begin("covariance")
+    ((event, hook),) = hooks  # registered once
+    assert event == "pre_run_cell"
     clock[0] = 200.0
-    shell.cell()
+    hook(None)
     clock[0] = 201.5
     measure("x", 1.0)
     assert published[0].seconds == 1.5
@@ -305,7 +264,6 @@ def test_the_badge(monkeypatch: pytest.MonkeyPatch, published: list[Number]) -> 
     nobreak = '<span class="sslbook-nobreak">{}</span>'.format
     assert nobreak("=\u00a03.1\u00a0×\u00a010⁻¹⁶") + " " + nobreak("≤\u00a010⁻¹²") in html
     assert nobreak("<strong>A-Thm1</strong>") in html
-    assert '<details class="sslbook-check-rejects"><summary>rejects one broken variant</summary>' in html
     assert f"<li>tower &lt;2&gt;&#x27;s sign: {nobreak('1.4')}</li>" in html
     assert "<a " not in html
     monkeypatch.setitem(os.environ, "SSLBOOK_LEDGER", "ledger.html")
@@ -321,22 +279,16 @@ def test_rivals_stand_in_a_table(published: list[Number]) -> None:
         " · rejects: sign (-1)"
     )
     html = badge(published[0])
-    assert '<table class="sslbook-check-rivals"><caption>nearest rivals</caption><tbody><tr><th scope="row">' in html
     assert 'no &lt;augmentation&gt;</th><td><span class="sslbook-nobreak">0.985</span></td></tr>' in html
-    assert "0.5 (0.25 to 0.75, n = 4)" in html
     assert html.index("</table>") < html.index("<details")
     claim("rate", FIVE, id="A-Thm3", above=0, rivals={"flat": 0.0 - 1e-9})
     assert "=\u00a01.2\u00a0(0.4\u00a0to\u00a02,\u00a0n\u00a0=\u00a05)" in badge(published[1])
-    assert "nearest rival</caption>" in badge(published[1])
 
 
 def test_a_value_is_printed_on_its_side_of_the_bar() -> None:
     assert short(0.0150001) == "0.015"
     assert short(0.0150001, 0.015) == "0.0150001"
     assert short(0.99971) == "0.9997", "it is not one"
-    assert short(2.0 + 1e-9) == "2"
-    assert short(1234.5) == "1234.5"
-    assert short(1.5e7) == "1.5e+07"
     assert short(-0.4999, -0.5) == "-0.4999"
     assert short(math.nan, 1.0) == "nan"
 
@@ -349,8 +301,6 @@ def test_what_a_badge_says_of_a_value(published: list[Number]) -> None:
     assert size == ["=\u00a010, exactly"]
     assert rate == ["=\u00a0−0.487", "≈\u00a0−0.5\u00a0±\u00a00.06", "and\u00a0≤\u00a00"]
     assert seen == ["=\u00a02\u00a0×\u00a010⁻⁹"]
-    assert "<summary>rejects 2 broken variants</summary>" in badge(published[0])
-    assert "rejects" not in badge(published[2])
 
 
 # --- the line below a text that says where this run's numbers are others than the book's ----------------------------
@@ -363,7 +313,6 @@ TEXT = ("share:.1%=0.25", "gap:.1e=1e-15", "count:s=432")
     [
         (lambda: None, 3, ""),
         (lambda: measure("share", 0.25000001), 3, "✓ *This run (quick, seed 3, cpu): the same.*"),
-        (lambda: measure("share", 0.31), 3, "↻ *This run (quick, seed 3, cpu):* **31.0%** where the book has 25.0%."),
         (
             lambda: measure("share", 0.31),
             0,
@@ -383,11 +332,6 @@ TEXT = ("share:.1%=0.25", "gap:.1e=1e-15", "count:s=432")
             lambda: claim("share", 0.31, expect=0.3, atol=0.02, id=None),
             3,
             "↻ *This run (quick, seed 3, cpu):* **31.0%** where the book has 25.0%.",
-        ),
-        (
-            lambda: claim("share", 0.265, expect=0.27, atol=0.02, id=None),
-            3,
-            "↻ *This run (quick, seed 3, cpu):* 26.5% where the book has 25.0%.",
         ),
     ],
 )
@@ -412,25 +356,15 @@ def test_bounds_and_intervals_are_compared_as_they_are_printed() -> None:
     assert f"**{new}** where the book has {old}." in run_line(BOUNDS).replace("\u00a0", " ")
 
 
-class Handle:
-    """What IPython gives to change what is displayed."""
-
-    def __init__(self) -> None:
-        self.shown: list[str] = []
-
-    def update(self, data: dict[str, Any], raw: bool) -> None:
-        assert raw
-        self.shown.append(data["text/markdown"])
-
-
 def test_the_line_changes_when_a_claim_is_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    handle = Handle()
-    monkeypatch.setattr(claims, "_display", lambda data: handle.shown.append(data["text/markdown"]) or handle)
+    shown: list[str] = []
+    handle = SimpleNamespace(update=lambda data, raw: shown.append(data["text/markdown"]))
+    monkeypatch.setattr(claims, "_display", lambda data: shown.append(data["text/markdown"]) or handle)
     this_run(*TEXT)  # above the cell that computes them
     measure("share", 0.25)
-    assert handle.shown == ["", "✓ *This run (quick, seed 3, cpu): the same.*"]
+    assert shown == ["", "✓ *This run (quick, seed 3, cpu): the same.*"]
     begin("covariance", seed=8, device="cpu")
     measure("share", 0.5)
-    assert handle.shown[-1].startswith("↻ *This run (quick, seed 8, cpu):* **50.0%**")
+    assert shown[-1].startswith("↻ *This run (quick, seed 8, cpu):* **50.0%**")
     measure("unrelated", 1.0)
-    assert len(handle.shown) == 3, "what has not changed is not shown again"
+    assert len(shown) == 3, "what has not changed is not shown again"

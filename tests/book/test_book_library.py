@@ -13,7 +13,7 @@ from sphinx.addnodes import pending_xref
 import sslbook
 from sslbook.book.layout import find_book
 from sslbook.book.ledger import CODE, Claim, page, read_claims, stated
-from sslbook.book.sphinx_ext import _entries, annotate, edited, exists, functions, link_names, offered
+from sslbook.book.sphinx_ext import annotate, edited, exists, functions, offered
 from sslbook.exports import homes
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -119,26 +119,4 @@ def test_papers_are_cited_and_explained_arguments_stand_apart() -> None:
         "**tau, beta**: numbers.",
         "It says: nothing of net.",
         "**beta**: again",
-    ]
-
-
-def test_a_name_on_the_notation_page_leads_to_its_entry_or_its_owners() -> None:
-    tree = nodes.Element()
-    for text in ("operator.covariance.covariance_operator", "operator.covariance.step", "W.flatten()", "vec"):
-        tree += nodes.paragraph("", "", nodes.literal("", text))
-    link_names(tree)
-    assert [link["reftarget"] for link in tree.findall(pending_xref)] == [
-        "sslbook.operator.covariance.covariance_operator"
-    ]
-    assert tree.astext().split() == [
-        "operator.covariance.covariance_operator",
-        "operator.covariance.step",
-        "W.flatten()",
-        "vec",
-    ]
-    assert list(_entries("sslbook.operator.covariance.CovarianceOperator.matvec"))[:4] == [
-        "sslbook.operator.covariance.CovarianceOperator.matvec",
-        "sslbook.CovarianceOperator.matvec",
-        "sslbook.CovarianceOperator",
-        "sslbook.operator.covariance.CovarianceOperator",
     ]

@@ -44,15 +44,6 @@ def test_a_vendored_file_is_what_was_fetched(path: str) -> None:
         assert str(entry["version"]) in head, "the file says which version it is, and so does the list"
 
 
-def test_the_tools_make_the_versions_that_are_listed() -> None:
-    told = {entry["name"].partition(" ")[0]: entry["version"] for entry in LISTED["vendored"]}
-    mathjax = (ROOT / "tools/make_mathjax.py").read_text(encoding="utf-8")
-    icons = (ROOT / "tools/make_icons.py").read_text(encoding="utf-8")
-    assert f'VERSION = "{told["MathJax"]}"' in mathjax
-    assert f"fontawesome/{told['Font']}" in icons
-    assert f'"{told["Source"]}"' in (ROOT / "tools/make_fonts.py").read_text(encoding="utf-8")
-
-
 def test_the_wheel_says_and_holds_what_it_carries() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     shipped = [entry for entry in LISTED["vendored"] if entry["text"].startswith("sslbook/")]

@@ -45,7 +45,6 @@ def test_the_landing_page_tells_of_every_chapter_and_each_part_has_its_story() -
 @pytest.mark.parametrize(
     ("line", "problem"),
     [
-        ("covariance", "covariance needs a line"),
         ("covariance: What? | training", "covariance needs a line, 'name: question | chapters before it'"),
         ("nowhere: What?", "no part has a chapter nowhere"),
     ],
@@ -68,14 +67,6 @@ def test_every_chapter_has_a_box_of_its_own_and_an_arrow_from_each_that_it_build
         assert 0 <= x <= WIDTH - BOX
         assert 0 <= y <= height - ROW
         assert all(abs(x - u) >= BOX or abs(y - v) >= ROW + 10 for u, v in boxes[:i])
-
-
-def test_a_notebook_has_the_list() -> None:
-    links = Links([stop.name for part in book().values() for stop in part])
-    (piece,) = pieces(f'<{MARK} data-cell="0"></{MARK}>{draw(book())}', links)
-    assert "(covariance.ipynb)" in piece.text
-    assert "31 min · after 1" in piece.text
-    assert piece.text.count("Part II ·") == 1
 
 
 THEOREM = "```{prf:theorem}\n:label: thm\n$$ a = b $$\n$$ c = d $$\n```\n"

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import builtins
-import json
 import re
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import nbformat
 import pytest
@@ -85,13 +83,6 @@ def test_a_notebook_has_the_sentences_of_its_page_and_no_others(name: str) -> No
     assert unlike(nbformat.read(path, as_version=4), page) == []
 
 
-def test_the_test_above_can_fail() -> None:
-    page = '<article><p>It <a href="errata.html">has been printed</a> that <span class="math">\\(x\\)</span> is 1.</p></article>'
-    assert unlike(new_notebook(cells=[new_markdown_cell("It has been printed that $y$ is 1.")]), page) == []
-    for text in ("It errata: “has been printed” that $x$ is 1.", "It has been printed that $x$ is 2.", ""):
-        assert unlike(new_notebook(cells=[new_markdown_cell(text)]), page)
-
-
 PAGE = [Piece("text", 0, "# One"), Piece("code", 1, ""), Piece("text", 2, "The end.")]
 
 
@@ -108,18 +99,9 @@ def test_the_first_cell_asks_for_no_bare_name(monkeypatch: pytest.MonkeyPatch) -
     assert installing == ['%pip install --quiet "sslbook @ git+https://github.com/Ada/book" scikit-learn seaborn']
     source = first_cell("")
     exec(source)
-    real = builtins.__import__
-
-    def absent(name: str, *rest: Any) -> Any:
-        if name.partition(".")[0] == "sslbook":
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-        return real(name, *rest)
-
-    monkeypatch.setattr(builtins, "__import__", absent)
-    with pytest.raises(
-        ImportError,
-        match=r"needs the book's library .*: run %pip install 'PATH\[notebooks\]', where PATH is a checkout",
-    ):
+    for name in [name for name in sys.modules if name.partition(".")[0] == "sslbook"]:
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(ImportError, match=r"needs the book's library .*: run %pip install 'PATH\[notebooks\]'"):
         exec(source)
 
 
@@ -154,7 +136,6 @@ def edit(change: Callable[[NotebookNode], object]) -> Callable[[Path], None]:
 TOUCHED = {
     "a word": edit(lambda notebook: notebook.cells[0].update(source="mine")),
     "an output": edit(lambda notebook: notebook.cells[1].update(outputs=[], execution_count=3)),
-    "a new cell": edit(lambda notebook: notebook.cells.append(new_markdown_cell("mine"))),
     "another notebook": edit(lambda notebook: notebook.update(metadata={})),
     "a broken file": lambda path: path.write_bytes(b"\xff"),
 }
@@ -186,11 +167,9 @@ def test_a_copy_that_was_touched_stays(
 
 
 def test_a_list_of_requirements_that_is_another_s_stays(book: Book, tmp_path: Path) -> None:
-    assert (
-        "jupyterlab"
-        in (notebooks.copy_notebooks(book, tmp_path / "to") and tmp_path / "to/requirements.txt").read_text()
-    )
-    (tmp_path / "to/requirements.txt").write_text("mine\n")
-    assert notebooks.copy_notebooks(book, tmp_path / "to")[1] == [tmp_path / "to/requirements.txt"]
-    assert (tmp_path / "to/requirements.txt").read_text() == "mine\n"
-    assert json.loads((tmp_path / "to/one.ipynb").read_text())
+    list_of_them = tmp_path / "to/requirements.txt"
+    assert notebooks.copy_notebooks(book, list_of_them.parent)[1] == []
+    assert "jupyterlab" in list_of_them.read_text()
+    list_of_them.write_text("mine\n")
+    assert notebooks.copy_notebooks(book, list_of_them.parent)[1] == [list_of_them]
+    assert list_of_them.read_text() == "mine\n"

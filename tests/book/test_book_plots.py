@@ -59,10 +59,6 @@ def test_the_first_colours_can_be_told_apart(deficiency: str) -> None:
     assert nearest(list(plots.PALETTE.values()), matrix) > 20
 
 
-def test_that_test_rejects_red_and_green() -> None:
-    assert nearest(["#d62728", "#7a7a00"], np.array(DEFICIENCIES["deuteranopia"])) < 20
-
-
 def in_the_dark(colour: str, page: str = "#14181d") -> np.ndarray:
     """What book.css makes of a colour in the dark theme: invert, hue-rotate(180deg), brightness(.92), screen; linear RGB."""
     luma = np.array([[0.213, 0.715, 0.072]] * 3)
@@ -75,16 +71,6 @@ def in_the_dark(colour: str, page: str = "#14181d") -> np.ndarray:
 def test_every_colour_stands_out_from_the_page(name: str) -> None:
     assert contrast(linear(plots.PALETTE[name]), linear("#ffffff")) >= 2.99
     assert contrast(in_the_dark(plots.PALETTE[name]), linear("#14181d")) >= 3
-
-
-def test_figures_come_in_one_width_and_colour_cycle() -> None:
-    plots.style()
-    fig, axes = plots.figure(3, rows=2, height=2.0)
-    assert tuple(fig.get_size_inches()) == (plots.WIDTH, 4.0)
-    assert axes.shape == (2, 3)
-    lines = [axes[0, 0].plot([0, 1])[0] for _ in plots.PALETTE]
-    assert [line.get_color() for line in lines] == list(plots.PALETTE.values())
-    plt.close("all")
 
 
 def test_a_signed_heatmap_is_white_at_zero() -> None:
@@ -123,13 +109,6 @@ def test_slope_draws_its_power() -> None:
     assert np.diff(np.log(y)) / np.diff(np.log(x)) == pytest.approx([-0.5])
     assert (x[0], y[0]) == (10.0, 3.0)
     plt.close("all")
-
-
-def test_strips_share_the_width_and_keep_their_titles() -> None:
-    fig = plots.strips({"one": np.zeros((4, 3, 3)), "two": np.ones((4, 3, 3))})
-    assert fig.get_figwidth() == plots.WIDTH
-    assert [band.get_suptitle() for band in fig.subfigs] == ["one", "two"]
-    assert [len(band.axes) for band in fig.subfigs] == [4, 4]
 
 
 @pytest.mark.parametrize(

@@ -9,19 +9,13 @@ import re
 from pathlib import Path
 
 import pytest
+from conftest import number, store
 
 from sslbook import cli
 from sslbook.book.layout import Book
 from sslbook.book.ledger import compare, differences, entry, left_out, may_move, read_expected, update
 from sslbook.book.values import Number
 from sslbook.runtime.arguments import InputError
-
-
-def number(name: str = "x", value: float = 1.0, **rest: object) -> Number:
-    fixed = {"id": "A-Thm1", "chapter": "good", "scale": "quick", "seed": 0, "device": "cpu", "device_name": "a CPU"}
-    fixed |= {"dtype": "float64", "seconds": 0.1, "versions": {"torch": "2"}}
-    return Number(name=name, value=value, **(fixed | rest))
-
 
 NEAR = number(value=1.0, expect=1.001, rtol=1e-2)
 MEASURED = number(value=1.0, rtol=1e-6, id=None)
@@ -36,9 +30,7 @@ def held(*given: Number) -> dict:
     ("before", "change"),
     [
         (NEAR, {"value": 1.005}),
-        (MEASURED, {"value": 1.0 + 5e-7}),
         (BOUNDED, {"value": 9e-13}),
-        (BOUNDED, {"value": -1.0}),
         (BOUNDED, {"rivals": {"another loss": 0.5}, "rejects": {"sign": 2.0}}),
         (NEAR, {"seconds": 9.0, "device": "cuda", "why": "new words"}),
     ],
@@ -52,17 +44,13 @@ def test_noise_within_the_tolerance_agrees(before: Number, change: dict) -> None
     [
         (NEAR, {"value": 1.02}, "x: moved to 1.02; expected 1.0 ± 0.01 (off by 0.02)"),
         (MEASURED, {"value": 1.0 + 2e-6}, "x: moved to 1.000002; expected 1.0 ± 1e-06 (off by 2e-06)"),
-        (MEASURED, {"value": math.nan}, "x: moved to nan; expected 1.0 ± 1e-06 (off by nan)"),
         (BOUNDED, {"value": 2e-12}, "x: 2e-12 is not ≤ 1e-12"),
         (BOUNDED, {"value": math.nan}, "x: nan is not ≤ 1e-12"),
         (BOUNDED, {"below": 1e-9}, "x: below is 1e-09; expected 1e-12"),
-        (BOUNDED, {"below": None, "above": 0.0}, "x: below is None; expected 1e-12"),
         (NEAR, {"rtol": 1e-1}, "x: rtol is 0.1; expected 0.01"),
         (NEAR, {"expect": 1.1}, "x: its theory value moved: expect is 1.1; expected 1.001"),
-        (NEAR, {"expect": None}, "x: expect is None; expected 1.001"),
         (MEASURED, {"expect": 1.0}, "x: expect is 1.0; expected None"),
         (NEAR, {"id": "A-Thm2"}, "x: belongs to A-Thm2; expected A-Thm1"),
-        (MEASURED, {"id": "A-Thm2"}, "x: belongs to A-Thm2; expected no claim"),
     ],
 )
 def test_what_changed_is_red(before: Number, change: dict, message: str) -> None:
@@ -82,22 +70,10 @@ def test_bounds_hold_no_value() -> None:
     assert entry(NEAR) == {"id": "A-Thm1", "value": 1.0, "expect": 1.001, "rtol": 1e-2}
 
 
-def store(book: Book, *given: Number, scale: str = "quick") -> None:
-    """An executed chapter, as far as the regression reads it."""
-    outputs = [
-        {"output_type": "display_data", "data": {}, "metadata": {"scrapbook": {"name": n.name}, "sslbook": n.to_json()}}
-        for n in given
-    ]
-    folder = book.executed(scale)
-    folder.mkdir(parents=True, exist_ok=True)
-    cells = [{"cell_type": "code", "metadata": {}, "source": "", "outputs": outputs}]
-    (folder / "good.ipynb").write_text(json.dumps({"metadata": {}, "cells": cells}))
-
-
 def test_update_makes_the_numbers_the_expected_ones(write_book) -> None:
     book = write_book(good="<<1>>")
     path = book.expected("good", "quick")
-    store(book, number("a", 1.0, rtol=1e-6), number("b", 1e-15, below=1e-12))
+    store(book, "good", number("a", 1.0, rtol=1e-6), number("b", 1e-15, below=1e-12))
     count, problems = compare(book, "good", "quick")
     assert (count, len(problems)) == (2, 2)
     assert update(book, "good", "quick") == problems
@@ -105,11 +81,11 @@ def test_update_makes_the_numbers_the_expected_ones(write_book) -> None:
     assert json.loads(path.read_text())["scale"] == "quick"
 
     first = path.read_bytes()
-    store(book, number("a", 1.0 + 1e-9, rtol=1e-6), number("b", 3e-16, below=1e-12))
+    store(book, "good", number("a", 1.0 + 1e-9, rtol=1e-6), number("b", 3e-16, below=1e-12))
     assert update(book, "good", "quick") == []
     assert path.read_bytes() == first, "noise must make no diff"
 
-    store(book, number("a", 2.0, rtol=1e-6), number("c", 1.0, rtol=1e-6))
+    store(book, "good", number("a", 2.0, rtol=1e-6), number("c", 1.0, rtol=1e-6))
     assert [line.partition(":")[0] for line in compare(book, "good", "quick")[1]] == ["a", "c", "b"]
     update(book, "good", "quick")
     assert {name: held.get("value") for name, held in read_expected(path).items()} == {"a": 2.0, "c": 1.0}
@@ -118,7 +94,7 @@ def test_update_makes_the_numbers_the_expected_ones(write_book) -> None:
 def test_what_the_other_scale_lacks_is_said(write_book) -> None:
     book = write_book(good="<<1>>")
     for scale, names in (("quick", ("a", "b", "new")), ("paper", ("a", "b", "gone"))):
-        store(book, *(number(name, 1.0, rtol=1e-6) for name in names), scale=scale)
+        store(book, "good", *(number(name, 1.0, rtol=1e-6) for name in names), scale=scale)
         update(book, "good", scale)
     assert left_out(book, "good", "quick") == [
         "data/expected/good.paper.json has others, or for other claims: gone, new; "
@@ -129,32 +105,18 @@ def test_what_the_other_scale_lacks_is_said(write_book) -> None:
 
 
 @pytest.mark.parametrize(
-    "text",
-    [
-        *("{}", "[]", '{"numbers": [1]}', '{"numbers": {"a": 1}}', "[" * 100_000),
-        *(
-            f'{{"numbers": {{"a": {entry}}}}}'
-            for entry in ('{"value": "1"}', '{"value": 1, "id": 3}', '{"value": NaN}')
-        ),
-        '{"numbers": {"a": {"value": 1.0, "rtol": true}}}',
-        '{"numbers": {"a": {"id": null, "rtol": 0.1}}}',
-        f'{{"numbers": {{"a": {{"value": 1{"0" * 400}}}}}}}',
-        *(
-            f'{{"numbers": {{"a": {{"value": 1, "others": {others}}}}}}}'
-            for others in ('{"r": [1]}', '{"r": ["a", 1]}', "5")
-        ),
-    ],
+    "entry", ["1", '{"value": "1"}', '{"value": NaN}', '{"others": {"r": ["a", 1]}}', "[" * 100_000]
 )
-def test_a_damaged_file_is_refused_with_its_name(tmp_path: Path, text: str) -> None:
+def test_a_damaged_file_is_refused_with_its_name(tmp_path: Path, entry: str) -> None:
     path = tmp_path / "good.quick.json"
-    path.write_text(text)
+    path.write_text(f'{{"numbers": {{"a": {entry}}}}}')
     with pytest.raises(InputError, match=r"good\.quick\.json: not a file of expected numbers"):
         read_expected(path)
 
 
 def test_a_name_produced_twice_is_refused(write_book) -> None:
     book = write_book(good="<<1>>")
-    store(book, number("a"), number("a"))
+    store(book, "good", number("a"), number("a"))
     with pytest.raises(ValueError, match=r"good \(quick\): the number 'a' is produced twice"):
         compare(book, "good", "quick")
 

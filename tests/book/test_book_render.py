@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import re
 import shutil
 from pathlib import Path
 
@@ -149,7 +147,6 @@ def test_a_small_book_rendered_whole(root: Path) -> None:
     index = build(root)
     html = index.parent
     assert index == root / "_build/html/index.html"
-    assert "url=chapters/intro.html" in index.read_text(encoding="utf-8")
     text = (html / "chapters/one.html").read_text(encoding="utf-8")
     page = BeautifulSoup(text, "html.parser")
 
@@ -158,10 +155,6 @@ def test_a_small_book_rendered_whole(root: Path) -> None:
     assert page.select_one("div.proof.lemma a.reference").text == "Theorem 1.1"
     assert page.select_one(".eqno").text.startswith("(1.1)")
     assert page.select_one("a.reference[href='#equation-eq-first']").text == "(1.1)"
-    ids = [tag["id"] for tag in page.find_all(id=True)]
-    assert len(ids) == len(set(ids)), "anchors are unique"
-    assert [proof.em.text for proof in page.select("div.proof-text")] == ["Proof.", "Proof."]
-
     rise = "+1.3 (+0.4\u00a0to\u00a0+2.0, n\u00a0=\u00a05)"
     pasted = [span.text for span in page.select("article span.pasted-text")]
     assert pasted == ["−1.2\u00a0×\u00a010⁻¹⁵", rise, "1.2", "28%"]
@@ -178,19 +171,12 @@ def test_a_small_book_rendered_whole(root: Path) -> None:
     licences = page.select_one("footer p.sslbook-licences a")["href"]
     assert "SIL OPEN FONT LICENSE" in (html / "chapters" / licences).read_text(encoding="utf-8")
     assert not list(html.glob("prf-*.html")) + list(html.glob("genindex*"))
-    assert page.title.text == "1. One — What Survives Augmentation"
     assert page.select_one("link[rel=canonical]")["href"] == "https://ada.github.io/book/chapters/one.html"
-    assert not list(html.glob("searchindex*"))
 
-    assert render.outside(page) == []
-    assert "thebe" not in text
-    assert "fontawesome" not in text
     assert text.index("_static/sslbook/formulas.js") < text.index("_static/sslbook/mathjax.js"), "told before it begins"
     for other in ("chapters/intro.html", "search.html"):
         light = (html / other).read_text(encoding="utf-8")
         assert "mathjax.js" not in light, "a page without a formula loads nothing for them"
-        assert "formulas.js" not in light
-        assert "window.MathJax" not in light
     assert b"# Project: What Survives Augmentation" in (html / "objects.inv").read_bytes()
 
     offers = {link["download"]: link["href"] for link in page.select("a[download]")}
@@ -202,12 +188,8 @@ def test_a_small_book_rendered_whole(root: Path) -> None:
     assert "By [Theorem 1.1](#thm-first)." in told
     assert "$$\na = b\n\\tag{1.1}\n$$" in told
     assert "See [(1.1)](#equation-eq-first), [Lemma 1.2](#lem-second)" in told
-    assert "It is ($x$) of the $k$-th $y$, or −1.2\u00a0×\u00a010⁻¹⁵." in told
     assert f"It gains {rise}, 1.2 or more; 28% of them." in told
-    assert "| A | B | C | D |\n| --- | --- | --- | --- |\n| 1 | `torch.nn.Linear` | 3 | 4 |" in told
-    assert "## References" in told
     install, hello, beside = (cell for cell in notebook.cells if cell.cell_type == "code")
-    assert '%pip install --quiet "sslbook @ git+https://github.com/Ada/book" scikit-learn seaborn' in install.source
     assert "[errata](https://ada.github.io/book/chapters/ledger.html)" in told
     buttons = page.select(".dropdown-launch-buttons a, .dropdown-suggest-buttons a")
     assert [button["href"].partition("?")[0] for button in buttons] == [
@@ -218,12 +200,9 @@ def test_a_small_book_rendered_whole(root: Path) -> None:
     ]
     assert '"gap:.1e=-1.23e-15"' in beside.source
     assert '"interval rise:+.1f=(1.26, 0.4, 2.01, 5)"' in beside.source
-    assert '"least rise:.1f=1.26"' in beside.source
     assert (hello.source, [output.output_type for output in hello.outputs]) == ('print("hello")', ["stream"])
     assert all(cell.metadata.jupyter.source_hidden for cell in (install, beside, hello))
     assert (html / "chapters" / offers["one.md"]).read_text(encoding="utf-8") == HEADER + CHAPTER
-    plain = BeautifulSoup((html / "chapters/ledger.html").read_text(encoding="utf-8"), "html.parser")
-    assert [link["download"] for link in plain.select("a[download]")] == ["ledger.md"]
 
     # A page with a broken reference: refused, with its place; the good book stays.
     execute(root, CHAPTER + "\nSee {prf:ref}`thm-nowhere`.\n")
@@ -244,22 +223,6 @@ def test_two_sentences_keep_a_full_stop_each() -> None:
     sphinx_ext._hold_punctuation(None, tree, "page")
     assert tree.astext() == "1.0. So is y."
     assert formula.parent.astext() == "y."
-
-
-def test_mend_leaves_other_lists_alone() -> None:
-    entry = '<div class="citation" role="doc-biblioentry">'
-    assert sphinx_ext.mend(entry) == entry
-    listed = f'<div role="list" class="citation-list">{entry}'
-    assert sphinx_ext.mend(listed).count('role="listitem"') == 1
-
-
-def test_the_script_holds_the_packages_that_are_switched_on() -> None:
-    """`mathjax.js` is joined by a tool and configured here: the two must name the same TeX packages."""
-    script = (sphinx_ext.ASSETS / "static/sslbook/mathjax.js").read_text(encoding="utf-8")
-    preloaded = re.search(r"MathJax\.loader\.preLoad\((.*?)\);", script)
-    assert preloaded is not None
-    held = set(re.findall(r'"\[tex\]/(\w+)"', preloaded[1]))
-    assert held == set(sphinx_ext.MATHJAX["tex"]["packages"]) - {"base"}
 
 
 # ---- What is wrong with built pages -----------------------------------------------------------------------------
@@ -287,19 +250,12 @@ BUILT = """<html><head><link rel="stylesheet" href="../_static/style.css"><link 
 OTHER = '<html><body><article><div id="check-rate"></div><a href="good.html">back</a></article></body></html>'
 
 
-RISE = {"rise": "1.26", "rise-low": "0.4", "rise-high": "2.01", "rise-n": "5"}
+RISE = {name: GLUED[name] for name in ("rise", "rise-low", "rise-high", "rise-n")}
 
 
-def notebook(**values: str) -> str:
-    outputs = [
-        {
-            "output_type": "display_data",
-            "data": {"application/papermill.record/text/plain": value},
-            "metadata": {"scrapbook": {"name": name}},
-        }
-        for name, value in values.items()
-    ]
-    return json.dumps({"metadata": {}, "cells": [{"cell_type": "code", "metadata": {}, "outputs": outputs}]})
+def notebook(**values: float) -> str:
+    cell = nbformat.v4.new_code_cell(outputs=[glued(name, value) for name, value in values.items()])
+    return nbformat.writes(nbformat.v4.new_notebook(cells=[cell]))
 
 
 @pytest.fixture
@@ -308,8 +264,8 @@ def book(write_book) -> Book:
     book = write_book(good=PROSE, other="<<1>>")
     executed = book.executed("quick")
     executed.mkdir(parents=True)
-    (executed / "good.ipynb").write_text(notebook(gap="1.23e-15", n="3", **RISE), encoding="utf-8")
-    (executed / "other.ipynb").write_text(notebook(rate="0.6666666"), encoding="utf-8")
+    (executed / "good.ipynb").write_text(notebook(gap=1.23e-15, n=3, **RISE), encoding="utf-8")
+    (executed / "other.ipynb").write_text(notebook(rate=0.6666666), encoding="utf-8")
     files = {
         "chapters/good.html": BUILT,
         "chapters/other.html": OTHER,
@@ -336,7 +292,6 @@ def book(write_book) -> Book:
             "of",
             "chapters/good.html: the number 3 of its source is not in the page",
         ),
-        (">1.2<", ">1.3<", "chapters/good.html: the number 1.2 of its source is not in the page"),
         ("other.html#check-rate", "other.html#check-rat", "names an anchor that other.html does not have"),
         ("other.html#check-rate", "othr.html", "chapters/good.html: othr.html leads to no file"),
         ("#top", "#bottom", "#bottom names an anchor that good.html does not have"),
@@ -358,8 +313,8 @@ def test_each_defect_is_found(old: str, new: str, message: str, book: Book) -> N
 
 def test_a_number_that_is_not_produced(book: Book) -> None:
     without = {name: value for name, value in RISE.items() if name != "rise-high"}
-    (book.executed("quick") / "good.ipynb").write_text(notebook(gap="1.23e-15", n="3", **without), encoding="utf-8")
-    (book.executed("quick") / "other.ipynb").write_text(notebook(ratio="0.6666666"), encoding="utf-8")
+    (book.executed("quick") / "good.ipynb").write_text(notebook(gap=1.23e-15, n=3, **without), encoding="utf-8")
+    (book.executed("quick") / "other.ipynb").write_text(notebook(ratio=0.6666666), encoding="utf-8")
     found = " ".join(render.problems(book, "quick"))
     assert "{interval} names 'rise-high', which good does not produce" in found
     assert "names 'rate', which other does not produce" in found
@@ -373,48 +328,30 @@ def test_a_style_sheet_that_loads_from_elsewhere(book: Book) -> None:
 
 # ---- What is indexed of a page --------------------------------------------------------------------------------------
 
-INDEXED = r"""<html><body><nav><section id="no"><h1>Contents</h1></section></nav><article class="bd-article">
-<section id="top"><h1>2. One<a class="headerlink" href="#top">#</a></h1><p>First <span class="math">\(\beta\)</span>.</p>
-<div class="cell"><div class="highlight-ipython3 notranslate"><div class="highlight"><pre>import torch</pre></div>
-</div></div>
+INDEXED = r"""<article class="bd-article"><section id="top"><h1>2. One</h1><p>First <span class="math">\(\beta\)</span>.</p>
+<div class="cell"><div class="highlight-ipython3 notranslate"><div class="highlight"><pre>import torch</pre></div></div></div>
 <section id="two"><h2>2.1. Two</h2><p>Second.</p>
-<div class="proof theorem admonition" id="thm"><p class="admonition-title">Theorem 2.1 (Name)</p>
-<section class="theorem-content" id="proof-content"><p>So <code>op</code>.</p>
-<div class="math">\[\begin{split}a\end{split}\]</div></section></div>
-<div class="cell"><p>Printed.</p><figure id="fig"><img alt="no"><figcaption><p>Figure 2.1 Drawn.</p></figcaption>
-</figure></div>
-<section id="three"><h3>2.1.1. Three</h3><p>Third.</p></section></section></section></article></body></html>"""
+<div class="proof theorem" id="thm"><p class="admonition-title">Theorem 2.1</p>
+<section id="proof-content"><p>So <code>op</code>.</p><div class="math">\[\begin{split}a\end{split}\]</div></section></div>
+<div class="cell"><p>Printed.</p><figure id="fig"><figcaption><p>Figure 2.1 Drawn.</p></figcaption></figure></div>
+<section id="three"><h3>2.1.1. Three</h3><p>Third.</p></section></section></section></article>"""
 
 
-def test_each_section_has_its_own_words_and_no_code(tmp_path: Path) -> None:
-    (tmp_path / "one.html").write_text(INDEXED, encoding="utf-8")
-    script = render.write_index(tmp_path, ["one"]).read_text(encoding="utf-8")
-    rows = json.loads(script.removeprefix("window.sslbookSections = ").rstrip(";\n"))
-    assert [row["anchor"] for row in rows] == ["top", "two", "three"]
-    assert list(render.sections("chapters/one", INDEXED)) == [
-        render.Section("chapters/one", "top", "2. One", "2. One", "", "First β."),
-        render.Section(
-            "chapters/one",
-            "two",
-            "2. One",
-            "2.1. Two",
-            "Theorem 2.1 (Name)",
-            "Second. Theorem 2.1 (Name) So op. … Figure 2.1 Drawn.",
-        ),
-        render.Section("chapters/one", "three", "2. One", "2.1.1. Three", "", "Third."),
+def test_each_section_has_its_own_words_and_no_code() -> None:
+    assert [(row.anchor, row.title, row.boxes, row.text) for row in render.sections("chapters/one", INDEXED)] == [
+        ("top", "2. One", "", "First β."),
+        ("two", "2.1. Two", "Theorem 2.1", "Second. Theorem 2.1 So op. … Figure 2.1 Drawn."),
+        ("three", "2.1.1. Three", "", "Third."),
     ]
-    assert list(render.sections("search", "<html><body>no article</body></html>")) == []
 
 
 @pytest.mark.parametrize(
     ("formula", "shown"),
     [
         (r"\(\beta\)", "β"),
-        (r"\(W_l\)", "W_l"),
         (r"\(\mathbf x\)", "x"),
         (r"\(n \times d\)", "n × d"),
         (r"\(0 < \beta < \frac{a}{a+b}\)", "…"),
-        (r"\(\bar K\)", "…"),
         (r"\(\lVert w \rVert\)", "‖ w ‖"),
     ],
 )
@@ -424,24 +361,12 @@ def test_a_formula_in_an_excerpt_shows_no_source(formula: str, shown: str) -> No
 
 # ---- Where the book is published, and what its pages say of themselves there ---------------------------------------
 
-LONG = "This first sentence has just enough words to be kept as it is."
-
-
-def tree_of(*children: nodes.Node) -> nodes.document:
-    tree = new_document("page")
-    tree += nodes.section("", nodes.title("", "One"), *children)
-    return tree
-
 
 def test_one_address_gives_all_the_others(tmp_path: Path) -> None:
     (tmp_path / "_config.yml").write_text("repository:\n  url: https://github.com/Ada/book/\n")
     none, some = Repository(), Repository.read(tmp_path)
-    assert (none.site, none.requirement, none.launches("chapters/one"), none.suggestions("chapters/one")) == (
-        "",
-        "",
-        [],
-        [],
-    )
+    nothing = [none.site, none.requirement, *none.launches("chapters/one"), *none.suggestions("chapters/one")]
+    assert nothing == ["", ""]
     assert some.requirement == "sslbook @ git+https://github.com/Ada/book"
     assert some.suggestions("chapters/ledger")[0][0].endswith("/edit/main/data/claims.yml")
     assert Repository("https://github.com/Ada/book.git").site == some.site == "https://ada.github.io/book"
@@ -452,24 +377,23 @@ def test_one_address_gives_all_the_others(tmp_path: Path) -> None:
 def test_a_description_is_the_first_box_else_the_first_paragraph_of_some_length() -> None:
     box = nodes.admonition("", nodes.title("", "What you will see"))
     box += nodes.paragraph("", "", nodes.Text("Small "), nodes.math("", r"\beta"), nodes.Text(" help."))
-    lead = nodes.paragraph("", "A lead of more than eight words stands above the box of this page.")
-    assert sphinx_ext.description(tree_of(lead, box)) == "Small β help."
     timed = nodes.admonition("", nodes.paragraph("", "Half an hour", classes=[TIME]))
-    assert sphinx_ext.description(tree_of(timed, nodes.paragraph("", "Short."), nodes.paragraph("", LONG))) == LONG
-    assert sphinx_ext.description(tree_of()) == ""
-    endless = sphinx_ext.description(tree_of(nodes.paragraph("", "word, " * 60)))
-    assert endless.endswith("word, …")
-    assert len(endless) <= sphinx_ext.LONGEST
+    lead = nodes.paragraph("", "A lead of more than eight words stands above the box of this page.")
+    for children, told in (
+        ((lead, box), "Small β help."),
+        ((timed, nodes.paragraph("", "Short."), lead), lead.astext()),
+    ):
+        tree = new_document("page")
+        tree += nodes.section("", nodes.title("", "One"), *(child.deepcopy() for child in children))
+        assert sphinx_ext.description(tree) == told
 
 
-def test_addresses_are_there_where_the_book_has_one() -> None:
-    told = {"title": "1. <One>", "book": "Book", "page": "chapters/one", "about": 'Of "one".'}
-    nowhere = BeautifulSoup(sphinx_ext.head(**told, site=""), "html.parser")
+def test_a_book_that_is_not_published_names_no_address() -> None:
+    told = {"title": "1. <One>", "book": "Book", "page": "chapters/one", "about": 'Of "one".', "site": ""}
+    nowhere = BeautifulSoup(sphinx_ext.head(**told), "html.parser")
     assert not nowhere.select("link, [property='og:url'], [property='og:image']")
     assert nowhere.select_one("[name=description]")["content"] == 'Of "one".'
     assert nowhere.select_one("[property='og:title']")["content"] == "1. <One>"
-    somewhere = BeautifulSoup(sphinx_ext.head(**told, site="https://ada.github.io/book"), "html.parser")
-    assert somewhere.select_one("link[rel=canonical]")["href"] == "https://ada.github.io/book/chapters/one.html"
 
 
 def test_every_built_page_has_a_title_and_a_description_of_its_own() -> None:

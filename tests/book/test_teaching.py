@@ -17,7 +17,8 @@ import pytest
 from test_prose import CHAPTERS, NOTEBOOKS, page
 
 from sslbook.book.cells import minutes
-from sslbook.book.layout import parse_cell
+from sslbook.book.execute import execute
+from sslbook.book.layout import Setting, choose, find_chapters, parse_cell
 
 OWING = [path for path in NOTEBOOKS if path.stem in CHAPTERS]
 FOLDED = {"hide-input", "hide-cell", "remove-cell", "remove-input", "parameters"}
@@ -108,6 +109,20 @@ def _of_level(tasks: dict[str, str], level: str) -> list[str]:
 @pytest.mark.parametrize("path", OWING, ids=page)
 def test_a_chapter_owes_its_reader_nothing(path: Path) -> None:
     assert list(owed(path.read_text(encoding="utf-8"))) == []
+
+
+def test_the_template_runs_and_lacks_only_what_its_author_adds(write_book) -> None:
+    text = (Path(__file__).parents[2] / "tools/chapter_template.md").read_text(encoding="utf-8")
+    book = write_book(template="")
+    (book.chapters / "template.md").write_text(text, encoding="utf-8")
+    (outcome,) = execute(book, choose(find_chapters(book), []), Setting("quick", 0, "cpu", 60), say=lambda line: None)
+    assert outcome.error == ""
+    assert set(owed(text)) <= {
+        "1 exercises",
+        "fewer than two sliders",
+        "no exercise of the level Implementation",
+        "no exercise of the level Exploration",
+    }
 
 
 if __name__ == "__main__":
