@@ -86,23 +86,6 @@ def test_the_encoder_is_the_reference_definition(stem: str, size: int, training:
             assert torch.allclose(buffer, state[name], rtol=1e-10)
 
 
-@pytest.mark.parametrize(("stem", "count"), [("stl", 11_176_512), ("cifar", 11_168_832)])
-def test_the_standard_width_has_the_standard_number_of_parameters(stem: str, count: int) -> None:
-    net = ResNet18(stem)
-    assert sum(weights.numel() for weights in net.parameters()) == count
-    assert net.features == 512
-
-
-@pytest.mark.parametrize("peer", ["torchvision.models", "timm.models"])
-def test_the_weights_are_a_peer_s_where_it_is_installed(peer: str) -> None:
-    theirs = pytest.importorskip(peer).resnet18()
-    theirs.fc = nn.Identity()
-    ours = ResNet18("stl")
-    ours.load_state_dict(theirs.state_dict())
-    x = images(2, 96, dtype=torch.float32)
-    assert torch.allclose(ours(x), theirs(x), rtol=1e-4, atol=1e-5)
-
-
 def test_first_weights_are_torchvisions_and_the_cifar_stem_is_pytorchs() -> None:
     for stem in ("cifar", "stl"):
         net = ResNet18(stem, width=32)
@@ -176,15 +159,6 @@ def test_first_weights_come_with_fresh_statistics() -> None:
         tensor.fill_(7)
     layer.reset_parameters()
     assert [tensor.unique().tolist() for tensor in layer.state_dict().values()] == [[1], [0], [0], [1]]
-
-
-def test_half_precision_is_normalised_in_whole() -> None:
-    layer = BatchNorm(3, mean="detach")
-    x = 100 + torch.randn(64, 3, generator=generator())
-    half = x.to(torch.bfloat16)
-    assert layer(half).dtype == torch.float32
-    assert torch.allclose(layer(half), BatchNorm(3, mean="detach")(half.float()))
-    assert torch.allclose(layer.running_mean, (1 - 0.9**2) * half.float().mean(0), rtol=1e-5)
 
 
 def byol(**changes: object) -> Siamese:
@@ -283,16 +257,6 @@ def test_first_weights_are_a_function_of_the_seed() -> None:
     assert not two.encoder.conv1.weight.equal(other.encoder.conv1.weight)
 
 
-def test_networks_are_float32_whatever_is_made_by_default() -> None:
-    expected = byol().state_dict()
-    torch.set_default_dtype(torch.float64)
-    try:
-        found = byol().state_dict()
-    finally:
-        torch.set_default_dtype(torch.float32)
-    assert all(torch.equal(found[key], value) and found[key].dtype == value.dtype for key, value in expected.items())
-
-
 def test_the_predictor_starts_anew() -> None:
     siamese = byol()
     first = [linear.weight.clone() for linear in siamese.predictor.linears]  # type: ignore[union-attr, operator]
@@ -344,14 +308,10 @@ def test_weight_noise() -> None:
 
 
 BAD = [
-    ({"stem": "mnist"}, "stem must be one of cifar, stl, got 'mnist'"),
-    ({"width": 0}, "width must be between 1 and 65536, got 0"),
-    ({"predictor_norm": ("normal", "half")}, "predictor_norm must be None or two modes.*out of normal, detach"),
-    ({"unbiased": 1}, "unbiased must be true or false, got 1"),
-    ({"predictor": 3}, "predictor must be 0, 1 or 2 layers, got 3"),
-    ({"predictor_range": (0.2, 0.1)}, "predictor_range must be None or two numbers, the lower one first, got"),
-    ({"target": "momentum"}, "target must be None or one of ema, got 'momentum'"),
-    ({"target_init": "zero"}, "target_init must be one of copy, own, got 'zero'"),
+    ({"predictor": 3}, "predictor must be 0, 1 or 2 layers"),
+    ({"predictor_norm": ("normal", "half")}, "predictor_norm must be None or two modes"),
+    ({"predictor_range": (0.2, 0.1)}, "the lower one first"),
+    ({"target": "momentum"}, "target must be None or one of ema"),
 ]
 
 
@@ -359,10 +319,3 @@ BAD = [
 def test_what_cannot_be_built_is_refused(settings: dict[str, object], sentence: str) -> None:
     with pytest.raises((ValueError, TypeError), match=sentence):
         Networks(**settings)  # type: ignore[arg-type]
-
-
-def test_settings_come_back_from_json() -> None:
-    networks = Networks(projector_norm=["detach", "omit"], predictor_range=[0, 1])  # type: ignore[arg-type]
-    assert networks.projector_norm == ("detach", "omit")
-    assert networks.predictor_range == (0.0, 1.0)
-    hash(networks)

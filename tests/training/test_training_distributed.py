@@ -16,11 +16,10 @@ from distributed_cases import (
 )
 from torch import Tensor, nn
 
-from sslbook.networks.batchnorm import BatchNorm
 from sslbook.networks.siamese import Networks, build
 from sslbook.training import objectives
 from sslbook.training.run import distributed
-from sslbook.training.run.distributed import SharedBatchNorm, average_gradients, join, own_rows
+from sslbook.training.run.distributed import SharedBatchNorm, average_gradients, join
 
 pytestmark = pytest.mark.slow
 
@@ -65,26 +64,6 @@ def test_pytorchs_own_wrapper_gives_the_same_gradient(together: list[dict[str, R
 
 
 # --- a single process ------------------------------------------------------------------------------------------------
-
-
-def test_alone_nothing_happens() -> None:
-    x, net = torch.ones(3), nn.Sequential(nn.BatchNorm1d(3))
-    assert distributed.gather(x) is x
-    assert distributed.average(x) is x
-    assert (distributed.rank(), distributed.world(), own_rows(5)) == (0, 1, slice(0, 5))
-    assert type(distributed.synchronize_batchnorm(net)[0]) is nn.BatchNorm1d  # type: ignore[index]
-    average_gradients(net.parameters())
-
-
-def test_a_layer_by_itself_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(distributed, "world", lambda: 2)
-    layer, ours = nn.BatchNorm1d(3), BatchNorm(3)
-    shared = distributed.synchronize_batchnorm(layer)
-    assert isinstance(shared, SharedBatchNorm)
-    assert shared.weight is layer.weight
-    assert distributed.synchronize_batchnorm(shared) is shared
-    assert distributed.synchronize_batchnorm(ours) is ours
-    assert ours.parts == 2
 
 
 @pytest.mark.parametrize("affine", [True, False])
