@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import pytest
@@ -64,10 +63,6 @@ def test_no_instance_is_no_verdict() -> None:
             nothing()
 
 
-def test_a_vector_is_one_row() -> None:
-    assert relative_gap(torch.tensor([2.0, 1.0]), torch.tensor([1.0, 0.0])) == pytest.approx(2**0.5)
-
-
 def test_a_check_is_a_generator_of_comparisons(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checks, "CHECKS", made := {})
 
@@ -103,12 +98,6 @@ def test_a_replica_draws_what_it_draws_alone(dtype: torch.dtype) -> None:
         assert together.uniform(shape, dtype)[1].equal(alone.uniform(shape, dtype)[0])
         assert together.normal(shape, dtype)[1].equal(alone.normal(shape, dtype)[0])
     assert len(together) == 3
-
-
-def test_into_a_buffer_the_same_numbers() -> None:
-    buffer = torch.empty(2, 3, 4)
-    assert Streams([1, 2]).uniform((3, 4), out=buffer) is buffer
-    assert buffer.equal(Streams([1, 2]).uniform((3, 4)))
 
 
 def test_seeds_and_purposes_are_kept_apart() -> None:
@@ -162,7 +151,7 @@ def test_unequal_variances_by_singular_values() -> None:
 def test_a_line_is_one_and_a_point_nothing() -> None:
     line = torch.outer(torch.arange(20.0, dtype=f64), torch.tensor([1.0, 2, 3], dtype=f64))[None]
     assert effective_rank(line + 5).item() == pytest.approx(1, rel=1e-9)
-    assert effective_rank(torch.full((1, 10, 3), 0.7)).item() == 0
+    assert effective_rank(torch.full((1, 10, 3), 0.7)).item() == effective_rank(torch.zeros(1, 10, 3)).item() == 0
 
 
 def last_places(dtype: torch.dtype) -> torch.Tensor:
@@ -195,35 +184,10 @@ def test_the_resolution_of_coarser_numbers_can_be_told() -> None:
     assert effective_rank(healthy, resolution=2 * torch.finfo(torch.bfloat16).eps).equal(effective_rank(healthy))
 
 
-@pytest.mark.parametrize("scale", [1e-200, 1e-30, 1e30, 1e200])
+@pytest.mark.parametrize("scale", [1e-200, 1e200])
 def test_no_scale_is_too_small_or_too_large(scale: float) -> None:
     features = torch.randn(40, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     assert effective_rank(scale * features).item() == pytest.approx(effective_rank(features).item(), rel=1e-13)
-
-
-def test_diverged_features_are_refused() -> None:
-    features = torch.randn(2, 10, 3, generator=torch.Generator().manual_seed(0))
-    features[0, 1, 2], features[1, 4, 0], features[1, 4, 1] = torch.nan, torch.inf, torch.nan
-    with pytest.raises(ValueError, match="features must be finite numbers, got 2 of 20 rows that are not: the network"):
-        effective_rank(features)
-
-
-@pytest.mark.parametrize(
-    ("features", "error", "sentence"),
-    [
-        (torch.zeros(5, 3).numpy(), TypeError, "features must be a torch tensor, got ndarray"),
-        (torch.zeros(5, 3, dtype=torch.uint8), TypeError, "features must have a floating dtype, got torch.uint8"),
-        (torch.zeros(5), ValueError, r"features must be \(\.\.\., N, F\), each at least 1, got \(5,\)"),
-        (torch.zeros(0, 3), ValueError, r"each at least 1, got \(0, 3\)"),
-    ],
-)
-def test_what_are_no_features_is_refused(features: Any, error: type, sentence: str) -> None:
-    with pytest.raises(error, match=sentence):
-        effective_rank(features)
-
-
-def test_a_dead_network_has_no_rank() -> None:
-    assert effective_rank(torch.zeros(1, 10, 3)).item() == 0
 
 
 def test_likeness_is_the_mean_cosine_of_two_images() -> None:
