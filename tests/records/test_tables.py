@@ -14,7 +14,7 @@ from sslbook import cli
 from sslbook.experiments import catalogue
 from sslbook.records import data_files, table_command
 from sslbook.records.filled import Entry, Filled, as_json, cells, fill, grid, listing, summary
-from sslbook.records.printed import ABLATIONS, Change, Printed, ablations, batchnorm_modes, printed, unprinted
+from sslbook.records.printed import ABLATIONS, Change, Printed, ablations, printed
 
 # -- as it is printed -------------------------------------------------------------------------------------------------
 
@@ -48,14 +48,6 @@ def test_cells_are_named_by_what_differs() -> None:
     assert printed("A-Tab6").cells[-1] == "s0111; U[0.9, 1]; 10 units; converged"
 
 
-@pytest.mark.parametrize(
-    ("label", "modes"),
-    [("–", ("omit", "omit")), ("μ", ("normal", "omit")), ("σ̸", ("omit", "detach")), ("μ̸, σ", ("detach", "normal"))],
-)
-def test_batchnorm_is_read_from_a_label(label: str, modes: tuple[str, str]) -> None:
-    assert batchnorm_modes(label) == modes
-
-
 def test_changes_of_byol_are_what_their_labels_say() -> None:
     third = ablations("B-Tab3")
     assert third["–"] == Change(0, False, None, None)
@@ -68,8 +60,6 @@ def test_changes_of_byol_are_what_their_labels_say() -> None:
     assert ablations("B-Tab10")["T = 3; 0.02"] == Change(reset=3, span=(-0.02, 0.02))
     for name in ABLATIONS:
         assert len(set(ablations(name).values())) == printed(name).mean.numel()
-    with pytest.raises(ValueError, match=r"name must be one of B-Tab3, .*got 'B-Tab6'"):
-        ablations("B-Tab6")
 
 
 # -- as it is shown ---------------------------------------------------------------------------------------------------
@@ -120,19 +110,6 @@ def test_json_is_strict_and_has_every_number() -> None:
     assert content["seeds"] == [3, 5]
 
 
-def test_seeds_are_chosen_from_those_there_are() -> None:
-    chosen = filled().only_seeds([5])
-    assert chosen.entries[0].found["score"] == [2.0]
-    with pytest.raises(ValueError, match="--seeds: the record holds 3 5, got 4; --run runs others"):
-        filled().only_seeds([5, 4])
-
-
-def test_nothing_printed_is_nothing_to_compare() -> None:
-    blank = fill(unprinted("F", "Figure F", AXES), {}, {"a": 2, "b": 2})
-    assert "|" not in grid(blank)
-    assert grid(blank).splitlines()[1].split() == ["up", "–,", "–", "–,", "–"]
-
-
 # -- every table of the catalogue -------------------------------------------------------------------------------------
 
 
@@ -171,10 +148,8 @@ def test_an_option_means_the_same_in_every_table() -> None:
 def test_a_table_refuses_with_status_2(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     for more, sentence in (
         (["--seeds", "-1"], "'-1' is not a whole number from 0 to 2**32 - 1"),
-        (["--seeds"], "expected at least one argument"),
         (["--device", "cpu"], "--device is for a run: add --run"),
         (["--run", "--device", "abacus"], "'abacus' is not one of this machine's devices"),
-        (["--trials", "3"], "unrecognized arguments: --trials 3"),
     ):
         with pytest.raises(SystemExit) as stop:
             cli.main(["table", name, *more])

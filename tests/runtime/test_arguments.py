@@ -22,8 +22,7 @@ def test_whole_numbers() -> None:
 
 
 def test_counting() -> None:
-    found = [arguments.counted(1, "seed"), arguments.counted(2, "seed"), arguments.counted(2, "process")]
-    assert found == ["1 seed", "2 seeds", "2 processes"]
+    assert [arguments.counted(*what) for what in ((1, "seed"), (2, "process"))] == ["1 seed", "2 processes"]
 
 
 def test_a_device_is_one_that_is_here(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,16 +42,9 @@ def test_a_device_is_one_that_is_here(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (lambda: arguments.require_one_of("loss", "infonce", ["simple", "info_nce"]), ValueError,
          r"loss must be one of simple, info_nce, got 'infonce'; did you mean 'info_nce'\?"),
-        (lambda: arguments.require_one_of("loss", "vicreg", ["simple"], "others are below"), ValueError,
-         "loss must be one of simple, got 'vicreg'; others are below"),
         (lambda: arguments.require_number("tau", True), TypeError, "tau must be a number, got True"),
-        (lambda: arguments.require_number("tau", math.nan, above=0), ValueError, "tau must be finite, got nan"),
         (lambda: arguments.require_number("tau", 0, above=0), ValueError, "tau must be above 0, got 0"),
-        (lambda: arguments.require_whole("n", 2.0), TypeError, "n must be a whole number, got 2.0"),
         (lambda: arguments.require_whole("n", 5, least=1, most=4), ValueError, "n must be between 1 and 4, got 5"),
-        (lambda: arguments.require_floating(r=[1.0]), TypeError, "r must be a torch tensor, got list"),
-        (lambda: arguments.require_floating(a=torch.ones(1), r=torch.ones(1, dtype=torch.int64)), TypeError,
-         "r must have a floating dtype, got torch.int64"),
         (lambda: arguments.require_finite(f=torch.tensor([[1.0, math.nan], [1.0, 2.0]])), ValueError,
          "f must be finite numbers, got 1 of 2 rows that are not"),
     ],
@@ -62,26 +54,14 @@ def test_what_cannot_be_used_is_named_with_what_can(check, error: type[Exception
         check()
 
 
-def test_what_can_be_used_passes() -> None:
-    arguments.require_one_of("loss", "simple", ["simple"])
+def test_numpys_numbers_can_be_used() -> None:
     arguments.require_number("tau", np.float32(0.5), above=0, most=0.5)
     arguments.require_whole("n", np.int64(3), least=3)
-    arguments.require_floating(r=torch.ones(1, dtype=torch.bfloat16))
-    arguments.require_finite(r=torch.ones(2, 3))
-
-
-def test_a_slip_is_answered_with_what_is_near() -> None:
-    assert str(arguments.unknown("chapter", "covarance", ["hltm", "covariance"])) == (
-        "chapter: got 'covarance'; did you mean covariance?"
-    )
-    assert str(arguments.unknown("chapter", "xyz", ["hltm"])) == "chapter: got 'xyz'; there are hltm"
 
 
 @pytest.mark.parametrize(
     ("given", "names", "found"),
     [
-        ("rate", ["lr", "ratio"], ["lr"]),
-        ("decay", ["weight_decay", "weights"], ["weight_decay"]),
         ("numbers.tau", ["temperature", "capture"], ["temperature"]),
         ("SimCLR", ["info_nce", "simple"], ["info_nce"]),
         ("CIFAR10", ["cifar10", "stl10"], ["cifar10"]),
@@ -101,6 +81,3 @@ def test_the_ends_of_what_can_be_stored() -> None:
         with pytest.raises(ValueError, match="n must be a whole number of 64 bits"):
             arguments.require_whole("n", n)
     assert (arguments.seed(str(2**32 - 1)), arguments.positive("1")) == (2**32 - 1, 1)
-    for bad, kind in ((torch.ones(2).to_sparse(), "sparse_coo"), (torch.ones(2, device="meta"), "meta")):
-        with pytest.raises(TypeError, match=f"a {kind} one"):
-            arguments.require_floating(r=bad)

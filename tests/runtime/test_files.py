@@ -48,15 +48,6 @@ def test_the_content_reaches_the_disk_before_the_name_and_the_name_before_the_en
     assert synced == [(True, False), (False, True)]
 
 
-@pytest.mark.parametrize("word", ["NaN", "Infinity", "-Infinity"])
-def test_what_json_lacks_is_no_number(tmp_path: Path, word: str) -> None:
-    (tmp_path / "a.json").write_text(f'{{"a": [1, {word}]}}', encoding="utf-8")
-    with pytest.raises(ValueError, match=f"^{word} is no finite number$"):
-        atomic_io.read_finite(tmp_path / "a.json")
-    (tmp_path / "a.json").write_text('{"a": [1, 2e3]}', encoding="utf-8")
-    assert atomic_io.read_finite(tmp_path / "a.json") == {"a": [1, 2000.0]}
-
-
 def test_an_error_without_a_name_gets_one_and_another_keeps_its_own(tmp_path: Path) -> None:
     def fail(*details: object) -> None:
         with naming(tmp_path):

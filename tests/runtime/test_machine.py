@@ -102,11 +102,7 @@ if __name__ == "__main__":
 def test_workers_end_with_who_started_them(tmp_path: Path) -> None:
     script = tmp_path / "works.py"
     script.write_text(WORKS)
-    parent = subprocess.Popen(
-        [sys.executable, str(script)],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    parent = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None
     workers = [int(word) for word in parent.stdout.readline().split()]
     assert workers
@@ -118,41 +114,6 @@ def test_workers_end_with_who_started_them(tmp_path: Path) -> None:
     while any(map(alive, workers)) and time.monotonic() < until:
         time.sleep(0.05)
     assert not any(map(alive, workers))
-
-
-WAITS = """
-import os, sys, time
-from sslbook.runtime.compute import end_with_parent
-end_with_parent(int(sys.argv[1]))
-print("ready", flush=True)
-time.sleep(600)
-"""
-STARTS = """
-import os, subprocess, sys, time
-child = subprocess.Popen([sys.executable, sys.argv[1], str(os.getpid())], stdout=subprocess.PIPE, start_new_session=True)
-child.stdout.readline()
-print(child.pid, flush=True)
-time.sleep(600)
-"""
-
-
-def test_whoever_was_told_of_a_parent_ends_with_it(tmp_path: Path) -> None:
-    for name, text in (("waits.py", WAITS), ("starts.py", STARTS)):
-        (tmp_path / name).write_text(text)
-    parent = subprocess.Popen(
-        [sys.executable, str(tmp_path / "starts.py"), str(tmp_path / "waits.py")],
-        stdout=subprocess.PIPE,
-    )
-    assert parent.stdout is not None
-    child = int(parent.stdout.readline())
-    assert alive(child)
-    parent.kill()
-    parent.wait()
-    parent.stdout.close()
-    until = time.monotonic() + 60
-    while alive(child) and time.monotonic() < until:
-        time.sleep(0.05)
-    assert not alive(child)
 
 
 def alive(pid: int) -> bool:
