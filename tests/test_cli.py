@@ -17,7 +17,7 @@ from sslbook.book.execute import Outcome, Setting
 from sslbook.book.layout import Book
 from sslbook.experiments import catalogue
 from sslbook.records import data_files, store
-from sslbook.stats.sweep import Study
+from sslbook.stats.replicas import Study
 
 CHAPTER = "<<claim('gap', 1e-15, below=1e-12, rejects={'sign': 1.0}, id='A-Thm1')>>\n"
 

@@ -16,14 +16,13 @@ from sslbook.experiments.training.layer_operators import opened
 from sslbook.images.datasets import Dataset
 from sslbook.networks.siamese import Networks, build
 from sslbook.operator.covariance import CovarianceOperator, covariance_operator
-from sslbook.training import objectives
+from sslbook.training import augment, objectives
+from sslbook.training.augment import PIPELINES
 from sslbook.training.objectives import OBJECTIVES
 from sslbook.training.run import distributed, parts
 from sslbook.training.run.parts import make_parts
 from sslbook.training.run.settings import OPTIMIZERS, Settings
 from sslbook.training.run.trainer import Trainer, train
-from sslbook.training.views import augment
-from sslbook.training.views.augment import PIPELINES
 
 # --- training --------------------------------------------------------------------------------------------------------
 
@@ -78,7 +77,7 @@ MAY_READ = {
     "training.evaluate.knn_accuracy": 0,  # the accuracy in the end
     "training.evaluate.linear_probe": 0,  # likewise
     "runtime.arguments.require_finite": 0,  # one answer for all representations
-    "stats.metrics.effective_rank": 0,  # eigenvalues are checked for convergence as they are computed
+    "training.evaluate.effective_rank": 0,  # eigenvalues are checked for convergence as they are computed
     "training.evaluate.report": 0,  # the rank
     "training.run.trainer.Trainer._end_epoch": 0,  # the losses of an epoch
     "training.run.checkpoints.check": True,  # whether weights are finite, at the ends of epochs and before a checkpoint

@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from sslbook.inspect.spectrum import ALL, BETWEEN, CONTROLS, NOISE, RANDOM, UNTRAINED, WITHIN, Size
-from sslbook.records.page import as_html, as_text
+from sslbook.records.tables import as_html, as_text
 from sslbook.runtime.atomic_io import user_path, write_text
 
 FORMAT = 1

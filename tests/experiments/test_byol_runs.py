@@ -55,7 +55,7 @@ from sslbook.experiments.byol.runs import (
     train_ablations,
 )
 from sslbook.images.enumerated import Images
-from sslbook.stats.replica_rng import Streams
+from sslbook.stats.replicas import Streams
 
 SMALL = Recipe(shape=Shape(channels=(3, 5), width=7, output=4), epochs=2, batch=16)
 SHORT = replace(SMALL, epochs=1)

@@ -24,8 +24,8 @@ from sslbook.experiments.byol.runs import (
 )
 from sslbook.images.enumerated import Images
 from sslbook.records import store
-from sslbook.records.printed import ABLATIONS as NAMES
-from sslbook.records.printed import printed
+from sslbook.records.tables import ABLATIONS as NAMES
+from sslbook.records.tables import printed
 
 SMALL = Recipe(shape=Shape(channels=(3, 5), width=7, output=4), epochs=1, batch=16)
 

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import parametrizations
 
-from sslbook.networks.resnet import ResNet18
+from sslbook.networks.siamese import ResNet18
 from sslbook.networks.small import initialize, mlp, random_network
 from sslbook.operator.chunked import open_in_chunks
 from sslbook.operator.covariance import CovarianceOperator

@@ -12,9 +12,19 @@ import torch
 
 from sslbook import cli
 from sslbook.experiments import catalogue
-from sslbook.records import data_files, table_command
-from sslbook.records.filled import Entry, Filled, as_json, cells, fill, grid, listing, summary
-from sslbook.records.printed import ABLATIONS, Change, Printed, ablations, printed
+from sslbook.records import data_files, tables
+from sslbook.records.tables import (
+    Entry,
+    Filled,
+    Printed,
+    as_json,
+    cells,
+    fill,
+    grid,
+    listing,
+    printed,
+    summary,
+)
 
 # -- as it is printed -------------------------------------------------------------------------------------------------
 
@@ -46,20 +56,6 @@ def test_cells_are_named_by_what_differs() -> None:
     assert printed("B-Tab3").cells[2] == "BN"
     assert printed("B-Tab7").cells[3] == "no BN in predictor; [0, 0.01]"
     assert printed("A-Tab6").cells[-1] == "s0111; U[0.9, 1]; 10 units; converged"
-
-
-def test_changes_of_byol_are_what_their_labels_say() -> None:
-    third = ablations("B-Tab3")
-    assert third["–"] == Change(0, False, None, None)
-    assert third["P, EMA, BN"] == ablations("B-Tab5")["original"] == Change()
-    assert ablations("B-Tab4")["μ̸, σ"].head == ("detach", "normal")
-    assert ablations("B-Tab5")["T = 20"] == Change(reset=20)
-    seventh = ablations("B-Tab7")["no BN in predictor; [0, 0.05]"]
-    assert seventh == Change(1, False, head=None, span=(0.0, 0.05))
-    assert ablations("B-Tab9")["BN in predictor; [0, 0.05]"].reset == 10
-    assert ablations("B-Tab10")["T = 3; 0.02"] == Change(reset=3, span=(-0.02, 0.02))
-    for name in ABLATIONS:
-        assert len(set(ablations(name).values())) == printed(name).mean.numel()
 
 
 # -- as it is shown ---------------------------------------------------------------------------------------------------
@@ -129,14 +125,14 @@ def test_a_table_shows_its_record_or_says_what_is_missing(name: str, capsys: pyt
     content = json.loads(capsys.readouterr().out, parse_constant=lambda text: pytest.fail(f"{text} is no JSON"))
     held = any(cell["found"] and any(cell["found"].values()) for cell in content["cells"])
     assert ("Recorded: " in out) == held
-    assert held == (table_command.record_of(catalogue.table(name).record) is not None)
+    assert held == (tables.record_of(catalogue.table(name).record) is not None)
     assert math.prod(map(len, content["axes"].values())) == len(content["cells"])
 
 
 def test_an_option_means_the_same_in_every_table() -> None:
     meant: dict[str, tuple[str, str, object]] = {}
     for name in catalogue.TABLES:
-        parser = table_command.parser_of(catalogue.table(name))
+        parser = tables.parser_of(catalogue.table(name))
         for action in parser._actions:
             says = (str(action.help), type(action).__name__, action.type)
             assert meant.setdefault(action.option_strings[-1], says) == says, f"{name} {action.option_strings}"

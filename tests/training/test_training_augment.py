@@ -11,8 +11,8 @@ import pytest
 import torch
 from scipy import stats
 
-from sslbook.training.views import augment, crops
-from sslbook.training.views.augment import NUMBERS, PIPELINES, Pipeline, apply, draws, plain, random_view
+from sslbook.training import augment
+from sslbook.training.augment import NUMBERS, PIPELINES, Pipeline, apply, draws, plain, random_view
 
 CIFAR = PIPELINES["cifar10"]
 SAMPLES = 4000
@@ -30,7 +30,7 @@ def noise(count: int = 40, channels: int = 3, side: int = 32) -> torch.Tensor:
 
 def boxes(pipeline: Pipeline, height: int, width: int, view: int = 0) -> np.ndarray:
     numbers = draws(SAMPLES, seed=11, step=3, view=view)
-    found = crops.boxes(numbers[:, : crops.CROP_NUMBERS], height, width, pipeline.scale, pipeline.ratio)
+    found = augment.boxes(numbers[:, : augment.CROP_NUMBERS], height, width, pipeline.scale, pipeline.ratio)
     return torch.stack(found, 1).numpy()
 
 
@@ -78,8 +78,8 @@ def statistics_of(boxes: np.ndarray, height: int, width: int) -> dict[str, np.nd
 
 def test_boxes_lie_in_the_image_even_at_the_ends_of_the_numbers() -> None:
     ends = torch.tensor([0.0, 1 - 2.0**-24])
-    numbers = ends[torch.randint(0, 2, (500, crops.CROP_NUMBERS), generator=torch.Generator().manual_seed(0))]
-    top, left, height, width = crops.boxes(numbers, 30, 50, (0.08, 1.0), (3 / 4, 4 / 3))
+    numbers = ends[torch.randint(0, 2, (500, augment.CROP_NUMBERS), generator=torch.Generator().manual_seed(0))]
+    top, left, height, width = augment.boxes(numbers, 30, 50, (0.08, 1.0), (3 / 4, 4 / 3))
     for start, length, side in ((top, height, 30), (left, width, 50)):
         assert ((start >= 0) & (length > 0) & (start + length <= side)).all()
 

@@ -17,8 +17,7 @@ from training_cases import TINY
 from sslbook.training.presets.sheets import run_of
 from sslbook.training.run import checkpoints, trainer
 from sslbook.training.run.parts import load_data
-from sslbook.training.run.schedules import SCHEDULES, Length, cosine, needs_length, released
-from sslbook.training.run.settings import Refused, Settings
+from sslbook.training.run.settings import SCHEDULES, Length, Refused, Settings, cosine, needs_length, released
 from sslbook.training.run.trainer import train
 
 # -- schedules --------------------------------------------------------------------------------------------------------

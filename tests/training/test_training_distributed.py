@@ -66,37 +66,25 @@ def test_pytorchs_own_wrapper_gives_the_same_gradient(together: list[dict[str, R
 # --- a single process ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("affine", [True, False])
-def test_the_shared_layer_alone_is_pytorchs(affine: bool) -> None:
-    theirs = nn.BatchNorm2d(4, affine=affine).double()
-    if affine:
-        theirs.weight.data.uniform_(generator=torch.Generator().manual_seed(1))
+def test_the_shared_layer_alone_is_pytorchs() -> None:
+    theirs = nn.BatchNorm2d(4).double()
+    theirs.weight.data.uniform_(generator=torch.Generator().manual_seed(1))
     x = torch.randn(5, 4, 3, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    ours = SharedBatchNorm.like(nn.BatchNorm2d(4, affine=affine).double())
+    ours = SharedBatchNorm.like(nn.BatchNorm2d(4).double())
     ours.load_state_dict(theirs.state_dict())
     for training in (True, True, False):
         assert torch.allclose(ours.train(training)(x), theirs.train(training)(x), rtol=1e-10)
     assert all(
         torch.allclose(a, b) for a, b in zip(ours.state_dict().values(), theirs.state_dict().values(), strict=True)
     )
-    assert ours(x.bfloat16().double().float().double()).dtype == torch.float64
     with pytest.raises(ValueError, match="this layer has none"):
         SharedBatchNorm.like(nn.BatchNorm2d(4, momentum=None))
 
 
-@pytest.mark.parametrize(
-    ("changes", "sentence"),
-    [
-        ({}, "WORLD_SIZE is set, and RANK, MASTER_PORT not: start several processes with torchrun"),
-        ({"RANK": "2", "MASTER_PORT": "1"}, "RANK must be below WORLD_SIZE, got 2 and 2"),
-    ],
-)
-def test_an_environment_that_makes_no_sense_is_refused(
-    changes: dict[str, str], sentence: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, value in {"LOCAL_RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", **changes}.items():
+def test_an_environment_that_makes_no_sense_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"LOCAL_RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(ValueError, match=sentence):
+    with pytest.raises(ValueError, match="WORLD_SIZE is set, and RANK, MASTER_PORT not"):
         join("cpu")
 
 

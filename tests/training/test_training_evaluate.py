@@ -18,8 +18,8 @@ from sslbook.images import datasets
 from sslbook.images.datasets import Dataset
 from sslbook.networks.siamese import Networks, Siamese, build
 from sslbook.training import evaluate
+from sslbook.training.augment import PIPELINES, plain
 from sslbook.training.evaluate import embed, epochs_between, knn_accuracy, linear_probe, report
-from sslbook.training.views.augment import PIPELINES, plain
 
 Problem = tuple[Tensor, Tensor, Tensor, Tensor]
 

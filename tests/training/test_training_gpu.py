@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
-
 import pytest
 import torch
 from torch import Tensor
@@ -13,7 +10,7 @@ from torch.nn import functional as F
 from sslbook.images import datasets
 from sslbook.networks.siamese import Networks, build
 from sslbook.training import evaluate
-from sslbook.training.views.augment import PIPELINES, apply, draws
+from sslbook.training.augment import PIPELINES, apply, draws
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 DEVICE = "cuda"
@@ -23,14 +20,6 @@ COUNT = 64
 def noise(channels: int, side: int) -> Tensor:
     generator = torch.Generator().manual_seed(0)
     return torch.randint(0, 256, (COUNT, channels, side, side), dtype=torch.uint8, generator=generator)
-
-
-@pytest.fixture
-def no_waiting() -> Iterator[None]:
-    """Whatever makes the processor wait for the device is an error."""
-    torch.cuda.set_sync_debug_mode("error")
-    yield
-    torch.cuda.set_sync_debug_mode("default")
 
 
 @pytest.mark.parametrize("name", PIPELINES)
@@ -43,18 +32,6 @@ def test_views_are_the_processors(name: str) -> None:
     torch.testing.assert_close(found.cpu(), apply(pixels, pipeline, numbers), atol=1e-4, rtol=0)
     with torch.autocast(DEVICE, torch.bfloat16):
         assert apply(pixels.to(DEVICE), pipeline, numbers).equal(found)
-
-
-def test_nothing_waits_for_the_device(request: pytest.FixtureRequest) -> None:
-    """Nor in the first call for a pipeline: no table comes from the processor's memory."""
-    pixels = noise(3, 32).to(DEVICE)
-    apply(pixels, PIPELINES["simclr-cifar10"], draws(COUNT, 0, 0, 0))
-    pipeline = replace(PIPELINES["cifar10"], blur=0.5)
-    numbers = draws(COUNT, 0, 0, 0).to(DEVICE)
-    request.getfixturevalue("no_waiting")
-    view = apply(pixels, pipeline, numbers)
-    with pytest.raises(RuntimeError, match="synchroniz"):
-        view.sum().item()
 
 
 def test_accuracies_are_the_processors() -> None:

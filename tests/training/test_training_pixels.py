@@ -14,7 +14,7 @@ from torch import Tensor
 
 from sslbook.experiments.training import photographs
 from sslbook.experiments.training.photographs import pillow_jitter, pillow_view
-from sslbook.training.views import augment, crops
+from sslbook.training import augment
 
 Image = pytest.importorskip("PIL.Image", reason="pip install pillow")
 
@@ -47,15 +47,15 @@ def numbers() -> Tensor:
     return augment.draws(COUNT, seed=1, step=2, view=0)
 
 
-def drawn_boxes(numbers: Tensor) -> crops.Boxes:
-    return crops.boxes(numbers[:, : crops.CROP_NUMBERS], 32, 32, (0.08, 1.0), (3 / 4, 4 / 3))
+def drawn_boxes(numbers: Tensor) -> augment.Boxes:
+    return augment.boxes(numbers[:, : augment.CROP_NUMBERS], 32, 32, (0.08, 1.0), (3 / 4, 4 / 3))
 
 
 @pytest.mark.parametrize("size", [8, 32, 96])
 def test_crop_and_resize(pixels: Tensor, numbers: Tensor, size: int) -> None:
     box = drawn_boxes(numbers)
-    found = crops.resample(
-        pixels, crops.weights(box.top, box.height, 32, size), crops.weights(box.left, box.width, 32, size)
+    found = augment.resample(
+        pixels, augment.weights(box.top, box.height, 32, size), augment.weights(box.left, box.width, 32, size)
     )
     whole = [tuple(map(int, row)) for row in torch.stack(box, 1).tolist()]
     cut = [image.crop((x, y, x + w, y + h)) for image, (y, x, h, w) in zip(pictures(pixels), whole, strict=True)]
@@ -64,7 +64,7 @@ def test_crop_and_resize(pixels: Tensor, numbers: Tensor, size: int) -> None:
     rounded = (found + 0.5).floor()
     assert (rounded - expected).abs().max() <= 1
     assert (rounded != expected).float().mean() < 0.15  # two roundings instead of one
-    rows = (crops.weights(box.top, box.height, 32, size) > 0).any(1)
+    rows = (augment.weights(box.top, box.height, 32, size) > 0).any(1)
     outside = (torch.arange(32) < box.top[:, None]) | (torch.arange(32) >= (box.top + box.height)[:, None])
     assert not (rows & outside).any()
 

@@ -17,8 +17,9 @@ import training_cases
 from training_cases import read_csv
 
 from sslbook.networks.siamese import build
+from sslbook.runtime import compute
 from sslbook.training.presets.sheets import run_of
-from sslbook.training.run import checkpoints, distributed, parts, signals, trainer
+from sslbook.training.run import checkpoints, distributed, parts, trainer
 from sslbook.training.run.determinism import Batches
 from sslbook.training.run.parts import load_data, make_batches
 from sslbook.training.run.trainer import Diverged, train
@@ -156,14 +157,14 @@ def heard() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("heard")
-@pytest.mark.parametrize("number", signals.STOPS)
+@pytest.mark.parametrize("number", compute.STOPS)
 def test_a_run_that_is_told_to_stop_leaves_a_checkpoint(tmp_path: Path, data: tuple, number: signal.Signals) -> None:
     whole = go(settings(), tmp_path / "whole", data)
     if (usual := signal.getsignal(number)) is signal.SIG_IGN:
         pytest.skip("the tests run under nohup, which is heeded")
-    with pytest.raises(signals.Stopped, match="stopped; the same command goes on") as stopped:
+    with pytest.raises(compute.Stopped, match="stopped; the same command goes on") as stopped:
         go(settings(), tmp_path / "parts", data, on_step=lambda step: os.kill(os.getpid(), number))
-    assert signals.status(stopped.value) == 128 + number
+    assert compute.status(stopped.value) == 128 + number
     assert signal.getsignal(number) is usual
     assert checkpoints.newest_step(tmp_path / "parts") == 2  # heard after the first step, obeyed after the second
     rest = go(settings(), tmp_path / "parts", data)
@@ -174,7 +175,7 @@ def test_a_run_that_is_told_to_stop_before_its_first_step_leaves_a_checkpoint_to
     whole = go(settings(), tmp_path / "whole", data)
     with trainer.prepared(settings(), tmp_path / "parts", data=data, device="cpu", quiet=True) as run:
         os.kill(os.getpid(), signal.SIGTERM)
-        with pytest.raises(signals.Stopped):
+        with pytest.raises(compute.Stopped):
             run.go()
     assert checkpoints.newest_step(tmp_path / "parts") == 0
     rest = go(settings(), tmp_path / "parts", data)
@@ -188,12 +189,12 @@ def test_a_run_whose_lines_nobody_reads_any_more_stops_with_a_checkpoint(
     os.close(read)
     with os.fdopen(write, "w") as gone:
         monkeypatch.setattr(sys, "stderr", gone)
-        with pytest.raises(signals.Stopped) as stopped:
+        with pytest.raises(compute.Stopped) as stopped:
             train(settings(), tmp_path, data=data, device="cpu")
         with pytest.raises(BrokenPipeError):
             gone.flush()
         os.dup2(os.open(os.devnull, os.O_WRONLY), write)
-    assert (signals.status(stopped.value), checkpoints.newest_step(tmp_path)) == (141, 1)
+    assert (compute.status(stopped.value), checkpoints.newest_step(tmp_path)) == (141, 1)
 
 
 def test_long_epochs_have_checkpoints_too(tmp_path: Path, data: tuple, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from sslbook.experiments.byol.instances import BACKWARD, BOTH, FORWARD, Norm
 from sslbook.images import enumerated
 from sslbook.networks.batchnorm import batch_normalize
-from sslbook.stats.replica_rng import Streams
+from sslbook.stats.replicas import Streams
 
 HALVES: dict[str, Norm] = {
     "none": {"mean": "omit", "std": "omit"},

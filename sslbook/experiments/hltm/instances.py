@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from sslbook.stats.replica_rng import Streams
+from sslbook.stats.replicas import Streams
 from sslbook.trees.latent import LatentTree, random_tree, symmetric_binary
 
 

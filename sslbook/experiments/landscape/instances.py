@@ -16,7 +16,7 @@ from torch import Tensor
 
 from sslbook.experiments.landscape.theory import Activation
 from sslbook.stats.checks import over_instances, relative
-from sslbook.stats.replica_rng import Streams
+from sslbook.stats.replicas import Streams
 
 THRESHOLD = (3 - math.sqrt(5)) / 2
 """Largest probability of the rarer value at which a pattern of the summation model is a locally maximal eigenvector."""

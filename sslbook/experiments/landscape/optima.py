@@ -47,7 +47,7 @@ from sslbook.experiments.landscape.instances import Cloud
 from sslbook.experiments.landscape.theory import Activation, gaussian
 from sslbook.losses.energies import contrastive_covariance, project, weights
 from sslbook.stats.checks import over_instances
-from sslbook.stats.replica_rng import Streams
+from sslbook.stats.replicas import Streams
 
 
 @dataclass(frozen=True)

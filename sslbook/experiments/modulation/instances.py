@@ -21,7 +21,7 @@ from torch import Tensor
 
 from sslbook.experiments.modulation.reference import ACTIVATIONS, DTYPE
 from sslbook.images.enumerated import Images, digits, read, readable
-from sslbook.stats.replica_rng import Streams, to_device
+from sslbook.stats.replicas import Streams, to_device
 
 WILDCARD = -1
 

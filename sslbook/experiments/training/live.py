@@ -23,16 +23,15 @@ from sslbook.images.datasets import Dataset
 from sslbook.losses import pairs
 from sslbook.networks.siamese import Networks, Siamese, build
 from sslbook.records.store import recorded
-from sslbook.stats.metrics import likeness
-from sslbook.stats.sweep import Study
+from sslbook.stats.replicas import Study
 from sslbook.training import objectives
-from sslbook.training.evaluate import knn_accuracy
+from sslbook.training.augment import PIPELINES, plain
+from sslbook.training.evaluate import knn_accuracy, likeness
 from sslbook.training.presets.sheets import run_of
 from sslbook.training.run import checkpoints, distributed
 from sslbook.training.run.parts import make_batches
 from sslbook.training.run.settings import Settings
 from sslbook.training.run.trainer import train
-from sslbook.training.views.augment import PIPELINES, plain
 
 STEADY = ("schedule=constant", "evaluate=0")
 RUNS: dict[str, tuple[str, tuple[str, ...]]] = {

@@ -14,9 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from sslbook.training.views import augment, crops
-from sslbook.training.views.augment import Pipeline
-from sslbook.training.views.crops import Boxes
+from sslbook.training import augment
+from sslbook.training.augment import Boxes, Pipeline
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -73,8 +72,8 @@ def photographs(count: int, side: int, seed: int = 0) -> Tensor:
 
 
 def _boxes_of(numbers: Tensor, pipeline: Pipeline, height: int, width: int) -> Boxes:
-    """The boxes that :func:`sslbook.training.views.augment.apply` cuts for the same draws."""
-    return crops.boxes(numbers[:, : crops.CROP_NUMBERS], height, width, pipeline.scale, pipeline.ratio)
+    """The boxes that :func:`sslbook.training.augment.apply` cuts for the same draws."""
+    return augment.boxes(numbers[:, : augment.CROP_NUMBERS], height, width, pipeline.scale, pipeline.ratio)
 
 
 def choices(numbers: Tensor, pipeline: Pipeline, height: int, width: int) -> list[Choice]:
