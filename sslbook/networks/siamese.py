@@ -205,10 +205,6 @@ class Siamese(nn.Module):
         return encoded
 
     def forward(self, view1: Tensor, view2: Tensor, *beside: Tensor) -> Outputs:
-        """:meth:`outputs`, under the name that PyTorch's wrappers call."""
-        return self.outputs(view1, view2, *beside)
-
-    def outputs(self, view1: Tensor, view2: Tensor, *beside: Tensor) -> Outputs:
         """What the objectives ask for, of two views ``(N, C, H, W)``, each in its own pass.
 
         Also the target tower normalises by its batch when it is in training mode; no gradient reaches it.  beside: the same

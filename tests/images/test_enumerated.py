@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import io
 import os
@@ -57,14 +56,6 @@ def test_a_subset_is_reproducible_nested_and_without_repeats():
 
 def _pair(data: Images) -> tuple[Tensor, Tensor]:
     return data.pixels, data.labels
-
-
-@pytest.mark.parametrize("size", [4, 2])
-def test_smaller_digits_average_blocks(size):
-    full, small = digits(20, dtype=torch.float64).pixels, digits(20, size=size, dtype=torch.float64).pixels
-    block = 8 // size
-    expected = full.reshape(20, 1, size, block, size, block).mean((3, 5))
-    torch.testing.assert_close(small, expected)
 
 
 # ----------------------------------------------------------------------------------------- CIFAR-10
@@ -165,29 +156,17 @@ def test_shifts_are_those_of_scipy(radius):
         np.testing.assert_array_equal(got[:, k], expected)
 
 
-def test_flips():
-    x = pictures()
-    two, four = flips(x), flips(x, vertical=True)
-    assert two.shape == (3, 2, 2, 5, 6)
-    assert four.shape == (3, 4, 2, 5, 6)
-    for k, expected in enumerate([x, x.flip(3), x.flip(2), x.flip(2, 3)]):
-        assert torch.equal(four[:, k], expected)
-        assert k >= 2 or torch.equal(two[:, k], expected)
-
-
 def test_brightness_scales_clamps_and_puts_the_image_first():
     x = pictures()
-    got = brightness(x, levels=(0.5, 1.0, 2.0))
-    assert got.shape == (3, 3, 2, 5, 6)
-    for k, level in enumerate((1.0, 0.5, 2.0)):
-        np.testing.assert_array_equal(got[:, k], np.clip(x.numpy() * level, 0, 1))
-    assert (got[:, 2] == 1).any()
+    for k, level in enumerate((1.0, 0.8, 1.2)):
+        np.testing.assert_array_equal(brightness(x)[:, k], np.clip(x.numpy() * level, 0, 1))
 
 
 def test_views_combine_everything_with_everything():
     x = pictures(height=6)
-    everything = views(x, [shifts, flips, functools.partial(brightness, levels=(0.9, 1.0))])
-    assert everything.shape == (3, 9 * 2 * 2, 2, 6, 6)
+    assert torch.equal(flips(x), torch.stack([x, x.flip(3)], 1))
+    everything = views(x, [shifts, flips, brightness])
+    assert everything.shape == (3, 9 * 2 * 3, 2, 6, 6)
     assert torch.equal(everything[:, 0], x)
     two = views(x, [shifts, flips])
     for s in range(9):

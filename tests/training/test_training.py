@@ -139,8 +139,8 @@ def test_clean_images_leave_no_trace_in_the_running_statistics() -> None:
     for norm in (("normal", "normal"), ("detach", "normal")):
         with_clean, without = (build(Networks(**SMALL, projector_norm=norm), 0) for _ in range(2))
         views = [images(6, 8, seed).float() for seed in (1, 2, 3)]
-        out = with_clean.outputs(*views)
-        without.outputs(*views[:2])
+        out = with_clean(*views)
+        without(*views[:2])
         counts = dict(without.named_buffers())
         assert counts["encoder.bn1.num_batches_tracked"].item() == 2
         assert all(buffer.equal(counts[name]) for name, buffer in with_clean.named_buffers())
@@ -154,7 +154,7 @@ def test_first_weights_come_with_fresh_statistics() -> None:
     for norm in (("normal", "normal"), ("detach", "normal")):
         siamese = build(Networks(**SMALL, projector_norm=norm), 0)
         fresh = {name: buffer.clone() for name, buffer in siamese.named_buffers()}
-        siamese.outputs(images(6, 8, 1).float(), images(6, 8, 2).float())
+        siamese(images(6, 8, 1).float(), images(6, 8, 2).float())
         assert not all(buffer.equal(fresh[name]) for name, buffer in siamese.projector.named_buffers("projector"))
         initialize(siamese, generator())
         assert all(buffer.equal(fresh[name]) for name, buffer in siamese.named_buffers())
@@ -185,8 +185,8 @@ def test_each_output_is_that_of_its_view_and_tower() -> None:
     assert out.w1 is out.w2
     assert out.w1.equal(again.projector(again.encoder(clean)))
     assert out.w1.requires_grad is False
-    assert siamese.outputs(*views).w1 is siamese.outputs(*views).w2 is None
-    two = siamese.outputs(*views, clean, views[0])
+    assert siamese(*views).w1 is siamese(*views).w2 is None
+    two = siamese(*views, clean, views[0])
     assert two.w1 is not None
     assert two.w2 is not None
     assert two.w1.equal(out.w1)
@@ -207,7 +207,7 @@ def test_half_precision_ends_in_whole_embeddings(norm: tuple[str, str] | None) -
 
 
 def test_without_predictor_and_target_they_are_the_embeddings() -> None:
-    out = build(Networks(**SMALL), 0).outputs(images(3, 8).float(), images(3, 8, 1).float())
+    out = build(Networks(**SMALL), 0)(images(3, 8).float(), images(3, 8, 1).float())
     assert out.p1 is out.z1
     assert out.t2 is out.z2
     assert out.t1.requires_grad
@@ -215,7 +215,7 @@ def test_without_predictor_and_target_they_are_the_embeddings() -> None:
 
 def test_no_gradient_reaches_the_target() -> None:
     siamese = byol()
-    out = siamese.outputs(images(3, 8).float(), images(3, 8, 1).float())
+    out = siamese(images(3, 8).float(), images(3, 8, 1).float())
     assert not out.t1.requires_grad
     learning = {id(weights) for weights in siamese.learning()}
     assert learning == {
@@ -228,7 +228,7 @@ def test_no_gradient_reaches_the_target() -> None:
 def test_the_target_follows_in_its_parameters_alone() -> None:
     siamese = byol(target_init="own").double()
     before = [weights.clone() for weights in siamese.target_encoder.parameters()]  # type: ignore[union-attr]
-    siamese.outputs(images(6, 8, 1), images(6, 8, 2))
+    siamese(images(6, 8, 1), images(6, 8, 2))
     statistics = siamese.target_encoder.bn1.running_mean.clone()  # type: ignore[union-attr]
     siamese.update_target(0.9)
     pairs = zip(before, siamese.target_encoder.parameters(), siamese.encoder.parameters(), strict=True)  # type: ignore[union-attr]
@@ -286,7 +286,7 @@ def test_a_symmetric_predictor() -> None:
 def test_batchnorm_after_the_projector_centres_what_both_towers_give() -> None:
     without, siamese = byol(), byol(projector_out_norm=("normal", "normal"))
     views = [images(16, 16, seed).float() for seed in (1, 2)]
-    outputs, plain = siamese.outputs(*views), without.outputs(*views)
+    outputs, plain = siamese(*views), without(*views)
     for ours, theirs in ((outputs.z1, plain.z1), (outputs.t2, plain.t2)):
         torch.testing.assert_close(ours, batch_normalize(theirs))
         assert not ours.allclose(theirs)

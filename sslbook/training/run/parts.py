@@ -321,7 +321,7 @@ class Step:
         low = self.precision != torch.float32
         # A graph must hold the casts of the weights too, so they are not kept from one pass to the next.
         with torch.autocast(pixels.device.type, self.precision, enabled=low, cache_enabled=False):
-            outputs = self.model.outputs(*seen)
+            outputs = self.model(*seen)
         if self.labels is not None:
             outputs = outputs._replace(labels=self.labels[index])
         return self.objective(outputs)
