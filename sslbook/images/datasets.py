@@ -169,7 +169,7 @@ def load_dataset(name: str, split: str, *, download: bool = False, folder: str |
     """
     name = meant(name, NAMES)
     require_one_of("name", name, NAMES)
-    _require_split(name, split)
+    require_one_of("split", split, ("train", "test") if name == "digits" else tuple(LAYOUTS[name][0].splits))
     if name == "digits":
         return _digits(split)
     root = user_path(folder) if folder is not None else data_folder()
@@ -186,18 +186,16 @@ def subset(dataset: Dataset, n: int | None, seed: int = 0) -> Dataset:
     return dataset if n is None else dataset.take(choose(len(dataset), n, seed))
 
 
-def available(name: str, split: str | None = None, folder: str | Path | None = None) -> bool:
-    """Whether the files of a data set, or of one split of it, are here; what is in them, `load_dataset` checks."""
+def available(name: str, folder: str | Path | None = None) -> bool:
+    """Whether the files of a data set are here; what is in them, `load_dataset` checks."""
     require_one_of("name", name, NAMES)
-    if split is not None:
-        _require_split(name, split)
     if name == "digits":
         return True
     try:
         root = user_path(folder) if folder is not None else data_folder()
     except InputError:
         return False
-    return any(not layout.missing(root, split) for layout in LAYOUTS[name])
+    return any(not layout.missing(root) for layout in LAYOUTS[name])
 
 
 def data_folder() -> Path:
@@ -228,11 +226,6 @@ def choose(total: int, n: int | None, seed: int) -> Tensor:
         return torch.arange(total)
     require_whole("n", n, least=1, most=total)
     return torch.from_numpy(np.random.default_rng(seed).permutation(total)[:n])
-
-
-def _require_split(name: str, split: str) -> None:
-    splits = ("train", "test") if name == "digits" else tuple(LAYOUTS[name][0].splits)
-    require_one_of("split", split, splits)
 
 
 def _layout(name: str, root: Path, split: str) -> Layout:
@@ -276,7 +269,7 @@ def _cifar10_record(content: bytes) -> tuple[np.ndarray, np.ndarray]:
 
 def _cifar10_batch(content: bytes) -> tuple[np.ndarray, np.ndarray]:
     """Pixels ``(n, 3072)`` and labels of a pickle, unpacked without the right to run code."""
-    batch = _unpickle_arrays(content)
+    batch = _ArrayUnpickler(io.BytesIO(content), encoding="bytes").load()
     return batch[b"data"], np.array(batch[b"labels"])
 
 
@@ -295,11 +288,6 @@ class _ArrayUnpickler(pickle.Unpickler):
             return self.ALLOWED[module, name]
         except KeyError:
             raise ValueError(f"the file asks for {module}.{name}; only NumPy arrays may be in it") from None
-
-
-def _unpickle_arrays(content: bytes) -> dict[bytes, Any]:
-    loaded: dict[bytes, Any] = _ArrayUnpickler(io.BytesIO(content), encoding="bytes").load()
-    return loaded
 
 
 def _mnist(layout: Layout, paths: list[Path]) -> tuple[Tensor, Tensor]:

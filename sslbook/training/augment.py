@@ -102,14 +102,11 @@ class Pipeline:
             )
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
 def _numbers(name: str, value: object) -> tuple[float, ...]:
-    if not isinstance(value, tuple | list) or not all(map(_is_number, value)):
+    parts = value if isinstance(value, tuple | list) else (None,)
+    if any(not isinstance(part, int | float) or isinstance(part, bool) or not math.isfinite(part) for part in parts):
         raise ValueError(f"{name} must be a tuple of finite numbers, got {value!r}")
-    return tuple(value)
+    return tuple(parts)
 
 
 def _range(name: str, value: tuple[float, ...], high: float = math.inf) -> None:

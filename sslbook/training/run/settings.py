@@ -190,7 +190,7 @@ class Settings:
         unused = {*FREE, "momentum" if self.optimizer == "adam" else "betas"}
         if self.own:
             unused.update(OURS)
-        if not needs_length(self.schedule) and self.ema_end is None:
+        if self.schedule != "cosine" and self.ema_end is None:  # which the number of epochs says nothing to
             unused.add("epochs")
         if networks.target is None:
             unused |= {"ema", "ema_end", "target_init"}
@@ -346,8 +346,3 @@ def released(step: int, length: Length) -> float:
 
 SCHEDULES: dict[str, Callable[[int, Length], float]] = {"constant": constant, "cosine": cosine, "released": released}
 """The factor of the learning rate in step ``s`` (from 0), by name."""
-
-
-def needs_length(schedule: str) -> bool:
-    """Whether the schedule depends on the number of epochs; a run under one that doesn't can be prolonged."""
-    return schedule == "cosine"
