@@ -1,4 +1,7 @@
-"""This machine: its cores and its name, and worker processes with one thread each and an allocator that suits them."""
+"""This machine: its cores and its name, and worker processes with one thread each and an allocator that suits them.
+
+And the signals that ask a process to stop: Ctrl-C, SIGTERM, a terminal that closes, and those that clusters send before the end.
+"""
 
 from __future__ import annotations
 

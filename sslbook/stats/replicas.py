@@ -1,7 +1,7 @@
 """Cells x seeds: cut into chunks, spread over processes, kept as they are finished, and joined.
 
-A replica is one cell with one seed.  Where each draws from streams of its own (:mod:`sslbook.stats.replicas`), how replicas are
-cut into chunks changes nothing.
+A replica is one cell with one seed.  If all shared one generator, the numbers that a replica gets would depend on how many others
+run beside it; with streams of its own (:class:`Streams`) it draws what it would draw alone, however replicas are cut into chunks.
 """
 
 from __future__ import annotations

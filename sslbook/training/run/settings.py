@@ -304,6 +304,7 @@ def _fitted(value: Any, hint: Any) -> Any:
 
 
 # --- learning rates by step ------------------------------------------------------------------------------------------
+# Pure functions of the step: what a run has done doesn't matter, so a resumed one has nothing to restore.
 
 STEADY = 10
 """Epochs before the released schedule begins to fall."""
