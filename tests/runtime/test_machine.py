@@ -116,6 +116,39 @@ def test_workers_end_with_who_started_them(tmp_path: Path) -> None:
     assert not any(map(alive, workers))
 
 
+WAITS = """
+import os, sys, time
+from sslbook.runtime.compute import end_with_parent
+end_with_parent(int(sys.argv[1]))
+print("ready", flush=True)
+time.sleep(600)
+"""
+STARTS = """
+import os, subprocess, sys, time
+child = subprocess.Popen([sys.executable, sys.argv[1], str(os.getpid())], stdout=subprocess.PIPE, start_new_session=True)
+child.stdout.readline()
+print(child.pid, flush=True)
+time.sleep(600)
+"""
+
+
+def test_whoever_was_told_of_a_parent_ends_with_it(tmp_path: Path) -> None:
+    for name, text in (("waits.py", WAITS), ("starts.py", STARTS)):
+        (tmp_path / name).write_text(text)
+    command = [sys.executable, str(tmp_path / "starts.py"), str(tmp_path / "waits.py")]
+    parent = subprocess.Popen(command, stdout=subprocess.PIPE)
+    assert parent.stdout is not None
+    child = int(parent.stdout.readline())
+    assert alive(child)
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+    until = time.monotonic() + 60
+    while alive(child) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not alive(child)
+
+
 def alive(pid: int) -> bool:
     """Whether the process runs; one that has ended and waits to be noticed doesn't."""
     try:
