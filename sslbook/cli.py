@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING
 import sslbook
 from sslbook.book import commands
 from sslbook.book.layout import DEVICES, SCALES
+from sslbook.runtime import compute
 from sslbook.runtime.arguments import InputError, counted, folded, installing, positive, seed, unknown
 from sslbook.runtime.atomic_io import require_writable
-from sslbook.training.run import signals
 
 if TYPE_CHECKING:
     from sslbook.records.store import Record
@@ -42,7 +42,7 @@ PROGRAMS = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status."""
-    with signals.heard():
+    with compute.heard():
         try:
             _open_streams()
             try:
@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _refused(str(error))
         except OSError as error:
             if isinstance(error, BrokenPipeError):  # whoever reads has had enough, as head has
-                return _ended(128 + signals.BROKEN_PIPE)
+                return _ended(128 + compute.BROKEN_PIPE)
             where = f"{error.filename}: " if error.filename is not None else ""
             return _refused(f"{where}{error.strerror or error}")
         except ModuleNotFoundError as error:
@@ -66,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             extra = EXTRAS.get(error.name.partition(".")[0], "book")
             return _refused(f"{error.name} is not installed; this command needs: {installing(extra)}")
         except KeyboardInterrupt as error:
-            return _refused(str(error) or "stopped", signals.status(error))
+            return _refused(str(error) or "stopped", compute.status(error))
 
 
 def _open_streams() -> None:
@@ -164,7 +164,7 @@ def table(options: argparse.Namespace) -> int:
         return 0
     _wait_passively()
     declared = catalogue.table(name)
-    from sslbook.records import table_command as command
+    from sslbook.records import tables as command
 
     return command.main(declared, rest)
 

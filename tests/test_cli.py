@@ -17,7 +17,7 @@ from sslbook.book.layout import Book, Setting
 from sslbook.experiments import catalogue
 from sslbook.records import data_files
 from sslbook.records import store as records
-from sslbook.stats.sweep import Study
+from sslbook.stats.replicas import Study
 
 CHAPTER = "<<claim('gap', 1e-15, below=1e-12, rejects={'sign': 1.0}, id='A-Thm1')>>\n"
 

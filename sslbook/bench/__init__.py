@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 import torch
 from torch.utils.benchmark import Timer
 
-from sslbook.records.page import as_text
+from sslbook.records.tables import as_text
 
 
 @dataclass(frozen=True)

@@ -19,10 +19,10 @@ from sslbook.experiments.hltm import records as trials
 from sslbook.experiments.hltm import runs as hltm
 from sslbook.experiments.modulation import records as tokens
 from sslbook.experiments.modulation.runs import TableCell, TokenRun, train_cells, train_tokens
-from sslbook.records.printed import printed
+from sslbook.records.tables import printed
 from sslbook.runtime.arguments import positive
 from sslbook.runtime.compute import cores, process_pool
-from sslbook.stats.replica_rng import Streams
+from sslbook.stats.replicas import Streams
 from sslbook.trees.exact import TreeNetwork
 from sslbook.trees.latent import LatentTree
 

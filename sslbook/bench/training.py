@@ -26,17 +26,16 @@ from torch.utils.flop_counter import FlopCounterMode
 from sslbook.bench import Row, parser, report, seconds
 from sslbook.experiments.training.live import pillow_views
 from sslbook.images.datasets import Dataset
-from sslbook.networks.resnet import ResNet18
-from sslbook.networks.siamese import Networks, build
+from sslbook.networks.siamese import Networks, ResNet18, build
 from sslbook.runtime.compute import cores, keep_freed_memory, process_pool
+from sslbook.training import augment
 from sslbook.training import evaluate as evaluation
+from sslbook.training.augment import PIPELINES
 from sslbook.training.objectives import objective
 from sslbook.training.presets.sheets import SMALL, simclr_settings
 from sslbook.training.run.parts import layout_of, make_parts
 from sslbook.training.run.settings import Settings
 from sslbook.training.run.trainer import Trainer
-from sslbook.training.views import augment
-from sslbook.training.views.augment import PIPELINES
 
 AUGMENT_BAR, MINUTES_BAR, SHARE_BAR = 5.0, 4.0, 5.0
 EPOCH_BARS = {512: 2.0, 128: 3.0}

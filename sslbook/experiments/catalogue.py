@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from sslbook.runtime.arguments import InputError, unknown
 
 if TYPE_CHECKING:
-    from sslbook.stats.sweep import Study
+    from sslbook.stats.replicas import Study
 
 
 def _of(module: str, names: Iterable[str]) -> dict[str, str]:
@@ -69,7 +69,7 @@ def study(name: str) -> Study:
 
 
 def table(name: str) -> Any:
-    """The declared `sslbook.records.table_command.Table` of a name; raises InputError, with the names that are meant, for
+    """The declared `sslbook.records.tables.Table` of a name; raises InputError, with the names that are meant, for
     another."""
     if kin := [known for known in TABLES if known.startswith(f"{name}-")]:
         raise InputError(f"printed table: {name} is run in several ways; name one of {', '.join(kin)}")

@@ -169,7 +169,7 @@ def load_dataset(name: str, split: str, *, download: bool = False, folder: str |
     """
     name = meant(name, NAMES)
     require_one_of("name", name, NAMES)
-    _require_split(name, split)
+    require_one_of("split", split, ("train", "test") if name == "digits" else tuple(LAYOUTS[name][0].splits))
     if name == "digits":
         return _digits(split)
     root = user_path(folder) if folder is not None else data_folder()
@@ -186,18 +186,16 @@ def subset(dataset: Dataset, n: int | None, seed: int = 0) -> Dataset:
     return dataset if n is None else dataset.take(choose(len(dataset), n, seed))
 
 
-def available(name: str, split: str | None = None, folder: str | Path | None = None) -> bool:
-    """Whether the files of a data set, or of one split of it, are here; what is in them, `load_dataset` checks."""
+def available(name: str, folder: str | Path | None = None) -> bool:
+    """Whether the files of a data set are here; what is in them, `load_dataset` checks."""
     require_one_of("name", name, NAMES)
-    if split is not None:
-        _require_split(name, split)
     if name == "digits":
         return True
     try:
         root = user_path(folder) if folder is not None else data_folder()
     except InputError:
         return False
-    return any(not layout.missing(root, split) for layout in LAYOUTS[name])
+    return any(not layout.missing(root) for layout in LAYOUTS[name])
 
 
 def data_folder() -> Path:
@@ -230,11 +228,6 @@ def choose(total: int, n: int | None, seed: int) -> Tensor:
     return torch.from_numpy(np.random.default_rng(seed).permutation(total)[:n])
 
 
-def _require_split(name: str, split: str) -> None:
-    splits = ("train", "test") if name == "digits" else tuple(LAYOUTS[name][0].splits)
-    require_one_of("split", split, splits)
-
-
 def _layout(name: str, root: Path, split: str) -> Layout:
     """The layout whose files are there, else one of which a part is there, else the first."""
     layouts = LAYOUTS[name]
@@ -263,24 +256,21 @@ def _digits(split: str) -> Dataset:
 def _cifar10(layout: Layout, paths: list[Path]) -> tuple[Tensor, Tensor]:
     """Either layout: rows of the red, green and blue planes, each in row-major order."""
     read = _cifar10_record if paths[0].suffix == ".bin" else _cifar10_batch
-    batches = [read(path, _checked(layout, path)) for path in paths]
+    batches = [read(_checked(layout, path)) for path in paths]
     raw = np.concatenate([pixels for pixels, _ in batches]).reshape(-1, 3, 32, 32)
     return torch.from_numpy(raw), torch.from_numpy(np.concatenate([labels for _, labels in batches]).astype(np.int64))
 
 
-def _cifar10_record(path: Path, content: bytes) -> tuple[np.ndarray, np.ndarray]:
+def _cifar10_record(content: bytes) -> tuple[np.ndarray, np.ndarray]:
     """A byte of label and 3072 of pixels an image."""
     raw = np.frombuffer(content, np.uint8).reshape(-1, 3073)
     return raw[:, 1:], raw[:, 0]
 
 
-def _cifar10_batch(path: Path, content: bytes) -> tuple[np.ndarray, np.ndarray]:
+def _cifar10_batch(content: bytes) -> tuple[np.ndarray, np.ndarray]:
     """Pixels ``(n, 3072)`` and labels of a pickle, unpacked without the right to run code."""
-    batch = _unpickle_arrays(content)
-    pixels, labels = batch[b"data"], batch[b"labels"]
-    if pixels.shape != (len(labels), 3072) or pixels.dtype != np.uint8:
-        raise ValueError(f"{path} does not hold (n, 3072) uint8 pixels, got {pixels.shape} {pixels.dtype}")
-    return pixels, np.array(labels)
+    batch = _ArrayUnpickler(io.BytesIO(content), encoding="bytes").load()
+    return batch[b"data"], np.array(batch[b"labels"])
 
 
 class _ArrayUnpickler(pickle.Unpickler):
@@ -298,13 +288,6 @@ class _ArrayUnpickler(pickle.Unpickler):
             return self.ALLOWED[module, name]
         except KeyError:
             raise ValueError(f"the file asks for {module}.{name}; only NumPy arrays may be in it") from None
-
-
-def _unpickle_arrays(content: bytes) -> dict[bytes, Any]:
-    loaded = _ArrayUnpickler(io.BytesIO(content), encoding="bytes").load()
-    if not isinstance(loaded, dict):
-        raise ValueError(f"the file holds a {type(loaded).__name__}; a dict was expected")
-    return loaded
 
 
 def _mnist(layout: Layout, paths: list[Path]) -> tuple[Tensor, Tensor]:

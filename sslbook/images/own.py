@@ -163,6 +163,7 @@ def _items(source: Items) -> tuple[Tensor, list[int] | None]:
         raise ValueError(f"images must have an item for each number from 0 to {len(source) - 1}: {error!r}") from error
     if not items or not isinstance(items[0], (tuple, list)):
         return _stacked((f"item {index}", _pixels(f"item {index}", item)) for index, item in enumerate(items)), None
+    classes: list[int] = []
     for index, item in enumerate(items):
         if isinstance(item, list) and item and isinstance(item[-1], list):
             raise TypeError(
@@ -171,15 +172,11 @@ def _items(source: Items) -> tuple[Tensor, list[int] | None]:
         if not isinstance(item, (tuple, list)) or len(item) != 2:
             got = f"{type(item).__name__} of {len(item)}" if isinstance(item, (tuple, list)) else type(item).__name__
             raise TypeError(f"item {index} must be an image and its class, as a pair, got {got}")
-    pixels = _stacked((f"item {index}", _pixels(f"item {index}", item[0])) for index, item in enumerate(items))
-    return pixels, [_class(index, item[1]) for index, item in enumerate(items)]
-
-
-def _class(index: int, given: object) -> int:
-    try:
-        return operator.index(given)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        raise TypeError(f"the class of item {index} must be a whole number, got {reprlib.repr(given)}") from None
+        try:
+            classes.append(operator.index(item[1]))
+        except (TypeError, ValueError):
+            raise TypeError(f"the class of item {index} must be a whole number, got {reprlib.repr(item[1])}") from None
+    return _stacked((f"item {index}", _pixels(f"item {index}", item[0])) for index, item in enumerate(items)), classes
 
 
 def _pixels(name: str, image: object) -> Tensor:

@@ -19,9 +19,9 @@ from sslbook.networks.siamese import Siamese, build
 from sslbook.runtime.arguments import device, positive, seed
 from sslbook.runtime.atomic_io import read_bytes, user_path
 from sslbook.runtime.compute import keep_freed_memory
+from sslbook.training.augment import PIPELINES
 from sslbook.training.run import checkpoints
 from sslbook.training.run.settings import stored_settings
-from sslbook.training.views.augment import PIPELINES
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -55,8 +55,8 @@ from sslbook.operator.view_weights import Mixing, own_loss
 from sslbook.runtime.arguments import require_one_of, require_whole
 from sslbook.runtime.compute import device_name
 from sslbook.stats.checks import relative_gap
+from sslbook.training.augment import Pipeline, random_view
 from sslbook.training.pretrain import simclr_views
-from sslbook.training.views.augment import Pipeline, random_view
 
 Loss = str | Callable[[Tensor], Tensor]
 """A name of :data:`LOSSES`, or a function of the embeddings ``(N, V, n_L)`` to a number."""

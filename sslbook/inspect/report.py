@@ -18,7 +18,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from PIL import Image
 
-from sslbook.records.page import as_html, as_text
+from sslbook.records.tables import as_html, as_text
 from sslbook.runtime.atomic_io import user_path, write_text
 
 FORMAT = 1

@@ -23,6 +23,7 @@ from sslbook.images.own import read_images
 from sslbook.networks.siamese import Networks, build
 from sslbook.runtime.arguments import ELSEWHERE, folded, meant, unknown
 from sslbook.runtime.atomic_io import user_path
+from sslbook.training.augment import PIPELINES, Pipeline, plain
 from sslbook.training.objectives import OBJECTIVES, asks_labels
 from sslbook.training.run import checkpoints
 from sslbook.training.run.checkpoints import Row
@@ -30,7 +31,6 @@ from sslbook.training.run.determinism import in_float32, seeded
 from sslbook.training.run.parts import Own, labelled
 from sslbook.training.run.settings import Settings, stored, stored_settings, with_values
 from sslbook.training.run.trainer import plot_rows, told, train
-from sslbook.training.views.augment import PIPELINES, Pipeline, plain
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from sslbook.runtime.arguments import counted, require_whole
-from sslbook.stats.replica_rng import Streams
+from sslbook.stats.replicas import Streams
 from sslbook.trees.latent import LatentTree, marginals
 
 

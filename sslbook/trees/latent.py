@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from sslbook.runtime.arguments import counted, require_floating, require_number
-from sslbook.stats.replica_rng import Streams
+from sslbook.stats.replicas import Streams
 
 
 @dataclass(frozen=True)

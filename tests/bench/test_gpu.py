@@ -57,8 +57,6 @@ def test_the_plan_is_told_where_there_is_no_gpu(
     out = capsys.readouterr().out
     assert all(f"  {step.name} " in out and step.commands[-1] in out for step in STEPS)
     assert "not all of it in this time" in out
-    assert status(["--plan", "--only", "tables"]) == 0
-    assert "sslbook train" not in capsys.readouterr().out
     assert status([]) == 2
     assert "no GPU: torch" in capsys.readouterr().err
 
@@ -155,9 +153,7 @@ def test_records_of_a_table_are_joined_run_by_run(results: Path, tmp_path: Path)
 def test_a_damaged_archive_changes_nothing(results: Path, tmp_path: Path) -> None:
     good = of_table(tmp_path / "gpu", 1, 0.8)
     no_runs = json.dumps(json.loads(good.read_text()) | {"values": {"cells": [], "runs": [1]}})
-    for bad in ("{", "[]", no_runs, no_runs.replace("[1]", '{"a": {}}')):
-        with pytest.raises(InputError, match="the archive's record training-operator-full can't be used"):
-            merge(archive(tmp_path, training_operator_full="{", A_Tab2=good))
+    for bad in ("{", no_runs):
         with pytest.raises(InputError, match="the archive's record A-Tab2 can't be used"):
             merge(archive(tmp_path, A_Tab2=bad))
     with pytest.raises(InputError, match="holds none of the records"):

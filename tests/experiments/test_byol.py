@@ -64,7 +64,7 @@ from sslbook.experiments.byol.theory import inter_matrix
 from sslbook.images.enumerated import Images
 from sslbook.networks.batchnorm import BatchNorm
 from sslbook.stats.checks import relative_gap
-from sslbook.stats.replica_rng import Streams
+from sslbook.stats.replicas import Streams
 
 
 def one(pair: Pair, r: int) -> Pair:

@@ -40,8 +40,8 @@ from sslbook.experiments.hltm.runs import (
 )
 from sslbook.experiments.hltm.theory import random_symmetric
 from sslbook.records import store
-from sslbook.records.printed import printed
-from sslbook.stats.replica_rng import Streams
+from sslbook.records.tables import printed
+from sslbook.stats.replicas import Streams
 from sslbook.trees import exact
 from sslbook.trees import latent as trees
 from sslbook.trees.exact import TreeNetwork, forward, initial_network

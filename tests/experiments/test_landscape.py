@@ -11,7 +11,7 @@ from scipy.integrate import dblquad, quad
 
 from sslbook.experiments.landscape import optima, stability, theory
 from sslbook.experiments.landscape.theory import LINEAR, RELU, Activation, monomial
-from sslbook.stats.replica_rng import Streams
+from sslbook.stats.replicas import Streams
 
 
 def test_batches_of_three_have_the_mean_that_is_promised() -> None:

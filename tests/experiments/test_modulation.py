@@ -54,7 +54,7 @@ from sslbook.experiments.modulation.runs import (
 )
 from sslbook.images.enumerated import digits
 from sslbook.records import store
-from sslbook.stats.replica_rng import Streams
+from sslbook.stats.replicas import Streams
 
 TINY = TokenRun(fields=4, tokens=6, generators=5, fixed=2, outputs=3, batch=9, steps=20)
 MODES = ("normal", "detach", "omit")

@@ -16,7 +16,7 @@ from sslbook.losses import batch
 from sslbook.networks.siamese import Networks, build
 from sslbook.operator.covariance import covariance_operator
 from sslbook.operator.layer import open_layer
-from sslbook.training.views.augment import Pipeline
+from sslbook.training.augment import Pipeline
 
 
 @pytest.mark.parametrize("tau", [0.1, 0.5])

@@ -33,12 +33,12 @@ from sslbook.experiments.training.records import (
 from sslbook.networks.siamese import build
 from sslbook.records import store
 from sslbook.records.store import plain
-from sslbook.stats.metrics import effective_rank
 from sslbook.training import evaluate
+from sslbook.training.augment import plain as plain_images
+from sslbook.training.evaluate import effective_rank
 from sslbook.training.presets import tables
 from sslbook.training.presets.sheets import presets, sheets
 from sslbook.training.run.settings import Settings, stored_settings
-from sslbook.training.views.augment import plain as plain_images
 
 # -- a run to watch ---------------------------------------------------------------------------------------------------
 

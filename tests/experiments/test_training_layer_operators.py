@@ -18,10 +18,10 @@ from sslbook.networks.siamese import Networks, build
 from sslbook.operator.covariance import covariance_operator, intra_operator
 from sslbook.operator.layer import OpenedLayer, open_layer, vec
 from sslbook.records import store
+from sslbook.training.augment import PIPELINES
 from sslbook.training.evaluate import report
 from sslbook.training.run.determinism import Batches
 from sslbook.training.run.parts import load_data
-from sslbook.training.views.augment import PIPELINES
 
 SMALL = Networks(width=2, projector_hidden=6, projector_out=4, channels=1)
 SHORT = (*DIGITS, "epochs=3", "probes=3", "evaluate=0")

@@ -19,7 +19,7 @@ import torch
 from sklearn.datasets import load_digits
 
 from sslbook.images import datasets, enumerated
-from sslbook.images.datasets import Dataset, available, choose, data_folder, load_dataset, subset
+from sslbook.images.datasets import Dataset, available, data_folder, load_dataset
 from sslbook.images.enumerated import readable
 
 # --- small data sets in their official layouts, whose files count as the official ones -------------------------------
@@ -66,23 +66,13 @@ def cifar10_binary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_stl10_is_stored_column_by_column(stl10: Path) -> None:
-    train, test, bare = (
-        load_dataset("stl10", "train"),
-        load_dataset("stl10", "test"),
-        load_dataset("stl10", "unlabeled"),
-    )
-    np.testing.assert_array_equal(train.pixels.numpy(), pixels_of("train_X.bin", 3))
-    np.testing.assert_array_equal(test.pixels.numpy(), pixels_of("test_X.bin", 2))
-    np.testing.assert_array_equal(bare.pixels.numpy(), pixels_of("unlabeled_X.bin", 4))
-    assert (train.labels.tolist(), test.labels.tolist(), bare.labels.tolist()) == ([0, 9, 3], [1, 2], [-1] * 4)
-    assert (train.name, train.classes, len(bare)) == ("stl10-train", 10, 4)
-
-
-def test_stl10_with_its_unlabelled_part_has_the_labelled_first(stl10: Path) -> None:
+    for split, labels in (("train", [0, 9, 3]), ("test", [1, 2]), ("unlabeled", [-1] * 4)):
+        data = load_dataset("stl10", split)
+        np.testing.assert_array_equal(data.pixels.numpy(), pixels_of(f"{split}_X.bin", len(labels)))
+        assert (data.labels.tolist(), data.name, data.classes) == (labels, f"stl10-{split}", 10)
     both = load_dataset("stl10", "train+unlabeled")
     assert both.labels.tolist() == [0, 9, 3, -1, -1, -1, -1]
-    assert torch.equal(both.pixels[:3], load_dataset("stl10", "train").pixels)
-    assert torch.equal(both.pixels[3:], load_dataset("stl10", "unlabeled").pixels)
+    assert torch.equal(both.pixels[3:], data.pixels)
 
 
 def test_the_unlabelled_part_is_a_map_that_can_not_change_the_file(stl10: Path) -> None:
@@ -114,18 +104,10 @@ def test_digits_are_split_once_and_for_all() -> None:
     assert together.sum() == (raw * (255 / 16)).round().sum()
 
 
-@pytest.mark.skipif(not available("cifar10"), reason="set SSLBOOK_DATA to a folder that holds CIFAR-10")
-def test_the_real_cifar10() -> None:
-    data = load_dataset("cifar10", "test")
-    assert data.pixels.shape == (10_000, 3, 32, 32)
-    assert data.labels.bincount().tolist() == [1000] * 10
-    assert torch.equal(enumerated.read("cifar10", "test", 5, 1).pixels, subset(data, 5, 1).pixels / 255)
-
-
 # -- what is refused ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("damage", [lambda content: content[:-5], lambda content: content[:-1] + b"?", lambda _: b""])
+@pytest.mark.parametrize("damage", [lambda content: content[:-5], lambda content: content[:-1] + b"?"])
 @pytest.mark.parametrize("name", ["train_X.bin", "train_y.bin", "unlabeled_X.bin"])
 def test_a_damaged_file_is_refused_by_name(stl10: Path, name: str, damage) -> None:
     path = stl10 / name
@@ -138,27 +120,12 @@ def test_a_damaged_file_is_refused_by_name(stl10: Path, name: str, damage) -> No
 def test_a_missing_file_is_named_and_the_network_not_asked(stl10: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pooch", None)
     (stl10 / "unlabeled_X.bin").unlink()
-    assert available("stl10", "train")
-    assert not available("stl10", "unlabeled")
     assert not available("stl10")
-    with pytest.raises(
-        FileNotFoundError,
-        match=r"STL-10 is incomplete: .*unlabeled_X.bin can't be read .*SSLBOOK_DATA must name the folder that holds "
-        r"stl10_binary/, or let it be fetched: download=True, or --download of sslbook train and sslbook table$",
-    ):
+    with pytest.raises(FileNotFoundError, match=r"STL-10 is incomplete: .*unlabeled_X.bin .*SSLBOOK_DATA .*download"):
         load_dataset("stl10", "unlabeled")
-    with pytest.raises(ModuleNotFoundError, match=r"needs pooch: pip install '\.\[train\]' in a checkout"):
+    with pytest.raises(ModuleNotFoundError, match="needs pooch"):
         load_dataset("stl10", "unlabeled", download=True)
     assert len(load_dataset("stl10", "train", download=True)) == 3  # nothing to fetch
-
-
-def test_subsets_are_nested_and_without_repeats() -> None:
-    data = load_dataset("digits", "train")
-    small, large = subset(data, 10, 3), subset(data, 20, 3)
-    assert torch.equal(small.pixels, large.pixels[:10])
-    assert torch.equal(small.labels, large.labels[:10])
-    assert len(choose(1397, 1397, 3).unique()) == 1397
-    assert subset(data, None) is data
 
 
 def test_where_the_files_lie(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,22 +190,15 @@ def test_an_archive_is_fetched_checked_and_unpacked(
     assert {path.name for path in stl10.parent.iterdir()} == {"served", "stl10_binary"}  # nothing is left lying about
 
 
-@pytest.mark.parametrize(
-    ("name", "split", "why"),
-    [("stl10", "train", "it answers 404 File not found"), ("mnist", "test", "it can't be reached")],
-)
 def test_what_can_not_be_fetched_is_told_in_a_sentence(
-    name: str, split: str, why: str, tmp_path: Path, server: tuple[str, Path], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, server: tuple[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A server that lacks it, and none at all."""
-    address = server[0] if name == "stl10" else "http://127.0.0.1:9/"
-    layout = replace(datasets.LAYOUTS[name][0], url=address + "x" * (name == "stl10"))
-    monkeypatch.setitem(datasets.LAYOUTS, name, (layout,))
-    with pytest.raises(ConnectionError) as refused:
-        load_dataset(name, split, download=True, folder=tmp_path)
-    said = str(refused.value)
-    assert f"{layout.title} can't be fetched from {address}" in said
-    assert f": {why}; try again later, or let SSLBOOK_DATA name the folder that holds {layout.folder}/" in said
+    for address, why in ((f"{server[0]}x", "it answers 404"), ("http://127.0.0.1:9/x", "it can't be reached")):
+        layout = replace(datasets.LAYOUTS["stl10"][0], url=address)
+        monkeypatch.setitem(datasets.LAYOUTS, "stl10", (layout,))
+        with pytest.raises(ConnectionError, match=f"STL-10 can't be fetched from {address}.*: {why}.* SSLBOOK_DATA"):
+            load_dataset("stl10", "train", download=True, folder=tmp_path)
 
 
 def test_an_altered_archive_is_refused_and_kept_apart(
@@ -253,33 +213,24 @@ def test_an_altered_archive_is_refused_and_kept_apart(
 
 def test_single_files_are_fetched(tmp_path: Path, server: tuple[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     address, served = server
-    contents = {}
-    for stem in ("train", "t10k"):
-        contents[f"{stem}-images-idx3-ubyte.gz"] = gzip.compress(bytes(16 + 784 * 2))
-        contents[f"{stem}-labels-idx1-ubyte.gz"] = gzip.compress(bytes(8) + bytes([3, 5]))
-    put(served, datasets.MNIST_MD5, contents, monkeypatch)
+    put_mnist(served, monkeypatch)
     monkeypatch.setitem(datasets.LAYOUTS, "mnist", (replace(datasets.LAYOUTS["mnist"][0], url=address),))
     data = load_dataset("mnist", "test", folder=tmp_path / "here", download=True)
-    assert data.labels.tolist() == [3, 5]
+    assert data.labels.tolist() == [0, 1, 2, 3, 4]
     assert available("mnist", folder=tmp_path / "here")
 
 
 # --- MNIST -----------------------------------------------------------------------------------------------------------
 
 
-def write_mnist(folder: Path, monkeypatch: pytest.MonkeyPatch, count: int = 5) -> None:
-    """A small data set in MNIST's official layout, whose md5s count as the official ones."""
-    (folder / "mnist").mkdir()
+def put_mnist(folder: Path, monkeypatch: pytest.MonkeyPatch, count: int = 5) -> None:
+    """A small data set in MNIST's official layout."""
     pixels = np.arange(count * 784, dtype=np.uint32).astype(np.uint8)
+    contents = {}
     for stem in ("train", "t10k"):
-        for kind, header, content in (
-            ("images-idx3", 16, pixels),
-            ("labels-idx1", 8, np.arange(count, dtype=np.uint8)),
-        ):
-            path = folder / "mnist" / f"{stem}-{kind}-ubyte.gz"
-            path.write_bytes(gzip.compress(bytes(header) + content.tobytes()))
-            monkeypatch.setitem(datasets.MNIST_MD5, path.name, hashlib.md5(path.read_bytes()).hexdigest())
-    monkeypatch.setenv("SSLBOOK_DATA", str(folder))
+        contents[f"{stem}-images-idx3-ubyte.gz"] = gzip.compress(bytes(16) + pixels.tobytes())
+        contents[f"{stem}-labels-idx1-ubyte.gz"] = gzip.compress(bytes(8) + bytes(range(count)))
+    put(folder, datasets.MNIST_MD5, contents, monkeypatch)
 
 
 def test_mnist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -287,19 +238,13 @@ def test_mnist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not readable("mnist")
     with pytest.raises(FileNotFoundError, match="MNIST is incomplete"):
         enumerated.read("mnist", "train")
-    write_mnist(tmp_path, monkeypatch)
+    put_mnist(tmp_path / "mnist", monkeypatch)
     assert readable("mnist")
     data = enumerated.read("mnist", "test")
     assert data.pixels.shape == (5, 1, 28, 28)
     assert data.labels.tolist() == [0, 1, 2, 3, 4]
     assert float(data.pixels[0, 0, 0, 3] * 255) == pytest.approx(3)
     assert len(enumerated.read("mnist", "train", n=2)) == 2
-    path = tmp_path / "mnist" / "train-images-idx3-ubyte.gz"
-    path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(ValueError, match="truncated or altered"):
-        enumerated.read("mnist", "train")
-    with pytest.raises(ValueError, match="split must be one of train, test, got 'valid'"):
-        enumerated.read("mnist", "valid")
     monkeypatch.delenv("SSLBOOK_DATA")
     with pytest.raises(FileNotFoundError, match="set SSLBOOK_DATA"):
         enumerated.read("mnist", "train")
@@ -307,11 +252,7 @@ def test_mnist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     ("pixels", "labels", "message"),
-    [
-        (torch.zeros(2, 1, 2, 2), 2, "pixels must be uint8"),
-        (torch.zeros(2, 2, 2).byte(), 2, "pixels must be uint8"),
-        (torch.zeros(2, 1, 2, 2).byte(), 3, "each of the 2 images"),
-    ],
+    [(torch.zeros(2, 1, 2, 2), 2, "pixels must be uint8"), (torch.zeros(2, 1, 2, 2).byte(), 3, "each of the 2 images")],
 )
 def test_what_is_no_data_set_is_refused(pixels: torch.Tensor, labels: int, message: str) -> None:
     with pytest.raises(ValueError, match=message):

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
-import io
 import os
 import pickle
 import struct
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -59,36 +56,17 @@ def _pair(data: Images) -> tuple[Tensor, Tensor]:
     return data.pixels, data.labels
 
 
-@pytest.mark.parametrize("size", [4, 2])
-def test_smaller_digits_average_blocks(size):
-    full, small = digits(20, dtype=torch.float64).pixels, digits(20, size=size, dtype=torch.float64).pixels
-    block = 8 // size
-    expected = full.reshape(20, 1, size, block, size, block).mean((3, 5))
-    torch.testing.assert_close(small, expected)
-
-
 # ----------------------------------------------------------------------------------------- CIFAR-10
 
 
-class Python2Pickler(pickle._Pickler):  # the pure Python one, whose opcodes can be changed
-    """Writes strings and bytes alike as Python 2's ``str``, which is what the official files hold."""
-
-    def save_str2(self, text: str | bytes) -> None:
-        raw = text.encode() if isinstance(text, str) else text
-        self.write(pickle.BINSTRING + struct.pack("<i", len(raw)) + raw)
-        self.memoize(text)
-
-    dispatch: ClassVar = {**pickle._Pickler.dispatch, str: save_str2, bytes: save_str2}
-
-
-def python2_pickle(value: object) -> bytes:
-    stream = io.BytesIO()
-    Python2Pickler(stream, protocol=2).dump(value)
-    return stream.getvalue().replace(b"numpy._core.multiarray", b"numpy.core.multiarray")
-
-
 def python2_batch(pixels: np.ndarray, labels: list[int]) -> bytes:
-    return python2_pickle({"batch_label": "fake", "labels": labels, "data": pixels})
+    """With Python 2's ``str`` for keys and content, as the official files have it: other opcodes than those of bytes."""
+    content = pickle.dumps({b"labels": labels, b"data": pixels}, protocol=3)
+    size = struct.pack("<i", pixels.size)
+    for ours, theirs in ((b"C\6labels", b"U\6labels"), (b"C\4data", b"U\4data"), (b"B" + size, b"T" + size)):
+        assert content.count(ours) == 1
+        content = content.replace(ours, theirs)
+    return content.replace(b"numpy._core.multiarray", b"numpy.core.multiarray")
 
 
 @pytest.fixture
@@ -119,18 +97,6 @@ def test_cifar10_reads_the_official_layout(fake_cifar10):
     assert torch.equal(some.pixels, read("cifar10", "train", n=20, seed=3).pixels[:7])
 
 
-def test_cifar10_refuses_an_altered_file(fake_cifar10):
-    path = fake_cifar10 / "test_batch"
-    content = bytearray(path.read_bytes())
-    content[-20] ^= 1
-    path.write_bytes(content)
-    with pytest.raises(
-        ValueError, match=r"test_batch is truncated or altered: its md5 is \w{32} .* nothing was loaded"
-    ):
-        read("cifar10", "test")
-    assert len(read("cifar10", "train")) == 20  # the other split is whole
-
-
 class Harmful:
     def __reduce__(self):
         return os.mkdir, ("harm",)
@@ -139,7 +105,7 @@ class Harmful:
 def test_unpickling_runs_no_code(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ValueError, match=r"asks for (posix|nt)\.mkdir; only NumPy arrays may be in it"):
-        datasets._unpickle_arrays(python2_pickle({"data": Harmful()}))
+        datasets._cifar10_batch(pickle.dumps({"data": Harmful()}, protocol=2))
     assert not Path("harm").exists()
     pickle.loads(pickle.dumps(Harmful(), protocol=2))  # what would have happened
     assert Path("harm").exists()
@@ -177,56 +143,17 @@ def test_shifts_are_those_of_scipy(radius):
         np.testing.assert_array_equal(got[:, k], expected)
 
 
-def test_shifts_of_an_image_with_an_empty_border_are_rolls():
-    x = torch.zeros(1, 1, 6, 6, dtype=torch.float64)
-    x[..., 1:5, 1:5] = pictures(1, 1, 4, 4)
-    rolls = {x.roll((dy, dx), (2, 3)).numpy().tobytes() for dy in (-1, 0, 1) for dx in (-1, 0, 1)}
-    assert {view.numpy().tobytes() for view in shifts(x)[:, :, None].squeeze(0)} == rolls
-    assert len(rolls) == 9
-
-
-def test_flips():
-    x = pictures()
-    two, four = flips(x), flips(x, vertical=True)
-    assert two.shape == (3, 2, 2, 5, 6)
-    assert four.shape == (3, 4, 2, 5, 6)
-    for k, expected in enumerate([x, x.flip(3), x.flip(2), x.flip(2, 3)]):
-        assert torch.equal(four[:, k], expected)
-        assert k >= 2 or torch.equal(two[:, k], expected)
-
-
 def test_brightness_scales_clamps_and_puts_the_image_first():
     x = pictures()
-    got = brightness(x, levels=(0.5, 1.0, 2.0))
-    assert got.shape == (3, 3, 2, 5, 6)
-    for k, level in enumerate((1.0, 0.5, 2.0)):
-        np.testing.assert_array_equal(got[:, k], np.clip(x.numpy() * level, 0, 1))
-    assert (got[:, 2] == 1).any()
-
-
-AUGMENTATIONS = {
-    "shifts": (shifts, 9),
-    "flips": (flips, 2),
-    "brightness": (functools.partial(brightness, levels=(0.9, 1.0)), 2),
-}
-
-
-@pytest.mark.parametrize("name", AUGMENTATIONS)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_the_first_view_is_the_image(name, dtype):
-    augment, count = AUGMENTATIONS[name]
-    x = pictures(height=6).to(dtype)
-    got = augment(x)
-    assert got.shape[:2] == (3, count)
-    assert got.dtype == dtype
-    assert torch.equal(got[:, 0], x)
-    assert not torch.equal(got[:, 1], x)
+    for k, level in enumerate((1.0, 0.8, 1.2)):
+        np.testing.assert_array_equal(brightness(x)[:, k], np.clip(x.numpy() * level, 0, 1))
 
 
 def test_views_combine_everything_with_everything():
     x = pictures(height=6)
-    everything = views(x, [augment for augment, _ in AUGMENTATIONS.values()])
-    assert everything.shape == (3, 9 * 2 * 2, 2, 6, 6)
+    assert torch.equal(flips(x), torch.stack([x, x.flip(3)], 1))
+    everything = views(x, [shifts, flips, brightness])
+    assert everything.shape == (3, 9 * 2 * 3, 2, 6, 6)
     assert torch.equal(everything[:, 0], x)
     two = views(x, [shifts, flips])
     for s in range(9):
@@ -235,28 +162,3 @@ def test_views_combine_everything_with_everything():
     smaller = views(x, [flips, lambda y: torch.stack([y[..., :4, :4], y[..., 2:, 2:]], 1)])
     assert torch.equal(smaller[:, 2 + 1], x.flip(3)[:, :, 2:, 2:])
     assert torch.equal(views(x, [])[:, 0], x)
-
-
-@pytest.mark.parametrize(
-    ("call", "error", "message"),
-    [
-        (lambda x: shifts(x, -1), ValueError, "radius must be between 0 and 4, got -1"),
-        (lambda x: shifts(x[0]), ValueError, r"images must have shape \(N, C, H, W\), got \(2, 5, 6\)"),
-        (lambda x: flips((255 * x).byte()), TypeError, "images must have a floating dtype, got torch.uint8"),
-        (lambda x: flips(digits(2)), TypeError, "got Images; pass its .pixels"),
-        (lambda x: brightness(x, []), ValueError, r"levels must be one or more finite numbers >= 0, got \[\]"),
-        (lambda x: brightness(x, [float("inf")]), ValueError, r"got \[inf\]"),
-        (lambda x: views(x, [lambda y: y]), ValueError, r"must map \(N, C, H, W\) to \(N, V, C, H, W\)"),
-    ],
-)
-def test_bad_input_gets_a_sentence(call, error, message):
-    with pytest.raises(error, match=message):
-        call(pictures())
-
-
-def test_default_levels_and_what_brightness_takes() -> None:
-    x = pictures()
-    assert torch.equal(brightness(x), brightness(x, (1.0, 0.8, 1.2)))
-    assert not brightness(x, [0.0]).any()
-    with pytest.raises(ValueError, match="labels must be int64"):
-        Images(torch.zeros(2, 1, 3, 3), torch.zeros(3, dtype=torch.int64), "x")

@@ -61,21 +61,6 @@ class Named(list):
         Pairs([image.permute(1, 2, 0).numpy() for image in BYTES]),
         list(BYTES),
     ],
-    ids=[
-        "tensor",
-        "array",
-        "last",
-        "shares",
-        "doubles",
-        "swapped",
-        "mirrored",
-        "torch",
-        "tensors",
-        "floats",
-        "pillow",
-        "arrays",
-        "list",
-    ],
 )
 def test_all_ways_give_the_same_bytes(source: object) -> None:
     data = read_images(source)
@@ -125,10 +110,7 @@ def exif(*entries: tuple[int, int, int, int]) -> bytes:
     [
         exif(),
         exif((0x011A, 10, 1, 50)),  # a signed rational -1/0 as resolution
-        # a negative width
         exif((0x0100, 4, 1, -1), (0x8769, 4, 1, 10**6)),  # a part that lies behind the end
-        # words that are longer than the block
-        # of no type
     ],
 )
 @pytest.mark.parametrize("ending", ["jpg", "jfif", "png", "webp"])
@@ -161,21 +143,13 @@ def test_damaged_pictures_end_in_their_pixels_or_in_a_sentence(ending: str, tmp_
                 assert str(path) in str(error)  # noqa: PT017
 
 
-@pytest.mark.parametrize(("pixels", "found"), [(10, "error"), (30, "error"), (30, "ignore")])
-@pytest.mark.parametrize("ending", ["png", "gif"])
-def test_a_picture_too_large_for_pillow_is_named(
-    pixels: int, found: Any, ending: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    save(tmp_path / f"a.{ending}")
+@pytest.mark.parametrize("pixels", [10, 30])
+def test_a_picture_too_large_for_pillow_is_named(pixels: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save(tmp_path / "a.png")
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", pixels)
     with warnings.catch_warnings():
-        warnings.simplefilter(found)
-        if found == "ignore":
-            assert read_images(tmp_path).pixels.shape == (1, 3, 6, 6)
-            return
-        with pytest.raises(
-            ValueError, match=rf"a\.{ending} is too large for Pillow: .*36 pixels.* Make it smaller, or set"
-        ):
+        warnings.simplefilter("error")
+        with pytest.raises(ValueError, match=r"a\.png is too large for Pillow"):
             read_images(tmp_path, size=2)
 
 
@@ -242,9 +216,8 @@ def test_grey_levels_finer_than_bytes_are_rounded_to_them(
 @pytest.mark.parametrize(
     ("array", "sentence"),
     [
-        (np.full((4, 4), 300, dtype=np.float32), "pixels from 0 to 1, as pictures of mode F, got 300 to 300"),
-        (np.full((4, 4), 70_000, dtype=np.int32), "pixels from 0 to 65535, as pictures of mode I, got 70000 to 70000"),
-        (np.full((4, 4), np.nan, dtype=np.float32), "pixels from 0 to 1, .*, got nan to nan"),
+        (np.full((4, 4), 70_000, dtype=np.int32), "pixels from 0 to 65535"),
+        (np.full((4, 4), np.nan, dtype=np.float32), "pixels from 0 to 1"),
     ],
 )
 def test_grey_levels_of_an_unknown_range_are_refused(array: np.ndarray, sentence: str, tmp_path: Path) -> None:
@@ -269,26 +242,19 @@ def test_a_picture_is_the_same_from_a_folder_and_from_a_list(mode: str, tmp_path
 @pytest.mark.parametrize(
     ("source", "labels", "error", "sentence"),
     [
-        (torch.zeros(0, 3, 8, 8, dtype=torch.uint8), None, ValueError, "images must hold one image or more, got none"),
-        (torch.zeros(2, 5, 8, 8, dtype=torch.uint8), None, ValueError, r"of 1 or 3 channels, got \(2, 5, 8, 8\)"),
-        (torch.zeros(2, 1, 8, 8, dtype=torch.int64), None, TypeError, "must be uint8, or floating in .*int64"),
+        (torch.zeros(2, 5, 8, 8, dtype=torch.uint8), None, ValueError, "of 1 or 3 channels"),
         (torch.full((2, 1, 8, 8), 255.0), None, ValueError, "floating from 255 to 255"),
         (iter(BYTES), None, TypeError, "gather what only iterates with list"),
-        ("/no/such/folder", None, FileNotFoundError, "there is no folder /no/such/folder"),
+        ("/no/such/folder", None, FileNotFoundError, "there is no folder"),
         (BYTES, [0], ValueError, "one whole number for each of the 2 images"),
         (Pairs([BYTES[0], BYTES[1, :, :3]]), None, ValueError, "item 0 is 5 by 4, and item 1 is 3 by 4"),
-        ([BYTES[0], None], None, TypeError, "item 1 must be an image, or an image and its class, got NoneType"),
-        ([BYTES[0], [[1], [2, 3]]], None, TypeError, "item 1 must be an image, or an image and its class, got list"),
-        ([(BYTES[0], 1), BYTES[1]], None, TypeError, "item 1 must be an image and its class, as a pair, got Tensor"),
-        ([(BYTES[0], 1), (BYTES[1], "cat")], None, TypeError, "class of item 1 must be a whole number, got 'cat'"),
-        ({"a": BYTES[0]}, None, TypeError, "images must be an array, a folder or a data set .*, got dict"),
-        (Named([0]), None, ValueError, r"an item for each number from 0 to 0: KeyError\(0\)"),
-        (BYTES, [0, -2], ValueError, "from 0 on or -1 for none, got -2"),
-        (BYTES, np.array([1, 2**63], dtype=np.uint64), ValueError, "got one beyond 63 bits"),
+        ([BYTES[0], None], None, TypeError, "item 1 must be an image, or an image and its class"),
+        ([(BYTES[0], 1), BYTES[1]], None, TypeError, "item 1 must be an image and its class, as a pair"),
+        ([(BYTES[0], 1), (BYTES[1], "cat")], None, TypeError, "class of item 1 must be a whole number"),
+        (Named([0]), None, ValueError, "an item for each number"),
+        (BYTES, [0, -2], ValueError, "from 0 on or -1 for none"),
         (BYTES, np.array([1, 2**64 - 1], dtype=np.uint64), ValueError, "got one beyond 63 bits"),
-        ([[[1, 2], [3, 4]]], None, TypeError, "item 0 must be an image, .*, got rows as lists"),
-        (BYTES, ["cat", "dog"], ValueError, r"one whole number for each of the 2 images, got \['cat', 'dog'\]"),
-        (torch.zeros(2, 3, 0, 0, dtype=torch.uint8), None, ValueError, r"must have pixels, got \(2, 3, 0, 0\)"),
+        ([[[1, 2], [3, 4]]], None, TypeError, "got rows as lists"),
     ],
 )
 def test_what_is_no_set_of_images_is_refused(source: object, labels: object, error: type, sentence: str) -> None:
@@ -312,20 +278,8 @@ def test_folders_that_hold_no_pictures_are_refused(tmp_path: Path) -> None:
 
 
 LISTED = {
-    "hidden": (
-        "cats/0.png",
-        "dogs/0.png",
-        ".ipynb_checkpoints/0.png",
-        "cats/.thumbnails/x/0.png",
-        "dogs/._0.png: no picture",
-    ),
-    "of the system": (
-        "cats/0.png",
-        "dogs/0.png",
-        "__MACOSX/cats/0.png",
-        "cats/@eaDir/0.png",
-        "cats/Thumbs.db: no picture",
-    ),
+    "hidden": ("cats/0.png", "dogs/0.png", ".checks/0.png", "cats/.thumbs/x/0.png", "dogs/._0.png: no picture"),
+    "of the system": ("cats/0.png", "dogs/0.png", "__MACOSX/cats/0.png", "cats/@eaDir/0.png", "cats/a.db: no picture"),
     "linked": ("cats/0.png", "dogs -> ../.far/dogs", "../.far/dogs/0.png"),
     "a linked file": ("cats/0.png", "dogs/0.png -> ../../.far/a.png", "../.far/a.png"),
     "round": ("cats/0.png", "dogs/0.png", "cats/a -> .", "cats/b -> ..", "dogs/c -> ../..", "here -> ."),
@@ -363,17 +317,10 @@ def test_a_folder_is_read_as_its_owner_sees_it(kind: str, tmp_path: Path) -> Non
     ("things", "classes", "sentence"),
     [
         (("cats/0.png", "dogs -> nowhere"), None, r"pictures/dogs is a link to nowhere, which can't be read"),
-        (("cats/0.png", "cats/1.png -> 1.png"), None, r"cats/1\.png is a link to 1\.png, which can't be read"),
-        (
-            ("cats/0.png", "dogs/0.heic: no picture"),
-            None,
-            r"pictures/dogs must hold pictures \(.*remove it, or give classes=",
-        ),
-        (("cats/0.png", "fish/0.png"), ("cats", "dogs"), "pictures/fish is in none of the classes cats, dogs"),
-        (("cats/0.png", "0.png"), ("cats", "dogs"), r"pictures/0\.png is in none of the classes cats, dogs"),
-        (("cats/0.png",), "cats", "classes must be names of sub-folders, each once, got 'cats'"),
-        (("cats/0.png",), ("cats", "cats"), r"each once, got \('cats', 'cats'\)"),
-        (("cats/0.png",), 2, "each once, got 2"),
+        (("cats/0.png", "dogs/0.heic: no picture"), None, "pictures/dogs must hold pictures"),
+        (("cats/0.png", "fish/0.png"), ("cats", "dogs"), "pictures/fish is in none of the classes"),
+        (("cats/0.png", "0.png"), ("cats", "dogs"), r"pictures/0\.png is in none of the classes"),
+        (("cats/0.png",), ("cats", "cats"), "each once"),
     ],
 )
 def test_what_a_folder_would_lose_without_a_word_is_refused(

@@ -19,7 +19,7 @@ from sslbook.operator.covariance import CovarianceOperator, covariance_operator
 from sslbook.operator.layer import connection, open_layer, unvec, vec
 from sslbook.operator.view_weights import Mixing
 from sslbook.stats.checks import relative_gap
-from sslbook.training.views.augment import Pipeline
+from sslbook.training.augment import Pipeline
 
 POPULATION = (12, 3)
 

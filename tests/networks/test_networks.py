@@ -8,11 +8,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sslbook.networks import small
 from sslbook.networks.small import (
     Power,
     Residual,
-    activation,
     convnet,
     initialize,
     instance_seeds,
@@ -81,26 +79,3 @@ def test_kinds_take_turns_and_seeds_share_no_instance() -> None:
     assert [type(random_network(s, ["relu", "conv"])[0][0]) for s in range(3)] == [nn.Linear, nn.Conv2d, nn.Linear]
     assert list(instance_seeds(3, 2)) == [2000, 2001, 2002]
     assert not set(instance_seeds(1000, 0)) & set(instance_seeds(1000, 1))
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: activation("rellu"), "got 'rellu'; did you mean 'relu'"),
-        (lambda: activation("xyz"), "must be one of linear, relu, leaky_relu, power"),
-        (lambda: Power(0), "p must be at least 1, got 0"),
-        (lambda: mlp((3,)), "at least two positive integers"),
-        (lambda: mlp((3, 0, 2)), "widths must be between 1 and 2147483648, got 0"),
-    ],
-)
-def test_bad_input(call: object, message: str) -> None:
-    with pytest.raises((TypeError, ValueError), match=message):
-        call()  # type: ignore[operator]
-
-
-def test_activations_show_their_parameters() -> None:
-    assert repr(activation("power", power=3)) == "Power(p=3)"
-    assert small.ACTIVATIONS == ("linear", "relu", "leaky_relu", "power")
-    slope = activation("leaky_relu", slope=0.3)
-    assert isinstance(slope, nn.LeakyReLU)
-    assert slope.negative_slope == 0.3

@@ -86,33 +86,6 @@ def test_every_pair_of_modes_has_its_value_and_its_gradient(mean: str, std: str)
             assert torch.allclose(gradient, pulled(x, c, mean, std), rtol=1e-9, atol=1e-12)
 
 
-def test_the_modes_differ() -> None:
-    """Value and gradient together tell any two modes of a statistic apart, so that no two can be exchanged unseen."""
-    x, c = draw(9, 4).requires_grad_(True), draw(9, 4, seed=1)
-    for key in ("mean", "std"):
-        seen = []
-        for mode in MODES:
-            y = batch_normalize(x, **{"mean": "normal", "std": "normal", key: mode})  # type: ignore[arg-type]
-            seen.append(torch.cat([y, torch.autograd.grad((y * c).sum(), x)[0]]).detach())
-        for a, b in itertools.combinations(seen, 2):
-            assert float((a - b).norm() / a.norm()) > 1e-2
-
-
-def test_eq_12() -> None:
-    x, c = draw(9, 4).requires_grad_(True), draw(9, 4, seed=1)
-    y = batch_normalize(x, mean="backward", std="omit")
-    assert torch.equal(y, x)
-    (gradient,) = torch.autograd.grad((y * c).sum(), x)
-    assert torch.allclose(gradient, c - c.mean(0))
-    assert float(gradient.sum(0).abs().max()) < 1e-12
-
-
-def test_gradcheck() -> None:
-    x = draw(6, 3, 2).requires_grad_(True)
-    for mean, std in itertools.product(("normal", "omit"), repeat=2):  # the modes whose gradient is that of their value
-        assert torch.autograd.gradcheck(lambda u, m=mean, s=std: batch_normalize(u, mean=m, std=s, dims=(0, 2)), (x,))
-
-
 def test_unbiased_and_eps() -> None:
     x = draw(5, 3)
     y = batch_normalize(x, eps=0.0, unbiased=True)
@@ -133,28 +106,6 @@ def test_eval_uses_the_running_statistics() -> None:
         assert torch.equal(layer.running_mean, before)
 
 
-def test_inside_networks() -> None:
-    """In an MLP and a conv net all-normal gives PyTorch's gradients; with the mean's gradient no bias below it moves."""
-    for make, x in (
-        (lambda n: nn.Sequential(nn.Linear(5, 4), n, nn.ReLU(), nn.Linear(4, 2)), draw(8, 5)),
-        (lambda n: nn.Sequential(nn.Conv2d(3, 4, 3), n, nn.ReLU(), nn.Flatten(), nn.Linear(16, 2)), draw(6, 3, 4, 4)),
-    ):
-        theirs = make(nn.BatchNorm2d(4, affine=False) if x.ndim == 4 else nn.BatchNorm1d(4, affine=False)).double()
-        found = {}
-        for mode in (None, *MODES):
-            net = theirs if mode is None else make(BatchNorm(4, mean=mode, dtype=torch.float64)).double()
-            net.load_state_dict(theirs.state_dict(), strict=False)
-            loss = net(x).square().sum()
-            found[mode] = dict(
-                zip((k for k, _ in net.named_parameters()), torch.autograd.grad(loss, [*net.parameters()]))
-            )
-        for key, gradient in found[None].items():
-            assert torch.allclose(found["normal"][key], gradient, rtol=1e-9, atol=1e-10), key
-        for mode in MODES:
-            still = float(found[mode]["0.bias"].norm() / found[mode]["0.weight"].norm())
-            assert (still < 1e-10) == (mode in ("normal", "backward")), mode
-
-
 def test_replicas_are_apart() -> None:
     x = draw(6, 3, 9, 4)
     for mean, std in itertools.product(MODES, MODES):
@@ -166,19 +117,10 @@ def test_replicas_are_apart() -> None:
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (
-            lambda: batch_normalize(draw(3, 2), mean="none"),
-            "mean must be one of normal, detach, omit, backward, got 'none'",
-        ),
-        (lambda: batch_normalize(draw(3, 2), std="off"), "std must be one of .* got 'off'"),
-        (lambda: batch_normalize(draw(3, 2), eps=-1e-3), "eps must be at least 0, got -0.001"),
-        (lambda: batch_normalize(draw(1, 2)), r"dims must cover two numbers or more, .* got \(1, 2\) over \(0,\)"),
-        (lambda: BatchNorm(0), "features must be at least 1, got 0"),
-        (lambda: BatchNorm(2, mean="no"), "mean must be one of"),
         (lambda: BatchNorm(2, std="no"), "std must be one of"),
-        (lambda: BatchNorm(2, momentum=1.5), "momentum must be between 0 and 1, got 1.5"),
-        (lambda: BatchNorm(2, dtype=torch.float64)(draw(3, 4)), r"x must have shape \(N, 2, ...\), got \(3, 4\)"),
-        (lambda: BatchNorm(2, dtype=torch.float64)(draw(2)), r"x must have shape \(N, 2, ...\), got \(2,\)"),
+        (lambda: batch_normalize(draw(3, 2), eps=-1e-3), "eps must be at least 0"),
+        (lambda: BatchNorm(2, dtype=torch.float64)(draw(3, 4)), "x must have shape"),
+        (lambda: batch_normalize(draw(1, 2)), "dims must cover two numbers or more"),
     ],
 )
 def test_bad_input_is_named(call, words: str) -> None:

@@ -25,7 +25,7 @@ from sslbook.bench.covariance import operators, population, product_error
 from sslbook.experiments.covariance.checks import all_tuples, expected_gradient, nce_loss, simple_loss, triplet_loss
 from sslbook.experiments.dual_networks.checks import degree
 from sslbook.losses import batch
-from sslbook.networks.resnet import ResNet18
+from sslbook.networks.siamese import ResNet18
 from sslbook.networks.small import convnet, mlp, random_network
 from sslbook.operator.covariance import (
     CovarianceOperator,

@@ -38,13 +38,10 @@ def test_a_record_comes_back(tmp_path: Path) -> None:
     assert how.split("  ")[1] == "sslbook …"
 
 
-@pytest.mark.parametrize(
-    ("commit", "shown"),
-    [("0123456789abcdef", "0123456789"), ("0123456789abcdef+changes", "0123456789, with changes"), (None, "unknown")],
-)
-def test_a_caption_names_command_and_commit(commit: str | None, shown: str) -> None:
-    origin = Provenance("a CPU", {"torch": "2.0"}, commit, (0,), 3.0, "sslbook record x", "2026-01-02")
-    assert str(origin) == f"2026-01-02, a CPU, torch 2.0, one seed, 3 s\n  sslbook record x  (commit {shown})"
+def test_a_caption_names_command_and_commit() -> None:
+    for commit, shown in (("0123456789abcdef+changes", "0123456789, with changes"), (None, "unknown")):
+        origin = Provenance("a CPU", {"torch": "2.0"}, commit, (0,), 3.0, "sslbook record x", "2026-01-02")
+        assert str(origin) == f"2026-01-02, a CPU, torch 2.0, one seed, 3 s\n  sslbook record x  (commit {shown})"
 
 
 def test_unknown_names_are_answered_with_the_nearest(tmp_path: Path) -> None:
@@ -55,20 +52,16 @@ def test_unknown_names_are_answered_with_the_nearest(tmp_path: Path) -> None:
         recorded("table-2", folder=tmp_path)["acuracy"]
 
 
-@pytest.mark.parametrize("name", ["", "../table", "a b", ".hidden"])
-def test_names_are_file_names(name: str, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="name: got"):
-        save_record(name, {}, seeds=[0], seconds=1, folder=tmp_path)
-    with pytest.raises(ValueError, match="name: got"):
-        recorded(name, folder=tmp_path)
+def test_names_are_file_names(tmp_path: Path) -> None:
+    for name in ("", "../table", "a b", ".hidden"):
+        with pytest.raises(ValueError, match="name: got"):
+            save_record(name, {}, seeds=[0], seconds=1, folder=tmp_path)
 
 
 def test_a_failed_save_leaves_the_old_record(tmp_path: Path) -> None:
     save_record("a", {"x": 1}, seeds=[0], seconds=1, folder=tmp_path)
     with pytest.raises(ValueError, match=r"values\['x'\]\[1\]: got nan"):
         save_record("a", {"x": [1.0, math.nan]}, seeds=[0], seconds=1, folder=tmp_path)
-    with pytest.raises(ValueError, match="seeds: got none"):
-        save_record("a", {"x": 2}, seeds=[], seconds=1, folder=tmp_path)
     assert recorded("a", folder=tmp_path)["x"] == 1
     assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
 
@@ -84,17 +77,11 @@ def written(values: object, **changed: object) -> str:
 
 
 DAMAGED = [
-    *("{", "{}", json.dumps({"values": {}, "provenance": {"seeds": []}})),
-    *(written(values) for values in ({"accuracy": math.nan}, None, [1], "accuracy")),
-    *(written({"accuracy": 17}).replace("17", large) for large in ("1e999", "1" + "0" * 400, "1" + "0" * 9000)),
-    "[" * 100_000,
-    *(
-        written({"accuracy": 17}, **{part: damaged})
-        for part, damaged in (
-            *(("versions", None), ("versions", ["2.0"]), ("commit", 5), ("seconds", "1"), ("seconds", True)),
-            *(("seeds", "01"), ("seeds", {}), ("seeds", [None]), ("hardware", None), ("command", 1), ("date", None)),
-        )
-    ),
+    *("{", json.dumps({"values": {}, "provenance": {"seeds": []}}), "[" * 100_000),
+    *(written(values) for values in ({"accuracy": math.nan}, [1])),
+    *(written({"accuracy": 17}).replace("17", large) for large in ("1e999", "1" + "0" * 9000)),
+    *(written({"accuracy": 17}, **{part: 5}) for part in ("versions", "commit", "hardware")),
+    *(written({"accuracy": 17}, seeds=seeds) for seeds in ("01", [None])),
 ]
 
 
@@ -111,7 +98,7 @@ def test_what_is_written_here_without_damage_is_a_record(tmp_path: Path) -> None
     assert recorded("a", folder=tmp_path)["accuracy"] == 17
 
 
-@pytest.mark.parametrize("text", ["{", "[1]", "null", '{"accuracy": NaN}', '{"accuracy": 1e999}', '{"a":' * 100_000])
+@pytest.mark.parametrize("text", ["{", "[1]"])
 def test_a_damaged_part_of_a_record_is_refused(text: str, tmp_path: Path) -> None:
     (tmp_path / "part.json").write_text(text)
     with pytest.raises(ValueError, match=r"part\.json: not a part of a record .*; remove it, and it is made again"):
@@ -142,11 +129,7 @@ def test_numbers_are_rounded_wherever_they_stand() -> None:
 
 def test_a_record_says_what_is_not_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     there = Provenance("a CPU", {"torch": "1.0"}, "0123456789abcdef", (0,), 3.0, "sslbook record x", "2026-01-02")
-    for changed, told in (
-        (True, "the library has changed since commit 0123456789"),
-        (False, None),
-        (None, "can't be told"),
-    ):
+    for changed, told in ((True, "has changed since commit 0123456789"), (False, None), (None, "can't be told")):
         monkeypatch.setattr(data_files, "changed_since", lambda commit, changed=changed: changed)
         first, *others = there.differences()
         assert first == f"torch was 1.0, and is {version('torch')}"
@@ -157,21 +140,11 @@ def test_a_record_says_what_is_not_as_it_was(monkeypatch: pytest.MonkeyPatch) ->
 # --- data files of the package ---------------------------------------------------------------------------------------
 
 
-def test_the_folder_of_a_source_tree_is_its_own() -> None:
-    assert data_files.folder() == data_files.PACKAGE.parent / "data"
-
-
 def test_an_installed_package_finds_the_folder_installed_with_it(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
     monkeypatch.setattr(data_files, "PACKAGE", tmp_path / "site-packages" / "sslbook")
     (tmp_path / "site-packages" / "data").mkdir(parents=True)  # somebody else's
     assert data_files.folder() != tmp_path / "site-packages" / "data"
     assert (data_files.folder() / "printed" / "B-Tab3.json").is_file()
-
-
-def test_printed_tables_by_name() -> None:
-    assert data_files.printed_file("B-Tab3")["source"] == "Table 3 of [tian2021iclr]"
-    with pytest.raises(ValueError, match=r"name must be one of A-Tab2, .*B-Tab9.*, got 'B-Tab6'"):
-        data_files.printed_file("B-Tab6")
 
 
 def test_a_change_since_a_commit_is_seen_where_git_can_tell(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,9 +12,19 @@ import torch
 
 from sslbook import cli
 from sslbook.experiments import catalogue
-from sslbook.records import data_files, table_command
-from sslbook.records.filled import Entry, Filled, as_json, cells, fill, grid, listing, summary
-from sslbook.records.printed import ABLATIONS, Change, Printed, ablations, batchnorm_modes, printed, unprinted
+from sslbook.records import data_files, tables
+from sslbook.records.tables import (
+    Entry,
+    Filled,
+    Printed,
+    as_json,
+    cells,
+    fill,
+    grid,
+    listing,
+    printed,
+    summary,
+)
 
 # -- as it is printed -------------------------------------------------------------------------------------------------
 
@@ -46,30 +56,6 @@ def test_cells_are_named_by_what_differs() -> None:
     assert printed("B-Tab3").cells[2] == "BN"
     assert printed("B-Tab7").cells[3] == "no BN in predictor; [0, 0.01]"
     assert printed("A-Tab6").cells[-1] == "s0111; U[0.9, 1]; 10 units; converged"
-
-
-@pytest.mark.parametrize(
-    ("label", "modes"),
-    [("–", ("omit", "omit")), ("μ", ("normal", "omit")), ("σ̸", ("omit", "detach")), ("μ̸, σ", ("detach", "normal"))],
-)
-def test_batchnorm_is_read_from_a_label(label: str, modes: tuple[str, str]) -> None:
-    assert batchnorm_modes(label) == modes
-
-
-def test_changes_of_byol_are_what_their_labels_say() -> None:
-    third = ablations("B-Tab3")
-    assert third["–"] == Change(0, False, None, None)
-    assert third["P, EMA, BN"] == ablations("B-Tab5")["original"] == Change()
-    assert ablations("B-Tab4")["μ̸, σ"].head == ("detach", "normal")
-    assert ablations("B-Tab5")["T = 20"] == Change(reset=20)
-    seventh = ablations("B-Tab7")["no BN in predictor; [0, 0.05]"]
-    assert seventh == Change(1, False, head=None, span=(0.0, 0.05))
-    assert ablations("B-Tab9")["BN in predictor; [0, 0.05]"].reset == 10
-    assert ablations("B-Tab10")["T = 3; 0.02"] == Change(reset=3, span=(-0.02, 0.02))
-    for name in ABLATIONS:
-        assert len(set(ablations(name).values())) == printed(name).mean.numel()
-    with pytest.raises(ValueError, match=r"name must be one of B-Tab3, .*got 'B-Tab6'"):
-        ablations("B-Tab6")
 
 
 # -- as it is shown ---------------------------------------------------------------------------------------------------
@@ -120,19 +106,6 @@ def test_json_is_strict_and_has_every_number() -> None:
     assert content["seeds"] == [3, 5]
 
 
-def test_seeds_are_chosen_from_those_there_are() -> None:
-    chosen = filled().only_seeds([5])
-    assert chosen.entries[0].found["score"] == [2.0]
-    with pytest.raises(ValueError, match="--seeds: the record holds 3 5, got 4; --run runs others"):
-        filled().only_seeds([5, 4])
-
-
-def test_nothing_printed_is_nothing_to_compare() -> None:
-    blank = fill(unprinted("F", "Figure F", AXES), {}, {"a": 2, "b": 2})
-    assert "|" not in grid(blank)
-    assert grid(blank).splitlines()[1].split() == ["up", "–,", "–", "–,", "–"]
-
-
 # -- every table of the catalogue -------------------------------------------------------------------------------------
 
 
@@ -152,14 +125,14 @@ def test_a_table_shows_its_record_or_says_what_is_missing(name: str, capsys: pyt
     content = json.loads(capsys.readouterr().out, parse_constant=lambda text: pytest.fail(f"{text} is no JSON"))
     held = any(cell["found"] and any(cell["found"].values()) for cell in content["cells"])
     assert ("Recorded: " in out) == held
-    assert held == (table_command.record_of(catalogue.table(name).record) is not None)
+    assert held == (tables.record_of(catalogue.table(name).record) is not None)
     assert math.prod(map(len, content["axes"].values())) == len(content["cells"])
 
 
 def test_an_option_means_the_same_in_every_table() -> None:
     meant: dict[str, tuple[str, str, object]] = {}
     for name in catalogue.TABLES:
-        parser = table_command.parser_of(catalogue.table(name))
+        parser = tables.parser_of(catalogue.table(name))
         for action in parser._actions:
             says = (str(action.help), type(action).__name__, action.type)
             assert meant.setdefault(action.option_strings[-1], says) == says, f"{name} {action.option_strings}"
@@ -171,10 +144,8 @@ def test_an_option_means_the_same_in_every_table() -> None:
 def test_a_table_refuses_with_status_2(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     for more, sentence in (
         (["--seeds", "-1"], "'-1' is not a whole number from 0 to 2**32 - 1"),
-        (["--seeds"], "expected at least one argument"),
         (["--device", "cpu"], "--device is for a run: add --run"),
         (["--run", "--device", "abacus"], "'abacus' is not one of this machine's devices"),
-        (["--trials", "3"], "unrecognized arguments: --trials 3"),
     ):
         with pytest.raises(SystemExit) as stop:
             cli.main(["table", name, *more])

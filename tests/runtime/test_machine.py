@@ -102,11 +102,7 @@ if __name__ == "__main__":
 def test_workers_end_with_who_started_them(tmp_path: Path) -> None:
     script = tmp_path / "works.py"
     script.write_text(WORKS)
-    parent = subprocess.Popen(
-        [sys.executable, str(script)],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    parent = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None
     workers = [int(word) for word in parent.stdout.readline().split()]
     assert workers
@@ -139,10 +135,8 @@ time.sleep(600)
 def test_whoever_was_told_of_a_parent_ends_with_it(tmp_path: Path) -> None:
     for name, text in (("waits.py", WAITS), ("starts.py", STARTS)):
         (tmp_path / name).write_text(text)
-    parent = subprocess.Popen(
-        [sys.executable, str(tmp_path / "starts.py"), str(tmp_path / "waits.py")],
-        stdout=subprocess.PIPE,
-    )
+    command = [sys.executable, str(tmp_path / "starts.py"), str(tmp_path / "waits.py")]
+    parent = subprocess.Popen(command, stdout=subprocess.PIPE)
     assert parent.stdout is not None
     child = int(parent.stdout.readline())
     assert alive(child)

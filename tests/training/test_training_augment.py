@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import math
 import random
-from dataclasses import asdict, replace
-from functools import partial
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from functorch.compile import make_boxed_func
 from scipy import stats
-from torch._dynamo.backends.common import aot_autograd
 
-from sslbook.training.views import augment, crops
-from sslbook.training.views.augment import NUMBERS, PIPELINES, Pipeline, apply, draws, plain, random_view
+from sslbook.training import augment
+from sslbook.training.augment import NUMBERS, PIPELINES, Pipeline, apply, draws, plain, random_view
 
 CIFAR = PIPELINES["cifar10"]
 SAMPLES = 4000
@@ -35,14 +30,15 @@ def noise(count: int = 40, channels: int = 3, side: int = 32) -> torch.Tensor:
 
 def boxes(pipeline: Pipeline, height: int, width: int, view: int = 0) -> np.ndarray:
     numbers = draws(SAMPLES, seed=11, step=3, view=view)
-    found = crops.boxes(numbers[:, : crops.CROP_NUMBERS], height, width, pipeline.scale, pipeline.ratio)
+    found = augment.boxes(numbers[:, : augment.CROP_NUMBERS], height, width, pipeline.scale, pipeline.ratio)
     return torch.stack(found, 1).numpy()
 
 
 SAMPLERS = {
     "square": (CIFAR, 32, 32),
     "large": (PIPELINES["stl10"], 96, 96),
-    "oblong, often central": (Pipeline(32, scale=(0.9, 1.0)), 20, 60),
+    "wide, often central": (Pipeline(32, scale=(0.9, 1.0)), 20, 60),
+    "tall, often central": (Pipeline(32, scale=(0.9, 1.0)), 60, 20),
 }
 
 
@@ -80,24 +76,12 @@ def statistics_of(boxes: np.ndarray, height: int, width: int) -> dict[str, np.nd
     return {"area": h * w, "ratio": w / h, "top": top, "left": left, **middle}
 
 
-def test_a_box_that_never_fits_is_central() -> None:
-    found = boxes(Pipeline(32, scale=(1.0, 1.0), ratio=(2.0, 2.0)), 32, 32)
-    assert (found == [8, 0, 16, 32]).all()
-    found = boxes(Pipeline(32, scale=(1.0, 1.0), ratio=(0.5, 0.5)), 32, 32)
-    assert (found == [0, 8, 32, 16]).all()
-    assert crops.central(32, 32, (0.75, 1.5)) == (32, 32)
-
-
 def test_boxes_lie_in_the_image_even_at_the_ends_of_the_numbers() -> None:
     ends = torch.tensor([0.0, 1 - 2.0**-24])
-    numbers = ends[torch.randint(0, 2, (500, crops.CROP_NUMBERS), generator=torch.Generator().manual_seed(0))]
-    top, left, height, width = crops.boxes(numbers, 30, 50, (0.08, 1.0), (3 / 4, 4 / 3))
-    assert (top >= 0).all()
-    assert (left >= 0).all()
-    assert (top + height <= 30).all()
-    assert (left + width <= 50).all()
-    assert (height > 0).all()
-    assert (width > 0).all()
+    numbers = ends[torch.randint(0, 2, (500, augment.CROP_NUMBERS), generator=torch.Generator().manual_seed(0))]
+    top, left, height, width = augment.boxes(numbers, 30, 50, (0.08, 1.0), (3 / 4, 4 / 3))
+    for start, length, side in ((top, height, 30), (left, width, 50)):
+        assert ((start >= 0) & (length > 0) & (start + length <= side)).all()
 
 
 def test_orders_are_uniform_and_factors_lie_in_their_ranges() -> None:
@@ -110,19 +94,6 @@ def test_orders_are_uniform_and_factors_lie_in_their_ranges() -> None:
     assert stats.binomtest(int(idle.sum()), 24_000, 0.2).pvalue > RARE
     for column, low, high in zip(factors[~idle].T, (0.6, 0.0, 0.6, -0.1), (1.4, 2.5, 1.4, 0.1), strict=True):
         assert stats.kstest(column.numpy(), stats.uniform(low, high - low).cdf).pvalue > RARE
-
-
-def test_flips_greys_and_blurs_come_as_often_as_asked_and_widths_are_uniform() -> None:
-    pipeline = Pipeline(32, flip=0.3, grey=0.15, blur=0.4, blur_sigma=(0.3, 1.7))
-    plan = augment._plan(draws(SAMPLES, 2, 0, 0), pipeline, 32, 32)
-    middle, beside = plan.kernels[:, 4].double(), plan.kernels[:, 5].double()
-    blurred = beside > 0  # a single tap where nothing is blurred
-    for chosen, probability in ((plan.mirror, 0.3), (plan.grey, 0.15), (blurred, 0.4)):
-        assert stats.binomtest(int(chosen.sum()), SAMPLES, probability).pvalue > RARE
-        assert stats.binomtest(int(chosen.sum()), SAMPLES, 1 - probability).pvalue < RARE
-    widths = (-0.5 / (beside / middle)[blurred].log()).sqrt().numpy()  # beside / middle = exp(-1 / (2 sigma^2))
-    assert stats.kstest(widths, stats.uniform(0.3, 1.4).cdf).pvalue > RARE
-    assert stats.kstest(widths, stats.uniform(0.1, 1.9).cdf).pvalue < RARE
 
 
 def test_every_number_is_uniform_and_independent_of_the_others() -> None:
@@ -169,36 +140,11 @@ def test_the_sorted_way_is_the_plain_way(monkeypatch: pytest.MonkeyPatch) -> Non
         torch.testing.assert_close(apply(pixels, CIFAR, numbers), straight, atol=2e-6, rtol=0)
 
 
-def test_nothing_stops_a_graph() -> None:
-    """The way that devices take is one graph: no shape and no branch depends on data, and no table is copied anew in each call."""
-    pipeline = replace(CIFAR, blur=0.5)
-    pixels, numbers = noise(8), draws(8, 0, 0, 0)
-    graphs: list[torch.fx.GraphModule] = []
-
-    def kept(graph: torch.fx.GraphModule, inputs: list) -> Any:
-        graphs.append(graph)
-        return make_boxed_func(graph.forward)
-
-    way = partial(apply, pipeline=pipeline)
-    compiled = torch.compile(way, backend=aot_autograd(fw_compiler=kept), fullgraph=True)
-    torch.testing.assert_close(compiled(pixels, draws=numbers), way(pixels, draws=numbers), atol=2e-6, rtol=0)
-    nodes = [(node.op, str(node.target)) for graph in graphs for node in graph.graph.nodes]
-    assert sum(name == "aten.bmm.default" for _, name in nodes) == 4, "two for the crop, two for the blur"
-    assert not [name for kind, name in nodes if kind == "get_attr" or "lift_fresh" in name]
-
-
 def test_floating_pixels_are_levels_over_255() -> None:
     pixels, numbers = noise(), draws(40, 0, 0, 0)
     torch.testing.assert_close(
         apply(pixels.double() / 255, CIFAR, numbers), apply(pixels, CIFAR, numbers), atol=1e-5, rtol=0
     )
-
-
-def test_autocast_does_not_reach_in() -> None:
-    pixels, numbers = noise(), draws(40, 0, 0, 0)
-    expected = apply(pixels, CIFAR, numbers)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert torch.equal(apply(pixels, CIFAR, numbers), expected)
 
 
 @pytest.mark.parametrize("default", [torch.float64, torch.float16, torch.bfloat16])
@@ -212,17 +158,12 @@ def test_views_are_float32_whatever_is_made_by_default(name: str, scale: float, 
 
     def made() -> list[torch.Tensor]:
         numbers = draws(4, 0, 0, 0)
-        plan = augment._plan(numbers, pipeline, *pixels.shape[2:])
-        direct = augment._view(pixels, pipeline, plan)
-        return [
-            numbers,
-            direct,
-            apply(pixels, pipeline, numbers),
-            random_view(pixels, pipeline),
-            plain(pixels, pipeline),
-        ]
+        direct = augment._view(pixels, pipeline, augment._plan(numbers, pipeline, *pixels.shape[2:]))
+        return [numbers, direct, *(way(pixels, pipeline) for way in (random_view, plain))]
 
     expected = made()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        inside = made()
     torch.set_default_dtype(default)
     try:
         found = made()
@@ -230,22 +171,7 @@ def test_views_are_float32_whatever_is_made_by_default(name: str, scale: float, 
         torch.set_default_dtype(torch.float32)
     assert {part.dtype for part in found} == {torch.float32}
     assert all(map(torch.equal, found, expected))
-
-
-@pytest.mark.parametrize("name", PIPELINES)
-def test_every_pipeline_makes_views(name: str) -> None:
-    pipeline = PIPELINES[name]
-    channels = 1 if name in ("digits", "mnist") else 3
-    pixels = noise(6, channels, pipeline.size)
-    view = apply(pixels, pipeline, draws(6, 0, 0, 0))
-    assert view.shape == (6, channels, pipeline.size, pipeline.size)
-    assert view.dtype == torch.float32
-    assert view.isfinite().all()
-    if not pipeline.mean:
-        assert view.min() >= 0
-        assert view.max() <= 1 + 1e-6
-    idle = Pipeline(pipeline.size, scale=(1.0, 1.0), ratio=(1.0, 1.0), flip=0.0, grey=0.0)
-    torch.testing.assert_close(apply(pixels, idle, draws(6, 0, 0, 0)), pixels / 255, atol=1e-6, rtol=0)
+    assert all(map(torch.equal, inside[2:], expected[2:]))
 
 
 def test_pixels_stay_as_they_are() -> None:
@@ -268,31 +194,14 @@ def test_plain_images() -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: Pipeline(0), "size must be at least 1, got 0"),
-        (lambda: Pipeline(32, scale=(0.0, 1.0)), r"scale must be two numbers above 0 .* at most 1, got \(0.0, 1.0\)"),
-        (lambda: Pipeline(32, ratio=(1.0, math.inf)), "ratio must be a tuple of finite numbers"),
-        (lambda: Pipeline(32, flip=1.5), "flip must be between 0 and 1, got 1.5"),
-        (lambda: Pipeline(32, jitter=(0.4, 0.4, 0.4, 0.6)), "jitter must be four strengths .* at most 0.5, got"),
-        (lambda: Pipeline(4, blur=0.5, blur_kernel=9), "less than twice the size 4, got 9"),
-        (lambda: Pipeline(32, mean=(0.5,)), "mean and std must have one number a channel"),
-        (lambda: draws(1, -1, 0, 0), "seed must be at least 0, got -1"),
-        (lambda: apply(noise(), CIFAR, draws(39, 0, 0, 0)), r"draws must be \(40, \d+\), a row an image, got \(39"),
-        (lambda: apply(noise(2, 2), CIFAR, draws(2, 0, 0, 0)), "of 1 or 3 channels, got"),
-        (lambda: apply(noise(2, 1), CIFAR, draws(2, 0, 0, 0)), "pixels must have 3 channels, as mean has, got 1"),
-        (lambda: random_view(noise().float(), CIFAR), r"floating in \[0, 1\], got values from 0 to 255"),
-        (lambda: plain(torch.full((1, 3, 32, 32), torch.nan), CIFAR), "got values from nan to nan"),
-        (lambda: random_view(noise(), "cifar10"), "pipeline must be a Pipeline, such as"),  # type: ignore[arg-type]
-        (lambda: plain(noise(1, 3, 20), CIFAR), "pixels must be at least 32 by 32, got 20 by 20"),
+        (lambda: Pipeline(32, scale=(0.0, 1.0)), "scale must be two numbers"),
+        (lambda: Pipeline(32, jitter=(0.4, 0.4, 0.4, 0.6)), "jitter must be four strengths"),
+        (lambda: Pipeline(4, blur=0.5, blur_kernel=9), "less than twice the size"),
+        (lambda: Pipeline(32, mean=(0.5,)), "one number a channel"),
+        (lambda: random_view(noise(2, 1), CIFAR), "pixels must have 3 channels"),
+        (lambda: random_view(noise().float(), CIFAR), "got values from 0 to 255"),
     ],
 )
 def test_bad_input_gets_a_sentence(call, message: str) -> None:
     with pytest.raises((ValueError, TypeError), match=message):
         call()
-
-
-def test_a_pipeline_comes_back_from_json() -> None:
-    read = Pipeline(**json.loads(json.dumps(asdict(CIFAR))))
-    assert read == CIFAR
-    assert hash(read) == hash(CIFAR)
-    pixels, numbers = noise(3), draws(3, 0, 0, 0)
-    assert apply(pixels, read, numbers).equal(apply(pixels, CIFAR, numbers))

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
-
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from sslbook.images import datasets
 from sslbook.networks.siamese import Networks, build
 from sslbook.training import evaluate
-from sslbook.training.run.distributed import SharedBatchNorm
-from sslbook.training.views.augment import PIPELINES, apply, draws
+from sslbook.training.augment import PIPELINES, apply, draws
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 DEVICE = "cuda"
@@ -24,14 +20,6 @@ COUNT = 64
 def noise(channels: int, side: int) -> Tensor:
     generator = torch.Generator().manual_seed(0)
     return torch.randint(0, 256, (COUNT, channels, side, side), dtype=torch.uint8, generator=generator)
-
-
-@pytest.fixture
-def no_waiting() -> Iterator[None]:
-    """Whatever makes the processor wait for the device is an error."""
-    torch.cuda.set_sync_debug_mode("error")
-    yield
-    torch.cuda.set_sync_debug_mode("default")
 
 
 @pytest.mark.parametrize("name", PIPELINES)
@@ -44,37 +32,6 @@ def test_views_are_the_processors(name: str) -> None:
     torch.testing.assert_close(found.cpu(), apply(pixels, pipeline, numbers), atol=1e-4, rtol=0)
     with torch.autocast(DEVICE, torch.bfloat16):
         assert apply(pixels.to(DEVICE), pipeline, numbers).equal(found)
-
-
-def test_a_graph_holds_the_views() -> None:
-    """Captured with some numbers and replayed with others: nothing but the numbers' place is part of the graph."""
-    pipeline = replace(PIPELINES["cifar10"], blur=0.5)
-    pixels, held = noise(3, 32).to(DEVICE), draws(COUNT, 0, 0, 0).to(DEVICE)
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        apply(pixels, pipeline, held)  # libraries choose their kernels
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        view = apply(pixels, pipeline, held)
-    for step in (1, 2):
-        numbers = draws(COUNT, 0, step, 0).to(DEVICE)
-        held.copy_(numbers)
-        graph.replay()
-        torch.testing.assert_close(view, apply(pixels, pipeline, numbers), atol=1e-5, rtol=0)
-
-
-def test_nothing_waits_for_the_device(request: pytest.FixtureRequest) -> None:
-    """Nor in the first call for a pipeline: no table comes from the processor's memory."""
-    pixels = noise(3, 32).to(DEVICE)
-    apply(pixels, PIPELINES["simclr-cifar10"], draws(COUNT, 0, 0, 0))
-    pipeline = replace(PIPELINES["cifar10"], blur=0.5)
-    numbers = draws(COUNT, 0, 0, 0).to(DEVICE)
-    request.getfixturevalue("no_waiting")
-    view = apply(pixels, pipeline, numbers)
-    with pytest.raises(RuntimeError, match="synchroniz"):
-        view.sum().item()
 
 
 def test_accuracies_are_the_processors() -> None:
@@ -96,19 +53,3 @@ def test_accuracies_are_the_processors() -> None:
         assert evaluate.linear_probe(*there, epochs=5).curve == pytest.approx(wanted, abs=2.5 / 300)
     found = evaluate.report(model.encoder, train, test, pipeline, DEVICE)
     assert found.rank == pytest.approx(evaluate.effective_rank(asked).item(), rel=0.05)
-
-
-@pytest.mark.parametrize("affine", [True, False])
-def test_our_shared_layer_is_pytorchs(affine: bool) -> None:
-    """On a GPU PyTorch's ``SyncBatchNorm`` takes the place of ours; in a single process both are a plain BatchNorm."""
-    layers = [nn.BatchNorm2d(8, affine=affine).to(DEVICE) for _ in range(2)]
-    theirs, ours = nn.SyncBatchNorm.convert_sync_batchnorm(layers[0]), SharedBatchNorm.like(layers[1])
-    x = 3 + 2 * torch.randn(COUNT, 8, 5, 5, generator=torch.Generator().manual_seed(0)).to(DEVICE)
-    weight = torch.randn(COUNT, 8, 5, 5, generator=torch.Generator().manual_seed(1)).to(DEVICE)
-    inputs = [x.clone().requires_grad_() for _ in range(2)]
-    for training in (True, True, False):
-        outputs = [layer.train(training)(part) for layer, part in zip((theirs, ours), inputs, strict=True)]
-        torch.testing.assert_close(outputs[1], outputs[0], atol=1e-5, rtol=1e-5)
-        gradients = [torch.autograd.grad((y * weight).sum(), part) for y, part in zip(outputs, inputs, strict=True)]
-        torch.testing.assert_close(gradients[1], gradients[0], atol=1e-5, rtol=1e-4)
-    torch.testing.assert_close(dict(ours.state_dict()), dict(theirs.state_dict()), atol=1e-6, rtol=1e-5)

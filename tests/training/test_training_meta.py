@@ -16,11 +16,11 @@ import torch
 from sslbook.images.datasets import Dataset
 from sslbook.losses import batch, pairs
 from sslbook.networks.siamese import Networks
+from sslbook.training.augment import PIPELINES
 from sslbook.training.objectives import OBJECTIVES
 from sslbook.training.run.parts import make_parts
 from sslbook.training.run.settings import OPTIMIZERS, Settings
 from sslbook.training.run.trainer import Trainer
-from sslbook.training.views.augment import PIPELINES
 
 META = torch.device("meta")
 SMALL = Networks(width=8, projector_hidden=16, projector_out=8, predictor_hidden=8)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import math
 from typing import Any
 
 import pytest
@@ -9,24 +11,18 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from sslbook.losses import pairs as losses
 from sslbook.networks.siamese import Outputs
-from sslbook.training.objectives import OBJECTIVES, asks_labels, objective, weighed_by
+from sslbook.training.objectives import OBJECTIVES, Objective, objective, weighed_by
 
 N, D = 9, 6
 LABELS = torch.arange(N) % 4
 
 
-def embeddings(seed: int = 0, dtype: torch.dtype = torch.float64) -> Outputs:
+def embeddings(seed: int = 0) -> Outputs:
     generator = torch.Generator().manual_seed(seed)
     drawn = torch.randn(8, N, D, generator=generator, dtype=torch.float64)
     drawn[1] = drawn[0] + 0.7 * drawn[1]  # two views of an image are alike
-    return Outputs(*(part.to(dtype).requires_grad_() for part in drawn), labels=LABELS)
-
-
-def converted(out: Outputs, dtype: torch.dtype) -> Outputs:
-    parts = (None if part is None else part.detach().to(dtype).requires_grad_() for part in out[:8])
-    return Outputs(*parts, labels=out.labels)
+    return Outputs(*(part.requires_grad_() for part in drawn), labels=LABELS)
 
 
 def cosines(out: Outputs) -> tuple[Tensor, Tensor]:
@@ -194,60 +190,6 @@ def test_values_and_gradients_are_the_formulas(name: str, settings: dict[str, An
         assert float((gradients(found, out) - expected).abs().max()) < 1e-12 * max(1.0, float(expected.abs().max()))
 
 
-@pytest.mark.parametrize("name", OBJECTIVES)
-def test_autocast_does_not_reach_in(name: str) -> None:
-    out = embeddings(dtype=torch.float32)
-    value = objective(name)(out)
-    expected = gradients(value, out)
-    with torch.autocast("cpu", torch.bfloat16):
-        inside = objective(name)(out)
-    assert inside.equal(value)
-    assert gradients(inside, out).equal(expected)
-    double = embeddings()
-    exactly = objective(name)(double)
-    assert value.item() == pytest.approx(exactly.item(), abs=1e-6)
-    wanted = gradients(exactly, double)
-    assert (expected - wanted).norm() < 1e-6 * wanted.norm(), "products in bfloat16 are off by 1e-4 and more"
-    half = converted(out, torch.bfloat16)
-    assert objective(name)(half).equal(objective(name)(converted(half, torch.float32)))
-
-
-@pytest.mark.parametrize(("form", "total"), [("printed", -0.5), ("released", -0.5 / (0.5 * 0.5))])
-def test_the_partials_of_the_two_betas(form: str, total: float) -> None:
-    """Section 4.2 asks for partials that add up to beta; the released loss's add up to beta / (tau (1 + beta)).
-
-    A common factor on all distances of one anchor moves the loss by the sum of partials times distances; here by a shift.
-    """
-    out = embeddings()
-    pairs = losses.pair_distances(out.z1, out.z2, normalize=True)
-
-    def loss(r_pos: Tensor, r_neg: Tensor) -> Tensor:
-        nce = losses.info_nce(r_pos, r_neg, 0.5)
-        return (nce - 0.5 * (r_pos - 1) / 0.5) / 0.5 if form == "released" else nce - 0.5 * r_pos
-
-    found = losses.partials(loss, *pairs)
-    assert torch.allclose(found.pos + found.neg.sum(-1), torch.tensor(total, dtype=torch.float64), atol=1e-12)
-    assert objective("beta", beta=-0.5, form=form)(out).item() == pytest.approx(loss(*pairs).mean().item(), rel=1e-12)
-
-
-def test_collapsed_and_distant_embeddings_have_finite_gradients() -> None:
-    for name in OBJECTIVES:
-        out = Outputs(*(torch.ones(N, D).requires_grad_() for _ in range(7)), labels=LABELS)
-        value = objective(name)(out)
-        assert value.isfinite()
-        assert gradients(value, out).isfinite().all()
-    out = embeddings(dtype=torch.float32)
-    sharp = objective("info_nce", temperature=1e-4)(out)
-    assert gradients(sharp, out).isfinite().all()
-
-
-def test_classes_of_one_image_each_are_none() -> None:
-    out = embeddings()
-    alone = objective("supervised_contrastive")(out._replace(labels=torch.arange(N)))
-    torch.testing.assert_close(alone, objective("info_nce")(out), rtol=1e-13, atol=0)
-    assert [name for name in OBJECTIVES if asks_labels(name)] == ["supervised_contrastive"]
-
-
 @pytest.mark.parametrize("labels", [None, LABELS[1:], LABELS.double()])
 def test_labels_must_be_there(labels: Tensor | None) -> None:
     with pytest.raises((TypeError, ValueError), match="labels must"):
@@ -262,13 +204,6 @@ def test_byol_without_a_target_is_simsiam_times_four() -> None:
     slopes = gradients(found, out)
     torch.testing.assert_close(slopes, gradients(wanted, out))
     assert (gradients(objective("byol", stop_gradient=False)(out), out) - slopes).abs().max() > 1e-3
-
-
-def test_byol_reaches_its_ends() -> None:
-    out = embeddings()
-    same = out._replace(p1=out.t2.detach(), p2=3 * out.t1.detach())
-    assert objective("byol")(same).item() == pytest.approx(-4)
-    assert objective("byol")(same._replace(p1=-out.t2, p2=-out.t1)).item() == pytest.approx(4)
 
 
 def test_a_large_batch_takes_no_cube_of_memory() -> None:
@@ -287,3 +222,61 @@ def test_weights_of_other_images_need_their_embeddings() -> None:
     for weights in ("clean", "further"):
         with pytest.raises(ValueError, match=f"that exact's {weights} weights are taken from"):
             objective("exact", weights=weights)(embeddings()._replace(w2=None))
+
+
+# --- what every objective promises -----------------------------------------------------------------------------------
+
+STOPPED: dict[str, dict[str, Any]] = {"exact": {"weights": "clean"}}
+"""Settings with which an objective's gradient is that of its value: by default, exact's weights are constants."""
+SEES_LENGTHS = ("barlow_twins", "vicreg")
+"""Objectives of the outputs' coordinates as they are, which alone aren't blind to a common factor."""
+
+names = pytest.mark.parametrize("name", OBJECTIVES)
+
+
+def changed(out: Outputs, change: Any) -> Outputs:
+    return Outputs(*(change(part) for part in out[:8]), labels=out.labels)
+
+
+def flaws(ours: Objective, smooth: Objective) -> set[str]:
+    """Which promises an objective breaks; ``smooth`` is the one whose gradient is held against finite differences."""
+    out = changed(embeddings(), Tensor.detach)
+    value = ours(out)
+    if value.shape != ():
+        return {"one number"}
+    leaves = [part.clone().requires_grad_() for part in out[:4]]  # targets may be constants
+
+    def of_views(*views: Tensor) -> Tensor:
+        return smooth(Outputs(*views, *out[4:]))
+
+    single = changed(out, Tensor.float)
+    with torch.autocast("cpu", torch.bfloat16):
+        inside = ours(single)
+    half = ours(changed(out, Tensor.bfloat16))
+    order = torch.randperm(N, generator=torch.Generator().manual_seed(1))
+    kept = {
+        "gradient": torch.autograd.gradcheck(of_views, leaves, raise_exception=False, atol=1e-8),
+        "order": bool((ours(Outputs(*(part[order] for part in out if part is not None))) - value).abs() < 1e-12),
+        "length": bool((ours(changed(out, lambda part: 3 * part)) - value).abs() < 1e-12),
+        "views apart": bool((ours(out._replace(z2=out.z2.flip(0), p2=out.p2.flip(0))) - value).abs() > 1e-3),
+        "autocast": bool((inside - value).abs() < 1e-6),
+        "bfloat16": half.dtype == torch.float32 and bool((half - value).abs() < 2e-2 * max(1.0, float(value.abs()))),
+    }
+    return {name for name, holds in kept.items() if not holds}
+
+
+@names
+def test_an_objective_keeps_its_promises(name: str) -> None:
+    found = flaws(objective(name), objective(name, **STOPPED.get(name, {})))
+    assert found == ({"length"} if name in SEES_LENGTHS else set())
+
+
+@names
+def test_settings_that_cannot_be_are_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=f"{name} takes .*got 'nonsense'"):
+        objective(name, nonsense=1)
+    for setting, parameter in inspect.signature(OBJECTIVES[name]).parameters.items():
+        bad = {bool: [1, "yes"], float: [math.nan, math.inf, "high", None, True], str: ["nonsense", 1]}
+        for value in bad[type(parameter.default)]:
+            with pytest.raises((TypeError, ValueError), match=f"{setting} must be"):
+                objective(name, **{setting: value})

@@ -14,8 +14,7 @@ from torch import Tensor
 
 from sslbook.experiments.training import live
 from sslbook.experiments.training.live import pillow_jitter, pillow_view
-from sslbook.training.views import augment, crops
-from sslbook.training.views.crops import blur, taps
+from sslbook.training import augment
 
 Image = pytest.importorskip("PIL.Image", reason="pip install pillow")
 
@@ -27,7 +26,7 @@ factor f adds |1 - f| times the error of the grey it takes in.  Of the hue, Pill
 
 @pytest.fixture(scope="module")
 def pixels() -> Tensor:
-    """Half noise, which has every colour, and half windows of photographs."""
+    """Half noise, which has every colour, and half windows of live."""
     generator = torch.Generator().manual_seed(0)
     noise = torch.randint(0, 256, (COUNT // 2, 3, 32, 32), dtype=torch.uint8, generator=generator)
     photographs = torch.from_numpy(np.stack(load_sample_images().images)).permute(0, 3, 1, 2)
@@ -48,15 +47,15 @@ def numbers() -> Tensor:
     return augment.draws(COUNT, seed=1, step=2, view=0)
 
 
-def drawn_boxes(numbers: Tensor) -> crops.Boxes:
-    return crops.boxes(numbers[:, : crops.CROP_NUMBERS], 32, 32, (0.08, 1.0), (3 / 4, 4 / 3))
+def drawn_boxes(numbers: Tensor) -> augment.Boxes:
+    return augment.boxes(numbers[:, : augment.CROP_NUMBERS], 32, 32, (0.08, 1.0), (3 / 4, 4 / 3))
 
 
 @pytest.mark.parametrize("size", [8, 32, 96])
 def test_crop_and_resize(pixels: Tensor, numbers: Tensor, size: int) -> None:
     box = drawn_boxes(numbers)
-    found = crops.resample(
-        pixels, crops.weights(box.top, box.height, 32, size), crops.weights(box.left, box.width, 32, size)
+    found = augment.resample(
+        pixels, augment.weights(box.top, box.height, 32, size), augment.weights(box.left, box.width, 32, size)
     )
     whole = [tuple(map(int, row)) for row in torch.stack(box, 1).tolist()]
     cut = [image.crop((x, y, x + w, y + h)) for image, (y, x, h, w) in zip(pictures(pixels), whole, strict=True)]
@@ -65,19 +64,9 @@ def test_crop_and_resize(pixels: Tensor, numbers: Tensor, size: int) -> None:
     rounded = (found + 0.5).floor()
     assert (rounded - expected).abs().max() <= 1
     assert (rounded != expected).float().mean() < 0.15  # two roundings instead of one
-    rows = (crops.weights(box.top, box.height, 32, size) > 0).any(1)
+    rows = (augment.weights(box.top, box.height, 32, size) > 0).any(1)
     outside = (torch.arange(32) < box.top[:, None]) | (torch.arange(32) >= (box.top + box.height)[:, None])
     assert not (rows & outside).any()
-
-
-def test_a_mirror_image_is_the_view_reversed(pixels: Tensor, numbers: Tensor) -> None:
-    box = drawn_boxes(numbers)
-    rows = crops.weights(box.top, box.height, 32, 32)
-    mirror = torch.arange(COUNT) % 2 == 0
-    found = crops.resample(pixels, rows, crops.weights(box.left, box.width, 32, 32, mirror))
-    straight = crops.resample(pixels, rows, crops.weights(box.left, box.width, 32, 32))
-    torch.testing.assert_close(found[0::2], straight[0::2].flip(-1), atol=2e-4, rtol=0)
-    assert torch.equal(found[1::2], straight[1::2])
 
 
 @pytest.mark.parametrize("kind", range(4))
@@ -97,19 +86,6 @@ def one_jitter(pixels: Tensor, kind: int, factor: Tensor) -> Tensor:
         return augment.turn_hue_(pixels.float(), factor)
     of_grey, of_mean = ((1 - factor) * float(kind == which) for which in (augment.SATURATION, augment.CONTRAST))
     return augment.blend_(pixels.float(), torch.stack([factor, of_grey, of_mean], 1))
-
-
-def test_hue_is_that_of_colorsys(pixels: Tensor) -> None:
-    """Exactly what Pillow does with 8 bits, so that the difference to Pillow is those bits."""
-    some = pixels[:: COUNT // 6, :, ::5, ::5].clone()  # the other tests see the same pixels
-    some[0, :, 0] = torch.tensor([[0, 255, 7], [0, 255, 7], [0, 255, 7]])[:, [0, 1, 2, 0, 1, 2, 0]]  # greys
-    turn = torch.linspace(-0.5, 0.5, len(some))
-    found = augment.turn_hue_(some.float(), turn).permute(0, 2, 3, 1)
-    for image, out, by in zip(some.permute(0, 2, 3, 1), found, turn.tolist(), strict=True):
-        for pixel, seen in zip(image.flatten(0, 1).tolist(), out.flatten(0, 1).tolist(), strict=True):
-            hue, saturation, value = colorsys.rgb_to_hsv(*(channel / 255 for channel in pixel))
-            expected = colorsys.hsv_to_rgb((hue + by) % 1, saturation, value)
-            assert np.abs(np.array(seen) - 255 * np.array(expected)).max() < 1e-3  # float32, levels to 255
 
 
 def one_after_another(image: Tensor, order: tuple[int, ...], factors: list[float]) -> np.ndarray:
@@ -144,36 +120,6 @@ def test_every_order_of_the_jitter_is_kept(pixels: Tensor) -> None:
             if wrong != order:
                 moved[place] += np.abs(seen - one_after_another(image, wrong, by)).max() > 2
     assert min(moved.values()) > 24, "of 36 images each: hue ahead of all, or behind all, is another picture"
-
-
-def test_grey(pixels: Tensor) -> None:
-    chosen = torch.arange(COUNT) % 3 == 0
-    found = augment.grey_(pixels.float(), chosen)
-    expected = levels([image.convert("L").convert("RGB") for image in pictures(pixels)])
-    assert (found - expected)[chosen].abs().max() < LARGEST["grey"]
-    assert torch.equal(found[~chosen], pixels[~chosen].float())
-
-
-@pytest.mark.parametrize(("side", "kernel"), [(32, 9), (96, 9), (8, 5)])
-def test_blur_is_that_of_scipy(side: int, kernel: int) -> None:
-    generator = torch.Generator().manual_seed(1)
-    images = torch.rand(12, 3, side, side, generator=generator) * 255
-    sigma = torch.linspace(0.1, 2.0, 12)
-    applied = torch.arange(12) != 5
-    found = blur(images, taps(sigma, kernel, applied))
-    for b in range(12):
-        width = float(sigma[b])
-        expected = images[b].double().numpy()
-        for axis in (
-            (1, 2) if applied[b] else ()
-        ):  # "mirror" of scipy is "reflect" of PyTorch: the edge pixel stands once
-            expected = ndimage.gaussian_filter1d(
-                expected, width, axis=axis, mode="mirror", truncate=(kernel // 2 + 0.1) / width
-            )
-        assert np.abs(found[b].numpy() - expected).max() < 1e-3
-    wrong = ndimage.gaussian_filter1d(images[-1].double().numpy(), 2.0, axis=2, mode="reflect", radius=kernel // 2)
-    wrong = ndimage.gaussian_filter1d(wrong, 2.0, axis=1, mode="reflect", radius=kernel // 2)
-    assert np.abs(found[-1].numpy() - wrong).max() > 1  # the edge pixel twice
 
 
 def test_whole_views_against_pillow(pixels: Tensor) -> None:

@@ -11,7 +11,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +18,6 @@ import own_networks
 import pytest
 import torch
 from own_networks import SEEDED, begun, digests
-from PIL import Image
 from torch import nn
 
 from sslbook.images.datasets import load_dataset, subset
@@ -58,16 +56,6 @@ def test_every_method_trains_the_module_that_is_given(method: str) -> None:
     assert embed(run.backbone, load_dataset("digits", "test"), run.pipeline).shape == (400, 8)
 
 
-def test_a_function_draws_first_weights_by_the_seed_and_nothing_else() -> None:
-    state = torch.random.get_rng_state()
-    first, other = pretrain(DIGITS, small, **SMALL), pretrain(DIGITS, small, **SMALL, seed=1)
-    assert torch.equal(torch.random.get_rng_state(), state)
-    torch.manual_seed(7)
-    again = pretrain(DIGITS, small, **SMALL)
-    assert torch.equal(weights(first.backbone), weights(again.backbone))
-    assert not torch.equal(weights(first.backbone), weights(other.backbone))
-
-
 def generators() -> tuple[list[int], object, list[int]]:
     numbers = np.random.get_state()[1].tolist()  # noqa: NPY002
     return torch.random.get_rng_state().tolist(), random.getstate(), numbers
@@ -90,6 +78,7 @@ def test_first_weights_are_a_function_of_the_seed_in_every_process(kind: str, ma
         finally:
             torch.set_default_dtype(torch.float32)
     assert torch.equal(weights(found[0]), weights(found[1]))
+    assert made or not torch.equal(weights(found[0]), weights(begun(DIGITS, backbone, seed=4)[1]))
     fresh = {name: part for name, part in found[0].named_buffers() if part.is_floating_point()}
     assert all(part.unique().tolist() in ([0], [1]) for part in fresh.values())  # BatchNorm has counted nothing
     assert all(part.dtype == torch.float32 for part in found[0].parameters())
@@ -126,9 +115,7 @@ class Killed(Exception):
     """In the place of a signal."""
 
 
-@pytest.mark.parametrize(
-    ("method", "make"), [("simclr", small), ("byol", small), ("simclr", SEEDED["dropout"]), ("byol", SEEDED["frozen"])]
-)
+@pytest.mark.parametrize(("method", "make"), [("byol", small), ("simclr", SEEDED["dropout"])])
 def test_a_run_that_was_killed_ends_with_the_same_weights(
     method: str, make: Callable[[], nn.Module], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -157,9 +144,12 @@ def test_another_run_is_not_mistaken_for_the_one_in_the_folder(tmp_path: Path) -
     pretrain(DIGITS, small, **SMALL, folder=tmp_path)
     own = json.loads((tmp_path / checkpoints.RESULT).read_text())["settings"]["own"]
     assert set(own) == {"images", "backbone", "pipeline"}
+    still = small()
+    still[1].eval()
     for images, backbone, more in [
         (DIGITS.flip(0), small, {}),
         (DIGITS, lambda: nn.Sequential(*small(), nn.Linear(8, 8)), {}),
+        (DIGITS, still, {}),
         (DIGITS, small, {"temperature": 0.2}),
     ]:
         with pytest.raises(ValueError, match="holds another run"):
@@ -199,7 +189,6 @@ def test_own_settings_leave_the_papers_hashes_alone() -> None:
     [
         ("byol", Networks(projector_out=64), Networks(projector_out=64, predictor=2, target="ema")),
         ("byol", Networks(predictor=1, target_init="own"), Networks(predictor=1, target="ema", target_init="own")),
-        ("byol", None, Networks(predictor=2, target="ema")),
         ("simsiam", Networks(projector_out=64), Networks(projector_out=64, predictor=2)),
         ("simclr", Networks(projector_out=64), Networks(projector_out=64)),
     ],
@@ -215,21 +204,17 @@ def test_a_method_has_its_towers(method: str, given: Networks | None, used: Netw
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ({"backbone": "resnet50"}, "backbone must be a torch.nn.Module, or a function that makes one, got str"),
-        ({"backbone": nn.Flatten()}, "backbone must have parameters to train, and this Flatten has none"),
-        ({"backbone": nn.Conv2d(1, 4, 3)}, r"to features \(2, F\), got torch.float32 \(2, 4, 6, 6\)"),
-        ({"backbone": nn.Conv2d(3, 4, 3)}, r"backbone can't take images \(2, 1, 8, 8\): .*channels"),
-        ({"method": "simcrl"}, "method: got 'simcrl'; did you mean simclr"),
-        ({"epoch": 3}, "there is no setting epoch; did you mean epochs"),
-        ({"dataset": "stl10"}, "dataset is of runs on data sets by name"),
-        ({"objective": "byol"}, "objective: give its name as method, got objective='byol'"),
-        ({"loss": "vicreg"}, "loss: give its name as method, got loss='vicreg'"),
-        ({"method": "byol", "temperature": 0.2}, "byol takes stop_gradient; got 'temperature': it has no temperature"),
-        ({"images": DATA, "val": DIGITS}, "val must hold labelled images, by which"),
-        ({"batch": "all"}, "batch must be a whole number, got 'all'"),
-        ({"images": DIGITS[:1], "batch": 6}, "images must hold two images or more to be trained on, got 1"),
-        ({"pipeline": "cifar10"}, r"pipeline must be a Pipeline, such as Pipeline\(32\), got 'cifar10'"),
-        ({"folder": Path(__file__) / "below"}, "folder must be a folder, .* is a file"),
+        ({"backbone": "resnet50"}, "backbone must be a torch.nn.Module"),
+        ({"backbone": nn.Flatten()}, "backbone must have parameters"),
+        ({"backbone": nn.Conv2d(1, 4, 3)}, r"to features \(2, F\)"),
+        ({"backbone": nn.Conv2d(3, 4, 3)}, "backbone can't take images"),
+        ({"method": "simcrl"}, "did you mean simclr"),
+        ({"dataset": "stl10"}, "dataset is of runs"),
+        ({"loss": "vicreg"}, "loss: give its name as method"),
+        ({"images": DATA, "val": DIGITS}, "val must hold labelled images"),
+        ({"images": DIGITS[:1], "batch": 6}, "images must hold two images or more"),
+        ({"pipeline": "cifar10"}, "pipeline must be a Pipeline"),
+        ({"folder": Path(__file__) / "below"}, "folder must be a folder"),
     ],
 )
 def test_what_cannot_be_trained_is_refused(arguments: dict, sentence: str) -> None:
@@ -264,13 +249,11 @@ def apart() -> nn.Module:
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
-        (lambda: Two(lambda x: (x, x)), r"to features \(2, 8\) in training mode, got tuple"),
-        (lambda: Two(lambda x: x[:, :5]), r"to features \(2, 8\) in training mode, got torch.float32 \(2, 5\)"),
-        (lambda: Two(lambda x: x.half()), r"in training mode, got torch.float16 \(2, 8\), where float32 is wanted"),
-        (lambda: Two(fails), r"backbone can't take images \(2, 1, 8, 8\) in training mode: no labels"),
-        (lambda: small().double(), "; images are torch.float32, and it has torch.float64, which .float\\(\\) changes"),
-        (lambda: small().to("meta"), "backbone must have values everywhere, and 0.weight has none"),
-        (apart, "backbone must have values everywhere, and unused.weight has none after two images"),
+        (lambda: Two(lambda x: x[:, :5]), "in training mode, got torch.float32"),
+        (lambda: Two(lambda x: x.half()), "in training mode, got torch.float16"),
+        (lambda: Two(fails), "in training mode: no labels"),
+        (lambda: small().double(), "it has torch.float64"),
+        (apart, "backbone must have values everywhere"),
     ],
 )
 def test_what_would_end_in_the_first_step_is_refused_before(make: Callable[[], nn.Module], sentence: str) -> None:
@@ -297,15 +280,10 @@ def test_a_network_is_trained_in_training_mode_whatever_it_was_in() -> None:
 
 
 def test_the_result_says_what_was_trained(tmp_path: Path) -> None:
-    folder = tmp_path / "digits"
-    folder.mkdir()
-    for number, pixels in enumerate(DIGITS[:64]):
-        Image.fromarray(pixels[0].numpy()).save(folder / f"{number}.png")
-    pretrain(folder, small, **SMALL, folder=tmp_path / "run")
-    result = json.loads((tmp_path / "run" / checkpoints.RESULT).read_text())
-    assert (result["data"], result["images"], result["backbone"]) == ("digits", 64, str(small()))
+    pretrain(DATA, small, **SMALL, folder=tmp_path)
+    result = json.loads((tmp_path / checkpoints.RESULT).read_text())
+    assert (result["data"], result["images"], result["backbone"]) == (DATA.name, 256, str(small()))
     assert not {*OURS} & ({*result["settings"]} | {*result["settings"]["networks"]})
-    assert {*Settings().as_json()} >= {"dataset", "pipeline"}
 
 
 class Stopped(nn.Sequential):
@@ -388,9 +366,8 @@ def test_the_weights_of_a_preset_come_out_before_its_end(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("backbone", "sentence"),
     [
-        (None, "trained a network of your own: give backbone, a network like it"),
-        (nn.Linear(3, 4), "backbone must be a network like the one that .* trained"),
-        (3, "backbone must be a torch.nn.Module"),
+        (None, "give backbone, a network like it"),
+        (nn.Linear(3, 4), "backbone must be a network like"),
     ],
 )
 def test_weights_of_another_network_are_refused(tmp_path: Path, backbone: nn.Module | None, sentence: str) -> None:
@@ -413,17 +390,6 @@ def test_what_a_module_keeps_beside_its_tensors_comes_out_too(tmp_path: Path) ->
     with torch.no_grad():  # the caller's own mode is not the run's
         pretrain(DIGITS, lambda: nn.Sequential(Stateful(), nn.Linear(64, 8)), folder=tmp_path, **SMALL)
     assert torch.load(tmp_path / "backbone.pt", weights_only=True)["0._extra_state"] == {"n": 3}
-
-
-def test_a_part_in_another_mode_is_another_network(tmp_path: Path) -> None:
-    def part(mode: bool) -> nn.Module:
-        net = small()
-        net[1].train(mode)
-        return net
-
-    pretrain(DIGITS, partial(part, True), folder=tmp_path, **SMALL)
-    with pytest.raises(ValueError, match="holds another run"):
-        pretrain(DIGITS, partial(part, False), folder=tmp_path, **SMALL)
 
 
 def test_a_run_of_ones_own_is_watched_and_shows_itself() -> None:

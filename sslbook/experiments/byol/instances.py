@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from sslbook.images import enumerated
 from sslbook.losses import pairs as losses
 from sslbook.networks.batchnorm import batch_normalize
-from sslbook.stats.replica_rng import Streams
+from sslbook.stats.replicas import Streams
 
 Norm = Mapping[str, str | float | bool]
 """Keywords of :func:`sslbook.networks.batchnorm.batch_normalize`; none at all means no BatchNorm."""

@@ -34,14 +34,25 @@ from sslbook.experiments.byol.runs import (
     probes_and_definite,
     train_ablations,
 )
-from sslbook.records.filled import Filled, fill, listing, number, spread
-from sslbook.records.filled import cells as table_cells
-from sslbook.records.page import Rows, as_html
-from sslbook.records.printed import ABLATIONS as NAMES
-from sslbook.records.printed import Change, Modes, ablations, printed
 from sslbook.records.store import Record, parts_folder, rounded
-from sslbook.records.table_command import EPOCHS, Table
-from sslbook.stats.sweep import Study
+from sslbook.records.tables import ABLATIONS as NAMES
+from sslbook.records.tables import (
+    EPOCHS,
+    Change,
+    Filled,
+    Modes,
+    Rows,
+    Table,
+    ablations,
+    as_html,
+    fill,
+    listing,
+    number,
+    printed,
+    spread,
+)
+from sslbook.records.tables import cells as table_cells
+from sslbook.stats.replicas import Study
 from sslbook.training.run.distributed import device_of
 
 DIGITS = Recipe()

@@ -35,9 +35,8 @@ from torch.nn import functional as F
 from sslbook.images import enumerated as images
 from sslbook.images.enumerated import Images
 from sslbook.networks.batchnorm import batch_normalize
-from sslbook.stats.metrics import effective_rank, likeness
-from sslbook.stats.replica_rng import Streams, to_device
-from sslbook.stats.sweep import sweep
+from sslbook.stats.replicas import Streams, sweep, to_device
+from sslbook.training.evaluate import effective_rank, likeness
 
 K = TypeVar("K", bound=Hashable)
 # ---------------------------------------------------------------------------------------------------------------------
@@ -331,7 +330,7 @@ def train_ablations(
 
     at: epochs after which to measure; after the last one if not given.
     measure: :data:`MEASURES` unless given; where a predictor is drawn anew at that moment, it sees the one before.
-    alone: a cell and a seed at a time; else cells of one kind run as one batch.  parts: see :func:`sslbook.stats.sweep.sweep`.
+    alone: a cell and a seed at a time; else cells of one kind run as one batch.  parts: see :func:`sslbook.stats.replicas.sweep`.
     """
     moments = (protocol.epochs,) if at is None else tuple(at)
     train = partial(_train_chunk, protocol, data, moments, measure, dtype=dtype, device=torch.device(device))

@@ -26,7 +26,7 @@ from sslbook.operator.layer import vec
 from sslbook.operator.view_weights import Mixing
 from sslbook.records.store import parts_folder, rounded
 from sslbook.runtime.arguments import require_whole
-from sslbook.stats.sweep import Study, sweep
+from sslbook.stats.replicas import Study, sweep
 
 Device = torch.device | str
 

@@ -30,8 +30,7 @@ from torch import Tensor
 from sslbook.experiments.emergence.ring import direction, pattern_inputs, responses, ring_scene, selected, windows
 from sslbook.experiments.emergence.theory import Mixture, diagonal_velocity
 from sslbook.losses import pairs
-from sslbook.stats.replica_rng import Streams
-from sslbook.stats.sweep import Study
+from sslbook.stats.replicas import Streams, Study
 
 COMPARED = ("simple", "info_nce")
 CHUNK = 125

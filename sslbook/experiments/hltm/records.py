@@ -30,13 +30,11 @@ from sslbook.experiments.hltm.runs import (
 )
 from sslbook.experiments.hltm.theory import random_symmetric
 from sslbook.records import data_files
-from sslbook.records.filled import Filled, fill
-from sslbook.records.printed import PARTS as PRINTED_PARTS
-from sslbook.records.printed import Printed, printed
 from sslbook.records.store import Record, rounded
-from sslbook.records.table_command import PROCESSES, Table, choice, option, processes_of
+from sslbook.records.tables import PARTS as PRINTED_PARTS
+from sslbook.records.tables import PROCESSES, Filled, Printed, Table, choice, fill, option, printed, processes_of
 from sslbook.runtime.compute import cores
-from sslbook.stats.sweep import Study
+from sslbook.stats.replicas import Study
 from sslbook.trees import exact
 from sslbook.trees import latent as trees
 from sslbook.trees.exact import TreeNetwork

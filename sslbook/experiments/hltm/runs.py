@@ -16,8 +16,7 @@ import torch
 from torch import Tensor
 
 from sslbook.experiments.hltm.theory import random_symmetric
-from sslbook.stats.replica_rng import Streams, to_device
-from sslbook.stats.sweep import sweep
+from sslbook.stats.replicas import Streams, sweep, to_device
 from sslbook.trees import exact
 from sslbook.trees import latent as trees
 from sslbook.trees.exact import Activity, TreeNetwork, forward, initial_network

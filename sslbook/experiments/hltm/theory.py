@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from sslbook.stats.replica_rng import Streams
+from sslbook.stats.replicas import Streams
 from sslbook.trees.exact import Parts, TreeNetwork, activation_means, parts_below
 from sslbook.trees.latent import LatentTree, from_root, place, random_tree, symmetric_binary
 

@@ -46,7 +46,7 @@ from torch import Tensor
 from sslbook.experiments.landscape.theory import Activation, Cloud, gaussian
 from sslbook.losses.pairs import contrastive_covariance, project, weights
 from sslbook.stats.checks import over_instances
-from sslbook.stats.replica_rng import Streams
+from sslbook.stats.replicas import Streams
 
 
 @dataclass(frozen=True)

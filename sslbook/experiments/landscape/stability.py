@@ -38,7 +38,7 @@ from sslbook.experiments.landscape import theory
 from sslbook.experiments.landscape.theory import Activation, Blobs, Cloud
 from sslbook.losses.pairs import project
 from sslbook.stats.checks import over_instances, relative
-from sslbook.stats.replica_rng import Streams
+from sslbook.stats.replicas import Streams
 
 Population = Cloud | Blobs
 """What has a matrix ``A(w)``."""

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from sslbook.losses.pairs import contrastive_covariance, energy, loss_value, project, square_distances, weights
 from sslbook.stats.checks import Gaps, over_instances, relative
-from sslbook.stats.replica_rng import Streams
+from sslbook.stats.replicas import Streams
 
 
 @dataclass(frozen=True)

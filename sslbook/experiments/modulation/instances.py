@@ -27,7 +27,7 @@ from torch.nn import functional
 
 from sslbook.images.enumerated import Images, digits, read, readable
 from sslbook.networks.batchnorm import batch_normalize
-from sslbook.stats.replica_rng import Streams, to_device
+from sslbook.stats.replicas import Streams, to_device
 
 SLOPE = 0.05
 """Of the leaky ReLU below 0."""

@@ -31,12 +31,23 @@ from sslbook.experiments.modulation.runs import (
     world_of,
 )
 from sslbook.images.enumerated import Images
-from sslbook.records.filled import Entry, Filled, fill
-from sslbook.records.printed import Printed, batchnorm_modes, printed, unprinted
 from sslbook.records.store import Record, parts_folder, rounded
-from sslbook.records.table_command import PROCESSES, Table, choice, count, processes_of
+from sslbook.records.tables import (
+    PROCESSES,
+    Entry,
+    Filled,
+    Printed,
+    Table,
+    batchnorm_modes,
+    choice,
+    count,
+    fill,
+    printed,
+    processes_of,
+    unprinted,
+)
 from sslbook.runtime.compute import cores
-from sslbook.stats.sweep import Study
+from sslbook.stats.replicas import Study
 
 BETAS, PATTERNS, _ = printed("C-Tab1").axes.values()
 

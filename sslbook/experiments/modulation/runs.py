@@ -38,8 +38,7 @@ from sslbook.experiments.modulation.instances import (
     unit_outputs,
 )
 from sslbook.images.enumerated import Images
-from sslbook.stats.replica_rng import Streams
-from sslbook.stats.sweep import sweep
+from sslbook.stats.replicas import Streams, sweep
 
 # ---------------------------------------------------------------------------------------------------------------------
 # One step
@@ -444,7 +443,7 @@ def train_cells(
     ``weights``.
 
     Cells of equal shape train together, like beside like, in chunks that fit a processor's cache.
-    processes, parts: see :func:`sslbook.stats.sweep.sweep`.  What comes back lies on the CPU.
+    processes, parts: see :func:`sslbook.stats.replicas.sweep`.  What comes back lies on the CPU.
     """
     memory = CACHE if torch.device(device).type == "cpu" else MEMORY
     found = sweep(

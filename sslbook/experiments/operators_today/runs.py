@@ -31,8 +31,8 @@ from sslbook.operator.covariance import covariance_operator
 from sslbook.operator.layer import Layer
 from sslbook.operator.view_weights import PairMixing
 from sslbook.records.store import parts_folder, rounded
-from sslbook.stats.sweep import Study, sweep
-from sslbook.training.views.augment import PIPELINES, plain, random_view
+from sslbook.stats.replicas import Study, sweep
+from sslbook.training.augment import PIPELINES, plain, random_view
 
 
 @dataclass(frozen=True)

@@ -24,20 +24,19 @@ from sslbook.images.datasets import Dataset
 from sslbook.inspect.command import encoder_and_projector as opened
 from sslbook.inspect.measure import Seen, layers_of, look, settle
 from sslbook.inspect.report import KINDS
-from sslbook.networks.resnet import initialize
-from sslbook.networks.siamese import build
+from sslbook.networks.siamese import build, initialize
 from sslbook.operator.layer import OpenedLayer, open_layer, unvec, vec
 from sslbook.records.store import kept, parts_folder
 from sslbook.runtime.atomic_io import atomic
 from sslbook.runtime.compute import cores
-from sslbook.stats.sweep import Study, spread
+from sslbook.stats.replicas import Study, spread
+from sslbook.training.augment import PIPELINES, apply, random_view
 from sslbook.training.evaluate import report
 from sslbook.training.run.determinism import generator
 from sslbook.training.run.distributed import device_of
 from sslbook.training.run.parts import layout_of, load_data, make_batches, make_optimizer, make_rate
 from sslbook.training.run.settings import Settings
 from sslbook.training.run.trainer import train
-from sslbook.training.views.augment import PIPELINES, apply, random_view
 
 DIRECTIONS = ("weights", "first weights")
 """What is asked about: a layer's weights, and those before training."""

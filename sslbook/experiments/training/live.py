@@ -25,18 +25,15 @@ from sslbook.images.datasets import Dataset
 from sslbook.losses import pairs
 from sslbook.networks.siamese import Networks, Siamese, build
 from sslbook.records.store import recorded
-from sslbook.stats.metrics import likeness
-from sslbook.stats.sweep import Study
-from sslbook.training import objectives
-from sslbook.training.evaluate import knn_accuracy
+from sslbook.stats.replicas import Study
+from sslbook.training import augment, objectives
+from sslbook.training.augment import PIPELINES, Boxes, Pipeline, plain
+from sslbook.training.evaluate import knn_accuracy, likeness
 from sslbook.training.presets.sheets import run_of
 from sslbook.training.run import checkpoints, distributed
 from sslbook.training.run.parts import make_batches
 from sslbook.training.run.settings import Settings
 from sslbook.training.run.trainer import train
-from sslbook.training.views import augment, crops
-from sslbook.training.views.augment import PIPELINES, Pipeline, plain
-from sslbook.training.views.crops import Boxes
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -292,8 +289,8 @@ def photographs(count: int, side: int, seed: int = 0) -> Tensor:
 
 
 def _boxes_of(numbers: Tensor, pipeline: Pipeline, height: int, width: int) -> Boxes:
-    """The boxes that :func:`sslbook.training.views.augment.apply` cuts for the same draws."""
-    return crops.boxes(numbers[:, : crops.CROP_NUMBERS], height, width, pipeline.scale, pipeline.ratio)
+    """The boxes that :func:`sslbook.training.augment.apply` cuts for the same draws."""
+    return augment.boxes(numbers[:, : augment.CROP_NUMBERS], height, width, pipeline.scale, pipeline.ratio)
 
 
 def choices(numbers: Tensor, pipeline: Pipeline, height: int, width: int) -> list[Choice]:

@@ -23,14 +23,13 @@ from sslbook.images.datasets import Dataset
 from sslbook.networks.siamese import Siamese
 from sslbook.records.store import kept, parts_folder
 from sslbook.runtime.compute import cores
-from sslbook.stats.metrics import likeness
-from sslbook.stats.sweep import Study, spread
-from sslbook.training.evaluate import embed, nearest, report
+from sslbook.stats.replicas import Study, spread
+from sslbook.training.augment import PIPELINES, Pipeline
+from sslbook.training.evaluate import embed, likeness, nearest, report
 from sslbook.training.presets.sheets import presets, with_changes
 from sslbook.training.run.parts import SUBSET_SEED, load_data
 from sslbook.training.run.settings import Settings
 from sslbook.training.run.trainer import Result, prepared
-from sslbook.training.views.augment import PIPELINES, Pipeline
 
 SMALL = ("subset=5000", "networks.width=16", "epochs=10", "probes=10", "evaluate=2", "shuffle=true", "drop_last=true")
 HALF = (*SMALL, "precision=bfloat16")

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from sslbook.experiments.training.live import drawn
 from sslbook.experiments.training.records import COURSES, last, span
-from sslbook.records.page import as_html
+from sslbook.records.tables import as_html
+from sslbook.training.augment import Pipeline
 from sslbook.training.presets.tables import cells, owed
-from sslbook.training.views.augment import Pipeline
 
 WIDTH = 5.8
 """Of a figure of the book, in inches."""

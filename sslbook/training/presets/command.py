@@ -15,13 +15,12 @@ from typing import Any
 
 from sslbook.records.store import runs_folder
 from sslbook.runtime.arguments import folded, nearest, positive, seed
-from sslbook.runtime.compute import cores
+from sslbook.runtime.compute import GOES_ON, asked_to_stop, cores, free
 from sslbook.training.presets.sheets import Run, preset_of, presets, run_of, values_of
 from sslbook.training.run import distributed
 from sslbook.training.run.checkpoints import Diverged
 from sslbook.training.run.parts import load_data
 from sslbook.training.run.settings import Refused, known_keys
-from sslbook.training.run.signals import GOES_ON, asked_to_stop, free
 from sslbook.training.run.trainer import train
 
 # A process among several would go on waiting for the others if who started it were killed.

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from sslbook.networks.siamese import Networks
-from sslbook.records.printed import ABLATIONS, Change, Printed, ablations, printed, unprinted
+from sslbook.records.tables import ABLATIONS, Change, Printed, ablations, printed, unprinted
 from sslbook.runtime.arguments import nearest
 from sslbook.training.objectives import arguments
 from sslbook.training.run.checkpoints import DIVERGED, Row, read_result

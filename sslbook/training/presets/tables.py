@@ -13,10 +13,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sslbook.records import filled as form
-from sslbook.records.filled import Entry, Filled
+from sslbook.records import tables as form
 from sslbook.records.store import Record, require_source_tree, results_folder, runs_folder, save_record
-from sslbook.records.table_command import EPOCHS, Table, count, option, record_of
+from sslbook.records.tables import EPOCHS, Entry, Filled, Table, count, option, record_of
 from sslbook.runtime.arguments import counted
 from sslbook.runtime.atomic_io import require_writable
 from sslbook.training.presets import cluster

@@ -241,9 +241,9 @@ def check(losses: Tensor, state: State) -> None:
 def write_csv(path: Path, rows: Sequence[Row]) -> None:
     """All rows so far, atomically: a resumed run begins again with those of its checkpoint."""
     text = io.StringIO()
-    writer = csv.DictWriter(text, COLUMNS, restval="", lineterminator="\n")
+    writer = csv.DictWriter(text, COLUMNS, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
-    writer.writerows({name: "" if row.get(name) is None else row[name] for name in COLUMNS} for row in rows)
+    writer.writerows(rows)
     write_text(path, text.getvalue())
 
 

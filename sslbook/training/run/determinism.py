@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from sslbook.networks.siamese import Siamese
+from sslbook.training.augment import draws
 from sslbook.training.run import distributed
-from sslbook.training.views.augment import draws
 
 
 def generator(seed: int, purpose: str, number: int) -> torch.Generator:

@@ -13,14 +13,13 @@ from sslbook.images import datasets
 from sslbook.images.datasets import Dataset
 from sslbook.networks.siamese import Outputs, Siamese, build
 from sslbook.runtime.compute import has_bfloat16
-from sslbook.stats.replica_rng import to_device
+from sslbook.stats.replicas import to_device
 from sslbook.training import evaluate
+from sslbook.training.augment import PIPELINES, Pipeline, apply, plain, random_view
 from sslbook.training.objectives import asks_labels, objective, weighed_by
 from sslbook.training.run import distributed
 from sslbook.training.run.determinism import Batches, Upkeep
-from sslbook.training.run.schedules import SCHEDULES, Length
-from sslbook.training.run.settings import Settings
-from sslbook.training.views.augment import PIPELINES, Pipeline, apply, plain, random_view
+from sslbook.training.run.settings import SCHEDULES, Length, Settings
 
 SUBSET_SEED = 0
 """Which images a subset holds, whatever the run's seed."""
@@ -322,7 +321,7 @@ class Step:
         low = self.precision != torch.float32
         # A graph must hold the casts of the weights too, so they are not kept from one pass to the next.
         with torch.autocast(pixels.device.type, self.precision, enabled=low, cache_enabled=False):
-            outputs = self.model.outputs(*seen)
+            outputs = self.model(*seen)
         if self.labels is not None:
             outputs = outputs._replace(labels=self.labels[index])
         return self.objective(outputs)

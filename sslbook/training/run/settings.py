@@ -5,17 +5,17 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import UnionType
 from typing import Any, TypeVar
 
 from sslbook.networks.siamese import Networks
 from sslbook.runtime.arguments import nearest, require_number, require_one_of, require_whole
+from sslbook.training.augment import PIPELINES, Pipeline
 from sslbook.training.objectives import ARGUMENTS, OBJECTIVES, arguments, objective
-from sslbook.training.run.schedules import SCHEDULES, needs_length
-from sslbook.training.views.augment import PIPELINES, Pipeline
 
 DATASETS = ("cifar10", "stl10", "mnist", "digits")
 SPLITS = ("train", "train+unlabeled")
@@ -54,10 +54,10 @@ class Settings:
     r"""These settings determine a run; the defaults are those of the papers' SimCLR on CIFAR-10, as released.
 
     dataset, split, subset: the images; ``subset`` is their number, or None for all.  Every seed uses the same images.
-    pipeline: a name in :data:`sslbook.training.views.augment.PIPELINES`.  networks: the networks' sizes and kinds.
+    pipeline: a name in :data:`sslbook.training.augment.PIPELINES`.  networks: the networks' sizes and kinds.
     objective, loss_kwargs: a name in :data:`sslbook.training.objectives.OBJECTIVES`, and this objective's arguments.
     optimizer, lr, momentum, betas, weight_decay: the optimiser; ``momentum`` is for ``sgd`` and ``lars``, ``betas`` for
-    ``adam``.  schedule, warmup: a name in :data:`sslbook.training.run.schedules.SCHEDULES`, and the number of epochs in
+    ``adam``.  schedule, warmup: a name in :data:`sslbook.training.run.settings.SCHEDULES`, and the number of epochs in
     which the learning rate grows linearly before it follows the ``cosine`` schedule.
     batch: the batch size, in all processes together.  drop_last: whether to leave out a last batch that is not full.
     shuffle: whether each epoch has its own order of the images; the released SimCLR has a single one.
@@ -190,7 +190,7 @@ class Settings:
         unused = {*FREE, "momentum" if self.optimizer == "adam" else "betas"}
         if self.own:
             unused.update(OURS)
-        if not needs_length(self.schedule) and self.ema_end is None:
+        if self.schedule != "cosine" and self.ema_end is None:  # which the number of epochs says nothing to
             unused.add("epochs")
         if networks.target is None:
             unused |= {"ema", "ema_end", "target_init"}
@@ -301,3 +301,49 @@ def _fitted(value: Any, hint: Any) -> Any:
     if float in kinds and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     return value
+
+
+# --- learning rates by step ------------------------------------------------------------------------------------------
+# Pure functions of the step: what a run has done doesn't matter, so a resumed one has nothing to restore.
+
+STEADY = 10
+"""Epochs before the released schedule begins to fall."""
+
+
+@dataclass(frozen=True)
+class Length:
+    """How long a run is: steps in an epoch, and epochs; the first ``warmup`` of them grow linearly where the schedule asks."""
+
+    steps: int
+    epochs: int
+    warmup: int = 0
+
+
+def constant(step: int, length: Length) -> float:
+    """1, as the released BYOL has it."""
+    return 1.0
+
+
+def cosine(step: int, length: Length) -> float:
+    r"""SimCLR's: grows as :math:`(s+1)/w` over the :math:`w` steps of the warm-up, then
+    :math:`\frac12(1 + \cos\pi\frac{s - w}{S - w})` of the run's :math:`S` steps.
+    """
+    warm = length.warmup * length.steps
+    if step < warm:
+        return (step + 1) / warm
+    total = length.epochs * length.steps
+    return 0.5 * (1 + math.cos(math.pi * (step - warm) / max(1, total - warm)))
+
+
+def released(step: int, length: Length) -> float:
+    r"""The released SimCLR's: :math:`\frac12(1 + \cos\pi t/T)` with :math:`t` epochs after the first ten plus one.
+
+    Its half period :math:`T` is the number of *batches in an epoch*, though it moves once an epoch: on CIFAR-10 with batches of
+    128, :math:`T = 390`, the rate reaches 0 in epoch 401 and rises after it; on STL-10 it never gets there.  It does not depend
+    on the length of the run, so a run of 100 epochs is the beginning of one of 500.
+    """
+    return 0.5 * (1 + math.cos(math.pi * max(0, step // length.steps - STEADY) / length.steps))
+
+
+SCHEDULES: dict[str, Callable[[int, Length], float]] = {"constant": constant, "cosine": cosine, "released": released}
+"""The factor of the learning rate in step ``s`` (from 0), by name."""

@@ -25,14 +25,13 @@ from sslbook.networks.siamese import Siamese
 from sslbook.records import data_files
 from sslbook.runtime.arguments import installing
 from sslbook.runtime.atomic_io import write_text
-from sslbook.runtime.compute import device_name, keep_freed_memory
+from sslbook.runtime.compute import BROKEN_PIPE, GOES_ON, Stopped, asked_to_stop, device_name, keep_freed_memory
 from sslbook.training.evaluate import report
 from sslbook.training.run import checkpoints, distributed
 from sslbook.training.run.checkpoints import Diverged, Row, State, check, rows_until, write_csv, write_result
 from sslbook.training.run.determinism import draw_alike, in_float32
 from sslbook.training.run.parts import FACTOR, Own, Parts, images_of, make_parts
 from sslbook.training.run.settings import Refused, Settings
-from sslbook.training.run.signals import BROKEN_PIPE, GOES_ON, Stopped, asked_to_stop
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
