@@ -185,7 +185,7 @@ def test_the_settings_of_both_data_sets() -> None:
 def test_a_listing_shows_what_was_found(name: str) -> None:
     found = {cell: dict.fromkeys(MEASURES, torch.tensor([0.5, 0.7])) for cell in printed(name).cells}
     found = {cell: {**each, "likeness": -each["likeness"]} for cell, each in found.items()}
-    html = records.html_listing(records.tables(name, found), "a < b").data
+    html = records.html_listing(records.filled(name, found), "a < b").data
     assert "a &lt; b" in html
     assert html.count('<th scope="row">') == len(found)
     for shown in ("60.0±14.1", "0.6", "−0.600"):
@@ -195,7 +195,7 @@ def test_a_listing_shows_what_was_found(name: str) -> None:
 def test_a_grid_shows_printed_and_found() -> None:
     target = printed("B-Tab10")
     found = {cell: dict.fromkeys(MEASURES, torch.tensor([0.5])) for cell in target.cells}
-    html = records.html_grid(records.tables("B-Tab10", found), "").data
+    html = records.html_grid(records.filled("B-Tab10", found), "").data
     assert html.count('<th scope="row">') == target.mean.shape[0]
     assert f"<td>{target.mean[0, 0]:.1f} | 50.0</td>" in html
 
