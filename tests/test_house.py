@@ -43,7 +43,7 @@ BUDGETS = {
     "sslbook/stats": (428, 4),
     "sslbook/training": (4_498, 17),
     "sslbook/trees": (547, 3),
-    "tests": (20_766, 104),
+    "tests": (20_748, 104),
     "tools": (541, 5),
 }
 """Lines and files of Python, which may only fall."""
