@@ -32,7 +32,7 @@ def offer(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], l
         if name == "__all__":
             return sorted(homes(stub))
         if name.startswith("_") or name not in homes(stub):
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+            raise AttributeError(f"module {package!r} has no attribute {name!r}", name=name, obj=sys.modules[package])
         value = getattr(importlib.import_module(homes(stub)[name]), name)
         setattr(sys.modules[package], name, value)  # from now on Python finds it by itself
         return value

@@ -111,7 +111,7 @@ class EigenPairs:
         inputs = tuple(directions.shape[2:])
         picture = tuple(image or inputs)
         if len(picture) != 3 or math.prod(picture) != math.prod(inputs):
-            raise ValueError(f"image must say how {inputs} inputs are a picture, got {picture}: give image=(C, H, W)")
+            raise ValueError(f"image must be (C, H, W) of the layer's {math.prod(inputs)} inputs, got {picture}")
         patterns = torch.linalg.svd(directions.flatten(2), full_matrices=False).Vh[:, 0].unflatten(1, picture)
         figure = Figure(figsize=(1.3 * len(patterns), 1.6), layout="constrained")
         places = figure.subplots(1, len(patterns), squeeze=False)[0]

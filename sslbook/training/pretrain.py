@@ -173,7 +173,9 @@ def load_run(folder: str | Path, backbone: nn.Module | Callable[[], nn.Module] |
     place = user_path(folder)
     content = checkpoints.latest(place, lambda text: warnings.warn(text, stacklevel=3)) if place.is_dir() else None
     if content is None:
-        raise FileNotFoundError(f"folder must be that of a run, with a whole checkpoint, and {place} holds none")
+        below = next(iter(sorted(place.glob("*/step-*.pt"))), None)  # where `sslbook train --folder` keeps its runs
+        hint = f": did you mean {below.parent}?" if below else ""
+        raise FileNotFoundError(f"folder must be that of a run, with a whole checkpoint, and {place} holds none{hint}")
     settings = stored_settings(content["settings"])
     if bool(settings.own) == (backbone is None):
         needs = "give backbone, a network like it" if settings.own else "leave backbone out"

@@ -278,7 +278,7 @@ def test_eigenpairs_show_themselves() -> None:
         shown = torch.as_tensor(axes.images[0].get_array()) - 0.5
         cosine = torch.nn.functional.cosine_similarity(shown.flatten(), pattern.permute(1, 2, 0).flatten(), dim=0)
         assert abs(float(cosine)) == pytest.approx(1)
-    with pytest.raises(ValueError, match=re.escape("give image=(C, H, W)")):
+    with pytest.raises(ValueError, match=re.escape("(C, H, W) of the layer's 12 inputs")):
         pairs.plot((2, 12))
 
 

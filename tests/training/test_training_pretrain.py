@@ -371,11 +371,11 @@ def test_the_weights_of_a_preset_come_out_before_its_end(tmp_path: Path) -> None
     ],
 )
 def test_weights_of_another_network_are_refused(tmp_path: Path, backbone: nn.Module | None, sentence: str) -> None:
-    pretrain(DATA, small, folder=tmp_path, **{**SMALL, "epochs": 1})
+    pretrain(DATA, small, folder=tmp_path / "run", **{**SMALL, "epochs": 1})
     with pytest.raises((ValueError, TypeError), match=sentence):
-        load_run(tmp_path, backbone)
-    with pytest.raises(FileNotFoundError, match="folder must be that of a run"):
-        load_run(tmp_path / "none")
+        load_run(tmp_path / "run", backbone)
+    with pytest.raises(FileNotFoundError, match=r"folder must be that of a run.* did you mean .*run\?"):
+        load_run(tmp_path)
 
 
 class Stateful(nn.Flatten):
