@@ -173,7 +173,7 @@ def load_run(folder: str | Path, backbone: nn.Module | Callable[[], nn.Module] |
     place = user_path(folder)
     content = checkpoints.latest(place, lambda text: warnings.warn(text, stacklevel=3)) if place.is_dir() else None
     if content is None:
-        below = next(iter(sorted(place.glob("*/step-*.pt"))), None)  # where `sslbook train --folder` keeps its runs
+        below = min(place.glob("*/step-*.pt"), default=None)  # where `sslbook train --folder` keeps its runs
         hint = f": did you mean {below.parent}?" if below else ""
         raise FileNotFoundError(f"folder must be that of a run, with a whole checkpoint, and {place} holds none{hint}")
     settings = stored_settings(content["settings"])

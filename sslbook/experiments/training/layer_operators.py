@@ -258,19 +258,19 @@ class Run:
 
     def network(self, epoch: int) -> nn.Module:
         """What the loss sees, after so many epochs; raises ValueError for a run that is past them."""
-        settings, told = self.settings, self.name == SUPERVISED
-        data = load_data(settings)[0]
-        if not epoch and not told:
-            return opened(build(settings.networks, self.seed).to(self.device))
-        net, weights = trained_on_labels(settings, data, 0, self.device), self.folder / f"weights-{epoch}.pt"
+        settings, data, told = self.settings, load_data(self.settings)[0], self.name == SUPERVISED
+        first = trained_on_labels(settings, data, 0, self.device).eval() if told else None
+        if not epoch:
+            return first or opened(build(settings.networks, self.seed).to(self.device))
         self.folder.mkdir(parents=True, exist_ok=True)
         with FileLock(self.folder / "made.lock"):  # another look at it may be under way
-            if told and not weights.exists():
-                with atomic(weights) as part:
-                    torch.save(trained_on_labels(settings, data, epoch, self.device).state_dict(), part)
-            if told:
-                net.load_state_dict(torch.load(weights, weights_only=True))
-                return net.eval()
+            if first:
+                weights = self.folder / f"weights-{epoch}.pt"
+                if not weights.exists():
+                    with atomic(weights) as part:
+                        torch.save(trained_on_labels(settings, data, epoch, self.device).state_dict(), part)
+                first.load_state_dict(torch.load(weights, weights_only=True))
+                return first
             last = epoch * make_batches(settings, len(data)).per_epoch
             result = train(settings, self.folder, stop_after=last, data=(data, None), device=self.device, quiet=True)
         if result.step != last:
