@@ -192,8 +192,6 @@ def test_ctrl_c_ends_any_command_with_a_sentence(
     assert "Traceback" not in rest
 
 
-# --- a build that is killed: nothing is half, nobody works on, and the next one ends as if nothing had been -----------------
-
 ROOT = Path(__file__).resolve().parents[1]
 TOC = "format: jb-book\nroot: chapters/good\nchapters: [{file: chapters/ledger}]\n"
 CHAPTER = """<<claim("gap", %s, below=1e-12, rejects={"a sign": 1.0}, id="A-Thm1", why="one sum");>>

@@ -59,9 +59,6 @@ def test_the_error_sees_a_wrong_product(monkeypatch: pytest.MonkeyPatch) -> None
     assert math.isnan(bench.product_error(op))
 
 
-# -- training -----------------------------------------------------------------------------------------------------------
-
-
 def test_every_stage_gives_rows(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """On a network and a data set that cost nothing; the numbers are for reading."""
     for name, small in (("SMALL_WIDTH", 2), ("SMALL_IMAGES", 256), ("TESTS", 64)):
@@ -81,9 +78,6 @@ def test_operations_are_those_of_the_standard_network(monkeypatch: pytest.Monkey
     rows = {row.what: row.value for row in training.forward(0.0)}
     multiplications = rows["arithmetic"] * 1e12 / rows["images"] / 2
     assert multiplications == pytest.approx(0.557e9 / 16, rel=0.02)
-
-
-# -- tables -------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("one_thread")

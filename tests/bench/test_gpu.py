@@ -23,9 +23,6 @@ from sslbook.training.presets.tables import recorded_values
 RUN = "cifar10-simclr-nce"
 
 
-# -- the plan ---------------------------------------------------------------------------------------------------------
-
-
 def test_the_plan_names_what_there_is() -> None:
     """Presets, tables and records by their names; and of each table the cells that it trains, each in its record at once."""
     made: dict[str, set[str]] = {}
@@ -59,9 +56,6 @@ def test_the_plan_is_told_where_there_is_no_gpu(
     assert "not all of it in this time" in out
     assert status([]) == 2
     assert "no GPU: torch" in capsys.readouterr().err
-
-
-# -- the clock --------------------------------------------------------------------------------------------------------
 
 
 def step(name: str, *commands: str) -> Step:
@@ -109,9 +103,6 @@ def test_the_clock_stops_a_step_which_is_not_done_then(tmp_path: Path, capsys: p
         "well: stopped by the clock",
     ]
     assert [path.name for path in sorted(tmp_path.glob("*.log"))] == ["slow.part.log", "well.part.log"]
-
-
-# -- what comes back --------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -23,8 +23,6 @@ from sslbook.book.cells import fold_checks, fold_code, summary
 from sslbook.book.plots import _slider_html
 from sslbook.book.values import badge
 
-# ---- Captions -------------------------------------------------------------------------------------------------------
-
 CONF = """
 extensions = ["myst_nb"]
 numfig = True
@@ -127,9 +125,6 @@ def test_what_is_missing_is_said(tmp_path: Path) -> None:
         assert words in warned
     assert "tab-none: the code cell below it shows no table" in warned
     assert not page.select("figure[id]")
-
-
-# ---- Checks ---------------------------------------------------------------------------------------------------------
 
 
 def strip(name: str, id: str | None = "A-Thm3", **more: Any) -> str:

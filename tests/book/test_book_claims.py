@@ -252,9 +252,6 @@ def test_the_tolerance_is_what_it_says(expect: float, atol: float, rtol: float, 
     assert not criterion.passes(expect + sign * (1.01 * allowed + 1e-6 * (1 + abs(expect))))
 
 
-# --- how a passed check looks ----------------------------------------------------------------------------------------
-
-
 def test_the_badge(monkeypatch: pytest.MonkeyPatch, published: list[Number]) -> None:
     monkeypatch.delenv("SSLBOOK_LEDGER", raising=False)
     claim("thm1-gap", 3.1e-16, id="A-Thm1", below=1e-12, rejects={"tower <2>'s sign": 1.4})
@@ -302,8 +299,6 @@ def test_what_a_badge_says_of_a_value(published: list[Number]) -> None:
     assert rate == ["=\u00a0−0.487", "≈\u00a0−0.5\u00a0±\u00a00.06", "and\u00a0≤\u00a00"]
     assert seen == ["=\u00a02\u00a0×\u00a010⁻⁹"]
 
-
-# --- the line below a text that says where this run's numbers are others than the book's ----------------------------
 
 TEXT = ("share:.1%=0.25", "gap:.1e=1e-15", "count:s=432")
 

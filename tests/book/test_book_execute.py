@@ -198,8 +198,6 @@ def test_code_cells_without_a_header_are_refused(write_book) -> None:
         find_chapters(book)
 
 
-# --- the same under every shell ---------------------------------------------------------------------------------------
-
 SHELL_CHAPTER = """
 <<import builtins, json, os, sys
 import matplotlib
@@ -280,8 +278,6 @@ def test_a_chapter_does_not_begin_where_assertions_are_left_out(how: list[str]) 
     )
     assert "RuntimeError: this Python leaves out assertions, and so the book's checks" in done.stderr
 
-
-# --- one at a time ----------------------------------------------------------------------------------------------------
 
 HOLDS = """
 import sys, time

@@ -132,8 +132,6 @@ def test_indices_and_exponents_are_set_as_such() -> None:
     )
 
 
-# ---- Margins: bars near what is measured, rivals far from the bar, and a count of loose bars that may only fall -------
-
 LEFT = {
     **dict.fromkeys(("audit_hltm", "audit_training", "byol", "linear_byol"), 2),
     "covariance": 6,
@@ -195,8 +193,6 @@ def test_no_bar_becomes_loose() -> None:
     assert {name: count for name, count in counts.items() if count > LEFT.get(name, 0)} == {}, margin_lines(worst, 100)
     assert [margin.number.name for margin in worst if not margin.number.why] == [], "a loose bar has a reason"
 
-
-# ---- The filter, in a browser, over the built book -------------------------------------------------------------------
 
 SEEN = """
 return [...document.querySelectorAll("p.sslbook-entry")].filter(p => p.checkVisibility()).map(p => [

@@ -105,9 +105,6 @@ def test_the_first_cell_asks_for_no_bare_name(monkeypatch: pytest.MonkeyPatch) -
         exec(source)
 
 
-# --- copies of them: fresh ones replace what nobody touched, and nothing else ----------------------------------------
-
-
 def build(book: Book, word: str) -> None:
     for name in ("one", "two"):
         output = new_output("stream", text="a\nb\n")

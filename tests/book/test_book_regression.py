@@ -121,9 +121,6 @@ def test_a_name_produced_twice_is_refused(write_book) -> None:
         compare(book, "good", "quick")
 
 
-# --- tolerances that are measured: what moves from machine to machine and from seed to seed --------------------------
-
-
 @pytest.mark.parametrize(
     ("moved", "within"),
     [

@@ -225,8 +225,6 @@ def test_two_sentences_keep_a_full_stop_each() -> None:
     assert formula.parent.astext() == "y."
 
 
-# ---- What is wrong with built pages -----------------------------------------------------------------------------
-
 PROSE = """
 The gap is {glue:text}`gap:.1e` of {glue:text}`n`, elsewhere {glue:text}`other.md::rate:.3f`.
 Again {glue:text}`gap:.2f`, {glue:text}`n:d`, {least}`rise:.1f` and {interval}`rise:+.1f`.
@@ -326,8 +324,6 @@ def test_a_style_sheet_that_loads_from_elsewhere(book: Book) -> None:
     assert render.problems(book, "quick") == ["_static/style.css: loads https://fonts.example/a.woff2"]
 
 
-# ---- What is indexed of a page --------------------------------------------------------------------------------------
-
 INDEXED = r"""<article class="bd-article"><section id="top"><h1>2. One</h1><p>First <span class="math">\(\beta\)</span>.</p>
 <div class="cell"><div class="highlight-ipython3 notranslate"><div class="highlight"><pre>import torch</pre></div></div></div>
 <section id="two"><h2>2.1. Two</h2><p>Second.</p>
@@ -357,9 +353,6 @@ def test_each_section_has_its_own_words_and_no_code() -> None:
 )
 def test_a_formula_in_an_excerpt_shows_no_source(formula: str, shown: str) -> None:
     assert readable(formula) == shown
-
-
-# ---- Where the book is published, and what its pages say of themselves there ---------------------------------------
 
 
 def test_one_address_gives_all_the_others(tmp_path: Path) -> None:

@@ -147,8 +147,6 @@ def test_a_slider_recomputes_between_the_values_that_it_came_with() -> None:
     assert widgets._places([0, 0.95, 2.6], 1) == [0, 0.95, 2, 2.6], "no place beside a value, none beyond the last"
 
 
-# ---- In the built book ----------------------------------------------------------------------------------------------
-
 BOOK = find_book(Path(__file__).resolve().parents[2])
 PAGES = sorted(path.stem for path in BOOK.chapters.glob("*.md") if "slider(" in path.read_text(encoding="utf-8"))
 SLIDER = re.compile(r'<div class="sslbook-slider" id="slider-([\w-]+)".*?class="sslbook-slider-note"', re.DOTALL)

@@ -77,8 +77,6 @@ def test_promised_names_lead_to_their_entries():
         assert library.find(id=anchor), f"{name} leads to {href}, which is not there"
 
 
-# --- where symbols are first met -----------------------------------------------------------------------------------------
-
 CUES = re.compile(
     r"\b(?:let|write|writes|call|called|calls|define[sd]?|denotes?|where|put|fix|means|stands? for)\b|\b(?:for|with) x (?:the|a)\b"
     r"|x is |is x|are x|\b(?:the|an?|its) [\w -]+ x |\*\*[^*]+\*\*",

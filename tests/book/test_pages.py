@@ -273,8 +273,6 @@ def browser() -> Iterator[Browser]:
     browser.driver.quit()
 
 
-# ---- What the pages are asked ---------------------------------------------------------------------------------------
-
 FRAMES = """
 const figure = arguments[0];
 const seen = i => !i.hidden && i.naturalWidth && i.getBoundingClientRect().height > 20;

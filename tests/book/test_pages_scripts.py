@@ -35,8 +35,6 @@ def settles(driver: Any, script: str, wanted: object, *arguments: object) -> Non
     WebDriverWait(driver, 110, 0.05).until(lambda d: d.execute_script(script, *arguments) == wanted)
 
 
-# ---- Formulas: first where the reader is; the page stands still while the others get their size --------------------------
-
 ROWS = 150
 # Typeset it is six times as high as its source; in a browser that, as Safari, keeps no place by itself.
 HEIGHT = r"\[\begin{pmatrix} 1 \\ 2 \\ 3 \\ 4 \\ 5 \\ 6 \end{pmatrix}\]"
@@ -149,8 +147,6 @@ def test_a_statement_that_was_broken_for_phones_is_whole_on_a_desk(
         driver.set_window_size(size["width"], size["height"])
 
 
-# ---- Folded checks --------------------------------------------------------------------------------------------------------
-
 BAR = """<p style="height: 3000px"></p><details class="sslbook-proved"><summary>{0}</summary>
 <div class="sslbook-check" id="check-{0}">a check</div></details>"""
 FOLDED = f"""<!DOCTYPE html><html lang="en" data-theme="light"><head><title>One</title><script src="book.js"></script>
@@ -195,8 +191,6 @@ def test_a_keyboard_opens_a_bar_and_sees_where_it_is(driver: Any, folded: str) -
         at.send_keys(key)
         settles(driver, SEEN, [opened, False])
 
-
-# ---- Search, over the built book ------------------------------------------------------------------------------------------
 
 ANSWERS = {
     "collapse": [

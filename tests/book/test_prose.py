@@ -148,9 +148,6 @@ def test_both_scales_hold_the_same_numbers(path: Path) -> None:
     assert regression.left_out(Book(ROOT), path.name.partition(".")[0], "quick") == []
 
 
-# --- exercises -------------------------------------------------------------------------------------------------------
-
-
 IN_ORDER = re.compile(
     r"^:label: (?P<label>\S+)$.*?`(?P<name>\w+)\(.*?"  # its words ask for a function
     r"^```\{code-cell\} ipython3\n(?!:tags:).*?def (?P=name)\(.*?raise NotImplementedError.*?check\(.*?"

@@ -24,8 +24,6 @@ from sslbook.book.values import bound, glue, named, prose
 BOOK = Book(Path(__file__).resolve().parents[2])
 PAGES = sorted(path.stem for path in BOOK.chapters.glob("*.md") if path.stem != "ledger")
 
-# --- bounds ----------------------------------------------------------------------------------------------------------
-
 ROLE = r"\{(?P<role>glue:text|interval|least|most)\}`(?P<content>[^`]+)`"
 UPPER = r"at most|no more than|not more than|less than|fewer than|within|up to|below|under"
 LOWER = r"at least|no less than|no fewer than|not less than|more than|above|over"
@@ -98,8 +96,6 @@ def contradicted(chapter: str) -> list[str]:
     return found
 
 
-# --- comparisons -----------------------------------------------------------------------------------------------------
-
 COMPARES = re.compile(
     r"\b(leads (?:by|with)|beats?|(?:is|are|be|ends?|stays?|nearly|and|also|about|thus|;|,) level(?! of)\b"
     r"|gain(?:s|ed)? (?:is|are|by|at|of|on|\{|\+|nothing)|points (?:above|below|more|less|better|worse)|(?:better|worse) than)\b"
@@ -141,8 +137,6 @@ def typed_verdicts(chapter: str) -> list[str]:
                 found.append(f"{name} denies “{match[0]}” in: {line.strip()}")
     return found
 
-
-# --- rivals ----------------------------------------------------------------------------------------------------------
 
 REAL = re.compile(r"recorded$|load_dataset|digits|cifar|mnist|photo|pictures", re.IGNORECASE)
 """Names by which a chapter gets at a recorded run or at real images."""
@@ -219,8 +213,6 @@ def _is_real(node: ast.AST, real: set[str], by: re.Pattern[str] = REAL) -> bool:
     called = {n.attr for n in ast.walk(node) if isinstance(n, ast.Attribute)}
     return bool(names & real) or any(by.search(name) for name in names | called)
 
-
-# --- the tests -------------------------------------------------------------------------------------------------------
 
 LINTS = {f.__name__: f for f in (rounded_to_nearest, contradicted, typed_verdicts, without_rivals, left_out)}
 

@@ -43,9 +43,6 @@ def test_joint_weights_by_listing_the_draws() -> None:
     assert relative_gap(single, pairs.pair_weight(r, "info_nce", temperature=0.5)) < 1e-13
 
 
-# -- populations ---------------------------------------------------------------------------------------------------------------
-
-
 def test_the_expected_gradient_by_a_loop_over_tuples() -> None:
     net = mlp((3, 4, 2), "leaky_relu")
     views = torch.randn(3, 2, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
@@ -81,9 +78,6 @@ def test_an_estimate_from_few_views_by_a_loop_over_draws(views: int) -> None:
     assert relative_gap(checks.mean_estimate(k, views), mean) < 1e-14
 
 
-# --- the residue -----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("loss", "margin"), [("info_nce", 0.0), ("soft_triplet", 0.2)])
 def test_both_terms_of_theorem_4_make_the_step(loss: str, margin: float) -> None:
     """What is measured of the two matrices that give the enumerated gradient (`step_gaps`)."""
@@ -114,9 +108,6 @@ def test_bounds_by_hand() -> None:
     assert found.printed == pytest.approx(2 * 9 * (2 * (1 * (2 + 4)) / 2 + 3 * 2))
     assert found.corrected == pytest.approx(2 * 9 / 4 * (2 * (1 * 20**0.5) / 2 + 3 * 2 + 2 * 8))
     assert found.unbiased == pytest.approx(2 * 9 / 4 * (2 * (1 * 2) / 2 + 3 * 2))
-
-
-# --- real images -----------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")

@@ -27,9 +27,6 @@ def test_the_formulas_on_a_network_done_by_hand() -> None:
     assert float(dual.contrastive_gradient(k1, k2, (k1 * 4)[:, None], d_neg, w)) == 2 * -0.5 * 3 * (5 - 8)
 
 
-# --- the network that is followed by hand ----------------------------------------------------------------------------
-
-
 def test_the_numbers_of_the_example() -> None:
     k = connection(toy.network(), "0", toy.inputs())[..., 0]
     assert [unvec(row, (2, 2)).tolist() for row in k] == [[[2, 1], [2, 1]], [[1, 2], [0, 0]]]

@@ -49,9 +49,6 @@ def test_replicas_of_the_network_are_independent() -> None:
     assert float(many.accuracy_end[1]) == float(alone.accuracy_end[0])
 
 
-# -- the trainer ----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("loss", runs.COMPARED)
 @pytest.mark.parametrize("normalize", [False, True])
 def test_the_gradient_is_autograds(loss: str, normalize: bool) -> None:

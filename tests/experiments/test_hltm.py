@@ -255,9 +255,6 @@ def test_a_column_of_our_own_trials_is_likely_and_a_shifted_one_is_not() -> None
     assert records.distance(own, column) == pytest.approx(float(by_hand))
 
 
-# --- training on trees -----------------------------------------------------------------------------------------------
-
-
 # --- the gradient by hand --------------------------------------------------------------------------------------------
 
 

@@ -142,9 +142,6 @@ def test_a_gate_that_stays_shut_holds_on_one_side_alone() -> None:
         assert bool(cloud.energy(away, RELU) < cloud.energy(w[None], RELU)) == holds
 
 
-# --- stability, roughness, basins, rotations -------------------------------------------------------------------------
-
-
 def test_the_jacobian_is_the_derivative_of_the_flow() -> None:
     pop = theory.blobs(3, 4, 3, sigma=0.5)
     w = stability.newton(pop, theory.directions(3, 5, 3), RELU)

@@ -22,9 +22,6 @@ def test_replicas_do_not_see_each_other() -> None:
     assert np.allclose(fractions.online[0, 0], together.online[-1, 0], rtol=1e-6, atol=1e-8)
 
 
-# --- one unit --------------------------------------------------------------------------------------------------------------
-
-
 def test_the_boundary_cases() -> None:
     survives = theory.survives(np.array([1.0, 1.0, 0.0]), np.array([-1.0, 1.0, 1.0]), 0.5)
     assert survives.tolist() == [False, True, False]
@@ -55,9 +52,6 @@ def test_readout_error_is_least_squares() -> None:
     left = y - code @ np.linalg.lstsq(code, y, rcond=None)[0]
     found = theory.readout_error(online, (x.T @ x / 500)[None], task)[0]
     assert found == pytest.approx(left @ left / (y @ y), rel=1e-9)
-
-
-# --- fixed points and their stability --------------------------------------------------------------------------------
 
 
 def test_the_modes_diagonalise_both_moments() -> None:

@@ -176,9 +176,6 @@ def test_how_cells_are_cut_and_spread_changes_nothing(monkeypatch: pytest.Monkey
                 assert (other[cell][name] - whole[cell][name]).abs().max() < 1e-4
 
 
-# --- worlds -------------------------------------------------------------------------------------------------------------
-
-
 def test_worlds() -> None:
     world = make_world([0, 1, 0], [1, 3, 5], zeta=[1.0, 2.0, 10.0])
     assert world.allowed.sum(-1).eq(torch.tensor([1, 3, 5])[:, None]).all()
@@ -226,9 +223,6 @@ def test_one_place_of_a_world_trains_by_itself() -> None:
     assert not end.weights.equal(train_tokens(narrow, replicas)[0].weights), "there each generator fixes the place"
 
 
-# --- scores -------------------------------------------------------------------------------------------------------------
-
-
 def test_scores_of_known_filters() -> None:
     allowed = torch.zeros(1, 2, 4, dtype=torch.bool)
     allowed[..., :2] = True
@@ -255,9 +249,6 @@ def test_scores_of_known_filters() -> None:
     for name in ("signless +", "signless -"):
         assert scores(-weights, world)[name].equal(found[name])
     assert float(scores(weights, world, linear=True)["released +"]) == pytest.approx(1, abs=3e-3)
-
-
-# --- filters of quarters of images --------------------------------------------------------------------------------------
 
 
 def test_crops_are_torchs_enlargement_of_the_box() -> None:
@@ -364,9 +355,6 @@ def test_filters_are_trained_as_they_were(strength: float) -> None:
     (found,) = train_filters(digits(24), protocol, [3])
     pattern = torch.arange(found.numel()).cos().reshape(found.shape)
     hold({"norm": float(found.norm()), "pattern": float((found * pattern).sum())}, within=1e-4)
-
-
-# --- Table 1 and the figures ---------------------------------------------------------------------------------------------
 
 
 def test_cells_of_every_table() -> None:
@@ -529,9 +517,6 @@ def test_weights_are_in_units_of_the_fields_largest() -> None:
     }
     (dead,) = records._weights({"relu": [[[0.0]]]}, [[False]]).entries
     assert dead.found["largest"] == [0.0], "and no division by zero"
-
-
-# --- who wins, and a step of many fields -----------------------------------------------------------------------------
 
 
 def test_starts_on_the_circle_end_on_their_side_of_the_edge() -> None:

@@ -104,9 +104,6 @@ def test_a_resnet_in_float32() -> None:
     assert not model.training
 
 
-# --- the training of the record --------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int, int, int]]:
     """Seed, step, view and images of each view that is drawn: the images with some noise."""

@@ -40,8 +40,6 @@ from sslbook.training.presets import tables
 from sslbook.training.presets.sheets import presets, sheets
 from sslbook.training.run.settings import Settings, stored_settings
 
-# -- a run to watch ---------------------------------------------------------------------------------------------------
-
 
 def test_a_course_has_a_row_a_look_and_a_column_a_seed(monkeypatch: pytest.MonkeyPatch) -> None:
     few = {split: live.datasets.subset(live.datasets.load_dataset("digits", split), 256) for split in ("train", "test")}
@@ -71,9 +69,6 @@ def test_nearest_come_first() -> None:
     assert evaluate.nearest(known, torch.tensor([[3.0, 1.0]]), 3).tolist() == [[0, 2, 1]]
 
 
-# -- what a view gives away -------------------------------------------------------------------------------------------
-
-
 def test_a_number_that_views_share_agrees_and_one_that_they_do_not_does_not() -> None:
     images = live.photographs(12, 64, seed=1)
     still = replace(live.BARE, scale=(1.0, 1.0), ratio=(1.0, 1.0), flip=0.0)
@@ -96,9 +91,6 @@ def test_redness_and_edges_are_what_they_are_called() -> None:
     assert across == pytest.approx(-down)
 
 
-# -- what waits -------------------------------------------------------------------------------------------------------
-
-
 def test_all_runs_wait_where_there_are_none(tmp_path: Path) -> None:
     found = tables.owed("A-Tab2", range(1, 6), tmp_path)
     assert (found.runs, found.finished) == (30, 0)
@@ -114,9 +106,6 @@ def test_each_tables_command_can_be_tried_dry(table: str, tmp_path: Path, capsys
     assert cli.main(command) == 0
     assert capsys.readouterr().out.strip()
     assert not any(tmp_path.iterdir())
-
-
-# -- the record as the page shows it ----------------------------------------------------------------------------------
 
 
 def test_a_record_s_table() -> None:
@@ -159,9 +148,6 @@ def test_ingredients_are_jittered_one_at_a_time(monkeypatch: pytest.MonkeyPatch)
         [0.0] * 4,
     ]
     assert [pipeline.grey for pipeline in asked] == [0, 0, 0, 0, 0.2]
-
-
-# --- the recorded runs, made small -----------------------------------------------------------------------------------
 
 
 SHORT = (*DIGITS, "networks.predictor_hidden=8", "epochs=2", "evaluate=1", "probes=2")

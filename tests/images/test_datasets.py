@@ -22,8 +22,6 @@ from sslbook.images import datasets, enumerated
 from sslbook.images.datasets import Dataset, available, data_folder, load_dataset
 from sslbook.images.enumerated import readable
 
-# --- small data sets in their official layouts, whose files count as the official ones -------------------------------
-
 
 def pixels_of(path: str, count: int) -> np.ndarray:
     """Random STL-10 images ``(count, 3, 96, 96)`` of a file of that name."""
@@ -60,9 +58,6 @@ def cifar10_binary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     put(tmp_path / "cifar-10-batches-bin", datasets.CIFAR10_BINARY_MD5, contents, monkeypatch)
     monkeypatch.setenv("SSLBOOK_DATA", str(tmp_path))
     return tmp_path
-
-
-# -- layouts ------------------------------------------------------------------------------------------------------------
 
 
 def test_stl10_is_stored_column_by_column(stl10: Path) -> None:
@@ -104,9 +99,6 @@ def test_digits_are_split_once_and_for_all() -> None:
     assert together.sum() == (raw * (255 / 16)).round().sum()
 
 
-# -- what is refused ----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("damage", [lambda content: content[:-5], lambda content: content[:-1] + b"?"])
 @pytest.mark.parametrize("name", ["train_X.bin", "train_y.bin", "unlabeled_X.bin"])
 def test_a_damaged_file_is_refused_by_name(stl10: Path, name: str, damage) -> None:
@@ -138,9 +130,6 @@ def test_where_the_files_lie(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         assert data_folder() == tmp_path / "sslbook"
     monkeypatch.setattr(sys, "platform", "darwin")
     assert data_folder() == Path("~/Library/Caches/sslbook").expanduser()
-
-
-# --- downloads, from a server of the test's own: checked, unpacked, and told of where they fail ----------------------
 
 
 class Quiet(http.server.SimpleHTTPRequestHandler):
@@ -218,9 +207,6 @@ def test_single_files_are_fetched(tmp_path: Path, server: tuple[str, Path], monk
     data = load_dataset("mnist", "test", folder=tmp_path / "here", download=True)
     assert data.labels.tolist() == [0, 1, 2, 3, 4]
     assert available("mnist", folder=tmp_path / "here")
-
-
-# --- MNIST -----------------------------------------------------------------------------------------------------------
 
 
 def put_mnist(folder: Path, monkeypatch: pytest.MonkeyPatch, count: int = 5) -> None:

@@ -24,9 +24,6 @@ def pictures(n: int = 3, channels: int = 2, height: int = 5, width: int = 6) -> 
     return torch.rand(n, channels, height, width, generator=generator, dtype=torch.float64)
 
 
-# ------------------------------------------------------------------------------------------ digits
-
-
 def test_digits_are_those_of_scikit_learn():
     data = digits()
     assert (data.name, len(data)) == ("digits", 1797)
@@ -54,9 +51,6 @@ def test_a_subset_is_reproducible_nested_and_without_repeats():
 
 def _pair(data: Images) -> tuple[Tensor, Tensor]:
     return data.pixels, data.labels
-
-
-# ----------------------------------------------------------------------------------------- CIFAR-10
 
 
 def python2_batch(pixels: np.ndarray, labels: list[int]) -> bytes:
@@ -126,9 +120,6 @@ def test_the_real_test_images():
     # The channels' own means: a wrong order of the planes would permute them.
     mean = data.pixels.mean((0, 2, 3), dtype=torch.float64)
     torch.testing.assert_close(mean, torch.tensor([0.4942, 0.4851, 0.4504], dtype=torch.float64), atol=1e-4, rtol=0)
-
-
-# -------------------------------------------------------------------------------------------- views
 
 
 @pytest.mark.parametrize("radius", [0, 1, 2])

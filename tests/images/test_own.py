@@ -274,9 +274,6 @@ def test_folders_that_hold_no_pictures_are_refused(tmp_path: Path) -> None:
         read_images(BYTES, size=3)
 
 
-# --- folders of pictures as people have them: hidden files, links, empty classes, odd names --------------------------
-
-
 LISTED = {
     "hidden": ("cats/0.png", "dogs/0.png", ".checks/0.png", "cats/.thumbs/x/0.png", "dogs/._0.png: no picture"),
     "of the system": ("cats/0.png", "dogs/0.png", "__MACOSX/cats/0.png", "cats/@eaDir/0.png", "cats/a.db: no picture"),

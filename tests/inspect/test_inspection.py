@@ -28,9 +28,6 @@ def drawn(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-# --- the span, against matrices ----------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("layer", ["0", "2"])  # through all directions, and through those that ARPACK asks about
 def test_modes_and_sizes_are_those_of_the_matrix(layer: str) -> None:
     net = mlp((4, 10, 7, 3), "leaky_relu", seed=0)
@@ -114,9 +111,6 @@ def mixed(net: nn.Module, x: Tensor) -> Tensor:
     return CovarianceOperator(open_layer(net, "0", x.flatten(0, 1)), (1, 3), Mixing(0.0, 1.0)).dense()
 
 
-# --- the step ----------------------------------------------------------------------------------------------------------
-
-
 def test_the_simple_loss_is_that_of_all_pairs_of_different_views() -> None:
     z = drawn(4, 3, 5)
     rows = [(i, v) for i in range(4) for v in range(3)]
@@ -137,9 +131,6 @@ def test_the_step_is_the_corrected_operator_on_the_weights() -> None:
         step = steps[name] * octave(opened.output.flatten(), 0).square()  # in the unit of these outputs
         assert relative_gap(step.reshape(1, -1), 2 * count / (count - 1) * corrected.reshape(1, -1)) < 1e-12
         assert relative_gap(step.reshape(1, -1), 2 * count / (count - 1) * wrong.reshape(1, -1)) > 0.1
-
-
-# --- controls ------------------------------------------------------------------------------------------------------------
 
 
 class Axes(nn.Module):

@@ -27,8 +27,6 @@ from sslbook.inspect.report import ALL, BETWEEN, NOISE, RANDOM, UNTRAINED, WITHI
 from sslbook.training.presets.sheets import run_of
 from sslbook.training.run.trainer import train
 
-# --- whole reports ---------------------------------------------------------------------------------------------------------
-
 
 @pytest.fixture(scope="module")
 def report() -> Report:
@@ -142,8 +140,6 @@ def test_bad_input_gets_a_sentence(changes: dict, message: str) -> None:
     with pytest.raises((TypeError, ValueError), match=message):
         inspect_network(**{"net": network(), "images": pictures(), **changes})
 
-
-# --- the command -----------------------------------------------------------------------------------------------------------
 
 SHORT = (*DIGITS, "epochs=1", "probes=1", "evaluate=0")
 

@@ -34,9 +34,6 @@ def views(*shape: int, seed: int = 0) -> Tensor:
     return sample + 0.7 * torch.randn(*shape, generator=generator, dtype=torch.float64)
 
 
-# --- the formulas, with plain sums -----------------------------------------------------------------------------------
-
-
 def dot(a: Any, b: Any) -> float:
     return float(np.dot(a, b))
 
@@ -138,9 +135,6 @@ def test_a_loss_is_the_formula_of_its_paper(name: str) -> None:
         assert ours(z).item() == pytest.approx(formula(z.numpy()), rel=1e-12)
 
 
-# --- against what stands elsewhere -----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("normalize", [False, True])
 @pytest.mark.parametrize("epsilon", [0.0, 1.0])
 def test_two_views_are_the_losses_of_pairs(normalize: bool, epsilon: float) -> None:
@@ -161,9 +155,6 @@ def test_a_class_for_each_sample_is_info_nce() -> None:
     both = supervised_contrastive(z, classes, temperature=TAU)
     torch.testing.assert_close(both[0], supervised_contrastive(z[0], LABELS, temperature=TAU))
     torch.testing.assert_close(both[1], info_nce(z[1], temperature=TAU))
-
-
-# --- what is each one's own ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

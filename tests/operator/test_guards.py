@@ -153,9 +153,6 @@ def test_an_output_that_overflows_is_refused() -> None:
         open_layer(net, "0", 1e4 * torch.ones(2, 2))
 
 
-# --- what an operator refuses: shapes, kinds, losses, un-augmented samples, outputs that are zero --------------------
-
-
 def relu(weight: float) -> nn.Sequential:
     """It answers what is of one sign alone."""
     net = nn.Sequential(nn.Linear(4, 3, bias=False), nn.ReLU()).double()
@@ -202,9 +199,6 @@ def test_bad_input(message: str) -> None:
     net, views, given = BAD[message]
     with pytest.raises((TypeError, ValueError), match=message):
         covariance_operator(net, "0", views, **given)
-
-
-# -- images in place of views ----------------------------------------------------------------------------------------------
 
 
 class Image(nn.Module):

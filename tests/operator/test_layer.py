@@ -143,9 +143,6 @@ def test_shapes_and_dtypes_that_do_not_fit() -> None:
             opened.jvp(torch.ones(5, 4))
 
 
-# --- every layer that a network is said to have can be opened --------------------------------------------------------
-
-
 def applies(forward: Callable[[Any, Tensor], Tensor], **modules: nn.Module) -> nn.Module:
     return Net(lambda net, x: net.b(forward(net, x)), **{"a": nn.Identity(), "b": nn.Linear(8, 3)} | modules)
 
@@ -208,9 +205,6 @@ def test_a_weight_that_is_used_without_its_layer_is_told(make: Any, layer: str, 
         open_layer(make().double().eval(), layer, torch.ones(3, 5, 8, dtype=torch.float64))
 
 
-# --- opened chunk by chunk, it is the layer opened at once -----------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", ["batch norm and pooling", "attention", "conv3d", "one layer"])
 @pytest.mark.parametrize("chunk", [2, 3, 7, 100])
 def test_every_product_is_that_of_the_whole(name: str, chunk: int) -> None:
@@ -264,9 +258,6 @@ def test_a_later_chunk_is_looked_at_too() -> None:
     x[5] = 5
     with pytest.raises(ValueError, match="the output of net must be finite"):
         open_in_chunks(net, "0", x, 2)
-
-
-# --- convolutions and BatchNorm that are differentiated twice, against PyTorch's own ---------------------------------
 
 
 def draws(*shapes: tuple[int, ...]) -> list[Tensor]:

@@ -137,9 +137,6 @@ def test_a_record_says_what_is_not_as_it_was(monkeypatch: pytest.MonkeyPatch) ->
         assert all(str(told) in sentence for sentence in others)
 
 
-# --- data files of the package ---------------------------------------------------------------------------------------
-
-
 def test_an_installed_package_finds_the_folder_installed_with_it(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
     monkeypatch.setattr(data_files, "PACKAGE", tmp_path / "site-packages" / "sslbook")
     (tmp_path / "site-packages" / "data").mkdir(parents=True)  # somebody else's

@@ -26,8 +26,6 @@ from sslbook.records.tables import (
     summary,
 )
 
-# -- as it is printed -------------------------------------------------------------------------------------------------
-
 
 @pytest.mark.parametrize("path", sorted((data_files.folder() / "printed").glob("*.json")), ids=lambda path: path.stem)
 def test_every_file_is_read_with_its_axes(path: Path) -> None:
@@ -57,8 +55,6 @@ def test_cells_are_named_by_what_differs() -> None:
     assert printed("B-Tab7").cells[3] == "no BN in predictor; [0, 0.01]"
     assert printed("A-Tab6").cells[-1] == "s0111; U[0.9, 1]; 10 units; converged"
 
-
-# -- as it is shown ---------------------------------------------------------------------------------------------------
 
 AXES = {"rows": ("up", "down"), "columns": ("μ̸", "b")}
 
@@ -104,9 +100,6 @@ def test_json_is_strict_and_has_every_number() -> None:
     assert content["cells"][1]["found"] == {"score": [2.0, 2.0], "rank": [1.0, 1.0]}
     assert content["cells"][3]["printed"]["mean"] is None
     assert content["seeds"] == [3, 5]
-
-
-# -- every table of the catalogue -------------------------------------------------------------------------------------
 
 
 @pytest.fixture(autouse=True)

@@ -87,9 +87,6 @@ def test_the_ends_of_what_can_be_stored() -> None:
     assert (arguments.seed(str(2**32 - 1)), arguments.positive("1")) == (2**32 - 1, 1)
 
 
-# --- files: a reader sees the old one or the new one, whole ----------------------------------------------------------
-
-
 def test_a_file_and_its_folder_are_made(tmp_path: Path) -> None:
     target = tmp_path / "a" / "b.txt"
     write_text(target, "naïve\n")

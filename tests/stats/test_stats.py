@@ -91,9 +91,6 @@ def test_a_check_is_a_generator_of_comparisons(monkeypatch: pytest.MonkeyPatch) 
     assert largest(1) == {"ones": 2, "instances": 1}
 
 
-# --- a stream for each replica ---------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_a_replica_draws_what_it_draws_alone(dtype: torch.dtype) -> None:
     together, alone = Streams([3, 4, 5], "data"), Streams([4], "data")
@@ -112,9 +109,6 @@ def test_seeds_and_purposes_are_kept_apart() -> None:
 def test_bad_seeds(seeds: list[float]) -> None:
     with pytest.raises(ValueError, match=r"seeds must be one or more whole numbers of at least 0, got \["):
         Streams(seeds)  # type: ignore[arg-type]
-
-
-# --- effective rank --------------------------------------------------------------------------------------------------
 
 
 f64 = torch.float64
@@ -178,8 +172,6 @@ def test_likeness_is_the_mean_cosine_of_two_images() -> None:
     assert likeness(units).item() == pytest.approx(float((cosines.sum() - 9) / 72))
     assert likeness(units[:1].expand(2, 5, -1)).tolist() == pytest.approx([1, 1])
 
-
-# --- cells and seeds -------------------------------------------------------------------------------------------------
 
 CELLS, SEEDS = ["b2", "a1", "a3", "b2"], [5, 2, 5]
 Replicas = Sequence[tuple[str, int]]

@@ -28,9 +28,6 @@ def images(count: int, size: int, seed: int = 0, dtype: torch.dtype = torch.floa
     return torch.randn(count, 3, size, size, generator=generator(seed), dtype=dtype)
 
 
-# --- the encoder -----------------------------------------------------------------------------------------------------
-
-
 def reference(state: dict[str, Tensor], x: Tensor, stem: str, training: bool, last_relu: bool = True) -> Tensor:
     """ResNet-18 of He et al., Table 1, as functions of a state dict with torchvision's names."""
 
@@ -103,9 +100,6 @@ def test_first_weights_are_torchvisions_and_the_cifar_stem_is_pytorchs() -> None
             assert float(stem_weights.var()) == pytest.approx(1 / (3 * 27), rel=0.1)
         else:
             assert float(stem_weights.var()) == pytest.approx(2 / (32 * 49), rel=0.1)
-
-
-# --- heads and towers ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("norm", [("normal", "normal"), None])
@@ -319,8 +313,6 @@ def test_what_cannot_be_built_is_refused(settings: dict[str, object], sentence: 
     with pytest.raises((ValueError, TypeError), match=sentence):
         Networks(**settings)  # type: ignore[arg-type]
 
-
-# --- a layout in memory that every processor survives ----------------------------------------------------------------
 
 ROOT = Path(__file__).resolve().parents[2]
 STEPS = """

@@ -25,9 +25,6 @@ def noise(count: int = 40, channels: int = 3, side: int = 32) -> torch.Tensor:
     return torch.randint(0, 256, (count, channels, side, side), dtype=torch.uint8, generator=generator)
 
 
-# -- distributions ------------------------------------------------------------------------------------------------------
-
-
 def boxes(pipeline: Pipeline, height: int, width: int, view: int = 0) -> np.ndarray:
     numbers = draws(SAMPLES, seed=11, step=3, view=view)
     found = augment.boxes(numbers[:, : augment.CROP_NUMBERS], height, width, pipeline.scale, pipeline.ratio)
@@ -107,9 +104,6 @@ def test_every_number_is_uniform_and_independent_of_the_others() -> None:
     assert np.abs(correlation).max() < limit
 
 
-# -- a function of its numbers --------------------------------------------------------------------------------------------
-
-
 def test_views_are_a_function_of_seed_step_and_view() -> None:
     pixels = noise()
     one = apply(pixels, CIFAR, draws(40, 7, 100, 1))
@@ -186,9 +180,6 @@ def test_plain_images() -> None:
     expected = pixels / 255 - torch.tensor(CIFAR.mean)[:, None, None]
     torch.testing.assert_close(plain(pixels, CIFAR), expected / torch.tensor(CIFAR.std)[:, None, None])
     torch.testing.assert_close(plain(pixels, Pipeline(20)), pixels[:, :, 6:26, 6:26] / 255)
-
-
-# -- bad input ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,6 @@ from sslbook.training.run.parts import load_data
 from sslbook.training.run.settings import SCHEDULES, Length, Refused, Settings, cosine, released
 from sslbook.training.run.trainer import train
 
-# -- schedules --------------------------------------------------------------------------------------------------------
-
 
 def torchs(epochs: int, period: int) -> list[float]:
     """PyTorch's own cosine, stepped as the released code steps it: after each epoch from the eleventh on."""
@@ -63,9 +61,6 @@ def test_only_the_cosine_depends_on_the_length() -> None:
     for name, schedule in SCHEDULES.items():
         same = all(schedule(step, Length(10, 20)) == schedule(step, Length(10, 50)) for step in range(200))
         assert same == (name != "cosine")
-
-
-# -- checkpoints ------------------------------------------------------------------------------------------------------
 
 
 def content(step: int) -> dict:
@@ -220,9 +215,6 @@ def test_a_folder_is_one_processs_at_a_time(tmp_path: Path) -> None:
     os.waitpid(child, 0)
     with checkpoints.locked(tmp_path / "run"):
         pass  # the system let it go
-
-
-# -- logs -------------------------------------------------------------------------------------------------------------
 
 
 def test_curves_of_a_resumed_run_begin_where_it_does(tmp_path: Path) -> None:

@@ -63,9 +63,6 @@ def test_pytorchs_own_wrapper_gives_the_same_gradient(together: list[dict[str, R
         assert apart(results["wrapped"]["gradient"], wanted) < 1e-10
 
 
-# --- a single process ------------------------------------------------------------------------------------------------
-
-
 def test_the_shared_layer_alone_is_pytorchs() -> None:
     theirs = nn.BatchNorm2d(4).double()
     theirs.weight.data.uniform_(generator=torch.Generator().manual_seed(1))

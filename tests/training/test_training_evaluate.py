@@ -34,9 +34,6 @@ def problem(count: int = 600, features: int = 12, classes: int = 4, noise: float
     return x[:count], labels[:count], x[count:], labels[count:]
 
 
-# --- nearest neighbours ----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("k", [1, 20, 200, 600])
 def test_neighbours_vote_as_in_scikit_learn(k: int, monkeypatch: pytest.MonkeyPatch) -> None:
     train, labels, test, truth = problem()
@@ -73,9 +70,6 @@ def test_features_that_are_no_numbers_have_no_accuracy() -> None:
         for features in ((train * torch.nan, test), (train, test * torch.nan)):
             with pytest.raises(ValueError, match="must be finite numbers"):
                 measure(features[0], labels, features[1], truth)
-
-
-# --- the linear protocol ---------------------------------------------------------------------------------------------
 
 
 def by_autograd(data: Problem, epochs: int) -> tuple[list[float], Tensor]:
@@ -140,9 +134,6 @@ def test_features_that_never_vary_are_harmless() -> None:
     found = linear_probe(more[0], labels, more[1], truth, epochs=30, lr=1e-2)
     assert found.final == pytest.approx(linear_probe(train, labels, test, truth, epochs=30, lr=1e-2).final, abs=0.02)
     assert found.final > 0.4
-
-
-# --- reports ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")

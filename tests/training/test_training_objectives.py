@@ -224,8 +224,6 @@ def test_weights_of_other_images_need_their_embeddings() -> None:
             objective("exact", weights=weights)(embeddings()._replace(w2=None))
 
 
-# --- what every objective promises -----------------------------------------------------------------------------------
-
 STOPPED: dict[str, dict[str, Any]] = {"exact": {"weights": "clean"}}
 """Settings with which an objective's gradient is that of its value: by default, exact's weights are constants."""
 SEES_LENGTHS = ("barlow_twins", "vicreg")

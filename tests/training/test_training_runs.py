@@ -21,7 +21,6 @@ from sslbook.training.run import checkpoints, parts, trainer
 from sslbook.training.run.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[2]
-# -- presets ----------------------------------------------------------------------------------------------------------
 
 
 def test_every_cell_of_every_table_has_its_preset() -> None:
@@ -99,9 +98,6 @@ def test_a_cells_settings_are_what_its_label_says(name: str) -> None:
             assert f"; {cell.epochs} epochs" in cell.label
 
 
-# -- runs -------------------------------------------------------------------------------------------------------------
-
-
 def test_a_folder_is_named_by_preset_seed_and_hash(tmp_path: Path) -> None:
     run = run_of("cifar10-byol", seed=3)
     assert run.folder(tmp_path).name == f"cifar10-byol-s3-{run.settings.hash()}"
@@ -129,9 +125,6 @@ def test_fewer_epochs_leave_out_the_later_probes() -> None:
     assert run_of("cifar10-simclr-nce", seed=0, epochs=300).settings.probes == (100, 300)
     with pytest.raises(ValueError, match=r"there is no preset 'cifar-simclr-nce'; did you mean cifar10-simclr-nce"):
         run_of("cifar-simclr-nce", seed=0)
-
-
-# -- the command line -------------------------------------------------------------------------------------------------
 
 
 def test_the_list_names_every_preset(capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,8 +20,6 @@ from sslbook.training.run.checkpoints import RESULT, read_result
 from sslbook.training.run.parts import LARS, make_ema, make_optimizer, make_rate
 from sslbook.training.run.settings import FREE, Settings, stored_settings
 
-# -- settings ---------------------------------------------------------------------------------------------------------
-
 
 @pytest.mark.parametrize(
     ("change", "sentence"),
@@ -214,9 +212,6 @@ def test_an_average_grows_as_byols() -> None:
     assert [grows(k) for k in (0, 5, 10, 20)] == pytest.approx([0.9, 1 - 0.1 * (0.5**0.5 + 1) / 2, 0.95, 1.0])
     steady = make_ema(replace(BYOL, ema=0.9), per_epoch=4)
     assert [steady(k) for k in (0, 7, 19)] == [0.9] * 3
-
-
-# -- optimisers -------------------------------------------------------------------------------------------------------
 
 
 def problem(dtype: torch.dtype = torch.float64) -> nn.Sequential:

@@ -27,9 +27,6 @@ def first_two(sheet: Sheet) -> Sheet:
     return replace(sheet, target=sheet.target.only(columns=sheet.target.columns[:2]), cells=sheet.cells[:2])
 
 
-# -- tables -----------------------------------------------------------------------------------------------------------
-
-
 def test_a_table_shows_paper_ours_and_difference_and_says_what_is_missing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -169,9 +166,6 @@ def test_a_job_that_is_stopped_is_queued_again(tmp_path: Path) -> None:
     work = cluster.Work([], tmp_path, {})
     assert work() == []
     assert work.checkpoint().function is work
-
-
-# -- what is not as it should be --------------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -134,8 +134,6 @@ def test_an_augmentation_keeps_the_root_and_redraws_the_rest() -> None:
     assert ((agree - wanted).abs() / (wanted * (1 - wanted) / 5000).sqrt()).max() < 5
 
 
-# --- bad input -------------------------------------------------------------------------------------------------------
-
 ROOT = torch.tensor([[0.5, 0.5]])
 FAIR = torch.full((1, 2, 2, 2), 0.5)
 
@@ -159,9 +157,6 @@ def with_entry(value: float, other: float) -> Tensor:
 def test_bad_tables(root: Tensor, tables: tuple[Tensor, ...], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         LatentTree(root, tables)
-
-
-# --- the tree-shaped network: forward against a loop over parts, initial values --------------------------------------
 
 
 def by_loops(net: TreeNetwork, leaves: Tensor, branching: tuple[int, ...]) -> list[list[list[Tensor]]]:
