@@ -126,9 +126,6 @@ def test_the_terms_by_loops() -> None:
     assert relative_gap((theory.inter_matrix(k[None])[0] @ w), variance) < 1e-12
 
 
-# -- Corollary 1 -----------------------------------------------------------------------------------------------------------
-
-
 def test_the_contrastive_step_by_loops() -> None:
     tower = instances.contrastive_tower(2)
     single = replace(tower, below=tower.below[1:], weight=tower.weight[1:], above=tuple(m[1:] for m in tower.above))
@@ -144,9 +141,6 @@ def test_the_contrastive_step_by_loops() -> None:
     assert relative_gap(tuple_step(tower, TUPLE_LOSSES["info_nce"])[1], -net[0].weight.grad) < 1e-12
 
 
-# -- Theorem 9 -------------------------------------------------------------------------------------------------------------
-
-
 def test_the_recurrence_by_hand() -> None:
     alpha, eta, lam = 0.3, 0.2, 0.5
     for order in theory.ORDERS:
@@ -159,9 +153,6 @@ def test_the_recurrence_by_hand() -> None:
             m = theory.ema_matrix(alpha, eta, lam, sign=sign, order=order)
             found = theory.iterate(m, torch.tensor([1.0, 0.4], dtype=torch.float64), 7)[-1]
             assert found.tolist() == pytest.approx([w, v])
-
-
-# -- the halves of the mean ------------------------------------------------------------------------------------------------
 
 
 def test_a_replica_runs_as_it_would_alone() -> None:
@@ -180,9 +171,6 @@ def test_pulls_are_the_quadratic_form() -> None:
     assert torch.allclose(found, form, rtol=1e-10)
 
 
-# --- small BYOL, many replicas at once -------------------------------------------------------------------------------
-
-
 SMALL = Recipe(shape=Shape(channels=(3, 5), width=7, output=4), epochs=2, batch=16)
 SHORT = replace(SMALL, epochs=1)
 f64 = torch.float64
@@ -194,9 +182,6 @@ def tiny(n: int = 48) -> Split:
         Images(everything.pixels[:n], everything.labels[:n], "digits"),
         Images(everything.pixels[-30:], everything.labels[-30:], "digits"),
     )
-
-
-# ------------------------------------------------------------------------------- against PyTorch's modules
 
 
 class Reference(nn.Module):
@@ -317,9 +302,6 @@ def test_a_replica_is_what_it_is_alone() -> None:
             torch.testing.assert_close(together[name][m][:, 1:], alone[name][m], rtol=1e-9, atol=1e-12)
 
 
-# ------------------------------------------------------------------------------- cells
-
-
 def test_reset_and_span_draw_new_predictors(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[float] = []
     original = _draw_predictor
@@ -364,9 +346,6 @@ def test_digits_are_all_there_once() -> None:
     assert data.test.labels.bincount().min() > 20
 
 
-# ------------------------------------------------------------------------------- measures
-
-
 def test_the_probes_penalty_is_a_ridge() -> None:
     """With hardly more images than features, so that another penalty, of 24e-3 for 24 images, decides otherwise."""
     from sklearn.linear_model import Ridge
@@ -389,9 +368,6 @@ def test_features_are_those_of_the_encoder(norm: Norm, monkeypatch: pytest.Monke
     monkeypatch.setattr(runs, "CHUNK", 20)  # three parts of 16, each by its own statistics
     parts = torch.cat([encoder(part.double()) for part in pixels.split(16)])
     torch.testing.assert_close(_features(weights, pixels, 1, norm)[0], parts)
-
-
-# ------------------------------------------------------------------------------- views
 
 
 def test_views_equal_scipys_affine_transform() -> None:

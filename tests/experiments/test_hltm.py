@@ -47,8 +47,6 @@ from sslbook.trees import latent as trees
 from sslbook.trees.exact import TreeNetwork, forward, initial_network
 from sslbook.trees.latent import LatentTree
 
-# --- kinds of trees --------------------------------------------------------------------------------------------------
-
 
 def test_regular_tables_survive_a_nearly_uniform_draw() -> None:
     """A doubly centred matrix of rounding errors, scaled up, would no longer have rows that sum to one."""
@@ -57,9 +55,6 @@ def test_regular_tables_survive_a_nearly_uniform_draw() -> None:
         assert float((table.sum(-1) - 1).abs().max()) < 1e-14
         assert float(theory.residual_table(table).sum(-2).abs().max()) < 1e-13
         assert float(table.min()) >= 0
-
-
-# --- lucky nodes -----------------------------------------------------------------------------------------------------
 
 
 GRID = [(c, gamma) for c in (0.25, 0.5, 1.0, 2.0, 4.0, 9.0, 25.0) for gamma in (0.0, 0.1, 0.3, 0.5, 0.7, 0.85, 0.95)]
@@ -195,9 +190,6 @@ def test_the_gaps_of_lucky_units_by_listing_patterns() -> None:
     assert float(found.min()) >= 1
 
 
-# --- identities, bounds, growth --------------------------------------------------------------------------------------
-
-
 def test_shared_children() -> None:
     found = lucky_nodes.shared_children(4, 0.9, 1.0, units=20_000, seed=0)
     assert found["worst"] > 1, "units that read one variable are not independent"
@@ -255,9 +247,6 @@ def test_a_column_of_our_own_trials_is_likely_and_a_shifted_one_is_not() -> None
     assert records.distance(own, column) == pytest.approx(float(by_hand))
 
 
-# --- the gradient by hand --------------------------------------------------------------------------------------------
-
-
 def test_a_zero_output_has_a_finite_gradient() -> None:
     """There the derivative is the identity over epsilon, as the limit along every direction is."""
     output = torch.zeros(1, 3, 2, dtype=torch.float64)
@@ -278,9 +267,6 @@ def parameters(tree: LatentTree, net: TreeNetwork, seeds: Sequence[int], epoch: 
     return {"all": torch.cat([p.flatten(1) for p in (*net.weights, *net.biases)], 1).clone()}
 
 
-# --- the losses ------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("loss", FORMULAS + MIXED)
 @pytest.mark.parametrize("tau", [0.1, 1.0])
 def test_a_step_is_gradient_descent_on_the_loss(loss: str, tau: float) -> None:
@@ -295,9 +281,6 @@ def test_a_step_is_gradient_descent_on_the_loss(loss: str, tau: float) -> None:
     for new, old, slope in zip((*net.weights, *net.biases), before, slopes, strict=True):
         assert (new - (old - protocol.rate * slope)).abs().max() < 1e-13
         assert slope.abs().max() > 0
-
-
-# --- triplets --------------------------------------------------------------------------------------------------------
 
 
 def test_the_positive_has_the_anchors_root_and_the_negative_half_of_the_time() -> None:
@@ -330,9 +313,6 @@ def test_minibatches_follow_the_tables() -> None:
     found = (z[0::2] * z[1::2]).mean(1)
     wanted = rho[0::2] * rho[1::2]
     assert ((found - wanted).abs() / ((1 - wanted.square()) / 30_000).sqrt()).max() < 5
-
-
-# --- replicas --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("one_thread")
@@ -383,9 +363,6 @@ def test_measurements_are_made_after_the_epochs_asked_for() -> None:
     assert found[2].equal(parameters(tree, net, [1], 2)["all"])
     assert not found[2].equal(found[3])
     assert TINY.steps == 4
-
-
-# --- correlations from samples ---------------------------------------------------------------------------------------
 
 
 def data(seed: int, count: int, mean: float = 0.0) -> tuple[Tensor, Tensor]:
@@ -480,9 +457,6 @@ def test_the_best_linear_unit_where_leaves_repeat_each_other() -> None:
     assert float(runs.best_linear(tree)) == pytest.approx(1)
 
 
-# --- the tables ------------------------------------------------------------------------------------------------------
-
-
 SHORT = TreeRun(epoch_size=256)
 
 
@@ -524,9 +498,6 @@ def test_a_table_has_the_axes_of_the_printed_one(monkeypatch: pytest.MonkeyPatch
     assert float(found["exact"][4, 2, 1, 2, 7]) == 4 * 180 + (2 * 2 + 1) * 30 + 2 * 10 + 7
 
 
-# --- the command -----------------------------------------------------------------------------------------------------
-
-
 def test_the_command_at_tiny_size(capsys: pytest.CaptureFixture[str]) -> None:
     asked = ["--run", "--seeds", "1", "--epoch-size", "128", "--processes", "1", "--statistic", "population"]
     assert cli.main(["table", "B-Tab2", *asked, "--json"]) == 0
@@ -537,9 +508,6 @@ def test_the_command_at_tiny_size(capsys: pytest.CaptureFixture[str]) -> None:
     out = capsys.readouterr().out
     assert "loss released; statistic population; samples an epoch 128; 1 seed: 1." in out
     assert "0.35±0.20 | " in out
-
-
-# --- the record ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("short")
@@ -561,9 +529,6 @@ def test_means_before_training_stand_by_latent_polarity_and_width() -> None:
         for j, width in enumerate((2, 5)):
             alone = runs.untrained(TreeRun(lower=lower, width=width), [1, 2], records.LATENTS)
             assert found[:, i, j].tolist() == pytest.approx(alone.mean(0).tolist(), abs=6e-6), (lower, width)
-
-
-# --- the curves of the norms -----------------------------------------------------------------------------------------
 
 
 BRIEF = replace(records.BASE, batch=32, epoch_size=64)

@@ -31,8 +31,6 @@ from sslbook.losses.pairs import (
 
 EPS = torch.finfo(torch.float64).eps
 
-# ------------------------------------------------------------------------------ closed forms
-
 
 def closed_forms() -> dict[str, tuple[losses.Callable[..., Tensor], losses.Callable[..., np.ndarray]]]:
     """Our loss, and the formula as printed, in NumPy (safe only for moderate distances)."""
@@ -106,9 +104,6 @@ def test_partials_leave_the_inputs_alone_and_work_without_grad():
     assert partials(lambda p, n: 2 * p, r_pos, r_neg).neg.tolist() == [[0.0, 0.0]] * 3
 
 
-# ------------------------------------------------------------------ Theorem 2, as a property
-
-
 def sum_rule_gap(loss_fn, r_pos: Tensor, r_neg: Tensor, beta: float = 0.0) -> float:
     """How far the partials' sum is from ``beta``, relative to their size (0 where all of them vanish)."""
     pos, neg = partials(loss_fn, r_pos, r_neg)
@@ -148,9 +143,6 @@ def test_partials_have_the_right_sum_and_signs(pairs, tau, margin, epsilon, beta
     assert sum_rule_gap(functools.partial(simple, beta=beta), r_pos, r_neg, beta=beta) <= 16 * EPS
 
 
-# ---------------------------------------------------------------------------- limits, stability
-
-
 @pytest.mark.parametrize("tau", [1e-1, 1e-3, 1e-6, 1e-12])
 @pytest.mark.parametrize("margin", [0.0, 0.3])
 def test_soft_triplet_tends_to_the_hinge(tau, margin):
@@ -183,9 +175,6 @@ def test_a_weight_needs_no_batch_and_its_margin_is_none() -> None:
     assert not torch.equal(without, pair_weight(r_neg, "soft_triplet", temperature=0.4, margin=0.1))
 
 
-# ---------------------------------------------------------------------- the weights of Theorem 4
-
-
 @settings(deadline=None)
 @given(st.floats(0, 1e4), taus, margins)
 def test_pair_weight_is_the_slope_at_the_clean_pair(r, tau, margin):
@@ -212,9 +201,6 @@ def test_exact_stops_the_gradient_of_its_weights():
     r_pos, r_neg = distances(3, h=2)
     r_clean = r_neg.clone().requires_grad_()
     assert not exact(r_pos, r_neg, r_clean, temperature=0.5).requires_grad
-
-
-# ------------------------------------------------------------------------------- pair distances
 
 
 def loop_distances(z1: np.ndarray, z2: np.ndarray, negatives: str) -> tuple[np.ndarray, np.ndarray]:
@@ -259,9 +245,6 @@ def test_a_common_offset_costs_no_digits():
     assert np.abs(off.numpy() - expected).max() > 1e-2
 
 
-# --------------------------------------------------------------------------------- batch losses
-
-
 def nt_xent(z1: Tensor, z2: Tensor, tau: float) -> Tensor:
     """SimCLR's loss as most code bases write it: a cross-entropy over cosines."""
     z = F.normalize(torch.cat([z1, z2]), dim=-1)
@@ -295,9 +278,6 @@ def test_exact_takes_its_weights_from_the_clean_pairs(negatives):
     assert ours.item() == pytest.approx(expected, rel=1e-12)
 
 
-# ------------------------------------------------------------------ Equation 71, with its signs put right
-
-
 def test_the_force_grows_with_the_positive_distance():
     """F = -dL/dr_- of InfoNCE: dF/dr_+ = F (1/tau - F) > 0 and dF/dr_- = -F (1/tau - F); the paper prints the opposite signs."""
     tau = 0.5
@@ -325,9 +305,6 @@ def test_negatives_infinitely_far_push_nothing():
     assert neg.isfinite().all()
     assert neg[:, 0].eq(0).all()
     assert info_nce(r_pos, r_neg, 0.5, 0).tolist() == [-torch.inf, info_nce(r_pos, r_neg[:, 1:], 0.5, 0)[1].item()]
-
-
-# --- energies: the contrastive covariance and the weights of the losses ----------------------------------------------
 
 
 def direct(a: Tensor, b: Tensor, a2: Tensor, b2: Tensor, alpha: Tensor) -> Tensor:

@@ -53,9 +53,6 @@ def curved(seed: int = 0) -> nn.Sequential:
     ).double()
 
 
-# -- the bar: matrix-free = dense, every layer, every kind ----------------------------------------------------------------
-
-
 WIDE: dict[str, tuple[nn.Sequential, tuple[int, ...]]] = {
     "wide": (mlp((30, 20, 4)), (30,)),
     "power": (mlp((9, 8, 5), "power", power=3), (9,)),
@@ -110,9 +107,6 @@ def test_the_dense_matrix_is_the_definition(seed: int) -> None:
             assert float((op.dense() - wanted).norm()) <= BAR * float(k.square().sum()), (layer, kind)
 
 
-# -- identities ------------------------------------------------------------------------------------------------------------
-
-
 def test_the_transpose_of_an_operator_with_skew_weights() -> None:
     """One tower and several negatives (Eq. 80): ``xi`` isn't symmetric."""
     _, views = population((4,), 5, 2, seed=0, dtype=torch.float64)
@@ -163,9 +157,6 @@ def test_exact_update_of_weighted_operators(loss: str, normalize: bool) -> None:
     assert relative_gap(covariance_operator(net, "3", views, normalize=normalize).exact_update(), truth) > 1e-2
 
 
-# -- a device -----------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_cuda_gives_what_the_cpu_gives() -> None:
@@ -193,9 +184,6 @@ def test_tokens_share_a_weight() -> None:
     with pytest.warns(UserWarning, match="exact_update") as told:
         op.update()
     assert told[0].filename == __file__
-
-
-# --- eigenpairs and traces, by every way that leads to them ----------------------------------------------------------
 
 
 NET, FEW = mlp((30, 40, 2)), mlp((6, 7, 4))
@@ -291,9 +279,6 @@ def test_eigenpairs_of_what_is_not_symmetric_are_refused() -> None:
             bad.top_eigenpairs(2)
 
 
-# --- the mixing of views against the matrix that it stands for, its transpose and its root ---------------------------
-
-
 sizes = st.integers(1, 6)
 factors = st.floats(-2, 2)
 
@@ -370,9 +355,6 @@ def test_any_matrix_its_transpose_and_the_roots_that_there_are() -> None:
     skew, below = weights(3, 0, symmetric=False), -weights(3, 0)
     none = [PairMixing(a), PairMixing(negative), Mixing(intra=-0.1), Mixing(-1.0)]
     assert all(m.root(3, 2) is None for m in (*none, Mixing(weights=skew), Mixing(weights=below)))
-
-
-# --- elsewhere: vectors of NumPy and of torch, half precision, a ResNet ----------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["l2", "in chunks", "float32"])
