@@ -32,7 +32,7 @@ BUDGETS = {
     "sslbook": (391, 4),
     "sslbook/bench": (1_020, 5),
     "sslbook/book": (5_104, 12),
-    "sslbook/experiments": (14_510, 51),
+    "sslbook/experiments": (14_502, 51),
     "sslbook/images": (856, 4),
     "sslbook/inspect": (1_054, 4),
     "sslbook/losses": (724, 3),
