@@ -50,9 +50,8 @@ CALLS: dict[str, Callable[[], object]] = {
     "correction": lambda: [byol.batch_correction(3, 1, joint=joint) for joint in (True, False)],
     "rates": lambda: byol.measured_rates(0.3, HALF, 1),
     "growth": lambda: [measured_growth(0.3, 0.01, 0.2, sign=sign, steps=20) for sign in (1, -1)],
-    "margin": lambda: covariance.eigenvalue_margin(2, 1, beta=-0.2),
+    "margin": lambda: [covariance.asymmetry(2, 1), covariance.eigenvalue_margin(2, 1, beta=0.5)],
     "monte carlo": lambda: [covariance.monte_carlo((2, 4), 2, 1, averaged=on) for on in (True, False)],
-    "asymmetry": lambda: covariance.asymmetry(2, 1),
     "negatives": lambda: covariance.many_negatives(3, seed=1),
     "kernels": lambda: covariance.kernel_comparison(4, seed=1),
     "residue": lambda: covariance.residue_curve((0.1, 0.3), seed=1),
@@ -70,7 +69,7 @@ CALLS: dict[str, Callable[[], object]] = {
     "flows": lambda: [nodes.integrate(START, 0.1, linear=on, towers=2) for on in (True, False)],
     "steps": lambda: [nodes.descend(START, 0.2, 0.05), nodes.drift(START, 0.2, (0.1, 0.05)), nodes.step_gap(START)],
     "sampled": lambda: nodes.sampled_training(START, 0.1, 0.05, seed=1),
-    "leaving": lambda: nodes.leave_diagonal(1, growth=0.5, replicas=2),
+    "leaving": lambda: nodes.leave_diagonal(1, growth=1.2, replicas=2),
     "neurons": lambda: nodes.train_neuron(2, steps=20, seed=1),
     "scores": lambda: trees.sampling_score(2, 200, 1, flatter=0.1),
     "jensen": lambda: [f(5, 1) for f in (trees.squashing, trees.sharpened_jensen, trees.relu_jensen)],
@@ -78,7 +77,7 @@ CALLS: dict[str, Callable[[], object]] = {
     "lucky": lambda: lucky_nodes.chance_of_lucky_part(
         lucky_nodes.balanced_part(8, 0.3, 0.9, 2), 3, 1.0, draws=200, seed=1
     ),
-    "filters": lambda: [optima.train_linear(2, 4, anew=anew, steps=20, seed=1) for anew in (True, False)],
+    "filters": lambda: [optima.train_linear(2, 4, anew=anew, steps=20, seed=1).cosine for anew in (True, False)],
     "blurred": lambda: [optima.blurred_maxima(optima.NINE, 0.4), optima.census(3, 6, RELU, seed=1)],
     "scans": lambda: [stability.scan(setting, 2, 4, 1) for setting in stability.SETTINGS],
     "perturbed": lambda: stability.perturbation_gaps(50, 1),
@@ -126,8 +125,9 @@ def numbers(found: object, name: str = "") -> Iterator[tuple[str, float]]:
     elif isinstance(found, (list, tuple)):
         parts = enumerate(found)
     elif isinstance(found, (int, float, np.ndarray, np.generic, torch.Tensor)):
-        flat = np.nan_to_num(np.asarray(found, dtype=np.float64).ravel())
-        yield name, float(flat @ np.cos(np.arange(flat.size)))
+        flat = np.asarray(found, dtype=np.float64).ravel()
+        yield f"{name} nan", float(np.isnan(flat).sum())
+        yield name, float(np.nan_to_num(flat) @ np.cos(np.arange(flat.size)))
         return
     else:
         return
