@@ -27,7 +27,7 @@ from sslbook.experiments.linear_byol import checks as linear
 from sslbook.experiments.linear_byol import instances, theory
 from sslbook.experiments.modulation import checks as modulation
 from sslbook.experiments.modulation import theory as patterns
-from sslbook.experiments.modulation.instances import course, fewest, random_filters
+from sslbook.experiments.modulation.instances import course, fewest, four_fields, random_filters
 from sslbook.experiments.operators_today import checks as today
 from sslbook.experiments.training import live
 
@@ -35,7 +35,7 @@ DRAW = torch.Generator().manual_seed(1)
 W, HALF = torch.randn(2, 3, 4, generator=DRAW, dtype=torch.float64), torch.tensor([0.5, 0.2], dtype=torch.float64)
 START, TILTED = nodes.random_start(2, nodes=3, seed=1), stability.nearly_orthogonal(2, 0.05, seed=1)
 RING = runs.train_ring([1, 2], steps=40)
-LEFT, RIGHT = np.array([0.3]), np.array([-0.2])
+SIDES, SPREAD = np.array([[0.3], [-0.2]]), np.array([[0.9, 0.5, 0.3]])
 EXAMPLE, WORLD = instances.example("sheared"), instances.world("additive", 2, 1)
 BEGIN = instances.random_start("gaussian", 2, 2, 6, np.random.default_rng(1))
 
@@ -68,8 +68,8 @@ CALLS: dict[str, Callable[[], object]] = {
     "off diagonal": lambda: [nodes.off_diagonal_share(3, 1, masked=on) for on in (True, False)],
     "flows": lambda: [nodes.integrate(START, 0.1, linear=on, towers=2) for on in (True, False)],
     "steps": lambda: [nodes.descend(START, 0.2, 0.05), nodes.drift(START, 0.2, (0.1, 0.05)), nodes.step_gap(START)],
-    "sampled": lambda: nodes.sampled_training(START, 0.1, 0.05, seed=1),
     "leaving": lambda: nodes.leave_diagonal(1, growth=1.2, replicas=2),
+    "sampled": lambda: nodes.sampled_training(START, 0.1, 0.05, seed=1),
     "neurons": lambda: nodes.train_neuron(2, steps=20, seed=1),
     "scores": lambda: trees.sampling_score(2, 200, 1, flatter=0.1),
     "jensen": lambda: [f(5, 1) for f in (trees.squashing, trees.sharpened_jensen, trees.relu_jensen)],
@@ -80,24 +80,23 @@ CALLS: dict[str, Callable[[], object]] = {
     "filters": lambda: [optima.train_linear(2, 4, anew=anew, steps=20, seed=1).cosine for anew in (True, False)],
     "blurred": lambda: [optima.blurred_maxima(optima.NINE, 0.4), optima.census(3, 6, RELU, seed=1)],
     "scans": lambda: [stability.scan(setting, 2, 4, 1) for setting in stability.SETTINGS],
-    "perturbed": lambda: stability.perturbation_gaps(50, 1),
+    "perturbed": lambda: [stability.perturbation_gaps(50, 1), stability.irregularity(HALF, HALF, HALF + 1, HALF)],
     "plane": lambda: stability.certify_plane(*stability.tight_triples(2, 1)),
+    "discs": lambda: [stability.roughness(stability.discs(2, 1), HALF, tau) for tau in (None, 0.5)],
     "points": lambda: [stability.certify_points(TILTED[0], TILTED[1][:, :1]), stability.iterate(*TILTED[:2], 3)],
     "stopped": lambda: landscape.stop_gradient_gaps("soft_triplet", 4, 1),
-    "convergence": lambda: landscape.convergence((10, 20), 2, 1),
-    "orthogonal": lambda: landscape.pattern_gaps(4, 3, 1),
+    "convergence": lambda: [landscape.convergence((10, 20), 2, 1), landscape.pattern_gaps(4, 3, 1)],
     "linear fates": lambda: [linear.fates(400, 0), linear.jacobian_gap(3, 1), linear.printed_gap(3, 1)],
     "verdicts": lambda: linear.verdicts(2, 2, 3, 1),
     "shares": lambda: linear.stable_shares(3, 2, 3, 1, commuting=True),
     "ends": lambda: [linear.random_ends(kind, 2, 1) for kind in instances.STARTS],
     "worlds": lambda: [WORLD.moments, linear.sampled_gap(WORLD.moments, WORLD.draw, 50, 1)],
     "circling": lambda: [instances.circling(commuting=on) for on in (True, False)],
+    "aligned": lambda: np.abs(theory.aligned_spectrum(SPREAD, SPREAD + 1, np.array([[0, 2]]), SPREAD[:, :2])),
     "sheared": lambda: [theory.share_left_out(*EXAMPLE, np.arange(2)[None]), linear.step_gap(BEGIN, WORLD.moments)],
     "trained": lambda: instances.train_byol(BEGIN, WORLD.draw, 5, 0.01, seed=1),
     "simclr": lambda: instances.train_simclr(BEGIN.online, WORLD.draw, 5, 0.01, seed=1),
-    "portraits": lambda: [
-        instances.planar_path(theory.planar_field(k, 0.5), LEFT, RIGHT, 2.0) for k in theory.PORTRAITS
-    ],
+    "portraits": lambda: [instances.planar_path(theory.planar_field(k, 0.5), *SIDES, 2.0) for k in theory.PORTRAITS],
     "sphere": lambda: modulation.linear_filters(2, 1, 50),
     "uniform": lambda: [modulation.uniformity(3, 1, 0.1), modulation.bound_slack(3, 4, 0.2, 1)],
     "basins": lambda: modulation.basin_shares(3, (0.5, -0.5), 1.5, 40, 1),
@@ -111,7 +110,7 @@ CALLS: dict[str, Callable[[], object]] = {
     "ring": lambda: [runs.released(RING), runs.agreement(RING.start, RING.end)],
     "opening": lambda: [optima.opening(optima.NINE, 0), landscape.THRESHOLD],
     "edges": lambda: [patterns.edge_of_two(c, 1.5) for c in (0.3, 1.2)],
-    "faded": lambda: faded(digits_scene(4), 0.5).views,
+    "faded": lambda: [faded(digits_scene(4), 0.5).views, four_fields(torch.arange(16).view(4, 4))],
     "one image": lambda: [live.gradient(1), live.alone(live.photographs(8, 32, seed=1)), live.jittered(0.5)],
 }
 
