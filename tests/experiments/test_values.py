@@ -36,7 +36,7 @@ W, HALF = torch.randn(2, 3, 4, generator=DRAW, dtype=torch.float64), torch.tenso
 START, TILTED = nodes.random_start(2, nodes=3, seed=1), stability.nearly_orthogonal(2, 0.05, seed=1)
 RING = runs.train_ring([1, 2], steps=40)
 SIDES, SPREAD = np.array([[0.3], [-0.2]]), np.array([[0.9, 0.5, 0.3]])
-EXAMPLE, WORLD = instances.example("sheared"), instances.world("additive", 2, 1)
+WORLD = instances.world("additive", 2, 1)
 BEGIN = instances.random_start("gaussian", 2, 2, 6, np.random.default_rng(1))
 
 
@@ -93,7 +93,7 @@ CALLS: dict[str, Callable[[], object]] = {
     "worlds": lambda: [WORLD.moments, linear.sampled_gap(WORLD.moments, WORLD.draw, 50, 1)],
     "circling": lambda: [instances.circling(commuting=on) for on in (True, False)],
     "aligned": lambda: np.abs(theory.aligned_spectrum(SPREAD, SPREAD + 1, np.array([[0, 2]]), SPREAD[:, :2])),
-    "sheared": lambda: [theory.share_left_out(*EXAMPLE, np.arange(2)[None]), linear.step_gap(BEGIN, WORLD.moments)],
+    "balance": lambda: linear.step_gap(BEGIN, WORLD.moments),
     "trained": lambda: instances.train_byol(BEGIN, WORLD.draw, 5, 0.01, seed=1),
     "simclr": lambda: instances.train_simclr(BEGIN.online, WORLD.draw, 5, 0.01, seed=1),
     "portraits": lambda: [instances.planar_path(theory.planar_field(k, 0.5), *SIDES, 2.0) for k in theory.PORTRAITS],
@@ -111,7 +111,7 @@ CALLS: dict[str, Callable[[], object]] = {
     "opening": lambda: [optima.opening(optima.NINE, 0), landscape.THRESHOLD],
     "edges": lambda: [patterns.edge_of_two(c, 1.5) for c in (0.3, 1.2)],
     "faded": lambda: [faded(digits_scene(4), 0.5).views, four_fields(torch.arange(16).view(4, 4))],
-    "one image": lambda: [live.gradient(1), live.alone(live.photographs(8, 32, seed=1)), live.jittered(0.5)],
+    "one image": lambda: [live.alone(live.photographs(8, 32, seed=1)), live.jittered(0.5)],
 }
 
 
