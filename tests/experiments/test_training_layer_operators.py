@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from training_cases import DIGITS
@@ -38,7 +39,9 @@ def views() -> torch.Tensor:
 def test_what_weights_see_is_what_the_matrices_say(views: torch.Tensor) -> None:
     net, other = (layer_operators.opened(build(SMALL, seed).double()) for seed in (0, 1))
     first = {name: other.get_parameter(f"{name}.weight").detach() for name in NAMES}
-    found = layer_operators.look_at(net, views, first=first, layers=NAMES, probes=400)
+    found = layer_operators.look_at(net, views, first=first, layers=NAMES, fewer=[2], probes=400)
+    few = layer_operators.look_at(net, views[:, :2], first=first, layers=NAMES, probes=2)
+    assert np.array(found["fewer"]["2"]) == pytest.approx(np.array(few["seen"]), rel=2e-5)
     for i, name in enumerate(NAMES):
         between, within = (make(net, name, views).dense() for make in (covariance_operator, intra_operator))
         matrices = {
@@ -47,9 +50,8 @@ def test_what_weights_see_is_what_the_matrices_say(views: torch.Tensor) -> None:
             WITHIN: 1.5 * within,
         }
         w = vec(net.get_parameter(f"{name}.weight").detach())
-        directions = (w, vec(first[name]))
         for j, operator in enumerate(KINDS):
-            seen = [float(d @ matrices[operator] @ d / d.square().sum()) for d in directions]
+            seen = [float(d @ matrices[operator] @ d / d.square().sum()) for d in (w, vec(first[name]))]
             assert found["seen"][i][j] == pytest.approx(seen, rel=6e-5)
             off = abs(found["mean"][i][j] - float(matrices[operator].trace()) / len(w))
             assert off < 5 * 2**0.5 * float(matrices[operator].norm()) / len(w) / 400**0.5  # of so many random signs
@@ -121,9 +123,8 @@ def test_a_run_that_is_told_the_labels() -> None:
 
 def test_the_record_was_made_with_the_sizes_that_stand_in_the_code() -> None:
     made = store.recorded("training-operator")
-    sizes = [getattr(layer_operators, name) for name in ("IMAGES", "VIEWS", "MORE", "LEADING")]
-    assert [made[name] for name in ("images", "views", "more", "modes")] == sizes
-    assert made["epochs"] == list(layer_operators.EPOCHS)
+    sizes = [getattr(layer_operators, name) for name in ("IMAGES", "VIEWS", "MORE", "LEADING", "EPOCHS")]
+    assert [made[name] for name in ("images", "views", "more", "modes", "epochs")] == [*sizes[:4], list(sizes[4])]
 
 
 def test_each_run_is_looked_at_when_it_should_be(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

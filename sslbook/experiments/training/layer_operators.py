@@ -8,7 +8,7 @@ statistics one sample's connection would depend on the others.  Then a layer's o
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from sslbook.experiments.training.records import HUNDRED, WHOLE, WORKING, run_fo
 from sslbook.images import datasets
 from sslbook.images.datasets import Dataset
 from sslbook.inspect.command import encoder_and_projector as opened
-from sslbook.inspect.measure import Seen, layers_of, look, settle
+from sslbook.inspect.measure import Seen, inspect_network, layers_of, look, settle
 from sslbook.inspect.report import KINDS
 from sslbook.networks.siamese import build, initialize
 from sslbook.operator.layer import OpenedLayer, open_layer, unvec, vec
@@ -83,22 +83,26 @@ def look_at(
     first: Mapping[str, Tensor] | None = None,
     layers: Sequence[str] | None = None,
     shared: Sequence[str] = (),
+    fewer: Sequence[int] = (),
     probes: int = PROBES,
     k: int = LEADING,
 ) -> dict[str, Any]:
     r"""What the weights of each layer see of the operators, as lists; a row a layer, in the order of the network.
 
     views ``(N, V, ...)``.  first: the weights before training, by name; the same if not given.  layers: all by default.
+    fewer: numbers of views, below V, with which the same is asked again.
     probes: random weights, whose mean square is an operator's mean eigenvalue; each costs a product.
 
     names; sizes: weights.  seen: :math:`d^\top \mathrm{OP} d / \|d\|^2` by layer, operator of
     :data:`~sslbook.inspect.report.KINDS` and direction of :data:`DIRECTIONS`.  mean: of random weights, by layer and operator.
+    fewer: what is ``seen`` with so many of the views, by their number.
     share: of the layers ``shared``, by name: a row an operator, in whose ``k`` leading modes the directions lie.
     outputs: the variance of the normalised outputs, by operator; at most 1.
     """
     names = tuple(layers) if layers is not None else layers_of(net)
     weights = dict(net.named_modules())
     found: dict[str, Any] = {"names": list(names), "sizes": [], "seen": [], "mean": [], "share": {}}
+    found["fewer"] = {str(count): [] for count in fewer}
     for number, name in enumerate(names):
         weight = weights[name].weight.detach()
         asked = torch.stack([vec(weight), vec(weight if first is None else first[name].to(weight))], dim=1)
@@ -107,9 +111,13 @@ def look_at(
         directions = torch.cat([asked, signs], dim=1)
         scene = open_layer(net, name, views.flatten(0, 1))
         through = _fields(scene, directions, len(views))
-        squares = torch.stack([through.matrices(kind).diagonal() for kind in KINDS])
+        lengths = asked.double().square().sum(0)
+        squares = _squares(through)
         found["sizes"].append(len(asked))
-        found["seen"].append([_told(row) for row in squares[:, :2] / asked.double().square().sum(0)])
+        found["seen"].append([_told(row) for row in squares[:, :2] / lengths])
+        for count, rows in found["fewer"].items():
+            few = replace(through, population=(len(views), int(count)), fields=through.fields[:, : int(count), :, :2])
+            rows.append([_told(row) for row in _squares(few) / lengths])
         found["mean"].append(_told(squares[:, 2:].mean(1) / len(asked)))
         if name in shared:
             modes = look(scene, _pair(views), k)
@@ -125,6 +133,11 @@ def _fields(scene: OpenedLayer, directions: Tensor, images: int) -> Seen:
     rows = [scene.jvp(unvec(column, scene.weight.shape)) for column in directions.T]
     fields = torch.stack(rows, dim=-1).double().unflatten(0, (images, -1))
     return Seen(scene, _pair(fields), directions.double(), fields)
+
+
+def _squares(through: Seen) -> Tensor:
+    """What each operator is along each direction, ``(KINDS, directions)``."""
+    return torch.stack([through.matrices(kind).diagonal() for kind in KINDS])
 
 
 def _pair(x: Tensor) -> tuple[int, int]:
@@ -174,6 +187,7 @@ def run_values(
     views: int = VIEWS,
     layers: Sequence[str] | None = LAYERS,
     shared: Sequence[str] = SHARED,
+    fewer: Sequence[int] = (),
     more: int = MORE,
     network: int | None = None,
     processes: int | None = None,
@@ -183,11 +197,12 @@ def run_values(
     """:func:`look_at` runs after each of ``epochs``, on test images, which the networks have not seen: a draw of them a seed.
 
     network: the seed of every run, if there is one network a name and the seeds draw images alone; else a seed is the run's too.
+    fewer: numbers of views, below ``views``, with which the same is asked again.
     more: views of another look at the first run at its end, by which the correction for few views is seen; 0 for none.
     root: where the runs lie, to go on there if they are stopped.
     Raises FileNotFoundError without the data.
     """
-    options = {"images": images, "layers": layers, "shared": shared}
+    options = {"images": images, "layers": layers, "shared": shared, "fewer": fewer}
     how = tuple(changes), tuple(epochs), views
     jobs = [
         (name, network or seed, *how, more if name == names[0] else 0, device, root, {**options, "draw": seed})
@@ -287,18 +302,19 @@ def _looked(
     images: int,
     layers: Sequence[str] | None,
     shared: Sequence[str],
+    fewer: Sequence[int] = (),
     draw: int | None = None,
 ) -> dict[str, Any]:
     """One look, and what the encoder's representations are worth; BatchNorm that has counted nothing goes by the views."""
     net, before = run.network(epoch), run.network(0)
-    worth = _worth(net, run)
+    worth = kept(run.folder / f"worth-{epoch}.json", partial(_worth, net, run))
     x = population(run.settings, run.seed if draw is None else draw, images, views, begin).to(run.device)
     if epoch == 0:
         settle(net, x.flatten(0, 1))
     there = layers_of(net)
     first = {name: before.get_parameter(f"{name}.weight").detach() for name in there}
     chosen = there if layers is None else [name for name in layers if name in there]
-    return look_at(net, x, first=first, layers=chosen, shared=shared) | worth
+    return look_at(net, x, first=first, layers=chosen, shared=shared, fewer=fewer) | worth
 
 
 def _worth(net: nn.Module, run: Run) -> dict[str, float]:
@@ -318,15 +334,38 @@ def _full(seeds: Sequence[int]) -> dict[str, Any]:
     return run_values(seeds, **whole, more=0, processes=1, device=str(device_of(None)), root=parts_folder())
 
 
+def _inspected(name: str, root: Path) -> dict[str, Any]:
+    """What ``sslbook inspect RUN cifar10 --views 16`` prints of a network of ``training-hundred``, and its layers as they stand."""
+    run = Run(name, 1, WORKING, "cpu", root)
+
+    def made() -> dict[str, Any]:
+        told = inspect_network(
+            run.network(100),
+            datasets.subset(load_data(run.settings)[1], 32, 0),
+            pipeline=PIPELINES[run.settings.pipeline],
+            views=16,
+            loss="info_nce",
+            untrained=run.network(0),
+        )
+        clear = [layer for layer in told.layers if layer.clear]
+        ahead = [layer.name for layer in clear if layer.ahead("low", "high")]
+        return {"lines": told.table().splitlines(), "clear": [layer.name for layer in clear], "ahead": ahead}
+
+    return kept(run.folder / "inspected.json", made)
+
+
 def _hundred(seeds: Sequence[int]) -> dict[str, Any]:
     """The same for the networks of ``training-hundred``, made first, at the same commit; with labels after 20 epochs.
 
     There is one network of each kind, and a seed draws test images.
     """
     root = parts_folder()
-    found = run_values(seeds, names=tuple(HUNDRED), changes=WORKING, epochs=(0, 100), network=1, root=root)
-    told = run_values(seeds, names=(SUPERVISED,), changes=WHOLE, epochs=(0, 20), more=0, network=1, root=root)
-    return {**found, "runs": found["runs"] | told["runs"]}
+    looking: dict[str, Any] = {"images": 32, "views": 32, "fewer": (2, 4, 8, 16), "shared": (), "more": 0}
+    opening = {**looking, "network": 1, "root": root}
+    found = run_values(seeds, names=tuple(HUNDRED), changes=WORKING, epochs=(0, 100), **opening)
+    told = run_values(seeds, names=(SUPERVISED,), changes=WHOLE, epochs=(0, 20), **opening)
+    reports = spread(_inspected, [(name, root) for name in HUNDRED], cores())
+    return {**found, "runs": found["runs"] | told["runs"], "reports": dict(zip(HUNDRED, reports, strict=True))}
 
 
 STUDIES = {
