@@ -16,7 +16,6 @@ WAITING = {
     "training-operator-full",
     "training-hundred",
     "training-opened",
-    "training-long-more",
 }
 """For a GPU, or for hours of a processor that nobody has had yet."""
 

@@ -305,6 +305,14 @@ def last(values: Mapping[str, Any], name: str, measure: str) -> np.ndarray:
     return np.array(values["last"][name][measure], dtype=float)
 
 
+def joined(*parts: Mapping[str, Any]) -> dict[str, Any]:
+    """Records of the same runs with other seeds as one: curves, and what :func:`last` and :func:`span` need."""
+    first, ends_of = parts[0], ("knn", "linear", "rank", "axes")
+    runs = {n: {m: np.concatenate([curve(p, n, m) for p in parts], 1) for m in CURVES} for n in first["runs"]}
+    ends = {n: {m: np.concatenate([last(p, n, m) for p in parts]) for m in ends_of} for n in first["runs"]}
+    return {"epochs": first["epochs"], "images": first["images"], "runs": runs, "last": ends}
+
+
 def by_rate(values: Mapping[str, Any], measure: str) -> dict[str, np.ndarray]:
     """Last accuracies in percent of each loss of :data:`TUNED`, by rate of :data:`TRIED` and seed: ``(rates, seeds)``."""
     return {name: 100 * np.array([last(values, f"{name} at {rate:g}", measure) for rate in TRIED]) for name in TUNED}
