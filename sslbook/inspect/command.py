@@ -59,7 +59,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         place = user_path(options.checkpoint)
         report = inspect_network(
-            **_open_run(place),
+            **open_run(place),
             images=_images(options.images, options.count, options.size, options.seed),
             layers=options.layers,
             views=options.views,
@@ -79,7 +79,7 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _open_run(path: Path) -> dict[str, Any]:
+def open_run(path: Path) -> dict[str, Any]:
     """Of a run's folder, by its newest whole checkpoint, or of a checkpoint's file: what :func:`inspect_network` takes of it.
 
     Raises FileNotFoundError where there is none, ValueError for a file that is none, and for a run with a network of one's own.

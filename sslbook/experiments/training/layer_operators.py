@@ -18,10 +18,11 @@ from filelock import FileLock
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from sslbook.experiments.training.records import HUNDRED, WHOLE, WORKING, run_folder, settings_of
+from sslbook.experiments.training.records import HUNDRED, RELEASED, WHOLE, WORKING, run_folder, settings_of
 from sslbook.images import datasets
 from sslbook.images.datasets import Dataset
 from sslbook.inspect.command import encoder_and_projector as opened
+from sslbook.inspect.command import open_run
 from sslbook.inspect.measure import Seen, inspect_network, layers_of, look, settle
 from sslbook.inspect.report import KINDS
 from sslbook.networks.siamese import build, initialize
@@ -43,7 +44,7 @@ DIRECTIONS = ("weights", "first weights")
 SUPERVISED = "supervised"
 RUNS = ("info_nce", "byol, plain", "byol, no EMA, no stop-gradient", SUPERVISED)
 """A contrastive run, one without negatives that learns, one that collapses, and one that is told the labels."""
-EPOCHS, FULL_EPOCHS = (0, 5), (0, 2, 10)
+EPOCHS = (0, 5)
 IMAGES, VIEWS, MORE, PROBES, LEADING = 24, 8, 16, 12, 8
 LAYERS = (
     *("0.conv1", "0.layer1.0.conv2", "0.layer1.1.conv2", "0.layer2.0.conv1", "0.layer2.1.conv2"),
@@ -60,11 +61,15 @@ LAYERS = (
 """Of each stage of the encoder the first and the last, and what stands above."""
 SHARED = ("0.layer3.1.conv2", "0.layer4.0.conv1", "0.layer4.1.conv2", "1.linears.1")
 """Layers whose leading modes are looked for."""
-UNSEEN = ("evaluate=0", "shuffle=true", "drop_last=true")
-SMALLER = ("subset=20000", "networks.width=8", "epochs=5", "probes=5", *UNSEEN)
+SMALLER = (
+    *("subset=20000", "networks.width=8", "epochs=5", "probes=5"),
+    *("evaluate=0", "shuffle=true", "drop_last=true"),
+)
 """Half as wide as the chapter's other runs, of which there are fewer; nothing is evaluated on the way."""
-FULL = ("epochs=10", "probes=10", *UNSEEN)
-"""The run of full width, on all images: as long as the small one, which sees a tenth of them."""
+FULL = ("epochs=100", "probes=100")
+"""The first column of Table 2 of [tian2020]."""
+DRAWN: Mapping[str, Any] = {"network": 1, "images": 32, "views": 32, "fewer": (2, 4, 8, 16), "shared": (), "more": 0}
+"""How one network of a kind is looked at: a seed draws its test images alone, and fewer of their views are looked at, too."""
 
 
 def population(settings: Settings, seed: int, images: int, views: int, first: int = 0) -> Tensor:
@@ -329,9 +334,9 @@ def _small(seeds: Sequence[int]) -> dict[str, Any]:
 
 
 def _full(seeds: Sequence[int]) -> dict[str, Any]:
-    """The same for SimCLR by a ResNet-18 of full width on all images, on a GPU where there is one."""
-    whole: dict[str, Any] = {"names": RUNS[:1], "changes": FULL, "epochs": FULL_EPOCHS, "layers": None, "shared": ()}
-    return run_values(seeds, **whole, more=0, processes=1, device=str(device_of(None)), root=parts_folder())
+    """The same for a run of Table 2 at full width, on a GPU where there is one; a seed draws test images."""
+    here: dict[str, Any] = {"device": str(device_of(None)), "root": parts_folder()}
+    return run_values(seeds, names=tuple(RELEASED), changes=FULL, epochs=(0, 100), **DRAWN, **here)
 
 
 def _inspected(name: str, root: Path) -> dict[str, Any]:
@@ -339,14 +344,8 @@ def _inspected(name: str, root: Path) -> dict[str, Any]:
     run = Run(name, 1, WORKING, "cpu", root)
 
     def made() -> dict[str, Any]:
-        told = inspect_network(
-            run.network(100),
-            datasets.subset(load_data(run.settings)[1], 32, 0),
-            pipeline=PIPELINES[run.settings.pipeline],
-            views=16,
-            loss="info_nce",
-            untrained=run.network(0),
-        )
+        images = datasets.subset(load_data(run.settings)[1], 32, 0)
+        told = inspect_network(**open_run(run.folder), images=images, views=16, loss="info_nce")
         clear = [layer for layer in told.layers if layer.clear]
         ahead = [layer.name for layer in clear if layer.ahead("low", "high")]
         return {"lines": told.table().splitlines(), "clear": [layer.name for layer in clear], "ahead": ahead}
@@ -360,16 +359,17 @@ def _hundred(seeds: Sequence[int]) -> dict[str, Any]:
     There is one network of each kind, and a seed draws test images.
     """
     root = parts_folder()
-    looking: dict[str, Any] = {"images": 32, "views": 32, "fewer": (2, 4, 8, 16), "shared": (), "more": 0}
-    opening = {**looking, "network": 1, "root": root}
+    opening = {**DRAWN, "root": root}
     found = run_values(seeds, names=tuple(HUNDRED), changes=WORKING, epochs=(0, 100), **opening)
     told = run_values(seeds, names=(SUPERVISED,), changes=WHOLE, epochs=(0, 20), **opening)
     reports = spread(_inspected, [(name, root) for name in HUNDRED], cores())
     return {**found, "runs": found["runs"] | told["runs"], "reports": dict(zip(HUNDRED, reports, strict=True))}
 
 
+DRAWS = (1, 2, 3, 4, 5)
+"""Of test images."""
 STUDIES = {
     "training-operator": Study(_small, (1, 2, 3, 4)),
-    "training-operator-full": Study(_full, (1,)),
-    "training-opened": Study(_hundred, (1, 2, 3, 4, 5)),
+    "training-operator-full": Study(_full, DRAWS),
+    "training-opened": Study(_hundred, DRAWS),
 }

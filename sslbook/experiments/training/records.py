@@ -142,7 +142,9 @@ HUNDRED: dict[str, Course] = {
 }
 WORKING = (*HALF, "subset=none", "epochs=100", "probes=10,20,50,100", "evaluate=10", "schedule=cosine")
 """Networks that work: all images, a hundred epochs, with negatives and without."""
-COURSES: Mapping[str, Course] = RUNS | EXACT | STEEPNESS | RATES | MORE_RATES | RECIPE | HUNDRED
+RELEASED: dict[str, Course] = {"info_nce, as released": Course("InfoNCE, as released")}
+"""A run of Table 2 of [tian2020], at its own width and rate."""
+COURSES: Mapping[str, Course] = RUNS | EXACT | STEEPNESS | RATES | MORE_RATES | RECIPE | HUNDRED | RELEASED
 
 
 def settings_of(name: str, seed: int, changes: Sequence[str] = SMALL) -> Settings:
