@@ -345,16 +345,18 @@ def test_processes_agree_on_their_checkpoint(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("capture", ["graph", "compile", "both"])
-def test_a_captured_step_is_the_eager_one(tmp_path: Path, data: tuple, capture: str) -> None:
-    """Also where the last batch of an epoch is not full, and where the run is resumed."""
-    asked = ("precision=float32", "evaluate=0", "batch=48", "drop_last=false", "shuffle=true")
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_a_captured_step_is_the_eager_one(tmp_path: Path, data: tuple, capture: str, optimizer: str) -> None:
+    """Also where the last batch of an epoch is not full, and where the run is resumed; the loss alone with Adam, whose first
+    steps go as far along a gradient of rounding errors as along any other."""
+    asked = ("precision=float32", "evaluate=0", "batch=48", "drop_last=false", "shuffle=true", f"optimizer={optimizer}")
     eager = train(settings("capture=none", *asked), tmp_path / "eager", data=data, device="cuda", quiet=True)
     held = settings(f"capture={capture}", *asked)
     train(held, tmp_path / "held", data=data, device="cuda", quiet=True, stop_after=2)
     captured = train(held, tmp_path / "held", data=data, device="cuda", quiet=True)
     assert [row["loss"] for row in captured.rows] == pytest.approx([row["loss"] for row in eager.rows], rel=1e-3)
     one, other = eager.model.state_dict(), captured.model.state_dict()
-    for name, value in one.items():
+    for name, value in one.items() if optimizer == "sgd" else ():
         assert torch.allclose(value.float(), other[name].float(), rtol=1e-2, atol=1e-3), name
 
 
