@@ -340,12 +340,13 @@ def _full(seeds: Sequence[int]) -> dict[str, Any]:
 
 
 def _inspected(name: str, root: Path) -> dict[str, Any]:
-    """What ``sslbook inspect RUN cifar10 --views 16`` prints of a network of ``training-hundred``, and its layers as they stand."""
+    """What ``sslbook inspect RUN cifar10 --views 16`` prints of layers of a network of ``training-hundred``, and how they stand."""
     run = Run(name, 1, WORKING, "cpu", root)
 
     def made() -> dict[str, Any]:
-        images = datasets.subset(load_data(run.settings)[1], 32, 0)
-        told = inspect_network(**open_run(run.folder), images=images, views=16, loss="info_nce")
+        images, parts = datasets.subset(load_data(run.settings)[1], 32, 0), open_run(run.folder)
+        chosen = [name for name in LAYERS if name in layers_of(parts["net"])]
+        told = inspect_network(**parts, images=images, layers=chosen, views=16, loss="info_nce")
         clear = [layer for layer in told.layers if layer.clear]
         ahead = [layer.name for layer in clear if layer.ahead("low", "high")]
         return {"lines": told.table().splitlines(), "clear": [layer.name for layer in clear], "ahead": ahead}
