@@ -63,11 +63,11 @@ def _runs(table: str, presets: Sequence[str], *seeds: int) -> tuple[str, ...]:
 STEPS = (
     Step("tests", "the tests that need a GPU", 60, ("pytest tests -m gpu -q -p no:cacheprovider",)),
     Step("bench", "every stage of training, in images a second", 240, ("sslbook bench training",)),
-    Step("simclr", "A-Tab2 on CIFAR-10, a seed of each loss", 900, _runs("A-Tab2", SIMCLR, 1)),
+    Step("simclr", "A-Tab2 on CIFAR-10, a seed of each loss", 930, _runs("A-Tab2", SIMCLR, 1)),
     Step("chapters", "all chapters at the papers' size", 600, ("sslbook execute --scale paper --device cuda",)),
     Step("tables", "two tables of the theory", 120, ("sslbook table A-Tab6 --run", "sslbook table C-Tab1 --run")),
     Step("byol", "B-Tab3 on CIFAR-10, its eight cells", 2800, _runs("B-Tab3-cifar10-resnet18", PARTS[::-1], 1)),
-    Step("operator", "the operator of such a run's layers", 240, ("sslbook record training-operator-full",)),
+    Step("operator", "the operator of such a run's layers", 100, ("sslbook record training-operator-full",)),
     Step("simclr-more", "A-Tab2 on CIFAR-10, four more seeds", 3600, _runs("A-Tab2", SIMCLR, 2, 3, 4, 5)),
 )
 """In order of worth: what comes first is worked through first."""

@@ -13,11 +13,10 @@ from sslbook.records.store import recorded, results_folder
 from sslbook.runtime.arguments import InputError
 
 WAITING = {
-    "training-operator-full",
     "training-hundred",
     "training-opened",
 }
-"""For a GPU, or for hours of a processor that nobody has had yet."""
+"""For hours of a processor that nobody has had yet."""
 
 
 @pytest.mark.parametrize("name", RECORDERS)
