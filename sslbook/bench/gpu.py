@@ -61,7 +61,7 @@ def _runs(table: str, presets: Sequence[str], *seeds: int) -> tuple[str, ...]:
 
 
 STEPS = (
-    Step("tests", "the tests that need a GPU", 60, ("pytest tests -m gpu -q -p no:cacheprovider",)),
+    Step("tests", "the tests that need a GPU", 60, ("pytest tests -m 'gpu and not long' -q -p no:cacheprovider",)),
     Step("bench", "every stage of training, in images a second", 240, ("sslbook bench training",)),
     Step("simclr", "A-Tab2 on CIFAR-10, a seed of each loss", 930, _runs("A-Tab2", SIMCLR, 1)),
     Step("chapters", "all chapters at the papers' size", 600, ("sslbook execute --scale paper --device cuda",)),
