@@ -339,9 +339,9 @@ def _full(seeds: Sequence[int]) -> dict[str, Any]:
     return run_values(seeds, names=tuple(RELEASED), changes=FULL, epochs=(0, 100), **DRAWN, **here)
 
 
-def _inspected(name: str, root: Path) -> dict[str, Any]:
-    """What ``sslbook inspect RUN cifar10 --views 16`` prints of layers of a network of ``training-hundred``, and how they stand."""
-    run = Run(name, 1, WORKING, "cpu", root)
+def _inspected(root: Path) -> dict[str, Any]:
+    """What ``sslbook inspect RUN cifar10 --views 16`` prints of layers of ``training-hundred``'s InfoNCE, and how they stand."""
+    run = Run(RUNS[0], 1, WORKING, "cpu", root)
 
     def made() -> dict[str, Any]:
         images, parts = datasets.subset(load_data(run.settings)[1], 32, 0), open_run(run.folder)
@@ -363,8 +363,7 @@ def _hundred(seeds: Sequence[int]) -> dict[str, Any]:
     opening = {**DRAWN, "root": root}
     found = run_values(seeds, names=tuple(HUNDRED), changes=WORKING, epochs=(0, 100), **opening)
     told = run_values(seeds, names=(SUPERVISED,), changes=WHOLE, epochs=(0, 20), **opening)
-    reports = spread(_inspected, [(name, root) for name in HUNDRED], cores())
-    return {**found, "runs": found["runs"] | told["runs"], "reports": dict(zip(HUNDRED, reports, strict=True))}
+    return {**found, "runs": found["runs"] | told["runs"], "inspected": _inspected(root)}
 
 
 DRAWS = (1, 2, 3, 4, 5)
