@@ -12,6 +12,7 @@ from sslbook.experiments.catalogue import RECORDERS, TABLES
 from sslbook.records.store import recorded, results_folder
 from sslbook.runtime.arguments import InputError
 
+
 @pytest.mark.parametrize("name", RECORDERS)
 def test_a_study_is_there_and_knows_the_seeds_of_its_record(name: str) -> None:
     study = catalogue.study(name)

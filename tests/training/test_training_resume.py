@@ -344,9 +344,7 @@ def test_processes_agree_on_their_checkpoint(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize(
-    "capture", ["graph", *(pytest.param(kind, marks=pytest.mark.long) for kind in ("compile", "both"))]
-)
+@pytest.mark.parametrize("capture", ["graph", *(pytest.param(k, marks=pytest.mark.long) for k in ("compile", "both"))])
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_a_captured_step_is_the_eager_one(tmp_path: Path, data: tuple, capture: str, optimizer: str) -> None:
     """Also where the last batch of an epoch is not full, and where the run is resumed; the loss alone with Adam, whose first
