@@ -272,7 +272,7 @@ def test_a_record_stands_in_for_runs_that_are_not_here(
     out = capsys.readouterr().out
     assert re.search(r"^original +78\.10 +75\.00 +-3\.10 +70\.00 +1 +recorded$", out, flags=re.MULTILINE)
     assert re.search(r"^T = 5 .* no run$", out, flags=re.MULTILINE)
-    assert "recorded: " in out
+    assert "Recorded: " in out
     assert cli.main([*elsewhere, "--set", "lr=0.1"]) == 0
     assert "recorded" not in capsys.readouterr().out
     with pytest.raises(SystemExit):

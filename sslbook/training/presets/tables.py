@@ -241,7 +241,7 @@ def _shown(name: str, options: argparse.Namespace, wrong: tuple[str, ...] = ()) 
     known = None if record is None else record["runs"]
     found = lines(sheet, seeds, root, recorded=known, **_chosen(options))
     facts = {"changed": ", ".join(options.changes)} if options.changes else {}
-    told = [f"recorded: {record.provenance}"] if record and any(line.recorded for line in found) else []
+    told = [f"Recorded: {record.provenance}"] if record and any(line.recorded for line in found) else []
     origin = "\n".join([*told, *_left(name, missing, options)])
     return filled(sheet, found, seeds, facts=facts, origin=origin, wrong=wrong)
 
