@@ -226,9 +226,8 @@ class _Norm(torch.autograd.Function):
         mean, variance, weight, bias, eps = statistics
         if not pull:
             return torch.batch_norm(x, weight, bias, mean, variance, False, 0.0, eps, torch.backends.cudnn.enabled)
-        none = x.new_empty(0)  # of a batch's own statistics: CUDA asks for tensors
+        unread, none = x.new_zeros(1).expand_as(x), x.new_empty(0)  # CUDA asks for tensors where nothing is read, too
         rest = (weight, mean, variance, none, none, False, eps, (True, False, False))
-        unread = x.new_zeros(1).expand_as(x)
         found: Tensor = torch.ops.aten.native_batch_norm_backward(x, unread, *rest)[0]
         return found
 

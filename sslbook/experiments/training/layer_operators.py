@@ -61,10 +61,8 @@ LAYERS = (
 """Of each stage of the encoder the first and the last, and what stands above."""
 SHARED = ("0.layer3.1.conv2", "0.layer4.0.conv1", "0.layer4.1.conv2", "1.linears.1")
 """Layers whose leading modes are looked for."""
-SMALLER = (
-    *("subset=20000", "networks.width=8", "epochs=5", "probes=5"),
-    *("evaluate=0", "shuffle=true", "drop_last=true"),
-)
+UNSEEN = ("evaluate=0", "shuffle=true", "drop_last=true")
+SMALLER = ("subset=20000", "networks.width=8", "epochs=5", "probes=5", *UNSEEN)
 """Half as wide as the chapter's other runs, of which there are fewer; nothing is evaluated on the way."""
 FULL = ("epochs=100", "probes=100")
 """The first column of Table 2 of [tian2020]."""
@@ -360,9 +358,8 @@ def _hundred(seeds: Sequence[int]) -> dict[str, Any]:
     There is one network of each kind, and a seed draws test images.
     """
     root = parts_folder()
-    opening = {**DRAWN, "root": root}
-    found = run_values(seeds, names=tuple(HUNDRED), changes=WORKING, epochs=(0, 100), **opening)
-    told = run_values(seeds, names=(SUPERVISED,), changes=WHOLE, epochs=(0, 20), **opening)
+    found = run_values(seeds, names=tuple(HUNDRED), changes=WORKING, epochs=(0, 100), **DRAWN, root=root)
+    told = run_values(seeds, names=(SUPERVISED,), changes=WHOLE, epochs=(0, 20), **DRAWN, root=root)
     return {**found, "runs": found["runs"] | told["runs"], "inspected": _inspected(root)}
 
 
