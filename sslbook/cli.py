@@ -1,6 +1,6 @@
 """The command ``sslbook``: execute, build and read the book, write its notebooks, train, inspect, run its benchmarks.
 
-Exit status: 0 if all is well; 1 if a chapter, a number or a page is not as it should be; 2 if the command itself
+Exit status: 0 if all is well; 1 if a check, a chapter or a page failed, or for `regression` a number moved; 2 if the command itself
 can't be used as given; 130 after Ctrl-C, and 128 with its number for another signal that ends a process of a run.
 What takes long is imported by the command that needs it.
 """
@@ -213,20 +213,20 @@ def _parser() -> argparse.ArgumentParser:
     running.add_argument("--cell-seconds", type=positive, metavar="S", help="the longest that one cell may take")
 
     added = command(
-        "execute", commands.execute, "Execute chapters whose inputs changed, and compare their numbers.", running
+        "execute", commands.execute, "Execute chapters whose inputs changed, and tell which numbers moved.", running
     )
     added.add_argument("chapters", nargs="*", metavar="CHAPTER", help="chapters to execute (default: all)")
     added.add_argument("--seed", type=seed, default=0, metavar="N", help="seed of every generator (default: 0)")
     added.add_argument("--force", action="store_true", help="execute even what has not changed")
-    added.add_argument("--update-expected", action="store_true", help="make the new numbers the expected ones")
-    added.add_argument(
-        "--spread",
-        type=positive,
-        metavar="N",
-        help="with --update-expected: and measure how far they move, with N other seeds",
-    )
+    added = command("regression", commands.regression, "Hold the chapters to their claims and stored numbers.", running)
+    added.add_argument("chapters", nargs="*", metavar="CHAPTER", help="chapters to hold (default: all)")
+    added.add_argument("--junit", type=Path, metavar="FILE", help="write what was compared as a JUnit file")
+    added.add_argument("--update", action="store_true", help="accept: make the new numbers the stored ones")
+    added.add_argument("--out", type=Path, metavar="DIR", help="where the executed chapters lie (default: _build)")
 
-    added = command("build", commands.build, "Execute, compare, render and check the whole book.", running)
+    added = command(
+        "build", commands.build, "Execute, render and check the whole book, and tell which numbers moved.", running
+    )
     added.add_argument(
         "--no-execute", action="store_true", help="stop if a chapter is not executed, instead of executing it"
     )
@@ -235,10 +235,9 @@ def _parser() -> argparse.ArgumentParser:
     added.add_argument("--json", action="store_true", help="as a JSON list")
     added.add_argument("--scale", choices=SCALES, default="quick", help="whose numbers to show (default: quick)")
 
-    added = command("margins", commands.show_margins, "Show how far each check's bar is from its value and its rivals.")
+    added = command("margins", commands.show_margins, "Show how near each check's nearest rival comes to passing.")
     added.add_argument("chapters", nargs="*", metavar="NAME", help="chapters to show (default: all)")
     added.add_argument("--worst", type=positive, default=30, metavar="N", help="how many checks to list (default: 30)")
-    added.add_argument("--rivals", action="store_true", help="those first whose nearest rival comes nearest")
     added.add_argument("--scale", choices=SCALES, default="quick", help="whose numbers to show (default: quick)")
 
     added = command(

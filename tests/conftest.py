@@ -15,6 +15,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
+from sslbook.book import noise
 from sslbook.book.layout import PACKAGE, Book, find_book
 from sslbook.book.values import Number
 
@@ -27,7 +28,9 @@ OUTSIDE = "SSLBOOK_TESTS_OUTSIDE"  # names the file that lists what was asked of
 
 
 def pytest_configure() -> None:
-    """Refuse the network, here and in every Python that a test starts."""
+    """Refuse the network, here and in every Python that a test starts; and round as another machine, if asked to."""
+    if seed := os.environ.get("SSLBOOK_NOISE"):
+        noise.start(int(seed))
     handle, log = tempfile.mkstemp(prefix="sslbook-outside-")
     os.close(handle)
     os.environ[OUTSIDE] = log  # one for each process of pytest

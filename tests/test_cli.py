@@ -14,6 +14,7 @@ from sslbook import cli
 from sslbook.book import execute, render
 from sslbook.book.execute import Outcome
 from sslbook.book.layout import Book, Setting
+from sslbook.book.regression import read_expected, write_expected
 from sslbook.experiments import catalogue
 from sslbook.records import data_files
 from sslbook.records import store as records
@@ -43,7 +44,12 @@ def executed(book: Book, monkeypatch: pytest.MonkeyPatch) -> list[str]:
                 ran.append(chapter.name)
                 parts = execute.key_parts(book, chapter, scale=setting.scale, seed=setting.seed, device=setting.device)
                 given = [number("gap", 1e-15, below=1e-12, rejects={"sign": 1.0})] if chapter.name == "good" else []
-                store(book, chapter.name, *given, parts=parts, source=execute.digest(chapter.text.encode()))
+                fails = (
+                    {"failed": [f"{chapter.path.name}: this cell failed"]}
+                    if "fails" in chapter.text
+                    else {"parts": parts}
+                )
+                store(book, chapter.name, *given, **fails, source=execute.digest(chapter.text.encode()))
             outcomes.append(Outcome(chapter.name, "failed" if "fails" in chapter.text else "executed"))
         return outcomes
 
@@ -56,7 +62,7 @@ def rendered(monkeypatch: pytest.MonkeyPatch) -> list[dict]:
     """Rendering without Sphinx: one page that links to the check as the ledger does; returns the generated pages of each call."""
     calls: list[dict] = []
 
-    def build(executed: Path, out: Path, *, root: Path, generated: dict) -> Path:
+    def build(executed: Path, out: Path, *, generated: dict, **named: object) -> Path:
         calls.append(generated)
         (out / "chapters").mkdir(parents=True, exist_ok=True)
         policy = """<meta http-equiv="Content-Security-Policy" content="default-src 'none'">"""
@@ -76,7 +82,7 @@ def rendered(monkeypatch: pytest.MonkeyPatch) -> list[dict]:
         ["execute", "--scale", "papper"],
         ["execute", "--seed", "-1"],
         ["execute", "--root", "nowhere"],
-        ["execute", "--seed", "3", "--update-expected"],
+        ["regression", "--seed", "3"],
         ["execute", "godo"],
         ["bench", "covarience"],
     ],
@@ -100,55 +106,65 @@ def test_no_heavy_import_before_it_is_needed() -> None:
     assert run.stdout == "set()\n"
 
 
-def test_execute_compares_and_updates(book: Book, executed: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["execute"]) == 1
-    printed = capsys.readouterr().out
-    assert "good (quick): 1 number not as expected:\n  gap: new, with the value 1e-15" in printed
-    assert "If that is meant: sslbook execute good --scale quick --update-expected" in printed
-
-    assert cli.main(["execute", "good", "--update-expected"]) == 0
-    assert "data/expected/good.quick.json: 1 change" in capsys.readouterr().out
+def test_execute_tells_and_regression_holds(
+    book: Book, executed: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = book.expected("good", "quick")
+    write_expected(path, {"old": 1.0})
     assert cli.main(["execute"]) == 0
+    assert (
+        "1 number differs on this machine; no claim does:\n  good  old  none  the book has 1\n"
+        in capsys.readouterr().out
+    )
+    assert cli.main(["regression"]) == 1
+    printed = capsys.readouterr().out
+    assert "good (quick): 1 problem:\n  old: gone; it was 1.0" in printed
+    assert "If new numbers are meant: sslbook regression good --scale quick --update" in printed
+    assert cli.main(["regression", "good", "--update"]) == 0
+    assert "data/expected/good.quick.json: 1 change" in capsys.readouterr().out
+    assert cli.main(["regression"]) == 0
     assert "As expected: 1 number." in capsys.readouterr().out
     assert executed == ["good", "other"], "what has not changed runs once"
     assert cli.main(["execute", "good", "--force"]) == 0
     assert executed == ["good", "other", "good"]
-    assert cli.main(["execute", "--seed", "3"]) == 0, "another seed is not compared"
+    write_expected(path, {"old": 1.0})
+    assert cli.main(["execute", "--seed", "3"]) == 0
     assert "this is seed 3" in capsys.readouterr().out
 
 
-def test_a_failed_chapter_gives_status_1_and_is_not_compared(book: Book, executed: list[str], capsys) -> None:
+def test_a_chapter_that_fails_gives_status_1_and_is_not_accepted(book: Book, executed: list[str], capsys) -> None:
     path = book.chapters / "other.md"
     path.write_text(path.read_text() + "fails\n")
-    assert cli.main(["execute", "--update-expected"]) == 1
-    assert "Failed: other." in capsys.readouterr().out
-    assert book.expected("good", "quick").exists()
-    assert not book.expected("other", "quick").exists()
+    write_expected(book.expected("other", "quick"), {"old": 1.0})
+    for command in (["execute"], ["build"], ["regression", "--update"]):
+        assert cli.main(command) == 1
+        assert "other.md: this cell failed" in capsys.readouterr().out
+    assert read_expected(book.expected("other", "quick")) == {"old": 1.0}
 
 
 def test_build(book: Book, executed: list[str], rendered: list[dict], capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["build"]) == 1
-    assert not rendered, "numbers that nobody expects stop the build"
-    assert cli.main(["execute", "--update-expected"]) == 0
+    write_expected(book.expected("good", "quick"), {"old": 1.0})
+    assert cli.main(["build"]) == 0, "a number that moved stops no build"
+    assert cli.main(["regression", "--update"]) == 0
     assert cli.main(["build"]) == 0
     assert "good.html#check-gap" in rendered[0]["chapters/ledger"]
     assert capsys.readouterr().out.endswith(f"Open {(book.html / 'index.html').as_uri()}\n")
+    assert len(rendered) == 2, "what moved stood on a page"
 
     assert cli.main(["build"]) == 0
-    assert (len(executed), len(rendered)) == (2, 1), "nothing changed: nothing runs and nothing is rendered"
+    assert (len(executed), len(rendered)) == (2, 2), "nothing changed: nothing runs and nothing is rendered"
     assert "The pages are up to date." in capsys.readouterr().out
 
     (book.html / "index.html").write_text("touched")
     assert cli.main(["build"]) == 0
     (book.root / "_config.yml").write_text("title: Other\n")
     assert cli.main(["build"]) == 0
-    assert len(rendered) == 3, "touched pages and a new configuration are rendered again"
+    assert len(rendered) == 4, "touched pages and a new configuration are rendered again"
 
 
-def test_bad_pages_stop_the_build_each_time(
+def test_bad_pages_are_told_each_time(
     book: Book, executed: list[str], rendered: list[dict], monkeypatch, capsys
 ) -> None:
-    assert cli.main(["execute", "--update-expected"]) == 0
     good = render.build
 
     def build(*arguments, **named) -> Path:
@@ -165,7 +181,7 @@ def test_bad_pages_stop_the_build_each_time(
 def test_build_without_executing(book: Book, executed: list[str], rendered: list[dict], capsys) -> None:
     assert cli.main(["build", "--no-execute"]) == 1
     assert "Run: sslbook execute good other" in capsys.readouterr().out
-    assert cli.main(["execute", "--update-expected"]) == 0
+    assert cli.main(["execute"]) == 0
     assert cli.main(["build", "--no-execute"]) == 0
     path = book.chapters / "good.md"
     path.write_text(path.read_text() + "New prose.\n")

@@ -39,7 +39,7 @@ from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective
 
 from sslbook.book.layout import read_yaml
-from sslbook.book.values import MARK, RECORD_KEY, prose
+from sslbook.book.values import CROSS, MARK, RECORD_KEY, prose
 
 PICTURE = "sslbook-picture"
 """The element that stands in the HTML before the opening's picture: ``<sslbook-picture data-cell="5"></sslbook-picture>``."""
@@ -241,7 +241,10 @@ def fold_checks(doctree: nodes.document) -> None:
         else:
             bar = cell
         checks = [raw.astext() for node in folded for raw in node.findall(nodes.raw) if _CHECK in raw.astext()]
-        begins = nodes.raw("", f'<details class="sslbook-proved"><summary>{summary(checks)}</summary>\n', format="html")
+        raised = any("traceback" in text["classes"] for node in folded for text in node.findall(nodes.literal_block))
+        said = f'<span class="sslbook-proved-check">{CROSS} a cell failed</span>' if raised else summary(checks)
+        opens = " open" if "sslbook-check-failed" in said else ""
+        begins = nodes.raw("", f'<details class="sslbook-proved"{opens}><summary>{said}</summary>\n', format="html")
         bar.children = []
         bar += [begins, *folded, nodes.raw("", "</details>\n", format="html")]
 
@@ -265,6 +268,8 @@ def summary(checks: list[str]) -> str:
     lines = [line for check in checks for line in BeautifulSoup(check, "html.parser").select(".sslbook-check-line")]
     if len(lines) <= SEVERAL:
         return "".join(f'<span class="sslbook-proved-check">{_line(str(line))}</span>' for line in lines)
+    if failed := sum(line.select_one(".sslbook-check-failed") is not None for line in lines):
+        return f'<span class="sslbook-proved-check">{CROSS} {failed} of {len(lines)} checks failed</span>'
     ids = sorted({strong.get_text() for line in lines for strong in line.select("strong")})
     claims = f": <strong>{html.escape(', '.join(ids))}</strong>" if ids else ""
     return f'<span class="sslbook-proved-check">{MARK} {len(lines)} checks{claims}</span>'

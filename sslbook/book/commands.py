@@ -1,7 +1,7 @@
 """The commands of the book: execute its chapters, build its pages, print them, write its notebooks, open them in JupyterLab.
 
-Each takes the command line's options and returns an exit status: 0 if all is well, 1 if a chapter, a number or a page is not as
-it should be.
+Each takes the command line's options and returns an exit status: 0 if all is well, 1 if a check, a cell or a page failed. That a
+measured number moved is told, and is an error of `regression` alone.
 """
 
 from __future__ import annotations
@@ -15,12 +15,17 @@ import subprocess
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sslbook.book.layout import SCALES, Book, Chapter, NoBookError, Setting, choose, find_book, find_chapters
 from sslbook.records import data_files
 from sslbook.runtime.arguments import InputError, counted
 from sslbook.runtime.atomic_io import naming, remove_parts, require_writable, write_bytes, write_text
+
+if TYPE_CHECKING:
+    from sslbook.book.regression import Comparison
 
 
 @contextmanager
@@ -46,55 +51,64 @@ def alone(book: Book, command: str) -> Iterator[None]:
 
 
 def execute(options: argparse.Namespace) -> int:
-    """``sslbook execute``: bring chapters up to date and hold their numbers to the expected ones."""
+    """``sslbook execute``: bring chapters up to date; 1 if a check or a cell failed."""
     book = find_book(options.root)
     chapters = choose(find_chapters(book), options.chapters)
-    if options.update_expected and options.seed != 0:
-        raise InputError(f"--seed: got {options.seed}; --update-expected holds the numbers of seed 0")
-    if options.spread is not None and not options.update_expected:
-        raise InputError("--spread: it writes tolerances, and so needs --update-expected")
     with alone(book, "execute"):
-        failed = _execute(book, chapters, options, force=options.force)
-        good = [chapter for chapter in chapters if chapter.name not in failed]
-        agree = True
-        if options.seed != 0:
-            print(f"The numbers are not compared: expected values are held for seed 0, this is seed {options.seed}.")
-        elif options.update_expected:
-            from sslbook.book import ledger
+        _execute(book, chapters, options, force=options.force)
+        found = _tell(book, chapters, options)
+    return 0 if all(one.holds for one in found) else 1
 
-            for name in [chapter.name for chapter in good]:
-                accepted = ledger.update(book, name, options.scale)
-                print(f"{book.shown(book.expected(name, options.scale))}: {counted(len(accepted), 'change')}")
-                show([*accepted, *ledger.left_out(book, name, options.scale)])
-            for chapter in good if options.spread is not None else []:
-                show(ledger.spread(book, chapter, Setting.of(options), options.spread, say))
-        else:
-            agree = _agree(book, good, options.scale)
-    return 0 if agree and not failed else 1
+
+def regression(options: argparse.Namespace) -> int:
+    """``sslbook regression``: execute what changed; 1 if a check or a cell failed, or a measured number moved."""
+    from sslbook.book import regression
+
+    book = replace(find_book(options.root), out=options.out and options.out.resolve())
+    chapters = choose(find_chapters(book), options.chapters)
+    if options.junit:
+        require_writable(options.junit.parent)
+    with alone(book, "regression"):
+        _execute(book, chapters, options)
+        found = regression.compare(book, [chapter.name for chapter in chapters], options.scale)
+        for name in [one.chapter for one in found if options.update and not one.cells]:
+            accepted = regression.update(book, name, options.scale)
+            print(f"{book.shown(book.expected(name, options.scale))}: {counted(len(accepted), 'change')}")
+            show([*map(str, accepted), *regression.left_out(book, name, options.scale)])
+        if options.update:
+            found = regression.compare(book, [chapter.name for chapter in chapters], options.scale)
+    if options.junit:
+        regression.write_junit(options.junit, found, options.scale)
+    for one in found:
+        if one.lines:
+            _report(f"{one.chapter} ({options.scale}): {counted(len(one.lines), 'problem')}", one.lines)
+    if wrong := [one.chapter for one in found if one.lines]:
+        print(f"If new numbers are meant: sslbook regression {' '.join(wrong)} --scale {options.scale} --update")
+        return 1
+    print(f"As expected: {counted(sum(one.count for one in found), 'number')}.")
+    return 0
 
 
 def build(options: argparse.Namespace) -> int:
-    """``sslbook build``: execute, compare, write the ledger, render, check the pages."""
+    """``sslbook build``: execute, tell what moved, write the ledger, render. The pages come in any case; 1 if a check failed."""
     from sslbook.book import ledger
     from sslbook.book.execute import is_current
 
     book = find_book(options.root)
     chapters = choose(find_chapters(book), [])
     with alone(book, "build"):
-        if options.no_execute:
-            stale = [chapter.name for chapter in chapters if not is_current(book, chapter, Setting.of(options))]
-            if stale:
-                print(f"Not executed, or changed since: {', '.join(stale)}. Run: sslbook execute {' '.join(stale)}")
-                return 1
-        elif _execute(book, chapters, options):
+        if not options.no_execute:
+            _execute(book, chapters, options)
+        elif stale := [chapter.name for chapter in chapters if not is_current(book, chapter, Setting.of(options))]:
+            print(f"Not executed, or changed since: {', '.join(stale)}. Run: sslbook execute {' '.join(stale)}")
             return 1
-        if not _agree(book, chapters, options.scale):
-            return 1
+        found = _tell(book, chapters, options)
         numbers = ledger.all_numbers(book, options.scale)
         wrong = ledger.problems(ledger.join(ledger.read_claims(book.claims), numbers), numbers)
-        if wrong:
-            return _report("The ledger and the notebooks contradict each other", wrong)
-        return _render(book, options.scale, {"chapters/ledger": ledger.page(book, options.scale)})
+        wrong += _render(book, options, found)
+    if wrong:
+        _report("Problems", wrong)
+    return 1 if wrong or not all(one.holds for one in found) else 0
 
 
 def show_ledger(options: argparse.Namespace) -> int:
@@ -120,15 +134,12 @@ def show_ledger(options: argparse.Namespace) -> int:
 
 
 def show_margins(options: argparse.Namespace) -> int:
-    """``sslbook margins``: how far each check's bar stands from what is measured and from the nearest rival, worst first."""
+    """``sslbook margins``: how far each check's nearest rival is from its bar, the nearest first."""
     from sslbook.book import ledger
 
     numbers = ledger.all_numbers(find_book(options.root), options.scale)
     found = ledger.margins(n for n in numbers if not options.chapters or n.chapter in options.chapters)
-    if options.rivals:
-        found.sort(key=lambda margin: (-margin.place, margin.rival))
-    for line in ledger.margin_lines(found, options.worst):
-        print(line)
+    show(ledger.margin_lines(found, options.worst))
     return 0
 
 
@@ -183,46 +194,53 @@ def _tell_kept(files: Sequence[Path]) -> None:
         show([str(path) for path in files])
 
 
-def _execute(book: Book, chapters: Sequence[Chapter], options: argparse.Namespace, *, force: bool = False) -> list[str]:
-    """Bring the chapters up to date; the names of those that failed."""
+def _execute(book: Book, chapters: Sequence[Chapter], options: argparse.Namespace, *, force: bool = False) -> None:
+    """Bring the chapters up to date."""
     from sslbook.book.execute import execute as run
 
     start = time.monotonic()
     outcomes = run(book, chapters, Setting.of(options), force=force, jobs=options.processes, say=say)
     ran = sum(outcome.status in ("executed", "failed") for outcome in outcomes)
-    failed = [outcome.chapter for outcome in outcomes if outcome.status == "failed"]
-    print(
-        f"{counted(len(outcomes), 'chapter')}: {ran} executed, {len(outcomes) - ran} kept, in {time.monotonic() - start:.1f} s."
-    )
-    if failed:
-        print(f"Failed: {', '.join(failed)}.")
-    return failed
+    kept = len(outcomes) - ran
+    print(f"{counted(len(outcomes), 'chapter')}: {ran} executed, {kept} kept, in {time.monotonic() - start:.1f} s.")
 
 
-def _agree(book: Book, chapters: Sequence[Chapter], scale: str) -> bool:
-    """Whether the chapters' numbers are the expected ones."""
-    from sslbook.book import ledger
+def _tell(book: Book, chapters: Sequence[Chapter], options: argparse.Namespace) -> list[Comparison]:
+    """Compare the executed chapters with what is expected, and say what failed and what moved."""
+    from sslbook.book import regression
 
-    compared, well = 0, True
-    for name in [chapter.name for chapter in chapters]:
-        count, problems = ledger.compare(book, name, scale)
-        compared += count
-        if problems:
-            well = False
-            _report(f"{name} ({scale}): {counted(len(problems), 'number')} not as expected", problems)
-            print(f"  If that is meant: {ledger.command(name, scale)}")
-    if well:
-        print(f"As expected: {counted(compared, 'number')}.")
-    return well
+    found = regression.compare(book, [chapter.name for chapter in chapters], options.scale, options.seed)
+    for one in found:
+        if not one.holds:
+            _report(f"{one.chapter} ({options.scale}): FAILED", [line.splitlines()[0] for line in one.failed])
+    if moved := regression.table(found):
+        claims = "no claim does" if all(one.holds for one in found) else "and see above what failed"
+        print(f"{regression.differ(len(moved))}; {claims}:")
+        show(moved)
+        print("  That costs nothing here; `make regression` is the gate that asks for each.")
+    if options.seed != regression.SEED:
+        print(
+            f"Measured numbers are not compared: they are held for seed {regression.SEED}, this is seed {options.seed}."
+        )
+    elif not moved and all(one.holds for one in found):
+        print(f"As expected: {counted(sum(one.count for one in found), 'number')}.")
+    return found
 
 
-def _render(book: Book, scale: str, generated: dict[str, str]) -> int:
-    """Render and check the pages, unless they already are what these inputs give."""
+def _render(book: Book, options: argparse.Namespace, found: Sequence[Comparison]) -> list[str]:
+    """Render and check the pages, unless they already are what these inputs give; returns the problems of the pages."""
+    from sslbook.book import ledger, regression
     from sslbook.book.execute import pages_mark, stamp
 
-    first = book.html / "index.html"
-    mark = pages_mark(book, scale, generated)
+    generated = {"chapters/ledger": ledger.page(book, options.scale)}
+    for chapter in find_chapters(book):
+        if regression.HERE in chapter.text:
+            here = chapter.text.replace(regression.HERE, regression.on_this_machine(found))
+            generated[f"{book.chapters.name}/{chapter.name}"] = here
+    notes = {one.chapter: regression.note(one) for one in found}
+    mark = pages_mark(book, options.scale, generated | {name: "".join(note) for name, note in notes.items()})
     stamped, good = stamp(book, mark)
+    wrong: list[str] = []
     if stamped.is_file() and stamped.read_bytes() == good:
         print("The pages are up to date.")
     else:
@@ -230,24 +248,24 @@ def _render(book: Book, scale: str, generated: dict[str, str]) -> int:
 
         say("Rendering …")
         start = time.monotonic()
+        strict = all(one.holds for one in found)  # a cell that failed leaves numbers out, which Sphinx warns of
         try:
-            first = render.build(book.executed(scale), book.html, root=book.root, generated=generated)
+            render.build(
+                book.executed(options.scale), book.html, root=book.root, generated=generated, notes=notes, strict=strict
+            )
         except render.RenderError as error:
-            print(error)
-            return 1
-        wrong = render.problems(book, scale)
-        if wrong:
-            return _report("The pages have problems", wrong)
-        write_bytes(*stamp(book, mark))
+            return [str(error)]
+        wrong = render.problems(book, options.scale)
+        if not wrong:
+            write_bytes(*stamp(book, mark))
         print(f"Rendered and checked in {time.monotonic() - start:.1f} s.")
-    print(f"Open {first.as_uri()}")
-    return 0
+    print(f"Open {(book.html / 'index.html').as_uri()}")
+    return wrong
 
 
-def _report(title: str, lines: Sequence[str]) -> int:
+def _report(title: str, lines: Sequence[str]) -> None:
     print(f"{title}:")
     show(lines)
-    return 1
 
 
 def show(lines: Sequence[str]) -> None:

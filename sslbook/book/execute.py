@@ -2,7 +2,8 @@
 
 A chapter goes from `chapters/<name>.md` to `_build/executed/<scale>/<name>.ipynb`. The executed notebook says what it
 depends on and is executed again only when some of that changes. If only the prose changed, the new prose is put beside the old
-outputs. A chapter that fails leaves `<name>.failed.ipynb` and does not stop the others.
+outputs. A check that fails is published as failed, and a cell that raises leaves its error; the cells behind it and the other
+chapters are executed all the same.
 
 It depends on its code cells, every module of the library that they reach through import statements, all recorded runs
 and printed tables, the lock file, the versions that compute, the scale, the seed, the kind of device, whether the downloaded
@@ -118,8 +119,8 @@ def execute(
 ) -> list[Outcome]:
     """Bring the executed notebooks of ``chapters`` up to date; one `Outcome` each, in the order given.
 
-    ``jobs`` processes work at once: as many as there are cores by default, one on CUDA, where a chapter may need the
-    whole memory. ``say`` gets a line of each chapter before the work begins, and when it ends or fails.
+    ``jobs`` processes work at once: by default as many as there are cores and memory for (`_side_by_side`), one on CUDA, where
+    a chapter may need the whole memory. ``say`` gets a line of each chapter before the work begins, and when it ends or fails.
     """
     book.executed(setting.scale).mkdir(parents=True, exist_ok=True)
     outcomes: dict[str, Outcome] = {}
@@ -136,11 +137,17 @@ def execute(
             todo.append((float(stored.get("seconds", "inf")), job))
     todo.sort(key=lambda item: -item[0])  # the longest first, so that the cores end together
     if todo:
-        with environment(lenient=setting.lenient) as given:
-            at_once = min(jobs or (1 if setting.device == "cuda" else cores()), len(todo))
+        with environment() as given:
+            at_once = min(jobs or (1 if setting.device == "cuda" else _side_by_side()), len(todo))
             for outcome in _run_all([job for _, job in todo], given, at_once, say):
                 outcomes[outcome.chapter] = outcome
     return [outcomes[chapter.name] for chapter in chapters]
+
+
+def _side_by_side() -> int:
+    """How many chapters run at once: one a core, as far as each has two gigabytes of memory."""
+    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return max(1, min(cores(), pages // 2**31))
 
 
 def _kept(job: _Job, stored: Mapping[str, Any]) -> Outcome:
@@ -192,6 +199,7 @@ def _run_all(
                 raise OSError(error.errno, error.strerror, error.filename or str(job.target)) from None
             except Exception as error:  # whatever stops one, such as too little memory, must not lose the others
                 outcome = Outcome(job.name, "failed", error=f"{type(error).__name__}: {error}")
+                _keep(job, job.chapter.notebook(), [outcome.error])
             if outcome.status == "failed":
                 say(f"FAILED   {job.name} after {outcome.seconds:.1f} s\n{outcome.error}")
             else:
@@ -221,10 +229,10 @@ def _as_they_end(futures: Iterable[Future[Outcome]]) -> Iterator[Future[Outcome]
 def _run(job: _Job) -> Outcome:
     """In a worker: execute one chapter and put the notebook in its place."""
     start = time.monotonic()
-    partial, failed = job.target.with_suffix(".running.ipynb"), job.target.with_suffix(".failed.ipynb")
+    partial = job.target.with_suffix(".running.ipynb")
     notebook = job.chapter.notebook()
     taken = parameters(notebook)
-    result = run(
+    result, failures = run(
         notebook,
         partial=partial,
         folder=job.chapter.path.parent,
@@ -232,13 +240,17 @@ def _run(job: _Job) -> Outcome:
         values={name: getattr(job.setting, name) for name in ("scale", "seed", "device") if name in taken},
     )
     seconds = time.monotonic() - start
-    if isinstance(result, Failure):
-        report = _report(job, result)
-        if partial.exists():
-            partial.replace(failed)
-            report += f"\npartial notebook: {failed}"
-        return Outcome(job.name, "failed", seconds, report)
-    # as it is kept: no absolute paths, the injected cell hidden, what it depends on in its metadata
+    reports = [_report(job, failure) for failure in failures]
+    _keep(job, result, reports, seconds)
+    partial.unlink(missing_ok=True)
+    if reports:
+        more = [f"and {len(reports) - SHOWN} more"] if len(reports) > SHOWN else []
+        return Outcome(job.name, "failed", seconds, "\n\n".join([*reports[:SHOWN], *more]))
+    return Outcome(job.name, "executed", seconds, notes=tuple(stderr_notes(result)))
+
+
+def _keep(job: _Job, result: NotebookNode, reports: Sequence[str], seconds: float = 0.0) -> None:
+    """Write a notebook as it is kept: no absolute paths, the injected cell hidden, what it depends on in its metadata."""
     number_cells(result)
     papermill = result.metadata.get("papermill", {})
     papermill["input_path"], papermill["output_path"] = job.source, job.target.name
@@ -246,7 +258,7 @@ def _run(job: _Job) -> Outcome:
         if "injected-parameters" in tags(cell):
             cell.metadata["tags"] = [*tags(cell), "remove-cell"]
     result.metadata[RECORD_KEY] = {
-        "parts": job.parts,
+        **({"failed": reports} if reports else {"parts": job.parts}),  # what failed is executed again
         "source": digest(job.chapter.text.encode()),
         "chapter": job.name,
         "scale": job.setting.scale,
@@ -255,19 +267,22 @@ def _run(job: _Job) -> Outcome:
         "seconds": round(seconds, 2),
     }
     _write(result, job.target)
-    partial.unlink(missing_ok=True)
-    failed.unlink(missing_ok=True)
-    return Outcome(job.name, "executed", seconds, notes=tuple(stderr_notes(result)))
+
+
+SHOWN = 3
+"""Failures of one chapter that are told in full."""
 
 
 def _report(job: _Job, failure: Failure) -> str:
-    """A failure as its author wants to read it: file and line, the cell, the error."""
+    """A failure as its author wants to read it: file and line and what it is, the cell, the way there."""
     if not failure.source:
         return f"{job.source}: {failure.reason}"
     before, found, _ = job.chapter.text.partition(failure.source)
     line = f":{before.count(chr(10)) + 1}" if found else ""
     cell = "\n".join(f"    {text}" for text in failure.source.strip().splitlines())
-    return f"{job.source}{line}: this cell failed:\n\n{cell}\n\n{failure.reason}"
+    return (
+        f"{job.source}{line}: this cell failed: {failure.reason.strip().splitlines()[-1]}\n\n{cell}\n\n{failure.reason}"
+    )
 
 
 def stderr_notes(notebook: NotebookNode) -> list[str]:
@@ -423,6 +438,9 @@ _LAUNCH = """
 import os, runpy
 from sslbook.runtime.compute import end_with_parent
 end_with_parent(int(os.environ["JPY_PARENT_PID"]))
+if seed := os.environ.get("SSLBOOK_NOISE"):
+    from sslbook.book import noise
+    noise.start(int(seed))
 runpy.run_module("ipykernel_launcher", run_name="__main__")
 """
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
@@ -436,7 +454,10 @@ PASSED = (
     "SSLBOOK_TESTS_OUTSIDE",  # the tests' list of what was asked of other machines
 )
 """Variables of the calling shell that say where things lie: kernels get these, those below, and no others."""
-PROCESSOR = ("ONEDNN_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY", "MKL_ENABLE_INSTRUCTIONS", "MKL_CBWR", "OPENBLAS_CORETYPE")
+PROCESSOR = (
+    *("ONEDNN_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY", "MKL_ENABLE_INSTRUCTIONS", "MKL_CBWR", "OPENBLAS_CORETYPE"),
+    "SSLBOOK_NOISE",  # see sslbook.book.noise
+)
 """Those that let this processor stand in for another: kernels get them, and a chapter's key has them."""
 
 
@@ -458,8 +479,8 @@ def _added_path() -> list[Path]:
 
 
 @contextmanager
-def environment(*, lenient: bool = False) -> Iterator[dict[str, str]]:
-    """All variables under which kernels run, valid inside the block; ``lenient`` lets failed claims be numbers.
+def environment() -> Iterator[dict[str, str]]:
+    """All variables under which kernels run, valid inside the block.
 
     One thread a kernel (unless ``SSLBOOK_THREADS`` says otherwise): chapters run side by side, and sums keep their
     order. The user's settings of IPython and matplotlib are kept out, as the shell's variables are: pages must not depend on them.
@@ -483,14 +504,14 @@ def environment(*, lenient: bool = False) -> Iterator[dict[str, str]]:
             "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
             "SSLBOOK_THREADS": threads,
             "SSLBOOK_LEDGER": "ledger.html",
-            **({LENIENT: "1"} if lenient else {}),
+            LENIENT: "1",
             **dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), threads),
         }
 
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a notebook did not run to its end: ``source`` is the cell that failed, empty if none is to blame."""
+    """What went wrong in a notebook: ``source`` is the cell that failed, empty if none is to blame."""
 
     reason: str
     source: str = ""
@@ -498,11 +519,16 @@ class Failure:
 
 def run(
     notebook: NotebookNode, *, partial: Path, folder: Path, cell_seconds: float, values: Mapping[str, Any]
-) -> NotebookNode | Failure:
-    """Execute ``notebook`` with the parameters ``values``, working in ``folder``, saving to ``partial`` after each cell."""
+) -> tuple[NotebookNode, list[Failure]]:
+    """Execute ``notebook`` with the parameters ``values``, working in ``folder``, saving to ``partial`` after each cell.
+
+    A cell that raises does not stop those behind it. Returns the notebook with whatever was put out, and what failed: cells that
+    raised, or did not run to their end.
+    """
     import papermill
     from nbclient.exceptions import CellTimeoutError, DeadKernelError
     from papermill.exceptions import PapermillExecutionError
+    from papermill.execute import remove_error_markers
 
     logging.getLogger("papermill").setLevel(logging.ERROR)
 
@@ -516,20 +542,47 @@ def run(
         start_timeout=START_SECONDS,
         execution_timeout=cell_seconds,
         cwd=str(folder),
+        allow_errors=True,
     )
+    stopped = ""
     try:
         try:
-            executed: NotebookNode = execute_notebook()
+            return (executed := execute_notebook()), failures(executed)
         except RuntimeError as error:
             if "kernel_info" not in str(error):
                 raise
-            executed = execute_notebook()  # another kernel took one of its ports between their choice and their use
-    except PapermillExecutionError as error:
-        # with the way there, unless it is an assertion, whose message says all
-        way = error.traceback if error.ename != "AssertionError" else [f"{error.ename}: {error.evalue}"]
-        return Failure(ANSI.sub("", "\n".join(way)), error.source)
+            # another kernel took one of its ports between their choice and their use
+            return (executed := execute_notebook()), failures(executed)
+    except PapermillExecutionError:
+        pass
     except CellTimeoutError:
-        return Failure(f"a cell ran longer than {cell_seconds:g} s and was stopped")
+        stopped = f"a cell ran longer than {cell_seconds:g} s and was stopped"
     except (DeadKernelError, RuntimeError) as error:
-        return Failure(f"the kernel died or did not start: {error}")
-    return executed
+        stopped = f"the kernel died or did not start: {error}"
+    executed = remove_error_markers(nbformat.read(partial, as_version=4)) if partial.exists() else notebook
+    return executed, failures(executed, stopped)
+
+
+def failures(notebook: NotebookNode, stopped: str = "") -> list[Failure]:
+    """The cells of an executed notebook that raised, unless their tag says that they shall, and those that did not run.
+
+    stopped: why the kernel stopped, if it did; the cell in which it did gets this as its output.
+    """
+    found, silent = [], []
+    cells = code_cells(notebook)
+    begun = [cell for cell in cells if cell.metadata.get("papermill", {}).get("start_time")]
+    if stopped and begun:
+        begun[-1].outputs.append(nbformat.v4.new_output("error", ename="Stopped", evalue=stopped, traceback=[stopped]))
+    for cell in cells:
+        errors = [output for output in cell.outputs if output.output_type == "error"]
+        if errors and "raises-exception" not in tags(cell):
+            # with the way there, unless it is an assertion, whose message says all
+            last = errors[-1]
+            short = last.ename in ("AssertionError", "Stopped") or not last.traceback
+            way = [f"{last.ename}: {last.evalue}"] if short else last.traceback
+            found.append(Failure(ANSI.sub("", "\n".join(way)), cell.source))
+        elif not errors and cell.source.strip() and cell.execution_count is None:
+            silent.append(cell.source)
+    if silent:
+        found.append(Failure(f"it did not run, nor did {len(silent) - 1} behind it", silent[0]))
+    return found or [Failure(stopped)] * bool(stopped)

@@ -21,10 +21,7 @@ LIVE = ("JPY_SESSION_NAME", "VSCODE_PID", "COLAB_RELEASE_TAG")
 """Variables of a kernel in which a person runs cells: Jupyter's server, VS Code and Colab set them, papermill does not."""
 
 LENIENT = "SSLBOOK_LENIENT"
-"""The variable under which a claim that fails is published all the same.
-
-`sslbook.book.ledger.spread` has it set where it runs chapters with other seeds, to see what moves; nothing is held to that.
-"""
+"""The variable under which a check that fails is published as failed, and the chapter runs on: set while the book is built."""
 
 SCALES = ("quick", "paper")
 """The two sizes of every experiment: under a minute a chapter on two CPU cores, and the papers' own."""
@@ -224,13 +221,12 @@ def read_chapter(path: Path) -> Chapter:
 
 @dataclass(frozen=True)
 class Setting:
-    """What a chapter is run with. ``device`` is cpu or cuda, never auto: what is keyed is what runs; ``lenient``: see `LENIENT`."""
+    """What a chapter is run with. ``device`` is cpu or cuda, never auto: what is keyed is what runs."""
 
     scale: str
     seed: int
     device: str
     cell_seconds: float
-    lenient: bool = False
 
     @classmethod
     def of(cls, options: Namespace) -> Setting:

@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -61,18 +62,27 @@ class RenderError(RuntimeError):
     """The book could not be rendered; the message says what is missing, or quotes Sphinx's warnings with their place."""
 
 
-def build(executed: Path, out: Path, *, root: Path, generated: Mapping[str, str]) -> Path:
+def build(
+    executed: Path,
+    out: Path,
+    *,
+    root: Path,
+    generated: Mapping[str, str],
+    notes: Mapping[str, tuple[str, str]] = MappingProxyType({}),
+    strict: bool = True,
+) -> Path:
     """Render the book below `root` into the folder `out` and return its first page, `out/index.html`.
 
     `executed` holds one `<page>.ipynb` for each chapter with code (the file's name without `.md`); `root` holds `_config.yml`,
     `_toc.yml` and the sources; `generated` maps pages of the table of contents (`chapters/ledger`) to their Markdown.
+    `notes` are what chapters' pages say of their run, in HTML: below the title, and at the foot.
     Stages into `out/../stage`, and writes Sphinx's whole output to `out/../render.log`.
 
-    Raises RenderError if a page is missing or not executed, or if Sphinx warns of anything; `out` is then untouched.
+    Raises RenderError if a page is missing or not executed, or, if `strict`, if Sphinx warns of anything; `out` is then untouched.
     """
     work = out.parent
     staged = stage(executed, work / "stage", root=root, generated=generated)
-    fresh = _jupyter_book(staged, work)
+    fresh = _jupyter_book(staged, work, strict=strict)
     shutil.rmtree(fresh / "_static/vendor/fontawesome", ignore_errors=True)  # no page loads it: see sphinx_ext
     _write_index(fresh, pages(root))
     (fresh / "searchindex.js").unlink(missing_ok=True)  # Sphinx's index of pages, which nothing loads
@@ -82,6 +92,11 @@ def build(executed: Path, out: Path, *, root: Path, generated: Mapping[str, str]
         (sources / page).parent.mkdir(parents=True, exist_ok=True)
         write_text(sources / f"{page}.md", generated.get(page) or read_source(root / f"{page}.md"))
     (fresh / "index.html").write_text(_front_door(root), encoding="utf-8")
+    for page in [page for page in pages(root) if any(notes.get(Path(page).name, ()))]:
+        top, foot = notes[Path(page).name]
+        text = (fresh / f"{page}.html").read_text(encoding="utf-8").replace("</h1>", f"</h1>{top}", 1)
+        before, end, after = text.rpartition("</article>")
+        write_text(fresh / f"{page}.html", f"{before}{foot}{end}{after}")
     old = out.with_name(out.name + ".old")  # the new pages take the old ones' place by renaming
     shutil.rmtree(old, ignore_errors=True)
     if out.exists():
@@ -161,11 +176,11 @@ def _locate(line: str, staged: Path) -> str:
     return f"{place}, cell {cell}, near “{quoted[:90]}”{rest}"
 
 
-def _jupyter_book(staged: Path, work: Path) -> Path:
-    """Run Jupyter Book on the staged sources; returns the folder of its HTML."""
+def _jupyter_book(staged: Path, work: Path, *, strict: bool) -> Path:
+    """Run Jupyter Book on the staged sources; returns the folder of its HTML. strict: every warning is an error."""
     command = [sys.executable, "-c", _COMMAND, str(os.getpid())]
     command += ["build", str(staged), "--path-output", str(work / "render")]
-    command += ["--all", "-W", "-n", "--keep-going"]
+    command += ["--all", "-n", *(["-W", "--keep-going"] if strict else [])]
     environment = {**variables(), "NO_COLOR": "1", "PYTHONWARNINGS": "ignore"}
     shutil.rmtree(work / "render", ignore_errors=True)
     run = subprocess.run(command, env=environment, capture_output=True, encoding="utf-8", check=False)

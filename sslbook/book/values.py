@@ -53,11 +53,6 @@ class Criterion:
         """Whether there is anything to test: a bare tolerance (as `measure` has) asserts nothing."""
         return not (self.expect is None and self.below is None and self.above is None)
 
-    @property
-    def holds_value(self) -> bool:
-        """Whether a run is held to the value that another had; within bounds alone the value is free (rounding noise)."""
-        return self.expect is not None or not self.asserts
-
     def allowed(self) -> float:
         """The largest distance from ``expect`` that passes."""
         return (self.atol or 0.0) + (self.rtol or 0.0) * abs(self.expect or 0.0)
@@ -89,7 +84,8 @@ class Number:
     """A number that a chapter claimed (`claim`) or measured (`measure`), with everything that says where it comes from.
 
     ``what`` says in words what was measured. ``seconds`` is the time from the start of the cell to the number.
-    ``rejects`` maps each deliberately broken variant to the value measured on it, ``rivals`` each wrong theory. An
+    ``rejects`` maps each deliberately broken variant to the value measured on it, ``rivals`` each wrong theory and each other
+    run of a record; ``runs`` are these others, which may pass. ``random``: rounding alone makes it another draw. An
     estimate with an interval is four numbers: its mean, which has ``low``, ``high`` and ``n`` too, and three more that
     are each ``part_of`` it. ``anchor`` is the id of the check's line in the page, or None if the page does not show it;
     it is not stored but read from the cell's tags.
@@ -115,6 +111,8 @@ class Number:
     why: str | None = None
     what: str | None = None
     rivals: Mapping[str, Value] = field(default_factory=dict)
+    runs: tuple[str, ...] = ()
+    random: bool = False
     low: float | None = None
     high: float | None = None
     n: int | None = None
@@ -125,6 +123,20 @@ class Number:
     def criterion(self) -> Criterion:
         """The test that the value passed when it was claimed."""
         return Criterion(self.expect, self.rtol, self.atol, self.below, self.above)
+
+    @property
+    def failure(self) -> str:
+        """Why the check does not hold in this run: its value, or a wrong theory that passes too; empty if it holds."""
+        test, value = self.criterion, self.result
+        if not test.asserts:
+            return ""
+        if not test.passes(value):
+            far = isinstance(value, Interval) or test.expect is None
+            return f"{value} is not {test}" + ("" if far else f" (off by {abs(value - test.expect):.3g})")  # type: ignore[operator]
+        wrong = {f"the broken variant {what!r}": bad for what, bad in self.rejects.items()}
+        wrong |= {f"the rival {what!r}": bad for what, bad in self.rivals.items() if what not in self.runs}
+        passing = next((what for what, bad in wrong.items() if test.passes(bad)), None)
+        return "" if passing is None else f"this check can't fail: {passing} gives {wrong[passing]}, also {test}"
 
     @property
     def bars(self) -> list[float]:
@@ -153,7 +165,7 @@ class Number:
     def from_json(cls, record: Mapping[str, Any], *, anchor: str | None = None) -> Number:
         """The inverse of `to_json`; keys that this version does not know are ignored."""
         known = {f.name for f in fields(cls)} - {"anchor"}
-        kept = {k: v for k, v in record.items() if k in known}
+        kept = {k: v for k, v in record.items() if k in known} | {"runs": tuple(record.get("runs", ()))}
         # Jupyter makes a string of a number that is not finite.
         kept |= {k: float(kept[k]) for k in ("value", "low", "high") if isinstance(kept.get(k), str)}
         for part in ("rejects", "rivals"):
@@ -220,6 +232,7 @@ _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 _TIMES = "\u00a0×\u00a0"  # no line ends inside a number
 NOBREAK = "\u00a0"
 MARK = '<span class="sslbook-check-mark" role="img" aria-label="check passed">✓</span>'
+CROSS = '<span class="sslbook-check-mark sslbook-check-failed" role="img" aria-label="check failed">✗</span>'
 
 
 def typeset(text: str) -> str:
@@ -306,6 +319,53 @@ def bound(value: float, form: str, role: str) -> str:
     return text if _says_something(text) else text.replace("-", "", 1)
 
 
+_FORM = re.compile(r"[-+ ]?(?:0?\d+)?[,_]?(?:\.(?P<digits>\d+))?(?P<kind>[deEfFgG%s]?)")
+
+
+def unit(form: str, value: float) -> float:
+    """What one step of the last digit is worth that the format ``form`` prints of ``value``: 0.1 for ``.1f``, 0.01 for ``.0%``.
+
+    0 where all digits are printed.
+    """
+    found = _FORM.fullmatch(form)
+    if found is None or found["kind"] in ("", "s") or not math.isfinite(value):
+        return 0.0
+    digits = 0 if found["kind"] == "d" else 6 if found["digits"] is None else int(found["digits"])
+    first = math.floor(math.log10(abs(value))) if value else 0
+    power = {"%": -2, "e": first, "E": first, "g": first + 1, "G": first + 1}.get(found["kind"], 0)
+    return float(10.0 ** (power - digits))
+
+
+SAME, SHARE, NOTHING, ERRORS = 1e-5, 0.05, 1e-12, 3.0
+"""How far a measured number may be off: relative, always; by half its last digit, but not by more than this share of it; by what
+is a rounding error at any rate; and, if it is random, in standard errors of the difference."""
+
+
+def apart(number: Number, was: Value) -> float:
+    """How far ``number`` is from what it was: of an interval its mean, and unless it is random its ends; infinity for another n."""
+    here = number.result
+    if not (isinstance(here, Interval) and isinstance(was, Interval)):
+        return abs(number.value - (was.mean if isinstance(was, Interval) else was))
+    pairs = [(here.mean, was.mean)] + ([] if number.random else [(here.low, was.low), (here.high, was.high)])
+    return max(abs(one - other) for one, other in pairs) if here.n == was.n else math.inf
+
+
+def allowed(number: Number, was: Value, units: Iterable[float] = ()) -> float:
+    """How far ``number``, which was ``was``, may be off on another machine, where its digits are printed to ``units``.
+
+    A part in 10⁵, which no rounding reaches unless the run amplifies it; or half a unit of the finest digit that is printed,
+    where that is more, but no more than a twentieth of the number; or what the chapter itself lets it. The mean of a *random*
+    number over seeds may differ by three standard errors of the difference, by the two intervals.
+    """
+    ends = (was.mean, was.low, was.high) if isinstance(was, Interval) else (was,)
+    if number.random and isinstance(number.result, Interval):
+        both = [each if isinstance(each, Interval) else number.result for each in (was, number.result)]
+        return ERRORS * math.hypot(*(each.high - each.low for each in both)) / (2 * 1.96)
+    stated = Criterion(ends[0], number.rtol, number.atol).allowed()
+    half = min((each / 2 for each in units if each > 0), default=0.0)
+    return max(SAME * max(map(abs, ends)), min(half, SHARE * abs(ends[0])), NOTHING, stated)
+
+
 _ROLE = re.compile(rf"\{{({'|'.join(ROLES)})\}}`([^`]+)`")
 _FENCE = re.compile(r"^(?P<fence>`{3,}|~{3,})(?P<info>[^\n`]*)\n.*?^(?P=fence)`*~*[ \t]*$", re.MULTILINE | re.DOTALL)
 _LITERAL = re.compile(r"(?<!`)(`{2,})(?!`).+?(?<!`)\1(?!`)", re.DOTALL)
@@ -320,8 +380,15 @@ def glue(notebook: Mapping[str, Any]) -> dict[str, Any]:
             name = output.get("metadata", {}).get("scrapbook", {}).get("name")
             text = output.get("data", {}).get(f"{GLUE_PREFIX}text/plain")
             if name is not None and text is not None:
-                values[name] = ast.literal_eval("".join(text))
+                values[name] = _number_of("".join(text))
     return values
+
+
+def _number_of(text: str) -> Any:
+    try:
+        return ast.literal_eval(text)
+    except ValueError:  # nan and inf, which are no literals
+        return float(text)
 
 
 class Pasted(NamedTuple):
@@ -380,14 +447,15 @@ def readable(formula: str) -> str:
     return "…" if "\\" in short or "&" in short or len(short) > 40 else short
 
 
-# --- a passed check: one compact line, as text and as HTML, and the anchors that tie page and ledger together ----------
+# --- a check: one compact line, as text and as HTML, and the anchors that tie page and ledger together ----------------
 
 
 def line(number: Number) -> str:
-    """A passed claim as one line of text: ``✓ A-Thm1  thm1-gap = 3.1e-16 ≤ 1e-12 · rejects: sign flipped (1.4)``."""
+    """A claim as one line of text: ``✓ A-Thm1  thm1-gap = 3.1e-16 ≤ 1e-12 · rejects: sign flipped (1.4)``; ✗ where it fails."""
     identity = f"{number.id}  " if number.id else ""
     words = f"{number.what}: " if number.what else ""
-    said = f"✓ {words}{identity}{number.name} = {short(number.result, *number.bars)} {number.criterion}"
+    value = f"{identity}{number.name} = {short(number.result, *number.bars)} {number.criterion}"
+    said = f"✗ {words}{value}: {number.failure}" if number.failure else f"✓ {words}{value}"
     for kind, others in (("nearest rivals", number.rivals), ("rejects", number.rejects)):
         if others:
             told = (f"{what} ({short(bad, *number.bars)}{_too(bad, number)})" for what, bad in others.items())
@@ -411,7 +479,11 @@ def badge(number: Number) -> str:
     shown = _whole(map(html.escape, outcome(number)))
     what = f'<span class="sslbook-check-what">{html.escape(number.what or "")}</span>'
     said = [what, *shown, *names] if number.what else [*names, *shown]  # the names that the book has for it come last
-    line = " ".join([*_whole([MARK]), *said])
+    if number.failure:
+        said.append(
+            f'<span class="sslbook-check-failed">does not hold in this run: {html.escape(number.failure)}</span>'
+        )
+    line = " ".join([*_whole([CROSS if number.failure else MARK]), *said])
     also = ""
     if number.rivals:
         rows = "".join(

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from sslbook.book import claims
 from sslbook.book.claims import begin, claim, measure, run_line, this_run
+from sslbook.book.layout import LENIENT
 from sslbook.book.values import Criterion, Number, badge, entry_anchor, line, outcome, short
 from sslbook.stats.intervals import Interval
 
@@ -204,15 +205,43 @@ def test_scalars_of_every_kind(value: object, dtype: str, published: list[Number
     assert published[0].dtype == dtype
 
 
-def test_measure_holds_to_a_default_tolerance(published: list[Number]) -> None:
+def test_measure_asserts_nothing(published: list[Number]) -> None:
     measure("a", np.int64(3))
     measure("b", 1.0, atol=0.5, id="A-Thm1")
-    assert [(repr(n.value), n.rtol, n.atol, n.id, n.criterion.asserts) for n in published] == [
-        ("3", 1e-6, None, None, False),
-        ("1.0", None, 0.5, "A-Thm1", False),
+    measure("c", FIVE, random=True)
+    assert [(repr(n.value), n.rtol, n.atol, n.random, n.id, n.criterion.asserts) for n in published[:3]] == [
+        ("3", None, None, False, None, False),
+        ("1.0", None, 0.5, False, "A-Thm1", False),
+        ("1.2", None, None, True, None, False),
     ]
     with pytest.raises(AssertionError, match="not a finite number"):
-        measure("c", math.nan)
+        measure("d", math.nan)
+    with pytest.raises(ValueError, match=r"d: random: a mean over seeds is needed \(an Interval\), got 1.0"):
+        measure("d", 1.0, random=True)
+
+
+@pytest.mark.parametrize(
+    ("value", "others", "cause"),
+    [
+        (2.0, {"rejects": {"far": 3.0}}, "2.0 is not ≤ 1"),
+        (0.5, {"rivals": {"near": 0.25, "far": 3.0}}, "this check can't fail: the rival 'near' gives 0.25, also ≤ 1"),
+        (math.nan, {"rejects": {"far": 3.0}}, "nan is not ≤ 1"),
+    ],
+)
+def test_a_check_that_fails_goes_onto_the_page_while_the_book_is_built(
+    value: float, others: dict, cause: str, published: list[Number], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(LENIENT, "1")
+    claim("gap", value, id="A-Thm1", below=1.0, **others)
+    (number,) = published
+    assert (number.failure, Number.from_json(number.to_json()).failure) == (cause, cause)
+    assert line(number).startswith("✗ A-Thm1  gap = ")
+    assert cause in line(number)
+    assert 'aria-label="check failed">✗</span>' in badge(number)
+    assert "check passed" not in badge(number)
+    monkeypatch.delenv(LENIENT)
+    with pytest.raises(AssertionError):
+        claim("again", value, id="A-Thm1", below=1.0, **others)
 
 
 def test_seconds_count_from_the_start_of_the_cell(monkeypatch: pytest.MonkeyPatch, published: list[Number]) -> None:
@@ -311,7 +340,7 @@ TEXT = ("share:.1%=0.25", "gap:.1e=1e-15", "count:s=432")
         (
             lambda: measure("share", 0.31),
             0,
-            "↻ *This run (quick, seed 0, cpu):* **31.0%** where the book has 25.0% (it is held to ± 2.5 × 10⁻⁷).",
+            "↻ *This run (quick, seed 0, cpu):* **31.0%** where the book has 25.0% (it is held to ± 0.0005).",
         ),
         (
             lambda: measure("share", 0.31, atol=0.1) and measure("count", 432, atol=0),
@@ -323,10 +352,10 @@ TEXT = ("share:.1%=0.25", "gap:.1e=1e-15", "count:s=432")
             3,
             "↻ *This run (quick, seed 3, cpu):* 3.0 × 10⁻¹⁴ where the book has 1.0 × 10⁻¹⁵.",
         ),
-        (  # an expected number is held to the book's value
+        (  # so is a claim near a value: by its own test
             lambda: claim("share", 0.31, expect=0.3, atol=0.02, id=None),
             3,
-            "↻ *This run (quick, seed 3, cpu):* **31.0%** where the book has 25.0%.",
+            "↻ *This run (quick, seed 3, cpu):* 31.0% where the book has 25.0%.",
         ),
     ],
 )
