@@ -279,9 +279,8 @@ class CovarianceOperator:
         basis = torch.linalg.qr(torch.as_tensor(basis, dtype=torch.float64, device=self.device))[0]
         image = _held(self.matmat(basis.to(self.dtype))).double()
         if not bool(image.any()):  # a zero operator, unless squares of its fields are
-            direction = torch.randn(
-                self.opened.weight.shape, generator=torch.Generator().manual_seed(seed), dtype=self.dtype
-            )
+            draw = torch.Generator().manual_seed(seed)
+            direction = torch.randn(self.opened.weight.shape, generator=draw, dtype=self.dtype)
             _held(image.to(self.dtype), self._mix(self._right(self.opened.jvp(direction.to(self.device)))))
         small = basis.T @ image
         values, turn = torch.linalg.eigh(0.5 * (small + small.T))  # Rayleigh and Ritz, at no further cost
@@ -289,9 +288,8 @@ class CovarianceOperator:
         vectors = basis @ turn
         gap = (image @ turn - vectors * values).norm(dim=0)
         residuals = gap / values.abs().clamp_min(torch.finfo(self.dtype).tiny)
-        return EigenPairs(
-            values.to(self.dtype), vectors.to(self.dtype), residuals.to(self.dtype), tuple(self.opened.weight.shape)
-        )
+        values, vectors, residuals = (part.to(self.dtype) for part in (values, vectors, residuals))
+        return EigenPairs(values, vectors, residuals, tuple(self.opened.weight.shape))
 
     def bottom_eigenpairs(self, k: int = 5, *, tol: float = 1e-9, seed: int = 0) -> EigenPairs:
         """Return the ``k`` algebraically smallest eigenpairs; a step shrinks weights along those with negative values."""
@@ -309,9 +307,7 @@ class CovarianceOperator:
             def of(given: np.ndarray) -> np.ndarray:
                 if np.iscomplexobj(given):  # the matrix is real
                     return of(given.real) + 1j * of(given.imag)
-                own = np.asarray(given).astype(
-                    real, order="C", casting="same_kind"
-                )  # torch wants it writable and native
+                own = np.asarray(given).astype(real, order="C", casting="same_kind")  # writable and native, for torch
                 return product(torch.from_numpy(own).to(self.device)).cpu().numpy()
 
             return of
@@ -531,9 +527,8 @@ def _dual_basis(op: CovarianceOperator, root: Mixing | PairMixing, k: int, tol: 
         field = torch.as_tensor(u, dtype=op.dtype, device=op.device).reshape(shape)
         return mix(op.opened.kernel(mix(field))).reshape(-1).cpu().numpy()
 
-    operator = LinearOperator(
-        (shape.numel(), shape.numel()), matvec=product, dtype=np.dtype(torch.finfo(op.dtype).dtype)
-    )
+    kind = np.dtype(torch.finfo(op.dtype).dtype)
+    operator = LinearOperator((shape.numel(), shape.numel()), matvec=product, dtype=kind)
     columns = []
     for column in _lanczos(operator, k, tol, seed).T:
         field = torch.as_tensor(column, dtype=op.dtype, device=op.device).reshape(shape)

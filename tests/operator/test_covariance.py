@@ -279,6 +279,20 @@ def test_eigenpairs_of_what_is_not_symmetric_are_refused() -> None:
             bad.top_eigenpairs(2)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_weights_that_are_symmetric_but_for_rounding_have_eigenpairs(dtype: torch.dtype) -> None:
+    """Another processor may round the two entries of a pair otherwise; what it refuses must not depend on that."""
+    xi = weights(14, 0).to(dtype)
+    above, eps = torch.ones(14, 14).triu(1), torch.finfo(dtype).eps
+    rounded, skew = (xi * (1 + by * above) for by in (4 * eps, 1e-3))
+    op, _ = CASES["fewer fields than weights"]
+    plain, found = (replace(op, mixing=Mixing(weights=w)).top_eigenpairs(3) for w in (xi, rounded))
+    assert relative_gap(found.values, plain.values) < 100 * eps
+    for mixing in (Mixing, PairMixing):
+        given = (mixing(weights=w) if mixing is Mixing else mixing(w) for w in (xi, rounded, skew))
+        assert [each.symmetric for each in given] == [True, True, False]
+
+
 sizes = st.integers(1, 6)
 factors = st.floats(-2, 2)
 

@@ -285,9 +285,7 @@ def foretold(bias: bool, count: int = 20000, seed: int = 0) -> dict[str, float]:
     """
     start, ends = _simulate(bias, count, STEPS, seed=seed)
     g, h = contrast(start), responses(start)
-    g = torch.where(
-        g.abs() > 1e-12 * start.norm(dim=-1), g, torch.zeros_like(g)
-    )  # where terms cancel, rounding is left
+    g = torch.where(g.abs() > 1e-12 * start.norm(dim=-1), g, 0.0)  # where terms cancel, rounding is left
     kind = torch.tensor([1, -1, -1, 1, 0, 0, 9])[ends]  # the last is what `_endings` calls -1: no end at all
     moves = direction(h > 0, bias).ne(0).any(-1)
     right = {
@@ -301,7 +299,8 @@ def foretold(bias: bool, count: int = 20000, seed: int = 0) -> dict[str, float]:
 def end_rate(p: str, bias: bool) -> float:
     r"""Growth of the response to ``p`` at its end, :math:`\log(h(t) / h(t/2)) / (\eta t / 2)`, by the exact steps."""
     rate, steps = 0.002, 4000
-    start = _single_direction(p, bias=bias) + 1e-3 * pattern_inputs(bias)[PATTERNS.index(p)]
+    # roots have no common measure: else two responses meet zero in one step, and rounding opens their gates or doesn't
+    start = _single_direction(p, bias=bias) + 1e-3 * torch.tensor([1.0, 2.0, 3.0][: 2 + bias]).double().sqrt()
     path = follow(start, steps, rate, every=steps // 2)
     h = responses(path)[:, PATTERNS.index(p)]
     return float((h[-1] / h[-2]).log() / (rate * steps / 2))

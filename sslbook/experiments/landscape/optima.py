@@ -100,11 +100,11 @@ def find(cloud: Cloud, act: Activation, starts: Tensor, *, steps: int = 1500, fi
 
 def every(cloud: Cloud, act: Activation) -> tuple[Tensor, Tensor]:
     """All strict maxima with energy of a single population, ``(n, d)``, and how many points are on the plane of each, ``(n,)``."""
-    found = faces(cloud.x[0]).repeat(2, 1)
+    found = faces(cloud.x[0])
     gate = act.slope + (1 - act.slope) * (found > 0).to(cloud.x.dtype)[None]
     a, face = cloud.gated(gate), _complement(cloud, found[None] == 0)
-    w = torch.linalg.eigh(face @ a @ face)[1][0, ..., -1]
-    w[: len(w) // 2] *= -1
+    top = torch.linalg.eigh(face @ a @ face)[1][0, ..., -1]
+    w, found = torch.cat([-top, top]), found.repeat(2, 1)  # the sign of an eigenvector is the library's own
     kept = (_signs(w, cloud.x[0]) == found).all(-1) & (cloud.energy(w[None], act)[0] > 1e-12)
     w, on = w[kept], found[kept] == 0
     good, _ = certify(cloud, act, w, on, torch.zeros(len(w), dtype=torch.long))

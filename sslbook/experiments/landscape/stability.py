@@ -102,9 +102,7 @@ def velocity(pop: Population, w: Tensor, act: Activation) -> Tensor:
 def newton(pop: Population, w: Tensor, act: Activation) -> Tensor:
     """Newton's method on the sphere for ``P A(w) w = 0`` from ``w (R, S, d)``; finds critical points of every kind."""
     for _ in range(40):
-        t = (
-            jacobian(pop, w, act) + w[..., :, None] * w[..., None, :]
-        )  # invertible: the direction of w is nobody's concern
+        t = jacobian(pop, w, act) + w[..., :, None] * w[..., None, :]  # invertible: w's direction is nobody's concern
         step = torch.linalg.pinv(t) @ velocity(pop, w, act)[..., None]
         step = step[..., 0]
         length = step.norm(dim=-1, keepdim=True)

@@ -124,10 +124,12 @@ class Modes:
 
 
 def modes(moments: Moments) -> Modes:
-    """The modes of each problem, from the symmetric matrix that M is similar to."""
+    """The modes of each problem, from the symmetric matrix that M is similar to; LAPACK's signs don't matter."""
     half = np.linalg.inv(np.linalg.cholesky(moments.same))
     values, vectors = np.linalg.eigh(half @ moments.cross @ half.swapaxes(1, 2))
-    return Modes(values[:, ::-1].copy(), (vectors.swapaxes(1, 2) @ half)[:, ::-1].copy())
+    rows = (vectors.swapaxes(1, 2) @ half)[:, ::-1]
+    lean = rows @ np.sqrt(np.arange(1, rows.shape[2] + 1))  # roots: no mode of whole numbers leans to neither side
+    return Modes(values[:, ::-1].copy(), rows * np.where(lean < 0, -1, 1)[..., None])
 
 
 def fixed_point(found: Modes, kept: Array, basis: Array) -> Weights:

@@ -125,7 +125,8 @@ def theorem4_gaps(count: int, seed: int) -> Gaps:
         return torch.einsum("rpq,rq->rp", covariance, mean).view(replicas, k, d)
 
     kernel = torch.linalg.eigh(covariance).eigenvectors[..., : k * d - 7]
-    wanted = kernel.sum(-1).view(replicas, k, d)
+    aim = torch.randn(replicas, k * d, 1, generator=torch.Generator().manual_seed(seed + 6), dtype=DTYPE)
+    wanted = (kernel @ (kernel.mT @ aim)).view(replicas, k, d)  # whichever basis of the kernel LAPACK takes
     rest = (s[:, :, :-1, None] * drawn.weights[:, :, :-1]).sum(2)
     critical = torch.cat([drawn.weights[:, :, :-1], ((wanted - rest) / s[:, :, -1:])[:, :, None]], 2)
     scale = 0.5 + torch.rand(replicas, k, m, 1, generator=draw, dtype=DTYPE)
