@@ -15,7 +15,6 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from held import hold
 from hltm_cases import correlation, triplet_loss
 from scipy import integrate, stats
 from torch import Tensor
@@ -73,7 +72,6 @@ def test_the_residue_lies_between_its_bounds(c: float, gamma: float) -> None:
     low, high = lucky_nodes.residue_bounds(c, gamma)
     assert 0 < low <= lucky_nodes.residue(c, gamma) <= high
     assert high <= 2 * low
-    hold({"low": low, "high": high})
 
 
 @pytest.mark.parametrize(("c", "gamma"), GRID)
