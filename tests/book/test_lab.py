@@ -31,7 +31,7 @@ PATIENCE = 240.0
 
 pytestmark = [
     *browser_cases.MARKS,
-    pytest.mark.skipif(not list((BOOK.html / "notebooks").glob("*.ipynb")), reason="the book is not built: make book"),
+    pytest.mark.built,
     pytest.mark.xdist_group("lab"),
 ]
 

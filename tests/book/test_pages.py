@@ -1,6 +1,6 @@
 """The built book in a browser: every page, light and dark, wide and from a folder, on a phone and from a server.
 
-Needs the system's Chromium and its driver.  The book is built first if it is not there or not fresh; SSLBOOK_HTML names another
+Needs the system's Chromium and its driver.  The book is built anew if it is not fresh; SSLBOOK_HTML names another
 built folder to look at instead.
 """
 
@@ -25,7 +25,7 @@ import pytest
 
 from sslbook.book import sphinx_ext
 
-pytestmark = browser_cases.MARKS
+pytestmark = [*browser_cases.MARKS, *(() if os.environ.get("SSLBOOK_HTML") else (pytest.mark.built,))]
 ROOT = Path(__file__).resolve().parents[2]
 AXE = ROOT / "tests/vendor/axe.min.js"
 Seen = TypeVar("Seen")

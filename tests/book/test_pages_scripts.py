@@ -13,7 +13,6 @@ import browser_cases
 import pytest
 
 from sslbook.book.layout import find_book
-from sslbook.book.render import INDEX
 from sslbook.book.sphinx_ext import ASSETS, MATHJAX
 
 pytestmark = browser_cases.MARKS
@@ -215,13 +214,12 @@ return [...document.querySelectorAll('#search-results ul.search > li')].map(row 
 
 
 def look(driver: Any, query: str) -> list[tuple[str, str, int]]:
-    if not (BOOK.html / INDEX).is_file():
-        pytest.skip("the book is not built: make book")
     driver.get(f"{(BOOK.html / 'search.html').as_uri()}?q={quote(query)}")
     settles(driver, "return !!window.sslbookSearch", True)
     return [tuple(row) for row in driver.execute_script(FOUND)]
 
 
+@pytest.mark.built
 @pytest.mark.parametrize("query", ANSWERS)
 def test_a_reader_s_word_finds_the_section_among_the_first_three(driver: Any, query: str) -> None:
     found = look(driver, query)
@@ -236,6 +234,7 @@ def test_a_reader_s_word_finds_the_section_among_the_first_three(driver: Any, qu
     assert [entry for entry in driver.get_log("browser") if entry["level"] == "SEVERE"] == []
 
 
+@pytest.mark.built
 def test_what_is_typed_is_found_at_once_and_nothing_is_said_so(driver: Any) -> None:
     said = "return document.querySelector('#search-results [role=status]').textContent.includes(arguments[0])"
     assert look(driver, "zzyzx") == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from functools import partial
 from pathlib import Path
 
@@ -77,7 +78,7 @@ def test_the_price_of_an_ingredient_is_a_cosine(tmp_path: Path) -> None:
 
 
 def test_a_resnet_in_float32() -> None:
-    """Each layer's step against one ``.backward()``: what rounding leaves."""
+    """Each layer's step against one ``.backward()``: what the precision's rounding leaves in twenty layers."""
     net = build(Networks(width=8, projector_hidden=32, projector_out=16), 0)
     model = nn.Sequential(net.encoder, net.projector).eval()
     views = torch.randn(12, 2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
@@ -96,8 +97,9 @@ def test_a_resnet_in_float32() -> None:
     errors = runs.backward_errors(model, views)
     assert [*errors] == ["error", "double", "mixed"]
     assert {len(each) for each in errors.values()} == {22}
-    worst = {name: max(each.values()) for name, each in errors.items()}
-    assert worst["double"] < 1e-7 < min(worst["error"], worst["mixed"]) <= max(worst["error"], worst["mixed"]) < 5e-6
+    exact = runs.backward_errors(copy.deepcopy(model).double(), views.double())
+    for found, bar in ((errors, 1e-5), (exact, 1e-13)):
+        assert max(max(each.values()) for each in found.values()) < bar
     cosines = runs.held(model, views)
     assert len(cosines) == 22
     assert all(-1 < cosine < 0.999 for cosine in cosines.values())

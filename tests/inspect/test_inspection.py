@@ -6,7 +6,6 @@ from itertools import combinations, product
 
 import pytest
 import torch
-from held import hold
 from inspection_cases import network, pictures
 from torch import Tensor, nn
 
@@ -246,8 +245,10 @@ def test_a_layer_s_report_has_the_least_eigenvalue() -> None:
     scene = measure._Scene(mlp((4, 5, 3)), drawn(*POPULATION, 4), {"0": torch.ones(5, 4, dtype=torch.float64)})
     layer, here = measure._layer("0", [scene], 2, 0)
     assert layer.lowest == pytest.approx(float(torch.linalg.eigvalsh(here.matrices(BETWEEN)).min()), abs=1e-12)
+    leading, w = torch.linalg.eigh(here.matrices(BETWEEN))[1][:, -2:], vec(scene.net[0].weight.detach())
     share = layer.weights[BETWEEN]
-    hold({"value": share.value, "low": share.low, "high": share.high})
+    assert share.value == pytest.approx(float((leading.T @ w).square().sum() / w.square().sum()), rel=1e-9)
+    assert share.low < share.value < share.high
 
 
 def test_half_precision_is_measured_in_float32() -> None:

@@ -129,5 +129,5 @@ def test_bad_input_is_named(call, words: str) -> None:
 
 
 def test_a_mean_alone_takes_a_batch_of_one() -> None:
-    assert torch.equal(batch_normalize(draw(1, 2), std="omit"), torch.zeros(1, 2, dtype=torch.float64))
+    assert batch_normalize(draw(1, 2), std="omit").abs().max() < 1e-15
     assert "mean='detach'" in repr(BatchNorm(2, mean="detach"))

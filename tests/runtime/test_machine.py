@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 
@@ -152,8 +153,8 @@ def test_whoever_was_told_of_a_parent_ends_with_it(tmp_path: Path) -> None:
 def alive(pid: int) -> bool:
     """Whether the process runs; one that has ended and waits to be noticed doesn't."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
         return False
 
 

@@ -7,9 +7,9 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
+import psutil
 import pytest
 from distributed_cases import free_port
 from torch import Tensor, cat
@@ -139,8 +139,8 @@ def test_a_signal_to_one_ends_all(whom: str, number: int, status: int, sentence:
         assert two.stdout is not None
         lines = iter(two.stdout.readline, "")
         assert any("epoch 2 " in line for line in lines)
-        begun = Path(f"/proc/{two.pid}/task/{two.pid}/children").read_text().split()
-        os.kill(int(begun[-1]) if whom == "one" else two.pid, number)
+        begun = psutil.Process(two.pid).children()
+        os.kill(begun[-1].pid if whom == "one" else two.pid, number)
         rest = "".join(lines)
         assert two.wait(60) == status, rest
     finally:
@@ -149,7 +149,4 @@ def test_a_signal_to_one_ends_all(whom: str, number: int, status: int, sentence:
     assert sentence in rest
     assert "Traceback" not in rest
     assert "death signal" not in rest, "torchrun's own words"
-    until = time.monotonic() + 10
-    while alive := [pid for pid in begun if Path(f"/proc/{pid}").exists()]:
-        assert time.monotonic() < until, alive
-        time.sleep(0.1)
+    assert psutil.wait_procs(begun, timeout=60)[1] == []
