@@ -25,6 +25,7 @@ import shutil
 import sys
 import tarfile
 import tempfile
+import unicodedata
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -140,6 +141,7 @@ class Dataset:
                 f"labels must be int64 of shape (N,), one for each of the {len(self.pixels)} images, "
                 f"got {self.labels.dtype} {tuple(self.labels.shape)}"
             )
+        object.__setattr__(self, "class_names", tuple(unicodedata.normalize("NFC", name) for name in self.class_names))
         for name, wanted in (("class_names", self.classes), ("files", len(self))):
             if len(getattr(self, name)) not in (0, wanted):
                 raise ValueError(f"{name} must be {wanted} or none, got {len(getattr(self, name))}")
@@ -224,7 +226,7 @@ def choose(total: int, n: int | None, seed: int) -> Tensor:
     """Indices of ``n`` of ``total`` items: all in order, or a prefix of the permutation by ``seed``."""
     if n is None:
         return torch.arange(total)
-    require_whole("n", n, least=1, most=total)
+    n = require_whole("n", n, least=1, most=total)
     return torch.from_numpy(np.random.default_rng(seed).permutation(total)[:n])
 
 

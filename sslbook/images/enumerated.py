@@ -99,7 +99,7 @@ def shifts(images: Tensor, radius: int = 1) -> Tensor:
     if images.ndim != 4:
         raise ValueError(f"images must have shape (N, C, H, W), got {tuple(images.shape)}")
     height, width = images.shape[-2:]
-    require_whole("radius", radius, least=0, most=min(height, width) - 1)
+    radius = require_whole("radius", radius, least=0, most=min(height, width) - 1)
     windows = F.pad(images, (radius,) * 4).unfold(2, height, 1).unfold(3, width, 1).permute(0, 2, 3, 1, 4, 5)
     # Window (sy, sx) starts at padded pixel (sy, sx): it shows the image moved by radius - s.
     moved = windows.flip(1, 2).flatten(1, 2)

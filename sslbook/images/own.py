@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import operator
 import reprlib
+import unicodedata
+import warnings
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -16,16 +19,21 @@ import torch
 from torch import Tensor
 
 from sslbook.images.datasets import Dataset
-from sslbook.runtime.arguments import require_whole
+from sslbook.runtime.arguments import plain, require_whole
 from sslbook.runtime.atomic_io import require_file, user_path
 
 if TYPE_CHECKING:
     from PIL.Image import Image as Picture
 
-ENDINGS = (".png", ".jpg", ".jpeg", ".jfif", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
-"""What a picture's file may end in; a folder's other files are left alone."""
+UNREAD = ("BUFR", "EPS", "GRIB", "HDF5", "IPTC", "MPEG", "WMF")
+"""Kinds that Pillow knows, and reads only with the help of other programs, if at all."""
+BESIDE = ".txt .md .rst .csv .tsv .json .jsonl .xml .yaml .yml .toml .html .pdf .log .ini .db .py .ipynb .pt .lock"
+"""What files end in that lie beside pictures, and which nobody takes for one."""
 SYSTEM = ("__MACOSX", "@eaDir", "$RECYCLE.BIN", "System Volume Information", "lost+found")
 """Folders that systems make, and nobody's classes."""
+Odd = dict[str, list[str]]
+"""Names of what is to be told, by what is told of them."""
+WANTED = ".png, .jpg and what else Pillow reads"
 CHANNELS = (1, 3)
 SHAPES = "(N, C, H, W), (N, H, W, C) or (N, H, W)"
 
@@ -52,8 +60,9 @@ def read_images(
     """Read your own images for training, as bytes ``(N, C, H, W)`` with one or three channels, all of the same size.
 
     source: a tensor or NumPy array ``(N, C, H, W)``, ``(N, H, W, C)`` or ``(N, H, W)``, a folder, or a PyTorch data
-    set.  A folder holds pictures; its sub-folders are the classes in alphabetical order, unless pictures lie beside
-    them.  A PyTorch data set holds images (tensors, arrays or Pillow images), or pairs of an image and its class.
+    set.  A folder holds pictures of any ending that Pillow reads; its sub-folders are the classes in alphabetical order,
+    unless pictures lie beside them.  Names are in Unicode's composed form (NFC).  A PyTorch data set holds images
+    (tensors, arrays or Pillow images), or pairs of an image and its class.
     Pixels are bytes from 0 to 255, or floating-point numbers in [0, 1], which are rounded to bytes.  Pillow images and
     pictures in folders are turned upright, made grey or RGB, and lose any transparency.  Pixels of 16 bits (modes
     "I;16" and "I") are divided by 257 and rounded; those of mode "F" must be in [0, 1].  In a folder, names that begin
@@ -63,11 +72,13 @@ def read_images(
     size: the side of the square that is cut from the middle of each picture; without it, all need the same size.
     classes: the names of the sub-folders in the order of the class numbers, such as the training set's ``class_names``
     for a test set.  Some folders may be missing; without ``classes``, an empty sub-folder is refused.
+    A warning tells of files of other kinds, of pages after the first, of pictures that are enlarged, and where pictures
+    beside sub-folders leave all without a class.
     Raises FileNotFoundError for a missing folder, and ValueError or TypeError if the source isn't a set of images.
     """
-    found = None
+    found, odd = None, defaultdict[str, list[str]](list)
     if isinstance(source, (str, Path)):
-        data = _folder(user_path(source), size, classes)
+        data = _folder(user_path(source), size, classes, odd)
     elif size is not None or classes is not None:
         name, value = ("size", size) if classes is None else ("classes", classes)
         raise ValueError(f"{name} is for a folder of pictures, got {name}={value!r} with a {type(source).__name__}")
@@ -79,7 +90,7 @@ def read_images(
             _require_many(array.shape)
         data = _unlabelled(_bytes("images", array, SHAPES))
     elif hasattr(source, "__getitem__") and hasattr(source, "__len__") and not isinstance(source, Mapping):
-        images, found = _items(source)
+        images, found = _items(source, odd)
         data = _unlabelled(images)
     else:
         raise TypeError(
@@ -90,6 +101,8 @@ def read_images(
         raise ValueError("images must hold one image or more, got none")
     if not data.pixels.numel():
         raise ValueError(f"images must have pixels, got {tuple(data.pixels.shape)}")
+    for sentence, names in odd.items():
+        warnings.warn(f"{sentence} ({len(names)}, such as {names[0]})", stacklevel=2)
     labels = found if labels is None else labels
     return data if labels is None else _labelled(data, labels)
 
@@ -155,14 +168,16 @@ def _bytes(name: str, images: Tensor, shapes: str, given: torch.Size | None = No
     return images.contiguous()
 
 
-def _items(source: Items) -> tuple[Tensor, list[int] | None]:
+def _items(source: Items, odd: Odd) -> tuple[Tensor, list[int] | None]:
     """The images of a data set, and its classes if its items are pairs."""
     try:
         items = [source[index] for index in range(len(source))]
     except LookupError as error:
         raise ValueError(f"images must have an item for each number from 0 to {len(source) - 1}: {error!r}") from error
     if not items or not isinstance(items[0], (tuple, list)):
-        return _stacked((f"item {index}", _pixels(f"item {index}", item)) for index, item in enumerate(items)), None
+        return _stacked(
+            (f"item {index}", _pixels(f"item {index}", item, odd)) for index, item in enumerate(items)
+        ), None
     classes: list[int] = []
     for index, item in enumerate(items):
         if isinstance(item, list) and item and isinstance(item[-1], list):
@@ -176,15 +191,17 @@ def _items(source: Items) -> tuple[Tensor, list[int] | None]:
             classes.append(operator.index(item[1]))
         except (TypeError, ValueError):
             raise TypeError(f"the class of item {index} must be a whole number, got {reprlib.repr(item[1])}") from None
-    return _stacked((f"item {index}", _pixels(f"item {index}", item[0])) for index, item in enumerate(items)), classes
+    return _stacked(
+        (f"item {index}", _pixels(f"item {index}", item[0], odd)) for index, item in enumerate(items)
+    ), classes
 
 
-def _pixels(name: str, image: object) -> Tensor:
+def _pixels(name: str, image: object, odd: Odd) -> Tensor:
     """One image ``(C, H, W)`` uint8 of a tensor, an array or a Pillow image; an array has its channels last, as Pillow has."""
     from PIL import Image
 
     if isinstance(image, Image.Image):
-        image = _converted(name, image)
+        image = _converted(name, image, odd)
     try:
         array = image if isinstance(image, (Tensor, np.ndarray)) else np.array(image)
     except ValueError:  # lists of unlike lengths
@@ -195,7 +212,7 @@ def _pixels(name: str, image: object) -> Tensor:
     return _bytes(name, pixels[None], "(C, H, W), (H, W, C) or (H, W)", pixels.shape)[0]
 
 
-def _converted(name: str, picture: Picture) -> Picture:
+def _converted(name: str, picture: Picture, odd: Odd) -> Picture:
     """Upright, in bytes, grey (mode L) or RGB."""
     from PIL import ExifTags, Image, ImageOps
 
@@ -206,6 +223,9 @@ def _converted(name: str, picture: Picture) -> Picture:
         bare.info.clear()  # without the rest of the EXIF block, which may be damaged, and the palette's transparent colour
         bare.getexif()[ExifTags.Base.Orientation] = turn
         upright = ImageOps.exif_transpose(bare)
+        with suppress(Exception):  # what is damaged behind the first page is no matter
+            if getattr(picture, "is_animated", False):
+                odd["pictures of several pages or frames, of which one is taken"].append(name)
         if upright.mode not in ("F", "I") and not upright.mode.startswith("I;16"):
             return upright.convert("L" if upright.mode in ("1", "L") else "RGB")
     levels, most = np.array(upright).astype(np.float64), 1 if upright.mode == "F" else 2**16 - 1
@@ -230,74 +250,102 @@ def _naming(name: str) -> Iterator[None]:
         raise ValueError(f"{name} is no picture that Pillow can read: {str(error) or type(error).__name__}") from None
 
 
-def _folder(folder: Path, size: int | None, classes: Sequence[str] | None) -> Dataset:
+def _composed(name: str) -> str:
+    return unicodedata.normalize("NFC", name)
+
+
+def _folder(folder: Path, size: int | None, classes: Sequence[str] | None, odd: Odd) -> Dataset:
     """The pictures below a folder, by name; classes are the sub-folders, if every picture lies in one."""
     if not folder.is_dir():
-        raise FileNotFoundError(f"there is no folder {folder}")
+        raise FileNotFoundError(f"there is no folder {folder}{': it is a file' * folder.exists()}")
     if size is not None:
-        require_whole("size", size, least=1)
+        size = require_whole("size", size, least=1)
     above = {folder.resolve(), *folder.resolve().parents}  # where a link may lead round to
-    folders, beside = _seen(folder)
-    kinds = {kind.name: [*_below(kind, set(above))] for kind in folders if kind.resolve() not in above}
-    paths = sorted([*beside, *chain.from_iterable(kinds.values())])
+    folders, beside = _seen(folder, odd)
+    kinds: dict[str, list[Path]] = {}
+    for kind in folders:
+        if _composed(kind.name) in kinds:
+            raise ValueError(f"{kind} has the name of another folder, written in another Unicode form: rename one")
+        if kind.resolve() not in above:
+            kinds[_composed(kind.name)] = [*_below(kind, set(above), odd)]
+    paths = sorted([*beside, *chain.from_iterable(kinds.values())], key=lambda path: [*map(_composed, path.parts)])
     if not paths:
-        raise ValueError(f"{folder} must hold pictures ({', '.join(ENDINGS)}), and none is there")
-    names = _class_names(folder, kinds, beside, classes)
+        raise ValueError(f"{folder} must hold pictures ({WANTED}), and none is there")
+    names = _class_names(folder, kinds, beside, classes, odd)
     numbers = {path: number for number, name in enumerate(names) for path in kinds.get(name, ())}
     labels = torch.tensor([numbers.get(path, -1) for path in paths])
-    pixels = _stacked((str(path), _picture(path, size)) for path in paths)
+    pixels = _stacked((str(path), _picture(path, size, odd)) for path in paths)
     return Dataset(pixels, labels, folder.resolve().name, len(names), names, tuple(map(str, paths)))
 
 
 def _class_names(
-    folder: Path, kinds: Mapping[str, list[Path]], beside: list[Path], classes: Sequence[str] | None
+    folder: Path, kinds: Mapping[str, list[Path]], beside: list[Path], classes: Sequence[str] | None, odd: Odd
 ) -> tuple[str, ...]:
     """The classes in their order, of the sub-folders and what each holds; none where a picture lies beside them."""
     if classes is None:
         empty = [str(folder / name) for name in sorted(kinds) if not kinds[name]]
         if empty and not beside:
             raise ValueError(
-                f"{empty[0]} must hold pictures ({', '.join(ENDINGS)}), as a class, and none is there: remove it, or give "
-                "classes=, the names of all"
+                f"{empty[0]} must hold pictures ({WANTED}), as a class, and none is there: remove it, or give classes=, the "
+                "names of all"
             )
-        return () if beside else tuple(sorted(kinds))
-    if isinstance(classes, str) or not isinstance(classes, Sequence) or len({*map(repr, classes)}) < len(classes):
+        if beside and any(kinds.values()):
+            odd["pictures beside the sub-folders, so that none has a class"] = [*map(str, beside)]
+        return () if beside else tuple(sorted(kinds, key=lambda name: (name.casefold(), name)))
+    given = plain(classes)
+    wanted = [_composed(str(name)) for name in given] if isinstance(given, list | tuple) else []
+    if not wanted or len({*wanted}) < len(wanted):
         raise TypeError(f"classes must be names of sub-folders, each once, got {reprlib.repr(classes)}")
-    for path in [*beside, *(folder / name for name, held in kinds.items() if held and name not in classes)]:
-        raise ValueError(f"{path} is in none of the classes {', '.join(map(str, classes))}")
-    return tuple(map(str, classes))
+    for path in [*beside, *(folder / name for name, held in kinds.items() if held and name not in wanted)]:
+        raise ValueError(f"{path} is in none of the classes {', '.join(wanted)}")
+    return tuple(wanted)
 
 
-def _seen(folder: Path) -> tuple[list[Path], list[Path]]:
+def _readable() -> set[str]:
+    """What a picture's file may end in: what Pillow opens, with the plugins that are there."""
+    from PIL import Image
+
+    known = Image.registered_extensions()
+    return {ending for ending, kind in known.items() if kind in {*Image.OPEN, "MPO"} and kind not in UNREAD}
+
+
+def _seen(folder: Path, odd: Odd) -> tuple[list[Path], list[Path]]:
     """Sub-folders, real ones before links, and pictures of a folder, without what its owner doesn't see."""
     seen = [path for path in folder.iterdir() if not path.name.startswith(".") and path.name not in SYSTEM]
     for path in seen:
         if path.is_symlink() and not path.exists():
             raise ValueError(f"{path} is a link to {path.readlink()}, which can't be read: mend it, or remove it")
     folders = sorted((path for path in seen if path.is_dir()), key=lambda path: (path.is_symlink(), path))
-    return folders, [path for path in seen if path.suffix.lower() in ENDINGS and not path.is_dir()]
+    readable, files = _readable(), sorted(path for path in seen if not path.is_dir())
+    if left := [str(path) for path in files if path.suffix.lower() not in {*readable, *BESIDE.split()}]:
+        odd["files are left out, of whose endings Pillow reads no pictures"] += left
+    return folders, [path for path in files if path.suffix.lower() in readable]
 
 
-def _below(folder: Path, read: set[Path]) -> Iterator[Path]:
+def _below(folder: Path, read: set[Path], odd: Odd) -> Iterator[Path]:
     """The pictures in a folder and below it, but for folders that have been read, since links may lead round."""
     real = folder.resolve()
     if real not in read:
         read.add(real)
-        folders, pictures = _seen(folder)
+        folders, pictures = _seen(folder, odd)
         yield from pictures
         for inner in folders:
-            yield from _below(inner, read)
+            yield from _below(inner, read, odd)
 
 
-def _picture(path: Path, size: int | None) -> Tensor:
+def _picture(path: Path, size: int | None, odd: Odd) -> Tensor:
     from PIL import Image, ImageOps
 
     with _naming(str(path)):
         require_file(path)
         file = Image.open(path)
     with file:
-        picture = _converted(str(path), file)
-    return _pixels(str(path), picture if size is None else ImageOps.fit(picture, (size, size)))
+        picture = _converted(str(path), file, odd)
+    if size is not None:
+        if min(picture.size) < size:
+            odd[f"pictures are smaller than {size} by {size}, and enlarged"].append(str(path))
+        picture = ImageOps.fit(picture, (size, size))
+    return _pixels(str(path), picture, odd)
 
 
 def _stacked(named: Iterable[tuple[str, Tensor]]) -> Tensor:
@@ -310,7 +358,7 @@ def _stacked(named: Iterable[tuple[str, Tensor]]) -> Tensor:
             sides = [" by ".join(map(str, images[at].shape[1:])) for at in (first, name)]
             raise ValueError(
                 f"images must have one size: {first} is {sides[0]}, and {name} is {sides[1]}; "
-                "size=32 cuts the pictures of a folder to 32 by 32"
+                "size=32 cuts the pictures of a folder to 32 by 32, in read_images(folder, size=32)"
             )
     whole = [image.expand(channels, -1, -1) for image in images.values()]
     return torch.stack(whole) if whole else torch.empty(0, 1, 1, 1, dtype=torch.uint8)

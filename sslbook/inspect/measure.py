@@ -52,7 +52,7 @@ from sslbook.networks.batchnorm import BatchNorm
 from sslbook.operator.frozen import OTHERS, has_half, sentences
 from sslbook.operator.layer import Layer, OpenedLayer, find_layer, open_layer, unvec, vec
 from sslbook.operator.view_weights import Mixing, own_loss
-from sslbook.runtime.arguments import require_one_of, require_whole
+from sslbook.runtime.arguments import require_one_of, require_whole, unwrapped
 from sslbook.runtime.compute import device_name
 from sslbook.stats.checks import relative_gap
 from sslbook.training.augment import Pipeline, random_view
@@ -121,9 +121,10 @@ def inspect_network(
 
     Raises ValueError or TypeError for unusable input.  A layer that can't be measured is listed in ``refused``, with the reason.
     """
-    require_whole("views", views, least=2)
-    require_whole("k", k, least=1)
-    require_whole("seed", seed, least=0)
+    views = require_whole("views", views, least=2)
+    k = require_whole("k", k, least=1)
+    seed = require_whole("seed", seed, least=0)
+    net, untrained = unwrapped(net), unwrapped(untrained)
     data = read_images(images)
     if len(data) < 2:
         raise ValueError("images must hold two images or more, between which there is a covariance, got 1")

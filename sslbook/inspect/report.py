@@ -20,6 +20,7 @@ from PIL import Image
 
 from sslbook.records.tables import as_html, as_text
 from sslbook.runtime.atomic_io import user_path, write_text
+from sslbook.runtime.compute import figure
 
 FORMAT = 1
 """Of ``report.json``."""
@@ -283,8 +284,8 @@ def _kinds(layers: Sequence[LayerReport], part: str) -> list[str]:
 
 def _chart(layers: Sequence[LayerReport], part: str) -> Figure:
     """A row a layer, a mark a control, on a logarithmic axis of shares."""
-    figure = Figure(figsize=(9, 1.5 + 0.25 * len(layers)), layout="constrained")
-    axes, rows = figure.subplots(), range(len(layers))
+    drawn = figure(figsize=(9, 1.5 + 0.25 * len(layers)))
+    axes, rows = drawn.subplots(), range(len(layers))
     shares = [getattr(layer, part) for layer in layers]
     axes.set(xscale="log", xlabel=f"share of the {part}", yticks=rows, yticklabels=[_name(layer) for layer in layers])
     axes.set_ylim(len(layers) - 0.5, -0.5)
@@ -296,8 +297,8 @@ def _chart(layers: Sequence[LayerReport], part: str) -> Figure:
         found = [max(share[kind].value, LEAST) if kind in share else math.nan for share in shares]
         filled = colour if kind == BETWEEN else "none"
         axes.plot(found, rows, marker, color=colour, markerfacecolor=filled, markeredgewidth=1.5, label=kind)
-    figure.legend(loc="outside upper center", ncols=3, frameon=False, reverse=True)
-    return figure
+    drawn.legend(loc="outside upper center", ncols=3, frameon=False, reverse=True)
+    return drawn
 
 
 def _spectra(layers: Sequence[LayerReport], k: int) -> str:

@@ -113,8 +113,8 @@ def sigmoid_pairs(z: Tensor, *, scale: float, bias: float) -> Tensor:
     The cosines are those of tower 0 with tower 1; ``V = 2``.  The sum over all ``N^2`` pairs is divided by ``N``, as printed.
     SigLIP learns both numbers, from 10 and -10; here they are given.
     """
-    require_number("scale", scale)
-    require_number("bias", bias)
+    scale = require_number("scale", scale)
+    bias = require_number("bias", bias)
     logits = scale * _cosines(z) + bias
     label = 2 * torch.eye(logits.shape[-1], dtype=z.dtype, device=z.device) - 1
     return -F.logsigmoid(label * logits).sum(-1).mean(-1)
@@ -149,7 +149,7 @@ def barlow_twins(z: Tensor, *, weight: float) -> Tensor:
     code, 1e-5 is added to the variance, so that a coordinate that is constant correlates with nothing.  ``V = 2``.
     """
     _require_two_views(z)
-    require_number("weight", weight, least=0)
+    weight = require_number("weight", weight, least=0)
     centred = z - z.mean(-3, keepdim=True)
     centred = centred - centred.mean(-3, keepdim=True)  # what is constant keeps nothing of its mean's rounding
     size = octave(centred.abs().clamp(min=1), -3)  # squares of 1e20 overflow
@@ -171,8 +171,8 @@ def vicreg(z: Tensor, *, variance: float = 25.0, invariance: float = 25.0, covar
     with variances and covariances over ``N - 1``.  (As printed, the first is not divided by ``D``, and the second adds up views.)
     """
     _require_two_views(z)
-    for name, number in (("variance", variance), ("invariance", invariance), ("covariance", covariance)):
-        require_number(name, number, least=0)
+    given = {"variance": variance, "invariance": invariance, "covariance": covariance}
+    variance, invariance, covariance = (require_number(name, number, least=0) for name, number in given.items())
     require_powers(4, z=z)
     views = z.movedim(-2, 0)
     centred = views - views.mean(-2, keepdim=True)

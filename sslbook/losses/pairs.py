@@ -162,7 +162,7 @@ def simple(r_pos: Tensor, r_neg: Tensor, beta: float = 0.0) -> Tensor:
     ``r_k-`` are then ``-1/H`` each, and all partials still add up to ``beta`` whatever ``H`` is.
     """
     _require_pairs(r_pos, r_neg)
-    require_number("beta", beta)
+    beta = require_number("beta", beta)
     return (1.0 + beta) * r_pos - r_neg.mean(-1)
 
 
@@ -173,8 +173,8 @@ def soft_triplet(r_pos: Tensor, r_neg: Tensor, temperature: float, margin: float
     ``τ -> 0``, each term approaches the hinge loss ``max(r+ - r_k- + r_0, 0)`` from above, to within ``τ log 2``.
     """
     _require_pairs(r_pos, r_neg)
-    require_temperature(temperature, r_neg.dtype)
-    require_number("margin", margin, least=0)
+    temperature = require_temperature(temperature, r_neg.dtype)
+    margin = require_number("margin", margin, least=0)
     gap = (r_pos[..., None] - r_neg + margin) / temperature
     return -temperature * F.logsigmoid(-gap).mean(-1)
 
@@ -188,8 +188,8 @@ def info_nce(r_pos: Tensor, r_neg: Tensor, temperature: float, epsilon: float = 
     derivatives add up to zero for *every* ``epsilon``.
     """
     _require_pairs(r_pos, r_neg)
-    require_temperature(temperature, r_neg.dtype)
-    require_number("epsilon", epsilon, least=0)
+    temperature = require_temperature(temperature, r_neg.dtype)
+    epsilon = require_number("epsilon", epsilon, least=0)
     limit = torch.finfo(r_neg.dtype).max
     gap = ((r_pos[..., None] - r_neg) / temperature).clamp(-limit, limit)  # one infinitely far pushes nothing
     # torch's logsumexp differentiates as exp(gap - value), whose exponent has lost its digits where the value is large
@@ -254,12 +254,12 @@ def pair_weight(r: Tensor, loss: str = "info_nce", *, temperature: float | None 
     """
     require_floating(r=r)
     require_one_of("loss", loss, _WEIGHTS)
-    require_number("margin", margin, least=0)
+    margin = require_number("margin", margin, least=0)
     if loss != "soft_triplet":
         refuse_unused(f"loss={loss!r}", margin=margin, **({"temperature": temperature} if loss == "simple" else {}))
     if loss == "simple":
         return torch.ones_like(r)
-    require_temperature(temperature, r.dtype)
+    temperature = require_temperature(temperature, r.dtype)
     assert temperature is not None  # for the type checker: it was refused
     if loss == "soft_triplet":
         return torch.sigmoid((margin - r) / temperature)

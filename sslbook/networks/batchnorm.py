@@ -54,7 +54,7 @@ def batch_normalize(
     """
     require_one_of("mean", mean, MODES)
     require_one_of("std", std, MODES)
-    require_number("eps", eps, least=0)
+    eps = require_number("eps", eps, least=0)
     over = (dims,) if isinstance(dims, int) else tuple(dims)
     centre = _over_parts(x.mean(over, keepdim=True), average)
     y = x if mean == "omit" else x - _half(centre, mean)
@@ -123,8 +123,8 @@ class BatchNorm(nn.Module):
         super().__init__()
         require_one_of("mean", mean, MODES)
         require_one_of("std", std, MODES)
-        require_whole("features", features, least=1)
-        require_number("momentum", momentum, least=0, most=1)
+        features = require_whole("features", features, least=1)
+        momentum = require_number("momentum", momentum, least=0, most=1)
         self.features, self.mean, self.std = features, mean, std
         self.eps, self.unbiased, self.momentum = eps, unbiased, momentum
         self.weight = nn.Parameter(torch.ones(features, dtype=dtype)) if affine else None

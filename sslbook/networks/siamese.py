@@ -42,7 +42,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sslbook.networks.batchnorm import MODES, BatchNorm
-from sslbook.runtime.arguments import require_one_of, require_whole
+from sslbook.runtime.arguments import keep_plain, require_one_of, require_whole
 
 TARGETS = ("ema",)
 INITS = ("copy", "own")
@@ -135,6 +135,7 @@ class Networks:
 
     def __post_init__(self) -> None:
         """Raise ValueError, with an explanation, for networks that can't be built."""
+        keep_plain(self)
         _require_shape(self.stem, self.width, self.channels)
         for name in ("projector_hidden", "projector_out", "predictor_hidden"):
             require_whole(name, getattr(self, name), least=1, most=LARGEST)

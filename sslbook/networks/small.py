@@ -23,7 +23,7 @@ class Power(nn.Module):
 
     def __init__(self, p: int = 2) -> None:
         super().__init__()
-        require_whole("p", p, least=1)
+        p = require_whole("p", p, least=1)
         self.p = p
 
     def forward(self, u: Tensor) -> Tensor:
@@ -88,11 +88,10 @@ def mlp(
     """
     if not isinstance(widths, Sequence):
         raise TypeError(f"widths must be a sequence of whole numbers, got {reprlib.repr(widths)}")
-    for width in widths:
-        require_whole("widths", width, least=1, most=2**31)
+    widths = [require_whole("widths", width, least=1, most=2**31) for width in widths]
     if len(widths) < 2:
         raise ValueError(f"widths must hold at least two positive integers, got {tuple(widths)}")
-    require_whole("seed", seed, least=0)
+    seed = require_whole("seed", seed, least=0)
     stages: list[nn.Module] = []
     for fan_in, fan_out in itertools.pairwise(widths):
         stages += [nn.Linear(fan_in, fan_out, bias=bias, dtype=dtype), activation(act, slope=slope, power=power)]

@@ -42,6 +42,7 @@ from sslbook.runtime.arguments import (
     require_powers,
     require_whole,
 )
+from sslbook.runtime.compute import figure
 from sslbook.stats.checks import relative_gap
 
 if TYPE_CHECKING:
@@ -105,22 +106,20 @@ class EigenPairs:
         shape: the weight's shape, needed only if the pairs have none.
         image: the shape ``(C, H, W)`` of a linear layer's inputs; for a convolution, the kernel's shape is used.
         """
-        from matplotlib.figure import Figure
-
         directions = self.directions(shape).cpu()
         inputs = tuple(directions.shape[2:])
         picture = tuple(image or inputs)
         if len(picture) != 3 or math.prod(picture) != math.prod(inputs):
             raise ValueError(f"image must be (C, H, W) of the layer's {math.prod(inputs)} inputs, got {picture}")
         patterns = torch.linalg.svd(directions.flatten(2), full_matrices=False).Vh[:, 0].unflatten(1, picture)
-        figure = Figure(figsize=(1.3 * len(patterns), 1.6), layout="constrained")
-        places = figure.subplots(1, len(patterns), squeeze=False)[0]
+        drawn = figure(figsize=(1.3 * len(patterns), 1.6))
+        places = drawn.subplots(1, len(patterns), squeeze=False)[0]
         for axes, value, pattern in zip(places, self.values, patterns, strict=True):
             shown = 0.5 + 0.5 * pattern / pattern.abs().max()
             axes.imshow(shown.permute(1, 2, 0) if len(shown) == 3 else shown[0], cmap="gray", vmin=0, vmax=1)
             axes.set_title(f"{value:.3g}", fontsize=9)
             axes.set_axis_off()
-        return figure
+        return drawn
 
 
 @dataclass(frozen=True, eq=False)
@@ -218,7 +217,7 @@ class CovarianceOperator:
 
         Here :math:`\kappa` is the argument ``degree``, and the gap is 0 where Theorem 1 applies.
         """
-        require_number("degree", degree, above=0)
+        degree = require_number("degree", degree, above=0)
         return relative_gap(self.opened.jvp(self.opened.weight), degree * self.opened.output)
 
     def trace(self) -> float:
@@ -264,9 +263,9 @@ class CovarianceOperator:
         size = self.shape[0]
         if not self.symmetric:
             raise ValueError("eigenpairs are for symmetric operators; for others use to_scipy() and scipy's eigs")
-        require_whole("k", k, least=1, most=size)
-        require_number("tol", tol, least=0)
-        require_whole("seed", seed, least=0)
+        k = require_whole("k", k, least=1, most=size)
+        tol = require_number("tol", tol, least=0)
+        seed = require_whole("seed", seed, least=0)
         if size <= 4 * k + 32:
             basis = torch.linalg.eigh(_held(self.dense()))[1].flip(1)[:, :k]
         else:
@@ -425,7 +424,7 @@ def covariance_operator(
         name = loss if isinstance(loss, str) else name_of(loss)
         return CovarianceOperator(opened, population, PairMixing(-2 * weights), of=name)
     refuse_unused(f"loss={loss!r}", of_gram=of_gram)
-    require_number("beta", beta)
+    beta = require_number("beta", beta)
     if loss == "simple":
         refuse_unused("loss='simple'", temperature=temperature, margin=margin, clean=clean)
         opened, mixing = open_views(net, layer, views, chunk), Mixing(inter=1.0, intra=-beta)

@@ -40,7 +40,7 @@ from sslbook.operator.frozen import (
 from sslbook.operator.frozen import (
     Layer as Layer,
 )
-from sslbook.runtime.arguments import counted, nearest, require_whole
+from sslbook.runtime.arguments import counted, nearest, require_whole, unwrapped, unwrapped_name
 
 BY_BATCH = f"if that is BatchNorm in training mode, {EVAL}"
 
@@ -61,6 +61,8 @@ def unvec(vector: Tensor, shape: torch.Size | tuple[int, ...]) -> Tensor:
 def find_layer(net: nn.Module, layer: str | nn.Module) -> tuple[str, Layer]:
     """The linear or convolutional layer that ``layer`` names (dotted, as in ``named_modules``) or is, with its name."""
     candidates = {name: m for name, m in net.named_modules() if isinstance(m, Layer)}
+    if isinstance(layer, str) and layer not in candidates:  # but for what compiled or parallel wrappers put into a name
+        layer = {unwrapped_name(name): name for name in candidates}.get(unwrapped_name(layer), layer)
     for name, module in candidates.items():
         if name == layer or module is layer:
             return name, module
@@ -250,6 +252,7 @@ def _frozen_layer(net: nn.Module, layer: str | nn.Module, x: Tensor) -> tuple[Fr
         raise ValueError(f"x must have shape (B, ...) with at least one input, got {tuple(x.shape)}")
     if x.device.type == "meta":
         raise ValueError("x is on the device meta, where there are no numbers")
+    net = unwrapped(net)
     frozen = freeze(net, *find_layer(net, layer))
     refuse_nonfinite("x", x)
     return frozen, (in_full(x.detach()) if has_half(net) else x.detach()).clone()
@@ -467,7 +470,7 @@ def open_in_chunks(net: nn.Module, layer: str | nn.Module, x: Tensor, chunk: int
     Raises what that raises, TypeError for a ``chunk`` that is no whole number, ValueError for one below 2: a sample alone can't be
     seen to depend on another.
     """
-    require_whole("chunk", chunk, least=2)
+    chunk = require_whole("chunk", chunk, least=2)
     frozen, x = _frozen_layer(net, layer, x)
     weight, outputs = _open_frozen(frozen, x[:chunk]).weight, []
     for some in x.split(chunk):

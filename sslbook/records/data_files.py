@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib.resources
 import json
 import os
+import re
 import subprocess
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -50,8 +52,15 @@ def changed_since(commit: str) -> bool | None:
 
 
 def _git(*arguments: str) -> str | None:
+    """What git says of the source tree; None for a package that lies deeper in a repository, or untracked: that one isn't ours."""
+    environment = {name: value for name, value in os.environ.items() if re.match("GIT_(?!CONFIG)", name) is None}
+
+    def ask(*words: str) -> str:
+        asked = partial(subprocess.run, cwd=PACKAGE, env=environment, capture_output=True, text=True)
+        return str(asked(["git", *words], check=True, timeout=30).stdout).strip()
+
     try:
-        run = subprocess.run(["git", *arguments], cwd=PACKAGE, capture_output=True, text=True, check=True, timeout=30)
+        ours = ask("rev-parse", "--show-prefix") in ("", f"{PACKAGE.name}/") and ask("ls-files", ".")
+        return ask(*arguments) if ours else None
     except (OSError, subprocess.SubprocessError):
         return None
-    return run.stdout.strip()

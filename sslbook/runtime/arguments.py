@@ -9,7 +9,7 @@ import operator
 import reprlib
 from collections.abc import Iterable, Mapping
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     import torch
@@ -70,21 +70,48 @@ def require_one_of(argument: str, given: object, allowed: Iterable[str], otherwi
         raise ValueError(f"{argument} must be one of {', '.join(names)}, got {given!r}{hint}")
 
 
-def require_number(argument: str, given: object, **bounds: float) -> None:
-    """Raise TypeError unless ``given`` is a number, and ValueError unless it is finite and within the bounds.
+def plain(value: Any) -> Any:
+    """Numbers, arrays and tensors of NumPy and torch as Python's own, also within tuples, lists and mappings; all else as it is.
+
+    So is what wants a gradient, which a number would lose, and what has no numbers, such as a tensor on the device "meta".
+    """
+    if type(value) in (tuple, list):
+        return type(value)(map(plain, value))
+    if isinstance(value, Mapping):
+        return {name: plain(part) for name, part in value.items()}
+    if not hasattr(value, "tolist") or getattr(value, "requires_grad", False):
+        return value
+    try:
+        return value.tolist()
+    except (RuntimeError, NotImplementedError):
+        return value
+
+
+def keep_plain(record: Any) -> None:
+    """The fields of a frozen dataclass, made :func:`plain` while it is made."""
+    for name in record.__dataclass_fields__:
+        object.__setattr__(record, name, plain(getattr(record, name)))
+
+
+def require_number(argument: str, given: object, **bounds: float) -> float:
+    """``given`` as Python's number; TypeError unless it is a number, ValueError unless it is finite and within the bounds.
 
     bounds: any of ``above``, ``least``, ``below`` and ``most``.
     """
-    if isinstance(given, bool) or not isinstance(given, Real):
+    number = plain(given)
+    if isinstance(number, bool) or not isinstance(number, Real):
         raise TypeError(f"{argument} must be a number, got {reprlib.repr(given)}")
-    _require_within(argument, given, bounds)
+    _require_within(argument, number, bounds)
+    return int(number) if isinstance(number, Integral) else float(number)
 
 
-def require_whole(argument: str, given: object, **bounds: int) -> None:
-    """Raise TypeError unless ``given`` is a whole number of an integer type, and ValueError unless it is within the bounds."""
-    if isinstance(given, bool) or not isinstance(given, Integral):
+def require_whole(argument: str, given: object, **bounds: int) -> int:
+    """``given`` as Python's number; TypeError unless it is of an integer type, ValueError unless it is within the bounds."""
+    number = plain(given)
+    if isinstance(number, bool) or not isinstance(number, Integral):
         raise TypeError(f"{argument} must be a whole number, got {reprlib.repr(given)}")
-    _require_within(argument, given, bounds)
+    _require_within(argument, number, bounds)
+    return int(number)
 
 
 _BOUNDS = {
@@ -145,16 +172,17 @@ def require_finite(**features: Tensor) -> None:
             )
 
 
-def require_temperature(temperature: object, dtype: torch.dtype) -> None:
-    """Raise TypeError for no number, ValueError unless distances of unit vectors over it, and sums, are finite in ``dtype``."""
+def require_temperature(given: object, dtype: torch.dtype) -> float:
+    """A :func:`require_number`; ValueError unless distances of unit vectors over it, and sums, are finite in ``dtype``."""
     import torch  # seconds, which a list of options does not need
 
-    require_number("temperature", temperature, above=0)
+    temperature = require_number("temperature", given, above=0)
     least, most = max(1e-30, torch.finfo(dtype).tiny), min(1e30, torch.finfo(dtype).max)
-    if not least <= temperature <= most:  # type: ignore[operator]
+    if not least <= temperature <= most:
         raise ValueError(
             f"temperature must be {least:.2g} to {most:.2g}, so that {dtype} holds what is divided by it, got {temperature}"
         )
+    return temperature
 
 
 def may_look(values: Tensor) -> bool:
@@ -197,6 +225,41 @@ def require_classes(argument: str, classes: Tensor, *, look: bool = True) -> Non
         raise TypeError(f"{argument} must have an integer dtype, got {classes.dtype}")
     if look and classes.numel() and (least := int(classes.long().min())) < 0:
         raise ValueError(f"{argument} must be classes from 0 on, got {least}: an image without a label")
+
+
+# --- names of a network's parts -----------------------------------------------------------------------------------------
+
+WRAPPERS = {
+    "OptimizedModule": "_orig_mod",  # what torch.compile makes
+    **dict.fromkeys(("DataParallel", "DistributedDataParallel", "AveragedModel"), "module"),
+    "FullyShardedDataParallel": "_fsdp_wrapped_module",
+    "CheckpointWrapper": "_checkpoint_wrapped_module",
+}
+"""Modules around a network, and what each calls it."""
+
+
+def unwrapped(net: Any) -> Any:
+    """A network without the wrappers around it, of a compiler or of several devices."""
+    while inner := WRAPPERS.get(type(net).__name__):
+        net = getattr(net, inner)
+    return net
+
+
+def unwrapped_state(net: Any) -> dict[str, Any]:
+    """The state of :func:`unwrapped` by plain names, also where wrappers are further in."""
+    found = {}
+    for name, value in unwrapped(net).state_dict().items():
+        part, kept = unwrapped(net), []
+        for word in name.split("."):
+            kept += [word] * (WRAPPERS.get(type(part).__name__) != word)
+            part = getattr(part, word, None)
+        found[".".join(kept)] = value
+    return found
+
+
+def unwrapped_name(name: str) -> str:
+    """The name of a part without what wrappers may have put into it."""
+    return ".".join(word for word in name.split(".") if word not in WRAPPERS.values())
 
 
 # --- words of a command line --------------------------------------------------------------------------------------------

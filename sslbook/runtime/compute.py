@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import io
 import multiprocessing
 import os
 import platform
@@ -17,14 +18,16 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sslbook.runtime.arguments import require_whole
 
 if TYPE_CHECKING:
     import torch
+    from matplotlib.figure import Figure
 
 
 WORKER_ENVIRONMENT = {
@@ -69,10 +72,24 @@ def _cpuinfo() -> str:
         return ""
 
 
+def figure(**options: Any) -> Figure:
+    """An empty figure of matplotlib, which a notebook shows as a picture also where pyplot was not imported."""
+    from matplotlib.figure import Figure  # half a second, which a run can do without
+
+    made = Figure(layout="constrained", **options)
+    vars(made)["_repr_png_"] = partial(_png, made)
+    return made
+
+
+def _png(drawn: Figure) -> bytes:
+    drawn.savefig(buffer := io.BytesIO(), format="png")
+    return buffer.getvalue()
+
+
 @contextlib.contextmanager
 def process_pool(processes: int) -> Iterator[ProcessPoolExecutor]:
     """A pool of processes with one thread each and an allocator that suits a training step; raises ValueError for none."""
-    require_whole("processes", processes, least=1)
+    processes = require_whole("processes", processes, least=1)
     with (
         environment(WORKER_ENVIRONMENT),
         ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), initializer=_begin_worker) as pool,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sslbook.runtime.arguments import require_number, require_whole
+from sslbook.runtime.arguments import keep_plain, require_number, require_whole
 
 Values = Sequence[float] | np.ndarray
 ANYTHING = (-math.inf, math.inf)
@@ -32,6 +32,7 @@ class Interval:
     n: int
 
     def __post_init__(self) -> None:
+        keep_plain(self)
         for part in ("mean", "low", "high"):
             require_number(part, getattr(self, part))
         require_whole("n", self.n, least=2)
@@ -102,7 +103,7 @@ def bootstrap(values: Values, statistic: Callable[[np.ndarray], float], level: f
     from scipy import stats
 
     x = _values("values", values)
-    require_whole("seed", seed, least=0)
+    seed = require_whole("seed", seed, least=0)
     with _silent():
         found = stats.bootstrap(
             (x,), statistic, vectorized=False, confidence_level=_level(level), random_state=np.random.default_rng(seed)
@@ -139,8 +140,7 @@ def _values(argument: str, values: Values) -> np.ndarray:
 
 
 def _level(level: float) -> float:
-    require_number("level", level, above=0, below=1)
-    return level
+    return require_number("level", level, above=0, below=1)
 
 
 @contextmanager

@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sslbook.runtime.arguments import may_look, require_number, require_whole
+from sslbook.runtime.arguments import keep_plain, may_look, require_number, require_whole
 
 ATTEMPTS = 10
 CROP_NUMBERS = 2 * ATTEMPTS + 2
@@ -78,6 +78,7 @@ class Pipeline:
 
     def __post_init__(self) -> None:
         """Raise ValueError, with an explanation, for values that can't be used; lists, as in JSON, become tuples."""
+        keep_plain(self)
         require_whole("size", self.size, least=1)
         for name in ("scale", "ratio", "jitter", "blur_sigma", "mean", "std"):
             object.__setattr__(self, name, _numbers(name, getattr(self, name)))
@@ -138,10 +139,10 @@ def draws(count: int, seed: int, step: int, view: int) -> Tensor:
     Row i does not depend on ``count``, nor any on the pipeline, so that two can be compared image by image.  With several
     processes, each takes its rows of the global batch's.
     """
-    require_whole("count", count, least=1)
-    for name, value in (("seed", seed), ("step", step), ("view", view)):
-        require_whole(name, value, least=0)
-    key = np.random.SeedSequence([seed, step, view, *b"augment"])
+    count = require_whole("count", count, least=1)
+    numbers = {"seed": seed, "step": step, "view": view}
+    whole = [require_whole(name, value, least=0) for name, value in numbers.items()]
+    key = np.random.SeedSequence([*whole, *b"augment"])
     return torch.from_numpy(np.random.Generator(np.random.Philox(key)).random((count, NUMBERS), dtype=np.float32))
 
 

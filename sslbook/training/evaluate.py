@@ -98,7 +98,7 @@ def embed(
         raise TypeError(f"pipeline must be a Pipeline, such as Pipeline(32), got {reprlib.repr(pipeline)}")
     if not len(dataset):
         raise ValueError("dataset must hold one image or more, got none")
-    require_whole("batch", batch, least=1)
+    batch = require_whole("batch", batch, least=1)
     weights = next(features.parameters(), None) if isinstance(features, torch.nn.Module) else None
     place, parts = torch.device(device or ("cpu" if weights is None else weights.device)), []
     for start in range(0, len(dataset.pixels), batch):
@@ -134,8 +134,8 @@ def knn_accuracy(
     shapes that don't fit, empty sets, features that aren't finite, an unlabelled image, or a ``k`` outside ``1 .. N``.
     """
     labels, truth, classes = _require_labelled(train_features, train_labels, test_features, test_labels)
-    require_whole("k", k, least=1, most=len(train_features))
-    require_temperature(temperature, train_features.dtype)
+    k = require_whole("k", k, least=1, most=len(train_features))
+    temperature = require_temperature(temperature, train_features.dtype)
     right = torch.zeros((), dtype=torch.int64, device=test_features.device)
     rows = max(1, SIMILARITIES // len(train_features))
     with torch.autocast(test_features.device.type, enabled=False):
@@ -171,11 +171,11 @@ def linear_probe(
     Raises TypeError and ValueError where :func:`knn_accuracy` does, and ValueError for numbers out of range.
     """
     labels, truth, classes = _require_labelled(train_features, train_labels, test_features, test_labels)
-    require_whole("epochs", epochs, least=1)
-    require_whole("batch", batch, least=1)
-    require_number("lr", lr, above=0)
-    require_number("weight_decay", weight_decay, least=0)
-    require_whole("seed", seed, least=0)
+    epochs = require_whole("epochs", epochs, least=1)
+    batch = require_whole("batch", batch, least=1)
+    lr = require_number("lr", lr, above=0)
+    weight_decay = require_number("weight_decay", weight_decay, least=0)
+    seed = require_whole("seed", seed, least=0)
     with torch.autocast(test_features.device.type, enabled=False):
         x, y = _standardised(train_features, test_features)
         fitted = _fit(x, labels, classes, epochs, batch, lr, weight_decay, seed)

@@ -53,7 +53,7 @@ WEIGHTS = ("augmented", "clean", "further")
 
 def info_nce(temperature: float = 0.5) -> Objective:
     r""":math:`-\frac1{2N}\sum_i \log\frac{e^{-r_i^+/\tau}}{e^{-r_i^+/\tau} + \sum_k e^{-r_{ik}/\tau}}`; anchors of both views."""
-    require_temperature(temperature, torch.float32)
+    temperature = require_temperature(temperature, torch.float32)
     return partial(_contrast, loss="info_nce", temperature=temperature)
 
 
@@ -64,8 +64,8 @@ def exact(temperature: float = 0.5, beta: float = 0.0, weights: str = "augmented
     printed; or of two "further" views, drawn independently of the two.  The last two need ``w1`` and ``w2`` in the
     outputs.  over: "mean" divides by the number of negatives, as released; "sum", as printed, does not.
     """
-    require_temperature(temperature, torch.float32)
-    require_number("beta", beta)
+    temperature = require_temperature(temperature, torch.float32)
+    beta = require_number("beta", beta)
     require_one_of("weights", weights, WEIGHTS)
     require_one_of("over", over, ("mean", "sum"))
     return partial(_exact, temperature=temperature, beta=beta, weights=weights, mean=over == "mean")
@@ -78,8 +78,8 @@ def beta(temperature: float = 0.5, beta: float = 0.0, form: str = "released") ->
     :math:`\beta/(\tau(1 + \beta))`.  "printed": :math:`L_\text{nce} + \beta r_+`, whose partials add up to :math:`\beta`, as the
     paper's condition says.  Raises ValueError for a released ``beta`` of -1 or less.
     """
-    require_temperature(temperature, torch.float32)
-    require_number("beta", beta)
+    temperature = require_temperature(temperature, torch.float32)
+    beta = require_number("beta", beta)
     require_one_of("form", form, ("released", "printed"))
     if form == "released" and beta <= -1:
         raise ValueError(f"beta must be above -1, since the released loss divides by 1 + beta, got {beta}")
@@ -88,14 +88,14 @@ def beta(temperature: float = 0.5, beta: float = 0.0, form: str = "released") ->
 
 def simple(beta: float = 0.0) -> Objective:
     r""":math:`(1 + \beta) r_+ - \frac1H\sum_k r_{k-}`, averaged over both views' anchors (Corollary 1 of [tian2020])."""
-    require_number("beta", beta)
+    beta = require_number("beta", beta)
     return partial(_contrast, loss="simple", beta=beta)
 
 
 def soft_triplet(temperature: float = 0.5, margin: float = 0.0) -> Objective:
     r""":math:`\frac1H\sum_k \tau\log(1 + e^{(r_+ - r_{k-} + r_0)/\tau})`, with margin :math:`r_0` (Section 4 of [tian2020])."""
-    require_temperature(temperature, torch.float32)
-    require_number("margin", margin, least=0)
+    temperature = require_temperature(temperature, torch.float32)
+    margin = require_number("margin", margin, least=0)
     return partial(_contrast, loss="soft_triplet", temperature=temperature, margin=margin)
 
 
@@ -117,7 +117,7 @@ def byol(stop_gradient: bool = True) -> Objective:
 
 def decoupled(temperature: float = 0.5) -> Objective:
     """`~sslbook.losses.batch.decoupled`: info_nce without the positive pair in the denominator."""
-    require_temperature(temperature, torch.float32)
+    temperature = require_temperature(temperature, torch.float32)
     return partial(_of_batch, loss="decoupled", temperature=temperature)
 
 
@@ -126,20 +126,20 @@ def supervised_contrastive(temperature: float = 0.5) -> Objective:
 
     (Its authors train with a temperature of 0.1 or 0.07; the default is info_nce's, which it is when no two labels are alike.)
     """
-    require_temperature(temperature, torch.float32)
+    temperature = require_temperature(temperature, torch.float32)
     return partial(_of_classes, temperature=temperature)
 
 
 def clip(temperature: float = 0.07) -> Objective:
     """`~sslbook.losses.batch.clip` between the two views; CLIP learns ``temperature`` from this value on, which stays here."""
-    require_temperature(temperature, torch.float32)
+    temperature = require_temperature(temperature, torch.float32)
     return partial(_of_batch, loss="clip", temperature=temperature)
 
 
 def sigmoid_pairs(scale: float = 10.0, bias: float = -10.0) -> Objective:
     """`~sslbook.losses.batch.sigmoid_pairs` between the two views; SigLIP learns both numbers from these on, which stay here."""
-    require_number("scale", scale)
-    require_number("bias", bias)
+    scale = require_number("scale", scale)
+    bias = require_number("bias", bias)
     return partial(_of_batch, loss="sigmoid_pairs", scale=scale, bias=bias)
 
 
@@ -148,21 +148,20 @@ def spectral_contrastive(mu: float = 1.0) -> Objective:
 
     (The released code leaves embeddings inside of that sphere as they are.)
     """
-    require_number("mu", mu, above=0)
+    mu = require_number("mu", mu, above=0)
     return partial(_of_batch, loss="spectral_contrastive", norm=math.sqrt(mu))
 
 
 def barlow_twins(weight: float = 5e-3) -> Objective:
     """`~sslbook.losses.batch.barlow_twins`; ``weight`` is that of the correlations between different coordinates."""
-    require_number("weight", weight, least=0)
+    weight = require_number("weight", weight, least=0)
     return partial(_of_batch, loss="barlow_twins", weight=weight)
 
 
 def vicreg(variance: float = 25.0, invariance: float = 25.0, covariance: float = 1.0) -> Objective:
     """`~sslbook.losses.batch.vicreg`, with the weights of its three terms."""
     weights = {"variance": variance, "invariance": invariance, "covariance": covariance}
-    for name, weight in weights.items():
-        require_number(name, weight, least=0)
+    weights = {name: require_number(name, weight, least=0) for name, weight in weights.items()}
     return partial(_of_batch, loss="vicreg", **weights)
 
 

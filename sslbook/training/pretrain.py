@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import reprlib
 import sys
@@ -16,14 +17,17 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.parameter import is_lazy
 
 from sslbook.images.datasets import Dataset
 from sslbook.images.own import read_images
+from sslbook.networks.batchnorm import BatchNorm
 from sslbook.networks.siamese import Networks, build
-from sslbook.runtime.arguments import ELSEWHERE, folded, meant, unknown
+from sslbook.runtime.arguments import ELSEWHERE, folded, meant, plain, unknown, unwrapped_name
 from sslbook.runtime.atomic_io import user_path
-from sslbook.training.augment import PIPELINES, Pipeline, plain
+from sslbook.training import augment
+from sslbook.training.augment import PIPELINES, Pipeline
 from sslbook.training.objectives import OBJECTIVES, asks_labels
 from sslbook.training.run import checkpoints
 from sslbook.training.run.checkpoints import Row
@@ -41,6 +45,10 @@ METHODS: dict[str, dict[str, Any]] = {
     "simsiam": {"objective": "byol", "networks": Networks(predictor=2)},
 }
 """What each method sets; another name is that of an objective, between the two views' embeddings."""
+
+
+BATCH = 256
+"""Images in a batch, or all where there are fewer."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +80,7 @@ def pretrain(
     labels: Any = None,
     val: Any = None,
     epochs: int = 100,
-    batch: int = 256,
+    batch: int = BATCH,
     lr: float = 1e-3,
     pipeline: Pipeline | None = None,
     seed: int = 0,
@@ -101,7 +109,7 @@ def pretrain(
     stops the run, it writes a checkpoint and raises KeyboardInterrupt.  Two calls are the same if images, settings and networks
     agree.  Networks are compared by ``repr`` without addresses, and by parameters' names, shapes, types and ``requires_grad``.
     device: by default, ``cuda`` if there is a GPU.  tensorboard: whether to write curves for TensorBoard to the folder.
-    on_epoch: a function that is called with the epoch's row.  batch: the batch size, at most the number of images.
+    on_epoch: a function that is called with the epoch's row.  batch: the batch size; by default 256, or all images.
     settings: arguments of the objective, such as ``temperature=0.2``, and fields of
     :class:`~sslbook.training.run.settings.Settings`, such as ``weight_decay=1e-4`` or
     ``networks=Networks(projector_out=64)``.  The default temperature is 0.5, or 0.07 for clip.  The default of
@@ -130,10 +138,23 @@ def pretrain(
     views = pipeline or simclr_views(data)
     shown = None if val is None else _shown(data, val)
     wanted = {**chosen, "schedule": "cosine", "shuffle": True, "evaluate": 0 if shown is None else None}
+    batch = plain(batch)
     most = min(batch, len(data)) if isinstance(batch, int) else batch
     wanted |= {"epochs": epochs, "batch": most, "lr": lr, "seed": seed, **settings}
     wanted |= _towers(chosen, settings)
     run = with_values(Settings(), wanted)
+    if most != batch != BATCH:
+        warnings.warn(f"batch={batch} is cut to the {most} images that there are", stacklevel=2)
+    if shown is None and (run.evaluate or run.probes):
+        warnings.warn("evaluate and probes measure nothing without val, which is labelled images", stacklevel=2)
+    for given, part in ((images, data), (val, shown)):
+        if kept is not None and part is not None and part.files:
+            place = user_path(given if isinstance(given, (str, Path)) else os.path.commonpath(part.files)).resolve()
+            if kept.resolve().is_relative_to(place):
+                warnings.warn(
+                    f"folder {kept} lies among the pictures of {place}, and so will the run's files", stacklevel=2
+                )
+    seed = run.seed
     with in_float32(), seeded(seed):
         encoder = _made(backbone)
         features = _features(encoder, data, views)
@@ -184,8 +205,9 @@ def load_run(folder: str | Path, backbone: nn.Module | Callable[[], nn.Module] |
         encoder = _made(backbone) if settings.own else build(settings.networks, settings.seed).encoder
     prefix = "encoder."
     weights = {name.removeprefix(prefix): part for name, part in content["model"].items() if name.startswith(prefix)}
+    own = {unwrapped_name(name): name for name in encoder.state_dict()}
     try:
-        encoder.load_state_dict(weights)
+        encoder.load_state_dict({own.get(unwrapped_name(name), name): part for name, part in weights.items()})
     except RuntimeError as error:
         why = " ".join(str(error).split())
         raise ValueError(f"backbone must be a network like the one that {place} trained: {why}") from None
@@ -201,7 +223,8 @@ def simclr_views(data: Dataset) -> Pipeline:
 
 def _shown(data: Dataset, val: Any) -> Dataset:
     """The images whose accuracy is measured along the way; raises ValueError unless both have labels of the same classes."""
-    shown = labelled(read_images(val), "val")
+    named = data.class_names if isinstance(val, (str, Path)) and data.class_names else None
+    shown = labelled(read_images(val, classes=named), "val")
     labelled(data, "images")
     if shown.class_names != data.class_names or shown.pixels.shape[1:] != data.pixels.shape[1:]:
         raise ValueError(
@@ -255,7 +278,7 @@ def _features(backbone: nn.Module, data: Dataset, pipeline: Pipeline) -> int:
     """How many features the backbone gives of an image, by a look at two in each mode; modes and buffers are put back."""
     modes = {part: part.training for part in backbone.modules()}
     buffers = {name: held.clone() for name, held in backbone.named_buffers() if not is_lazy(held)}
-    two = plain(data.pixels[:2], pipeline).to(next(backbone.parameters()).device)
+    two = augment.plain(data.pixels[:2], pipeline).to(next(backbone.parameters()).device)
     try:
         features = _look(backbone.eval(), two, "F", "")
         for name, held in chain(backbone.named_parameters(), backbone.named_buffers()):
@@ -264,6 +287,8 @@ def _features(backbone: nn.Module, data: Dataset, pipeline: Pipeline) -> int:
         buffers = {name: held.clone() for name, held in backbone.named_buffers()} | buffers  # lazy layers had none
         _put_back(modes)
         _look(_training(backbone), two, str(features), " in training mode")
+        if "WORLD_SIZE" in os.environ:
+            _require_apart(backbone, two)
     finally:
         _put_back(modes)
         for name, held in backbone.named_buffers():
@@ -303,6 +328,21 @@ def _look(backbone: nn.Module, two: Tensor, features: str, mode: str) -> int:
     else:
         got = type(found).__name__
     raise ValueError(f"backbone must map images {shape} to features ({len(two)}, {features}){mode}, got {got}")
+
+
+def _require_apart(backbone: nn.Module, two: Tensor) -> None:
+    """Raise ValueError where an image's features depend on the others, but for BatchNorm, which processes share."""
+    for part in backbone.modules():
+        part.training = part.training and not isinstance(part, _NormBase | BatchNorm)
+    found = []
+    for batch in (two, torch.stack([two[0], -two[1]])):
+        torch.manual_seed(0)
+        found.append(backbone(batch)[0])
+    if not torch.allclose(found[0], found[1], rtol=1e-3, atol=1e-3 * float(found[0].abs().max())):
+        raise ValueError(
+            "backbone must treat images one by one, but for layers nn.BatchNorm: several processes share a batch, and "
+            "each would go by its own part"
+        )
 
 
 def _described(data: Dataset, own: Own, labels: bool) -> dict[str, Any]:

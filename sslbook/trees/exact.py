@@ -83,7 +83,7 @@ def initial_network(
     bias: whether initial biases are drawn; otherwise they start at zero, and training changes them all the same.
     Raises ValueError for a width of 0 or an empty tree.
     """
-    require_whole("width", width, least=1)
+    width = require_whole("width", width, least=1)
     if not branching or any(b < 1 for b in branching):
         raise ValueError(f"branching must hold one number of at least 1 a depth, got {tuple(branching)}")
     streams = Streams(seeds, "weights")

@@ -120,7 +120,7 @@ def symmetric_binary(polarities: Sequence[Tensor], root_polarity: float = 0.0) -
     """
     if not polarities:
         raise ValueError("polarities must hold one tensor a depth; got none: the tree's depth must be at least 1")
-    require_number("root_polarity", root_polarity, least=-1, most=1)
+    root_polarity = require_number("root_polarity", root_polarity, least=-1, most=1)
     for depth, rho in enumerate(polarities):
         require_floating(**{f"polarities[{depth}]": rho})
         if not bool((rho.abs() <= 1).all()):

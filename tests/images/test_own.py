@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import random
 import struct
+import unicodedata
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from PIL import Image, ImageSequence
 from torch.utils.data import TensorDataset
 
 from sslbook.images.datasets import subset
@@ -92,7 +94,8 @@ def test_a_folder_and_its_classes(tmp_path: Path) -> None:
     save(tmp_path / "odd.png" / "c.png")
     assert read_images(tmp_path).labels.tolist() == [0, 1, 2]  # a folder is no picture, whatever its name
     save(tmp_path / "alone.png")
-    assert read_images(tmp_path).labels.tolist() == [-1] * 4  # one lies in no class
+    with pytest.warns(UserWarning, match=r"so that none has a class \(1, such as .*alone\.png\)"):
+        assert read_images(tmp_path).labels.tolist() == [-1] * 4  # one lies in no class
 
 
 def exif(*entries: tuple[int, int, int, int]) -> bytes:
@@ -153,16 +156,63 @@ def test_a_picture_too_large_for_pillow_is_named(pixels: int, tmp_path: Path, mo
             read_images(tmp_path, size=2)
 
 
-def test_transparency_animation_and_wrong_endings_are_no_matter(tmp_path: Path) -> None:
+def test_transparency_and_wrong_endings_are_no_matter_and_further_pages_are_told(tmp_path: Path) -> None:
     red, blue = (Image.new("RGB", (6, 6), colour) for colour in ((254, 0, 0), (0, 0, 254)))
     red.quantize(4).save(tmp_path / "a.png", transparency=b"\0\1\2")
-    red.save(tmp_path / "b.gif", save_all=True, append_images=[blue])
-    red.save(tmp_path / "c.webp", save_all=True, append_images=[blue], lossless=True)
     red.save(tmp_path / "d.JPG", "png")
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        for picture in read_images(tmp_path).pixels:
-            assert picture.flatten(1).T.unique(dim=0).tolist() == [[254, 0, 0]]
+    assert len(read_images(tmp_path)) == 2
+    for name in ("b.gif", "c.webp", "e.tif", "f.png"):
+        red.save(tmp_path / name, save_all=True, append_images=[blue], **{"lossless": True} if "webp" in name else {})
+    with pytest.warns(UserWarning, match=r"pages or frames, of which one is taken \(4, such as .*b\.gif\)"):
+        data = read_images(tmp_path)
+    assert data.pixels.flatten(2).mT.flatten(0, 1).unique(dim=0).tolist() == [[254, 0, 0]]
+    with pytest.warns(UserWarning, match="one is taken .1, such as item 1"), Image.open(tmp_path / "e.tif") as pages:
+        read_images([red, pages])
+    with Image.open(tmp_path / "e.tif") as pages:
+        assert read_images(ImageSequence.all_frames(pages)).pixels[:, 2, 0, 0].tolist() == [0, 254]
+
+
+def test_every_ending_that_pillow_reads_is_read_and_others_are_told(tmp_path: Path) -> None:
+    kinds = {
+        "png": None,
+        "JPE": "jpeg",
+        "apng": "png",
+        "tga": None,
+        "pnm": "ppm",
+        "jp2": None,
+        "pcx": None,
+        "PbM": "ppm",
+    }
+    for ending, kind in kinds.items():
+        Image.new("RGB", (8, 8)).save(tmp_path / f"{ending}.{ending}", kind)
+    (tmp_path / "notes.TXT").write_text("no picture")
+    assert len(read_images(tmp_path)) == len(kinds)
+    for name in ("a.heic", "b.jpg_large", "c"):
+        (tmp_path / name).write_text("a picture, for another program")
+    with pytest.warns(UserWarning, match=r"files are left out.* \(3, such as .*a\.heic\)"):
+        assert len(read_images(tmp_path)) == len(kinds)
+
+
+def test_a_name_is_one_in_all_unicode_forms(tmp_path: Path) -> None:
+    level = {"e": 10, "é": 100, "z": 200}
+    for part, form in (("train", "NFC"), ("test", "NFD")):
+        for kind, grey in level.items():
+            path = tmp_path / part / unicodedata.normalize(form, kind) / "0.png"
+            path.parent.mkdir(parents=True)
+            Image.new("L", (6, 6), grey).save(path)
+    train, test = (read_images(tmp_path / part) for part in ("train", "test"))
+    assert train.class_names == test.class_names == ("e", "z", "é")
+    assert train.pixels.equal(test.pixels)
+    assert train.labels.equal(test.labels)
+    named = [unicodedata.normalize("NFD", name) for name in ("é", "z", "e")]
+    assert read_images(tmp_path / "train", classes=named).labels.tolist() == [2, 1, 0]
+    assert replace(train, class_names=tuple(named)).class_names == ("é", "z", "e")
+    (tmp_path / "train" / named[0]).mkdir()
+    with pytest.raises(ValueError, match="has the name of another folder, written in another Unicode form"):
+        read_images(tmp_path / "train")
+    lay(tmp_path / "case", ("Ape/0.png", "bee/0.png"))
+    lay(tmp_path / "lower", ("ape/0.png", "Bee/0.png"))
+    assert [read_images(tmp_path / name).class_names for name in ("case", "lower")] == [("Ape", "bee"), ("ape", "Bee")]
 
 
 @pytest.mark.parametrize("shape", [(32, 32, 3), (3, 32, 32), (20, 30, 1), (20, 30, 4)])
@@ -184,7 +234,11 @@ def test_many_pictures_are_many(shape: tuple[int, ...]) -> None:
 def test_pictures_are_cut_to_a_size(tmp_path: Path) -> None:
     save(tmp_path / "a.png", 6, 9)
     save(tmp_path / "b.png", 12, 6)
-    assert read_images(tmp_path, size=4).pixels.shape == (2, 3, 4, 4)
+    assert read_images(tmp_path, size=np.int64(4)).pixels.shape == (2, 3, 4, 4)
+    with pytest.warns(UserWarning, match=r"smaller than 8 by 8, and enlarged \(2, such as .*a\.png\)"):
+        assert read_images(tmp_path, size=8).pixels.shape == (2, 3, 8, 8)
+    with pytest.raises(FileNotFoundError, match=r"no folder .*a\.png: it is a file"):
+        read_images(tmp_path / "a.png")
     with pytest.raises(ValueError, match=r"one size: .*a\.png is 9 by 6, and .*b\.png is 6 by 12; size=32 cuts"):
         read_images(tmp_path)
 

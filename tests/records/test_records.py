@@ -160,3 +160,16 @@ def test_a_change_since_a_commit_is_seen_where_git_can_tell(tmp_path, monkeypatc
     assert data_files.changed_since("HEAD") is True
     assert data_files.changed_since("0123") is None
     assert data_files.changed_since("") is None
+    monkeypatch.delenv("SSLBOOK_COMMIT", raising=False)
+    mine = subprocess.check_output(["git", "rev-parse", "HEAD"], cwd=tmp_path, text=True).strip()
+    assert data_files.commit() == f"{mine}+changes"
+    for inside in ("sslbook", ".venv/lib/sslbook"):  # an environment in somebody's repository, and what is not in it
+        (package := tmp_path / inside).mkdir(parents=True)
+        (package / "one.py").write_text("1\n")
+        monkeypatch.setattr(data_files, "PACKAGE", package)
+        assert data_files.commit() is None
+    git("add", ".")
+    assert data_files.commit() is None, "deeper than a source tree"
+    monkeypatch.setattr(data_files, "PACKAGE", tmp_path / "sslbook")
+    monkeypatch.setenv("GIT_DIR", str(Path(__file__).parents[2] / ".git"))
+    assert data_files.commit() == f"{mine}+changes"

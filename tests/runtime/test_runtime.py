@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import copy
 import errno
 import math
 import os
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from IPython.core.interactiveshell import InteractiveShell
 
 from sslbook.runtime import arguments, atomic_io
 from sslbook.runtime.atomic_io import PART, atomic, naming, read_bytes, read_text, remove_parts, write_text
+from sslbook.runtime.compute import figure
 
 
 def test_whole_numbers() -> None:
@@ -59,8 +63,25 @@ def test_what_cannot_be_used_is_named_with_what_can(check, error: type[Exception
 
 
 def test_numpys_numbers_can_be_used() -> None:
-    arguments.require_number("tau", np.float32(0.5), above=0, most=0.5)
-    arguments.require_whole("n", np.int64(3), least=3)
+    for kind in (np.float32, np.array, torch.tensor, Fraction, np.longdouble):
+        assert type(arguments.require_number("tau", kind(0.5), above=0, most=0.5)) is float
+    for whole in (np.int64(3), np.array(3), torch.tensor(3)):
+        assert type(arguments.require_whole("n", whole, least=3)) is int
+    for wrong in (
+        np.bool_(True),
+        torch.tensor([3]),
+        torch.tensor(3.0, requires_grad=True),
+        torch.empty((), device="meta"),
+    ):
+        with pytest.raises(TypeError, match="n must be a whole number"):
+            arguments.require_whole("n", wrong)
+
+
+def test_a_figure_is_a_picture_in_a_notebook() -> None:
+    drawn = figure(figsize=(2, 1))
+    drawn.subplots().plot([1, 2])
+    for same in (drawn, copy.deepcopy(drawn)):
+        assert InteractiveShell().display_formatter.format(same)[0]["image/png"].startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize(

@@ -6,22 +6,27 @@ import hashlib
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import own_networks
 import pytest
 import torch
 from own_networks import SEEDED, begun, digests
+from PIL import Image
 from torch import nn
 
 from sslbook.images.datasets import load_dataset, subset
+from sslbook.images.own import read_images
 from sslbook.networks.siamese import Networks
+from sslbook.training.augment import Pipeline
 from sslbook.training.evaluate import embed
 from sslbook.training.objectives import OBJECTIVES
 from sslbook.training.pretrain import METHODS, load_run, pretrain
@@ -317,6 +322,7 @@ def test_a_signal_leaves_a_checkpoint_and_says_so(tmp_path: Path, capsys: pytest
 
 PLAIN = """
 import sys, torch
+from PIL import Image
 from torch import nn
 net = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1, bias=False), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(256, 8))
 net.load_state_dict(torch.load(sys.argv[1], weights_only=True))
@@ -361,6 +367,76 @@ def test_the_weights_of_a_preset_come_out_before_its_end(tmp_path: Path) -> None
     train(settings, tmp_path, device="cpu", quiet=True)
     found = torch.load(tmp_path / "backbone.pt", weights_only=True)
     assert all(torch.equal(found[name], part) for name, part in load_run(tmp_path).backbone.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    ("wrapped", "plain"),
+    [
+        (lambda: torch.compile(small(), backend="eager"), small),
+        (lambda: nn.DataParallel(small()), small),
+        (
+            lambda: nn.Sequential(nn.DataParallel(small()), nn.Linear(8, 8)),
+            lambda: nn.Sequential(small(), nn.Linear(8, 8)),
+        ),
+    ],
+)
+def test_weights_have_plain_names(
+    wrapped: Callable[[], nn.Module], plain: Callable[[], nn.Module], tmp_path: Path
+) -> None:
+    """Whatever compiled or parallel wrappers put into them, on either side."""
+    trained = pretrain(DATA, wrapped, folder=tmp_path, **SMALL)
+    (net := plain()).load_state_dict(torch.load(tmp_path / "backbone.pt", weights_only=True))
+    for found in (net, load_run(tmp_path, plain).backbone, load_run(tmp_path, wrapped).backbone):
+        assert torch.equal(weights(found), weights(trained.backbone))
+
+
+NUMBERS = {"seed": 3, "epochs": 1, "batch": 8, "evaluate": 0, "lr": 0.25, "temperature": 0.5, "shuffle": True}
+TUPLES = {"betas": (0.5, 0.75), "probes": ()}
+
+
+@pytest.mark.parametrize("kind", [np.array, torch.tensor, lambda value: np.array(value)[()]])
+def test_numbers_of_numpy_and_torch_are_numbers(kind: Callable[[Any], Any], tmp_path: Path) -> None:
+    given = {name: kind(value) for name, value in (NUMBERS | TUPLES).items()}
+    sizes = {"networks": Networks(projector_hidden=kind(8), projector_out=kind(8))}
+    views = Pipeline(kind(8), scale=kind([0.25, 1.0]), grey=kind(0.5))
+    options = {"folder": tmp_path, "quiet": True, "device": "cpu"}
+    pretrain(DIGITS[:16], small, **given, **sizes, **options, pipeline=views)
+    kept = (tmp_path / checkpoints.RESULT).read_text()
+    plainly = {
+        "networks": Networks(projector_hidden=8, projector_out=8),
+        "pipeline": Pipeline(8, scale=(0.25, 1.0), grey=0.5),
+    }
+    pretrain(DIGITS[:16], small, **NUMBERS, **TUPLES, **plainly, **options)  # the same run
+    assert {**json.loads(kept), "seconds": 0} == {
+        **json.loads((tmp_path / checkpoints.RESULT).read_text()),
+        "seconds": 0,
+    }
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"batch": 1000}, "batch=1000 is cut to the 256 images that there are"),
+        ({"evaluate": 1}, "measure nothing without val"),
+        ({"probes": (1,)}, "measure nothing without val"),
+    ],
+)
+def test_what_is_changed_or_does_nothing_is_told(options: dict, sentence: str) -> None:
+    with pytest.warns(UserWarning, match=sentence):
+        pretrain(DIGITS, small, **{**SMALL, "epochs": 1, **options})
+
+
+def test_a_run_among_the_pictures_is_told(tmp_path: Path) -> None:
+    for kind in ("a", "b"):
+        (tmp_path / kind).mkdir()
+        for number in range(4):
+            Image.new("L", (8, 8), 20 * number).save(tmp_path / kind / f"{number}.png")
+    data = read_images(tmp_path)
+    for images in (data, tmp_path):
+        with pytest.warns(UserWarning, match="lies among the pictures of"):
+            pretrain(images, small, **{**SMALL, "batch": 4, "epochs": 1}, folder=tmp_path / "a")
+    shutil.rmtree(tmp_path / "b")  # of fewer classes
+    pretrain(data, small, val=tmp_path, **{**SMALL, "batch": 4, "epochs": 1})
 
 
 @pytest.mark.parametrize(

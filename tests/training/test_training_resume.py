@@ -22,6 +22,7 @@ from sslbook.training.presets.sheets import run_of
 from sslbook.training.run import checkpoints, distributed, parts, trainer
 from sslbook.training.run.determinism import Batches
 from sslbook.training.run.parts import load_data, make_batches
+from sslbook.training.run.settings import Refused
 from sslbook.training.run.trainer import Diverged, train
 
 TINY = (*training_cases.TINY, "evaluate=2")
@@ -226,15 +227,22 @@ def test_auto_counts_the_encoder_and_goes_on_as_it_began(
     assert all(map(torch.equal, again.model.state_dict().values(), whole.model.state_dict().values()))
 
 
-def test_a_checkpoint_past_the_epoch_that_is_asked_for(tmp_path: Path, data: tuple) -> None:
+def test_a_checkpoint_past_the_epoch_that_is_asked_for(
+    tmp_path: Path, data: tuple, capsys: pytest.CaptureFixture[str]
+) -> None:
     steady = ("schedule=released", "evaluate=0")
     long = settings(*steady, "probes=1", epochs=3)
     go(long, tmp_path, data, stop_after=6)
-    (tmp_path / checkpoints.RESULT).unlink()
-    short = go(settings(*steady, epochs=1), tmp_path, data)
-    assert [row["epoch"] for row in short.rows] == [1]
-    content = json.loads((tmp_path / checkpoints.RESULT).read_text())
-    assert [row["epoch"] for row in content["rows"]] == [1]
+    kept = (tmp_path / checkpoints.RESULT).read_text()
+    for asked, stop in ((settings(*steady, epochs=1), None), (settings("schedule=released", "probes=1", epochs=3), 2)):
+        with pytest.raises(
+            Refused, match=r"is at step 6, past the 2 of epoch 1, where this run is to end: choose another"
+        ):
+            go(asked, tmp_path, data, stop_after=stop)
+    assert (tmp_path / checkpoints.RESULT).read_text() == kept
+    assert (
+        "accuracy after epochs 0, 2 was not measured" in capsys.readouterr().err
+    )  # of the second, which looks at both
     with pytest.raises(ValueError, match=r"is at step 6, past epoch 2, after which the linear protocol was not run"):
         go(settings(*steady, epochs=2), tmp_path, data)
 

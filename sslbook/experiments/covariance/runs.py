@@ -169,7 +169,7 @@ def batches_of(population: tuple[int, int], size: int, replicates: int, seed: in
     Drawn on the CPU, so that every device sees the same batches.
     """
     n, v = population
-    require_whole("size", size, least=2, most=n)
+    size = require_whole("size", size, least=2, most=n)
     draw = torch.Generator().manual_seed(seed)
     sample = torch.rand(replicates, n, generator=draw).argsort(1)[:, :size]
     first, second = (sample * v + torch.randint(v, sample.shape, generator=draw) for _ in range(2))

@@ -181,7 +181,10 @@ def _finished(run: Run, root: Path, device: str | None) -> bool:
     try:
         if "WORLD_SIZE" in os.environ:
             distributed.join(device)
-        return all(distributed.of_all(run.finished(root)))
+        short = (
+            run.finished(root) and run.rows(root)[-1]["epoch"] <= run.settings.epochs
+        )  # else its weights are later ones
+        return all(distributed.of_all(short))
     except ValueError as error:
         raise Refused(str(error)) from None
 

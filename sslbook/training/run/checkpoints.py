@@ -25,6 +25,7 @@ from filelock import FileLock, Timeout
 from torch import Tensor, nn
 
 from sslbook.networks.siamese import Siamese
+from sslbook.runtime.arguments import unwrapped_state
 from sslbook.runtime.atomic_io import read_bytes, remove_parts, require_parts, sync, write_bytes, write_text
 from sslbook.training.run.settings import Refused, Settings, differences, stored
 
@@ -93,7 +94,7 @@ def save(folder: Path, step: int, content: dict[str, Any]) -> Path:
 def save_weights(folder: Path, backbone: nn.Module) -> None:
     """``backbone.pt``: the weights by name, on the CPU, as ``torch.load(path, weights_only=True)`` opens them anywhere."""
     buffer = io.BytesIO()
-    state = backbone.state_dict()  # with what a module of the caller's keeps beside its tensors
+    state = unwrapped_state(backbone)  # with what a module of the caller's keeps beside its tensors
     plain = {
         name: part.detach().cpu().contiguous() if isinstance(part, Tensor) else part for name, part in state.items()
     }

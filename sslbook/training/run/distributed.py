@@ -23,12 +23,14 @@ import contextlib
 import os
 import re
 from collections.abc import Iterable
-from typing import Any, TypeGuard, TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.instancenorm import _InstanceNorm
 
 from sslbook.networks.batchnorm import BatchNorm, batch_normalize, follow
 
@@ -128,20 +130,15 @@ def average_gradients(parameters: Iterable[nn.Parameter]) -> None:
 
 
 class SharedBatchNorm(nn.BatchNorm1d):
-    """``nn.BatchNorm1d/2d`` by the statistics of all processes' parts; parameters and buffers keep their names.
-
-    PyTorch's own ``SyncBatchNorm`` does it on GPUs alone.
-    """
+    """``nn.BatchNorm1d/2d/3d`` by the statistics of all processes' parts; PyTorch's own ``SyncBatchNorm`` needs GPUs."""
 
     @classmethod
-    def like(cls, layer: nn.BatchNorm1d | nn.BatchNorm2d) -> SharedBatchNorm:
-        """A layer that shares ``layer``'s parameters and buffers."""
+    def like(cls, layer: nn.Module) -> nn.Module:
+        """``layer`` itself, with its parameters, buffers and hooks, which has become one of these."""
         if layer.momentum is None or not layer.track_running_stats:
             raise ValueError("a shared BatchNorm keeps running statistics by a momentum, and this layer has none")
-        shared = cls(layer.num_features, layer.eps, layer.momentum, layer.affine, device="meta")
-        for name, tensor in [*layer.named_parameters(), *layer.named_buffers()]:
-            setattr(shared, name, tensor)
-        return shared.train(layer.training)
+        layer.__class__ = cls
+        return layer
 
     def forward(self, x: Tensor) -> Tensor:
         """``x`` normalised per channel over all processes."""
@@ -164,30 +161,35 @@ class SharedBatchNorm(nn.BatchNorm1d):
 
 
 def synchronize_batchnorm(module: nn.Module) -> nn.Module:
-    """Let each BatchNorm in ``module`` normalise by the whole batch: PyTorch's layers, and ours in all modes.
+    """Let each BatchNorm in ``module`` normalise by the whole batch, in place: PyTorch's layers, and ours in all modes.
 
-    In place, but for a ``module`` that is itself one of PyTorch's layers: what is returned takes its place.
-    Call it once ``module`` is on its device.  On a GPU, PyTorch's layers become its ``SyncBatchNorm``.
+    Call it once ``module`` is on its device.  On a GPU, PyTorch's layers become its ``SyncBatchNorm``.  Raises ValueError for a
+    layer in training mode that may do more than these, such as a subclass, whose statistics would be those of a part.
     """
-    if world() == 1:
-        return module
-    for part in list(module.modules()):
+    for name, part in module.named_modules() if world() > 1 else ():
         if isinstance(part, BatchNorm):
             part.average, part.parts = average, world()
-        for name, child in list(part.named_children()):
-            if _counts_apart(child):
-                setattr(part, name, _sharing(child))
-    return _sharing(module) if _counts_apart(module) else module
+        elif type(part) in _PLAIN and "forward" not in vars(part):
+            if next((held.is_cuda for held in (*part.parameters(), *part.buffers())), torch.cuda.is_available()):
+                part.__class__, part.process_group = nn.SyncBatchNorm, getattr(part, "process_group", None)
+            else:
+                SharedBatchNorm.like(part)
+        elif part.training and not isinstance(part, SharedBatchNorm) and (kind := _statistics_of(part)):
+            raise ValueError(
+                f"several processes share a batch, and {name!r}, a {kind}, would go by the statistics of its own part: put "
+                "a plain nn.BatchNorm in its place, without a forward of its own, or take one process"
+            )
+    return module
 
 
-def _counts_apart(layer: nn.Module) -> TypeGuard[nn.BatchNorm1d | nn.BatchNorm2d]:
-    return isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d) and not isinstance(layer, SharedBatchNorm)
+_PLAIN = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
-def _sharing(layer: nn.BatchNorm1d | nn.BatchNorm2d) -> nn.Module:
-    on_gpu = layer.running_mean is not None and layer.running_mean.is_cuda
-    shared: nn.Module = nn.SyncBatchNorm.convert_sync_batchnorm(layer) if on_gpu else SharedBatchNorm.like(layer)
-    return shared
+def _statistics_of(layer: nn.Module) -> str:
+    """The kind of a layer that takes statistics of a batch, or keeps them; empty for another layer."""
+    kind = getattr(layer, "original_name", type(layer).__name__)  # of a scripted one
+    keeps = isinstance(layer, _BatchNorm) or (isinstance(layer, _InstanceNorm) and layer.track_running_stats)
+    return kind if keeps or "BatchNorm" in kind else ""
 
 
 # --- the processes ---------------------------------------------------------------------------------------------------
@@ -203,10 +205,14 @@ def join(device: str | torch.device | None) -> torch.device:
         return wanted
     if dist.is_initialized():
         return torch.device("cpu") if dist.get_backend() == "gloo" else device_of("cuda")
-    missing = [name for name in ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
+    missing = [name for name in ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT") if not os.environ.get(name)]
     if missing:
         raise ValueError(f"WORLD_SIZE is set, and {', '.join(missing)} not: start several processes with torchrun")
-    here, local, processes = (int(os.environ[name]) for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"))
+    numbers = {name: os.environ[name].strip() for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_PORT")}
+    for name, text in numbers.items():
+        if not text.isdecimal() or (name == "MASTER_PORT" and int(text) >= 2**16):
+            raise ValueError(f"{name} must be a whole number{', a port' * (name == 'MASTER_PORT')}, got {text!r}")
+    here, local, processes, port = map(int, numbers.values())
     if here >= processes:
         raise ValueError(f"RANK must be below WORLD_SIZE, got {here} and {processes}")
     gpus = torch.cuda.device_count() if wanted.type == "cuda" else 0
@@ -215,7 +221,8 @@ def join(device: str | torch.device | None) -> torch.device:
     place = torch.device("cuda", local) if gpus else torch.device("cpu")
     if gpus:
         torch.cuda.set_device(place)
-    address = f"tcp://{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+    host = os.environ["MASTER_ADDR"].strip().strip("[]")
+    address = f"tcp://{f'[{host}]' if ':' in host else host}:{port}"  # brackets: an address of IPv6
     dist.init_process_group("nccl" if gpus else "gloo", init_method=address, rank=here, world_size=processes)
     return place
 

@@ -9,11 +9,12 @@ import math
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Real
 from types import UnionType
 from typing import Any, TypeVar
 
 from sslbook.networks.siamese import Networks
-from sslbook.runtime.arguments import nearest, require_number, require_one_of, require_whole
+from sslbook.runtime.arguments import keep_plain, nearest, plain, require_number, require_one_of, require_whole
 from sslbook.training.augment import PIPELINES, Pipeline
 from sslbook.training.objectives import ARGUMENTS, OBJECTIVES, arguments, objective
 
@@ -109,6 +110,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         """Raise ValueError, with an explanation, for settings that can't be run, and TypeError for wrong types."""
+        keep_plain(self)
         require_one_of("dataset", self.dataset, DATASETS)
         require_one_of("split", self.split, SPLITS if self.dataset == "stl10" else SPLITS[:1])
         require_one_of("pipeline", self.pipeline, tuple(PIPELINES))
@@ -288,6 +290,7 @@ def stored_settings(text: str) -> Settings:
 
 
 def _fitted(value: Any, hint: Any) -> Any:
+    value = plain(value)
     kinds = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, UnionType) else (hint,)
     for kind in kinds:
         if typing.get_origin(kind) is tuple and typing.get_args(kind)[-1] is Ellipsis and value in (None, ""):
@@ -298,7 +301,7 @@ def _fitted(value: Any, hint: Any) -> Any:
             return tuple(_fitted(item, inner) for item in items)
     if value is None and kinds == (str,):
         return "none"  # the word, as in capture=none
-    if float in kinds and isinstance(value, int) and not isinstance(value, bool):
+    if float in kinds and not isinstance(value, bool) and isinstance(value, Real):
         return float(value)
     return value
 

@@ -23,9 +23,9 @@ import sslbook
 from sslbook.images.datasets import Dataset
 from sslbook.networks.siamese import Siamese
 from sslbook.records import data_files
-from sslbook.runtime.arguments import installing
+from sslbook.runtime.arguments import installing, require_whole
 from sslbook.runtime.atomic_io import write_text
-from sslbook.runtime.compute import BROKEN_PIPE, GOES_ON, Stopped, asked_to_stop, device_name, keep_freed_memory
+from sslbook.runtime.compute import BROKEN_PIPE, GOES_ON, Stopped, asked_to_stop, device_name, figure, keep_freed_memory
 from sslbook.training.evaluate import report
 from sslbook.training.run import checkpoints, distributed
 from sslbook.training.run.checkpoints import Diverged, Row, State, check, rows_until, write_csv, write_result
@@ -152,16 +152,14 @@ def told(rows: Sequence[Row]) -> str:
 
 def plot_rows(rows: Sequence[Row]) -> Figure:
     """The loss by epoch, and beside it accuracy by nearest neighbours where it was measured."""
-    from matplotlib.figure import Figure  # half a second, which a run can do without
-
     names = {"loss": "loss", "knn": "accuracy by nearest neighbours"}
     there = {name: [row for row in rows if row.get(name) is not None] for name in names}
     shown = [name for name in names if there[name]] or ["loss"]
-    figure = Figure(figsize=(4.5 * len(shown), 3), layout="constrained")
-    for axes, name in zip(figure.subplots(1, len(shown), squeeze=False)[0], shown, strict=True):
+    drawn = figure(figsize=(4.5 * len(shown), 3))
+    for axes, name in zip(drawn.subplots(1, len(shown), squeeze=False)[0], shown, strict=True):
         axes.plot([row["epoch"] for row in there[name]], [row[name] for row in there[name]], ".-")
         axes.set(xlabel="epoch", ylabel=names[name])
-    return figure
+    return drawn
 
 
 class Trainer:
@@ -224,6 +222,10 @@ class Trainer:
                     f"the checkpoint in {self.folder} is at step {state.step}, past epoch {row['epoch']}, after which the "
                     "linear protocol was not run: leave that epoch out, or begin anew with --again"
                 )
+        measured = {row["epoch"] for row in state.rows if row.get("knn") is not None}
+        past, looks = range(-(-state.step // self.parts.batches.per_epoch)), self.parts.looks
+        if missed := [epoch for epoch in past if looks.due(epoch) and epoch not in measured]:
+            self.warn(f"{self.name}: accuracy after epochs {str(missed)[1:-1]} was not measured, and can't be any more")
         self.spent, self.epoch_from = state.seconds, state.step
         self.say(f"{self.name}: going on after step {state.step} of {self.parts.total}")
 
@@ -236,6 +238,11 @@ class Trainer:
         """
         parts, state = self.parts, self.state
         last = parts.total if stop_after is None else min(parts.total, stop_after)
+        if state.step > last:
+            raise Refused(
+                f"the checkpoint in {self.folder} is at step {state.step}, past the {last} of epoch "
+                f"{last / parts.batches.per_epoch:g}, where this run is to end: choose another folder, or begin anew with --again"
+            )
         try:
             if state.step == 0 and self._asked():
                 self._save(0)
@@ -303,8 +310,9 @@ class Trainer:
         if not state.rows or state.rows[-1]["step"] != state.step:
             return
         row = state.rows[-1]
-        if self.first and self.parts.looks.probe(row["epoch"]) and row.get("linear") is None:
-            row |= self._look(linear=True)
+        linear = self.parts.looks.probe(row["epoch"])
+        if self.first and self.parts.looks.due(row["epoch"]) and row.get("linear" if linear else "knn") is None:
+            row |= self._look(linear=linear)
         distributed.wait_for_all()
 
     def _diverged(self, error: Diverged) -> Diverged:
@@ -443,8 +451,8 @@ def train(
     :class:`Diverged`, with the step, if the loss is no longer finite.
     """
     for given, value in (("stop_after", stop_after), ("save_every", save_every)):
-        if value is not None and value < 1:
-            raise ValueError(f"{given} must be at least 1, got {value}")
+        if value is not None:
+            require_whole(given, value, least=1)
     with prepared(settings, folder, **options) as run:
         run.on_epoch = on_epoch or run.on_epoch
         return run.go(stop_after, save_every, on_step)
