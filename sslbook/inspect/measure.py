@@ -315,9 +315,8 @@ def _spread(shares: Tensor) -> Share:
 def _towards_targets(seen: Seen, draw: torch.Generator) -> Tensor:
     """Steps towards random targets, one an image: ``(size, TARGETS)``."""
     opened, (count, views) = seen.opened, seen.population
-    targets = torch.randn(TARGETS, count, 1, opened.output.shape[1], generator=draw, dtype=torch.float32).to(
-        opened.output
-    )
+    shape = (TARGETS, count, 1, opened.output.shape[1])
+    targets = torch.randn(shape, generator=draw, dtype=torch.float32).to(opened.output)
     targets -= targets.mean(1, keepdim=True)
     return torch.stack([pushed(opened, target.expand(-1, views, -1)) for target in targets], dim=1).cpu()
 
@@ -411,7 +410,7 @@ def look(
 ) -> Seen:
     """The layer through all directions that the search for the leading ``k`` modes of the ``kinds`` has asked about.
 
-    Raises ValueError where one of the ``kinds`` is zero, so that it has no modes.
+    Raises ValueError where one of the ``kinds`` is zero but for rounding, so that it has no modes.
     """
     asked: list[tuple[Tensor, Tensor]] = []
 
@@ -435,8 +434,9 @@ def look(
     kept = values > 1e-4 * values.max()  # a direction that is nearly in the span of the others would bring rounding
     turn = turn[:, kept] / values[kept].sqrt()
     seen = Seen(opened, population, vectors @ turn, fields @ turn)
+    least = max((100 * torch.finfo(opened.weight.dtype).eps) ** 2, 1e-14)  # of the mean square: rounding doesn't vary
     for kind in kinds:
-        if not bool(seen.matrices(kind).any()):
+        if bool(seen.matrices(kind).abs().max() <= least * seen.fields.square().sum(2).mean((0, 1)).max()):
             raise ValueError(f"what the outputs do as this layer's weights move must vary {kind}, and it does not")
     return seen
 

@@ -27,6 +27,14 @@ def drawn(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("layer", ["0", "2"])
+def test_views_that_are_copies_have_no_modes_whatever_rounding_leaves(layer: str, dtype: torch.dtype) -> None:
+    net, x = mlp((4, 10, 7, 3), seed=0).to(dtype), drawn(12, 1, 4).expand(*POPULATION, 4).to(dtype)
+    with pytest.raises(ValueError, match="must vary within"):
+        look(open_layer(net, layer, x.flatten(0, 1)), POPULATION, 3)
+
+
 @pytest.mark.parametrize("layer", ["0", "2"])  # through all directions, and through those that ARPACK asks about
 def test_modes_and_sizes_are_those_of_the_matrix(layer: str) -> None:
     net = mlp((4, 10, 7, 3), "leaky_relu", seed=0)
