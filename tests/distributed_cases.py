@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -105,17 +105,28 @@ def _worker(rank: int, world: int, ports: Sequence[int], folder: str) -> None:
     results = everything() | {"wrapped": wrapped()}
     distributed.leave()
     assert distributed.world() == 1
-    results["leaving"] = {}
-    for name, port in zip(
-        ("together", "alone"), ports[1:], strict=True
-    ):  # how long, when the first comes a second later
-        joined(rank, world, port)
-        distributed.wait_for_all()
-        time.sleep(1.0 - rank)
-        begun = time.monotonic()
-        distributed.leave(together=name == "together")
-        results["leaving"][name] = torch.tensor(time.monotonic() - begun)
+    results["leaving"] = {name: torch.tensor(there) for name, there in leaving(rank, world, ports[1:], Path(folder))}
     torch.save(results, Path(folder) / f"{rank}.pt")
+
+
+def leaving(rank: int, world: int, ports: Sequence[int], folder: Path) -> Iterator[tuple[str, bool]]:
+    """Whether the first process had come to the end when the second was gone; and whether the second is gone before it, alone."""
+    came, gone = folder / "came", folder / "gone"
+    joined(rank, world, ports[0])
+    distributed.wait_for_all()
+    if rank == 0:
+        time.sleep(1)
+        came.touch()
+    distributed.leave(together=True)
+    yield "together", came.exists()
+    joined(rank, world, ports[1])
+    distributed.wait_for_all()
+    until = time.monotonic() + 60
+    while rank == 0 and not gone.exists() and time.monotonic() < until:
+        time.sleep(0.01)
+    yield "alone", rank == 1 or gone.exists()
+    distributed.leave(together=False)
+    gone.touch()
 
 
 def free_port() -> int:

@@ -115,23 +115,24 @@ def test_views_are_a_function_of_seed_step_and_view() -> None:
 
 
 def test_rows_do_not_depend_on_the_batch() -> None:
-    """A smaller batch, the rows of one process of three, another chunk: the same views."""
+    """A smaller batch, the rows of one process of three, another chunk: the same views, to a thousandth of a level of 256."""
     pixels, pipeline = noise(), PIPELINES["stl10"]
     pipeline = Pipeline(32, jitter=pipeline.jitter, blur=0.5)
     numbers = draws(40, 0, 0, 0)
     assert torch.equal(draws(13, 0, 0, 0), numbers[:13])
     whole = apply(pixels, pipeline, numbers)
-    torch.testing.assert_close(apply(pixels[1::3], pipeline, numbers[1::3]), whole[1::3], atol=1e-6, rtol=0)
-    torch.testing.assert_close(apply(pixels[9:10], pipeline, numbers[9:10]), whole[9:10], atol=1e-6, rtol=0)
+    torch.testing.assert_close(apply(pixels[1::3], pipeline, numbers[1::3]), whole[1::3], atol=4e-6, rtol=0)
+    torch.testing.assert_close(apply(pixels[9:10], pipeline, numbers[9:10]), whole[9:10], atol=4e-6, rtol=0)
 
 
 def test_the_sorted_way_is_the_plain_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To a thousandth of a level of 256, in deviations; a row at the wrong place is off by one or more."""
     pixels, numbers = noise(300), draws(300, 0, 0, 0)
     plan = augment._plan(numbers, CIFAR, 32, 32)
     straight = augment._view(pixels, CIFAR, plan)
     for chunk in (7, 128, 1000):
         monkeypatch.setattr(augment, "CHUNK", chunk)
-        torch.testing.assert_close(apply(pixels, CIFAR, numbers), straight, atol=2e-6, rtol=0)
+        torch.testing.assert_close(apply(pixels, CIFAR, numbers), straight, atol=2e-5, rtol=0)
 
 
 def test_floating_pixels_are_levels_over_255() -> None:

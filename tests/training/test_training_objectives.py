@@ -257,7 +257,7 @@ def flaws(ours: Objective, smooth: Objective) -> set[str]:
         "order": bool((ours(Outputs(*(part[order] for part in out if part is not None))) - value).abs() < 1e-12),
         "length": bool((ours(changed(out, lambda part: 3 * part)) - value).abs() < 1e-12),
         "views apart": bool((ours(out._replace(z2=out.z2.flip(0), p2=out.p2.flip(0))) - value).abs() > 1e-3),
-        "autocast": bool((inside - value).abs() < 1e-6),
+        "autocast": bool((inside - value).abs() < 1e-5 * max(1.0, float(value.abs()))),
         "bfloat16": half.dtype == torch.float32 and bool((half - value).abs() < 2e-2 * max(1.0, float(value.abs()))),
     }
     return {name for name, holds in kept.items() if not holds}
