@@ -28,6 +28,7 @@ import tempfile
 import unicodedata
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -68,6 +69,10 @@ MNIST_MD5 = {
     "t10k-labels-idx1-ubyte.gz": "ec29112dd5afa0611ce80d1b7f02629c",
 }
 """The md5 of each file of the official archives."""
+
+
+composed = partial(unicodedata.normalize, "NFC")
+"""A name in the one of Unicode's forms in which names are compared and kept."""
 
 
 @dataclass(frozen=True)
@@ -141,7 +146,7 @@ class Dataset:
                 f"labels must be int64 of shape (N,), one for each of the {len(self.pixels)} images, "
                 f"got {self.labels.dtype} {tuple(self.labels.shape)}"
             )
-        object.__setattr__(self, "class_names", tuple(unicodedata.normalize("NFC", name) for name in self.class_names))
+        object.__setattr__(self, "class_names", tuple(map(composed, self.class_names)))
         for name, wanted in (("class_names", self.classes), ("files", len(self))):
             if len(getattr(self, name)) not in (0, wanted):
                 raise ValueError(f"{name} must be {wanted} or none, got {len(getattr(self, name))}")

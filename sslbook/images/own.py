@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import operator
 import reprlib
-import unicodedata
 import warnings
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -12,18 +11,19 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from sslbook.images.datasets import Dataset
+from sslbook.images.datasets import Dataset, composed
 from sslbook.runtime.arguments import plain, require_whole
 from sslbook.runtime.atomic_io import require_file, user_path
 
 if TYPE_CHECKING:
     from PIL.Image import Image as Picture
+    from torch.utils.data import Dataset as Items
 
 UNREAD = ("BUFR", "EPS", "GRIB", "HDF5", "IPTC", "MPEG", "WMF")
 """Kinds that Pillow knows, and reads only with the help of other programs, if at all."""
@@ -38,20 +38,8 @@ CHANNELS = (1, 3)
 SHAPES = "(N, C, H, W), (N, H, W, C) or (N, H, W)"
 
 
-class Items(Protocol):
-    """Whatever has a length and gives an image, or an image and a class, for each number: a ``torch.utils.data.Dataset``."""
-
-    def __len__(self) -> int:
-        """How many items there are."""
-        ...
-
-    def __getitem__(self, index: int, /) -> Any:
-        """An item."""
-        ...
-
-
 def read_images(
-    source: Tensor | np.ndarray | str | Path | Dataset | Items,
+    source: Tensor | np.ndarray | str | Path | Dataset | Sequence[Any] | Items[Any],
     labels: Tensor | np.ndarray | Sequence[int] | None = None,
     *,
     size: int | None = None,
@@ -168,22 +156,16 @@ def _bytes(name: str, images: Tensor, shapes: str, given: torch.Size | None = No
     return images.contiguous()
 
 
-def _items(source: Items, odd: Odd) -> tuple[Tensor, list[int] | None]:
+def _items(source: Any, odd: Odd) -> tuple[Tensor, list[int] | None]:
     """The images of a data set, and its classes if its items are pairs."""
     try:
         items = [source[index] for index in range(len(source))]
     except LookupError as error:
         raise ValueError(f"images must have an item for each number from 0 to {len(source) - 1}: {error!r}") from error
-    if not items or not isinstance(items[0], (tuple, list)):
-        return _stacked(
-            (f"item {index}", _pixels(f"item {index}", item, odd)) for index, item in enumerate(items)
-        ), None
     classes: list[int] = []
-    for index, item in enumerate(items):
+    for index, item in enumerate(items if items and isinstance(items[0], (tuple, list)) else ()):
         if isinstance(item, list) and item and isinstance(item[-1], list):
-            raise TypeError(
-                f"item {index} must be an image, or an image and its class, got rows as lists: make it an array"
-            )
+            raise TypeError(f"item {index} must be an image, or one and its class, got rows as lists: make it an array")
         if not isinstance(item, (tuple, list)) or len(item) != 2:
             got = f"{type(item).__name__} of {len(item)}" if isinstance(item, (tuple, list)) else type(item).__name__
             raise TypeError(f"item {index} must be an image and its class, as a pair, got {got}")
@@ -191,9 +173,8 @@ def _items(source: Items, odd: Odd) -> tuple[Tensor, list[int] | None]:
             classes.append(operator.index(item[1]))
         except (TypeError, ValueError):
             raise TypeError(f"the class of item {index} must be a whole number, got {reprlib.repr(item[1])}") from None
-    return _stacked(
-        (f"item {index}", _pixels(f"item {index}", item[0], odd)) for index, item in enumerate(items)
-    ), classes
+    named = ((f"item {index}", item[0] if classes else item) for index, item in enumerate(items))
+    return _stacked((name, _pixels(name, image, odd)) for name, image in named), classes or None
 
 
 def _pixels(name: str, image: object, odd: Odd) -> Tensor:
@@ -250,25 +231,20 @@ def _naming(name: str) -> Iterator[None]:
         raise ValueError(f"{name} is no picture that Pillow can read: {str(error) or type(error).__name__}") from None
 
 
-def _composed(name: str) -> str:
-    return unicodedata.normalize("NFC", name)
-
-
 def _folder(folder: Path, size: int | None, classes: Sequence[str] | None, odd: Odd) -> Dataset:
     """The pictures below a folder, by name; classes are the sub-folders, if every picture lies in one."""
     if not folder.is_dir():
         raise FileNotFoundError(f"there is no folder {folder}{': it is a file' * folder.exists()}")
-    if size is not None:
-        size = require_whole("size", size, least=1)
+    size = None if size is None else require_whole("size", size, least=1)
     above = {folder.resolve(), *folder.resolve().parents}  # where a link may lead round to
     folders, beside = _seen(folder, odd)
     kinds: dict[str, list[Path]] = {}
     for kind in folders:
-        if _composed(kind.name) in kinds:
+        if composed(kind.name) in kinds:
             raise ValueError(f"{kind} has the name of another folder, written in another Unicode form: rename one")
         if kind.resolve() not in above:
-            kinds[_composed(kind.name)] = [*_below(kind, set(above), odd)]
-    paths = sorted([*beside, *chain.from_iterable(kinds.values())], key=lambda path: [*map(_composed, path.parts)])
+            kinds[composed(kind.name)] = [*_below(kind, set(above), odd)]
+    paths = sorted([*beside, *chain.from_iterable(kinds.values())], key=lambda path: [*map(composed, path.parts)])
     if not paths:
         raise ValueError(f"{folder} must hold pictures ({WANTED}), and none is there")
     names = _class_names(folder, kinds, beside, classes, odd)
@@ -285,15 +261,12 @@ def _class_names(
     if classes is None:
         empty = [str(folder / name) for name in sorted(kinds) if not kinds[name]]
         if empty and not beside:
-            raise ValueError(
-                f"{empty[0]} must hold pictures ({WANTED}), as a class, and none is there: remove it, or give classes=, the "
-                "names of all"
-            )
+            raise ValueError(f"{empty[0]} must hold pictures, as a class, and has none: remove it, or give classes=")
         if beside and any(kinds.values()):
             odd["pictures beside the sub-folders, so that none has a class"] = [*map(str, beside)]
         return () if beside else tuple(sorted(kinds, key=lambda name: (name.casefold(), name)))
     given = plain(classes)
-    wanted = [_composed(str(name)) for name in given] if isinstance(given, list | tuple) else []
+    wanted = [composed(str(name)) for name in given] if isinstance(given, list | tuple) else []
     if not wanted or len({*wanted}) < len(wanted):
         raise TypeError(f"classes must be names of sub-folders, each once, got {reprlib.repr(classes)}")
     for path in [*beside, *(folder / name for name, held in kinds.items() if held and name not in wanted)]:
@@ -301,22 +274,18 @@ def _class_names(
     return tuple(wanted)
 
 
-def _readable() -> set[str]:
-    """What a picture's file may end in: what Pillow opens, with the plugins that are there."""
-    from PIL import Image
-
-    known = Image.registered_extensions()
-    return {ending for ending, kind in known.items() if kind in {*Image.OPEN, "MPO"} and kind not in UNREAD}
-
-
 def _seen(folder: Path, odd: Odd) -> tuple[list[Path], list[Path]]:
     """Sub-folders, real ones before links, and pictures of a folder, without what its owner doesn't see."""
+    from PIL import Image
+
+    known = Image.registered_extensions()  # with those of plugins
+    readable = {ending for ending, kind in known.items() if kind in {*Image.OPEN, "MPO"} and kind not in UNREAD}
     seen = [path for path in folder.iterdir() if not path.name.startswith(".") and path.name not in SYSTEM]
     for path in seen:
         if path.is_symlink() and not path.exists():
             raise ValueError(f"{path} is a link to {path.readlink()}, which can't be read: mend it, or remove it")
     folders = sorted((path for path in seen if path.is_dir()), key=lambda path: (path.is_symlink(), path))
-    readable, files = _readable(), sorted(path for path in seen if not path.is_dir())
+    files = sorted(path for path in seen if not path.is_dir())
     if left := [str(path) for path in files if path.suffix.lower() not in {*readable, *BESIDE.split()}]:
         odd["files are left out, of whose endings Pillow reads no pictures"] += left
     return folders, [path for path in files if path.suffix.lower() in readable]

@@ -6,9 +6,9 @@ import importlib.resources
 import json
 import os
 import re
-import subprocess
 from functools import partial
 from pathlib import Path
+from subprocess import DEVNULL, SubprocessError, check_output
 from typing import Any
 
 from sslbook.runtime.atomic_io import read_text
@@ -53,14 +53,11 @@ def changed_since(commit: str) -> bool | None:
 
 def _git(*arguments: str) -> str | None:
     """What git says of the source tree; None for a package that lies deeper in a repository, or untracked: that one isn't ours."""
-    environment = {name: value for name, value in os.environ.items() if re.match("GIT_(?!CONFIG)", name) is None}
-
-    def ask(*words: str) -> str:
-        asked = partial(subprocess.run, cwd=PACKAGE, env=environment, capture_output=True, text=True)
-        return str(asked(["git", *words], check=True, timeout=30).stdout).strip()
-
+    env = {name: value for name, value in os.environ.items() if re.match("GIT_(?!CONFIG)", name) is None}
+    asked = (("rev-parse", "--show-prefix"), ("ls-files", "."), arguments)
+    ask = partial(check_output, cwd=PACKAGE, env=env, text=True, stderr=DEVNULL, timeout=30)
     try:
-        ours = ask("rev-parse", "--show-prefix") in ("", f"{PACKAGE.name}/") and ask("ls-files", ".")
-        return ask(*arguments) if ours else None
-    except (OSError, subprocess.SubprocessError):
+        prefix, tracked, answer = (ask(["git", *words]).strip() for words in asked)
+    except (OSError, SubprocessError):
         return None
+    return answer if tracked and prefix in ("", f"{PACKAGE.name}/") else None

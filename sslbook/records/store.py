@@ -114,9 +114,7 @@ def results_folder() -> Path:
 def require_source_tree() -> None:
     """Raise InputError where `data/results` belongs to an installed package, into which nothing is recorded."""
     if (folder := results_folder()).resolve().is_relative_to(data_files.PACKAGE):
-        raise InputError(
-            f"{folder} is of an installed package; to record, run sslbook from a copy of the book's repository"
-        )
+        raise InputError(f"{folder} is of an installed package; to record, run sslbook in a copy of the repository")
 
 
 def path_of(name: str, folder: Path | None = None) -> Path:

@@ -63,9 +63,7 @@ class Printed:
 
     def texts(self) -> dict[str, tuple[str, ...]]:
         """The labels of each axis as they are written."""
-        return {
-            axis: tuple(FORMS.get(axis, "{}").format(label) for label in found) for axis, found in self.axes.items()
-        }
+        return {axis: tuple(FORMS.get(axis, "{}").format(label) for label in kept) for axis, kept in self.axes.items()}
 
     def only(self, **chosen: Any) -> Printed:
         """The part with these labels of these axes; a tuple keeps its axis, one label, as in ``patterns=10``, takes it away."""
@@ -411,9 +409,7 @@ def count(flag: str, help: str, *, running: bool = False) -> Option:
 
 
 RUN = option("--run", "run it (default: show the record)")
-SEEDS = option(
-    "--seeds", "these seeds (default: the table's own, or those that are recorded)", type=seed, nargs="+", metavar="N"
-)
+SEEDS = option("--seeds", "these seeds (default: its own, or those recorded)", type=seed, nargs="+", metavar="N")
 DEVICE = option("--device", "cpu, cuda or cuda:N (default: the table's)", running=True, type=device, metavar="D")
 COMMON = (RUN, SEEDS, DEVICE, option("--json", "as JSON, with every number"))
 PROCESSES = count("--processes", "processes at once (default: one a core, or one on a GPU)", running=True)

@@ -98,41 +98,32 @@ def require_number(argument: str, given: object, **bounds: float) -> float:
 
     bounds: any of ``above``, ``least``, ``below`` and ``most``.
     """
-    number = plain(given)
-    if isinstance(number, bool) or not isinstance(number, Real):
-        raise TypeError(f"{argument} must be a number, got {reprlib.repr(given)}")
-    _require_within(argument, number, bounds)
-    return int(number) if isinstance(number, Integral) else float(number)
+    return _within(argument, given, Real, "a number", bounds)
 
 
 def require_whole(argument: str, given: object, **bounds: int) -> int:
-    """``given`` as Python's number; TypeError unless it is of an integer type, ValueError unless it is within the bounds."""
+    """The same of a number of an integer type."""
+    return int(_within(argument, given, Integral, "a whole number", bounds))
+
+
+_BOUNDS = {"above": operator.gt, "at least": operator.ge, "below": operator.lt, "at most": operator.le}
+
+
+def _within(argument: str, given: object, kind: Any, what: str, bounds: Mapping[str, float]) -> float:
     number = plain(given)
-    if isinstance(number, bool) or not isinstance(number, Integral):
-        raise TypeError(f"{argument} must be a whole number, got {reprlib.repr(given)}")
-    _require_within(argument, number, bounds)
-    return int(number)
-
-
-_BOUNDS = {
-    "above": ("above", operator.gt),
-    "least": ("at least", operator.ge),
-    "below": ("below", operator.lt),
-    "most": ("at most", operator.le),
-}
-
-
-def _require_within(argument: str, given: Real, bounds: Mapping[str, float]) -> None:
-    if isinstance(given, Integral) and not -(2**63) <= int(given) < 2**63:
-        raise ValueError(f"{argument} must be a whole number of 64 bits, got {reprlib.repr(given)}")
-    if not math.isfinite(given):
-        raise ValueError(f"{argument} must be finite, got {given}")
-    if all(_BOUNDS[name][1](given, bound) for name, bound in bounds.items()):
-        return
-    words = " and ".join(f"{_BOUNDS[name][0]} {bound}" for name, bound in bounds.items())
+    if isinstance(number, bool) or not isinstance(number, kind):
+        raise TypeError(f"{argument} must be {what}, got {reprlib.repr(given)}")
+    if isinstance(number, Integral) and not -(2**63) <= int(number) < 2**63:
+        raise ValueError(f"{argument} must be a whole number of 64 bits, got {reprlib.repr(number)}")
+    if not math.isfinite(number):
+        raise ValueError(f"{argument} must be finite, got {number}")
+    told = {{"least": "at least", "most": "at most"}.get(name, name): bound for name, bound in bounds.items()}
+    if all(_BOUNDS[words](number, bound) for words, bound in told.items()):
+        return int(number) if isinstance(number, Integral) else float(number)
+    words = " and ".join(f"{words} {bound}" for words, bound in told.items())
     if set(bounds) == {"least", "most"}:
         words = f"between {bounds['least']} and {bounds['most']}"
-    raise ValueError(f"{argument} must be {words}, got {given}")
+    raise ValueError(f"{argument} must be {words}, got {number}")
 
 
 def refuse_unused(owner: str, **arguments: object) -> None:
@@ -150,9 +141,7 @@ def require_floating(**tensors: Tensor) -> None:
 
     for argument, tensor in tensors.items():
         if not isinstance(tensor, torch.Tensor):
-            raise TypeError(
-                f"{argument} must be a torch tensor, got {type(tensor).__name__}; torch.as_tensor makes one"
-            )
+            raise TypeError(f"{argument} must be a torch tensor, got {type(tensor).__name__}: torch.tensor makes one")
         if not tensor.is_floating_point():
             scale = "; bytes / 255 are pixels" if tensor.dtype == torch.uint8 else ""
             raise TypeError(f"{argument} must have a floating dtype, got {tensor.dtype}{scale}")
@@ -229,36 +218,20 @@ def require_classes(argument: str, classes: Tensor, *, look: bool = True) -> Non
 
 # --- names of a network's parts -----------------------------------------------------------------------------------------
 
-WRAPPERS = {
-    "OptimizedModule": "_orig_mod",  # what torch.compile makes
-    **dict.fromkeys(("DataParallel", "DistributedDataParallel", "AveragedModel"), "module"),
-    "FullyShardedDataParallel": "_fsdp_wrapped_module",
-    "CheckpointWrapper": "_checkpoint_wrapped_module",
-}
-"""Modules around a network, and what each calls it."""
+WRAPPERS = {"OptimizedModule": "_orig_mod", "FullyShardedDataParallel": "_fsdp_wrapped_module"}
+WRAPPERS |= dict.fromkeys(("DataParallel", "DistributedDataParallel", "AveragedModel"), "module")
+"""Modules around a network, of a compiler or of several devices, and what each calls it."""
 
 
 def unwrapped(net: Any) -> Any:
-    """A network without the wrappers around it, of a compiler or of several devices."""
+    """A network without the wrappers around it."""
     while inner := WRAPPERS.get(type(net).__name__):
         net = getattr(net, inner)
     return net
 
 
-def unwrapped_state(net: Any) -> dict[str, Any]:
-    """The state of :func:`unwrapped` by plain names, also where wrappers are further in."""
-    found = {}
-    for name, value in unwrapped(net).state_dict().items():
-        part, kept = unwrapped(net), []
-        for word in name.split("."):
-            kept += [word] * (WRAPPERS.get(type(part).__name__) != word)
-            part = getattr(part, word, None)
-        found[".".join(kept)] = value
-    return found
-
-
 def unwrapped_name(name: str) -> str:
-    """The name of a part without what wrappers may have put into it."""
+    """The name of a part of a network without what wrappers may have put into it."""
     return ".".join(word for word in name.split(".") if word not in WRAPPERS.values())
 
 

@@ -94,13 +94,9 @@ class Pipeline:
             )
         require_whole("blur_kernel", self.blur_kernel, least=1)
         if self.blur_kernel % 2 == 0 or (self.blur and self.blur_kernel // 2 >= self.size):
-            raise ValueError(
-                f"blur_kernel must be odd and less than twice the size {self.size}, got {self.blur_kernel}"
-            )
+            raise ValueError(f"blur_kernel must be odd, less than twice the size {self.size}, got {self.blur_kernel}")
         if len(self.mean) != len(self.std) or not all(s > 0 for s in self.std):
-            raise ValueError(
-                f"mean and std must have one number a channel, std above 0, got {self.mean} and {self.std}"
-            )
+            raise ValueError(f"mean and std must have one number a channel, std above 0, got {self.mean}, {self.std}")
 
 
 def _numbers(name: str, value: object) -> tuple[float, ...]:

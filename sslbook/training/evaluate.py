@@ -232,9 +232,7 @@ def _require_labelled(train: Tensor, labels: Tensor, test: Tensor, truth: Tensor
             raise ValueError(f"{part}_features must hold one image or more, got none")
         require_classes(name, classes)
         if classes.shape != features.shape[:1]:
-            raise ValueError(
-                f"{name} must hold one class for each of {len(features)} images, got {tuple(classes.shape)}"
-            )
+            raise ValueError(f"{name} must hold a class for each of {len(features)} images, got {tuple(classes.shape)}")
     require_finite(train_features=train, test_features=test)
     found, numbers = torch.cat([labels.long(), truth.long()]).cpu().unique(return_inverse=True)
     labels, truth = numbers.to(labels.device).split([len(labels), len(truth)])

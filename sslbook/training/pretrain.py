@@ -24,10 +24,9 @@ from sslbook.images.datasets import Dataset
 from sslbook.images.own import read_images
 from sslbook.networks.batchnorm import BatchNorm
 from sslbook.networks.siamese import Networks, build
-from sslbook.runtime.arguments import ELSEWHERE, folded, meant, plain, unknown, unwrapped_name
+from sslbook.runtime.arguments import ELSEWHERE, folded, meant, unknown, unwrapped_name
 from sslbook.runtime.atomic_io import user_path
-from sslbook.training import augment
-from sslbook.training.augment import PIPELINES, Pipeline
+from sslbook.training.augment import PIPELINES, Pipeline, plain
 from sslbook.training.objectives import OBJECTIVES, asks_labels
 from sslbook.training.run import checkpoints
 from sslbook.training.run.checkpoints import Row
@@ -45,10 +44,6 @@ METHODS: dict[str, dict[str, Any]] = {
     "simsiam": {"objective": "byol", "networks": Networks(predictor=2)},
 }
 """What each method sets; another name is that of an objective, between the two views' embeddings."""
-
-
-BATCH = 256
-"""Images in a batch, or all where there are fewer."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +75,7 @@ def pretrain(
     labels: Any = None,
     val: Any = None,
     epochs: int = 100,
-    batch: int = BATCH,
+    batch: int = 256,
     lr: float = 1e-3,
     pipeline: Pipeline | None = None,
     seed: int = 0,
@@ -138,22 +133,20 @@ def pretrain(
     views = pipeline or simclr_views(data)
     shown = None if val is None else _shown(data, val)
     wanted = {**chosen, "schedule": "cosine", "shuffle": True, "evaluate": 0 if shown is None else None}
-    batch = plain(batch)
-    most = min(batch, len(data)) if isinstance(batch, int) else batch
-    wanted |= {"epochs": epochs, "batch": most, "lr": lr, "seed": seed, **settings}
+    wanted |= {"epochs": epochs, "batch": batch, "lr": lr, "seed": seed, **settings}
     wanted |= _towers(chosen, settings)
     run = with_values(Settings(), wanted)
-    if most != batch != BATCH:
-        warnings.warn(f"batch={batch} is cut to the {most} images that there are", stacklevel=2)
+    if run.batch > len(data):
+        if run.batch != 256:  # which nobody may have asked for
+            warnings.warn(f"batch={run.batch} is cut to the {len(data)} images that there are", stacklevel=2)
+        run = replace(run, batch=len(data))
     if shown is None and (run.evaluate or run.probes):
         warnings.warn("evaluate and probes measure nothing without val, which is labelled images", stacklevel=2)
     for given, part in ((images, data), (val, shown)):
         if kept is not None and part is not None and part.files:
             place = user_path(given if isinstance(given, (str, Path)) else os.path.commonpath(part.files)).resolve()
             if kept.resolve().is_relative_to(place):
-                warnings.warn(
-                    f"folder {kept} lies among the pictures of {place}, and so will the run's files", stacklevel=2
-                )
+                warnings.warn(f"folder {kept} lies among the pictures of {place}, and so will its files", stacklevel=2)
     seed = run.seed
     with in_float32(), seeded(seed):
         encoder = _made(backbone)
@@ -212,7 +205,7 @@ def load_run(folder: str | Path, backbone: nn.Module | Callable[[], nn.Module] |
         why = " ".join(str(error).split())
         raise ValueError(f"backbone must be a network like the one that {place} trained: {why}") from None
     views = PIPELINES[settings.pipeline] if not settings.own else Pipeline(**settings.own["pipeline"])
-    return Pretrained(encoder.eval(), views, checkpoints.rows_until(stored(content["rows"]), settings.epochs))
+    return Pretrained(encoder.eval(), views, stored(content["rows"]))
 
 
 def simclr_views(data: Dataset) -> Pipeline:
@@ -278,7 +271,7 @@ def _features(backbone: nn.Module, data: Dataset, pipeline: Pipeline) -> int:
     """How many features the backbone gives of an image, by a look at two in each mode; modes and buffers are put back."""
     modes = {part: part.training for part in backbone.modules()}
     buffers = {name: held.clone() for name, held in backbone.named_buffers() if not is_lazy(held)}
-    two = augment.plain(data.pixels[:2], pipeline).to(next(backbone.parameters()).device)
+    two = plain(data.pixels[:2], pipeline).to(next(backbone.parameters()).device)
     try:
         features = _look(backbone.eval(), two, "F", "")
         for name, held in chain(backbone.named_parameters(), backbone.named_buffers()):
@@ -340,8 +333,8 @@ def _require_apart(backbone: nn.Module, two: Tensor) -> None:
         found.append(backbone(batch)[0])
     if not torch.allclose(found[0], found[1], rtol=1e-3, atol=1e-3 * float(found[0].abs().max())):
         raise ValueError(
-            "backbone must treat images one by one, but for layers nn.BatchNorm: several processes share a batch, and "
-            "each would go by its own part"
+            "backbone must treat images one by one, but for nn.BatchNorm with running statistics: several processes share "
+            "a batch, and each would go by its own part"
         )
 
 

@@ -181,10 +181,8 @@ def _finished(run: Run, root: Path, device: str | None) -> bool:
     try:
         if "WORLD_SIZE" in os.environ:
             distributed.join(device)
-        short = (
-            run.finished(root) and run.rows(root)[-1]["epoch"] <= run.settings.epochs
-        )  # else its weights are later ones
-        return all(distributed.of_all(short))
+        ended = run.finished(root) and run.rows(root)[-1]["epoch"] <= run.settings.epochs  # the weights too are its own
+        return all(distributed.of_all(ended))
     except ValueError as error:
         raise Refused(str(error)) from None
 

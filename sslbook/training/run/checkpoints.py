@@ -25,7 +25,7 @@ from filelock import FileLock, Timeout
 from torch import Tensor, nn
 
 from sslbook.networks.siamese import Siamese
-from sslbook.runtime.arguments import unwrapped_state
+from sslbook.runtime.arguments import WRAPPERS, unwrapped
 from sslbook.runtime.atomic_io import read_bytes, remove_parts, require_parts, sync, write_bytes, write_text
 from sslbook.training.run.settings import Refused, Settings, differences, stored
 
@@ -94,10 +94,15 @@ def save(folder: Path, step: int, content: dict[str, Any]) -> Path:
 def save_weights(folder: Path, backbone: nn.Module) -> None:
     """``backbone.pt``: the weights by name, on the CPU, as ``torch.load(path, weights_only=True)`` opens them anywhere."""
     buffer = io.BytesIO()
-    state = unwrapped_state(backbone)  # with what a module of the caller's keeps beside its tensors
-    plain = {
-        name: part.detach().cpu().contiguous() if isinstance(part, Tensor) else part for name, part in state.items()
-    }
+    plain = {}
+    for name, held in (
+        unwrapped(backbone).state_dict().items()
+    ):  # with what a module of the caller's keeps beside its tensors
+        part, kept = unwrapped(backbone), []
+        for word in name.split("."):
+            kept += [word] * (WRAPPERS.get(type(part).__name__) != word)  # nor with those of wrappers further in
+            part = getattr(part, word, None)
+        plain[".".join(kept)] = held.detach().cpu().contiguous() if isinstance(held, Tensor) else held
     torch.save(plain, buffer)
     write_bytes(folder / WEIGHTS, buffer.getvalue())
 
@@ -220,9 +225,7 @@ class State:
             if not {"epoch", "step"} <= row.keys():
                 raise ValueError(f"a row must have its epoch and its step, got {reprlib.repr(row)}")
         if content["losses"].shape != self.losses.shape:
-            raise ValueError(
-                f"an epoch must have {len(self.losses)} losses, got the shape {tuple(content['losses'].shape)}"
-            )
+            raise ValueError(f"an epoch has {len(self.losses)} losses, got the shape {tuple(content['losses'].shape)}")
         self.losses.copy_(content["losses"])
         self.model.load_state_dict(content["model"])
         self.optimizer.load_state_dict(content["optimizer"])
@@ -258,7 +261,7 @@ def write_result(folder: Path, state: State, origin: Mapping[str, Any]) -> None:
         "seconds": round(state.seconds, 3),
         "precision": state.precision,
         **origin,
-        "rows": rows_until(state.rows, settings.epochs),
+        "rows": state.rows,
     }
     write_text(folder / RESULT, json.dumps(content, indent=2) + "\n")
 
@@ -275,8 +278,3 @@ def read_result(folder: Path) -> dict[str, Any] | None:
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path} is not the result of a run ({error}); remove it and run again") from None
     return content
-
-
-def rows_until(rows: list[Row], epochs: int) -> list[Row]:
-    """The rows of a run of so many epochs, also if the checkpoint that they come from is past them."""
-    return [row for row in rows if row["epoch"] <= epochs]

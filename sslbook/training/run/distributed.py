@@ -174,22 +174,21 @@ def synchronize_batchnorm(module: nn.Module) -> nn.Module:
                 part.__class__, part.process_group = nn.SyncBatchNorm, getattr(part, "process_group", None)
             else:
                 SharedBatchNorm.like(part)
-        elif part.training and not isinstance(part, SharedBatchNorm) and (kind := _statistics_of(part)):
-            raise ValueError(
-                f"several processes share a batch, and {name!r}, a {kind}, would go by the statistics of its own part: put "
-                "a plain nn.BatchNorm in its place, without a forward of its own, or take one process"
-            )
+        elif part.training and not isinstance(part, SharedBatchNorm):
+            scripted = getattr(part, "original_name", "").startswith("BatchNorm")
+            if (
+                scripted
+                or isinstance(part, _BatchNorm)
+                or (isinstance(part, _InstanceNorm) and part.track_running_stats)
+            ):
+                raise ValueError(
+                    f"several processes share a batch, and {name!r}, a {type(part).__name__}, would go by the statistics of its "
+                    "own part: put a plain nn.BatchNorm in its place, without a forward of its own, or take one process"
+                )
     return module
 
 
 _PLAIN = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
-
-
-def _statistics_of(layer: nn.Module) -> str:
-    """The kind of a layer that takes statistics of a batch, or keeps them; empty for another layer."""
-    kind = getattr(layer, "original_name", type(layer).__name__)  # of a scripted one
-    keeps = isinstance(layer, _BatchNorm) or (isinstance(layer, _InstanceNorm) and layer.track_running_stats)
-    return kind if keeps or "BatchNorm" in kind else ""
 
 
 # --- the processes ---------------------------------------------------------------------------------------------------

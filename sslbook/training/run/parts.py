@@ -140,9 +140,7 @@ def labelled(data: Dataset, name: str = "") -> Dataset:
     there = data.labels >= 0
     count = int(there.sum())
     if not count:
-        raise ValueError(
-            f"{name or data.name} must hold labelled images, by which accuracy is measured, and these have no labels"
-        )
+        raise ValueError(f"{name or data.name} must hold labelled images, by which accuracy is measured, and has none")
     keep: slice | Tensor = slice(count) if bool(there[:count].all()) else there
     return data.take(keep)
 

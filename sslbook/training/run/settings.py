@@ -119,11 +119,10 @@ class Settings:
         require_one_of("schedule", self.schedule, tuple(SCHEDULES))
         require_one_of("precision", self.precision, PRECISIONS)
         require_one_of("capture", self.capture, CAPTURES)
-        for name, least in (("batch", 2), ("epochs", 1), ("seed", 0), ("warmup", 0), ("reset", 0)):
-            require_whole(name, getattr(self, name), least=least)
-        for name, least in (("subset", 1), ("evaluate", 0)):
-            if getattr(self, name) is not None:
-                require_whole(name, getattr(self, name), least=least)
+        least = {"batch": 2, "epochs": 1, "subset": 1}
+        for name in ("batch", "epochs", "seed", "warmup", "reset", "subset", "evaluate"):
+            if getattr(self, name) is not None or name not in ("subset", "evaluate"):
+                require_whole(name, getattr(self, name), least=least.get(name, 0))
         for name in ("shuffle", "drop_last", "symmetric"):
             if not isinstance(getattr(self, name), bool):
                 raise ValueError(f"{name} must be true or false, got {getattr(self, name)!r}")

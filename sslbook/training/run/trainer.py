@@ -28,7 +28,7 @@ from sslbook.runtime.atomic_io import write_text
 from sslbook.runtime.compute import BROKEN_PIPE, GOES_ON, Stopped, asked_to_stop, device_name, figure, keep_freed_memory
 from sslbook.training.evaluate import report
 from sslbook.training.run import checkpoints, distributed
-from sslbook.training.run.checkpoints import Diverged, Row, State, check, rows_until, write_csv, write_result
+from sslbook.training.run.checkpoints import Diverged, Row, State, check, write_csv, write_result
 from sslbook.training.run.determinism import draw_alike, in_float32
 from sslbook.training.run.parts import FACTOR, Own, Parts, images_of, make_parts
 from sslbook.training.run.settings import Refused, Settings
@@ -239,10 +239,8 @@ class Trainer:
         parts, state = self.parts, self.state
         last = parts.total if stop_after is None else min(parts.total, stop_after)
         if state.step > last:
-            raise Refused(
-                f"the checkpoint in {self.folder} is at step {state.step}, past the {last} of epoch "
-                f"{last / parts.batches.per_epoch:g}, where this run is to end: choose another folder, or begin anew with --again"
-            )
+            at = f"is at step {state.step}, past the {last} of epoch {last / parts.batches.per_epoch:g}, where this run is to end"
+            raise Refused(f"the checkpoint in {self.folder} {at}: choose another folder, or begin anew with --again")
         try:
             if state.step == 0 and self._asked():
                 self._save(0)
@@ -280,8 +278,7 @@ class Trainer:
             write_result(self.folder, state, self.origin)
             (self.folder / checkpoints.DIVERGED).unlink(missing_ok=True)
         distributed.wait_for_all()
-        rows = rows_until(state.rows, parts.settings.epochs)
-        return Result(parts.settings, self.folder, state.step, finished, rows, state.model)
+        return Result(parts.settings, self.folder, state.step, finished, list(state.rows), state.model)
 
     def _origin(self) -> dict[str, Any]:
         """Where a result comes from: device, versions, commit, how a step was computed, and what of it is the caller's own."""
