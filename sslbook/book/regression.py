@@ -17,7 +17,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 from sslbook.book.layout import SCALES, Book, find_chapters
-from sslbook.book.values import RECORD_KEY, Number, Value, allowed, apart, numbers, pasted, short, unit
+from sslbook.book.values import RECORD_KEY, Number, Value, allowed, apart, numbers, pasted, short, typeset, unit
 from sslbook.runtime.arguments import InputError, counted
 from sslbook.runtime.atomic_io import read_finite, write_text
 from sslbook.stats.intervals import Interval
@@ -230,7 +230,10 @@ def note(found: Comparison) -> tuple[str, str]:
     top = foot = ""
     if not found.holds:
         failed = [counted(len(part), what) for part, what in ((found.checks, "check"), (found.cells, "cell")) if part]
-        links = [f'<a href="#check-{n.name}"><code>{n.name}</code></a>: {html.escape(n.failure)}' for n in found.checks]
+        links = [
+            f'<a href="#check-{n.name}"><code>{n.name}</code></a>: {html.escape(typeset(n.failure))}'
+            for n in found.checks
+        ]
         items = "".join(f"<li>{row}</li>" for row in [*links, *(html.escape(c.splitlines()[0]) for c in found.cells)])
         title = f'<p class="admonition-title">In this run {" and ".join(failed)} failed</p>'
         top = f'<div class="admonition warning">{title}<ul>{items}</ul></div>'

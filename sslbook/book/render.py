@@ -40,7 +40,7 @@ from sslbook.book.execute import ANSI, variables
 from sslbook.book.layout import Book, find_chapters, read_chapter, read_yaml
 from sslbook.book.notebooks import LINES
 from sslbook.book.sphinx_ext import ASSETS
-from sslbook.book.values import glue, parts, pasted, printed, readable
+from sslbook.book.values import glue, parts, pasted, printed, readable, without_missing
 from sslbook.runtime.arguments import InputError
 from sslbook.runtime.atomic_io import read_source, write_text
 
@@ -94,9 +94,11 @@ def build(
     (fresh / "index.html").write_text(_front_door(root), encoding="utf-8")
     for page in [page for page in pages(root) if any(notes.get(Path(page).name, ()))]:
         top, foot = notes[Path(page).name]
-        text = (fresh / f"{page}.html").read_text(encoding="utf-8").replace("</h1>", f"</h1>{top}", 1)
-        before, end, after = text.rpartition("</article>")
-        write_text(fresh / f"{page}.html", f"{before}{foot}{end}{after}")
+        head, start, text = (
+            (fresh / f"{page}.html").read_text(encoding="utf-8").partition('<article class="bd-article"')
+        )
+        article, end, rest = text.replace("</h1>", f"</h1>{top}", 1).rpartition("</article>")
+        write_text(fresh / f"{page}.html", f"{head}{start}{article}{foot}{end}{rest}")
     old = out.with_name(out.name + ".old")  # the new pages take the old ones' place by renaming
     shutil.rmtree(old, ignore_errors=True)
     if out.exists():
@@ -120,18 +122,21 @@ def stage(executed: Path, folder: Path, *, root: Path, generated: Mapping[str, s
     folder.mkdir(parents=True)
     for name in ("_config.yml", "_toc.yml"):
         write_text(folder / name, read_source(root / name))
+    known = {
+        path.stem: glue(json.loads(read_source(path))) for path in executed.glob("*.ipynb") if "." not in path.stem
+    }
     missing, unexecuted = [], []
     for page in pages(root):
         target, source, notebook = folder / page, root / f"{page}.md", executed / f"{Path(page).name}.ipynb"
         target.parent.mkdir(parents=True, exist_ok=True)
         if page in generated:
-            target.with_suffix(".md").write_text(generated[page], encoding="utf-8")
+            write_text(target.with_suffix(".md"), without_missing(generated[page], target.name, known))
         elif not source.exists():
             missing.append(f"{page}.md")
         elif not (chapter := read_chapter(source)).runs:
-            write_text(target.with_suffix(".md"), chapter.text)
+            write_text(target.with_suffix(".md"), without_missing(chapter.text, chapter.name, known))
         elif notebook.exists():
-            shutil.copy(notebook, target.with_suffix(".ipynb"))
+            write_text(target.with_suffix(".ipynb"), without_missing(read_source(notebook), chapter.name, known))
         else:
             unexecuted.append(target.name)
     if missing:

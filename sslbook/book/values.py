@@ -153,9 +153,10 @@ class Number:
         return Interval(self.value, self.low, self.high, self.n)
 
     def to_json(self) -> dict[str, Any]:
-        """The record as JSON can hold it: a broken variant's NaN or infinity becomes a string, an interval an object."""
+        """The record as JSON can hold it: a NaN or an infinity becomes a string, an interval an object."""
         record = asdict(self)
         del record["anchor"]
+        record["value"] = self.value if math.isfinite(self.value) else str(self.value)
         for part in ("rejects", "rivals"):
             kept = {what: v if isinstance(v, dict) or math.isfinite(v) else str(v) for what, v in record[part].items()}
             record[part] = kept
@@ -166,7 +167,6 @@ class Number:
         """The inverse of `to_json`; keys that this version does not know are ignored."""
         known = {f.name for f in fields(cls)} - {"anchor"}
         kept = {k: v for k, v in record.items() if k in known} | {"runs": tuple(record.get("runs", ()))}
-        # Jupyter makes a string of a number that is not finite.
         kept |= {k: float(kept[k]) for k in ("value", "low", "high") if isinstance(kept.get(k), str)}
         for part in ("rejects", "rivals"):
             kept[part] = {
@@ -407,6 +407,17 @@ def pasted(text: str, own: str) -> Iterator[Pasted]:
         yield Pasted(Path(page).stem if page else own, name, form, role)
 
 
+def without_missing(text: str, own: str, known: Mapping[str, Mapping[str, Any]]) -> str:
+    """``text`` of the chapter ``own`` with a dash for each number that is not among the ``known`` ones of its chapter."""
+
+    def keep(match: re.Match[str]) -> str:
+        page, name, _ = named(match[2])
+        there = known.get(Path(page).stem if page else own, {})
+        return match[0] if all(part in there for part in parts(match[1], name)) else "—"
+
+    return _ROLE.sub(keep, text)
+
+
 def named(content: str) -> tuple[str, str, str]:
     """``(page, name, format)`` of what stands in a role: ``name``, ``name:.1f`` or ``page.md::name:.1f``."""
     key, colon, form = content.rpartition(":")
@@ -481,7 +492,7 @@ def badge(number: Number) -> str:
     said = [what, *shown, *names] if number.what else [*names, *shown]  # the names that the book has for it come last
     if number.failure:
         said.append(
-            f'<span class="sslbook-check-failed">does not hold in this run: {html.escape(number.failure)}</span>'
+            f'<span class="sslbook-check-failed">does not hold in this run: {html.escape(typeset(number.failure))}</span>'
         )
     line = " ".join([*_whole([CROSS if number.failure else MARK]), *said])
     also = ""

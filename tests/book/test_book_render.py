@@ -122,6 +122,24 @@ def build(root: Path) -> Path:
     return render.build(root / "executed", root / "_build/html", root=root, generated=LEDGER)
 
 
+def test_a_chapter_that_failed_has_its_page_all_the_same(root: Path) -> None:
+    path = root / "executed/one.ipynb"
+    notebook = nbformat.read(path, as_version=4)
+    cell = next(cell for cell in notebook.cells if cell.cell_type == "code")
+    cell.outputs = [out for out in cell.outputs if out.get("metadata", {}).get("scrapbook", {}).get("name") != "gap"]
+    cell.outputs.append(nbformat.v4.new_output("error", ename="ValueError", evalue="no gap", traceback=["no gap here"]))
+    nbformat.write(notebook, path)
+    (root / "chapters/one.md").write_text(HEADER + CHAPTER + "\n{prf:ref}`nowhere`\n", encoding="utf-8")
+    notes = {"one": ("<p>failed at its top</p>", "<p>moved at its foot</p>")}
+    render.build(root / "executed", root / "_build/html", root=root, generated=LEDGER, notes=notes, strict=False)
+    article = BeautifulSoup((root / "_build/html/chapters/one.html").read_text(encoding="utf-8"), "html.parser").article
+    text = article.get_text()
+    assert "the $k$-th $y$, or —." in text.replace("\\(", "$").replace("\\)", "$"), "what was not computed is a dash"
+    assert "no gap here" in text
+    assert article.h1.find_next_sibling("p").get_text() == "failed at its top"
+    assert article.find_all("p")[-1].get_text() == "moved at its foot"
+
+
 def test_stage_gathers_notebooks_pages_and_what_they_refer_to(root: Path) -> None:
     (root / "_build/stage/chapters").mkdir(parents=True)
     (root / "_build/stage/chapters/old.md").write_text("left by an earlier build", encoding="utf-8")
