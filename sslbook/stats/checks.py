@@ -36,8 +36,7 @@ def relative(value: Numbers, reference: Numbers) -> Tensor:
     size = b.norm(dim=1)
     if not bool((size > 0).all()):
         raise ValueError("reference must not be zero in any instance")
-    gap: Tensor = (a - b).norm(dim=1) / size
-    return gap
+    return torch.div((a - b).norm(dim=1), size)
 
 
 def relative_gap(value: Tensor, reference: Tensor) -> float:
@@ -53,12 +52,16 @@ def relative_gap(value: Tensor, reference: Tensor) -> float:
 
 
 def _rows(value: Tensor, reference: Tensor) -> tuple[Tensor, Tensor]:
-    if value.shape != reference.shape:
-        raise ValueError(
-            f"value and reference must have one shape, got {tuple(value.shape)} and {tuple(reference.shape)}"
-        )
+    one, two = tuple(value.shape), tuple(reference.shape)
+    if one != two:
+        raise ValueError(f"value and reference must have one shape, got {one} and {two}")
     count = len(reference)
     return value.reshape(count, -1), reference.reshape(count, -1)
+
+
+def rounding(terms: float, size: float = 1.0, dtype: torch.dtype = torch.float64) -> float:
+    r"""The bar of an identity, :math:`n \epsilon s`: sums of n terms, in all of size s, differ by less between processors."""
+    return terms * size * torch.finfo(dtype).eps
 
 
 def verdict(name: str, gaps: Numbers) -> float:
@@ -104,9 +107,8 @@ def over(
 
         name = f"{compare.__module__}.{compare.__qualname__}".removeprefix("sslbook.experiments.")
         for values in itertools.product(*about.values()):
-            CHECKS[", ".join([name, *map(str, values)])] = functools.partial(
-                check, **dict(zip(about, values, strict=True))
-            )
+            chosen = dict(zip(about, values, strict=True))
+            CHECKS[", ".join([name, *map(str, values)])] = functools.partial(check, **chosen)
         return check
 
     return wrap
@@ -114,8 +116,7 @@ def over(
 
 def worst(rows: Sequence[Gaps]) -> Gaps:
     """The :func:`verdict` on each name over instances, a row each, and the number of ``instances``."""
-    single = [{name: torch.tensor([gap], dtype=torch.float64) for name, gap in row.items()} for row in rows]
-    return over_instances(*single)
+    return over_instances(*({name: np.array([gap]) for name, gap in row.items()} for row in rows))
 
 
 def over_instances(*parts: Mapping[str, Numbers]) -> Gaps:
@@ -125,9 +126,8 @@ def over_instances(*parts: Mapping[str, Numbers]) -> Gaps:
     """
     lengths = [{len(gaps) for gaps in part.values()} for part in parts]
     if any(len(found) != 1 for found in lengths):
-        raise ValueError(
-            f"each part must have one number of instances, got {', '.join(map(str, map(sorted, lengths)))}"
-        )
+        told = ", ".join(map(str, map(sorted, lengths)))
+        raise ValueError(f"each part must have one number of instances, got {told}")
     names = dict.fromkeys(name for part in parts for name in part)
     joined = {name: torch.cat([torch.as_tensor(part[name]) for part in parts if name in part]) for name in names}
     found = {name: verdict(name, gaps) for name, gaps in joined.items()}

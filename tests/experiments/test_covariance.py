@@ -75,7 +75,7 @@ def test_an_estimate_from_few_views_by_a_loop_over_draws(views: int) -> None:
             pair = torch.stack([k[i, list(drawn[:views])].mean(0), k[j, list(drawn[views:])].mean(0)])
             estimates.append(sum(torch.cov(column.T) for column in pair.unbind(-1)))
     mean = torch.stack([torch.as_tensor(e) for e in estimates]).mean(0)
-    assert relative_gap(checks.mean_estimate(k, views), mean) < 1e-14
+    assert relative_gap(checks.mean_estimate(k, views), mean) < 1e-13
 
 
 @pytest.mark.parametrize(("loss", "margin"), [("info_nce", 0.0), ("soft_triplet", 0.2)])
@@ -133,7 +133,7 @@ def test_a_batch_is_what_backward_through_the_network_gives(scene: runs.Scene) -
             net.zero_grad()
             value.backward()
             assert weight.grad is not None
-            assert relative_gap(vec(found[r]), vec(weight.grad)) < 1e-14
+            assert relative_gap(vec(found[r]), vec(weight.grad)) < 1e-13
             for place, v in zip(places, views, strict=True):
                 assert torch.equal(place[r], 9 * sample[r] + v[r])
     for size in (1, 33):

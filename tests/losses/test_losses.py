@@ -321,7 +321,7 @@ def test_the_contrastive_covariance_is_its_definition() -> None:
     a, a2 = torch.randn(2, 6, 3, generator=draw, dtype=torch.float64)
     b, b2 = torch.randn(2, 6, 2, generator=draw, dtype=torch.float64)
     alpha = torch.rand(6, 6, generator=draw, dtype=torch.float64)
-    assert torch.allclose(losses.contrastive_covariance(a, a2, alpha, b, b2), direct(a, b, a2, b2, alpha), atol=1e-14)
+    assert torch.allclose(losses.contrastive_covariance(a, a2, alpha, b, b2), direct(a, b, a2, b2, alpha), atol=1e-13)
     twice = [torch.stack([part, 2 * part]) for part in (a, a2, b, b2)]
     stacked = losses.contrastive_covariance(*twice[:2], alpha, *twice[2:])
     assert torch.allclose(stacked[1], 4 * stacked[0])
@@ -364,7 +364,7 @@ def test_weights_are_derivatives_and_have_no_gradient() -> None:
 def test_a_projected_vector_is_orthogonal() -> None:
     w, v = F.normalize(two_views()[0], dim=-1), two_views()[1]
     out = losses.project(w, v)
-    assert float((out * w).sum(-1).abs().max()) < 1e-14
+    assert float((out * w).sum(-1).abs().max()) < 1e-13
     assert torch.allclose(losses.project(w, out), out)
 
 

@@ -74,7 +74,7 @@ def test_outputs_of_length_one_leave_no_growth() -> None:
     op = covariance_operator(net, "2", views, loss="info_nce", temperature=0.3)
     values = torch.linalg.eigvalsh(op.dense())
     w = vec(op.opened.weight)
-    assert abs(float(w @ op.matvec(w))) < 1e-14 * float(values.abs().max() * w @ w)
+    assert abs(float(w @ op.matvec(w))) < 1e-13 * float(values.abs().max() * w @ w)
     assert float(values[0]) < -0.05 * float(values[-1]) < 0
     plain = covariance_operator(net, "2", views, loss=partial(info_nce, temperature=0.3, normalize=False))
     assert abs(float(w @ plain.matvec(w))) > 1e-3 * float(w @ w)

@@ -280,13 +280,13 @@ def test_batch_norm_by_its_statistics_keeps_no_input(affine: bool) -> None:
     assert torch.equal(found, normalized(training=False))
     cotangent = torch.ones_like(x).cumsum(0).requires_grad_()
     pulls = [torch.autograd.grad(y, x, cotangent, create_graph=True)[0] for y in (found, normalized(training=False))]
-    assert (pulls[0] - pulls[1]).abs().max() <= 1e-14 * pulls[1].abs().max()
+    assert (pulls[0] - pulls[1]).abs().max() <= 1e-13 * pulls[1].abs().max()
     (twice,) = torch.autograd.grad(pulls[0], cotangent, x.detach())
     assert (twice - pulls[1].detach() / cotangent.detach() * x.detach()).abs().max() <= 1e-13
     several = torch.stack([cotangent.detach(), torch.ones_like(x)])
     alone = [torch.autograd.grad(found, x, each, retain_graph=True)[0] for each in several]
     (batched,) = torch.autograd.grad(found, x, several, is_grads_batched=True)
-    assert (batched - torch.stack(alone)).abs().max() <= 1e-15
+    assert (batched - torch.stack(alone)).abs().max() <= 1e-13
     with PlainConvolutions():
         assert torch.equal(normalized(training=True), F.batch_norm(x, mean, scale, **given, training=True))
 

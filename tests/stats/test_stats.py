@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from sslbook.stats import checks
-from sslbook.stats.checks import Comparison, over, over_instances, relative, relative_gap, worst
+from sslbook.stats.checks import Comparison, over, over_instances, relative, relative_gap, rounding, worst
 from sslbook.stats.replicas import Streams, sweep
 from sslbook.training.evaluate import effective_rank, likeness
 
@@ -37,6 +37,13 @@ def test_a_relative_gap_is_in_the_batch_s_scale() -> None:
 def test_shapes_that_differ_are_not_compared(error) -> None:
     with pytest.raises(ValueError, match=r"value and reference must have one shape, got \(2, 1\) and \(2, 3\)"):
         error(torch.ones(2, 1), torch.ones(2, 3))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_sums_in_any_order_stay_below_the_bar_of_an_identity(dtype: torch.dtype) -> None:
+    terms = torch.rand(1000, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(dtype)
+    off = [abs(math.fsum(each.tolist()) - float(each.cumsum(0)[-1])) for each in (terms, terms.flip(0))]
+    assert 0 < max(off) < rounding(1000, float(terms.sum()), dtype) < 1e-3 * terms.sum()
 
 
 def test_the_largest_identity_and_the_smallest_break() -> None:
