@@ -217,7 +217,10 @@ def simclr_views(data: Dataset) -> Pipeline:
 def _shown(data: Dataset, val: Any) -> Dataset:
     """The images whose accuracy is measured along the way; raises ValueError unless both have labels of the same classes."""
     named = data.class_names if isinstance(val, (str, Path)) and data.class_names else None
-    shown = labelled(read_images(val, classes=named), "val")
+    shown = labelled(whole := read_images(val, classes=named), "val")
+    if len(shown) < len(whole):
+        told = f"{len(whole) - len(shown)} of the {len(whole)} images of val have no class, and are left out"
+        warnings.warn(told, stacklevel=3)
     labelled(data, "images")
     if shown.class_names != data.class_names or shown.pixels.shape[1:] != data.pixels.shape[1:]:
         raise ValueError(
