@@ -242,12 +242,10 @@ def _method(name: str) -> Mapping[str, Any]:
 
 def _towers(method: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Networks]:
     """The networks of the caller's settings, with the method's predictor and target where these have none."""
-    asked, given = method.get("networks"), settings.get("networks")
-    if not isinstance(asked, Networks) or not isinstance(given, Networks):
+    own, given = method.get("networks"), settings.get("networks")
+    if not isinstance(own, Networks) or not isinstance(given, Networks):
         return {}
-    return {
-        "networks": replace(given, predictor=given.predictor or asked.predictor, target=given.target or asked.target)
-    }
+    return {"networks": replace(given, predictor=given.predictor or own.predictor, target=given.target or own.target)}
 
 
 def _place(folder: str | Path) -> Path:
