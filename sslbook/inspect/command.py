@@ -44,9 +44,7 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("--views", type=positive, default=8, metavar="N", help="views of each image (default: 8)")
     parser.add_argument("--images", type=positive, default=32, metavar="N", dest="count", help="images (default: 32)")
-    parser.add_argument(
-        "--size", type=positive, metavar="N", help="cut the pictures of a folder to squares of N pixels"
-    )
+    parser.add_argument("--size", type=positive, metavar="N", help="cut pictures of a folder to squares of N pixels")
     parser.add_argument("--modes", type=positive, default=5, metavar="N", help="leading modes (default: 5)")
     parser.add_argument(
         "--loss", choices=tuple(LOSSES), default="info_nce", help="whose step is looked at (default: info_nce)"

@@ -388,9 +388,7 @@ def _refuse_part(part: OpenedLayer, call: Call, frozen: FrozenNetwork, expected:
         image, pulled = part.jvp(direction).double(), part.vjp(cotangent).double()  # float32 has no squares of 1e-30
         gap = (image * cotangent).sum() - (pulled * direction).sum()
     if bool(gap.abs() > math.sqrt(eps) * image.norm() * cotangent.double().norm()):
-        raise ValueError(
-            f"the derivatives of net above layer {frozen.name!r} aren't linear (do hooks change gradients?)"
-        )
+        raise ValueError(f"the derivatives of net above layer {frozen.name!r} aren't linear (do hooks change them?)")
 
 
 def _no_derivative(name: str) -> str:

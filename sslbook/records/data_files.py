@@ -19,7 +19,7 @@ PACKAGE = Path(__file__).resolve().parents[1]
 def folder() -> Path:
     """`data` of the source tree that this package lies in, else the one that was installed with it."""
     source = PACKAGE.parent / "data"
-    if source.is_dir() and PACKAGE.parent.name not in ("site-packages", "dist-packages"):
+    if (source / "claims.yml").is_file():  # else it is somebody else's
         return source
     return Path(str(importlib.resources.files("sslbook.data")))
 

@@ -190,7 +190,7 @@ def save_record(
     Hardware, versions, commit and date are taken from this process; ``command`` defaults to its command line.
     Raises ValueError for a name that is no file name, no seeds, or a number that is not finite.
     """
-    if not seeds:
+    if not len(seeds):
         raise ValueError("seeds: got none; a record says which seeds its numbers come from")
     provenance = origin(seeds, seconds, command if command is not None else " ".join(sys.argv))
     return write_record(Record(name, plain(values), provenance), folder)

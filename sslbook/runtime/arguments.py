@@ -79,7 +79,8 @@ def plain(value: Any) -> Any:
         return type(value)(map(plain, value))
     if isinstance(value, Mapping):
         return {name: plain(part) for name, part in value.items()}
-    if not hasattr(value, "tolist") or getattr(value, "requires_grad", False):
+    known = type(value) in (bool, int, float, str)  # torch.compile can't ask its floats for an attribute
+    if known or not hasattr(value, "tolist") or getattr(value, "requires_grad", False):
         return value
     try:
         return value.tolist()
@@ -115,7 +116,7 @@ def _within(argument: str, given: object, kind: Any, what: str, bounds: Mapping[
         raise TypeError(f"{argument} must be {what}, got {reprlib.repr(given)}")
     if isinstance(number, Integral) and not -(2**63) <= int(number) < 2**63:
         raise ValueError(f"{argument} must be a whole number of 64 bits, got {reprlib.repr(number)}")
-    if not math.isfinite(number):
+    if not -math.inf < number < math.inf:
         raise ValueError(f"{argument} must be finite, got {number}")
     told = {{"least": "at least", "most": "at most"}.get(name, name): bound for name, bound in bounds.items()}
     if all(_BOUNDS[words](number, bound) for words, bound in told.items()):

@@ -217,7 +217,10 @@ def simclr_views(data: Dataset) -> Pipeline:
 def _shown(data: Dataset, val: Any) -> Dataset:
     """The images whose accuracy is measured along the way; raises ValueError unless both have labels of the same classes."""
     named = data.class_names if isinstance(val, (str, Path)) and data.class_names else None
-    shown = labelled(read_images(val, classes=named), "val")
+    shown = labelled(whole := read_images(val, classes=named), "val")
+    if len(shown) < len(whole):
+        told = f"{len(whole) - len(shown)} of the {len(whole)} images of val have no class, and are left out"
+        warnings.warn(told, stacklevel=3)
     labelled(data, "images")
     if shown.class_names != data.class_names or shown.pixels.shape[1:] != data.pixels.shape[1:]:
         raise ValueError(
@@ -239,12 +242,10 @@ def _method(name: str) -> Mapping[str, Any]:
 
 def _towers(method: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Networks]:
     """The networks of the caller's settings, with the method's predictor and target where these have none."""
-    asked, given = method.get("networks"), settings.get("networks")
-    if not isinstance(asked, Networks) or not isinstance(given, Networks):
+    own, given = method.get("networks"), settings.get("networks")
+    if not isinstance(own, Networks) or not isinstance(given, Networks):
         return {}
-    return {
-        "networks": replace(given, predictor=given.predictor or asked.predictor, target=given.target or asked.target)
-    }
+    return {"networks": replace(given, predictor=given.predictor or own.predictor, target=given.target or own.target)}
 
 
 def _place(folder: str | Path) -> Path:

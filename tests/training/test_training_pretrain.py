@@ -476,5 +476,8 @@ def test_a_run_of_ones_own_is_watched_and_shows_itself() -> None:
     assert all(0 <= row["knn"] <= 1 for row in run.rows)
     assert repr(run).startswith("Pretrained(Sequential, 2 epochs, loss ")
     assert len(run.plot().axes) == 2
+    some = replace(asked, labels=asked.labels.where(torch.arange(64) > 1, -1))
+    with pytest.warns(UserWarning, match="2 of the 64 images of val have no class, and are left out"):
+        pretrain(DATA, small(), **SMALL, val=some)
     with pytest.raises(ValueError, match="val must have the classes and the size of images"):
         pretrain(DATA, small(), **SMALL, val=replace(asked, pixels=asked.pixels[..., :4]))

@@ -155,6 +155,11 @@ def test_a_run_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert re.search(r"k-NN \d+\.\d\d % before, \d+\.\d\d % after 1 epochs; linear", captured.out)
     assert cli.main(asked) == 0
     assert "Finished already" in capsys.readouterr().out
+    asked += ["--set", "schedule=constant"]  # which doesn't know how long the run is
+    assert cli.main([*asked, "--epochs", "2", "--set", "probes=1"]) == 0
+    with pytest.raises(SystemExit, match="2"):  # it has that row, and the weights of a longer run
+        cli.main(asked)
+    assert re.search(r"the checkpoint in .* is at step \d+, past the \d+ of epoch 1,", capsys.readouterr().err)
 
 
 @pytest.mark.parametrize(
