@@ -151,7 +151,7 @@ BAR = """<p style="height: 3000px"></p><details class="sslbook-proved"><summary>
 <div class="sslbook-check" id="check-{0}">a check</div></details>"""
 FOLDED = f"""<!DOCTYPE html><html lang="en" data-theme="light"><head><title>One</title><script src="book.js"></script>
 <link rel="stylesheet" href="book.css"></head><body><main class="bd-article"><a id="link" href="#check-b">to b</a>
-{BAR.format("a")}{BAR.format("b")}<p style="height: 3000px"></p></main></body></html>"""
+{BAR.format("a")}{BAR.format("b")}{BAR.format("50%")}<p style="height: 3000px"></p></main></body></html>"""
 SEEN = "return ['check-a', 'check-b'].map(id => document.getElementById(id).checkVisibility())"
 IN_VIEW = """
 const box = document.getElementById(arguments[0]).getBoundingClientRect();
@@ -178,6 +178,15 @@ def test_a_link_of_the_ledger_opens_the_bar_that_holds_the_check(driver: Any, fo
     driver.execute_script("document.querySelectorAll('.sslbook-proved')[1].open = false; scrollTo(0, 0)")
     driver.execute_script("document.getElementById('link').click()")  # the address does not change
     settles(driver, SEEN, [True, True])
+
+
+def test_a_fragment_that_can_not_be_decoded_is_taken_as_it_is(driver: Any, folded: str, page: str) -> None:
+    driver.get(f"{folded}#check-50%")
+    settles(driver, IN_VIEW, True, "check-50%")
+    for fragment in ("50%", "%E4"):
+        script = opened(driver, f"{page}#{fragment}")
+        assert script("return seen[0][1]") < 40, "the first formulas come first"
+    assert [entry for entry in driver.get_log("browser") if entry["level"] == "SEVERE"] == []
 
 
 def test_a_keyboard_opens_a_bar_and_sees_where_it_is(driver: Any, folded: str) -> None:
