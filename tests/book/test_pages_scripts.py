@@ -245,6 +245,23 @@ def test_a_reader_s_word_finds_the_section_among_the_first_three(driver: Any, qu
     assert [entry for entry in driver.get_log("browser") if entry["level"] == "SEVERE"] == []
 
 
+PAIRS = """loss losses,process processes,batch batches,box boxes,axis axes,basis bases,hypothesis hypotheses,matrix matrices,
+index indices,vertex vertices,property properties,try tries,bias biases,status statuses,size sizes,spectrum spectra,shift shifts,
+criterion criteria,radius radii,formula formulae,schema schemata,half halves,leaf leaves,relu relus,speed speeds,gas gases"""
+BOTH = "return arguments[0].map(words => words.map(word => sslbookSearch(word).map(found => found.anchor)))"
+
+
+def test_a_plural_and_its_singular_find_each_other(driver: Any, tmp_path: Path) -> None:
+    pairs = [pair.split() for pair in PAIRS.split(",")]
+    rest = {"page": "one", "chapter": "", "title": "", "boxes": ""}
+    sections = json.dumps([{**rest, "anchor": word, "text": word} for pair in pairs for word in pair])
+    scripts = f"window.sslbookSections = {sections}", (ASSETS / "static/sslbook/search.js").read_text("utf-8")
+    tags = "".join(f"<script>{script}</script>" for script in scripts)
+    (tmp_path / "search.html").write_text(f'<!DOCTYPE html><div id="search-results"></div>{tags}', encoding="utf-8")
+    driver.get((tmp_path / "search.html").as_uri())
+    assert driver.execute_script(BOTH, pairs) == [[pair, pair] for pair in pairs]
+
+
 def test_what_is_typed_is_found_at_once_and_nothing_is_said_so(driver: Any) -> None:
     said = "return document.querySelector('#search-results [role=status]').textContent.includes(arguments[0])"
     assert look(driver, "zzyzx") == []
