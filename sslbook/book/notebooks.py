@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import nbformat
-from bs4 import Tag
+from bs4 import BeautifulSoup, Tag
 from docutils import nodes
 from markdownify import ATX, MarkdownConverter
 from myst_nb.sphinx_ import HideCodeCellNode
@@ -415,6 +415,22 @@ class _Plain(MarkdownConverter):
         super().__init__(heading_style=ATX, bullets="-", sub_symbol="<sub>", sup_symbol="<sup>", escape_misc=False)
         self.links = links
         self.cited: dict[str, str] = {}
+        self.linked: set[str] = set()
+
+    def convert_soup(self, soup: BeautifulSoup) -> str:
+        """The Markdown, with an anchor for whatever a link may lead to: an entry of a list has its own, a table one before it."""
+        self.linked = {str(link["href"])[1:] for link in soup.select("a[href^='#']:not(.headerlink)")}
+        for el in soup.select("[id]:not(div, figure, p, section, span)"):  # those set theirs themselves
+            if self._anchor(el):
+                anchor = soup.new_tag("span", id=str(el["id"]))
+                el.insert(0, anchor) if el.name in _INSIDE else el.insert_before(anchor)
+        return str(super().convert_soup(soup))
+
+    def _anchor(self, el: Tag) -> str:
+        """What a link to ``el`` leads to; ids that come by themselves have none but where the page has such a link."""
+        name = str(el.get("id") or "")
+        by_itself = el.name == "section" or _AUTOMATIC.match(name)
+        return f'<a id="{name}"></a>' if name and (name in self.linked or not by_itself) else ""
 
     # -- where cells begin ------------------------------------------------------------------------------------------
 
@@ -430,42 +446,40 @@ class _Plain(MarkdownConverter):
 
     def convert_div(self, el: Tag, text: str, parent_tags: set[str]) -> str:
         kinds = set(el.get_attribute_list("class"))
-        anchor = _anchor(el)
+        anchor = self._anchor(el)
         if "cell" in kinds:
             return text if el.find(MARK) is not None else self._caption(el)
         if "math" in kinds:
             return f"\n\n{anchor}{chr(10) if anchor else ''}{self._display(el)}\n\n"
         if "solution" in kinds:
-            return f"\n\n\ue000solution:\ue001\n\n{text.strip()}\n\n\ue000end:\ue001\n\n"
+            return f"\n\n\ue000solution:\ue001\n\n{anchor}{text.strip()}\n\n\ue000end:\ue001\n\n"
         if "exercise" in kinds:
             return f"\n\n{anchor}{_titled(el, text)}\n\n"
         if "proof-text" in kinds:
             return f"\n\n{anchor}{text.strip()} ∎\n\n"
         if "dropdown" in kinds:
             title = el.find("p", class_="admonition-title")
-            return _fold(title.get_text() if title else "More", text.strip())
+            return f"\n\n{anchor}{_fold(title.get_text() if title else 'More', text)}"
         if "admonition" in kinds:
             box = "\n".join(f"> {line}".rstrip() for line in _titled(el, text).strip().splitlines())
             return f"\n\n{anchor}\n\n{box}\n\n" if anchor else f"\n\n{box}\n\n"
         if "citation" in kinds:
             return f'\n\n- <a id="ref-{el["id"]}"></a>{" ".join(text.split())}\n\n'
-        return str(super().convert_div(el, text, parent_tags))  # type: ignore[misc]
+        return f"\n\n{anchor}{super().convert_div(el, text, parent_tags)}"  # type: ignore[misc]
 
     def convert_section(self, el: Tag, text: str, parent_tags: set[str]) -> str:
         begins = "\ue006" if el.find(["h1", "h2", "h3", "h4"], recursive=False) else ""
-        return f"\n\n{begins}{text.strip()}\n\n"
+        anchored = f"{self._anchor(el)}\n\n{text.strip()}".strip()
+        return f"\n\n{begins}{anchored}\n\n"
 
     def convert_p(self, el: Tag, text: str, parent_tags: set[str]) -> str:
         kinds = el.get_attribute_list("class")
         if "admonition-title" in kinds or TIME in kinds:
             return ""  # a box sets its own title; the time is the page's: no word of the source stands behind it
-        return str(super().convert_p(el, f"{_anchor(el)}{text}", parent_tags))  # type: ignore[misc]
+        return str(super().convert_p(el, f"{self._anchor(el)}{text}", parent_tags))  # type: ignore[misc]
 
     def convert_figure(self, el: Tag, text: str, parent_tags: set[str]) -> str:
-        return f"\n\n{_anchor(el)}{text.strip()}\n\n"
-
-    def convert_svg(self, el: Tag, text: str, parent_tags: set[str]) -> str:
-        return ""  # the map's drawing; the list beside it says the same
+        return f"\n\n{self._anchor(el)}{text.strip()}\n\n"
 
     def convert_details(self, el: Tag, text: str, parent_tags: set[str]) -> str:
         if el.find(MARK) is not None:
@@ -476,6 +490,8 @@ class _Plain(MarkdownConverter):
     def convert_summary(self, el: Tag, text: str, parent_tags: set[str]) -> str:
         return ""
 
+    convert_svg = convert_summary  # the map's drawing; the list beside it says the same
+
     def convert_pre(self, el: Tag, text: str, parent_tags: set[str]) -> str:
         box = el.find_parent("div", class_=re.compile("^highlight-"))
         language = "" if box is None else box.get_attribute_list("class")[0].removeprefix("highlight-")
@@ -485,9 +501,9 @@ class _Plain(MarkdownConverter):
         """The code cell itself is the executed notebook's; here its figure's caption, which is the page's."""
         words = (self.process_tag(caption, parent_tags=set()) for caption in cell.select("figcaption p"))  # type: ignore[attr-defined]
         captions = [str(one).strip() for one in words]
-        anchors = "".join(_anchor(figure) for figure in cell.select("figure[id]"))
+        anchors = "".join(self._anchor(figure) for figure in cell.select("figure[id]"))
         cut = "" if cell.find_previous_sibling(PICTURE) is not None else "\ue000caption:\ue001\n\n"
-        return f"\n\n{cut}{anchors}{' '.join(captions)}\n\n" if captions else ""
+        return f"\n\n{cut}{anchors}{' '.join(captions)}\n\n" if captions or anchors else ""
 
     def _display(self, el: Tag) -> str:
         tag = el.find("span", class_="eqno")
@@ -521,7 +537,7 @@ class _Plain(MarkdownConverter):
             return f"\ue002{text}\ue003"
         if "caption-number" in kinds:
             return f"**{text.strip()}** "
-        return f"{_anchor(el)}{text}"
+        return f"{self._anchor(el)}{text}"
 
     def convert_a(self, el: Tag, text: str, parent_tags: set[str]) -> str:
         if "headerlink" in el.get_attribute_list("class"):
@@ -554,12 +570,8 @@ class _Plain(MarkdownConverter):
 
 _ARXIV = re.compile(r"(?<!/)\barXiv:(\d{4}\.\d{4,5})")
 _LINKED = r"[arXiv:\1](https://arxiv.org/abs/\1)"
-_AUTOMATIC = re.compile(r"proof-|check-|exercise-content|solution-content|id\d+$|chapters/")
-
-
-def _anchor(el: Tag) -> str:
-    name = str(el.get("id") or "")
-    return f'<a id="{name}"></a>' if name and not _AUTOMATIC.match(name) else ""
+_INSIDE = {"caption", "dd", "dt", "li", "td", "th", "tr"}
+_AUTOMATIC = re.compile(r"proof\b|check-|exercise-content|solution-content|id\d+$|chapters/")
 
 
 def _titled(el: Tag, text: str) -> str:

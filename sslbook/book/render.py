@@ -4,7 +4,7 @@ The notebooks are rendered as they are, with execution off: what the page shows 
 staged in a folder of their own, together with the pages that hold no code and those that are generated; Jupyter Book runs
 there with every warning an error; and the finished pages take the old ones' place in one step, so that a failed build
 leaves the last good book. `problems` then looks for what Sphinx does not see: numbers that are not those of the notebooks, links
-in HTML that lead nowhere, and whatever a browser would fetch from elsewhere.
+of pages and of readers' notebooks that lead nowhere, ids that occur twice, and whatever a browser would fetch from elsewhere.
 
 The PDF has a cover, contents with page numbers, bookmarks, and every page as Chromium prints it. What is folded on a page stays
 folded: code behind a bar, checks behind their badge, solutions. Links from page to page lead inside the file.
@@ -29,8 +29,11 @@ from types import MappingProxyType
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+import nbformat
 from bs4 import BeautifulSoup, Tag
 from bs4.element import NavigableString
+from markdown_it import MarkdownIt
+from mdit_py_plugins.dollarmath import dollarmath_plugin
 from pypdf import PdfReader, PdfWriter
 from pypdf.constants import PageLabelStyle
 from pypdf.generic import ArrayObject, DictionaryObject, FloatObject, NameObject, NullObject
@@ -38,7 +41,7 @@ from sphinx_external_toc.parsing import MalformedError, parse_toc_data
 
 from sslbook.book.execute import ANSI, variables
 from sslbook.book.layout import Book, find_chapters, read_chapter, read_yaml
-from sslbook.book.notebooks import LINES
+from sslbook.book.notebooks import LINES, NOTEBOOKS
 from sslbook.book.sphinx_ext import ASSETS
 from sslbook.book.values import glue, parts, pasted, printed, readable, without_missing
 from sslbook.runtime.arguments import InputError
@@ -81,7 +84,7 @@ def build(
     Raises RenderError if a page is missing or not executed, or, if `strict`, if Sphinx warns of anything; `out` is then untouched.
     """
     work = out.parent
-    staged = stage(executed, work / "stage", root=root, generated=generated)
+    staged = stage(executed, work / "stage", root=root, generated=generated, strict=strict)
     fresh = _jupyter_book(staged, work, strict=strict)
     shutil.rmtree(fresh / "_static/vendor/fontawesome", ignore_errors=True)  # no page loads it: see sphinx_ext
     _write_index(fresh, pages(root))
@@ -116,8 +119,11 @@ def pages(root: Path) -> list[str]:
         raise InputError(f"_toc.yml: {error}") from None
 
 
-def stage(executed: Path, folder: Path, *, root: Path, generated: Mapping[str, str]) -> Path:
-    """Gather in `folder`, made anew, what Sphinx is to read; returns `folder`. Arguments and errors as for `build`."""
+def stage(executed: Path, folder: Path, *, root: Path, generated: Mapping[str, str], strict: bool = True) -> Path:
+    """Gather in `folder`, made anew, what Sphinx is to read; returns `folder`. Arguments and errors as for `build`.
+
+    Unless `strict`, a number that no chapter has produced is a dash.
+    """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     for name in ("_config.yml", "_toc.yml"):
@@ -125,18 +131,22 @@ def stage(executed: Path, folder: Path, *, root: Path, generated: Mapping[str, s
     known = {
         path.stem: glue(json.loads(read_source(path))) for path in executed.glob("*.ipynb") if "." not in path.stem
     }
+
+    def shown(text: str, name: str) -> str:
+        return text if strict else without_missing(text, name, known)
+
     missing, unexecuted = [], []
     for page in pages(root):
         target, source, notebook = folder / page, root / f"{page}.md", executed / f"{Path(page).name}.ipynb"
         target.parent.mkdir(parents=True, exist_ok=True)
         if page in generated:
-            write_text(target.with_suffix(".md"), without_missing(generated[page], target.name, known))
+            write_text(target.with_suffix(".md"), shown(generated[page], target.name))
         elif not source.exists():
             missing.append(f"{page}.md")
         elif not (chapter := read_chapter(source)).runs:
-            write_text(target.with_suffix(".md"), without_missing(chapter.text, chapter.name, known))
+            write_text(target.with_suffix(".md"), shown(chapter.text, chapter.name))
         elif notebook.exists():
-            write_text(target.with_suffix(".ipynb"), without_missing(read_source(notebook), chapter.name, known))
+            write_text(target.with_suffix(".ipynb"), shown(read_source(notebook), chapter.name))
         else:
             unexecuted.append(target.name)
     if missing:
@@ -212,6 +222,7 @@ def _front_door(root: Path) -> str:
     )
 
 
+_MARKDOWN = MarkdownIt("commonmark").enable("table").use(dollarmath_plugin, renderer=lambda *_: "")
 _CSS_URL = re.compile(r"""(?:url\(\s*|@import\s+)['"]?((?:https?:)?//[^'")\s]+)""")
 
 
@@ -219,11 +230,23 @@ def problems(book: Book, scale: str) -> list[str]:
     """Every problem of the built pages, one sentence each; empty if there is none."""
     paths = [path for path in sorted(book.html.rglob("*.html")) if "_static" not in path.relative_to(book.html).parts]
     soups = {path: BeautifulSoup(path.read_text(encoding="utf-8"), "html.parser") for path in paths}
-    found = [*_numbers(book, scale, soups), *_links(soups, book.html.resolve())]
-    found += [f"{path}: loads {address}" for path, soup in soups.items() for address in outside(soup)]
+    both = soups | {path: _as_page(path) for path in sorted((book.html / NOTEBOOKS).glob("*.ipynb"))}
+    found = [*_numbers(book, scale, soups), *_links(both, book.html.resolve())]
+    for path, soup in both.items():
+        ids = Counter(str(tag["id"]) for tag in soup.find_all(id=True))
+        found += [f"{path}: the id {name!r} occurs {count} times" for name, count in ids.items() if count > 1]
+        found += [f"{path}: loads {address}" for address in outside(soup)]
     for sheet in sorted(book.html.rglob("*.css")):
         found += [f"{sheet}: loads {address}" for address in _CSS_URL.findall(sheet.read_text("utf-8", "replace"))]
     return [problem.replace(f"{book.html}/", "") for problem in found]
+
+
+def _as_page(notebook: Path) -> BeautifulSoup:
+    """What a Jupyter shows of a reader's notebook: its text, without its formulas' source, and the HTML below its code."""
+    cells = nbformat.read(notebook, as_version=4).cells
+    text = (_MARKDOWN.render(cell.source) for cell in cells if cell.cell_type == "markdown")
+    shown = (output.get("data", {}).get("text/html", "") for cell in cells for output in cell.get("outputs", ()))
+    return BeautifulSoup("\n".join([*text, *shown]), "html.parser")
 
 
 def outside(soup: BeautifulSoup) -> list[str]:
@@ -263,10 +286,14 @@ def _links(soups: Mapping[Path, BeautifulSoup], out: Path) -> Iterator[str]:
     for path, soup in soups.items():
         tags = soup.select("a[href], link[href], img[src], script[src]")
         for address in sorted({str(tag.get("href") or tag.get("src")) for tag in tags}):
-            there = urlsplit(address)
+            try:
+                there = urlsplit(address)
+                target = (path.parent / unquote(there.path) if there.path else path).resolve()
+            except ValueError as error:  # brackets in a host's name, a null byte in a path
+                yield f"{path}: {address} is no address: {error}"
+                continue
             if there.scheme or there.netloc:
                 continue
-            target = (path.parent / unquote(there.path) if there.path else path).resolve()
             if not target.exists() or not target.is_relative_to(out):
                 yield f"{path}: {address} leads to no file of the book"
             elif there.fragment and target in anchors and unquote(there.fragment) not in anchors[target]:

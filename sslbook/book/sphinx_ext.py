@@ -16,12 +16,12 @@ from __future__ import annotations
 import functools
 import html
 import inspect
-import itertools
 import json
 import pkgutil
 import posixpath
 import re
 import textwrap
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -81,7 +81,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
         app.add_role(name, Pasted())
     app.add_role("ran", Ran())
     app.add_role("held", lambda *_, **__: ([], []))  # intervals that a verdict's word rests on: a test reads them
-    app.connect("doctree-read", _unique_proof_ids)
+    app.connect("doctree-read", _unique_ids)
     app.connect("doctree-resolved", _typeset_numbers)  # by now numbers of other pages are pasted too
     app.connect("doctree-resolved", _hold_punctuation)
     app.connect("doctree-resolved", _mark, priority=900)
@@ -108,19 +108,21 @@ def _configure(app: Sphinx, config: Config) -> None:
     config.default_role = "code"  # of docstrings; pages in Markdown have no default role
 
 
-def _unique_proof_ids(app: Sphinx, doctree: nodes.document) -> None:
-    """Number the ids that sphinx-proof gives to every box and every proof of a page, and set the word *Proof.* in italics."""
-    serial = itertools.count(1)
+def _unique_ids(app: Sphinx, doctree: nodes.document) -> None:
+    """Number the ids that occur more than once, and set the word *Proof.* in italics.
+
+    sphinx-proof and sphinx-exercise give one id to all boxes of a kind; docstrings begin anew to count their citations.
+    """
+    taken: Counter[str] = Counter()
     for node in doctree.findall(nodes.Element):
-        if "proof-content" in node.get("ids", ()):
-            node["ids"] = [f"proof-content-{next(serial)}"]
-        elif isinstance(node, nodes.admonition) and "proof" in node["ids"]:
-            node["ids"] = [f"proof-{next(serial)}"]
+        if isinstance(node, nodes.admonition) and "proof" in node["ids"]:
             node["classes"].append("proof-text")
             first = next(iter(node.findall(nodes.Text)), None)
             if first is not None and first.startswith("Proof."):
                 rest = nodes.Text(first.removeprefix("Proof."))
                 first.parent.replace(first, [nodes.emphasis("", "Proof."), rest])
+        taken.update(node["ids"])
+        node["ids"] = [name if taken[name] == 1 else f"{name}-{taken[name]}" for name in node["ids"]]
 
 
 class Ran(SphinxRole):

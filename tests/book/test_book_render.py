@@ -56,6 +56,29 @@ It gains {interval}`rise:+.1f`, {least}`rise:.1f` or more; {most}`one.md::share:
 |---|---|---|---|
 | 1 | `torch.nn.Linear` | 3 | 4 |
 
+```{list-table} Small
+:name: tab-one
+* - 1
+```
+
+```{exercise}
+:label: ex-one
+See {numref}`tab-one`.
+```
+
+```{solution} ex-one
+One.
+```
+
+```{exercise}
+:label: ex-two
+Two.
+```
+
+```{solution} ex-two
+Two.
+```
+
 ```{code-cell} ipython3
 :tags: [hide-input]
 print("hello")
@@ -168,6 +191,8 @@ def test_a_small_book_rendered_whole(root: Path) -> None:
     text = (html / "chapters/one.html").read_text(encoding="utf-8")
     page = BeautifulSoup(text, "html.parser")
 
+    ids = [tag["id"] for tag in page.select("[id]")]
+    assert len(ids) == len(set(ids)) > 10, "boxes of a kind share none"
     titles = [" ".join(title.text.split()) for title in page.select("div.proof .admonition-title")]
     assert titles == ["Theorem 1.1 (First)", "Lemma 1.2"], "one counter for all statements, numbered by chapter"
     assert page.select_one("div.proof.lemma a.reference").text == "Theorem 1.1"
@@ -204,6 +229,7 @@ def test_a_small_book_rendered_whole(root: Path) -> None:
     told = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
     assert "> **Theorem 1.1** (First)\n>\n> $x = x$" in told
     assert "By [Theorem 1.1](#thm-first)." in told
+    assert '<a id="tab-one"></a>' in told
     assert "$$\na = b\n\\tag{1.1}\n$$" in told
     assert "See [(1.1)](#equation-eq-first), [Lemma 1.2](#lem-second)" in told
     assert f"It gains {rise}, 1.2 or more; 28% of them." in told
@@ -312,6 +338,8 @@ def book(write_book) -> Book:
         ("other.html#check-rate", "othr.html", "chapters/good.html: othr.html leads to no file"),
         ("#top", "#bottom", "#bottom names an anchor that good.html does not have"),
         ("files/a%20b.txt", "../../../data/claims.yml", "leads to no file of the book"),
+        ("files/a%20b.txt", "http://[", "http://[ is no address"),
+        ("<h1>", '<h1 id="top">', "chapters/good.html: the id 'top' occurs 2 times"),
         ("../_static/script.js", "https://cdn.example/x.js", "loads https://cdn.example/x.js"),
         ("data:image/png;base64,AA", "//cdn.example/x.png", "loads //cdn.example/x.png"),
         ('rel="canonical"', 'rel="preconnect"', "loads https://example.org/"),
@@ -325,6 +353,20 @@ def test_each_defect_is_found(old: str, new: str, message: str, book: Book) -> N
     (book.html / "chapters" / "good.html").write_text(BUILT.replace(old, new), encoding="utf-8")
     found = render.problems(book, "quick")
     assert any(message in problem for problem in found), found
+
+
+def test_a_link_of_a_notebook_that_leads_nowhere(book: Book) -> None:
+    """In its text or below its code; a bracket in a formula is no link."""
+    words = '[a](two.ipynb#tab) [b](#ref) [c](#tab-two) $K[f](x)$ <a id="ref"></a>'
+    shown = nbformat.v4.new_output("display_data", data={"text/html": '<a href="three.ipynb">c</a>'})
+    cells = [nbformat.v4.new_markdown_cell(words), nbformat.v4.new_code_cell(outputs=[shown])]
+    (book.html / "notebooks").mkdir()
+    for name, held in (("one", cells), ("two", [nbformat.v4.new_markdown_cell('<a id="tab"></a>')])):
+        nbformat.write(nbformat.v4.new_notebook(cells=held), book.html / f"notebooks/{name}.ipynb")
+    assert render.problems(book, "quick") == [
+        "notebooks/one.ipynb: #tab-two names an anchor that one.ipynb does not have",
+        "notebooks/one.ipynb: three.ipynb leads to no file of the book",
+    ]
 
 
 def test_a_number_that_is_not_produced(book: Book) -> None:

@@ -150,7 +150,7 @@ BAR = """<p style="height: 3000px"></p><details class="sslbook-proved"><summary>
 <div class="sslbook-check" id="check-{0}">a check</div></details>"""
 FOLDED = f"""<!DOCTYPE html><html lang="en" data-theme="light"><head><title>One</title><script src="book.js"></script>
 <link rel="stylesheet" href="book.css"></head><body><main class="bd-article"><a id="link" href="#check-b">to b</a>
-{BAR.format("a")}{BAR.format("b")}<p style="height: 3000px"></p></main></body></html>"""
+{BAR.format("a")}{BAR.format("b")}{BAR.format("50%")}<p style="height: 3000px"></p></main></body></html>"""
 SEEN = "return ['check-a', 'check-b'].map(id => document.getElementById(id).checkVisibility())"
 IN_VIEW = """
 const box = document.getElementById(arguments[0]).getBoundingClientRect();
@@ -177,6 +177,15 @@ def test_a_link_of_the_ledger_opens_the_bar_that_holds_the_check(driver: Any, fo
     driver.execute_script("document.querySelectorAll('.sslbook-proved')[1].open = false; scrollTo(0, 0)")
     driver.execute_script("document.getElementById('link').click()")  # the address does not change
     settles(driver, SEEN, [True, True])
+
+
+def test_a_fragment_that_can_not_be_decoded_is_taken_as_it_is(driver: Any, folded: str, page: str) -> None:
+    driver.get(f"{folded}#check-50%")
+    settles(driver, IN_VIEW, True, "check-50%")
+    for fragment in ("50%", "%E4"):
+        script = opened(driver, f"{page}#{fragment}")
+        assert script("return seen[0][1]") < 40, "the first formulas come first"
+    assert [entry for entry in driver.get_log("browser") if entry["level"] == "SEVERE"] == []
 
 
 def test_a_keyboard_opens_a_bar_and_sees_where_it_is(driver: Any, folded: str) -> None:
@@ -232,6 +241,23 @@ def test_a_reader_s_word_finds_the_section_among_the_first_three(driver: Any, qu
         assert "import torch" not in excerpt
     assert all(marks for _, _, marks in found[:10]), "each shows what was looked for"
     assert [entry for entry in driver.get_log("browser") if entry["level"] == "SEVERE"] == []
+
+
+PAIRS = """loss losses,process processes,batch batches,box boxes,axis axes,basis bases,hypothesis hypotheses,matrix matrices,
+index indices,vertex vertices,property properties,try tries,bias biases,status statuses,size sizes,spectrum spectra,shift shifts,
+criterion criteria,radius radii,formula formulae,schema schemata,half halves,leaf leaves,relu relus,speed speeds,gas gases"""
+BOTH = "return arguments[0].map(words => words.map(word => sslbookSearch(word).map(found => found.anchor)))"
+
+
+def test_a_plural_and_its_singular_find_each_other(driver: Any, tmp_path: Path) -> None:
+    pairs = [pair.split() for pair in PAIRS.split(",")]
+    rest = {"page": "one", "chapter": "", "title": "", "boxes": ""}
+    sections = json.dumps([{**rest, "anchor": word, "text": word} for pair in pairs for word in pair])
+    scripts = f"window.sslbookSections = {sections}", (ASSETS / "static/sslbook/search.js").read_text("utf-8")
+    tags = "".join(f"<script>{script}</script>" for script in scripts)
+    (tmp_path / "search.html").write_text(f'<!DOCTYPE html><div id="search-results"></div>{tags}', encoding="utf-8")
+    driver.get((tmp_path / "search.html").as_uri())
+    assert driver.execute_script(BOTH, pairs) == [[pair, pair] for pair in pairs]
 
 
 @pytest.mark.built

@@ -197,7 +197,7 @@ ORDERS = ("before", "after")
 def kappa(alpha: Number, eta: Number, lam: Number, order: str = "before") -> Tensor:
     r"""Theorem 9's rate as stated; NaN where the roots are complex.
 
-    If the target is updated after the step it is the larger root of
+    If the target is updated after the step and alpha is at most 1, it is the larger root of
     :math:`u^2 + (\alpha + \eta - \alpha\eta(1 + \lambda)) u = \alpha\eta\lambda`.
     """
     alpha, eta, lam = _tensors(alpha, eta, lam)

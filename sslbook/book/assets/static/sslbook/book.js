@@ -118,9 +118,17 @@
     if (excess > SLACK) formula.classList.add("sslbook-scrolls");
   }
 
+  /* The element that a fragment ("#thm-1") names, as browsers find it: as it is written, else decoded; one that is no
+     percent-encoding ("#50%") is only what is written. formulas.js and ledger.js ask it, too. */
+  window.sslbookTarget = function (hash) {
+    const name = hash.slice(1), there = document.getElementById(name);
+    if (there) return there;
+    try { return document.getElementById(decodeURIComponent(name)); } catch { return null; }
+  };
+
   /* A link into a folded part of the page opens it. */
   function unfold() {
-    const target = location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1)));
+    const target = window.sslbookTarget(location.hash);
     let fold = target && target.closest("details:not([open])");
     if (!fold) return;
     for (; fold; fold = target.closest("details:not([open])")) fold.open = true;

@@ -58,7 +58,7 @@
   }
 
   function follow(hash) {
-    led = hash.length > 1 ? document.getElementById(decodeURIComponent(hash.slice(1))) : null;
+    led = window.sslbookTarget?.(hash); /* of book.js */
   }
   /* Who comes back or reloads is where he was, not where the link leads. */
   const [arrival] = performance.getEntriesByType("navigation");

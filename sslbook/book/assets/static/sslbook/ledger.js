@@ -64,7 +64,7 @@
 
     /* A link to a claim that is hidden shows all again. */
     function reveal() {
-      const target = location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1)));
+      const target = window.sslbookTarget(location.hash); /* of book.js */
       if (!target || !target.closest("[hidden]")) return;
       [input.value, select.value] = ["", ""];
       show();

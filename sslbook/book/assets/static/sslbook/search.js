@@ -11,10 +11,26 @@
 
   const plain = (text) => text.normalize("NFKD").replace(/\p{M}/gu, "").toLowerCase().replace(/[’']s\b/g, "");
   const words = (text) => plain(text).match(WORD) || [];
+  /* Plurals that are more than an s, by what stands for them: each rule has those of its kind, and no word that only looks like one. */
+  const PLURALS = [
+    [/(matr|append|hel)ices?$/, "$1ix"], [/(ind|vert|vort|simpl|cort|^ap|^cod)ices?$/, "$1ex"],
+    [/^(ax|(?:eigen|sub)?bas|.*(?:lys|thes|gnos|emphas)|cris)es$/, "$1is"], [/(x|ch|sh|ss|zz|^gas|^bus)es$/, "$1"],
+    [/(maxim|minim|optim|extrem|spectr|moment|quant|strat|errat|continu|equilibri)a$/, "$1um"],
+    [/(criteri|phenomen|automat|polyhedr)a$/, "$1on"], [/((?:lem|sche|stig)ma)ta$/, "$1"], [/(formul|antenn)ae$/, "$1a"],
+    [/^(radi|foc|loc|nucle|stimul|(?:sub)?modul|tor|calcul)i$/, "$1us"], [/^(hal|shel|cal|sel|wol|loa|lea)ves$/, "$1f"],
+    [/(child)ren$/, "$1"], [/(?<=..)ie[sd]?$/, "y"], [/((?:[cgt]p|el|men)u)s$/, "$1"],
+  ];
+  /* A word without an s that is no plural's stays: loss, axis, radius, bias. */
+  const SINGULAR = /(?:[sui]s|(?:bi|^ali|^canv|^atl)as|^lens)$/;
+  function singular(word) {
+    if (word.length < 4) return word;
+    const [rule, instead] = PLURALS.find(([rule]) => rule.test(word)) || (SINGULAR.test(word) ? [] : [/s$/, ""]);
+    return rule ? word.replace(rule, instead) : word;
+  }
   /* Enough to bring together collapse, collapses, collapsed and collapsing. */
   function stem(word) {
-    if (word.length < 5) return word.replace(/s$/, (end) => (word.length > 3 ? "" : end));
-    return word.replace(/(?:ations?|ising|izing|ised|ized|ings?|ed|es|e|s)$/, "");
+    const one = singular(word);
+    return one.length < 5 ? one : one.replace(/(?:ation|ising|izing|ised|ized|ing|(?<!e)ed|e)$/, "");
   }
 
   function prepare(sections) {
