@@ -271,19 +271,6 @@ def test_half_precision_with_a_row_of_zeros_is_finite(name: str, dtype: torch.dt
         assert part.isfinite().all()
 
 
-@over
-def test_another_default_dtype_changes_nothing(name: str) -> None:
-    inputs = tuple(x.float() for x in CASES[name].inputs)
-    plain = asked(name, inputs)
-    torch.set_default_dtype(torch.float64)
-    try:
-        found = asked(name, inputs)
-    finally:
-        torch.set_default_dtype(torch.float32)
-    for one, other in zip(found or [], plain or [], strict=True):
-        torch.testing.assert_close(one, other)
-
-
 LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
     "strided": lambda x: x.repeat_interleave(2, -1)[..., ::2],
     "transposed": lambda x: x.transpose(0, -1).contiguous().transpose(0, -1),

@@ -36,6 +36,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sslbook.runtime.ambient import anywhere, methods_anywhere
 from sslbook.runtime.arguments import InputError, counted, installing, meant, require_one_of, require_whole
 from sslbook.runtime.atomic_io import require_file, user_path
 
@@ -124,6 +125,7 @@ DIGITS_TEST = 400
 """Scikit-learn's digits have no official split: shuffled once and for all, the last 400 are for testing."""
 
 
+@methods_anywhere
 @dataclass(frozen=True, eq=False)
 class Dataset:
     """A data set holds uint8 ``pixels (N, C, H, W)`` and int64 ``labels (N,)``, where -1 stands for no label.
@@ -164,6 +166,7 @@ class Dataset:
         return replace(self, pixels=self.pixels[keep], labels=self.labels[keep], files=files)
 
 
+@anywhere
 def load_dataset(name: str, split: str, *, download: bool = False, folder: str | Path | None = None) -> Dataset:
     """Load the data set ``name``, one of "cifar10", "stl10", "mnist" and "digits"; ``split`` is "train" or "test".
 

@@ -22,6 +22,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from sslbook.images import datasets
+from sslbook.runtime.ambient import anywhere
 from sslbook.runtime.arguments import require_floating, require_one_of, require_whole
 
 Augmentation = Callable[[Tensor], Tensor]
@@ -89,6 +90,7 @@ def readable(name: str) -> bool:
 # --------------------------------------------------------------------------------- augmentations
 
 
+@anywhere
 def shifts(images: Tensor, radius: int = 1) -> Tensor:
     """Return all ``(2 radius + 1)^2`` translations by up to ``radius`` pixels, with zeros in the pixels left empty.
 

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from sslbook.images.datasets import Dataset, composed
+from sslbook.runtime.ambient import anywhere
 from sslbook.runtime.arguments import plain, require_whole
 from sslbook.runtime.atomic_io import require_file, user_path
 
@@ -38,6 +39,7 @@ CHANNELS = (1, 3)
 SHAPES = "(N, C, H, W), (N, H, W, C) or (N, H, W)"
 
 
+@anywhere
 def read_images(
     source: Tensor | np.ndarray | str | Path | Dataset | Sequence[Any] | Items[Any],
     labels: Tensor | np.ndarray | Sequence[int] | None = None,
@@ -54,8 +56,8 @@ def read_images(
     Pixels are bytes from 0 to 255, or floating-point numbers in [0, 1], which are rounded to bytes.  Pillow images and
     pictures in folders are turned upright, made grey or RGB, and lose any transparency.  Pixels of 16 bits (modes
     "I;16" and "I") are divided by 257 and rounded; those of mode "F" must be in [0, 1].  In a folder, names that begin
-    with a dot are skipped, and links are followed once in each class.  All images are held in memory, and in training
-    also on the GPU, with ``C H W`` bytes each.
+    with a dot are skipped, and links are followed once in each class.  All images are copied into memory, and in
+    training also onto the GPU, with ``C H W`` bytes each.
     labels: the class of each image in an array, counted from 0, or -1 for no label; by default, all are -1.
     size: the side of the square that is cut from the middle of each picture; without it, all need the same size.
     classes: the names of the sub-folders in the order of the class numbers, such as the training set's ``class_names``
@@ -111,7 +113,7 @@ def _unlabelled(pixels: Tensor) -> Dataset:
 def _labelled(data: Dataset, labels: Tensor | np.ndarray | Sequence[int]) -> Dataset:
     wanted = f"labels must be one whole number for each of the {len(data)} images"
     try:
-        classes = torch.as_tensor(_native(labels) if isinstance(labels, np.ndarray) else labels)
+        classes = torch.as_tensor(_native(labels) if isinstance(labels, np.ndarray) else labels).clone()
     except (TypeError, ValueError, RuntimeError):  # words, lists of unlike lengths, whole numbers beyond 64 bits
         raise ValueError(f"{wanted}, got {reprlib.repr(labels)}") from None
     if classes.is_floating_point() or classes.is_complex() or classes.shape != data.labels.shape:
@@ -132,8 +134,8 @@ def _tensor(name: str, values: Tensor | np.ndarray) -> Tensor:
 
 
 def _native(values: np.ndarray) -> np.ndarray:
-    """Mirrored arrays and those of another machine's byte order, which PyTorch refuses, are copied."""
-    return np.require(values, values.dtype.newbyteorder("="), "C")
+    """Arrays that are mirrored, read-only or in another machine's byte order, which PyTorch refuses, are copied."""
+    return np.require(values, values.dtype.newbyteorder("="), ("C", "W"))
 
 
 def _bytes(name: str, images: Tensor, shapes: str, given: torch.Size | None = None) -> Tensor:
@@ -150,10 +152,10 @@ def _bytes(name: str, images: Tensor, shapes: str, given: torch.Size | None = No
         if not 0 <= low <= high <= 1:
             raise ValueError(f"{name} must be bytes, or floating in [0, 1], got floating from {low:g} to {high:g}")
     if images.is_floating_point():
-        images = (images * 255).round().to(torch.uint8)
-    if images.dtype != torch.uint8:
+        images = (images * 255).round()
+    elif images.dtype != torch.uint8:
         raise TypeError(f"{name} must be uint8, or floating in [0, 1], got {images.dtype}")
-    return images.contiguous()
+    return images.to(torch.uint8, copy=True, memory_format=torch.contiguous_format)  # never a view of the caller's
 
 
 def _items(source: Any, odd: Odd) -> tuple[Tensor, list[int] | None]:

@@ -17,7 +17,6 @@ which is also what the simple loss over all pairs of *different* views moves alo
 from __future__ import annotations
 
 import contextlib
-import copy
 import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -52,6 +51,7 @@ from sslbook.networks.batchnorm import BatchNorm
 from sslbook.operator.frozen import OTHERS, has_half, sentences
 from sslbook.operator.layer import Layer, OpenedLayer, find_layer, open_layer, unvec, vec
 from sslbook.operator.view_weights import Mixing, own_loss
+from sslbook.runtime.ambient import beside, copied, exact_convolutions, seeded, with_gradients
 from sslbook.runtime.arguments import require_one_of, require_whole, unwrapped
 from sslbook.runtime.compute import device_name
 from sslbook.stats.checks import relative_gap
@@ -88,6 +88,8 @@ def info_nce(z: Tensor) -> Tensor:
 LOSSES: Mapping[str, Callable[[Tensor], Tensor]] = {"simple": simple, "info_nce": info_nce}
 
 
+@with_gradients
+@seeded(None)
 def inspect_network(
     net: nn.Module,
     images: Any,
@@ -133,6 +135,7 @@ def inspect_network(
         raise ValueError(f"net must have linear or convolutional layers, and this {type(net).__name__} has none")
     names = layers_of(net) if layers is None else [find_layer(net, layer)[0] for layer in layers]
     place = torch.device(device) if device else next(net.parameters()).device
+    weights = _digest(net)  # now: the caller may train on while this takes its time
     seen = [_Scene.of(part, place, data, plan, views, loss, seed) for part in (net, untrained) if part is not None]
     begun, spent = time.perf_counter(), time.process_time()
     found: list[LayerReport] = []
@@ -153,7 +156,7 @@ def inspect_network(
         progress(len(names), len(names), "")
     told = {
         "network": type(net).__name__,
-        "weights": _digest(net),
+        "weights": weights,
         "images": len(data),
         "image source": data.name,
         "image digest": hashlib.sha256(data.pixels.contiguous().numpy().data).hexdigest()[:16],
@@ -200,7 +203,7 @@ class _Scene:
         cls, net: nn.Module, place: torch.device, data: Dataset, plan: Pipeline, views: int, loss: Loss, seed: int
     ) -> _Scene:
         """A copy of the network in evaluation mode, in single precision at least, on ``place``."""
-        own = copy.deepcopy(net).to(place).eval().requires_grad_(True)
+        own = copied(net).to(place).eval().requires_grad_(True)
         if has_half(own):
             own = own.float()
         pixels = data.pixels.to(place)
@@ -226,7 +229,8 @@ def settle(net: nn.Module, views: Tensor) -> None:
         part.train()
         part.momentum = 1.0
     if fresh:
-        net(views)
+        with beside(views):
+            net(views)
     for part, momentum in zip(fresh, before, strict=True):
         part.eval()
         part.momentum = momentum
@@ -238,7 +242,7 @@ def _steps(net: nn.Module, views: Tensor, loss: Loss) -> dict[str, Tensor]:
         require_one_of("loss", loss, LOSSES)
     value = LOSSES[loss] if isinstance(loss, str) else own_loss(loss)
     net.zero_grad()
-    with _as_images(views):
+    with _as_images(views), beside(views):
         output = net(views.flatten(0, 1))
     if not isinstance(output, Tensor):
         raise TypeError(f"net must return one tensor, got {type(output).__name__}")
@@ -247,11 +251,11 @@ def _steps(net: nn.Module, views: Tensor, loss: Loss) -> dict[str, Tensor]:
     ):  # whose step doesn't turn with the unit of the outputs, and float32 has no squares of 1e-30
         output = output / octave(output.flatten(), 0)
     value(output.flatten(1).unflatten(0, views.shape[:2])).backward()
-    steps = {name: dict(net.named_modules())[name].weight.grad for name in layers_of(net)}
-    return {name: -step.detach() for name, step in steps.items() if isinstance(step, Tensor)}
+    weights = {name: dict(net.named_modules())[name].weight for name in layers_of(net)}
+    return {name: -held.grad.detach() for name, held in weights.items() if held.is_leaf and held.grad is not None}
 
 
-@torch.backends.cudnn.flags(enabled=True, allow_tf32=False)  # convolutions of three digits would be no eigenproblem
+@exact_convolutions()
 def _layer(name: str, scenes: Sequence[_Scene], k: int, seed: int) -> tuple[LayerReport, Seen]:
     """One layer of the network, and of the untrained one where there are two."""
     scene = scenes[0]
@@ -286,11 +290,17 @@ def _layer(name: str, scenes: Sequence[_Scene], k: int, seed: int) -> tuple[Laye
 
 
 def _directions(scene: _Scene, name: str) -> Tensor:
-    """The layer's weights and its step, ``(size, 2)``; raises ValueError for a step that is zero."""
-    step = scene.steps.get(name)
+    """The layer's weights and its step, ``(size, 2)``; raises ValueError where one is zero, which has no direction."""
+    step, weight = scene.steps.get(name), dict(scene.net.named_modules())[name].weight
+    if not weight.is_leaf:
+        raise ValueError(
+            f"the weight of layer {name!r} is computed from others (pruned, parametrised), which a step moves"
+        )
     if step is None or not bool(step.any()):
         raise ValueError(f"the loss's step leaves layer {name!r} where it is")
-    weight = dict(scene.net.named_modules())[name].weight.detach()
+    if not bool(weight.any()):
+        raise ValueError(f"the weights of layer {name!r} are zero, and so in no direction")
+    weight = weight.detach()
     return torch.stack([vec(weight), vec(step)], dim=1).cpu().double()
 
 

@@ -35,11 +35,13 @@ from torch.nn import functional as F
 
 from sslbook.losses import pairs
 from sslbook.losses.pairs import cross_distances, octave, unit
+from sslbook.runtime.ambient import anywhere
 from sslbook.runtime.arguments import require_classes, require_floating, require_number, require_powers
 
 # ------------------------------------------------------------------------- entropies of distances
 
 
+@anywhere
 def info_nce(z: Tensor, *, temperature: float, normalize: bool = True) -> Tensor:
     r""":math:`\mathrm{mean}_{a, p} \; r_{ap}/\tau + \log \sum_{b \ne a} e^{-r_{ab}/\tau}`, ``p`` the other views of ``a``'s sample.
 
@@ -51,6 +53,7 @@ def info_nce(z: Tensor, *, temperature: float, normalize: bool = True) -> Tensor
     return _entropy(_distances(z, normalize), same, torch.ones_like(same), temperature)
 
 
+@anywhere
 def supervised_contrastive(z: Tensor, labels: Tensor, *, temperature: float, normalize: bool = True) -> Tensor:
     r"""info_nce whose positives are all views of all samples of the anchor's class: :math:`L_\text{out}` of [khosla2020].
 
@@ -59,7 +62,7 @@ def supervised_contrastive(z: Tensor, labels: Tensor, *, temperature: float, nor
     label below 0 is none: refused on a processor, and NaN on a GPU, which would have to wait for a look.
     """
     _require_views(z)
-    require_classes("labels", labels, look=z.device.type == "cpu" and not torch.compiler.is_compiling())
+    require_classes("labels", labels, look=z.device.type == "cpu")
     if labels.shape not in (z.shape[-3:-2], z.shape[:-2]):
         asked = f"{tuple(z.shape[-3:-2])} or {tuple(z.shape[:-2])}"
         raise ValueError(f"labels must be one a sample, {asked}, got {tuple(labels.shape)}")
@@ -70,6 +73,7 @@ def supervised_contrastive(z: Tensor, labels: Tensor, *, temperature: float, nor
     return value.masked_fill((labels < 0).any(-1), math.nan)
 
 
+@anywhere
 def decoupled(z: Tensor, *, temperature: float, normalize: bool = True) -> Tensor:
     r""":math:`\mathrm{mean}_{a, p} \; r_{ap}/\tau + \log \sum_b e^{-r_{ab}/\tau}`, ``b`` the views of other samples than ``a``'s.
 
@@ -79,6 +83,7 @@ def decoupled(z: Tensor, *, temperature: float, normalize: bool = True) -> Tenso
     return _entropy(_distances(z, normalize), same, ~same, temperature)
 
 
+@anywhere
 def clip(z: Tensor, *, temperature: float) -> Tensor:
     r"""The cross-entropies of the ``(N, N)`` cosines of tower 0 and tower 1 over :math:`\tau`, by rows and by columns: their mean.
 
@@ -107,6 +112,7 @@ def _cross_entropy(r: Tensor, positive: Tensor, against: Tensor, temperature: fl
 # --------------------------------------------------------------------- other functions of products
 
 
+@anywhere
 def sigmoid_pairs(z: Tensor, *, scale: float, bias: float) -> Tensor:
     r""":math:`-\frac1N \sum_{ij} \log \sigma(y_{ij} (\text{scale} \cos_{ij} + \text{bias}))`, :math:`y_{ii} = 1`, -1 elsewhere.
 
@@ -120,6 +126,7 @@ def sigmoid_pairs(z: Tensor, *, scale: float, bias: float) -> Tensor:
     return -F.logsigmoid(label * logits).sum(-1).mean(-1)
 
 
+@anywhere
 def spectral_contrastive(z: Tensor) -> Tensor:
     r""":math:`-2\, \mathrm{mean}_+ \, z_a^\top z_b + \mathrm{mean}_- (z_a^\top z_b)^2`, of the outputs as they are.
 
@@ -142,6 +149,7 @@ def _mean(pairs: Tensor, chosen: Tensor) -> Tensor:
 # --------------------------------------------------------------- functions of the coordinates, too
 
 
+@anywhere
 def barlow_twins(z: Tensor, *, weight: float) -> Tensor:
     r""":math:`\sum_i (1 - C_{ii})^2 + \text{weight} \sum_{i \ne j} C_{ij}^2`: coordinate ``i`` of view 0 with ``j`` of view 1.
 
@@ -161,6 +169,7 @@ def barlow_twins(z: Tensor, *, weight: float) -> Tensor:
     return own.square().sum(-1) + weight * _between_coordinates(correlation)
 
 
+@anywhere
 def vicreg(z: Tensor, *, variance: float = 25.0, invariance: float = 25.0, covariance: float = 1.0) -> Tensor:
     r"""Three terms with their weights, of view 0 and view 1 (``V = 2``), as in the released code:
 

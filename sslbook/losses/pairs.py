@@ -28,6 +28,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from sslbook.runtime.ambient import anywhere, beside, with_gradients
 from sslbook.runtime.arguments import (
     refuse_unused,
     require_floating,
@@ -67,6 +68,7 @@ def half_squared_distance(a: Tensor, b: Tensor) -> Tensor:
     return 0.5 * (a - b).square().sum(-1)
 
 
+@anywhere
 def pair_distances(z1: Tensor, z2: Tensor, *, normalize: bool = False, negatives: str = "both_views") -> PairDistances:
     """Return the distances of each anchor in a batch to its positive and to its negatives.
 
@@ -166,6 +168,7 @@ def simple(r_pos: Tensor, r_neg: Tensor, beta: float = 0.0) -> Tensor:
     return (1.0 + beta) * r_pos - r_neg.mean(-1)
 
 
+@anywhere
 def soft_triplet(r_pos: Tensor, r_neg: Tensor, temperature: float, margin: float = 0.0) -> Tensor:
     """Return ``L_tri^τ = mean_k τ log(1 + exp((r+ - r_k- + r_0) / τ))`` (Section 4 of [tian2020]).
 
@@ -179,6 +182,7 @@ def soft_triplet(r_pos: Tensor, r_neg: Tensor, temperature: float, margin: float
     return -temperature * F.logsigmoid(-gap).mean(-1)
 
 
+@anywhere
 def info_nce(r_pos: Tensor, r_neg: Tensor, temperature: float, epsilon: float = 1.0) -> Tensor:
     """Return ``L_nce^τ = -log[exp(-r+/τ) / (epsilon exp(-r+/τ) + sum_k exp(-r_k-/τ))]`` (Eq. 2 of [tian2020]).
 
@@ -240,6 +244,7 @@ def quadratic(r_pos: Tensor, r_neg: Tensor) -> Tensor:
 # ------------------------------------------------------------------------------ what theory asks
 
 
+@anywhere
 def pair_weight(r: Tensor, loss: str = "info_nce", *, temperature: float | None = None, margin: float = 0.0) -> Tensor:
     """Weight ``xi(r)`` of a pair of distinct samples at clean distance ``r`` (A, Theorem 4, Eq. 6).
 
@@ -279,6 +284,7 @@ def joint_pair_weight(r: Tensor, temperature: float) -> Tensor:
     return torch.softmax(torch.cat([torch.zeros_like(logits[..., :1]), logits], -1), -1)[..., 1:] / temperature
 
 
+@with_gradients
 def partials(loss_fn: Callable[[Tensor, Tensor], Tensor], r_pos: Tensor, r_neg: Tensor) -> Partials:
     """Return the partial derivatives of ``loss_fn(r_pos, r_neg)`` with respect to each distance, by autograd.
 
@@ -287,12 +293,11 @@ def partials(loss_fn: Callable[[Tensor, Tensor], Tensor], r_pos: Tensor, r_neg: 
     ``pos > 0``, ``neg < 0`` and ``pos + neg.sum(-1) == 0``.
     """
     _require_pairs(r_pos, r_neg)
-    with torch.enable_grad():
-        leaves = (r_pos.detach().requires_grad_(), r_neg.detach().requires_grad_())
+    leaves = (r_pos.detach().clone().requires_grad_(), r_neg.detach().clone().requires_grad_())
+    with beside(r_pos):
         losses = loss_fn(*leaves)
-        require_floating(**{"what loss_fn returns": losses})
-        total = losses.sum()
-        pos, neg = torch.autograd.grad(total, leaves, allow_unused=True, materialize_grads=True)
+    require_floating(**{"what loss_fn returns": losses})
+    pos, neg = torch.autograd.grad(losses.sum(), leaves, allow_unused=True, materialize_grads=True)
     return Partials(pos, neg)
 
 
@@ -314,6 +319,7 @@ _TAKES = {
 """What each takes besides distances."""
 
 
+@anywhere
 def contrastive(
     z1: Tensor,
     z2: Tensor,

@@ -22,6 +22,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
+from sslbook.runtime.ambient import anywhere
 from sslbook.runtime.arguments import may_look, require_number, require_one_of, require_whole
 
 MODES = ("normal", "detach", "omit", "backward")
@@ -144,6 +145,7 @@ class BatchNorm(nn.Module):
             if zeros is not None:
                 zeros.zero_()
 
+    @anywhere
     def forward(self, x: Tensor) -> Tensor:
         """Return ``x``, normalised per channel; raises ValueError unless its shape is ``(N, features, ...)``."""
         if x.ndim < 2 or x.shape[1] != self.features:

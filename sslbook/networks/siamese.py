@@ -30,7 +30,6 @@ Its parameters and buffers have the names of torchvision's ``resnet18`` (``layer
 
 from __future__ import annotations
 
-import copy
 import math
 from dataclasses import dataclass
 from itertools import pairwise
@@ -42,6 +41,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sslbook.networks.batchnorm import MODES, BatchNorm
+from sslbook.runtime.ambient import copied, seeded
 from sslbook.runtime.arguments import keep_plain, require_one_of, require_whole
 
 TARGETS = ("ema",)
@@ -197,8 +197,8 @@ class Siamese(nn.Module):
         self.target_encoder: nn.Module | None = None
         self.target_projector: Head | None = None
         if networks.target is not None:
-            self.target_encoder = copy.deepcopy(self.encoder).requires_grad_(False)
-            self.target_projector = copy.deepcopy(self.projector).requires_grad_(False)
+            self.target_encoder = copied(self.encoder).requires_grad_(False)
+            self.target_projector = copied(self.projector).requires_grad_(False)
 
     def features(self, x: Tensor) -> Tensor:
         """Representations, before the projector: ``(N, C, H, W) -> (N, F)``, with 8 width numbers of a ResNet-18."""
@@ -291,7 +291,7 @@ def build(networks: Networks, seed: int, backbone: tuple[nn.Module, int] | None 
     ``predictor_range`` sets the range of the predictor's first weights, with biases 0.  backbone: an encoder with weights of its
     own, and how many features it gives, in the place of the ResNet-18; a target tower then starts as a copy of it.
     """
-    with torch.random.fork_rng(devices=[]):  # PyTorch draws weights when it makes a layer, and ours replace them
+    with seeded(None):  # PyTorch draws weights when it makes a layer, and ours replace them
         if backbone is None:
             resnet = ResNet18(networks.stem, networks.width, networks.channels).float()
             initialize(resnet, _generator(seed, "encoder"))

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
+from sslbook.runtime.ambient import seeded, with_gradients
 from sslbook.runtime.arguments import require_one_of, require_whole
 
 ACTIVATIONS = ("linear", "relu", "leaky_relu", "power")
@@ -71,6 +72,7 @@ def initialize(net: nn.Module, seed: int) -> nn.Module:
     return net
 
 
+@with_gradients
 def mlp(
     widths: Sequence[int],
     act: str = "relu",
@@ -93,8 +95,9 @@ def mlp(
         raise ValueError(f"widths must hold at least two positive integers, got {tuple(widths)}")
     seed = require_whole("seed", seed, least=0)
     stages: list[nn.Module] = []
-    for fan_in, fan_out in itertools.pairwise(widths):
-        stages += [nn.Linear(fan_in, fan_out, bias=bias, dtype=dtype), activation(act, slope=slope, power=power)]
+    with seeded(None):  # PyTorch draws weights when it makes a layer, and ours replace them
+        for fan_in, fan_out in itertools.pairwise(widths):
+            stages += [nn.Linear(fan_in, fan_out, bias=bias, dtype=dtype), activation(act, slope=slope, power=power)]
     net = nn.Sequential(*stages[:-1])
     initialize(net, seed)
     return net

@@ -12,7 +12,6 @@ differences (:class:`Mixing`).  So ``OP v`` is one JVP, one mixing, one VJP.  Th
 
 from __future__ import annotations
 
-import copy
 import inspect
 import math
 import warnings
@@ -25,12 +24,14 @@ import numpy as np
 import torch
 from scipy.sparse.linalg import LinearOperator, eigsh
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
 from sslbook.losses.batch import BATCH_LOSSES
 from sslbook.losses.pairs import half_squared_distance, length, pair_weight, project
 from sslbook.operator.frozen import has_half, in_full, refuse_nonfinite
 from sslbook.operator.layer import LayerInChunks, OpenedLayer, open_views, require_dense, unvec, vec
 from sslbook.operator.view_weights import Loss, Mixing, PairMixing, gram_weights, name_of, own_loss
+from sslbook.runtime.ambient import anywhere, beside, copied, methods_anywhere, with_gradients
 from sslbook.runtime.arguments import (
     counted,
     may_look,
@@ -53,6 +54,7 @@ LOSSES = tuple(dict.fromkeys([*PAIRED, *(name for name, loss in BATCH_LOSSES.ite
 """The names of losses that have an operator."""
 
 
+@methods_anywhere
 @dataclass(frozen=True)
 class EigenPairs:
     r"""Eigenpairs of an operator are sorted from one end of its spectrum: the largest first, or the smallest first.
@@ -101,7 +103,8 @@ class EigenPairs:
     def plot(self, shape: tuple[int, ...] | None = None, image: tuple[int, int, int] | None = None) -> Figure:
         """Draw, for each eigenvector as a matrix with a row per output, the input pattern with the largest response.
 
-        This pattern is the matrix's first right singular vector.
+        This pattern is the matrix's first right singular vector.  Three input channels are shown as colours.  Any other
+        number of them lie side by side, row by row, each in the same scale.
 
         shape: the weight's shape, needed only if the pairs have none.
         image: the shape ``(C, H, W)`` of a linear layer's inputs; for a convolution, the kernel's shape is used.
@@ -116,12 +119,28 @@ class EigenPairs:
         places = drawn.subplots(1, len(patterns), squeeze=False)[0]
         for axes, value, pattern in zip(places, self.values, patterns, strict=True):
             shown = 0.5 + 0.5 * pattern / pattern.abs().max()
-            axes.imshow(shown.permute(1, 2, 0) if len(shown) == 3 else shown[0], cmap="gray", vmin=0, vmax=1)
+            axes.imshow(shown.permute(1, 2, 0) if len(shown) == 3 else _tiled(shown), cmap="gray", vmin=0, vmax=1)
             axes.set_title(f"{value:.3g}", fontsize=9)
             axes.set_axis_off()
         return drawn
 
 
+def _apart(linear: Tensor, output: Tensor) -> float:
+    """Their :func:`relative_gap`, and 0 where both are zero."""
+    return relative_gap(linear, output) if bool(linear.any() | output.any()) else 0.0
+
+
+def _tiled(pattern: Tensor) -> Tensor:
+    """All channels ``(C, H, W)`` in one picture, row by row, with a gap between them."""
+    if len(pattern) == 1:
+        return pattern[0]
+    across = math.isqrt(len(pattern) - 1) + 1
+    apart = pad(pattern, (0, 1, 0, 1, 0, -len(pattern) % across), value=math.nan)
+    tiled: Tensor = apart.unflatten(0, (-1, across)).transpose(1, 2).flatten(2, 3).flatten(0, 1)
+    return tiled
+
+
+@methods_anywhere
 @dataclass(frozen=True, eq=False)
 class CovarianceOperator:
     r"""This is the operator ``OP_l`` of one layer on a fixed population of views.
@@ -195,17 +214,20 @@ class CovarianceOperator:
         Warns if the step differs because of a bias, a parallel path or a degree other than 1; then use :meth:`exact_update`.
         """
         linear = self.opened.jvp(self.opened.weight)
-        gap = relative_gap(linear, self.opened.output)
+        gap = _apart(linear, self.opened.output)
         if gap > 0.01:  # more than rounding in any precision, and than what a step of training would notice
             warnings.warn(
                 f"the outputs aren't K^T vec(W) of layer {self.opened.name!r}, as OP vec(W) supposes: they differ by {gap:.0%} "
                 "(a bias, a parallel path or another degree than 1); exact_update() is the step all the same",
-                stacklevel=2,
+                stacklevel=3,
             )
         return self._pushed(linear)
 
     def exact_update(self) -> Tensor:
         r"""Return the layer's step in *any* network, :math:`\mathrm{Cov}_x[\bar K_l, \bar f_L]`.
+
+        This is minus the gradient in the layer's weight as a free parameter.  Where training moves other numbers, because
+        the weight is pruned, masked, or computed (``weight_norm``, ``parametrize``), its step is the image of this one in them.
 
         It equals :meth:`update` where :math:`K_l^T vec(W_l) = f_L`.  A bias, a parallel path or a degree other than 1
         violates this condition.  The method :meth:`euler_gap` measures how much the two sides of this equation differ.
@@ -215,10 +237,11 @@ class CovarianceOperator:
     def euler_gap(self, degree: float = 1.0) -> float:
         r"""Return the largest :math:`\|K_l^T vec(W_l) - \kappa f_L\| / \max \|\kappa f_L\|` over the population.
 
-        Here :math:`\kappa` is the argument ``degree``, and the gap is 0 where Theorem 1 applies.
+        Here :math:`\kappa` is the argument ``degree``.  The gap is 0 where Theorem 1 applies, and where both sides are zero,
+        as with a head that starts at zero.
         """
         degree = require_number("degree", degree, above=0)
-        return relative_gap(self.opened.jvp(self.opened.weight), degree * self.opened.output)
+        return _apart(self.opened.jvp(self.opened.weight), degree * self.opened.output)
 
     def trace(self) -> float:
         """Return the exact trace, one output at a time; it costs about as many products as the network has outputs.
@@ -303,11 +326,12 @@ class CovarianceOperator:
         real = np.dtype(torch.finfo(self.dtype).dtype)
 
         def on(product: Callable[[Tensor], Tensor]) -> Callable[[np.ndarray], np.ndarray]:
-            def of(given: np.ndarray) -> np.ndarray:
-                if np.iscomplexobj(given):  # the matrix is real
-                    return of(given.real) + 1j * of(given.imag)
-                own = np.asarray(given).astype(real, order="C", casting="same_kind")  # writable and native, for torch
-                return product(torch.from_numpy(own).to(self.device)).cpu().numpy()
+            def of(given: np.ndarray) -> np.ndarray:  # a closure in which it stands itself would keep the network alive
+                parts = (given.real, given.imag) if np.iscomplexobj(given) else (given,)  # the matrix is real
+                # torch wants it writable and native
+                own = (np.asarray(part).astype(real, order="C", casting="same_kind") for part in parts)
+                found = [product(torch.from_numpy(part).to(self.device)).cpu().numpy() for part in own]
+                return found[0] if len(found) == 1 else found[0] + 1j * found[1]
 
             return of
 
@@ -360,6 +384,7 @@ class CovarianceOperator:
         return project(unit, u) / norm
 
 
+@with_gradients
 def covariance_operator(
     net: nn.Module,
     layer: str | nn.Module,
@@ -462,6 +487,7 @@ def _batch_loss(loss: str | Loss, temperature: float | None, of_gram: bool) -> L
     return partial(value, temperature=temperature)
 
 
+@with_gradients
 def intra_operator(
     net: nn.Module, layer: str | nn.Module, views: Tensor, *, chunk: int | None = None
 ) -> CovarianceOperator:
@@ -473,14 +499,17 @@ def intra_operator(
     return CovarianceOperator(open_views(net, layer, views, chunk), population, Mixing(inter=0.0, intra=1.0))
 
 
+@anywhere
 @torch.no_grad()
 def pair_weights(
     net: nn.Module, clean: Tensor, *, loss: str, temperature: float, margin: float = 0.0, normalize: bool = False
 ) -> Tensor:
     r""":math:`\xi(r(x_i, x_j))` of Eq. 6 for all pairs of un-augmented samples, ``(N, N)``."""
+    net = copied(net)
     if has_half(net):
-        net, clean = copy.deepcopy(net).float(), in_full(clean)
-    output = net(clean).flatten(1)
+        net, clean = net.float(), in_full(clean)
+    with beside(clean):
+        output = net(clean).flatten(1)
     if normalize:
         _require_lengths("clean sample", output)
         output = output / length(output)

@@ -7,6 +7,7 @@ those that aren't is refused here; what only the numbers tell, in :mod:`sslbook.
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import batch_norm
 from torch.nn.utils import parametrize
 from torch.overrides import TorchFunctionMode
+
+from sslbook.runtime.ambient import beside, copied, plainly
 
 Layer = nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d
 DTYPES = (torch.float32, torch.float64)
@@ -40,10 +43,10 @@ class Call:
 
 @dataclass(frozen=True, eq=False)
 class FrozenNetwork:
-    """A network with the weights that it had: passes of it leave its buffers and the global random state as they are.
+    """A copy of a network as it was: passes of it leave its buffers and the global random state as they are.
 
-    name, module: the layer.  tensors: copies of all parameters and buffers, those of half precision in float32; what the layer's
-    weight is made of wants gradients.  given: the precision of the layer's weight as it was.
+    name, module: the layer.  tensors: all parameters and buffers, those of half precision in float32; what the layer's weight is
+    made of wants gradients.  given: the precision of the layer's weight as it was.
     """
 
     net: nn.Module
@@ -62,25 +65,28 @@ class FrozenNetwork:
             return after(Call(args[0] if args else kwargs["input"], self.module.weight, out))
 
         statistics = {key: self.tensors[key].clone() for key, _ in self.net.named_buffers()}  # which a pass may move
-        handle = self.module.register_forward_hook(hook, with_kwargs=True)
-        try:
-            with _held_still(x.device), sentences(f"{CANT_TAKE} of shape {tuple(x.shape)} and {x.dtype}", OTHERS):
-                return functional_call(self.net, {**self.tensors, **statistics}, (x,))
-        finally:
-            handle.remove()
+        with _ONE_AT_A_TIME:
+            handle = self.module.register_forward_hook(hook, with_kwargs=True)
+            try:
+                with _held_still(x), sentences(f"{CANT_TAKE} of shape {tuple(x.shape)} and {x.dtype}", OTHERS):
+                    return functional_call(self.net, {**self.tensors, **statistics}, (x,))
+            finally:
+                handle.remove()
 
 
 def freeze(net: nn.Module, name: str, module: Layer) -> FrozenNetwork:
-    """Copies of the network's weights, for one layer; raises TypeError or ValueError for a network that can't be opened."""
+    """A copy of the network, for one layer; raises TypeError or ValueError for a network that can't be opened."""
     _refuse_compiled(net)
     _refuse_coupling(net)
     if (other := shares_with(net, module)) is not None:
         raise ValueError(f"layer {name!r} must have a weight of its own, it shares it with {other!r}")
+    net = copied(net)
+    module = dict(net.named_modules())[name]
     own = {id(p) for key, p in module.named_parameters() if "bias" not in key} | {id(module.weight)}
     tensors = {}
     for key, tensor in [*net.named_parameters(), *net.named_buffers()]:
-        copy = in_full(tensor.detach()).clone()
-        tensors[key] = copy.requires_grad_() if id(tensor) in own and copy.is_floating_point() else copy
+        held = in_full(tensor.detach())
+        tensors[key] = held.requires_grad_() if id(tensor) in own and held.is_floating_point() else held
     return FrozenNetwork(net, name, module, tensors, module.weight.dtype)
 
 
@@ -111,16 +117,20 @@ def sentences(what: str, errors: tuple[type[Exception], ...] = (RuntimeError, In
         raise ValueError(f"{what}: {str(error).strip().partition(chr(10))[0] or type(error).__name__}") from error
 
 
+_ONE_AT_A_TIME = threading.RLock()
+"""What a pass sets below holds for all threads."""
+
+
 @contextlib.contextmanager
-def _held_still(device: torch.device) -> Iterator[None]:
+def _held_still(x: Tensor) -> Iterator[None]:
     """A pass that can be differentiated twice, whatever holds around it; raises ValueError if it draws random numbers."""
+    device = x.device
     recomputing = (
         "it computes activations again when they are needed (checkpointing), with other weights: switch that off"
     )
     with (
-        torch.inference_mode(False),
-        torch.enable_grad(),
-        torch.autocast(device.type, enabled=False),
+        plainly(gradients=True),
+        beside(x),
         sdpa_kernel(SDPBackend.MATH),  # the fused attention kernels can't be differentiated twice
         PlainConvolutions(),
         parametrize.cached(),  # one weight for the layer and for us

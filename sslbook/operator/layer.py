@@ -40,6 +40,7 @@ from sslbook.operator.frozen import (
 from sslbook.operator.frozen import (
     Layer as Layer,
 )
+from sslbook.runtime.ambient import methods_anywhere, plainly, with_gradients
 from sslbook.runtime.arguments import counted, nearest, require_whole, unwrapped, unwrapped_name
 
 BY_BATCH = f"if that is BatchNorm in training mode, {EVAL}"
@@ -87,18 +88,16 @@ def _offered(net: nn.Module) -> list[str]:
 
 def _layer_map(module: Layer, below: Tensor, weight: Tensor) -> Tensor:
     """The layer's linear action with another weight and no bias."""
-    with torch.autocast(below.device.type, enabled=False):
-        if isinstance(module, nn.Linear):
-            return nn.functional.linear(below, weight)
-        kind: Any = next(kind for kind in (nn.Conv1d, nn.Conv2d, nn.Conv3d) if isinstance(module, kind))
-        out: Tensor = kind._conv_forward(module, below, weight, None)  # a subclass may have another
-        return out
+    if isinstance(module, nn.Linear):
+        return nn.functional.linear(below, weight)
+    kind: Any = next(kind for kind in (nn.Conv1d, nn.Conv2d, nn.Conv3d) if isinstance(module, kind))
+    out: Tensor = kind._conv_forward(module, below, weight, None)  # a subclass may have another
+    return out
 
 
 def _pull(output: Tensor, point: Tensor, cotangent: Tensor, batched: bool) -> Tensor:
-    """The gradient in ``point``, its graph kept, in full precision wherever it is asked for."""
-    with torch.autocast(output.device.type, enabled=False):
-        (down,) = torch.autograd.grad(output, point, cotangent, retain_graph=True, is_grads_batched=batched)
+    """The gradient in ``point``, its graph kept."""
+    (down,) = torch.autograd.grad(output, point, cotangent, retain_graph=True, is_grads_batched=batched)
     return down
 
 
@@ -126,6 +125,7 @@ class _Layer:
             raise TypeError(f"{what} must be {kind} like the layer's weight, got {other}")
 
 
+@methods_anywhere
 @dataclass(frozen=True, eq=False)
 class OpenedLayer(_Layer):
     r"""A network opened at one layer on a fixed batch of ``B`` inputs; made by :func:`open_layer`.
@@ -204,8 +204,7 @@ class OpenedLayer(_Layer):
     @cached_property
     def _transpose(self) -> tuple[Tensor, Tensor]:
         """A cotangent, of some samples alone, and its pull-back: linear in it, so that its derivative in it is the JVP."""
-        autocast = torch.autocast(self.output.device.type, enabled=False)
-        with torch.enable_grad(), autocast, sentences(_no_derivative(self.name)):
+        with plainly(gradients=True), sentences(_no_derivative(self.name)):
             # zero for about half of the samples, in no regular order
             rows = torch.arange(len(self._graph), device=self._graph.device) * 0.6180339887 % 1 < 0.5
             cotangent = (rows[:, None] * _generic(self._graph)).requires_grad_()
@@ -220,7 +219,7 @@ class OpenedLayer(_Layer):
         return _pull(self._graph, self.preactivation, cotangent, batched)
 
 
-@torch.inference_mode(False)
+@with_gradients
 def open_layer(net: nn.Module, layer: str | nn.Module, x: Tensor) -> OpenedLayer:
     r"""Run ``net`` once on ``x`` (``(B, ...)``) and keep what :math:`K_l` needs.
 
@@ -309,7 +308,7 @@ def _opened_pass(frozen: FrozenNetwork, x: Tensor) -> tuple[OpenedLayer, Call]:
         )
     if not output.requires_grad:
         raise ValueError(f"the output doesn't depend on layer {name!r} in a way that can be differentiated")
-    with torch.enable_grad(), sentences(_other_map(name, module)):
+    with sentences(_other_map(name, module)):
         graph = output.reshape(len(output), -1)
         leaf = call.weight.detach().requires_grad_(True)
         lifted = _layer_map(module, below, leaf)
@@ -411,6 +410,7 @@ def _other_map(name: str, module: nn.Module) -> str:
 # for in time: a product with K or K^T costs a pass of the network more, and those by the JVP its pull-back too.
 
 
+@methods_anywhere
 @dataclass(frozen=True, eq=False)
 class LayerInChunks(_Layer):
     """A layer opened by :func:`open_in_chunks`, for a batch that is never whole in memory: ``chunk`` samples at once."""
@@ -456,12 +456,12 @@ class LayerInChunks(_Layer):
             self._check(cotangent, self.output.shape, "cotangent")
             shares = zip(cotangent.split(self.chunk, dim=-2), strict=True)
         for x, share in zip(chunks, shares, strict=True):
-            with torch.inference_mode(False):
+            with plainly(gradients=True):
                 found = product(_opened_pass(self._frozen, x)[0], *share)  # and all but the result is let go
             yield found
 
 
-@torch.inference_mode(False)
+@with_gradients
 def open_in_chunks(net: nn.Module, layer: str | nn.Module, x: Tensor, chunk: int) -> LayerInChunks:
     r"""As :func:`open_layer`, with the same numbers to rounding, in the memory of ``chunk`` samples.
 
@@ -494,7 +494,7 @@ def open_views(net: nn.Module, layer: str | nn.Module, views: Tensor, chunk: int
         warnings.warn(
             f"views {shape} are taken for {n} samples with {counted(v, 'view')} each of {shape[2:]}{alone}: did you pass images? "
             f"views are (samples, views, ...); an axis of channels, {(n, v, 1, *shape[2:])}, says that they are",
-            stacklevel=3,
+            stacklevel=4,
         )
     return opened
 

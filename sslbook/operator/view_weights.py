@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from sslbook.operator.frozen import OTHERS, sentences
+from sslbook.runtime.ambient import beside, with_gradients
 
 
 @dataclass(frozen=True)
@@ -165,7 +166,8 @@ def own_loss(loss: Loss, *, of_gram: bool = False) -> Loss:
     form = f"a loss is a function of the {taken}"
 
     def called(given: Tensor) -> Tensor:
-        with sentences(f"loss {name_of(loss)} fails on a tensor of shape {tuple(given.shape)} ({form})", OTHERS):
+        what = f"loss {name_of(loss)} fails on a tensor of shape {tuple(given.shape)} ({form})"
+        with sentences(what, OTHERS), beside(given):
             value = loss(given)
         if not isinstance(value, Tensor) or value.numel() != 1 or value.is_complex():
             got = f"{tuple(value.shape)} of {value.dtype}" if isinstance(value, Tensor) else type(value).__name__
@@ -179,6 +181,7 @@ def own_loss(loss: Loss, *, of_gram: bool = False) -> Loss:
     return called
 
 
+@with_gradients
 def gram_weights(loss: Loss, outputs: Tensor, *, of_gram: bool = False) -> Tensor:
     r""":math:`\Gamma = \partial \ell / \partial G` at :math:`G = Z Z^T`, symmetric, ``(N V, N V)``, in float64.
 
@@ -194,7 +197,7 @@ def gram_weights(loss: Loss, outputs: Tensor, *, of_gram: bool = False) -> Tenso
     """
     z = outputs.detach().double()
     rows = z.flatten(0, 1)
-    with torch.enable_grad(), sentences("loss must be differentiable twice by autograd"):
+    with sentences("loss must be differentiable twice by autograd"):
         if of_gram:
             gram = (rows @ rows.T).requires_grad_()
             (slope,) = torch.autograd.grad(loss(gram), gram)

@@ -155,7 +155,7 @@ def require_finite(**features: Tensor) -> None:
     """Raise ValueError, which says how many rows it is, where features ``(..., F)`` hold a NaN or an infinity."""
     for argument, values in features.items():
         bad = (~values.isfinite()).any(-1)
-        if bad.any():
+        if may_look(values, wait=True) and bad.any():
             raise ValueError(
                 f"{argument} must be finite numbers, got {int(bad.sum())} of {bad.numel()} rows that are not: "
                 "the network has diverged"
@@ -175,11 +175,12 @@ def require_temperature(given: object, dtype: torch.dtype) -> float:
     return temperature
 
 
-def may_look(values: Tensor) -> bool:
-    """Whether there are values that a check may read: on a processor, outside of a compiler.  A GPU would have to wait."""
+def may_look(values: Tensor, wait: bool = False) -> bool:
+    """Whether a check may read values: outside of a compiler and of vmap, and not on a GPU, unless it may ``wait``."""
     import torch  # seconds, which a list of options does not need
 
-    return values.device.type == "cpu" and not torch.compiler.is_compiling() and values.numel() > 0
+    hidden = torch.compiler.is_compiling() or torch._C._functorch.is_functorch_wrapped_tensor(values)
+    return (wait or values.device.type == "cpu") and not hidden and values.numel() > 0
 
 
 def require_powers(power: int, **vectors: Tensor) -> None:
@@ -190,10 +191,7 @@ def require_powers(power: int, **vectors: Tensor) -> None:
         if not may_look(z):
             continue
         wide = z.detach().double()
-        try:
-            size = float(wide.abs().amax())
-        except RuntimeError:  # under vmap
-            continue
+        size = float(wide.abs().amax())
         longest = size * float((wide / size).norm(dim=-1).amax()) if 0 < size < math.inf else 0.0
         if longest > (torch.finfo(z.dtype).max / 4) ** (1 / power):
             raise ValueError(
@@ -213,7 +211,7 @@ def require_classes(argument: str, classes: Tensor, *, look: bool = True) -> Non
         raise TypeError(f"{argument} must be a torch tensor, got {type(classes).__name__}")
     if classes.is_floating_point() or classes.is_complex() or classes.dtype == torch.bool:
         raise TypeError(f"{argument} must have an integer dtype, got {classes.dtype}")
-    if look and classes.numel() and (least := int(classes.long().min())) < 0:
+    if look and may_look(classes, wait=True) and (least := int(classes.long().min())) < 0:
         raise ValueError(f"{argument} must be classes from 0 on, got {least}: an image without a label")
 
 

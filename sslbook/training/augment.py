@@ -25,6 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sslbook.runtime.ambient import anywhere
 from sslbook.runtime.arguments import keep_plain, may_look, require_number, require_whole
 
 ATTEMPTS = 10
@@ -142,6 +143,8 @@ def draws(count: int, seed: int, step: int, view: int) -> Tensor:
     return torch.from_numpy(np.random.Generator(np.random.Philox(key)).random((count, NUMBERS), dtype=np.float32))
 
 
+@anywhere  # bfloat16 would cost a level of 256
+@torch.no_grad()
 def apply(pixels: Tensor, pipeline: Pipeline, draws: Tensor) -> Tensor:
     """One view of each image: ``(B, C, H, W)`` uint8, or floating in [0, 1], to float32 ``(B, C, size, size)`` on the same device.
 
@@ -151,13 +154,13 @@ def apply(pixels: Tensor, pipeline: Pipeline, draws: Tensor) -> Tensor:
     _require_pixels(pixels, pipeline)
     if draws.shape != (len(pixels), NUMBERS):
         raise ValueError(f"draws must be ({len(pixels)}, {NUMBERS}), a row an image, got {tuple(draws.shape)}")
-    with torch.no_grad(), torch.autocast(pixels.device.type, enabled=False):  # bfloat16 would cost a level of 256
-        plan = _plan(draws.to(pixels.device, non_blocking=True), pipeline, *pixels.shape[2:])
-        if pixels.device.type != "cpu" or torch.compiler.is_compiling():
-            return _view(pixels, pipeline, plan)
-        return _by_chunks(pixels, pipeline, plan)
+    plan = _plan(draws.to(pixels.device, non_blocking=True), pipeline, *pixels.shape[2:])
+    if pixels.device.type != "cpu" or torch.compiler.is_compiling():
+        return _view(pixels, pipeline, plan)
+    return _by_chunks(pixels, pipeline, plan)
 
 
+@anywhere
 def random_view(pixels: Tensor, pipeline: Pipeline, *, seed: int = 0, step: int = 0, view: int = 0) -> Tensor:
     """Return one random view of each image, as float32 ``(B, C, size, size)`` from pixels ``(B, C, H, W)``.
 

@@ -6,8 +6,7 @@ Cost.  An epoch of training passes each image twice forwards and twice backwards
 pass: :func:`epochs_between` says how seldom to look so that looking stays below five per cent.  Nearest neighbours and rank are
 for looking on the way; the linear protocol is for the end.
 
-Accuracies are computed in the features' own precision, also under autocast.  TF32 products, where a GPU is allowed to use them
-(PyTorch allows them for convolutions alone), leave a cosine three digits, and near ties among neighbours may fall otherwise.
+Accuracies are computed in the features' own precision, whatever is set around the call.
 """
 
 from __future__ import annotations
@@ -23,6 +22,7 @@ from torch.nn import functional as F
 
 from sslbook.images.datasets import Dataset
 from sslbook.losses.pairs import octave, unit
+from sslbook.runtime.ambient import anywhere, beside, copied, seeded
 from sslbook.runtime.arguments import (
     require_classes,
     require_finite,
@@ -77,7 +77,9 @@ def epochs_between(trained: int, evaluated: int) -> int:
     return max(1, math.ceil(evaluated / (PASSES * SHARE * trained) - 1e-9))
 
 
+@anywhere
 @torch.no_grad()
+@seeded(None)
 def embed(
     features: Callable[[Tensor], Tensor],
     dataset: Dataset,
@@ -87,7 +89,7 @@ def embed(
 ) -> Tensor:
     """Return the representations ``(N, F)`` of all images, in float32 on ``device``; a GPU computes them in bfloat16.
 
-    features: a function from ``(B, C, size, size)`` to ``(B, F)``, or a module, which should be in evaluation mode.
+    features: a function from ``(B, C, size, size)`` to ``(B, F)``, or a module, of which a copy runs in evaluation mode.
     device: by default, the device of a module's weights, or otherwise the CPU.
 
     Raises TypeError if ``dataset`` or ``pipeline`` has the wrong type, and ValueError if there are no images.
@@ -99,11 +101,12 @@ def embed(
     if not len(dataset):
         raise ValueError("dataset must hold one image or more, got none")
     batch = require_whole("batch", batch, least=1)
-    weights = next(features.parameters(), None) if isinstance(features, torch.nn.Module) else None
+    weights = next(features.parameters(), None) if isinstance(features, nn.Module) else None
+    features = copied(features).eval() if isinstance(features, nn.Module) else features
     place, parts = torch.device(device or ("cpu" if weights is None else weights.device)), []
     for start in range(0, len(dataset.pixels), batch):
         images = plain(dataset.pixels[start : start + batch].to(place, non_blocking=True), pipeline)
-        with torch.autocast(place.type, torch.bfloat16, enabled=place.type == "cuda"):
+        with torch.autocast(place.type, torch.bfloat16, enabled=place.type == "cuda"), beside(images):
             parts.append(features(images if weights is None else images.to(weights.dtype)).float())
     return torch.cat(parts)
 
@@ -114,6 +117,7 @@ def nearest(known: Tensor, asked: Tensor, count: int) -> Tensor:
     return (unit(asked) @ unit(known).T).topk(count, dim=1).indices
 
 
+@anywhere
 @torch.no_grad()
 def knn_accuracy(
     train_features: Tensor,
@@ -138,16 +142,16 @@ def knn_accuracy(
     temperature = require_temperature(temperature, train_features.dtype)
     right = torch.zeros((), dtype=torch.int64, device=test_features.device)
     rows = max(1, SIMILARITIES // len(train_features))
-    with torch.autocast(test_features.device.type, enabled=False):
-        neighbours, wanted = unit(train_features), unit(test_features)
-        for block, answers in zip(wanted.split(rows), truth.split(rows), strict=True):
-            cosine, nearest = (block @ neighbours.T).topk(k, dim=1, sorted=False)
-            weights = ((cosine - cosine.amax(1, keepdim=True)) / temperature).exp()
-            votes = cosine.new_zeros(len(block), classes).scatter_add_(1, labels[nearest], weights)
-            right += (votes.argmax(1) == answers).sum()
+    neighbours, wanted = unit(train_features), unit(test_features)
+    for block, answers in zip(wanted.split(rows), truth.split(rows), strict=True):
+        cosine, nearest = (block @ neighbours.T).topk(k, dim=1, sorted=False)
+        weights = ((cosine - cosine.amax(1, keepdim=True)) / temperature).exp()
+        votes = cosine.new_zeros(len(block), classes).scatter_add_(1, labels[nearest], weights)
+        right += (votes.argmax(1) == answers).sum()
     return right.item() / len(test_features)
 
 
+@anywhere
 @torch.no_grad()
 def linear_probe(
     train_features: Tensor,
@@ -176,10 +180,9 @@ def linear_probe(
     lr = require_number("lr", lr, above=0)
     weight_decay = require_number("weight_decay", weight_decay, least=0)
     seed = require_whole("seed", seed, least=0)
-    with torch.autocast(test_features.device.type, enabled=False):
-        x, y = _standardised(train_features, test_features)
-        fitted = _fit(x, labels, classes, epochs, batch, lr, weight_decay, seed)
-        curve = [((y @ weights).argmax(1) == truth).double().mean() for weights in fitted]
+    x, y = _standardised(train_features, test_features)
+    fitted = _fit(x, labels, classes, epochs, batch, lr, weight_decay, seed)
+    curve = [((y @ weights).argmax(1) == truth).double().mean() for weights in fitted]
     accuracies = torch.stack(curve).tolist()
     return LinearAccuracy(accuracies[-1], max(accuracies), tuple(accuracies))
 
@@ -249,17 +252,12 @@ def report(
     linear: bool = False,
     seed: int = 0,
 ) -> Report:
-    """Nearest neighbours and rank, and with ``linear`` the linear protocol as well; the encoder's mode is put back.
+    """Nearest neighbours and rank, and with ``linear`` the linear protocol as well.
 
     The 200 nearest training images vote, or all where there are fewer.
     Raises ValueError for an image without a label, and where representations are no finite numbers.
     """
-    mode = encoder.training
-    encoder.eval()
-    try:
-        known, asked = (embed(encoder, part, pipeline, device) for part in (train, test))
-    finally:
-        encoder.train(mode)
+    known, asked = (embed(encoder, part, pipeline, device) for part in (train, test))
     shown = known, train.labels.to(device), asked, test.labels.to(device)
     accuracy = knn_accuracy(*shown, k=min(200, len(known)))
     found = linear_probe(*shown, seed=seed) if linear else None
@@ -274,6 +272,7 @@ def report(
 # --- how many directions representations take ------------------------------------------------------------------------
 
 
+@anywhere
 def effective_rank(features: Tensor, resolution: float | None = None) -> Tensor:
     r"""Return the effective rank :math:`\exp(-\sum_i p_i \log p_i)` of features, ``(..., N, F) -> (...)``.
 

@@ -22,8 +22,7 @@ by their norms, so that a pair's distance is :math:`r = \|a - b\|^2/2 = 1 - \cos
 processes share a batch, each objective is that of the whole batch.
 
 All are computed in float32 or float64, also under autocast: products in bfloat16 would move the gradient of info_nce by up to
-1e-3 of it.  TF32 products, which PyTorch uses for matrices only where it is told to, would leave cosines three digits; that is
-not undone here.
+1e-3 of it.  Precisions that are set by ``set_float32_matmul_precision`` reach gradients that are asked for outside alone.
 """
 
 from __future__ import annotations
@@ -42,6 +41,7 @@ from torch.nn import functional as F
 from sslbook.losses import pairs
 from sslbook.losses.batch import BATCH_LOSSES
 from sslbook.networks.siamese import Outputs
+from sslbook.runtime.ambient import anywhere
 from sslbook.runtime.arguments import nearest, require_number, require_one_of, require_temperature
 from sslbook.training.run.distributed import gather, world
 
@@ -218,10 +218,9 @@ def _outside_autocast(value: Callable[..., Tensor]) -> Callable[..., Tensor]:
             for name, part in outputs._asdict().items()
             if part is not None and part.is_floating_point() and part.itemsize < 4
         }
-        with torch.autocast(outputs.z1.device.type, enabled=False):
-            return value(outputs._replace(**half), **numbers)
+        return value(outputs._replace(**half), **numbers)
 
-    return whole
+    return anywhere(whole)
 
 
 def _whole_batch(*parts: Tensor) -> tuple[Tensor, ...]:

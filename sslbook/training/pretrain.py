@@ -24,13 +24,13 @@ from sslbook.images.datasets import Dataset
 from sslbook.images.own import read_images
 from sslbook.networks.batchnorm import BatchNorm
 from sslbook.networks.siamese import Networks, build
+from sslbook.runtime.ambient import anywhere, copied, in_float32, put_back, seeded
 from sslbook.runtime.arguments import ELSEWHERE, folded, meant, unknown, unwrapped_name
 from sslbook.runtime.atomic_io import user_path
 from sslbook.training.augment import PIPELINES, Pipeline, plain
 from sslbook.training.objectives import OBJECTIVES, asks_labels
 from sslbook.training.run import checkpoints
 from sslbook.training.run.checkpoints import Row
-from sslbook.training.run.determinism import in_float32, seeded
 from sslbook.training.run.parts import Own, labelled
 from sslbook.training.run.settings import Settings, stored, stored_settings, with_values
 from sslbook.training.run.trainer import plot_rows, told, train
@@ -67,6 +67,8 @@ class Pretrained:
         return plot_rows(self.rows)
 
 
+@anywhere
+@torch.enable_grad()
 def pretrain(
     images: Any,
     backbone: nn.Module | Callable[[], nn.Module],
@@ -104,7 +106,8 @@ def pretrain(
     stops the run, it writes a checkpoint and raises KeyboardInterrupt.  Two calls are the same if images, settings and networks
     agree.  Networks are compared by ``repr`` without addresses, and by parameters' names, shapes, types and ``requires_grad``.
     device: by default, ``cuda`` if there is a GPU.  tensorboard: whether to write curves for TensorBoard to the folder.
-    on_epoch: a function that is called with the epoch's row.  batch: the batch size; by default 256, or all images.
+    on_epoch: a function that is called with the epoch's row; what it changes in the network is put back.
+    batch: the batch size; by default 256, or all images.
     settings: arguments of the objective, such as ``temperature=0.2``, and fields of
     :class:`~sslbook.training.run.settings.Settings`, such as ``weight_decay=1e-4`` or
     ``networks=Networks(projector_out=64)``.  The default temperature is 0.5, or 0.07 for clip.  The default of
@@ -153,9 +156,9 @@ def pretrain(
         features = _features(encoder, data, views)
     own = Own(encoder, features, views)
     run = with_values(run, {"own": _described(data, own, asks_labels(run.objective))})
-    _training(encoder)
     try:
-        with tempfile.TemporaryDirectory() as scratch, seeded(seed), torch.inference_mode(False), torch.enable_grad():
+        with tempfile.TemporaryDirectory() as scratch, seeded(seed), put_back(encoder, numbers=False):
+            _training(encoder)
             result = train(
                 run,
                 kept or Path(scratch),
@@ -174,6 +177,8 @@ def pretrain(
     return Pretrained(encoder.eval(), views, result.rows)
 
 
+@anywhere
+@torch.enable_grad()
 def load_run(folder: str | Path, backbone: nn.Module | Callable[[], nn.Module] | None = None) -> Pretrained:
     """Load the backbone, pipeline and rows of a run; the backbone has the weights of the newest checkpoint.
 
@@ -185,7 +190,7 @@ def load_run(folder: str | Path, backbone: nn.Module | Callable[[], nn.Module] |
     and ValueError for a network of another architecture.
     """
     place = user_path(folder)
-    content = checkpoints.latest(place, lambda text: warnings.warn(text, stacklevel=3)) if place.is_dir() else None
+    content = checkpoints.latest(place, lambda text: warnings.warn(text, stacklevel=4)) if place.is_dir() else None
     if content is None:
         below = min(place.glob("*/step-*.pt"), default=None)  # where `sslbook train --folder` keeps its runs
         hint = f": did you mean {below.parent}?" if below else ""
@@ -269,31 +274,23 @@ def _made(backbone: object) -> nn.Module:
 
 @torch.no_grad()
 def _features(backbone: nn.Module, data: Dataset, pipeline: Pipeline) -> int:
-    """How many features the backbone gives of an image, by a look at two in each mode; modes and buffers are put back."""
-    modes = {part: part.training for part in backbone.modules()}
-    buffers = {name: held.clone() for name, held in backbone.named_buffers() if not is_lazy(held)}
+    """How many features the backbone gives of an image, by a look at two, of a copy in each mode; lazy layers get their weights."""
     two = plain(data.pixels[:2], pipeline).to(next(backbone.parameters()).device)
-    try:
-        features = _look(backbone.eval(), two, "F", "")
-        for name, held in chain(backbone.named_parameters(), backbone.named_buffers()):
-            if is_lazy(held) or held.is_meta:
-                raise ValueError(f"backbone must have values everywhere, and {name} has none after two images")
-        buffers = {name: held.clone() for name, held in backbone.named_buffers()} | buffers  # lazy layers had none
-        _put_back(modes)
-        _look(_training(backbone), two, str(features), " in training mode")
-        if "WORLD_SIZE" in os.environ:
-            _require_apart(backbone, two)
-    finally:
-        _put_back(modes)
-        for name, held in backbone.named_buffers():
-            if name in buffers:
-                held.copy_(buffers[name])
+    if any(map(is_lazy, chain(backbone.parameters(), backbone.buffers()))):
+        modes = {part: part.training for part in backbone.modules()}
+        try:
+            _look(backbone.eval(), two, "F", "")
+        finally:
+            for part, mode in modes.items():
+                part.training = mode
+    features = _look(copied(backbone).eval(), two, "F", "")
+    for name, held in chain(backbone.named_parameters(), backbone.named_buffers()):
+        if is_lazy(held) or held.is_meta:
+            raise ValueError(f"backbone must have values everywhere, and {name} has none after two images")
+    _look(_training(copied(backbone)), two, str(features), " in training mode")
+    if "WORLD_SIZE" in os.environ:
+        _require_apart(copied(backbone), two)
     return features
-
-
-def _put_back(modes: Mapping[nn.Module, bool]) -> None:
-    for part, mode in modes.items():
-        part.training = mode
 
 
 def _training(backbone: nn.Module) -> nn.Module:

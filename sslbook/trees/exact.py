@@ -23,11 +23,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from sslbook.runtime.ambient import anywhere, methods_anywhere
 from sslbook.runtime.arguments import counted, require_whole
 from sslbook.stats.replicas import Streams
 from sslbook.trees.latent import LatentTree, marginals
 
 
+@methods_anywhere
 @dataclass(frozen=True)
 class TreeNetwork:
     """This class holds ``R`` networks on trees of one shape.
@@ -74,6 +76,7 @@ class TreeNetwork:
         return TreeNetwork(tuple(map(change, self.weights)), tuple(map(change, self.biases)))
 
 
+@anywhere
 def initial_network(
     seeds: Sequence[int], branching: Sequence[int], width: int, *, bias: bool = True, dtype: torch.dtype = torch.float32
 ) -> TreeNetwork:
@@ -241,6 +244,7 @@ def _leaves(tree: LatentTree) -> Parts:
     return Parts(values.expand(r, leaves, 1, m), eye.expand(r, leaves, m, m))
 
 
+@anywhere
 def latent_correlations(tree: LatentTree, net: TreeNetwork, listed: list[Parts | None] | None = None) -> list[Tensor]:
     r"""Return, for each depth, the correlations ``(R, nodes, width)`` of pre-activations with their latent variables.
 

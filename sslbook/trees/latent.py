@@ -18,10 +18,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from sslbook.runtime.ambient import anywhere, methods_anywhere
 from sslbook.runtime.arguments import counted, require_floating, require_number
 from sslbook.stats.replicas import Streams
 
 
+@methods_anywhere
 @dataclass(frozen=True)
 class LatentTree:
     r"""This class holds ``R`` complete trees of one shape, each with its own tables.
@@ -112,6 +114,7 @@ def _check_probabilities(name: str, table: Tensor) -> None:
 # --- kinds of trees --------------------------------------------------------------------------------------------------
 
 
+@anywhere
 def symmetric_binary(polarities: Sequence[Tensor], root_polarity: float = 0.0) -> LatentTree:
     r"""Return binary trees (SB-HLTM) whose variables equal their parent with probability :math:`(1 + \rho_{\mu\nu})/2`.
 
@@ -136,6 +139,7 @@ def random_categorical(seeds: Sequence[int], values: Sequence[int], branching: S
     return random_tree(seeds, values, branching, lambda u: u / u.sum(-1, keepdim=True))
 
 
+@anywhere
 def random_tree(
     seeds: Sequence[int], values: Sequence[int], branching: Sequence[int], table: Callable[[Tensor], Tensor]
 ) -> LatentTree:

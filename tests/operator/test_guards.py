@@ -111,24 +111,6 @@ def test_four_samples_are_enough_to_see_that_they_are_coupled() -> None:
         open_layer(net, "a", x)
 
 
-def test_whatever_mode_torch_is_in() -> None:
-    net, x = net_and_batch()
-    wanted = open_layer(net, "0", x)
-    with torch.inference_mode():
-        inside = open_layer(net, "0", x.clone())
-        assert torch.equal(inside.connections(), wanted.connections())
-        product = inside.vjp(inside.jvp(inside.weight.clone()))
-    assert torch.equal(product, wanted.vjp(wanted.jvp(wanted.weight)))
-    net, x = net.float(), x.float()
-    wanted = open_layer(net, "0", x)
-    with torch.autocast("cpu", torch.bfloat16):
-        inside = open_layer(net, "0", x)
-        assert net(x).dtype == torch.bfloat16, "the case itself"
-        assert torch.equal(inside.output, wanted.output)
-        product = inside.vjp(inside.jvp(inside.weight))
-    assert torch.equal(product, wanted.vjp(wanted.jvp(wanted.weight)))
-
-
 GIVEN: dict[str, tuple[object, object, type[Exception], str]] = {
     "no network": (None, torch.ones(2, 4), TypeError, r"net must be a torch.nn.Module, got NoneType"),
     "a list": (nn.Linear(4, 3), [[1.0, 2.0]], TypeError, r"x must be a dense torch tensor \(inputs, ...\), got list"),

@@ -56,14 +56,6 @@ def test_a_small_temperature_leaves_the_nearest_neighbours_vote() -> None:
     assert knn_accuracy(train, labels, test[clear], truth[clear], k=50, temperature=0.1) != nearest
 
 
-def test_autocast_does_not_reach_in() -> None:
-    data = problem()
-    neighbours, fitted = knn_accuracy(*data), linear_probe(*data, epochs=3)
-    with torch.autocast("cpu", torch.bfloat16):
-        assert knn_accuracy(*data) == neighbours
-        assert linear_probe(*data, epochs=3) == fitted
-
-
 def test_features_that_are_no_numbers_have_no_accuracy() -> None:
     train, labels, test, truth = problem()
     for measure in (knn_accuracy, linear_probe):

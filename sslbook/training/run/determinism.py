@@ -6,14 +6,11 @@ goes on after a crash sees what it would have seen, and how many processes share
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -26,33 +23,6 @@ def generator(seed: int, purpose: str, number: int) -> torch.Generator:
     """Random numbers for one purpose in one epoch: a function of its arguments, on every machine."""
     digest = hashlib.sha256(f"{seed} {purpose} {number}".encode()).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
-
-
-@contextlib.contextmanager
-def in_float32() -> Iterator[None]:
-    """New tensors are float32, whatever the caller's default is, which is put back: weights are a function of the settings."""
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float32)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
-
-
-@contextlib.contextmanager
-def seeded(seed: int) -> Iterator[None]:
-    """The common generators of PyTorch, NumPy and Python begin at ``seed``, and are put back."""
-    of_python, of_numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 -- others' code draws from it
-    gpus = range(torch.cuda.device_count() if torch.cuda.is_initialized() else 0)
-    with torch.random.fork_rng(devices=list(gpus)):
-        torch.manual_seed(seed)
-        np.random.seed(seed % 2**32)  # noqa: NPY002
-        random.seed(seed)
-        try:
-            yield
-        finally:
-            random.setstate(of_python)
-            np.random.set_state(of_numpy)  # noqa: NPY002
 
 
 def draw_alike(seed: int, step: int, device: torch.device) -> None:

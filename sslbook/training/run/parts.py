@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from sslbook.images import datasets
 from sslbook.images.datasets import Dataset
 from sslbook.networks.siamese import Outputs, Siamese, build
+from sslbook.runtime.ambient import beside
 from sslbook.runtime.compute import has_bfloat16
 from sslbook.stats.replicas import to_device
 from sslbook.training import evaluate
@@ -307,8 +308,7 @@ class Step:
 
     def views(self, pixels: Tensor, draws: Tensor) -> Tensor:
         """One view of each image, outside of autocast, which would round the crops; the first kernel gives it its layout."""
-        with torch.no_grad():
-            return apply(pixels, self.pipeline, draws)
+        return apply(pixels, self.pipeline, draws)
 
     def loss(self, index: Tensor, *draws: Tensor) -> Tensor:
         """The objective of two views of the images ``index``."""
@@ -343,7 +343,8 @@ class Step:
     def _backward(self, *inputs: Tensor) -> Tensor:
         for parameter in self.model.parameters():
             parameter.grad = None
-        loss = self._loss(*inputs)
+        with beside(self.pixels):
+            loss = self._loss(*inputs)
         loss.backward()
         return loss.detach()
 

@@ -23,13 +23,14 @@ import sslbook
 from sslbook.images.datasets import Dataset
 from sslbook.networks.siamese import Siamese
 from sslbook.records import data_files
+from sslbook.runtime.ambient import anywhere, in_float32, put_back
 from sslbook.runtime.arguments import installing, require_whole
 from sslbook.runtime.atomic_io import write_text
 from sslbook.runtime.compute import BROKEN_PIPE, GOES_ON, Stopped, asked_to_stop, device_name, figure, keep_freed_memory
 from sslbook.training.evaluate import report
 from sslbook.training.run import checkpoints, distributed
 from sslbook.training.run.checkpoints import Diverged, Row, State, check, write_csv, write_result
-from sslbook.training.run.determinism import draw_alike, in_float32
+from sslbook.training.run.determinism import draw_alike
 from sslbook.training.run.parts import FACTOR, Own, Parts, images_of, make_parts
 from sslbook.training.run.settings import Refused, Settings
 
@@ -177,7 +178,7 @@ class Trainer:
         self.origin = self._origin() if self.first else {}  # now: the checkout may be another one by the end
         self.progress, self.curves = Progress(), Curves()
         self.asked: Callable[[], int] = lambda: 0
-        self.on_epoch: Callable[[Row], object] = lambda row: None
+        self.on_epoch: Callable[[Row], object] | None = None
         self.begun = self.epoch_begun = self.saved = time.monotonic()
         self.epoch_from, self.spent = 0, 0.0
 
@@ -262,7 +263,8 @@ class Trainer:
                 if stop:
                     raise Stopped(stop, GOES_ON)
                 if on_step is not None:
-                    on_step(state.step)
+                    with put_back(state.model, numbers=False):
+                        on_step(state.step)
         except Diverged as error:
             raise self._diverged(error) from None
         except RuntimeError as error:
@@ -352,7 +354,9 @@ class Trainer:
             write_csv(self.folder / "log.csv", state.rows)
             self.curves.add(row)
             self.say(f"{self.name}: {line(row)}{self._left(epoch)}")
-            self.on_epoch(dict(row))
+            if self.on_epoch is not None:
+                with put_back(self.state.model):
+                    self.on_epoch(dict(row))
         distributed.wait_for_all()
 
     def _left(self, epoch: int) -> str:
@@ -422,6 +426,8 @@ def prepared(
         yield run
 
 
+@anywhere
+@torch.enable_grad()
 def train(
     settings: Settings,
     folder: Path,
@@ -435,8 +441,9 @@ def train(
     """Train with ``settings`` to the end; by default, resume from the last checkpoint in ``folder``, if there is one.
 
     stop_after: the total number of steps after which the run writes a checkpoint and stops.
-    on_step: a function that is called with the number of steps done.
-    on_epoch: a function that is called with the row of each epoch, in the first process.
+    on_step: a function that is called with the number of steps done; the networks' modes and hooks are put back.
+    on_epoch: a function that is called with the row of each epoch, in the first process.  It may look at the networks:
+    what it changes in them is put back, as a run that is resumed doesn't call it again.
     save_every: the number of steps between checkpoints, besides those at the ends of epochs.
 
     The options are ``resume``, ``device``, ``data``, ``own``, ``download``, ``tensorboard``, ``quiet`` and ``name``.
@@ -451,5 +458,5 @@ def train(
         if value is not None:
             require_whole(given, value, least=1)
     with prepared(settings, folder, **options) as run:
-        run.on_epoch = on_epoch or run.on_epoch
+        run.on_epoch = on_epoch
         return run.go(stop_after, save_every, on_step)

@@ -1,0 +1,163 @@
+"""Whatever is set around a call, and whoever else is at work: the same numbers, and what is the caller's is as it was."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from test_hostile_calls import numbers_in
+from torch import Tensor, nn
+
+import sslbook
+from sslbook.losses.batch import BATCH_LOSSES
+
+NONE = {"BatchNorm", "ResNet18", "Settings", "Networks", "Pipeline", "Dataset", "recorded"}
+MADE = {"CovarianceOperator", "EigenPairs", "LatentTree"}
+"""Modules, for which torch's settings are meant, and words; and what others make, and here use."""
+
+
+class Keeps(nn.Module):
+    """Keeps outputs with their graphs, counts its calls, and fails if it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        first, last = (nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU()), (nn.AdaptiveAvgPool2d(2), nn.Flatten())
+        self.body, self.outputs, self.fails = nn.Sequential(*first, *last, nn.Linear(16, 3)), [], False
+        self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        self.outputs.append(self.body(x))
+        if self.fails:
+            raise OSError("told to")
+        return self.outputs[-1]
+
+
+class Given:
+    """What is the caller's."""
+
+    def __init__(self, fails: bool = False) -> None:
+        draw, self.net = torch.Generator().manual_seed(0), Keeps()
+        self.own = [nn.Sequential(nn.Flatten(), nn.BatchNorm1d(64), nn.Linear(64, 3))]
+        self.own += [copy.deepcopy(self.own[0]) for _ in range(3)]
+        self.net(torch.rand(4, 1, 8, 8, generator=draw)).square().sum().backward(retain_graph=True)
+        self.net.body[0].bias.requires_grad_(False)
+        self.net.body[0].register_forward_hook(lambda module, args, out: None)
+        self.views, self.z = torch.rand(6, 2, 1, 8, 8, generator=draw), torch.randn(2, 6, 5, generator=draw)
+        self.array, self.labels = np.arange(384, dtype=np.uint8).reshape(6, 1, 8, 8), np.arange(6) % 2
+        self.array.flags.writeable = False
+        self.data, self.classes = sslbook.read_images(self.array, self.labels), torch.arange(6) % 2
+        self.tree = sslbook.symmetric_binary([torch.full((1, 2), 0.5), torch.full((1, 4), 0.7)])
+        opened = partial(sslbook.covariance_operator, self.net.eval(), "body.0", self.views)
+        self.op, self.chunked = opened(), opened(chunk=4)
+        self.pairs, self.weight, self.net.fails = self.op.top_eigenpairs(2), self.op.opened.weight.clone(), fails
+        self.net.body[2].train()
+
+    def state(self) -> Iterator[Any]:
+        """All of it, and what the process has."""
+        for name, part in self.net.named_modules():
+            yield name, part.training, len(part._forward_hooks), [id(held) for held in getattr(part, "outputs", ())]
+        for name, held in [*self.net.named_parameters(), *self.net.named_buffers()]:
+            yield name, id(held), held.tolist(), held.requires_grad, None if held.grad is None else held.grad.tolist()
+        yield from (self.views.tolist(), self.z.tolist(), self.array.tolist(), self.labels.tolist())
+        yield from (torch.get_rng_state().tolist(), str(np.random.get_state()), torch.get_float32_matmul_precision())  # noqa: NPY002
+        yield torch.is_grad_enabled(), torch.get_default_dtype(), torch.backends.cuda.flash_sdp_enabled()
+
+
+def pretrained(g: Given) -> Tensor:
+    net, run = g.own.pop(), {"epochs": 1, "batch": 4, "quiet": True, "device": "cpu"}
+    sslbook.pretrain(g.data, net, val=g.data, **run, on_epoch=lambda row: (net.eval(), net(g.views[0]), torch.rand(3)))
+    assert all(part.grad is None for part in net.parameters())
+    return net[2].weight.detach()
+
+
+OPERATOR = (lambda op, w: op.apply(w), lambda op, w: op.apply_transpose(w), lambda op, w: op.to_scipy() @ np.ones(36), *(
+    lambda op, w, name=name: getattr(op, name)() for name in ("exact_update", "euler_gap", "trace", "dense", "bottom_eigenpairs")),
+    lambda op, w: op.top_eigenpairs(2).values)  # fmt: skip
+OWN = partial(BATCH_LOSSES["info_nce"].value, temperature=0.5)
+LOSSES = {"clip": {"temperature": 0.5}, "sigmoid_pairs": {"scale": 9.0, "bias": -9.0}, "barlow_twins": {"weight": 5e-3},
+          "vicreg": {}, "spectral_contrastive": {}, "info_nce": {"temperature": 0.5}}  # fmt: skip
+CALLS: dict[str, Callable[[Given], Any]] = {
+    "covariance_operator": lambda g: [sslbook.covariance_operator(g.net, "body.5", g.views, **asked).dense() for asked in (
+        {}, {"loss": OWN, "chunk": 4}, {"loss": "info_nce", "temperature": 0.5, "clean": g.views[:, 0]})],
+    "intra_operator": lambda g: sslbook.intra_operator(g.net, "body.0", g.views).trace(),
+    "products": lambda g: [ask(g.op, g.weight) for ask in OPERATOR],
+    "products by chunks": lambda g: [ask(g.chunked, g.weight) for ask in OPERATOR],
+    "pairs": lambda g: (g.pairs.directions(), g.pairs.share(g.weight), len(g.pairs.plot().axes)),
+    "inspect_network": lambda g: [(*layer.values, *(share.value for share in layer.step.values()))
+                                  for layer in sslbook.inspect_network(g.net, g.data, views=2, k=2).layers],
+    "contrastive": lambda g: [sslbook.contrastive(*g.z, "info_nce", temperature=0.5), sslbook.contrastive(*g.z, "simple")],
+    "losses": lambda g: [BATCH_LOSSES[name].value(g.z.movedim(0, 1), **asked) for name, asked in LOSSES.items()],
+    "pair_distances, info_nce, soft_triplet, partials": lambda g: [(r, loss(*r), sslbook.partials(loss, *r)) for loss in (
+        partial(sslbook.info_nce, temperature=0.5), partial(sslbook.soft_triplet, temperature=0.5))
+        for r in [sslbook.pair_distances(*g.z)]],
+    "mlp": lambda g: sslbook.mlp((5, 4, 3)),
+    "read_images, load_dataset": lambda g: [data.take([3, 4]).pixels.float() for data in (
+        sslbook.read_images(g.array, g.labels), sslbook.load_dataset("digits", "test"))],
+    "shifts, random_view": lambda g: [sslbook.shifts(g.views[0]), sslbook.random_view(g.views[0], sslbook.Pipeline(8, blur=1.0))],
+    "pretrain, load_run, train": pretrained,
+    "embed": lambda g: sslbook.embed(g.net, g.data, sslbook.Pipeline(8), batch=4),
+    "knn_accuracy": lambda g: sslbook.knn_accuracy(g.z[0], g.classes, g.z[1], g.classes, k=3),
+    "linear_probe": lambda g: sslbook.linear_probe(g.z[0], g.classes, g.z[1], g.classes, epochs=3, lr=0.1).curve,
+    "effective_rank": lambda g: sslbook.effective_rank(g.z),
+    "initial_network, latent_correlations": lambda g: sslbook.latent_correlations(g.tree, sslbook.initial_network((0,), (2, 2), 3)),
+    "random_categorical, symmetric_binary": lambda g: (sslbook.random_categorical((0,), (2, 3), (2,)), g.tree.sample((1,), 3)),
+}  # fmt: skip
+
+
+def put(write: Callable[[Any], object], value: Any, before: Any) -> contextlib.ExitStack:
+    stack = contextlib.ExitStack()
+    stack.callback(write, before)
+    write(value)
+    return stack
+
+
+SETTINGS: dict[str, Callable[[], Any]] = {
+    **{str(dtype): partial(torch.autocast, "cpu", dtype) for dtype in (torch.bfloat16, torch.float16)},
+    "no_grad": torch.no_grad, "inference": torch.inference_mode, "device": lambda: torch.device("meta"),
+    "products": lambda: put(torch.set_float32_matmul_precision, "medium", "highest"),
+    "dtype": lambda: put(torch.set_default_dtype, torch.float64, torch.float32),
+    "anomaly": lambda: put(lambda on: torch.autograd.set_detect_anomaly(on), True, False),
+    "deterministic": lambda: put(torch.use_deterministic_algorithms, True, False),
+}  # fmt: skip
+
+
+def test_every_promised_function_is_here() -> None:
+    assert {name for call in CALLS for name in call.split(", ")} >= set(sslbook.__all__) - NONE - MADE
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize("name", CALLS)
+def test_what_is_set_around_a_call_changes_nothing(name: str, setting: str) -> None:
+    given = Given()
+    wanted = [*numbers_in(CALLS[name](given))]
+    with SETTINGS[setting]():
+        found = CALLS[name](given)
+    assert wanted
+    torch.testing.assert_close([*numbers_in(found)], wanted, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("name", CALLS)
+def test_what_is_the_callers_is_as_it_was_and_threads_agree(name: str, fails: bool) -> None:
+    given, answers = Given(fails), []
+    before = [*given.state()]
+
+    def call() -> None:
+        with contextlib.suppress(*(ValueError, OSError) if fails else ()):
+            answers.append([*numbers_in(CALLS[name](given))])
+
+    with ThreadPoolExecutor(4) as threads:
+        for done in [threads.submit(call) for _ in range(4)]:
+            done.result()
+    assert [*given.state()] == before
+    assert len(answers) == 4 or fails
+    for found in answers[1:]:
+        torch.testing.assert_close(found, answers[0])
