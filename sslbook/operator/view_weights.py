@@ -145,8 +145,7 @@ class PairMixing:
 
 def _is_symmetric(matrix: Tensor) -> bool:
     """Up to 1000 units of rounding of its largest entry: a processor may round equal exponentials differently."""
-    apart = (matrix - matrix.T).abs().max()
-    return bool(apart <= 1000 * torch.finfo(matrix.dtype).eps * matrix.abs().max())
+    return bool((matrix - matrix.T).abs().max() <= 1000 * torch.finfo(matrix.dtype).eps * matrix.abs().max())
 
 
 # --- losses of inner products, and the weights with which they join the views ----------------------------------------
