@@ -213,6 +213,15 @@ def strips(rows: Mapping[str, ArrayLike]) -> Figure:
     return fig
 
 
+def slope(ax: Axes, power: float, *, through: tuple[float, float], label: str = "", span: float = 10.0) -> None:
+    """A dashed reference line y ~ x^power on logarithmic axes, from the point `through` over a factor `span` in x."""
+    x, y = through
+    xs = np.array([x, x * span])
+    ax.plot(xs, y * (xs / x) ** power, color="#333333", linestyle=(0, (4, 3)), linewidth=1.3, zorder=1)
+    if label:
+        ax.annotate(label, (xs[1], float(y * span**power)), textcoords="offset points", xytext=(5, 0), va="center")
+
+
 # --- figures for the page ----------------------------------------------------------------------------------------------
 #
 # Without a kernel a slider is HTML that holds one picture for each value. The first is visible without any script;

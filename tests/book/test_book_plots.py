@@ -101,6 +101,16 @@ def test_an_image_row_has_one_scale() -> None:
     plt.close("all")
 
 
+def test_slope_draws_its_power() -> None:
+    _, ax = plots.figure()
+    ax.set(xscale="log", yscale="log")
+    plots.slope(ax, -0.5, through=(10.0, 3.0), span=100.0, label="rate")
+    x, y = ax.lines[0].get_data()
+    assert np.diff(np.log(y)) / np.diff(np.log(x)) == pytest.approx([-0.5])
+    assert (x[0], y[0]) == (10.0, 3.0)
+    plt.close("all")
+
+
 @pytest.mark.parametrize(
     ("low", "high", "labels"),
     [(1e-6, 1.0, []), (0.08, 2.0, []), (0.06, 0.7, ["2", "5"]), (0.15, 0.9, ["2", "5"])],
