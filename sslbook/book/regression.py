@@ -75,7 +75,7 @@ class Comparison:
 
 def compare(book: Book, chapters: Sequence[str], scale: str, seed: int = SEED) -> list[Comparison]:
     """What became of each of ``chapters``, all executed; numbers are compared at the book's own seed alone."""
-    units, found = _printed_as(book), []
+    units, found = printed_as(book), []
     for chapter in chapters:
         if not (book.executed(scale) / f"{chapter}.ipynb").is_file():
             found.append(Comparison(chapter, 0, ("it could not be executed",)))
@@ -111,7 +111,7 @@ def _mean(value: Value) -> float:
     return value.mean if isinstance(value, Interval) else value
 
 
-def _printed_as(book: Book) -> dict[tuple[str, str], list[str]]:
+def printed_as(book: Book) -> dict[tuple[str, str], list[str]]:
     """The formats in which all pages print each number."""
     found: dict[tuple[str, str], list[str]] = {}
     for chapter in find_chapters(book):
@@ -161,7 +161,7 @@ def update(book: Book, chapter: str, scale: str) -> list[Moved]:
     """
     path = book.expected(chapter, scale)
     found, held = [n for n in read_numbers(book, chapter, scale) if n.part_of is None], read_expected(path)
-    accepted = differences(found, held, _printed_as(book))
+    accepted = differences(found, held, printed_as(book))
     if accepted:
         news = {moved.name for moved in accepted}
         measured = {number.name: number.result for number in found if not number.criterion.asserts}

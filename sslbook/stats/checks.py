@@ -7,7 +7,6 @@ on purpose, and must stay large on *every* instance.  A check on one instance af
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -21,8 +20,6 @@ Gaps = dict[str, float]
 Numbers = Tensor | np.ndarray
 Comparison = tuple[str, Any, Any]
 """A name, our value and the one that it must equal; None in the place of the latter says that ours is an error already."""
-CHECKS: dict[str, Callable[..., Gaps]] = {}
-"""Every check that :func:`over` has made in the modules that are imported, by its module, its name and what it is about."""
 
 
 def relative(value: Numbers, reference: Numbers) -> Tensor:
@@ -81,13 +78,11 @@ def over(
     draw: Callable[..., Iterable[Any]],
     *,
     error: Callable[[Any, Any], float] = relative_gap,
-    **about: Iterable[Any],
 ) -> Callable[[Callable[..., Iterator[Comparison]]], Callable[..., Gaps]]:
     """Make a check of a function that yields comparisons about one instance: ``check(count, seed)`` is the verdict on many.
 
     draw: what gives the instances, ``draw(count, seed)``; one of which nothing is yielded is not counted.  error: what two values
-    that are compared are apart.  about: parameters of the function and all that they are asked for, such as the names of losses,
-    one of which is given by its keyword.
+    that are compared are apart.  Further arguments of the function are given by keyword.
     """
 
     def wrap(compare: Callable[..., Iterator[Comparison]]) -> Callable[..., Gaps]:
@@ -105,10 +100,6 @@ def over(
             worst = {name: verdict(name, torch.tensor(gaps, dtype=torch.float64)) for name, gaps in found.items()}
             return {**worst, "instances": float(instances)}
 
-        name = f"{compare.__module__}.{compare.__qualname__}".removeprefix("sslbook.experiments.")
-        for values in itertools.product(*about.values()):
-            chosen = dict(zip(about, values, strict=True))
-            CHECKS[", ".join([name, *map(str, values)])] = functools.partial(check, **chosen)
         return check
 
     return wrap

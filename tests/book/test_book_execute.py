@@ -192,7 +192,7 @@ def test_a_cell_that_does_not_end_and_those_behind_it_have_failed(tmp_path: Path
     notebook = nbformat.v4.new_notebook(cells=cells)
     notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
     with module.environment() as environment, pytest.MonkeyPatch.context() as patch:
-        for name in ("JUPYTER_PATH", "PYTHONPATH"):  # the kernel's first line is of this package
+        for name in ("HOME", "IPYTHONDIR", "JUPYTER_PATH", "PYTHONPATH"):  # the kernel's first line is of this package
             patch.setenv(name, environment[name])
         seconds = 3 if "sleep" in source else 60
         result, failures = module.run(

@@ -14,7 +14,8 @@ from sslbook.book import render
 from sslbook.book import sphinx_ext as library
 from sslbook.book.execute import key_parts, reached
 from sslbook.book.layout import Book, Repository, find_chapters
-from sslbook.book.ledger import read_claims, read_expected
+from sslbook.book.ledger import read_claims
+from sslbook.book.regression import read_expected
 from sslbook.records import data_files
 from sslbook.runtime.arguments import InputError
 
@@ -24,7 +25,7 @@ TEXTS = {
     "chapters/notes.md": "# Notes\n\nNo code.\n",
     "chapters/references.bib": "@book{a,\n  title = {A},\n}\n",
     "data/functions.yml": "thm-a:\n- losses.a\n",
-    "data/expected/good.quick.json": '{"numbers":\n {}}\n',
+    "data/expected/good.quick.json": '{\n"gap": 1.5\n}\n',
 }
 
 

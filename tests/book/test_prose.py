@@ -13,7 +13,7 @@ import jupytext
 import pytest
 from IPython.core.inputtransformer2 import TransformerManager
 
-from sslbook.book import ledger as regression
+from sslbook.book import regression
 from sslbook.book.cells import parts
 from sslbook.book.layout import Book, read_yaml
 from sslbook.book.ledger import read_claims

@@ -61,7 +61,7 @@ def gap(found: Tensor, wanted: Tensor) -> float:
     return float((found - wanted).norm() / wanted.norm())
 
 
-@over(instances, error=gap, loss=LOSSES)
+@over(instances, error=gap)
 def step_gaps(instance: tuple[nn.Module, str, Tensor], loss: str) -> Iterator[Comparison]:
     r"""The step of a loss of :data:`LOSSES` against its operator, and how symmetric the matrix is.
 
@@ -247,7 +247,7 @@ def tables(loss: Callable[[Tensor], Tensor], outputs: Tensor) -> Tensor:
     return -(slope + slope.mT)
 
 
-@over(instances, error=gap, name=COORDINATE_LOSSES)
+@over(instances, error=gap)
 def table_gaps(instance: tuple[nn.Module, str, Tensor], name: str) -> Iterator[Comparison]:
     r"""The step of a loss of :data:`COORDINATE_LOSSES` against :math:`\sum_d \sum_{ab} C^{(d)}_{ab} K^{(d)}_a K^{(d)\top}_b`.
 
