@@ -128,9 +128,8 @@ def stage(executed: Path, folder: Path, *, root: Path, generated: Mapping[str, s
     folder.mkdir(parents=True)
     for name in ("_config.yml", "_toc.yml"):
         write_text(folder / name, read_source(root / name))
-    known = {
-        path.stem: glue(json.loads(read_source(path))) for path in executed.glob("*.ipynb") if "." not in path.stem
-    }
+    notebooks = [] if strict else [path for path in executed.glob("*.ipynb") if "." not in path.stem]
+    known = {path.stem: glue(json.loads(read_source(path))) for path in notebooks}
 
     def shown(text: str, name: str) -> str:
         return text if strict else without_missing(text, name, known)
