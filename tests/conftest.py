@@ -30,7 +30,7 @@ OUTSIDE = "SSLBOOK_TESTS_OUTSIDE"  # names the file that lists what was asked of
 def pytest_configure() -> None:
     """Refuse the network, here and in every Python that a test starts; and round as another machine, if asked to."""
     if seed := os.environ.get("SSLBOOK_NOISE"):
-        noise.start(int(seed))
+        noise.start(seed)
     handle, log = tempfile.mkstemp(prefix="sslbook-outside-")
     os.close(handle)
     os.environ[OUTSIDE] = log  # one for each process of pytest

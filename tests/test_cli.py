@@ -110,7 +110,7 @@ def test_execute_tells_and_regression_holds(
     book: Book, executed: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = book.expected("good", "quick")
-    write_expected(path, {"old": 1.0})
+    write_expected(path, {"old": 1.0, "gap": None})
     assert cli.main(["execute"]) == 0
     assert (
         "1 number differs on this machine; no claim does:\n  good  old  none  the book has 1\n"
@@ -127,7 +127,7 @@ def test_execute_tells_and_regression_holds(
     assert executed == ["good", "other"], "what has not changed runs once"
     assert cli.main(["execute", "good", "--force"]) == 0
     assert executed == ["good", "other", "good"]
-    write_expected(path, {"old": 1.0})
+    write_expected(path, {"old": 1.0, "gap": None})
     assert cli.main(["execute", "--seed", "3"]) == 0
     assert "this is seed 3" in capsys.readouterr().out
 
@@ -143,7 +143,7 @@ def test_a_chapter_that_fails_gives_status_1_and_is_not_accepted(book: Book, exe
 
 
 def test_build(book: Book, executed: list[str], rendered: list[dict], capsys: pytest.CaptureFixture[str]) -> None:
-    write_expected(book.expected("good", "quick"), {"old": 1.0})
+    write_expected(book.expected("good", "quick"), {"old": 1.0, "gap": None})
     assert cli.main(["build"]) == 0, "a number that moved stops no build"
     assert cli.main(["regression", "--update"]) == 0
     assert cli.main(["build"]) == 0
@@ -234,7 +234,7 @@ def test_nothing_is_recorded_into_an_installed_package(
     monkeypatch.setattr(data_files, "PACKAGE", tmp_path / "site-packages" / "sslbook")
     monkeypatch.setattr(data_files, "folder", lambda: tmp_path / "site-packages" / "sslbook" / "data")
     assert cli.main(["record", "tiny"]) == 2
-    assert "is of an installed package; to record, run sslbook from a copy" in capsys.readouterr().err
+    assert "is of an installed package; to record, run sslbook in a copy" in capsys.readouterr().err
     assert not any(tmp_path.iterdir())
 
 

@@ -234,7 +234,7 @@ def changed(root: Path) -> Path:
     (root / "data/functions.yml").write_text("{}\n")
     shutil.copy(ROOT / "_config.yml", root)
     shutil.copy(ROOT / "chapters/references.bib", root / "chapters")
-    seconds_of(root, "execute", "--update-expected")
+    seconds_of(root, "regression", "--update")
     seconds_of(root, "build")
     write(root, "2e-15")
     return root

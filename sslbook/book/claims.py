@@ -10,7 +10,6 @@ The order in a chapter::
 
 from __future__ import annotations
 
-import ast
 import math
 import os
 import platform
@@ -40,6 +39,7 @@ from sslbook.book.values import (
     apart,
     badge,
     line,
+    literal,
     parts,
     printed,
     short,
@@ -335,7 +335,7 @@ def run_line(text: tuple[str, ...]) -> str:
         asked, _, stored = told.rpartition("=")
         key, _, form = asked.partition(":")
         role, name = key.split(" ") if " " in key else (ROLES[0], key)
-        known = ast.literal_eval(stored)
+        known = literal(stored)
         book = dict(zip(parts(role, name), known if isinstance(known, tuple) else (known,), strict=True))
         if not book.keys() <= found.keys():
             continue

@@ -66,6 +66,8 @@ def regression(options: argparse.Namespace) -> int:
 
     book = replace(find_book(options.root), out=options.out and options.out.resolve())
     chapters = choose(find_chapters(book), options.chapters)
+    if options.update and "SSLBOOK_NOISE" in os.environ:
+        raise InputError("--update: SSLBOOK_NOISE is set, and another machine's numbers are not to be held")
     if options.junit:
         require_writable(options.junit.parent)
     with alone(book, "regression"):
@@ -82,8 +84,9 @@ def regression(options: argparse.Namespace) -> int:
     for one in found:
         if one.lines:
             _report(f"{one.chapter} ({options.scale}): {counted(len(one.lines), 'problem')}", one.lines)
-    if wrong := [one.chapter for one in found if one.lines]:
-        print(f"If new numbers are meant: sslbook regression {' '.join(wrong)} --scale {options.scale} --update")
+    if moved := [one.chapter for one in found if one.moved]:
+        print(f"If new numbers are meant: sslbook regression {' '.join(moved)} --scale {options.scale} --update")
+    if any(one.lines for one in found):
         return 1
     print(f"As expected: {counted(sum(one.count for one in found), 'number')}.")
     return 0
@@ -91,6 +94,11 @@ def regression(options: argparse.Namespace) -> int:
 
 def build(options: argparse.Namespace) -> int:
     """``sslbook build``: execute, tell what moved, write the ledger, render. The pages come in any case; 1 if a check failed."""
+    return _build(options)[0]
+
+
+def _build(options: argparse.Namespace) -> tuple[int, bool]:
+    """As `build`; and whether the pages are those of this book."""
     from sslbook.book import ledger
     from sslbook.book.execute import is_current
 
@@ -101,14 +109,15 @@ def build(options: argparse.Namespace) -> int:
             _execute(book, chapters, options)
         elif stale := [chapter.name for chapter in chapters if not is_current(book, chapter, Setting.of(options))]:
             print(f"Not executed, or changed since: {', '.join(stale)}. Run: sslbook execute {' '.join(stale)}")
-            return 1
+            return 1, False
         found = _tell(book, chapters, options)
         numbers = ledger.all_numbers(book, options.scale)
         wrong = ledger.problems(ledger.join(ledger.read_claims(book.claims), numbers), numbers)
-        wrong += _render(book, options, found)
+        problems, rendered = _render(book, options, found)
+        wrong += problems
     if wrong:
         _report("Problems", wrong)
-    return 1 if wrong or not all(one.holds for one in found) else 0
+    return 1 if wrong or not all(one.holds for one in found) else 0, rendered
 
 
 def show_ledger(options: argparse.Namespace) -> int:
@@ -149,14 +158,15 @@ def write_notebooks(options: argparse.Namespace) -> int:
 
     if options.folder:
         require_writable(options.folder)  # before the build, which takes minutes
-    if status := build(options):
+    status, rendered = _build(options)
+    if not rendered:
         return status
     book = find_book(options.root)
     copies, kept = notebooks.copy_notebooks(book, options.folder or book.built / "notebooks")
     for path in copies:
         print(path)
     _tell_kept(kept)
-    return 0
+    return status
 
 
 def write_pdf(options: argparse.Namespace) -> int:
@@ -166,11 +176,12 @@ def write_pdf(options: argparse.Namespace) -> int:
     render.chromium()  # before the build, which takes minutes
     if options.file:
         require_writable(options.file.parent)
-    if status := build(options):
+    status, rendered = _build(options)
+    if not rendered:
         return status
     book = find_book(options.root)
     print(render.write_pdf(book, options.file or book.built / "book.pdf", say))
-    return 0
+    return status
 
 
 def open_lab(options: argparse.Namespace) -> int:
@@ -180,7 +191,7 @@ def open_lab(options: argparse.Namespace) -> int:
     from sslbook.book import notebooks
 
     book = find_book(options.root)
-    if build(options):
+    if not _build(options)[1]:
         print("The book was not built; JupyterLab has the notebooks of the last time that it was.")
     folder = book.built / "lab"
     _, kept = notebooks.copy_notebooks(book, folder)
@@ -227,8 +238,8 @@ def _tell(book: Book, chapters: Sequence[Chapter], options: argparse.Namespace) 
     return found
 
 
-def _render(book: Book, options: argparse.Namespace, found: Sequence[Comparison]) -> list[str]:
-    """Render and check the pages, unless they already are what these inputs give; returns the problems of the pages."""
+def _render(book: Book, options: argparse.Namespace, found: Sequence[Comparison]) -> tuple[list[str], bool]:
+    """Render and check the pages, unless they already are what these inputs give; their problems, and whether they are there."""
     from sslbook.book import ledger, regression
     from sslbook.book.execute import pages_mark, stamp
 
@@ -254,13 +265,13 @@ def _render(book: Book, options: argparse.Namespace, found: Sequence[Comparison]
                 book.executed(options.scale), book.html, root=book.root, generated=generated, notes=notes, strict=strict
             )
         except render.RenderError as error:
-            return [str(error)]
+            return [str(error)], False
         wrong = render.problems(book, options.scale)
         if not wrong:
             write_bytes(*stamp(book, mark))
         print(f"Rendered and checked in {time.monotonic() - start:.1f} s.")
     print(f"Open {(book.html / 'index.html').as_uri()}")
-    return wrong
+    return wrong, True
 
 
 def _report(title: str, lines: Sequence[str]) -> None:

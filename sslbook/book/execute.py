@@ -2,8 +2,8 @@
 
 A chapter goes from `chapters/<name>.md` to `_build/executed/<scale>/<name>.ipynb`. The executed notebook says what it
 depends on and is executed again only when some of that changes. If only the prose changed, the new prose is put beside the old
-outputs. A check that fails is published as failed, and a cell that raises leaves its error; the cells behind it and the other
-chapters are executed all the same.
+outputs. A check that fails is published as failed, and a cell that raises leaves its error; the cells behind it are executed
+all the same, unless the kernel has gone, and so are the other chapters.
 
 It depends on its code cells, every module of the library that they reach through import statements, all recorded runs
 and printed tables, the lock file, the versions that compute, the scale, the seed, the kind of device, whether the downloaded
@@ -32,6 +32,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import distributions, version
@@ -185,9 +186,13 @@ def _reason(stored: Mapping[str, Any], parts: Mapping[str, str], force: bool) ->
 def _run_all(
     todo: Sequence[_Job], given: Mapping[str, str], at_once: int, say: Callable[[str], None]
 ) -> Iterator[Outcome]:
-    """Run the jobs in a pool of fresh processes (papermill changes the working folder and the environment of its process)."""
+    """Run the jobs in a pool of fresh processes (papermill changes the working folder and the environment of its process).
+
+    Where one process dies, as with too little memory, the pool is lost: what is left runs alone, each in a pool of its own.
+    """
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(at_once, mp_context=context, initializer=_begin, initargs=(given,))
+    lost: list[_Job] = []
     try:
         futures = {pool.submit(_run, job): job for job in todo}
         say(f"running  {at_once} at once …")
@@ -197,7 +202,10 @@ def _run_all(
                 outcome = future.result()
             except OSError as error:  # the chapter's own are in its report: here a notebook can't be written
                 raise OSError(error.errno, error.strerror, error.filename or str(job.target)) from None
-            except Exception as error:  # whatever stops one, such as too little memory, must not lose the others
+            except Exception as error:  # whatever stops one must not lose the others
+                if isinstance(error, BrokenProcessPool) and len(todo) > 1:
+                    lost.append(job)
+                    continue
                 outcome = Outcome(job.name, "failed", error=f"{type(error).__name__}: {error}")
                 _keep(job, job.chapter.notebook(), [outcome.error])
             if outcome.status == "failed":
@@ -209,6 +217,8 @@ def _run_all(
             yield outcome
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
+    for job in lost:
+        yield from _run_all([job], given, 1, say)
 
 
 def _begin(given: Mapping[str, str]) -> None:
@@ -327,12 +337,17 @@ def key_parts(book: Book, chapter: Chapter, *, scale: str, seed: int, device: st
         **{f"{name}'s version": version(name) for name in COMPUTES},
         "the downloaded images": digest_of([[path.parent.name, path.name, path.stat().st_size] for path in images]),
         "SSLBOOK_THREADS": os.environ.get("SSLBOOK_THREADS", "1"),
-        "the processor": " ".join(f"{name}={os.environ[name]}" for name in PROCESSOR if name in os.environ),
+        "the processor": " ".join(f"{name}={os.environ[name]}" for name in PROCESSOR if name in os.environ) + _noise(),
         "PYTHONPATH": " ".join(_listing(folder, "*.py", "*/__init__.py") for folder in _added_path()),
         "the lock file": _content([book.root / "requirements.lock"]),
         "recorded runs and printed tables": _content(records),
         **{book.shown(path): does for path, does in reached([cell.source for cell in cells], book.packages).items()},
     }
+
+
+def _noise() -> str:
+    """What makes the rounding of another machine, if that is asked for."""
+    return _content([PACKAGE / "book/noise.py"]) if "SSLBOOK_NOISE" in os.environ else ""
 
 
 def reached(sources: Iterable[str], packages: Iterable[Path]) -> dict[Path, str]:
@@ -440,7 +455,7 @@ from sslbook.runtime.compute import end_with_parent
 end_with_parent(int(os.environ["JPY_PARENT_PID"]))
 if seed := os.environ.get("SSLBOOK_NOISE"):
     from sslbook.book import noise
-    noise.start(int(seed))
+    noise.start(seed)
 runpy.run_module("ipykernel_launcher", run_name="__main__")
 """
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
@@ -571,7 +586,9 @@ def failures(notebook: NotebookNode, stopped: str = "") -> list[Failure]:
     found, silent = [], []
     cells = code_cells(notebook)
     begun = [cell for cell in cells if cell.metadata.get("papermill", {}).get("start_time")]
-    if stopped and begun:
+    if stopped and not begun:
+        return [Failure(stopped)]
+    if stopped:
         begun[-1].outputs.append(nbformat.v4.new_output("error", ename="Stopped", evalue=stopped, traceback=[stopped]))
     for cell in cells:
         errors = [output for output in cell.outputs if output.output_type == "error"]

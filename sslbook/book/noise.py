@@ -6,8 +6,8 @@ each eigenvector or pair of singular vectors may change its sign, and each space
 is a function of the result's bits, its place and the seed: the same call gives the same result again, as it does on a real
 machine. What every machine has exactly stays: counts, halves, whatever has a zero in the last third of its mantissa.
 
-A number that moves under it by more than rounding is random by nature, or ill-posed. ``SSLBOOK_NOISE=1 make regression`` asks all
-chapters, ``SSLBOOK_NOISE=1 make test`` the tests.
+A number that moves under it by more than rounding is random by nature, or ill-posed. `make elsewhere` holds all chapters and most
+tests with it.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from typing import Any
 import numpy as np
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from sslbook.runtime.arguments import InputError
 
 TORCH = """
 mm bmm addmm baddbmm addbmm addmv mv dot vdot convolution convolution_backward mkldnn_convolution linear sum mean var
@@ -54,10 +56,10 @@ _kept: list[Any] = []  # what C calls must not be collected
 _seed = 0
 
 
-def start(seed: int) -> None:
-    """Round otherwise from here on, in this thread."""
+def start(seed: str) -> None:
+    """Round otherwise from here on, in this thread; raises InputError for a ``seed`` that is no whole number from 0 on."""
     global _seed
-    _seed = seed
+    _seed = whole(seed)
     AnotherMachine().__enter__()
     for module, names in FUNCTIONS.items():
         with contextlib.suppress(ImportError):
@@ -66,6 +68,13 @@ def start(seed: int) -> None:
                 setattr(there, name, _otherwise(getattr(there, name)))
     for ufunc in (np.matmul, np.add, *(getattr(np, name) for name in MAPS.split())):
         _replace_loops(ufunc)
+
+
+def whole(seed: str) -> int:
+    """The seed that the variable holds; raises InputError for anything else."""
+    if not (seed.isascii() and seed.isdigit()):
+        raise InputError(f"SSLBOOK_NOISE: got {seed!r}; a whole number from 0 on is needed")
+    return int(seed)
 
 
 @functools.cache
@@ -134,6 +143,8 @@ class AnotherMachine(TorchDispatchMode):
         if name not in _MOVED and not (name.endswith("_") and name[:-1] in _MOVED):
             return out
         parts = [part for part in (out if isinstance(out, (tuple, list)) else (out,)) if type(part) is torch.Tensor]
+        if any(part.device.type != "cpu" for part in parts):
+            return out  # a GPU's rounding is its own
         if name == "_linalg_eigh" and parts[1].numel():
             _rebase(parts[0].numpy(), parts[1].numpy())
         elif name == "_linalg_svd" and parts[0].numel() and parts[2].numel():
@@ -146,7 +157,7 @@ class AnotherMachine(TorchDispatchMode):
 def _nudge_tensor(tensor: torch.Tensor) -> None:
     if tensor.is_complex():
         tensor = torch.view_as_real(tensor)
-    if tensor.device.type != "cpu" or tensor.dtype not in (torch.float32, torch.float64) or not tensor.numel():
+    if tensor.dtype not in (torch.float32, torch.float64) or not tensor.numel():
         return
     if torch.ops.aten.is_non_overlapping_and_dense(tensor):  # in whatever order: as it lies in memory
         nudge(tensor.as_strided((tensor.numel(),), (1,)).numpy())

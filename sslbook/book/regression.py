@@ -2,14 +2,16 @@
 
 A claim is held by its own test, and by nothing else; a rival or a broken variant must fail that test, with whatever value. A
 measured number is held to `data/expected/<chapter>.<scale>.json`, which has a line for each: its value, or of an interval the
-mean, the ends and n. How far it may be off says `sslbook.book.values.allowed`, the same on every machine. So numbers change
-only on purpose, by ``sslbook regression --update``; a number that is new and one that is gone are differences, too.
+mean, the ends and n; and one line with the names of all claims, so that none goes unnoticed. How far a number may be off says
+`sslbook.book.values.allowed`, the same on every machine. So numbers change only on purpose, by ``sslbook regression --update``;
+one that is new and one that is gone are differences, too.
 """
 
 from __future__ import annotations
 
 import html
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,23 +27,29 @@ from sslbook.stats.intervals import Interval
 SEED = 0
 """The seed whose numbers are held; with another one the claims are."""
 
-Units = Mapping[tuple[str, str], Sequence[str]]
+Formats = Mapping[tuple[str, str], Sequence[str]]
 """The formats in which the pages print a number, by chapter and name."""
+
+Held = Mapping[str, Value | None]
+"""What each number of a chapter was, by name; None for a claim, which is held by its own test."""
+
+CLAIMS = "claims"
+"""The key in an expected file under which the names of a chapter's claims stand."""
 
 
 @dataclass(frozen=True)
 class Moved:
-    """A measured number that is not what it was; ``here`` is None for one that is gone, ``there`` for one that is new."""
+    """A measured number that is not what it was, or one that is new (``there`` is None) or gone (``here``); or such a claim."""
 
     name: str
     here: Value | None
-    there: Value | None
+    there: Value | str | None
     may: float = 0.0
 
     def __str__(self) -> str:
         if self.there is None:
             return f"{self.name}: new, {self.here}"
-        if self.here is None:
+        if self.here is None or isinstance(self.there, str):
             return f"{self.name}: gone; it was {self.there}"
         off = abs(_mean(self.here) - _mean(self.there))
         return f"{self.name}: {self.here}; it was {self.there} (off by {off:.2g}, and may be by {self.may:.2g})"
@@ -75,7 +83,7 @@ class Comparison:
 
 def compare(book: Book, chapters: Sequence[str], scale: str, seed: int = SEED) -> list[Comparison]:
     """What became of each of ``chapters``, all executed; numbers are compared at the book's own seed alone."""
-    units, found = printed_as(book), []
+    formats, found = printed_as(book), []
     for chapter in chapters:
         if not (book.executed(scale) / f"{chapter}.ipynb").is_file():
             found.append(Comparison(chapter, 0, ("it could not be executed",)))
@@ -84,27 +92,29 @@ def compare(book: Book, chapters: Sequence[str], scale: str, seed: int = SEED) -
         all_ = _numbers(notebook, chapter, scale)
         whole = [number for number in all_ if number.part_of is None]
         held = read_expected(book.expected(chapter, scale))
-        moved = differences(whole, held, units) if seed == SEED else []
+        moved = differences(whole, held, formats) if seed == SEED else []
         failed = tuple(notebook["metadata"].get(RECORD_KEY, {}).get("failed", ()))
         checks = tuple(number for number in whole if number.failure)
         found.append(Comparison(chapter, len(all_), failed, checks, tuple(moved)))
     return found
 
 
-def differences(found: Iterable[Number], held: Mapping[str, Value], units: Units) -> list[Moved]:
-    """Every measured number on which a chapter and what is held of it don't agree."""
-    measured = {number.name: number for number in found if not number.criterion.asserts}
+def differences(found: Iterable[Number], held: Held, formats: Formats) -> list[Moved]:
+    """Every measured number on which a chapter and what is held of it don't agree, and the claims that are new or gone."""
+    numbers = {number.name: number for number in found}
     moved = []
-    for name, number in measured.items():
+    for name, number in numbers.items():
         was = held.get(name)
-        if was is None:
+        if name not in held or number.criterion.asserts != (was is None):
             moved.append(Moved(name, number.result, None))
-            continue
-        may = allowed(number, was, [unit(form, _mean(was)) for form in units.get((number.chapter, name), ())])
-        same_kind = isinstance(was, Interval) == isinstance(number.result, Interval)
-        if not (same_kind and apart(number, was) <= may):
-            moved.append(Moved(name, number.result, was, may))
-    return moved + [Moved(name, None, was) for name, was in held.items() if name not in measured]
+        elif was is not None:
+            may = allowed(number, was, [unit(form, _mean(was)) for form in formats.get((number.chapter, name), ())])
+            same_kind = isinstance(was, Interval) == isinstance(number.result, Interval)
+            if not (same_kind and apart(number, was) <= may):
+                moved.append(Moved(name, number.result, was, may))
+    return moved + [
+        Moved(name, None, "a claim" if was is None else was) for name, was in held.items() if name not in numbers
+    ]
 
 
 def _mean(value: Value) -> float:
@@ -136,14 +146,16 @@ def _numbers(notebook: Mapping[str, Any], chapter: str, scale: str) -> list[Numb
         raise InputError(f"{chapter} ({scale}): {error}") from None
 
 
-def read_expected(path: Path) -> dict[str, Value]:
-    """What each measured number was, by name; empty without a file. Raises InputError for a file that can't be read."""
+def read_expected(path: Path) -> dict[str, Value | None]:
+    """What each number was, by name; empty without a file. Raises InputError for a file that can't be read."""
     if not path.exists():
         return {}
     try:
+        content = read_finite(path)
+        claims = content.pop(CLAIMS, "").split()
         return {
-            name: Interval(*was) if isinstance(was, list) else _real(was) for name, was in read_finite(path).items()
-        }
+            name: Interval(*was) if isinstance(was, list) else _real(was) for name, was in content.items()
+        } | dict.fromkeys(claims)
     except (ValueError, TypeError, AttributeError) as error:
         raise InputError(f"{path}: not a file of expected numbers ({error})") from None
 
@@ -155,7 +167,7 @@ def _real(value: object) -> float:
 
 
 def update(book: Book, chapter: str, scale: str) -> list[Moved]:
-    """Make an executed chapter's measured numbers the expected ones; returns the differences that this accepted.
+    """Make an executed chapter's measured numbers and claims the expected ones; returns the differences that this accepted.
 
     What agrees stays as it is, so that rounding makes no diff.
     """
@@ -164,15 +176,16 @@ def update(book: Book, chapter: str, scale: str) -> list[Moved]:
     accepted = differences(found, held, printed_as(book))
     if accepted:
         news = {moved.name for moved in accepted}
-        measured = {number.name: number.result for number in found if not number.criterion.asserts}
-        write_expected(path, {name: now if name in news else held[name] for name, now in measured.items()})
+        now = {n.name: None if n.criterion.asserts else n.result if n.name in news else held[n.name] for n in found}
+        write_expected(path, now)
     return accepted
 
 
-def write_expected(path: Path, held: Mapping[str, Value]) -> None:
-    """Write the expected numbers of a chapter, one a line."""
-    rows = {n: [v.mean, v.low, v.high, v.n] if isinstance(v, Interval) else v for n, v in held.items()}
-    lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(was)}" for name, was in rows.items())
+def write_expected(path: Path, held: Held) -> None:
+    """Write what is held of a chapter, a measured number a line."""
+    rows = {n: [v.mean, v.low, v.high, v.n] if isinstance(v, Interval) else v for n, v in held.items() if v is not None}
+    claims = {CLAIMS: " ".join(name for name, was in held.items() if was is None)}
+    lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(was)}" for name, was in {**rows, **claims}.items())
     write_text(path, f"{{\n{lines}\n}}\n")
 
 
@@ -192,9 +205,13 @@ def left_out(book: Book, chapter: str, scale: str) -> list[str]:
 # --- what is told: in the terminal, to a machine, and on the pages ------------------------------------------------------
 
 
+def _rows(found: Iterable[Comparison]) -> list[tuple[str, str, str, str]]:
+    return [(one.chapter, m.name, _short(m.here), _short(m.there)) for one in found for m in one.moved]
+
+
 def table(found: Iterable[Comparison]) -> list[str]:
     """The numbers that moved, a line each: chapter, name, here, what the book has."""
-    rows = [(one.chapter, m.name, _short(m.here), _short(m.there)) for one in found for m in one.moved]
+    rows = _rows(found)
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)][:3]
     return ["  ".join([*map(str.ljust, row[:3], widths), f"the book has {row[3]}"]) for row in rows]
 
@@ -204,25 +221,30 @@ def differ(count: int) -> str:
     return f"{counted(count, 'number')} {'differs' if count == 1 else 'differ'} on this machine"
 
 
-def _short(value: Value | None) -> str:
-    return "none" if value is None else short(value)
+def _short(value: Value | str | None) -> str:
+    return "none" if value is None else value if isinstance(value, str) else short(value)
 
 
 def write_junit(path: Path, found: Sequence[Comparison], scale: str) -> None:
     """Write what was compared as a JUnit file: a suite for each chapter, a case for each thing that is not as it should be."""
     root = ElementTree.Element("testsuites")
     for one in found:
-        suite = ElementTree.SubElement(root, "testsuite", name=f"{one.chapter} ({scale})")
-        told = {"tests": str(one.count + len(one.cells)), "failures": str(len(one.checks) + len(one.moved))}
-        suite.attrib |= told | {"errors": str(len(one.cells))}
-        kinds = [*(("error", text) for text in one.cells), *(("failure", text) for text in one.lines[len(one.cells) :])]
-        for kind, text in kinds or [("", "")]:
-            name = text.partition(":")[0] or "all numbers"
-            case = ElementTree.SubElement(suite, "testcase", classname=one.chapter, name=name)
+        failures = len(one.checks) + len(one.moved)
+        counts = {"tests": max(one.count, failures) + len(one.cells), "failures": failures, "errors": len(one.cells)}
+        told = {"name": f"{one.chapter} ({scale})", **{name: str(count) for name, count in counts.items()}}
+        suite = ElementTree.SubElement(root, "testsuite", told)
+        kinds = [("error" if number < len(one.cells) else "failure", text) for number, text in enumerate(one.lines)]
+        for kind, text in kinds or [("", "all numbers: as expected")]:
+            text = _UNPRINTABLE.sub("", text)
+            case = ElementTree.SubElement(suite, "testcase", classname=one.chapter, name=text.partition(": ")[0])
             if kind:
                 ElementTree.SubElement(case, kind, message=text.splitlines()[0]).text = text
     path.parent.mkdir(parents=True, exist_ok=True)
     ElementTree.ElementTree(root).write(path, encoding="utf-8", xml_declaration=True)
+
+
+_UNPRINTABLE = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+"""What XML can't hold."""
 
 
 def note(found: Comparison) -> tuple[str, str]:
@@ -241,7 +263,7 @@ def note(found: Comparison) -> tuple[str, str]:
         differ = (
             f"{counted(len(found.moved), 'number')} {'differs' if len(found.moved) == 1 else 'differ'} on this machine"
         )
-        claims = f"{counted(len(found.checks), 'check')} failed" if found.checks else "no claim does"
+        claims = "no claim does" if found.holds else "what failed stands at the top"
         foot = f'<p class="sslbook-moved"><a href="reproduce.html#on-this-machine">{differ}</a>; {claims}.</p>'
     return top, foot
 
@@ -252,8 +274,10 @@ HERE = "% on-this-machine"
 
 def on_this_machine(found: Sequence[Comparison]) -> str:
     """What *How to reproduce* says of this build, in Markdown: which numbers differ from the book's, and which checks failed."""
-    rows = [(one.chapter, m.name, _short(m.here), _short(m.there)) for one in found for m in one.moved]
-    rows += [(one.chapter, n.name, n.failure, "holds") for one in found for n in one.checks]
+    rows = _rows(found)
+    for one in found:
+        rows += [(one.chapter, n.name, n.failure, "holds") for n in one.checks]
+        rows += [(one.chapter, "a cell", cell.splitlines()[0], "runs") for cell in one.cells]
     if not rows:
         return "In the build that made these pages, every measured number was as expected, and every check held."
     head = ["| page | number | in this build | expected |", "|---|---|---|---|"]

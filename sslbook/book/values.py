@@ -276,6 +276,8 @@ def printed(role: str, name: str, form: str, values: Mapping[str, float]) -> str
     A bound keeps its side: ``{least}`` rounds down, ``{most}`` up. An interval's ends are rounded to nearest, as its mean is, but
     not to zero. Raises KeyError for a number that is not there, ValueError for a format that can't round so.
     """
+    if not all(math.isfinite(values[part]) for part in parts(role, name)):
+        return str(values[name])
     if role == "glue:text":  # by MyST-NB's rule
         value, last = values[name], form[-1:]
         kind = str if last == "s" else int if last in set("dxbo") else float if last in set("eEfFgGn%") else type(value)
@@ -360,8 +362,12 @@ def allowed(number: Number, was: Value, units: Iterable[float] = ()) -> float:
     ends = (was.mean, was.low, was.high) if isinstance(was, Interval) else (was,)
     if number.random and isinstance(number.result, Interval):
         both = [each if isinstance(each, Interval) else number.result for each in (was, number.result)]
-        return ERRORS * math.hypot(*(each.high - each.low for each in both)) / (2 * 1.96)
+        from scipy.stats import t  # half a second, and few numbers need it
+
+        return ERRORS * math.hypot(*((each.high - each.low) / 2 for each in both)) / float(t.ppf(0.975, both[0].n - 1))
     stated = Criterion(ends[0], number.rtol, number.atol).allowed()
+    if isinstance(was, int) and isinstance(number.value, int):
+        return stated  # a count
     half = min((each / 2 for each in units if each > 0), default=0.0)
     return max(SAME * max(map(abs, ends)), min(half, SHARE * abs(ends[0])), NOTHING, stated)
 
@@ -380,14 +386,15 @@ def glue(notebook: Mapping[str, Any]) -> dict[str, Any]:
             name = output.get("metadata", {}).get("scrapbook", {}).get("name")
             text = output.get("data", {}).get(f"{GLUE_PREFIX}text/plain")
             if name is not None and text is not None:
-                values[name] = _number_of("".join(text))
+                values[name] = literal("".join(text))
     return values
 
 
-def _number_of(text: str) -> Any:
+def literal(text: str) -> Any:
+    """The numbers that ``repr`` writes; also nan and inf, which are no literals of Python."""
     try:
         return ast.literal_eval(text)
-    except ValueError:  # nan and inf, which are no literals
+    except ValueError:
         return float(text)
 
 

@@ -37,6 +37,11 @@ class _Shared:
         self._read, self._write, self._lock = read, write, threading.Lock()
         self._found: list[list[Any]] = []
 
+    @property
+    def is_set(self) -> bool:
+        """Whether a thread is inside."""
+        return bool(self._found)
+
     @contextlib.contextmanager
     def __call__(self, value: Any) -> Iterator[None]:
         with self._lock:
@@ -115,7 +120,12 @@ exact_convolutions = functools.partial(_TF32, False)
 
 def plainly(gradients: bool = False) -> contextlib.ExitStack:
     """As if nothing were set: no autocast, whole float32 products, new tensors on the processor, and ``gradients`` if wanted."""
-    stack = contextlib.ExitStack()
+    with contextlib.ExitStack() as stack:
+        _clear(stack, gradients)
+        return stack.pop_all()
+
+
+def _clear(stack: contextlib.ExitStack, gradients: bool) -> None:
     if torch.is_inference_mode_enabled():
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.no_grad())
@@ -128,11 +138,10 @@ def plainly(gradients: bool = False) -> contextlib.ExitStack:
     for kind in ("cpu", "cuda", "mps", "xpu"):
         if torch.is_autocast_enabled(kind):
             stack.enter_context(torch.autocast(kind, enabled=False))
-    if torch._C._len_torch_function_stack() and torch.get_default_device().type != "cpu":
+    if torch._C._len_torch_function_stack() and torch.empty(0).device.type != "cpu":
         stack.enter_context(torch.device("cpu"))
-    if _legacy() != "highest":
+    if _legacy() != "highest" or _PRODUCTS.is_set:  # another thread may put it back while this one is inside
         stack.enter_context(_PRODUCTS(_FULL))
-    return stack
 
 
 def beside(x: Tensor) -> contextlib.AbstractContextManager[Any]:
@@ -213,10 +222,15 @@ _HOOKS = [name for name, held in vars(nn.Module()).items() if isinstance(held, d
 
 @contextlib.contextmanager
 def put_back(net: nn.Module, *, numbers: bool = True) -> Iterator[None]:
-    """Modes, hooks, gradients, what wants them, torch's settings and generators are put back; with ``numbers``, all tensors too."""
+    """Modes, hooks, gradients and what wants them are put back, with ``numbers`` all tensors too; and around them the generators,
+    whether gradients are recorded, the default type and the precision of products.
+    """
     names = (*_HOOKS, *_TENSORS) if numbers else _HOOKS
-    parts = [(part, part.training, {name: dict(vars(part)[name]) for name in names}) for part in net.modules()]
-    weights = [(weight, weight.requires_grad, weight.grad) for weight in net.parameters()]
+    own = [
+        part for part in net.modules() if not isinstance(part, torch.jit.ScriptModule)
+    ]  # its dictionaries can't be refilled
+    parts = [(part, part.training, {name: dict(vars(part)[name]) for name in names}) for part in own]
+    weights = [(weight, weight.requires_grad, weight.grad, _clone(weight.grad)) for weight in net.parameters()]
     tensors = [(held, held.data, held.data.clone()) for held in chain(net.parameters(), net.buffers()) if numbers]
     try:
         with (
@@ -234,7 +248,13 @@ def put_back(net: nn.Module, *, numbers: bool = True) -> Iterator[None]:
                 vars(part)[name].update(found)
         for held, place, values in tensors:
             held.data = place.copy_(values)
-        for weight, wanted, gradient in weights:
+        for weight, wanted, gradient, before in weights:
             if weight.requires_grad != wanted:
                 weight.requires_grad_(wanted)
+            if gradient is not None and before is not None:
+                gradient.data.copy_(before)
             weight.grad = gradient
+
+
+def _clone(gradient: Tensor | None) -> Tensor | None:
+    return None if gradient is None else gradient.detach().clone()

@@ -224,7 +224,7 @@ WRAPPERS |= dict.fromkeys(("DataParallel", "DistributedDataParallel", "AveragedM
 
 def unwrapped(net: Any) -> Any:
     """A network without the wrappers around it."""
-    while inner := WRAPPERS.get(type(net).__name__):
+    while hasattr(net, inner := WRAPPERS.get(type(net).__name__, "")):
         net = getattr(net, inner)
     return net
 

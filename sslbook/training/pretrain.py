@@ -203,7 +203,11 @@ def load_run(folder: str | Path, backbone: nn.Module | Callable[[], nn.Module] |
         encoder = _made(backbone) if settings.own else build(settings.networks, settings.seed).encoder
     prefix = "encoder."
     weights = {name.removeprefix(prefix): part for name, part in content["model"].items() if name.startswith(prefix)}
-    own = {unwrapped_name(name): name for name in encoder.state_dict()}
+    own = (
+        {unwrapped_name(name): name for name in encoder.state_dict()}
+        if encoder.state_dict().keys() != weights.keys()
+        else {}
+    )
     try:
         encoder.load_state_dict({own.get(unwrapped_name(name), name): part for name, part in weights.items()})
     except RuntimeError as error:
