@@ -109,7 +109,7 @@ def test_update_makes_the_numbers_the_expected_ones(write_book) -> None:
     (found,) = compare(book, ["good"], "quick")
     assert ([n.name for n in found.checks], [m.name for m in found.moved], found.count) == (
         ["bad"],
-        ["seen", "rate"],
+        ["seen", "gap", "bad", "rate"],
         5,
     )
     assert update(book, "good", "quick") == list(found.moved)
