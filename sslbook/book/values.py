@@ -338,7 +338,7 @@ def unit(form: str, value: float) -> float:
     return float(10.0 ** (power - digits))
 
 
-SAME, SHARE, NOTHING, ERRORS = 1e-5, 0.05, 1e-12, 3.0
+SAME, SHARE, NOTHING, ERRORS = 1e-5, 0.05, 1e-12, 4.0
 """How far a measured number may be off: relative, always; by half its last digit, but not by more than this share of it; by what
 is a rounding error at any rate; and, if it is random, in standard errors of the difference."""
 
