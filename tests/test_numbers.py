@@ -238,7 +238,7 @@ BOUNDED = ("random_view", "read_images", "info_nce", "soft_triplet", "partials")
 @pytest.mark.parametrize("s", SCALES)
 @over
 def test_the_unit_of_the_numbers_does_not_matter(name: str, s: float) -> None:
-    """float32 against float64: the same answer in the other unit, or a sentence, and that where float32 can't hold it."""
+    """float32 against float64: the same answer in the other unit; a sentence or no finite numbers where float32 can't hold it."""
     case = CASES[name]
     found = asked(name, tuple((s * x).float() for x in case.inputs), s)
     plain = asked(
@@ -256,6 +256,8 @@ def test_the_unit_of_the_numbers_does_not_matter(name: str, s: float) -> None:
     if found is None:
         assert not held or not 1e-13 <= s <= 1e13 or name in BOUNDED
         return
+    if not (held and 1e-13 <= s <= 1e13) and not all(part.isfinite().all() for part in found):
+        return  # what overflows on the way is seen
     for one, other in zip(found, wanted, strict=True):
         small = 100 * limit.tiny + 1e-4 * float(other.abs().max())
         torch.testing.assert_close(one.double(), other, rtol=1e-3, atol=small)
@@ -321,12 +323,6 @@ def test_sums_over_a_batch_fit_half_precision() -> None:
     z = drawn(200, 2, 16)
     half, full = (BATCH_LOSSES["spectral_contrastive"].value(x).item() for x in (z.half(), z))
     assert half == pytest.approx(full, rel=0.02)
-
-
-@pytest.mark.parametrize("name", ["vicreg", "spectral_contrastive"])
-def test_lengths_that_float64_cannot_square_are_refused(name: str) -> None:
-    with pytest.raises(ValueError, match="short enough"):
-        BATCH_LOSSES[name].value(1e200 * drawn(4, 2, 3))
 
 
 def test_operators_of_vanishing_outputs_are_refused_and_not_zero() -> None:

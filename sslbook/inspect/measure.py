@@ -246,9 +246,7 @@ def _steps(net: nn.Module, views: Tensor, loss: Loss) -> dict[str, Tensor]:
         output = net(views.flatten(0, 1))
     if not isinstance(output, Tensor):
         raise TypeError(f"net must return one tensor, got {type(output).__name__}")
-    if isinstance(
-        loss, str
-    ):  # whose step doesn't turn with the unit of the outputs, and float32 has no squares of 1e-30
+    if isinstance(loss, str):  # its step doesn't turn with the unit of the outputs; float32 has no squares of 1e-30
         output = output / octave(output.flatten(), 0)
     value(output.flatten(1).unflatten(0, views.shape[:2])).backward()
     weights = {name: dict(net.named_modules())[name].weight for name in layers_of(net)}

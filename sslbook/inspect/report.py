@@ -24,8 +24,6 @@ from sslbook.runtime.compute import figure
 
 FORMAT = 1
 """Of ``report.json``."""
-
-
 BETWEEN, ALL, WITHIN = KINDS = ("between images", "all views", "within views")
 """The operator, and two that it is easily mistaken for: views not averaged, and what varies among the views of one image."""
 UNTRAINED, RANDOM, NOISE = "untrained network", "random direction", "random targets"
@@ -351,24 +349,16 @@ def _pictures(report: Report) -> str:
     """The first convolution's weights and leading modes, each a row of the filters that are longest in it."""
     if not report.filters:
         return ""
-    shown = [
-        ("Filters of its weights", report.filters["weights"], "The weights"),
-        (
-            "Filters of the leading modes between images",
-            report.filters[BETWEEN],
-            "Leading modes between images, largest first",
-        ),
-        ("Filters of the leading modes within views", report.filters[WITHIN], "Control: leading modes within views"),
-    ]
-    figures = [
-        "<figure>"
-        + _wide(
-            f"Filters of {what}",
-            _image("filters", f"Filters of {what}, a row each; zero is grey", "png", _png(np.array(rows))),
-        )
-        + f"<figcaption>{caption}.</figcaption></figure>"
-        for what, rows, caption in shown
-    ]
+    shown = {
+        "its weights": ("weights", "The weights"),
+        "the leading modes between images": (BETWEEN, "Leading modes between images, largest first"),
+        "the leading modes within views": (WITHIN, "Control: leading modes within views"),
+    }
+    figures = []
+    for what, (part, caption) in shown.items():
+        picture = _png(np.array(report.filters[part]))
+        image = _image("filters", f"Filters of {what}, a row each; zero is grey", "png", picture)
+        figures.append(f"<figure>{_wide(f'Filters of {what}', image)}<figcaption>{caption}.</figcaption></figure>")
     return (
         f"<h2>The first convolution, <code>{escape(report.filters['layer'])}</code></h2>\n<p>Each row is one direction of weights: "
         "its sixteen longest filters, longest first, in the colours of the image; grey is zero, and the sign of a row means "

@@ -36,7 +36,7 @@ from torch.nn import functional as F
 from sslbook.losses import pairs
 from sslbook.losses.pairs import cross_distances, octave, unit
 from sslbook.runtime.ambient import anywhere
-from sslbook.runtime.arguments import require_classes, require_floating, require_number, require_powers
+from sslbook.runtime.arguments import require_classes, require_floating, require_number
 
 # ------------------------------------------------------------------------- entropies of distances
 
@@ -134,7 +134,6 @@ def spectral_contrastive(z: Tensor) -> Tensor:
     views, also equal ones, of two samples: each is unbiased.  (The released code has the negatives of view 0 with view 1 alone.)
     """
     same = _same_sample(z)
-    require_powers(4, z=z)
     rows = z.flatten(-3, -2)
     gram = rows @ rows.mT
     itself = torch.eye(len(same), dtype=torch.bool, device=z.device)
@@ -182,7 +181,6 @@ def vicreg(z: Tensor, *, variance: float = 25.0, invariance: float = 25.0, covar
     _require_two_views(z)
     given = {"variance": variance, "invariance": invariance, "covariance": covariance}
     variance, invariance, covariance = (require_number(name, number, least=0) for name, number in given.items())
-    require_powers(4, z=z)
     views = z.movedim(-2, 0)
     centred = views - views.mean(-2, keepdim=True)
     products = centred.mT @ centred / (z.shape[-3] - 1)
@@ -231,8 +229,6 @@ BATCH_LOSSES = {
 
 def _distances(z: Tensor, normalize: bool) -> Tensor:
     """Half squared distances of all ``M = N V`` views of a batch, ``(..., M, M)``, sample by sample."""
-    if not normalize:
-        require_powers(2, z=z)
     rows = (unit(z) if normalize else z).flatten(-3, -2)
     rows = rows - rows.detach().mean(-2, keepdim=True)  # no distance changes; see pair_distances
     return cross_distances(rows, rows)

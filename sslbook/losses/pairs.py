@@ -19,7 +19,6 @@ Sources: A is [tian2020], arXiv 2010.00578; C is [tian2023], ICLR 2023.
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Callable
 from typing import NamedTuple
@@ -34,7 +33,6 @@ from sslbook.runtime.arguments import (
     require_floating,
     require_number,
     require_one_of,
-    require_powers,
     require_temperature,
 )
 
@@ -99,8 +97,6 @@ def pair_distances(z1: Tensor, z2: Tensor, *, normalize: bool = False, negatives
     require_one_of("negatives", negatives, _NEGATIVES)
     if normalize:
         z1, z2 = unit(z1), unit(z2)
-    else:
-        require_powers(2, z1=z1, z2=z2)
 
     pos = half_squared_distance(z1, z2)
     # Distances don't change under a common shift, so the detached mean alters no derivative;
@@ -312,11 +308,6 @@ LOSSES: dict[str, Callable[..., Tensor]] = {
     "quadratic": quadratic,
 }
 """The losses of distances by name; ``tests/losses/test_losses_contracts.py`` holds each to what all promise."""
-_TAKES = {
-    name: [given for given in inspect.signature(loss).parameters if not given.startswith("r_")]
-    for name, loss in LOSSES.items()
-}
-"""What each takes besides distances."""
 
 
 @anywhere
@@ -341,11 +332,6 @@ def contrastive(
     """
     elsewhere = "losses of a whole batch, such as barlow_twins, vicreg and clip, are in sslbook.losses.batch"
     require_one_of("loss", loss, LOSSES, elsewhere)
-    takes = _TAKES[loss]
-    for name in params:
-        require_one_of(f"an argument of {loss}", name, takes, "it takes no more" if takes else "it takes none")
-    if "temperature" in takes and "temperature" not in params:
-        raise ValueError(f"loss={loss!r} needs temperature, such as temperature=0.5")
     r_pos, r_neg = pair_distances(z1, z2, normalize=normalize, negatives=negatives)
     if loss == "exact":
         if clean is None:

@@ -12,7 +12,6 @@ differences (:class:`Mixing`).  So ``OP v`` is one JVP, one mixing, one VJP.  Th
 
 from __future__ import annotations
 
-import inspect
 import math
 import warnings
 from collections.abc import Callable
@@ -40,7 +39,6 @@ from sslbook.runtime.arguments import (
     require_floating,
     require_number,
     require_one_of,
-    require_powers,
     require_whole,
 )
 from sslbook.runtime.compute import figure
@@ -473,18 +471,7 @@ def _batch_loss(loss: str | Loss, temperature: float | None, of_gram: bool) -> L
     if not isinstance(loss, str):
         refuse_unused("a function as loss", temperature=temperature)
         return own_loss(loss, of_gram=of_gram)
-    value = BATCH_LOSSES[loss].value
-    parameters = list(inspect.signature(value).parameters.values())[1:]
-    asked = [p.name for p in parameters if p.default is p.empty]
-    if missing := [name for name in asked if name != "temperature" or temperature is None]:
-        numbers = ", ".join(f"{name}=..." for name in asked)
-        call = numbers if asked == ["temperature"] else f"loss=partial(sslbook.losses.batch.{loss}, {numbers})"
-        raise ValueError(f"loss={loss!r} needs {', '.join(missing)}: give {call}")
-    if temperature is None:
-        return value
-    if "temperature" not in (p.name for p in parameters):
-        refuse_unused(f"loss={loss!r}", temperature=temperature)
-    return partial(value, temperature=temperature)
+    return partial(BATCH_LOSSES[loss].value, **({} if temperature is None else {"temperature": temperature}))
 
 
 @with_gradients
@@ -513,8 +500,6 @@ def pair_weights(
     if normalize:
         _require_lengths("clean sample", output)
         output = output / length(output)
-    else:
-        require_powers(2, clean=output)
     distances = half_squared_distance(output[:, None], output[None, :])
     return pair_weight(distances, loss=loss, temperature=temperature, margin=margin)
 

@@ -131,9 +131,7 @@ def _clear(stack: contextlib.ExitStack, gradients: bool) -> None:
         stack.enter_context(torch.no_grad())
     if gradients and not torch.is_grad_enabled():
         stack.enter_context(torch.enable_grad())
-    if (
-        gradients and torch.is_anomaly_check_nan_enabled()
-    ):  # it looks at numbers, which can't be where several are pulled at once
+    if gradients and torch.is_anomaly_check_nan_enabled():  # which can't look where several are pulled at once
         stack.enter_context(_ANOMALY((torch.is_anomaly_enabled(), False)))
     for kind in ("cpu", "cuda", "mps", "xpu"):
         if torch.is_autocast_enabled(kind):

@@ -23,23 +23,6 @@ class InputError(ValueError):
     """What the caller gave can't be used; the message says what was given and what is allowed (CLI: exit status 2)."""
 
 
-ELSEWHERE = {
-    **dict.fromkeys(("rate", "learningrate", "baselr"), "lr"),
-    **dict.fromkeys(("decay", "wd", "l2"), "weight_decay"),
-    **dict.fromkeys(("temp", "t", "tau", "numbers.tau"), "temperature"),
-    "predictorrate": "predictor_lr",
-    **dict.fromkeys(("batchsize", "bs"), "batch"),
-    **dict.fromkeys(("momentumencoder", "teachermomentum", "basemomentum"), "ema"),
-    **dict.fromkeys(("maxepochs", "numepochs", "nepochs"), "epochs"),
-    **dict.fromkeys(("projdim", "outdim", "projectordim"), "networks.projector_out"),
-    **dict.fromkeys(("transform", "transforms", "augmentation", "augmentations"), "pipeline"),
-    **dict.fromkeys(("loss", "lossfn", "criterion", "method"), "objective"),
-    **dict.fromkeys(("randomseed", "manualseed"), "seed"),
-    **dict.fromkeys(("simclr", "ntxent", "contrastive"), "info_nce"),
-}
-"""What other libraries, or earlier versions, call a setting or a loss, folded, and its name here."""
-
-
 def folded(name: object) -> str:
     """A name without case, hyphens, underscores and blanks."""
     return "".join(letter for letter in str(name).casefold() if letter not in "-_ ")
@@ -51,10 +34,8 @@ def meant(given: T, names: Iterable[str]) -> T | str:
 
 
 def nearest(given: object, names: Iterable[str], cutoff: float = 0.4) -> list[str]:
-    """At most three names that ``given`` may be a slip of, or another library's word for, the nearest first."""
+    """At most three names that ``given`` may be a slip of, the nearest first."""
     plain = {folded(name): name for name in names}
-    if (known := ELSEWHERE.get(folded(given))) in plain.values():
-        return [str(known)]
     return [plain[near] for near in difflib.get_close_matches(folded(given), list(plain), n=3, cutoff=cutoff)]
 
 
@@ -181,23 +162,6 @@ def may_look(values: Tensor, wait: bool = False) -> bool:
 
     hidden = torch.compiler.is_compiling() or torch._C._functorch.is_functorch_wrapped_tensor(values)
     return (wait or values.device.type == "cpu") and not hidden and values.numel() > 0
-
-
-def require_powers(power: int, **vectors: Tensor) -> None:
-    """Raise ValueError where that power of lengths overflows and we `may_look`."""
-    import torch  # seconds, which a list of options does not need
-
-    for argument, z in vectors.items():
-        if not may_look(z):
-            continue
-        wide = z.detach().double()
-        size = float(wide.abs().amax())
-        longest = size * float((wide / size).norm(dim=-1).amax()) if 0 < size < math.inf else 0.0
-        if longest > (torch.finfo(z.dtype).max / 4) ** (1 / power):
-            raise ValueError(
-                f"{argument} must be short enough for {z.dtype} to hold lengths to the power of {power}, got a length of "
-                f"{longest:.1g}; divide by it first"
-            )
 
 
 def require_classes(argument: str, classes: Tensor, *, look: bool = True) -> None:

@@ -242,17 +242,12 @@ def plain(pixels: Tensor, pipeline: Pipeline) -> Tensor:
 
 
 def _normalised(levels: Tensor, pipeline: Pipeline, out: Tensor | None = None) -> Tensor:
-    """``(levels / 255 - mean) / std``."""
-    factor, shift = _scaling(pipeline, levels.device)
-    return torch.mul(levels, factor, out=out).add_(shift)  # three times as fast as addcmul, which vectorises no factors
-
-
-def _scaling(pipeline: Pipeline, device: torch.device) -> tuple[Tensor, Tensor]:
-    """``1 / (255 std)`` and ``-mean / std``, each ``(C, 1, 1)``; filled on the device, since a copy would be waited for."""
+    """``(levels / 255 - mean) / std``; both numbers are filled on the device, since a copy would be waited for."""
     mean, std = pipeline.mean or (0.0,), pipeline.std or (1.0,)
-    filled = partial(torch.full, (1, 1), dtype=torch.float32, device=device)
-    factor = [filled(1 / (LEVELS * s)) for s in std]
-    return torch.stack(factor), torch.stack([filled(-m / s) for m, s in zip(mean, std)])
+    filled = partial(torch.full, (1, 1), dtype=torch.float32, device=levels.device)
+    factor = torch.stack([filled(1 / (LEVELS * s)) for s in std])
+    shift = torch.stack([filled(-m / s) for m, s in zip(mean, std)])
+    return torch.mul(levels, factor, out=out).add_(shift)  # three times as fast as addcmul, which vectorises no factors
 
 
 def _require_pixels(pixels: Tensor, pipeline: Pipeline) -> None:

@@ -265,9 +265,8 @@ def _beta(outputs: Outputs, *, temperature: float, beta: float, released: bool) 
 def _byol(outputs: Outputs, *, stop_gradient: bool) -> Tensor:
     t1, t2 = (outputs.t1.detach(), outputs.t2.detach()) if stop_gradient else (outputs.t1, outputs.t2)
     p1, p2, t1, t2 = _whole_batch(outputs.p1, outputs.p2, t1, t2)
-    p1, p2, t1, t2 = (
-        part / pairs.octave(part) for part in (p1, p2, t1, t2)
-    )  # F.cosine_similarity squares, and has a floor
+    # F.cosine_similarity squares, and has a floor
+    p1, p2, t1, t2 = (part / pairs.octave(part) for part in (p1, p2, t1, t2))
     return -2 * (F.cosine_similarity(p1, t2) + F.cosine_similarity(p2, t1)).mean()
 
 

@@ -25,7 +25,7 @@ from sslbook.images.own import read_images
 from sslbook.networks.batchnorm import BatchNorm
 from sslbook.networks.siamese import Networks, build
 from sslbook.runtime.ambient import anywhere, copied, in_float32, put_back, seeded
-from sslbook.runtime.arguments import ELSEWHERE, folded, meant, unknown, unwrapped_name
+from sslbook.runtime.arguments import meant, unknown, unwrapped_name
 from sslbook.runtime.atomic_io import user_path
 from sslbook.training.augment import PIPELINES, Pipeline, plain
 from sslbook.training.objectives import OBJECTIVES, asks_labels
@@ -117,9 +117,9 @@ def pretrain(
 
     Raises ValueError or TypeError for unusable arguments, before training, and later the same errors as ``train``.
     """
-    for name, given in settings.items():
-        if ELSEWHERE.get(folded(name), name) == "objective":
-            raise ValueError(f"{name}: give its name as method, got {name}={given!r}")
+    for name in ("objective", "loss"):
+        if name in settings:
+            raise ValueError(f"{name}: give its name as method, got {name}={settings[name]!r}")
     for name in ("dataset", "split", "subset", "own"):
         if name in settings:
             raise ValueError(f"{name} is of runs on data sets by name, and these images are your own: leave it out")
@@ -128,7 +128,10 @@ def pretrain(
             f"pipeline must be a Pipeline, such as Pipeline(32), got {reprlib.repr(pipeline)}; in place of "
             "torchvision's transforms say Pipeline(32, scale=(0.5, 1), grey=0)"
         )
-    chosen = _method(method)
+    method = meant(method, known := {**METHODS, **OBJECTIVES})
+    if method not in known:
+        raise unknown("method", method, known)
+    chosen = METHODS.get(method, {"objective": method})
     kept = None if folder is None else _place(folder)
     data = read_images(images, labels)
     if len(data) < 2:
@@ -238,15 +241,6 @@ def _shown(data: Dataset, val: Any) -> Dataset:
             f"{tuple(shown.pixels.shape[1:])}"
         )
     return shown
-
-
-def _method(name: str) -> Mapping[str, Any]:
-    name = meant(name, (*METHODS, *OBJECTIVES))
-    if name in METHODS:
-        return METHODS[name]
-    if name in OBJECTIVES and name != "byol":
-        return {"objective": name}
-    raise unknown("method", str(name), dict.fromkeys([*METHODS, *OBJECTIVES]))
 
 
 def _towers(method: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Networks]:

@@ -215,15 +215,6 @@ def test_intervals_hold_what_other_images_give() -> None:
     assert 0.5 < (share.high - share.low) / (truth.high - truth.low) < 2
 
 
-def test_a_network_is_left_as_it_was() -> None:
-    net = network().train()
-    before = {name: part.clone() for name, part in net.state_dict().items()}
-    inspect_network(net, pictures(), layers=["6"], views=2)
-    assert net.training
-    assert all(part.grad is None for part in net.parameters())
-    assert all(torch.equal(part, before[name]) for name, part in net.state_dict().items())
-
-
 def test_statistics_that_were_never_counted_come_from_the_views() -> None:
     net, views = network(), drawn(20, 1, 8, 8) * 5 + 2
     measure.settle(net, views)

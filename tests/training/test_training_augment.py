@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import random
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -140,40 +139,6 @@ def test_floating_pixels_are_levels_over_255() -> None:
     torch.testing.assert_close(
         apply(pixels.double() / 255, CIFAR, numbers), apply(pixels, CIFAR, numbers), atol=1e-5, rtol=0
     )
-
-
-@pytest.mark.parametrize("default", [torch.float64, torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("scale", [1, 1 / 255], ids=["bytes", "shares"])
-@pytest.mark.parametrize("name", [*PIPELINES, "all steps"])
-def test_views_are_float32_whatever_is_made_by_default(name: str, scale: float, default: torch.dtype) -> None:
-    """Bit for bit, on the way of processors and on that of devices."""
-    pipeline = {**PIPELINES, "all steps": replace(CIFAR, blur=0.5)}[name]
-    pixels = noise(4, 1 if name in ("digits", "mnist") else 3, pipeline.size)
-    pixels = pixels if scale == 1 else pixels * scale
-
-    def made() -> list[torch.Tensor]:
-        numbers = draws(4, 0, 0, 0)
-        direct = augment._view(pixels, pipeline, augment._plan(numbers, pipeline, *pixels.shape[2:]))
-        return [numbers, direct, *(way(pixels, pipeline) for way in (random_view, plain))]
-
-    expected = made()
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        inside = made()
-    torch.set_default_dtype(default)
-    try:
-        found = made()
-    finally:
-        torch.set_default_dtype(torch.float32)
-    assert {part.dtype for part in found} == {torch.float32}
-    assert all(map(torch.equal, found, expected))
-    assert all(map(torch.equal, inside[2:], expected[2:]))
-
-
-def test_pixels_stay_as_they_are() -> None:
-    for pixels in (noise(), noise() / 255):
-        before = pixels.clone()
-        apply(pixels, CIFAR, draws(40, 0, 0, 0))
-        assert torch.equal(pixels, before)
 
 
 def test_plain_images() -> None:

@@ -220,9 +220,9 @@ def test_a_folder_is_one_processs_at_a_time(tmp_path: Path) -> None:
 def test_curves_of_a_resumed_run_begin_where_it_does(tmp_path: Path) -> None:
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     for first, step in ((1, 10), (11, 20), (15, 25)):
-        curves = trainer.Curves(tmp_path, first)
-        curves.add({"epoch": 1, "step": step, "loss": float(step)})
-        curves.close()
+        writer = trainer.curves(tmp_path, first)
+        trainer.draw(writer, {"epoch": 1, "step": step, "loss": float(step)})
+        writer.close()
         (made,) = tmp_path.glob("events*")
         made.rename(tmp_path / f"{first:02}.tfevents")  # TensorBoard reads files in the order of their names
     shown = accumulator.EventAccumulator(str(tmp_path)).Reload()

@@ -92,20 +92,6 @@ def test_a_longer_run_goes_on_where_the_shorter_one_ended(tmp_path: Path, data: 
     assert same_weights(whole, longer)
 
 
-def test_a_damaged_checkpoint_is_passed_over_by_name(
-    tmp_path: Path, data: tuple, capsys: pytest.CaptureFixture[str]
-) -> None:
-    whole = go(settings(), tmp_path / "whole", data)
-    go(settings(), tmp_path / "parts", data, stop_after=3, save_every=1)
-    newest = tmp_path / "parts" / "step-000000003.pt"
-    newest.write_bytes(newest.read_bytes()[:-1])
-    rest = train(settings(), tmp_path / "parts", data=data, device="cpu")
-    said = capsys.readouterr().err
-    assert "step-000000003.pt is truncated or altered" in said
-    assert "going on after step 2 of 4" in said
-    assert same_weights(whole, rest)
-
-
 def test_another_runs_folder_is_refused(tmp_path: Path, data: tuple) -> None:
     go(settings(), tmp_path, data, stop_after=1)
     with pytest.raises(ValueError, match=r"another run: .* with seed 0, and this is .* \(lr .*, now 0.5\); choose"):

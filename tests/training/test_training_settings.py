@@ -32,7 +32,6 @@ from sslbook.training.run.settings import FREE, Settings, stored_settings
         ("warmup=1", "warmup is for the cosine schedule"),
         ("widht=3", "did you mean .*networks.width"),
         ("networks=3", "networks can't be set as a whole"),
-        ("numbers.tau=3", "did you mean temperature"),
         ("margin=3", "info_nce takes temperature"),
         ("=3", "a change must be of the form key=value"),
     ],

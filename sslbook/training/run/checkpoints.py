@@ -94,11 +94,9 @@ def save(folder: Path, step: int, content: dict[str, Any]) -> Path:
 def save_weights(folder: Path, backbone: nn.Module) -> None:
     """``backbone.pt``: the weights by name, on the CPU, as ``torch.load(path, weights_only=True)`` opens them anywhere."""
     buffer = io.BytesIO()
-    plain = {}
-    for name, held in (
-        unwrapped(backbone).state_dict().items()
-    ):  # with what a module of the caller's keeps beside its tensors
-        part, kept = unwrapped(backbone), []
+    net, plain = unwrapped(backbone), {}
+    for name, held in net.state_dict().items():  # with what a module of the caller's keeps beside its tensors
+        part, kept = net, []
         for word in name.split("."):
             kept += [word] * (WRAPPERS.get(type(part).__name__) != word)  # nor with those of wrappers further in
             part = getattr(part, word, None)

@@ -1,4 +1,4 @@
-"""What a run does when, as functions of its seed and of the epoch or step: orders of images, views, new predictors, noise.
+"""What a run draws, as functions of its seed and of the epoch or step: orders of images, views, new predictors, noise.
 
 Nothing here remembers anything, and every generator is made afresh from the run's seed, a purpose and a number.  So a run that
 goes on after a crash sees what it would have seen, and how many processes share a batch changes nothing.
@@ -7,14 +7,12 @@ goes on after a crash sees what it would have seen, and how many processes share
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
 from torch import Tensor
 
-from sslbook.networks.siamese import Siamese
 from sslbook.training.augment import draws
 from sslbook.training.run import distributed
 
@@ -81,28 +79,3 @@ class Batches:
 @lru_cache(maxsize=1)
 def _permutation(images: int, seed: int, epoch: int) -> Tensor:
     return torch.randperm(images, generator=generator(seed, "order", epoch))
-
-
-@dataclass(frozen=True)
-class Upkeep:
-    """What is done to the networks beside the optimiser's steps; the names are those of the settings, ``ema`` by the step."""
-
-    model: Siamese
-    seed: int
-    ema: Callable[[int], float]
-    symmetric: bool
-    reset: int
-    noise: float
-
-    def begin_epoch(self, epoch: int) -> None:
-        """A new predictor, or noise in the weights, where it is asked for; never before the first epoch."""
-        if epoch and self.reset and epoch % self.reset == 0:
-            self.model.reset_predictor(generator(self.seed, "predictor", epoch))
-        if epoch and self.noise:
-            self.model.blend_noise(self.noise, generator(self.seed, "noise", epoch))
-
-    def end_step(self, step: int) -> None:
-        """The predictor is made symmetric, and a target follows."""
-        if self.symmetric:
-            self.model.symmetrize_predictor()
-        self.model.update_target(self.ema(step))

@@ -47,11 +47,6 @@ def world() -> int:
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
-def first_here() -> bool:
-    """Whether this process is the first on its machine, by what ``torchrun`` says; a single process is."""
-    return os.environ.get("LOCAL_RANK", "0") == "0"
-
-
 def own_rows(count: int) -> slice:
     """The rows of a batch of ``count`` that this process holds; ``count`` is a multiple of the processes."""
     part = count // world()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -19,7 +20,7 @@ from sslbook.training import evaluate
 from sslbook.training.augment import PIPELINES, Pipeline, apply, plain, random_view
 from sslbook.training.objectives import asks_labels, objective, weighed_by
 from sslbook.training.run import distributed
-from sslbook.training.run.determinism import Batches, Upkeep
+from sslbook.training.run.determinism import Batches
 from sslbook.training.run.settings import SCHEDULES, Length, Settings
 
 SUBSET_SEED = 0
@@ -58,9 +59,9 @@ class Looks:
 
 @dataclass(frozen=True)
 class Parts:
-    """All that a trainer needs.  settings: whose run it is, for its checkpoints and its result; nothing is read off them there.
+    """All that a trainer needs.  rate, ema: the learning rate of a step, from 0 on, and the target's average in it.
 
-    rate: the learning rate of a step, from 0 on.  own: the network is the caller's, whose dropout draws from common generators.
+    own: the network is the caller's, whose dropout draws from common generators.
     """
 
     settings: Settings
@@ -70,7 +71,7 @@ class Parts:
     optimizer: torch.optim.Optimizer
     batches: Batches
     rate: Callable[[int], float]
-    upkeep: Upkeep
+    ema: Callable[[int], float]
     looks: Looks
     own: Own | None
 
@@ -102,14 +103,7 @@ def make_parts(
         make_optimizer(settings, step.model.learning(), step.model.predictor),
         batches,
         make_rate(settings, batches.per_epoch),
-        Upkeep(
-            step.model,
-            settings.seed,
-            make_ema(settings, batches.per_epoch),
-            settings.symmetric,
-            settings.reset,
-            settings.noise,
-        ),
+        make_ema(settings, batches.per_epoch),
         Looks(shown, interval, frozenset({settings.epochs, *settings.probes})),
         own,
     )
@@ -129,7 +123,10 @@ def load_data(settings: Settings, *, download: bool = False) -> tuple[Dataset, D
 def images_of(settings: Settings, *, download: bool = False) -> tuple[Dataset, Dataset]:
     """:func:`load_data` of several processes; one of each machine downloads, while the others wait."""
     if download:
-        for downloads in (distributed.rank() == 0, distributed.rank() != 0 and distributed.first_here()):
+        for downloads in (
+            distributed.rank() == 0,
+            distributed.rank() != 0 and os.environ.get("LOCAL_RANK", "0") == "0",
+        ):
             if downloads:
                 load_data(settings, download=True)  # the second time on another machine, unless the folder is shared
             distributed.wait_for_all()

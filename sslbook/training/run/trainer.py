@@ -30,7 +30,7 @@ from sslbook.runtime.compute import BROKEN_PIPE, GOES_ON, Stopped, asked_to_stop
 from sslbook.training.evaluate import report
 from sslbook.training.run import checkpoints, distributed
 from sslbook.training.run.checkpoints import Diverged, Row, State, check, write_csv, write_result
-from sslbook.training.run.determinism import draw_alike
+from sslbook.training.run.determinism import draw_alike, generator
 from sslbook.training.run.parts import FACTOR, Own, Parts, images_of, make_parts
 from sslbook.training.run.settings import Refused, Settings
 
@@ -66,67 +66,34 @@ class Result:
         return plot_rows(self.rows)
 
 
-class Curves:
-    """Curves for TensorBoard in a folder, if one is given; raises ValueError without the package.
+def curves(folder: Path, first: int) -> Any:
+    """TensorBoard's writer of curves in a folder; raises ValueError without the package.
 
     first: the first step that is yet to come; points of an interrupted run from there on are not shown.
     """
-
-    def __init__(self, folder: Path | None = None, first: int = 0) -> None:
-        self._writer: Any = None
-        if folder is None:
-            return
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError:
-            raise ValueError(f"TensorBoard is not installed: {installing('train')}") from None
-        self._writer = SummaryWriter(str(folder), purge_step=first)
-
-    def add(self, row: Row) -> None:
-        """One point a column."""
-        if self._writer is not None:
-            for name, value in row.items():
-                if name not in ("epoch", "step") and value is not None:
-                    self._writer.add_scalar(name, value, row["step"])
-            self._writer.flush()
-
-    def close(self) -> None:
-        """Write what is left."""
-        if self._writer is not None:
-            self._writer.close()
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise ValueError(f"TensorBoard is not installed: {installing('train')}") from None
+    return SummaryWriter(str(folder), purge_step=first)
 
 
-class Progress:
-    """A line on the terminal that grows with the steps; nothing where tqdm is absent or nobody looks."""
+def draw(writer: Any, row: Row) -> None:
+    """One point a column."""
+    for name, value in row.items():
+        if name not in ("epoch", "step") and value is not None:
+            writer.add_scalar(name, value, row["step"])
+    writer.flush()
 
-    def __init__(self, total: int = 0, done: int = 0, name: str = "", *, visible: bool = False) -> None:
-        self._bar: Any = None
-        self.gone = False
-        if visible and sys.stderr.isatty():
-            with contextlib.suppress(ImportError):
-                from tqdm import tqdm
 
-                self._bar = tqdm(total=total, initial=done, desc=name, unit="step", dynamic_ncols=True)
+def progress_bar(total: int, done: int, name: str) -> Any:
+    """A line on the terminal that grows with the steps; None where tqdm is absent or nobody looks."""
+    if sys.stderr.isatty():
+        with contextlib.suppress(ImportError):
+            from tqdm import tqdm
 
-    def step(self) -> None:
-        """One step more."""
-        if self._bar is not None:
-            self._bar.update()
-
-    def say(self, text: str) -> None:
-        """A line above the bar; a plain line on standard error without one; ``gone`` is true once nobody reads them."""
-        try:
-            if self._bar is not None:
-                self._bar.write(text, file=sys.stderr)
-            else:
-                print(text, file=sys.stderr, flush=True)
-        except OSError:  # a terminal that was closed, or head, which has had enough
-            self.gone = True
-
-    def close(self) -> None:
-        """Leave the line as it is."""
-        if self._bar is not None:
-            self._bar.close()
+            return tqdm(total=total, initial=done, desc=name, unit="step", dynamic_ncols=True)
+    return None
 
 
 def line(row: Row) -> str:
@@ -176,7 +143,9 @@ class Trainer:
         precision = str(parts.step.precision).removeprefix("torch.")
         self.state = State(parts.settings, parts.step.model, parts.optimizer, losses, precision)
         self.origin = self._origin() if self.first else {}  # now: the checkout may be another one by the end
-        self.progress, self.curves = Progress(), Curves()
+        self.bar: Any = None
+        self.curves: Any = None
+        self.gone = False
         self.asked: Callable[[], int] = lambda: 0
         self.on_epoch: Callable[[Row], object] | None = None
         self.begun = self.epoch_begun = self.saved = time.monotonic()
@@ -188,9 +157,16 @@ class Trainer:
             self.warn(text)
 
     def warn(self, text: str) -> None:
-        """A line that also a quiet run prints."""
-        if self.first:
-            self.progress.say(text)
+        """A line that also a quiet run prints, above the bar; ``gone`` is true once nobody reads them."""
+        if not self.first:
+            return
+        try:
+            if self.bar is None:
+                print(text, file=sys.stderr, flush=True)
+            else:
+                self.bar.write(text, file=sys.stderr)
+        except OSError:  # a terminal that was closed, or head, which has had enough
+            self.gone = True
 
     def begin(self, resume: bool) -> None:
         """Go back to the last whole checkpoint in the folder, if there is one; or clear the folder."""
@@ -200,8 +176,10 @@ class Trainer:
             checkpoints.clear(self.folder)
         distributed.wait_for_all()  # nobody writes before all have read
         at = self.state.step
-        self.progress = Progress(self.parts.total, at, self.name, visible=self.first and not self.quiet)
-        self.curves = Curves(self.folder / "curves" if self.tensorboard and self.first else None, at + 1)
+        if self.first and not self.quiet:
+            self.bar = progress_bar(self.parts.total, at, self.name)
+        if self.first and self.tensorboard:
+            self.curves = curves(self.folder / "curves", at + 1)
 
     def _resume(self) -> None:
         content, state = checkpoints.latest(self.folder, self.warn), self.state
@@ -250,8 +228,7 @@ class Trainer:
             while state.step < last:
                 epoch, within = divmod(state.step, parts.batches.per_epoch)
                 if within == 0:
-                    parts.upkeep.begin_epoch(epoch)
-                    self.epoch_begun, self.epoch_from = time.monotonic(), state.step
+                    self._begin_epoch(epoch)
                 self.advance()
                 ended = within + 1 == parts.batches.per_epoch
                 if ended:
@@ -272,8 +249,9 @@ class Trainer:
                 raise Stopped(self._asked(), GOES_ON) from None
             raise
         finally:
-            self.curves.close()
-            self.progress.close()
+            for shown in (self.curves, self.bar):
+                if shown is not None:
+                    shown.close()
         finished = state.step >= parts.total
         if finished and self.first:
             checkpoints.save_weights(self.folder, state.model.encoder)
@@ -299,7 +277,7 @@ class Trainer:
 
     def _asked(self) -> int:
         """The signal that asks to stop, or that of a pipe which nobody reads any more; or 0."""
-        return self.asked() or BROKEN_PIPE * self.progress.gone
+        return self.asked() or BROKEN_PIPE * self.gone
 
     def _look_again(self) -> None:
         """The row before the first step; or what this run's last row lacks, if an earlier one did not ask for it."""
@@ -332,9 +310,21 @@ class Trainer:
         state.losses[state.step % parts.batches.per_epoch] = parts.step(*parts.batches.at(state.step))
         distributed.average_gradients(state.model.learning())
         state.optimizer.step()
-        parts.upkeep.end_step(state.step)
+        if state.settings.symmetric:
+            state.model.symmetrize_predictor()
+        state.model.update_target(parts.ema(state.step))
         state.step += 1
-        self.progress.step()
+        if self.bar is not None:
+            self.bar.update()
+
+    def _begin_epoch(self, epoch: int) -> None:
+        """A new predictor, or noise in the weights, where it is asked for; never before the first epoch."""
+        settings, model = self.state.settings, self.state.model
+        if epoch and settings.reset and epoch % settings.reset == 0:
+            model.reset_predictor(generator(settings.seed, "predictor", epoch))
+        if epoch and settings.noise:
+            model.blend_noise(settings.noise, generator(settings.seed, "noise", epoch))
+        self.epoch_begun, self.epoch_from = time.monotonic(), self.state.step
 
     def _end_epoch(self, epoch: int) -> None:
         """A row for the epoch; with k-NN accuracy and rank, and the linear protocol, where they are due."""
@@ -352,7 +342,8 @@ class Trainer:
         state.rows.append(row)
         if self.first:
             write_csv(self.folder / "log.csv", state.rows)
-            self.curves.add(row)
+            if self.curves is not None:
+                draw(self.curves, row)
             self.say(f"{self.name}: {line(row)}{self._left(epoch)}")
             if self.on_epoch is not None:
                 with put_back(self.state.model):
