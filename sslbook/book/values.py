@@ -357,7 +357,7 @@ def allowed(number: Number, was: Value, units: Iterable[float] = ()) -> float:
 
     A part in 10⁵, which no rounding reaches unless the run amplifies it; or half a unit of the finest digit that is printed,
     where that is more, but no more than a twentieth of the number; or what the chapter itself lets it. The mean of a *random*
-    number over seeds may differ by three standard errors of the difference, by the two intervals.
+    number over seeds may differ by four standard errors of the difference, by the two intervals.
     """
     ends = (was.mean, was.low, was.high) if isinstance(was, Interval) else (was,)
     if number.random and isinstance(number.result, Interval):
