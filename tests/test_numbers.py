@@ -339,23 +339,10 @@ SHARP: dict[str, Callable[[Tensor, Tensor, float], Any]] = {
     "info_nce": lambda a, b, tau: sslbook.info_nce(a.square().mean(-1), b.square(), temperature=tau),
     "soft_triplet": lambda a, b, tau: sslbook.soft_triplet(a.square().mean(-1), b.square(), temperature=tau),
     **{
-        f"contrastive: {name}": lambda a, b, tau, name=name: sslbook.contrastive(
-            a, b, name, temperature=tau, clean=a if name == "exact" else None
-        )
-        for name in ("info_nce", "soft_triplet", "exact")
-    },
-    **{
         f"loss {name}": lambda a, b, tau, name=name: BATCH_LOSSES[name].value(
             torch.stack([a, b], 1), temperature=tau, **({"labels": LABELS} if name == "supervised_contrastive" else {})
         )
         for name in ("info_nce", "supervised_contrastive", "decoupled", "clip")
-    },
-    **{
-        f"objective {name}": lambda a, b, tau, name=name: objective(name, temperature=tau)(
-            Outputs(a, b, a, b, a, b, labels=LABELS)
-        )
-        for name in OBJECTIVES
-        if "temperature" in inspect.signature(OBJECTIVES[name]).parameters
     },
     "knn_accuracy": lambda a, b, tau: (
         sslbook.knn_accuracy(a.detach(), LABELS, b.detach(), LABELS, k=3, temperature=tau) + 0 * a.sum()

@@ -119,21 +119,6 @@ def until(lines: Iterator[str], sign: str) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1], ids=lambda number: number.name)
-def test_a_run_that_is_told_to_stop_says_so_and_leaves_a_checkpoint(number: signal.Signals, tmp_path: Path) -> None:
-    """From its first line on, and not only after its first epoch."""
-    run = begun((*RUN, "--folder", "."), tmp_path)
-    assert run.stdout is not None
-    until(run.stdout, "In /")
-    run.send_signal(number)
-    rest = run.communicate(timeout=300)[0]
-    assert run.returncode == 128 + number
-    assert rest.endswith("sslbook: stopped; the same command goes on from the last checkpoint\n")
-    assert "Traceback" not in rest
-    assert checkpoints.newest_step(next(tmp_path.glob("digits*"))) is not None
-
-
-@pytest.mark.slow
 def test_nohup_is_heeded(tmp_path: Path) -> None:
     run = begun((*RUN, "--folder", "."), tmp_path, nohup=True)
     assert run.stdout is not None

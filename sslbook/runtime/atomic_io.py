@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import json
-import math
 import os
 import re
 import reprlib
@@ -19,8 +18,6 @@ from sslbook.runtime.arguments import InputError
 PART = ".part"
 """How the name ends of a file that is being written; a process that is killed leaves one, with a dot in front."""
 _UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
-SHOWN = 20
-"""Digits of a number that are shown where it can't be used."""
 
 
 @contextmanager
@@ -136,25 +133,13 @@ def write_text(target: Path, text: str) -> None:
 def read_finite(path: Path) -> Any:
     """What a JSON file holds; raises ValueError for one that is damaged, or has a NaN or an infinity, which JSON lacks."""
     try:
-        return json.loads(read_text(path), parse_constant=_not_finite, parse_float=_finite, parse_int=_whole)
+        return json.loads(read_text(path), parse_constant=_not_finite)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
 
 
-def _finite(digits: str) -> float:
-    """The number, unless it is beyond all that a float holds, such as 1e999."""
-    number = float(digits)
-    return number if math.isfinite(number) else _not_finite(digits)
-
-
-def _whole(digits: str) -> int:
-    """The whole number, unless it is beyond all that a float holds: what is done with it is done in floats."""
-    _finite(digits)
-    return int(digits)
-
-
 def _not_finite(word: str) -> NoReturn:
-    raise ValueError(f"{word if len(word) <= SHOWN else word[:SHOWN] + '…'} is no finite number")
+    raise ValueError(f"{word} is no finite number")
 
 
 def require_parts(held: Any, kinds: Mapping[str, type | tuple[type, ...]]) -> None:

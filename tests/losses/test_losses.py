@@ -164,14 +164,6 @@ def test_full_precision_on_both_sides_of_zero(gap):
         assert F.softplus(r_pos - r_neg).item() != pytest.approx(expected, rel=1e-14)
 
 
-def test_a_weight_needs_no_batch_and_its_margin_is_none() -> None:
-    r_neg = distances(3, h=2)[1]
-    assert torch.equal(joint_pair_weight(r_neg[0], 0.4), joint_pair_weight(r_neg, 0.4)[0])
-    without = pair_weight(r_neg, "soft_triplet", temperature=0.4)
-    assert torch.equal(without, pair_weight(r_neg, "soft_triplet", temperature=0.4, margin=0.0))
-    assert not torch.equal(without, pair_weight(r_neg, "soft_triplet", temperature=0.4, margin=0.1))
-
-
 @settings(deadline=None)
 @given(st.floats(0, 1e4), taus, margins)
 def test_pair_weight_is_the_slope_at_the_clean_pair(r, tau, margin):

@@ -110,13 +110,6 @@ def test_what_is_given_is_asked_for_in_a_sentence(what: str) -> None:
         open_layer(net, "", x)  # type: ignore[arg-type]
 
 
-def test_an_output_that_overflows_is_refused() -> None:
-    net = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
-    nn.init.constant_(net[1].weight, 1e38)
-    with pytest.raises(ValueError, match="finite"):
-        open_layer(net, "0", 1e4 * torch.ones(2, 2))
-
-
 def relu(weight: float) -> nn.Sequential:
     """It answers what is of one sign alone."""
     net = nn.Sequential(nn.Linear(4, 3, bias=False), nn.ReLU()).double()

@@ -79,7 +79,7 @@ def written(values: object, **changed: object) -> str:
 DAMAGED = [
     *("{", json.dumps({"values": {}, "provenance": {"seeds": []}}), "[" * 100_000),
     *(written(values) for values in ({"accuracy": math.nan}, [1])),
-    *(written({"accuracy": 17}).replace("17", large) for large in ("1e999", "1" + "0" * 9000)),
+    written({"accuracy": 17}).replace("17", "1" + "0" * 9000),
     *(written({"accuracy": 17}, **{part: 5}) for part in ("versions", "commit", "hardware")),
     *(written({"accuracy": 17}, seeds=seeds) for seeds in ("01", [None])),
 ]

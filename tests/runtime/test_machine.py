@@ -108,13 +108,7 @@ def test_workers_end_with_who_started_them(tmp_path: Path) -> None:
     workers = [int(word) for word in parent.stdout.readline().split()]
     assert workers
     assert all(map(alive, workers))
-    parent.kill()
-    parent.wait()
-    parent.stdout.close()
-    until = time.monotonic() + 60
-    while any(map(alive, workers)) and time.monotonic() < until:
-        time.sleep(0.05)
-    assert not any(map(alive, workers))
+    assert_all_end_with(parent, workers)
 
 
 WAITS = """
@@ -141,13 +135,16 @@ def test_whoever_was_told_of_a_parent_ends_with_it(tmp_path: Path) -> None:
     assert parent.stdout is not None
     child = int(parent.stdout.readline())
     assert alive(child)
+    assert_all_end_with(parent, [child])
+
+
+def assert_all_end_with(parent: subprocess.Popen, pids: list[int]) -> None:
     parent.kill()
-    parent.wait()
-    parent.stdout.close()
+    parent.communicate()
     until = time.monotonic() + 60
-    while alive(child) and time.monotonic() < until:
+    while any(map(alive, pids)) and time.monotonic() < until:
         time.sleep(0.05)
-    assert not alive(child)
+    assert not any(map(alive, pids))
 
 
 def alive(pid: int) -> bool:

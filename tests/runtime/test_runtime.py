@@ -29,10 +29,6 @@ def test_whole_numbers() -> None:
                 parse(text)
 
 
-def test_counting() -> None:
-    assert [arguments.counted(*what) for what in ((1, "seed"), (2, "process"))] == ["1 seed", "2 processes"]
-
-
 def test_a_device_is_one_that_is_here(monkeypatch: pytest.MonkeyPatch) -> None:
     assert arguments.device("cpu") == "cpu"
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)

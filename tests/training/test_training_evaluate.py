@@ -56,14 +56,6 @@ def test_a_small_temperature_leaves_the_nearest_neighbours_vote() -> None:
     assert knn_accuracy(train, labels, test[clear], truth[clear], k=50, temperature=0.1) != nearest
 
 
-def test_features_that_are_no_numbers_have_no_accuracy() -> None:
-    train, labels, test, truth = problem()
-    for measure in (knn_accuracy, linear_probe):
-        for features in ((train * torch.nan, test), (train, test * torch.nan)):
-            with pytest.raises(ValueError, match="must be finite numbers"):
-                measure(features[0], labels, features[1], truth)
-
-
 def by_autograd(data: Problem, epochs: int) -> tuple[list[float], Tensor]:
     """The released protocol with PyTorch's layer, loss and optimiser and scikit-learn's scaler: its curve, and its weights."""
     train, labels, test, truth = data

@@ -86,7 +86,7 @@ def draw(writer: Any, row: Row) -> None:
     writer.flush()
 
 
-def progress_bar(total: int, done: int, name: str) -> Any:
+def _progress_bar(total: int, done: int, name: str) -> Any:
     """A line on the terminal that grows with the steps; None where tqdm is absent or nobody looks."""
     if sys.stderr.isatty():
         with contextlib.suppress(ImportError):
@@ -177,7 +177,7 @@ class Trainer:
         distributed.wait_for_all()  # nobody writes before all have read
         at = self.state.step
         if self.first and not self.quiet:
-            self.bar = progress_bar(self.parts.total, at, self.name)
+            self.bar = _progress_bar(self.parts.total, at, self.name)
         if self.first and self.tensorboard:
             self.curves = curves(self.folder / "curves", at + 1)
 
