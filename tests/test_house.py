@@ -29,21 +29,21 @@ LONGEST = 700
 """Lines in a Python file."""
 
 BUDGETS = {
-    "sslbook": (391, 4),
+    "sslbook": (390, 4),
     "sslbook/bench": (1_020, 5),
-    "sslbook/book": (5_104, 12),
-    "sslbook/experiments": (14_548, 51),
+    "sslbook/book": (5_574, 14),
+    "sslbook/experiments": (14_546, 51),
     "sslbook/images": (887, 4),
     "sslbook/inspect": (1_052, 4),
     "sslbook/losses": (721, 3),
     "sslbook/networks": (808, 4),
     "sslbook/operator": (1_636, 5),
     "sslbook/records": (842, 4),
-    "sslbook/runtime": (888, 5),
-    "sslbook/stats": (428, 4),
-    "sslbook/training": (4_457, 17),
+    "sslbook/runtime": (908, 5),
+    "sslbook/stats": (419, 4),
+    "sslbook/training": (4_461, 17),
     "sslbook/trees": (555, 3),
-    "tests": (20_495, 103),
+    "tests": (20_556, 104),
     "tools": (541, 5),
 }
 """Lines and files of Python, which may only fall."""
