@@ -37,6 +37,7 @@ sys.exit(cli.main(sys.argv[1:]))
 BOOK, TRAIN, LAB = "pip install '.[book]'", "pip install '.[train]'", "pip install '.[book,lab]'"
 NEEDS = {
     ("execute",): BOOK,
+    ("regression",): BOOK,
     ("build",): BOOK,
     ("notebooks",): BOOK,
     ("pdf",): BOOK,
@@ -44,7 +45,7 @@ NEEDS = {
     ("ledger",): "",
     ("ledger", "--json"): "",
     ("margins",): "",
-    ("margins", "covariance", "--rivals"): "",
+    ("margins", "covariance"): "",
     ("record", "covariance-cifar10"): "",
     ("table",): "",
     ("table", "A-Tab6"): "",
@@ -58,7 +59,7 @@ NEEDS = {
     ("gpu", "--plan"): "",
     ("bench", "covariance", "--help"): "",
 }
-BOOKS = ("execute", "build", "ledger", "margins", "notebooks", "pdf", "lab")
+BOOKS = ("execute", "regression", "build", "ledger", "margins", "notebooks", "pdf", "lab")
 """Commands that look for a book."""
 
 

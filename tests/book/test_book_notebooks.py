@@ -142,7 +142,7 @@ TOUCHED = {
 def test_a_copy_that_was_touched_stays(
     book: Book, command: str, touch: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch, capsys
 ) -> None:
-    monkeypatch.setattr(commands, "build", lambda options: 0)
+    monkeypatch.setattr(commands, "_build", lambda options: (0, True))
     monkeypatch.setattr(commands.subprocess, "run", lambda *rest, **named: SimpleNamespace(returncode=0))
     folder = book.built / command
     run = [command, "--root", str(book.root)]

@@ -58,15 +58,16 @@ def test_chapter_runs_alone_and_gives_its_numbers(chapter: Chapter, reader: Path
 def test_a_kernel_whose_port_was_taken_is_started_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     told = ["Kernel died before replying to kernel_info", "no Python here"]
 
-    def once(*_: object, **__: object) -> str:
+    executed = nbformat.v4.new_notebook()
+
+    def once(*_: object, **__: object) -> nbformat.NotebookNode:
         if told:
             raise RuntimeError(told.pop(0))
-        return "executed"
+        return executed
 
     monkeypatch.setattr(papermill, "execute_notebook", once)
     given = {"partial": tmp_path / "a.ipynb", "folder": tmp_path, "cell_seconds": 1.0, "values": {}}
-    failed = kernel.run(nbformat.v4.new_notebook(), **given)
-    assert isinstance(failed, kernel.Failure)
-    assert failed.reason.endswith("no Python here")
+    _, (failed,) = kernel.run(nbformat.v4.new_notebook(), **given)
+    assert failed.reason.endswith("no Python here"), "why a kernel did not start is told"
     told.append("Kernel died before replying to kernel_info")
-    assert kernel.run(nbformat.v4.new_notebook(), **given) == "executed"
+    assert kernel.run(nbformat.v4.new_notebook(), **given) == (executed, [])
