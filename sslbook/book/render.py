@@ -250,11 +250,14 @@ def _as_page(notebook: Path) -> BeautifulSoup:
 
 def outside(soup: BeautifulSoup) -> list[str]:
     """The addresses on other machines that a browser fetches by itself to show a page."""
-    values = [tag[name] for name in ("src", "srcset", "poster", "data") for tag in soup.select(f"[{name}]")]
-    values += [link["href"] for link in soup.select("link[href]:not([rel=canonical])")]
+    tags = [tag for tag in soup.find_all(True) if isinstance(tag, Tag)]
+    values = [tag[name] for tag in tags for name in ("src", "srcset", "poster", "data") if name in tag.attrs]
+    sheets = [tag for tag in tags if tag.name == "link" and "canonical" not in tag.get_attribute_list("rel")]
+    values += [sheet["href"] for sheet in sheets if "href" in sheet.attrs]
     addresses = [address for value in values for address in re.split(r",\s+|\s+", str(value))]
     found = [address for address in addresses if address.startswith(("http://", "https://", "//"))]
-    styles = "\n".join(str(tag.get("style") or tag.get_text()) for tag in soup.select("style, [style]"))
+    styled = [tag for tag in tags if tag.name == "style" or "style" in tag.attrs]
+    styles = "\n".join(str(tag.get("style") or tag.get_text()) for tag in styled)
     return [*found, *_CSS_URL.findall(styles)]
 
 
@@ -283,7 +286,7 @@ def _links(soups: Mapping[Path, BeautifulSoup], out: Path) -> Iterator[str]:
     """Internal addresses that lead nowhere: a file that is not there, an anchor that the page does not have."""
     anchors = {path.resolve(): {str(tag["id"]) for tag in soup.find_all(id=True)} for path, soup in soups.items()}
     for path, soup in soups.items():
-        tags = soup.select("a[href], link[href], img[src], script[src]")
+        tags = [tag for tag in soup.find_all(["a", "link", "img", "script"]) if tag.get("href") or tag.get("src")]
         for address in sorted({str(tag.get("href") or tag.get("src")) for tag in tags}):
             try:
                 there = urlsplit(address)
