@@ -42,7 +42,7 @@ _linalg_eigh _linalg_svd
 """Operations of torch whose last digit is the library's or the processor's own."""
 MAPS = "exp exp2 expm1 log log1p log2 log10 sin cos tan tanh sinh cosh arctan arctan2 arccos arcsin power logaddexp"
 FUNCTIONS = {
-    "numpy": "dot vdot inner tensordot einsum",
+    "numpy": "dot vdot inner tensordot einsum sum",
     "numpy.linalg": "eig eigvals eigvalsh svdvals qr inv solve det slogdet cholesky lstsq pinv norm matrix_power eigh svd",
     "scipy.linalg": "eig eigvals eigvalsh svdvals qr inv solve det cholesky lstsq pinv expm null_space orth eigh svd",
 }
@@ -66,8 +66,10 @@ def start(seed: str) -> None:
             there = importlib.import_module(module)
             for name in filter(functools.partial(hasattr, there), names.split()):
                 setattr(there, name, _otherwise(getattr(there, name)))
-    for ufunc in (np.matmul, np.add, *(getattr(np, name) for name in MAPS.split())):
+    for ufunc in (np.matmul, *(getattr(np, name) for name in MAPS.split())):
         _replace_loops(ufunc)
+    methods: Any = importlib.import_module(f"numpy.{'_core' if hasattr(np, '_core') else 'core'}._methods")
+    methods.umr_sum = _otherwise(methods.umr_sum)  # what ``array.sum()`` and ``array.mean()`` call
 
 
 def whole(seed: str) -> int:
@@ -196,7 +198,7 @@ def _otherwise(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _replace_loops(ufunc: np.ufunc) -> None:
-    """Let the inner loops of ``ufunc`` move what they give: ``@``, sums and methods don't look a function up by its name.
+    """Let the inner loops of ``ufunc`` move what they give: ``@`` and methods don't look a function up by its name.
 
     A ufunc keeps pointers to its loops, 32 bytes after its beginning; a loop gets ``(arrays, sizes, strides, data)``.
     """
@@ -210,19 +212,18 @@ def _replace_loops(ufunc: np.ufunc) -> None:
 
 
 def _loop(loop: Any, ufunc: np.ufunc, dtype: np.dtype[Any], args: int, sizes: int, strides: int, data: int) -> None:
-    """Run an inner loop and move its output; the sum of two arrays, which has no order, stays."""
+    """Run an inner loop and move its output."""
     nin = ufunc.nin
-    where = [(ctypes.c_void_p * 3).from_address(args)[i] for i in range(nin + 1)]  # the loop moves them on
+    out = (ctypes.c_void_p * 3).from_address(args)[nin]  # before the loop moves it on
     size, step = (ctypes.c_ssize_t * 4).from_address(sizes), (ctypes.c_ssize_t * 9).from_address(strides)
-    total = nin == 2 and where[0] == where[2] and step[0] == step[2] == 0
-    shape: tuple[int, ...] = (1 if total else size[0],)
+    shape: tuple[int, ...] = (size[0],)
     by: tuple[int, ...] = (step[nin] or dtype.itemsize,)
     if ufunc is np.matmul:
         shape, by = (size[0], size[1], size[3]), (step[2], step[7], step[8])
     loop(args, sizes, strides, data)
-    if (total or ufunc is not np.add) and all(shape) and min(by) >= 0:
+    if all(shape) and min(by) >= 0:
         length = sum((n - 1) * s for n, s in zip(shape, by, strict=True)) + dtype.itemsize
-        there = np.ndarray(shape, dtype, (ctypes.c_char * length).from_address(where[nin]), strides=by)  # type: ignore[arg-type]
+        there = np.ndarray(shape, dtype, (ctypes.c_char * length).from_address(out), strides=by)  # type: ignore[arg-type]
         moved = np.array(there, order="C")
         nudge(moved)
         there[...] = moved
