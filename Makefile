@@ -28,7 +28,7 @@ SHARED := -n $(WORKERS) --dist worksteal
 ELSEWHERE := long or browser or slurm or registry or built
 # Roundings of other machines, at random: see sslbook/book/noise.py.
 NOISE := 1 2
-NOISY := $(addprefix tests/,experiments images inspect losses networks operator stats trees training)
+NOISY := $(addprefix tests/,experiments losses networks operator stats trees)
 # Pages are laid out by a machine's fonts: by one family alone, where Debian and its like keep it.
 FONTS := $(wildcard /usr/share/fonts/truetype/dejavu /usr/share/fonts/truetype/liberation)
 unexport PYTHONPATH
