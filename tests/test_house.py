@@ -31,7 +31,7 @@ LONGEST = 700
 BUDGETS = {
     "sslbook": (390, 4),
     "sslbook/bench": (1_020, 5),
-    "sslbook/book": (5_578, 14),
+    "sslbook/book": (5_577, 14),
     "sslbook/experiments": (14_546, 51),
     "sslbook/images": (887, 4),
     "sslbook/inspect": (1_052, 4),

@@ -44,7 +44,6 @@ from sslbook.book.values import (
     printed,
     short,
     typeset,
-    unit,
 )
 from sslbook.runtime.arguments import require_number, require_one_of, require_whole
 from sslbook.runtime.compute import device_name
@@ -355,8 +354,7 @@ def run_line(text: tuple[str, ...]) -> str:
 
 def _news(here: str, there: str, number: Number, was: Value, form: str) -> str:
     """What is printed otherwise: ``0.53 where the book has 0.51``; bold if a check fails, or a measured number is off too far."""
-    mean = was.mean if isinstance(was, Interval) else was
-    may = allowed(number, was, [unit(form, mean)])
+    may = allowed(number, was, [form])
     if number.failure or (not number.criterion.asserts and not apart(number, was) <= may):
         known = (number.seed, number.scale) == (0, "quick") and not number.criterion.asserts
         return f"**{here}** where the book has {there}" + (f" (it is held to ± {typeset(short(may))})" if known else "")

@@ -19,7 +19,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 from sslbook.book.layout import SCALES, Book, find_chapters
-from sslbook.book.values import RECORD_KEY, Number, Value, allowed, apart, numbers, pasted, short, typeset, unit
+from sslbook.book.values import RECORD_KEY, Number, Value, allowed, apart, mean_of, numbers, pasted, short, typeset
 from sslbook.runtime.arguments import InputError, counted
 from sslbook.runtime.atomic_io import read_finite, write_text
 from sslbook.stats.intervals import Interval
@@ -51,7 +51,7 @@ class Moved:
             return f"{self.name}: new, {self.here}"
         if self.here is None or isinstance(self.there, str):
             return f"{self.name}: gone; it was {self.there}"
-        off = abs(_mean(self.here) - _mean(self.there))
+        off = abs(mean_of(self.here) - mean_of(self.there))
         return f"{self.name}: {self.here}; it was {self.there} (off by {off:.2g}, and may be by {self.may:.2g})"
 
 
@@ -108,17 +108,13 @@ def differences(found: Iterable[Number], held: Held, formats: Formats) -> list[M
         if name not in held or number.criterion.asserts != (was is None):
             moved.append(Moved(name, number.result, None))
         elif was is not None:
-            may = allowed(number, was, [unit(form, _mean(was)) for form in formats.get((number.chapter, name), ())])
+            may = allowed(number, was, formats.get((number.chapter, name), ()))
             same_kind = isinstance(was, Interval) == isinstance(number.result, Interval)
             if not (same_kind and apart(number, was) <= may):
                 moved.append(Moved(name, number.result, was, may))
     return moved + [
         Moved(name, None, "a claim" if was is None else was) for name, was in held.items() if name not in numbers
     ]
-
-
-def _mean(value: Value) -> float:
-    return value.mean if isinstance(value, Interval) else value
 
 
 def printed_as(book: Book) -> dict[tuple[str, str], list[str]]:

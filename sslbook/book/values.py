@@ -343,17 +343,22 @@ SAME, SHARE, NOTHING, ERRORS = 1e-5, 0.05, 1e-12, 4.0
 is a rounding error at any rate; and, if it is random, in standard errors of the difference."""
 
 
+def mean_of(value: Value) -> float:
+    """A number, or the mean of an interval."""
+    return value.mean if isinstance(value, Interval) else value
+
+
 def apart(number: Number, was: Value) -> float:
     """How far ``number`` is from what it was: of an interval its mean, and unless it is random its ends; infinity for another n."""
     here = number.result
     if not (isinstance(here, Interval) and isinstance(was, Interval)):
-        return abs(number.value - (was.mean if isinstance(was, Interval) else was))
+        return abs(number.value - mean_of(was))
     pairs = [(here.mean, was.mean)] + ([] if number.random else [(here.low, was.low), (here.high, was.high)])
     return max(abs(one - other) for one, other in pairs) if here.n == was.n else math.inf
 
 
-def allowed(number: Number, was: Value, units: Iterable[float] = ()) -> float:
-    """How far ``number``, which was ``was``, may be off on another machine, where its digits are printed to ``units``.
+def allowed(number: Number, was: Value, forms: Iterable[str] = ()) -> float:
+    """How far ``number``, which was ``was``, may be off on another machine, where pages print it in ``forms``.
 
     A part in 10⁵, which no rounding reaches unless the run amplifies it; or half a unit of the finest digit that is printed,
     where that is more, but no more than a twentieth of the number; or what the chapter itself lets it. The mean of a *random*
@@ -368,7 +373,7 @@ def allowed(number: Number, was: Value, units: Iterable[float] = ()) -> float:
     stated = Criterion(ends[0], number.rtol, number.atol).allowed()
     if isinstance(was, int) and isinstance(number.value, int):
         return stated  # a count
-    half = min((each / 2 for each in units if each > 0), default=0.0)
+    half = min((step / 2 for form in forms if (step := unit(form, ends[0])) > 0), default=0.0)
     return max(SAME * max(map(abs, ends)), min(half, SHARE * abs(ends[0])), NOTHING, stated)
 
 
