@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sslbook.runtime.arguments import InputError, unknown
-from sslbook.runtime.atomic_io import read_source
+from sslbook.runtime.atomic_io import read_text
 
 if TYPE_CHECKING:
     from nbformat import NotebookNode
@@ -86,6 +86,19 @@ class Book:
     def shown(self, path: Path) -> str:
         """``path`` as a message should name it: from the root if it lies below it."""
         return str(path.relative_to(self.root)) if path.is_relative_to(self.root) else str(path)
+
+
+def read_source(path: Path) -> str:
+    """A text that people write, as by `read_text`; raises InputError, naming file and line, for a character that isn't seen.
+
+    These are control characters but for the tab, separators of lines and paragraphs, of which each parser makes another line,
+    and a byte order mark that isn't in front.
+    """
+    text = read_text(path)
+    if unseen := re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]", text):
+        place = f"{path}:{text.count(chr(10), 0, unseen.start()) + 1}"
+        raise InputError(f"{place}: it holds the character U+{ord(unseen[0]):04X}, which no editor shows; remove it")
+    return text
 
 
 def read_yaml(path: Path, kind: type) -> Any:

@@ -40,12 +40,12 @@ from pypdf.generic import ArrayObject, DictionaryObject, FloatObject, NameObject
 from sphinx_external_toc.parsing import MalformedError, parse_toc_data
 
 from sslbook.book.execute import ANSI, variables
-from sslbook.book.layout import Book, find_chapters, read_chapter, read_yaml
+from sslbook.book.layout import Book, find_chapters, read_chapter, read_source, read_yaml
 from sslbook.book.notebooks import LINES, NOTEBOOKS
 from sslbook.book.sphinx_ext import ASSETS
 from sslbook.book.values import glue, parts, pasted, printed, readable, without_missing
 from sslbook.runtime.arguments import InputError
-from sslbook.runtime.atomic_io import read_source, write_text
+from sslbook.runtime.atomic_io import write_text
 
 # Jupyter Book has jsonschema compile a grammar of addresses for two seconds, which no file of ours is held to.
 # And it would go on writing if we were killed.

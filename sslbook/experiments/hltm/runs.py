@@ -15,12 +15,12 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from sslbook.experiments.hltm.theory import random_symmetric
+from sslbook.experiments.hltm.theory import joint, random_symmetric
 from sslbook.stats.replicas import Streams, sweep, to_device
 from sslbook.trees import exact
 from sslbook.trees import latent as trees
 from sslbook.trees.exact import Activity, TreeNetwork, forward, initial_network
-from sslbook.trees.latent import LatentTree, joint
+from sslbook.trees.latent import LatentTree
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The gradient by hand: through the division by the output's length, then down the parts

@@ -43,8 +43,8 @@ import torch
 from scipy.optimize import lsq_linear
 from torch import Tensor
 
+from sslbook.experiments.energies import contrastive_covariance, project, weights
 from sslbook.experiments.landscape.theory import Activation, Cloud, gaussian
-from sslbook.losses.pairs import contrastive_covariance, project, weights
 from sslbook.stats.checks import over_instances
 from sslbook.stats.replicas import Streams
 

@@ -34,9 +34,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sslbook.experiments.energies import project
 from sslbook.experiments.landscape import theory
 from sslbook.experiments.landscape.theory import Activation, Blobs, Cloud
-from sslbook.losses.pairs import project
 from sslbook.stats.checks import over_instances, relative
 from sslbook.stats.replicas import Streams
 

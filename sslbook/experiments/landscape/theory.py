@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sslbook.losses.pairs import contrastive_covariance, energy, loss_value, project, square_distances, weights
+from sslbook.experiments.energies import contrastive_covariance, energy, loss_value, project, square_distances, weights
 from sslbook.stats.checks import Gaps, over_instances, relative
 from sslbook.stats.replicas import Streams
 

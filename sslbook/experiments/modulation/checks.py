@@ -15,6 +15,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from sslbook.experiments.energies import contrastive_covariance, energy, loss_value, project
+from sslbook.experiments.energies import weights as pair_weights
 from sslbook.experiments.modulation import theory
 from sslbook.experiments.modulation.instances import (
     DTYPE,
@@ -27,8 +29,6 @@ from sslbook.experiments.modulation.instances import (
     sampled_probabilities,
     winners,
 )
-from sslbook.losses.pairs import contrastive_covariance, energy, loss_value, project
-from sslbook.losses.pairs import weights as pair_weights
 from sslbook.networks.batchnorm import batch_normalize
 from sslbook.stats.checks import Gaps, over_instances, relative
 
