@@ -15,8 +15,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from test_house import rooms
 
+from bookbuild.layout import find_book
 from sslbook import cli
-from sslbook.book.layout import find_book
 
 ROOT = find_book(Path(__file__).resolve().parents[1]).root
 CORE = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["dependencies"]
@@ -136,7 +136,7 @@ def test_without_a_checkout_the_ledger_is_the_library_s_and_the_rest_says_what_i
 ) -> None:
     away = program.replace(
         "from sslbook import cli",
-        "from sslbook.book import layout\nlayout.PACKAGE = layout.Path('/no/where')\nfrom sslbook import cli",
+        "from sslchapters import data_files\ndata_files.root_of = lambda start=None: None\nfrom sslbook import cli",
     )
     status, said = run(away, "ledger", folder=tmp_path)
     assert (status, "A-Thm3" in said) == (0, True), said

@@ -20,7 +20,7 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 import sslbook
-import sslbook.book
+import sslchapters
 from sslbook.exports import homes
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -30,9 +30,9 @@ LONGEST = 700
 
 BUDGETS = {
     "sslbook": (390, 4),
-    "sslbook/bench": (1_020, 5),
-    "sslbook/book": (5_577, 14),
-    "sslbook/experiments": (14_546, 51),
+    "benchmarks": (1_020, 5),
+    "bookbuild": (5_577, 14),
+    "sslchapters": (14_546, 51),
     "sslbook/images": (887, 4),
     "sslbook/inspect": (1_052, 4),
     "sslbook/losses": (721, 3),
@@ -99,7 +99,7 @@ def import_graph(package: Path = PACKAGE) -> Graph:
 
 
 def room(module: str) -> str:
-    """The room of a module: sslbook.book.claims -> book; each chapter is one of its own; the package itself -> ''."""
+    """The room of a module: sslchapters.claims -> book; each chapter is one of its own; the package itself -> ''."""
     parts = module.split(".")[1:]
     return ".".join(parts[:2] if parts[:1] == ["experiments"] else parts[:1])
 
@@ -137,7 +137,7 @@ def test_there_are_no_import_cycles() -> None:
 OFFERED = sorted(homes(PACKAGE / "__init__.pyi"))
 
 
-@pytest.mark.parametrize("package", [sslbook, sslbook.book])
+@pytest.mark.parametrize("package", [sslbook, sslchapters])
 def test_every_name_that_is_offered_is_there(package: object) -> None:
     stub = Path(package.__file__).with_suffix(".pyi")
     assert homes(stub)
@@ -223,7 +223,7 @@ def test_every_room_has_its_floor_and_its_tests() -> None:
 
 
 def test_every_chapter_has_its_rooms() -> None:
-    """One name for a subject: chapters/x.md, sslbook/experiments/x, tests/experiments/test_x.py."""
+    """One name for a subject: chapters/x.md, sslchapters/x, tests/experiments/test_x.py."""
     names = rooms(PACKAGE / "experiments") - {"catalogue"}
     assert names - {path.stem for path in (ROOT / "chapters").glob("*.md")} == set()
     tests = [path.stem.removeprefix("test_") for path in (ROOT / "tests/experiments").glob("test_*.py")]
