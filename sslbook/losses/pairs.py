@@ -22,8 +22,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from sslbook.runtime.ambient import anywhere, default_device_of, with_gradients
-from sslbook.runtime.arguments import require_floating, require_number, require_one_of
+from sslbook._ambient import anywhere, default_device_of, with_gradients
+from sslbook._check import require_floating, require_number, require_one_of
 
 WEIGHTED = ("simple", "soft_triplet", "info_nce")
 """The losses of Theorem 2 of [tian2020], which have a `pair_weight` and so a weighted covariance operator."""

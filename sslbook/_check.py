@@ -1,0 +1,194 @@
+"""Arguments that can't be used are answered in one sentence: what was given, and what is allowed.
+
+A function raises TypeError for another kind of thing and ValueError for a value that isn't allowed; a command line ends with
+status 2.  Checks stand where a call comes in, and where a result would otherwise be silently wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import math
+import operator
+import reprlib
+from collections.abc import Iterable, Mapping
+from numbers import Integral, Real
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class InputError(ValueError):
+    """What the caller gave can't be used; the message says what was given and what is allowed (CLI: exit status 2)."""
+
+
+def nearest(name: object, names: Iterable[str], cutoff: float = 0.4) -> list[str]:
+    """At most three of the names that ``name`` may be a slip of, the nearest first; upper and lower case are alike."""
+    known = {known.casefold(): known for known in names}
+    return [known[near] for near in difflib.get_close_matches(str(name).casefold(), list(known), n=3, cutoff=cutoff)]
+
+
+def require_one_of(argument: str, given: object, allowed: Iterable[str]) -> None:
+    """Raise ValueError, with the nearest name, unless ``given`` is one of the names."""
+    names = tuple(allowed)
+    if given not in names:
+        near = nearest(given, names)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise ValueError(f"{argument} must be one of {', '.join(names)}, got {given!r}{hint}")
+
+
+def unknown(what: str, given: object, allowed: Iterable[str]) -> InputError:
+    """The error for a name that doesn't exist, with the nearest that do (all of them if none is near)."""
+    names = sorted(allowed)
+    near = nearest(given, names, 0.5)
+    hint = f"did you mean {', '.join(near)}?" if near else f"there are {', '.join(names) or 'none'}"
+    return InputError(f"{what}: got {given!r}; {hint}")
+
+
+def plain(value: Any) -> Any:
+    """Numbers, arrays and tensors of NumPy and torch as Python's own, also within tuples, lists and mappings; all else as it is.
+
+    So is a tensor that wants a gradient, which a number would lose, and one without numbers, as on the device "meta".
+    """
+    if type(value) in (tuple, list):
+        return type(value)(map(plain, value))
+    if isinstance(value, Mapping):
+        return {name: plain(part) for name, part in value.items()}
+    known = type(value) in (bool, int, float, str)  # torch.compile can't ask its floats for an attribute
+    if known or not hasattr(value, "tolist") or getattr(value, "requires_grad", False):
+        return value
+    try:
+        return value.tolist()
+    except (RuntimeError, NotImplementedError):
+        return value
+
+
+def keep_plain(record: Any) -> None:
+    """The fields of a frozen dataclass, made :func:`plain` in its ``__post_init__``."""
+    for name in record.__dataclass_fields__:
+        object.__setattr__(record, name, plain(getattr(record, name)))
+
+
+_WORDS = {"above": "above", "least": "at least", "below": "below", "most": "at most"}
+_HOLDS = {"above": operator.gt, "least": operator.ge, "below": operator.lt, "most": operator.le}
+
+
+def require_number(argument: str, given: object, **bounds: float) -> float:
+    """``given`` as Python's number; TypeError unless it is a number, ValueError unless it is finite and within the bounds.
+
+    bounds: any of ``above`` (>), ``least`` (>=), ``below`` (<) and ``most`` (<=), as in ``require_number("lr", lr, above=0)``.
+    """
+    number = plain(given)
+    if isinstance(number, bool) or not isinstance(number, Real):
+        raise TypeError(f"{argument} must be a number, got {reprlib.repr(given)}")
+    size: Any = abs(number)
+    if not size < (2**63 if isinstance(number, Integral) else math.inf):
+        limit = "a whole number of 64 bits" if isinstance(number, Integral) else "finite"
+        raise ValueError(f"{argument} must be {limit}, got {reprlib.repr(number)}")
+    if not all(_HOLDS[name](number, bound) for name, bound in bounds.items()):
+        words = " and ".join(f"{_WORDS[name]} {bound}" for name, bound in bounds.items())
+        raise ValueError(f"{argument} must be {words}, got {number}")
+    return int(number) if isinstance(number, Integral) else float(number)
+
+
+def require_whole(argument: str, given: object, **bounds: int) -> int:
+    """:func:`require_number` of an integer type."""
+    if not isinstance(plain(given), Integral) or isinstance(plain(given), bool):
+        raise TypeError(f"{argument} must be a whole number, got {reprlib.repr(given)}")
+    return int(require_number(argument, given, **bounds))
+
+
+def require_floating(**tensors: Tensor) -> None:
+    """Raise TypeError, which names the argument, unless each is a dense torch tensor of a floating dtype."""
+    import torch  # seconds, which a list of options does not need
+
+    for argument, tensor in tensors.items():
+        if not isinstance(tensor, torch.Tensor) or not tensor.is_floating_point():
+            kind = tensor.dtype if isinstance(tensor, torch.Tensor) else type(tensor).__name__
+            raise TypeError(f"{argument} must be a torch tensor and have a floating dtype, got {kind}")
+        if tensor.layout != torch.strided or tensor.device.type == "meta":
+            raise TypeError(f"{argument} must be a dense tensor of numbers, got {tensor.layout} on {tensor.device}")
+
+
+def require_classes(argument: str, classes: Tensor) -> None:
+    """Raise TypeError unless these are a torch tensor of an integer dtype."""
+    import torch  # seconds, which a list of options does not need
+
+    if not isinstance(classes, torch.Tensor) or classes.dtype == torch.bool or classes.dtype.is_floating_point:
+        kind = classes.dtype if isinstance(classes, torch.Tensor) else type(classes).__name__
+        raise TypeError(f"{argument} must be a torch tensor and have an integer dtype, got {kind}")
+
+
+def positive(text: str) -> int:
+    """A whole number of at least 1, of a command line; raises ArgumentTypeError for anything else."""
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+    return int(text)
+
+
+def seed(text: str) -> int:
+    """A whole number from 0 to 2**32 - 1, of a command line; raises ArgumentTypeError for anything else."""
+    if not text.isdigit() or int(text) >= 2**32:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 to 2**32 - 1")
+    return int(text)
+
+
+def counted(number: int, what: str) -> str:
+    """``1 trial``, ``2 trials``, ``3 batches``."""
+    plural = what + ("es" if what.endswith(("s", "ch")) else "s")
+    return f"{number} {what if number == 1 else plural}"
+
+
+def installing(extra: str) -> str:
+    """How the packages of an extra are installed. No registry is asked for `sslbook`: a name that isn't ours is anybody's."""
+    return f"pip install '.[{extra}]' in a checkout of the book"
+
+
+# --- TRANSITION: for rooms that are being rewritten; goes as soon as they have merged ---------------------------------
+from sslbook.networks.wrappers import WRAPPERS as WRAPPERS  # noqa: E402
+from sslbook.networks.wrappers import unwrapped as unwrapped  # noqa: E402
+from sslbook.networks.wrappers import unwrapped_name as unwrapped_name  # noqa: E402
+
+
+def device(text: str) -> str:
+    from sslbook import _machine
+
+    return _machine.device(text)
+
+
+def folded(name: object) -> str:
+    return "".join(letter for letter in str(name).casefold() if letter not in "-_ ")
+
+
+def meant(given: Any, names: Iterable[str]) -> Any:
+    return next((name for name in names if isinstance(given, str) and folded(name) == folded(given)), given)
+
+
+def refuse_unused(owner: str, **arguments: object) -> None:
+    import torch
+
+    for argument, given in arguments.items():
+        if isinstance(given, torch.Tensor) or given:
+            raise ValueError(f"{argument} has no use with {owner}, got it")
+
+
+def require_finite(**features: Tensor) -> None:
+    for argument, values in features.items():
+        bad = (~values.isfinite()).any(-1)
+        if may_look(values, wait=True) and bad.any():
+            raise ValueError(
+                f"{argument} must be finite numbers, got {int(bad.sum())} of {bad.numel()} rows that are not: "
+                "the network has diverged"
+            )
+
+
+def require_temperature(given: object, dtype: Any) -> float:
+    return require_number("temperature", given, above=0)
+
+
+def may_look(values: Tensor, wait: bool = False) -> bool:
+    import torch
+
+    hidden = torch.compiler.is_compiling() or torch._C._functorch.is_functorch_wrapped_tensor(values)
+    return (wait or values.device.type == "cpu") and not hidden and values.numel() > 0

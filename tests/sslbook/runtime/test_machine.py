@@ -1,0 +1,112 @@
+"""Worker processes: one thread each, their own environment, and an end with who started them; the allocator; the processor."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+from IPython.core.interactiveshell import InteractiveShell
+
+from sslbook import _machine
+from sslbook._machine import WORKER_ENVIRONMENT, cores, process_pool
+
+
+def test_workers_have_one_thread_and_their_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    monkeypatch.delenv("MALLOC_TRIM_THRESHOLD_", raising=False)
+    with process_pool(1) as pool:
+        assert pool.submit(torch.get_num_threads).result() == 1
+        for name, value in WORKER_ENVIRONMENT.items():
+            assert pool.submit(os.getenv, name).result() == value
+    assert os.environ["OMP_NUM_THREADS"] == "3"
+    assert "MALLOC_TRIM_THRESHOLD_" not in os.environ
+    assert cores() >= 1
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another allocator than glibc's")
+def test_freed_memory_is_kept() -> None:
+    """Blocks of 40 MB, which the kernel would have to clear anew each time; an older glibc keeps smaller ones only."""
+    script = """
+import ctypes, resource, sys
+from sslbook._machine import keep_freed_memory
+import torch
+kept = keep_freed_memory() if sys.argv[1] == "keep" else True
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(5):
+        torch.ones(10_000_000)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+faults()
+print(int(kept), faults(), ctypes.CDLL(None).mallopt(-3, 10**9))
+"""
+    counts, large = {}, 0
+    for mode in ("keep", "leave"):
+        command = [sys.executable, "-c", script, mode]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=600)
+        kept, counts[mode], large = (int(word) for word in done.stdout.split())
+        assert kept
+    assert counts["keep"] < 0.1 * counts["leave"] or not large
+
+
+POOL = """
+import os, time
+from sslbook._machine import process_pool
+if __name__ == "__main__":
+    with process_pool(2) as pool:
+        print(*{call.result() for call in [pool.submit(os.getpid) for _ in range(20)]}, flush=True)
+        pool.submit(time.sleep, 600)
+        time.sleep(600)
+"""
+CHILD = """
+import os, subprocess, sys, time
+waits = "import sys, time; from sslbook._machine import end_with_parent; end_with_parent(int(sys.argv[1]));"
+waits += "print('ready', flush=True); time.sleep(600)"
+command = [sys.executable, "-c", waits, str(os.getpid())]
+child = subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True)
+child.stdout.readline()
+print(child.pid, flush=True)
+time.sleep(600)
+"""
+
+
+def alive(pid: int) -> bool:
+    """Whether the process runs; one that has ended and waits to be noticed doesn't."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+@pytest.mark.parametrize("text", [POOL, CHILD], ids=["workers", "child"])
+def test_workers_and_children_end_with_who_started_them(text: str, tmp_path: Path) -> None:
+    (tmp_path / "starts.py").write_text(text)
+    parent = subprocess.Popen([sys.executable, str(tmp_path / "starts.py")], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    pids = [int(word) for word in parent.stdout.readline().split()]
+    assert pids
+    assert all(map(alive, pids))
+    parent.kill()
+    parent.communicate()
+    until = time.monotonic() + 60
+    while any(map(alive, pids)) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not any(map(alive, pids))
+
+
+def test_a_processor_says_whether_it_has_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
+    for flags, has in (("fma avx512_bf16 amx", True), ("amx_bf16", True), ("avx512_bf16x bf16", False), ("", False)):
+        monkeypatch.setattr(_machine, "_cpuinfo", lambda flags=flags: f"flags\t: {flags}\n")
+        assert _machine.has_bfloat16() is has
+
+
+def test_a_figure_is_a_picture_in_a_notebook() -> None:
+    drawn = _machine.figure(figsize=(2, 1))
+    drawn.subplots().plot([1, 2])
+    assert InteractiveShell().display_formatter.format(drawn)[0]["image/png"].startswith(b"\x89PNG")

@@ -1,0 +1,172 @@
+"""Latent trees: their tables, what follows from them, sampling against exact sums; and the tree-shaped network."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from hltm_cases import BRANCHINGS, INSTANCES, constructed, instance
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from sslbook.trees import latent as trees
+from sslbook.trees.exact import TreeNetwork, forward, initial_network
+from sslbook.trees.latent import LatentTree
+from sslchapters.hltm import theory
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.sampled_from(["categorical", "regularized", "symmetric"]), st.integers(0, 10**6), st.integers(0, 5))
+def test_rows_sum_to_one_and_replicas_are_what_they_are_alone(kind: str, seed: int, shape: int) -> None:
+    tree = constructed(kind, [seed, seed + 1], shape)
+    for table in (tree.root, *tree.tables):
+        assert (table.sum(-1) - 1).abs().max() < 1e-14
+        assert table.min() >= 0
+    alone = constructed(kind, [seed + 1], shape)
+    for mine, its in zip(tree.replica(1).tables, alone.tables, strict=True):
+        torch.testing.assert_close(mine, its, rtol=1e-12, atol=1e-14)
+    assert all(a[1].equal(b[0]) for a, b in zip(tree.sample([5, 6], 100), alone.sample([6], 100), strict=True))
+
+
+def test_shape_of_a_tree_and_names_of_its_nodes() -> None:
+    tree = trees.random_categorical([0, 1, 2], (3, 2, 4, 2), (2, 1, 3))
+    assert (tree.replicas, tree.depth) == (3, 3)
+    assert (tree.nodes, tree.values, tree.branching) == ((1, 2, 2, 6), (3, 2, 4, 2), (2, 1, 3))
+    assert trees.numbers_needed(tree) == 10
+    assert [trees.place(tree, name) for name in ("s", "s102")] == [(0, 0), (3, 5)]
+    for wrong in ("x", "s2", "s0000"):
+        with pytest.raises(ValueError, match="name must be s and at most 3 digits"):
+            trees.place(tree, wrong)
+
+
+def test_symmetric_binary_is_made_of_its_polarities() -> None:
+    rho = [torch.tensor([[0.4, -1.0]]).double(), torch.tensor([[0.0, 1.0, -0.25, 0.5]]).double()]
+    tree = trees.symmetric_binary(rho, root_polarity=0.6)
+    assert torch.allclose(tree.root, torch.tensor([[0.2, 0.8]]).double())
+    for wanted, table in zip(rho, tree.tables, strict=True):
+        assert torch.allclose(trees.polarity(table), wanted)
+        assert torch.allclose(table[..., 0, 0], (1 + wanted) / 2)
+        assert torch.allclose(table[..., 0, 1], (1 - wanted) / 2)
+
+
+@pytest.mark.parametrize("shape", range(4))
+def test_marginals_and_products_along_paths_by_enumeration(shape: int) -> None:
+    tree = constructed("categorical", [3, 4], shape)
+    assignments, chance = theory.joint(tree)
+    assert (chance.sum(1) - 1).abs().max() < 1e-13
+    listed = {tuple(torch.cat(assignments, 1)[0, :, a].tolist()) for a in range(chance.shape[1])}
+    assert len(listed) == chance.shape[1], "every assignment once"
+    for part, marginal, product in zip(assignments, trees.marginals(tree), trees.from_root(tree), strict=True):
+        for node, value in itertools.product(range(part.shape[1]), range(marginal.shape[2])):
+            here = part[0, node] == value
+            assert (chance[:, here].sum(1) - marginal[:, node, value]).abs().max() < 1e-13
+            for z in range(tree.values[0]):
+                both = chance[:, here & (assignments[0][0, 0] == z)].sum(1)
+                assert (both - tree.root[:, z] * product[:, node, z, value]).abs().max() < 1e-13
+
+
+def score(found: Tensor, wanted: Tensor, count: int) -> float:
+    """The largest distance in standard errors."""
+    return float(((found - wanted).abs() / (wanted * (1 - wanted) / count).clamp_min(1e-30).sqrt()).max())
+
+
+def scores(tree: LatentTree, drawn: list[Tensor]) -> list[float]:
+    """Of marginals, of pairs with the root, and of parents with their children."""
+    n, found, marginals = drawn[0].shape[-1], [], trees.marginals(tree)
+    hot = [torch.nn.functional.one_hot(z.long(), m).double() for z, m in zip(drawn, tree.values)]
+    for d, product in enumerate(trees.from_root(tree)):
+        found.append(score(hot[d].mean(2), marginals[d], n))
+        if d:
+            pairs = torch.einsum("rbz,rnbm->rnzm", hot[0][:, 0], hot[d]) / n
+            found.append(score(pairs, tree.root[:, None, :, None] * product, n))
+            parents, prior = (x.repeat_interleave(tree.branching[d - 1], 1) for x in (hot[d - 1], marginals[d - 1]))
+            pairs = torch.einsum("rnbz,rnbm->rnzm", parents, hot[d]) / n
+            found.append(score(pairs, prior[..., None] * tree.tables[d - 1], n))
+    return found
+
+
+@pytest.mark.parametrize("kind", ["tables'", "uneven root", "mixed", "regularized"])
+def test_sampling_agrees_with_the_tables(kind: str) -> None:
+    tree = {
+        "tables'": lambda: theory.random_symmetric([0, 1], 5, 0.7),
+        "uneven root": lambda: trees.symmetric_binary(theory.random_polarities([2], 3, -1.0), root_polarity=-0.7),
+        "mixed": lambda: trees.random_categorical([5], (2, 3, 2, 4), (2, 1, 3)),
+        "regularized": lambda: theory.random_regularized([5], (3, 2, 3), (2, 2)),
+    }[kind]()
+    drawn = tree.sample(list(range(tree.replicas)), 40_000)
+    assert [part.shape[1] for part in drawn] == list(tree.nodes)
+    assert [part.dtype == torch.bool for part in drawn] == [m == 2 for m in tree.values]
+    assert max(scores(tree, drawn)) < 5
+    other = LatentTree(tree.root, tuple(table.flip(-1) for table in tree.tables))
+    assert max(scores(other, drawn)) > 20, "the test sees wrong tables"
+
+
+def test_an_augmentation_keeps_the_root_and_redraws_the_rest_independently() -> None:
+    tree = theory.random_symmetric([0, 1], 4, 0.7)
+    first = tree.sample([0, 1], 5000)
+    second = tree.sample([10, 11], 5000, root=first[0][:, 0])
+    assert second[0].equal(first[0])
+    p = trees.from_root(tree)[1][..., 1, 1]
+    wanted = p.square() + (1 - p).square()
+    assert score((second[1] == first[1]).double().mean(2), wanted, 5000) < 5
+    siblings = trees.random_categorical([0], (2, 3), (2,))  # given their parent
+    (root, children), (_, chance) = siblings.sample([0], 40_000), theory.joint(siblings)
+    index = (root[0, 0].long() * 3 + children[0, 0]) * 3 + children[0, 1]
+    assert score(torch.bincount(index, minlength=18) / 40_000, chance[0], 40_000) < 5
+
+
+def test_bad_tables() -> None:
+    root, fair = torch.tensor([[0.5, 0.5]]), torch.full((1, 2, 2, 2), 0.5)
+    short, outside = fair.clone(), fair.clone()
+    short[0, 1, 0, 1], outside[0, 1, 0] = 0.4, torch.tensor([1.5, -0.5])
+    for bad_root, tables, message in [
+        (root, (), "depth must be at least 1"),
+        (root, (short,), r"every row of tables\[0\] must sum to one, got sums of 0.9 to 1"),
+        (root, (outside,), r"tables\[0\] must hold probabilities between 0 and 1, got -0.5 to 1.5"),
+        (root[0], (fair,), r"root of shape \(2,\)"),
+        (root, (fair, fair.repeat(1, 2, 1, 1)[:, :3]), r"tables\[1\] must have shape \(1, a multiple of 2"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            LatentTree(bad_root, tables)
+
+
+@settings(max_examples=25, deadline=None)
+@INSTANCES
+def test_forward_agrees_with_a_loop_over_the_parts(seed: int, branching: tuple[int, ...], width: int) -> None:
+    net, x = instance(seed, branching, width)
+    found = forward(net, x)
+    for r in range(2):
+        read = [x[r, k][:, None] for k in range(x.shape[1])]
+        for d in reversed(range(net.depth)):
+            blocks = [torch.cat(read[i : i + branching[d]], 1) for i in range(0, len(read), branching[d])]
+            layer = zip(blocks, net.weights[d][r], net.biases[d][r], strict=True)
+            parts = [torch.nn.functional.linear(*part) for part in layer]
+            assert (found.pre[d][r].transpose(1, 2) - torch.stack(parts)).abs().max() < 1e-13
+            assert (found.inputs[d][r].transpose(1, 2) - torch.stack(blocks)).abs().max() < 1e-13
+            read = [part.relu() for part in parts]
+
+
+@pytest.mark.parametrize("branching", BRANCHINGS[:3])
+def test_initial_weights_and_biases_fill_their_range(branching: tuple[int, ...]) -> None:
+    net = initial_network(range(5), branching, 40)
+    for d, (weight, bias) in enumerate(zip(net.weights, net.biases, strict=True)):
+        fan_in = branching[d] * (1 if d == len(branching) - 1 else 40)
+        assert weight.shape[2:] == (40, fan_in)
+        for drawn in (weight, bias):
+            scaled = drawn.double().flatten() * fan_in**0.5
+            assert 0.95 < scaled.abs().max() <= 1
+            assert scaled.mean().abs() < 5 / (3 * scaled.numel()) ** 0.5
+            assert (scaled.square().mean() - 1 / 3).abs() < 5 * (4 / 45 / scaled.numel()) ** 0.5
+
+
+def test_a_network_is_alone_what_it_is_in_a_batch() -> None:
+    together, alone = initial_network([3, 4, 5], (2, 2), 3), initial_network([4], (2, 2), 3)
+    assert all(mine.equal(its) for mine, its in zip(together.replica(1).weights, alone.weights, strict=True))
+    copy: TreeNetwork = together.clone()
+    copy.weights[0].zero_()
+    assert together.weights[0].abs().min() > 0
+    free = initial_network([4], (2, 2), 3, bias=False)
+    assert all(bias.abs().max() == 0 for bias in free.biases)
+    assert all(a.equal(b) for a, b in zip(free.weights, alone.weights, strict=True))
