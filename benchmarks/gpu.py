@@ -23,9 +23,9 @@ from typing import IO
 
 from sslbook._check import InputError, positive, unknown
 from sslbook._files import SOURCE, atomic, commit
-from sslbook._machine import environment
 from sslbook.training.presets.sheets import PARTS, sheets
 from sslchapters.records import Record, path_of, recorded, require_source_tree, results_folder, write_record
+from sslchapters.sweep import environment
 from sslchapters.training.full_runs import recorded_values, seeds_of, united
 
 MINUTES = 25

@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks import Row, parser, report, seconds
-from sslbook._machine import cores, keep_freed_memory, process_pool
+from sslbook._machine import cores, keep_freed_memory
 from sslbook.images.datasets import Dataset
 from sslbook.networks.siamese import Networks, ResNet18, build
 from sslbook.training import augment
@@ -35,6 +35,7 @@ from sslbook.training.presets.sheets import SMALL, simclr_settings
 from sslbook.training.run.parts import layout_of, make_parts
 from sslbook.training.run.settings import Settings
 from sslbook.training.run.trainer import Trainer
+from sslchapters.sweep import process_pool
 from sslchapters.training.live import pillow_views
 
 AUGMENT_BAR, MINUTES_BAR, SHARE_BAR = 5.0, 4.0, 5.0

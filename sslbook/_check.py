@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import importlib
 import math
-import operator
 import reprlib
 from collections.abc import Iterable, Mapping
 from numbers import Integral, Real
+from operator import ge, gt, le, lt
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -70,8 +71,7 @@ def keep_plain(record: Any) -> None:
         object.__setattr__(record, name, plain(getattr(record, name)))
 
 
-_WORDS = {"above": "above", "least": "at least", "below": "below", "most": "at most"}
-_HOLDS = {"above": operator.gt, "least": operator.ge, "below": operator.lt, "most": operator.le}
+_BOUNDS = {"above": ("above", gt), "least": ("at least", ge), "below": ("below", lt), "most": ("at most", le)}
 
 
 def require_number(argument: str, given: object, **bounds: float) -> float:
@@ -86,8 +86,8 @@ def require_number(argument: str, given: object, **bounds: float) -> float:
     if not size < (2**63 if isinstance(number, Integral) else math.inf):
         limit = "a whole number of 64 bits" if isinstance(number, Integral) else "finite"
         raise ValueError(f"{argument} must be {limit}, got {reprlib.repr(number)}")
-    if not all(_HOLDS[name](number, bound) for name, bound in bounds.items()):
-        words = " and ".join(f"{_WORDS[name]} {bound}" for name, bound in bounds.items())
+    if not all(_BOUNDS[name][1](number, bound) for name, bound in bounds.items()):
+        words = " and ".join(f"{_BOUNDS[name][0]} {bound}" for name, bound in bounds.items())
         raise ValueError(f"{argument} must be {words}, got {number}")
     return int(number) if isinstance(number, Integral) else float(number)
 
@@ -146,15 +146,13 @@ def installing(extra: str) -> str:
 
 
 # --- TRANSITION: for rooms that are being rewritten; goes as soon as they have merged ---------------------------------
-from sslbook.networks.wrappers import WRAPPERS as WRAPPERS  # noqa: E402
-from sslbook.networks.wrappers import unwrapped as unwrapped  # noqa: E402
-from sslbook.networks.wrappers import unwrapped_name as unwrapped_name  # noqa: E402
+_wrappers: Any = importlib.import_module("sslbook.networks.wrappers")
+WRAPPERS, unwrapped, unwrapped_name = _wrappers.WRAPPERS, _wrappers.unwrapped, _wrappers.unwrapped_name
 
 
 def device(text: str) -> str:
-    from sslbook import _machine
-
-    return _machine.device(text)
+    given: str = importlib.import_module("sslbook._machine").device(text)
+    return given
 
 
 def folded(name: object) -> str:

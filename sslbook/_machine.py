@@ -1,4 +1,4 @@
-"""This machine: its cores and processors, worker processes, the allocator, and the signals that ask a process to stop.
+"""This machine: its cores and processors, the allocator, and the signals that ask a process to stop.
 
 Those signals are Ctrl-C, SIGTERM, a terminal that closes, and what clusters send before the end of a job.
 """
@@ -17,14 +17,11 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
-
-from sslbook._check import require_whole
 
 if TYPE_CHECKING:
     import torch
@@ -32,11 +29,6 @@ if TYPE_CHECKING:
 
 MMAP_THRESHOLD, TRIM_THRESHOLD = 10**9, 2 * 10**9
 """Bytes: else glibc gives freed blocks back to the system, and a training step spends as long on page faults as on arithmetic."""
-WORKER_ENVIRONMENT = {
-    "OMP_NUM_THREADS": "1",
-    "MALLOC_MMAP_THRESHOLD_": str(MMAP_THRESHOLD),
-    "MALLOC_TRIM_THRESHOLD_": str(TRIM_THRESHOLD),
-}
 
 
 def cores() -> int:
@@ -92,24 +84,6 @@ def _png(made: Figure) -> bytes:
     return buffer.getvalue()
 
 
-@contextlib.contextmanager
-def process_pool(processes: int) -> Iterator[ProcessPoolExecutor]:
-    """A pool of processes with one thread each and an allocator that suits a training step; raises ValueError for none of them."""
-    processes = require_whole("processes", processes, least=1)
-    with (
-        environment(WORKER_ENVIRONMENT),
-        ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), initializer=_begin_worker) as pool,
-    ):
-        yield pool
-
-
-def _begin_worker() -> None:
-    end_with_parent()
-    import torch  # the book asks this module for `cores` alone
-
-    torch.set_num_threads(1)
-
-
 def end_with_parent(parent: int | None = None) -> None:
     """End as soon as the process that started this one has, however that ended; a worker waits for work for ever.
 
@@ -128,23 +102,8 @@ def end_with_parent(parent: int | None = None) -> None:
         threading.Thread(target=wait_and_end, daemon=True).start()
 
 
-@contextlib.contextmanager
-def environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables for the processes started inside."""
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
-
-
 def keep_freed_memory() -> bool:
-    """Let this process, from now on, keep freed blocks for its next step, as :data:`WORKER_ENVIRONMENT` does from the start.
+    """Let this process, from now on, keep freed blocks for its next step, instead of giving them back.
 
     A training step on a processor becomes shorter by a sixth to a third.  Older versions of glibc can't keep blocks above 32 MiB,
     and keep smaller ones.  False where the allocator is not glibc's, or keeps nothing.

@@ -6,8 +6,6 @@ value for each, ``(...,)``.  Those between two towers, or of two views by defini
 All but barlow_twins and vicreg see the outputs through their inner products :math:`z_a^\top z_b` alone: no rotation of the outputs
 and no coordinate that is zero changes them.  The entropies among them are :func:`sslbook.losses.pairs.info_nce` of half squared
 distances, which for outputs divided by their norms are one minus the cosines.
-
-SimSiam [chen2021] is a quarter of what the objective ``byol`` of :mod:`sslbook.training.objectives` is without a target tower.
 """
 
 from __future__ import annotations
@@ -163,9 +161,6 @@ def _between_coordinates(matrix: Tensor) -> Tensor:
     return (matrix.square() * ~torch.eye(matrix.shape[-1], dtype=torch.bool, device=matrix.device)).sum((-2, -1))
 
 
-# --- views and their pairs -------------------------------------------------------------------------------------------
-
-
 def _distances(z: Tensor, normalize: bool) -> Tensor:
     """Half squared distances of all ``M = N V`` views of a batch, ``(..., M, M)``, sample by sample."""
     rows = (unit(z) if normalize else z).flatten(-3, -2)
@@ -193,9 +188,6 @@ def _require_views(z: Tensor, *, two: bool = False) -> None:
     if z.ndim < 3 or z.shape[-3] < 2 or z.shape[-2] < 2 or not z.shape[-1] or (two and z.shape[-2] != 2):
         views = "V = 2 views" if two else "V >= 2 views"
         raise ValueError(f"z must have shape (..., N, V, D) with N >= 2 samples and {views}, got {tuple(z.shape)}")
-
-
-# --- the registry ----------------------------------------------------------------------------------------------------
 
 
 class Loss(NamedTuple):

@@ -6,10 +6,8 @@ is a function of these ``H + 1`` numbers.  All that the theory needs of it are i
 weighted covariance operator, the weight of a pair (`pair_weight`).  A network is trained on `contrastive`.
 
 Shapes: ``r_pos`` is ``(...,)``, ``r_neg`` is ``(..., H)``, and a loss has one value per anchor, ``(...,)``; the leading dimensions
-(replicas, anchors) are the caller's.  Embeddings are ``(..., N, D)``.  Any floating dtype, any device.
-
-Exponentials go through ``logsumexp`` and ``logsigmoid``, so that distances of ten thousand temperatures give finite losses and
-gradients.  (``torch.nn.functional.softplus`` drops a term of 2e-9 beyond its threshold of 20, which checks in float64 see.)
+(replicas, anchors) are the caller's.  Embeddings are ``(..., N, D)``.  Any floating dtype, any device; distances of ten thousand
+temperatures give finite losses and gradients.  (``softplus`` of torch drops a term of 2e-9 beyond 20, which ``logsigmoid`` keeps.)
 """
 
 from __future__ import annotations
@@ -41,9 +39,6 @@ class Partials(NamedTuple):
 
     pos: Tensor
     neg: Tensor
-
-
-# --- distances -------------------------------------------------------------------------------------------------------
 
 
 def half_squared_distance(a: Tensor, b: Tensor) -> Tensor:
@@ -121,13 +116,9 @@ def cross_distances(a: Tensor, b: Tensor) -> Tensor:
 def _off_diagonal(square: Tensor) -> Tensor:
     """Rows of ``(..., N, N)`` without their diagonal entry, in order: ``(..., N, N - 1)``."""
     n = square.shape[-1]
-    # In row-major order the diagonal is every (N+1)-st entry: drop the first, then cut the rest
-    # into N - 1 rows of N + 1 whose last entry is diagonal.
+    # the diagonal is every (N+1)-st entry: drop the first, and cut the rest into N - 1 rows of N + 1, whose last one is diagonal
     tail = square.flatten(-2)[..., 1:].reshape(*square.shape[:-2], n - 1, n + 1)
     return tail[..., :-1].reshape(*square.shape[:-1], n - 1)
-
-
-# --- losses of distances ---------------------------------------------------------------------------------------------
 
 
 def simple(r_pos: Tensor, r_neg: Tensor, beta: float = 0.0) -> Tensor:
@@ -172,8 +163,8 @@ def info_nce(r_pos: Tensor, r_neg: Tensor, temperature: float, epsilon: float = 
     temperature = require_number("temperature", temperature, above=0)
     epsilon = require_number("epsilon", epsilon, least=0)
     gap = (r_pos[..., None] - r_neg) / temperature
-    # torch's logsumexp differentiates as exp(gap - value), whose exponent has lost its digits where the value is large
-    # (relative errors of 2e-4 in float32 at 1e4 temperatures). About the detached largest gap it is exact.
+    # torch differentiates logsumexp as exp(gap - value), which has lost digits where the value is large (2e-4 of it in
+    # float32 at 1e4 temperatures); about the detached largest gap it is exact
     top = gap.detach().amax(-1, keepdim=True)
     log_sum = top.squeeze(-1) + torch.logsumexp(gap - top, dim=-1)
     if epsilon == 0:
@@ -282,16 +273,15 @@ def contrastive(
     """
     from sslbook.losses.batch import LOSSES  # which names this module's losses
 
-    require_one_of("loss", loss, [name for name, row in LOSSES.items() if row.of_distances])
-    of_distances = LOSSES[loss].of_distances
-    assert of_distances is not None  # for the type checker
+    of_distances = {name: row.of_distances for name, row in LOSSES.items() if row.of_distances}
+    require_one_of("loss", loss, of_distances)
     r_pos, r_neg = pair_distances(z1, z2, normalize=normalize, negatives=negatives)
     if (loss == "exact") != (clean is not None):
         raise ValueError(f"clean must be given with loss='exact' and with no other, got loss={loss!r}")
     if clean is None:
-        return of_distances(r_pos, r_neg, **params).mean(-1)
+        return of_distances[loss](r_pos, r_neg, **params).mean(-1)
     r_clean = pair_distances(clean.detach(), clean.detach(), normalize=normalize, negatives=negatives).neg
-    return of_distances(r_pos, r_neg, r_clean, **params).mean(-1)
+    return of_distances[loss](r_pos, r_neg, r_clean, **params).mean(-1)
 
 
 def _require_pairs(r_pos: Tensor, r_neg: Tensor) -> None:

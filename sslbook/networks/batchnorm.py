@@ -17,6 +17,7 @@ backward   no: the identity        yes: Eq. 12 of [tian2021iclr] for the mean
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -143,16 +144,8 @@ class BatchNorm(nn.Module):
         if x.dtype in (torch.bfloat16, torch.float16):  # a mean of half precision would keep two or three digits
             x = x.to(self.running_mean.dtype)
         if self.training:
-            y = batch_normalize(
-                x,
-                mean=self.mean,
-                std=self.std,
-                dims=over,
-                eps=self.eps,
-                unbiased=self.unbiased,
-                average=self.average,
-                parts=self.parts,
-            )
+            modes: dict[str, Any] = {name: getattr(self, name) for name in ("mean", "std", "eps", "unbiased")}
+            y = batch_normalize(x, dims=over, average=self.average, parts=self.parts, **modes)
             follow(x.detach(), over, self.running_mean, self.running_var, self.momentum, self.average, self.parts)
         else:
             y = x if self.mean in ("omit", "backward") else x - self.running_mean.view(channels)

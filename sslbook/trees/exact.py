@@ -131,9 +131,6 @@ def forward(net: TreeNetwork, leaves: Tensor) -> Activity:
     return Activity(tuple(reversed(inputs)), tuple(reversed(pre)))
 
 
-# --- all parts on all patterns of the leaves --------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Parts:
     r"""All parts of one depth on all patterns of the leaves below them.
@@ -180,9 +177,6 @@ def list_parts(tree: LatentTree, net: TreeNetwork, limit: int = 1 << 17) -> list
         listed.append(Parts(pre, given))
         active = pre.relu()
     return [None, *reversed(listed)]
-
-
-# --- conditional expectations ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -106,9 +106,6 @@ def _require_probabilities(name: str, table: Tensor) -> None:
         raise ValueError(f"every row of {name} must sum to one, got sums of {sums.min():.6g} to {sums.max():.6g}")
 
 
-# --- kinds of trees --------------------------------------------------------------------------------------------------
-
-
 @anywhere
 def symmetric_binary(polarities: Sequence[Tensor], root_polarity: float = 0.0) -> LatentTree:
     r"""Return binary trees (SB-HLTM) whose variables equal their parent with probability :math:`(1 + \rho_{\mu\nu})/2`.
@@ -160,9 +157,6 @@ def random_tree(
     )
 
 
-# --- what follows from the tables ------------------------------------------------------------------------------------
-
-
 def from_root(tree: LatentTree) -> list[Tensor]:
     r""":math:`P_{0\mu} = [\mathbb P(z_\mu \mid z_0)]` for all nodes, as products along paths (Lemma 6).
 
@@ -195,9 +189,6 @@ def place(tree: LatentTree, name: str) -> tuple[int, int]:
     if name[:1] != "s" or len(name) - 1 > tree.depth or any(int(d) >= b for d, b in zip(name[1:], tree.branching)):
         raise ValueError(f"name must be s and at most {tree.depth} digits, each below {tree.branching}, got {name!r}")
     return len(name) - 1, index
-
-
-# --- sampling --------------------------------------------------------------------------------------------------------
 
 
 def numbers_needed(tree: LatentTree) -> int:

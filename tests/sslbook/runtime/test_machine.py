@@ -15,7 +15,8 @@ import torch
 from IPython.core.interactiveshell import InteractiveShell
 
 from sslbook import _machine
-from sslbook._machine import WORKER_ENVIRONMENT, cores, process_pool
+from sslbook._machine import cores
+from sslchapters.sweep import WORKER_ENVIRONMENT, process_pool
 
 
 def test_workers_have_one_thread_and_their_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,7 +58,7 @@ print(int(kept), faults(), ctypes.CDLL(None).mallopt(-3, 10**9))
 
 POOL = """
 import os, time
-from sslbook._machine import process_pool
+from sslchapters.sweep import process_pool
 if __name__ == "__main__":
     with process_pool(2) as pool:
         print(*{call.result() for call in [pool.submit(os.getpid) for _ in range(20)]}, flush=True)
