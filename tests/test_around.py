@@ -56,7 +56,7 @@ class Given:
         self.data, self.classes = sslbook.read_images(self.array, self.labels), torch.arange(6) % 2
         self.tree = sslbook.symmetric_binary([torch.full((1, 2), 0.5), torch.full((1, 4), 0.7)])
         opened = partial(sslbook.covariance_operator, self.net.eval(), "body.0", self.views)
-        self.op, self.chunked = opened(), opened(chunk=4)
+        self.op = opened()
         self.pairs, self.weight, self.net.fails = self.op.top_eigenpairs(2), self.op.opened.weight.clone(), fails
         self.net.body[2].train()
 
@@ -86,10 +86,9 @@ LOSSES = {"clip": {"temperature": 0.5}, "sigmoid_pairs": {"scale": 9.0, "bias": 
           "vicreg": {}, "spectral_contrastive": {}, "info_nce": {"temperature": 0.5}}  # fmt: skip
 CALLS: dict[str, Callable[[Given], Any]] = {
     "covariance_operator": lambda g: [sslbook.covariance_operator(g.net, "body.5", g.views, **asked).dense() for asked in (
-        {}, {"loss": OWN, "chunk": 4}, {"loss": "info_nce", "temperature": 0.5, "clean": g.views[:, 0]})],
+        {}, {"loss": OWN}, {"loss": "info_nce", "temperature": 0.5, "clean": g.views[:, 0]})],
     "intra_operator": lambda g: sslbook.intra_operator(g.net, "body.0", g.views).trace(),
     "products": lambda g: [ask(g.op, g.weight) for ask in OPERATOR],
-    "products by chunks": lambda g: [ask(g.chunked, g.weight) for ask in OPERATOR],
     "pairs": lambda g: (g.pairs.directions(), g.pairs.share(g.weight), len(g.pairs.plot().axes)),
     "inspect_network": lambda g: [(*layer.values, *(share.value for share in layer.step.values()))
                                   for layer in sslbook.inspect_network(g.net, g.data, views=2, k=2).layers],

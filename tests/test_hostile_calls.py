@@ -21,7 +21,6 @@ X = torch.randn(8, 4, generator=torch.Generator().manual_seed(0), dtype=torch.fl
 PIXELS = torch.rand(4, 1, 8, 8, generator=torch.Generator().manual_seed(0))
 LABELS = torch.arange(8) % 2
 NET = sslbook.mlp((4, 5, 3), seed=0)
-WIDE = sslbook.mlp((4, 24, 3), seed=0)
 VIEWS = X.reshape(4, 2, 4)
 TREE = sslbook.symmetric_binary([torch.full((1, 2), 0.5)])
 
@@ -76,21 +75,17 @@ CALLS: dict[str, tuple[Callable[..., Any], Mapping[str, Any], Mapping[str, tuple
     "mlp": of(sslbook.mlp, widths=(4, 5, 3))(widths=S, act=W, seed=N, slope=N, power=N),
     "BatchNorm": of(sslbook.BatchNorm, features=4)(features=N, mean=W, std=W, eps=N, momentum=N),
     "covariance_operator": of(lambda **g: sslbook.covariance_operator(**g).trace(), net=NET, layer="2", views=VIEWS)(
-        net=OBJECTS, layer=(*W, "9", "1", nn.Linear(3, 3)), views=shaped(lambda t: t.reshape(4, 2, 4)), loss=W[1:],
-        temperature=N[1:], beta=N, chunk=N[1:], clean=T[1:]),
+        net=OBJECTS, layer=(*W, "9", "1", nn.Linear(3, 3)), views=shaped(lambda t: t.reshape(4, 2, 4)), loss=W[1:]),
     "covariance_operator, pairs": of(
         lambda **g: sslbook.covariance_operator(**g).trace(), net=NET, layer="2", views=VIEWS, loss="info_nce", temperature=0.5,
-        clean=X[:4])(clean=(*shaped(lambda t: t[:4]), X[0, 0], X[:5], X[:4, None]), temperature=N, margin=N[1:], beta=N[1:],
-        normalize=(True,)),
+        clean=X[:4])(clean=(X[0, 0], X[:5], X[:4, None]), temperature=N, margin=(1.0,)),
     "intra_operator": of(lambda **g: sslbook.intra_operator(**g).trace(), net=NET, layer="2", views=VIEWS)(
-        net=OBJECTS, layer=W, views=T, chunk=N[1:]),
-    "apply": of(lambda **g: operator().apply(**g), direction=NET[2].weight.detach())(direction=T),
-    "matvec": of(lambda **g: operator().matvec(**g), vector=torch.ones(15, dtype=torch.float64))(vector=T),
-    "matmat": of(lambda **g: operator().matmat(**g), matrix=torch.ones(15, 2, dtype=torch.float64))(matrix=T),
-    "euler_gap": of(lambda **g: operator().euler_gap(**g), degree=1.0)(degree=N),
-    "top_eigenpairs": of(lambda **g: operator().top_eigenpairs(**g).values, k=2)(k=N, tol=N, seed=N),
-    "top_eigenpairs, by products": of(
-        lambda **g: sslbook.covariance_operator(WIDE, "0", VIEWS).top_eigenpairs(**g).values, k=2)(k=N, tol=N, seed=N),
+        net=OBJECTS, layer=W, views=T),
+    "apply": of(lambda **g: operator().apply(**g), direction=NET[2].weight.detach())(direction=(X, X.float())),
+    "matvec": of(lambda **g: operator().matvec(**g), vector=torch.ones(15, dtype=torch.float64))(vector=(X, torch.ones(15))),
+    "matmat": of(lambda **g: operator().matmat(**g), matrix=torch.ones(15, 2, dtype=torch.float64))(matrix=(X,)),
+    "euler_gap": of(lambda **g: operator().euler_gap(**g), degree=1.0)(degree=(0.0, -1.0, float("nan"))),
+    "top_eigenpairs": of(lambda **g: operator().top_eigenpairs(**g).values, k=2)(k=(0, 16, 2.5)),
     "effective_rank": of(sslbook.effective_rank, features=X)(features=T),
     "knn_accuracy": of(sslbook.knn_accuracy, **SCORED, k=3)(
         **dict.fromkeys(SCORED, T), k=N, temperature=N),

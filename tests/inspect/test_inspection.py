@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from sslbook.inspect import measure
 from sslbook.inspect.measure import Seen, inspect_network, look, mixing_of, sizes
 from sslbook.inspect.report import ALL, BETWEEN, KINDS, NOISE, RANDOM, UNTRAINED, WITHIN
-from sslbook.losses.pairs import contrastive, octave
+from sslbook.losses.pairs import contrastive
 from sslbook.networks.small import mlp
 from sslbook.operator.covariance import CovarianceOperator, covariance_operator
 from sslbook.operator.layer import connection, open_layer, unvec, vec
@@ -27,8 +27,7 @@ def drawn(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("layer", ["0", "2"])
+@pytest.mark.parametrize(("layer", "dtype"), [("0", torch.float32), ("2", torch.float64)])
 def test_views_that_are_copies_have_no_modes_whatever_rounding_leaves(layer: str, dtype: torch.dtype) -> None:
     net, x = mlp((4, 10, 7, 3), seed=0).to(dtype), drawn(12, 1, 4).expand(*POPULATION, 4).to(dtype)
     with pytest.raises(ValueError, match="must vary within"):
@@ -129,13 +128,13 @@ def test_the_simple_loss_is_that_of_all_pairs_of_different_views() -> None:
 
 def test_the_step_is_the_corrected_operator_on_the_weights() -> None:
     net, x = mlp((4, 6, 5), "relu", seed=0), drawn(*POPULATION, 4)
-    steps = measure._steps(net, x, "simple")
+    steps = measure.loss_steps(net, x, "simple")
     count = POPULATION[0]
     for name in ("0", "2"):
         opened = open_layer(net, name, x.flatten(0, 1))
         corrected = CovarianceOperator(opened, POPULATION, mixing_of(BETWEEN, *POPULATION)).update()
         wrong = CovarianceOperator(opened, POPULATION, Mixing()).update()
-        step = steps[name] * octave(opened.output.flatten(), 0).square()  # in the unit of these outputs
+        step = steps[name]
         assert relative_gap(step.reshape(1, -1), 2 * count / (count - 1) * corrected.reshape(1, -1)) < 1e-12
         assert relative_gap(step.reshape(1, -1), 2 * count / (count - 1) * wrong.reshape(1, -1)) > 0.1
 
@@ -180,7 +179,7 @@ def test_targets_at_random_find_the_leading_modes_as_often_as_the_trace_says() -
     )
     seen = look(open_layer(net, "0", x.flatten(0, 1)), (40, 2), 2, (BETWEEN,))
     draw = torch.Generator().manual_seed(0)
-    steps = torch.cat([measure._towards_targets(seen, draw) for _ in range(200)], dim=1)
+    steps = torch.cat([measure.towards_targets(seen, draw) for _ in range(200)], dim=1)
     inside = seen.basis @ seen.modes(BETWEEN, 2)[1]
     share = (inside.T @ steps).square().sum() / steps.square().sum()
     size = sizes(seen, 8, 0)[BETWEEN]
@@ -205,11 +204,11 @@ def test_intervals_hold_what_other_images_give() -> None:
     )
     opened = open_layer(net, "0", x.flatten(0, 1))
     w = vec(opened.weight)[:, None]
-    (share,) = measure._redrawn(look(opened, (24, 3), 3), BETWEEN, 3, w, 0)
+    (share,) = measure.redrawn(look(opened, (24, 3), 3), BETWEEN, 3, w, 0)
     units = torch.eye(opened.size, dtype=torch.float64)
     fields = [opened.jvp(unvec(unit, opened.weight.shape)).unflatten(0, (24, 3)) for unit in units]
     whole = Seen(opened, (24, 3), units, torch.stack(fields, dim=-1))
-    (truth,) = measure._redrawn(whole, BETWEEN, 3, w, 0)
+    (truth,) = measure.redrawn(whole, BETWEEN, 3, w, 0)
     assert share.value == pytest.approx(truth.value, rel=0.02)
     assert share.low + 0.01 < share.high
     assert 0.5 < (share.high - share.low) / (truth.high - truth.low) < 2
