@@ -28,6 +28,9 @@ import torch
 from torch import Tensor, nn
 
 import sslbook
+from sslbook._ambient import beside, copied, exact_convolutions, seeded, with_gradients
+from sslbook._check import require_one_of, require_whole, unwrapped
+from sslbook._machine import device_name
 from sslbook.images.datasets import Dataset
 from sslbook.images.own import read_images
 from sslbook.inspect.report import (
@@ -45,14 +48,11 @@ from sslbook.inspect.report import (
 )
 from sslbook.losses.pairs import contrastive
 from sslbook.networks.batchnorm import BatchNorm
+from sslbook.operator.covariance import relative_gap
 from sslbook.operator.eigen import lanczos
 from sslbook.operator.frozen import in_full
 from sslbook.operator.layer import Layer, OpenedLayer, find_layer, open_layer, unvec, vec
 from sslbook.operator.view_weights import Loss, Mixing, one_number
-from sslbook.runtime.ambient import beside, copied, exact_convolutions, seeded, with_gradients
-from sslbook.runtime.arguments import require_one_of, require_whole, unwrapped
-from sslbook.runtime.compute import device_name
-from sslbook.stats.checks import relative_gap
 from sslbook.training.augment import Pipeline, random_view
 from sslbook.training.pretrain import simclr_views
 

@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sslbook.runtime.atomic_io import user_path, write_text
-from sslbook.runtime.compute import figure
+from sslbook._files import user_path, write_text
+from sslbook._machine import figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -28,6 +28,8 @@ import torch
 from scipy.sparse.linalg import LinearOperator
 from torch import Tensor, nn
 
+from sslbook._ambient import anywhere, beside, methods_anywhere, with_gradients
+from sslbook._check import counted, require_one_of, require_whole
 from sslbook.losses.batch import BATCH_LOSSES
 from sslbook.losses.pairs import half_squared_distance, pair_weight
 from sslbook.operator.eigen import EigenPairs, lanczos, rayleigh_ritz
@@ -35,9 +37,6 @@ from sslbook.operator.frozen import frozen, in_full
 from sslbook.operator.layer import OpenedLayer, open_layer, unvec, vec
 from sslbook.operator.verify import require_batch
 from sslbook.operator.view_weights import Loss, Mixing, PairMixing, gram_weights
-from sslbook.runtime.ambient import anywhere, beside, methods_anywhere, with_gradients
-from sslbook.runtime.arguments import counted, require_one_of, require_whole
-from sslbook.stats.checks import relative_gap
 
 
 @methods_anywhere
@@ -415,6 +414,19 @@ def _on_arrays(product: Callable[[Tensor], Tensor], weight: Tensor, given: np.nd
     columns = torch.from_numpy(given.astype("f8").reshape(len(given), -1)).to(weight)
     found = product(torch.stack([unvec(column, weight.shape) for column in columns.T]))
     return torch.stack([vec(out) for out in found], dim=1).cpu().numpy().reshape(given.shape)
+
+
+def relative_gap(value: Tensor, reference: Tensor) -> float:
+    r"""Largest :math:`\|a_i - b_i\|` over the leading axis, divided by the largest :math:`\|b_i\|`; a vector counts as one item.
+
+    The scale is the batch's, so that an item that is zero (a dead ReLU) doesn't turn rounding into an error of 100 %.
+    Raises ValueError where the shapes differ.
+    """
+    if value.shape != reference.shape:
+        shapes = f"{tuple(value.shape)} and {tuple(reference.shape)}"
+        raise ValueError(f"value and reference must have one shape, got {shapes}")
+    a, b = (part.detach().reshape(len(part) if part.ndim > 1 else 1, -1) for part in (value, reference))
+    return float((a - b).norm(dim=1).max() / b.norm(dim=1).max())
 
 
 def _gap(linear: Tensor, output: Tensor) -> float:

@@ -18,9 +18,9 @@ from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
 from torch import Tensor
 from torch.nn.functional import pad
 
+from sslbook._ambient import methods_anywhere
+from sslbook._machine import figure
 from sslbook.operator.layer import unvec, vec
-from sslbook.runtime.ambient import methods_anywhere
-from sslbook.runtime.compute import figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.utils import parametrize
 
+from sslbook._ambient import beside, copied, plainly
 from sslbook.operator.fast_double_backward import FastDoubleBackward
-from sslbook.runtime.ambient import beside, copied, plainly
 
 
 def in_full(tensor: Tensor) -> Tensor:

@@ -20,10 +20,10 @@ import torch
 from torch import Tensor, nn
 from torch.func import vjp, vmap
 
+from sslbook._ambient import methods_anywhere, plainly, with_gradients
+from sslbook._check import nearest, unwrapped, unwrapped_name
 from sslbook.operator.frozen import frozen, held_still, in_full, sentences
 from sslbook.operator.verify import a_few, require_batch, require_form, verify
-from sslbook.runtime.ambient import methods_anywhere, plainly, with_gradients
-from sslbook.runtime.arguments import nearest, unwrapped, unwrapped_name
 
 Layer = nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d
 

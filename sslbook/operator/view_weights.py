@@ -25,8 +25,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from sslbook._ambient import beside, with_gradients
 from sslbook.operator.frozen import sentences
-from sslbook.runtime.ambient import beside, with_gradients
 
 Loss = Callable[[Tensor], Tensor]
 """From a batch's outputs ``(N, V, d)``, whatever ``d``, to a number."""

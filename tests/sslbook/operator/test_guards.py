@@ -1,0 +1,135 @@
+"""What an opened layer refuses; that whatever it doesn't refuse is right; and that it leaves the caller's things alone."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from hostile_networks import NETWORKS
+from torch import Tensor, nn
+
+from sslbook.losses import batch
+from sslbook.networks.small import initialize, mlp
+from sslbook.operator.covariance import covariance_operator, relative_gap
+from sslbook.operator.layer import open_layer, vec
+
+TOL = 1e-12
+
+
+def built(name: str) -> tuple[nn.Module, Tensor]:
+    torch.manual_seed(0)
+    case = NETWORKS[name]
+    net = case.make().train(case.training)
+    if callable(case.inputs):
+        x = case.inputs()
+        return (net.double() if x.dtype in (torch.float64, torch.int64) else net), x
+    return net.double(), torch.randn(6, *case.inputs, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+
+
+def plain_connections(net: nn.Module, weight: Tensor, x: Tensor) -> Tensor:
+    """``(B, n, n_L)`` by autograd in the network's own weight, the whole batch at once."""
+    weight.requires_grad_()
+    y = net(x).flatten(1)
+    rows = [torch.autograd.grad(value, weight, retain_graph=True)[0] for value in y.flatten()]
+    return torch.stack([vec(row) for row in rows]).unflatten(0, y.shape).mT
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_hostile_network_is_served_right_or_refused(name: str) -> None:
+    case = NETWORKS[name]
+    net, x = built(name)
+    if case.refused:
+        with pytest.raises((ValueError, TypeError), match=case.refused):
+            open_layer(net, case.layer, x)
+        return
+    opened = open_layer(net, case.layer, x)
+    plain = case.plain(net) if case.plain else net
+    weight = plain.get_submodule(case.layer).weight
+    k = plain_connections(plain, weight, x)
+    alone = torch.cat([plain_connections(plain, weight, sample) for sample in x[:, None]])
+    assert relative_gap(alone, k) < TOL, "the case itself: a network of single samples"
+    assert relative_gap(opened.weight, weight) < TOL
+    assert relative_gap(opened.connections(), k) < TOL
+    directions = torch.randn(2, *weight.shape, generator=torch.Generator().manual_seed(2), dtype=weight.dtype)
+    for direction, image in zip(directions, opened.jvp(directions), strict=True):
+        assert relative_gap(image, k.mT @ vec(direction)) < TOL
+    assert relative_gap(vec(opened.vjp(image)), torch.einsum("bno,bo->n", k, image)) < TOL
+
+
+def test_four_samples_are_enough_to_see_that_they_are_coupled() -> None:
+    net, x = built("less the mean, below")
+    with pytest.raises(ValueError, match="other samples"):
+        open_layer(net, "a", x[:4])
+
+
+def test_what_is_opened_is_the_network_as_it_was() -> None:
+    net = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, 3)).double().eval()
+    initialize(net, 0)
+    x = torch.randn(6, 4, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    wanted = open_layer(net, "0", x).connections()
+    opened, below = open_layer(net, "0", x), open_layer(net, "3", x)
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    net(x).square().mean().backward()
+    optimizer.step()
+    with torch.no_grad():
+        net[3].weight.mul_(2)
+        net[1].running_var.add_(1)
+        weight = opened.weight.clone()
+        net[0].weight.zero_()
+        x.zero_()
+    net.train()
+    assert torch.equal(opened.weight, weight)
+    assert torch.equal(opened.connections(), wanted)
+    assert relative_gap(opened.jvp(weight), wanted.mT @ vec(weight)) < TOL
+    assert below.vjp(below.output).isfinite().all()
+    assert relative_gap(open_layer(net.eval(), "3", x).weight, net[3].weight) == 0
+
+
+NET, X = mlp((4, 2)), torch.rand(3, 2, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+PAIRS: dict[str, Any] = {"loss": "info_nce", "temperature": 1.0, "clean": X[:, 0]}
+SILENT = nn.Sequential(nn.Linear(4, 3, bias=False), nn.ReLU()).double()
+nn.init.constant_(SILENT[0].weight, -1.0)
+BAD: dict[str, tuple[Any, Any, dict[str, Any]]] = {
+    "net must be a torch.nn.Module, got NoneType": (None, X, {}),
+    r"views must have shape \(samples, views, ...\), got \(2, 4\)": (NET, X[0], {}),
+    "views must be a dense torch tensor .*, got list": (NET, X.tolist(), {}),
+    "net can't take x of shape .* and torch.float32: .*dtype": (NET, X.float(), {}),
+    "net must have finite outputs": (NET, X / 0, {}),
+    "loss must be one of simple, .*; did you mean 'info_nce'": (NET, X, {"loss": "infonce"}),
+    r"weighted_operator\(\) missing .*'clean'": (NET, X, {"loss": "soft_triplet", "temperature": 1.0}),
+    r"batch_operator\(\) got an unexpected .*'normalize'": (NET, X, PAIRS | {"clean": None, "normalize": True}),
+    r"weighted_operator\(\) got an unexpected .*'beta'": (NET, X, PAIRS | {"beta": 0.5}),
+    r"clean must hold one sample for each row of views, \(3, 4\), got \(2, 4\)": (NET, X, PAIRS | {"clean": X[:2, 0]}),
+    "aren't zero: that of at least one clean": (SILENT, -X, PAIRS | {"clean": X[:, 0], "normalize": True}),
+    "aren't zero: that of at least one view is": (SILENT, X, {"normalize": True}),
+    "one of inner products, of outputs of any width": (NET, X, {"loss": "vicreg"}),
+    r"decoupled\(\) missing .*'temperature'": (NET, X, {"loss": "decoupled"}),
+    "loss must map the outputs .* to one number.*made 1.0": (NET, X, {"loss": lambda z: 1.0}),
+    "a tensor with its graph": (NET, X, {"loss": lambda z: z.detach().sum()}),
+    "one of inner products": (NET, X, {"loss": partial(batch.barlow_twins, weight=0.01)}),
+    "so it sees more than that": (NET, X, {"loss": lambda z: (z[:, 0] * z[:, 1].detach()).sum()}),
+}
+
+
+@pytest.mark.parametrize("message", BAD)
+def test_a_bad_call_is_refused_in_a_sentence(message: str) -> None:
+    net, views, options = BAD[message]
+    with pytest.raises((TypeError, ValueError), match=message):
+        covariance_operator(net, "0", views, **options)
+
+
+def test_bad_layers_directions_and_pairs() -> None:
+    net = mlp((4, 5, 3))
+    op = covariance_operator(net, "0", X)
+    with pytest.raises(ValueError, match=r"layer '3' isn't in the network.* layers are '0', '2'"):
+        open_layer(net, "3", X[0])
+    with pytest.raises(ValueError, match=r"direction must have shape \(5, 4\) or \(k, 5, 4\), got \(4, 5\)"):
+        op.apply(torch.ones(4, 5, dtype=torch.float64))
+    with pytest.raises(TypeError, match=r"direction must be torch.float64"):
+        op.apply(torch.ones(5, 4))
+    with pytest.raises(ValueError, match="symmetric operators; for others use to_scipy"):
+        covariance_operator(net, "0", X, normalize=True).top_eigenpairs(2)
+    with pytest.raises(ValueError, match="k must be between 1 and 20, got 21"):
+        op.top_eigenpairs(21)
