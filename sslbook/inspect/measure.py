@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -169,7 +169,7 @@ def inspect_network(
         "modes": k,
         "seed": seed,
         "device": device_name(place),
-        "precision": str(scenes[0].views.dtype).removeprefix("torch."),
+        "precision": str(scenes[0][1].dtype).removeprefix("torch."),
         "sslbook": sslbook.__version__,
         "torch": torch.__version__,
         "seconds": round(time.perf_counter() - begun, 1),
@@ -192,21 +192,10 @@ def _digest(net: nn.Module) -> str:
     return digest.hexdigest()[:16]
 
 
-class _Scene(NamedTuple):
-    """A network, the views that it is looked at with, ``(N, V, C, S, S)``, and the loss's step for each layer's weight."""
-
-    net: nn.Module
-    views: Tensor
-    steps: dict[str, Tensor]
-
-
 def _scene(
     net: nn.Module, place: torch.device, data: Dataset, plan: Pipeline, views: int, loss: str | Loss, seed: int
-) -> _Scene:
-    """A copy of the network in evaluation mode, in single precision at least, on ``place``, with random views of the images.
-
-    The step is minus the loss's gradient in each layer's weight, by ``backward``: none of the operator's machinery.
-    """
+) -> Scene:
+    """A copy of the network in evaluation mode, in float32 at least, its views ``(N, V, C, S, S)``, and the loss's steps."""
     net = copied(net).to(place).eval().requires_grad_(True)
     for tensor in (*net.parameters(), *net.buffers()):
         tensor.data = in_full(tensor.data)
@@ -214,7 +203,11 @@ def _scene(
     drawn = [random_view(pixels, plan, seed=seed, view=view) for view in range(views)]
     population = torch.stack(drawn, dim=1).to(next(net.parameters()).dtype)
     settle(net, population.flatten(0, 1))
-    return _Scene(net, population, loss_steps(net, population, loss))
+    return net, population, loss_steps(net, population, loss)
+
+
+Scene = tuple[nn.Module, Tensor, dict[str, Tensor]]
+"""A network, its views, and the loss's step for each layer's weight: minus the gradient, by none of the operator's machinery."""
 
 
 @torch.no_grad()
@@ -251,7 +244,7 @@ def loss_steps(net: nn.Module, views: Tensor, loss: str | Loss) -> dict[str, Ten
 
 
 @exact_convolutions()
-def _layer(name: str, scenes: Sequence[_Scene], k: int, seed: int) -> tuple[LayerReport, Seen]:
+def _layer(name: str, scenes: Sequence[Scene], k: int, seed: int) -> tuple[LayerReport, Seen]:
     """One layer of the network, and of the untrained one where there are two."""
     (net, views, _), *others = scenes
     population = (views.shape[0], views.shape[1])
@@ -260,7 +253,7 @@ def _layer(name: str, scenes: Sequence[_Scene], k: int, seed: int) -> tuple[Laye
     here = look(opened, population, k, seed=seed)
     shares = {kind: redrawn(here, kind, k, _directions(scenes[0], name), seed) for kind in KINDS}
     for other in others:
-        there = look(open_layer(other.net, name, other.views.flatten(0, 1)), population, k, (BETWEEN,), seed)
+        there = look(open_layer(other[0], name, other[1].flatten(0, 1)), population, k, (BETWEEN,), seed)
         shares[UNTRAINED] = redrawn(there, BETWEEN, k, _directions(other, name), seed)
     draw = torch.Generator().manual_seed(seed + 1)
     signs = torch.randn(opened.size, DRAWS, generator=draw, dtype=torch.float32)
@@ -284,12 +277,12 @@ def _layer(name: str, scenes: Sequence[_Scene], k: int, seed: int) -> tuple[Laye
     return layer, here
 
 
-def _directions(scene: _Scene, name: str) -> Tensor:
+def _directions(scene: Scene, name: str) -> Tensor:
     """The layer's weights and its step, ``(size, 2)``; raises ValueError where one is zero, which has no direction.
 
     So are the steps of weights that are computed from others (pruned, parametrised), which are what a step moves.
     """
-    step, weight = scene.steps.get(name), find_layer(scene.net, name)[1].weight
+    step, weight = scene[2].get(name), find_layer(scene[0], name)[1].weight
     if step is None or not bool(step.any()) or not bool(weight.any()):
         raise ValueError(f"the weights of layer {name!r} must be parameters, not zero, and be moved by the loss's step")
     return torch.stack([vec(weight.detach()), vec(step)], dim=1).cpu().double()

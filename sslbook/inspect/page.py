@@ -40,16 +40,13 @@ loss <i>$loss</i>.</p>
 <p><b>$verdict</b></p>
 <h2>How to read it</h2>
 <p>To first order, training with pairs of views multiplies a layer’s weights by the covariance, between images, of the layer’s
-connection averaged over views. A <b>share</b> is the part of a squared length in the $k leading eigenvectors of it, with the
-interval in which 95 % of it lie when images are drawn anew, while weights and step stay. Compare it with the controls in the same
-row, not with 0.</p>
-<p><b>What a high share does not show.</b> Gradients lie in few directions whatever the loss is: steps towards random targets show
-how much of that any step has. And the covariances of all views, and within views, share leading directions with the one between
-images. Only where the first number is clear of <i>all</i> its controls does the layer speak for what survives augmentation. With
-the simple loss, and where the Euler gap is 0, the step is the operator times the weights: its high share is arithmetic.</p>
+connection averaged over views. A <b>share</b> is the part of a squared length in its $k leading eigenvectors, with the interval of
+95 % of redrawn images. Gradients lie in few directions whatever the loss is, and the covariances have leading directions in common:
+only where the first number is clear of <i>all</i> its controls does the layer speak for what survives augmentation. With the simple
+loss and an Euler gap of 0, the step is the operator times the weights, and its high share arithmetic.</p>
 <p>A layer is “unclear” where its $k eigenvalues are not all twice as large as its most negative one, which only the draw of the
-views can make negative (more views and more images help); where the search did not find them (a residual above 0.1); and where it
-is the last one and linear: each eigenvalue is there once for every output, so that no $k modes are the leading ones.</p>
+views can make negative; where the search did not find them (a residual above 0.1); and where it is the last one and linear: each
+eigenvalue is there once for every output, so that no $k modes are the leading ones.</p>
 <ul><li><b>Between images</b>: in the modes of the covariance between images, each averaged over its views: that of theory</li>
 <li><b>All views</b>: control: in the modes of the covariance of all views, not averaged</li>
 <li><b>Within views</b>: control: in the modes of the covariance within the views of one image, to be lost by training</li>

@@ -170,14 +170,14 @@ class CovarianceOperator:
         return float(total)
 
     def dense(self) -> Tensor:
-        """Return the matrix ``(size, size)``, computed from its definition term by term, as a reference for small layers."""
-        left = right = self.opened.connections().unflatten(0, self.population)
+        """Return the matrix ``(size, size)``, from the connection of each view, for small layers and as a reference."""
+        left = right = self.opened.connections()
         if self.normalize:
-            output = self.opened.output.unflatten(0, self.population)[..., None, :]
+            output = self.opened.output[:, None]
             norm = _lengths("view", output)
             right = right / norm
             left = right - (right * output / norm).sum(-1, keepdim=True) * output / norm
-        return self.mixing.dense(left, right)
+        return torch.einsum("ano,amo->nm", left, self._mix(right.flatten(1)).view_as(right))
 
     def top_eigenpairs(self, k: int = 5, *, tol: float = 1e-9, seed: int = 0) -> EigenPairs:
         r"""Return the ``k`` algebraically largest eigenpairs of a symmetric operator.

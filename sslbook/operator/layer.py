@@ -178,13 +178,10 @@ class OpenedLayer:
         return pulled, cotangent
 
     def _batched(self, what: str, given: Tensor, like: Tensor) -> bool:
-        """Whether there are several; raises ValueError for another shape, and TypeError for another dtype or device."""
+        """Whether there are several; raises ValueError for another shape."""
         if given.shape != like.shape and given.shape[1:] != like.shape:
             axes = ", ".join(map(str, like.shape))
             raise ValueError(f"{what} must have shape ({axes}) or (k, {axes}), got {tuple(given.shape)}")
-        kind, other = (f"{tensor.dtype} on {tensor.device}" for tensor in (like, given))
-        if other != kind:
-            raise TypeError(f"{what} must be {kind} like the layer's weight, got {other}")
         return given.ndim > like.ndim
 
 

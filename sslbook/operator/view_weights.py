@@ -2,7 +2,7 @@ r"""The matrix ``C`` on the views of a population from which an operator is made
 
 :class:`Mixing` is that of the papers' operators, a few means and differences; :class:`PairMixing` is any matrix, such as that
 of a loss of inner products.  Both are called with a field ``u`` on ``(N, V, ...)`` and return ``C u``, or ``C^T u`` if
-``adjoint``; have a ``root``, which squares to them; and form the operator's ``dense`` matrix from dense connections.
+``adjoint``; and both have a ``root``, which squares to them.
 
 Let ``Z``, ``(n, d)``, be the outputs of a batch, a row a view, and let a loss see them through their inner products alone,
 :math:`L = \ell(G)`, :math:`G = Z Z^T`.  With :math:`\Gamma = \partial \ell / \partial G`, symmetrised, its gradient in ``Z`` is
@@ -81,21 +81,6 @@ class Mixing:
         half = (vectors * values.clamp_min(0).sqrt()) @ vectors.T - math.sqrt(lift) * constant
         return Mixing(samples * math.sqrt(self.inter * views), intra, -0.5 * (half + half.T))
 
-    def dense(self, left: Tensor, right: Tensor) -> Tensor:
-        """The operator's matrix ``(m, m)`` from dense connections ``(N, V, m, n_L)``, term by term, as it is defined."""
-        n, v = left.shape[:2]
-        left_mean, right_mean = left.mean(1), right.mean(1)
-        if self.weights is None:
-            centred = right_mean - right_mean.mean(0)
-            between = torch.einsum("ino,imo->nm", left_mean - left_mean.mean(0), centred) / n
-        else:
-            between = left.new_zeros(left.shape[2], left.shape[2])
-            for i in range(n):  # one sample against all: memory stays N * size * n_L
-                gap = torch.einsum("j,jmo->mo", self.weights[i], right_mean[i] - right_mean)
-                between += torch.einsum("no,mo->nm", left_mean[i], gap) / n**2
-        within = torch.einsum("ivno,ivmo->nm", left - left_mean[:, None], right - right_mean[:, None]) / (n * v)
-        return self.inter * between + self.intra * within
-
     @cached_property
     def symmetric(self) -> bool:
         """Whether ``C`` is symmetric, up to rounding."""
@@ -135,11 +120,6 @@ class PairMixing:
         if float(values[0]) < -len(values) * torch.finfo(values.dtype).eps * float(values[-1].abs()):
             return None
         return PairMixing((vectors * values.clamp_min(0).sqrt()) @ vectors.T)
-
-    def dense(self, left: Tensor, right: Tensor) -> Tensor:
-        """The operator's matrix ``(m, m)`` from dense connections ``(N, V, m, n_L)``."""
-        one, other = (side.flatten(0, 1).to(self.matrix.dtype) for side in (left, right))
-        return torch.einsum("ano,ab,bmo->nm", one, self.matrix, other).to(left.dtype)
 
     @cached_property
     def symmetric(self) -> bool:

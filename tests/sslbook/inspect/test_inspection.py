@@ -239,11 +239,11 @@ def test_no_step_and_whose_filters_are_shown() -> None:
 
 
 def test_a_layer_s_report_has_the_least_eigenvalue() -> None:
-    scene = measure._Scene(mlp((4, 5, 3)), drawn(*POPULATION, 4), {"0": torch.ones(5, 4, dtype=torch.float64)})
+    scene = (mlp((4, 5, 3)), drawn(*POPULATION, 4), {"0": torch.ones(5, 4, dtype=torch.float64)})
     layer, here = measure._layer("0", [scene], 2, 0)
     assert layer.lowest == pytest.approx(float(torch.linalg.eigvalsh(here.matrices(BETWEEN)).min()), abs=1e-12)
     leading = here.basis @ torch.linalg.eigh(here.matrices(BETWEEN))[1][:, -2:]  # in whatever basis it was looked at
-    w = vec(scene.net[0].weight.detach())
+    w = vec(scene[0][0].weight.detach())
     share = layer.weights[BETWEEN]
     assert share.value == pytest.approx(float((leading.T @ w).square().sum() / w.square().sum()), rel=1e-9)
     assert share.low < share.value < share.high
