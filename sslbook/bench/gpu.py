@@ -22,12 +22,12 @@ from pathlib import Path
 from typing import IO
 
 from sslbook.book.layout import PACKAGE
+from sslbook.experiments.training.paper_tables import BYOL, paper_tables
 from sslbook.records import data_files
 from sslbook.records.store import Record, path_of, recorded, require_source_tree, results_folder, write_record
 from sslbook.runtime.arguments import InputError, positive, unknown
 from sslbook.runtime.atomic_io import atomic
 from sslbook.runtime.compute import environment
-from sslbook.training.presets.sheets import PARTS, sheets
 from sslbook.training.presets.tables import recorded_values, seeds_of, united
 
 MINUTES = 25
@@ -66,7 +66,9 @@ STEPS = (
     Step("simclr", "A-Tab2 on CIFAR-10, a seed of each loss", 930, _runs("A-Tab2", SIMCLR, 1)),
     Step("chapters", "all chapters at the papers' size", 600, ("sslbook execute --scale paper --device cuda",)),
     Step("tables", "two tables of the theory", 120, ("sslbook table A-Tab6 --run", "sslbook table C-Tab1 --run")),
-    Step("byol", "B-Tab3 on CIFAR-10, its eight cells", 2800, _runs("B-Tab3-cifar10-resnet18", PARTS[::-1], 1)),
+    Step(
+        "byol", "B-Tab3 on CIFAR-10, its eight cells", 2800, _runs("B-Tab3-cifar10-resnet18", BYOL["B-Tab3"][::-1], 1)
+    ),
     Step("operator", "the operator of such a run's layers", 100, ("sslbook record training-operator-full",)),
     Step("simclr-more", "A-Tab2 on CIFAR-10, four more seeds", 3600, _runs("A-Tab2", SIMCLR, 2, 3, 4, 5)),
 )
@@ -238,8 +240,8 @@ def _checked(name: str, folder: Path | None = None) -> Record:
     """A record, of the book unless ``folder`` is given; raises InputError for one that can't be read, or whose runs are none."""
     try:
         record = recorded(name, folder=folder)
-        if name in sheets():
-            recorded_values(sheets()[name], record["runs"])
+        if name in paper_tables():
+            recorded_values(paper_tables()[name], record["runs"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         whose = "the book's" if folder is None else "the archive's"
         raise InputError(f"--merge: {whose} record {name} can't be used ({error})") from None
@@ -248,9 +250,9 @@ def _checked(name: str, folder: Path | None = None) -> Record:
 
 def _joined(record: Record) -> Record:
     """A table's record with the runs of the one that stands; any other takes that one's place."""
-    if record.name not in sheets() or not path_of(record.name).is_file():
+    if record.name not in paper_tables() or not path_of(record.name).is_file():
         return record
     runs = united(_checked(record.name)["runs"], record["runs"])
     seconds = sum(run.get("seconds") or 0 for run in runs.values())
     origin = replace(record.provenance, seeds=seeds_of(runs), seconds=round(seconds, 3))
-    return Record(record.name, recorded_values(sheets()[record.name], runs), origin)
+    return Record(record.name, recorded_values(paper_tables()[record.name], runs), origin)

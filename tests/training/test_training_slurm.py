@@ -1,8 +1,4 @@
-"""Tables on a real Slurm, of one node on this machine: jobs that end, that are queued again, killed, and out of time.
-
-Nothing is changed in what is tried, and a run this small would be over before its first checkpoint, 30 seconds on.  So its process
-is stopped (SIGSTOP), which the run doesn't notice, until they have passed, and again until what is to befall it has.
-"""
+"""Runs handed to submitit: what Slurm is asked for, and on a real Slurm of one node, that a run ends as it would have."""
 
 from __future__ import annotations
 
@@ -10,70 +6,96 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import pytest
 import slurm_cases as slurm
 import torch
-from slurm_cases import PATIENCE, until
+from slurm_cases import until
 from training_cases import SET
 
 from sslbook.training.presets import cluster
-from sslbook.training.presets.sheets import Run, sheets
-from sslbook.training.presets.tables import runs_of
+from sslbook.training.presets.papers import Run, run_of
 from sslbook.training.run import checkpoints
 from sslbook.training.run.trainer import SAVE_SECONDS
 
-pytestmark = [pytest.mark.slurm, pytest.mark.slow]
+pytest.importorskip("submitit")
 
-ROOT = Path(__file__).resolve().parents[2]
-TABLE, EPOCHS = "B-Tab5-cifar10-resnet18", 40
-SMALL = [*SET, "--set", "networks.predictor_hidden=8", "--set", "evaluate=0"]
+
+def runs(*changes: str, **options: int) -> list[Run]:
+    names = ("cifar10-byol", "cifar10-byol-reset-5", "cifar10-byol-reset-10")
+    return [run_of(name, seed=1, changes=changes, **options) for name in names]
+
+
+def put_program(folder: Path, name: str, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_text(f"#!/bin/sh\n{script}\n")
+    (folder / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+
+
+def test_slurm_gets_an_array_of_the_runs_that_are_not_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a stand-in for sbatch, and for squeue, in whose queue a job is handed over once."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ValueError, match="cluster must be local here, where Slurm's sbatch is not to be found"):
+        cluster.submit([], tmp_path, "slurm")
+    programs = tmp_path / "bin"
+    put_program(programs, "sbatch", 'cp "$1" "$0.seen"\necho "Submitted batch job 12"', monkeypatch)
+    put_program(programs, "srun", "", monkeypatch)
+    jobs = cluster.submit(runs(), tmp_path, "slurm", at_once=2, sbatch=["partition=gpu", "--cpus-per-task=2"])
+    script = (programs / "sbatch.seen").read_text()
+    wanted = ("--array=0-2%2", "--gpus-per-node=1", "--partition=gpu", "--cpus-per-task=2\n", "--time=1440\n")
+    assert len(jobs) == 3
+    assert [part for part in wanted if part not in script] == []
+    assert [cluster.job_of(run, tmp_path) for run in runs()] == ["12_0", "12_1", "12_2"]
+    put_program(programs, "squeue", "echo '12_0 RUNNING None'; echo '12_1 PENDING Priority'", monkeypatch)
+    said = [sentence.partition(": ")[2] for sentence in cluster.fates(runs(), tmp_path)]
+    log = tmp_path / "jobs" / "12_2_0_log.err"
+    assert said == [
+        "job 12_0 is running",
+        "job 12_1 is pending (Priority)",
+        f"job 12_2 ended without it: {log} says why",
+    ]
+    assert len(cluster.submit(runs(), tmp_path, "slurm", device="cpu")) == 1
+    assert "gpu" not in (programs / "sbatch.seen").read_text(), "none is asked for where none is used"
+
+
+def test_workers_of_this_machine_share_its_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from submitit import AutoExecutor
+
+    works: list[cluster.Work] = []
+    monkeypatch.setattr(AutoExecutor, "submit", lambda self, work: works.append(work))
+    monkeypatch.setattr(AutoExecutor, "batch", lambda self: nullcontext())
+    for count, visible, gpus in ((2, "", ["0", "1", "0"]), (2, "2,5", ["2", "5", "2"]), (0, "", [None] * 3)):
+        monkeypatch.setattr(torch.cuda, "device_count", lambda count=count: count)
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        cluster.submit(runs(), tmp_path, "local", at_once=3)
+        assert [work.gpu for work in works[-3:]] == gpus
+    assert works[0].checkpoint().function is works[0], "what is stopped is queued again as it was"
+
+
+EPOCHS = 40
+SMALL = (*SET[1::2], "networks.predictor_hidden=8", "evaluate=0")
 
 
 @pytest.fixture
 def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A cluster's folder, and the cluster that all commands find; its name is short, for the sake of its sockets."""
-    pytest.importorskip("submitit")
-    with (
-        tempfile.TemporaryDirectory(prefix="slurm-") as name,
-        slurm.running(Path(name).resolve(), cpus=4) as configuration,
-    ):
-        monkeypatch.setenv("SLURM_CONF", str(configuration))
-        monkeypatch.setenv("OMP_NUM_THREADS", "1")
-        monkeypatch.setenv("SSLBOOK_DATA", name)  # where there are no images
-        yield Path(name)
-    assert slurm.processes(Path(name)) == []
+    with tempfile.TemporaryDirectory(prefix="slurm-") as name:
+        with slurm.running(Path(name).resolve(), cpus=4) as configuration:
+            monkeypatch.setenv("SLURM_CONF", str(configuration))
+            monkeypatch.setenv("OMP_NUM_THREADS", "1")
+            yield Path(name)
+        assert slurm.processes(Path(name)) == []
 
 
-def table(*arguments: str) -> str:
-    """What the command prints, and says."""
-    command = [sys.executable, "-m", "sslbook", "table", TABLE, "--seeds", "1", "--epochs", str(EPOCHS), *arguments]
-    device = ["--device", "cpu"] if "--cluster" in arguments else []
-    ran = subprocess.run([*command, *device], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE)
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-    return ran.stdout + ran.stderr
-
-
-def hand_over(root: Path) -> str:
-    asked = ["--cluster", "slurm", "--jobs", "4", "--hours", "1", "--slurm", "cpus-per-task=1"]
-    return table(*SMALL, *asked, "--folder", str(root))
-
-
-def scontrol(*arguments: str) -> str:
-    return subprocess.run(["scontrol", *arguments], check=True, capture_output=True, text=True, timeout=120).stdout
-
-
-def queue() -> dict[str, str]:
-    there = cluster.queued()
-    assert there is not None
-    return there
+def hand_over(wanted: list[Run], root: Path) -> int:
+    """How many jobs Slurm was given."""
+    return len(cluster.submit(wanted, root, "slurm", at_once=4, hours=1, sbatch=["cpus-per-task=1"], device="cpu"))
 
 
 def workers(folder: Path) -> dict[str, int]:
@@ -89,84 +111,46 @@ def workers(folder: Path) -> dict[str, int]:
     return found
 
 
-def send(process: int, number: int = 0) -> bool:
-    """Whether the process is there to get it."""
-    try:
-        os.kill(process, number)
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (ProcessLookupError, FileNotFoundError):
-        return False
-
-
-def weights(run: Run, root: Path) -> dict[str, torch.Tensor]:
-    content = checkpoints.latest(run.folder(root), pytest.fail)
-    assert content is not None
-    assert content["step"] == 2 * EPOCHS
-    return dict(content["model"])
-
-
-@pytest.fixture
-def threads() -> Iterator[ThreadPoolExecutor]:
-    with ThreadPoolExecutor(1) as pool:
-        yield pool
-
-
+@pytest.mark.slurm
+@pytest.mark.slow
 @pytest.mark.long
-def test_whatever_befalls_a_job_its_run_ends_as_it_would_have(folder: Path, threads: ThreadPoolExecutor) -> None:
-    runs = runs_of(sheets()[TABLE], [1], epochs=EPOCHS, changes=SMALL[1::2])
-    root, alone = folder / "runs", folder / "alone"
-    assert "4 jobs handed over" in hand_over(root)
-    _, requeued, killed, late = runs
-    job = {run.name: cluster.job_of(run, root) for run in runs}
-    victims = {run.name: run for run in (requeued, killed, late)}
-
+def test_a_job_that_is_killed_or_out_of_time_ends_its_run_as_it_would_have(folder: Path) -> None:
+    """A run this small would be over before its first checkpoint, so its process is stopped (SIGSTOP), which it doesn't notice."""
+    wanted, root = runs(*SMALL, epochs=EPOCHS), folder / "runs"
+    assert hand_over(wanted, root) == 3
+    job = {run.name: cluster.job_of(run, root) for run in wanted}
+    _, killed, late = wanted
     stopped: dict[str, int] = {}
-
-    def stop_those_that_train() -> bool:
-        for name, run in victims.items():
-            if name not in stopped and (run.folder(root) / "log.csv").is_file():
-                stopped[name] = workers(folder)[job[name]]
-                os.kill(stopped[name], signal.SIGSTOP)
-        return len(stopped) == len(victims)
-
-    until(stop_those_that_train)
-    begun = time.monotonic()
-    undisturbed = threads.submit(table, *SMALL, "--run", "--quiet", "--folder", str(alone))
-    assert "0 jobs handed over" in hand_over(root), "what is in the queue stays there once"
-    until(lambda: time.monotonic() - begun > SAVE_SECONDS + 1)
-    for name, run in victims.items():
-        os.kill(stopped[name], signal.SIGCONT)
+    for run in (killed, late):
+        until(lambda run=run: (run.folder(root) / "log.csv").is_file() and job[run.name] in workers(folder))
+        stopped[run.name] = workers(folder)[job[run.name]]
+        os.kill(stopped[run.name], signal.SIGSTOP)
+    assert hand_over(wanted, root) == 0, "what is in the queue stays there once"
+    time.sleep(SAVE_SECONDS + 1)
+    for run in (killed, late):
+        os.kill(stopped[run.name], signal.SIGCONT)
         until(lambda run=run: checkpoints.newest_step(run.folder(root)), every=0.005)
-        os.kill(stopped[name], signal.SIGSTOP)
-
+        os.kill(stopped[run.name], signal.SIGSTOP)
     os.kill(stopped[killed.name], signal.SIGKILL)
-    scontrol("requeue", job[requeued.name])
-    until(lambda: not send(stopped[requeued.name], signal.SIGSTOP))  # Slurm makes it go on before it kills it
-    ran = re.search(r"RunTime=\d+:(\d+):\d+", scontrol("show", "job", job[late.name]))
+    call = ["scontrol", "show", "job", job[late.name]]
+    ran = re.search(r"RunTime=\d+:(\d+):\d+", subprocess.run(call, check=True, capture_output=True, text=True).stdout)
     assert ran is not None
-    scontrol("update", f"jobid={job[late.name]}", f"timelimit={int(ran[1]) + 2}")
-    until(lambda: not send(stopped[late.name]))  # by SIGUSR2, before which Slurm makes it go on
-    until(lambda: queue()[job[late.name]].startswith("pending"))
-    scontrol("update", f"jobid={job[late.name]}", "timelimit=60")
 
-    log = until(
-        lambda: re.search(
-            f"job {job[killed.name]} ended without it: (.*) says why", table(*SMALL, "--folder", str(root))
-        )
-    )
-    assert "Killed" in Path(log[1]).read_text()
-    assert "1 job handed over" in hand_over(root)
+    def let_it_run(minutes: int) -> None:
+        subprocess.run(["scontrol", "update", f"jobid={job[late.name]}", f"timelimit={minutes}"], check=True)
 
-    until(lambda: all(run.finished(root) for run in runs))
-    undisturbed.result()
-    shown, wanted = (table(*SMALL, "--folder", str(place)) for place in (root, alone))
-    assert shown == wanted
-    assert "no run" not in shown
-    for run in runs:
-        one, other = weights(run, root), weights(run, alone)
-        assert all(torch.equal(one[name], other[name]) for name in one), run.name
+    let_it_run(int(ran[1]) + 2)
+    # by SIGUSR2, before which Slurm lets it go on, and submitit queues it again
+    until(lambda: (cluster.queued() or {}).get(job[late.name], "").startswith("pending"))
+    let_it_run(60)
+    until(lambda: any("ended without it" in said for said in cluster.fates(wanted, root)))
+    assert hand_over(wanted, root) == 1, "the killed one"
+    until(lambda: all(run.finished(root) for run in wanted))
+    for run in wanted:
+        run.go(folder / "alone", device="cpu", quiet=True)
+        one, other = (checkpoints.latest(run.folder(place), pytest.fail) for place in (root, folder / "alone"))
+        assert one is not None
+        assert other is not None
+        assert all(torch.equal(one["model"][name], other["model"][name]) for name in one["model"]), run.name
         said = (root / "jobs" / f"{cluster.job_of(run, root)}_0_log.err").read_text()
-        went_on = re.search(rf"going on after step (\d+) of {2 * EPOCHS}", said)
-        assert (went_on is not None) == (run.name in victims), said
-    assert cluster.job_of(killed, root) != job[killed.name]
-    assert "Caught signal SIGUSR2" in (root / "jobs" / f"{job[late.name]}_0_log.err").read_text()
+        assert ("going on after step" in said) == (run.name in stopped), said

@@ -1,4 +1,8 @@
-"""Many runs at once through submitit: as processes on this machine, or as jobs of a Slurm cluster."""
+"""Many runs at once through submitit: as processes on this machine, or as jobs of a Slurm cluster.
+
+A run goes on from its last checkpoint wherever it is begun again.  So all there is to say is which runs a job makes, and that a
+job which its cluster stops is queued again.
+"""
 
 from __future__ import annotations
 
@@ -15,51 +19,102 @@ import torch
 
 from sslbook.runtime.arguments import installing
 from sslbook.runtime.atomic_io import write_text
-from sslbook.training.presets.sheets import Run
+from sslbook.training.presets.papers import Run
 from sslbook.training.run.checkpoints import Busy, Diverged
 from sslbook.training.run.settings import Refused
 
 CLUSTERS = ("local", "slurm", "debug")
 """``debug`` runs the jobs one after the other in this process."""
-NO_END = 24 * 365
-"""Hours that no job takes."""
 JOB = "job"
 """The file in a run's folder that names the job of Slurm to which it was handed."""
-OWN = {"time": "--hours", "array": "--jobs", "output": "--folder", "error": "--folder"}
-"""Options of sbatch that are set here, and what sets them."""
 
 
 @dataclass
 class Work:
-    """Runs that are made one after the other; a job that its cluster stops is queued again, and goes on from its checkpoints.
-
-    options: of ``trainer.train``.
-    """
+    """Runs that are made one after the other.  options: of ``trainer.train``.  gpu: the one that is used, if not all are."""
 
     runs: Sequence[Run]
     root: Path
     options: dict[str, Any]
+    gpu: str | None = None
 
     def __call__(self) -> list[str]:
-        """A sentence, which is said too, for each run that diverged; one that another process is making is left to it."""
+        """A sentence, also printed, for each run that diverged; one that another process is making is left to it."""
+        if self.gpu is not None:
+            os.environ["CUDA_VISIBLE_DEVICES"] = self.gpu
         failed = []
         for run in self.runs:
             try:
                 run.go(self.root, **self.options)
-                continue
             except Busy as error:
-                sentence = f"{run.title}: {error}, and left to it"
+                print(f"{run.title}: {error}, and left to it", file=sys.stderr, flush=True)
             except Diverged as error:
-                sentence = f"{run.title}: {error}"
-                failed.append(sentence)
-            print(sentence, file=sys.stderr, flush=True)
+                failed.append(f"{run.title}: {error}")
+                print(failed[-1], file=sys.stderr, flush=True)
         return failed
 
     def checkpoint(self) -> Any:
-        """What is to be queued again."""
+        """What submitit queues again when the cluster stops the job: the same."""
         import submitit
 
         return submitit.helpers.DelayedSubmission(self)
+
+
+def submit(
+    runs: Sequence[Run],
+    root: Path,
+    cluster: str,
+    *,
+    at_once: int = 1,
+    hours: int | None = None,
+    sbatch: Sequence[str] = (),
+    **options: Any,
+) -> list[Any]:
+    """Hand over all runs that are not finished, and return submitit's jobs; their logs lie in ``root/jobs``.
+
+    On "slurm" each run is a job of one array, ``at_once`` of them at a time, with eight cores, and a GPU unless ``device`` is cpu;
+    runs in its queue already stay out.  Elsewhere ``at_once`` processes share the runs, and on "local" the GPUs, if there are any.
+    hours: the longest that a job may take, 24 by default, and no end on this machine.  sbatch: more of its options, such as
+    ``partition=gpu``, which overrule these.  options: of ``trainer.train``.
+
+    Raises Refused, a ValueError, without submitit or Slurm, or if Slurm refuses the jobs.
+    """
+    if cluster == "slurm" and shutil.which("sbatch") is None:
+        raise Refused("cluster must be local here, where Slurm's sbatch is not to be found, got 'slurm'")
+    try:
+        import submitit
+    except ImportError:
+        raise Refused(f"submitit is not installed: {installing('train')}") from None
+    waiting, slurm = [run for run in runs if not run.finished(root)], cluster == "slurm"
+    executor = submitit.AutoExecutor(folder=root / "jobs", cluster=cluster)
+    executor.update_parameters(name="sslbook", timeout_min=60 * (hours or (24 if slurm else 24 * 365)))
+    if slurm:
+        queue = queued() or {}
+        waiting = [run for run in waiting if job_of(run, root) not in queue]
+        works = [Work([run], root, options) for run in waiting]
+        given = [option.removeprefix("--").partition("=") for option in sbatch]
+        more = {name.replace("-", "_"): value if equals else True for name, equals, value in given}
+        executor.update_parameters(
+            cpus_per_task=8,
+            gpus_per_node=None if options.get("device") == "cpu" else 1,
+            slurm_array_parallelism=at_once,
+            slurm_additional_parameters=more,
+        )
+    else:
+        names = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(torch.cuda.device_count())))
+        gpus = names.split(",") if names and cluster == "local" else [None]
+        shares = [waiting[first::at_once] for first in range(min(at_once, len(waiting)))]
+        works = [Work(share, root, options, gpus[number % len(gpus)]) for number, share in enumerate(shares)]
+    if not works:
+        return []
+    try:
+        with executor.batch():
+            jobs = [executor.submit(work) for work in works]
+    except submitit.core.utils.FailedJobError as error:
+        raise Refused(f"Slurm refused the jobs: {str(error).strip()}") from None
+    for run, job in zip(waiting, jobs, strict=True) if slurm else ():
+        write_text(run.folder(root) / JOB, f"{job.job_id}\n")
+    return jobs
 
 
 def collect(jobs: Sequence[Any]) -> list[str]:
@@ -79,92 +134,6 @@ def collect(jobs: Sequence[Any]) -> list[str]:
             job.cancel()
         raise
     return failed
-
-
-def submit(
-    runs: Sequence[Run],
-    root: Path,
-    cluster: str,
-    *,
-    at_once: int = 1,
-    hours: int | None = None,
-    sbatch: Sequence[str] = (),
-    **options: Any,
-) -> list[Any]:
-    """Hand over all runs that are not finished, and return the jobs.
-
-    On ``slurm`` each run is a job of one array, ``at_once`` of them at a time, with a GPU each unless ``device`` is cpu, and runs
-    that are in its queue already stay out; elsewhere ``at_once`` processes share the runs, and on ``local`` the GPUs, where there
-    are any.  hours: the longest that a job may take, 24 on Slurm and no end elsewhere.  sbatch: more of its options, such as
-    ``partition=gpu`` or ``exclusive``, which overrule what is asked here.  options: of ``trainer.train``.
-
-    Raises Refused, a ValueError, without submitit or Slurm's programs, for an option that has another one here, or if Slurm
-    refuses the jobs.
-    """
-    more = _for_sbatch(sbatch)
-    if cluster == "slurm" and shutil.which("sbatch") is None:
-        raise Refused("cluster must be local here, where Slurm's sbatch is not to be found, got 'slurm'")
-    try:
-        import submitit
-    except ImportError:
-        raise Refused(f"submitit is not installed: {installing('train')}") from None
-    waiting = [run for run in runs if not run.finished(root)]
-    if cluster == "slurm":
-        there = queued() or {}
-        waiting = [run for run in waiting if job_of(run, root) not in there]
-        more |= {"slurm_array_parallelism": at_once, "timeout_min": 60 * (hours or 24), "cpus_per_task": 8}
-        if options.get("device") != "cpu":
-            more["gpus_per_node"] = 1
-        groups = [([[run] for run in waiting], more)] if waiting else []
-    else:
-        more["timeout_min"] = 60 * (hours or NO_END)
-        parts = [waiting[first::at_once] for first in range(min(at_once, len(waiting)))]
-        groups = [([part], more | (_gpu_of(n) if cluster == "local" else {})) for n, part in enumerate(parts)]
-    jobs = []
-    for shares, asked in groups:
-        executor: Any  # submitit's AutoExecutor has no word for a GPU of this machine
-        if cluster == "local":
-            executor = submitit.LocalExecutor(folder=root / "jobs")
-        else:
-            executor = submitit.AutoExecutor(folder=root / "jobs", cluster=cluster)
-        executor.update_parameters(name="sslbook", **asked)
-        try:
-            with executor.batch():
-                jobs += [executor.submit(Work(share, root, options)) for share in shares]
-        except submitit.core.utils.FailedJobError as error:
-            raise Refused(f"Slurm refused the jobs: {str(error).strip()}") from None
-    if cluster == "slurm":
-        for run, job in zip(waiting, jobs, strict=True):
-            write_text(run.folder(root) / JOB, f"{job.job_id}\n")
-    return jobs
-
-
-def _for_sbatch(given: Sequence[str]) -> dict[str, Any]:
-    """Options of sbatch as submitit takes them; raises Refused for what has an option of its own."""
-    options: dict[str, Any] = {}
-    for option in given:
-        name, equals, value = option.removeprefix("--").partition("=")
-        if not name or name in OWN:
-            instead = f", and {OWN[name]} sets that" if name else ""
-            raise Refused(f"--slurm must be an option of sbatch, such as partition=gpu, got {option!r}{instead}")
-        options[name.replace("-", "_")] = value if equals else True
-    return {"slurm_additional_parameters": options} if options else {}
-
-
-def _gpu_of(worker: int) -> dict[str, Any]:
-    """What tells submitit which GPU a process of this machine has; without it, a process has none."""
-    count = torch.cuda.device_count()
-    if not count:
-        return {}
-    number = worker % count
-    # submitit replaces the variable, and counts from the machine's first
-    seen = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
-    if len(seen) >= count and all(name.strip().isdigit() for name in seen):
-        number = int(seen[number])
-    return {"gpus_per_node": 1, "visible_gpus": (number,)}
-
-
-# --- what became of jobs ---------------------------------------------------------------------------------------------
 
 
 def queued() -> dict[str, str] | None:
@@ -187,11 +156,10 @@ def job_of(run: Run, root: Path) -> str:
 def fates(runs: Sequence[Run], root: Path) -> list[str]:
     """A sentence for each of these runs, which are not finished, that Slurm has in its queue or whose job ended."""
     handed = {job: run for run in runs if (job := job_of(run, root))}
-    there = queued() if handed else None
-    if there is None:
-        return []
+    queue = queued() if handed else None
     return [
         f"{run.title}: job {job} "
-        + (f"is {there[job]}" if job in there else f"ended without it: {root / 'jobs' / f'{job}_0_log.err'} says why")
+        + (f"is {queue[job]}" if job in queue else f"ended without it: {root / 'jobs' / f'{job}_0_log.err'} says why")
         for job, run in handed.items()
+        if queue is not None
     ]
