@@ -11,7 +11,7 @@ import pytest
 import sslbook
 from sslbook import cli
 from sslbook.book import execute as kernel
-from sslbook.images import datasets, enumerated
+from sslbook.images import enumerated
 from sslbook.records import store
 
 RUN = ("train", "digits-simclr-nce", "--epochs", "1", "--set", "subset=64", "--set", "batch=64", "--quiet")
@@ -72,7 +72,6 @@ def test_a_function_says_which_home_there_is_not(call) -> None:
 
 
 def test_images_without_a_place_are_not_here() -> None:
-    assert not datasets.available("mnist")
     assert not enumerated.readable("mnist")
     with pytest.raises(ValueError, match=ASKS):
         sslbook.load_dataset("mnist", "test")
