@@ -18,7 +18,7 @@ import torch
 from slurm_cases import until
 from training_cases import SET
 
-from sslbook.training.presets import cluster
+from sslbook.experiments.training import cluster
 from sslbook.training.presets.papers import Run, run_of
 from sslbook.training.run import checkpoints
 from sslbook.training.run.trainer import SAVE_SECONDS

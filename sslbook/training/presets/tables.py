@@ -13,13 +13,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from sslbook.experiments.training import cluster
 from sslbook.experiments.training.paper_tables import Cell, PaperTable, paper_tables
 from sslbook.records import tables as form
 from sslbook.records.store import Record, require_source_tree, results_folder, runs_folder, save_record
 from sslbook.records.tables import EPOCHS, Entry, Filled, Table, count, option, record_of
 from sslbook.runtime.arguments import counted
 from sslbook.runtime.atomic_io import require_writable
-from sslbook.training.presets import cluster
 from sslbook.training.presets.papers import Run, preset_of, presets, run_of, without
 from sslbook.training.run.checkpoints import Row, read_result
 from sslbook.training.run.parts import load_data
