@@ -31,9 +31,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sslbook.runtime.ambient import anywhere, methods_anywhere
-from sslbook.runtime.arguments import InputError, counted, installing, require_one_of, require_whole
-from sslbook.runtime.atomic_io import user_path
+from sslbook._ambient import anywhere, methods_anywhere
+from sslbook._check import InputError, counted, installing, require_one_of, require_whole
+from sslbook._files import user_path
 
 TITLES = {"cifar10": "CIFAR-10", "stl10": "STL-10", "mnist": "MNIST"}
 MD5 = {

@@ -21,10 +21,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from sslbook._ambient import anywhere
+from sslbook._check import require_floating, require_one_of, require_whole
+from sslbook._files import user_path
 from sslbook.images import datasets
-from sslbook.runtime.ambient import anywhere
-from sslbook.runtime.arguments import require_floating, require_one_of, require_whole
-from sslbook.runtime.atomic_io import user_path
 
 Augmentation = Callable[[Tensor], Tensor]
 """Maps images ``(N, C, H, W)`` to their views ``(N, V, C, H', W')``."""

@@ -38,11 +38,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from sslbook._ambient import anywhere
+from sslbook._check import nearest, require_number, require_one_of, require_temperature
 from sslbook.losses import pairs
 from sslbook.losses.batch import BATCH_LOSSES
 from sslbook.networks.siamese import Outputs
-from sslbook.runtime.ambient import anywhere
-from sslbook.runtime.arguments import nearest, require_number, require_one_of, require_temperature
 from sslbook.training.run.distributed import gather, world
 
 Objective = Callable[[Outputs], Tensor]

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sslbook.records.store import runs_folder
-from sslbook.runtime.arguments import folded, positive, seed
-from sslbook.runtime.compute import GOES_ON, cores, end_with_parent, free
+from sslbook._check import folded, positive, seed
+from sslbook._files import runs_folder
+from sslbook._machine import GOES_ON, cores, end_with_parent, free
 from sslbook.training.presets.papers import Run, preset_of, presets, run_of, values_of
 from sslbook.training.run import distributed
 from sslbook.training.run.checkpoints import Diverged

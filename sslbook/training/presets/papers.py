@@ -20,8 +20,8 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
+from sslbook._check import nearest
 from sslbook.networks.siamese import Networks
-from sslbook.runtime.arguments import nearest
 from sslbook.training.objectives import arguments
 from sslbook.training.run.checkpoints import DIVERGED, Row, read_result
 from sslbook.training.run.settings import Settings, known_keys, with_values

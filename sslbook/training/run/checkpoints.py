@@ -1,7 +1,7 @@
 """What a run keeps in its folder: checkpoints that a process killed at any moment can't spoil, and its result.
 
 A checkpoint is one file, ``step-000000390.pt``: a line with the SHA-256 of the rest, then what ``torch.save`` wrote.  It is
-written whole or not at all (:mod:`sslbook.runtime.atomic_io`), and the one before it stays; so there is always a whole one.
+written whole or not at all (:mod:`sslbook._files`), and the one before it stays; so there is always a whole one.
 Everything random in a run is a function of its seed and the step, so no state of a generator is in it.
 """
 
@@ -24,9 +24,9 @@ import torch
 from filelock import FileLock, Timeout
 from torch import Tensor, nn
 
+from sslbook._check import WRAPPERS, unwrapped
+from sslbook._files import read_bytes, remove_parts, require_parts, sync, write_bytes, write_text
 from sslbook.networks.siamese import Siamese
-from sslbook.runtime.arguments import WRAPPERS, unwrapped
-from sslbook.runtime.atomic_io import read_bytes, remove_parts, require_parts, sync, write_bytes, write_text
 from sslbook.training.run.settings import Refused, Settings, differences, stored
 
 KEPT = 2

@@ -13,8 +13,8 @@ from numbers import Real
 from types import UnionType
 from typing import Any, TypeVar
 
+from sslbook._check import keep_plain, nearest, plain, require_number, require_one_of, require_whole
 from sslbook.networks.siamese import Networks
-from sslbook.runtime.arguments import keep_plain, nearest, plain, require_number, require_one_of, require_whole
 from sslbook.training.augment import PIPELINES, Pipeline
 from sslbook.training.objectives import ARGUMENTS, OBJECTIVES, arguments, objective
 

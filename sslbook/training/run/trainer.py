@@ -20,13 +20,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 import sslbook
+from sslbook._ambient import anywhere, in_float32, put_back
+from sslbook._check import installing, require_whole
+from sslbook._files import commit, write_text
+from sslbook._machine import BROKEN_PIPE, GOES_ON, Stopped, asked_to_stop, device_name, figure, keep_freed_memory
 from sslbook.images.datasets import Dataset
 from sslbook.networks.siamese import Siamese
-from sslbook.records import data_files
-from sslbook.runtime.ambient import anywhere, in_float32, put_back
-from sslbook.runtime.arguments import installing, require_whole
-from sslbook.runtime.atomic_io import write_text
-from sslbook.runtime.compute import BROKEN_PIPE, GOES_ON, Stopped, asked_to_stop, device_name, figure, keep_freed_memory
 from sslbook.training.evaluate import report
 from sslbook.training.run import checkpoints, distributed
 from sslbook.training.run.checkpoints import Diverged, Row, State, check, write_csv, write_result
@@ -267,7 +266,7 @@ class Trainer:
             "device": device_name(parts.device),
             "torch": torch.__version__,
             "sslbook": sslbook.__version__,
-            "commit": data_files.commit(),
+            "commit": commit(),
             "capture": parts.step.capture,
             "processes": distributed.world(),
         }
