@@ -12,13 +12,89 @@ import pytest
 from training_cases import SET, done
 
 from sslbook import cli
-from sslbook.training.presets.papers import Run, run_of
+from sslbook.training.presets.papers import Run, presets, run_of
 from sslbook.training.run import checkpoints
 from sslbook.training.run.checkpoints import Diverged
 from sslchapters import data_files
 from sslchapters import records as store
+from sslchapters.catalogue import TABLES
 from sslchapters.training import full_runs as tables
 from sslchapters.training.paper_tables import PaperTable, paper_tables
+
+
+def test_every_cell_of_every_table_has_its_preset() -> None:
+    names = {"A-Tab2", "A-Tab3"} | {
+        f"B-Tab{n}-{data}-resnet18" for n in (3, 4, 5, 7, 8, 9, 10) for data in ("stl10", "cifar10")
+    }
+    assert set(paper_tables()) == names
+    assert names <= set(TABLES)
+    for sheet in paper_tables().values():
+        for cell in sheet.cells:
+            assert cell.preset in presets(), cell
+            settings = presets()[cell.preset].settings
+            assert cell.epochs <= settings.epochs
+            assert cell.epochs in settings.probes, "also where a longer run goes past it"
+    in_tables = {cell.preset for sheet in paper_tables().values() for cell in sheet.cells}
+    assert set(presets()) - in_tables == {"digits-simclr-nce", "digits-byol", "cifar10-small"}
+
+
+def test_the_tables_carry_the_papers_numbers() -> None:
+    for name, sheet in paper_tables().items():
+        raw = data_files.printed_file("-".join(name.split("-")[:2]))
+        count = 1 if raw["source"].startswith("Table 5") else len(raw["rows"])
+        means = [value for row in raw["mean"][:count] for value in row]
+        assert [cell.mean for cell in sheet.cells] == ([None] * len(means) if "cifar10" in name else means)
+    second = {cell.label: cell for cell in paper_tables()["A-Tab2"].cells}
+    cell = second["STL-10, InfoNCE; 500 epochs"]
+    assert (cell.mean, cell.std, cell.preset, cell.epochs) == (83.82, 0.11, "stl10-simclr-nce", 500)
+    third = {cell.label: cell for cell in paper_tables()["A-Tab3"].cells}
+    assert third["CIFAR-10, β = −0.5; 100 epochs"].preset == "cifar10-simclr-beta-minus-0.5"
+
+
+def said_of(table: str, label: str) -> dict[str, object]:
+    """What a cell's label says of its run, in the words of the settings."""
+    facts: dict[str, object] = {}
+    if table == "A-Tab2":
+        facts["objective"] = "info_nce" if "InfoNCE" in label else "exact"
+        facts["noise"] = 0.01 if "η = 0.01" in label else 0.0
+    if table == "A-Tab3":
+        sign, size = re.search(r"β = (.)(\d\.\d)", label).groups()  # type: ignore[union-attr]
+        facts["loss_kwargs"] = {"temperature": 0.5, "beta": float(size) * (-1 if sign == "−" else 1)}
+    if table == "B-Tab3":
+        parts = label.split(", ")
+        norm = ("normal", "normal") if "BN" in parts else None
+        facts |= {"predictor": 2 if "P" in parts else 0, "target": "ema" if "EMA" in parts else None}
+        facts |= {"projector_norm": norm, "predictor_norm": norm}
+    if table == "B-Tab4":
+        modes = dict.fromkeys("μσ", "omit") | {p[0]: "normal" if len(p) == 1 else "detach" for p in label.split(", ")}
+        facts |= {"projector_norm": (modes["μ"], modes["σ"]), "unbiased": True, "predictor": 2, "target": "ema"}
+    if table in ("B-Tab7", "B-Tab8", "B-Tab9"):
+        low, high = map(float, re.search(r"\[(.+), (.+)\]", label).groups())  # type: ignore[union-attr]
+        facts |= {"predictor": 1, "predictor_range": (low, high), "projector_norm": ("normal", "normal")}
+        facts["predictor_norm"] = None if "no BN in predictor" in label else ("normal", "normal")
+        facts["target"] = None if table == "B-Tab7" else "ema"
+    if table == "B-Tab10":
+        end = float(label.split("; ")[1])
+        facts |= {"predictor": 2, "predictor_range": (-end, end), "lr": 0.02}
+    if table in ("B-Tab5", "B-Tab10"):
+        period = re.search(r"T = (\d+)", label)
+        facts["reset"] = int(period.group(1)) if period else 0
+    return facts
+
+
+def test_a_cells_settings_are_what_its_label_says() -> None:
+    for name, printed in paper_tables().items():
+        table, data = "-".join(name.split("-")[:2]), "".join(name.split("-")[2:3])
+        for cell in printed.cells:
+            settings = presets()[cell.preset].settings
+            assert settings.dataset == (data or ("stl10" if cell.label.startswith("STL-10") else "cifar10"))
+            facts = said_of(table, cell.label)
+            assert facts, cell.label
+            for key, value in facts.items():
+                home = settings if hasattr(settings, key) else settings.networks
+                assert getattr(home, key) == value, (cell.label, key)
+            assert f"; {cell.epochs} epochs" in cell.label or not re.search(r"\d+ epochs", cell.label)
+            assert name in presets()[cell.preset].tables
 
 
 def first_two(sheet: PaperTable) -> PaperTable:
