@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -35,30 +36,23 @@ SECONDS = {"cifar10": 3.0, "stl10": 3.8}
 TARGET = 4 / 3
 """An epoch with a target tower, whose forward passes come on top, in epochs without one."""
 
-# --- what is in the tables: a name, in words, the table, and what is changed of SimCLR or of BYOL, in networks or settings ---
+# --- the rows of the tables: a name, in words, the table, and what is changed of SimCLR or BYOL, in networks or settings ---
 
 Line = tuple[str, str, str, dict[str, Any]]
 TAU = {"temperature": 0.5}
+LESS, MORE = ({"objective": "beta", "loss_kwargs": {**TAU, "beta": beta}} for beta in (-0.5, 0.2))
 SIMCLR: tuple[Line, ...] = (
-    ("simclr-nce", "SimCLR with InfoNCE", "A-Tab2", {}),
-    ("simclr-exact", "SimCLR with the exact covariance loss", "A-Tab2", {"objective": "exact"}),
+    ("nce", "InfoNCE", "A-Tab2", {}),
+    ("exact", "the exact covariance loss", "A-Tab2", {"objective": "exact"}),
     (
-        "simclr-exact-noise",
-        "SimCLR with the exact covariance loss and weight noise of 0.01",
+        "exact-noise",
+        "the exact covariance loss and weight noise of 0.01",
         "A-Tab2",
         {"objective": "exact", "noise": 0.01},
     ),
-    *(
-        (
-            f"simclr-beta-{name}",
-            f"SimCLR with the positive pair's weight changed by β = {beta:+g}",
-            "A-Tab3",
-            {"objective": "beta", "loss_kwargs": {**TAU, "beta": beta}},
-        )
-        for name, beta in (("minus-0.5", -0.5), ("plus-0.2", 0.2))
-    ),
+    ("beta-minus-0.5", "the positive pair's weight changed by β = -0.5", "A-Tab3", LESS),
+    ("beta-plus-0.2", "the positive pair's weight changed by β = +0.2", "A-Tab3", MORE),
 )
-
 BATCHNORM = ("normal", "normal")
 """Modes of its mean and of its deviation: "normal", "detach" (no gradient) or "omit"."""
 NO_PREDICTOR: dict[str, Any] = {"predictor": 0}
@@ -90,43 +84,36 @@ LINEAR: tuple[tuple[str, str, str, tuple[float, ...], dict[str, Any]], ...] = (
     ("B-Tab8", "byol-linear", "new every 10 epochs", (0.003, 0.005, 0.007), {"reset": 10}),
     ("B-Tab9", "byol-linear", "new every 10 epochs", (0.01, 0.02, 0.05), {"reset": 10}),
 )
-BYOL: tuple[Line, ...] = (
-    *PARTS,
-    *(
-        (
-            f"byol-norm-{name}",
-            f"BYOL, BatchNorm by {words}",
-            "B-Tab4",
-            {"projector_norm": modes, "predictor_norm": modes, "unbiased": True},
+
+
+def lines(method: str) -> Iterator[Line]:
+    """The rows of "simclr" or of "byol"; those of a family differ in a number, which is in their name."""
+    if method == "simclr":
+        yield from (
+            (f"simclr-{name}", f"SimCLR with {words}", table, changes) for name, words, table, changes in SIMCLR
         )
-        for name, words, modes in STATISTICS
-    ),
-    *(
-        (f"byol-reset-{every}", f"BYOL with a new predictor every {every} epochs", "B-Tab5", {"reset": every})
-        for every in (5, 10, 20)
-    ),
-    *(
-        (
-            f"{name}{'' if norm else '-nobn'}-{end:g}",
-            f"BYOL with a linear predictor on [0, {end:g}], {'with' if norm else 'without'} BatchNorm in it, {words}",
-            table,
-            {"predictor": 1, "predictor_range": (0.0, end), "predictor_norm": norm, **changes},
-        )
-        for table, name, words, ends, changes in LINEAR
-        for norm in (BATCHNORM, None)
-        for end in ends
-    ),
-    *(
-        (
+        return
+    yield from PARTS
+    for name, words, modes in STATISTICS:
+        changes = {"projector_norm": modes, "predictor_norm": modes, "unbiased": True}
+        yield f"byol-norm-{name}", f"BYOL, BatchNorm by {words}", "B-Tab4", changes
+    for every in (5, 10, 20):
+        yield f"byol-reset-{every}", f"BYOL with a new predictor every {every} epochs", "B-Tab5", {"reset": every}
+    for table, name, words, ends, changes in LINEAR:
+        for norm, end in product((BATCHNORM, None), ends):
+            with_norm = "with BatchNorm in it" if norm else "without BatchNorm in it"
+            what = f"BYOL with a linear predictor on [0, {end:g}], {with_norm}, {words}"
+            linear = {"predictor": 1, "predictor_range": (0.0, end), "predictor_norm": norm}
+            yield f"{name}{'' if norm else '-nobn'}-{end:g}", what, table, linear | changes
+    for every, end in product((3, 5, 10, 20), (0.01, 0.02, 0.03, 0.05)):
+        what = f"BYOL with a predictor on ±{end:g}, new every {every} epochs"
+        yield (
             f"byol-small-{end:g}-reset-{every}",
-            f"BYOL with a predictor on ±{end:g}, new every {every} epochs",
+            what,
             "B-Tab10",
             {"predictor_range": (-end, end), "reset": every, "lr": 0.02},
         )
-        for every in (3, 5, 10, 20)
-        for end in (0.01, 0.02, 0.03, 0.05)
-    ),
-)
+
 
 # --- what they change ------------------------------------------------------------------------------------------------
 
@@ -239,29 +226,24 @@ class Preset:
 @cache
 def presets() -> Mapping[str, Preset]:
     """All presets by name: three small runs, and for either data set the rows of the papers' tables."""
+    digits, small = (
+        "on scikit-learn's digits, with a small network, in a minute",
+        "a small network on 5,000 images of CIFAR-10",
+    )
     found = [
-        Preset(
-            "digits-simclr-nce",
-            "SimCLR with InfoNCE on scikit-learn's digits, with a small network, in a minute",
-            DIGITS,
-        ),
-        Preset("digits-byol", "BYOL on scikit-learn's digits, with a small network, in a minute", DIGITS_BYOL),
-        Preset(
-            "cifar10-small",
-            "SimCLR with InfoNCE and a small network on 5,000 images of CIFAR-10, in minutes on two CPU cores",
-            SMALL,
-        ),
+        Preset("digits-simclr-nce", f"SimCLR with InfoNCE {digits}", DIGITS),
+        Preset("digits-byol", f"BYOL {digits}", DIGITS_BYOL),
+        Preset("cifar10-small", f"SimCLR with InfoNCE and {small}, in minutes on two CPU cores", SMALL),
     ]
     of_networks = {field.name for field in dataclasses.fields(Networks)}
-    for data, title in IMAGES.items():
-        simclr = simclr_settings(data)
-        for base, lines in ((simclr, SIMCLR), (byol_settings(simclr), BYOL)):
-            for name, what, tables, changes in lines:
-                networks = {key: value for key, value in changes.items() if key in of_networks}
-                rest = {key: value for key, value in changes.items() if key not in of_networks}
-                settings = replace(base, networks=replace(base.networks, **networks), **rest)
-                full = [f"{table}-{data}-resnet18" if table[0] == "B" else table for table in tables.split()]
-                found.append(Preset(f"{data}-{name}", f"{what}, on {title}", settings, tuple(full)))
+    for (data, title), method in product(IMAGES.items(), ("simclr", "byol")):
+        base = simclr_settings(data) if method == "simclr" else byol_settings(simclr_settings(data))
+        for name, what, tables, changes in lines(method):
+            networks = {key: value for key, value in changes.items() if key in of_networks}
+            rest = {key: value for key, value in changes.items() if key not in of_networks}
+            settings = replace(base, networks=replace(base.networks, **networks), **rest)
+            full = [f"{table}-{data}-resnet18" if table[0] == "B" else table for table in tables.split()]
+            found.append(Preset(f"{data}-{name}", f"{what}, on {title}", settings, tuple(full)))
     return {preset.name: preset for preset in found}
 
 
