@@ -156,36 +156,26 @@ def _labelled(data: Dataset, labels: Any) -> Dataset:
 
 
 def _items(source: Any, notes: Notes) -> tuple[Tensor, list[int] | None]:
-    """The images of a PyTorch data set, and its classes if its items are pairs."""
-    try:
-        items = [source[index] for index in range(len(source))]
-    except LookupError as error:
-        raise ValueError(f"images must have an item for each number from 0 to {len(source) - 1}: {error!r}") from error
-    paired, classes, images = bool(items) and isinstance(items[0], (tuple, list)), [], {}
-    for index, item in enumerate(items):
-        name, image = f"item {index}", item
-        if paired:
-            try:
-                image, kind = item
-                classes.append(operator.index(kind))
-            except (TypeError, ValueError):
-                got = reprlib.repr(item)
-                raise TypeError(
-                    f"{name} must be an image and its class, a whole number, as a pair, got {got}"
-                ) from None
-        images[name] = _pixels(name, image, notes)
-    return _stacked(images), classes if paired else None
-
-
-def _pixels(name: str, image: object, notes: Notes) -> Tensor:
-    """One image ``(C, H, W)`` uint8 of a tensor, an array or a Pillow image; an array may have its channels last."""
+    """The images of a PyTorch data set, which are arrays or pictures, and its classes if its items are pairs."""
     from PIL import Image
 
-    if isinstance(image, Image.Image):
-        image = np.array(_converted(name, image, notes))
-    if not isinstance(image, (Tensor, np.ndarray)):
-        raise TypeError(f"{name} must be an image, or an image and its class, got {type(image).__name__}")
-    return _bytes(name, _tensor(name, image)[None], "(C, H, W), (H, W, C) or (H, W)")[0]
+    classes: list[int] = []
+    images: dict[str, Tensor] = {}
+    for index in range(len(source)):
+        name, image = f"item {index}", source[index]
+        if classes or (index == 0 and isinstance(image, (tuple, list))):
+            try:
+                image, kind = image
+                classes.append(operator.index(kind))
+            except (TypeError, ValueError):
+                got = reprlib.repr(source[index])
+                raise TypeError(f"{name} must be a pair, an image and its class as a whole number, got {got}") from None
+        if isinstance(image, Image.Image):
+            image = np.array(_converted(name, image, notes))
+        if not isinstance(image, (Tensor, np.ndarray)):
+            raise TypeError(f"{name} must be an image, or an image and its class, got {type(image).__name__}")
+        images[name] = _bytes(name, _tensor(name, image)[None], "(C, H, W), (H, W, C) or (H, W)")[0]
+    return _stacked(images), classes or None
 
 
 def _converted(name: str, picture: Picture, notes: Notes) -> Picture:
@@ -219,16 +209,14 @@ def _named(name: str) -> Iterator[None]:
 
 def _stacked(images: Mapping[str, Tensor]) -> Tensor:
     """All images, by name, in one tensor ``(N, C, H, W)``; grey ones among coloured ones get three equal channels."""
-    channels, first = max((image.shape[0] for image in images.values()), default=1), next(iter(images), "")
+    if not images:
+        return torch.empty(0, 1, 1, 1, dtype=torch.uint8)
+    channels, (first, one) = max(image.shape[0] for image in images.values()), next(iter(images.items()))
     for name, image in images.items():
-        if image.shape[1:] != images[first].shape[1:]:
-            sides = [" by ".join(map(str, images[at].shape[1:])) for at in (first, name)]
-            raise ValueError(
-                f"images must have one size: {first} is {sides[0]}, and {name} is {sides[1]}; "
-                "size=32 cuts the pictures of a folder to 32 by 32, in read_images(folder, size=32)"
-            )
-    whole = [image.expand(channels, -1, -1) for image in images.values()]
-    return torch.stack(whole) if whole else torch.empty(0, 1, 1, 1, dtype=torch.uint8)
+        if image.shape[1:] != one.shape[1:]:
+            told = f"{first} is {one.shape[1]} by {one.shape[2]}, and {name} is {image.shape[1]} by {image.shape[2]}"
+            raise ValueError(f"images must have one size: {told}; size=32 cuts the pictures of a folder to 32 by 32")
+    return torch.stack([image.expand(channels, -1, -1) for image in images.values()])
 
 
 # --- folders ---------------------------------------------------------------------------------------------------------
@@ -264,7 +252,7 @@ def _folder(folder: Path, size: int | None, classes: Sequence[str] | None, notes
             if min(picture.size) < size:
                 notes[f"pictures are smaller than {size} by {size}, and enlarged"].append(name)
             picture = ImageOps.fit(picture, (size, size))
-        images[name] = _pixels(name, picture, notes)
+        images[name] = _bytes(name, torch.from_numpy(np.array(picture))[None], SHAPES)[0]
     labels = torch.tensor([numbers.get(path, -1) for path in paths])
     return Dataset(_stacked(images), labels, folder.resolve().name, len(names), names, tuple(images))
 

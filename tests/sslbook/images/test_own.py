@@ -263,7 +263,7 @@ def test_pictures_are_cut_to_a_size(tmp_path: Path) -> None:
         (BYTES, np.array([1, 2**64 - 1], dtype=np.uint64), ValueError, "from 0 on or -1 for none"),
         ([BYTES[0], BYTES[1, :, :3]], None, ValueError, "item 0 is 5 by 4, and item 1 is 3 by 4"),
         ([BYTES[0], None], None, TypeError, "item 1 must be an image, or an image and its class"),
-        ([(BYTES[0], 1), (BYTES[1], "cat")], None, TypeError, "item 1 must be an image and its class, a whole number"),
+        ([(BYTES[0], 1), (BYTES[1], "cat")], None, TypeError, "item 1 must be a pair, an image and its class"),
     ],
 )
 def test_what_is_no_set_of_images_is_refused(source: Any, labels: Any, error: type, sentence: str) -> None:
