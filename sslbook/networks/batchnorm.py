@@ -17,7 +17,7 @@ backward   no: the identity        yes: Eq. 12 of [tian2021iclr] for the mean
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -26,7 +26,6 @@ from sslbook.runtime.ambient import anywhere
 from sslbook.runtime.arguments import may_look, require_number, require_one_of, require_whole
 
 MODES = ("normal", "detach", "omit", "backward")
-Average = Callable[[Tensor], Tensor]
 
 
 def batch_normalize(
@@ -37,8 +36,6 @@ def batch_normalize(
     dims: int | Sequence[int] = 0,
     eps: float = 1e-5,
     unbiased: bool = False,
-    average: Average | None = None,
-    parts: int = 1,
 ) -> Tensor:
     r"""``x`` less its mean over ``dims``, divided by :math:`\sqrt{\sigma^2 + \epsilon}`, each statistic in its :data:`MODES`.
 
@@ -48,8 +45,7 @@ def batch_normalize(
     along the normalised activations, as it does behind the division, without the factor :math:`1/\sigma`.
 
     The deviation is always taken about the mean, also where the mean is not subtracted.  unbiased: divide the squares by one
-    less than their number.  average, parts: ``x`` is one of so many equal parts of a batch, which processes hold between them, and
-    ``average`` takes a tensor's mean over these parts, gradient and all.
+    less than their number.
 
     Raises ValueError for an unknown mode, an ``eps`` below 0, or a variance of one number only.
     """
@@ -57,14 +53,14 @@ def batch_normalize(
     require_one_of("std", std, MODES)
     eps = require_number("eps", eps, least=0)
     over = (dims,) if isinstance(dims, int) else tuple(dims)
-    centre = _over_parts(x.mean(over, keepdim=True), average)
+    centre = x.mean(over, keepdim=True)
     y = x if mean == "omit" else x - _half(centre, mean)
     if std == "omit":
         return y
-    count = x.numel() // centre.numel() * parts
+    count = x.numel() // centre.numel()
     if count < 2:
         raise ValueError(f"dims must cover two numbers or more, as a deviation does, got {tuple(x.shape)} over {over}")
-    variance = _over_parts(_variance(x, centre, over, (count - unbiased) / parts), average)
+    variance = _variance(x, centre, over, count - unbiased)
     _require_variances(x, variance)
     scale = (variance + eps).sqrt()
     return y / (scale / scale.detach() if std == "backward" else _half(scale, std))
@@ -76,10 +72,6 @@ def _require_variances(x: Tensor, variance: Tensor) -> None:
         raise ValueError(
             f"x must have variances that {x.dtype} can hold, got numbers as large as {x.detach().abs().max().item():.1g}"
         )
-
-
-def _over_parts(statistic: Tensor, average: Average | None) -> Tensor:
-    return statistic if average is None else average(statistic)
 
 
 def _variance(x: Tensor, centre: Tensor, over: tuple[int, ...], divisor: float) -> Tensor:
@@ -103,7 +95,6 @@ class BatchNorm(nn.Module):
 
     affine: whether channels have a learned scale and shift.  momentum: the newest batch's weight in running statistics.
     Inputs in half precision are normalised and returned in the precision of the running statistics.
-    For a batch that is split over processes, set ``average`` and ``parts`` (:func:`batch_normalize`).
     """
 
     running_mean: Tensor
@@ -130,8 +121,6 @@ class BatchNorm(nn.Module):
         self.eps, self.unbiased, self.momentum = eps, unbiased, momentum
         self.weight = nn.Parameter(torch.ones(features, dtype=dtype)) if affine else None
         self.bias = nn.Parameter(torch.zeros(features, dtype=dtype)) if affine else None
-        self.average: Average | None = None
-        self.parts = 1
         self.register_buffer("running_mean", torch.zeros(features, dtype=dtype))
         self.register_buffer("running_var", torch.ones(features, dtype=dtype))
 
@@ -161,10 +150,8 @@ class BatchNorm(nn.Module):
                 dims=over,
                 eps=self.eps,
                 unbiased=self.unbiased,
-                average=self.average,
-                parts=self.parts,
             )
-            follow(x.detach(), over, self.running_mean, self.running_var, self.momentum, self.average, self.parts)
+            follow(x.detach(), over, self.running_mean, self.running_var, self.momentum)
         else:
             y = x if self.mean in ("omit", "backward") else x - self._channels(self.running_mean, x)
             if self.std not in ("omit", "backward"):
@@ -189,19 +176,17 @@ def follow(
     running_mean: Tensor,
     running_var: Tensor,
     momentum: float,
-    average: Average | None = None,
-    parts: int = 1,
 ) -> None:
     """Move running statistics ``(C,)``, in place, by ``momentum`` towards those of ``x`` over the dimensions ``over``.
 
     The running variance is the unbiased one, as in PyTorch; nothing moves for a batch of one number.  Raises ValueError, on a
     processor, for a variance that overflows: what was divided by it is 0.
     """
-    count = x.numel() // running_mean.numel() * parts
+    count = x.numel() // running_mean.numel()
     if count < 2:
         return
-    centre = _over_parts(x.mean(over, keepdim=True), average)
-    variance = _over_parts(_variance(x, centre, over, (count - 1) / parts), average)
+    centre = x.mean(over, keepdim=True)
+    variance = _variance(x, centre, over, count - 1)
     _require_variances(x, variance)
     running_mean.lerp_(centre.flatten(), momentum)
     running_var.lerp_(variance.flatten(), momentum)

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from sslbook.training.run.data import load_data
 from training_cases import DIGITS
 
 from sslbook.experiments.training import layer_operators
@@ -22,7 +23,6 @@ from sslbook.records import store
 from sslbook.training.augment import PIPELINES
 from sslbook.training.evaluate import report
 from sslbook.training.run.determinism import Batches
-from sslbook.training.run.parts import load_data
 
 SMALL = Networks(width=2, projector_hidden=6, projector_out=4, channels=1)
 SHORT = (*DIGITS, "epochs=3", "probes=3", "evaluate=0")

@@ -128,7 +128,6 @@ def test_one_that_is_refused_ends_all_with_its_status(tmp_path: Path) -> None:
             128 + signal.SIGKILL,
             "SIGKILL has ended one of the 2 processes; the same command goes on",
         ),
-        ("who began them", signal.SIGINT, 128 + signal.SIGINT, "stopped; the same command goes on"),
         ("who began them", signal.SIGUSR1, 128 + signal.SIGUSR1, "stopped; the same command goes on"),
         ("who began them", signal.SIGKILL, -signal.SIGKILL, ""),
     ],

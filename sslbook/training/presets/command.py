@@ -19,7 +19,7 @@ from sslbook.runtime.compute import GOES_ON, asked_to_stop, cores, free
 from sslbook.training.presets.sheets import Run, preset_of, presets, run_of, values_of
 from sslbook.training.run import distributed
 from sslbook.training.run.checkpoints import Diverged
-from sslbook.training.run.parts import load_data
+from sslbook.training.run.data import load_data
 from sslbook.training.run.settings import Refused, known_keys
 from sslbook.training.run.trainer import train
 

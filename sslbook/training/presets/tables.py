@@ -21,7 +21,7 @@ from sslbook.runtime.atomic_io import require_writable
 from sslbook.training.presets import cluster
 from sslbook.training.presets.sheets import Cell, Run, Sheet, preset_of, presets, run_of, sheets, without
 from sslbook.training.run.checkpoints import Row, read_result
-from sslbook.training.run.parts import load_data
+from sslbook.training.run.data import load_data
 
 SEEDS = (1, 2, 3, 4, 5)
 """Runs of each cell, as the papers have them."""
